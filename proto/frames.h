@@ -1,0 +1,154 @@
+// Frames: the typed elements in a packet besides its chunk. Type 8 bits, then fields; integers are QUIC
+// varints (RFC 9000 §16) unless said otherwise. Byte spans borrow from the datagram.
+//
+// ack-eliciting: every frame but PADDING, ACK and CLOSE.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "longhaul/status.h"
+#include "proto/packet_header.h"
+
+namespace longhaul::wire {
+
+enum class FrameType : uint8_t {
+  kPadding = 0x00,
+  kPing = 0x01,
+  kAck = 0x02,
+  kControl = 0x06,
+  kWindowOpen = 0x10,
+  kWindowStatus = 0x11,
+  kWindowClose = 0x12,
+  kGrant = 0x14,
+  // Reserved for later versions: kCrypto 0x15, kPathChallenge 0x16, kPathResponse 0x17, kNewCid 0x18,
+  // kRetireCid 0x19, kKeyUpdate 0x1a.
+  kClose = 0x1c,
+  kTransportParameters = 0x20,
+};
+
+struct PaddingFrame {  // A run of zero bytes; `length` >= 1. Decoding swallows the whole run.
+  uint32_t length = 1;
+  bool operator==(const PaddingFrame&) const = default;
+};
+
+struct PingFrame {
+  bool operator==(const PingFrame&) const = default;
+};
+
+// Inclusive range of packet numbers.
+struct AckRange {
+  PacketNumber smallest = 0;
+  PacketNumber largest = 0;
+  bool operator==(const AckRange&) const = default;
+};
+
+// What the receiver has: ranges newest first, disjoint and not adjacent, at most kMaxAckRanges.
+// Encoded as largest, delay, count, first length, then (gap, length) pairs as in RFC 9000 §19.3.
+struct AckFrame {
+  std::vector<AckRange> ranges;
+  uint64_t ack_delay_us = 0;   // Time since the largest number arrived.
+  uint64_t ecn_ce = 0;         // Packets received with Congestion Experienced, since the start.
+  uint64_t host_drops = 0;     // Datagrams that the receiver's socket buffer dropped, since the start.
+  bool operator==(const AckFrame&) const = default;
+};
+inline constexpr size_t kMaxAckRanges = 64;
+
+// A piece of the reliable, ordered control stream: its bytes start at `offset`.
+struct ControlFrame {
+  uint64_t offset = 0;
+  ByteSpan data;
+};
+
+// Opens a window. Carried reliably and repeated in the window's first packets. Everything the receiver's
+// transport must know; `metadata` is opaque to the transport (codec/window_metadata.h), at most 512 bytes.
+struct WindowOpenFrame {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  uint32_t high_count = 0;      // Chunks of the high class.
+  uint32_t low_count = 0;       // Chunks of the low class.
+  uint16_t symbol_bytes = 0;    // Longest chunk; FEC symbols are chunks padded with zeros to this.
+  uint8_t fec_k = 0;            // Source symbols per block; 0 = no FEC in this window.
+  uint8_t fec_depth = 1;        // Blocks interleaved, >= 1.
+  ByteSpan metadata;
+};
+inline constexpr size_t kMaxWindowMetadataBytes = 512;
+// 16-bit block numbers and this bound keep every table that a peer can ask for small.
+inline constexpr uint32_t kMaxWindowChunks = 1u << 20;
+
+// Sender to receiver, reliable: how far the window's sending is.
+struct WindowStatusFrame {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  uint32_t high_sent = 0;     // High chunks sent at least once.
+  uint32_t low_sent = 0;      // Low chunks sent at least once.
+  bool finished = false;      // Nothing new will follow: what has not arrived is lost or dropped by the sender.
+  bool operator==(const WindowStatusFrame&) const = default;
+};
+
+enum class CloseReason : uint8_t {
+  kComplete = 0,  // Everything arrived.
+  kRatio = 1,     // High class done and the preset ratio of the low class reached.
+  kSoft = 2,      // High class done and the sender is finished, or the soft deadline passed.
+  kHard = 3,      // The hard deadline passed.
+  kExcluded = 4,  // The round went on without this window.
+  kCancelled = 5, // The sender gave the window up.
+};
+
+// Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which low chunks
+// arrived. Sent in segments when the bitmap is long; a window is closed for the sender when it has all of it.
+struct WindowCloseFrame {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  CloseReason reason = CloseReason::kComplete;
+  bool high_complete = true;   // False: the window closed without all of the high class; its chunks count as lost.
+  uint32_t low_count = 0;      // Bits in the whole bitmap.
+  uint32_t first = 0;          // Number of the segment's first chunk, a multiple of 8.
+  ByteSpan bitmap;             // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
+};
+inline constexpr size_t kMaxCloseBitmapBytes = 1024;
+
+// Receiver to sender: what the sender may use.
+struct GrantFrame {
+  uint64_t receive_window_bytes = 0;  // Bound on the sender's bytes in flight.
+  uint64_t rate_bytes_per_second = 0; // Bound on its pacing rate; 0 = none.
+  bool operator==(const GrantFrame&) const = default;
+};
+
+// The connection is over. `code` is a StatusCode.
+struct CloseFrame {
+  StatusCode code = StatusCode::kOk;
+  std::string_view reason;  // UTF-8, at most 256 bytes.
+  bool operator==(const CloseFrame&) const = default;
+};
+inline constexpr size_t kMaxCloseReasonBytes = 256;
+
+// In INIT and ACCEPT.
+struct TransportParametersFrame {
+  uint32_t max_datagram_bytes = 0;      // Largest datagram that this side accepts and sends; 1200..65507.
+  uint64_t idle_timeout_ms = 0;
+  uint64_t receive_window_bytes = 0;    // First GRANT.
+  uint32_t max_open_windows = 0;        // Windows that the peer may have open towards this side.
+  uint64_t max_window_bytes = 0;        // Bound on (high_count + low_count) * symbol_bytes of one window.
+  bool operator==(const TransportParametersFrame&) const = default;
+};
+
+using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
+                           WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame>;
+
+// Appends one frame. False, with nothing written, when it does not fit.
+bool Encode(const Frame& frame, ByteWriter& out);
+// Bytes that Encode would write.
+size_t EncodedSize(const Frame& frame);
+
+// Takes the next frame. Errors (kProtocolViolation): truncated, unknown type, a value outside its documented
+// range (bitmap longer than low_count, ranges that overlap, more than kMaxAckRanges, metadata too long, ...).
+Result<Frame> DecodeFrame(ByteReader& in);
+
+bool IsAckEliciting(const Frame& frame);
+std::string_view FrameName(const Frame& frame);
+
+}  // namespace longhaul::wire

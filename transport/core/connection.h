@@ -1,0 +1,162 @@
+// One connection between a worker and a server: the coordinator that owns the parts (recovery, rate, windows,
+// control stream) and routes events between them. Sans-I/O: made and driven by an Endpoint.
+//
+// Handshake: INIT (client) -> ACCEPT (server) -> first short packet (client). See docs/wire_format.md.
+// Every connection ends: OnClosed is called exactly once with a named reason, at the latest one idle time-out
+// after the peer was last heard.
+//
+// Not thread-safe. Observer methods are called from inside Handle* and Poll*; they may call the requests
+// (Send, Open, Close, ...) of any connection of the endpoint, but no event method.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/address.h"
+#include "base/instant.h"
+#include "base/random.h"
+#include "codec/erasure_coder.h"
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+#include "proto/frames.h"
+#include "proto/packet_header.h"
+#include "transport/core/packet_protection.h"
+#include "transport/core/rate/rate_controller.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::transport {
+
+class Connection;
+
+// What a connection tells its owner.
+class ConnectionObserver {
+ public:
+  virtual ~ConnectionObserver() = default;
+
+  // The handshake is complete; windows and control data may be sent.
+  virtual void OnConnected(Connection& connection) { (void)connection; }
+  // The last call about this connection; it may be destroyed any time after the observer returns.
+  virtual void OnClosed(Connection& connection, const Status& why) = 0;
+  // The next bytes of the peer's control stream, in order, exactly once.
+  virtual void OnControlData(Connection& connection, ByteSpan bytes) = 0;
+  // All control data given to SendControl so far was acknowledged after SendControl had refused for lack of room.
+  virtual void OnControlWritable(Connection& connection) { (void)connection; }
+
+  // The peer opened a window towards us. An error refuses it: the window is closed as kExcluded.
+  virtual Status OnWindowOpened(Connection& connection, WindowKey key, const wire::WindowOpenFrame& open) = 0;
+  // A chunk of an open window is here; exactly once per chunk. `repaired`: rebuilt by FEC; then `chunk` has the
+  // window's symbol length, padded with zeros.
+  virtual void OnChunk(Connection& connection, WindowKey key, wire::ReliabilityClass reliability,
+                       uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
+  // Something about an open incoming window changed (chunks arrived, or the sender is finished): the moment
+  // for the close rule. Called once per datagram, after its chunks.
+  virtual void OnWindowProgress(Connection& connection, WindowKey key) { (void)connection; (void)key; }
+
+  // A window of ours is over: the receiver closed it. The borrowed chunk bodies are free again.
+  // low_received: which low chunks the receiver has, by sequence number.
+  virtual void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason reason,
+                              bool high_complete, const ChunkBitmap& low_received,
+                              const WindowTxStats& stats) = 0;
+};
+
+struct ConnectionOptions {
+  ByteCount max_datagram{1452};              // UDP payload; 1200 is what every path carries
+  Duration idle_timeout = std::chrono::seconds(10);
+  // A PING leaves after this much silence while the application wants the connection alive.
+  Duration keepalive = std::chrono::seconds(2);
+  ByteCount receive_window{64 << 20};        // bound on the peer's bytes in flight towards us
+  uint32_t max_open_windows = 64;            // incoming windows open at once
+  ByteCount max_window_bytes{int64_t{1} << 30};
+  ByteCount max_control_backlog{4 << 20};    // unacknowledged control bytes; more is refused by SendControl
+  RateOptions rate;
+};
+
+// Counters since the start; every drop, retransmission and repair is in here.
+struct ConnectionStats {
+  uint64_t packets_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t bytes_sent = 0;                   // UDP payload
+  uint64_t bytes_received = 0;
+  uint64_t chunk_bytes_sent = 0;             // first transmissions of chunks
+  uint64_t chunk_bytes_received = 0;         // distinct chunks delivered, repaired ones included
+  uint64_t packets_lost = 0;                 // declared lost by the sender's side (raw)
+  uint64_t packets_spurious = 0;
+  uint64_t retransmissions = 0;              // high chunks sent again
+  uint64_t repair_sent = 0;
+  uint64_t repair_received = 0;
+  uint64_t chunks_repaired = 0;              // rebuilt by FEC here
+  uint64_t low_chunks_lost = 0;              // low chunks of closed outgoing windows that the peer does not have
+  uint64_t duplicates_dropped = 0;
+  uint64_t bad_tag_dropped = 0;
+  uint64_t malformed_dropped = 0;
+  uint64_t unknown_window_dropped = 0;       // DATA before its OPEN and beyond the bound of what is buffered
+  uint64_t late_dropped = 0;                 // DATA of a closed window
+  uint64_t pto_fired = 0;
+  uint64_t windows_opened = 0;
+  uint64_t windows_closed = 0;
+  uint64_t host_drops = 0;                   // as the peer reports about its socket
+  Duration smoothed_rtt{0};
+  Duration min_rtt{0};
+  Duration latest_rtt{0};
+  ByteCount bytes_in_flight;
+  double loss = 0;                           // recent raw loss of what we send, 0..1
+  RateSnapshot rate;
+};
+
+// State of an incoming window, for the close rule.
+struct IncomingWindow {
+  uint32_t high_count = 0;
+  uint32_t low_count = 0;
+  bool high_complete = false;
+  bool complete = false;
+  bool sender_finished = false;
+  double high_ratio = 0;                     // share of the high class that is here, 0..1
+  double low_ratio = 0;
+  WindowRxStats stats;
+};
+
+class Connection {
+ public:
+  enum class State : uint8_t { kConnecting, kConnected, kClosing, kClosed };
+
+  virtual ~Connection() = default;
+
+  // --- Questions ---
+  virtual State state() const = 0;
+  virtual wire::ConnectionId local_id() const = 0;
+  virtual Address peer() const = 0;
+  virtual ConnectionStats stats() const = 0;
+  // Largest datagram that both sides allow; fixed once connected.
+  virtual ByteCount max_datagram() const = 0;
+  // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes.
+  virtual size_t MaxChunkBytes() const = 0;
+  virtual std::optional<IncomingWindow> incoming(WindowKey key) const = 0;
+  // Chunk bytes submitted and not yet sent, over all outgoing windows.
+  virtual ByteCount backlog() const = 0;
+  // Whoever owns the connection may hang his own object here; the connection never touches it.
+  void* user = nullptr;
+
+  // --- Requests: they queue, PollTransmit sends ---
+  // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
+  virtual Status SendControl(ByteSpan bytes) = 0;
+  // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists, kResourceExhausted (too many open),
+  // kFailedPrecondition (not connected).
+  virtual Status OpenWindow(const WindowOptions& options) = 0;
+  // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
+  virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
+                             ByteSpan body) = 0;
+  // Gives an outgoing window up at once; OnWindowClosed is not called for it. Borrowed bodies are released.
+  virtual void CancelWindow(WindowKey key) = 0;
+  // Ends an incoming window and tells the sender what arrived. Idempotent.
+  virtual void CloseWindow(WindowKey key, wire::CloseReason reason) = 0;
+  // Asks the peer for a rate and a window (server grants). Bandwidth::Zero() = no bound.
+  virtual void Grant(Bandwidth rate, ByteCount receive_window) = 0;
+  // Ends the connection: what is queued is dropped, the peer is told (repeated on need for one PTO).
+  // OnClosed follows from the endpoint with `why`.
+  virtual void Close(const Status& why) = 0;
+};
+
+}  // namespace longhaul::transport

@@ -1,0 +1,47 @@
+// The four kinds of call between a sans-I/O core and whoever drives it (sockets, simulator, fuzzer):
+// events go in with the time, datagrams and the next deadline come out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/address.h"
+#include "base/bytes.h"
+#include "base/instant.h"
+
+namespace longhaul::transport {
+
+// What the socket layer knows about a received datagram besides its bytes.
+struct ReceiveInfo {
+  bool ecn_ce = false;      // Marked Congestion Experienced on its way.
+  uint64_t host_drops = 0;  // Datagrams that this socket's buffer has dropped since it was opened (SO_RXQ_OVFL).
+};
+
+// What PollTransmit wrote: `size` bytes for one destination, to be sent as datagrams of `segment_bytes`
+// each, of which only the last may be shorter (so UDP_SEGMENT can send them in one call).
+struct Transmit {
+  Address destination;
+  size_t size = 0;
+  size_t segment_bytes = 0;
+};
+
+class DatagramCore {
+ public:
+  virtual ~DatagramCore() = default;
+
+  // Event: a datagram arrived. Opened in place, so `datagram` is garbage afterwards. Anything may be in it.
+  virtual void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                              const ReceiveInfo& info) = 0;
+  // Event: NextTimeout() has been reached. Harmless when called early.
+  virtual void HandleTimeout(Instant now) = 0;
+  // Event: the kernel refuses datagrams of this size towards that address (EMSGSIZE).
+  virtual void HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) = 0;
+  // What to send now, if anything; call until nullopt after every event. `buffer` is at least 65,507 bytes
+  // for batches, never less than one datagram. At most 64 segments.
+  virtual std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer) = 0;
+  // When HandleTimeout wants to be called (pacing included); Infinite() when nothing is armed.
+  virtual Instant NextTimeout() const = 0;
+};
+
+}  // namespace longhaul::transport

@@ -1,0 +1,64 @@
+// A set of connections behind one UDP address: finds the connection of a datagram by its connection ID,
+// accepts or refuses new ones, polls all of them fairly. A DatagramCore: sockets, simulator and fuzzer drive it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "transport/core/connection.h"
+#include "transport/core/datagram_core.h"
+
+namespace longhaul::transport {
+
+// Makes the protection of a connection once its keys are known. The integrity tag needs none.
+using ProtectionFactory = std::function<std::unique_ptr<PacketProtection>()>;
+
+struct EndpointOptions {
+  ConnectionOptions connection;
+  bool accepts = false;                      // a server
+  uint32_t max_connections = 1024;           // more are refused by name
+  // A connection from an address that has not yet proved itself gets at most 3x the bytes it sent.
+  ProtectionFactory protection;              // empty: integrity tag
+  codec::ErasureCoder* coder = nullptr;      // must outlive the endpoint; null: windows with FEC are refused
+  // Called for an accepted connection before any of its events. Returning null refuses it.
+  std::function<ConnectionObserver*(Connection&)> on_accept;
+};
+
+// Drops and refusals that belong to no connection.
+struct EndpointStats {
+  uint64_t datagrams_received = 0;
+  uint64_t unknown_connection_dropped = 0;
+  uint64_t malformed_dropped = 0;
+  uint64_t version_refused = 0;
+  uint64_t capacity_refused = 0;
+  uint64_t accepted = 0;
+};
+
+class Endpoint : public DatagramCore {
+ public:
+  Endpoint(EndpointOptions options, Random random);
+  ~Endpoint() override;
+
+  // Starts a connection towards `server`; the observer must outlive it. The pointer is valid until OnClosed.
+  Connection* Connect(Instant now, const Address& server, ConnectionObserver* observer);
+  // Closes every connection, telling the peers.
+  void CloseAll(const Status& why);
+  size_t connection_count() const;
+  EndpointStats stats() const;
+
+  void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                      const ReceiveInfo& info) override;
+  void HandleTimeout(Instant now) override;
+  void HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) override;
+  std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override;
+  Instant NextTimeout() const override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longhaul::transport

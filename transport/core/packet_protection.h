@@ -1,0 +1,24 @@
+// What makes a packet trustworthy: seals and opens packets. The seam between the sans-I/O core and the
+// cryptography; the integrity tag (transport/core/integrity_tag.h) is its first implementation.
+#pragma once
+
+#include "base/bytes.h"
+#include "proto/packet_header.h"
+
+namespace longhaul::transport {
+
+class PacketProtection {
+ public:
+  virtual ~PacketProtection() = default;
+
+  // Seals a packet in place: authenticates `header`, protects `body`, writes wire::kTagBytes to `tag`.
+  virtual void Seal(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
+                    MutableByteSpan tag) = 0;
+  // Opens a packet in place. False when the tag does not fit: the packet must be dropped, `body` is garbage.
+  virtual bool Open(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
+                    ByteSpan tag) = 0;
+  // Whether an attacker on the path can neither read nor forge. Daemons are loud when not.
+  virtual bool IsSecure() const = 0;
+};
+
+}  // namespace longhaul::transport

@@ -1,0 +1,36 @@
+// Spreads packets over time: a token bucket in user space (SO_TXTIME is ignored without the fq qdisc).
+//
+// The credit grows with the pacing rate, up to max(2 datagrams, rate * 2 ms). A burst (quantum) is
+// clamp(rate * 1 ms, 2 datagrams, 64 KB). After idling, credit is one quantum, never more.
+#pragma once
+
+#include "base/instant.h"
+#include "longhaul/units.h"
+
+namespace longhaul::transport {
+
+class Pacer {
+ public:
+  explicit Pacer(ByteCount max_datagram) : max_datagram_(max_datagram) {}
+
+  void SetRate(Bandwidth rate, Instant now);
+  // How many bytes may leave now; zero or less: wait until NextSendTime().
+  ByteCount Credit(Instant now) const;
+  // The bytes left; may overdraw by at most one datagram.
+  void OnSent(ByteCount bytes, Instant now);
+  // Earliest time at which a quantum (not just one datagram) may leave, so that timers do not fire per packet.
+  Instant NextSendTime(Instant now) const;
+  ByteCount Quantum() const;
+  Bandwidth rate() const { return rate_; }
+
+ private:
+  ByteCount MaxCredit() const;
+
+  ByteCount max_datagram_;
+  Bandwidth rate_;
+  ByteCount credit_;                // as of updated_
+  Instant updated_;
+  bool started_ = false;
+};
+
+}  // namespace longhaul::transport

@@ -1,0 +1,90 @@
+// Decides which sent packets are acknowledged and which are lost; owns the packets in flight.
+//
+// A packet is lost when a later one was acknowledged and either
+//   - at least packet_threshold() packets were sent after it and acknowledged (RFC 9002 §6.1.1; the threshold
+//     starts at 3 and grows with observed reordering, at most 256, as RACK's reo_wnd does), or
+//   - it has been outstanding for 5/4 of max(smoothed_rtt, latest_rtt) (§6.1.2; the factor is mvfst's).
+// A probe timeout (PTO) never declares loss (§6.2): it only asks for probes.
+// A packet declared lost is remembered (bounded) so that a late ACK of it is recognised as spurious: then the
+// packet threshold grows and the caller learns that the content did arrive.
+//
+// Not thread-safe; lives inside one Connection.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+#include "proto/frames.h"
+#include "transport/core/recovery/rtt_estimator.h"
+#include "transport/core/recovery/sent_packets.h"
+
+namespace longhaul::transport {
+
+class LossDetection {
+ public:
+  static constexpr uint64_t kInitialPacketThreshold = 3;
+  static constexpr uint64_t kMaxPacketThreshold = 256;
+  static constexpr int kMaxPtoBackoff = 6;  // PTO doubles at most six times.
+  static constexpr size_t kMaxInFlightPackets = 1u << 17;
+
+  // What one ACK (or one timeout) changed. Packets are moved out: their content now belongs to the caller.
+  struct Outcome {
+    std::vector<SentPacket> acked;          // newly acknowledged, ascending by number
+    std::vector<SentPacket> lost;           // newly declared lost, ascending by number
+    std::vector<SentPacket> spurious;       // declared lost earlier, acknowledged now
+    bool rtt_updated = false;
+    bool send_probes = false;               // PTO fired: send up to two ack-eliciting packets
+  };
+
+  explicit LossDetection(RttEstimator* rtt) : rtt_(rtt) {}
+
+  // REQUIRES: numbers ascend; in_flight count below kMaxInFlightPackets (ask CanSend first).
+  void OnPacketSent(SentPacket packet);
+  bool CanSend() const { return in_flight_count_ < kMaxInFlightPackets; }
+
+  // Applies one ACK frame. Acknowledging a packet never sent is the peer's protocol error: returns
+  // kProtocolViolation and changes nothing.
+  Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant now);
+  // The loss timer or the PTO has expired. Harmless when called early.
+  Outcome OnTimeout(Instant now);
+  // When OnTimeout wants to be called: the earliest loss time, else the PTO of the last ack-eliciting packet in
+  // flight, else Infinite().
+  Instant Deadline() const;
+
+  ByteCount bytes_in_flight() const { return bytes_in_flight_; }
+  bool HasAckElicitingInFlight() const { return eliciting_in_flight_ > 0; }
+  uint64_t packet_threshold() const { return packet_threshold_; }
+  int pto_count() const { return pto_count_; }
+  // Send time of the oldest packet in flight; Infinite() when none.
+  Instant OldestSentTime() const;
+  wire::PacketNumber largest_acked() const { return largest_acked_; }
+  // Totals since the start, for statistics. Loss is raw: before FEC and without undoing spurious ones.
+  uint64_t packets_lost() const { return packets_lost_; }
+  uint64_t packets_spurious() const { return packets_spurious_; }
+
+ private:
+  void DetectLost(Instant now, Outcome* outcome);
+
+  RttEstimator* rtt_;
+  std::deque<SentPacket> sent_;             // ascending; acknowledged or lost ones leave lazily
+  std::deque<SentPacket> declared_lost_;    // bounded memory for spurious losses
+  ByteCount bytes_in_flight_;
+  size_t in_flight_count_ = 0;
+  size_t eliciting_in_flight_ = 0;
+  bool any_acked_ = false;
+  bool any_sent_ = false;
+  wire::PacketNumber largest_sent_ = 0;
+  wire::PacketNumber largest_acked_ = 0;
+  Instant loss_time_ = Instant::Infinite();
+  Instant last_eliciting_sent_ = Instant::Infinite();
+  int pto_count_ = 0;
+  uint64_t packet_threshold_ = kInitialPacketThreshold;
+  uint64_t packets_lost_ = 0;
+  uint64_t packets_spurious_ = 0;
+};
+
+}  // namespace longhaul::transport

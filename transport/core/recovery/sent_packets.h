@@ -1,0 +1,55 @@
+// The packets in flight: what each carried and what the delivery-rate sampler must remember about it
+// (RFC 9002 §A.1, draft-cheng-iccrg-delivery-rate-estimation §3).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/instant.h"
+#include "longhaul/units.h"
+#include "proto/frames.h"
+
+namespace longhaul::transport {
+
+// The chunk or repair symbol that a packet carried.
+struct SentChunk {
+  uint32_t window_id = 0;
+  uint32_t index = 0;  // as in wire::DataHeader
+  uint8_t generation = 0;
+  wire::ReliabilityClass reliability = wire::ReliabilityClass::kHigh;
+  bool repair = false;
+};
+
+// A frame that must arrive, by its coordinates; the owner knows how to write it again.
+//   kControl: a = offset, b = length   kWindowOpen/kWindowStatus: a = window, b = generation
+//   kWindowClose: a = window, b = generation << 32 | first   kGrant, kTransportParameters, kClose: unused
+struct SentFrame {
+  wire::FrameType type = wire::FrameType::kPing;
+  uint64_t a = 0;
+  uint64_t b = 0;
+};
+
+// State of the connection when a packet left, for the rate sample that its ACK gives.
+struct DeliverySnapshot {
+  ByteCount delivered;              // C.delivered
+  Instant delivered_time;           // C.delivered_time
+  Instant first_sent_time;          // C.first_send_time
+  ByteCount bytes_in_flight;        // just after sending it, itself included ("tx_in_flight")
+  ByteCount lost;                   // C.lost
+  bool app_limited = false;
+};
+
+struct SentPacket {
+  wire::PacketNumber number = 0;
+  Instant sent_time;
+  ByteCount bytes;                  // UDP payload, headers and tag included
+  bool ack_eliciting = false;
+  bool in_flight = false;           // counts towards bytes_in_flight
+  std::optional<SentChunk> chunk;
+  std::vector<SentFrame> frames;
+  DeliverySnapshot delivery;
+};
+
+}  // namespace longhaul::transport

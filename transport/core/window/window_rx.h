@@ -1,0 +1,95 @@
+// The receiving half of a window: which chunks are in, block repair, and the close that ends it.
+//
+// Every source chunk is delivered exactly once, whether it came itself, came again or was rebuilt by FEC.
+// Memory: high symbols are kept only for blocks that are not complete, and only when the window has FEC.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/erasure_coder.h"
+#include "transport/core/window/block_map.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::transport {
+
+class WindowRx {
+ public:
+  // Receives the chunks that a datagram made available: itself, and those it let FEC rebuild.
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    // `chunk` is valid during the call. A rebuilt chunk has the window's symbol length (trailing zeros): the
+    // chunk's own header tells its true length.
+    virtual void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
+  };
+
+  enum class Verdict : uint8_t {
+    kNew,         // delivered, or a useful repair symbol
+    kDuplicate,   // had it, or its block is complete
+    kClosed,      // came after the close: counted, never delivered
+    kInvalid,     // outside the window's counts or lengths: the peer's protocol error
+  };
+
+  // REQUIRES: `open` passed ValidateOpen. coder may be null when it has no FEC.
+  WindowRx(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder);
+  ~WindowRx();
+  WindowRx(const WindowRx&) = delete;
+  WindowRx& operator=(const WindowRx&) = delete;
+
+  // Errors: kProtocolViolation (counts, lengths or FEC parameters impossible), kResourceExhausted (larger than
+  // `max_window_bytes`). To be asked before a WindowRx is made.
+  static Status ValidateOpen(const wire::WindowOpenFrame& open, ByteCount max_window_bytes,
+                             const codec::ErasureCoder* coder);
+
+  // Whether this source chunk or repair symbol is of no use any more (to be asked before decrypting).
+  bool IsDuplicate(const wire::DataHeader& header) const;
+  Verdict OnData(const wire::DataHeader& header, ByteSpan chunk, Sink* sink);
+  void OnStatus(const wire::WindowStatusFrame& status);
+
+  WindowKey key() const { return key_; }
+  const std::vector<uint8_t>& metadata() const { return metadata_; }
+  uint32_t high_count() const { return high_count_; }
+  uint32_t low_count() const { return low_count_; }
+  uint32_t high_done() const { return stats_.high_received + stats_.high_repaired; }
+  bool HighComplete() const { return high_done() == high_count_; }
+  bool Complete() const { return HighComplete() && stats_.low_received == low_count_; }
+  double LowRatio() const { return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_; }
+  // The sender said that nothing new will follow.
+  bool sender_finished() const { return sender_finished_; }
+
+  // Ends the window; idempotent (the first reason stays). No chunk is delivered afterwards; buffers are freed.
+  void Close(wire::CloseReason reason);
+  bool closed() const { return closed_; }
+  wire::CloseReason close_reason() const { return close_reason_; }
+  // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed().
+  std::vector<wire::WindowCloseFrame> CloseFrames() const;
+  const ChunkBitmap& low_received() const { return low_received_; }
+
+  WindowRxStats stats() const { return stats_; }
+  // Bytes held for incomplete blocks.
+  ByteCount buffered() const;
+
+ private:
+  struct State;
+
+  WindowKey key_;
+  std::vector<uint8_t> metadata_;
+  uint32_t high_count_ = 0;
+  uint32_t low_count_ = 0;
+  uint16_t symbol_bytes_ = 0;
+  codec::ErasureCoder* coder_;
+  BlockMap map_;
+  ChunkBitmap high_received_;
+  ChunkBitmap low_received_;
+  bool sender_finished_ = false;
+  bool closed_ = false;
+  bool high_complete_at_close_ = false;
+  wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
+  WindowRxStats stats_;
+  std::unique_ptr<State> state_;   // incomplete blocks
+};
+
+}  // namespace longhaul::transport

@@ -1,0 +1,103 @@
+// The sending half of a window: holds the chunks, decides what is the next thing of this window worth
+// sending, and follows what became of it.
+//
+// High chunks: sent in order of submission, retransmitted when lost unless repair symbols still in flight can
+// complete their block. When the last source symbol of a block has left, repair symbols follow (fec_policy).
+// Low chunks: sent in order of submission, once; never retransmitted.
+// The window is closed by the receiver's WINDOW_CLOSE, or by Cancel.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/erasure_coder.h"
+#include "transport/core/recovery/sent_packets.h"
+#include "transport/core/window/block_map.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::transport {
+
+// What FEC and scheduling need to know about the path, at the moment of asking.
+struct PathView {
+  double loss = 0;                       // LossEstimator::loss()
+  double packets_per_recovery_time = 1;  // packets sent in 1.25 RTT at the current rate
+};
+
+class WindowTx {
+ public:
+  static constexpr size_t kMaxChunkHeaderBytes = 16;
+
+  // Urgency of what Next would give; lower leaves first.
+  enum class Tier : uint8_t { kHighRetransmit = 0, kHighNew = 1, kRepair = 2, kLow = 3, kNothing = 4 };
+
+  // One packet's worth. The spans are valid until the next call that changes the window.
+  struct Item {
+    wire::DataHeader header;             // but frames_length and timestamp
+    SentChunk chunk;
+    ByteSpan first;                      // chunk header (or the whole repair symbol)
+    ByteSpan second;                     // chunk body
+    size_t size() const { return first.size() + second.size(); }
+  };
+
+  // coder may be null when options.fec_k is 0; it must outlive the window.
+  WindowTx(WindowOptions options, codec::ErasureCoder* coder);
+  ~WindowTx();
+  WindowTx(const WindowTx&) = delete;
+  WindowTx& operator=(const WindowTx&) = delete;
+
+  // Adds the next chunk of a class. `header` (<= kMaxChunkHeaderBytes) is copied; `body` is borrowed until the
+  // window is closed or cancelled. Errors: kInvalidArgument (too long), kFailedPrecondition (class full, closed).
+  Status Submit(wire::ReliabilityClass reliability, ByteSpan header, ByteSpan body);
+
+  const WindowOptions& options() const { return options_; }
+  // Everything promised in the options has been submitted.
+  bool AllSubmitted() const;
+  // Nothing is left to send for the first time (repair symbols included) and nothing waits for retransmission.
+  bool Idle() const { return NextTier() == Tier::kNothing; }
+  // Every chunk left at least once: time for WINDOW_STATUS{finished}.
+  bool Finished() const;
+  Tier NextTier() const;
+  // Takes the most urgent item; nullopt when NextTier() is kNothing. The caller sends it now.
+  std::optional<Item> Next(const PathView& path);
+
+  // Fates of what Next gave. OnAcked is also right for a spurious loss.
+  void OnAcked(const SentChunk& chunk);
+  void OnLost(const SentChunk& chunk, const PathView& path);
+
+  // Applies one segment of the receiver's close. True when the close is now complete (once).
+  bool OnClose(const wire::WindowCloseFrame& frame);
+  // The sender gives the window up: nothing more will be sent, borrowed bodies are released.
+  void Cancel();
+  bool closed() const { return closed_; }
+  wire::CloseReason close_reason() const { return close_reason_; }
+  bool high_complete() const { return high_complete_; }
+  // Which low chunks the receiver has; complete once closed() (all set when it said kComplete).
+  const ChunkBitmap& low_received() const { return low_received_; }
+
+  WindowTxStats stats() const { return stats_; }
+  // Bytes of chunks submitted and not yet sent.
+  ByteCount backlog() const { return backlog_; }
+  wire::WindowOpenFrame OpenFrame() const;      // metadata borrows from this object
+  wire::WindowStatusFrame StatusFrame() const;
+
+ private:
+
+  WindowOptions options_;
+  codec::ErasureCoder* coder_;
+  BlockMap map_;
+  ChunkBitmap low_received_;
+  ChunkBitmap close_segments_;
+  wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
+  bool high_complete_ = false;
+  bool closed_ = false;
+  WindowTxStats stats_;
+  ByteCount backlog_;
+  struct State;
+  std::unique_ptr<State> state_;   // chunks, blocks, queues
+};
+
+}  // namespace longhaul::transport

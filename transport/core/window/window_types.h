@@ -1,0 +1,75 @@
+// Vocabulary of windows: one worker's transmission of one bucket in one round.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+#include "proto/frames.h"
+#include "proto/packet_header.h"
+
+namespace longhaul::transport {
+
+// Names a window within one direction of one connection. A window that is sent again after a close without
+// all of its high class gets the same id and the next generation.
+struct WindowKey {
+  uint32_t id = 0;
+  uint8_t generation = 0;
+  auto operator<=>(const WindowKey&) const = default;
+};
+
+// One bit per low chunk: arrived or not. LSB first within a byte.
+class ChunkBitmap {
+ public:
+  ChunkBitmap() = default;
+  explicit ChunkBitmap(uint32_t bits) : bits_(bits), bytes_((bits + 7) / 8, 0) {}
+
+  uint32_t size() const { return bits_; }
+  uint32_t count() const { return count_; }
+  bool Test(uint32_t i) const { return i < bits_ && (bytes_[i / 8] >> (i % 8) & 1) != 0; }
+  // True when the bit was clear: the test-and-set that makes adding twice impossible. False out of range.
+  bool Set(uint32_t i);
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  uint32_t bits_ = 0;
+  uint32_t count_ = 0;
+  std::vector<uint8_t> bytes_;
+};
+
+// How a sender describes a window it opens.
+struct WindowOptions {
+  WindowKey key;
+  uint32_t high_count = 0;
+  uint32_t low_count = 0;
+  uint16_t symbol_bytes = 0;          // longest chunk (header and body together); a multiple of 16
+  uint8_t fec_k = 20;                 // 0 = no FEC
+  uint8_t fec_depth = 4;
+  int priority = 0;                   // lower leaves first among windows of the same connection
+  std::vector<uint8_t> metadata;      // opaque, <= wire::kMaxWindowMetadataBytes
+};
+
+// What the sender did for a window; final when the window is closed.
+struct WindowTxStats {
+  uint32_t high_sent = 0;             // first transmissions
+  uint32_t low_sent = 0;
+  uint32_t low_dropped = 0;           // never sent: the window closed first
+  uint32_t retransmissions = 0;
+  uint32_t repair_sent = 0;
+  uint32_t lost = 0;                  // declared lost (raw, before FEC), spurious ones undone
+};
+
+// What arrived; final when the window is closed.
+struct WindowRxStats {
+  uint32_t high_received = 0;         // distinct source chunks that arrived themselves
+  uint32_t high_repaired = 0;         // rebuilt by FEC
+  uint32_t low_received = 0;
+  uint32_t repair_received = 0;
+  uint32_t repair_unused = 0;         // repair symbols that came when their block was complete
+  uint32_t duplicates = 0;
+};
+
+}  // namespace longhaul::transport
