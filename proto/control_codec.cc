@@ -1,0 +1,224 @@
+#include "proto/control_codec.h"
+
+#include <google/protobuf/stubs/logging.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace longhaul::wire {
+namespace {
+
+using control::ControlMessage;
+
+// A tensor larger than this cannot be addressed by chunk positions.
+constexpr uint64_t kMaxElements = uint64_t{1} << 40;
+constexpr uint32_t kMaxWorldSize = 1u << 16;
+constexpr uint64_t kMaxIdleTimeoutMs = 24ull * 3600 * 1000;
+// A status reply carries JSON; it gets what fits a message beside its other fields.
+constexpr size_t kMaxJsonBytes = kMaxControlMessageBytes - 64;
+
+Status Violation(std::string_view field, std::string_view rule) {
+  return Status(StatusCode::kProtocolViolation, std::string(field) + " " + std::string(rule));
+}
+
+Status Name(std::string_view field, const std::string& value) {
+  if (value.empty()) return Violation(field, "is empty");
+  if (value.size() > kMaxNameBytes) return Violation(field, "is longer than 256 bytes");
+  return {};
+}
+
+Status Text(std::string_view field, const std::string& value) {
+  if (value.size() > kMaxTextBytes) return Violation(field, "is longer than 1024 bytes");
+  return {};
+}
+
+Status Code(std::string_view field, uint32_t value) {
+  if (StatusCodeName(static_cast<StatusCode>(value & 0xff)) == "Unknown" || value > 0xff) {
+    return Violation(field, "is not a status code");
+  }
+  return {};
+}
+
+Status Share(std::string_view field, double value) {
+  // Written so that NaN fails too.
+  if (!(value >= 0 && value <= 1)) return Violation(field, "is not in 0..1");
+  return {};
+}
+
+Status First(std::initializer_list<Status> checks) {
+  for (const Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  return {};
+}
+
+Status World(std::string_view prefix, uint32_t rank, uint32_t world_size) {
+  const std::string name(prefix);
+  if (world_size == 0 || world_size > kMaxWorldSize)
+    return Violation(name + ".world_size", "is not in 1..65536");
+  if (rank >= world_size) return Violation(name + ".rank", "is not below world_size");
+  return {};
+}
+
+Status Validate(const control::Join& join) {
+  if (!(std::isfinite(join.weight()) && join.weight() > 0)) {
+    return Violation("join.weight", "is not finite and positive");
+  }
+  return First(
+      {Name("join.job", join.job()), World("join", join.rank(), join.world_size()),
+       join.site().size() > kMaxNameBytes ? Violation("join.site", "is longer than 256 bytes") : Status()});
+}
+
+Status Validate(const control::Welcome& welcome) {
+  if (welcome.fec_k() > 32) return Violation("welcome.fec_k", "is above 32");
+  if (welcome.fec_depth() > 255) return Violation("welcome.fec_depth", "is above 255");
+  if (welcome.idle_timeout_ms() == 0 || welcome.idle_timeout_ms() > kMaxIdleTimeoutMs) {
+    return Violation("welcome.idle_timeout_ms", "is not in 1 ms..24 h");
+  }
+  return First({World("welcome", welcome.rank(), welcome.world_size()),
+                Name("welcome.policy", welcome.policy()), Share("welcome.high_share", welcome.high_share()),
+                Share("welcome.bubble_threshold", welcome.bubble_threshold()),
+                Share("welcome.close_ratio", welcome.close_ratio())});
+}
+
+Status Validate(const control::Refused& refused) {
+  if (refused.code() == 0) return Violation("refused.code", "is Ok");
+  return First({Code("refused.code", refused.code()), Text("refused.message", refused.message())});
+}
+
+Status Validate(const control::Start& start) {
+  if (start.symbol_bytes() == 0 || start.symbol_bytes() > 65535 || start.symbol_bytes() % 16 != 0) {
+    return Violation("start.symbol_bytes", "is not a positive multiple of 16 below 65536");
+  }
+  if (start.members() == 0 || start.members() > kMaxWorldSize) {
+    return Violation("start.members", "is not in 1..65536");
+  }
+  return {};
+}
+
+Status Validate(const control::Declare& declare) {
+  if (declare.dtype() > 0xff) return Violation("declare.dtype", "is above 255");
+  if (declare.count() == 0 || declare.count() > kMaxElements) {
+    return Violation("declare.count", "is not in 1..2^40");
+  }
+  return First({Name("declare.name", declare.name()), Name("declare.optimizer", declare.optimizer())});
+}
+
+Status Validate(const control::Declared& declared) {
+  return First({Code("declared.code", declared.code()), Text("declared.message", declared.message())});
+}
+
+Status Validate(const control::PullRequest&) { return {}; }
+
+Status Validate(const control::PullRefused& refused) {
+  if (refused.code() == 0) return Violation("pull_refused.code", "is Ok");
+  return First({Code("pull_refused.code", refused.code()), Text("pull_refused.message", refused.message())});
+}
+
+Status Validate(const control::RoundReport& report) { return Share("round_report.loss", report.loss()); }
+
+Status Validate(const control::Leave& leave) {
+  return First({Code("leave.code", leave.code()), Text("leave.message", leave.message())});
+}
+
+Status Validate(const control::StatusRequest&) { return {}; }
+
+Status Validate(const control::StatusReply& reply) {
+  if (reply.json().size() > kMaxJsonBytes) return Violation("status_reply.json", "is too long");
+  return {};
+}
+
+Status Validate(const control::Barrier& barrier) { return Name("barrier.name", barrier.name()); }
+
+Status Validate(const control::BarrierDone&) { return {}; }
+
+}  // namespace
+
+Status ValidateControlMessage(const ControlMessage& message) {
+  switch (message.message_case()) {
+    case ControlMessage::kJoin:
+      return Validate(message.join());
+    case ControlMessage::kWelcome:
+      return Validate(message.welcome());
+    case ControlMessage::kRefused:
+      return Validate(message.refused());
+    case ControlMessage::kStart:
+      return Validate(message.start());
+    case ControlMessage::kDeclare:
+      return Validate(message.declare());
+    case ControlMessage::kDeclared:
+      return Validate(message.declared());
+    case ControlMessage::kPullRequest:
+      return Validate(message.pull_request());
+    case ControlMessage::kPullRefused:
+      return Validate(message.pull_refused());
+    case ControlMessage::kRoundReport:
+      return Validate(message.round_report());
+    case ControlMessage::kLeave:
+      return Validate(message.leave());
+    case ControlMessage::kStatusRequest:
+      return Validate(message.status_request());
+    case ControlMessage::kStatusReply:
+      return Validate(message.status_reply());
+    case ControlMessage::kBarrier:
+      return Validate(message.barrier());
+    case ControlMessage::kBarrierDone:
+      return Validate(message.barrier_done());
+    case ControlMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return Violation("control message", "is empty or of an unknown kind");
+}
+
+std::vector<uint8_t> EncodeControlMessage(const ControlMessage& message) {
+  const Status valid = ValidateControlMessage(message);
+  LH_CHECK_OP(valid.ToString(), ==, Status().ToString());
+  const size_t length = message.ByteSizeLong();
+  LH_CHECK_OP(length, <=, kMaxControlMessageBytes);
+  std::vector<uint8_t> bytes(VarintSize(length) + length);
+  ByteWriter out(bytes);
+  out.Varint(length);
+  LH_CHECK(message.SerializeToArray(bytes.data() + out.size(), static_cast<int>(length)));
+  return bytes;
+}
+
+Result<std::vector<ControlMessage>> ControlReader::Append(ByteSpan bytes) {
+  if (failed_) return Status(StatusCode::kFailedPrecondition, "the control stream is broken");
+  pending_.insert(pending_.end(), bytes.begin(), bytes.end());
+  std::vector<ControlMessage> messages;
+  size_t used = 0;
+  const auto fail = [this](Status why) {
+    failed_ = true;
+    pending_.clear();
+    return why;
+  };
+  while (used < pending_.size()) {
+    ByteReader in(ByteSpan(pending_).subspan(used));
+    const uint64_t length = in.Varint();
+    if (!in.ok()) break;  // the length itself is incomplete
+    if (length > kMaxControlMessageBytes) {
+      return fail(Status(StatusCode::kProtocolViolation,
+                         "control message of " + std::to_string(length) + " bytes is longer than 65536"));
+    }
+    if (in.remaining() < length) break;
+    const ByteSpan body = in.Bytes(static_cast<size_t>(length));
+    ControlMessage message;
+    // libprotobuf would print its complaint about the peer's bytes; the Status is what our caller logs.
+    const google::protobuf::LogSilencer silencer;
+    if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+      return fail(Status(StatusCode::kProtocolViolation, "control message cannot be parsed"));
+    }
+    Status valid = ValidateControlMessage(message);
+    if (!valid.ok()) return fail(std::move(valid));
+    messages.push_back(std::move(message));
+    used += in.position();
+  }
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(used));
+  return messages;
+}
+
+}  // namespace longhaul::wire

@@ -1,0 +1,143 @@
+#include "proto/control_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/random.h"
+
+namespace longhaul::wire {
+namespace {
+
+using control::ControlMessage;
+
+ControlMessage SomeJoin() {
+  ControlMessage message;
+  control::Join& join = *message.mutable_join();
+  join.set_job("mnist");
+  join.set_rank(1);
+  join.set_world_size(4);
+  join.set_incarnation(7);
+  join.set_site("B");
+  join.set_weight(0.5f);
+  return message;
+}
+
+ControlMessage SomeDeclare(const std::string& name) {
+  ControlMessage message;
+  message.mutable_declare()->set_request(3);
+  message.mutable_declare()->set_name(name);
+  message.mutable_declare()->set_count(10);
+  message.mutable_declare()->set_optimizer("aggregate");
+  return message;
+}
+
+std::vector<uint8_t> Framed(const ControlMessage& message) {
+  const std::string body = message.SerializeAsString();
+  std::vector<uint8_t> bytes(VarintSize(body.size()));
+  ByteWriter(bytes).Varint(body.size());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+TEST(ControlCodec, WhatIsEncodedIsReadBack) {
+  ControlReader reader;
+  const auto messages = reader.Append(EncodeControlMessage(SomeJoin()));
+  ASSERT_TRUE(messages.ok()) << messages.status().ToString();
+  ASSERT_EQ(messages->size(), 1u);
+  EXPECT_EQ((*messages)[0].join().job(), "mnist");
+  EXPECT_EQ((*messages)[0].join().incarnation(), 7u);
+  EXPECT_EQ((*messages)[0].join().weight(), 0.5f);
+}
+
+TEST(ControlCodec, StreamMayBeCutAnywhere) {
+  std::vector<uint8_t> stream = EncodeControlMessage(SomeJoin());
+  for (const char* name :
+       {"w", "a much longer name that makes the length prefix two bytes long, as it has to be"}) {
+    const auto more = EncodeControlMessage(SomeDeclare(name));
+    stream.insert(stream.end(), more.begin(), more.end());
+  }
+  for (size_t step = 1; step <= stream.size(); ++step) {
+    ControlReader reader;
+    std::vector<ControlMessage> all;
+    for (size_t at = 0; at < stream.size(); at += step) {
+      auto messages = reader.Append(ByteSpan(stream).subspan(at, std::min(step, stream.size() - at)));
+      ASSERT_TRUE(messages.ok()) << "step " << step;
+      for (auto& message : *messages) all.push_back(message);
+    }
+    ASSERT_EQ(all.size(), 3u) << "step " << step;
+    EXPECT_EQ(all[1].declare().name(), "w");
+  }
+}
+
+TEST(ControlCodec, TooLongAMessageIsAnErrorBeforeItArrives) {
+  std::vector<uint8_t> bytes(4);
+  ByteWriter(bytes).Varint(kMaxControlMessageBytes + 1);
+  ControlReader reader;
+  const auto messages = reader.Append(bytes);
+  ASSERT_FALSE(messages.ok());
+  EXPECT_EQ(messages.status().code(), StatusCode::kProtocolViolation);
+  EXPECT_NE(messages.status().message().find("65537"), std::string::npos);
+  EXPECT_FALSE(reader.Append({}).ok()) << "the stream stays broken";
+}
+
+TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
+  const auto refused_for = [](const ControlMessage& message) {
+    ControlReader reader;
+    const auto result = reader.Append(Framed(message));
+    return result.ok() ? std::string("accepted") : result.status().message();
+  };
+  EXPECT_EQ(refused_for(SomeJoin()), "accepted");
+  ControlMessage message = SomeJoin();
+  message.mutable_join()->set_rank(4);
+  EXPECT_EQ(refused_for(message), "join.rank is not below world_size");
+  message = SomeJoin();
+  message.mutable_join()->set_world_size(0);
+  EXPECT_EQ(refused_for(message), "join.world_size is not in 1..65536");
+  for (float weight :
+       {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    message = SomeJoin();
+    message.mutable_join()->set_weight(weight);
+    EXPECT_EQ(refused_for(message), "join.weight is not finite and positive");
+  }
+  message = SomeJoin();
+  message.mutable_join()->clear_job();
+  EXPECT_EQ(refused_for(message), "join.job is empty");
+  EXPECT_EQ(refused_for(SomeDeclare(std::string(257, 'x'))), "declare.name is longer than 256 bytes");
+  message = SomeDeclare("w");
+  message.mutable_declare()->set_count(0);
+  EXPECT_EQ(refused_for(message), "declare.count is not in 1..2^40");
+  message.Clear();
+  message.mutable_welcome()->set_world_size(1);
+  message.mutable_welcome()->set_policy("zero");
+  message.mutable_welcome()->set_idle_timeout_ms(1000);
+  EXPECT_EQ(refused_for(message), "accepted");
+  message.mutable_welcome()->set_close_ratio(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refused_for(message), "welcome.close_ratio is not in 0..1");
+  message.Clear();
+  message.mutable_start()->set_symbol_bytes(1000);
+  EXPECT_EQ(refused_for(message), "start.symbol_bytes is not a positive multiple of 16 below 65536");
+  message.Clear();
+  message.mutable_leave()->set_code(77);
+  EXPECT_EQ(refused_for(message), "leave.code is not a status code");
+  message.Clear();
+  EXPECT_EQ(refused_for(message), "control message is empty or of an unknown kind");
+}
+
+TEST(ControlCodec, RandomBytesNeverCrashTheReader) {
+  const uint64_t seed = 20240611;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(seed);
+  size_t failures = 0;
+  for (int i = 0; i < 2000; ++i) {
+    ControlReader reader;
+    std::vector<uint8_t> bytes = EncodeControlMessage(SomeDeclare("weights"));
+    for (int flips = 0; flips < 3; ++flips)
+      bytes[random.Below(bytes.size())] ^= static_cast<uint8_t>(random.Next());
+    failures += reader.Append(bytes).ok() ? 0 : 1;
+  }
+  EXPECT_GT(failures, 100u);
+}
+
+}  // namespace
+}  // namespace longhaul::wire
