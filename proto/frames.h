@@ -1,5 +1,6 @@
-// Frames: the typed elements in a packet besides its chunk. Type 8 bits, then fields; integers are QUIC
-// varints (RFC 9000 §16) unless said otherwise. Byte spans borrow from the datagram.
+// Frames: the typed elements in a packet besides its chunk. Type 8 bits, then the fields; 8-bit fields and
+// booleans are one byte, wider integers are QUIC varints (RFC 9000 §16) in their shortest form, so every
+// frame has exactly one encoding. Byte spans borrow from the datagram.
 //
 // ack-eliciting: every frame but PADDING, ACK and CLOSE.
 #pragma once
@@ -50,9 +51,9 @@ struct AckRange {
 // Encoded as largest, delay, count, first length, then (gap, length) pairs as in RFC 9000 §19.3.
 struct AckFrame {
   std::vector<AckRange> ranges;
-  uint64_t ack_delay_us = 0;   // Time since the largest number arrived.
-  uint64_t ecn_ce = 0;         // Packets received with Congestion Experienced, since the start.
-  uint64_t host_drops = 0;     // Datagrams that the receiver's socket buffer dropped, since the start.
+  uint64_t ack_delay_us = 0;  // Time since the largest number arrived.
+  uint64_t ecn_ce = 0;        // Packets received with Congestion Experienced, since the start.
+  uint64_t host_drops = 0;    // Datagrams that the receiver's socket buffer dropped, since the start.
   bool operator==(const AckFrame&) const = default;
 };
 inline constexpr size_t kMaxAckRanges = 64;
@@ -68,34 +69,35 @@ struct ControlFrame {
 struct WindowOpenFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
-  uint32_t high_count = 0;      // Chunks of the high class.
-  uint32_t low_count = 0;       // Chunks of the low class.
-  uint16_t symbol_bytes = 0;    // Longest chunk; FEC symbols are chunks padded with zeros to this.
-  uint8_t fec_k = 0;            // Source symbols per block; 0 = no FEC in this window.
-  uint8_t fec_depth = 1;        // Blocks interleaved, >= 1.
+  uint32_t high_count = 0;    // Chunks of the high class.
+  uint32_t low_count = 0;     // Chunks of the low class.
+  uint16_t symbol_bytes = 0;  // Longest chunk; FEC symbols are chunks padded with zeros to this.
+  uint8_t fec_k = 0;          // Source symbols per block; 0 = no FEC in this window.
+  uint8_t fec_depth = 1;      // Blocks interleaved, >= 1.
   ByteSpan metadata;
 };
 inline constexpr size_t kMaxWindowMetadataBytes = 512;
 // 16-bit block numbers and this bound keep every table that a peer can ask for small.
-inline constexpr uint32_t kMaxWindowChunks = 1u << 20;
+inline constexpr uint32_t kMaxWindowChunks = 1u << 20;  // high and low together
+inline constexpr uint32_t kMaxWindowBlocks = 1u << 16;  // ceil(high_count / fec_k)
 
 // Sender to receiver, reliable: how far the window's sending is.
 struct WindowStatusFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
-  uint32_t high_sent = 0;     // High chunks sent at least once.
-  uint32_t low_sent = 0;      // Low chunks sent at least once.
-  bool finished = false;      // Nothing new will follow: what has not arrived is lost or dropped by the sender.
+  uint32_t high_sent = 0;  // High chunks sent at least once.
+  uint32_t low_sent = 0;   // Low chunks sent at least once.
+  bool finished = false;   // Nothing new will follow: what has not arrived is lost or dropped by the sender.
   bool operator==(const WindowStatusFrame&) const = default;
 };
 
 enum class CloseReason : uint8_t {
-  kComplete = 0,  // Everything arrived.
-  kRatio = 1,     // High class done and the preset ratio of the low class reached.
-  kSoft = 2,      // High class done and the sender is finished, or the soft deadline passed.
-  kHard = 3,      // The hard deadline passed.
-  kExcluded = 4,  // The round went on without this window.
-  kCancelled = 5, // The sender gave the window up.
+  kComplete = 0,   // Everything arrived.
+  kRatio = 1,      // High class done and the preset ratio of the low class reached.
+  kSoft = 2,       // High class done and the sender is finished, or the soft deadline passed.
+  kHard = 3,       // The hard deadline passed.
+  kExcluded = 4,   // The round went on without this window.
+  kCancelled = 5,  // The sender gave the window up.
 };
 
 // Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which low chunks
@@ -104,48 +106,56 @@ struct WindowCloseFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
   CloseReason reason = CloseReason::kComplete;
-  bool high_complete = true;   // False: the window closed without all of the high class; its chunks count as lost.
-  uint32_t low_count = 0;      // Bits in the whole bitmap.
-  uint32_t first = 0;          // Number of the segment's first chunk, a multiple of 8.
-  ByteSpan bitmap;             // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
+  bool high_complete =
+      true;  // False: the window closed without all of the high class; its chunks count as lost.
+  uint32_t low_count = 0;  // Bits in the whole bitmap.
+  uint32_t first = 0;      // Number of the segment's first chunk, a multiple of 8.
+  ByteSpan bitmap;         // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
 };
 inline constexpr size_t kMaxCloseBitmapBytes = 1024;
 
 // Receiver to sender: what the sender may use.
 struct GrantFrame {
-  uint64_t receive_window_bytes = 0;  // Bound on the sender's bytes in flight.
-  uint64_t rate_bytes_per_second = 0; // Bound on its pacing rate; 0 = none.
+  uint64_t receive_window_bytes = 0;   // Bound on the sender's bytes in flight.
+  uint64_t rate_bytes_per_second = 0;  // Bound on its pacing rate; 0 = none.
   bool operator==(const GrantFrame&) const = default;
 };
 
 // The connection is over. `code` is a StatusCode.
 struct CloseFrame {
   StatusCode code = StatusCode::kOk;
-  std::string_view reason;  // UTF-8, at most 256 bytes.
+  std::string_view reason;  // UTF-8, at most 256 bytes; Encode cuts what is longer or not UTF-8.
   bool operator==(const CloseFrame&) const = default;
 };
 inline constexpr size_t kMaxCloseReasonBytes = 256;
 
-// In INIT and ACCEPT.
+// Range of max_datagram_bytes: what every path carries, and the largest UDP payload over IPv4.
+inline constexpr uint32_t kSmallestMaxDatagram = 1200;
+inline constexpr uint32_t kLargestMaxDatagram = 65507;
+
+// In INIT and ACCEPT. Bounds above kMaxVarint travel as kMaxVarint, here and in GRANT.
 struct TransportParametersFrame {
-  uint32_t max_datagram_bytes = 0;      // Largest datagram that this side accepts and sends; 1200..65507.
+  uint32_t max_datagram_bytes = 0;  // Largest datagram that this side accepts and sends; 1200..65507.
   uint64_t idle_timeout_ms = 0;
-  uint64_t receive_window_bytes = 0;    // First GRANT.
-  uint32_t max_open_windows = 0;        // Windows that the peer may have open towards this side.
-  uint64_t max_window_bytes = 0;        // Bound on (high_count + low_count) * symbol_bytes of one window.
+  uint64_t receive_window_bytes = 0;  // First GRANT.
+  uint32_t max_open_windows = 0;      // Windows that the peer may have open towards this side.
+  uint64_t max_window_bytes = 0;      // Bound on (high_count + low_count) * symbol_bytes of one window.
   bool operator==(const TransportParametersFrame&) const = default;
 };
 
-using Frame = std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
-                           WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame>;
+using Frame =
+    std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
+                 WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame>;
 
 // Appends one frame. False, with nothing written, when it does not fit.
+// REQUIRES: every value lies in its documented range (also for EncodedSize).
 bool Encode(const Frame& frame, ByteWriter& out);
 // Bytes that Encode would write.
 size_t EncodedSize(const Frame& frame);
 
 // Takes the next frame. Errors (kProtocolViolation): truncated, unknown type, a value outside its documented
-// range (bitmap longer than low_count, ranges that overlap, more than kMaxAckRanges, metadata too long, ...).
+// range (bitmap longer than low_count, ranges that overlap, more than kMaxAckRanges, metadata too long, ...)
+// or not in its shortest form. After an error `in` has failed.
 Result<Frame> DecodeFrame(ByteReader& in);
 
 bool IsAckEliciting(const Frame& frame);

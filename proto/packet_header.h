@@ -2,17 +2,17 @@
 //
 // A datagram is one packet:
 //
-//   long:   flags 8 | reserved 8 | version 16 | destination CID 64 | source CID 64 | packet number 48 | frames | tag
-//   short:  flags 8 | path 8 | destination CID 64 | packet number 48
-//           [data header 16 bytes, when flags has kHasData] | frames (data header's frames_length, else the rest)
-//           [chunk: the rest, when flags has kHasData] | tag
+//   long:   flags 8 | reserved 8 | version 16 | destination CID 64 | source CID 64 | packet number 48 |
+//   frames | tag short:  flags 8 | path 8 | destination CID 64 | packet number 48
+//           [data header 16 bytes, when flags has kHasData] | frames (data header's frames_length, else the
+//           rest) [chunk: the rest, when flags has kHasData] | tag
 //
 // Headers travel in clear and are authenticated. Decoders fail on anything they do not know.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <compare>
 #include <functional>
 #include <optional>
 
@@ -20,7 +20,8 @@
 
 namespace longhaul::wire {
 
-// Names one end of a connection, chosen by that end. Upper 16 bits: routing bits for the shard; lower 48: random.
+// Names one end of a connection, chosen by that end. Upper 16 bits: routing bits for the shard; lower 48:
+// random.
 struct ConnectionId {
   uint64_t value = 0;
   auto operator<=>(const ConnectionId&) const = default;
@@ -93,12 +94,15 @@ struct DataHeader {
 // Whether a datagram starts with a long header; false also for an empty one.
 bool IsLongHeader(ByteSpan datagram);
 
+// A header that does not fit writes nothing and fails `out`.
+// REQUIRES: packet_number <= kMaxPacketNumber; repair only with the high class.
 void Encode(const LongHeader& header, ByteWriter& out);
 void Encode(const ShortHeader& header, ByteWriter& out);
 void Encode(const DataHeader& header, ByteWriter& out);
 
-// nullopt when truncated, when a reserved bit is set or when the first bit says the other form. A long header
-// of another version decodes (so that the server can refuse it by name) as far as version, CIDs and number.
+// nullopt when truncated, when a reserved bit or an unknown type is set, when the first bit says the other
+// form, or for a repair symbol of the low class. A long header of another version decodes (so that the server
+// can refuse it by name) as far as version, CIDs and number.
 std::optional<LongHeader> DecodeLongHeader(ByteReader& in);
 std::optional<ShortHeader> DecodeShortHeader(ByteReader& in);
 std::optional<DataHeader> DecodeDataHeader(ByteReader& in);
