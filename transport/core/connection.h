@@ -65,6 +65,7 @@ class ConnectionObserver {
 struct ConnectionOptions {
   ByteCount max_datagram{1452};              // UDP payload; 1200 is what every path carries
   Duration idle_timeout = std::chrono::seconds(10);
+  Duration handshake_timeout = Duration::max();  // bound on the time until connected, if shorter than idle_timeout
   // A PING leaves after this much silence while the application wants the connection alive.
   Duration keepalive = std::chrono::seconds(2);
   ByteCount receive_window{64 << 20};        // bound on the peer's bytes in flight towards us

@@ -35,6 +35,7 @@ struct EndpointStats {
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
+  uint64_t stateless_dropped = 0;            // answers without a connection, beyond the bound of their queue
 };
 
 class Endpoint : public DatagramCore {

@@ -24,7 +24,8 @@ struct SentChunk {
 
 // A frame that must arrive, by its coordinates; the owner knows how to write it again.
 //   kControl: a = offset, b = length   kWindowOpen/kWindowStatus: a = window, b = generation
-//   kWindowClose: a = window, b = generation << 32 | first   kGrant, kTransportParameters, kClose: unused
+//   kWindowClose: a = window, b = generation << 32 | first   kAck: a = largest number in it
+//   kGrant, kTransportParameters: unused
 struct SentFrame {
   wire::FrameType type = wire::FrameType::kPing;
   uint64_t a = 0;

@@ -1,0 +1,335 @@
+#include "transport/core/connection_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longhaul::transport {
+namespace {
+
+std::string Seconds(Duration d) {
+  const int64_t tenths = d.count() / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+RateOptions WithDatagram(RateOptions rate, ByteCount datagram) {
+  rate.max_datagram = datagram;
+  return rate;
+}
+
+}  // namespace
+
+ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
+                               std::unique_ptr<PacketProtection> protection, codec::ErasureCoder* coder,
+                               Random random)
+    : id_(identity),
+      options_(options),
+      protection_(std::move(protection)),
+      datagram_bytes_(options.max_datagram.value()),
+      send_parameters_(identity.is_client),
+      loss_(&rtt_),
+      rate_(MakeRateController(WithDatagram(options.rate, options.max_datagram), random)),
+      pacer_(options.max_datagram),
+      control_tx_(static_cast<size_t>(options.max_control_backlog.value())),
+      outgoing_(coder),
+      incoming_(coder, {options.max_open_windows, options.max_window_bytes}),
+      created_(now),
+      last_heard_(now),
+      last_eliciting_sent_(now),
+      now_(now),
+      idle_timeout_(options.idle_timeout) {
+  last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
+  pacer_.SetRate(rate_->pacing_rate(), now);
+}
+
+ConnectionStats ConnectionImpl::stats() const {
+  ConnectionStats s = stats_;
+  s.packets_lost = loss_.packets_lost();
+  s.packets_spurious = loss_.packets_spurious();
+  s.smoothed_rtt = rtt_.has_sample() ? rtt_.smoothed_rtt() : Duration(0);
+  s.min_rtt = rtt_.has_sample() ? rtt_.min_rtt() : Duration(0);
+  s.latest_rtt = rtt_.latest_rtt();
+  s.bytes_in_flight = loss_.bytes_in_flight();
+  s.loss = loss_estimator_.loss();
+  s.host_drops = peer_host_drops_;
+  s.rate = rate_->Snapshot();
+  return s;
+}
+
+size_t ConnectionImpl::MaxChunkBytes() const {
+  return (static_cast<size_t>(datagram_bytes_) - wire::kDataOverheadBytes) / 16 * 16;
+}
+
+std::optional<IncomingWindow> ConnectionImpl::incoming(WindowKey key) const {
+  const WindowRx* rx = incoming_.Find(key);
+  if (rx == nullptr) return std::nullopt;
+  IncomingWindow view;
+  view.high_count = rx->high_count();
+  view.low_count = rx->low_count();
+  view.high_complete = rx->HighComplete();
+  view.complete = rx->Complete();
+  view.sender_finished = rx->sender_finished();
+  view.high_ratio = rx->high_count() == 0 ? 1.0 : static_cast<double>(rx->high_done()) / rx->high_count();
+  view.low_ratio = rx->LowRatio();
+  view.stats = rx->stats();
+  return view;
+}
+
+Status ConnectionImpl::SendControl(ByteSpan bytes) {
+  if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
+  Status status = control_tx_.Append(bytes);
+  if (!status.ok()) control_refused_ = true;
+  return status;
+}
+
+Status ConnectionImpl::OpenWindow(const WindowOptions& options) {
+  if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
+  if (options.symbol_bytes > MaxChunkBytes()) {
+    return Status(StatusCode::kInvalidArgument, "chunks of " + std::to_string(options.symbol_bytes) +
+                                                    " bytes do not fit datagrams of " +
+                                                    std::to_string(datagram_bytes_));
+  }
+  Status status = outgoing_.Open(options, peer_parameters_->max_open_windows,
+                                 ByteCount(static_cast<int64_t>(std::min<uint64_t>(
+                                     peer_parameters_->max_window_bytes, uint64_t{1} << 62))));
+  if (status.ok()) ++stats_.windows_opened;
+  return status;
+}
+
+Status ConnectionImpl::SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
+                                   ByteSpan body) {
+  WindowTx* window = outgoing_.Find(key);
+  if (window == nullptr) {
+    return Status(StatusCode::kNotFound, "window " + std::to_string(key.id) + " is not open");
+  }
+  return window->Submit(reliability, header, body);
+}
+
+void ConnectionImpl::CloseWindow(WindowKey key, wire::CloseReason reason) {
+  if (delivering_) {
+    deferred_closes_.push_back({key, reason});
+    return;
+  }
+  if (const WindowRx* rx = incoming_.Find(key); rx != nullptr) {
+    stats_.chunks_repaired += rx->stats().high_repaired;
+  }
+  if (incoming_.Close(key, reason)) {
+    ++stats_.windows_closed;
+    acks_.RequestImmediateAck();  // the CLOSE leaves now: let the acknowledgement ride along
+  }
+}
+
+void ConnectionImpl::RunDeferredCloses() {
+  std::vector<DeferredClose> closes;
+  closes.swap(deferred_closes_);
+  for (const DeferredClose& c : closes) CloseWindow(c.key, c.reason);
+}
+
+void ConnectionImpl::Grant(Bandwidth rate, ByteCount receive_window) {
+  wire::GrantFrame grant;
+  grant.rate_bytes_per_second = static_cast<uint64_t>(rate.bytes_per_second());
+  grant.receive_window_bytes = static_cast<uint64_t>(receive_window.value());
+  if (grant == last_grant_) return;
+  last_grant_ = grant;
+  grant_to_send_ = grant;
+}
+
+void ConnectionImpl::Close(const Status& why) {
+  if (state_ == State::kClosing || state_ == State::kClosed) return;
+  if (state_ == State::kConnecting && id_.is_client) {
+    CloseNow(why);  // the server may not even know us
+    return;
+  }
+  state_ = State::kClosing;
+  closing_why_ = why;
+  closes_left_ = kCloseRepeats;
+  next_close_ = now_;
+}
+
+void ConnectionImpl::CloseNow(Status why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  closed_ = std::move(why);
+}
+
+void ConnectionImpl::BecomeConnected() {
+  state_ = State::kConnected;
+  send_parameters_ = false;
+  pacer_ = Pacer(ByteCount(datagram_bytes_));
+  pacer_.SetRate(rate_->pacing_rate(), now_);
+  if (observer_ != nullptr) observer_->OnConnected(*this);
+}
+
+Duration ConnectionImpl::Pto() const { return rtt_.PtoBase(AckTracker::kMaxAckDelay); }
+
+wire::TransportParametersFrame ConnectionImpl::LocalParameters() const {
+  wire::TransportParametersFrame p;
+  p.max_datagram_bytes = static_cast<uint32_t>(datagram_bytes_);
+  p.idle_timeout_ms =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(options_.idle_timeout).count());
+  p.receive_window_bytes = static_cast<uint64_t>(options_.receive_window.value());
+  p.max_open_windows = options_.max_open_windows;
+  p.max_window_bytes = static_cast<uint64_t>(options_.max_window_bytes.value());
+  return p;
+}
+
+PathView ConnectionImpl::path_view() const {
+  // Packets sent in one recovery time of 1.25 RTT; before the first sample the initial RTT stands in.
+  const ByteCount in_recovery = rate_->pacing_rate() * (rtt_.smoothed_rtt() * 5 / 4);
+  PathView view;
+  view.loss = loss_estimator_.loss();
+  view.packets_per_recovery_time = std::max(1.0, in_recovery / ByteCount(datagram_bytes_));
+  return view;
+}
+
+void ConnectionImpl::HandleTimeout(Instant now) {
+  now_ = now;
+  if (state_ == State::kClosed) return;
+  if (now >= IdleDeadline()) {
+    const std::string silent = id_.peer.ToString() + " was silent for " + Seconds(now - last_heard_);
+    if (state_ == State::kClosing) {
+      CloseNow(*closing_why_);
+    } else if (state_ == State::kConnecting) {
+      CloseNow(Status(StatusCode::kUnavailable, "no answer from " + id_.peer.ToString() + " within " +
+                                                    Seconds(now - last_heard_)));
+    } else {
+      CloseNow(Status(StatusCode::kPeerDead, silent));
+    }
+    return;
+  }
+  if (state_ == State::kClosing) {
+    if (closes_left_ == 0 && now >= next_close_) CloseNow(*closing_why_);
+    return;
+  }
+  if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
+  if (state_ == State::kConnected && now - last_eliciting_sent_ >= options_.keepalive) ping_due_ = true;
+}
+
+Instant ConnectionImpl::IdleDeadline() const {
+  const Instant idle = last_heard_ + idle_timeout_;
+  return state_ == State::kConnecting ? std::min(idle, created_ + options_.handshake_timeout) : idle;
+}
+
+Instant ConnectionImpl::NextTimeout() const {
+  if (state_ == State::kClosed) return Instant::Infinite();
+  Instant next = IdleDeadline();
+  if (state_ == State::kClosing) return std::min(next, next_close_);
+  next = std::min(next, loss_.Deadline());
+  next = std::min(next, acks_.Deadline());
+  if (state_ == State::kConnected) {
+    if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
+    if (blocked_by_pacer_) next = std::min(next, pacer_.NextSendTime(now_));
+  }
+  return next;
+}
+
+void ConnectionImpl::HandleSendRefused(size_t datagram_bytes) {
+  // The kernel knows that the path does not carry it. Before the handshake is through there is a smaller size
+  // to fall back to; afterwards nothing larger than what went through is ever built.
+  if (state_ == State::kConnecting && id_.is_client && datagram_bytes_ > kBaseDatagram &&
+      static_cast<int64_t>(datagram_bytes) > kBaseDatagram) {
+    datagram_bytes_ = kBaseDatagram;
+    send_parameters_ = true;
+  }
+}
+
+void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops) {
+  CongestionEvent event;
+  event.now = now;
+  // Every acknowledgement is booked before any loss is acted on: a block that just became complete needs none
+  // of its lost symbols again.
+  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet, true);
+  for (const SentPacket& packet : outcome.acked) {
+    sampler_.OnPacketAcked(packet, now);
+    event.acked += packet.bytes;
+    OnPacketAcked(packet, false);
+  }
+  for (const SentPacket& packet : outcome.lost) {
+    sampler_.OnPacketLost(packet);
+    event.lost += packet.bytes;
+    loss_estimator_.OnPacket(true);
+  }
+  for (const SentPacket& packet : outcome.lost) OnPacketLost(packet);
+  if (outcome.send_probes) {
+    ++stats_.pto_fired;
+    probes_due_ = 2;
+    if (state_ == State::kConnecting) send_parameters_ = true;
+  }
+  if (outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty() && new_ce == 0) return;
+  event.sample = sampler_.TakeSample(rtt_.has_sample() ? rtt_.min_rtt() : Duration(0), now);
+  event.bytes_in_flight = loss_.bytes_in_flight();
+  event.delivered = sampler_.delivered();
+  event.latest_rtt = outcome.rtt_updated ? rtt_.latest_rtt() : Duration(0);
+  event.smoothed_rtt = rtt_.smoothed_rtt();
+  event.min_rtt = rtt_.has_sample() ? rtt_.min_rtt() : Duration(0);
+  event.ecn_ce = new_ce;
+  event.host_drops = new_host_drops;
+  rate_->OnCongestionEvent(event);
+  pacer_.SetRate(rate_->pacing_rate(), now);
+  acks_.SetSmoothedRtt(rtt_.smoothed_rtt());
+}
+
+void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
+  if (spurious) {
+    loss_estimator_.OnSpurious();
+  } else if (packet.in_flight) {
+    loss_estimator_.OnPacket(false);
+  }
+  if (packet.chunk) {
+    WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
+    if (window != nullptr) window->OnAcked(*packet.chunk);
+  }
+  for (const SentFrame& frame : packet.frames) {
+    switch (frame.type) {
+      case wire::FrameType::kControl:
+        control_tx_.OnAcked(frame.a, frame.b);
+        break;
+      case wire::FrameType::kWindowClose:
+        incoming_.OnCloseAcked({static_cast<uint32_t>(frame.a), static_cast<uint8_t>(frame.b >> 32)},
+                               static_cast<uint32_t>(frame.b));
+        break;
+      case wire::FrameType::kAck:
+        acks_.OnAckAcknowledged(frame.a);
+        break;
+      default:
+        break;
+    }
+  }
+  if (control_refused_ && control_tx_.backlog() == 0) {
+    control_refused_ = false;
+    if (observer_ != nullptr) observer_->OnControlWritable(*this);
+  }
+}
+
+void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
+  if (packet.chunk) {
+    WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
+    if (window != nullptr) window->OnLost(*packet.chunk, path_view());
+  }
+  for (const SentFrame& frame : packet.frames) {
+    const WindowKey key{static_cast<uint32_t>(frame.a), static_cast<uint8_t>(frame.b)};
+    switch (frame.type) {
+      case wire::FrameType::kControl:
+        control_tx_.OnLost(frame.a, frame.b);
+        break;
+      case wire::FrameType::kWindowOpen:
+      case wire::FrameType::kWindowStatus:
+        outgoing_.Requeue(frame.type, key);
+        break;
+      case wire::FrameType::kWindowClose:
+        incoming_.OnCloseLost({key.id, static_cast<uint8_t>(frame.b >> 32)}, static_cast<uint32_t>(frame.b));
+        break;
+      case wire::FrameType::kGrant:
+        if (!grant_to_send_) grant_to_send_ = last_grant_;
+        break;
+      case wire::FrameType::kTransportParameters:
+        if (state_ == State::kConnecting) send_parameters_ = true;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace longhaul::transport

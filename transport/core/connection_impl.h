@@ -1,0 +1,188 @@
+// The connection behind transport/core/connection.h; made and driven by the Endpoint.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/core/connection.h"
+#include "transport/core/control_stream.h"
+#include "transport/core/datagram_core.h"
+#include "transport/core/incoming_windows.h"
+#include "transport/core/outgoing_windows.h"
+#include "transport/core/packet_builder.h"
+#include "transport/core/rate/delivery_rate.h"
+#include "transport/core/rate/pacer.h"
+#include "transport/core/recovery/ack_tracker.h"
+#include "transport/core/recovery/loss_detection.h"
+#include "transport/core/recovery/rtt_estimator.h"
+#include "transport/core/window/fec_policy.h"
+
+namespace longhaul::transport {
+
+class ConnectionImpl final : public Connection {
+ public:
+  // Datagrams of this size are what every path carries; tried when larger ones go unanswered or are refused.
+  static constexpr int64_t kBaseDatagram = 1200;
+  // Unanswered INITs after which the client falls back to kBaseDatagram.
+  static constexpr int kInitsBeforeFallback = 2;
+  // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
+  static constexpr int kCloseRepeats = 3;
+
+  struct Identity {
+    bool is_client = true;
+    wire::ConnectionId local;
+    wire::ConnectionId remote;       // zero on the client until ACCEPT
+    Address peer;
+  };
+
+  ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
+                 std::unique_ptr<PacketProtection> protection, codec::ErasureCoder* coder, Random random);
+
+  void SetObserver(ConnectionObserver* observer) { observer_ = observer; }
+
+  // --- Connection ---
+  State state() const override { return state_; }
+  wire::ConnectionId local_id() const override { return id_.local; }
+  Address peer() const override { return id_.peer; }
+  ConnectionStats stats() const override;
+  ByteCount max_datagram() const override { return ByteCount(datagram_bytes_); }
+  size_t MaxChunkBytes() const override;
+  std::optional<IncomingWindow> incoming(WindowKey key) const override;
+  ByteCount backlog() const override { return outgoing_.backlog(); }
+  Status SendControl(ByteSpan bytes) override;
+  Status OpenWindow(const WindowOptions& options) override;
+  Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header, ByteSpan body) override;
+  void CancelWindow(WindowKey key) override { outgoing_.Erase(key); }
+  void CloseWindow(WindowKey key, wire::CloseReason reason) override;
+  void Grant(Bandwidth rate, ByteCount receive_window) override;
+  void Close(const Status& why) override;
+
+  // --- Events, from the endpoint ---
+  // A datagram for this connection. `header_bytes` of it are the decoded header.
+  // False: not authentic, nothing changed.
+  bool HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram);
+  void HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram, const ReceiveInfo& info);
+  void HandleTimeout(Instant now);
+  void HandleSendRefused(size_t datagram_bytes);
+  // Builds as many datagrams as pacing, window and buffer allow; see DatagramCore::PollTransmit.
+  std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer);
+  Instant NextTimeout() const;
+
+  // Set once the connection is over; the endpoint then calls OnClosed and forgets it.
+  const std::optional<Status>& closed_status() const { return closed_; }
+  ConnectionObserver* observer() const { return observer_; }
+  // Server: the client's connection ID, by which a repeated INIT is recognised.
+  wire::ConnectionId remote_id() const { return id_.remote; }
+  bool is_client() const { return id_.is_client; }
+  // The answer to the peer's CLOSE, to be sent after the connection is gone; empty when there is none.
+  std::vector<uint8_t> TakeFinalDatagram() { return std::move(final_datagram_); }
+
+ private:
+  // Receiving (connection_receive.cc).
+  bool OpenPacket(wire::PacketNumber number, size_t header_bytes, MutableByteSpan datagram, MutableByteSpan* body);
+  // Hands the packet to the frames and the chunk; then it is acknowledged, unless there was no room for it.
+  void HandleBody(Instant now, wire::PacketNumber number, const std::optional<wire::DataHeader>& data,
+                  ByteSpan body, const ReceiveInfo& info);
+  // Sets `eliciting` when a frame wants an acknowledgement.
+  Status HandleFrames(Instant now, ByteSpan frames, bool* eliciting);
+  Status HandleFrame(Instant now, const wire::Frame& frame);
+  Status HandleAck(Instant now, const wire::AckFrame& ack);
+  void HandleControl(const wire::ControlFrame& frame, Status* status);
+  Status HandleWindowOpen(const wire::WindowOpenFrame& open);
+  Status HandleWindowStatus(const wire::WindowStatusFrame& status);
+  Status HandleWindowClose(const wire::WindowCloseFrame& close);
+  Status HandleTransportParameters(const wire::TransportParametersFrame& parameters);
+  void HandlePeerClose(const wire::CloseFrame& close);
+  enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };
+  ChunkFate DeliverChunk(const wire::DataHeader& header, ByteSpan chunk);
+  void HandleRefuse(const wire::LongHeader& header, ByteSpan frames);
+  void ReportProgress(WindowKey key);
+  void RunDeferredCloses();
+  void ProtocolViolation(const Status& why);
+  void BecomeConnected();
+
+  // Sending (connection_send.cc).
+  size_t BuildDatagram(Instant now, MutableByteSpan out);
+  size_t BuildLong(Instant now, MutableByteSpan out);
+  size_t BuildClose(MutableByteSpan out);
+  size_t BuildShort(Instant now, MutableByteSpan out);
+  void AddAck(Instant now, PacketBuilder* builder);
+  void AddElicitingFrames(PacketBuilder* builder);
+  void AddControlData(PacketBuilder* builder);
+  void AddWindowFrames(PacketBuilder* builder);
+  size_t Finish(Instant now, PacketBuilder* builder);
+  bool HasFrames() const;                      // ack-eliciting frames that wait
+  bool WindowAllows(size_t bytes) const;
+  PathView path_view() const;
+
+  // Outcome of ACKs and timers.
+  void Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops);
+  void OnPacketAcked(const SentPacket& packet, bool spurious);
+  void OnPacketLost(const SentPacket& packet);
+
+  void CloseNow(Status why);
+  Duration Pto() const;
+  Instant IdleDeadline() const;
+  wire::TransportParametersFrame LocalParameters() const;
+
+  Identity id_;
+  ConnectionOptions options_;
+  std::unique_ptr<PacketProtection> protection_;
+  ConnectionObserver* observer_ = nullptr;
+  State state_ = State::kConnecting;
+  std::optional<Status> closed_;
+
+  int64_t datagram_bytes_;                     // largest datagram sent; settled by the handshake
+  std::optional<wire::TransportParametersFrame> peer_parameters_;
+  bool send_parameters_ = false;               // INIT or ACCEPT is due
+  int inits_sent_ = 0;
+  int64_t unvalidated_received_ = 0;           // server, before the client has proved its address
+  int64_t unvalidated_sent_ = 0;
+
+  RttEstimator rtt_;
+  LossDetection loss_;
+  AckTracker acks_;
+  DeliveryRateSampler sampler_;
+  std::unique_ptr<RateController> rate_;
+  Pacer pacer_;
+  LossEstimator loss_estimator_;
+  ControlSendStream control_tx_;
+  ControlReceiveStream control_rx_;
+  bool control_refused_ = false;
+  OutgoingWindows outgoing_;
+  IncomingWindows incoming_;
+  std::optional<wire::GrantFrame> grant_to_send_;
+  wire::GrantFrame last_grant_;
+  uint64_t peer_receive_window_ = 0;
+
+  bool delivering_ = false;                    // inside WindowRx::OnData: closes wait until it returns
+  struct DeferredClose {
+    WindowKey key;
+    wire::CloseReason reason;
+  };
+  std::vector<DeferredClose> deferred_closes_;
+
+  wire::PacketNumber next_number_ = 0;
+  int probes_due_ = 0;
+  bool ping_due_ = false;
+  std::vector<uint8_t> held_;                  // a built datagram that did not fit its batch
+  Instant created_;
+  Instant last_heard_;
+  Instant last_eliciting_sent_;
+  Instant now_;                                // of the latest event, for requests that come between events
+  Duration idle_timeout_;
+  bool blocked_by_pacer_ = false;
+  std::optional<Status> closing_why_;
+  int closes_left_ = 0;
+  std::vector<uint8_t> final_datagram_;
+  uint32_t ack_only_sent_ = 0;
+  Instant next_close_ = Instant::Infinite();
+  uint64_t peer_ce_ = 0;
+  uint64_t peer_host_drops_ = 0;
+  ConnectionStats stats_;
+};
+
+}  // namespace longhaul::transport

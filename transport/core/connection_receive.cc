@@ -1,0 +1,327 @@
+// The receiving side of ConnectionImpl: from a datagram to its frames and chunk.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "proto/version.h"
+#include "transport/core/connection_impl.h"
+
+namespace longhaul::transport {
+
+bool ConnectionImpl::OpenPacket(wire::PacketNumber number, size_t header_bytes, MutableByteSpan datagram,
+                                MutableByteSpan* body) {
+  if (datagram.size() < header_bytes + wire::kTagBytes) {
+    ++stats_.malformed_dropped;
+    return false;
+  }
+  *body = datagram.subspan(header_bytes, datagram.size() - header_bytes - wire::kTagBytes);
+  if (!protection_->Open(number, 0, datagram.first(header_bytes), *body, datagram.last(wire::kTagBytes))) {
+    ++stats_.bad_tag_dropped;
+    return false;
+  }
+  return true;
+}
+
+bool ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram) {
+  now_ = now;
+  MutableByteSpan body;
+  if (!OpenPacket(header.packet_number, wire::kLongHeaderBytes, datagram, &body)) return false;
+  if (state_ == State::kClosed || state_ == State::kClosing) return true;
+  if (header.type == wire::LongType::kRefuse) {
+    HandleRefuse(header, body);
+    return true;
+  }
+  last_heard_ = now;
+  if (acks_.IsDuplicate(header.packet_number)) {
+    ++stats_.duplicates_dropped;
+    return true;
+  }
+  ++stats_.packets_received;
+  stats_.bytes_received += datagram.size();
+  if (id_.is_client) {
+    if (state_ == State::kConnecting) id_.remote = header.source;
+  } else if (state_ == State::kConnecting) {
+    unvalidated_received_ += static_cast<int64_t>(datagram.size());
+    // What arrived is proof of what this path carries; nothing larger has been shown.
+    datagram_bytes_ = std::min(datagram_bytes_, static_cast<int64_t>(datagram.size()));
+    send_parameters_ = true;
+  }
+  HandleBody(now, header.packet_number, std::nullopt, body, {});
+  if (id_.is_client && state_ == State::kConnecting && peer_parameters_) BecomeConnected();
+  return true;
+}
+
+void ConnectionImpl::HandleRefuse(const wire::LongHeader& header, ByteSpan frames) {
+  if (!id_.is_client || state_ != State::kConnecting) return;
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return;
+    const auto* close = std::get_if<wire::CloseFrame>(&*frame);
+    if (close == nullptr) continue;
+    std::string text = "server " + id_.peer.ToString() + " refuses: " + std::string(close->reason);
+    if (close->code == StatusCode::kVersionMismatch) {
+      text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
+              std::to_string(header.version) + ")";
+    }
+    CloseNow(Status(close->code, std::move(text)));
+    return;
+  }
+}
+
+void ConnectionImpl::HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram,
+                                 const ReceiveInfo& info) {
+  now_ = now;
+  if (state_ == State::kClosed) return;
+  if (id_.is_client && state_ == State::kConnecting) return;  // overtook the ACCEPT; it will come again
+  if (acks_.IsDuplicate(header.packet_number)) {
+    ++stats_.duplicates_dropped;
+    return;
+  }
+  std::optional<wire::DataHeader> data;
+  size_t header_bytes = wire::kShortHeaderBytes;
+  if (header.has_data) {
+    ByteReader reader(datagram.subspan(std::min(datagram.size(), header_bytes)));
+    data = wire::DecodeDataHeader(reader);
+    header_bytes += wire::kDataHeaderBytes;
+    if (!data) {
+      ++stats_.malformed_dropped;
+      return;
+    }
+  }
+  MutableByteSpan body;
+  if (!OpenPacket(header.packet_number, header_bytes, datagram, &body)) return;
+  if (data && data->frames_length > body.size()) {
+    ProtocolViolation(Status(StatusCode::kProtocolViolation, "frames are longer than their packet"));
+    return;
+  }
+  last_heard_ = now;
+  ++stats_.packets_received;
+  stats_.bytes_received += datagram.size();
+  // The first short packet proves that the client has our ACCEPT, and so its address.
+  if (state_ == State::kConnecting) {
+    if (!peer_parameters_) return;
+    BecomeConnected();
+  }
+  HandleBody(now, header.packet_number, data, body, info);
+}
+
+void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number, const std::optional<wire::DataHeader>& data,
+                                ByteSpan body, const ReceiveInfo& info) {
+  bool eliciting = data.has_value();
+  const size_t frames_length = data ? data->frames_length : body.size();
+  if (Status status = HandleFrames(now, body.first(frames_length), &eliciting); !status.ok()) {
+    ProtocolViolation(status);
+    return;
+  }
+  if (state_ == State::kClosed || state_ == State::kClosing) return;
+  if (data) {
+    switch (DeliverChunk(*data, body.subspan(frames_length))) {
+      case ChunkFate::kTaken:
+        break;
+      case ChunkFate::kNoRoom:  // not acknowledged: the peer will send it again
+        ++stats_.unknown_window_dropped;
+        return;
+      case ChunkFate::kInvalid:
+        ProtocolViolation(Status(StatusCode::kProtocolViolation,
+                                 "chunk outside of window " + std::to_string(data->window_id)));
+        return;
+    }
+  }
+  acks_.SetHostDrops(info.host_drops);
+  acks_.OnPacketReceived(number, eliciting, info.ecn_ce, now);
+  if (data && data->last_of_window) acks_.RequestImmediateAck();
+}
+
+Status ConnectionImpl::HandleFrames(Instant now, ByteSpan frames, bool* eliciting) {
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return frame.status();
+    *eliciting = *eliciting || wire::IsAckEliciting(*frame);
+    if (Status status = HandleFrame(now, *frame); !status.ok()) return status;
+    if (state_ == State::kClosed) return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
+  // While closing only the peer's CLOSE means anything.
+  if (state_ == State::kClosing && !std::holds_alternative<wire::CloseFrame>(frame)) return Status::Ok();
+  // Before the handshake is through only the handshake's own frames are allowed.
+  const bool handshake = std::holds_alternative<wire::TransportParametersFrame>(frame) ||
+                         std::holds_alternative<wire::AckFrame>(frame) ||
+                         std::holds_alternative<wire::PaddingFrame>(frame) ||
+                         std::holds_alternative<wire::CloseFrame>(frame);
+  if (state_ == State::kConnecting && !handshake) {
+    return Status(StatusCode::kProtocolViolation, std::string(wire::FrameName(frame)) + " during the handshake");
+  }
+  struct Visitor {
+    ConnectionImpl* self;
+    Instant now;
+    Status operator()(const wire::PaddingFrame&) { return Status::Ok(); }
+    Status operator()(const wire::PingFrame&) {
+      self->acks_.RequestImmediateAck();  // a probe wants to know now
+      return Status::Ok();
+    }
+    Status operator()(const wire::AckFrame& f) { return self->HandleAck(now, f); }
+    Status operator()(const wire::ControlFrame& f) {
+      Status status;
+      self->HandleControl(f, &status);
+      return status;
+    }
+    Status operator()(const wire::WindowOpenFrame& f) { return self->HandleWindowOpen(f); }
+    Status operator()(const wire::WindowStatusFrame& f) { return self->HandleWindowStatus(f); }
+    Status operator()(const wire::WindowCloseFrame& f) { return self->HandleWindowClose(f); }
+    Status operator()(const wire::GrantFrame& f) {
+      self->peer_receive_window_ = f.receive_window_bytes;
+      self->rate_->SetGrant(Bandwidth::BytesPerSecond(
+          static_cast<int64_t>(std::min<uint64_t>(f.rate_bytes_per_second, uint64_t{1} << 50))));
+      self->pacer_.SetRate(self->rate_->pacing_rate(), now);
+      return Status::Ok();
+    }
+    Status operator()(const wire::CloseFrame& f) {
+      self->HandlePeerClose(f);
+      return Status::Ok();
+    }
+    Status operator()(const wire::TransportParametersFrame& f) { return self->HandleTransportParameters(f); }
+  };
+  return std::visit(Visitor{this, now}, frame);
+}
+
+Status ConnectionImpl::HandleAck(Instant now, const wire::AckFrame& ack) {
+  Result<LossDetection::Outcome> outcome = loss_.OnAckReceived(ack, now);
+  if (!outcome.ok()) return outcome.status();
+  const uint64_t new_ce = ack.ecn_ce > peer_ce_ ? ack.ecn_ce - peer_ce_ : 0;
+  const uint64_t new_drops = ack.host_drops > peer_host_drops_ ? ack.host_drops - peer_host_drops_ : 0;
+  peer_ce_ += new_ce;
+  peer_host_drops_ += new_drops;
+  Apply(now, std::move(*outcome), new_ce, new_drops);
+  return Status::Ok();
+}
+
+void ConnectionImpl::HandleControl(const wire::ControlFrame& frame, Status* status) {
+  std::vector<uint8_t> ready;
+  *status = control_rx_.OnFrame(frame, &ready);
+  if (status->ok() && !ready.empty() && observer_ != nullptr) observer_->OnControlData(*this, ready);
+}
+
+Status ConnectionImpl::HandleTransportParameters(const wire::TransportParametersFrame& parameters) {
+  if (peer_parameters_) return Status::Ok();  // repeated
+  if (parameters.max_datagram_bytes < kBaseDatagram || parameters.idle_timeout_ms == 0) {
+    return Status(StatusCode::kProtocolViolation, "transport parameters out of range");
+  }
+  peer_parameters_ = parameters;
+  peer_receive_window_ = parameters.receive_window_bytes;
+  datagram_bytes_ = std::min(datagram_bytes_, static_cast<int64_t>(parameters.max_datagram_bytes));
+  const auto peer_idle = std::chrono::milliseconds(std::min<uint64_t>(parameters.idle_timeout_ms, 86'400'000));
+  idle_timeout_ = std::min(idle_timeout_, Duration(peer_idle));
+  return Status::Ok();
+}
+
+Status ConnectionImpl::HandleWindowOpen(const wire::WindowOpenFrame& open) {
+  const WindowKey key{open.window_id, open.generation};
+  Result<IncomingWindows::OpenVerdict> verdict = incoming_.OnOpen(open);
+  if (!verdict.ok()) return verdict.status();
+  if (*verdict != IncomingWindows::OpenVerdict::kOpened) return Status::Ok();
+  if (observer_ == nullptr || !observer_->OnWindowOpened(*this, key, open).ok()) {
+    incoming_.Refuse(open);
+    return Status::Ok();
+  }
+  if (state_ != State::kConnected) return Status::Ok();
+  for (const IncomingWindows::EarlyChunk& early : incoming_.TakeEarly(key)) {
+    if (DeliverChunk(early.header, early.chunk) == ChunkFate::kInvalid) {
+      return Status(StatusCode::kProtocolViolation, "chunk outside of window " + std::to_string(key.id));
+    }
+  }
+  return Status::Ok();
+}
+
+Status ConnectionImpl::HandleWindowStatus(const wire::WindowStatusFrame& status) {
+  const WindowKey key{status.window_id, status.generation};
+  if (WindowRx* rx = incoming_.Find(key); rx != nullptr) {
+    rx->OnStatus(status);
+    ReportProgress(key);
+  }
+  return Status::Ok();
+}
+
+Status ConnectionImpl::HandleWindowClose(const wire::WindowCloseFrame& close) {
+  const WindowKey key{close.window_id, close.generation};
+  WindowTx* window = outgoing_.Find(key);
+  if (window == nullptr || !window->OnClose(close)) return Status::Ok();
+  stats_.low_chunks_lost += window->low_received().size() - window->low_received().count();
+  if (observer_ != nullptr) {
+    observer_->OnWindowClosed(*this, key, window->close_reason(), window->high_complete(), window->low_received(),
+                              window->stats());
+  }
+  outgoing_.Erase(key);
+  return Status::Ok();
+}
+
+void ConnectionImpl::HandlePeerClose(const wire::CloseFrame& close) {
+  if (state_ == State::kClosing) {
+    CloseNow(*closing_why_);
+    return;
+  }
+  closing_why_ = close.code == StatusCode::kOk ? Status::Ok() : Status(close.code, std::string(close.reason));
+  final_datagram_.resize(static_cast<size_t>(kBaseDatagram));
+  final_datagram_.resize(BuildClose(final_datagram_));
+  CloseNow(*closing_why_);
+}
+
+ConnectionImpl::ChunkFate ConnectionImpl::DeliverChunk(const wire::DataHeader& header, ByteSpan chunk) {
+  const WindowKey key{header.window_id, header.generation};
+  if (incoming_.IsClosed(key)) {
+    ++stats_.late_dropped;
+    return ChunkFate::kTaken;
+  }
+  WindowRx* rx = incoming_.Find(key);
+  if (rx == nullptr) {
+    return incoming_.KeepEarly(key, header, chunk) ? ChunkFate::kTaken : ChunkFate::kNoRoom;
+  }
+  class Sink final : public WindowRx::Sink {
+   public:
+    Sink(ConnectionImpl* self, WindowKey key) : self_(self), key_(key) {}
+    void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan bytes, bool repaired) override {
+      self_->stats_.chunk_bytes_received += bytes.size();
+      if (self_->observer_ != nullptr) {
+        self_->observer_->OnChunk(*self_, key_, reliability, sequence, bytes, repaired);
+      }
+    }
+
+   private:
+    ConnectionImpl* self_;
+    WindowKey key_;
+  };
+  Sink sink(this, key);
+  if (header.repair) ++stats_.repair_received;
+  delivering_ = true;
+  const WindowRx::Verdict verdict = rx->OnData(header, chunk, &sink);
+  delivering_ = false;
+  if (verdict == WindowRx::Verdict::kInvalid) return ChunkFate::kInvalid;
+  if (header.last_of_window) {
+    wire::WindowStatusFrame finished;
+    finished.window_id = key.id;
+    finished.generation = key.generation;
+    finished.high_sent = rx->high_count();
+    finished.low_sent = rx->low_count();
+    finished.finished = true;
+    rx->OnStatus(finished);
+  }
+  RunDeferredCloses();
+  ReportProgress(key);
+  return ChunkFate::kTaken;
+}
+
+void ConnectionImpl::ReportProgress(WindowKey key) {
+  if (observer_ != nullptr && incoming_.Find(key) != nullptr) observer_->OnWindowProgress(*this, key);
+}
+
+void ConnectionImpl::ProtocolViolation(const Status& why) {
+  ++stats_.malformed_dropped;
+  Close(Status(StatusCode::kProtocolViolation, "peer " + id_.peer.ToString() + ": " + why.message()));
+}
+
+}  // namespace longhaul::transport

@@ -1,0 +1,236 @@
+// The sending side of ConnectionImpl: what goes into the next datagram.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "proto/version.h"
+#include "transport/core/connection_impl.h"
+
+namespace longhaul::transport {
+namespace {
+
+// An ACK of nothing but ACKs would never be acknowledged and its ranges would pile up; so every so many
+// ACK-only packets one elicits an acknowledgement (RFC 9000 §13.2.4).
+constexpr uint32_t kAckOnlyPerPing = 32;
+// One GSO send carries at most this many segments (the kernel allows 128).
+constexpr int kMaxSegments = 64;
+// A CLOSE is repeated at least this much later, so that a short RTT does not burn all copies in one burst.
+constexpr Duration kMinCloseGap = std::chrono::milliseconds(20);
+constexpr Duration kMaxCloseGap = std::chrono::milliseconds(500);
+
+}  // namespace
+
+std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpan buffer) {
+  now_ = now;
+  if (state_ == State::kClosed) return std::nullopt;
+  if (!held_.empty()) {
+    if (held_.size() > buffer.size()) return std::nullopt;
+    std::memcpy(buffer.data(), held_.data(), held_.size());
+    const Transmit transmit{id_.peer, held_.size(), held_.size()};
+    held_.clear();
+    return transmit;
+  }
+  if (outgoing_.TakeStarted()) {
+    rate_->OnWindowStart(now);
+    pacer_.SetRate(rate_->pacing_rate(), now);
+  }
+  blocked_by_pacer_ = false;
+  Transmit transmit{id_.peer, 0, 0};
+  for (int segments = 0; segments < kMaxSegments; ++segments) {
+    const size_t limit = std::min(static_cast<size_t>(datagram_bytes_), buffer.size() - transmit.size);
+    if (limit < static_cast<size_t>(std::min(kBaseDatagram, datagram_bytes_))) break;
+    const MutableByteSpan out = buffer.subspan(transmit.size, limit);
+    const size_t size = BuildDatagram(now, out);
+    if (size == 0) break;
+    if (transmit.segment_bytes == 0) transmit.segment_bytes = size;
+    if (size > transmit.segment_bytes) {  // only the last segment may differ, and only be shorter
+      held_.assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(size));
+      break;
+    }
+    transmit.size += size;
+    if (size < transmit.segment_bytes) break;
+  }
+  if (transmit.size == 0) return std::nullopt;
+  return transmit;
+}
+
+size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
+  switch (state_) {
+    case State::kConnecting:
+      return BuildLong(now, out);
+    case State::kConnected:
+      return BuildShort(now, out);
+    case State::kClosing: {
+      if (closes_left_ == 0 || now < next_close_) return 0;
+      --closes_left_;
+      next_close_ = now + std::clamp(Pto(), kMinCloseGap, kMaxCloseGap);
+      return BuildClose(out);
+    }
+    case State::kClosed:
+      break;
+  }
+  return 0;
+}
+
+size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
+  if (!send_parameters_) return 0;
+  if (id_.is_client && ++inits_sent_ > kInitsBeforeFallback) {
+    datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
+  }
+  const size_t size = static_cast<size_t>(datagram_bytes_);
+  if (out.size() < size) return 0;
+  // Three times what an unproven address sent is the most it gets (RFC 9000 §8.1).
+  if (!id_.is_client && unvalidated_sent_ + datagram_bytes_ > 3 * unvalidated_received_) return 0;
+  send_parameters_ = false;
+  probes_due_ = 0;
+  PacketBuilder builder(out.first(size));
+  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion, id_.remote,
+                    id_.local, next_number_);
+  LH_CHECK(builder.Add(LocalParameters()));
+  builder.Remember({wire::FrameType::kTransportParameters, 0, 0});
+  if (acks_.HasPending()) AddAck(now, &builder);
+  builder.PadTo(size);
+  unvalidated_sent_ += datagram_bytes_;
+  return Finish(now, &builder);
+}
+
+size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
+  PacketBuilder builder(out.first(std::min(out.size(), static_cast<size_t>(kBaseDatagram))));
+  builder.StartShort(id_.remote, next_number_++);
+  const std::string& message = closing_why_->message();
+  builder.Add(wire::CloseFrame{closing_why_->code(),
+                               std::string_view(message).substr(0, wire::kMaxCloseReasonBytes)});
+  const size_t size = builder.Seal(*protection_);
+  ++stats_.packets_sent;
+  stats_.bytes_sent += size;
+  return size;
+}
+
+bool ConnectionImpl::HasFrames() const {
+  return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
+         grant_to_send_.has_value() || ping_due_;
+}
+
+bool ConnectionImpl::WindowAllows(size_t bytes) const {
+  const ByteCount after = loss_.bytes_in_flight() + ByteCount(static_cast<int64_t>(bytes));
+  if (!loss_.CanSend()) return false;
+  if (static_cast<uint64_t>(after.value()) > peer_receive_window_) return false;
+  // The last datagram may overshoot: a window smaller than one datagram must not stop the flow.
+  return loss_.bytes_in_flight() < rate_->cwnd();
+}
+
+size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
+  const bool probe = probes_due_ > 0;
+  const bool frames = HasFrames();
+  const bool chunk = outgoing_.HasChunk();
+  bool may_send = probe;
+  if (!probe && (frames || chunk)) {
+    const bool window_allows = WindowAllows(static_cast<size_t>(datagram_bytes_));
+    const bool pacer_allows = pacer_.Credit(now) > ByteCount(0);
+    blocked_by_pacer_ = window_allows && !pacer_allows;
+    may_send = window_allows && pacer_allows;
+  }
+  const bool ack_due = acks_.ShouldAck(now);
+  if (!may_send && !ack_due) {
+    if (!frames && !chunk) sampler_.OnAppLimited(loss_.bytes_in_flight());
+    return 0;
+  }
+  PacketBuilder builder(out);
+  builder.StartShort(id_.remote, next_number_);
+  // Frames go first and on their own: small control overtakes bulk. A chunk leaves little room beside it.
+  if (ack_due || (may_send && frames)) {
+    if (acks_.HasPending()) AddAck(now, &builder);
+    if (may_send) AddElicitingFrames(&builder);
+  } else if (chunk) {
+    std::optional<WindowTx::Item> item = outgoing_.NextChunk(path_view());
+    if (item) {
+      if (item->header.repair) {
+        ++stats_.repair_sent;
+      } else if (item->header.retransmission) {
+        ++stats_.retransmissions;
+      } else {
+        stats_.chunk_bytes_sent += item->size();
+      }
+      builder.SetChunk(*item, static_cast<uint32_t>(now.nanoseconds() / 1000));
+      if (acks_.HasPending() && builder.room() >= 64) AddAck(now, &builder);
+    }
+  }
+  if (probe && !builder.ack_eliciting()) LH_CHECK(builder.Add(wire::PingFrame{}));
+  if (!builder.has_content()) return 0;
+  if (!builder.ack_eliciting() && ++ack_only_sent_ % kAckOnlyPerPing == 0) builder.Add(wire::PingFrame{});
+  if (probe) --probes_due_;
+  return Finish(now, &builder);
+}
+
+void ConnectionImpl::AddAck(Instant now, PacketBuilder* builder) {
+  const wire::AckFrame ack = acks_.BuildAck(now);
+  if (ack.ranges.empty()) return;
+  if (builder->Add(ack)) {
+    builder->Remember({wire::FrameType::kAck, ack.ranges.front().largest, 0});
+  } else {
+    acks_.RequestImmediateAck();
+  }
+}
+
+void ConnectionImpl::AddElicitingFrames(PacketBuilder* builder) {
+  if (grant_to_send_ && builder->Add(*grant_to_send_)) {
+    builder->Remember({wire::FrameType::kGrant, 0, 0});
+    grant_to_send_.reset();
+  }
+  AddWindowFrames(builder);
+  AddControlData(builder);
+  if (ping_due_ && (builder->ack_eliciting() || builder->Add(wire::PingFrame{}))) ping_due_ = false;
+}
+
+void ConnectionImpl::AddWindowFrames(PacketBuilder* builder) {
+  while (const std::optional<wire::WindowCloseFrame> close = incoming_.PeekClose()) {
+    if (!builder->Add(*close)) return;
+    builder->Remember({wire::FrameType::kWindowClose, close->window_id,
+                       uint64_t{close->generation} << 32 | close->first});
+    incoming_.PopClose();
+  }
+  while (const std::optional<OutgoingWindows::Pending> pending = outgoing_.PeekFrame()) {
+    const WindowTx* window = outgoing_.Find(pending->key);
+    const bool added = pending->type == wire::FrameType::kWindowOpen ? builder->Add(window->OpenFrame())
+                                                                     : builder->Add(window->StatusFrame());
+    if (!added) return;
+    builder->Remember({pending->type, pending->key.id, pending->key.generation});
+    outgoing_.PopFrame();
+  }
+}
+
+void ConnectionImpl::AddControlData(PacketBuilder* builder) {
+  // Type, offset and length take at most 17 bytes.
+  constexpr size_t kOverhead = 17;
+  while (control_tx_.HasData() && builder->room() > kOverhead + 16) {
+    const std::optional<wire::ControlFrame> frame = control_tx_.Next(builder->room() - kOverhead);
+    if (!frame) return;
+    LH_CHECK(builder->Add(*frame));
+    builder->Remember({wire::FrameType::kControl, frame->offset, frame->data.size()});
+  }
+}
+
+size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder) {
+  const size_t size = builder->Seal(*protection_);
+  SentPacket sent = builder->TakeSent();
+  sent.sent_time = now;
+  ++next_number_;
+  ++stats_.packets_sent;
+  stats_.bytes_sent += size;
+  const bool in_flight = sent.in_flight;
+  if (in_flight) {
+    sampler_.OnPacketSent(&sent, loss_.bytes_in_flight(), now);
+    last_eliciting_sent_ = now;
+  }
+  loss_.OnPacketSent(std::move(sent));
+  const ByteCount bytes(static_cast<int64_t>(size));
+  pacer_.OnSent(bytes, now);
+  if (in_flight) {
+    const bool app_limited = !outgoing_.HasChunk() && !HasFrames();
+    rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), app_limited);
+  }
+  return size;
+}
+
+}  // namespace longhaul::transport

@@ -1,0 +1,65 @@
+// The reliable, ordered byte stream for control messages: one per direction of a connection.
+//
+// The sender keeps bytes until they are acknowledged (bounded); what is lost is sent again before anything
+// new. The receiver puts pieces in order (bounded) and hands bytes out exactly once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/interval_set.h"
+#include "longhaul/status.h"
+#include "proto/frames.h"
+
+namespace longhaul::transport {
+
+class ControlSendStream {
+ public:
+  explicit ControlSendStream(size_t max_backlog) : max_backlog_(max_backlog) {}
+
+  // Errors: kResourceExhausted when more than max_backlog bytes would be unacknowledged; nothing is taken.
+  Status Append(ByteSpan bytes);
+  bool HasData() const { return !lost_.empty() || next_new_ < end(); }
+  // Takes the next piece of at most `max_bytes`; its span is valid until the next call. nullopt: nothing waits.
+  std::optional<wire::ControlFrame> Next(size_t max_bytes);
+  void OnAcked(uint64_t offset, uint64_t length);
+  void OnLost(uint64_t offset, uint64_t length);
+  // Bytes not yet acknowledged.
+  size_t backlog() const { return buffer_.size(); }
+
+ private:
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t length = 0;
+  };
+  uint64_t end() const { return base_ + buffer_.size(); }
+
+  size_t max_backlog_;
+  uint64_t base_ = 0;              // stream offset of buffer_'s first byte; everything before is acknowledged
+  uint64_t next_new_ = 0;
+  std::deque<uint8_t> buffer_;
+  std::deque<Piece> lost_;
+  IntervalSet acked_;              // beyond base_
+  std::vector<uint8_t> scratch_;
+};
+
+class ControlReceiveStream {
+ public:
+  // Bytes that may wait for a gap to be filled.
+  static constexpr size_t kMaxBuffered = 8u << 20;
+
+  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond kMaxBuffered.
+  Status OnFrame(const wire::ControlFrame& frame, std::vector<uint8_t>* ready);
+
+ private:
+  uint64_t next_ = 0;
+  size_t buffered_ = 0;
+  std::map<uint64_t, std::vector<uint8_t>> pieces_;  // by offset; may overlap
+};
+
+}  // namespace longhaul::transport

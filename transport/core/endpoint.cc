@@ -1,0 +1,250 @@
+#include "transport/core/endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "proto/version.h"
+#include "transport/core/connection_impl.h"
+#include "transport/core/integrity_tag.h"
+
+namespace longhaul::transport {
+namespace {
+
+// Stateless answers (REFUSE, the echo of a CLOSE) that wait to be sent; more are dropped and counted.
+constexpr size_t kMaxStateless = 64;
+// A refusal is shorter than what asked for it: nobody gains by making us answer someone else.
+constexpr size_t kMinInitBytes = 1200;
+// How long a half-open connection may hold a place.
+constexpr Duration kHandshakeTimeout = std::chrono::seconds(5);
+
+}  // namespace
+
+struct Endpoint::State {
+  State(EndpointOptions o, Random r) : options(std::move(o)), random(r) {}
+
+  struct StatelessDatagram {
+    Address to;
+    std::vector<uint8_t> bytes;
+  };
+
+  EndpointOptions options;
+  Random random;
+  EndpointStats stats;
+  std::unordered_map<wire::ConnectionId, std::unique_ptr<ConnectionImpl>> connections;
+  // Server: which connection an INIT belongs to, by the client's address and connection ID.
+  std::map<std::pair<Address, uint64_t>, wire::ConnectionId> by_initiator;
+  std::vector<wire::ConnectionId> order;      // for round robin; same set as `connections`
+  size_t next = 0;
+  std::deque<StatelessDatagram> stateless;
+
+  std::unique_ptr<PacketProtection> MakeProtection() const {
+    return options.protection ? options.protection() : std::make_unique<IntegrityTag>();
+  }
+
+  ConnectionImpl* Find(wire::ConnectionId id) {
+    const auto it = connections.find(id);
+    return it == connections.end() ? nullptr : it->second.get();
+  }
+
+  ConnectionImpl* Add(Instant now, bool is_client, wire::ConnectionId remote, const Address& peer) {
+    ConnectionImpl::Identity identity;
+    identity.is_client = is_client;
+    do {
+      identity.local.value = random.Next();
+    } while (identity.local.value == 0 || connections.contains(identity.local));
+    identity.remote = remote;
+    identity.peer = peer;
+    ConnectionOptions connection = options.connection;
+    if (!is_client) connection.handshake_timeout = kHandshakeTimeout;
+    auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, MakeProtection(), options.coder,
+                                                 random.Fork(identity.local.value));
+    ConnectionImpl* raw = impl.get();
+    connections.emplace(identity.local, std::move(impl));
+    order.push_back(identity.local);
+    if (!is_client) by_initiator[{peer, remote.value}] = identity.local;
+    return raw;
+  }
+
+  std::unique_ptr<ConnectionImpl> Remove(wire::ConnectionId id) {
+    const auto it = connections.find(id);
+    std::unique_ptr<ConnectionImpl> connection = std::move(it->second);
+    connections.erase(it);
+    std::erase(order, id);
+    if (!connection->is_client()) by_initiator.erase({connection->peer(), connection->remote_id().value});
+    return connection;
+  }
+
+  // Tells the owners of connections that are over, and forgets them.
+  void Reap() {
+    std::vector<wire::ConnectionId> over;
+    for (const wire::ConnectionId id : order) {
+      if (connections.at(id)->closed_status()) over.push_back(id);
+    }
+    for (const wire::ConnectionId id : over) {
+      std::unique_ptr<ConnectionImpl> connection = Remove(id);
+      std::vector<uint8_t> last = connection->TakeFinalDatagram();
+      if (!last.empty()) SendStateless(connection->peer(), std::move(last));
+      if (connection->observer() != nullptr) {
+        connection->observer()->OnClosed(*connection, *connection->closed_status());
+      }
+    }
+  }
+
+  void SendStateless(const Address& to, std::vector<uint8_t> bytes) {
+    if (stateless.size() >= kMaxStateless) {
+      ++stats.stateless_dropped;
+      return;
+    }
+    stateless.push_back({to, std::move(bytes)});
+  }
+
+  void Refuse(const Address& to, const wire::LongHeader& init, StatusCode code, std::string_view reason) {
+    std::vector<uint8_t> bytes(kMinInitBytes);
+    PacketBuilder builder(bytes);
+    builder.StartLong(wire::LongType::kRefuse, wire::kVersion, init.source, {}, 0);
+    builder.Add(wire::CloseFrame{code, reason.substr(0, wire::kMaxCloseReasonBytes)});
+    bytes.resize(builder.Seal(*MakeProtection()));
+    SendStateless(to, std::move(bytes));
+  }
+
+  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header, MutableByteSpan datagram) {
+    if (!options.accepts || datagram.size() < kMinInitBytes) {
+      ++stats.malformed_dropped;
+      return;
+    }
+    if (header.version != wire::kVersion) {
+      ++stats.version_refused;
+      Refuse(from, header, StatusCode::kVersionMismatch, "another protocol version");
+      return;
+    }
+    const auto known = by_initiator.find({from, header.source.value});
+    if (known != by_initiator.end()) {
+      connections.at(known->second)->HandleLong(now, header, datagram);
+      return;
+    }
+    if (connections.size() >= options.max_connections) {
+      ++stats.capacity_refused;
+      Refuse(from, header, StatusCode::kResourceExhausted,
+             "no room: " + std::to_string(options.max_connections) + " connections");
+      return;
+    }
+    ConnectionImpl* connection = Add(now, false, header.source, from);
+    if (!connection->HandleLong(now, header, datagram)) {
+      ++stats.malformed_dropped;  // not authentic: as if it had never come
+      Remove(connection->local_id());
+      return;
+    }
+    ConnectionObserver* observer = options.on_accept ? options.on_accept(*connection) : nullptr;
+    if (observer == nullptr) {
+      ++stats.capacity_refused;
+      Remove(connection->local_id());
+      Refuse(from, header, StatusCode::kUnavailable, "the server takes no connections now");
+      return;
+    }
+    connection->SetObserver(observer);
+    ++stats.accepted;
+  }
+
+  void Dispatch(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+    ByteReader reader(datagram);
+    if (wire::IsLongHeader(datagram)) {
+      const std::optional<wire::LongHeader> header = wire::DecodeLongHeader(reader);
+      if (!header) {
+        ++stats.malformed_dropped;
+      } else if (header->type == wire::LongType::kInit) {
+        HandleInit(now, from, *header, datagram);
+      } else if (ConnectionImpl* c = Find(header->destination); c != nullptr && c->is_client() && c->peer() == from) {
+        // A REFUSE may carry the server's own version; an ACCEPT of another version means nothing.
+        if (header->type == wire::LongType::kRefuse || header->version == wire::kVersion) {
+          if (!c->HandleLong(now, *header, datagram)) ++stats.malformed_dropped;
+        }
+      } else {
+        ++stats.unknown_connection_dropped;
+      }
+      return;
+    }
+    const std::optional<wire::ShortHeader> header = wire::DecodeShortHeader(reader);
+    if (!header) {
+      ++stats.malformed_dropped;
+      return;
+    }
+    ConnectionImpl* connection = Find(header->destination);
+    if (connection == nullptr || connection->peer() != from) {
+      ++stats.unknown_connection_dropped;
+      return;
+    }
+    connection->HandleShort(now, *header, datagram, info);
+  }
+};
+
+Endpoint::Endpoint(EndpointOptions options, Random random)
+    : state_(std::make_unique<State>(std::move(options), random)) {}
+
+Endpoint::~Endpoint() = default;
+
+Connection* Endpoint::Connect(Instant now, const Address& server, ConnectionObserver* observer) {
+  ConnectionImpl* connection = state_->Add(now, true, {}, server);
+  connection->SetObserver(observer);
+  return connection;
+}
+
+void Endpoint::CloseAll(const Status& why) {
+  for (const wire::ConnectionId id : state_->order) state_->connections.at(id)->Close(why);
+}
+
+size_t Endpoint::connection_count() const { return state_->connections.size(); }
+
+EndpointStats Endpoint::stats() const { return state_->stats; }
+
+void Endpoint::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+  ++state_->stats.datagrams_received;
+  state_->Dispatch(now, from, datagram, info);
+  state_->Reap();
+}
+
+void Endpoint::HandleTimeout(Instant now) {
+  // An observer may close connections or open new ones, so walk over a copy.
+  const std::vector<wire::ConnectionId> order = state_->order;
+  for (const wire::ConnectionId id : order) {
+    ConnectionImpl* connection = state_->Find(id);
+    if (connection != nullptr && connection->NextTimeout() <= now) connection->HandleTimeout(now);
+  }
+  state_->Reap();
+}
+
+void Endpoint::HandleSendRefused(Instant, const Address& destination, size_t datagram_bytes) {
+  for (auto& [id, connection] : state_->connections) {
+    if (connection->peer() == destination) connection->HandleSendRefused(datagram_bytes);
+  }
+}
+
+std::optional<Transmit> Endpoint::PollTransmit(Instant now, MutableByteSpan buffer) {
+  state_->Reap();
+  if (!state_->stateless.empty() && state_->stateless.front().bytes.size() <= buffer.size()) {
+    const State::StatelessDatagram& d = state_->stateless.front();
+    std::memcpy(buffer.data(), d.bytes.data(), d.bytes.size());
+    const Transmit transmit{d.to, d.bytes.size(), d.bytes.size()};
+    state_->stateless.pop_front();
+    return transmit;
+  }
+  const size_t count = state_->order.size();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t turn = state_->next++ % count;
+    std::optional<Transmit> transmit = state_->connections.at(state_->order[turn])->PollTransmit(now, buffer);
+    if (transmit) return transmit;
+  }
+  return std::nullopt;
+}
+
+Instant Endpoint::NextTimeout() const {
+  Instant next = Instant::Infinite();
+  for (const auto& [id, connection] : state_->connections) next = std::min(next, connection->NextTimeout());
+  return next;
+}
+
+}  // namespace longhaul::transport

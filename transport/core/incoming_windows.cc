@@ -1,0 +1,136 @@
+#include "transport/core/incoming_windows.h"
+
+#include <algorithm>
+#include <string>
+
+namespace longhaul::transport {
+
+Result<IncomingWindows::OpenVerdict> IncomingWindows::OnOpen(const wire::WindowOpenFrame& open) {
+  const WindowKey key{open.window_id, open.generation};
+  if (IsClosed(key)) return OpenVerdict::kClosed;
+  if (open_.contains(key)) return OpenVerdict::kRepeated;
+  if (Status status = WindowRx::ValidateOpen(open, limits_.max_window_bytes, coder_); !status.ok()) return status;
+  if (open_.size() >= limits_.max_open) {
+    return Status(StatusCode::kResourceExhausted,
+                  "more than " + std::to_string(limits_.max_open) + " windows open at once");
+  }
+  open_.emplace(key, std::make_unique<WindowRx>(open, coder_));
+  return OpenVerdict::kOpened;
+}
+
+WindowRx* IncomingWindows::Find(WindowKey key) {
+  const auto it = open_.find(key);
+  return it == open_.end() ? nullptr : it->second.get();
+}
+
+const WindowRx* IncomingWindows::Find(WindowKey key) const {
+  const auto it = open_.find(key);
+  return it == open_.end() ? nullptr : it->second.get();
+}
+
+bool IncomingWindows::IsClosed(WindowKey key) const {
+  if (key.id < forgotten_below_) return true;
+  const auto it = closed_.find(key.id);
+  return it != closed_.end() && key.generation <= it->second;
+}
+
+bool IncomingWindows::KeepEarly(WindowKey key, const wire::DataHeader& header, ByteSpan chunk) {
+  // Every window may be early at once, but no window that could not be opened.
+  if (early_bytes_ + chunk.size() > kMaxEarlyBytes) return false;
+  if (!early_.contains(key) && early_.size() >= limits_.max_open) return false;
+  early_[key].push_back({header, std::vector<uint8_t>(chunk.begin(), chunk.end())});
+  early_bytes_ += chunk.size();
+  return true;
+}
+
+std::vector<IncomingWindows::EarlyChunk> IncomingWindows::TakeEarly(WindowKey key) {
+  const auto it = early_.find(key);
+  if (it == early_.end()) return {};
+  std::vector<EarlyChunk> chunks = std::move(it->second);
+  early_.erase(it);
+  for (const EarlyChunk& c : chunks) early_bytes_ -= c.chunk.size();
+  return chunks;
+}
+
+bool IncomingWindows::Close(WindowKey key, wire::CloseReason reason) {
+  const auto it = open_.find(key);
+  if (it == open_.end()) return false;
+  it->second->Close(reason);
+  std::unique_ptr<WindowRx> window = std::move(it->second);
+  open_.erase(it);
+  QueueClose(key, std::move(window));
+  return true;
+}
+
+void IncomingWindows::Refuse(const wire::WindowOpenFrame& open) {
+  const WindowKey key{open.window_id, open.generation};
+  TakeEarly(key);
+  if (!WindowRx::ValidateOpen(open, limits_.max_window_bytes, coder_).ok()) return;
+  open_.erase(key);
+  auto window = std::make_unique<WindowRx>(open, coder_);
+  window->Close(wire::CloseReason::kExcluded);
+  QueueClose(key, std::move(window));
+}
+
+void IncomingWindows::QueueClose(WindowKey key, std::unique_ptr<WindowRx> window) {
+  MarkClosed(key);
+  if (closing_.size() >= kMaxClosing) {
+    closing_.erase(std::min_element(closing_.begin(), closing_.end(), [](const auto& a, const auto& b) {
+      return a.second.age < b.second.age;
+    }));
+  }
+  Closing closing;
+  closing.window = std::move(window);
+  closing.age = next_age_++;
+  for (const wire::WindowCloseFrame& frame : closing.window->CloseFrames()) {
+    closing.unacked.push_back(frame.first);
+    pending_.push_back({key, frame.first});
+  }
+  closing_[key] = std::move(closing);
+}
+
+void IncomingWindows::MarkClosed(WindowKey key) {
+  uint8_t& generation = closed_[key.id];
+  generation = std::max(generation, key.generation);
+  while (closed_.size() > kRememberedIds) {
+    forgotten_below_ = closed_.begin()->first + 1;
+    closed_.erase(closed_.begin());
+  }
+}
+
+std::optional<wire::WindowCloseFrame> IncomingWindows::PeekClose() {
+  while (!pending_.empty()) {
+    const PendingClose& next = pending_.front();
+    const auto it = closing_.find(next.key);
+    if (it != closing_.end()) {
+      for (const wire::WindowCloseFrame& frame : it->second.window->CloseFrames()) {
+        if (frame.first == next.first) return frame;
+      }
+    }
+    pending_.pop_front();
+  }
+  return std::nullopt;
+}
+
+void IncomingWindows::OnCloseAcked(WindowKey key, uint32_t first) {
+  const auto it = closing_.find(key);
+  if (it == closing_.end()) return;
+  std::erase(it->second.unacked, first);
+  if (it->second.unacked.empty()) closing_.erase(it);
+}
+
+void IncomingWindows::OnCloseLost(WindowKey key, uint32_t first) {
+  const auto it = closing_.find(key);
+  if (it == closing_.end()) return;
+  const std::vector<uint32_t>& unacked = it->second.unacked;
+  if (std::find(unacked.begin(), unacked.end(), first) == unacked.end()) return;
+  pending_.push_back({key, first});
+}
+
+ByteCount IncomingWindows::buffered() const {
+  ByteCount total(static_cast<int64_t>(early_bytes_));
+  for (const auto& [key, window] : open_) total += window->buffered();
+  return total;
+}
+
+}  // namespace longhaul::transport

@@ -1,0 +1,89 @@
+// The windows that the peer is sending to us: finds the window of a chunk, keeps chunks that came before
+// their OPEN (bounded), remembers which windows are over, and queues the CLOSE frames until they arrive.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transport/core/window/window_rx.h"
+
+namespace longhaul::transport {
+
+class IncomingWindows {
+ public:
+  // Chunks of windows whose OPEN has not arrived yet: what one RTT of bulk data may bring.
+  static constexpr size_t kMaxEarlyBytes = 4u << 20;
+  // Closed windows whose CLOSE is not yet acknowledged; the oldest is forgotten beyond this.
+  static constexpr size_t kMaxClosing = 256;
+  // Ids further than this below the newest are taken for closed.
+  static constexpr uint32_t kRememberedIds = 4096;
+
+  struct Limits {
+    uint32_t max_open = 64;
+    ByteCount max_window_bytes;
+  };
+
+  IncomingWindows(codec::ErasureCoder* coder, Limits limits) : coder_(coder), limits_(limits) {}
+
+  enum class OpenVerdict : uint8_t { kOpened, kRepeated, kClosed };
+  // Errors: kProtocolViolation, kResourceExhausted (see WindowRx::ValidateOpen; too many open).
+  Result<OpenVerdict> OnOpen(const wire::WindowOpenFrame& open);
+
+  WindowRx* Find(WindowKey key);
+  const WindowRx* Find(WindowKey key) const;
+  // Whether the window was closed (or is older than anything remembered).
+  bool IsClosed(WindowKey key) const;
+
+  struct EarlyChunk {
+    wire::DataHeader header;
+    std::vector<uint8_t> chunk;
+  };
+  // Keeps a chunk until its window opens. False: no room; the packet must be treated as never received.
+  bool KeepEarly(WindowKey key, const wire::DataHeader& header, ByteSpan chunk);
+  std::vector<EarlyChunk> TakeEarly(WindowKey key);
+
+  // Closes the window and queues its CLOSE frames. False when it is not open.
+  bool Close(WindowKey key, wire::CloseReason reason);
+  // Refuses a window that was never opened here: kExcluded, nothing arrived.
+  void Refuse(const wire::WindowOpenFrame& open);
+
+  // The next CLOSE frame that waits; borrowed from this object. Pop after it was written.
+  std::optional<wire::WindowCloseFrame> PeekClose();
+  void PopClose() { pending_.pop_front(); }
+  bool HasPendingClose() const { return !pending_.empty(); }
+  void OnCloseAcked(WindowKey key, uint32_t first);
+  void OnCloseLost(WindowKey key, uint32_t first);
+
+  size_t open_count() const { return open_.size(); }
+  ByteCount buffered() const;
+
+ private:
+  struct Closing {
+    std::unique_ptr<WindowRx> window;
+    std::vector<uint32_t> unacked;   // `first` of segments not yet acknowledged
+    uint64_t age = 0;
+  };
+  struct PendingClose {
+    WindowKey key;
+    uint32_t first = 0;
+  };
+  void MarkClosed(WindowKey key);
+  void QueueClose(WindowKey key, std::unique_ptr<WindowRx> window);
+
+  codec::ErasureCoder* coder_;
+  Limits limits_;
+  std::map<WindowKey, std::unique_ptr<WindowRx>> open_;
+  std::map<WindowKey, Closing> closing_;
+  std::deque<PendingClose> pending_;
+  std::map<uint32_t, uint8_t> closed_;       // id -> newest closed generation
+  uint32_t forgotten_below_ = 0;
+  uint64_t next_age_ = 0;
+  std::map<WindowKey, std::vector<EarlyChunk>> early_;
+  size_t early_bytes_ = 0;
+};
+
+}  // namespace longhaul::transport

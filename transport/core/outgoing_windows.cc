@@ -1,0 +1,122 @@
+#include "transport/core/outgoing_windows.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+namespace longhaul::transport {
+namespace {
+
+// OPEN is repeated when this many chunks of the window have left. Spaced so that one burst of losses does not
+// take every copy; at 10 % random loss all three are lost once in a thousand windows, and then loss recovery
+// brings it.
+constexpr uint32_t kOpenRepeats[] = {6, 20};
+
+Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const codec::ErasureCoder* coder) {
+  const auto invalid = [](std::string what) { return Status(StatusCode::kInvalidArgument, std::move(what)); };
+  const uint64_t chunks = uint64_t{o.high_count} + o.low_count;
+  if (chunks == 0 || chunks > wire::kMaxWindowChunks) return invalid("a window has 1 to 2^20 chunks");
+  if (o.symbol_bytes < 16 || o.symbol_bytes % 16 != 0) return invalid("symbol_bytes must be a multiple of 16");
+  if (o.metadata.size() > wire::kMaxWindowMetadataBytes) return invalid("window metadata is too long");
+  if (o.fec_k != 0 && (coder == nullptr || !coder->Supports(o.fec_k))) {
+    return invalid("no erasure coder for blocks of " + std::to_string(o.fec_k));
+  }
+  if (static_cast<int64_t>(chunks) * o.symbol_bytes > max_window_bytes.value()) {
+    return Status(StatusCode::kResourceExhausted, "window is larger than the peer accepts (" +
+                                                      std::to_string(max_window_bytes.value()) + " bytes)");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status OutgoingWindows::Open(const WindowOptions& options, uint32_t limit, ByteCount max_window_bytes) {
+  if (Status status = CheckOptions(options, max_window_bytes, coder_); !status.ok()) return status;
+  if (windows_.contains(options.key)) {
+    return Status(StatusCode::kAlreadyExists, "window " + std::to_string(options.key.id) + " is open");
+  }
+  if (windows_.size() >= limit) {
+    return Status(StatusCode::kResourceExhausted, "the peer allows " + std::to_string(limit) + " open windows");
+  }
+  Entry entry;
+  entry.window = std::make_unique<WindowTx>(options, coder_);
+  entry.age = next_age_++;
+  windows_.emplace(options.key, std::move(entry));
+  pending_.push_back({wire::FrameType::kWindowOpen, options.key});
+  started_ = true;
+  return Status::Ok();
+}
+
+WindowTx* OutgoingWindows::Find(WindowKey key) {
+  const auto it = windows_.find(key);
+  return it == windows_.end() ? nullptr : it->second.window.get();
+}
+
+void OutgoingWindows::Erase(WindowKey key) { windows_.erase(key); }
+
+bool OutgoingWindows::HasChunk() const {
+  return std::any_of(windows_.begin(), windows_.end(),
+                     [](const auto& item) { return !item.second.window->Idle(); });
+}
+
+OutgoingWindows::Entry* OutgoingWindows::MostUrgent() {
+  Entry* best = nullptr;
+  std::tuple<WindowTx::Tier, int, uint64_t> best_rank;
+  for (auto& [key, entry] : windows_) {
+    const WindowTx::Tier tier = entry.window->NextTier();
+    if (tier == WindowTx::Tier::kNothing) continue;
+    const std::tuple rank(tier, entry.window->options().priority, entry.age);
+    if (best == nullptr || rank < best_rank) {
+      best = &entry;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+std::optional<WindowTx::Item> OutgoingWindows::NextChunk(const PathView& path) {
+  Entry* entry = MostUrgent();
+  if (entry == nullptr) return std::nullopt;
+  std::optional<WindowTx::Item> item = entry->window->Next(path);
+  if (!item) return std::nullopt;
+  ++entry->chunks_sent;
+  const WindowKey key = entry->window->options().key;
+  if (std::find(std::begin(kOpenRepeats), std::end(kOpenRepeats), entry->chunks_sent) != std::end(kOpenRepeats)) {
+    pending_.push_back({wire::FrameType::kWindowOpen, key});
+  }
+  if (entry->window->Finished()) {
+    item->header.last_of_window = true;
+    if (!entry->status_queued) {
+      entry->status_queued = true;
+      pending_.push_back({wire::FrameType::kWindowStatus, key});
+    }
+  }
+  return item;
+}
+
+std::optional<OutgoingWindows::Pending> OutgoingWindows::PeekFrame() {
+  while (!pending_.empty() && !windows_.contains(pending_.front().key)) pending_.pop_front();
+  if (pending_.empty()) return std::nullopt;
+  return pending_.front();
+}
+
+void OutgoingWindows::Requeue(wire::FrameType type, WindowKey key) {
+  if (!windows_.contains(key)) return;
+  const bool waits = std::any_of(pending_.begin(), pending_.end(),
+                                 [&](const Pending& p) { return p.type == type && p.key == key; });
+  if (!waits) pending_.push_front({type, key});
+}
+
+ByteCount OutgoingWindows::backlog() const {
+  ByteCount total;
+  for (const auto& [key, entry] : windows_) total += entry.window->backlog();
+  return total;
+}
+
+bool OutgoingWindows::TakeStarted() {
+  const bool started = started_;
+  started_ = false;
+  return started;
+}
+
+}  // namespace longhaul::transport
