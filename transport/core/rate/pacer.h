@@ -18,18 +18,22 @@ class Pacer {
   ByteCount Credit(Instant now) const;
   // The bytes left; may overdraw by at most one datagram.
   void OnSent(ByteCount bytes, Instant now);
-  // Earliest time at which a quantum (not just one datagram) may leave, so that timers do not fire per packet.
+  // Earliest time at which a quantum (not just one datagram) may leave, so that timers do not fire per
+  // packet.
   Instant NextSendTime(Instant now) const;
   ByteCount Quantum() const;
   Bandwidth rate() const { return rate_; }
 
  private:
   ByteCount MaxCredit() const;
+  ByteCount Accrued(Instant now) const;
+  void Settle(Instant now);
 
   ByteCount max_datagram_;
   Bandwidth rate_;
-  ByteCount credit_;                // as of updated_
+  ByteCount credit_;  // as of updated_
   Instant updated_;
+  Instant last_used_;  // when something was last sent
   bool started_ = false;
 };
 

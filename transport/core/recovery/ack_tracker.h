@@ -38,19 +38,28 @@ class AckTracker {
   // When ShouldAck becomes true by itself; Infinite() when nothing is pending.
   Instant Deadline() const;
   // The frame to send now (at most wire::kMaxAckRanges newest ranges); resets the pending state.
+  // REQUIRES: a packet was received.
   wire::AckFrame BuildAck(Instant now);
   // The peer has our ACK of everything up to `largest`: older ranges need not be repeated.
   void OnAckAcknowledged(wire::PacketNumber largest);
 
  private:
-  IntervalSet received_;            // bounded: see kMaxTrackedRanges in the body
+  void ForgetOld(wire::PacketNumber largest);
+  void MeasureFlight(Instant now);
+
+  IntervalSet received_;  // to know duplicates; bounded: see kMaxTrackedRanges in the body
+  IntervalSet reported_;  // what ACKs still name; a subset of received_, up to the replay window
   wire::PacketNumber forgotten_below_ = 0;
   bool ack_pending_ = false;
   bool immediate_ = false;
   int eliciting_since_ack_ = 0;
-  Instant oldest_unacked_;          // arrival of the first ack-eliciting packet since the last ACK
-  Instant largest_time_;            // arrival of the largest number
+  Instant oldest_unacked_;  // arrival of the first ack-eliciting packet since the last ACK
+  Instant largest_time_;    // arrival of the largest number
   Duration smoothed_rtt_{0};
+  // The peer's in-flight packets, measured as ack-eliciting arrivals per smoothed RTT.
+  Instant flight_start_;
+  int flight_count_ = 0;
+  int peer_flight_ = 0;  // of the last complete round trip
   uint64_t ecn_ce_ = 0;
   uint64_t host_drops_ = 0;
 };

@@ -2,7 +2,8 @@
 //
 // A packet is lost when a later one was acknowledged and either
 //   - at least packet_threshold() packets were sent after it and acknowledged (RFC 9002 §6.1.1; the threshold
-//     starts at 3 and grows with observed reordering, at most 256, as RACK's reo_wnd does), or
+//     starts at 3 and grows with observed reordering, at most 256, as RACK's reo_wnd does; 16 round trips
+//     with less reordering halve it), or
 //   - it has been outstanding for 5/4 of max(smoothed_rtt, latest_rtt) (§6.1.2; the factor is mvfst's).
 // A probe timeout (PTO) never declares loss (§6.2): it only asks for probes.
 // A packet declared lost is remembered (bounded) so that a late ACK of it is recognised as spurious: then the
@@ -12,13 +13,13 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "base/instant.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 #include "proto/frames.h"
+#include "transport/core/recovery/packet_ring.h"
 #include "transport/core/recovery/rtt_estimator.h"
 #include "transport/core/recovery/sent_packets.h"
 
@@ -33,11 +34,11 @@ class LossDetection {
 
   // What one ACK (or one timeout) changed. Packets are moved out: their content now belongs to the caller.
   struct Outcome {
-    std::vector<SentPacket> acked;          // newly acknowledged, ascending by number
-    std::vector<SentPacket> lost;           // newly declared lost, ascending by number
-    std::vector<SentPacket> spurious;       // declared lost earlier, acknowledged now
+    std::vector<SentPacket> acked;     // newly acknowledged, ascending by number
+    std::vector<SentPacket> lost;      // newly declared lost, ascending by number
+    std::vector<SentPacket> spurious;  // declared lost earlier, acknowledged now
     bool rtt_updated = false;
-    bool send_probes = false;               // PTO fired: send up to two ack-eliciting packets
+    bool send_probes = false;  // PTO fired: send up to two ack-eliciting packets
   };
 
   explicit LossDetection(RttEstimator* rtt) : rtt_(rtt) {}
@@ -51,8 +52,8 @@ class LossDetection {
   Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant now);
   // The loss timer or the PTO has expired. Harmless when called early.
   Outcome OnTimeout(Instant now);
-  // When OnTimeout wants to be called: the earliest loss time, else the PTO of the last ack-eliciting packet in
-  // flight, else Infinite().
+  // When OnTimeout wants to be called: the earliest loss time, else the PTO of the last ack-eliciting packet
+  // in flight, else Infinite().
   Instant Deadline() const;
 
   ByteCount bytes_in_flight() const { return bytes_in_flight_; }
@@ -67,11 +68,26 @@ class LossDetection {
   uint64_t packets_spurious() const { return packets_spurious_; }
 
  private:
+  struct Entry {
+    SentPacket packet;
+    bool outstanding = true;  // false: its content was moved out; leaves when it is the first
+  };
+
+  bool IsValid(const wire::AckFrame& ack) const;
+  void TakeAcked(const wire::AckRange& range, Outcome* outcome);
+  void TakeSpurious(const wire::AckRange& range, Outcome* outcome);
+  // Whether this ACK gave a sample.
+  bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now);
+  void AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now);
   void DetectLost(Instant now, Outcome* outcome);
+  void Declare(Entry* entry, Outcome* outcome);
+  void RememberLost(const SentPacket& packet);
+  void Leave(Entry* entry);  // takes the packet out of the totals in flight
+  void DropSettled();
 
   RttEstimator* rtt_;
-  std::deque<SentPacket> sent_;             // ascending; acknowledged or lost ones leave lazily
-  std::deque<SentPacket> declared_lost_;    // bounded memory for spurious losses
+  PacketRing<Entry> sent_;           // ascending; acknowledged or lost ones leave lazily
+  PacketRing<Entry> declared_lost_;  // ascending; bounded memory for spurious losses
   ByteCount bytes_in_flight_;
   size_t in_flight_count_ = 0;
   size_t eliciting_in_flight_ = 0;
@@ -83,6 +99,8 @@ class LossDetection {
   Instant last_eliciting_sent_ = Instant::Infinite();
   int pto_count_ = 0;
   uint64_t packet_threshold_ = kInitialPacketThreshold;
+  uint64_t reordering_seen_ = 0;  // largest distance, in packets, since reordering_since_
+  Instant reordering_since_;
   uint64_t packets_lost_ = 0;
   uint64_t packets_spurious_ = 0;
 };

@@ -34,20 +34,21 @@ struct SentFrame {
 
 // State of the connection when a packet left, for the rate sample that its ACK gives.
 struct DeliverySnapshot {
-  ByteCount delivered;              // C.delivered
-  Instant delivered_time;           // C.delivered_time
-  Instant first_sent_time;          // C.first_send_time
-  ByteCount bytes_in_flight;        // just after sending it, itself included ("tx_in_flight")
-  ByteCount lost;                   // C.lost
+  ByteCount delivered;        // C.delivered
+  Instant delivered_time;     // C.delivered_time
+  Instant first_sent_time;    // C.first_send_time
+  ByteCount bytes_in_flight;  // just after sending it, itself included ("tx_in_flight")
+  ByteCount lost;             // C.lost
   bool app_limited = false;
+  uint32_t train = 0;  // packets sent without a break by the application share a number
 };
 
 struct SentPacket {
   wire::PacketNumber number = 0;
   Instant sent_time;
-  ByteCount bytes;                  // UDP payload, headers and tag included
+  ByteCount bytes;  // UDP payload, headers and tag included
   bool ack_eliciting = false;
-  bool in_flight = false;           // counts towards bytes_in_flight
+  bool in_flight = false;  // counts towards bytes_in_flight
   std::optional<SentChunk> chunk;
   std::vector<SentFrame> frames;
   DeliverySnapshot delivery;

@@ -1,0 +1,206 @@
+#include "transport/core/recovery/loss_detection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/core/recovery/ack_tracker.h"
+
+namespace longhaul::transport {
+namespace {
+
+// Losses remembered for a late ACK: a round trip of 10,000 packets at 20 % loss.
+constexpr size_t kMaxRememberedLosses = 2048;
+// Packets that carry only ACKs are not in flight and perhaps never acknowledged; more than this of them, with
+// nothing else outstanding, are forgotten.
+constexpr size_t kMaxUntracked = 1024;
+constexpr int kReorderingMemoryRtts = 16;  // RACK's reo_wnd_persist (RFC 8985 §6.2).
+// A delay beyond an hour is nonsense; capped before the multiplication can overflow.
+constexpr uint64_t kMaxDelayUs = 3'600'000'000;
+
+Duration TimeThreshold(const RttEstimator& rtt) {
+  const Duration larger = std::max(rtt.smoothed_rtt(), rtt.latest_rtt());
+  return std::max<Duration>(larger + larger / 4, RttEstimator::kGranularity);
+}
+
+}  // namespace
+
+void LossDetection::OnPacketSent(SentPacket packet) {
+  LH_CHECK(!any_sent_ || packet.number > largest_sent_);
+  any_sent_ = true;
+  largest_sent_ = packet.number;
+  if (packet.in_flight) {
+    LH_CHECK(CanSend());
+    ++in_flight_count_;
+    bytes_in_flight_ += packet.bytes;
+    if (packet.ack_eliciting) {
+      ++eliciting_in_flight_;
+      last_eliciting_sent_ = packet.sent_time;
+    }
+  } else if (sent_.size() >= 2 * kMaxInFlightPackets) {
+    return;  // the peer has been silent for long; nothing depends on this packet
+  }
+  sent_.PushBack({std::move(packet)});
+  while (in_flight_count_ == 0 && sent_.size() > kMaxUntracked) sent_.PopFront();
+}
+
+Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame& ack, Instant now) {
+  if (!IsValid(ack)) return Status(StatusCode::kProtocolViolation, "ACK of packets that were never sent");
+  Outcome outcome;
+  const wire::PacketNumber largest_before = largest_acked_;
+  const bool acked_before = any_acked_;
+  // Ranges come newest first; the outcome is ascending.
+  for (auto range = ack.ranges.rbegin(); range != ack.ranges.rend(); ++range) {
+    TakeSpurious(*range, &outcome);
+    TakeAcked(*range, &outcome);
+  }
+  if (outcome.acked.empty() && outcome.spurious.empty()) return outcome;
+  any_acked_ = true;
+  largest_acked_ = std::max(largest_acked_, ack.ranges.front().largest);
+  pto_count_ = 0;
+  outcome.rtt_updated = UpdateRtt(ack, outcome, now);
+  if (acked_before) AdaptThreshold(largest_before, outcome, now);
+  DetectLost(now, &outcome);
+  return outcome;
+}
+
+bool LossDetection::IsValid(const wire::AckFrame& ack) const {
+  if (!any_sent_ || ack.ranges.empty() || ack.ranges.front().largest > largest_sent_) return false;
+  for (size_t i = 0; i < ack.ranges.size(); ++i) {
+    if (ack.ranges[i].smallest > ack.ranges[i].largest) return false;
+    if (i > 0 && ack.ranges[i].largest >= ack.ranges[i - 1].smallest) return false;
+  }
+  return true;
+}
+
+void LossDetection::TakeAcked(const wire::AckRange& range, Outcome* outcome) {
+  if (sent_.empty() || sent_[0].packet.number > range.largest) return;
+  size_t i = sent_.PartitionPoint([&](const Entry& e) { return e.packet.number < range.smallest; });
+  for (; i < sent_.size() && sent_[i].packet.number <= range.largest; ++i) {
+    if (!sent_[i].outstanding) continue;
+    Leave(&sent_[i]);
+    outcome->acked.push_back(std::move(sent_[i].packet));
+  }
+}
+
+void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) {
+  if (declared_lost_.empty() || declared_lost_[0].packet.number > range.largest) return;
+  size_t i = declared_lost_.PartitionPoint([&](const Entry& e) { return e.packet.number < range.smallest; });
+  for (; i < declared_lost_.size() && declared_lost_[i].packet.number <= range.largest; ++i) {
+    if (!declared_lost_[i].outstanding) continue;
+    declared_lost_[i].outstanding = false;
+    ++packets_spurious_;
+    outcome->spurious.push_back(std::move(declared_lost_[i].packet));
+  }
+  while (!declared_lost_.empty() && !declared_lost_[0].outstanding) declared_lost_.PopFront();
+}
+
+bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now) {
+  const wire::PacketNumber largest = ack.ranges.front().largest;
+  // A packet wrongly given up tells the time as well: without it, a path that became slower than the loss
+  // delay would give no sample ever again.
+  const SentPacket* newest = nullptr;
+  bool eliciting = false;
+  for (const auto* packets : {&outcome.acked, &outcome.spurious}) {
+    for (const SentPacket& packet : *packets) {
+      if (packet.number == largest) newest = &packet;
+      eliciting = eliciting || packet.ack_eliciting;
+    }
+  }
+  if (newest == nullptr || !eliciting || now <= newest->sent_time) return false;
+  const auto delay = std::chrono::microseconds(std::min(ack.ack_delay_us, kMaxDelayUs));
+  rtt_->OnSample(now - newest->sent_time, delay, now);
+  return true;
+}
+
+void LossDetection::AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now) {
+  // Whatever arrives below the largest acknowledged number was overtaken by that many packets.
+  if (!outcome.acked.empty() && outcome.acked.front().number < largest_before) {
+    reordering_seen_ = std::max(reordering_seen_, largest_before - outcome.acked.front().number);
+  }
+  if (!outcome.spurious.empty() && outcome.spurious.front().number < largest_before) {
+    reordering_seen_ = std::max(reordering_seen_, largest_before - outcome.spurious.front().number);
+    packet_threshold_ = std::max(packet_threshold_, std::min(reordering_seen_ + 1, kMaxPacketThreshold));
+  }
+  if (now - reordering_since_ < kReorderingMemoryRtts * rtt_->smoothed_rtt()) return;
+  const uint64_t needed = std::min(reordering_seen_ + 1, kMaxPacketThreshold);
+  packet_threshold_ = std::max({kInitialPacketThreshold, needed, packet_threshold_ / 2});
+  reordering_seen_ = 0;
+  reordering_since_ = now;
+}
+
+LossDetection::Outcome LossDetection::OnTimeout(Instant now) {
+  Outcome outcome;
+  if (now < Deadline()) return outcome;
+  if (!loss_time_.IsInfinite()) {
+    DetectLost(now, &outcome);
+    return outcome;
+  }
+  if (eliciting_in_flight_ == 0) return outcome;
+  ++pto_count_;
+  outcome.send_probes = true;
+  return outcome;
+}
+
+Instant LossDetection::Deadline() const {
+  if (!loss_time_.IsInfinite()) return loss_time_;
+  if (eliciting_in_flight_ == 0) return Instant::Infinite();
+  const int backoff = std::min(pto_count_, kMaxPtoBackoff);
+  return last_eliciting_sent_ + rtt_->PtoBase(AckTracker::kMaxAckDelay) * (int64_t{1} << backoff);
+}
+
+Instant LossDetection::OldestSentTime() const {
+  if (in_flight_count_ == 0) return Instant::Infinite();
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    if (sent_[i].outstanding && sent_[i].packet.in_flight) return sent_[i].packet.sent_time;
+  }
+  return Instant::Infinite();
+}
+
+void LossDetection::DetectLost(Instant now, Outcome* outcome) {
+  loss_time_ = Instant::Infinite();
+  const Duration delay = TimeThreshold(*rtt_);
+  // Lost packets are a prefix of the outstanding ones (numbers and times ascend), so what is left to look at
+  // between two calls is at most packet_threshold_ packets.
+  for (size_t i = 0; any_acked_ && i < sent_.size() && sent_[i].packet.number < largest_acked_; ++i) {
+    Entry& entry = sent_[i];
+    if (!entry.outstanding) continue;
+    const bool overtaken = largest_acked_ - entry.packet.number >= packet_threshold_;
+    const Instant due = entry.packet.sent_time + delay;
+    if (!overtaken && due > now) {
+      if (!entry.packet.in_flight) continue;
+      loss_time_ = due;
+      break;
+    }
+    Declare(&entry, outcome);
+  }
+  DropSettled();
+}
+
+void LossDetection::Declare(Entry* entry, Outcome* outcome) {
+  const bool counts = entry->packet.in_flight;
+  Leave(entry);
+  if (!counts) return;  // an ACK on its own: nobody waits for it
+  ++packets_lost_;
+  RememberLost(entry->packet);
+  outcome->lost.push_back(std::move(entry->packet));
+}
+
+void LossDetection::RememberLost(const SentPacket& packet) {
+  if (declared_lost_.size() >= kMaxRememberedLosses) declared_lost_.PopFront();
+  declared_lost_.PushBack({packet});
+}
+
+void LossDetection::Leave(Entry* entry) {
+  entry->outstanding = false;
+  if (!entry->packet.in_flight) return;
+  --in_flight_count_;
+  bytes_in_flight_ -= entry->packet.bytes;
+  if (entry->packet.ack_eliciting) --eliciting_in_flight_;
+}
+
+void LossDetection::DropSettled() {
+  while (!sent_.empty() && !sent_[0].outstanding) sent_.PopFront();
+}
+
+}  // namespace longhaul::transport
