@@ -50,7 +50,7 @@ struct AckRange {
 // What the receiver has: ranges newest first, disjoint and not adjacent, at most kMaxAckRanges.
 // Encoded as largest, delay, count, first length, then (gap, length) pairs as in RFC 9000 §19.3.
 struct AckFrame {
-  std::vector<AckRange> ranges;
+  std::vector<AckRange> ranges{};
   uint64_t ack_delay_us = 0;  // Time since the largest number arrived.
   uint64_t ecn_ce = 0;        // Packets received with Congestion Experienced, since the start.
   uint64_t host_drops = 0;    // Datagrams that the receiver's socket buffer dropped, since the start.
@@ -61,7 +61,7 @@ inline constexpr size_t kMaxAckRanges = 64;
 // A piece of the reliable, ordered control stream: its bytes start at `offset`.
 struct ControlFrame {
   uint64_t offset = 0;
-  ByteSpan data;
+  ByteSpan data{};
 };
 
 // Opens a window. Carried reliably and repeated in the window's first packets. Everything the receiver's
@@ -74,7 +74,7 @@ struct WindowOpenFrame {
   uint16_t symbol_bytes = 0;  // Longest chunk; FEC symbols are chunks padded with zeros to this.
   uint8_t fec_k = 0;          // Source symbols per block; 0 = no FEC in this window.
   uint8_t fec_depth = 1;      // Blocks interleaved, >= 1.
-  ByteSpan metadata;
+  ByteSpan metadata{};
 };
 inline constexpr size_t kMaxWindowMetadataBytes = 512;
 // 16-bit block numbers and this bound keep every table that a peer can ask for small.
@@ -110,7 +110,7 @@ struct WindowCloseFrame {
       true;  // False: the window closed without all of the high class; its chunks count as lost.
   uint32_t low_count = 0;  // Bits in the whole bitmap.
   uint32_t first = 0;      // Number of the segment's first chunk, a multiple of 8.
-  ByteSpan bitmap;         // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
+  ByteSpan bitmap{};       // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
 };
 inline constexpr size_t kMaxCloseBitmapBytes = 1024;
 
@@ -124,7 +124,7 @@ struct GrantFrame {
 // The connection is over. `code` is a StatusCode.
 struct CloseFrame {
   StatusCode code = StatusCode::kOk;
-  std::string_view reason;  // UTF-8, at most 256 bytes; Encode cuts what is longer or not UTF-8.
+  std::string_view reason{};  // UTF-8, at most 256 bytes; Encode cuts what is longer or not UTF-8.
   bool operator==(const CloseFrame&) const = default;
 };
 inline constexpr size_t kMaxCloseReasonBytes = 256;

@@ -49,8 +49,8 @@ enum class LongType : uint8_t {
 struct LongHeader {
   LongType type = LongType::kInit;
   uint16_t version = 0;
-  ConnectionId destination;
-  ConnectionId source;
+  ConnectionId destination{};
+  ConnectionId source{};
   PacketNumber packet_number = 0;
   bool operator==(const LongHeader&) const = default;
 };
@@ -60,7 +60,7 @@ struct ShortHeader {
   bool has_data = false;
   bool key_phase = false;
   uint8_t path = 0;
-  ConnectionId destination;
+  ConnectionId destination{};
   PacketNumber packet_number = 0;
   bool operator==(const ShortHeader&) const = default;
 };
