@@ -1,0 +1,95 @@
+#include "server/rounds.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace longhaul::server {
+
+Rounds::Rounds(uint32_t chunks, uint32_t ranks)
+    : members_(ranks, false), parts_(ranks, Part::kAbsent), awaited_(chunks, 0), final_(chunks, false) {
+  final_order_.reserve(chunks);
+}
+
+bool Rounds::OnMemberJoined(uint32_t rank) {
+  LH_CHECK(!members_[rank]);
+  members_[rank] = true;
+  if (begun()) return false;
+  parts_[rank] = Part::kAwaited;
+  for (uint32_t& awaited : awaited_) ++awaited;
+  return true;
+}
+
+void Rounds::OnWindowOpened(uint32_t rank, Instant now) {
+  LH_CHECK(parts_[rank] == Part::kAwaited);
+  parts_[rank] = Part::kOpen;
+  if (!begun()) begun_ = now;
+}
+
+void Rounds::OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready) {
+  LH_CHECK(parts_[rank] == Part::kOpen);
+  LH_CHECK(!final_[chunk]);
+  LH_CHECK_OP(awaited_[chunk], >, 0u);
+  if (--awaited_[chunk] == 0) ready->push_back(chunk);
+}
+
+void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed,
+                            std::vector<uint32_t>* ready) {
+  LH_CHECK(parts_[rank] == Part::kOpen);
+  ++tally_.windows_closed;
+  Release(rank, contributed, ready);
+}
+
+void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed,
+                          std::vector<uint32_t>* ready) {
+  LH_CHECK(members_[rank]);
+  members_[rank] = false;
+  if (parts_[rank] == Part::kAwaited || parts_[rank] == Part::kOpen) Release(rank, contributed, ready);
+}
+
+bool Rounds::OnMemberReplaced(uint32_t rank) {
+  LH_CHECK(members_[rank]);
+  if (parts_[rank] == Part::kOpen) parts_[rank] = Part::kAwaited;
+  return parts_[rank] == Part::kAwaited;
+}
+
+void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready) {
+  parts_[rank] = Part::kClosed;
+  last_rank_ = rank;
+  for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
+    if (contributed.Test(chunk)) continue;  // no longer awaited since it came
+    LH_CHECK_OP(awaited_[chunk], >, 0u);
+    if (--awaited_[chunk] == 0) ready->push_back(chunk);
+  }
+}
+
+void Rounds::CollectReady(std::vector<uint32_t>* ready) const {
+  if (!begun()) return;
+  for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
+    if (awaited_[chunk] == 0 && !final_[chunk]) ready->push_back(chunk);
+  }
+}
+
+void Rounds::MarkFinal(uint32_t chunk) {
+  LH_CHECK(!final_[chunk]);
+  LH_CHECK_OP(awaited_[chunk], ==, 0u);
+  final_[chunk] = true;
+  final_order_.push_back(chunk);
+}
+
+void Rounds::Next() {
+  LH_CHECK(AllFinal());
+  ++number_;
+  uint32_t members = 0;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    parts_[rank] = members_[rank] ? Part::kAwaited : Part::kAbsent;
+    members += members_[rank] ? 1 : 0;
+  }
+  std::fill(awaited_.begin(), awaited_.end(), members);
+  std::fill(final_.begin(), final_.end(), false);
+  final_order_.clear();
+  begun_.reset();
+  tally_ = {};
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,89 @@
+// One tensor's rounds (BSP): which worker has its window in which state, and when a chunk is final.
+//
+// A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
+// when all chunks are final; the next one then begins with the workers that are members at that moment. Knows
+// no tensor values and no connections. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/instant.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::server {
+
+// What became of the workers' windows in one round, summed over the workers.
+struct RoundTally {
+  uint32_t windows_closed = 0;
+  uint32_t repaired_chunks = 0;
+  uint32_t low_chunks = 0;   // expected
+  uint32_t low_lost = 0;     // of them did not arrive
+  uint32_t lost_chunks = 0;  // contributions of both classes that did not arrive
+  uint32_t filled_chunks = 0;
+};
+
+class Rounds {
+ public:
+  enum class Part : uint8_t {
+    kAbsent,   // not a member in this round: nobody waits for it
+    kAwaited,  // will open its window
+    kOpen,     // its window is open
+    kClosed,   // its window is over, or it was excluded
+  };
+
+  Rounds(uint32_t chunks, uint32_t ranks);
+
+  // --- Questions ---
+  uint64_t number() const { return number_; }  // of the round in progress = rounds completed so far
+  Part part(uint32_t rank) const { return parts_[rank]; }
+  // Somebody has opened a window of this round.
+  bool begun() const { return begun_.has_value(); }
+  bool IsFinal(uint32_t chunk) const { return final_[chunk]; }
+  // Chunks in the order in which they became final.
+  const std::vector<uint32_t>& final_order() const { return final_order_; }
+  bool AllFinal() const { return final_order_.size() == final_.size(); }
+  // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
+  uint32_t last_rank() const { return last_rank_; }
+  Instant begun_at() const { return *begun_; }
+  RoundTally& tally() { return tally_; }
+
+  // --- Events. Those that can make chunks final append them to `ready`, once each, lowest first. ---
+  // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
+  // it (its window is over already), it takes part from the next one.
+  bool OnMemberJoined(uint32_t rank);
+  void OnWindowOpened(uint32_t rank, Instant now);
+  // The rank's contribution to the chunk is now in. REQUIRES: part(rank) == kOpen; once per rank and chunk.
+  void OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready);
+  // The rank's window is over; `contributed` are the chunks of it that are in.
+  void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The rank is no member any more: as OnWindowClosed, and nobody waits for it in later rounds.
+  void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The connection of this rank was replaced by a newer incarnation: its window, if open, is awaited again.
+  // True: the new one takes part in this round (as OnMemberJoined).
+  bool OnMemberReplaced(uint32_t rank);
+
+  // Chunks that nobody is awaited for any more but that were not marked (the tensor was not ready then).
+  void CollectReady(std::vector<uint32_t>* ready) const;
+  // The chunk's value is computed. REQUIRES: not final yet.
+  void MarkFinal(uint32_t chunk);
+
+  // Begins the next round with every rank that is a member. REQUIRES: AllFinal().
+  void Next();
+
+ private:
+  void Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+
+  uint64_t number_ = 0;
+  std::vector<bool> members_;
+  std::vector<Part> parts_;
+  std::vector<uint32_t> awaited_;  // by chunk: workers whose contribution may still come
+  std::vector<bool> final_;
+  std::vector<uint32_t> final_order_;
+  std::optional<Instant> begun_;
+  uint32_t last_rank_ = 0;
+  RoundTally tally_;
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,88 @@
+#include "server/membership.h"
+
+#include <gtest/gtest.h>
+
+namespace longhaul::server {
+namespace {
+
+using Admission = Membership::Admission;
+
+Instant At(int64_t ms) { return Instant::FromNanoseconds(ms * 1000000); }
+
+JoinRequest Worker(uint32_t rank, uint64_t incarnation = 0, uint16_t port = 40000) {
+  return {.job = "mnist",
+          .rank = rank,
+          .world_size = 2,
+          .incarnation = incarnation,
+          .site = "B",
+          .weight = 1,
+          .peer = Address::V4(127, 0, 0, 1, port)};
+}
+
+TEST(Membership, TheStartBarrierOpensOnceWhenEveryRankIsIn) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart());
+  ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
+  EXPECT_TRUE(membership.TryStart());
+  EXPECT_FALSE(membership.TryStart());
+}
+
+TEST(Membership, SecondWorkerWithTheSameRankIsRefusedByName) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
+  const auto second = membership.Join(Worker(1, 0, 40001), At(1200));
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(second.status().message(),
+            "rank 1 is taken by 127.0.0.1:40000 (incarnation 0, last heard 1.2 s ago); start with a higher "
+            "--incarnation to replace it");
+}
+
+TEST(Membership, AHigherIncarnationReplacesAndTheOldOneCannotComeBack) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Worker(1, 3), At(0)).ok());
+  const auto replaced = membership.Join(Worker(1, 4, 40001), At(0));
+  ASSERT_TRUE(replaced.ok());
+  EXPECT_EQ(*replaced, Admission::kReplaces);
+  EXPECT_EQ(membership.joined(), 1u);
+  EXPECT_FALSE(membership.Join(Worker(1, 3), At(0)).ok());
+}
+
+TEST(Membership, MismatchesAreRefusedWithBothValuesPrinted) {
+  Membership membership("mnist", 2, 2);
+  JoinRequest other = Worker(0);
+  other.job = "resnet";
+  EXPECT_EQ(membership.Join(other, At(0)).status().ToString(),
+            "SettingsMismatch: the worker's job is \"resnet\", the server's is \"mnist\"");
+  other = Worker(0);
+  other.world_size = 8;
+  EXPECT_EQ(membership.Join(other, At(0)).status().ToString(),
+            "SettingsMismatch: the worker's world size is 8, the server's is 2");
+}
+
+TEST(Membership, ALostWorkerMayComeBackButNotAnOlderIncarnationOfIt) {
+  Membership membership("mnist", 2, 1);
+  ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Worker(1, 5), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  membership.Lose(1);
+  EXPECT_TRUE(membership.EnoughWorkers());
+  EXPECT_EQ(membership.member(1).state, Member::State::kLost);
+  EXPECT_EQ(membership.Join(Worker(1, 4), At(0)).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(*membership.Join(Worker(1, 5), At(0)), Admission::kNew);
+  membership.Lose(0);
+  membership.Lose(1);
+  EXPECT_FALSE(membership.EnoughWorkers());
+}
+
+TEST(Membership, BeforeTheStartALostPlaceIsEmptyAgain) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Worker(1, 5), At(0)).ok());
+  membership.Lose(1);
+  EXPECT_TRUE(membership.Join(Worker(1, 0), At(0)).ok());
+  EXPECT_EQ(membership.Describe(1), "worker rank 1 (site B, 127.0.0.1:40000)");
+}
+
+}  // namespace
+}  // namespace longhaul::server

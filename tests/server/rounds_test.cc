@@ -1,0 +1,125 @@
+#include "server/rounds.h"
+
+#include <gtest/gtest.h>
+
+namespace longhaul::server {
+namespace {
+
+using Chunks = std::vector<uint32_t>;
+using Part = Rounds::Part;
+
+// Three chunks, three workers, all of them members.
+struct ThreeWorkers : testing::Test {
+  ThreeWorkers() {
+    for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnMemberJoined(rank);
+  }
+  Chunks Contribute(uint32_t rank, const Chunks& chunks) {
+    Chunks ready;
+    for (uint32_t chunk : chunks) {
+      EXPECT_TRUE(in[rank].Set(chunk));
+      rounds.OnContribution(rank, chunk, &ready);
+    }
+    return ready;
+  }
+  Chunks Close(uint32_t rank) {
+    Chunks ready;
+    rounds.OnWindowClosed(rank, in[rank], &ready);
+    return ready;
+  }
+  Chunks Gone(uint32_t rank) {
+    Chunks ready;
+    rounds.OnMemberGone(rank, in[rank], &ready);
+    return ready;
+  }
+  void Finish(const Chunks& chunks) {
+    for (uint32_t chunk : chunks) rounds.MarkFinal(chunk);
+  }
+  void NextRound() {
+    rounds.Next();
+    for (auto& bits : in) bits = transport::ChunkBitmap(3);
+  }
+  void OpenAll() {
+    for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnWindowOpened(rank, Instant());
+  }
+
+  Rounds rounds{3, 3};
+  transport::ChunkBitmap in[3] = {transport::ChunkBitmap(3), transport::ChunkBitmap(3),
+                                  transport::ChunkBitmap(3)};
+};
+
+TEST_F(ThreeWorkers, AChunkIsFinalWhenTheLastWorkerContributesIt) {
+  OpenAll();
+  EXPECT_EQ(Contribute(0, {0, 1, 2}), Chunks{});
+  EXPECT_EQ(Contribute(1, {1, 0}), Chunks{});
+  EXPECT_EQ(Contribute(2, {1}), Chunks{1});
+  EXPECT_FALSE(rounds.AllFinal());
+}
+
+TEST_F(ThreeWorkers, ALostChunkIsFinalWhenTheWindowThatLostItCloses) {
+  OpenAll();
+  Finish(Contribute(0, {0, 1, 2}));
+  Finish(Contribute(1, {0, 1, 2}));
+  EXPECT_EQ(Contribute(2, {0, 2}), (Chunks{0, 2}));
+  Finish({0, 2});
+  EXPECT_EQ(Close(2), Chunks{1});
+  Finish({1});
+  EXPECT_TRUE(rounds.AllFinal());
+  EXPECT_EQ(rounds.final_order(), (Chunks{0, 2, 1}));
+  EXPECT_EQ(rounds.last_rank(), 2u);
+}
+
+TEST_F(ThreeWorkers, AWorkerThatDiesReleasesWhatItHadNotContributedAndNobodyWaitsForItAgain) {
+  OpenAll();
+  Contribute(0, {0, 1, 2});
+  Contribute(1, {0, 1, 2});
+  EXPECT_EQ(Contribute(2, {1}), Chunks{1});
+  EXPECT_EQ(Gone(2), (Chunks{0, 2}));
+  Finish({1, 0, 2});
+  NextRound();
+  EXPECT_EQ(rounds.number(), 1u);
+  EXPECT_EQ(rounds.part(2), Part::kAbsent);
+  rounds.OnWindowOpened(0, Instant());
+  rounds.OnWindowOpened(1, Instant());
+  EXPECT_EQ(Contribute(0, {0}), Chunks{});
+  EXPECT_EQ(Contribute(1, {0}), Chunks{0});
+}
+
+TEST_F(ThreeWorkers, AReplacedWorkerIsAwaitedAgainInTheSameRound) {
+  OpenAll();
+  Contribute(0, {0, 1, 2});
+  Contribute(1, {0, 1, 2});
+  EXPECT_EQ(Contribute(2, {1}), Chunks{1});
+  EXPECT_TRUE(rounds.OnMemberReplaced(2));
+  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+  rounds.OnWindowOpened(2, Instant());
+  EXPECT_EQ(Contribute(2, {2, 0}), (Chunks{2, 0})) << "chunk 1 of the old incarnation stays in";
+}
+
+TEST_F(ThreeWorkers, AReplacedWorkerWhoseWindowIsOverTakesPartFromTheNextRound) {
+  OpenAll();
+  Contribute(2, {0, 1, 2});
+  Close(2);
+  EXPECT_FALSE(rounds.OnMemberReplaced(2));
+}
+
+TEST_F(ThreeWorkers, AWorkerThatJoinsInMidRoundTakesPartFromTheNextOne) {
+  OpenAll();
+  Gone(2);
+  EXPECT_FALSE(rounds.OnMemberJoined(2));
+  Contribute(0, {0, 1, 2});
+  Finish(Contribute(1, {0, 1, 2}));
+  EXPECT_TRUE(rounds.AllFinal());
+  NextRound();
+  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+}
+
+TEST_F(ThreeWorkers, ChunksThatCouldNotBeFinishedAreCollectedLater) {
+  OpenAll();
+  for (uint32_t rank = 0; rank < 3; ++rank) Contribute(rank, {0, 2});
+  Chunks ready;
+  rounds.CollectReady(&ready);
+  EXPECT_EQ(ready, (Chunks{0, 2}));
+}
+
+}  // namespace
+}  // namespace longhaul::server
