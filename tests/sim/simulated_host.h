@@ -1,0 +1,92 @@
+// Drives a DatagramCore in virtual time: what transport/udp does with sockets, this does with a VirtualNetwork.
+// Also a checker: a core whose timer stays in the past, or that never stops sending, is a bug.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/core/datagram_core.h"
+#include "wan/virtual_network.h"
+
+namespace longhaul::sim {
+
+class SimulatedHost final : public wan::VirtualNetwork::Host {
+ public:
+  // Batches that one Pump may send; a core that wants more at one instant is taken to be stuck in a loop.
+  static constexpr int kMaxBatchesPerPump = 20'000;
+
+  SimulatedHost(wan::VirtualNetwork* network, const Address& address, wan::VirtualNetwork::SiteId site,
+                transport::DatagramCore* core)
+      : network_(network), address_(address), core_(core), alive_(std::make_shared<bool>(true)) {
+    buffer_.resize(65'535);
+    network_->Attach(address_, site, this);
+  }
+  ~SimulatedHost() override { Kill(); }
+
+  // The process dies: no farewell, its address is unreachable.
+  void Kill() {
+    if (!*alive_) return;
+    *alive_ = false;
+    network_->Detach(address_);
+  }
+
+  const Address& address() const { return address_; }
+  // What went wrong in the core's dealings with time, empty when nothing did.
+  const std::string& violation() const { return violation_; }
+
+  void OnDatagram(Instant now, const Address& from, MutableByteSpan datagram) override {
+    core_->HandleDatagram(now, from, datagram, {});
+    Pump();
+  }
+
+  // Sends what the core wants to send and arms its timer. To be called after every request to the core.
+  void Pump() {
+    if (!*alive_) return;
+    const Instant now = network_->now();
+    for (int round = 0;; ++round) {
+      int batches = 0;
+      while (std::optional<transport::Transmit> t = core_->PollTransmit(now, buffer_)) {
+        for (size_t at = 0; at < t->size; at += t->segment_bytes) {
+          network_->Send(address_, t->destination,
+                         ByteSpan(buffer_).subspan(at, std::min(t->segment_bytes, t->size - at)));
+        }
+        if (++batches > kMaxBatchesPerPump) {
+          violation_ = "the core does not stop sending at one instant";
+          return;
+        }
+      }
+      if (core_->NextTimeout() > now) break;
+      if (round > 100) {
+        violation_ = "the core's timer stays in the past";
+        return;
+      }
+      core_->HandleTimeout(now);
+    }
+    Arm();
+  }
+
+ private:
+  void Arm() {
+    const Instant at = core_->NextTimeout();
+    if (at.IsInfinite() || at == armed_) return;
+    armed_ = at;
+    network_->Schedule(at, [this, at, alive = alive_] {
+      if (!*alive || at != armed_) return;
+      armed_ = Instant::Infinite();
+      core_->HandleTimeout(network_->now());
+      Pump();
+    });
+  }
+
+  wan::VirtualNetwork* network_;
+  Address address_;
+  transport::DatagramCore* core_;
+  std::shared_ptr<bool> alive_;
+  std::vector<uint8_t> buffer_;
+  Instant armed_ = Instant::Infinite();
+  std::string violation_;
+};
+
+}  // namespace longhaul::sim

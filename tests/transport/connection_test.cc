@@ -1,0 +1,333 @@
+// A worker's and a server's connection across a WAN, in virtual time.
+
+#include "transport/core/connection.h"
+
+#include "proto/version.h"
+#include "tests/transport/connection_pair.h"
+#include "transport/core/integrity_tag.h"
+#include "transport/core/packet_builder.h"
+
+namespace longhaul::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Connection, HandshakeTakesOneRoundTrip) {
+  ConnectionPair pair({});
+  pair.Connect();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.connected > 0; }, 1s));
+  // 50 ms of delay and a little for 2 x 1452 bytes at 200 Mbit/s.
+  EXPECT_GE(pair.network().now() - Instant(), 50ms);
+  EXPECT_LE(pair.network().now() - Instant(), 51ms);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.server.connected > 0; }, 1s));
+  EXPECT_EQ(pair.connection->max_datagram(), ByteCount(1452));
+  EXPECT_EQ(pair.connection->MaxChunkBytes(), 1392u);
+  pair.ExpectNoTimeViolation();
+}
+
+TEST(Connection, SmallerDatagramSizeOfEitherSideWins) {
+  ConnectionPair::Options options;
+  options.server.max_datagram = ByteCount(1300);
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  EXPECT_EQ(pair.worker.connection->max_datagram(), ByteCount(1300));
+  EXPECT_EQ(pair.server.connection->max_datagram(), ByteCount(1300));
+}
+
+TEST(Connection, FallsBackTo1200BytesOnAPathThatSwallowsLargerDatagrams) {
+  ConnectionPair::Options options;
+  options.link += " mtu 1300b";
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  EXPECT_EQ(pair.worker.connection->max_datagram(), ByteCount(1200));
+  EXPECT_EQ(pair.server.connection->max_datagram(), ByteCount(1200));
+}
+
+TEST(Connection, FallsBackTo1200BytesAtOnceWhenTheKernelRefuses) {
+  ConnectionPair::Options options;
+  options.link += " mtu 1300b";
+  ConnectionPair pair(options);
+  pair.Connect();
+  pair.worker_endpoint->HandleSendRefused(pair.network().now(), pair.server_address, 1452);
+  pair.worker_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.connected > 0; }, 200ms));
+  EXPECT_EQ(pair.worker.connection->max_datagram(), ByteCount(1200));
+}
+
+TEST(Connection, NoAnswerEndsAsUnavailableNamingTheAddress) {
+  ConnectionPair::Options options;
+  options.server_up = false;
+  options.worker.idle_timeout = 3s;
+  ConnectionPair pair(options);
+  pair.Connect();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 4s));
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(pair.worker.close_status.message().find("10.0.0.2:7700"), std::string::npos);
+  EXPECT_EQ(pair.worker_endpoint->connection_count(), 0u);
+}
+
+TEST(Connection, AnotherProtocolVersionIsRefusedByName) {
+  ConnectionPair pair({});
+  pair.Connect();
+  // The worker's own INIT, as a worker of version 77 would have sent it.
+  std::vector<uint8_t> init(1200);
+  PacketBuilder builder(init);
+  builder.StartLong(wire::LongType::kInit, 77, {}, pair.connection->local_id(), 0);
+  ASSERT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
+  builder.PadTo(init.size());
+  IntegrityTag tag;
+  init.resize(builder.Seal(tag));
+  pair.server_endpoint->HandleDatagram(pair.network().now(), pair.worker_address, init, {});
+  pair.server_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 1s));
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kVersionMismatch);
+  EXPECT_EQ(pair.server_endpoint->stats().version_refused, 1u);
+}
+
+TEST(Connection, AFullServerRefusesByName) {
+  ConnectionPair::Options options;
+  options.max_connections = 0;
+  ConnectionPair pair(options);
+  pair.Connect();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 1s));
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kResourceExhausted);
+}
+
+TEST(Connection, ControlDataArrivesInOrderExactlyOnceUnderLossAndReordering) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ConnectionPair::Options options;
+    options.seed = seed;
+    options.link = "rate 50mbit delay 20ms 5ms jitter-reorders loss 20% duplicate 5%";
+    ConnectionPair pair(options);
+    ASSERT_TRUE(pair.Establish(20s));
+    std::vector<uint8_t> sent(100'000);
+    Random random(seed);
+    for (uint8_t& b : sent) b = static_cast<uint8_t>(random.Next());
+    for (size_t at = 0; at < sent.size(); at += 5000) {
+      ASSERT_TRUE(pair.connection->SendControl(ByteSpan(sent).subspan(at, 5000)).ok());
+    }
+    pair.worker_host->Pump();
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.server.control.size() >= sent.size(); }, 60s));
+    EXPECT_EQ(pair.server.control, sent);
+    pair.ExpectNoTimeViolation();
+  }
+}
+
+TEST(Connection, ControlBeyondTheBacklogIsRefusedAndSaysWhenThereIsRoomAgain) {
+  ConnectionPair::Options options;
+  options.worker.max_control_backlog = ByteCount(10'000);
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  const std::vector<uint8_t> bytes(8'000, 1);
+  EXPECT_TRUE(pair.connection->SendControl(bytes).ok());
+  EXPECT_EQ(pair.connection->SendControl(bytes).code(), StatusCode::kResourceExhausted);
+  pair.worker_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.writable > 0; }, 1s));
+  EXPECT_TRUE(pair.connection->SendControl(bytes).ok());
+}
+
+TEST(Connection, AWindowOverACleanPathArrivesWholeWithoutRetransmission) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  const WindowKey key{1, 0};
+  pair.SendWindow(key, 58, 232);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 5s));
+  pair.ExpectDelivered(pair.server, key, 58);
+  EXPECT_EQ(pair.server.incoming[key].low.size(), 232u);
+  EXPECT_EQ(pair.worker.outgoing.at(key).reason, wire::CloseReason::kComplete);
+  EXPECT_EQ(pair.connection->stats().retransmissions, 0u);
+  EXPECT_EQ(pair.connection->stats().packets_lost, 0u);
+  EXPECT_EQ((pair.server.incoming[key].metadata), (std::vector<uint8_t>{1, 2, 3}));
+  pair.ExpectNoTimeViolation();
+}
+
+TEST(Connection, HighArrivesExactlyOnceAndLowIsASubsetUnderAnyLoss) {
+  for (const double loss : {0.01, 0.05, 0.10, 0.20, 0.30}) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " loss " + std::to_string(loss));
+      ConnectionPair::Options options;
+      options.seed = seed;
+      options.link = "rate 200mbit delay 25ms queue 50ms duplicate 1% loss " + std::to_string(loss * 100) + "%" +
+                     (seed % 2 == 0 ? " burst 8" : "");
+      ConnectionPair pair(options);
+      ASSERT_TRUE(pair.Establish(30s));
+      for (uint32_t id = 1; id <= 3; ++id) {
+        const WindowKey key{id, 0};
+        pair.SendWindow(key, 60, 240);
+        ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 60s));
+        pair.ExpectDelivered(pair.server, key, 60);
+        const ChunkBitmap& bitmap = pair.worker.outgoing.at(key).low_received;
+        EXPECT_EQ(bitmap.count(), pair.server.incoming[key].low.size());
+        for (uint32_t i = 0; i < 240; ++i) EXPECT_EQ(bitmap.Test(i), pair.server.incoming[key].low.contains(i));
+      }
+      EXPECT_GT(pair.connection->stats().packets_lost, 0u);
+      pair.ExpectNoTimeViolation();
+    }
+  }
+}
+
+TEST(Connection, FecRepairsHighChunksWithoutWaitingForRetransmission) {
+  ConnectionPair::Options options;
+  options.link = "rate 200mbit delay 50ms queue 50ms loss 5%";
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  for (uint32_t id = 1; id <= 20; ++id) {
+    pair.SendWindow({id, 0}, 60, 60);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({id, 0}); }, 30s));
+    pair.ExpectDelivered(pair.server, {id, 0}, 60);
+  }
+  int repaired = 0;
+  for (const auto& [key, in] : pair.server.incoming) repaired += in.repaired;
+  EXPECT_GT(repaired, 10);
+  EXPECT_GT(pair.connection->stats().repair_sent, 20u);
+}
+
+TEST(Connection, BothDirectionsCarryWindowsAtOnce) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({1, 0}, 100, 100);
+  pair.SendWindowFrom(*pair.server.connection, {1, 0}, 200, 0, 20, 1392);
+  pair.server_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}) && pair.server.outgoing.contains({1, 0}); }, 5s));
+  pair.ExpectDelivered(pair.server, {1, 0}, 100);
+  pair.ExpectDelivered(pair.worker, {1, 0}, 200);
+}
+
+TEST(Connection, ARefusedWindowClosesAsExcluded) {
+  ConnectionPair pair({});
+  pair.server.refuse_windows = true;
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({1, 0}, 10, 10);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 5s));
+  EXPECT_EQ(pair.worker.outgoing.at({1, 0}).reason, wire::CloseReason::kExcluded);
+  EXPECT_EQ(pair.worker.outgoing.at({1, 0}).low_received.count(), 0u);
+}
+
+TEST(Connection, LowIsNeverRetransmitted) {
+  ConnectionPair::Options options;
+  options.link += " loss 10%";
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish(20s));
+  pair.server.auto_close = false;
+  pair.SendWindow({1, 0}, 1, 1000);
+  pair.RunFor(3s);
+  EXPECT_NEAR(static_cast<double>(pair.server.incoming[{1, 0}].low.size()), 900, 40);
+  const uint64_t sent = pair.connection->stats().chunk_bytes_sent / 1392;
+  EXPECT_EQ(sent, 1001u);
+  EXPECT_LE(pair.connection->stats().retransmissions, 3u);
+}
+
+TEST(Connection, SilenceOfThePeerEndsBothSidesWithinTheIdleTimeout) {
+  ConnectionPair::Options options;
+  options.worker.idle_timeout = options.server.idle_timeout = 4s;
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  pair.RunFor(20s);  // keep-alives hold an idle connection
+  EXPECT_EQ(pair.worker.closed + pair.server.closed, 0);
+  pair.server_host->Kill();
+  const Instant killed = pair.network().now();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
+  EXPECT_LE(pair.network().now() - killed, 4s);
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPeerDead);
+  EXPECT_NE(pair.worker.close_status.message().find("10.0.0.2:7700 was silent for 4.0 s"), std::string::npos)
+      << pair.worker.close_status.ToString();
+}
+
+TEST(Connection, CloseReachesThePeerWithItsReasonAndBothForget) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ConnectionPair::Options options;
+    options.seed = seed;
+    options.link += " loss 20%";
+    ConnectionPair pair(options);
+    ASSERT_TRUE(pair.Establish(30s));
+    pair.connection->Close(Status(StatusCode::kAborted, "trainer gave up"));
+    pair.worker_host->Pump();
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 3s));
+    EXPECT_EQ(pair.worker.close_status, Status(StatusCode::kAborted, "trainer gave up"));
+    pair.RunFor(11s);
+    EXPECT_EQ(pair.server.closed, 1);
+    if (pair.server.close_status.code() != StatusCode::kPeerDead) {  // all three copies lost: the idle time-out
+      EXPECT_EQ(pair.server.close_status, Status(StatusCode::kAborted, "trainer gave up"));
+    }
+    EXPECT_EQ(pair.worker_endpoint->connection_count(), 0u);
+    EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+  }
+}
+
+TEST(Connection, CorruptedDatagramsAreDroppedAndCounted) {
+  ConnectionPair::Options options;
+  options.link += " corrupt 5%";
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish(20s));
+  pair.SendWindow({1, 0}, 200, 200);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 20s));
+  pair.ExpectDelivered(pair.server, {1, 0}, 200);
+  EXPECT_GT(pair.server.connection->stats().bad_tag_dropped + pair.server_endpoint->stats().unknown_connection_dropped +
+                pair.server_endpoint->stats().malformed_dropped,
+            5u);
+}
+
+TEST(Connection, RandomDatagramsChangeNothing) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  Random random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<uint8_t> noise(random.Below(1500));
+    for (uint8_t& b : noise) b = static_cast<uint8_t>(random.Next());
+    if (noise.size() > 16 && random.Chance(0.5)) {  // half of them name the connection
+      const uint64_t id = pair.server.connection->local_id().value;
+      noise[0] &= 0x41;
+      for (size_t b = 0; b < 8; ++b) noise[2 + b] = static_cast<uint8_t>(id >> (56 - 8 * b));
+    }
+    const Address from = random.Chance(0.5) ? pair.worker_address : Address::V4(10, 0, 0, 9, 1);
+    pair.server_endpoint->HandleDatagram(pair.network().now(), from, noise, {});
+  }
+  EXPECT_EQ(pair.server_endpoint->connection_count(), 1u);
+  pair.SendWindow({1, 0}, 20, 20);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 2s));
+  pair.ExpectDelivered(pair.server, {1, 0}, 20);
+}
+
+TEST(Connection, AnUnprovenAddressGetsAtMostThreeTimesWhatItSent) {
+  ConnectionPair pair({});
+  std::vector<uint8_t> init(1200);
+  PacketBuilder builder(init);
+  builder.StartLong(wire::LongType::kInit, wire::kVersion, {}, {42}, 0);
+  ASSERT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
+  builder.PadTo(init.size());
+  IntegrityTag tag;
+  init.resize(builder.Seal(tag));
+  const Address spoofed = Address::V4(10, 0, 0, 77, 9);
+  pair.server_endpoint->HandleDatagram(pair.network().now(), spoofed, init, {});
+  size_t bytes = 0;
+  std::vector<uint8_t> buffer(65'535);
+  Instant now = pair.network().now();
+  for (int i = 0; i < 2000; ++i) {
+    now += 10ms;
+    pair.server_endpoint->HandleTimeout(now);
+    while (auto t = pair.server_endpoint->PollTransmit(now, buffer)) bytes += t->size;
+  }
+  EXPECT_GE(bytes, 1200u);
+  EXPECT_LE(bytes, 3 * 1200u);
+  EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);  // and it is forgotten
+}
+
+TEST(Connection, TheSameSeedGivesTheSameEventLog) {
+  const auto run = [](uint64_t seed) {
+    ConnectionPair::Options options;
+    options.seed = seed;
+    options.link += " loss 5% duplicate 1%";
+    ConnectionPair pair(options);
+    EXPECT_TRUE(pair.Establish(20s));
+    pair.SendWindow({1, 0}, 60, 240);
+    pair.RunFor(2s);
+    return pair.network().event_log_hash();
+  };
+  EXPECT_EQ(run(3), run(3));
+  EXPECT_NE(run(3), run(4));
+}
+
+}  // namespace
+}  // namespace longhaul::transport
