@@ -219,6 +219,7 @@ Instant ConnectionImpl::NextTimeout() const {
   next = std::min(next, acks_.Deadline());
   if (state_ == State::kConnected) {
     if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
+    next = std::min(next, incoming_.NextRepeat());
     if (blocked_by_pacer_) next = std::min(next, pacer_.NextSendTime(now_));
   }
   return next;

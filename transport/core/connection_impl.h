@@ -110,9 +110,9 @@ class ConnectionImpl final : public Connection {
   size_t BuildClose(MutableByteSpan out);
   size_t BuildShort(Instant now, MutableByteSpan out);
   void AddAck(Instant now, PacketBuilder* builder);
-  void AddElicitingFrames(PacketBuilder* builder);
+  void AddElicitingFrames(Instant now, PacketBuilder* builder);
   void AddControlData(PacketBuilder* builder);
-  void AddWindowFrames(PacketBuilder* builder);
+  void AddWindowFrames(Instant now, PacketBuilder* builder);
   size_t Finish(Instant now, PacketBuilder* builder);
   bool HasFrames() const;                      // ack-eliciting frames that wait
   bool WindowAllows(size_t bytes) const;

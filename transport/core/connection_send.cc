@@ -121,6 +121,7 @@ bool ConnectionImpl::WindowAllows(size_t bytes) const {
 }
 
 size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
+  incoming_.PromoteRepeats(now);
   const bool probe = probes_due_ > 0;
   const bool frames = HasFrames();
   const bool chunk = outgoing_.HasChunk();
@@ -141,7 +142,7 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
   // Frames go first and on their own: small control overtakes bulk. A chunk leaves little room beside it.
   if (ack_due || (may_send && frames)) {
     if (acks_.HasPending()) AddAck(now, &builder);
-    if (may_send) AddElicitingFrames(&builder);
+    if (may_send) AddElicitingFrames(now, &builder);
   } else if (chunk) {
     std::optional<WindowTx::Item> item = outgoing_.NextChunk(path_view());
     if (item) {
@@ -173,22 +174,22 @@ void ConnectionImpl::AddAck(Instant now, PacketBuilder* builder) {
   }
 }
 
-void ConnectionImpl::AddElicitingFrames(PacketBuilder* builder) {
+void ConnectionImpl::AddElicitingFrames(Instant now, PacketBuilder* builder) {
   if (grant_to_send_ && builder->Add(*grant_to_send_)) {
     builder->Remember({wire::FrameType::kGrant, 0, 0});
     grant_to_send_.reset();
   }
-  AddWindowFrames(builder);
+  AddWindowFrames(now, builder);
   AddControlData(builder);
   if (ping_due_ && (builder->ack_eliciting() || builder->Add(wire::PingFrame{}))) ping_due_ = false;
 }
 
-void ConnectionImpl::AddWindowFrames(PacketBuilder* builder) {
+void ConnectionImpl::AddWindowFrames(Instant now, PacketBuilder* builder) {
   while (const std::optional<wire::WindowCloseFrame> close = incoming_.PeekClose()) {
     if (!builder->Add(*close)) return;
     builder->Remember({wire::FrameType::kWindowClose, close->window_id,
                        uint64_t{close->generation} << 32 | close->first});
-    incoming_.PopClose();
+    incoming_.PopClose(now);
   }
   while (const std::optional<OutgoingWindows::Pending> pending = outgoing_.PeekFrame()) {
     const WindowTx* window = outgoing_.Find(pending->key);

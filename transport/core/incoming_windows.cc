@@ -84,7 +84,7 @@ void IncomingWindows::QueueClose(WindowKey key, std::unique_ptr<WindowRx> window
   closing.age = next_age_++;
   for (const wire::WindowCloseFrame& frame : closing.window->CloseFrames()) {
     closing.unacked.push_back(frame.first);
-    pending_.push_back({key, frame.first});
+    pending_.push_back({key, frame.first, true, {}});
   }
   closing_[key] = std::move(closing);
 }
@@ -112,6 +112,22 @@ std::optional<wire::WindowCloseFrame> IncomingWindows::PeekClose() {
   return std::nullopt;
 }
 
+void IncomingWindows::PopClose(Instant now) {
+  PendingClose sent = pending_.front();
+  pending_.pop_front();
+  if (!sent.again) return;
+  sent.again = false;
+  sent.due = now + kRepeatAfter;
+  repeats_.push_back(sent);
+}
+
+void IncomingWindows::PromoteRepeats(Instant now) {
+  while (!repeats_.empty() && repeats_.front().due <= now) {
+    pending_.push_back(repeats_.front());
+    repeats_.pop_front();
+  }
+}
+
 void IncomingWindows::OnCloseAcked(WindowKey key, uint32_t first) {
   const auto it = closing_.find(key);
   if (it == closing_.end()) return;
@@ -124,7 +140,7 @@ void IncomingWindows::OnCloseLost(WindowKey key, uint32_t first) {
   if (it == closing_.end()) return;
   const std::vector<uint32_t>& unacked = it->second.unacked;
   if (std::find(unacked.begin(), unacked.end(), first) == unacked.end()) return;
-  pending_.push_back({key, first});
+  pending_.push_back({key, first, false, {}});
 }
 
 ByteCount IncomingWindows::buffered() const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/instant.h"
 #include "transport/core/window/window_rx.h"
 
 namespace longhaul::transport {
@@ -51,9 +52,15 @@ class IncomingWindows {
   // Refuses a window that was never opened here: kExcluded, nothing arrived.
   void Refuse(const wire::WindowOpenFrame& open);
 
-  // The next CLOSE frame that waits; borrowed from this object. Pop after it was written.
+  // The next CLOSE frame that waits; borrowed from this object. Pop after it was written. A frame that leaves for
+  // the first time leaves once more kRepeatAfter later: a round waits for it, and finding out that a lone packet
+  // was lost takes longer than a round.
+  static constexpr Duration kRepeatAfter = std::chrono::milliseconds(3);
   std::optional<wire::WindowCloseFrame> PeekClose();
-  void PopClose() { pending_.pop_front(); }
+  void PopClose(Instant now);
+  // Moves repeats that are due behind what waits.
+  void PromoteRepeats(Instant now);
+  Instant NextRepeat() const { return repeats_.empty() ? Instant::Infinite() : repeats_.front().due; }
   bool HasPendingClose() const { return !pending_.empty(); }
   void OnCloseAcked(WindowKey key, uint32_t first);
   void OnCloseLost(WindowKey key, uint32_t first);
@@ -70,6 +77,8 @@ class IncomingWindows {
   struct PendingClose {
     WindowKey key;
     uint32_t first = 0;
+    bool again = true;               // repeat it once it has left
+    Instant due;
   };
   void MarkClosed(WindowKey key);
   void QueueClose(WindowKey key, std::unique_ptr<WindowRx> window);
@@ -79,6 +88,7 @@ class IncomingWindows {
   std::map<WindowKey, std::unique_ptr<WindowRx>> open_;
   std::map<WindowKey, Closing> closing_;
   std::deque<PendingClose> pending_;
+  std::deque<PendingClose> repeats_;         // ascending by `due`
   std::map<uint32_t, uint8_t> closed_;       // id -> newest closed generation
   uint32_t forgotten_below_ = 0;
   uint64_t next_age_ = 0;
