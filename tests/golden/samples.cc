@@ -1,0 +1,278 @@
+#include "tests/golden/samples.h"
+
+#include <sstream>
+#include <type_traits>
+
+namespace longhaul::wire {
+namespace {
+
+// Byte strings that outlive every sample: 0, 1, 2, ...
+ByteSpan Counting(size_t bytes) {
+  static const std::vector<uint8_t> table = [] {
+    std::vector<uint8_t> t(1024);
+    for (size_t i = 0; i < t.size(); ++i) t[i] = static_cast<uint8_t>(i);
+    return t;
+  }();
+  return ByteSpan(table).first(bytes);
+}
+
+ByteSpan Bitmap11() {  // 11 chunks; 3 and 10 are missing
+  static const std::vector<uint8_t> bits = {0xf7, 0x03};
+  return bits;
+}
+
+AckFrame ManyRanges() {
+  AckFrame ack{.ranges = {}, .ack_delay_us = 70'000, .ecn_ce = 1, .host_drops = uint64_t{1} << 32};
+  for (uint64_t i = 0; i < kMaxAckRanges; ++i) {
+    const PacketNumber largest = kMaxPacketNumber - 100'000 * i;
+    ack.ranges.push_back({largest - i * i, largest});
+  }
+  return ack;
+}
+
+std::vector<GoldenSample> MakeSamples() {
+  std::vector<GoldenSample> s;
+  s.push_back({"long_header/init", LongHeader{.type = LongType::kInit,
+                                              .version = 1,
+                                              .destination = {0},
+                                              .source = {0x0001a1b2c3d4e5f6},
+                                              .packet_number = 0}});
+  s.push_back({"long_header/accept", LongHeader{.type = LongType::kAccept,
+                                                .version = 1,
+                                                .destination = {0x0001a1b2c3d4e5f6},
+                                                .source = {0xfffe000000000001},
+                                                .packet_number = kMaxPacketNumber}});
+  s.push_back({"long_header/refuse", LongHeader{.type = LongType::kRefuse,
+                                                .version = 1,
+                                                .destination = {0x0001a1b2c3d4e5f6},
+                                                .source = {0},
+                                                .packet_number = 0}});
+  s.push_back({"long_header/other_version", LongHeader{.type = LongType::kInit,
+                                                       .version = 0xbeef,
+                                                       .destination = {0},
+                                                       .source = {7},
+                                                       .packet_number = 1}});
+  s.push_back({"short_header/frames", ShortHeader{.destination = {0x1122334455667788}, .packet_number = 1}});
+  s.push_back({"short_header/data", ShortHeader{.has_data = true,
+                                                .key_phase = true,
+                                                .path = 2,
+                                                .destination = {0x1122334455667788},
+                                                .packet_number = 0xa1a2a3a4a5a6}});
+  s.push_back({"data_header/high", DataHeader{.window_id = 1, .index = 0}});
+  s.push_back({"data_header/low_last_again", DataHeader{.window_id = 0xfffffffe,
+                                                        .index = 0x01020304,
+                                                        .reliability = ReliabilityClass::kLow,
+                                                        .repair = false,
+                                                        .last_of_window = true,
+                                                        .retransmission = true,
+                                                        .generation = 255,
+                                                        .frames_length = 0x0506,
+                                                        .timestamp_us = 0xf0e0d0c0}});
+  s.push_back({"data_header/repair", DataHeader{.window_id = 9,
+                                                .index = DataHeader::RepairIndex(0xabcd, 3),
+                                                .reliability = ReliabilityClass::kHigh,
+                                                .repair = true,
+                                                .last_of_window = false,
+                                                .retransmission = false,
+                                                .generation = 1,
+                                                .frames_length = 0,
+                                                .timestamp_us = 123'456}});
+  const auto frame = [&s](const std::string& name, Frame f) { s.push_back({"frame/" + name, std::move(f)}); };
+  frame("padding", PaddingFrame{5});
+  frame("ping", PingFrame{});
+  frame("ack_one", AckFrame{.ranges = {{0, 0}}, .ack_delay_us = 0, .ecn_ce = 0, .host_drops = 0});
+  frame("ack_gaps", AckFrame{.ranges = {{995, 1000}, {900, 993}, {0, 63}},
+                             .ack_delay_us = 4999,
+                             .ecn_ce = 12,
+                             .host_drops = 345});
+  frame("ack_full", ManyRanges());
+  frame("control_first", ControlFrame{.offset = 0, .data = Counting(10)});
+  frame("control_empty", ControlFrame{.offset = 16384, .data = {}});
+  frame("control_far", ControlFrame{.offset = kMaxVarint - 300, .data = Counting(300)});
+  frame("window_open", WindowOpenFrame{.window_id = 70'000,
+                                       .generation = 2,
+                                       .high_count = 200,
+                                       .low_count = 800,
+                                       .symbol_bytes = 1408,
+                                       .fec_k = 20,
+                                       .fec_depth = 4,
+                                       .metadata = Counting(40)});
+  frame("window_open_largest", WindowOpenFrame{.window_id = 0xffffffff,
+                                               .generation = 255,
+                                               .high_count = kMaxWindowChunks,
+                                               .low_count = 0,
+                                               .symbol_bytes = 0xffff,
+                                               .fec_k = 24,
+                                               .fec_depth = 255,
+                                               .metadata = Counting(kMaxWindowMetadataBytes)});
+  frame("window_open_no_fec", WindowOpenFrame{.window_id = 0,
+                                              .generation = 0,
+                                              .high_count = 0,
+                                              .low_count = 1,
+                                              .symbol_bytes = 16,
+                                              .fec_k = 0,
+                                              .fec_depth = 1,
+                                              .metadata = {}});
+  frame("window_status", WindowStatusFrame{7, 1, 200, 300, false});
+  frame("window_status_finished", WindowStatusFrame{7, 1, 200, 800, true});
+  frame("window_close", WindowCloseFrame{.window_id = 7,
+                                         .generation = 1,
+                                         .reason = CloseReason::kRatio,
+                                         .high_complete = true,
+                                         .low_count = 11,
+                                         .first = 0,
+                                         .bitmap = Bitmap11()});
+  frame("window_close_segment", WindowCloseFrame{.window_id = 7,
+                                                 .generation = 0,
+                                                 .reason = CloseReason::kHard,
+                                                 .high_complete = false,
+                                                 .low_count = 100'000,
+                                                 .first = 8192,
+                                                 .bitmap = Counting(kMaxCloseBitmapBytes)});
+  frame("window_close_complete", WindowCloseFrame{.window_id = 7,
+                                                  .generation = 0,
+                                                  .reason = CloseReason::kComplete,
+                                                  .high_complete = true,
+                                                  .low_count = 0,
+                                                  .first = 0,
+                                                  .bitmap = {}});
+  frame("grant", GrantFrame{.receive_window_bytes = 64u << 20, .rate_bytes_per_second = 25'000'000});
+  frame("grant_unbounded", GrantFrame{.receive_window_bytes = kMaxVarint, .rate_bytes_per_second = 0});
+  frame("close", CloseFrame{.code = StatusCode::kVersionMismatch, .reason = "version 2, not 1"});
+  frame("close_text",
+        CloseFrame{.code = StatusCode::kSettingsMismatch, .reason = "tensor \"w\u00e4rme\" \u2260"});
+  frame("close_ok", CloseFrame{.code = StatusCode::kOk, .reason = ""});
+  frame("transport_parameters", TransportParametersFrame{.max_datagram_bytes = 1452,
+                                                         .idle_timeout_ms = 10'000,
+                                                         .receive_window_bytes = 64u << 20,
+                                                         .max_open_windows = 64,
+                                                         .max_window_bytes = 1u << 30});
+  return s;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+// Writes {"name": value, ...} in the order of the calls.
+class JsonLine {
+ public:
+  JsonLine& Field(std::string_view name, uint64_t v) { return Raw(name, std::to_string(v)); }
+  JsonLine& Field(std::string_view name, bool v) { return Raw(name, v ? "true" : "false"); }
+  JsonLine& Field(std::string_view name, std::string_view v) { return Raw(name, Quoted(v)); }
+  JsonLine& Field(std::string_view name, ByteSpan v) { return Raw(name, "\"" + ToHex(v) + "\""); }
+  JsonLine& Raw(std::string_view name, const std::string& json) {
+    text_ += (text_.empty() ? "" : ", ") + Quoted(name) + ": " + json;
+    return *this;
+  }
+  std::string Done() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+uint64_t N(auto v) { return static_cast<uint64_t>(v); }
+
+void Fields(const LongHeader& h, JsonLine& out) {
+  out.Field("type", N(h.type)).Field("version", N(h.version)).Field("destination", h.destination.value);
+  out.Field("source", h.source.value).Field("packet_number", h.packet_number);
+}
+void Fields(const ShortHeader& h, JsonLine& out) {
+  out.Field("has_data", h.has_data).Field("key_phase", h.key_phase).Field("path", N(h.path));
+  out.Field("destination", h.destination.value).Field("packet_number", h.packet_number);
+}
+void Fields(const DataHeader& h, JsonLine& out) {
+  out.Field("window_id", N(h.window_id)).Field("index", N(h.index)).Field("low", N(h.reliability) == 1);
+  out.Field("repair", h.repair).Field("last_of_window", h.last_of_window);
+  out.Field("retransmission", h.retransmission).Field("generation", N(h.generation));
+  out.Field("frames_length", N(h.frames_length)).Field("timestamp_us", N(h.timestamp_us));
+}
+void Fields(const PaddingFrame& f, JsonLine& out) { out.Field("length", N(f.length)); }
+void Fields(const PingFrame&, JsonLine&) {}
+void Fields(const AckFrame& f, JsonLine& out) {
+  std::string ranges;
+  for (const AckRange& r : f.ranges) {
+    ranges += (ranges.empty() ? "" : ", ");
+    ranges += "[" + std::to_string(r.smallest) + ", " + std::to_string(r.largest) + "]";
+  }
+  out.Raw("ranges", "[" + ranges + "]").Field("ack_delay_us", f.ack_delay_us);
+  out.Field("ecn_ce", f.ecn_ce).Field("host_drops", f.host_drops);
+}
+void Fields(const ControlFrame& f, JsonLine& out) { out.Field("offset", f.offset).Field("data", f.data); }
+void Fields(const WindowOpenFrame& f, JsonLine& out) {
+  out.Field("window_id", N(f.window_id))
+      .Field("generation", N(f.generation))
+      .Field("high_count", N(f.high_count));
+  out.Field("low_count", N(f.low_count)).Field("symbol_bytes", N(f.symbol_bytes)).Field("fec_k", N(f.fec_k));
+  out.Field("fec_depth", N(f.fec_depth)).Field("metadata", f.metadata);
+}
+void Fields(const WindowStatusFrame& f, JsonLine& out) {
+  out.Field("window_id", N(f.window_id)).Field("generation", N(f.generation)).Field("finished", f.finished);
+  out.Field("high_sent", N(f.high_sent)).Field("low_sent", N(f.low_sent));
+}
+void Fields(const WindowCloseFrame& f, JsonLine& out) {
+  out.Field("window_id", N(f.window_id)).Field("generation", N(f.generation)).Field("reason", N(f.reason));
+  out.Field("high_complete", f.high_complete).Field("low_count", N(f.low_count)).Field("first", N(f.first));
+  out.Field("bitmap", f.bitmap);
+}
+void Fields(const GrantFrame& f, JsonLine& out) {
+  out.Field("receive_window_bytes", f.receive_window_bytes)
+      .Field("rate_bytes_per_second", f.rate_bytes_per_second);
+}
+void Fields(const CloseFrame& f, JsonLine& out) { out.Field("code", N(f.code)).Field("reason", f.reason); }
+void Fields(const TransportParametersFrame& f, JsonLine& out) {
+  out.Field("max_datagram_bytes", N(f.max_datagram_bytes)).Field("idle_timeout_ms", f.idle_timeout_ms);
+  out.Field("receive_window_bytes", f.receive_window_bytes).Field("max_open_windows", N(f.max_open_windows));
+  out.Field("max_window_bytes", f.max_window_bytes);
+}
+void Fields(const Frame& frame, JsonLine& out) {
+  out.Field("frame", FrameName(frame));
+  std::visit([&out](const auto& f) { Fields(f, out); }, frame);
+}
+
+}  // namespace
+
+const std::vector<GoldenSample>& GoldenSamples() {
+  static const std::vector<GoldenSample> samples = MakeSamples();
+  return samples;
+}
+
+std::vector<uint8_t> EncodeGolden(const GoldenValue& value) {
+  std::vector<uint8_t> bytes(4096);
+  ByteWriter out(bytes);
+  std::visit([&out](const auto& v) { Encode(v, out); }, value);
+  bytes.resize(out.size());
+  return bytes;
+}
+
+std::string GoldenText(const GoldenSample& sample) {
+  JsonLine out;
+  out.Field("name", std::string_view(sample.name));
+  std::visit([&out](const auto& v) { Fields(v, out); }, sample.value);
+  return out.Done();
+}
+
+std::string ToHex(ByteSpan bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (uint8_t byte : bytes) {
+    hex += kDigits[byte >> 4];
+    hex += kDigits[byte & 15];
+  }
+  return hex;
+}
+
+std::vector<uint8_t> FromHex(const std::string& hex) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(std::stoul(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+}  // namespace longhaul::wire

@@ -1,0 +1,31 @@
+// What the golden vectors say: one named sample of every header and frame, and its text. The bytes are in
+// vectors.txt, the text in vectors.jsonl; reference_decoder.py reads the first and must print the second.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/frames.h"
+#include "proto/packet_header.h"
+
+namespace longhaul::wire {
+
+using GoldenValue = std::variant<LongHeader, ShortHeader, DataHeader, Frame>;
+
+struct GoldenSample {
+  std::string name;  // kind/variant; the kind tells a decoder what the bytes are
+  GoldenValue value;
+};
+
+// Spans in the samples borrow from static storage.
+const std::vector<GoldenSample>& GoldenSamples();
+
+std::vector<uint8_t> EncodeGolden(const GoldenValue& value);
+// One line of JSON: the name and every field. Byte strings in hex.
+std::string GoldenText(const GoldenSample& sample);
+
+std::string ToHex(ByteSpan bytes);
+std::vector<uint8_t> FromHex(const std::string& hex);
+
+}  // namespace longhaul::wire
