@@ -1,0 +1,406 @@
+#include "transport/udp/event_loop.h"
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "transport/udp/clock.h"
+#include "transport/udp/deadline_timer.h"
+
+namespace longhaul::udp {
+namespace {
+
+using transport::DatagramCore;
+using transport::Transmit;
+
+constexpr size_t kBufferBytes = 65536;
+// While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
+constexpr Duration kMinWaitBlocked = std::chrono::milliseconds(1);
+
+// A batch on its way to the socket, with what is left of it.
+struct Outbox {
+  std::vector<uint8_t> buffer = std::vector<uint8_t>(kBufferBytes);
+  Transmit batch;
+  size_t offset = 0;
+
+  bool empty() const { return offset == batch.size; }
+  ByteSpan rest() const { return ByteSpan(buffer).subspan(offset, batch.size - offset); }
+  void Clear() { offset = batch.size = 0; }
+  void Load(const Transmit& transmit) {
+    batch = transmit;
+    offset = 0;
+  }
+};
+
+size_t DatagramsIn(const Transmit& t) { return (t.size + t.segment_bytes - 1) / t.segment_bytes; }
+
+}  // namespace
+
+struct EventLoop::Impl {
+  Impl(DatagramCore* the_core, UdpSocket the_socket, DeadlineTimer the_timer, FaultInjector* faults,
+       const EventLoopOptions& the_options);
+  ~Impl();
+
+  // --- What wakes the thread ---
+  void WaitReadable();
+  void WaitWritable();
+  void WaitTimer();
+  void WaitSignal();
+  void OnReadable();
+  void OnWritable();
+  void OnTimer();
+  void RunPosted();
+  void Continue();
+
+  // --- What a turn is made of ---
+  void Receive(Instant now);
+  void Deliver(Instant now, const Address& from, MutableByteSpan bytes, const transport::ReceiveInfo& info);
+  void DeliverDue(Instant now);
+  void TimeOut(Instant now);
+  void TransmitAll();
+  bool TransmitOne();
+  void SendDue();
+  void GatherDue(Instant now);
+  void SendOutbox();
+  void SubmitFaulty(Instant now, ByteSpan bytes, const Transmit& batch);
+  void FinishTurn();
+
+  DatagramCore* core;
+  UdpSocket socket;
+  EventLoopOptions options;
+  FaultyDirection* faulty_in;
+  FaultyDirection* faulty_out;
+
+  asio::io_context io{1};
+  DeadlineTimer timer;
+  asio::posix::stream_descriptor socket_events{io};
+  asio::posix::stream_descriptor timer_events{io};
+  std::optional<asio::signal_set> signals;
+  std::function<void(int)> on_signal;
+
+  Outbox outbox;
+  std::vector<uint8_t> faulty_buffer;  // what PollTransmit writes before the fault injector has copied it
+  bool blocked = false;                // the outbox waits for the socket
+  bool more_to_send = false;
+  bool continuing = false;  // a Continue() is queued
+  EventLoopCounters counters;
+
+  std::mutex mutex;  // guards the next two
+  std::vector<Function> posted;
+  bool stopped = false;
+  std::atomic<uint64_t> post_refused{0};
+};
+
+EventLoop::Impl::Impl(DatagramCore* the_core, UdpSocket the_socket, DeadlineTimer the_timer,
+                      FaultInjector* faults, const EventLoopOptions& the_options)
+    : core(the_core),
+      socket(std::move(the_socket)),
+      options(the_options),
+      faulty_in(faults != nullptr ? faults->incoming() : nullptr),
+      faulty_out(faults != nullptr ? faults->outgoing() : nullptr),
+      timer(std::move(the_timer)) {
+  if (faulty_out != nullptr) faulty_buffer.resize(kBufferBytes);
+  socket_events.assign(socket.fd());
+  timer_events.assign(timer.fd());
+}
+
+EventLoop::Impl::~Impl() {
+  // The descriptors belong to `socket` and `timer`.
+  socket_events.release();
+  timer_events.release();
+}
+
+void EventLoop::Impl::WaitReadable() {
+  socket_events.async_wait(asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
+    if (error) return;
+    OnReadable();
+    WaitReadable();
+  });
+}
+
+void EventLoop::Impl::WaitWritable() {
+  socket_events.async_wait(asio::posix::stream_descriptor::wait_write, [this](const std::error_code& error) {
+    if (!error) OnWritable();
+  });
+}
+
+void EventLoop::Impl::WaitTimer() {
+  timer_events.async_wait(asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
+    if (error) return;
+    OnTimer();
+    WaitTimer();
+  });
+}
+
+void EventLoop::Impl::WaitSignal() {
+  signals->async_wait([this](const std::error_code& error, int signal) {
+    if (error) return;
+    on_signal(signal);
+    FinishTurn();
+    WaitSignal();
+  });
+}
+
+void EventLoop::Impl::OnReadable() {
+  for (size_t i = 0; i < options.max_receives_per_turn; ++i) {
+    Receive(Now());
+    TransmitAll();
+    if (!socket.MayHaveMore()) break;
+  }
+  FinishTurn();
+}
+
+void EventLoop::Impl::OnWritable() {
+  blocked = false;
+  SendOutbox();
+  FinishTurn();
+}
+
+void EventLoop::Impl::OnTimer() {
+  timer.Acknowledge();
+  ++counters.timer_wakeups;
+  FinishTurn();
+}
+
+void EventLoop::Impl::RunPosted() {
+  std::vector<Function> functions;
+  {
+    const std::lock_guard lock(mutex);
+    functions.swap(posted);
+  }
+  counters.posted += functions.size();
+  for (Function& function : functions) {
+    function();
+    function = nullptr;  // what it owns goes now, in order
+  }
+  FinishTurn();
+}
+
+void EventLoop::Impl::Continue() {
+  continuing = false;
+  FinishTurn();
+}
+
+void EventLoop::Impl::Receive(Instant now) {
+  const std::span<const ReceivedDatagram> datagrams = socket.Receive();
+  if (datagrams.empty()) return;
+  ++counters.receive_batches;
+  for (const ReceivedDatagram& datagram : datagrams) {
+    if (faulty_in != nullptr) {
+      faulty_in->Submit(now, datagram.from, datagram.bytes, datagram.info);
+    } else {
+      Deliver(now, datagram.from, datagram.bytes, datagram.info);
+    }
+  }
+  DeliverDue(now);
+}
+
+void EventLoop::Impl::Deliver(Instant now, const Address& from, MutableByteSpan bytes,
+                              const transport::ReceiveInfo& info) {
+  ++counters.datagrams_received;
+  core->HandleDatagram(now, from, bytes, info);
+}
+
+void EventLoop::Impl::DeliverDue(Instant now) {
+  if (faulty_in == nullptr) return;
+  while (FaultyDirection::Datagram* datagram = faulty_in->Due(now)) {
+    Deliver(now, datagram->peer, datagram->bytes, datagram->info);
+    faulty_in->Pop();
+  }
+}
+
+void EventLoop::Impl::TimeOut(Instant now) {
+  if (core->NextTimeout() > now) return;
+  ++counters.timeouts;
+  core->HandleTimeout(now);
+}
+
+void EventLoop::Impl::TransmitAll() {
+  more_to_send = false;
+  for (size_t i = 0; i < options.max_batches_per_turn; ++i) {
+    if (blocked || !TransmitOne()) break;
+    more_to_send = i + 1 == options.max_batches_per_turn;
+  }
+  SendDue();
+}
+
+// False when the core has nothing to send.
+bool EventLoop::Impl::TransmitOne() {
+  // Asked anew for each batch: the pacer and the delivery rate depend on when it really leaves.
+  const Instant now = Now();
+  std::vector<uint8_t>& buffer = faulty_out != nullptr ? faulty_buffer : outbox.buffer;
+  const std::optional<Transmit> batch = core->PollTransmit(now, buffer);
+  if (!batch) return false;
+  LH_CHECK_OP(batch->segment_bytes, >, 0u);
+  LH_CHECK_OP(batch->size, >, 0u);
+  LH_CHECK_OP(batch->size, <=, buffer.size());
+  ++counters.batches_sent;
+  counters.datagrams_sent += DatagramsIn(*batch);
+  counters.bytes_sent += batch->size;
+  if (faulty_out != nullptr) {
+    SubmitFaulty(now, ByteSpan(buffer).first(batch->size), *batch);
+  } else {
+    outbox.Load(*batch);
+    SendOutbox();
+  }
+  return true;
+}
+
+void EventLoop::Impl::SubmitFaulty(Instant now, ByteSpan bytes, const Transmit& batch) {
+  for (size_t at = 0; at < bytes.size(); at += batch.segment_bytes) {
+    const size_t size = std::min(batch.segment_bytes, bytes.size() - at);
+    faulty_out->Submit(now, batch.destination, bytes.subspan(at, size));
+  }
+}
+
+void EventLoop::Impl::SendDue() {
+  if (faulty_out == nullptr) return;
+  const Instant now = Now();
+  while (!blocked && faulty_out->Due(now) != nullptr) {
+    GatherDue(now);
+    SendOutbox();
+  }
+}
+
+// Fills the empty outbox with a run of due datagrams of one size for one destination.
+void EventLoop::Impl::GatherDue(Instant now) {
+  outbox.Clear();
+  Transmit& batch = outbox.batch;
+  size_t count = 0;
+  while (FaultyDirection::Datagram* datagram = faulty_out->Due(now)) {
+    const size_t size = datagram->bytes.size();
+    if (count == 0) {
+      batch.destination = datagram->peer;
+      batch.segment_bytes = size;
+    }
+    const bool fits = size <= batch.segment_bytes && batch.size + size <= kMaxBatchBytes &&
+                      count < kMaxSegments && datagram->peer == batch.destination;
+    if (!fits) break;
+    std::memcpy(outbox.buffer.data() + batch.size, datagram->bytes.data(), size);
+    batch.size += size;
+    ++count;
+    faulty_out->Pop();
+    if (size < batch.segment_bytes) break;  // only the last may be shorter
+  }
+}
+
+void EventLoop::Impl::SendOutbox() {
+  if (outbox.empty()) return;
+  const Transmit& batch = outbox.batch;
+  const SendResult result = socket.Send(batch.destination, outbox.rest(), batch.segment_bytes);
+  outbox.offset += result.done_bytes;
+  switch (result.outcome) {
+    case SendOutcome::kDone:
+      break;
+    case SendOutcome::kWouldBlock:
+      ++counters.would_block;
+      blocked = true;
+      WaitWritable();
+      break;
+    case SendOutcome::kTooBig: {
+      const size_t refused = std::min(batch.segment_bytes, outbox.rest().size());
+      const Address destination = batch.destination;
+      outbox.Clear();
+      ++counters.send_refused;
+      core->HandleSendRefused(Now(), destination, refused);
+      break;
+    }
+  }
+}
+
+// Ends every turn: what is due, what the core has to say, and when to wake up.
+void EventLoop::Impl::FinishTurn() {
+  ++counters.turns;
+  const Instant now = Now();
+  DeliverDue(now);
+  TimeOut(now);
+  TransmitAll();
+  if (more_to_send && !continuing) {
+    // Behind whatever is ready by now, so that receiving gets its turn.
+    ++counters.yields;
+    continuing = true;
+    asio::post(io, [this] { Continue(); });
+  }
+  Instant wake = core->NextTimeout();
+  const Instant earliest = Now() + (blocked ? kMinWaitBlocked : kMinWait);
+  if (wake <= now) ++counters.overdue;
+  if (faulty_in != nullptr) wake = std::min(wake, faulty_in->NextDue());
+  if (faulty_out != nullptr && !blocked) wake = std::min(wake, faulty_out->NextDue());
+  timer.Arm(std::max(wake, earliest));
+}
+
+EventLoop::EventLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EventLoop::~EventLoop() = default;
+
+Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSocket socket,
+                                                     FaultInjector* faults, const EventLoopOptions& options) {
+  Result<DeadlineTimer> timer = DeadlineTimer::Create();
+  if (!timer) return timer.status();
+  try {
+    return std::unique_ptr<EventLoop>(
+        new EventLoop(std::make_unique<Impl>(core, std::move(socket), std::move(*timer), faults, options)));
+  } catch (const std::system_error& error) {  // Asio's way to say that epoll is not to be had
+    return Status(StatusCode::kInternal, std::string("the event loop cannot start: ") + error.what());
+  }
+}
+
+void EventLoop::Run() {
+  impl_->WaitReadable();
+  impl_->WaitTimer();
+  impl_->FinishTurn();
+  impl_->io.run();
+}
+
+void EventLoop::Stop() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->stopped) return;
+    impl_->stopped = true;
+  }
+  // Behind what was posted before; its FinishTurn and this one let the core say good-bye.
+  asio::post(impl_->io, [impl = impl_.get()] {
+    impl->FinishTurn();
+    impl->io.stop();
+  });
+}
+
+Status EventLoop::Post(Function fn) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->stopped) return Status(StatusCode::kFailedPrecondition, "the event loop has stopped");
+    if (impl_->posted.size() >= impl_->options.max_posted) {
+      impl_->post_refused.fetch_add(1, std::memory_order_relaxed);
+      return Status(StatusCode::kResourceExhausted, "too many functions wait for the event loop");
+    }
+    wake = impl_->posted.empty();
+    impl_->posted.push_back(std::move(fn));
+  }
+  if (wake) asio::post(impl_->io, [impl = impl_.get()] { impl->RunPosted(); });
+  return Status::Ok();
+}
+
+void EventLoop::HandleSignals(std::function<void(int)> callback) {
+  impl_->on_signal = std::move(callback);
+  impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
+  impl_->WaitSignal();
+}
+
+const UdpSocket& EventLoop::socket() const { return impl_->socket; }
+
+EventLoopCounters EventLoop::counters() const {
+  EventLoopCounters out = impl_->counters;
+  out.post_refused = impl_->post_refused.load(std::memory_order_relaxed);
+  return out;
+}
+
+}  // namespace longhaul::udp
