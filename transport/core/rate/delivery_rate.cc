@@ -30,6 +30,8 @@ void DeliveryRateSampler::OnPacketSent(SentPacket* packet, ByteCount bytes_in_fl
 }
 
 void DeliveryRateSampler::OnPacketAcked(const SentPacket& packet, Instant now) {
+  // Packets that are not in flight (ACKs on their own) were never shown to the sampler.
+  if (!packet.in_flight) return;
   delivered_ += packet.bytes;
   delivered_time_ = now;
   const bool newer = !have_candidate_ || packet.sent_time > candidate_.sent_time ||
