@@ -50,6 +50,9 @@ struct EventLoop::Impl {
        const EventLoopOptions& the_options);
   ~Impl();
 
+  // Throws std::system_error when Asio cannot watch the descriptors.
+  void Watch();
+
   // --- What wakes the thread ---
   void WaitReadable();
   void WaitWritable();
@@ -109,6 +112,10 @@ EventLoop::Impl::Impl(DatagramCore* the_core, UdpSocket the_socket, DeadlineTime
       faulty_out(faults != nullptr ? faults->outgoing() : nullptr),
       timer(std::move(the_timer)) {
   if (faulty_out != nullptr) faulty_buffer.resize(kBufferBytes);
+}
+
+// Apart from the constructor, so that the destructor runs when Asio throws.
+void EventLoop::Impl::Watch() {
   socket_events.assign(socket.fd());
   timer_events.assign(timer.fd());
 }
@@ -311,6 +318,7 @@ void EventLoop::Impl::SendOutbox() {
       const Address destination = batch.destination;
       outbox.Clear();
       ++counters.send_refused;
+      more_to_send = true;  // the core may cut it smaller
       core->HandleSendRefused(Now(), destination, refused);
       break;
     }
@@ -332,7 +340,7 @@ void EventLoop::Impl::FinishTurn() {
   }
   Instant wake = core->NextTimeout();
   const Instant earliest = Now() + (blocked ? kMinWaitBlocked : kMinWait);
-  if (wake <= now) ++counters.overdue;
+  if (wake <= now && !blocked && !continuing) ++counters.overdue;
   if (faulty_in != nullptr) wake = std::min(wake, faulty_in->NextDue());
   if (faulty_out != nullptr && !blocked) wake = std::min(wake, faulty_out->NextDue());
   timer.Arm(std::max(wake, earliest));
@@ -346,8 +354,9 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
   Result<DeadlineTimer> timer = DeadlineTimer::Create();
   if (!timer) return timer.status();
   try {
-    return std::unique_ptr<EventLoop>(
-        new EventLoop(std::make_unique<Impl>(core, std::move(socket), std::move(*timer), faults, options)));
+    auto impl = std::make_unique<Impl>(core, std::move(socket), std::move(*timer), faults, options);
+    impl->Watch();
+    return std::unique_ptr<EventLoop>(new EventLoop(std::move(impl)));
   } catch (const std::system_error& error) {  // Asio's way to say that epoll is not to be had
     return Status(StatusCode::kInternal, std::string("the event loop cannot start: ") + error.what());
   }

@@ -1,0 +1,319 @@
+#include "transport/udp/socket.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <deque>
+#include <memory>
+
+#include "socket_test_util.h"
+
+namespace longhaul::udp {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Fails system calls on request, in front of the real ones.
+struct FaultyCalls {
+  std::deque<int> segmented;  // errors of the next sendmsg calls with UDP_SEGMENT; 0: let through
+  std::deque<int> single;     // of sendmsg without
+  std::deque<int> many;       // of sendmmsg; 0: send only the first datagram
+  int segmented_always = 0;
+
+  static bool Fails(std::deque<int>& errors) {
+    if (errors.empty()) return false;
+    errno = errors.front();
+    errors.pop_front();
+    return errno != 0;
+  }
+  SendCalls Calls() {
+    return {[this](int fd, const msghdr* message, int flags) -> ssize_t {
+              const bool is_segmented = message->msg_controllen > 0;
+              if (is_segmented && segmented_always != 0) return errno = segmented_always, -1;
+              if (Fails(is_segmented ? segmented : single)) return -1;
+              return ::sendmsg(fd, message, flags);
+            },
+            [this](int fd, mmsghdr* messages, unsigned count, int flags) {
+              const bool only_one = !many.empty() && many.front() == 0;
+              if (Fails(many)) return -1;
+              return ::sendmmsg(fd, messages, only_one ? 1 : count, flags);
+            }};
+  }
+};
+
+class SocketFamilies : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && !HasIpv6()) GTEST_SKIP() << "no IPv6 here";
+  }
+  Address Bind() const { return GetParam() ? Loopback6() : Loopback4(); }
+};
+INSTANTIATE_TEST_SUITE_P(BothFamilies, SocketFamilies, testing::Values(false, true),
+                         [](const auto& family) { return family.param ? "IPv6" : "IPv4"; });
+
+TEST_P(SocketFamilies, SegmentedAndSeparateSendingDeliverTheSameDatagramsInOrder) {
+  for (const bool offload : {true, false}) {
+    SocketOptions options;
+    options.segmentation_offload = offload;
+    UdpSocket sender = OpenOrDie(Bind(), options);
+    UdpSocket receiver = OpenOrDie(Bind(), options);
+    const auto bytes = Pattern(40, 1452, 700);
+    const SendResult result = sender.Send(receiver.local_address(), bytes, 1452);
+    EXPECT_EQ(result.outcome, SendOutcome::kDone);
+    EXPECT_EQ(result.done_bytes, bytes.size());
+
+    const auto datagrams = ReceiveAll(receiver, 40);
+    ASSERT_EQ(datagrams.size(), 40u) << "offload " << offload;
+    for (size_t i = 0; i < 40; ++i) {
+      EXPECT_EQ(datagrams[i].bytes.size(), i == 39 ? 700u : 1452u);
+      EXPECT_EQ(datagrams[i].from, sender.local_address());
+    }
+    EXPECT_EQ(Concatenate(datagrams), bytes) << "offload " << offload;
+    EXPECT_EQ(sender.send_counters().gso_calls, offload ? 1u : 0u);
+    EXPECT_EQ(sender.send_counters().sendmmsg_calls, offload ? 0u : 1u);
+    EXPECT_EQ(sender.send_counters().datagrams, 40u);
+    EXPECT_EQ(receiver.receive_counters().datagrams, 40u);
+    EXPECT_EQ(receiver.receive_counters().bytes, bytes.size());
+  }
+}
+
+TEST_P(SocketFamilies, LargestBatchAndLargestCountGoThrough) {
+  UdpSocket sender = OpenOrDie(Bind());
+  UdpSocket receiver = OpenOrDie(Bind());
+  const auto many = Pattern(kMaxSegments, 1000, 1);
+  EXPECT_EQ(sender.Send(receiver.local_address(), many, 1000).outcome, SendOutcome::kDone);
+  EXPECT_EQ(Concatenate(ReceiveAll(receiver, kMaxSegments)), many);
+  std::vector<uint8_t> large(kMaxBatchBytes, 7);
+  EXPECT_EQ(sender.Send(receiver.local_address(), large, 9000).outcome, SendOutcome::kDone);
+  EXPECT_EQ(Concatenate(ReceiveAll(receiver, 8)), large);
+}
+
+TEST(UdpSocket, OnTheIPv6WildcardHearsIPv4AsMappedAndAnswersIt) {
+  if (!HasIpv6()) GTEST_SKIP() << "no IPv6 here";
+  UdpSocket server = OpenOrDie(Address{});
+  UdpSocket client = OpenOrDie();
+  const Address server4 = Address::V4(127, 0, 0, 1, server.local_address().port);
+  client.Send(server4, Pattern(3, 100, 100), 100);
+  const auto requests = ReceiveAll(server, 3);
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_EQ(requests[0].from, client.local_address());
+  EXPECT_EQ(server.Send(requests[0].from, Pattern(3, 100, 100), 100).outcome, SendOutcome::kDone);
+  EXPECT_EQ(ReceiveAll(client, 3).size(), 3u);
+}
+
+TEST(UdpSocket, PortInUseIsNamed) {
+  const UdpSocket first = OpenOrDie();
+  const Result<UdpSocket> second = UdpSocket::Open(first.local_address());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(second.status().message(), HasSubstr(first.local_address().ToString()));
+  EXPECT_THAT(second.status().message(), HasSubstr("in use"));
+}
+
+TEST(UdpSocket, ForeignAddressIsNamed) {
+  const Result<UdpSocket> socket = UdpSocket::Open(Address::V4(192, 0, 2, 1, 0));  // RFC 5737: nobody's
+  ASSERT_FALSE(socket.ok());
+  EXPECT_EQ(socket.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(socket.status().message(), HasSubstr("192.0.2.1"));
+}
+
+TEST(UdpSocket, SmallReceiveBufferWarnsWithTheSysctl) {
+  SocketOptions options;
+  options.force_buffers = false;
+  options.receive_buffer = options.send_buffer = ByteCount(900 << 20);  // more than any default maximum
+  const UdpSocket socket = OpenOrDie(Loopback4(), options);
+  ASSERT_EQ(socket.warnings().size(), 2u);
+  EXPECT_THAT(socket.warnings()[0], HasSubstr("net.core.rmem_max=943718400"));
+  EXPECT_THAT(socket.warnings()[0], HasSubstr(std::to_string(socket.receive_buffer().value())));
+  EXPECT_THAT(socket.warnings()[1], HasSubstr("net.core.wmem_max"));
+  EXPECT_LT(socket.receive_buffer(), options.receive_buffer);
+
+  options.receive_buffer = options.send_buffer = ByteCount(65536);
+  EXPECT_THAT(OpenOrDie(Loopback4(), options).warnings(), IsEmpty());
+}
+
+TEST(UdpSocket, FullReceiveBufferIsCountedAsHostDrops) {
+  SocketOptions options;
+  options.force_buffers = false;
+  options.receive_buffer = ByteCount(16384);
+  options.segmentation_offload = false;
+  UdpSocket receiver = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  for (int i = 0; i < 10; ++i) sender.Send(receiver.local_address(), Pattern(60, 1000, 1000), 1000);
+  const size_t kept = ReceiveAll(receiver, 1).size();
+  ASSERT_GT(kept, 0u);
+  ASSERT_LT(kept, 600u);
+  // The count travels with the next datagram that is queued after the drops.
+  sender.Send(receiver.local_address(), Pattern(1, 10, 10), 10);
+  const auto next = ReceiveAll(receiver, 1);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].info.host_drops, 600 - kept);
+  EXPECT_EQ(receiver.receive_counters().host_drops, 600 - kept);
+}
+
+TEST_P(SocketFamilies, CongestionExperiencedIsReported) {
+  UdpSocket receiver = OpenOrDie(Bind());
+  UdpSocket sender = OpenOrDie(Bind());
+  const int ce = 3;
+  if (GetParam()) {
+    ::setsockopt(sender.fd(), IPPROTO_IPV6, IPV6_TCLASS, &ce, sizeof ce);
+  } else {
+    ::setsockopt(sender.fd(), IPPROTO_IP, IP_TOS, &ce, sizeof ce);
+  }
+  sender.Send(receiver.local_address(), Pattern(5, 100, 100), 100);
+  const auto datagrams = ReceiveAll(receiver, 5);
+  ASSERT_EQ(datagrams.size(), 5u);
+  for (const Arrived& datagram : datagrams) EXPECT_TRUE(datagram.info.ecn_ce);
+  EXPECT_EQ(receiver.receive_counters().ecn_ce, 5u);
+}
+
+TEST(DatagramSender, BatchRefusedBySegmentationLeavesAtOnceAnotherWay) {
+  for (const int error : {EIO, EINVAL, ENOTSUP}) {
+    FaultyCalls faults;
+    faults.segmented_always = error;
+    SocketOptions options;
+    options.calls = faults.Calls();
+    UdpSocket sender = OpenOrDie(Loopback4(), options);
+    UdpSocket receiver = OpenOrDie();
+    const auto bytes = Pattern(30, 1200, 77);
+    EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 1200).outcome, SendOutcome::kDone);
+    EXPECT_EQ(Concatenate(ReceiveAll(receiver, 30)), bytes);
+    EXPECT_EQ(sender.send_counters().gso_fallbacks, 1u);
+    EXPECT_EQ(sender.send_counters().paths_without_gso, 1u);
+    // The path is marked: the next batch does not try. Another destination does.
+    EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 1200).outcome, SendOutcome::kDone);
+    EXPECT_EQ(sender.send_counters().gso_calls, 1u);
+    Address other = receiver.local_address();
+    other.ip[15] = 2;  // 127.0.0.2
+    sender.Send(other, bytes, 1200);
+    EXPECT_EQ(sender.send_counters().gso_calls, 2u);
+  }
+}
+
+TEST(DatagramSender, SegmentationMayFailAfterItHasWorked) {
+  FaultyCalls faults;
+  faults.segmented = {0, EIO};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  const auto bytes = Pattern(20, 1200, 1200);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 1200).outcome, SendOutcome::kDone);
+    EXPECT_EQ(Concatenate(ReceiveAll(receiver, 20)), bytes) << "batch " << i;
+  }
+  EXPECT_EQ(sender.send_counters().gso_calls, 2u);
+}
+
+TEST(DatagramSender, FullBufferTellsHowMuchWasSent) {
+  FaultyCalls faults;
+  faults.many = {0, EAGAIN};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  options.segmentation_offload = false;
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  const auto bytes = Pattern(10, 1000, 500);
+  const SendResult first = sender.Send(receiver.local_address(), bytes, 1000);
+  EXPECT_EQ(first.outcome, SendOutcome::kWouldBlock);
+  EXPECT_EQ(first.done_bytes, 1000u);
+  const SendResult second =
+      sender.Send(receiver.local_address(), ByteSpan(bytes).subspan(first.done_bytes), 1000);
+  EXPECT_EQ(second.outcome, SendOutcome::kDone);
+  EXPECT_EQ(Concatenate(ReceiveAll(receiver, 10)), bytes);
+  EXPECT_EQ(sender.send_counters().would_block, 1u);
+}
+
+TEST(DatagramSender, FullBufferStopsASegmentedBatchAsAWhole) {
+  FaultyCalls faults;
+  faults.segmented = {EAGAIN};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  const SendResult result = sender.Send(sender.local_address(), Pattern(10, 1000, 500), 1000);
+  EXPECT_EQ(result.outcome, SendOutcome::kWouldBlock);
+  EXPECT_EQ(result.done_bytes, 0u);
+  EXPECT_EQ(sender.send_counters().paths_without_gso, 0u);
+}
+
+TEST(DatagramSender, DatagramLargerThanTheInterfaceIsTooBigAndDoesNotBlameThePath) {
+  FaultyCalls faults;
+  faults.segmented = {EINVAL};  // older kernels' answer to a segment beyond the MTU
+  faults.many = {EMSGSIZE};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  const auto bytes = Pattern(4, 1452, 1452);
+  const SendResult result = sender.Send(receiver.local_address(), bytes, 1452);
+  EXPECT_EQ(result.outcome, SendOutcome::kTooBig);
+  EXPECT_EQ(result.done_bytes, 0u);
+  EXPECT_EQ(sender.send_counters().too_big, 1u);
+  EXPECT_EQ(sender.send_counters().paths_without_gso, 0u);
+  EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 1452).outcome, SendOutcome::kDone);
+  EXPECT_EQ(sender.send_counters().gso_calls, 2u);
+}
+
+TEST(DatagramSender, DatagramsAreNotFragmentedButRefused) {
+  if (!HasIpv6()) GTEST_SKIP() << "no IPv6 here";
+  // IPV6_MTU lowers the MTU that the kernel assumes for this socket: 1300 - 48 = 1252 bytes of payload fit.
+  UdpSocket sender = OpenOrDie(Loopback6());
+  UdpSocket receiver = OpenOrDie(Loopback6());
+  const int mtu = 1300;
+  ASSERT_EQ(::setsockopt(sender.fd(), IPPROTO_IPV6, IPV6_MTU, &mtu, sizeof mtu), 0);
+  for (const size_t count : {1u, 8u}) {
+    const auto large = Pattern(count, 1253, 1253);
+    EXPECT_EQ(sender.Send(receiver.local_address(), large, 1253).outcome, SendOutcome::kTooBig) << count;
+    const auto small = Pattern(count, 1252, 1252);
+    EXPECT_EQ(sender.Send(receiver.local_address(), small, 1252).outcome, SendOutcome::kDone) << count;
+    EXPECT_EQ(Concatenate(ReceiveAll(receiver, count)), small);
+  }
+  EXPECT_EQ(sender.send_counters().too_big, 2u);
+  EXPECT_EQ(sender.send_counters().paths_without_gso, 0u);
+}
+
+TEST(DatagramSender, RefusedConnectionsAreIgnoredAndTheBatchIsSent) {
+  FaultyCalls faults;
+  faults.segmented = {ECONNREFUSED};
+  faults.single = {ECONNREFUSED};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  const auto bytes = Pattern(4, 500, 500);
+  EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 500).outcome, SendOutcome::kDone);
+  EXPECT_EQ(sender.Send(receiver.local_address(), ByteSpan(bytes).first(500), 500).outcome,
+            SendOutcome::kDone);
+  EXPECT_EQ(ReceiveAll(receiver, 5).size(), 5u);
+  EXPECT_EQ(sender.send_counters().connection_refused, 2u);
+}
+
+TEST(DatagramSender, AFirewallsRefusalLosesOneDatagramNotTheRest) {
+  FaultyCalls faults;
+  faults.many = {EPERM};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  options.segmentation_offload = false;
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  const auto bytes = Pattern(4, 500, 500);
+  EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 500).outcome, SendOutcome::kDone);
+  EXPECT_EQ(ReceiveAll(receiver, 3).size(), 3u);
+  EXPECT_EQ(sender.send_counters().not_permitted, 1u);
+  EXPECT_EQ(sender.send_counters().datagrams, 3u);
+}
+
+TEST(DatagramSender, ImpossibleDestinationsAreCountedAsLost) {
+  UdpSocket sender = OpenOrDie();
+  Address v6 = Loopback6();
+  v6.port = 7;
+  EXPECT_EQ(sender.Send(v6, Pattern(2, 10, 10), 10).outcome, SendOutcome::kDone);  // from an IPv4 socket
+  EXPECT_EQ(sender.Send(Loopback4(), Pattern(2, 10, 10), 10).outcome, SendOutcome::kDone);  // port 0
+  EXPECT_EQ(sender.send_counters().unreachable, 2u);
+  EXPECT_EQ(sender.send_counters().datagrams, 0u);
+}
+
+}  // namespace
+}  // namespace longhaul::udp
