@@ -1,0 +1,3 @@
+#pragma once
+
+#include "transport/core/sideways.h"

@@ -1,0 +1,5 @@
+#pragma once
+
+#include "base/up.h"
+#include <vector>
+#include <Eigen/Core>

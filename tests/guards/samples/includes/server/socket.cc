@@ -1,0 +1,4 @@
+#include "server/fine.h"
+#include <asio/ip/udp.hpp>
+#include <sys/socket.h>
+#include <thread>

@@ -1,0 +1,6 @@
+#pragma once
+
+#include "server/fine.h"
+#include <Eigen/Core>
+#include "sideways.h"
+#include <vector>
