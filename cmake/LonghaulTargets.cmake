@@ -18,6 +18,11 @@ if(LONGHAUL_SANITIZE)
   add_link_options(-fsanitize=${LONGHAUL_SANITIZE})
 endif()
 
+if(LONGHAUL_FUZZ)
+  # Coverage feedback in every library; tests/fuzz links libFuzzer itself.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # longhaul_library(<name> SOURCES ... [DEPS ...]): a static library of one folder.
 function(longhaul_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
