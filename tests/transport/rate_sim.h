@@ -214,7 +214,7 @@ class Simulation {
       const bool data = HasData(&flow);
       if (flow.probes > 0) {
         --flow.probes;
-        if (data && flow.options.round_packets > 0) --flow.left;
+        if (data && flow.left > 0) --flow.left;
         SendPacket(id);
         continue;
       }

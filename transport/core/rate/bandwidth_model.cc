@@ -4,12 +4,13 @@
 
 namespace longhaul::transport {
 
-bool BandwidthModel::OnEvent(const CongestionEvent& event, ByteCount lost, bool queue_empty) {
+bool BandwidthModel::OnEvent(const CongestionEvent& event, ByteCount lost, bool queue_empty,
+                             bool probing_for_more) {
   const bool acked = event.acked.value() > 0;
   const bool new_round = acked && event.sample.prior_delivered >= next_round_delivered_;
   if (new_round) {
     next_round_delivered_ = event.delivered;
-    EndRound();
+    EndRound(probing_for_more);
   }
   round_.acked += event.acked;
   round_.lost += lost;
@@ -18,9 +19,9 @@ bool BandwidthModel::OnEvent(const CongestionEvent& event, ByteCount lost, bool 
   return new_round;
 }
 
-void BandwidthModel::EndRound() {
+void BandwidthModel::EndRound(bool probing_for_more) {
   ++rounds_;
-  JudgePipe();
+  JudgePipe(probing_for_more);
   if (round_.measured) {
     slot_ = (slot_ + 1) % kBandwidthRounds;
     round_max_[slot_] = Bandwidth::Zero();
@@ -31,12 +32,11 @@ void BandwidthModel::EndRound() {
   round_ = Round();
 }
 
-void BandwidthModel::JudgePipe() {
+void BandwidthModel::JudgePipe(bool probing_for_more) {
   if (bandwidth_ >= full_bandwidth_ * kFullPipeGrowth) {
     full_bandwidth_ = bandwidth_;
     stalled_rounds_ = 0;
-    round_.grew = true;
-  } else if (round_.measured) {
+  } else if (round_.measured && probing_for_more) {
     stalled_rounds_ = std::min(stalled_rounds_ + 1, kFullPipeRounds);
   }
 }

@@ -27,12 +27,12 @@ class BandwidthModel {
     ByteCount lost;
     Duration min_rtt = Duration::max();  // max() when the round gave no sample
     bool measured = false;               // had a bandwidth sample that the application did not limit
-    bool grew = false;  // the bandwidth estimate rose by kFullPipeGrowth since the pipe was last judged
   };
 
+  // probing_for_more: the sender tries to exceed the estimate; only such rounds tell that the pipe is full.
   // Applies one event; true when it is the first of a new round trip: then last_round() has just ended.
   // queue_empty: the sample comes from a packet sent into an idle path, so it may replace an expired minimum.
-  bool OnEvent(const CongestionEvent& event, ByteCount lost, bool queue_empty);
+  bool OnEvent(const CongestionEvent& event, ByteCount lost, bool queue_empty, bool probing_for_more);
   // The minimum is what PROBE_RTT has just measured.
   void SetMinRtt(Duration rtt, Instant now);
 
@@ -50,16 +50,15 @@ class BandwidthModel {
   const Round& round() const { return round_; }
   // The estimate did not grow by kFullPipeGrowth in kFullPipeRounds measured rounds.
   bool pipe_full() const { return stalled_rounds_ >= kFullPipeRounds; }
+  int stalled_rounds() const { return stalled_rounds_; }
   // Bytes that fill the path without a queue; zero before both estimates exist.
   ByteCount Bdp() const;
-  // Bytes of a queue of `extra` above the path: inflight for a gain.
-  ByteCount Inflight(double gain) const { return Bdp() * gain; }
 
  private:
-  void EndRound();
+  void EndRound(bool probing_for_more);
   void TakeBandwidth(const RateSample& sample);
   void TakeRtt(Duration rtt, bool queue_empty, Instant now);
-  void JudgePipe();
+  void JudgePipe(bool probing_for_more);
 
   std::array<Bandwidth, kBandwidthRounds> round_max_{};  // ring, one slot per measured round
   size_t slot_ = 0;

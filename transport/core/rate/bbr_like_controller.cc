@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transport/core/recovery/ack_tracker.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -12,13 +14,19 @@ constexpr double kDrainGain = 1.0 / kStartupGain;
 constexpr double kDownGain = 0.9;
 constexpr double kUpGain = 1.25;
 constexpr double kCwndGain = 2.0;
-constexpr double kUpCwndGain = 2.25;
+constexpr double kUpCwndExtra = 0.25;
+// A queue that overflows (loss above the target while every RTT of the round shows a queue) is shortened step
+// by step, and allowed again more slowly.
+constexpr double kMinCwndGain = 1.1;
+constexpr double kCwndGainCut = 0.85;
+constexpr double kCwndGainGrowth = 1.02;
+constexpr double kProbeFound = 1.1;  // of the 1.25 that UP asked for
 constexpr double kProbeRttCwndGain = 0.5;
 // The maximum of noisy samples is a little high; without the margin CRUISE would build a queue.
 constexpr double kPacingMargin = 0.99;
 constexpr int64_t kInitialCwndPackets = 32;
 constexpr int64_t kMinCwndPackets = 4;
-constexpr int64_t kAckQuantumPackets = 16;  // AckTracker::kMinPacketsPerAck
+constexpr Duration kPacerBurst = std::chrono::milliseconds(2);  // Pacer::MaxCredit
 constexpr Duration kProbeRttTime = std::chrono::milliseconds(200);
 constexpr uint64_t kMinCruiseRounds = 2;
 constexpr uint64_t kCruiseSpread = 4;
@@ -52,7 +60,8 @@ BbrLikeController::BbrLikeController(const RateOptions& options, Random random)
     : options_(options),
       random_(random),
       floor_(options.max_datagram),
-      response_(options.target_loss, options.bubble_threshold, options.max_datagram) {
+      response_(options.target_loss, options.bubble_threshold, options.max_datagram),
+      cwnd_gain_(kCwndGain) {
   Update();
 }
 
@@ -74,32 +83,45 @@ void BbrLikeController::OnCongestionEvent(const CongestionEvent& event) {
   const ByteCount lost = std::max(ByteCount(), event.lost - host) + std::min(marked, event.acked);
   const bool queue_empty = idle_restart_;
   if (event.latest_rtt > Duration::zero()) idle_restart_ = false;
-  const bool new_round = model_.OnEvent(event, lost, queue_empty);
-  if (new_round) OnRoundEnd(event);
+  const bool probing = response_.bound() >= model_.bandwidth() * BandwidthModel::kFullPipeGrowth;
+  const bool new_round = model_.OnEvent(event, lost, queue_empty, probing);
+  if (new_round) OnRoundEnd();
   AdvanceState(event, new_round);
   Update();
 }
 
-void BbrLikeController::OnRoundEnd(const CongestionEvent& event) {
+void BbrLikeController::OnRoundEnd() {
   ++rounds_in_state_;
-  LearnFromRound(event);
+  LearnFromRound();
   previous_sent_low_ = round_sent_low_;
   round_sent_low_ = true;
 }
 
-void BbrLikeController::LearnFromRound(const CongestionEvent& event) {
-  (void)event;
+void BbrLikeController::LearnFromRound() {
   const BandwidthModel::Round& round = model_.last_round();
   const ByteCount total = round.acked + round.lost;
   if (total.value() == 0) return;
-  if (previous_sent_low_ && !QueueSeen(round)) floor_.OnLowRateRound(round.acked, round.lost);
+  if (previous_sent_low_) {
+    queue_standing_ = QueueSeen(round);
+    if (!queue_standing_) floor_.OnLowRateRound(round.acked, round.lost);
+  }
+  AdaptCwndGain(round);
   recent_loss_ += kRecentLossWeight * (round.lost / total - recent_loss_);
   response_.OnRound(round.acked, round.lost, floor_.value(), UnboundedRate());
 }
 
+void BbrLikeController::AdaptCwndGain(const BandwidthModel::Round& round) {
+  const bool overflows = response_.Exceeds(round.acked, round.lost, response_.Target(floor_.value()));
+  if (overflows && QueueSeen(round)) {
+    cwnd_gain_ = std::max(kMinCwndGain, cwnd_gain_ * kCwndGainCut);
+  } else if (!overflows) {
+    cwnd_gain_ = std::min(kCwndGain, cwnd_gain_ * kCwndGainGrowth);
+  }
+}
+
 bool BbrLikeController::QueueSeen(const BandwidthModel::Round& round) const {
   if (!model_.has_min_rtt() || round.min_rtt == Duration::max()) return false;
-  return round.min_rtt > model_.min_rtt() + model_.min_rtt() / 4 + std::chrono::milliseconds(1);
+  return round.min_rtt > model_.min_rtt() + model_.min_rtt() / 8 + std::chrono::milliseconds(1);
 }
 
 bool BbrLikeController::SendsBelowDelivery() const {
@@ -117,7 +139,7 @@ void BbrLikeController::AdvanceState(const CongestionEvent& event, bool new_roun
     case State::kDown:
       if (rounds_in_state_ >= kMaxDownRounds ||
           (rounds_in_state_ >= kDownRounds && event.bytes_in_flight <= FullPath())) {
-        Enter(State::kCruise);
+        LeaveDown();
       }
       break;
     case State::kCruise:
@@ -136,10 +158,19 @@ void BbrLikeController::AdvanceState(const CongestionEvent& event, bool new_roun
       break;
     }
     case State::kProbeRtt:
-      AdvanceProbeRtt(event, new_round);
+      AdvanceProbeRtt(event);
       return;
   }
   if (model_.MinRttExpired(event.now) && !idle_restart_) Enter(State::kProbeRtt);
+}
+
+void BbrLikeController::LeaveDown() {
+  // An UP that was given what it asked for found a path that is not full: ask again without a rest.
+  const bool found =
+      !bandwidth_before_up_.IsZero() && model_.bandwidth() >= bandwidth_before_up_ * kProbeFound;
+  bandwidth_before_up_ = Bandwidth::Zero();
+  const bool again = found && !queue_standing_ && response_.verdict() == LossVerdict::kRaise;
+  Enter(again ? State::kRefill : State::kCruise);
 }
 
 void BbrLikeController::AdvanceStartup() {
@@ -147,13 +178,14 @@ void BbrLikeController::AdvanceStartup() {
   const bool lossy = response_.Exceeds(round.acked, round.lost, options_.target_loss);
   // Loss alone does not end STARTUP, since a path may lose at any rate; loss with a standing queue, or with a
   // rate that no longer grows, is our own.
-  const bool own_loss = lossy && (QueueSeen(round) || (round.measured && !round.grew));
+  const bool own_loss =
+      lossy && (QueueSeen(round) || model_.stalled_rounds() + 1 >= BandwidthModel::kFullPipeRounds);
   if (!model_.pipe_full() && !own_loss) return;
   pipe_filled_ = true;
   Enter(State::kDrain);
 }
 
-void BbrLikeController::AdvanceProbeRtt(const CongestionEvent& event, bool new_round) {
+void BbrLikeController::AdvanceProbeRtt(const CongestionEvent& event) {
   if (probe_rtt_end_.IsInfinite()) {
     if (event.bytes_in_flight > cwnd_) return;
     probe_rtt_end_ = event.now + kProbeRttTime;
@@ -161,7 +193,6 @@ void BbrLikeController::AdvanceProbeRtt(const CongestionEvent& event, bool new_r
     return;
   }
   if (event.latest_rtt > Duration::zero()) probe_rtt_min_ = std::min(probe_rtt_min_, event.latest_rtt);
-  (void)new_round;
   if (event.now >= probe_rtt_end_ && model_.round_count() > probe_rtt_round_) LeaveProbeRtt(event.now);
 }
 
@@ -174,6 +205,7 @@ void BbrLikeController::Enter(State state) {
   state_ = state;
   rounds_in_state_ = 0;
   sent_in_state_ = ByteCount();
+  if (state == State::kUp) bandwidth_before_up_ = model_.bandwidth();
   if (state == State::kCruise) cruise_rounds_ = kMinCruiseRounds + random_.Below(kCruiseSpread);
   if (state == State::kProbeRtt) {
     probe_rtt_end_ = Instant::Infinite();
@@ -216,10 +248,12 @@ Bandwidth BbrLikeController::UnboundedRate() const {
   if (state_ == State::kDrain || state_ == State::kDown) return rate;
   // The first samples of STARTUP are of a flight that did not fill the path: they are no reason to slow down.
   if (state_ == State::kStartup) return std::max(rate, options_.initial);
-  return rate * floor_.Compensation();
+  return rate * Compensation();
 }
 
-ByteCount BbrLikeController::FullPath() const { return model_.Bdp() * floor_.Compensation(); }
+double BbrLikeController::Compensation() const { return queue_standing_ ? 1.0 : floor_.Compensation(); }
+
+ByteCount BbrLikeController::FullPath() const { return model_.Bdp() * Compensation(); }
 
 void BbrLikeController::Update() {
   Bandwidth rate = std::min({UnboundedRate(), response_.bound(), options_.cap});
@@ -236,11 +270,12 @@ void BbrLikeController::Update() {
     cwnd_ = std::max(options_.max_datagram * kMinCwndPackets, path * kProbeRttCwndGain);
     return;
   }
-  // Room for what the two ends hold back: a burst of the pacer and an ACK's worth at the receiver.
+  // Room for what the two ends hold back: bursts of the pacer, and what waits at the receiver for its ACK.
+  const Duration ack_delay = std::min<Duration>(model_.min_rtt() / 4, AckTracker::kMaxAckDelay);
   const ByteCount held =
-      pacing_rate_ * std::chrono::milliseconds(2) + options_.max_datagram * kAckQuantumPackets;
-  const double gain = state_ == State::kUp ? kUpCwndGain : kCwndGain;
-  cwnd_ = path * gain + held;
+      std::min(options_.max_datagram * int64_t{AckTracker::kMinPacketsPerAck}, pacing_rate_ * ack_delay);
+  const double gain = cwnd_gain_ + (state_ == State::kUp ? kUpCwndExtra : 0.0);
+  cwnd_ = path * gain + pacing_rate_ * kPacerBurst + options_.max_datagram * kMinCwndPackets + held;
   if (!pipe_filled_) cwnd_ = std::max(cwnd_, initial);
 }
 

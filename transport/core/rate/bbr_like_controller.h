@@ -35,11 +35,14 @@ class BbrLikeController : public RateController {
   State state() const { return state_; }
 
  private:
-  void OnRoundEnd(const CongestionEvent& event);
-  void LearnFromRound(const CongestionEvent& event);
+  void OnRoundEnd();
+  void LearnFromRound();
   void AdvanceStartup();
+  void LeaveDown();
+  void AdaptCwndGain(const BandwidthModel::Round& round);
+  double Compensation() const;
   void AdvanceState(const CongestionEvent& event, bool new_round);
-  void AdvanceProbeRtt(const CongestionEvent& event, bool new_round);
+  void AdvanceProbeRtt(const CongestionEvent& event);
   void LeaveProbeRtt(Instant now);
   void Enter(State state);
   bool QueueSeen(const BandwidthModel::Round& round) const;
@@ -66,6 +69,9 @@ class BbrLikeController : public RateController {
   Instant probe_rtt_end_ = Instant::Infinite();
   uint64_t probe_rtt_round_ = 0;
   Duration probe_rtt_min_ = Duration::max();
+  bool queue_standing_ = false;    // sending low did not drain the queue: nothing is gained by sending more
+  double cwnd_gain_;               // shrinks while a standing queue overflows
+  Bandwidth bandwidth_before_up_;  // tells whether the last UP found more
   double recent_loss_ = 0;
   Bandwidth grant_;
   Bandwidth pacing_rate_;

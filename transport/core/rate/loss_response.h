@@ -4,6 +4,10 @@
 //   target <= loss < threshold       hold: no probing for more
 //   threshold <= loss                halve the rate, at most once per round trip; later rounds recover it
 //
+// At or above means: by more than chance explains. A round that shows it too weakly to halve holds, and is
+// judged again together with the next, so that a true excess is found within a few round trips however small
+// they are.
+//
 // target is the configured one, but never below floor + kFloorMargin: what the path loses by itself is no
 // reason to hold. The threshold likewise stays kBubbleMargin above the floor, as far as kMaxTrustedFloor.
 #pragma once
@@ -35,9 +39,9 @@ class LossResponse {
   // Upper bound of the pacing rate; Max() = none.
   Bandwidth bound() const { return bound_; }
   double Target(double floor) const;
-  // Whether `lost` of `acked + lost` is at or above `level`, by more than chance explains (one standard
-  // deviation).
-  bool Exceeds(ByteCount acked, ByteCount lost, double level) const;
+  // Whether the share lost is at or above `level` by more than chance explains: by `sigmas` standard
+  // deviations.
+  bool Exceeds(ByteCount acked, ByteCount lost, double level, double sigmas = 1) const;
 
  private:
   void Halve(Bandwidth rate);
