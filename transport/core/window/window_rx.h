@@ -57,7 +57,7 @@ class WindowRx {
   bool HighComplete() const { return high_done() == high_count_; }
   bool Complete() const { return HighComplete() && stats_.low_received == low_count_; }
   double LowRatio() const { return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_; }
-  // The sender said that nothing new will follow.
+  // The sender said that nothing new will follow: by WINDOW_STATUS, or by last_of_window on a packet.
   bool sender_finished() const { return sender_finished_; }
 
   // Ends the window; idempotent (the first reason stays). No chunk is delivered afterwards; buffers are freed.
@@ -75,6 +75,11 @@ class WindowRx {
  private:
   struct State;
 
+  bool IsValid(const wire::DataHeader& header, size_t chunk_bytes) const;
+  void OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* sink);
+  void Rebuild(uint32_t block, Sink* sink);
+  void Release();
+
   WindowKey key_;
   std::vector<uint8_t> metadata_;
   uint32_t high_count_ = 0;
@@ -89,7 +94,8 @@ class WindowRx {
   bool high_complete_at_close_ = false;
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   WindowRxStats stats_;
-  std::unique_ptr<State> state_;   // incomplete blocks
+  bool delivering_ = false;        // inside OnData: Close must leave the buffers to it
+  std::unique_ptr<State> state_;   // incomplete blocks; null without FEC, once closed and once all high is in
 };
 
 }  // namespace longhaul::transport

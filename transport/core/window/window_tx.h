@@ -85,6 +85,16 @@ class WindowTx {
   wire::WindowStatusFrame StatusFrame() const;
 
  private:
+  struct State;
+
+  Item MakeItem(wire::ReliabilityClass reliability, uint32_t index) const;
+  Item NextHigh(bool retransmission, const PathView& path);
+  Item NextRepair();
+  Item NextLow();
+  uint8_t RepairCount(uint32_t block, const PathView& path) const;
+  bool RepairLeavesSoon(const PathView& path) const;
+  bool Contradicts(const wire::WindowCloseFrame& frame) const;
+  void Release();
 
   WindowOptions options_;
   codec::ErasureCoder* coder_;
@@ -96,8 +106,7 @@ class WindowTx {
   bool closed_ = false;
   WindowTxStats stats_;
   ByteCount backlog_;
-  struct State;
-  std::unique_ptr<State> state_;   // chunks, blocks, queues
+  std::unique_ptr<State> state_;   // chunks, blocks, queues; null once closed
 };
 
 }  // namespace longhaul::transport

@@ -60,6 +60,7 @@ struct WindowTxStats {
   uint32_t retransmissions = 0;
   uint32_t repair_sent = 0;
   uint32_t lost = 0;                  // declared lost (raw, before FEC), spurious ones undone
+  uint32_t settled = 0;               // lost high chunks that were not resent: other symbols completed the block
 };
 
 // What arrived; final when the window is closed.

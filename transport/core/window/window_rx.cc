@@ -1,0 +1,176 @@
+#include "transport/core/window/window_rx.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "transport/core/window/block_assembly.h"
+
+namespace longhaul::transport {
+namespace {
+
+using wire::ReliabilityClass;
+
+constexpr uint16_t kMaxSymbolBytes = 65'000;
+
+Status Impossible(const char* what) { return Status(StatusCode::kProtocolViolation, what); }
+
+Status ValidateFec(const wire::WindowOpenFrame& open, const codec::ErasureCoder* coder) {
+  if (open.fec_k == 0) return Status::Ok();
+  if (std::ranges::find(codec::kBlockSizes, open.fec_k) == std::end(codec::kBlockSizes)) {
+    return Impossible("WINDOW_OPEN: no source block has this size");
+  }
+  if (open.fec_depth == 0) return Impossible("WINDOW_OPEN: an interleaver of depth 0");
+  if (BlockMap(open.high_count, open.fec_k, open.fec_depth).block_count() >= 1u << 16) {
+    return Impossible("WINDOW_OPEN: more source blocks than 16 bits can name");
+  }
+  if (coder == nullptr || !coder->Supports(open.fec_k)) {
+    return Status(StatusCode::kResourceExhausted, "WINDOW_OPEN: this side has no coder for these blocks");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+struct WindowRx::State {
+  BlockAssembly blocks;
+};
+
+Status WindowRx::ValidateOpen(const wire::WindowOpenFrame& open, ByteCount max_window_bytes,
+                              const codec::ErasureCoder* coder) {
+  const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
+  if (chunks == 0 || chunks > wire::kMaxWindowChunks) return Impossible("WINDOW_OPEN: impossible counts");
+  if (open.symbol_bytes == 0 || open.symbol_bytes % 16 != 0 || open.symbol_bytes > kMaxSymbolBytes) {
+    return Impossible("WINDOW_OPEN: impossible symbol length");
+  }
+  if (open.metadata.size() > wire::kMaxWindowMetadataBytes)
+    return Impossible("WINDOW_OPEN: metadata too long");
+  if (Status status = ValidateFec(open, coder); !status.ok()) return status;
+  if (static_cast<int64_t>(chunks * open.symbol_bytes) > max_window_bytes.value()) {
+    return Status(StatusCode::kResourceExhausted, "WINDOW_OPEN: larger than a window may be");
+  }
+  return Status::Ok();
+}
+
+WindowRx::WindowRx(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder)
+    : key_{open.window_id, open.generation},
+      metadata_(open.metadata.begin(), open.metadata.end()),
+      high_count_(open.high_count),
+      low_count_(open.low_count),
+      symbol_bytes_(open.symbol_bytes),
+      coder_(coder),
+      map_(open.high_count, open.fec_k, open.fec_depth),
+      high_received_(open.high_count),
+      low_received_(open.low_count) {
+  if (map_.block_count() > 0) state_ = std::make_unique<State>(BlockAssembly(map_, symbol_bytes_, coder_));
+}
+
+WindowRx::~WindowRx() = default;
+
+bool WindowRx::IsDuplicate(const wire::DataHeader& header) const {
+  if (closed_) return true;
+  if (header.reliability == ReliabilityClass::kLow) return !header.repair && low_received_.Test(header.index);
+  if (!header.repair) return high_received_.Test(header.index);
+  if (header.block() >= map_.block_count()) return false;
+  if (state_ == nullptr || state_->blocks.IsComplete(header.block())) return true;
+  return header.symbol() < codec::ErasureCoder::MaxRepair(map_.k()) &&
+         state_->blocks.HasRepair(header.block(), static_cast<uint8_t>(header.symbol()));
+}
+
+bool WindowRx::IsValid(const wire::DataHeader& header, size_t chunk_bytes) const {
+  if (WindowKey{header.window_id, header.generation} != key_) return false;
+  if (header.repair) {
+    return header.reliability == ReliabilityClass::kHigh && header.block() < map_.block_count() &&
+           header.symbol() < codec::ErasureCoder::MaxRepair(map_.k()) && chunk_bytes == symbol_bytes_;
+  }
+  const uint32_t count = header.reliability == ReliabilityClass::kHigh ? high_count_ : low_count_;
+  return header.index < count && chunk_bytes <= symbol_bytes_;
+}
+
+WindowRx::Verdict WindowRx::OnData(const wire::DataHeader& header, ByteSpan chunk, Sink* sink) {
+  if (!IsValid(header, chunk.size())) return Verdict::kInvalid;
+  if (closed_) return Verdict::kClosed;
+  if (header.last_of_window) sender_finished_ = true;
+  if (header.repair) ++stats_.repair_received;
+  if (IsDuplicate(header)) {
+    const bool held = header.repair && state_ != nullptr && !state_->blocks.IsComplete(header.block());
+    ++(header.repair && !held ? stats_.repair_unused : stats_.duplicates);
+    return Verdict::kDuplicate;
+  }
+  LH_CHECK(!delivering_);
+  delivering_ = true;
+  if (header.repair) {
+    const auto number = static_cast<uint8_t>(header.symbol());
+    if (state_->blocks.AddRepair(header.block(), number, chunk)) Rebuild(header.block(), sink);
+  } else {
+    OnSource(header, chunk, sink);
+  }
+  delivering_ = false;
+  if (closed_ || HighComplete()) Release();
+  return Verdict::kNew;
+}
+
+void WindowRx::OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* sink) {
+  if (header.reliability == ReliabilityClass::kLow) {
+    low_received_.Set(header.index);
+    ++stats_.low_received;
+    sink->OnChunk(ReliabilityClass::kLow, header.index, chunk, false);
+    return;
+  }
+  high_received_.Set(header.index);
+  ++stats_.high_received;
+  sink->OnChunk(ReliabilityClass::kHigh, header.index, chunk, false);
+  if (closed_ || state_ == nullptr) return;
+  const BlockMap::Position at = map_.Locate(header.index);
+  if (state_->blocks.AddSource(at.block, at.symbol, chunk)) Rebuild(at.block, sink);
+}
+
+void WindowRx::Rebuild(uint32_t block, Sink* sink) {
+  uint32_t missing = state_->blocks.Complete(block);
+  for (uint8_t symbol = 0; missing != 0 && !closed_; ++symbol, missing >>= 1) {
+    if ((missing & 1) == 0) continue;
+    const uint32_t sequence = map_.Sequence(block, symbol);
+    high_received_.Set(sequence);
+    ++stats_.high_repaired;
+    sink->OnChunk(ReliabilityClass::kHigh, sequence, state_->blocks.rebuilt(symbol), true);
+  }
+}
+
+void WindowRx::OnStatus(const wire::WindowStatusFrame& status) {
+  if (WindowKey{status.window_id, status.generation} != key_) return;
+  if (status.finished) sender_finished_ = true;
+}
+
+void WindowRx::Close(wire::CloseReason reason) {
+  if (closed_) return;
+  closed_ = true;
+  close_reason_ = reason;
+  high_complete_at_close_ = HighComplete();
+  if (!delivering_) Release();
+}
+
+void WindowRx::Release() { state_.reset(); }
+
+std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
+  LH_CHECK(closed_);
+  wire::WindowCloseFrame frame;
+  frame.window_id = key_.id;
+  frame.generation = key_.generation;
+  frame.reason = close_reason_;
+  frame.high_complete = high_complete_at_close_;
+  frame.low_count = low_count_;
+  const ByteSpan bitmap = low_received_.bytes();
+  // An empty bitmap says of a complete window that everything arrived, so it must be true.
+  const bool all_arrived = close_reason_ == wire::CloseReason::kComplete && Complete();
+  if (all_arrived || bitmap.empty()) return {frame};
+  std::vector<wire::WindowCloseFrame> frames;
+  for (size_t at = 0; at < bitmap.size(); at += wire::kMaxCloseBitmapBytes) {
+    frame.first = static_cast<uint32_t>(8 * at);
+    frame.bitmap = bitmap.subspan(at, std::min(bitmap.size() - at, wire::kMaxCloseBitmapBytes));
+    frames.push_back(frame);
+  }
+  return frames;
+}
+
+ByteCount WindowRx::buffered() const { return state_ == nullptr ? ByteCount() : state_->blocks.buffered(); }
+
+}  // namespace longhaul::transport

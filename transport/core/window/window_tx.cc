@@ -1,0 +1,291 @@
+#include "transport/core/window/window_tx.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/core/window/fec_policy.h"
+#include "transport/core/window/high_ledger.h"
+#include "transport/core/window/repair_encoder.h"
+
+namespace longhaul::transport {
+namespace {
+
+using wire::ReliabilityClass;
+
+// A chunk as submitted: its header copied, its body borrowed.
+struct StoredChunk {
+  ByteSpan body;
+  std::array<uint8_t, WindowTx::kMaxChunkHeaderBytes> header;
+  uint8_t header_bytes = 0;
+  bool lost = false;  // low chunks only; the ledger knows it of high ones
+
+  ByteSpan head() const { return ByteSpan(header).first(header_bytes); }
+  ByteCount size() const { return ByteCount(static_cast<int64_t>(header_bytes + body.size())); }
+};
+
+size_t Segments(uint32_t low_count) { return (size_t{low_count} + 7) / 8; }
+
+}  // namespace
+
+struct WindowTx::State {
+  State(const WindowOptions& options, const BlockMap& map, codec::ErasureCoder* coder)
+      : ledger(options.high_count, map) {
+    high.reserve(options.high_count);
+    low.reserve(options.low_count);
+    if (options.fec_k > 0) encoder.emplace(coder, options.fec_k, options.symbol_bytes);
+  }
+
+  std::vector<StoredChunk> high;
+  std::vector<StoredChunk> low;
+  uint32_t next_high = 0;  // first not yet sent
+  uint32_t next_low = 0;
+  uint32_t low_lost = 0;
+  HighLedger ledger;
+  std::optional<RepairEncoder> encoder;
+};
+
+WindowTx::WindowTx(WindowOptions options, codec::ErasureCoder* coder)
+    : options_(std::move(options)),
+      coder_(coder),
+      map_(options_.high_count, options_.fec_k, options_.fec_depth),
+      low_received_(options_.low_count),
+      close_segments_(static_cast<uint32_t>(Segments(options_.low_count))) {
+  LH_CHECK_OP(uint64_t{options_.high_count} + options_.low_count, <=, wire::kMaxWindowChunks);
+  LH_CHECK_OP(map_.block_count(), <, 1u << 16);  // repair symbols name their block with 16 bits
+  state_ = std::make_unique<State>(options_, map_, coder_);
+}
+
+WindowTx::~WindowTx() = default;
+
+Status WindowTx::Submit(ReliabilityClass reliability, ByteSpan header, ByteSpan body) {
+  if (header.size() > kMaxChunkHeaderBytes || header.size() + body.size() > options_.symbol_bytes) {
+    return Status(StatusCode::kInvalidArgument, "chunk longer than the window's symbol length");
+  }
+  if (closed_) return Status(StatusCode::kFailedPrecondition, "the window is closed");
+  const bool is_high = reliability == ReliabilityClass::kHigh;
+  std::vector<StoredChunk>& chunks = is_high ? state_->high : state_->low;
+  if (chunks.size() >= (is_high ? options_.high_count : options_.low_count)) {
+    return Status(StatusCode::kFailedPrecondition, "the class has all the chunks that were promised");
+  }
+  StoredChunk& chunk = chunks.emplace_back();
+  chunk.body = body;
+  chunk.header_bytes = static_cast<uint8_t>(header.size());
+  std::ranges::copy(header, chunk.header.begin());
+  backlog_ += chunk.size();
+  return Status::Ok();
+}
+
+bool WindowTx::AllSubmitted() const {
+  return closed_ || (state_->high.size() == options_.high_count && state_->low.size() == options_.low_count);
+}
+
+bool WindowTx::Finished() const {
+  return stats_.high_sent == options_.high_count && stats_.low_sent == options_.low_count;
+}
+
+WindowTx::Tier WindowTx::NextTier() const {
+  if (closed_) return Tier::kNothing;
+  if (state_->ledger.HasRetransmission()) return Tier::kHighRetransmit;
+  if (state_->next_high < state_->high.size()) return Tier::kHighNew;
+  if (state_->ledger.HasRepair()) return Tier::kRepair;
+  if (state_->next_low < state_->low.size()) return Tier::kLow;
+  return Tier::kNothing;
+}
+
+std::optional<WindowTx::Item> WindowTx::Next(const PathView& path) {
+  switch (NextTier()) {
+    case Tier::kHighRetransmit:
+      return NextHigh(true, path);
+    case Tier::kHighNew:
+      return NextHigh(false, path);
+    case Tier::kRepair:
+      return NextRepair();
+    case Tier::kLow:
+      return NextLow();
+    case Tier::kNothing:
+      break;
+  }
+  return std::nullopt;
+}
+
+WindowTx::Item WindowTx::MakeItem(ReliabilityClass reliability, uint32_t index) const {
+  Item item;
+  item.header.window_id = item.chunk.window_id = options_.key.id;
+  item.header.generation = item.chunk.generation = options_.key.generation;
+  item.header.reliability = item.chunk.reliability = reliability;
+  item.header.index = item.chunk.index = index;
+  item.header.last_of_window = Finished();
+  return item;
+}
+
+WindowTx::Item WindowTx::NextHigh(bool retransmission, const PathView& path) {
+  State& s = *state_;
+  const uint32_t sequence = retransmission ? s.ledger.TakeRetransmission() : s.next_high++;
+  const StoredChunk& chunk = s.high[sequence];
+  if (retransmission) {
+    ++stats_.retransmissions;
+  } else {
+    ++stats_.high_sent;
+    backlog_ -= chunk.size();
+    const uint32_t filled = s.ledger.OnFirstSent(sequence);
+    if (filled != HighLedger::kNone) s.ledger.SetRepairCount(filled, RepairCount(filled, path));
+  }
+  Item item = MakeItem(ReliabilityClass::kHigh, sequence);
+  item.header.retransmission = retransmission;
+  item.first = chunk.head();
+  item.second = chunk.body;
+  return item;
+}
+
+WindowTx::Item WindowTx::NextRepair() {
+  State& s = *state_;
+  const HighLedger::Repair repair = s.ledger.TakeRepair();
+  if (!s.encoder->Holds(repair.block, repair.count)) {
+    s.encoder->Start();
+    for (uint8_t symbol = 0; symbol < map_.SourceSymbols(repair.block); ++symbol) {
+      const StoredChunk& chunk = s.high[map_.Sequence(repair.block, symbol)];
+      s.encoder->AddSource(chunk.head(), chunk.body);
+    }
+    s.encoder->Finish(repair.block, repair.count);
+  }
+  ++stats_.repair_sent;
+  const auto block = static_cast<uint16_t>(repair.block);
+  Item item = MakeItem(ReliabilityClass::kHigh, wire::DataHeader::RepairIndex(block, repair.number));
+  item.header.repair = item.chunk.repair = true;
+  item.first = s.encoder->symbol(repair.number);
+  return item;
+}
+
+WindowTx::Item WindowTx::NextLow() {
+  const StoredChunk& chunk = state_->low[state_->next_low];
+  ++stats_.low_sent;
+  backlog_ -= chunk.size();
+  Item item = MakeItem(ReliabilityClass::kLow, state_->next_low++);
+  item.first = chunk.head();
+  item.second = chunk.body;
+  return item;
+}
+
+// A short block is judged by its real symbols: virtual ones cannot be lost.
+uint8_t WindowTx::RepairCount(uint32_t block, const PathView& path) const {
+  int max_m = codec::ErasureCoder::MaxRepair(options_.fec_k);
+  const uint32_t to_send = (options_.high_count - stats_.high_sent) + (options_.low_count - stats_.low_sent);
+  if (to_send > path.packets_per_recovery_time) max_m = std::min(max_m, 1);
+  return static_cast<uint8_t>(
+      RepairSymbolsFor(map_.SourceSymbols(block), max_m, path.loss, path.packets_per_recovery_time));
+}
+
+// Repair symbols stand behind the high chunks not yet sent. When those take longer than a recovery time, a
+// retransmission that leaves now arrives before the repair symbol would: nothing is gained by waiting.
+bool WindowTx::RepairLeavesSoon(const PathView& path) const {
+  return static_cast<double>(state_->high.size() - state_->next_high) <= path.packets_per_recovery_time;
+}
+
+void WindowTx::OnAcked(const SentChunk& chunk) {
+  if (closed_) return;
+  LH_CHECK_OP(chunk.generation, ==, options_.key.generation);
+  if (chunk.repair) {
+    state_->ledger.OnRepairAcked(chunk.index >> 16, static_cast<uint8_t>(chunk.index));
+  } else if (chunk.reliability == ReliabilityClass::kHigh) {
+    state_->ledger.OnSourceAcked(chunk.index);
+  } else if (StoredChunk& low = state_->low[chunk.index]; low.lost) {
+    low.lost = false;
+    --state_->low_lost;
+  }
+}
+
+void WindowTx::OnLost(const SentChunk& chunk, const PathView& path) {
+  if (closed_) return;
+  LH_CHECK_OP(chunk.generation, ==, options_.key.generation);
+  const bool soon = RepairLeavesSoon(path);
+  if (chunk.repair) {
+    state_->ledger.OnRepairLost(chunk.index >> 16, static_cast<uint8_t>(chunk.index), soon);
+  } else if (chunk.reliability == ReliabilityClass::kHigh) {
+    state_->ledger.OnSourceLost(chunk.index, soon);
+  } else if (StoredChunk& low = state_->low[chunk.index]; !low.lost) {
+    low.lost = true;
+    ++state_->low_lost;
+  }
+}
+
+bool WindowTx::Contradicts(const wire::WindowCloseFrame& frame) const {
+  if (WindowKey{frame.window_id, frame.generation} != options_.key) return true;
+  if (frame.low_count != options_.low_count || frame.first % 8 != 0) return true;
+  if (frame.first / 8 + frame.bitmap.size() > Segments(options_.low_count)) return true;
+  // The reason is fixed with the first segment; later ones must agree.
+  return close_segments_.count() > 0 &&
+         (frame.reason != close_reason_ || frame.high_complete != high_complete_);
+}
+
+bool WindowTx::OnClose(const wire::WindowCloseFrame& frame) {
+  if (closed_ || Contradicts(frame)) return false;
+  const bool all_arrived = frame.reason == wire::CloseReason::kComplete && frame.high_complete;
+  if (frame.bitmap.empty() && options_.low_count > 0 && !all_arrived) return false;
+  close_reason_ = frame.reason;
+  high_complete_ = frame.high_complete;
+  if (frame.bitmap.empty()) {
+    for (uint32_t i = 0; i < options_.low_count; ++i) low_received_.Set(i);
+    Release();
+    return true;
+  }
+  for (uint32_t i = 0; i < frame.bitmap.size(); ++i) {
+    if (!close_segments_.Set(frame.first / 8 + i)) continue;  // this byte came before
+    for (uint32_t bit = 0; bit < 8; ++bit) {
+      if ((frame.bitmap[i] >> bit & 1) != 0) low_received_.Set(frame.first + 8 * i + bit);
+    }
+  }
+  if (close_segments_.count() < close_segments_.size()) return false;
+  Release();
+  return true;
+}
+
+void WindowTx::Cancel() {
+  if (closed_) return;
+  close_reason_ = wire::CloseReason::kCancelled;
+  high_complete_ = false;
+  Release();
+}
+
+void WindowTx::Release() {
+  stats_ = stats();
+  stats_.low_dropped = options_.low_count - stats_.low_sent;
+  closed_ = true;
+  backlog_ = ByteCount();
+  state_.reset();  // with it every borrowed body
+}
+
+WindowTxStats WindowTx::stats() const {
+  WindowTxStats result = stats_;
+  if (state_ != nullptr) {
+    result.lost = state_->ledger.lost() + state_->low_lost;
+    result.settled = state_->ledger.settled();
+  }
+  return result;
+}
+
+wire::WindowOpenFrame WindowTx::OpenFrame() const {
+  wire::WindowOpenFrame frame;
+  frame.window_id = options_.key.id;
+  frame.generation = options_.key.generation;
+  frame.high_count = options_.high_count;
+  frame.low_count = options_.low_count;
+  frame.symbol_bytes = options_.symbol_bytes;
+  frame.fec_k = options_.fec_k;
+  frame.fec_depth = std::max<uint8_t>(1, options_.fec_depth);
+  frame.metadata = options_.metadata;
+  return frame;
+}
+
+wire::WindowStatusFrame WindowTx::StatusFrame() const {
+  wire::WindowStatusFrame frame;
+  frame.window_id = options_.key.id;
+  frame.generation = options_.key.generation;
+  frame.high_sent = stats_.high_sent;
+  frame.low_sent = stats_.low_sent;
+  frame.finished = Finished();
+  return frame;
+}
+
+}  // namespace longhaul::transport
