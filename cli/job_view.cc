@@ -1,0 +1,99 @@
+#include "cli/job_view.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+namespace longhaul::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string Format(const char* format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+}  // namespace
+
+double JobView::At(const Json& object, const char* key, double otherwise) const {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<double>() : otherwise;
+}
+
+void JobView::OnServerLine(const std::string& line) {
+  const Json event = Json::parse(line, nullptr, false);
+  if (!event.is_object()) return;
+  const std::string kind = event.value("event", "");
+  if (kind == "listening") {
+    server_address_ = event.value("address", "");
+  } else if (kind == "round") {
+    last_server_round_ = event;
+  } else if (kind == "finished") {
+    server_finished_ = event;
+  }
+}
+
+void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
+  const Json event = Json::parse(line, nullptr, false);
+  if (!event.is_object()) return;
+  const std::string kind = event.value("event", "");
+  if (kind == "finished" && rank < worker_finished_.size()) worker_finished_[rank] = event;
+  if (rank != 0) return;
+  if (kind == "round") {
+    last_worker_round_ = event;
+    round_ = static_cast<uint64_t>(At(event, "round", static_cast<double>(round_)));
+    training_loss_ = At(event, "loss", training_loss_);
+  }
+  if (event.contains("accuracy")) {
+    accuracy_ = At(event, "accuracy", accuracy_);
+    has_accuracy_ = true;
+  }
+}
+
+std::string JobView::ProgressLine(size_t width) const {
+  constexpr size_t kBar = 20;
+  const double share = rounds_ == 0 ? 0 : std::min(1.0, static_cast<double>(round_) / static_cast<double>(rounds_));
+  const auto filled = static_cast<size_t>(share * kBar);
+  std::string line = "[" + std::string(filled, '#') + std::string(kBar - filled, '.') + "]";
+  line += Format(" round %llu/%llu", static_cast<unsigned long long>(round_), static_cast<unsigned long long>(rounds_));
+  line += Format(" | loss %.3f", training_loss_);
+  line += has_accuracy_ ? Format(" | accuracy %.2f %%", accuracy_ * 100) : std::string(" | accuracy  -");
+  line += Format(" | up %.1f Mbit/s", At(last_server_round_, "goodput_up_mbps", 0));
+  line += Format(" | lost %.1f %%", At(last_worker_round_, "observed_loss", 0) * 100);
+  line += Format(" | repaired %.0f filled %.0f", At(last_server_round_, "repaired_total", 0),
+                 At(last_server_round_, "filled_total", 0));
+  line += Format(" | rtt %.0f ms", At(last_worker_round_, "rtt_ms", 0));
+  if (line.size() > width) line.resize(width);
+  return line;
+}
+
+Json JobView::Summary(Duration elapsed) const {
+  Json summary;
+  double retransmissions = At(server_finished_, "retransmissions", 0);
+  for (const Json& worker : worker_finished_) {
+    if (worker.is_object()) retransmissions += At(worker, "retransmissions", 0);
+  }
+  summary["accuracy"] = accuracy_;
+  summary["training_loss"] = training_loss_;
+  summary["rounds"] = round_;
+  summary["seconds"] = static_cast<double>(elapsed.count()) * 1e-9;
+  summary["workers"] = worker_finished_.size();
+  summary["bytes_up"] = At(server_finished_, "bytes_up", 0);
+  summary["bytes_down"] = At(server_finished_, "bytes_down", 0);
+  summary["observed_loss"] = At(server_finished_, "observed_loss", 0);
+  summary["repaired_chunks"] = At(server_finished_, "repaired_chunks", 0);
+  summary["filled_chunks"] = At(server_finished_, "filled_chunks", 0);
+  summary["lost_chunks"] = At(server_finished_, "lost_chunks", 0);
+  summary["retransmissions"] = retransmissions;
+  summary["round_ms_p50"] = At(server_finished_, "round_ms_p50", 0);
+  summary["round_ms_p99"] = At(server_finished_, "round_ms_p99", 0);
+  return summary;
+}
+
+}  // namespace longhaul::cli

@@ -1,0 +1,47 @@
+// What the person in front of the terminal sees of a running job: gathers the JSON lines of server and workers,
+// renders one progress line and, at the end, the summary.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "longhaul/units.h"
+
+namespace longhaul::cli {
+
+class JobView {
+ public:
+  JobView(uint32_t workers, uint64_t rounds) : rounds_(rounds), worker_finished_(workers) {}
+
+  // One line that a daemon printed in `--progress json` mode. Lines that are not JSON are ignored.
+  void OnServerLine(const std::string& line);
+  void OnWorkerLine(uint32_t rank, const std::string& line);
+
+  // The server is up, at this address; empty until then.
+  const std::string& server_address() const { return server_address_; }
+  uint64_t round() const { return round_; }
+
+  // "[######......] round 120/400 | loss 0.412 | accuracy 85.31 % | up 41.2 down 40.1 Mbit/s | lost 2.1 % | ..."
+  std::string ProgressLine(size_t width) const;
+  // Keys: accuracy, rounds, seconds, workers, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
+  // lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. Link drops are added by the caller.
+  nlohmann::json Summary(Duration elapsed) const;
+
+ private:
+  double At(const nlohmann::json& object, const char* key, double otherwise) const;
+
+  uint64_t rounds_;
+  uint64_t round_ = 0;
+  double training_loss_ = 0;
+  double accuracy_ = 0;
+  bool has_accuracy_ = false;
+  nlohmann::json last_server_round_ = nlohmann::json::object();
+  nlohmann::json server_finished_ = nlohmann::json::object();
+  std::vector<nlohmann::json> worker_finished_;
+  nlohmann::json last_worker_round_ = nlohmann::json::object();
+  std::string server_address_;
+};
+
+}  // namespace longhaul::cli
