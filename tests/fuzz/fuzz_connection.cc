@@ -1,0 +1,364 @@
+// Whole endpoints from bytes, in virtual time. A worker and a server talk over a network that the input
+// controls: it delivers, drops, repeats and delays datagrams, changes bytes (with a correct tag, as a
+// malicious peer would), and invents packets. It also plays the applications on both sides. Afterwards the
+// network falls silent, and every connection must end by itself, with every timer in the future.
+#include <array>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "codec/reference_coder.h"
+#include "proto/version.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/property.h"
+#include "transport/core/endpoint.h"
+#include "transport/core/integrity_tag.h"
+
+using namespace longhaul;             // NOLINT
+using namespace longhaul::transport;  // NOLINT
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+constexpr size_t kMaxQueued = 200;
+// Polls that one event may cause: what the congestion window holds, and then some.
+constexpr int kMaxPolls = 5000;
+constexpr int kMaxWakeUps = 20000;
+
+const Bytes& Body() {
+  static const Bytes body(4096, 0x5a);
+  return body;
+}
+
+class Application : public ConnectionObserver {
+ public:
+  void OnConnected(Connection&) override { ++connected_; }
+  void OnClosed(Connection& connection, const Status&) override {
+    if (connection_ == &connection) connection_ = nullptr;
+    ++closed_;
+  }
+  void OnControlData(Connection&, ByteSpan bytes) override { control_bytes_ += bytes.size(); }
+  Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame&) override {
+    if (refuse_windows_) return Status(StatusCode::kUnavailable, "not now");
+    incoming_.insert(key);
+    return Status::Ok();
+  }
+  void OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan,
+               bool) override {
+    FUZZ_REQUIRE(incoming_.contains(key));
+    FUZZ_REQUIRE(delivered_.insert({key, {reliability, sequence}}).second);  // exactly once
+  }
+  void OnWindowProgress(Connection& connection, WindowKey key) override {
+    const std::optional<IncomingWindow> window = connection.incoming(key);
+    FUZZ_REQUIRE(window.has_value());
+    if (window->complete) connection.CloseWindow(key, wire::CloseReason::kComplete);
+  }
+  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason, bool, const ChunkBitmap&,
+                      const WindowTxStats&) override {
+    FUZZ_REQUIRE(outgoing_.erase(key) == 1);
+  }
+
+  void Attach(Connection* connection) { connection_ = connection; }
+
+  // The application does something that its API allows.
+  void Act(FuzzInput& in) {
+    if (connection_ == nullptr) return;
+    Connection& c = *connection_;
+    switch (in.Below(8)) {
+      case 0:
+        (void)c.SendControl(ByteSpan(Body()).first(in.Below(4096)));
+        break;
+      case 1:
+        Open(c, in);
+        break;
+      case 2:
+        Submit(c, in);
+        break;
+      case 3:
+        if (!incoming_.empty())
+          c.CloseWindow(*incoming_.rbegin(), static_cast<wire::CloseReason>(in.Below(6)));
+        break;
+      case 4:
+        if (!outgoing_.empty()) {
+          c.CancelWindow(*outgoing_.begin());
+          outgoing_.erase(outgoing_.begin());
+        }
+        break;
+      case 5:
+        c.Grant(Bandwidth::Mbps(in.U8()), ByteCount(in.U16()));
+        break;
+      case 6:
+        refuse_windows_ = in.Flag();
+        break;
+      default:
+        if (in.U8() > 240) c.Close(Status(StatusCode::kAborted, "the application has had enough"));
+        break;
+    }
+  }
+
+  int connected() const { return connected_; }
+  int closed() const { return closed_; }
+
+ private:
+  void Open(Connection& c, FuzzInput& in) {
+    WindowOptions options;
+    options.key = {in.U8(), static_cast<uint8_t>(in.Below(2))};
+    options.high_count = in.Below(60);
+    options.low_count = in.Below(60);
+    options.symbol_bytes = static_cast<uint16_t>(16 * (1 + in.Below(60)));
+    options.fec_k = in.Flag() ? 8 : 0;
+    options.fec_depth = static_cast<uint8_t>(1 + in.Below(4));
+    if (!c.OpenWindow(options).ok()) return;
+    outgoing_.insert(options.key);
+    last_ = options;
+    for (uint32_t i = in.Below(120); i > 0; --i) Submit(c, in);
+  }
+
+  void Submit(Connection& c, FuzzInput& in) {
+    const auto reliability = in.Flag() ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh;
+    const size_t room = last_.symbol_bytes > 12 ? last_.symbol_bytes - 12 : 0;
+    (void)c.SubmitChunk(last_.key, reliability, ByteSpan(Body()).first(12), ByteSpan(Body()).first(room));
+  }
+
+  Connection* connection_ = nullptr;
+  std::set<WindowKey> incoming_, outgoing_;
+  std::set<std::pair<WindowKey, std::pair<wire::ReliabilityClass, uint32_t>>> delivered_;
+  WindowOptions last_;
+  bool refuse_windows_ = false;
+  size_t control_bytes_ = 0;
+  int connected_ = 0;
+  int closed_ = 0;
+};
+
+// Gives a changed packet a tag that fits.
+void Reseal(Bytes& datagram) {
+  ByteReader reader(datagram);
+  wire::PacketNumber number = 0;
+  size_t header = 0;
+  if (wire::IsLongHeader(datagram)) {
+    const auto decoded = wire::DecodeLongHeader(reader);
+    if (!decoded) return;
+    number = decoded->packet_number;
+    header = wire::kLongHeaderBytes;
+  } else {
+    const auto decoded = wire::DecodeShortHeader(reader);
+    if (!decoded) return;
+    number = decoded->packet_number;
+    header = wire::kShortHeaderBytes + (decoded->has_data ? wire::kDataHeaderBytes : 0);
+  }
+  if (datagram.size() < header + wire::kTagBytes) return;
+  const MutableByteSpan all(datagram);
+  IntegrityTag().Seal(number, 0, all.first(header),
+                      all.subspan(header, all.size() - header - wire::kTagBytes), all.last(wire::kTagBytes));
+}
+
+class World {
+ public:
+  World() {
+    for (size_t side = 0; side < 2; ++side) {
+      EndpointOptions options;
+      options.accepts = side == 1;
+      options.coder = &coder_;
+      options.connection.max_window_bytes = ByteCount(1 << 20);
+      options.connection.max_open_windows = 8;
+      options.connection.max_control_backlog = ByteCount(16384);
+      options.max_connections = 8;
+      options.on_accept = [this](Connection& connection) -> ConnectionObserver* {
+        applications_.push_back(std::make_unique<Application>());
+        applications_.back()->Attach(&connection);
+        if (server_ == nullptr) server_ = applications_.back().get();
+        server_id_ = connection.local_id();
+        return applications_.back().get();
+      };
+      sides_[side].address = Address::V4(10, 0, 0, static_cast<uint8_t>(side + 1), 7700);
+      sides_[side].endpoint = std::make_unique<Endpoint>(options, Random(side + 1));
+    }
+    Connection* connection = sides_[0].endpoint->Connect(now_, sides_[1].address, &worker_);
+    worker_.Attach(connection);
+    worker_id_ = connection->local_id();
+    Poll(0);
+  }
+
+  void Step(FuzzInput& in) {
+    const uint8_t op = in.U8();
+    const size_t to = op & 1;
+    switch (op >> 1 & 7) {
+      case 0:
+      case 1:
+        Deliver(to, in.U8() % 16 + 1u);
+        break;
+      case 2:
+        if (!sides_[to].queue.empty()) sides_[to].queue.pop_front();  // lost
+        break;
+      case 3:
+        Repeat(to, in);
+        break;
+      case 4:
+        Corrupt(to, in);
+        break;
+      case 5:
+        Invent(to, in);
+        break;
+      case 6:
+        Advance(std::chrono::microseconds(in.U16() * (in.Flag() ? 50 : 1)));
+        break;
+      default:
+        if (to == 0)
+          worker_.Act(in);
+        else if (server_ != nullptr)
+          server_->Act(in);
+        Poll(to);
+        break;
+    }
+  }
+
+  // Nothing is delivered any more: everyone must come to an end within idle and close time-outs.
+  void Silence() {
+    const Instant end = now_ + std::chrono::seconds(60);
+    for (int wake_ups = 0; now_ < end; ++wake_ups) {
+      FUZZ_REQUIRE(wake_ups < kMaxWakeUps);
+      const Instant next = std::min(sides_[0].endpoint->NextTimeout(), sides_[1].endpoint->NextTimeout());
+      if (next.IsInfinite()) break;
+      now_ = std::max(now_, next);
+      for (size_t side = 0; side < 2; ++side) {
+        sides_[side].endpoint->HandleTimeout(now_);
+        Poll(side);
+        sides_[side].queue.clear();
+      }
+    }
+    FUZZ_REQUIRE(sides_[0].endpoint->connection_count() == 0);
+    FUZZ_REQUIRE(sides_[1].endpoint->connection_count() == 0);
+    FUZZ_REQUIRE(worker_.closed() == 1);
+    for (const auto& application : applications_) FUZZ_REQUIRE(application->closed() == 1);
+  }
+
+ private:
+  struct Side {
+    Address address;
+    std::unique_ptr<Endpoint> endpoint;
+    std::deque<Bytes> queue;  // on their way to this side
+  };
+
+  void Poll(size_t side) {
+    Side& from = sides_[side];
+    Side& to = sides_[1 - side];
+    for (int polls = 0;; ++polls) {
+      FUZZ_REQUIRE(polls < kMaxPolls);
+      const std::optional<Transmit> transmit = from.endpoint->PollTransmit(now_, buffer_);
+      if (!transmit) return;
+      FUZZ_REQUIRE(transmit->size > 0 && transmit->size <= buffer_.size());
+      FUZZ_REQUIRE(transmit->segment_bytes > 0 && transmit->segment_bytes <= transmit->size);
+      if (transmit->destination != to.address) continue;
+      for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
+        const size_t size = std::min(transmit->segment_bytes, transmit->size - at);
+        FUZZ_REQUIRE(size <= 1452);
+        if (to.queue.size() < kMaxQueued)
+          to.queue.emplace_back(buffer_.begin() + at, buffer_.begin() + at + size);
+      }
+    }
+  }
+
+  void Give(size_t to, Bytes datagram) {
+    sides_[to].endpoint->HandleDatagram(now_, sides_[1 - to].address, datagram, {});
+    Poll(to);
+  }
+
+  void Deliver(size_t to, size_t count) {
+    for (; count > 0 && !sides_[to].queue.empty(); --count) {
+      Bytes datagram = std::move(sides_[to].queue.front());
+      sides_[to].queue.pop_front();
+      Give(to, std::move(datagram));
+    }
+  }
+
+  void Repeat(size_t to, FuzzInput& in) {
+    auto& queue = sides_[to].queue;
+    if (queue.empty() || queue.size() >= kMaxQueued) return;
+    queue.push_back(queue[in.U8() % queue.size()]);
+  }
+
+  void Corrupt(size_t to, FuzzInput& in) {
+    auto& queue = sides_[to].queue;
+    if (queue.empty()) return;
+    Bytes& datagram = queue.front();
+    for (uint32_t changes = 1 + in.Below(4); changes > 0; --changes) {
+      const size_t at = in.U8() < 200 ? in.Below(64) : in.U16();
+      datagram[at % datagram.size()] = in.U8();
+    }
+    if (in.Flag()) datagram.resize(in.U16() % (datagram.size() + 1));
+    if (in.U8() < 230) Reseal(datagram);
+    Deliver(to, 1);
+  }
+
+  // A packet of any content, as authentic as version 1 can tell.
+  void Invent(size_t to, FuzzInput& in) {
+    Bytes datagram(1452);
+    ByteWriter out(datagram);
+    const wire::ConnectionId destination = to == 0 ? worker_id_ : server_id_;
+    const uint8_t kind = in.U8();
+    // Numbers close to what the peer really uses, so that ACKs of them are possible as well.
+    const wire::PacketNumber number = kind < 128 ? next_invented_++ : in.U8();
+    if (kind % 8 == 7) {
+      wire::Encode(wire::LongHeader{static_cast<wire::LongType>(in.Below(3)),
+                                    in.U8() < 240 ? wire::kVersion : in.U16(),
+                                    to == 0 ? destination : wire::ConnectionId{},
+                                    {in.U8() < 128 ? worker_id_.value : in.U32()},
+                                    number},
+                   out);
+    } else {
+      wire::Encode(wire::ShortHeader{kind % 2 == 1, false, 0, destination, number}, out);
+    }
+    if (kind % 8 != 7 && kind % 2 == 1) {
+      wire::DataHeader header;
+      header.window_id = in.U8();
+      header.index = in.Flag() ? in.U32() : in.U8();
+      header.reliability = in.Flag() ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh;
+      header.repair = header.reliability == wire::ReliabilityClass::kHigh && in.Flag();
+      header.last_of_window = in.Flag();
+      header.generation = static_cast<uint8_t>(in.Below(2));
+      header.frames_length = in.U8();
+      wire::Encode(header, out);
+    }
+    out.Bytes(in.Bytes(in.U8()));
+    const size_t padding = kind % 8 == 7 ? (out.size() < 1200 ? 1200 - out.size() : 0) : 0;
+    for (size_t i = 0; i < padding; ++i) out.U8(0);
+    datagram.resize(out.size() + wire::kTagBytes);
+    Reseal(datagram);
+    Give(to, std::move(datagram));
+  }
+
+  void Advance(Duration time) {
+    const Instant target = now_ + time;
+    for (int wake_ups = 0; now_ < target; ++wake_ups) {
+      FUZZ_REQUIRE(wake_ups < kMaxWakeUps);
+      const Instant next = std::min(sides_[0].endpoint->NextTimeout(), sides_[1].endpoint->NextTimeout());
+      now_ = std::min(target, std::max(now_, next));
+      for (size_t side = 0; side < 2; ++side) {
+        sides_[side].endpoint->HandleTimeout(now_);
+        Poll(side);
+      }
+    }
+  }
+
+  codec::ReferenceCoder coder_;
+  Instant now_ = Instant::FromNanoseconds(1'000'000'000);
+  Application worker_;
+  std::vector<std::unique_ptr<Application>> applications_;
+  Application* server_ = nullptr;
+  std::array<Side, 2> sides_;
+  wire::ConnectionId worker_id_, server_id_;
+  wire::PacketNumber next_invented_ = 1000;
+  std::vector<uint8_t> buffer_ = std::vector<uint8_t>(65507);
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FuzzInput in(data, size);
+  World world;
+  for (int steps = 0; !in.empty() && steps < 500; ++steps) world.Step(in);
+  world.Silence();
+  return 0;
+}

@@ -1,0 +1,240 @@
+// Drives a WindowRx with chunks and repair symbols in any order, number, length and repetition, and closes it
+// any time. The oracle is a plain list of what must be there.
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "codec/reference_coder.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/property.h"
+#include "transport/core/window/window_rx.h"
+
+using namespace longhaul;             // NOLINT
+using namespace longhaul::transport;  // NOLINT
+using wire::ReliabilityClass;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+using ChunkName = std::pair<ReliabilityClass, uint32_t>;
+
+// What the sender has: every chunk's bytes follow from its name.
+class Sender {
+ public:
+  Sender(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder)
+      : open_(open), coder_(coder), map_(open.high_count, open.fec_k, open.fec_depth) {}
+
+  const BlockMap& map() const { return map_; }
+
+  Bytes Chunk(ChunkName name) const {
+    const uint32_t mix = (name.second + 1) * 2654435761u ^ static_cast<uint32_t>(name.first) << 31;
+    Bytes chunk(1 + mix % open_.symbol_bytes);
+    for (size_t i = 0; i < chunk.size(); ++i) chunk[i] = static_cast<uint8_t>(mix >> (i % 4 * 8) ^ i);
+    return chunk;
+  }
+
+  Bytes Symbol(uint32_t sequence) const {
+    Bytes symbol = Chunk({ReliabilityClass::kHigh, sequence});
+    symbol.resize(open_.symbol_bytes);
+    return symbol;
+  }
+
+  Bytes Repair(uint32_t block, uint32_t number) const {
+    std::vector<Bytes> source(open_.fec_k, Bytes(open_.symbol_bytes, 0));
+    for (uint8_t i = 0; i < map_.SourceSymbols(block); ++i) source[i] = Symbol(map_.Sequence(block, i));
+    std::vector<Bytes> repair(number + 1, Bytes(open_.symbol_bytes));
+    const std::vector<ByteSpan> in(source.begin(), source.end());
+    const std::vector<MutableByteSpan> out(repair.begin(), repair.end());
+    coder_->Encode(open_.fec_k, open_.symbol_bytes, in, out);
+    return repair[number];
+  }
+
+ private:
+  wire::WindowOpenFrame open_;
+  codec::ErasureCoder* coder_;
+  BlockMap map_;
+};
+
+class Receiver : public WindowRx::Sink {
+ public:
+  explicit Receiver(const Sender* sender) : sender_(sender) {}
+
+  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+    FUZZ_REQUIRE(!closed);
+    FUZZ_REQUIRE(delivered.emplace(reliability, sequence).second);  // exactly once
+    FUZZ_REQUIRE(!repaired || reliability == ReliabilityClass::kHigh);
+    const Bytes expected = repaired ? sender_->Symbol(sequence) : sender_->Chunk({reliability, sequence});
+    FUZZ_REQUIRE(std::equal(chunk.begin(), chunk.end(), expected.begin(), expected.end()));
+  }
+
+  uint32_t Count(ReliabilityClass reliability) const {
+    uint32_t n = 0;
+    for (const auto& name : delivered) n += name.first == reliability ? 1 : 0;
+    return n;
+  }
+
+  std::set<ChunkName> delivered;
+  bool closed = false;
+
+ private:
+  const Sender* sender_;
+};
+
+class Play {
+ public:
+  Play(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder)
+      : open_(open), sender_(open, coder), receiver_(&sender_), rx_(open, coder) {}
+
+  void Step(FuzzInput& in) {
+    const uint8_t op = in.U8();
+    if (op < 110) {
+      SendSource(ReliabilityClass::kHigh, in.Below(open_.high_count + 1), in);
+    } else if (op < 150) {
+      SendSource(ReliabilityClass::kLow, in.Below(open_.low_count + 1), in);
+    } else if (op < 235) {
+      SendRepair(in);
+    } else if (op < 245) {
+      rx_.OnStatus({open_.window_id, open_.generation, in.U16(), in.U16(), in.Flag()});
+    } else if (op == 245) {
+      rx_.Close(static_cast<wire::CloseReason>(in.Below(6)));
+      receiver_.closed = true;
+    } else {
+      Lie(in);
+    }
+    Check();
+  }
+
+  void Finish() {
+    const bool was_closed = rx_.closed();
+    const wire::CloseReason before = rx_.close_reason();
+    rx_.Close(wire::CloseReason::kHard);
+    FUZZ_REQUIRE(rx_.close_reason() == (was_closed ? before : wire::CloseReason::kHard));
+    FUZZ_REQUIRE(rx_.buffered() == ByteCount(0));
+    uint32_t next = 0, set = 0;
+    for (const wire::WindowCloseFrame& frame : rx_.CloseFrames()) {
+      FUZZ_REQUIRE(wire::EncodedSize(frame) > 0);  // checks every documented range
+      FUZZ_REQUIRE(frame.low_count == open_.low_count);
+      FUZZ_REQUIRE(frame.high_complete == (receiver_.Count(ReliabilityClass::kHigh) == open_.high_count));
+      FUZZ_REQUIRE(frame.first == next);
+      next += static_cast<uint32_t>(8 * frame.bitmap.size());
+      for (uint32_t i = 0; i < 8 * frame.bitmap.size(); ++i) {
+        if ((frame.bitmap[i / 8] >> i % 8 & 1) == 0) continue;
+        ++set;
+        FUZZ_REQUIRE(receiver_.delivered.contains({ReliabilityClass::kLow, frame.first + i}));
+      }
+    }
+    FUZZ_REQUIRE(next == 0 || next >= open_.low_count);
+    FUZZ_REQUIRE(next == 0 || set == receiver_.Count(ReliabilityClass::kLow));
+    FUZZ_REQUIRE(next > 0 || rx_.close_reason() == wire::CloseReason::kComplete || open_.low_count == 0);
+  }
+
+ private:
+  wire::DataHeader Header(ReliabilityClass reliability, uint32_t index, FuzzInput& in) const {
+    wire::DataHeader header;
+    header.window_id = open_.window_id;
+    header.generation = open_.generation;
+    header.reliability = reliability;
+    header.index = index;
+    const uint8_t flags = in.U8();
+    header.retransmission = (flags & 1) != 0;
+    header.last_of_window = (flags & 2) != 0;
+    return header;
+  }
+
+  void SendSource(ReliabilityClass reliability, uint32_t sequence, FuzzInput& in) {
+    const wire::DataHeader header = Header(reliability, sequence, in);
+    const uint32_t count = reliability == ReliabilityClass::kHigh ? open_.high_count : open_.low_count;
+    const bool had = receiver_.delivered.contains({reliability, sequence});
+    const bool duplicate = rx_.IsDuplicate(header);
+    const WindowRx::Verdict verdict = rx_.OnData(header, sender_.Chunk({reliability, sequence}), &receiver_);
+    if (receiver_.closed) {
+      FUZZ_REQUIRE(verdict == WindowRx::Verdict::kClosed || sequence >= count);
+    } else if (sequence >= count) {
+      FUZZ_REQUIRE(verdict == WindowRx::Verdict::kInvalid);
+    } else {
+      FUZZ_REQUIRE(verdict == (had ? WindowRx::Verdict::kDuplicate : WindowRx::Verdict::kNew));
+      FUZZ_REQUIRE(duplicate == had);
+      FUZZ_REQUIRE(receiver_.delivered.contains({reliability, sequence}));
+      if (reliability == ReliabilityClass::kHigh && open_.fec_k > 0) {
+        symbols_[sender_.map().Locate(sequence).block].insert(sender_.map().Locate(sequence).symbol);
+      }
+    }
+  }
+
+  void SendRepair(FuzzInput& in) {
+    if (open_.fec_k == 0 || sender_.map().block_count() == 0) return;
+    const uint32_t block = in.Below(sender_.map().block_count());
+    const uint32_t number = in.Below(static_cast<uint32_t>(codec::ErasureCoder::MaxRepair(open_.fec_k)));
+    wire::DataHeader header = Header(
+        ReliabilityClass::kHigh,
+        wire::DataHeader::RepairIndex(static_cast<uint16_t>(block), static_cast<uint16_t>(number)), in);
+    header.repair = true;
+    const WindowRx::Verdict verdict = rx_.OnData(header, sender_.Repair(block, number), &receiver_);
+    if (receiver_.closed) return;
+    FUZZ_REQUIRE(verdict == WindowRx::Verdict::kNew || verdict == WindowRx::Verdict::kDuplicate);
+    symbols_[block].insert(open_.fec_k + number);
+  }
+
+  // Impossible numbers and lengths: refused, and nothing happens.
+  void Lie(FuzzInput& in) {
+    wire::DataHeader header =
+        Header(in.Flag() ? ReliabilityClass::kLow : ReliabilityClass::kHigh, in.U32(), in);
+    header.repair = header.reliability == ReliabilityClass::kHigh && in.Flag();
+    size_t length = open_.symbol_bytes + size_t{1} + in.U8();
+    if (header.repair) length = in.Below(open_.symbol_bytes);
+    const size_t before = receiver_.delivered.size();
+    (void)rx_.IsDuplicate(header);
+    const WindowRx::Verdict verdict = rx_.OnData(header, Bytes(length), &receiver_);
+    FUZZ_REQUIRE(verdict != WindowRx::Verdict::kNew);
+    FUZZ_REQUIRE(receiver_.delivered.size() == before);
+  }
+
+  void Check() {
+    const WindowRxStats stats = rx_.stats();
+    FUZZ_REQUIRE(rx_.high_done() == receiver_.Count(ReliabilityClass::kHigh));
+    FUZZ_REQUIRE(stats.low_received == receiver_.Count(ReliabilityClass::kLow));
+    FUZZ_REQUIRE(rx_.Complete() ==
+                 (receiver_.delivered.size() == size_t{open_.high_count} + open_.low_count));
+    FUZZ_REQUIRE(rx_.LowRatio() >= 0 && rx_.LowRatio() <= 1);
+    FUZZ_REQUIRE(rx_.buffered().value() <= int64_t{32} * open_.symbol_bytes * (open_.high_count + 1));
+    if (receiver_.closed) return;
+    // Any k of a block's symbols give it back; those beyond its real ones are zeros that everyone has.
+    for (const auto& [block, have] : symbols_) {
+      const uint8_t real = sender_.map().SourceSymbols(block);
+      if (have.size() < real) continue;
+      for (uint8_t i = 0; i < real; ++i) {
+        FUZZ_REQUIRE(
+            receiver_.delivered.contains({ReliabilityClass::kHigh, sender_.map().Sequence(block, i)}));
+      }
+    }
+  }
+
+  wire::WindowOpenFrame open_;
+  Sender sender_;
+  Receiver receiver_;
+  WindowRx rx_;
+  std::map<uint32_t, std::set<uint32_t>> symbols_;  // block -> distinct symbols received
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FuzzInput in(data, size);
+  codec::ReferenceCoder coder;
+  wire::WindowOpenFrame open;
+  open.window_id = in.U8();
+  open.generation = in.U8();
+  open.high_count = in.Below(80);
+  open.low_count = in.U16() % 9000;  // more than one close segment
+  if (in.Flag()) open.low_count %= 40;
+  open.symbol_bytes = static_cast<uint16_t>(in.Below(5) * 16);
+  open.fec_k = in.Flag() ? static_cast<uint8_t>(8 + 4 * in.Below(5)) : in.U8();
+  open.fec_depth = static_cast<uint8_t>(1 + in.Below(6));
+  if (!WindowRx::ValidateOpen(open, ByteCount(1 << 20), &coder).ok()) return 0;
+  Play play(open, &coder);
+  for (int steps = 0; !in.empty() && steps < 400; ++steps) play.Step(in);
+  play.Finish();
+  return 0;
+}
