@@ -1,0 +1,110 @@
+// The integrity tag finds damage anywhere in a packet, and its two CRC kernels agree.
+#include "transport/core/integrity_tag.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "transport/core/crc32c.h"
+
+namespace longhaul::transport {
+namespace {
+
+ByteSpan Bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+
+std::vector<uint8_t> RandomBytes(Random* random, size_t size) {
+  std::vector<uint8_t> bytes(size);
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(random->Next());
+  return bytes;
+}
+
+TEST(Crc32c, PublishedVectors) {  // RFC 3720 §B.4, and the usual check value
+  EXPECT_EQ(Crc32c(Bytes("123456789")), 0xe3069283u);
+  EXPECT_EQ(Crc32c(std::vector<uint8_t>(32, 0x00)), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(std::vector<uint8_t>(32, 0xff)), 0x62a8ab43u);
+  EXPECT_EQ(Crc32c({}), 0u);
+  EXPECT_EQ(Crc32cPortable(Bytes("123456789")), 0xe3069283u);
+}
+
+TEST(Crc32c, FastAndPortableAgreeAtEveryLengthAndOffset) {
+  Random random(11);
+  const std::vector<uint8_t> data = RandomBytes(&random, 1600);
+  for (size_t offset = 0; offset < 9; ++offset) {
+    for (size_t size = 0; size < 1500; size = size < 70 ? size + 1 : size * 2 - 3) {
+      const ByteSpan part = ByteSpan(data).subspan(offset, size);
+      const uint32_t seed = static_cast<uint32_t>(random.Next());
+      ASSERT_EQ(Crc32c(part, seed), Crc32cPortable(part, seed)) << offset << " " << size;
+    }
+  }
+}
+
+TEST(Crc32c, ContinuesWhereItStopped) {
+  Random random(12);
+  const std::vector<uint8_t> data = RandomBytes(&random, 300);
+  for (size_t cut = 0; cut <= data.size(); cut += 7) {
+    const ByteSpan all(data);
+    EXPECT_EQ(Crc32c(all.subspan(cut), Crc32c(all.first(cut))), Crc32c(all));
+  }
+}
+
+class IntegrityTagTest : public testing::Test {
+ protected:
+  void SetUp() override { tag_.Seal(kNumber, kPath, header_, body_, seal_); }
+  bool Opens() { return tag_.Open(kNumber, kPath, header_, body_, seal_); }
+
+  static constexpr wire::PacketNumber kNumber = 0x123456789abc;
+  static constexpr uint8_t kPath = 2;
+  Random random_{5};
+  std::vector<uint8_t> header_ = RandomBytes(&random_, wire::kShortHeaderBytes);
+  std::vector<uint8_t> body_ = RandomBytes(&random_, 1404);
+  std::array<uint8_t, wire::kTagBytes> seal_{};
+  IntegrityTag tag_;
+};
+
+TEST_F(IntegrityTagTest, AnUntouchedPacketOpensAndItsBodyIsUnchanged) {
+  const std::vector<uint8_t> before = body_;
+  EXPECT_TRUE(Opens());
+  EXPECT_EQ(body_, before);
+  EXPECT_FALSE(tag_.IsSecure());
+}
+
+TEST_F(IntegrityTagTest, EveryFlippedBitIsFound) {
+  for (auto span : {MutableByteSpan(header_), MutableByteSpan(body_), MutableByteSpan(seal_)}) {
+    for (size_t bit = 0; bit < span.size() * 8; ++bit) {
+      const uint8_t mask = static_cast<uint8_t>(1u << (bit % 8));
+      span[bit / 8] ^= mask;
+      ASSERT_FALSE(Opens()) << bit;
+      span[bit / 8] ^= mask;
+    }
+  }
+  EXPECT_TRUE(Opens());
+}
+
+TEST_F(IntegrityTagTest, APacketOfAnotherNumberOrPathDoesNotOpen) {
+  EXPECT_FALSE(tag_.Open(kNumber + 1, kPath, header_, body_, seal_));
+  EXPECT_FALSE(tag_.Open(kNumber, kPath + 1, header_, body_, seal_));
+}
+
+TEST_F(IntegrityTagTest, ATruncatedPacketDoesNotOpen) {
+  EXPECT_FALSE(tag_.Open(kNumber, kPath, header_, MutableByteSpan(body_).first(1403), seal_));
+  EXPECT_FALSE(tag_.Open(kNumber, kPath, header_, body_, ByteSpan(seal_).first(12)));
+  EXPECT_FALSE(tag_.Open(kNumber, kPath, header_, {}, {}));
+}
+
+TEST_F(IntegrityTagTest, AByteMovedFromHeaderToBodyIsFound) {
+  std::vector<uint8_t> shorter(header_.begin(), header_.end() - 1);
+  std::vector<uint8_t> longer(1, header_.back());
+  longer.insert(longer.end(), body_.begin(), body_.end());
+  EXPECT_FALSE(tag_.Open(kNumber, kPath, shorter, longer, seal_));
+}
+
+TEST_F(IntegrityTagTest, EmptyBodyIsFine) {
+  tag_.Seal(7, 0, header_, {}, seal_);
+  EXPECT_TRUE(tag_.Open(7, 0, header_, {}, seal_));
+}
+
+}  // namespace
+}  // namespace longhaul::transport
