@@ -1,6 +1,7 @@
 #include "transport/core/window/window_rx.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "transport/core/window/block_assembly.h"
@@ -32,6 +33,8 @@ Status ValidateFec(const wire::WindowOpenFrame& open, const codec::ErasureCoder*
 }  // namespace
 
 struct WindowRx::State {
+  explicit State(BlockAssembly assembly) : blocks(std::move(assembly)) {}
+
   BlockAssembly blocks;
 };
 
