@@ -189,7 +189,9 @@ class ConnectionPair {
   }
   void ExpectNoTimeViolation() {
     EXPECT_EQ(worker_host->violation(), "");
-    if (server_host) EXPECT_EQ(server_host->violation(), "");
+    if (server_host) {
+      EXPECT_EQ(server_host->violation(), "");
+    }
   }
 
   wan::VirtualNetwork& network() { return network_; }

@@ -156,6 +156,7 @@ void ConnectionImpl::CloseNow(Status why) {
 void ConnectionImpl::BecomeConnected() {
   state_ = State::kConnected;
   send_parameters_ = false;
+  next_init_ = Instant::Infinite();
   pacer_ = Pacer(ByteCount(datagram_bytes_));
   pacer_.SetRate(rate_->pacing_rate(), now_);
   if (observer_ != nullptr) observer_->OnConnected(*this);
@@ -202,6 +203,10 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     if (closes_left_ == 0 && now >= next_close_) CloseNow(*closing_why_);
     return;
   }
+  if (next_init_ <= now) {
+    send_parameters_ = true;
+    next_init_ = Instant::Infinite();
+  }
   if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
   if (state_ == State::kConnected && now - last_eliciting_sent_ >= options_.keepalive) ping_due_ = true;
 }
@@ -215,7 +220,7 @@ Instant ConnectionImpl::NextTimeout() const {
   if (state_ == State::kClosed) return Instant::Infinite();
   Instant next = IdleDeadline();
   if (state_ == State::kClosing) return std::min(next, next_close_);
-  next = std::min(next, loss_.Deadline());
+  next = std::min({next, loss_.Deadline(), next_init_});
   next = std::min(next, acks_.Deadline());
   if (state_ == State::kConnected) {
     if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
@@ -255,7 +260,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   if (outcome.send_probes) {
     ++stats_.pto_fired;
     probes_due_ = 2;
-    if (state_ == State::kConnecting) send_parameters_ = true;
+    if (state_ == State::kConnecting && !id_.is_client) send_parameters_ = true;
   }
   if (outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty() && new_ce == 0) return;
   event.sample = sampler_.TakeSample(rtt_.has_sample() ? rtt_.min_rtt() : Duration(0), now);

@@ -26,8 +26,13 @@ class ConnectionImpl final : public Connection {
  public:
   // Datagrams of this size are what every path carries; tried when larger ones go unanswered or are refused.
   static constexpr int64_t kBaseDatagram = 1200;
-  // Unanswered INITs after which the client falls back to kBaseDatagram.
-  static constexpr int kInitsBeforeFallback = 2;
+  // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way, four
+  // in a row go unanswered by mere chance once in sixty connections.
+  static constexpr int kInitsBeforeFallback = 4;
+  // An INIT is repeated after this, doubling up to the longest. Below most round trips a repetition costs one
+  // datagram; a handshake that waits a second for each loss costs patience.
+  static constexpr Duration kFirstInitInterval = std::chrono::milliseconds(300);
+  static constexpr Duration kLongestInitInterval = std::chrono::milliseconds(1200);
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
   static constexpr int kCloseRepeats = 3;
 
@@ -139,6 +144,7 @@ class ConnectionImpl final : public Connection {
   std::optional<wire::TransportParametersFrame> peer_parameters_;
   bool send_parameters_ = false;               // INIT or ACCEPT is due
   int inits_sent_ = 0;
+  Instant next_init_ = Instant::Infinite();    // client: when INIT is repeated
   int64_t unvalidated_received_ = 0;           // server, before the client has proved its address
   int64_t unvalidated_sent_ = 0;
 

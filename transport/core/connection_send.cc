@@ -75,8 +75,9 @@ size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
 
 size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   if (!send_parameters_) return 0;
-  if (id_.is_client && ++inits_sent_ > kInitsBeforeFallback) {
-    datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
+  if (id_.is_client) {
+    if (++inits_sent_ > kInitsBeforeFallback) datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
+    next_init_ = now + std::min(kFirstInitInterval * (1 << std::min(inits_sent_ - 1, 4)), kLongestInitInterval);
   }
   const size_t size = static_cast<size_t>(datagram_bytes_);
   if (out.size() < size) return 0;

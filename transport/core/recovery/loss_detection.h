@@ -29,7 +29,9 @@ class LossDetection {
  public:
   static constexpr uint64_t kInitialPacketThreshold = 3;
   static constexpr uint64_t kMaxPacketThreshold = 256;
-  static constexpr int kMaxPtoBackoff = 6;  // PTO doubles at most six times.
+  // PTO doubles at most three times (RFC 9002 §6.2.1 has no bound): a connection dies of ten seconds of silence,
+  // so it must ask often enough that a run of losses cannot look like death. Four probes a second harm nobody.
+  static constexpr int kMaxPtoBackoff = 3;
   static constexpr size_t kMaxInFlightPackets = 1u << 17;
 
   // What one ACK (or one timeout) changed. Packets are moved out: their content now belongs to the caller.

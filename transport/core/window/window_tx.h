@@ -78,7 +78,7 @@ class WindowTx {
   // Which low chunks the receiver has; complete once closed() (all set when it said kComplete).
   const ChunkBitmap& low_received() const { return low_received_; }
 
-  WindowTxStats stats() const { return stats_; }
+  WindowTxStats stats() const;
   // Bytes of chunks submitted and not yet sent.
   ByteCount backlog() const { return backlog_; }
   wire::WindowOpenFrame OpenFrame() const;      // metadata borrows from this object
