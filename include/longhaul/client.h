@@ -1,0 +1,119 @@
+// The worker's end of a parameter server: declare tensors, push gradients, pull what became of them.
+//
+//   auto client = longhaul::Client::Connect({.servers = {"127.0.0.1:7700"}, .job = "demo", .insecure =
+//   true}); auto w = client->Declare("w", {.count = n, .optimizer = "sgd:lr=0.1"}); longhaul::Operation step
+//   = client->PushPull(*w, gradient, weights); longhaul::Status status = step.Wait();
+//
+// Every wait ends: when the server dies, falls silent for the idle time-out or ends the job, everything
+// pending completes with a Status that says who and why.
+//
+// Threads: every method may be called from any thread. A client has one background thread; several clients
+// may live in a process. Spans given to an operation are borrowed until it is done.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "longhaul/options.h"
+#include "longhaul/stats.h"
+#include "longhaul/status.h"
+#include "longhaul/tensor.h"
+#include "longhaul/units.h"
+
+namespace longhaul {
+
+namespace internal {
+struct OperationState;
+class ClientImpl;
+}  // namespace internal
+
+// Something that is on its way. A cheap handle: copies name the same operation, which goes on when they are
+// gone.
+class Operation {
+ public:
+  // An operation that is already done with kFailedPrecondition; assign a real one to it.
+  Operation();
+
+  // Waits for the end and says how it ended. From any number of threads; not from a Then callback of the same
+  // client, which would wait for itself.
+  Status Wait() const;
+  // The same, for at most `limit`; then kDeadlineExceeded, and the operation goes on.
+  Status WaitFor(Duration limit) const;
+  bool done() const;
+  // Calls `callback` once with the outcome: on the client's background thread, or at once on the caller's
+  // when the operation is done already. It must not block; it may start operations.
+  void Then(std::function<void(const Status&)> callback) const;
+  // Zeros until done.
+  OperationStats stats() const;
+
+ private:
+  friend class internal::ClientImpl;
+  explicit Operation(std::shared_ptr<internal::OperationState> state) : state_(std::move(state)) {}
+  std::shared_ptr<internal::OperationState> state_;
+};
+
+// A tensor that the server knows. Copyable; of use only with the client that declared it.
+class Tensor {
+ public:
+  Tensor() = default;
+  const std::string& name() const { return name_; }
+  uint64_t count() const { return count_; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  friend class internal::ClientImpl;
+  std::string name_;
+  uint64_t count_ = 0;
+  DType dtype_ = DType::kFloat32;
+  uint32_t handle_ = UINT32_MAX;
+  const void* owner_ = nullptr;
+};
+
+class Client {
+ public:
+  // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
+  // Errors: kInvalidArgument (options), kUnavailable (nobody answers at that address), kVersionMismatch (both
+  // versions are named), kSettingsMismatch, kAlreadyExists (the rank is taken), or what else the server says.
+  static Result<Client> Connect(const ConnectOptions& options);
+
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+  // Ends what is pending with kCancelled and closes the connection; returns within a second or two whatever
+  // the network does. Call Leave first for an orderly end.
+  ~Client();
+
+  // Makes a tensor known, or finds it. Waits until all workers of the job are in. Idempotent: a declaration
+  // that disagrees with the server's is kSettingsMismatch.
+  Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
+
+  // Contributes to the tensor's next round. Done when the server has taken the gradient.
+  Operation Push(const Tensor& tensor, std::span<const float> gradient);
+  // Fetches the parameters. Only for tensors with an optimizer.
+  Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
+  // Contributes to the next round and receives its result (updated parameters, or the aggregate), chunk by
+  // chunk while others are still on their way: the fast path. `out` may be read when done; it must not
+  // overlap `gradient`. Operations on one tensor take effect in the order of the calls.
+  Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
+
+  // Waits until every worker of the job has arrived at the barrier of this name.
+  Status Barrier(const std::string& name);
+  // The orderly end: waits for what is pending, tells the server, closes. Further calls fail. With an error
+  // as `why` the server learns that this worker did not finish, and nothing pending is waited for.
+  Status Leave(const Status& why = Status::Ok());
+
+  uint32_t rank() const;
+  uint32_t world_size() const;
+  JobSettings settings() const;
+  // Ok while the client works, else why it does not.
+  Status status() const;
+  ClientStats stats() const;
+
+ private:
+  explicit Client(std::shared_ptr<internal::ClientImpl> impl);
+  std::shared_ptr<internal::ClientImpl> impl_;
+};
+
+}  // namespace longhaul

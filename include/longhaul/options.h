@@ -1,0 +1,74 @@
+// Options of the public API. Every field has a default that works, its unit, and what it costs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "longhaul/tensor.h"
+#include "longhaul/units.h"
+
+namespace longhaul {
+
+struct ConnectOptions {
+  // "HOST:PORT" or "[IPv6]:PORT" of the parameter server. Exactly one for now.
+  std::vector<std::string> servers;
+  // Must be the server's; a worker of another job is refused.
+  std::string job = "default";
+  // This worker among its peers, 0..world_size-1.
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  // Where this worker runs; for messages and statistics.
+  std::string site;
+  // A restarted worker takes its rank back with a higher number than its predecessor's.
+  uint64_t incarnation = 0;
+  // Contributions are weighted by this, for example the number of samples behind each gradient. > 0.
+  float weight = 1.0f;
+  // The one time-out a user must know: a peer that is silent for so long is dead, and everything that waits
+  // for it ends with kPeerDead. Progress resets it. The smaller one of worker and server counts.
+  Duration idle_timeout = std::chrono::seconds(10);
+  // How long Connect may take; zero means idle_timeout.
+  Duration connect_timeout{0};
+  // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
+  uint32_t datagram_bytes = 1452;
+  // Traffic is authenticated against accidents only and is NOT encrypted in this version: say that you know.
+  bool insecure = false;
+  // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:
+  // none.
+  std::string fault;
+  // Seeds connection IDs and send-order permutations; zero: taken from the operating system.
+  uint64_t seed = 0;
+};
+
+struct TensorOptions {
+  DType dtype = DType::kFloat32;  // float32 is what this version supports
+  uint64_t count = 0;             // elements, >= 1
+  // What the server does with the aggregate: "aggregate" hands it back as it is; "sgd:lr=0.1,momentum=0.9"
+  // keeps the parameters and hands them back updated.
+  std::string optimizer = "aggregate";
+  // Initial values (count elements) for tensors whose parameters live on the server; empty: zeros. Those of
+  // exactly one worker are used. Borrowed until Declare returns.
+  std::span<const float> initial = {};
+};
+
+struct PullOptions {
+  // Waits until the tensor has completed at least so many rounds.
+  uint64_t min_round = 0;
+};
+
+// The server's settings of the job; workers cannot change them.
+struct JobSettings {
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
+  std::string policy;           // what happens to lost low-priority chunks: zero | count | stale | residual
+  double high_share = 0;        // share of chunks sent reliably with FEC, 0..1
+  double bubble_threshold = 0;  // loss above which lost chunks are filled, 0..1
+  double close_ratio = 0;       // share of the low class that lets a window close, 0..1
+  uint32_t fec_k = 0;           // source symbols per FEC block; 0 = none
+  uint32_t fec_depth = 0;       // blocks interleaved
+  Duration idle_timeout{0};
+  uint64_t seed = 0;
+};
+
+}  // namespace longhaul

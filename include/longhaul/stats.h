@@ -1,0 +1,67 @@
+// What longhaul tells its user about work done: plain values, copied at the moment of asking.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "longhaul/units.h"
+
+namespace longhaul {
+
+// One operation (Push, Pull, PushPull). Final once the operation is done.
+struct OperationStats {
+  uint64_t round = 0;        // of the tensor: the round pushed into, or the version pulled
+  ByteCount bytes;           // tensor bytes moved, gradient out plus values in
+  ByteCount wire_bytes;      // chunk bytes as they travelled: headers, retransmissions and repair included
+  uint32_t chunks_sent = 0;  // distinct chunks that left
+  uint32_t chunks_received = 0;
+  uint32_t retransmissions = 0;  // high chunks of ours sent again
+  uint32_t repairs_sent = 0;     // repair symbols (FEC) sent with our chunks
+  uint32_t repaired_chunks = 0;  // received chunks that FEC rebuilt here
+  uint32_t lost_chunks = 0;      // chunks of ours that the server did not have when it closed the window
+  Duration rtt{0};               // smoothed round-trip time when the operation ended
+  double seconds = 0;            // from the call to the end
+  // The server's report of the round. Best effort: absent when it was not here yet at the end.
+  struct RoundInfo {
+    uint32_t last_rank = 0;  // whose window closed last
+    uint32_t contributors = 0;
+    uint32_t repaired_chunks = 0;  // by FEC at the server, over all workers
+    uint32_t filled_chunks = 0;    // lost contributions that the fill policy filled
+    uint32_t lost_chunks = 0;
+    double loss = 0;  // share of low chunks that did not arrive, 0..1
+  };
+  std::optional<RoundInfo> round_info;
+};
+
+// One client since it connected.
+struct ClientStats {
+  uint64_t operations_started = 0;
+  uint64_t operations_succeeded = 0;
+  uint64_t operations_failed = 0;
+  // Of the connection.
+  uint64_t packets_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t packets_lost = 0;  // of ours, declared lost (before FEC)
+  uint64_t retransmissions = 0;
+  uint64_t repairs_sent = 0;
+  uint64_t repaired_chunks = 0;  // rebuilt by FEC here
+  uint64_t lost_chunks = 0;      // low chunks of closed windows that the server did not have
+  uint64_t pto_fired = 0;
+  uint64_t datagrams_dropped = 0;  // received and dropped: damaged, duplicate, late or unknown
+  ByteCount bytes_sent;            // UDP payload
+  ByteCount bytes_received;
+  ByteCount chunk_bytes_sent;      // first transmissions
+  ByteCount chunk_bytes_received;  // distinct chunks
+  Duration smoothed_rtt{0};
+  Duration min_rtt{0};
+  Duration latest_rtt{0};
+  double loss = 0;      // recent loss of what we send, before FEC, 0..1
+  Bandwidth bandwidth;  // estimate of the path towards the server
+  // Of the rounds that the server has reported to this worker.
+  uint64_t rounds_reported = 0;
+  uint64_t round_repaired_chunks = 0;
+  uint64_t round_filled_chunks = 0;
+  uint64_t round_lost_chunks = 0;
+};
+
+}  // namespace longhaul

@@ -1,0 +1,388 @@
+// longhaul-worker: joins a parameter server and trains the built-in model. Flags, signals and exit codes
+// only.
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "longhaul/client.h"
+#include "worker/trainer_loop.h"
+
+namespace {
+
+using longhaul::Client;
+using longhaul::ClientStats;
+using longhaul::Result;
+using longhaul::Status;
+using longhaul::StatusCode;
+using longhaul::worker::RoundProgress;
+using longhaul::worker::TrainSummary;
+using nlohmann::json;
+
+enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitDataset = 3 };
+
+struct Flags {
+  std::string join;
+  longhaul::ConnectOptions connect;
+  double idle_timeout_s = 10;
+  double connect_timeout_s = 0;
+  longhaul::worker::TrainOptions train;
+  bool constant_rate = false;
+  std::string data = longhaul::worker::kDefaultDatasetDirectory;
+  std::string progress = "text";
+  std::string json_file;
+  std::string log_level = "info";
+};
+
+constexpr const char* kFooter = R"(
+Examples:
+  longhaul-worker --join 127.0.0.1:7700 --rank 0 --world-size 1 --insecure
+  longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --rounds 500 --progress json
+  MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker
+
+Every option can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200. RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT are understood when neither flag nor LONGHAUL_* says otherwise.
+Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.
+Traffic is NOT encrypted in this version.)";
+
+// The value of an environment variable, empty when unset.
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Generic launchers' variables (torchrun's names) count where ours are not set; CLI11 checks them like flags.
+void TakeLauncherEnvironment() {
+  const auto stand_in = [](const char* ours, const std::string& value) {
+    if (!value.empty()) setenv(ours, value.c_str(), /*overwrite=*/0);
+  };
+  stand_in("LONGHAUL_RANK", Env("RANK"));
+  stand_in("LONGHAUL_WORLD_SIZE", Env("WORLD_SIZE"));
+  const std::string host = Env("MASTER_ADDR");
+  if (host.empty()) return;
+  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
+  const std::string port = Env("MASTER_PORT").empty() ? "7700" : Env("MASTER_PORT");
+  stand_in("LONGHAUL_JOIN", (bare_v6 ? "[" + host + "]" : host) + ":" + port);
+}
+
+// "--idle-timeout" -> "LONGHAUL_IDLE_TIMEOUT".
+std::string EnvName(std::string flag) {
+  std::string name = "LONGHAUL_";
+  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+// --- What the user sees ---
+
+json StatsJson(const ClientStats& s) {
+  const auto ms = [](longhaul::Duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
+  return {{"bytes_sent", s.bytes_sent.value()},
+          {"bytes_received", s.bytes_received.value()},
+          {"packets_sent", s.packets_sent},
+          {"packets_received", s.packets_received},
+          {"packets_lost", s.packets_lost},
+          {"retransmissions", s.retransmissions},
+          {"repairs_sent", s.repairs_sent},
+          {"repaired_chunks", s.repaired_chunks},
+          {"lost_chunks", s.lost_chunks},
+          {"round_repaired_chunks", s.round_repaired_chunks},
+          {"round_filled_chunks", s.round_filled_chunks},
+          {"round_lost_chunks", s.round_lost_chunks},
+          {"datagrams_dropped", s.datagrams_dropped},
+          {"pto_fired", s.pto_fired},
+          {"rtt_ms", ms(s.smoothed_rtt)},
+          {"min_rtt_ms", ms(s.min_rtt)},
+          {"loss", s.loss},
+          {"bandwidth_mbps", s.bandwidth.mbps()}};
+}
+
+json RoundJson(const RoundProgress& p) {
+  json line = {{"event", "round"},
+               {"round", p.round},
+               {"rounds", p.rounds},
+               {"seconds", p.seconds},
+               {"training_loss", p.training_loss},
+               {"goodput_mbps", p.goodput_mbps},
+               {"observed_loss", p.observed_loss},
+               {"retransmissions", p.stats.retransmissions},
+               {"repairs", p.stats.round_repaired_chunks + p.stats.repaired_chunks},
+               {"fills", p.stats.round_filled_chunks},
+               {"rtt_ms", std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count()}};
+  if (p.accuracy) line["accuracy"] = *p.accuracy;
+  return line;
+}
+
+json SummaryJson(const TrainSummary& s) {
+  json line = {{"event", "finished"},
+               {"rounds", s.rounds},
+               {"seconds", s.seconds},
+               {"training_loss", s.training_loss},
+               {"round_seconds_p50", s.round_seconds_p50},
+               {"round_seconds_p99", s.round_seconds_p99},
+               {"observed_loss", s.stats.packets_sent == 0 ? 0.0
+                                                           : static_cast<double>(s.stats.packets_lost) /
+                                                                 static_cast<double>(s.stats.packets_sent)},
+               {"totals", StatsJson(s.stats)}};
+  if (s.accuracy) line["accuracy"] = *s.accuracy;
+  return line;
+}
+
+class Progress {
+ public:
+  explicit Progress(const std::string& mode) : json_(mode == "json"), text_(mode == "text") {}
+
+  void Joined(const longhaul::JobSettings& s) {
+    if (json_) {
+      Line({{"event", "joined"},
+            {"rank", s.rank},
+            {"world_size", s.world_size},
+            {"policy", s.policy},
+            {"high_share", s.high_share},
+            {"close_ratio", s.close_ratio},
+            {"fec_k", s.fec_k}});
+    } else if (text_) {
+      std::printf("joined as rank %u of %u (policy %s); waiting for the others\n", s.rank, s.world_size,
+                  s.policy.c_str());
+      std::fflush(stdout);
+    }
+  }
+  void Round(const RoundProgress& p) {
+    if (json_) return Line(RoundJson(p));
+    if (!text_ || (!p.accuracy && p.round % kTextEvery != 0 && p.round != p.rounds)) return;
+    std::printf("round %llu/%llu  loss %.4f  %.0f ms  %.0f Mbit/s  packets lost %.2f %%  rtt %.1f ms",
+                static_cast<unsigned long long>(p.round), static_cast<unsigned long long>(p.rounds),
+                p.training_loss, p.seconds * 1e3, p.goodput_mbps, p.observed_loss * 100,
+                std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count());
+    if (p.accuracy) std::printf("  accuracy %.4f", *p.accuracy);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  void Finished(const TrainSummary& s) {
+    if (json_) return Line(SummaryJson(s));
+    if (!text_) return;
+    std::printf("finished %llu rounds in %.1f s (round p50 %.0f ms, p99 %.0f ms)",
+                static_cast<unsigned long long>(s.rounds), s.seconds, s.round_seconds_p50 * 1e3,
+                s.round_seconds_p99 * 1e3);
+    if (s.accuracy) std::printf(", accuracy %.4f", *s.accuracy);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr uint64_t kTextEvery = 20;
+  static void Line(const json& value) { std::cout << value.dump() << std::endl; }
+
+  bool json_;
+  bool text_;
+};
+
+// Turns SIGINT and SIGTERM into an orderly Leave, whatever the main thread waits for. Signals must be blocked
+// in every thread, so make it before any other thread.
+class Interrupts {
+ public:
+  Interrupts() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] { Watch(); });
+  }
+  ~Interrupts() {
+    stop_ = true;
+    thread_.join();
+  }
+  void Guard(Client* client) {
+    const std::lock_guard lock(mutex_);
+    client_ = client;
+  }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  void Watch() {
+    while (!stop_) {
+      const timespec wait{0, 100'000'000};
+      const int signal = sigtimedwait(&signals_, nullptr, &wait);
+      if (signal <= 0) continue;
+      const std::lock_guard lock(mutex_);
+      // Nothing to take leave of, or told twice: go at once.
+      if (client_ == nullptr || interrupted_) {
+        std::fprintf(stderr, "longhaul-worker: interrupted\n");
+        std::_Exit(kExitFailure);
+      }
+      interrupted_ = true;
+      (void)client_->Leave(Status(StatusCode::kCancelled,
+                                  signal == SIGINT ? "interrupted (SIGINT)" : "told to stop (SIGTERM)"));
+    }
+  }
+
+  sigset_t signals_;
+  std::mutex mutex_;
+  Client* client_ = nullptr;
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+int Fail(const Status& why, int code) {
+  std::fprintf(stderr, "longhaul-worker: %s\n", why.ToString().c_str());
+  return code;
+}
+
+longhaul::Duration FromSeconds(double s) {
+  return std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(s));
+}
+
+int Run(const Flags& flags) {
+  using longhaul::worker::Dataset;
+  using longhaul::worker::DatasetPart;
+  Interrupts interrupts;
+  Progress progress(flags.progress);
+
+  Dataset shard;
+  Dataset test;
+  {
+    Result<Dataset> train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
+    if (!train.ok()) return Fail(train.status(), kExitDataset);
+    shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed);
+    Result<Dataset> whole_test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
+    if (!whole_test.ok()) return Fail(whole_test.status(), kExitDataset);
+    test = *std::move(whole_test);
+  }
+  if (shard.size() == 0) {
+    return Fail(Status(StatusCode::kInvalidArgument, "more workers than images"), kExitDataset);
+  }
+
+  Result<Client> client = Client::Connect(flags.connect);
+  if (!client.ok()) {
+    return Fail(client.status(),
+                client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure);
+  }
+  interrupts.Guard(&*client);
+  progress.Joined(client->settings());
+  Result<TrainSummary> summary = longhaul::worker::Train(*client, shard, test, flags.train,
+                                                         [&](const RoundProgress& p) { progress.Round(p); });
+  interrupts.Guard(nullptr);
+  if (!summary.ok()) {
+    return Fail(interrupts.interrupted() ? Status(StatusCode::kCancelled, "interrupted; left the job")
+                                         : summary.status(),
+                kExitFailure);
+  }
+  progress.Finished(*summary);
+  if (Status s = client->Leave(); !s.ok()) spdlog::warn("the end was not orderly: {}", s.ToString());
+  if (!flags.json_file.empty()) {
+    json result = SummaryJson(*summary);
+    result["rank"] = flags.connect.rank;
+    std::ofstream file(flags.json_file);
+    file << result.dump(2) << '\n';
+    if (!file.flush()) {
+      return Fail(Status(StatusCode::kInternal, "cannot write " + flags.json_file), kExitFailure);
+    }
+  }
+  return kExitOk;
+}
+
+// Every flag; see --help for what they mean.
+void AddOptions(CLI::App& app, Flags& flags) {
+  auto& c = flags.connect;
+  auto& t = flags.train;
+  app.add_option("--join", flags.join, "Address of the server")->type_name("HOST:PORT")->required();
+  app.add_option("--rank", c.rank, "This worker among its peers, 0..world-size-1 [0]");
+  app.add_option("--world-size", c.world_size, "Workers of the job, as the server has it [1]")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--job", c.job, "Name of the job, as the server has it")->capture_default_str();
+  app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
+  app.add_option("--incarnation", c.incarnation, "Higher takes the rank over from a lower one [0]");
+  app.add_option("--weight", c.weight, "Weight of this worker's gradients, > 0 [1]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", t.rounds, "Rounds of the whole job")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100'000'000));
+  app.add_option("--batch", t.batch, "Images per worker and round")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 60'000));
+  app.add_option("--lr", t.learning_rate, "Learning rate of the server's SGD")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--momentum", t.momentum, "Momentum of the server's SGD, 0..1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.9999));
+  app.add_flag("--constant-lr", flags.constant_rate, "Do not let the learning rate fall linearly to zero");
+  app.add_option("--seed", t.seed, "Of model, shards and batches; the same on all workers")
+      ->capture_default_str();
+  app.add_option("--data", flags.data,
+                 "Directory with Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist)")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_option("--eval-every", t.eval_every, "Rounds between test accuracies on rank 0; 0 = at the end")
+      ->capture_default_str();
+  app.add_option("--datagram-size", c.datagram_bytes, "UDP payload per datagram, bytes")
+      ->capture_default_str()
+      ->check(CLI::Range(1200, 65507));
+  app.add_option("--idle-timeout", flags.idle_timeout_s, "Silence after which the server is dead, seconds")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
+  app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_flag("--insecure", c.insecure,
+               "Accept that traffic is not encrypted (this version has nothing else)");
+  app.add_option("--fault", c.fault,
+                 "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
+      ->type_name("SPEC");
+  app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "text", "json"}));
+  app.add_option("--json", flags.json_file, "Write the summary to this file")->type_name("FILE");
+  app.add_option("--log-level", flags.log_level, "trace | debug | info | warn | error | off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
+  for (CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (name != "--help" && name != "--version") option->envname(EnvName(name));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Joins a longhaul parameter server and trains a small network on Fashion-MNIST.",
+               "longhaul-worker");
+  app.footer(kFooter);
+  app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", "longhaul-worker 0.1.0");
+  AddOptions(app, flags);
+  TakeLauncherEnvironment();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  }
+  flags.connect.servers = {flags.join};
+  flags.connect.idle_timeout = FromSeconds(flags.idle_timeout_s);
+  flags.connect.connect_timeout = FromSeconds(flags.connect_timeout_s);
+  flags.train.decay_learning_rate = !flags.constant_rate;
+  if (flags.connect.rank >= flags.connect.world_size) {
+    return Fail(Status(StatusCode::kInvalidArgument, "--rank " + std::to_string(flags.connect.rank) +
+                                                         " is not below --world-size " +
+                                                         std::to_string(flags.connect.world_size)),
+                kExitUsage);
+  }
+  // Logs on stderr; stdout belongs to the progress.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  spdlog::warn("traffic is NOT encrypted in this version: gradients and parameters travel readable{}",
+               flags.connect.insecure ? "" : "; say --insecure to show that you know");
+  return Run(flags);
+}

@@ -1,0 +1,49 @@
+// One tensor as a worker sees it: how far its declaration is, and the one push that may be on its way.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "longhaul/stats.h"
+#include "transport/core/window/window_types.h"
+#include "worker/operations.h"
+#include "worker/pull_assembler.h"
+#include "worker/push_pipeline.h"
+#include "worker/tensor_shape.h"
+
+namespace longhaul::worker {
+
+// A push between its first chunk and its end. It is over when the gradient window is closed and, with a
+// result wanted, all of the result is here.
+struct ActivePush {
+  OperationId operation = 0;
+  uint64_t round = 0;
+  transport::WindowKey window;
+  bool window_closed = false;
+  bool initial = false;                 // carries initial values: no operation of its own
+  std::optional<PullAssembler> result;  // when a result is wanted
+  std::optional<transport::WindowKey> result_window;
+};
+
+struct TensorState {
+  std::string name;
+  std::string optimizer;
+  TensorShape shape;                   // key and chunk_elements once declared
+  std::span<const float> initial;      // borrowed while a declaration is pending
+  std::vector<OperationId> declaring;  // operations that wait for the declaration
+  uint32_t declare_request = 0;
+  bool declared = false;
+  bool initial_waits = false;  // the initial values wait for a free window
+  uint64_t next_round = 0;     // of the next push
+  // Rounds that the server is known to have finished; pushing further ahead would be a protocol error.
+  uint64_t completed_rounds = 0;
+  std::optional<PushPipeline> pipeline;  // once declared
+  std::optional<ActivePush> active;
+  std::optional<OperationStats::RoundInfo> report;  // of round report_round
+  uint64_t report_round = 0;
+};
+
+}  // namespace longhaul::worker

@@ -1,0 +1,132 @@
+#include "worker/trainer_loop.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "worker/mini_batches.h"
+#include "worker/mlp.h"
+
+namespace longhaul::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Handles = std::array<Tensor, Mlp::kTensors>;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string OptimizerText(const TrainOptions& options) {
+  std::ostringstream text;
+  text << "sgd:lr=" << options.learning_rate << ",momentum=" << options.momentum;
+  return text.str();
+}
+
+// Every worker offers the same seeded model as initial values; the server takes one of them.
+Status DeclareModel(Client& client, const Mlp& model, const TrainOptions& options, Handles& handles) {
+  for (size_t t = 0; t < Mlp::kTensors; ++t) {
+    TensorOptions tensor;
+    tensor.count = Mlp::kShapes[t].count;
+    tensor.optimizer = OptimizerText(options);
+    tensor.initial = model.parameters()[t];
+    Result<Tensor> declared = client.Declare(std::string(Mlp::kShapes[t].name), tensor);
+    if (!declared.ok()) return declared.status();
+    handles[t] = *declared;
+  }
+  return Status::Ok();
+}
+
+Status WaitAll(const std::array<Operation, Mlp::kTensors>& operations) {
+  Status first;
+  for (const Operation& operation : operations) {
+    // All of them, since they borrow memory until they are done.
+    if (Status s = operation.Wait(); !s.ok() && first.ok()) first = s;
+  }
+  return first;
+}
+
+// The parameters as they are, and how many rounds made them.
+Status PullModel(Client& client, const Handles& handles, Mlp& model, uint64_t* round) {
+  std::array<Operation, Mlp::kTensors> pulls;
+  for (size_t t = 0; t < Mlp::kTensors; ++t) pulls[t] = client.Pull(handles[t], model.parameters()[t]);
+  const Status status = WaitAll(pulls);
+  *round = pulls[0].stats().round;
+  return status;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+double ObservedLoss(const ClientStats& stats) {
+  return stats.packets_sent == 0
+             ? 0
+             : static_cast<double>(stats.packets_lost) / static_cast<double>(stats.packets_sent);
+}
+
+}  // namespace
+
+Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& test,
+                           const TrainOptions& options,
+                           const std::function<void(const RoundProgress&)>& on_round) {
+  const bool evaluates = client.rank() == 0;
+  Mlp model(options.seed);
+  Mlp::Tensors gradients = Mlp::Zeros();
+  MiniBatches batches(shard, options.batch, client.rank(), options.seed);
+  Handles handles;
+  uint64_t round = 0;
+  if (Status s = DeclareModel(client, model, options, handles); !s.ok()) return s;
+  if (Status s = PullModel(client, handles, model, &round); !s.ok()) return s;
+
+  TrainSummary summary;
+  std::vector<double> round_seconds;
+  const Clock::time_point begun = Clock::now();
+  for (; round < options.rounds; ++round) {
+    const Clock::time_point round_begun = Clock::now();
+    summary.training_loss = model.Gradient(batches.ForRound(round), gradients);
+    if (options.decay_learning_rate) {
+      const float left = 1.0f - static_cast<float>(round) / static_cast<float>(options.rounds);
+      for (std::vector<float>& gradient : gradients) {
+        for (float& value : gradient) value *= left;
+      }
+    }
+    std::array<Operation, Mlp::kTensors> steps;
+    for (size_t t = 0; t < Mlp::kTensors; ++t) {
+      steps[t] = client.PushPull(handles[t], gradients[t], model.parameters()[t]);
+    }
+    if (Status s = WaitAll(steps); !s.ok()) return s;
+
+    RoundProgress progress;
+    progress.round = round + 1;
+    progress.rounds = options.rounds;
+    progress.seconds = SecondsSince(round_begun);
+    progress.training_loss = summary.training_loss;
+    progress.stats = client.stats();
+    progress.observed_loss = ObservedLoss(progress.stats);
+    int64_t bytes = 0;
+    for (const Operation& step : steps) bytes += step.stats().bytes.value();
+    progress.goodput_mbps = static_cast<double>(bytes) * 8e-6 / std::max(progress.seconds, 1e-9);
+    round_seconds.push_back(progress.seconds);
+    const bool last = round + 1 == options.rounds;
+    if (evaluates && (last || (options.eval_every != 0 && (round + 1) % options.eval_every == 0))) {
+      summary.accuracy = progress.accuracy = model.Accuracy(test);
+    }
+    if (on_round) on_round(progress);
+    ++summary.rounds;
+  }
+  if (evaluates && !summary.accuracy) summary.accuracy = model.Accuracy(test);
+  summary.seconds = SecondsSince(begun);
+  summary.round_seconds_p50 = Quantile(round_seconds, 0.50);
+  summary.round_seconds_p99 = Quantile(round_seconds, 0.99);
+  summary.stats = client.stats();
+  return summary;
+}
+
+}  // namespace longhaul::worker

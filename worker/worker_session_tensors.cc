@@ -1,0 +1,444 @@
+// The half of WorkerSession that is about tensors: declarations, pushes, pulls and the windows that carry
+// them.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/chunk.h"
+#include "codec/window_metadata.h"
+#include "worker/worker_session.h"
+
+namespace longhaul::worker {
+namespace {
+
+using control::ControlMessage;
+
+Status CheckDeclaration(const Declaration& d) {
+  if (d.name.empty() || d.name.size() > wire::kMaxNameBytes) {
+    return {StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes"};
+  }
+  if (d.count == 0) return {StatusCode::kInvalidArgument, "tensor " + d.name + " has no elements"};
+  if (d.dtype != DType::kFloat32) {
+    return {StatusCode::kInvalidArgument, "tensor " + d.name + ": element type " +
+                                              std::string(DTypeName(d.dtype)) +
+                                              " is not supported yet, use float32"};
+  }
+  if (!d.initial.empty() && d.initial.size() != d.count) {
+    return {StatusCode::kInvalidArgument, "tensor " + d.name + " has " + std::to_string(d.count) +
+                                              " elements, but " + std::to_string(d.initial.size()) +
+                                              " initial values"};
+  }
+  return Status::Ok();
+}
+
+ByteCount TensorBytes(const TensorShape& shape) {
+  return ByteCount(static_cast<int64_t>(shape.count * DTypeSize(shape.dtype)));
+}
+
+}  // namespace
+
+// --- Declarations ---
+
+void WorkerSession::Declare(const Declaration& declaration, DeclareCallback callback) {
+  const auto found = handle_by_name_.find(declaration.name);
+  const bool known = found != handle_by_name_.end();
+  const TensorHandle handle = known ? found->second : static_cast<TensorHandle>(tensors_.size());
+  auto done = [callback = std::move(callback), handle](const Status& outcome, const OperationStats&) {
+    callback(outcome.ok() ? Result<TensorHandle>(handle) : Result<TensorHandle>(outcome));
+  };
+  Status refusal = CheckRunning();
+  if (refusal.ok()) refusal = CheckDeclaration(declaration);
+  if (refusal.ok() && known) {
+    const TensorState& tensor = *tensors_[handle];
+    if (tensor.shape.count != declaration.count || tensor.optimizer != declaration.optimizer) {
+      refusal =
+          Status(StatusCode::kSettingsMismatch,
+                 "tensor " + declaration.name + " was declared with " + std::to_string(tensor.shape.count) +
+                     " elements and optimizer \"" + tensor.optimizer + "\", now with " +
+                     std::to_string(declaration.count) + " and \"" + declaration.optimizer + "\"");
+    }
+  } else if (refusal.ok() && tensors_.size() >= options_.max_tensors) {
+    refusal = Status(StatusCode::kResourceExhausted,
+                     std::to_string(options_.max_tensors) + " tensors exist already");
+  }
+  if (!refusal.ok()) return operations_.Refuse(std::move(done), refusal);
+
+  const OperationId operation = operations_.Begin(now_, std::move(done));
+  if (!operations_.IsPending(operation)) return;
+  if (known && tensors_[handle]->declared && tensors_[handle]->declaring.empty()) {
+    operations_.Finish(operation, Status::Ok(), now_, rtt());
+    return;
+  }
+  if (!known) {
+    auto tensor = std::make_unique<TensorState>();
+    tensor->name = declaration.name;
+    tensor->optimizer = declaration.optimizer;
+    tensor->shape.dtype = declaration.dtype;
+    tensor->shape.count = declaration.count;
+    tensor->initial = declaration.initial;
+    tensors_.push_back(std::move(tensor));
+    handle_by_name_[declaration.name] = handle;
+  }
+  // An earlier declaration of the same name may wait for its answer: then this one waits along with it.
+  TensorState& tensor = *tensors_[handle];
+  const bool first = tensor.declaring.empty();
+  tensor.declaring.push_back(operation);
+  if (first && known) tensor.initial = declaration.initial;
+  if (first && state_ == State::kStarted) SendDeclare(handle);
+}
+
+void WorkerSession::SendDeclare(TensorHandle handle) {
+  TensorState& tensor = *tensors_[handle];
+  tensor.declare_request = next_request_++;
+  ControlMessage message;
+  control::Declare& declare = *message.mutable_declare();
+  declare.set_request(tensor.declare_request);
+  declare.set_name(tensor.name);
+  declare.set_dtype(static_cast<uint32_t>(tensor.shape.dtype));
+  declare.set_count(tensor.shape.count);
+  declare.set_optimizer(tensor.optimizer);
+  declare.set_has_initial(!tensor.initial.empty());
+  SendMessage(message);
+}
+
+void WorkerSession::OnDeclared(const control::Declared& declared) {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& t) {
+    return !t->declared && t->declare_request == declared.request() && declared.request() != 0;
+  });
+  if (found == tensors_.end()) return Fail(Unexpected("Declared"));
+  TensorState& tensor = **found;
+  const auto handle = static_cast<TensorHandle>(found - tensors_.begin());
+  if (declared.code() != 0) {
+    return FinishDeclare(tensor, Status(static_cast<StatusCode>(declared.code()), declared.message()));
+  }
+  tensor.shape.key = declared.key();
+  tensor.shape.chunk_elements = codec::ChunkElementsFor(symbol_bytes_);
+  tensor.next_round = tensor.completed_rounds = declared.next_round();
+  if ((tensor.shape.count - 1) / tensor.shape.chunk_elements >= wire::kMaxWindowChunks) {
+    return FinishDeclare(tensor, Status(StatusCode::kInvalidArgument,
+                                        "tensor " + tensor.name + " is too large for one window: split it"));
+  }
+  if (!handle_by_key_.emplace(declared.key(), handle).second)
+    return Fail(Unexpected("the key of another tensor"));
+  tensor.declared = true;
+  tensor.pipeline.emplace(tensor.shape, PushPipeline::SettingsOf(settings_, symbol_bytes_, options_.weight));
+  if (declared.send_initial() && !tensor.initial.empty()) {
+    SendInitial(handle);
+  } else {
+    FinishDeclare(tensor, Status::Ok());
+  }
+}
+
+void WorkerSession::FinishDeclare(TensorState& tensor, const Status& outcome) {
+  tensor.initial = {};
+  tensor.declare_request = 0;
+  for (OperationId operation : std::exchange(tensor.declaring, {})) {
+    operations_.Finish(operation, outcome, now_, rtt());
+  }
+}
+
+void WorkerSession::SendInitial(TensorHandle handle) {
+  TensorState& tensor = *tensors_[handle];
+  ActivePush push;
+  push.initial = true;
+  push.window = {.id = next_window_, .generation = 0};
+  const Status status = connection_->OpenWindow(tensor.pipeline->BeginInitial(push.window, tensor.initial));
+  if (status.code() == StatusCode::kResourceExhausted) {  // Settle tries again
+    tensor.pipeline->Abandon();
+    tensor.initial_waits = true;
+    return;
+  }
+  tensor.initial_waits = false;
+  ++next_window_;
+  if (status.ok()) {
+    LH_CHECK(tensor.pipeline->Submit(*connection_).ok());
+    outgoing_[push.window] = handle;
+    tensor.active = std::move(push);
+  }  // else the connection is ending: OnClosed ends the declaration
+}
+
+// --- Requests ---
+
+Status WorkerSession::CheckRequest(TensorHandle handle, size_t elements) const {
+  if (Status s = CheckRunning(); !s.ok()) return s;
+  if (handle >= tensors_.size() || !tensors_[handle]->declared) {
+    return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
+  }
+  const TensorState& tensor = *tensors_[handle];
+  if (elements == tensor.shape.count) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "tensor " + tensor.name + " has " +
+                                            std::to_string(tensor.shape.count) +
+                                            " elements, but the span has " + std::to_string(elements)};
+}
+
+void WorkerSession::Push(TensorHandle handle, std::span<const float> gradient, Callback callback) {
+  if (Status s = CheckRequest(handle, gradient.size()); !s.ok())
+    return operations_.Refuse(std::move(callback), s);
+  const OperationId operation = operations_.Begin(now_, std::move(callback));
+  if (operations_.IsPending(operation)) waiting_pushes_.push_back({operation, handle, gradient, {}});
+}
+
+void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
+                             Callback callback) {
+  Status status = CheckRequest(handle, gradient.size());
+  if (status.ok()) status = CheckRequest(handle, out.size());
+  if (!status.ok()) return operations_.Refuse(std::move(callback), status);
+  const OperationId operation = operations_.Begin(now_, std::move(callback));
+  if (operations_.IsPending(operation)) waiting_pushes_.push_back({operation, handle, gradient, out});
+}
+
+void WorkerSession::Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback) {
+  if (Status s = CheckRequest(handle, out.size()); !s.ok()) return operations_.Refuse(std::move(callback), s);
+  const OperationId operation = operations_.Begin(now_, std::move(callback));
+  if (operations_.IsPending(operation)) waiting_pulls_.push_back({operation, handle, out, min_round});
+}
+
+// --- Starting what waits ---
+
+void WorkerSession::StartWaiting() {
+  if (state_ != State::kStarted) return;
+  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
+    if (tensors_[handle]->initial_waits) SendInitial(handle);
+  }
+  // In order, but a tensor whose turn has not come does not hold up the others.
+  for (auto it = waiting_pushes_.begin(); it != waiting_pushes_.end();) {
+    if (active_pushes_ >= options_.max_active_pushes) break;
+    const TensorState& tensor = *tensors_[it->handle];
+    if (tensor.active || tensor.next_round > tensor.completed_rounds) {
+      ++it;
+      continue;
+    }
+    if (!StartPush(*it)) break;
+    it = waiting_pushes_.erase(it);
+  }
+  while (!waiting_pulls_.empty() && active_pulls_.size() < options_.max_active_pulls) {
+    StartPull(waiting_pulls_.front());
+    waiting_pulls_.pop_front();
+  }
+}
+
+bool WorkerSession::StartPush(const PushRequest& request) {
+  TensorState& tensor = *tensors_[request.handle];
+  const bool wants_result = !request.out.empty();
+  ActivePush push;
+  push.operation = request.operation;
+  push.round = tensor.next_round;
+  push.window = {.id = next_window_, .generation = 0};
+  if (wants_result) push.result.emplace(tensor.shape, request.out);
+
+  const transport::WindowOptions window =
+      tensor.pipeline->Begin(push.window, push.round, request.gradient, wants_result);
+  const Status status = connection_->OpenWindow(window);
+  if (!status.ok()) {  // no window is free, or the connection is ending: the request keeps its place
+    tensor.pipeline->Abandon();
+    return false;
+  }
+  LH_CHECK(tensor.pipeline->Submit(*connection_).ok());
+  ++next_window_;
+  ++tensor.next_round;
+  ++active_pushes_;
+  operations_.stats(push.operation).round = push.round;
+  outgoing_[push.window] = request.handle;
+  tensor.active = std::move(push);
+  return true;
+}
+
+void WorkerSession::StartPull(const WaitingPull& waiting) {
+  const uint32_t request = next_request_++;
+  ControlMessage message;
+  message.mutable_pull_request()->set_request(request);
+  message.mutable_pull_request()->set_key(tensors_[waiting.handle]->shape.key);
+  message.mutable_pull_request()->set_min_round(waiting.min_round);
+  active_pulls_.emplace(
+      request, ActivePull{waiting.operation, waiting.handle, {tensors_[waiting.handle]->shape, waiting.out}});
+  SendMessage(message);
+}
+
+// --- Gradient windows ---
+
+void WorkerSession::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
+                                   wire::CloseReason reason, bool high_complete,
+                                   const transport::ChunkBitmap& low_received,
+                                   const transport::WindowTxStats& stats) {
+  (void)connection;
+  const auto found = outgoing_.find(key);
+  if (found == outgoing_.end()) return;
+  const TensorHandle handle = found->second;
+  outgoing_.erase(found);
+  TensorState& tensor = *tensors_[handle];
+  LH_CHECK(tensor.active.has_value());
+  const PushPipeline::Outcome outcome = tensor.pipeline->OnClosed(high_complete, low_received, stats);
+  if (tensor.active->initial) {
+    tensor.active.reset();
+    // A server that has its values from elsewhere by now is as good.
+    FinishDeclare(tensor,
+                  high_complete || reason == wire::CloseReason::kExcluded
+                      ? Status::Ok()
+                      : Status(StatusCode::kAborted,
+                               "the server did not take the initial values of tensor " + tensor.name));
+    return;
+  }
+  OperationStats& s = operations_.stats(tensor.active->operation);
+  s.bytes += TensorBytes(tensor.shape);
+  s.wire_bytes += outcome.wire_bytes;
+  s.chunks_sent = stats.high_sent + stats.low_sent;
+  s.retransmissions = stats.retransmissions;
+  s.repairs_sent = stats.repair_sent;
+  s.lost_chunks = outcome.lost_chunks;
+  tensor.active->window_closed = true;
+  // Refused before the server wanted anything from it: the round went on without us, no result will come.
+  if (reason == wire::CloseReason::kExcluded && !high_complete && !tensor.active->result_window) {
+    return EndPush(
+        handle, Status(StatusCode::kAborted, "round " + std::to_string(tensor.active->round) + " of tensor " +
+                                                 tensor.name + " went on without this worker"));
+  }
+  FinishPushIfDone(handle);
+}
+
+void WorkerSession::FinishPushIfDone(TensorHandle handle) {
+  TensorState& tensor = *tensors_[handle];
+  const ActivePush& push = *tensor.active;
+  if (!push.window_closed || (push.result && !push.result->complete())) return;
+  EndPush(handle, Status::Ok());
+}
+
+void WorkerSession::EndPush(TensorHandle handle, const Status& outcome) {
+  TensorState& tensor = *tensors_[handle];
+  const ActivePush push = *std::exchange(tensor.active, std::nullopt);
+  if (push.result_window) incoming_.erase(*push.result_window);
+  --active_pushes_;
+  OperationStats& s = operations_.stats(push.operation);
+  if (tensor.report && tensor.report_round == push.round) s.round_info = tensor.report;
+  operations_.Finish(push.operation, outcome, now_, rtt());
+}
+
+// --- Result windows ---
+
+Result<WorkerSession::IncomingUse> WorkerSession::FindUse(const codec::WindowMetadata& metadata) {
+  if (metadata.request != 0) {
+    const auto pull = active_pulls_.find(metadata.request);
+    if (pull == active_pulls_.end()) return Status(StatusCode::kNotFound, "nobody waits for this pull");
+    return IncomingUse{pull->second.handle, metadata.request};
+  }
+  const auto key = handle_by_key_.find(metadata.key);
+  if (key == handle_by_key_.end()) return Status(StatusCode::kNotFound, "no such tensor");
+  const std::optional<ActivePush>& push = tensors_[key->second]->active;
+  if (!push || !push->result || push->result_window || push->round != metadata.round) {
+    return Status(StatusCode::kNotFound, "nobody waits for the result of this round");
+  }
+  return IncomingUse{key->second, 0};
+}
+
+PullAssembler* WorkerSession::AssemblerOf(const IncomingUse& use) {
+  if (use.request == 0) return &*tensors_[use.handle]->active->result;
+  return &active_pulls_.at(use.request).assembler;
+}
+
+OperationId WorkerSession::OperationOf(const IncomingUse& use) const {
+  if (use.request == 0) return tensors_[use.handle]->active->operation;
+  return active_pulls_.at(use.request).operation;
+}
+
+Status WorkerSession::OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
+                                     const wire::WindowOpenFrame& open) {
+  (void)connection;
+  Result<codec::WindowMetadata> metadata = codec::DecodeWindowMetadata(open.metadata);
+  if (!metadata.ok()) {
+    Fail(Status(StatusCode::kProtocolViolation, ServerName() + ": " + metadata.status().message()));
+    return metadata.status();
+  }
+  Result<IncomingUse> use = FindUse(*metadata);
+  if (!use.ok()) return use.status();
+  TensorState& tensor = *tensors_[use->handle];
+  if (Status s = PullAssembler::CheckWindow(tensor.shape, *metadata, open); !s.ok()) {
+    Fail(Status(s.code(), ServerName() + ", tensor " + tensor.name + ": " + s.message()));
+    return s;
+  }
+  if (use->request == 0) {
+    tensor.active->result_window = key;
+  } else {
+    ActivePull& pull = active_pulls_.at(use->request);
+    if (pull.window) return Status(StatusCode::kAlreadyExists, "this pull has its window");
+    pull.window = key;
+    operations_.stats(pull.operation).round = metadata->round;
+  }
+  incoming_[key] = *use;
+  return Status::Ok();
+}
+
+void WorkerSession::OnChunk(transport::Connection& connection, transport::WindowKey key,
+                            wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                            bool repaired) {
+  (void)reliability;
+  (void)sequence;
+  const auto found = incoming_.find(key);
+  if (found == incoming_.end()) return;
+  const IncomingUse use = found->second;
+  PullAssembler& assembler = *AssemblerOf(use);
+  if (Status s = assembler.OnChunk(chunk); !s.ok()) {
+    return Fail(
+        Status(s.code(), ServerName() + ", tensor " + tensors_[use.handle]->name + ": " + s.message()));
+  }
+  OperationStats& s = operations_.stats(OperationOf(use));
+  s.chunks_received = assembler.chunks_received();
+  s.repaired_chunks += repaired ? 1 : 0;
+  if (!repaired) s.wire_bytes += ByteCount(static_cast<int64_t>(chunk.size()));
+  if (!assembler.complete()) return;
+  incoming_.erase(found);
+  connection.CloseWindow(key, wire::CloseReason::kComplete);
+  OnResultComplete(use);
+}
+
+void WorkerSession::OnResultComplete(const IncomingUse& use) {
+  TensorState& tensor = *tensors_[use.handle];
+  operations_.stats(OperationOf(use)).bytes += TensorBytes(tensor.shape);
+  if (use.request == 0) {
+    tensor.completed_rounds = std::max(tensor.completed_rounds, tensor.active->round + 1);
+    return FinishPushIfDone(use.handle);
+  }
+  const OperationId operation = OperationOf(use);
+  active_pulls_.erase(use.request);
+  operations_.Finish(operation, Status::Ok(), now_, rtt());
+}
+
+void WorkerSession::OnPullRefused(const control::PullRefused& refused) {
+  const auto pull = active_pulls_.find(refused.request());
+  if (pull == active_pulls_.end()) return;
+  const OperationId operation = pull->second.operation;
+  if (pull->second.window) incoming_.erase(*pull->second.window);
+  active_pulls_.erase(pull);
+  const auto code = static_cast<StatusCode>(refused.code());
+  operations_.Finish(operation,
+                     Status(code == StatusCode::kOk ? StatusCode::kAborted : code, refused.message()), now_,
+                     rtt());
+}
+
+void WorkerSession::OnRoundReport(const control::RoundReport& report) {
+  const auto found = handle_by_key_.find(report.key());
+  if (found == handle_by_key_.end()) return;
+  TensorState& tensor = *tensors_[found->second];
+  OperationStats::RoundInfo info;
+  info.last_rank = report.last_rank();
+  info.contributors = report.contributors();
+  info.repaired_chunks = report.repaired_chunks();
+  info.filled_chunks = report.filled_chunks();
+  info.lost_chunks = report.lost_chunks();
+  info.loss = report.loss();
+  tensor.report = info;
+  tensor.report_round = report.round();
+  tensor.completed_rounds = std::max(tensor.completed_rounds, report.round() + 1);
+  // A worker that was left out of a round goes on with the next one.
+  if (!tensor.active) tensor.next_round = std::max(tensor.next_round, tensor.completed_rounds);
+  ++totals_.rounds_reported;
+  totals_.round_repaired_chunks += info.repaired_chunks;
+  totals_.round_filled_chunks += info.filled_chunks;
+  totals_.round_lost_chunks += info.lost_chunks;
+}
+
+std::span<const float> WorkerSession::residual(TensorHandle handle) const {
+  if (handle >= tensors_.size() || !tensors_[handle]->pipeline) return {};
+  return tensors_[handle]->pipeline->residual();
+}
+
+}  // namespace longhaul::worker
