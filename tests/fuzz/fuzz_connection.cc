@@ -39,7 +39,9 @@ class Application : public ConnectionObserver {
     if (connection_ == &connection) connection_ = nullptr;
     ++closed_;
   }
-  void OnControlData(Connection&, ByteSpan bytes) override { control_bytes_ += bytes.size(); }
+  void OnControlData(Connection&, ByteSpan bytes) override {
+    for (const uint8_t byte : bytes) FUZZ_REQUIRE(*forged_ || byte == ControlByte(control_received_++));
+  }
   Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame&) override {
     if (refuse_windows_) return Status(StatusCode::kUnavailable, "not now");
     incoming_.insert(key);
@@ -60,7 +62,10 @@ class Application : public ConnectionObserver {
     FUZZ_REQUIRE(outgoing_.erase(key) == 1);
   }
 
-  void Attach(Connection* connection) { connection_ = connection; }
+  void Attach(Connection* connection, const bool* forged) {
+    connection_ = connection;
+    forged_ = forged;
+  }
 
   // The application does something that its API allows.
   void Act(FuzzInput& in) {
@@ -68,7 +73,7 @@ class Application : public ConnectionObserver {
     Connection& c = *connection_;
     switch (in.Below(8)) {
       case 0:
-        (void)c.SendControl(ByteSpan(Body()).first(in.Below(4096)));
+        SendControl(c, in.Below(4096));
         break;
       case 1:
         Open(c, in);
@@ -91,6 +96,7 @@ class Application : public ConnectionObserver {
         break;
       case 6:
         refuse_windows_ = in.Flag();
+        Ask(c);
         break;
       default:
         if (in.U8() > 240) c.Close(Status(StatusCode::kAborted, "the application has had enough"));
@@ -113,13 +119,39 @@ class Application : public ConnectionObserver {
     if (!c.OpenWindow(options).ok()) return;
     outgoing_.insert(options.key);
     last_ = options;
-    for (uint32_t i = in.Below(120); i > 0; --i) Submit(c, in);
+    if (in.Flag()) {
+      for (uint32_t i = in.Below(120); i > 0; --i) Submit(c, in);
+      return;
+    }
+    for (uint32_t i = 0; i < options.high_count; ++i) SubmitTo(c, wire::ReliabilityClass::kHigh);
+    for (uint32_t i = 0; i < options.low_count; ++i) SubmitTo(c, wire::ReliabilityClass::kLow);
   }
 
   void Submit(Connection& c, FuzzInput& in) {
-    const auto reliability = in.Flag() ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh;
+    SubmitTo(c, in.Flag() ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh);
+  }
+
+  void SubmitTo(Connection& c, wire::ReliabilityClass reliability) {
     const size_t room = last_.symbol_bytes > 12 ? last_.symbol_bytes - 12 : 0;
     (void)c.SubmitChunk(last_.key, reliability, ByteSpan(Body()).first(12), ByteSpan(Body()).first(room));
+  }
+
+  // The byte at an offset of every control stream, so that the receiver can tell order and completeness.
+  static uint8_t ControlByte(uint64_t offset) { return static_cast<uint8_t>(offset * 7 + (offset >> 8)); }
+
+  void SendControl(Connection& c, size_t bytes) {
+    Bytes data(bytes);
+    for (size_t i = 0; i < bytes; ++i) data[i] = ControlByte(control_sent_ + i);
+    if (c.SendControl(data).ok()) control_sent_ += bytes;
+  }
+
+  static void Ask(Connection& c) {
+    const ConnectionStats stats = c.stats();
+    FUZZ_REQUIRE(stats.loss >= 0 && stats.loss <= 1);
+    FUZZ_REQUIRE(stats.bytes_in_flight >= ByteCount(0));
+    FUZZ_REQUIRE(c.backlog() >= ByteCount(0));
+    FUZZ_REQUIRE(c.MaxChunkBytes() % 16 == 0 &&
+                 ByteCount(static_cast<int64_t>(c.MaxChunkBytes())) < c.max_datagram());
   }
 
   Connection* connection_ = nullptr;
@@ -127,7 +159,9 @@ class Application : public ConnectionObserver {
   std::set<std::pair<WindowKey, std::pair<wire::ReliabilityClass, uint32_t>>> delivered_;
   WindowOptions last_;
   bool refuse_windows_ = false;
-  size_t control_bytes_ = 0;
+  const bool* forged_ = nullptr;  // the network has invented or changed packets
+  uint64_t control_sent_ = 0;
+  uint64_t control_received_ = 0;
   int connected_ = 0;
   int closed_ = 0;
 };
@@ -167,7 +201,7 @@ class World {
       options.max_connections = 8;
       options.on_accept = [this](Connection& connection) -> ConnectionObserver* {
         applications_.push_back(std::make_unique<Application>());
-        applications_.back()->Attach(&connection);
+        applications_.back()->Attach(&connection, &forged_);
         if (server_ == nullptr) server_ = applications_.back().get();
         server_id_ = connection.local_id();
         return applications_.back().get();
@@ -176,7 +210,7 @@ class World {
       sides_[side].endpoint = std::make_unique<Endpoint>(options, Random(side + 1));
     }
     Connection* connection = sides_[0].endpoint->Connect(now_, sides_[1].address, &worker_);
-    worker_.Attach(connection);
+    worker_.Attach(connection, &forged_);
     worker_id_ = connection->local_id();
     Poll(0);
   }
@@ -186,8 +220,10 @@ class World {
     const size_t to = op & 1;
     switch (op >> 1 & 7) {
       case 0:
-      case 1:
         Deliver(to, in.U8() % 16 + 1u);
+        break;
+      case 1:
+        RunNetwork(in);
         break;
       case 2:
         if (!sides_[to].queue.empty()) sides_[to].queue.pop_front();  // lost
@@ -205,7 +241,11 @@ class World {
         Advance(std::chrono::microseconds(in.U16() * (in.Flag() ? 50 : 1)));
         break;
       default:
-        if (to == 0)
+        if (op >= 0xfe)
+          sides_[to].endpoint->CloseAll(Status(StatusCode::kCancelled, "going down"));
+        else if (op >= 0xf0)
+          sides_[to].endpoint->HandleSendRefused(now_, sides_[1 - to].address, in.U16());
+        else if (to == 0)
           worker_.Act(in);
         else if (server_ != nullptr)
           server_->Act(in);
@@ -273,6 +313,24 @@ class World {
     }
   }
 
+  // An ordinary network for a while: everything arrives 5 ms later, but for what a pattern of losses takes.
+  void RunNetwork(FuzzInput& in) {
+    const uint8_t losses = in.U8();
+    int number = 0;
+    for (int rounds = 1 + in.U8() % 64; rounds > 0; --rounds) {
+      for (size_t side = 0; side < 2; ++side) {
+        for (size_t count = sides_[side].queue.size(); count > 0 && !sides_[side].queue.empty(); --count) {
+          if ((losses >> number++ % 8 & 1) != 0) {
+            sides_[side].queue.pop_front();
+          } else {
+            Deliver(side, 1);
+          }
+        }
+      }
+      Advance(std::chrono::milliseconds(5));
+    }
+  }
+
   void Repeat(size_t to, FuzzInput& in) {
     auto& queue = sides_[to].queue;
     if (queue.empty() || queue.size() >= kMaxQueued) return;
@@ -282,6 +340,7 @@ class World {
   void Corrupt(size_t to, FuzzInput& in) {
     auto& queue = sides_[to].queue;
     if (queue.empty()) return;
+    forged_ = true;
     Bytes& datagram = queue.front();
     for (uint32_t changes = 1 + in.Below(4); changes > 0; --changes) {
       const size_t at = in.U8() < 200 ? in.Below(64) : in.U16();
@@ -294,6 +353,7 @@ class World {
 
   // A packet of any content, as authentic as version 1 can tell.
   void Invent(size_t to, FuzzInput& in) {
+    forged_ = true;
     Bytes datagram(1452);
     ByteWriter out(datagram);
     const wire::ConnectionId destination = to == 0 ? worker_id_ : server_id_;
@@ -343,6 +403,7 @@ class World {
   }
 
   codec::ReferenceCoder coder_;
+  bool forged_ = false;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
   Application worker_;
   std::vector<std::unique_ptr<Application>> applications_;

@@ -63,12 +63,36 @@ def main():
         if name.startswith("#"):
             continue
         kind, variant = name.split("/")
-        if variant not in BIG:
+        if kind != "datagram" and variant not in BIG:
             write("frames" if kind == "frame" else "packet_header", kind[0] + "_" + variant, bytes.fromhex(data))
     # First byte: pieces of 1 + that many bytes.
     write("control", "worker", b"\x07" + JOIN + DECLARE + PULL + BARRIER)
     write("control", "server", b"\xff" + WELCOME + START + DECLARED + REPORT + LEAVE)
     write("control", "bytewise", b"\x00" + JOIN + LEAVE)
+
+    # Operations: fuzz_connection.cc's World::Step and Application::Act.
+    run = lambda losses, rounds: bytes([2, losses, rounds - 1])
+    act = lambda side, *what: bytes([14 + side]) + bytes(what)
+    window = lambda side, key, high, low, fec: act(side, 1, key, 0, high, low, 59, 0 if not fec else 1, 2, 0)
+    hello = run(0, 8)
+    write("connection", "handshake", hello)
+    write("connection", "control", hello + act(0, 0, 15, 0) + act(1, 0, 3, 9) + run(0, 60))
+    write("connection", "window", hello + window(0, 1, 50, 40, False) + run(0, 60))
+    write("connection", "window_fec_loss", hello + window(0, 1, 50, 40, True) + run(0x11, 60) + act(1, 3, 1) + run(0, 60))
+    write("connection", "both_ways", hello + window(0, 1, 50, 50, True) + window(1, 1, 50, 9, True) + run(0x40, 60) +
+          act(0, 3, 2) + act(1, 3, 2) + run(0x01, 60) + act(0, 7, 255) + run(0, 20))
+    write("connection", "grant", hello + act(1, 5, 1, 0x20, 0) + window(0, 1, 50, 40, True) + run(0, 60))
+    # Invented packets: a short one with frames (kind 0), a DATA packet (kind 1), a long one (kind 7).
+    frames = bytes.fromhex("0100") + bytes.fromhex("140a0a")
+    write("connection", "invented", hello + bytes([11, 0, len(frames)]) + frames + bytes([11, 7, 0, 0, 9, 4]) + frames[:4] +
+          run(0, 60))
+    opening = bytes([1, 0, 20, 0, 30, 1, 3, 1, 0, 2])
+    high = b"".join(bytes([0, i, 0]) for i in range(20) if i not in (3, 7))
+    low = b"".join(bytes([120, i, 0]) for i in range(30) if i % 5)
+    repair = bytes([200, 0, 0, 0]) + bytes([200, 1, 1, 0]) + bytes([200, 2, 1, 0])
+    write("window_rx", "repaired", opening + high + repair + low + bytes([245, 1]))
+    write("window_rx", "plain", bytes([1, 0, 20, 0, 30, 1, 3, 0, 0, 2]) + high + low + bytes([240, 0, 20, 0, 30, 1]))
+    write("window_rx", "lies", opening + bytes([250, 1, 0, 0, 0, 9, 0, 3]) * 4 + high[:9])
 
 
 if __name__ == "__main__":

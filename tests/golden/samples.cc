@@ -3,6 +3,8 @@
 #include <sstream>
 #include <type_traits>
 
+#include "transport/core/integrity_tag.h"
+
 namespace longhaul::wire {
 namespace {
 
@@ -147,7 +149,52 @@ std::vector<GoldenSample> MakeSamples() {
                                                          .receive_window_bytes = 64u << 20,
                                                          .max_open_windows = 64,
                                                          .max_window_bytes = 1u << 30});
+  s.push_back(
+      {"datagram/init",
+       GoldenDatagram{.header = LongHeader{.version = 1, .source = {0x0001a1b2c3d4e5f6}},
+                      .frames = {TransportParametersFrame{.max_datagram_bytes = 1200}, PaddingFrame{30}}}});
+  s.push_back(
+      {"datagram/refuse",
+       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 1, .destination = {7}},
+                      .frames = {CloseFrame{StatusCode::kVersionMismatch, "another protocol version"}}}});
+  s.push_back(
+      {"datagram/frames", GoldenDatagram{.header = ShortHeader{.destination = {7}, .packet_number = 70'000},
+                                         .frames = {AckFrame{.ranges = {{3, 9}}}, PingFrame{}}}});
+  s.push_back({"datagram/data",
+               GoldenDatagram{.header = ShortHeader{.has_data = true, .destination = {7}, .packet_number = 1},
+                              .data = DataHeader{.window_id = 5, .index = 2},
+                              .chunk = Counting(64)}});
+  // Frames come before the chunk.
+  s.push_back({"datagram/data_and_frames",
+               GoldenDatagram{.header = ShortHeader{.has_data = true, .destination = {7}, .packet_number = 2},
+                              .data = DataHeader{.window_id = 5,
+                                                 .index = 3,
+                                                 .reliability = ReliabilityClass::kLow,
+                                                 .frames_length = 3},
+                              .frames = {GrantFrame{9, 8}},
+                              .chunk = Counting(16)}});
   return s;
+}
+
+std::vector<uint8_t> EncodeDatagram(const GoldenDatagram& d) {
+  std::vector<uint8_t> bytes(2048);
+  ByteWriter out(bytes);
+  PacketNumber number = 0;
+  std::visit(
+      [&](const auto& header) {
+        number = header.packet_number;
+        Encode(header, out);
+      },
+      d.header);
+  if (d.data) Encode(*d.data, out);
+  const size_t header_bytes = out.size();
+  for (const Frame& frame : d.frames) Encode(frame, out);
+  out.Bytes(d.chunk);
+  const MutableByteSpan all = MutableByteSpan(bytes).first(out.size() + kTagBytes);
+  transport::IntegrityTag().Seal(number, 0, all.first(header_bytes),
+                                 all.subspan(header_bytes, out.size() - header_bytes), all.last(kTagBytes));
+  bytes.resize(all.size());
+  return bytes;
 }
 
 std::string Quoted(std::string_view text) {
@@ -234,6 +281,20 @@ void Fields(const Frame& frame, JsonLine& out) {
   out.Field("frame", FrameName(frame));
   std::visit([&out](const auto& f) { Fields(f, out); }, frame);
 }
+template <typename T>
+std::string Object(const T& value) {
+  JsonLine line;
+  Fields(value, line);
+  return line.Done();
+}
+void Fields(const GoldenDatagram& d, JsonLine& out) {
+  out.Raw("header", std::visit([](const auto& header) { return Object(header); }, d.header));
+  if (d.data) out.Raw("data", Object(*d.data));
+  std::string frames;
+  for (const Frame& frame : d.frames) frames += (frames.empty() ? "" : ", ") + Object(frame);
+  out.Raw("frames", "[" + frames + "]");
+  if (d.data) out.Field("chunk", d.chunk);
+}
 
 }  // namespace
 
@@ -243,9 +304,14 @@ const std::vector<GoldenSample>& GoldenSamples() {
 }
 
 std::vector<uint8_t> EncodeGolden(const GoldenValue& value) {
+  if (const auto* datagram = std::get_if<GoldenDatagram>(&value)) return EncodeDatagram(*datagram);
   std::vector<uint8_t> bytes(4096);
   ByteWriter out(bytes);
-  std::visit([&out](const auto& v) { Encode(v, out); }, value);
+  std::visit(
+      [&out](const auto& v) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, GoldenDatagram>) Encode(v, out);
+      },
+      value);
   bytes.resize(out.size());
   return bytes;
 }

@@ -2,6 +2,7 @@
 // vectors.txt, the text in vectors.jsonl; reference_decoder.py reads the first and must print the second.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,7 +12,15 @@
 
 namespace longhaul::wire {
 
-using GoldenValue = std::variant<LongHeader, ShortHeader, DataHeader, Frame>;
+// A whole packet with its integrity tag.
+struct GoldenDatagram {
+  std::variant<LongHeader, ShortHeader> header;
+  std::optional<DataHeader> data{};
+  std::vector<Frame> frames{};
+  ByteSpan chunk{};
+};
+
+using GoldenValue = std::variant<LongHeader, ShortHeader, DataHeader, Frame, GoldenDatagram>;
 
 struct GoldenSample {
   std::string name;  // kind/variant; the kind tells a decoder what the bytes are
