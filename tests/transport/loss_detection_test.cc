@@ -108,7 +108,7 @@ TEST_F(LossDetectionTest, NothingAfterItAcknowledgedNothingLost) {
   EXPECT_EQ(loss_.bytes_in_flight(), kBytes * int64_t{2});
 }
 
-TEST_F(LossDetectionTest, ProbeTimeoutsDoubleSixTimesAndAnAckEndsThem) {
+TEST_F(LossDetectionTest, ProbeTimeoutsDoubleUpToABoundAndAnAckEndsThem) {
   Send(1);
   const Instant sent = now_;
   const Duration base = rtt_.PtoBase(AckTracker::kMaxAckDelay);
