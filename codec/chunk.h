@@ -1,0 +1,90 @@
+// A chunk: the elements of a tensor that one packet carries, in a form that describes itself.
+//
+//   index 32 | count 16 | nonzero 16 | dtype 4 encoding 4 | log energy 8 | reserved 16 (zero)      = 12 bytes
+//   dense:          count values
+//   bitmap-sparse:  ceil(count / 8) bytes, LSB first, padded with zeros to a multiple of 4; then nonzero values
+//
+// Header fields are big-endian, values little-endian as in memory. The header is part of the FEC symbol, so a
+// repaired chunk carries its tensor position, element type and sparsity with it; zeros behind a chunk (symbol
+// padding) are ignored. Element offset of a chunk = index * chunk_elements.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "longhaul/status.h"
+#include "longhaul/tensor.h"
+
+namespace longhaul::codec {
+
+inline constexpr size_t kChunkHeaderBytes = 12;
+using ChunkHeaderBytes = std::array<uint8_t, kChunkHeaderBytes>;
+// `count` has 16 bits on the wire.
+inline constexpr uint32_t kMaxChunkElements = 65'535;
+
+enum class ChunkEncoding : uint8_t { kDense = 0, kBitmapSparse = 1 };
+
+// How a tensor of `count` elements is cut: every chunk has chunk_elements, the last may have fewer.
+struct ChunkGeometry {
+  uint64_t count = 0;           // elements of the tensor, >= 1
+  uint32_t chunk_elements = 1;  // 1..kMaxChunkElements
+
+  uint32_t chunks() const { return static_cast<uint32_t>((count + chunk_elements - 1) / chunk_elements); }
+  uint64_t First(uint32_t chunk) const { return static_cast<uint64_t>(chunk) * chunk_elements; }
+  uint32_t Length(uint32_t chunk) const {
+    return static_cast<uint32_t>(std::min<uint64_t>(chunk_elements, count - First(chunk)));
+  }
+  // The chunk's elements within a whole tensor. REQUIRES: chunk < chunks(), values.size() == count.
+  template <typename T>
+  std::span<T> Elements(std::span<T> values, uint32_t chunk) const {
+    return values.subspan(First(chunk), Length(chunk));
+  }
+  bool operator==(const ChunkGeometry&) const = default;
+};
+
+// float32 elements of a chunk whose encoded form is at most `symbol_bytes` long; at least 1.
+// REQUIRES: symbol_bytes >= 16.
+uint32_t ChunkElementsFor(size_t symbol_bytes);
+
+// A chunk that was found valid; `bitmap` and `values` borrow from the bytes it was parsed from.
+struct ChunkView {
+  uint32_t index = 0;
+  uint32_t count = 0;    // elements
+  uint32_t nonzero = 0;  // of these not zero: the chunk's sparsity is 1 - nonzero / count
+  DType dtype = DType::kFloat32;
+  ChunkEncoding encoding = ChunkEncoding::kDense;
+  uint8_t log_energy = 0;  // codec/priority.h, QuantizeEnergy
+  ByteSpan bitmap;         // empty when dense
+  ByteSpan values;
+};
+
+// Encoded length of a chunk, header included.
+size_t DenseChunkBytes(uint32_t count);
+size_t SparseChunkBytes(uint32_t count, uint32_t nonzero);
+
+// The header of a dense float32 chunk whose values follow as they are in memory.
+ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, uint32_t nonzero, uint8_t log_energy);
+// The same, when nobody looks at sparsity and energy (results, initial values).
+ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count);
+// The header of a sparse chunk, and its body (bitmap and values) appended to `body`.
+// REQUIRES: values.size() <= kMaxChunkElements.
+ChunkHeaderBytes EncodeSparseChunk(uint32_t index, std::span<const float> values, uint8_t log_energy,
+                                   std::vector<uint8_t>* body);
+
+// Checks everything that can be checked without knowing the tensor; whether index and count fit it is the
+// caller's to ask (ChunkGeometry). Errors: kProtocolViolation (truncated, reserved bits, unknown encoding, nonzero
+// above count, bitmap that disagrees with nonzero), kSettingsMismatch (an element type that is not float32).
+Result<ChunkView> ParseChunk(ByteSpan bytes);
+
+// Writes all elements, zeros included. REQUIRES: out.size() == chunk.count.
+void DecodeChunk(const ChunkView& chunk, std::span<float> out);
+
+// Elements that are not zero.
+uint32_t CountNonzero(std::span<const float> values);
+
+}  // namespace longhaul::codec
