@@ -1,0 +1,111 @@
+// An embedded parameter server: the same one that longhaul-server runs.
+//
+//   auto server = longhaul::Server::Start({.listen = "127.0.0.1:0", .workers = 4});
+//   if (!server.ok()) return Report(server.status());
+//   ... workers connect to server->port() ...
+//   longhaul::Status outcome = server->Wait();       // with .once: until the job is over
+//
+// Traffic is authenticated against accidents only and is NOT encrypted in this version.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+
+namespace longhaul {
+
+struct ServerOptions {
+  // "HOST:PORT" or "[IPv6]:PORT"; port 0 takes any free one (see Server::port()).
+  std::string listen = "127.0.0.1:7700";
+  // Workers of another job are refused.
+  std::string job = "default";
+  // Workers that a job has; it starts when all of them are in. 1..1024.
+  uint32_t workers = 1;
+  // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
+  uint32_t min_workers = 0;
+  // What the server does about lost low-priority chunks: "zero", "count", "stale", or "residual" (the worker
+  // adds what was lost to its next gradient).
+  std::string policy = "residual";
+  // Share of a gradient's chunks, largest energy first, that travels reliably and with FEC, 0..1.
+  double high_share = 0.2;
+  // Raw loss of a window's low class above which its losses are filled, 0..1.
+  double bubble_threshold = 0.1;
+  // Share of a window's low class that lets the window close when its high class is complete, 0..1.
+  double close_ratio = 0.9;
+  // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
+  uint32_t fec_k = 20;
+  // FEC blocks interleaved against bursts, 1..255.
+  uint32_t fec_depth = 4;
+  // A worker that is silent for so long is dead. 100 ms to 24 h.
+  Duration idle_timeout = std::chrono::seconds(10);
+  // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
+  uint32_t datagram_bytes = 1452;
+  // Bound on 4 bytes x elements of all tensors. The server's memory is about five times the model.
+  ByteCount max_model{int64_t{1} << 30};
+  // Of the job: workers rotate the send order of their chunks by it.
+  uint64_t seed = 1;
+  // Ends after the first job: Wait() then returns how it ended.
+  bool once = false;
+  // Faults to inject into this process' own traffic, for example "drop=0.02,delay=25ms,seed=7". Empty: none.
+  std::string fault;
+};
+
+// What happens in a server. Called on the server's thread: must return soon and must not call the server.
+struct ServerEvent {
+  enum class Kind : uint8_t {
+    kJoin,      // a worker is in
+    kStart,     // all workers are in
+    kRound,     // a round is finished
+    kLeave,     // a worker has left (code 0) or is lost
+    kRefused,   // somebody was not let in
+    kAbort,     // the job cannot go on
+    kFinished,  // every worker has left orderly
+  };
+  Kind kind = Kind::kJoin;
+  // For logs and people: one line.
+  std::string text;
+  // The same with all values, as one JSON object: {"event":"join","rank":0,...}.
+  std::string json;
+};
+
+class Server {
+ public:
+  // Opens the port and serves in a thread of its own. Errors: kInvalidArgument (names the option, its value
+  // and its range), kAlreadyExists (port in use), kNotFound (no such host), kUnavailable (no FEC library),
+  // kInternal.
+  static Result<Server> Start(const ServerOptions& options,
+                              std::function<void(const ServerEvent&)> on_event = nullptr);
+
+  Server(Server&&) noexcept;
+  Server& operator=(Server&&) noexcept;
+  // Stops it, as Stop().
+  ~Server();
+
+  uint16_t port() const;
+  // "127.0.0.1:7700", with the real port.
+  std::string address() const;
+  // The erasure-code backend in use, for example "isa_l_rs_cauchy"; "none" without FEC.
+  std::string fec_backend() const;
+  // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why that job was
+  // aborted.
+  Status Wait();
+  // As Wait(), but gives up after `timeout`: nullopt.
+  std::optional<Status> WaitFor(Duration timeout);
+  // Tells all workers and ends, within about a second. Any thread; idempotent.
+  void Stop();
+  // Everything that it counts, as one JSON object. Any thread. After the end: the last state.
+  std::string StatsJson() const;
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace longhaul

@@ -1,0 +1,496 @@
+#include "server/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+
+std::string Truncated(const std::string& text, size_t bound) {
+  if (text.size() <= bound) return text;
+  size_t end = bound;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;  // not inside a UTF-8 character
+  return text.substr(0, end);
+}
+
+ControlMessage RefusedMessage(const Status& why) {
+  ControlMessage message;
+  message.mutable_refused()->set_code(static_cast<uint32_t>(why.code()));
+  message.mutable_refused()->set_message(Truncated(why.message(), wire::kMaxTextBytes));
+  return message;
+}
+
+ControlMessage LeaveMessage(const Status& why) {
+  ControlMessage message;
+  message.mutable_leave()->set_code(static_cast<uint32_t>(why.code()));
+  message.mutable_leave()->set_message(Truncated(why.message(), wire::kMaxTextBytes));
+  return message;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
+                         std::function<std::string(const ServerStats&)> status_json)
+    : settings_(std::move(settings)),
+      events_(events),
+      status_json_(std::move(status_json)),
+      membership_(settings_.job, settings_.world_size, settings_.min_workers),
+      by_rank_(settings_.world_size, nullptr),
+      gone_by_rank_(settings_.world_size) {}
+
+Coordinator::~Coordinator() = default;
+
+void Coordinator::SetNow(Instant now) {
+  now_ = now;
+  if (engine_) engine_->SetNow(now);
+}
+
+// --- Connections ---
+
+transport::ConnectionObserver* Coordinator::Accept(transport::Connection& connection) {
+  if (shutting_down_ || strangers() >= kMaxStrangers) return nullptr;
+  auto peer = std::make_unique<Peer>(&connection);
+  peer->accepted_at = peer->last_heard = now_;
+  connection.user = peer.get();
+  peers_.push_back(std::move(peer));
+  next_tick_ = std::min(next_tick_, now_ + kTick);
+  return this;
+}
+
+Peer& Coordinator::Heard(transport::Connection& connection) {
+  Peer& peer = *static_cast<Peer*>(connection.user);
+  peer.last_heard = now_;
+  return peer;
+}
+
+void Coordinator::OnConnected(transport::Connection& connection) { Heard(connection).accepted_at = now_; }
+
+void Coordinator::OnClosed(transport::Connection& connection, const Status& why) {
+  Peer& peer = *static_cast<Peer*>(connection.user);
+  if (peer.joined()) {
+    const Status lost =
+        why.ok() ? Status(StatusCode::kAborted, "closed its connection without leaving") : why;
+    MemberGone(peer, lost);
+  }
+  connection.user = nullptr;
+  std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
+}
+
+void Coordinator::OnControlData(transport::Connection& connection, ByteSpan bytes) {
+  Peer& peer = Heard(connection);
+  if (peer.phase == Peer::Phase::kLeaving) return;
+  const auto messages = peer.control.Append(bytes);
+  if (!messages.ok()) return Disconnect(peer, messages.status());
+  for (const ControlMessage& message : *messages) {
+    if (peer.phase == Peer::Phase::kLeaving) return;
+    OnMessage(peer, message);
+  }
+}
+
+Status Coordinator::OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
+                                   const wire::WindowOpenFrame& open) {
+  Peer& peer = Heard(connection);
+  if (!peer.joined() || !engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
+  return engine_->OnWindowOpened(peer, key, open);
+}
+
+void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key, wire::ReliabilityClass,
+                          uint32_t, ByteSpan chunk, bool repaired) {
+  Peer& peer = Heard(connection);
+  if (peer.joined() && engine_) engine_->OnChunk(peer, key, chunk, repaired);
+}
+
+void Coordinator::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
+  Peer& peer = Heard(connection);
+  if (peer.joined() && engine_) engine_->OnWindowProgress(peer, key);
+}
+
+void Coordinator::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
+                                 wire::CloseReason reason, bool, const transport::ChunkBitmap&,
+                                 const transport::WindowTxStats&) {
+  Peer& peer = Heard(connection);
+  if (peer.joined() && engine_) engine_->OnOutgoingClosed(peer, key, reason);
+}
+
+// --- RoundEngineHost ---
+
+void Coordinator::Send(Peer& peer, const ControlMessage& message) {
+  if (peer.connection->state() != transport::Connection::State::kConnected) return;
+  const Status sent = peer.connection->SendControl(wire::EncodeControlMessage(message));
+  if (sent.code() == StatusCode::kResourceExhausted) {
+    Disconnect(peer, Status(StatusCode::kResourceExhausted, "the peer does not read its control messages"));
+  }
+}
+
+void Coordinator::Disconnect(Peer& peer, const Status& why) {
+  if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
+    ++joins_refused_;
+    if (events_) events_->OnRefused(peer.connection->peer(), why);
+    peer.phase = Peer::Phase::kLeaving;
+  }
+  // A member stays one until its connection is over: OnClosed follows.
+  peer.connection->Close(why);
+}
+
+void Coordinator::RequestAbort(const Status& why) {
+  if (!abort_) abort_ = why;
+}
+
+// --- Messages ---
+
+void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
+  if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
+  if (peer.joined()) return OnMemberMessage(peer, message);
+  if (message.has_join()) return OnJoin(peer, message.join());
+  if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
+  Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
+}
+
+void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
+  if (message.has_leave()) return OnLeave(peer, message.leave());
+  const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier();
+  if (!known || !engine_) {
+    return Disconnect(peer,
+                      Status(StatusCode::kProtocolViolation,
+                             known ? "message before the start" : "message that a worker does not send"));
+  }
+  if (message.has_declare()) engine_->OnDeclare(peer, message.declare());
+  if (message.has_pull_request()) engine_->OnPullRequest(peer, message.pull_request());
+  if (message.has_barrier()) OnBarrier(peer, message.barrier());
+}
+
+void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
+  const JoinRequest request{.job = join.job(),
+                            .rank = join.rank(),
+                            .world_size = join.world_size(),
+                            .incarnation = join.incarnation(),
+                            .site = join.site(),
+                            .weight = join.weight(),
+                            .peer = peer.connection->peer()};
+  const auto refuse = [&](const Status& why) {
+    ++joins_refused_;
+    if (events_) events_->OnRefused(request.peer, why);
+    Dismiss(peer, RefusedMessage(why), why);
+  };
+  if (Status fits = CheckChunkBytes(peer); !fits.ok()) return refuse(fits);
+  const auto admission = membership_.Join(request, now_);
+  if (!admission.ok()) return refuse(admission.status());
+  const bool replaces = *admission == Membership::Admission::kReplaces;
+  if (replaces) Replace(request.rank, request.incarnation);
+  peer.phase = Peer::Phase::kJoined;
+  peer.rank = request.rank;
+  by_rank_[peer.rank] = &peer;
+  if (engine_ && !replaces) engine_->OnMemberJoined(peer.rank);
+  if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
+  Welcome(peer);
+  if (engine_) {
+    SendStart(peer);
+  } else if (membership_.TryStart()) {
+    StartJob();
+  }
+}
+
+Status Coordinator::CheckChunkBytes(const Peer& peer) const {
+  const size_t chunk_bytes = peer.connection->MaxChunkBytes();
+  if (!engine_ || chunk_bytes >= symbol_bytes_) return {};
+  return Status(StatusCode::kSettingsMismatch, "this path carries chunks of " + std::to_string(chunk_bytes) +
+                                                   " bytes, the job has started with " +
+                                                   std::to_string(symbol_bytes_));
+}
+
+// The rank's connection belongs to an older incarnation: out with it.
+void Coordinator::Replace(uint32_t rank, uint64_t incarnation) {
+  Peer& old = *by_rank_[rank];
+  if (engine_) engine_->OnMemberReplaced(rank, old);
+  gone_.Add(old.connection->stats());
+  gone_by_rank_[rank].Add(old.connection->stats());
+  old.phase = Peer::Phase::kLeaving;
+  old.connection->Close(
+      Status(StatusCode::kAborted, "replaced by incarnation " + std::to_string(incarnation)));
+  for (auto& [name, waiters] : barriers_) {
+    std::erase_if(waiters, [rank](const BarrierWaiter& waiter) { return waiter.rank == rank; });
+  }
+}
+
+void Coordinator::Welcome(Peer& peer) {
+  ControlMessage message;
+  control::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_rank(peer.rank);
+  welcome.set_world_size(settings_.world_size);
+  welcome.set_policy(settings_.policy);
+  welcome.set_high_share(settings_.high_share);
+  welcome.set_bubble_threshold(settings_.bubble_threshold);
+  welcome.set_close_ratio(settings_.close_ratio);
+  welcome.set_fec_k(settings_.fec_k);
+  welcome.set_fec_depth(settings_.fec_depth);
+  const auto idle = std::chrono::duration_cast<std::chrono::milliseconds>(settings_.idle_timeout);
+  welcome.set_idle_timeout_ms(static_cast<uint64_t>(idle.count()));
+  welcome.set_staleness(0);
+  welcome.set_seed(settings_.seed);
+  Send(peer, message);
+}
+
+void Coordinator::SendStart(Peer& peer) {
+  ControlMessage message;
+  message.mutable_start()->set_symbol_bytes(symbol_bytes_);
+  message.mutable_start()->set_members(settings_.world_size);
+  Send(peer, message);
+}
+
+void Coordinator::StartJob() {
+  size_t symbol_bytes = 65520;
+  for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
+  symbol_bytes_ = static_cast<uint16_t>(symbol_bytes);
+  RoundEngineHost* host = this;  // a private base, which make_unique could not see
+  engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host);
+  engine_->SetNow(now_);
+  rounds_.emplace(now_);
+  started_at_ = now_;
+  reported_ = Traffic();
+  if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
+  for (Peer* peer : by_rank_) SendStart(*peer);
+}
+
+void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
+  peer.observer = true;
+  ControlMessage message;
+  message.mutable_status_reply()->set_request(request.request());
+  std::string json = status_json_ ? status_json_(Stats()) : "{}";
+  if (json.size() > wire::kMaxControlMessageBytes / 2) json = "{\"error\":\"the status is too long\"}";
+  message.mutable_status_reply()->set_json(std::move(json));
+  Send(peer, message);
+}
+
+void Coordinator::OnBarrier(Peer& peer, const control::Barrier& barrier) {
+  if (!barriers_.contains(barrier.name()) && barriers_.size() >= kMaxBarriers) {
+    return Disconnect(peer, Status(StatusCode::kResourceExhausted, "more than 64 barriers at once"));
+  }
+  auto& waiters = barriers_[barrier.name()];
+  const bool twice = std::ranges::count(waiters, peer.rank, &BarrierWaiter::rank) > 0;
+  if (twice) {
+    return Disconnect(peer,
+                      Status(StatusCode::kProtocolViolation, "waits twice at barrier " + barrier.name()));
+  }
+  waiters.push_back({peer.rank, barrier.request()});
+  ReleaseBarriers();
+}
+
+void Coordinator::ReleaseBarriers() {
+  std::erase_if(barriers_, [this](auto& entry) {
+    auto& waiters = entry.second;
+    if (waiters.size() < membership_.joined()) return false;
+    for (const BarrierWaiter& waiter : waiters) {
+      ControlMessage done;
+      done.mutable_barrier_done()->set_request(waiter.request);
+      if (Peer* peer = by_rank_[waiter.rank]; peer != nullptr) Send(*peer, done);
+    }
+    return true;
+  });
+}
+
+void Coordinator::OnLeave(Peer& peer, const control::Leave& leave) {
+  if (leave.code() == 0) {
+    MemberGone(peer, Status());
+    peer.connection->Close(Status());
+    return;
+  }
+  const Status why(static_cast<StatusCode>(leave.code()), "gave up: " + leave.message());
+  MemberGone(peer, why);
+  peer.connection->Close(why);
+}
+
+// --- Ends ---
+
+void Coordinator::Dismiss(Peer& peer, const ControlMessage& message, const Status& why) {
+  peer.phase = Peer::Phase::kLeaving;
+  Send(peer, message);
+  peer.close_at = now_ + kLinger;
+  peer.close_why = why;
+}
+
+// An Ok `why` is an orderly goodbye.
+void Coordinator::MemberGone(Peer& peer, const Status& why) {
+  const uint32_t rank = peer.rank;
+  const std::string who = membership_.Describe(rank);
+  gone_.Add(peer.connection->stats());
+  gone_by_rank_[rank].Add(peer.connection->stats());
+  peer.phase = Peer::Phase::kLeaving;
+  by_rank_[rank] = nullptr;
+  if (why.ok()) {
+    membership_.Leave(rank);
+  } else {
+    membership_.Lose(rank);
+  }
+  if (events_) events_->OnLeave(rank, who, why);
+  if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
+    // No round is finished without it: the job ends as it is.
+    engine_->DropPeer(peer);
+    RequestAbort(Status(StatusCode::kAborted, who + ": " + why.ToString()));
+  } else if (engine_) {
+    engine_->OnMemberGone(rank, peer);
+  }
+  for (auto& [name, waiters] : barriers_) {
+    std::erase_if(waiters, [rank](const BarrierWaiter& waiter) { return waiter.rank == rank; });
+  }
+  ReleaseBarriers();
+}
+
+bool Coordinator::AfterEvent() {
+  if (engine_ && abort_) {
+    EndJob(*std::exchange(abort_, std::nullopt));
+    return true;
+  }
+  abort_.reset();
+  if (engine_ && membership_.joined() == 0) {
+    EndJob(Status());
+    return true;
+  }
+  return false;
+}
+
+void Coordinator::EndJob(const Status& outcome) {
+  if (const auto last = rounds_->Flush()) Report(*last);
+  const ServerStats stats = Stats();
+  for (Peer*& peer : by_rank_) {
+    if (peer == nullptr) continue;
+    engine_->DropPeer(*peer);
+    Dismiss(*peer, LeaveMessage(outcome), outcome);
+    peer = nullptr;
+  }
+  engine_.reset();
+  rounds_.reset();
+  barriers_.clear();
+  abort_.reset();
+  membership_.Reset();
+  gone_ = {};
+  std::fill(gone_by_rank_.begin(), gone_by_rank_.end(), TrafficTotals());
+  ++(outcome.ok() ? jobs_finished_ : jobs_aborted_);
+  last_outcome_ = outcome;
+  if (events_) events_->OnJobOver(outcome, stats);
+}
+
+void Coordinator::Shutdown(const Status& why) {
+  shutting_down_ = true;
+  const Status reason = why.ok() ? Status(StatusCode::kCancelled, "the server is shutting down") : why;
+  if (engine_) EndJob(reason);
+  for (const auto& peer : peers_) {
+    if (peer->phase == Peer::Phase::kLeaving) continue;
+    if (peer->joined()) {
+      membership_.Lose(peer->rank);
+      by_rank_[peer->rank] = nullptr;
+    }
+    Dismiss(*peer, LeaveMessage(reason), reason);
+  }
+}
+
+// --- Time ---
+
+void Coordinator::HandleTimeout() {
+  if (engine_) engine_->HandleTimeout();
+  if (now_ < next_tick_) return;
+  for (const auto& peer : peers_) {
+    const uint64_t packets = peer->connection->stats().packets_received;
+    if (packets != peer->packets_heard) peer->last_heard = now_;
+    peer->packets_heard = packets;
+    if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
+    if (peer->phase == Peer::Phase::kNew && !peer->observer && now_ >= peer->accepted_at + kJoinTimeout) {
+      Disconnect(*peer, Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
+    }
+    if (now_ >= peer->close_at) {
+      peer->close_at = Instant::Infinite();
+      peer->connection->Close(peer->close_why);
+    }
+  }
+  next_tick_ = peers_.empty() ? Instant::Infinite() : now_ + kTick;
+}
+
+Instant Coordinator::NextTimeout() const {
+  return engine_ ? std::min(next_tick_, engine_->NextTimeout()) : next_tick_;
+}
+
+// --- Statistics ---
+
+void Coordinator::OnTensorRound(const TensorRound& round) {
+  for (const JobRound& over : rounds_->Add(round, engine_->tensor_count(), now_)) Report(over);
+}
+
+void Coordinator::Report(const JobRound& round) {
+  JobRound report = round;
+  const TrafficTotals traffic = Traffic();
+  report.chunk_bytes_up = traffic.chunk_bytes_received - reported_.chunk_bytes_received;
+  report.chunk_bytes_down = traffic.chunk_bytes_sent - reported_.chunk_bytes_sent;
+  reported_ = traffic;
+  if (events_) events_->OnRound(report, Stats());
+}
+
+TrafficTotals Coordinator::Traffic() const {
+  TrafficTotals traffic = gone_;
+  for (const Peer* peer : by_rank_) {
+    if (peer != nullptr) traffic.Add(peer->connection->stats());
+  }
+  return traffic;
+}
+
+ServerStats Coordinator::Stats() const {
+  ServerStats stats;
+  stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
+  stats.job = settings_.job;
+  stats.world_size = settings_.world_size;
+  stats.joined = membership_.joined();
+  stats.jobs_finished = jobs_finished_;
+  stats.jobs_aborted = jobs_aborted_;
+  stats.joins_refused = joins_refused_;
+  stats.traffic = Traffic();
+  if (engine_) {
+    const EngineStats& engine = engine_->stats();
+    stats.running = now_ - started_at_;
+    stats.rounds = rounds_->rounds();
+    stats.low_chunks = rounds_->low_chunks();
+    stats.low_lost = rounds_->low_lost();
+    stats.round_p50 = rounds_->Percentile(0.50);
+    stats.round_p99 = rounds_->Percentile(0.99);
+    stats.tensors = engine_->tensor_count();
+    stats.elements = engine_->elements();
+    stats.filled = engine.filled;
+    stats.duplicate_contributions = engine.duplicate_contributions;
+    stats.late_chunks = engine.late_chunks;
+    stats.old_windows_refused = engine.old_windows_refused;
+    stats.results_cancelled = engine_->results().stats().cancelled;
+  }
+  for (uint32_t rank = 0; rank < settings_.world_size; ++rank) {
+    const Member& member = membership_.member(rank);
+    if (member.state == Member::State::kEmpty) continue;
+    MemberStats& m = stats.members.emplace_back();
+    m.rank = rank;
+    m.state = member.state;
+    m.site = member.site;
+    m.peer = member.peer;
+    m.incarnation = member.incarnation;
+    m.traffic = gone_by_rank_[rank];
+    m.silent = now_ - member.last_heard;
+    if (const Peer* peer = by_rank_[rank]; peer != nullptr) {
+      const transport::ConnectionStats connection = peer->connection->stats();
+      m.silent = now_ - peer->last_heard;
+      m.smoothed_rtt = connection.smoothed_rtt;
+      m.min_rtt = connection.min_rtt;
+      m.loss = connection.loss;
+      m.traffic.Add(connection);
+    }
+    if (engine_) {
+      const EngineStats::Rank& counts = engine_->stats().by_rank[rank];
+      m.chunks = counts.chunks;
+      m.repaired = counts.repaired;
+      m.lost = counts.lost;
+      std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
+      stats.repaired += counts.repaired;
+      stats.lost += counts.lost;
+    }
+  }
+  return stats;
+}
+
+}  // namespace longhaul::server

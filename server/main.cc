@@ -1,0 +1,212 @@
+// longhaul-server: flags, signals, exit codes around longhaul::Server.
+//
+// Exit codes: 0 fine; 1 the job was aborted (with --once) or the server failed; 2 usage; 3 cannot listen.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "longhaul/server.h"
+
+namespace longhaul {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitCannotListen = 3;
+// How often the main thread looks for a signal.
+constexpr Duration kSignalPoll = std::chrono::milliseconds(100);
+
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void OnSignal(int signal) { g_signal.store(signal); }
+
+struct Flags {
+  ServerOptions server;
+  double idle_timeout_seconds = 10;
+  int64_t max_model_bytes = int64_t{1} << 30;
+  std::string progress = "text";
+  std::string json_file;
+  std::string log_level = "info";
+  bool insecure = false;
+  bool insecure_bind = false;
+};
+
+void AddFlags(CLI::App& app, Flags& f) {
+  app.option_defaults()->always_capture_default();
+  app.add_option("--listen", f.server.listen, "HOST:PORT to listen on; port 0 takes any free one");
+  app.add_option("--workers", f.server.workers, "workers of a job; it starts when all are in")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--min-workers", f.server.min_workers, "fewer workers abort a started job; 0 = all of them")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--job", f.server.job, "name of the job; workers of another one are refused");
+  app.add_option("--policy", f.server.policy, "what is done about lost low-priority chunks")
+      ->check(CLI::IsMember({"zero", "count", "stale", "residual"}));
+  app.add_option("--high-share", f.server.high_share, "share of chunks sent reliably and with FEC, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--bubble-threshold", f.server.bubble_threshold,
+                 "raw loss of a window above which its lost chunks are filled, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--close-ratio", f.server.close_ratio,
+                 "share of the low-priority chunks that lets a window close, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--fec-k", f.server.fec_k, "source symbols per FEC block; 0 = no FEC")
+      ->check(CLI::IsMember({0, 8, 12, 16, 20, 24}));
+  app.add_option("--fec-depth", f.server.fec_depth, "FEC blocks interleaved against bursts, 1..255")
+      ->check(CLI::Range(1, 255));
+  app.add_option("--idle-timeout", f.idle_timeout_seconds, "seconds of silence after which a worker is dead")
+      ->check(CLI::Range(0.1, 86400.0));
+  app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")
+      ->check(CLI::Range(1200, 65507));
+  app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors")
+      ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
+  app.add_option("--seed", f.server.seed, "seed of the job: the workers' send-order rotation");
+  app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it was aborted");
+  app.add_flag("--insecure", f.insecure,
+               "accept that traffic is not encrypted (it never is in this version)");
+  app.add_flag("--insecure-bind", f.insecure_bind,
+               "accept that other machines can reach the port without encryption");
+  app.add_option("--fault", f.server.fault,
+                 "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
+  app.add_option("--progress", f.progress, "what is printed on standard output")
+      ->check(CLI::IsMember({"none", "text", "json"}));
+  app.add_option("--json", f.json_file, "file that the summary of the latest job is written to");
+  app.add_option("--log-level", f.log_level, "what is logged on standard error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
+  app.footer(
+      "Exit codes: 0 fine, 1 the job was aborted (with --once) or the server failed, 2 wrong usage, 3 cannot "
+      "listen.\n"
+      "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
+      "refused,\n"
+      "abort or finished.");
+}
+
+void SetUpLogging(const Flags& flags) {
+  auto logger = spdlog::stderr_color_mt("longhaul-server");
+  logger->set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+}
+
+void PrintLine(const std::string& line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+bool IsLoopback(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("[::ffff:127.");
+}
+
+void SayWhatIsUsed(const Flags& flags, const Server& server) {
+  spdlog::warn(
+      "traffic is NOT encrypted and NOT authenticated in this version: use it on networks that you trust");
+  if (!IsLoopback(server.address()) && !flags.insecure_bind) {
+    spdlog::warn("{} can be reached from other machines (--insecure-bind says that you know)",
+                 server.address());
+  }
+  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", flags.server.job,
+               flags.server.workers, flags.server.policy, server.fec_backend(), flags.server.fec_k);
+  if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
+}
+
+void PrintListening(const Flags& flags, const Server& server) {
+  if (flags.progress == "json") {
+    PrintLine("{\"event\":\"listening\",\"address\":\"" + server.address() +
+              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() + "\"}");
+  } else if (flags.progress == "text") {
+    PrintLine("listening on " + server.address());
+  }
+}
+
+// Prints events; keeps the summary of the latest job for --json.
+class Progress {
+ public:
+  explicit Progress(const Flags& flags) : flags_(flags) {}
+
+  void On(const ServerEvent& event) {
+    if (flags_.progress == "json") PrintLine(event.json);
+    if (flags_.progress == "text") PrintLine(event.text);
+    const bool over = event.kind == ServerEvent::Kind::kAbort || event.kind == ServerEvent::Kind::kFinished;
+    if (over && !flags_.json_file.empty()) WriteSummary(event.json);
+  }
+
+ private:
+  // Written beside and renamed, so that a reader never sees half of it.
+  void WriteSummary(const std::string& json) {
+    const std::string temporary = flags_.json_file + ".part";
+    std::ofstream out(temporary);
+    out << json << "\n";
+    out.close();
+    if (!out || std::rename(temporary.c_str(), flags_.json_file.c_str()) != 0) {
+      spdlog::error("cannot write {}", flags_.json_file);
+    }
+  }
+
+  const Flags& flags_;
+};
+
+int CannotStart(const Status& why) {
+  std::fprintf(stderr, "longhaul-server: %s\n", why.ToString().c_str());
+  return why.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitCannotListen;
+}
+
+// Waits for the end of the server, or for a signal, which it turns into an orderly end.
+int WaitForEnd(const Flags& flags, Server& server) {
+  for (;;) {
+    if (const auto outcome = server.WaitFor(kSignalPoll)) {
+      if (outcome->ok()) return 0;
+      std::fprintf(stderr, "longhaul-server: %s\n", outcome->ToString().c_str());
+      return flags.server.once ? kExitFailure : 0;
+    }
+    if (const int signal = g_signal.load(); signal != 0) {
+      spdlog::info("signal {}: telling the workers and shutting down", signal);
+      server.Stop();
+      return 0;
+    }
+  }
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app{"The parameter server of longhaul: aggregates gradients of workers across a lossy WAN.",
+               "longhaul-server"};
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  flags.server.idle_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.idle_timeout_seconds));
+  flags.server.max_model = ByteCount(flags.max_model_bytes);
+  SetUpLogging(flags);
+  if (flags.server.min_workers > flags.server.workers) {
+    std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",
+                 flags.server.min_workers, flags.server.workers);
+    return kExitUsage;
+  }
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  Progress progress(flags);
+  auto server = Server::Start(flags.server, [&progress](const ServerEvent& event) { progress.On(event); });
+  if (!server.ok()) return CannotStart(server.status());
+  SayWhatIsUsed(flags, *server);
+  PrintListening(flags, *server);
+  return WaitForEnd(flags, *server);
+}
+
+}  // namespace
+}  // namespace longhaul
+
+int main(int argc, char** argv) { return longhaul::Run(argc, argv); }

@@ -1,0 +1,110 @@
+// The model: tensors by key and by name, each with its declared shape and its values.
+//
+// Values exist twice, for the newest finished round and for the round in progress. So a finished chunk may be
+// borrowed for sending while the next round already writes its values; it is stable for one whole round more.
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+#include "server/chunk_geometry.h"
+#include "server/optimizer.h"
+
+namespace longhaul::server {
+
+// What every declaration of a tensor must agree on.
+struct TensorSpec {
+  std::string name;
+  uint32_t dtype = 0;
+  uint64_t count = 0;  // elements, >= 1
+  OptimizerSpec optimizer;
+
+  bool operator==(const TensorSpec&) const = default;
+  // "float32[1000], sgd:lr=0.1".
+  std::string ToString() const;
+};
+
+class Parameters {
+ public:
+  // Where the values of version 0 come from.
+  enum class Initial : uint8_t {
+    kNotOffered,  // zeros, unless a worker that declares before the first use has values
+    kAwaited,     // one worker was asked to send them
+    kReady,       // they are here (or zeros were decided on)
+  };
+
+  Parameters(uint32_t key, TensorSpec spec, ChunkGeometry geometry);
+
+  uint32_t key() const { return key_; }
+  const TensorSpec& spec() const { return spec_; }
+  const ChunkGeometry& geometry() const { return geometry_; }
+
+  Initial initial() const { return initial_; }
+  uint32_t initial_sender() const { return initial_sender_; }
+  // REQUIRES: initial() is not kReady.
+  void AwaitInitial(uint32_t rank);
+  // REQUIRES: initial() is kAwaited, the chunk is in range and `values` of its length.
+  void SetInitialChunk(uint32_t chunk, std::span<const float> values);
+  void SetReady() { initial_ = Initial::kReady; }
+
+  // Rounds completed.
+  uint64_t version() const { return version_; }
+  std::span<const float> current() const { return values_[version_ % 2]; }
+  std::span<const float> current(uint32_t chunk) const { return Slice(values_[version_ % 2], chunk); }
+  // The values that the round in progress writes.
+  std::span<const float> next(uint32_t chunk) const { return Slice(values_[(version_ + 1) % 2], chunk); }
+  std::span<float> mutable_next(uint32_t chunk);
+  // The round is finished: every chunk of next() was written.
+  void Advance();
+  // A copy of current() that stays as it is; shared by all who ask in the same version.
+  std::shared_ptr<const std::vector<float>> Snapshot();
+
+ private:
+  std::span<const float> Slice(const std::vector<float>& values, uint32_t chunk) const {
+    return std::span(values).subspan(geometry_.First(chunk), geometry_.Length(chunk));
+  }
+
+  uint32_t key_;
+  TensorSpec spec_;
+  ChunkGeometry geometry_;
+  Initial initial_ = Initial::kNotOffered;
+  uint32_t initial_sender_ = 0;
+  uint64_t version_ = 0;
+  std::vector<float> values_[2];
+  std::weak_ptr<const std::vector<float>> snapshot_;
+  uint64_t snapshot_version_ = 0;
+};
+
+class ParameterStore {
+ public:
+  static constexpr size_t kMaxTensors = 4096;
+
+  // max_model: bound on 4 bytes x elements over all tensors. The server holds about five times that.
+  ParameterStore(ByteCount max_model, uint32_t chunk_elements)
+      : max_model_(max_model), chunk_elements_(chunk_elements) {}
+
+  // Finds the tensor, or makes it with the next key. Errors: kSettingsMismatch (declared differently before;
+  // both values are named), kResourceExhausted (model or table too large, with the bound).
+  Result<Parameters*> Declare(const TensorSpec& spec);
+  // Null when there is none.
+  Parameters* Find(uint32_t key);
+  size_t size() const { return tensors_.size(); }
+  uint64_t elements() const { return elements_; }
+
+ private:
+  ByteCount max_model_;
+  uint32_t chunk_elements_;
+  uint64_t elements_ = 0;
+  std::vector<std::unique_ptr<Parameters>> tensors_;  // by key
+  std::map<std::string, uint32_t, std::less<>> keys_;
+};
+
+}  // namespace longhaul::server

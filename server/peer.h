@@ -1,0 +1,56 @@
+// What the server knows about one connection.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "proto/control_codec.h"
+#include "transport/core/connection.h"
+
+namespace longhaul::server {
+
+class Tensor;
+
+// A window that a worker is sending to us.
+struct Transfer {
+  enum class Kind : uint8_t { kGradient, kInitial };
+
+  Kind kind = Kind::kGradient;
+  Tensor* tensor = nullptr;
+  uint64_t round = 0;
+  float weight = 1;
+  uint32_t received = 0;                   // everything that came, repair symbols too, as of last_chunk
+  Instant last_chunk;                      // when something of the window came last
+  Instant finished = Instant::Infinite();  // when the sender was first seen finished
+  Instant check_at = Instant::Infinite();  // when time alone may close the window
+};
+
+struct Peer {
+  enum class Phase : uint8_t {
+    kNew,      // nothing said yet
+    kJoined,   // a member of the job
+    kLeaving,  // refused, left or told that the job is over; closed at close_at at the latest
+  };
+
+  explicit Peer(transport::Connection* c) : connection(c) {}
+
+  transport::Connection* connection;
+  wire::ControlReader control;
+  Phase phase = Phase::kNew;
+  uint32_t rank = 0;      // of a member
+  bool observer = false;  // asked for the status: may stay without joining
+  Instant accepted_at;
+  Instant last_heard;
+  uint64_t packets_heard = 0;
+  Instant close_at = Instant::Infinite();
+  Status close_why;
+  std::map<transport::WindowKey, Transfer> transfers;
+  uint32_t next_window = 1;  // id of the next window towards this peer
+
+  bool joined() const { return phase == Phase::kJoined; }
+};
+
+}  // namespace longhaul::server

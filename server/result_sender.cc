@@ -1,0 +1,170 @@
+#include "server/result_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/chunk.h"
+#include "codec/window_metadata.h"
+
+namespace longhaul::server {
+namespace {
+
+// The largest block size that the job allows and that the window can fill (8 is the smallest there is).
+uint8_t BlockSizeFor(uint8_t fec_k, uint32_t high_count) {
+  for (const int k : codec::kBlockSizes) {
+    if (k <= fec_k && k <= static_cast<int>(std::max(8u, high_count))) return static_cast<uint8_t>(k);
+  }
+  return 0;
+}
+
+ByteSpan AsBytes(std::span<const float> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+}  // namespace
+
+void ResultSender::SendRound(Peer& peer, Tensor& tensor) {
+  auto result = std::make_unique<Result>();
+  result->peer = &peer;
+  result->round = tensor.rounds().number();
+  Enqueue(std::move(result), tensor);
+}
+
+void ResultSender::SendPull(Peer& peer, Tensor& tensor, uint32_t request) {
+  auto result = std::make_unique<Result>();
+  result->peer = &peer;
+  result->round = tensor.parameters().version();
+  result->request = request;
+  result->snapshot = tensor.parameters().Snapshot();
+  Enqueue(std::move(result), tensor);
+}
+
+void ResultSender::Enqueue(std::unique_ptr<Result> result, Tensor& tensor) {
+  Result& added = *results_[tensor.key()].emplace_back(std::move(result));
+  auto& line = waiting_[added.peer];
+  line.emplace_back(&tensor, &added);
+  OpenWaiting(*added.peer);
+  if (!added.open) ++stats_.waited;
+}
+
+void ResultSender::OpenWaiting(Peer& peer) {
+  auto& line = waiting_[&peer];
+  while (!line.empty()) {
+    const auto [tensor, result] = line.front();
+    if (!TryOpen(*result, *tensor)) return;
+    line.pop_front();
+    SubmitWhatIsThere(*result, *tensor);
+  }
+}
+
+bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
+  const Parameters& parameters = tensor.parameters();
+  codec::WindowMetadata metadata;
+  const bool aggregate = tensor.aggregate_only() && result.snapshot == nullptr;
+  metadata.kind = aggregate ? codec::WindowKind::kAggregate : codec::WindowKind::kWeights;
+  metadata.key = tensor.key();
+  metadata.round = result.round;
+  metadata.count = parameters.geometry().count;
+  metadata.chunk_elements = parameters.geometry().chunk_elements;
+  metadata.request = result.request;
+
+  transport::WindowOptions window;
+  window.key = {.id = result.peer->next_window, .generation = 0};
+  window.high_count = tensor.chunks();
+  window.low_count = 0;
+  window.symbol_bytes = options_.symbol_bytes;
+  window.fec_k = BlockSizeFor(options_.fec_k, window.high_count);
+  window.fec_depth = options_.fec_depth;
+  window.metadata = codec::EncodeWindowMetadata(metadata);
+  // Any refusal waits: for a free window, or for the end of a connection that is closing.
+  if (!result.peer->connection->OpenWindow(window).ok()) return false;
+  ++result.peer->next_window;
+  result.key = window.key;
+  result.open = true;
+  ++stats_.opened;
+  return true;
+}
+
+void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
+  const bool in_progress = result.snapshot == nullptr && result.round == tensor.rounds().number();
+  if (in_progress) {
+    for (const uint32_t chunk : tensor.rounds().final_order()) Submit(result, tensor, chunk);
+    return;
+  }
+  for (uint32_t chunk = 0; chunk < tensor.chunks(); ++chunk) Submit(result, tensor, chunk);
+}
+
+void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
+  const Parameters& parameters = tensor.parameters();
+  const ChunkGeometry& geometry = parameters.geometry();
+  std::span<const float> values;
+  if (result.snapshot != nullptr) {
+    values = std::span(*result.snapshot).subspan(geometry.First(chunk), geometry.Length(chunk));
+  } else if (result.round == parameters.version()) {
+    values = parameters.next(chunk);
+  } else {
+    LH_CHECK_OP(result.round + 1, ==, parameters.version());  // else the values are overwritten
+    values = parameters.current(chunk);
+  }
+  const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
+  // Fails only when the connection is closing: then OnPeerGone follows.
+  (void)result.peer->connection->SubmitChunk(result.key, wire::ReliabilityClass::kHigh, header,
+                                             AsBytes(values));
+}
+
+void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
+  const auto found = results_.find(tensor.key());
+  if (found == results_.end()) return;
+  for (const auto& result : found->second) {
+    const bool wanted =
+        result->open && result->snapshot == nullptr && result->round == tensor.rounds().number();
+    if (wanted) Submit(*result, tensor, chunk);
+  }
+}
+
+void ResultSender::CancelOutdated(Tensor& tensor) {
+  const auto found = results_.find(tensor.key());
+  if (found == results_.end()) return;
+  const uint64_t number = tensor.rounds().number();
+  std::erase_if(found->second, [&](const std::unique_ptr<Result>& result) {
+    if (result->snapshot != nullptr || result->round + 1 >= number) return false;
+    if (result->open) result->peer->connection->CancelWindow(result->key);
+    std::erase(waiting_[result->peer], std::pair(&tensor, result.get()));
+    ++stats_.cancelled;
+    return true;
+  });
+}
+
+void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason) {
+  for (auto& [key_of_tensor, results] : results_) {
+    const auto found = std::find_if(results.begin(), results.end(), [&](const auto& result) {
+      return result->peer == &peer && result->open && result->key == key;
+    });
+    if (found == results.end()) continue;
+    ++(reason == wire::CloseReason::kComplete ? stats_.finished : stats_.refused);
+    results.erase(found);
+    break;
+  }
+  OpenWaiting(peer);
+}
+
+void ResultSender::OnPeerGone(Peer& peer) {
+  waiting_.erase(&peer);
+  for (auto& [key_of_tensor, results] : results_) {
+    std::erase_if(results, [&](const std::unique_ptr<Result>& result) {
+      if (result->peer != &peer) return false;
+      if (result->open) peer.connection->CancelWindow(result->key);
+      ++stats_.cancelled;
+      return true;
+    });
+  }
+}
+
+size_t ResultSender::pending() const {
+  size_t count = 0;
+  for (const auto& [key_of_tensor, results] : results_) count += results.size();
+  return count;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,79 @@
+// Sends values to the workers: the result of a round, chunk by chunk as the chunks become final, and pulls.
+//
+// One outgoing window per result. Bodies are borrowed: of a round's result from the parameters (stable until
+// the round after the next one writes them), of a pull from a snapshot. More results than a connection has
+// windows for wait in line. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "server/peer.h"
+#include "server/tensor.h"
+
+namespace longhaul::server {
+
+class ResultSender {
+ public:
+  struct Options {
+    uint16_t symbol_bytes = 0;
+    uint8_t fec_k = 0;
+    uint8_t fec_depth = 1;
+  };
+  struct Stats {
+    uint64_t opened = 0;
+    uint64_t finished = 0;   // closed by the worker
+    uint64_t refused = 0;    // closed by the worker before it had everything
+    uint64_t cancelled = 0;  // given up here: the worker is gone, or two rounds behind
+    uint64_t waited = 0;     // had to wait for a free window
+  };
+
+  explicit ResultSender(Options options) : options_(options) {}
+
+  // The worker wants the result of the tensor's round in progress.
+  void SendRound(Peer& peer, Tensor& tensor);
+  // The worker wants the current values; `request` is its name for this.
+  void SendPull(Peer& peer, Tensor& tensor, uint32_t request);
+  // A chunk of the round in progress is final: it leaves for everyone who wants it.
+  void OnChunkFinal(Tensor& tensor, uint32_t chunk);
+  // To be called before the first chunk of a new round is written: results of the round before the previous
+  // one would lose their values.
+  void CancelOutdated(Tensor& tensor);
+  // A window of ours is over.
+  void OnWindowClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
+  // The peer is gone: nothing is sent to it any more.
+  void OnPeerGone(Peer& peer);
+
+  // Results that are not finished.
+  size_t pending() const;
+  const Stats& stats() const { return stats_; }
+
+ private:
+  struct Result {
+    Peer* peer = nullptr;
+    transport::WindowKey key;
+    bool open = false;
+    uint64_t round = 0;
+    uint32_t request = 0;
+    std::shared_ptr<const std::vector<float>> snapshot;  // of a pull
+  };
+  using Results = std::vector<std::unique_ptr<Result>>;
+
+  // False: no window is free now.
+  bool TryOpen(Result& result, Tensor& tensor);
+  void Enqueue(std::unique_ptr<Result> result, Tensor& tensor);
+  void SubmitWhatIsThere(Result& result, Tensor& tensor);
+  void Submit(Result& result, Tensor& tensor, uint32_t chunk);
+  void OpenWaiting(Peer& peer);
+
+  Options options_;
+  std::map<uint32_t, Results> results_;  // by tensor key
+  // Results that wait for a window, per connection, oldest first.
+  std::map<Peer*, std::deque<std::pair<Tensor*, Result*>>> waiting_;
+  Stats stats_;
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,490 @@
+#include "server/round_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/chunk.h"
+#include "transport/core/window/close_rule.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+
+ControlMessage DeclaredAnswer(uint32_t request, const Status& status) {
+  ControlMessage message;
+  control::Declared& declared = *message.mutable_declared();
+  declared.set_request(request);
+  declared.set_code(static_cast<uint32_t>(status.code()));
+  declared.set_message(status.message().substr(0, wire::kMaxTextBytes));
+  return message;
+}
+
+ControlMessage PullRefusal(uint32_t request, const Status& status) {
+  ControlMessage message;
+  control::PullRefused& refused = *message.mutable_pull_refused();
+  refused.set_request(request);
+  refused.set_code(static_cast<uint32_t>(status.code()));
+  refused.set_message(status.message().substr(0, wire::kMaxTextBytes));
+  return message;
+}
+
+double Share(uint32_t part, uint32_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
+                         RoundEngineHost* host)
+    : settings_(settings),
+      symbol_bytes_(symbol_bytes),
+      membership_(membership),
+      host_(host),
+      store_(settings.max_model, codec::ChunkElementsFor(symbol_bytes)),
+      fill_{.policy = *codec::ParseFillPolicy(settings.policy),
+            .bubble_threshold = settings.bubble_threshold},
+      results_({.symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth}),
+      scratch_(codec::ChunkElementsFor(symbol_bytes)) {
+  stats_.by_rank.resize(settings.world_size);
+}
+
+// --- Declarations and pulls ---
+
+void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
+  const auto refuse = [&](const Status& why) { host_->Send(peer, DeclaredAnswer(declare.request(), why)); };
+  const auto optimizer = ParseOptimizer(declare.optimizer());
+  if (!optimizer.ok()) return refuse(optimizer.status());
+  if (declare.dtype() != static_cast<uint32_t>(DType::kFloat32)) {
+    return refuse(Status(StatusCode::kInvalidArgument, "tensors are float32 in this version, not dtype " +
+                                                           std::to_string(declare.dtype())));
+  }
+  const auto parameters = store_.Declare(
+      {.name = declare.name(), .dtype = declare.dtype(), .count = declare.count(), .optimizer = *optimizer});
+  if (!parameters.ok()) return refuse(parameters.status());
+  Entry* known = Find((*parameters)->key());
+  Entry& entry = known != nullptr ? *known : AddTensor(*parameters);
+
+  const Rounds& rounds = entry.tensor.rounds();
+  const bool pushed =
+      rounds.part(peer.rank) == Rounds::Part::kOpen || rounds.part(peer.rank) == Rounds::Part::kClosed;
+  ControlMessage answer = DeclaredAnswer(declare.request(), Status());
+  answer.mutable_declared()->set_key((*parameters)->key());
+  answer.mutable_declared()->set_next_round(rounds.number() + (pushed || entry.late[peer.rank] ? 1 : 0));
+  answer.mutable_declared()->set_send_initial(OfferInitial(entry, peer, declare.has_initial()));
+  entry.declared[peer.rank] = true;
+  if (!entry.late[peer.rank]) {
+    host_->Send(peer, answer);
+  } else if (entry.held.size() >= kMaxHeldDeclares) {
+    return refuse(
+        Status(StatusCode::kResourceExhausted, "too many declarations wait for the end of a round"));
+  } else {
+    // It takes part from the next round on; told before that round begins, it would push too early.
+    entry.held.push_back({peer.rank, std::move(answer)});
+  }
+  DecideZeros(entry);
+  AnswerPulls(entry);
+}
+
+RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
+  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), fill_));
+  Entry& entry = *tensors_.back();
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (membership_->IsJoined(rank)) entry.tensor.rounds().OnMemberJoined(rank);
+  }
+  return entry;
+}
+
+// Whether this worker is to send the initial values.
+bool RoundEngine::OfferInitial(Entry& entry, Peer& peer, bool has_initial) {
+  Parameters& parameters = entry.tensor.parameters();
+  if (entry.tensor.aggregate_only() || parameters.initial() == Parameters::Initial::kReady) return false;
+  const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
+  if (asked && parameters.initial_sender() != peer.rank) return false;
+  if (asked && !has_initial) {
+    host_->RequestAbort(
+        Status(StatusCode::kAborted, membership_->Describe(peer.rank) +
+                                         " came back without the initial values of tensor \"" +
+                                         parameters.spec().name + "\" that it had offered"));
+    return false;
+  }
+  // Asked again only as another incarnation: this one would not have sent a second declaration as the first.
+  if (asked && entry.declared[peer.rank]) return false;
+  if (has_initial) parameters.AwaitInitial(peer.rank);
+  return has_initial;
+}
+
+// When every worker has declared the tensor and none has values, they are zeros.
+void RoundEngine::DecideZeros(Entry& entry) {
+  Parameters& parameters = entry.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kNotOffered) return;
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (membership_->IsJoined(rank) && !entry.declared[rank]) return;
+  }
+  parameters.SetReady();
+  std::vector<uint32_t> ready;
+  entry.tensor.rounds().CollectReady(&ready);
+  FinaliseReady(entry, ready);
+}
+
+void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
+  Entry* entry = Find(pull.key());
+  if (entry == nullptr) {
+    const Status why(StatusCode::kNotFound, "no tensor has the key " + std::to_string(pull.key()));
+    return host_->Send(peer, PullRefusal(pull.request(), why));
+  }
+  const auto mine = std::ranges::count(entry->pulls, peer.rank, &PendingPull::rank);
+  if (static_cast<size_t>(mine) >= kMaxPendingPulls) {
+    const Status why(StatusCode::kResourceExhausted, "more than 1024 pulls of one tensor wait");
+    return host_->Send(peer, PullRefusal(pull.request(), why));
+  }
+  entry->pulls.push_back({peer.rank, pull.request(), pull.min_round()});
+  AnswerPulls(*entry);
+}
+
+void RoundEngine::AnswerPulls(Entry& entry) {
+  const Parameters& parameters = entry.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kReady) return;
+  std::erase_if(entry.pulls, [&](const PendingPull& pull) {
+    if (pull.min_round > parameters.version()) return false;
+    Peer* peer = host_->PeerOfRank(pull.rank);
+    if (peer != nullptr) results_.SendPull(*peer, entry.tensor, pull.request);
+    return true;
+  });
+}
+
+// --- Incoming windows ---
+
+Status RoundEngine::Violation(Peer& peer, StatusCode code, const std::string& what) {
+  const Status why(code, what);
+  host_->Disconnect(peer, why);
+  return why;
+}
+
+Status RoundEngine::OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open) {
+  const auto metadata = codec::DecodeWindowMetadata(open.metadata);
+  if (!metadata.ok()) return Violation(peer, StatusCode::kProtocolViolation, metadata.status().message());
+  Entry* entry = Find(metadata->key);
+  if (entry == nullptr) {
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     "window for unknown tensor key " + std::to_string(metadata->key));
+  }
+  const Parameters& parameters = entry->tensor.parameters();
+  const ChunkGeometry& geometry = parameters.geometry();
+  const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
+  if (metadata->count != geometry.count || metadata->chunk_elements != geometry.chunk_elements ||
+      chunks != geometry.chunks() || static_cast<uint32_t>(metadata->dtype) != parameters.spec().dtype) {
+    return Violation(peer, StatusCode::kSettingsMismatch,
+                     "window for tensor \"" + parameters.spec().name + "\" has " +
+                         std::to_string(metadata->count) + " elements in " + std::to_string(chunks) +
+                         " chunks of " + std::to_string(metadata->chunk_elements) + ", the server has " +
+                         std::to_string(geometry.count) + " in " + std::to_string(geometry.chunks()) +
+                         " of " + std::to_string(geometry.chunk_elements));
+  }
+  if (metadata->kind == codec::WindowKind::kInitial) return OpenInitial(peer, key, *entry);
+  if (metadata->kind == codec::WindowKind::kGradient) return OpenGradient(peer, key, *metadata, *entry);
+  return Violation(peer, StatusCode::kProtocolViolation,
+                   "a worker sends gradients or initial values, nothing else");
+}
+
+Status RoundEngine::OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry) {
+  const Parameters& parameters = entry.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kAwaited || parameters.initial_sender() != peer.rank) {
+    return Status(StatusCode::kFailedPrecondition, "nobody asked for these initial values");
+  }
+  Transfer transfer;
+  transfer.kind = Transfer::Kind::kInitial;
+  transfer.tensor = &entry.tensor;
+  transfer.last_chunk = now_;
+  peer.transfers[key] = transfer;
+  return {};
+}
+
+Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
+                                 Entry& entry) {
+  Rounds& rounds = entry.tensor.rounds();
+  const Rounds::Part part = rounds.part(peer.rank);
+  const std::string which = "push of round " + std::to_string(metadata.round) + " of tensor \"" +
+                            entry.tensor.parameters().spec().name + "\" in round " +
+                            std::to_string(rounds.number());
+  if (metadata.round > rounds.number()) return Violation(peer, StatusCode::kProtocolViolation, which);
+  if (metadata.round < rounds.number() || part == Rounds::Part::kClosed || part == Rounds::Part::kAbsent) {
+    ++stats_.old_windows_refused;
+    return Status(StatusCode::kAborted, which + ": the round went on without it");
+  }
+  if (part == Rounds::Part::kOpen) return Violation(peer, StatusCode::kProtocolViolation, "second " + which);
+  if (!membership_->EnoughWorkers()) {
+    host_->RequestAbort(Status(StatusCode::kAborted, "only " + std::to_string(membership_->joined()) +
+                                                         " workers are left, the job needs " +
+                                                         std::to_string(membership_->min_workers())));
+  }
+  Transfer transfer;
+  transfer.tensor = &entry.tensor;
+  transfer.round = metadata.round;
+  transfer.weight = metadata.weight;
+  transfer.last_chunk = now_;
+  peer.transfers[key] = transfer;
+  rounds.OnWindowOpened(peer.rank, now_);
+  if (metadata.wants_result) results_.SendRound(peer, entry.tensor);
+  return {};
+}
+
+void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, ByteSpan bytes, bool repaired) {
+  const auto found = peer.transfers.find(key);
+  if (found == peer.transfers.end()) return;  // refused a moment ago
+  Transfer& transfer = found->second;
+  Parameters& parameters = transfer.tensor->parameters();
+  const ChunkGeometry& geometry = parameters.geometry();
+  const auto chunk = codec::ParseChunk(bytes);
+  if (!chunk.ok()) {
+    (void)Violation(peer, StatusCode::kProtocolViolation, chunk.status().message());
+    return;
+  }
+  if (chunk->index >= geometry.chunks() || chunk->count != geometry.Length(chunk->index)) {
+    (void)Violation(peer, StatusCode::kProtocolViolation,
+                    "chunk " + std::to_string(chunk->index) + " of tensor \"" + parameters.spec().name +
+                        "\" is out of place");
+    return;
+  }
+  const std::span<float> values = std::span(scratch_).first(chunk->count);
+  codec::DecodeChunk(*chunk, values);
+  if (transfer.kind == Transfer::Kind::kGradient) {
+    AddGradient(peer, transfer, chunk->index, repaired);
+  } else if (parameters.initial() == Parameters::Initial::kAwaited) {
+    parameters.SetInitialChunk(chunk->index, values);
+  }
+}
+
+// Adds scratch_ to the round's sum.
+void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, uint32_t chunk, bool repaired) {
+  Tensor& tensor = *transfer.tensor;
+  Rounds& rounds = tensor.rounds();
+  if (transfer.round != rounds.number()) {
+    ++stats_.late_chunks;
+    return;
+  }
+  const uint32_t length = tensor.parameters().geometry().Length(chunk);
+  if (!tensor.aggregator().Add(peer.rank, chunk, std::span(scratch_).first(length), transfer.weight)) {
+    ++stats_.duplicate_contributions;
+    return;
+  }
+  EngineStats::Rank& rank = stats_.by_rank[peer.rank];
+  ++rank.chunks;
+  if (repaired) {
+    ++rank.repaired;
+    ++rounds.tally().repaired_chunks;
+  }
+  std::vector<uint32_t> ready;
+  rounds.OnContribution(peer.rank, chunk, &ready);
+  FinaliseReady(EntryOf(tensor), ready);
+}
+
+void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {
+  const auto found = peer.transfers.find(key);
+  const auto window = peer.connection->incoming(key);
+  if (found == peer.transfers.end() || !window) return;
+  Transfer& transfer = found->second;
+  const transport::WindowRxStats& rx = window->stats;
+  const uint32_t received = rx.high_received + rx.high_repaired + rx.low_received + rx.repair_received;
+  if (received != transfer.received) transfer.last_chunk = now_;
+  transfer.received = received;
+  if (window->sender_finished && transfer.finished.IsInfinite()) transfer.finished = now_;
+  const transport::CloseRuleInput input{.close_ratio = settings_.close_ratio,
+                                        .smoothed_rtt = peer.connection->stats().smoothed_rtt,
+                                        .last_chunk = transfer.last_chunk,
+                                        .finished = transfer.finished};
+  const transport::CloseDecision decision = transport::EvaluateClose(*window, input, now_);
+  Tensor& tensor = *transfer.tensor;
+  if (decision.close) {
+    Close(peer, key, *decision.close, *window);
+  } else {
+    transfer.check_at = decision.check_again;
+    CheckAt(transfer.check_at);
+  }
+  FinishRoundIfComplete(EntryOf(tensor));
+}
+
+void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
+                        const transport::IncomingWindow& window) {
+  const Transfer transfer = peer.transfers[key];
+  peer.transfers.erase(key);
+  peer.connection->CloseWindow(key, reason);
+  ++stats_.by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
+  if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, window);
+  Entry& entry = EntryOf(*transfer.tensor);
+  Parameters& parameters = entry.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kAwaited) return;
+  parameters.SetReady();
+  std::vector<uint32_t> ready;
+  entry.tensor.rounds().CollectReady(&ready);
+  FinaliseReady(entry, ready);
+  AnswerPulls(entry);
+}
+
+void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
+                                const transport::IncomingWindow& window) {
+  Tensor& tensor = *transfer.tensor;
+  Rounds& rounds = tensor.rounds();
+  if (transfer.round != rounds.number() || rounds.part(peer.rank) != Rounds::Part::kOpen) return;
+  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(peer.rank);
+  const uint32_t lost = tensor.chunks() - contributed.count();
+  const uint32_t low_lost = window.low_count - window.stats.low_received;
+  RoundTally& tally = rounds.tally();
+  tally.low_chunks += window.low_count;
+  tally.low_lost += low_lost;
+  tally.lost_chunks += lost;
+  stats_.by_rank[peer.rank].lost += lost;
+  tensor.SetWindowLoss(peer.rank, Share(low_lost, window.low_count), transfer.weight);
+  std::vector<uint32_t> ready;
+  rounds.OnWindowClosed(peer.rank, contributed, &ready);
+  FinaliseReady(EntryOf(tensor), ready);
+}
+
+// --- Rounds ---
+
+void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready) {
+  Tensor& tensor = entry.tensor;
+  Parameters& parameters = tensor.parameters();
+  if (ready.empty()) return;
+  if (parameters.initial() == Parameters::Initial::kAwaited) return;  // collected when the values are in
+  // Every member of the round has pushed or is gone: nobody can offer values any more.
+  parameters.SetReady();
+  if (tensor.rounds().final_order().empty()) results_.CancelOutdated(tensor);
+  for (const uint32_t chunk : ready) {
+    const uint32_t filled = tensor.Finalise(chunk);
+    tensor.rounds().tally().filled_chunks += filled;
+    stats_.filled += filled;
+    results_.OnChunkFinal(tensor, chunk);
+  }
+}
+
+void RoundEngine::FinishRoundIfComplete(Entry& entry) {
+  Tensor& tensor = entry.tensor;
+  Rounds& rounds = tensor.rounds();
+  if (!rounds.begun() || !rounds.AllFinal()) return;
+  TensorRound round;
+  round.tensor = &tensor;
+  round.round = rounds.number();
+  round.begun = rounds.begun_at();
+  round.last_rank = rounds.last_rank();
+  round.tally = rounds.tally();
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    round.contributors += tensor.aggregator().contributed(rank).count() > 0 ? 1 : 0;
+  }
+  ++stats_.tensor_rounds;
+  tensor.NextRound();
+  std::fill(entry.late.begin(), entry.late.end(), false);
+
+  ControlMessage message;
+  control::RoundReport& report = *message.mutable_round_report();
+  report.set_key(tensor.key());
+  report.set_round(round.round);
+  report.set_last_rank(round.last_rank);
+  report.set_contributors(round.contributors);
+  report.set_repaired_chunks(round.tally.repaired_chunks);
+  report.set_filled_chunks(round.tally.filled_chunks);
+  report.set_lost_chunks(round.tally.lost_chunks);
+  report.set_loss(Share(round.tally.low_lost, round.tally.low_chunks));
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (Peer* peer = host_->PeerOfRank(rank); peer != nullptr) host_->Send(*peer, message);
+  }
+  AnswerHeld(entry);
+  AnswerPulls(entry);
+  host_->OnTensorRound(round);
+}
+
+void RoundEngine::AnswerHeld(Entry& entry) {
+  for (const HeldDeclare& held : std::exchange(entry.held, {})) {
+    if (Peer* peer = host_->PeerOfRank(held.rank); peer != nullptr) host_->Send(*peer, held.answer);
+  }
+}
+
+void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason) {
+  results_.OnWindowClosed(peer, key, reason);
+}
+
+// --- Membership ---
+
+void RoundEngine::ForgetPeer(Entry& entry, uint32_t rank) {
+  entry.declared[rank] = false;
+  std::erase_if(entry.held, [rank](const HeldDeclare& held) { return held.rank == rank; });
+  std::erase_if(entry.pulls, [rank](const PendingPull& pull) { return pull.rank == rank; });
+}
+
+void RoundEngine::OnMemberJoined(uint32_t rank) {
+  for (const auto& entry : tensors_) entry->late[rank] = !entry->tensor.rounds().OnMemberJoined(rank);
+}
+
+void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
+  results_.OnPeerGone(old);
+  old.transfers.clear();
+  for (const auto& entry : tensors_) {
+    ForgetPeer(*entry, rank);
+    entry->late[rank] = !entry->tensor.rounds().OnMemberReplaced(rank);
+  }
+}
+
+void RoundEngine::DropPeer(Peer& peer) {
+  results_.OnPeerGone(peer);
+  peer.transfers.clear();
+}
+
+void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
+  stats_.by_rank[rank].close_reasons[static_cast<size_t>(wire::CloseReason::kExcluded)] +=
+      peer.transfers.size();
+  DropPeer(peer);
+  for (const auto& entry : tensors_) {
+    Tensor& tensor = entry->tensor;
+    const Parameters& parameters = tensor.parameters();
+    ForgetPeer(*entry, rank);
+    if (parameters.initial() == Parameters::Initial::kAwaited && parameters.initial_sender() == rank) {
+      host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) +
+                                                           " left before the initial values of tensor \"" +
+                                                           parameters.spec().name + "\" had arrived"));
+    }
+    ExcludeFromRound(*entry, rank);
+    DecideZeros(*entry);
+    FinishRoundIfComplete(*entry);
+  }
+}
+
+// The round in progress goes on without the rank; what it had contributed stays in.
+void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
+  Tensor& tensor = entry.tensor;
+  Rounds& rounds = tensor.rounds();
+  const bool missed = rounds.begun() && (rounds.part(rank) == Rounds::Part::kAwaited ||
+                                         rounds.part(rank) == Rounds::Part::kOpen);
+  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  std::vector<uint32_t> ready;
+  rounds.OnMemberGone(rank, contributed, &ready);
+  if (!missed) return;
+  if (!membership_->EnoughWorkers()) {
+    host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
+                                                         std::to_string(rounds.number()) + " of tensor \"" +
+                                                         tensor.parameters().spec().name + "\""));
+    return;
+  }
+  const uint32_t lost = tensor.chunks() - contributed.count();
+  rounds.tally().lost_chunks += lost;
+  stats_.by_rank[rank].lost += lost;
+  FinaliseReady(entry, ready);
+}
+
+void RoundEngine::HandleTimeout() {
+  if (now_ < next_check_) return;
+  next_check_ = Instant::Infinite();
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    Peer* peer = host_->PeerOfRank(rank);
+    if (peer == nullptr) continue;
+    std::vector<transport::WindowKey> due;
+    for (const auto& [key, transfer] : peer->transfers) {
+      if (transfer.check_at <= now_) due.push_back(key);
+      CheckAt(transfer.check_at <= now_ ? Instant::Infinite() : transfer.check_at);
+    }
+    for (const transport::WindowKey key : due) OnWindowProgress(*peer, key);
+  }
+}
+
+}  // namespace longhaul::server

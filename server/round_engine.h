@@ -1,0 +1,159 @@
+// Everything between the start of a job and its end: declarations, pushes, rounds, results, pulls.
+//
+// Works on connections by way of Peer; who may join and what happens when somebody is gone is decided
+// elsewhere (server/coordinator.h), which tells the engine. Not thread-safe. Time is set by SetNow before any
+// event.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/instant.h"
+#include "codec/window_metadata.h"
+#include "server/membership.h"
+#include "server/parameter_store.h"
+#include "server/peer.h"
+#include "server/result_sender.h"
+#include "server/settings.h"
+#include "server/tensor.h"
+
+namespace longhaul::server {
+
+// A round of a tensor is finished.
+struct TensorRound {
+  const Tensor* tensor = nullptr;
+  uint64_t round = 0;
+  Instant begun;  // first window opened
+  uint32_t last_rank = 0;
+  uint32_t contributors = 0;
+  RoundTally tally;
+};
+
+// What the engine asks of its owner.
+class RoundEngineHost {
+ public:
+  virtual ~RoundEngineHost() = default;
+  virtual void Send(Peer& peer, const control::ControlMessage& message) = 0;
+  // The peer broke the protocol: its connection ends with this. May be called several times.
+  virtual void Disconnect(Peer& peer, const Status& why) = 0;
+  // The job cannot go on. Takes effect after the event in progress.
+  virtual void RequestAbort(const Status& why) = 0;
+  // Null when the rank has no connection.
+  virtual Peer* PeerOfRank(uint32_t rank) = 0;
+  virtual void OnTensorRound(const TensorRound& round) = 0;
+};
+
+// Counters; by_rank has one entry per rank.
+struct EngineStats {
+  struct Rank {
+    uint64_t chunks = 0;             // contributions added
+    uint64_t repaired = 0;           // of them rebuilt by FEC
+    uint64_t lost = 0;               // contributions that did not arrive
+    uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
+  };
+  uint64_t tensor_rounds = 0;
+  uint64_t filled = 0;
+  uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
+  uint64_t late_chunks = 0;              // of a round that was over
+  uint64_t old_windows_refused = 0;      // of a round that was over
+  std::vector<Rank> by_rank;
+};
+
+class RoundEngine {
+ public:
+  static constexpr size_t kMaxPendingPulls = 1024;  // per worker
+  static constexpr size_t kMaxHeldDeclares = 4096;  // per worker
+
+  RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
+              RoundEngineHost* host);
+
+  void SetNow(Instant now) { now_ = now; }
+
+  // --- Control messages of members ---
+  void OnDeclare(Peer& peer, const control::Declare& declare);
+  void OnPullRequest(Peer& peer, const control::PullRequest& pull);
+
+  // --- Windows (see transport::ConnectionObserver) ---
+  Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
+  void OnChunk(Peer& peer, transport::WindowKey key, ByteSpan chunk, bool repaired);
+  void OnWindowProgress(Peer& peer, transport::WindowKey key);
+  void OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
+
+  // --- Membership. The peer's connection is over, or about to be: nothing is sent to it any more. ---
+  // A worker joined (again) after the start.
+  void OnMemberJoined(uint32_t rank);
+  // The rank's connection was replaced by a newer incarnation's; `old` is out.
+  void OnMemberReplaced(uint32_t rank, Peer& old);
+  void OnMemberGone(uint32_t rank, Peer& peer);
+  // The job ends: nothing of this engine is borrowed by the peer's connection any more.
+  void DropPeer(Peer& peer);
+
+  // Windows that time alone closes.
+  void HandleTimeout();
+  Instant NextTimeout() const { return next_check_; }
+
+  const EngineStats& stats() const { return stats_; }
+  const ResultSender& results() const { return results_; }
+  uint64_t elements() const { return store_.elements(); }
+  size_t tensor_count() const { return tensors_.size(); }
+  uint64_t rounds_completed(uint32_t key) const { return tensors_[key]->tensor.rounds().number(); }
+
+ private:
+  struct HeldDeclare {
+    uint32_t rank = 0;
+    control::ControlMessage answer;
+  };
+  struct PendingPull {
+    uint32_t rank = 0;
+    uint32_t request = 0;
+    uint64_t min_round = 0;
+  };
+  // A tensor and who waits for it.
+  struct Entry {
+    Entry(Parameters* parameters, uint32_t ranks, Tensor::Fill fill)
+        : tensor(parameters, ranks, fill), declared(ranks, false), late(ranks, false) {}
+    Tensor tensor;
+    std::vector<bool> declared;     // by rank
+    std::vector<bool> late;         // by rank: takes part from the next round
+    std::vector<HeldDeclare> held;  // answered when the round in progress is finished
+    std::vector<PendingPull> pulls;
+  };
+
+  Entry* Find(uint32_t key) { return key < tensors_.size() ? tensors_[key].get() : nullptr; }
+  Entry& EntryOf(const Tensor& tensor) { return *tensors_[tensor.key()]; }
+  Entry& AddTensor(Parameters* parameters);
+  bool OfferInitial(Entry& entry, Peer& peer, bool has_initial);
+  void DecideZeros(Entry& entry);
+  Status OpenGradient(Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
+                      Entry& entry);
+  Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);
+  Status Violation(Peer& peer, StatusCode code, const std::string& what);
+  void AddGradient(Peer& peer, Transfer& transfer, uint32_t chunk, bool repaired);
+  void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
+             const transport::IncomingWindow& window);
+  void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);
+  void FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready);
+  void FinishRoundIfComplete(Entry& entry);
+  void AnswerHeld(Entry& entry);
+  void AnswerPulls(Entry& entry);
+  void ForgetPeer(Entry& entry, uint32_t rank);
+  void ExcludeFromRound(Entry& entry, uint32_t rank);
+  void CheckAt(Instant when) { next_check_ = std::min(next_check_, when); }
+
+  ServerSettings settings_;
+  uint16_t symbol_bytes_;
+  const Membership* membership_;
+  RoundEngineHost* host_;
+  ParameterStore store_;
+  Tensor::Fill fill_;
+  ResultSender results_;
+  std::vector<std::unique_ptr<Entry>> tensors_;  // by key
+  std::vector<float> scratch_;                   // one decoded chunk
+  Instant now_;
+  Instant next_check_ = Instant::Infinite();
+  EngineStats stats_;
+};
+
+}  // namespace longhaul::server

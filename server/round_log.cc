@@ -1,0 +1,61 @@
+#include "server/round_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace longhaul::server {
+
+std::vector<JobRound> RoundLog::Add(const TensorRound& round, size_t tensors, Instant now) {
+  std::vector<JobRound> over;
+  if (open_.tensors.contains(round.tensor)) over.push_back(Finish());
+  open_.tensors.insert(round.tensor);
+  JobRound& sum = open_.sum;
+  sum.contributors = std::max(sum.contributors, round.contributors);
+  sum.last_rank = round.last_rank;
+  sum.repaired_chunks += round.tally.repaired_chunks;
+  sum.filled_chunks += round.tally.filled_chunks;
+  sum.lost_chunks += round.tally.lost_chunks;
+  open_.low_chunks += round.tally.low_chunks;
+  open_.low_lost += round.tally.low_lost;
+  open_.begun = std::min(open_.begun, round.begun);
+  open_.end = now;
+  if (open_.tensors.size() >= tensors) over.push_back(Finish());
+  return over;
+}
+
+std::optional<JobRound> RoundLog::Flush() {
+  if (open_.tensors.empty()) return std::nullopt;
+  return Finish();
+}
+
+JobRound RoundLog::Finish() {
+  const Open open = std::exchange(open_, Open());
+  JobRound round = open.sum;
+  round.round = rounds_;
+  round.tensors = static_cast<uint32_t>(open.tensors.size());
+  round.duration = open.end - open.begun;
+  round.interval = open.end - previous_end_;
+  round.loss = open.low_chunks == 0 ? 0.0 : static_cast<double>(open.low_lost) / open.low_chunks;
+  previous_end_ = open.end;
+  low_chunks_ += open.low_chunks;
+  low_lost_ += open.low_lost;
+  if (history_.size() < kMaxHistory) {
+    history_.push_back(round.duration);
+  } else {
+    history_[rounds_ % kMaxHistory] = round.duration;
+  }
+  ++rounds_;
+  return round;
+}
+
+Duration RoundLog::Percentile(double p) const {
+  if (history_.empty()) return Duration(0);
+  std::vector<Duration> sorted = history_;
+  const auto index = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  const auto nth = sorted.begin() + static_cast<ptrdiff_t>(std::clamp<size_t>(index, 1, sorted.size()) - 1);
+  std::nth_element(sorted.begin(), nth, sorted.end());
+  return *nth;
+}
+
+}  // namespace longhaul::server

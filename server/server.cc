@@ -1,0 +1,326 @@
+#include "longhaul/server.h"
+
+#include <spdlog/spdlog.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/random.h"
+#include "codec/fec.h"
+#include "server/server_core.h"
+#include "server/server_json.h"
+#include "transport/udp/clock.h"
+#include "transport/udp/event_loop.h"
+#include "transport/udp/fault_injector.h"
+#include "transport/udp/resolve.h"
+
+namespace longhaul {
+namespace {
+
+using nlohmann::json;
+using server::JobRound;
+using server::Member;
+using server::ServerStats;
+
+// How long a stopping server waits for its peers to hear it.
+constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
+
+Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) {
+  server::ServerCoreOptions core;
+  if (options.fec_k > 255)
+    return Status(StatusCode::kInvalidArgument, "fec_k must be 0, 8, 12, 16, 20 or 24");
+  if (options.fec_depth > 255) return Status(StatusCode::kInvalidArgument, "fec_depth must be in 1..255");
+  core.settings = {.job = options.job,
+                   .world_size = options.workers,
+                   .min_workers = options.min_workers == 0 ? options.workers : options.min_workers,
+                   .policy = options.policy,
+                   .high_share = options.high_share,
+                   .bubble_threshold = options.bubble_threshold,
+                   .close_ratio = options.close_ratio,
+                   .fec_k = static_cast<uint8_t>(options.fec_k),
+                   .fec_depth = static_cast<uint8_t>(options.fec_depth),
+                   .idle_timeout = options.idle_timeout,
+                   .seed = options.seed,
+                   .max_datagram = ByteCount(options.datagram_bytes),
+                   .max_model = options.max_model};
+  if (Status valid = core.Validate(); !valid.ok()) return valid;
+  core.status_json = [](const ServerStats& stats) { return server::ToJson(stats).dump(); };
+  return core;
+}
+
+// Connection IDs must differ between runs, also with the same job seed.
+Random EntropyRandom() {
+  std::random_device device;
+  return Random((uint64_t{device()} << 32) ^ device());
+}
+
+// Turns the core's events into lines. Lives on the loop's thread.
+class EventLines final : public server::ServerEvents {
+ public:
+  explicit EventLines(std::function<void(const ServerEvent&)> sink) : sink_(std::move(sink)) {}
+
+  // Called after a job is over, with how it ended.
+  std::function<void(const Status& outcome, const ServerStats& stats)> on_job_over;
+
+  void OnJoin(uint32_t rank, const Member& member, bool replaces) override {
+    const std::string site = member.site.empty() ? "" : ", site " + member.site;
+    const std::string text = "worker rank " + std::to_string(rank) + " joined from " +
+                             member.peer.ToString() + site +
+                             (replaces ? ", replacing an older incarnation" : "");
+    Emit(ServerEvent::Kind::kJoin, text,
+         {{"event", "join"},
+          {"rank", rank},
+          {"site", member.site},
+          {"peer", member.peer.ToString()},
+          {"incarnation", member.incarnation},
+          {"replaces", replaces}});
+  }
+  void OnStart(uint32_t workers, uint32_t symbol_bytes) override {
+    Emit(ServerEvent::Kind::kStart,
+         "all " + std::to_string(workers) + " workers are in; chunks of " + std::to_string(symbol_bytes) +
+             " bytes",
+         {{"event", "start"}, {"workers", workers}, {"symbol_bytes", symbol_bytes}});
+  }
+  void OnRound(const JobRound& round, const ServerStats& stats) override {
+    if (sink_) Emit(ServerEvent::Kind::kRound, server::RoundText(round), server::RoundJson(round, stats));
+  }
+  void OnLeave(uint32_t rank, const std::string& who, const Status& why) override {
+    Emit(ServerEvent::Kind::kLeave, who + (why.ok() ? " left" : " is lost: " + why.ToString()),
+         {{"event", "leave"},
+          {"rank", rank},
+          {"who", who},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}});
+  }
+  void OnRefused(const Address& peer, const Status& why) override {
+    Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + ": " + why.ToString(),
+         {{"event", "refused"},
+          {"peer", peer.ToString()},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}});
+  }
+  void OnJobOver(const Status& outcome, const ServerStats& stats) override {
+    json summary = server::JobSummary(stats);
+    summary["event"] = outcome.ok() ? "finished" : "abort";
+    summary["code"] = StatusCodeName(outcome.code());
+    summary["message"] = outcome.message();
+    const std::string text = outcome.ok() ? "job finished after " + std::to_string(stats.rounds) + " rounds"
+                                          : "job aborted: " + outcome.ToString();
+    Emit(outcome.ok() ? ServerEvent::Kind::kFinished : ServerEvent::Kind::kAbort, text, summary);
+    if (on_job_over) on_job_over(outcome, stats);
+  }
+
+ private:
+  void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
+    if (kind == ServerEvent::Kind::kRound) {
+      spdlog::debug("{}", text);
+    } else if (kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused) {
+      spdlog::warn("{}", text);
+    } else {
+      spdlog::info("{}", text);
+    }
+    // Names come from the network: replace rather than throw on what is not UTF-8.
+    if (sink_) sink_({kind, text, value.dump(-1, ' ', false, json::error_handler_t::replace)});
+  }
+
+  std::function<void(const ServerEvent&)> sink_;
+};
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(std::function<void(const ServerEvent&)> sink) : events(std::move(sink)) {}
+  ~Impl() {
+    RequestStop();
+    if (thread.joinable()) thread.join();
+  }
+
+  void RequestStop() {
+    if (!loop) return;
+    (void)loop->Post(
+        [this] { BeginShutdown(Status(StatusCode::kCancelled, "the server is shutting down")); });
+  }
+
+  // On the loop's thread.
+  void BeginShutdown(const Status& why) {
+    if (stopping) return;
+    stopping = true;
+    core->Shutdown(udp::Now(), why);
+    deadline = udp::Now() + kDrainTime;
+    WaitForDrain();
+  }
+
+  // The core has no thread to wait in: looks again whenever it was given the chance to send.
+  void WaitForDrain() {
+    if (core->Drained() || udp::Now() >= deadline) {
+      loop->Stop();
+      return;
+    }
+    drain_check = true;
+  }
+
+  // The core as the loop sees it, so that the end of draining is noticed at once.
+  class Driven final : public transport::DatagramCore {
+   public:
+    explicit Driven(Impl* impl) : impl_(impl) {}
+    void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                        const transport::ReceiveInfo& info) override {
+      impl_->core->HandleDatagram(now, from, datagram, info);
+    }
+    void HandleTimeout(Instant now) override {
+      impl_->core->HandleTimeout(now);
+      impl_->CheckDrain();
+    }
+    void HandleSendRefused(Instant now, const Address& to, size_t bytes) override {
+      impl_->core->HandleSendRefused(now, to, bytes);
+    }
+    std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override {
+      auto transmit = impl_->core->PollTransmit(now, buffer);
+      if (!transmit) impl_->CheckDrain();
+      return transmit;
+    }
+    Instant NextTimeout() const override {
+      const Instant next = impl_->core->NextTimeout();
+      return impl_->stopping ? std::min(next, impl_->deadline) : next;
+    }
+
+   private:
+    Impl* impl_;
+  };
+
+  void CheckDrain() {
+    if (drain_check) WaitForDrain();
+  }
+
+  void OnJobOver(const Status& result, const ServerStats& stats) {
+    {
+      const std::lock_guard lock(mutex);
+      outcome = result;
+      last_stats = server::ToJson(stats).dump(-1, ' ', false, json::error_handler_t::replace);
+    }
+    // Not from inside the core's event.
+    if (once) (void)loop->Post([this] { BeginShutdown(Status(StatusCode::kCancelled, "the job is over")); });
+  }
+
+  void Run() {
+    loop->Run();
+    const std::lock_guard lock(mutex);
+    stopped = true;
+    changed.notify_all();
+  }
+
+  // What the loop uses comes before the loop, so that it goes after it.
+  std::unique_ptr<codec::ErasureCoder> coder;
+  std::string fec_backend = "none";
+  EventLines events;
+  std::unique_ptr<server::ServerCore> core;
+  std::optional<udp::FaultInjector> faults;
+  Driven driven{this};
+  std::unique_ptr<udp::EventLoop> loop;
+  Address address;
+  bool once = false;
+  bool stopping = false;     // loop's thread
+  bool drain_check = false;  // loop's thread
+  Instant deadline = Instant::Infinite();
+  std::thread thread;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  bool stopped = false;
+  Status outcome;
+  std::string last_stats = "{}";
+};
+
+Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
+  auto core_options = MakeCoreOptions(options);
+  if (!core_options.ok()) return core_options.status();
+  auto listen = udp::ResolveListen(options.listen);
+  if (!listen.ok()) return listen.status();
+  auto impl = std::make_unique<Impl>(std::move(on_event));
+  if (!options.fault.empty()) {
+    auto faults = udp::ParseFaults(options.fault);
+    if (!faults.ok()) return faults.status();
+    impl->faults.emplace(*faults);
+  }
+  if (options.fec_k > 0) {
+    auto coder = codec::ErasureCodeLibrary::Create();
+    if (!coder.ok()) return coder.status();
+    impl->fec_backend = codec::ErasureCodeLibrary::Description();
+    impl->coder = std::move(*coder);
+  }
+  auto socket = udp::UdpSocket::Open(*listen);
+  if (!socket.ok()) return socket.status();
+  impl->address = socket->local_address();
+  impl->once = options.once;
+  for (const std::string& warning : socket->warnings()) spdlog::warn("{}", warning);
+
+  core_options->events = &impl->events;
+  impl->core =
+      std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(), EntropyRandom());
+  auto loop =
+      udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
+  if (!loop.ok()) return loop.status();
+  impl->loop = std::move(*loop);
+  Impl* raw = impl.get();
+  impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
+    raw->OnJobOver(outcome, stats);
+  };
+  impl->thread = std::thread([raw] { raw->Run(); });
+  return Server(std::move(impl));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::Server(Server&&) noexcept = default;
+Server& Server::operator=(Server&&) noexcept = default;
+Server::~Server() = default;
+
+uint16_t Server::port() const { return impl_->address.port; }
+std::string Server::address() const { return impl_->address.ToString(); }
+std::string Server::fec_backend() const { return impl_->fec_backend; }
+
+Status Server::Wait() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait(lock, [this] { return impl_->stopped; });
+  return impl_->outcome;
+}
+
+std::optional<Status> Server::WaitFor(Duration timeout) {
+  std::unique_lock lock(impl_->mutex);
+  if (!impl_->changed.wait_for(lock, timeout, [this] { return impl_->stopped; })) return std::nullopt;
+  return impl_->outcome;
+}
+
+void Server::Stop() {
+  impl_->RequestStop();
+  (void)Wait();
+}
+
+std::string Server::StatsJson() const {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable ready;
+    std::optional<std::string> text;
+  };
+  const auto answer = std::make_shared<Answer>();
+  const Status posted = impl_->loop->Post([impl = impl_.get(), answer] {
+    std::string text =
+        server::ToJson(impl->core->stats()).dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::lock_guard lock(answer->mutex);
+    answer->text = std::move(text);
+    answer->ready.notify_all();
+  });
+  if (posted.ok()) {
+    std::unique_lock lock(answer->mutex);
+    // A loop that stops meanwhile never answers.
+    if (answer->ready.wait_for(lock, std::chrono::seconds(2), [&] { return answer->text.has_value(); })) {
+      return *answer->text;
+    }
+  }
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->last_stats;
+}
+
+}  // namespace longhaul

@@ -1,0 +1,121 @@
+#include "server/server_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/bubble_fill.h"
+
+namespace longhaul::server {
+namespace {
+
+Status Invalid(const std::string& setting, const std::string& value, const std::string& range) {
+  return Status(StatusCode::kInvalidArgument, setting + " is " + value + ", but must be " + range);
+}
+
+Status CheckShare(const std::string& setting, double value) {
+  if (value >= 0 && value <= 1) return {};
+  return Invalid(setting, std::to_string(value), "in 0..1");
+}
+
+Status CheckRange(const std::string& setting, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return Invalid(setting, std::to_string(value), "in " + std::to_string(low) + ".." + std::to_string(high));
+}
+
+bool IsBlockSize(int k) {
+  return std::find(std::begin(codec::kBlockSizes), std::end(codec::kBlockSizes), k) !=
+         std::end(codec::kBlockSizes);
+}
+
+transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options, codec::ErasureCoder* coder,
+                                               Coordinator* coordinator) {
+  transport::EndpointOptions endpoint;
+  endpoint.connection = options.connection;
+  endpoint.connection.max_datagram = options.settings.max_datagram;
+  endpoint.connection.idle_timeout = options.settings.idle_timeout;
+  endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
+  endpoint.accepts = true;
+  endpoint.max_connections = options.max_connections;
+  endpoint.coder = coder;
+  endpoint.on_accept = [coordinator](transport::Connection& connection) {
+    return coordinator->Accept(connection);
+  };
+  return endpoint;
+}
+
+}  // namespace
+
+Status ServerCoreOptions::Validate() const {
+  const ServerSettings& s = settings;
+  const auto ms = [](Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); };
+  if (s.job.empty() || s.job.size() > wire::kMaxNameBytes)
+    return Invalid("job", "\"" + s.job + "\"", "1..256 bytes long");
+  if (const auto policy = codec::ParseFillPolicy(s.policy); !policy.ok()) return policy.status();
+  if (s.fec_k != 0 && !IsBlockSize(s.fec_k))
+    return Invalid("fec_k", std::to_string(s.fec_k), "0, 8, 12, 16, 20 or 24");
+  const Status checks[] = {
+      CheckRange("workers", s.world_size, 1, 1024),
+      CheckRange("min_workers", s.min_workers, 1, s.world_size),
+      CheckShare("high_share", s.high_share),
+      CheckShare("bubble_threshold", s.bubble_threshold),
+      CheckShare("close_ratio", s.close_ratio),
+      CheckRange("fec_depth", s.fec_depth, 1, 255),
+      CheckRange("idle_timeout in ms", ms(s.idle_timeout), 100, 24ll * 3600 * 1000),
+      CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
+      CheckRange("max_model in bytes", s.max_model.value(), 4, int64_t{1} << 40),
+  };
+  for (const Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  return {};
+}
+
+ServerCore::ServerCore(ServerCoreOptions options, codec::ErasureCoder* coder, Random random)
+    : coordinator_(options.settings, options.events, options.status_json),
+      endpoint_(MakeEndpointOptions(options, coder, &coordinator_), random) {
+  const Status valid = options.Validate();
+  LH_CHECK_OP(valid.ToString(), ==, Status().ToString());
+  LH_CHECK(coder != nullptr || options.settings.fec_k == 0);
+}
+
+ServerCore::~ServerCore() = default;
+
+void ServerCore::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                                const transport::ReceiveInfo& info) {
+  coordinator_.SetNow(now);
+  endpoint_.HandleDatagram(now, from, datagram, info);
+  coordinator_.AfterEvent();
+}
+
+void ServerCore::HandleTimeout(Instant now) {
+  coordinator_.SetNow(now);
+  endpoint_.HandleTimeout(now);
+  coordinator_.HandleTimeout();
+  coordinator_.AfterEvent();
+}
+
+void ServerCore::HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) {
+  coordinator_.SetNow(now);
+  endpoint_.HandleSendRefused(now, destination, datagram_bytes);
+  coordinator_.AfterEvent();
+}
+
+std::optional<transport::Transmit> ServerCore::PollTransmit(Instant now, MutableByteSpan buffer) {
+  coordinator_.SetNow(now);
+  auto transmit = endpoint_.PollTransmit(now, buffer);
+  // Polling may end connections, which may end a job, which has something to say.
+  if (coordinator_.AfterEvent() && !transmit) transmit = endpoint_.PollTransmit(now, buffer);
+  return transmit;
+}
+
+Instant ServerCore::NextTimeout() const {
+  return std::min(endpoint_.NextTimeout(), coordinator_.NextTimeout());
+}
+
+void ServerCore::Shutdown(Instant now, const Status& why) {
+  coordinator_.SetNow(now);
+  coordinator_.Shutdown(why);
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,61 @@
+// The parameter server without sockets, clock and threads: an endpoint, and the coordinator that observes its
+// connections. Drive it as any DatagramCore.
+//
+// Serves job after job: when one is over (finished or aborted), its tensors are dropped and workers of the
+// next one may join. Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/random.h"
+#include "codec/erasure_coder.h"
+#include "server/coordinator.h"
+#include "server/server_stats.h"
+#include "server/settings.h"
+#include "transport/core/endpoint.h"
+
+namespace longhaul::server {
+
+struct ServerCoreOptions {
+  ServerSettings settings;
+  transport::ConnectionOptions connection;  // but max_datagram and idle_timeout, which the settings say
+  uint32_t max_connections = 1024;
+  ServerEvents* events = nullptr;  // may be null; must outlive the core
+  // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".
+  std::function<std::string(const ServerStats&)> status_json;
+
+  // kInvalidArgument names the setting, its value and its range.
+  Status Validate() const;
+};
+
+class ServerCore final : public transport::DatagramCore {
+ public:
+  // coder: null only with settings.fec_k == 0; must outlive the core. REQUIRES: options.Validate().ok().
+  ServerCore(ServerCoreOptions options, codec::ErasureCoder* coder, Random random);
+  ~ServerCore() override;
+
+  void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                      const transport::ReceiveInfo& info) override;
+  void HandleTimeout(Instant now) override;
+  void HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) override;
+  std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override;
+  Instant NextTimeout() const override;
+
+  // Tells every worker why and takes no one any more. Drained() says when all of them have heard it.
+  void Shutdown(Instant now, const Status& why);
+  bool Drained() const { return coordinator_.Idle(); }
+
+  // --- Questions ---
+  uint64_t jobs_over() const { return coordinator_.jobs_over(); }
+  // Of the latest job that is over: Ok when every worker has left orderly.
+  const Status& last_outcome() const { return coordinator_.last_outcome(); }
+  ServerStats stats() const { return coordinator_.Stats(); }
+  transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }
+
+ private:
+  Coordinator coordinator_;
+  transport::Endpoint endpoint_;
+};
+
+}  // namespace longhaul::server

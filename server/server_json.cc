@@ -1,0 +1,145 @@
+#include "server/server_json.h"
+
+#include <array>
+#include <cstdio>
+
+namespace longhaul::server {
+namespace {
+
+using nlohmann::json;
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+double Milliseconds(Duration d) { return Seconds(d) * 1e3; }
+
+double Mbps(uint64_t bytes, Duration time) {
+  return time.count() <= 0 ? 0.0 : static_cast<double>(bytes) * 8e-6 / Seconds(time);
+}
+
+double Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+const char* StateName(Member::State state) {
+  switch (state) {
+    case Member::State::kEmpty:
+      return "empty";
+    case Member::State::kJoined:
+      return "joined";
+    case Member::State::kLeft:
+      return "left";
+    case Member::State::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+json CloseReasons(const uint64_t (&counts)[6]) {
+  constexpr std::array names = {"complete", "ratio", "soft", "hard", "excluded", "cancelled"};
+  json reasons = json::object();
+  for (size_t i = 0; i < names.size(); ++i) reasons[names[i]] = counts[i];
+  return reasons;
+}
+
+void AddTraffic(const TrafficTotals& traffic, json* out) {
+  json& o = *out;
+  o["bytes_up"] = traffic.bytes_received;
+  o["bytes_down"] = traffic.bytes_sent;
+  o["chunk_bytes_up"] = traffic.chunk_bytes_received;
+  o["chunk_bytes_down"] = traffic.chunk_bytes_sent;
+  o["packets_up"] = traffic.packets_received;
+  o["packets_down"] = traffic.packets_sent;
+  o["packets_lost_down"] = traffic.packets_lost;
+  o["retransmissions"] = traffic.retransmissions;
+  o["repair_symbols_up"] = traffic.repair_received;
+  o["repair_symbols_down"] = traffic.repair_sent;
+  o["duplicates_dropped"] = traffic.duplicates_dropped;
+  o["bad_tag_dropped"] = traffic.bad_tag_dropped;
+  o["malformed_dropped"] = traffic.malformed_dropped;
+  o["late_dropped"] = traffic.late_dropped;
+}
+
+json ToJson(const MemberStats& member) {
+  json out = {{"rank", member.rank},
+              {"state", StateName(member.state)},
+              {"site", member.site},
+              {"peer", member.peer.ToString()},
+              {"incarnation", member.incarnation},
+              {"silent_seconds", Seconds(member.silent)},
+              {"rtt_ms", Milliseconds(member.smoothed_rtt)},
+              {"min_rtt_ms", Milliseconds(member.min_rtt)},
+              {"loss_down", member.loss},
+              {"chunks", member.chunks},
+              {"repaired_chunks", member.repaired},
+              {"lost_chunks", member.lost},
+              {"windows_closed", CloseReasons(member.close_reasons)}};
+  AddTraffic(member.traffic, &out);
+  return out;
+}
+
+}  // namespace
+
+json JobSummary(const ServerStats& stats) {
+  json out = {{"job", stats.job},
+              {"workers", stats.world_size},
+              {"rounds", stats.rounds},
+              {"seconds", Seconds(stats.running)},
+              {"tensors", stats.tensors},
+              {"elements", stats.elements},
+              {"observed_loss", Share(stats.low_lost, stats.low_chunks)},
+              {"repaired_chunks", stats.repaired},
+              {"filled_chunks", stats.filled},
+              {"lost_chunks", stats.lost},
+              {"round_ms_p50", Milliseconds(stats.round_p50)},
+              {"round_ms_p99", Milliseconds(stats.round_p99)},
+              {"duplicate_contributions", stats.duplicate_contributions},
+              {"late_chunks", stats.late_chunks},
+              {"old_windows_refused", stats.old_windows_refused},
+              {"results_cancelled", stats.results_cancelled}};
+  AddTraffic(stats.traffic, &out);
+  return out;
+}
+
+json ToJson(const ServerStats& stats) {
+  json out = JobSummary(stats);
+  out["phase"] = stats.phase == ServerStats::Phase::kRunning ? "running" : "waiting";
+  out["joined"] = stats.joined;
+  out["jobs_finished"] = stats.jobs_finished;
+  out["jobs_aborted"] = stats.jobs_aborted;
+  out["joins_refused"] = stats.joins_refused;
+  json members = json::array();
+  for (const MemberStats& member : stats.members) members.push_back(ToJson(member));
+  out["members"] = members;
+  return out;
+}
+
+json RoundJson(const JobRound& round, const ServerStats& stats) {
+  json rtt = json::array();
+  for (const MemberStats& member : stats.members) rtt.push_back(Milliseconds(member.smoothed_rtt));
+  return {{"event", "round"},
+          {"round", round.round},
+          {"seconds", Seconds(round.duration)},
+          {"interval_seconds", Seconds(round.interval)},
+          {"tensors", round.tensors},
+          {"contributors", round.contributors},
+          {"loss", round.loss},
+          {"repaired_chunks", round.repaired_chunks},
+          {"filled_chunks", round.filled_chunks},
+          {"lost_chunks", round.lost_chunks},
+          {"last_rank", round.last_rank},
+          {"up_mbps", Mbps(round.chunk_bytes_up, round.interval)},
+          {"down_mbps", Mbps(round.chunk_bytes_down, round.interval)},
+          {"rtt_ms", rtt}};
+}
+
+std::string RoundText(const JobRound& round) {
+  char text[200];
+  std::snprintf(text, sizeof(text),
+                "round %llu: %.3f s, lost %.1f %% of low, repaired %u, filled %u, up %.1f down %.1f Mbit/s, "
+                "last rank %u",
+                static_cast<unsigned long long>(round.round), Seconds(round.duration), round.loss * 100,
+                round.repaired_chunks, round.filled_chunks, Mbps(round.chunk_bytes_up, round.interval),
+                Mbps(round.chunk_bytes_down, round.interval), round.last_rank);
+  return text;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,22 @@
+// What the server says about itself, as JSON and as lines for people. Names of fields are stable.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/server_stats.h"
+
+namespace longhaul::server {
+
+// Everything of the stats; one entry of "members" per worker that is or was in.
+nlohmann::json ToJson(const ServerStats& stats);
+// The summary of a job: rounds, seconds, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
+// lost_chunks, retransmissions, round_ms_p50, round_ms_p99, ...
+nlohmann::json JobSummary(const ServerStats& stats);
+// round, seconds, loss, repaired_chunks, filled_chunks, lost_chunks, last_rank, up_mbps, down_mbps, rtt_ms by
+// rank.
+nlohmann::json RoundJson(const JobRound& round, const ServerStats& stats);
+// "round 12: 0.183 s, lost 2.1 % of low, repaired 4, filled 0, up 41.2 down 40.1 Mbit/s, last rank 3".
+std::string RoundText(const JobRound& round);
+
+}  // namespace longhaul::server

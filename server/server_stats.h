@@ -1,0 +1,118 @@
+// What a server knows about itself, as plain values: for logs, progress, `longhaul status` and tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/address.h"
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "longhaul/units.h"
+#include "server/membership.h"
+#include "transport/core/connection.h"
+
+namespace longhaul::server {
+
+// Traffic with workers, over all their connections.
+struct TrafficTotals {
+  uint64_t bytes_received = 0;  // UDP payload, up
+  uint64_t bytes_sent = 0;      // UDP payload, down
+  uint64_t chunk_bytes_received = 0;
+  uint64_t chunk_bytes_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t packets_sent = 0;
+  uint64_t packets_lost = 0;     // of ours, raw
+  uint64_t retransmissions = 0;  // of ours
+  uint64_t repair_sent = 0;
+  uint64_t repair_received = 0;
+  uint64_t chunks_repaired = 0;
+  uint64_t duplicates_dropped = 0;
+  uint64_t bad_tag_dropped = 0;
+  uint64_t malformed_dropped = 0;
+  uint64_t late_dropped = 0;
+
+  void Add(const transport::ConnectionStats& stats);
+};
+
+struct MemberStats {
+  uint32_t rank = 0;
+  Member::State state = Member::State::kEmpty;
+  std::string site;
+  Address peer;
+  uint64_t incarnation = 0;
+  Duration silent{0};  // since it was last heard
+  Duration smoothed_rtt{0};
+  Duration min_rtt{0};
+  double loss = 0;  // recent raw loss of what we send to it
+  TrafficTotals traffic;
+  uint64_t chunks = 0;    // contributions added
+  uint64_t repaired = 0;  // of them rebuilt by FEC
+  uint64_t lost = 0;      // contributions that did not arrive
+  uint64_t close_reasons[6] = {};
+};
+
+// A round of the job: of every tensor that took part in it.
+struct JobRound {
+  uint64_t round = 0;
+  Duration duration{0};  // from the first window that opened to the last chunk that was final
+  Duration interval{0};  // since the previous round's end (or the job's start)
+  uint32_t tensors = 0;
+  uint32_t contributors = 0;  // the most of any tensor
+  uint32_t last_rank = 0;
+  double loss = 0;  // share of low chunks that did not arrive
+  uint32_t repaired_chunks = 0;
+  uint32_t filled_chunks = 0;
+  uint32_t lost_chunks = 0;
+  uint64_t chunk_bytes_up = 0;  // during the interval
+  uint64_t chunk_bytes_down = 0;
+};
+
+struct ServerStats {
+  enum class Phase : uint8_t { kWaiting, kRunning };
+
+  Phase phase = Phase::kWaiting;
+  std::string job;
+  uint32_t world_size = 0;
+  uint32_t joined = 0;
+  uint64_t jobs_finished = 0;
+  uint64_t jobs_aborted = 0;
+  uint64_t joins_refused = 0;
+  Duration running{0};  // since the start barrier opened
+  uint64_t rounds = 0;
+  uint64_t tensors = 0;
+  uint64_t elements = 0;
+  uint64_t filled = 0;
+  uint64_t repaired = 0;
+  uint64_t lost = 0;
+  uint64_t low_chunks = 0;  // expected, over all rounds
+  uint64_t low_lost = 0;    // of them did not arrive
+  uint64_t duplicate_contributions = 0;
+  uint64_t late_chunks = 0;
+  uint64_t old_windows_refused = 0;
+  uint64_t results_cancelled = 0;
+  Duration round_p50{0};  // of the last 4,096 rounds
+  Duration round_p99{0};
+  TrafficTotals traffic;  // this job's members, also those who are gone
+  std::vector<MemberStats> members;
+};
+
+// Who is told what happens. Called from inside the core's events: must not call back into it.
+class ServerEvents {
+ public:
+  virtual ~ServerEvents() = default;
+  virtual void OnJoin(uint32_t rank, const Member& member, bool replaces) {
+    (void)rank, (void)member, (void)replaces;
+  }
+  virtual void OnRefused(const Address& peer, const Status& why) { (void)peer, (void)why; }
+  virtual void OnStart(uint32_t workers, uint32_t symbol_bytes) { (void)workers, (void)symbol_bytes; }
+  virtual void OnRound(const JobRound& round, const ServerStats& stats) { (void)round, (void)stats; }
+  // Ok: an orderly goodbye.
+  virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {
+    (void)rank, (void)who, (void)why;
+  }
+  // The job is over. `stats` are its last; Ok: every worker has left orderly.
+  virtual void OnJobOver(const Status& outcome, const ServerStats& stats) { (void)outcome, (void)stats; }
+};
+
+}  // namespace longhaul::server

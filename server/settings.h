@@ -1,0 +1,27 @@
+// What the operator decides about a job. The server owns these; workers are told when they join.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "longhaul/units.h"
+
+namespace longhaul::server {
+
+struct ServerSettings {
+  std::string job = "default";
+  uint32_t world_size = 1;
+  uint32_t min_workers = 1;         // fewer abort a started job; 1..world_size
+  std::string policy = "residual";  // fill policy of lost low chunks: zero | count | stale | residual
+  double high_share = 0.2;          // share of chunks that travel as high class, 0..1
+  double bubble_threshold = 0.1;  // raw loss of a window's low class above which its losses are filled, 0..1
+  double close_ratio = 0.9;       // share of the low class that lets a window close, 0..1
+  uint8_t fec_k = 20;             // source symbols per block; 0 = no FEC
+  uint8_t fec_depth = 4;          // blocks interleaved
+  Duration idle_timeout = std::chrono::seconds(10);
+  uint64_t seed = 1;
+  ByteCount max_datagram{1452};  // UDP payload
+  ByteCount max_model{int64_t{1} << 30};
+};
+
+}  // namespace longhaul::server

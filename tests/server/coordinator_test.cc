@@ -1,0 +1,271 @@
+// Who is in the job, when it starts and how it ends.
+#include "server/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/server/fake_worker.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+using testing::HasSubstr;
+
+struct Recorder final : ServerEvents {
+  void OnRefused(const Address&, const Status& why) override { refused.push_back(why.ToString()); }
+  void OnStart(uint32_t, uint32_t) override { ++starts; }
+  void OnLeave(uint32_t, const std::string& who, const Status& why) override {
+    left.push_back(who + " " + why.ToString());
+  }
+  void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
+
+  std::vector<std::string> refused;
+  std::vector<std::string> left;
+  std::vector<Status> over;
+  int starts = 0;
+};
+
+struct TwoWorkers : testing::Test {
+  explicit TwoWorkers(uint32_t min_workers = 2)
+      : coordinator({.world_size = 2, .min_workers = min_workers}, &events, [](const ServerStats& stats) {
+          return "{\"joined\":" + std::to_string(stats.joined) + "}";
+        }) {
+    coordinator.SetNow(At(0));
+  }
+  void Start() {
+    a.Join(2);
+    b.Join(2);
+    a.connection.TakeControl();
+    b.connection.TakeControl();
+  }
+  void Tick(int64_t ms) {
+    coordinator.SetNow(At(ms));
+    coordinator.HandleTimeout();
+    coordinator.AfterEvent();
+  }
+
+  Recorder events;
+  Coordinator coordinator;
+  FakeWorker a{coordinator, 0};
+  FakeWorker b{coordinator, 1};
+};
+
+TEST_F(TwoWorkers, EveryoneIsWelcomedAtOnceAndStartedWhenAllAreIn) {
+  a.connection.max_chunk_bytes = 1392;
+  b.connection.max_chunk_bytes = 1136;
+  a.Join(2);
+  const auto first = a.connection.TakeControl();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].welcome().world_size(), 2u);
+  EXPECT_EQ(first[0].welcome().policy(), "residual");
+  b.Join(2);
+  const auto start = a.Heard(ControlMessage::kStart);
+  ASSERT_EQ(start.size(), 1u);
+  EXPECT_EQ(start[0].start().symbol_bytes(), 1136u) << "what every path carries";
+  EXPECT_EQ(b.Heard(ControlMessage::kStart).size(), 1u);
+  EXPECT_EQ(events.starts, 1);
+}
+
+TEST_F(TwoWorkers, SecondWorkerWithTheSameRankIsRefusedByName) {
+  a.Join(2);
+  Tick(100);
+  FakeWorker twin(coordinator, 0, 40100);
+  coordinator.SetNow(At(1100));
+  twin.Join(2);
+  const auto refused = twin.Heard(ControlMessage::kRefused);
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_THAT(refused[0].refused().message(), HasSubstr("rank 0 is taken by 127.0.0.1:40000 (incarnation 0, last heard"));
+  EXPECT_EQ(refused[0].refused().code(), static_cast<uint32_t>(StatusCode::kAlreadyExists));
+  EXPECT_FALSE(twin.connection.closed) << "it gets a moment to read why";
+  Tick(1700);
+  ASSERT_TRUE(twin.connection.closed);
+  EXPECT_EQ(twin.connection.closed->code(), StatusCode::kAlreadyExists);
+  EXPECT_FALSE(a.connection.closed);
+  twin.Die(*twin.connection.closed);
+  b.Join(2);
+  EXPECT_EQ(events.starts, 1) << "the others are served on";
+}
+
+TEST_F(TwoWorkers, AnotherJobOrWorldSizeIsRefusedWithBothValuesPrinted) {
+  a.Join(2, 0, "resnet");
+  b.Join(8);
+  EXPECT_THAT(a.Heard(ControlMessage::kRefused).at(0).refused().message(),
+              HasSubstr("job is \"resnet\", the server's is \"default\""));
+  EXPECT_THAT(b.Heard(ControlMessage::kRefused).at(0).refused().message(),
+              HasSubstr("world size is 8, the server's is 2"));
+  EXPECT_EQ(events.refused.size(), 2u);
+}
+
+TEST_F(TwoWorkers, AHigherIncarnationTakesTheRankOver) {
+  Start();
+  FakeWorker again(coordinator, 0, 40100);
+  again.Join(2, 1);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->ToString(), "Aborted: replaced by incarnation 1");
+  const auto messages = again.connection.TakeControl();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_TRUE(messages[0].has_welcome());
+  EXPECT_TRUE(messages[1].has_start()) << "the job is running";
+  a.Die(*a.connection.closed);
+  EXPECT_TRUE(events.over.empty()) << "the end of the old connection is nobody's loss";
+}
+
+TEST_F(TwoWorkers, ARejoiningWorkerWhosePathCarriesLessIsRefused) {
+  Start();
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = 1136;
+  again.Join(2, 1);
+  EXPECT_THAT(again.Heard(ControlMessage::kRefused).at(0).refused().message(),
+              HasSubstr("chunks of 1136 bytes, the job has started with 1392"));
+  EXPECT_FALSE(a.connection.closed);
+}
+
+TEST_F(TwoWorkers, AStrangerThatSaysNothingIsClosed) {
+  a.Connect();
+  Tick(4900);
+  EXPECT_FALSE(a.connection.closed);
+  Tick(5200);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(TwoWorkers, StrangersAreBounded) {
+  std::deque<transport::FakeConnection> crowd;
+  for (size_t i = 0; i < Coordinator::kMaxStrangers; ++i) {
+    crowd.emplace_back(Address::V4(10, 0, 0, 1, static_cast<uint16_t>(i)));
+    ASSERT_NE(coordinator.Accept(crowd.back()), nullptr);
+  }
+  crowd.emplace_back(Address::V4(10, 0, 0, 2, 1));
+  EXPECT_EQ(coordinator.Accept(crowd.back()), nullptr);
+}
+
+TEST_F(TwoWorkers, GarbageOnTheControlStreamEndsThatConnectionOnly) {
+  a.Join(2);
+  const std::vector<uint8_t> garbage = {5, 0xff, 0xff, 0xff, 0xff, 0xff};
+  coordinator.OnControlData(a.connection, garbage);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);
+  EXPECT_FALSE(b.connection.closed);
+}
+
+TEST_F(TwoWorkers, TheDeathOfAWorkerAbortsTheJobNamingRankAndSite) {
+  Start();
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  const auto leave = a.Heard(ControlMessage::kLeave);
+  ASSERT_EQ(leave.size(), 1u);
+  EXPECT_EQ(leave[0].leave().code(), static_cast<uint32_t>(StatusCode::kAborted));
+  EXPECT_EQ(leave[0].leave().message(), "worker rank 1 (site B, 127.0.0.1:40001): PeerDead: silent for 10 s");
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_EQ(events.over[0].code(), StatusCode::kAborted);
+  Tick(600);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->message(), leave[0].leave().message());
+}
+
+TEST_F(TwoWorkers, AfterAnAbortTheServerIsReadyForANewJob) {
+  Start();
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  FakeWorker c(coordinator, 0, 40100), d(coordinator, 1, 40101);
+  c.Join(2);
+  d.Join(2);
+  EXPECT_EQ(events.starts, 2);
+  c.Declare("w", 10, "aggregate");
+  EXPECT_EQ(c.Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u);
+  a.Die(Status(StatusCode::kAborted, ""));
+  EXPECT_EQ(events.over.size(), 1u);
+}
+
+TEST_F(TwoWorkers, TheJobIsFinishedWhenEveryoneHasLeft) {
+  Start();
+  a.Leave();
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_TRUE(a.connection.closed->ok()) << "goodbye";
+  EXPECT_TRUE(events.over.empty());
+  b.Leave();
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_TRUE(events.over[0].ok());
+  EXPECT_TRUE(coordinator.last_outcome().ok());
+  EXPECT_EQ(coordinator.jobs_over(), 1u);
+}
+
+TEST_F(TwoWorkers, AWorkerThatGoesBeforeTheStartLeavesItsPlaceEmpty) {
+  a.Join(2);
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  EXPECT_TRUE(events.over.empty());
+  FakeWorker again(coordinator, 0, 40100);
+  again.Join(2);
+  b.Join(2);
+  EXPECT_EQ(events.starts, 1);
+}
+
+TEST_F(TwoWorkers, ABarrierOpensWhenEveryoneIsThere) {
+  Start();
+  a.Barrier("epoch", 7);
+  EXPECT_TRUE(a.Heard(ControlMessage::kBarrierDone).empty());
+  b.Barrier("epoch", 8);
+  EXPECT_EQ(a.Heard(ControlMessage::kBarrierDone).at(0).barrier_done().request(), 7u);
+  EXPECT_EQ(b.Heard(ControlMessage::kBarrierDone).at(0).barrier_done().request(), 8u);
+}
+
+TEST_F(TwoWorkers, ABarrierOpensWhenTheMissingWorkerLeaves) {
+  Start();
+  a.Barrier("epoch", 7);
+  b.Leave();
+  EXPECT_EQ(a.Heard(ControlMessage::kBarrierDone).size(), 1u);
+}
+
+TEST_F(TwoWorkers, AnObserverAsksForTheStatusWithoutJoining) {
+  a.Connect();
+  ControlMessage message;
+  message.mutable_status_request()->set_request(9);
+  a.Say(message);
+  const auto reply = a.Heard(ControlMessage::kStatusReply);
+  ASSERT_EQ(reply.size(), 1u);
+  EXPECT_EQ(reply[0].status_reply().request(), 9u);
+  EXPECT_EQ(reply[0].status_reply().json(), "{\"joined\":0}");
+  Tick(9000);
+  EXPECT_FALSE(a.connection.closed);
+}
+
+TEST_F(TwoWorkers, AShutdownTellsTheWorkersAndTakesNoOneAnyMore) {
+  Start();
+  coordinator.Shutdown(Status());
+  EXPECT_EQ(a.Heard(ControlMessage::kLeave).at(0).leave().message(), "the server is shutting down");
+  transport::FakeConnection late(Address::V4(127, 0, 0, 1, 9));
+  EXPECT_EQ(coordinator.Accept(late), nullptr);
+  Tick(600);
+  a.Die(*a.connection.closed);
+  b.Die(*b.connection.closed);
+  EXPECT_TRUE(coordinator.Idle());
+}
+
+TEST_F(TwoWorkers, MessagesOfTheWrongKindOrTimeAreProtocolErrors) {
+  a.Connect();
+  ControlMessage message;
+  message.mutable_barrier()->set_name("x");
+  a.Say(message);
+  EXPECT_EQ(a.connection.closed->message(), "the first message must be Join");
+  b.Join(2);
+  b.Declare("w", 1, "aggregate");
+  EXPECT_EQ(b.connection.closed->message(), "message before the start");
+}
+
+struct OneOfTwoIsEnough : TwoWorkers {
+  OneOfTwoIsEnough() : TwoWorkers(1) {}
+};
+
+TEST_F(OneOfTwoIsEnough, TheJobGoesOnWithTheWorkersThatAreLeft) {
+  Start();
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  EXPECT_TRUE(events.over.empty());
+  EXPECT_TRUE(a.Heard(ControlMessage::kLeave).empty());
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_THAT(events.over[0].message(), HasSubstr("worker rank 0"));
+}
+
+}  // namespace
+}  // namespace longhaul::server

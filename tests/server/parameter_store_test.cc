@@ -1,0 +1,74 @@
+#include "server/parameter_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace longhaul::server {
+namespace {
+
+TensorSpec Spec(const char* name, uint64_t count, const char* optimizer = "sgd:lr=0.1") {
+  return {.name = name, .dtype = 0, .count = count, .optimizer = *ParseOptimizer(optimizer)};
+}
+
+TEST(ParameterStore, TheSameDeclarationTwiceIsTheSameTensor) {
+  ParameterStore store(ByteCount(4000), 4);
+  const auto first = store.Declare(Spec("w", 10));
+  const auto again = store.Declare(Spec("w", 10, "sgd:lr=1e-1"));
+  const auto other = store.Declare(Spec("b", 1));
+  ASSERT_TRUE(first.ok() && again.ok() && other.ok());
+  EXPECT_EQ(*first, *again);
+  EXPECT_EQ((*other)->key(), 1u);
+  EXPECT_EQ(store.Find(1), *other);
+  EXPECT_EQ(store.Find(2), nullptr);
+  EXPECT_EQ((*first)->geometry().chunks(), 3u);
+  EXPECT_EQ((*first)->geometry().Length(2), 2u);
+}
+
+TEST(ParameterStore, AMismatchingShapeOrOptimizerIsRefusedWithBothValuesPrinted) {
+  ParameterStore store(ByteCount(4000), 4);
+  ASSERT_TRUE(store.Declare(Spec("w", 10)).ok());
+  EXPECT_EQ(
+      store.Declare(Spec("w", 12)).status().ToString(),
+      "SettingsMismatch: tensor \"w\" is declared as float32[12], sgd:lr=0.1 here, but the server has it as "
+      "float32[10], sgd:lr=0.1");
+  EXPECT_EQ(store.Declare(Spec("w", 10, "aggregate")).status().code(), StatusCode::kSettingsMismatch);
+}
+
+TEST(ParameterStore, AModelBeyondTheBoundIsRefusedWithTheBound) {
+  ParameterStore store(ByteCount(400), 4);
+  ASSERT_TRUE(store.Declare(Spec("w", 60)).ok());
+  const auto status = store.Declare(Spec("v", 41)).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("100 elements, 60 are taken"), std::string::npos) << status.message();
+  EXPECT_TRUE(store.Declare(Spec("v", 40)).ok());
+}
+
+TEST(ParameterStore, AFinishedRoundStaysReadableWhileTheNextOneIsWritten) {
+  ParameterStore store(ByteCount(4000), 2);
+  Parameters& w = **store.Declare(Spec("w", 3));
+  w.SetReady();
+  for (uint32_t chunk = 0; chunk < 2; ++chunk) std::ranges::fill(w.mutable_next(chunk), 1.0f);
+  const std::span<const float> borrowed = w.next(1);
+  w.Advance();
+  std::ranges::fill(w.mutable_next(1), 2.0f);
+  EXPECT_EQ(borrowed.data(), w.current(1).data());
+  EXPECT_EQ(borrowed[0], 1.0f);
+}
+
+TEST(ParameterStore, ASnapshotIsSharedWithinAVersionAndNeverChanges) {
+  ParameterStore store(ByteCount(4000), 2);
+  Parameters& w = **store.Declare(Spec("w", 1));
+  w.SetReady();
+  const auto before = w.Snapshot();
+  EXPECT_EQ(before, w.Snapshot());
+  for (float value : {5.0f, 6.0f}) {
+    w.mutable_next(0)[0] = value;
+    w.Advance();
+  }
+  EXPECT_EQ((*before)[0], 0.0f);
+  EXPECT_EQ((*w.Snapshot())[0], 6.0f);
+}
+
+}  // namespace
+}  // namespace longhaul::server
