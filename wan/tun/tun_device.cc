@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/route.h>
 #include <netinet/in.h>
@@ -57,14 +58,42 @@ class Configurator {
   Status status_;
 };
 
+// By netlink, since the ioctl asks for rights outside a user namespace.
+Status SetQueueLength(const std::string& name, int packets) {
+  struct {
+    nlmsghdr header;
+    ifinfomsg link;
+    rtattr attribute;
+    uint32_t value;
+  } message{};
+  message.header = {.nlmsg_len = sizeof message,
+                    .nlmsg_type = RTM_NEWLINK,
+                    .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK,
+                    .nlmsg_seq = 1,
+                    .nlmsg_pid = 0};
+  message.link.ifi_index = static_cast<int>(if_nametoindex(name.c_str()));
+  message.attribute = {.rta_len = RTA_LENGTH(sizeof message.value), .rta_type = IFLA_TXQLEN};
+  message.value = static_cast<uint32_t>(packets);
+  const UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  struct {
+    nlmsghdr header;
+    nlmsgerr error;
+    char rest[256];
+  } answer{};
+  const std::string step = "setting the queue length of " + name;
+  if (!fd.ok() || send(fd.get(), &message, sizeof message, 0) < 0 ||
+      recv(fd.get(), &answer, sizeof answer, 0) < 0) {
+    return OsError(step, errno);
+  }
+  return answer.error.error == 0 ? Status::Ok() : OsError(step, -answer.error.error);
+}
+
 Status Configure(const TunDevice::Options& options) {
   Configurator configurator;
   configurator.SetUp("lo");
   ifreq request = Request(options.name);
   request.ifr_mtu = options.mtu;
   configurator.Apply(SIOCSIFMTU, &request, "setting the MTU of " + options.name);
-  request.ifr_qlen = options.queue_length;
-  configurator.Apply(SIOCSIFTXQLEN, &request, "setting the queue length of " + options.name);
   request.ifr_addr = Ipv4(options.address);
   configurator.Apply(SIOCSIFADDR, &request, "setting the address of " + options.name);
   request.ifr_netmask = Ipv4(Mask(options.prefix));
@@ -106,6 +135,7 @@ Result<TunDevice> TunDevice::Open(const Options& options) {
     return OsError("making the device " + options.name + " (TUNSETIFF)", errno);
   }
   if (Status s = Configure(options); !s.ok()) return s;
+  if (Status s = SetQueueLength(options.name, options.queue_length); !s.ok()) return s;
   out.proc_net_dev_.Reset(open("/proc/thread-self/net/dev", O_RDONLY | O_CLOEXEC));
   return out;
 }
