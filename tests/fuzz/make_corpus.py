@@ -70,6 +70,13 @@ def main():
     write("control", "server", b"\xff" + WELCOME + START + DECLARED + REPORT + LEAVE)
     write("control", "bytewise", b"\x00" + JOIN + LEAVE)
 
+    dense = struct.pack(">IHHBBH", 3, 4, 3, 0, 9, 0) + struct.pack("<4f", 1, 0, -2.5, 1e-30)
+    sparse = struct.pack(">IHHBBH", 3, 40, 2, 1, 9, 0) + bytes([1, 0, 0, 0, 0x80, 0, 0, 0]) + struct.pack("<2f", 1, -2.5)
+    metadata = struct.pack(">BBBBIIQQIfff", 0, 1, 0, 0, 7, 0, 12, 100352, 348, 60, 3.5, 0.25)
+    write("chunk", "dense", b"\x00" + dense)
+    write("chunk", "sparse_padded", b"\x00" + sparse + bytes(16))
+    write("chunk", "metadata", b"\x01" + metadata)
+    write("chunk", "floats", b"\x02" + struct.pack("<6f", 0, -0.0, 1, float("nan"), float("inf"), 1e-45))
     # Operations: fuzz_connection.cc's World::Step and Application::Act.
     run = lambda losses, rounds: bytes([2, losses, rounds - 1])
     act = lambda side, *what: bytes([14 + side]) + bytes(what)
