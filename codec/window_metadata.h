@@ -1,7 +1,7 @@
 // What rides in WINDOW_OPEN's opaque metadata: which tensor and round a window's chunks belong to.
 //
 //   kind 8 | flags 8 (bit 0: wants_result) | dtype 8 | reserved 8 (zero) | key 32 | request 32 | round 64 |
-//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32          (48 bytes, big-endian)
+//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32          (44 bytes, big-endian)
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct WindowMetadata {
   bool operator==(const WindowMetadata&) const = default;
 };
 
-inline constexpr size_t kWindowMetadataBytes = 48;
+inline constexpr size_t kWindowMetadataBytes = 44;
 
 std::vector<uint8_t> EncodeWindowMetadata(const WindowMetadata& metadata);
 // Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, count 0, chunk_elements out
