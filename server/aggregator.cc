@@ -7,7 +7,7 @@
 
 namespace longhaul::server {
 
-Aggregator::Aggregator(ChunkGeometry geometry, uint32_t ranks)
+Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks)
     : geometry_(geometry),
       sums_(geometry.count, 0.0f),
       contributed_(ranks, transport::ChunkBitmap(geometry.chunks())),

@@ -8,14 +8,14 @@
 #include <span>
 #include <vector>
 
-#include "server/chunk_geometry.h"
+#include "codec/chunk.h"
 #include "transport/core/window/window_types.h"
 
 namespace longhaul::server {
 
 class Aggregator {
  public:
-  Aggregator(ChunkGeometry geometry, uint32_t ranks);
+  Aggregator(codec::ChunkGeometry geometry, uint32_t ranks);
 
   // Adds weight * values to the chunk's sum. False, with nothing added, when this rank's contribution to the
   // chunk is already in. REQUIRES: rank and chunk in range, values of the chunk's length, weight > 0.
@@ -33,7 +33,7 @@ class Aggregator {
   void Reset();
 
  private:
-  ChunkGeometry geometry_;
+  codec::ChunkGeometry geometry_;
   std::vector<float> sums_;
   std::vector<transport::ChunkBitmap> contributed_;  // by rank
   std::vector<uint32_t> contributors_;               // by chunk

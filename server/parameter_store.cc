@@ -13,7 +13,7 @@ std::string TensorSpec::ToString() const {
   return type + "[" + std::to_string(count) + "], " + optimizer.ToString();
 }
 
-Parameters::Parameters(uint32_t key, TensorSpec spec, ChunkGeometry geometry)
+Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry)
     : key_(key), spec_(std::move(spec)), geometry_(geometry) {
   for (auto& values : values_) values.resize(geometry_.count, 0.0f);
 }
@@ -66,7 +66,7 @@ Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
                       " elements does not fit: the model may have " + std::to_string(bound) + " elements, " +
                       std::to_string(elements_) + " are taken (the server's --max-model-bytes)");
   }
-  const ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
+  const codec::ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
   if ((spec.count + chunk_elements_ - 1) / chunk_elements_ > wire::kMaxWindowChunks) {
     return Status(StatusCode::kResourceExhausted, "tensor \"" + spec.name + "\" has more than " +
                                                       std::to_string(wire::kMaxWindowChunks) +

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "codec/chunk.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
-#include "server/chunk_geometry.h"
 #include "server/optimizer.h"
 
 namespace longhaul::server {
@@ -41,11 +41,11 @@ class Parameters {
     kReady,       // they are here (or zeros were decided on)
   };
 
-  Parameters(uint32_t key, TensorSpec spec, ChunkGeometry geometry);
+  Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry);
 
   uint32_t key() const { return key_; }
   const TensorSpec& spec() const { return spec_; }
-  const ChunkGeometry& geometry() const { return geometry_; }
+  const codec::ChunkGeometry& geometry() const { return geometry_; }
 
   Initial initial() const { return initial_; }
   uint32_t initial_sender() const { return initial_sender_; }
@@ -74,7 +74,7 @@ class Parameters {
 
   uint32_t key_;
   TensorSpec spec_;
-  ChunkGeometry geometry_;
+  codec::ChunkGeometry geometry_;
   Initial initial_ = Initial::kNotOffered;
   uint32_t initial_sender_ = 0;
   uint64_t version_ = 0;

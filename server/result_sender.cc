@@ -97,7 +97,7 @@ void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
 
 void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   const Parameters& parameters = tensor.parameters();
-  const ChunkGeometry& geometry = parameters.geometry();
+  const codec::ChunkGeometry& geometry = parameters.geometry();
   std::span<const float> values;
   if (result.snapshot != nullptr) {
     values = std::span(*result.snapshot).subspan(geometry.First(chunk), geometry.Length(chunk));

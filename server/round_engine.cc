@@ -172,7 +172,7 @@ Status RoundEngine::OnWindowOpened(Peer& peer, transport::WindowKey key, const w
                      "window for unknown tensor key " + std::to_string(metadata->key));
   }
   const Parameters& parameters = entry->tensor.parameters();
-  const ChunkGeometry& geometry = parameters.geometry();
+  const codec::ChunkGeometry& geometry = parameters.geometry();
   const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
   if (metadata->count != geometry.count || metadata->chunk_elements != geometry.chunk_elements ||
       chunks != geometry.chunks() || static_cast<uint32_t>(metadata->dtype) != parameters.spec().dtype) {
@@ -236,7 +236,7 @@ void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, ByteSpan bytes, 
   if (found == peer.transfers.end()) return;  // refused a moment ago
   Transfer& transfer = found->second;
   Parameters& parameters = transfer.tensor->parameters();
-  const ChunkGeometry& geometry = parameters.geometry();
+  const codec::ChunkGeometry& geometry = parameters.geometry();
   const auto chunk = codec::ParseChunk(bytes);
   if (!chunk.ok()) {
     (void)Violation(peer, StatusCode::kProtocolViolation, chunk.status().message());

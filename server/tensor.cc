@@ -17,32 +17,30 @@ Tensor::Tensor(Parameters* parameters, uint32_t ranks, Fill fill)
   if (fill.policy == codec::FillPolicy::kStale) previous_.resize(parameters->geometry().count, 0.0f);
 }
 
-void Tensor::SetWindowLoss(uint32_t rank, double loss, float weight) { windows_[rank] = {true, loss, weight}; }
+void Tensor::SetWindowLoss(uint32_t rank, double loss, float weight) {
+  windows_[rank] = {true, loss, weight};
+}
 
 uint32_t Tensor::Finalise(uint32_t chunk) {
   LH_CHECK(parameters_->initial() == Parameters::Initial::kReady);
-  double tolerated = 0;  // weight of losses that stay as they are
-  double filled = 0;     // weight of losses that the policy fills
+  codec::ChunkTally tally;
+  tally.arrived = aggregator_.weight(chunk);
   uint32_t fills = 0;
   for (uint32_t rank = 0; rank < windows_.size(); ++rank) {
     const LostWindow& window = windows_[rank];
     if (!window.over || aggregator_.Contributed(rank, chunk)) continue;
-    if (window.loss > fill_.bubble_threshold) {
-      filled += static_cast<double>(window.weight);
-      ++fills;
-    } else {
-      tolerated += static_cast<double>(window.weight);
-    }
+    const bool fill = window.loss > fill_.bubble_threshold;
+    (fill ? tally.filled : tally.tolerated) += static_cast<double>(window.weight);
+    fills += fill ? 1 : 0;
   }
-  const std::span<float> mean = std::span(mean_).first(parameters_->geometry().Length(chunk));
-  (void)tolerated;
-  (void)filled;
-  const double weight = std::max(1e-30, aggregator_.weight(chunk) + tolerated + filled);
-  const std::span<const float> sum = aggregator_.sum(chunk);
-  for (size_t i = 0; i < mean.size(); ++i) mean[i] = static_cast<float>(sum[i] / weight);
-  const uint64_t first = parameters_->geometry().First(chunk);
-  optimizer_->Step(first, mean, parameters_->current(chunk), parameters_->mutable_next(chunk));
-  if (!previous_.empty()) std::copy(mean.begin(), mean.end(), previous_.begin() + static_cast<ptrdiff_t>(first));
+  const codec::ChunkGeometry& geometry = parameters_->geometry();
+  const std::span<float> mean = std::span(mean_).first(geometry.Length(chunk));
+  const std::span<float> previous =
+      previous_.empty() ? std::span<float>() : geometry.Elements(std::span(previous_), chunk);
+  codec::FillMean(fill_.policy, tally, aggregator_.sum(chunk), previous, mean);
+  optimizer_->Step(geometry.First(chunk), mean, parameters_->current(chunk),
+                   parameters_->mutable_next(chunk));
+  if (!previous.empty()) std::copy(mean.begin(), mean.end(), previous.begin());
   rounds_.MarkFinal(chunk);
   return fills;
 }

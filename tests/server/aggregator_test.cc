@@ -11,7 +11,7 @@ std::vector<float> Sum(Aggregator& aggregator, uint32_t chunk) {
 }
 
 // Five elements in chunks of two: the last chunk is short.
-const ChunkGeometry kGeometry{.count = 5, .chunk_elements = 2};
+const codec::ChunkGeometry kGeometry{.count = 5, .chunk_elements = 2};
 
 TEST(Aggregator, SumsWeightedContributionsPerChunk) {
   Aggregator aggregator(kGeometry, 2);

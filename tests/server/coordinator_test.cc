@@ -77,7 +77,8 @@ TEST_F(TwoWorkers, SecondWorkerWithTheSameRankIsRefusedByName) {
   twin.Join(2);
   const auto refused = twin.Heard(ControlMessage::kRefused);
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_THAT(refused[0].refused().message(), HasSubstr("rank 0 is taken by 127.0.0.1:40000 (incarnation 0, last heard"));
+  EXPECT_THAT(refused[0].refused().message(),
+              HasSubstr("rank 0 is taken by 127.0.0.1:40000 (incarnation 0, last heard"));
   EXPECT_EQ(refused[0].refused().code(), static_cast<uint32_t>(StatusCode::kAlreadyExists));
   EXPECT_FALSE(twin.connection.closed) << "it gets a moment to read why";
   Tick(1700);

@@ -43,8 +43,8 @@ class FakeWorker {
     join.set_weight(1);
     Say(message);
   }
-  void Declare(const std::string& name, uint64_t count, const std::string& optimizer, bool has_initial = false,
-               uint32_t request = 1) {
+  void Declare(const std::string& name, uint64_t count, const std::string& optimizer,
+               bool has_initial = false, uint32_t request = 1) {
     control::ControlMessage message;
     control::Declare& declare = *message.mutable_declare();
     declare.set_request(request);
@@ -97,7 +97,8 @@ class FakeWorker {
 
   // A gradient window; the first `high` chunks to be sent are of the high class.
   Status Open(Push push, uint32_t tensor, uint64_t round, uint64_t count, uint32_t chunk_elements,
-              bool wants_result = true, codec::WindowKind kind = codec::WindowKind::kGradient, float weight = 1) {
+              bool wants_result = true, codec::WindowKind kind = codec::WindowKind::kGradient,
+              float weight = 1) {
     codec::WindowMetadata metadata;
     metadata.kind = kind;
     metadata.key = tensor;

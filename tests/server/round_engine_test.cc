@@ -1,0 +1,502 @@
+// From a gradient's chunks to the result that leaves for the workers.
+//
+//   worker 0 ----\                         /---> result window of worker 0
+//                 >--- sum, fill, step ---<
+//   worker 1 ----/                         \---> result window of worker 1
+#include "server/round_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "codec/reference_coder.h"
+#include "tests/server/fake_worker.h"
+#include "transport/core/window/window_rx.h"
+#include "transport/core/window/window_tx.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using wire::CloseReason;
+using wire::ReliabilityClass;
+using Values = std::vector<float>;
+
+constexpr auto kHigh = ReliabilityClass::kHigh;
+constexpr auto kLow = ReliabilityClass::kLow;
+
+struct Recorder final : ServerEvents {
+  void OnRound(const JobRound& round, const ServerStats&) override { rounds.push_back(round); }
+  void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
+  std::vector<JobRound> rounds;
+  std::vector<Status> over;
+};
+
+ServerSettings Settings(uint32_t min_workers, const std::string& policy) {
+  ServerSettings settings;
+  settings.world_size = 2;
+  settings.min_workers = min_workers;
+  settings.policy = policy;
+  settings.bubble_threshold = 0.3;
+  settings.close_ratio = 0.9;
+  settings.max_model = ByteCount(4 << 20);
+  return settings;
+}
+
+// Two workers; chunks of a few elements.
+struct Job : testing::Test {
+  explicit Job(uint32_t min_workers = 2, const std::string& policy = "zero")
+      : coordinator(Settings(min_workers, policy), &events, nullptr) {
+    coordinator.SetNow(At(0));
+    for (FakeWorker* worker : {&a, &b}) worker->connection.max_chunk_bytes = kSymbol;
+    a.Join(2);
+    b.Join(2);
+  }
+  // Declares tensor "w" of so many full chunks on both workers.
+  void DeclareChunks(uint32_t chunks, const std::string& optimizer = "aggregate") {
+    count = uint64_t{chunks} * elements;
+    a.Declare("w", count, optimizer);
+    b.Declare("w", count, optimizer);
+    a.connection.TakeControl();
+    b.connection.TakeControl();
+  }
+  Status Open(FakeWorker& worker, uint32_t id, uint32_t high, uint32_t low, uint64_t round = 0,
+              bool wants_result = true) {
+    return worker.Open({.key = {id}, .high = high, .low = low}, 0, round, count, elements, wants_result);
+  }
+  Values Full(float value) const { return Values(elements, value); }
+  // All chunks of the high class, of one value.
+  void PushAll(FakeWorker& worker, uint32_t id, uint64_t round, float value, bool wants_result = true) {
+    const auto chunks = static_cast<uint32_t>(count / elements);
+    ASSERT_TRUE(Open(worker, id, chunks, 0, round, wants_result).ok());
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) worker.Send({id}, kHigh, chunk, Full(value));
+  }
+  void Tick(int64_t ms) {
+    coordinator.SetNow(At(ms));
+    coordinator.HandleTimeout();
+    coordinator.AfterEvent();
+  }
+  // The first element of every chunk of the worker's newest result window, by chunk.
+  std::map<uint32_t, float> ResultOf(FakeWorker& worker) {
+    std::map<uint32_t, float> result;
+    for (const auto& [chunk, values] : FakeWorker::ChunksOf(worker.Result())) result[chunk] = values.at(0);
+    return result;
+  }
+
+  static constexpr size_t kSymbol = 64;
+  Recorder events;
+  Coordinator coordinator;
+  FakeWorker a{coordinator, 0};
+  FakeWorker b{coordinator, 1};
+  const uint32_t elements = codec::ChunkElementsFor(kSymbol);
+  uint64_t count = 0;
+};
+
+// --- A12: aggregate and push ---
+
+TEST_F(Job, PushesAChunkToTheWorkersAsSoonAsItIsFinal) {
+  DeclareChunks(3);
+  ASSERT_TRUE(Open(a, 1, 3, 0).ok());
+  ASSERT_TRUE(Open(b, 1, 3, 0).ok());
+  a.Send({1}, kHigh, 2, Full(1));
+  EXPECT_TRUE(a.Result().chunks.empty());
+  b.Send({1}, kHigh, 2, Full(3));
+  for (FakeWorker* worker : {&a, &b}) {
+    const auto chunks = FakeWorker::ChunksOf(worker->Result());
+    ASSERT_EQ(chunks.size(), 1u) << "the downlink starts before the uplink ends";
+    EXPECT_EQ(chunks[0].first, 2u);
+    EXPECT_EQ(chunks[0].second, Full(2));
+  }
+  EXPECT_EQ(FakeWorker::MetadataOf(a.Result()).kind, codec::WindowKind::kAggregate);
+  EXPECT_EQ(a.Result().options.high_count, 3u);
+  EXPECT_EQ(a.Result().options.low_count, 0u) << "every worker must have the same update";
+  for (uint32_t chunk : {0u, 1u}) {
+    a.Send({1}, kHigh, chunk, Full(1));
+    b.Send({1}, kHigh, chunk, Full(3));
+  }
+  const auto report = a.Heard(ControlMessage::kRoundReport);
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(report[0].round_report().round(), 0u);
+  EXPECT_EQ(report[0].round_report().contributors(), 2u);
+  EXPECT_EQ(report[0].round_report().last_rank(), 1u);
+  EXPECT_THAT(a.connection.closed_windows,
+              ElementsAre(std::pair(transport::WindowKey{1}, CloseReason::kComplete)));
+}
+
+TEST_F(Job, ContributionsAreWeighted) {
+  DeclareChunks(1);
+  ASSERT_TRUE(
+      a.Open({.key = {1}, .high = 1, .low = 0}, 0, 0, count, elements, true, codec::WindowKind::kGradient, 3)
+          .ok());
+  ASSERT_TRUE(Open(b, 1, 1, 0).ok());
+  a.Send({1}, kHigh, 0, Full(1));
+  b.Send({1}, kHigh, 0, Full(5));
+  EXPECT_EQ(FakeWorker::ChunksOf(a.Result())[0].second, Full(2)) << "(3 * 1 + 1 * 5) / 4";
+}
+
+TEST_F(Job, TheOptimizerStepsOncePerRoundAndTheWorkersGetTheParameters) {
+  DeclareChunks(2, "sgd:lr=0.5");
+  PushAll(a, 1, 0, 2);
+  PushAll(b, 1, 0, 4);
+  EXPECT_EQ(FakeWorker::MetadataOf(a.Result()).kind, codec::WindowKind::kWeights);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, -1.5f}, {1, -1.5f}}));
+  a.CloseResult(a.connection.outgoing.begin()->first);
+  b.CloseResult(b.connection.outgoing.begin()->first);
+  PushAll(a, 2, 1, 2);
+  PushAll(b, 2, 1, 4);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, -3.0f}, {1, -3.0f}}));
+  ASSERT_EQ(events.rounds.size(), 2u);
+  EXPECT_EQ(events.rounds[1].round, 1u);
+}
+
+TEST_F(Job, AResultStaysWhatItWasWhileTheNextRoundIsWritten) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 1);
+  PushAll(b, 1, 0, 1);
+  const auto& first = a.connection.outgoing.begin()->second;
+  PushAll(a, 2, 1, 7);  // the worker has everything, but its CLOSE is still on its way
+  PushAll(b, 2, 1, 7);
+  EXPECT_EQ(FakeWorker::ChunksOf(first)[0].second, Full(1));
+  EXPECT_FALSE(first.cancelled);
+  PushAll(a, 3, 2, 9);
+  PushAll(b, 3, 2, 9);
+  EXPECT_TRUE(first.cancelled) << "two rounds on, its values are overwritten";
+}
+
+TEST_F(Job, ResultsWaitForAFreeWindow) {
+  a.connection.max_open_windows = 1;
+  DeclareChunks(1);
+  a.Declare("v", count, "aggregate");
+  b.Declare("v", count, "aggregate");
+  for (uint32_t tensor : {0u, 1u}) {
+    for (FakeWorker* worker : {&a, &b}) {
+      const transport::WindowKey key{tensor + 1};
+      ASSERT_TRUE(worker->Open({.key = key, .high = 1, .low = 0}, tensor, 0, count, elements).ok());
+      worker->Send(key, kHigh, 0, Full(static_cast<float>(tensor + 1)));
+    }
+  }
+  ASSERT_EQ(a.connection.outgoing.size(), 1u);
+  EXPECT_EQ(ResultOf(a)[0], 1);
+  a.CloseResult(a.connection.outgoing.begin()->first);
+  ASSERT_EQ(a.connection.outgoing.size(), 1u);
+  EXPECT_EQ(ResultOf(a)[0], 2);
+}
+
+// --- A10: repair ---
+
+// What WindowRx delivers goes to the server, as the connection would do it.
+struct ToServer final : transport::WindowRx::Sink {
+  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+    repaired_chunks += repaired ? 1 : 0;
+    coordinator->OnChunk(*connection, key, reliability, sequence, chunk, repaired);
+  }
+  Coordinator* coordinator = nullptr;
+  transport::FakeConnection* connection = nullptr;
+  transport::WindowKey key;
+  uint32_t repaired_chunks = 0;
+};
+
+TEST_F(Job, RepairsHighPriorityChunksFromFecAndTheSumIsAsIfNothingHadBeenLost) {
+  constexpr uint32_t kChunks = 10;
+  DeclareChunks(kChunks);
+  ASSERT_TRUE(Open(a, 1, kChunks, 0).ok());
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) a.Send({1}, kHigh, chunk, Full(1));
+
+  codec::ReferenceCoder coder;
+  transport::WindowOptions options;
+  options.key = {1};
+  options.high_count = kChunks;
+  options.symbol_bytes = kSymbol;
+  options.fec_k = 8;
+  options.fec_depth = 1;
+  transport::WindowTx tx(options, &coder);
+  std::vector<std::vector<uint8_t>> chunks;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    chunks.push_back(FakeWorker::EncodeChunk(chunk, Full(static_cast<float>(chunk))));
+    ASSERT_TRUE(tx.Submit(kHigh, {}, chunks.back()).ok());
+  }
+  ASSERT_TRUE(Open(b, 1, kChunks, 0).ok());
+  transport::WindowRx rx(tx.OpenFrame(), &coder);
+  ToServer sink;
+  sink.coordinator = &coordinator;
+  sink.connection = &b.connection;
+  sink.key = {1};
+  const std::set<uint32_t> lost = {3, 9};  // one of each block
+  uint32_t sent = 0;
+  while (auto item = tx.Next({.loss = 0.3, .packets_per_recovery_time = 100})) {
+    std::vector<uint8_t> bytes(item->first.begin(), item->first.end());
+    bytes.insert(bytes.end(), item->second.begin(), item->second.end());
+    const bool drop = !item->header.repair && lost.contains(item->header.index);
+    ++sent;
+    if (!drop) rx.OnData(item->header, bytes, &sink);
+  }
+  EXPECT_EQ(sink.repaired_chunks, 2u) << "of " << sent << " packets, sources and repair";
+  ASSERT_TRUE(rx.Complete());
+  auto& window = b.connection.incoming_now.at({1});
+  window.stats = rx.stats();
+  window.high_complete = window.complete = true;
+  b.Progress({1});
+
+  const auto result = ResultOf(a);
+  ASSERT_EQ(result.size(), kChunks);
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
+    EXPECT_EQ(result.at(chunk), (1 + static_cast<float>(chunk)) / 2);
+  const auto report = a.Heard(ControlMessage::kRoundReport).at(0).round_report();
+  EXPECT_EQ(report.repaired_chunks(), 2u);
+  EXPECT_EQ(report.lost_chunks(), 0u);
+}
+
+// --- A11: filling ---
+
+struct CountPolicy : Job {
+  CountPolicy() : Job(2, "count") {}
+  // Ten chunks, the first one high; worker b loses so many of its nine low ones.
+  void RoundWithLosses(uint32_t losses) {
+    DeclareChunks(10);
+    PushAll(a, 1, 0, 4);
+    ASSERT_TRUE(Open(b, 1, 1, 9).ok());
+    b.Send({1}, kHigh, 0, Full(8));
+    for (uint32_t chunk = 1; chunk + losses < 10; ++chunk) b.Send({1}, kLow, chunk, Full(8));
+    b.Finish({1});
+    Tick(100);
+  }
+};
+
+TEST_F(CountPolicy, FillsLostLowChunksOnlyAboveTheBubbleThreshold) {
+  RoundWithLosses(3);  // 3 of 9 is above 0.3
+  const auto result = ResultOf(a);
+  ASSERT_EQ(result.size(), 10u);
+  EXPECT_EQ(result.at(0), 6);
+  EXPECT_EQ(result.at(9), 4) << "filled: the mean of those that arrived";
+  const auto report = a.Heard(ControlMessage::kRoundReport).at(0).round_report();
+  EXPECT_EQ(report.filled_chunks(), 3u);
+  EXPECT_EQ(report.lost_chunks(), 3u);
+  EXPECT_NEAR(report.loss(), 3.0 / 9, 1e-9);
+}
+
+TEST_F(CountPolicy, ToleratesLossesBelowTheBubbleThresholdAsTheyAre) {
+  RoundWithLosses(2);  // 2 of 9 is below 0.3
+  const auto result = ResultOf(a);
+  EXPECT_EQ(result.at(9), 2) << "nothing arrived, nothing is made up";
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).at(0).round_report().filled_chunks(), 0u);
+}
+
+TEST_F(CountPolicy, AWindowBelowTheCloseRatioClosesOneGraceAfterItsSenderFinished) {
+  DeclareChunks(10);
+  PushAll(a, 1, 0, 4);
+  ASSERT_TRUE(Open(b, 1, 1, 9).ok());
+  b.Send({1}, kHigh, 0, Full(8));
+  b.Finish({1});
+  EXPECT_TRUE(b.connection.closed_windows.empty());
+  EXPECT_EQ(coordinator.NextTimeout(), At(5));
+  Tick(5);
+  EXPECT_THAT(b.connection.closed_windows,
+              ElementsAre(std::pair(transport::WindowKey{1}, CloseReason::kSoft)));
+}
+
+// --- Exactly once ---
+
+TEST_F(Job, ADuplicateContributionIsNeverAddedTwice) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  a.Send({1}, kHigh, 0, Full(2));
+  coordinator.OnChunk(a.connection, {1}, kHigh, 0, FakeWorker::EncodeChunk(0, Full(2)), false);
+  b.Send({1}, kHigh, 0, Full(4));
+  EXPECT_EQ(ResultOf(b).at(0), 3);
+  EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
+}
+
+TEST_F(Job, AReplacedWorkerPushesAgainAndWhatItHadContributedCountsOnce) {
+  DeclareChunks(2);
+  PushAll(b, 1, 0, 4);
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  a.Send({1}, kHigh, 0, Full(2));
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2, 1);
+  EXPECT_TRUE(a.connection.closed);
+  again.Declare("w", count, "aggregate");
+  EXPECT_EQ(again.Heard(ControlMessage::kDeclared).at(0).declared().next_round(), 0u) << "it is awaited";
+  PushAll(again, 1, 0, 2);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
+  EXPECT_EQ(ResultOf(again), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
+  EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
+}
+
+TEST_F(Job, APushOfARoundThatIsOverIsExcludedAndOneOfTheFutureIsAnError) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 1);
+  PushAll(b, 1, 0, 1);
+  EXPECT_THAT(Open(a, 2, 1, 0, 0).message(), HasSubstr("push of round 0 of tensor \"w\" in round 1"));
+  EXPECT_FALSE(a.connection.closed);
+  EXPECT_FALSE(Open(a, 3, 1, 0, 2).ok());
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);
+}
+
+// --- Lost workers ---
+
+struct OneIsEnough : Job {
+  OneIsEnough() : Job(1) {}
+};
+
+TEST_F(OneIsEnough, TheRoundGoesOnWithoutALostWorkerAndKeepsWhatItHadContributed) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 2);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(4));
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 3.0f}, {1, 2.0f}})) << "means over the contributors";
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).size(), 1u);
+  PushAll(a, 2, 1, 6);
+  EXPECT_EQ(ResultOf(a).at(0), 6) << "nobody waits for it in the next round";
+}
+
+TEST_F(OneIsEnough, AWorkerThatRejoinsInMidRoundTakesPartFromTheNextRound) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  FakeWorker again(coordinator, 1, 40101);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2);
+  again.Declare("w", count, "aggregate");
+  EXPECT_TRUE(again.Heard(ControlMessage::kDeclared).empty()) << "told when the round in progress is over";
+  for (uint32_t chunk : {0u, 1u}) a.Send({1}, kHigh, chunk, Full(2));
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).size(), 1u) << "the round does not wait for it";
+  const auto declared = again.Heard(ControlMessage::kDeclared);
+  ASSERT_EQ(declared.size(), 1u);
+  EXPECT_EQ(declared[0].declared().next_round(), 1u);
+  PushAll(a, 2, 1, 2);
+  EXPECT_TRUE(a.Heard(ControlMessage::kRoundReport).empty()) << "now it is awaited";
+  PushAll(again, 1, 1, 4);
+  EXPECT_EQ(ResultOf(a).at(1), 3);
+}
+
+TEST_F(Job, WithTooFewWorkersLeftTheRoundIsNotFinishedBehindTheJobsBack) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 2);
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  EXPECT_TRUE(a.Result().cancelled);
+  EXPECT_TRUE(events.rounds.empty());
+  ASSERT_EQ(events.over.size(), 1u);
+}
+
+TEST_F(Job, AWorkerThatLeavesInMidRoundAbortsTheJobByName) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 2);
+  b.Leave();
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_EQ(events.over[0].message(),
+            "worker rank 1 (site B, 127.0.0.1:40001) left in round 0 of tensor \"w\"");
+}
+
+// --- Declarations, initial values and pulls ---
+
+TEST_F(Job, AMismatchingShapeIsRefusedToThatWorkerOnly) {
+  DeclareChunks(2);
+  b.Declare("w", count + 1, "aggregate", false, 5);
+  const auto declared = b.Heard(ControlMessage::kDeclared).at(0).declared();
+  EXPECT_EQ(declared.request(), 5u);
+  EXPECT_EQ(declared.code(), static_cast<uint32_t>(StatusCode::kSettingsMismatch));
+  EXPECT_THAT(declared.message(), HasSubstr("but the server has it as float32["));
+  EXPECT_FALSE(b.connection.closed);
+}
+
+TEST_F(Job, ATensorBeyondTheModelBoundOrWithABadOptimizerIsRefused) {
+  a.Declare("huge", 2 << 20, "aggregate");
+  EXPECT_EQ(a.Heard(ControlMessage::kDeclared).at(0).declared().code(),
+            static_cast<uint32_t>(StatusCode::kResourceExhausted));
+  a.Declare("w", 10, "adam");
+  EXPECT_THAT(a.Heard(ControlMessage::kDeclared).at(0).declared().message(), HasSubstr("unknown; known are"));
+}
+
+TEST_F(Job, ExactlyOneWorkerSendsInitialValuesAndTheFirstStepWaitsForThem) {
+  count = elements;
+  a.Declare("w", count, "sgd:lr=1", true);
+  b.Declare("w", count, "sgd:lr=1", true);
+  EXPECT_TRUE(a.Heard(ControlMessage::kDeclared).at(0).declared().send_initial());
+  EXPECT_FALSE(b.Heard(ControlMessage::kDeclared).at(0).declared().send_initial());
+  b.Pull(0, 0, 3);
+  PushAll(a, 1, 0, 1);
+  PushAll(b, 1, 0, 1);
+  EXPECT_TRUE(a.Result().chunks.empty()) << "no step from nowhere";
+  ASSERT_TRUE(
+      a.Open({.key = {2}, .high = 1, .low = 0}, 0, 0, count, elements, false, codec::WindowKind::kInitial)
+          .ok());
+  a.Send({2}, kHigh, 0, Full(10));
+  EXPECT_EQ(ResultOf(a).at(0), 9);
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).size(), 1u);
+}
+
+TEST_F(Job, InitialValuesThatNobodyAskedForAreRefused) {
+  DeclareChunks(1, "sgd:lr=1");
+  EXPECT_FALSE(
+      a.Open({.key = {2}, .high = 1, .low = 0}, 0, 0, count, elements, false, codec::WindowKind::kInitial)
+          .ok());
+}
+
+TEST_F(Job, APullWaitsForItsRoundAndCarriesTheValuesOfThatMoment) {
+  DeclareChunks(1, "sgd:lr=1");
+  a.Pull(0, 1, 77);
+  EXPECT_TRUE(a.connection.outgoing.empty());
+  PushAll(a, 1, 0, 2, false);
+  PushAll(b, 1, 0, 2, false);
+  ASSERT_EQ(a.connection.outgoing.size(), 1u);
+  const auto metadata = FakeWorker::MetadataOf(a.Result());
+  EXPECT_EQ(metadata.request, 77u);
+  EXPECT_EQ(metadata.round, 1u);
+  EXPECT_EQ(metadata.kind, codec::WindowKind::kWeights);
+  for (uint64_t round = 1; round < 4; ++round) {
+    PushAll(a, static_cast<uint32_t>(round) + 1, round, 2, false);
+    PushAll(b, static_cast<uint32_t>(round) + 1, round, 2, false);
+  }
+  EXPECT_EQ(ResultOf(a).at(0), -2) << "later rounds do not change what is on its way";
+}
+
+TEST_F(Job, APullBeforeEveryoneHasDeclaredWaitsSinceSomeoneMayStillHaveValues) {
+  count = elements;
+  a.Declare("w", count, "sgd:lr=1");
+  a.Pull(0, 0, 1);
+  EXPECT_TRUE(a.connection.outgoing.empty());
+  b.Declare("w", count, "sgd:lr=1");
+  ASSERT_EQ(a.connection.outgoing.size(), 1u);
+  EXPECT_EQ(ResultOf(a).at(0), 0) << "nobody had any: zeros";
+}
+
+TEST_F(Job, APullOfAnUnknownTensorIsRefused) {
+  a.Pull(4, 0, 1);
+  EXPECT_EQ(a.Heard(ControlMessage::kPullRefused).at(0).pull_refused().message(), "no tensor has the key 4");
+}
+
+// --- What a broken or hostile worker sends ---
+
+TEST_F(Job, WindowsAndChunksThatDoNotFitEndTheConnectionOnly) {
+  DeclareChunks(2);
+  EXPECT_FALSE(Open(a, 1, 5, 0).ok());
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_THAT(a.connection.closed->message(), HasSubstr("in 5 chunks of"));
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 7, Full(1));
+  ASSERT_TRUE(b.connection.closed);
+  EXPECT_THAT(b.connection.closed->message(), HasSubstr("chunk 7 of tensor \"w\" is out of place"));
+}
+
+TEST_F(Job, ATruncatedChunkOrGarbageMetadataIsAProtocolError) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  coordinator.OnChunk(a.connection, {1}, kHigh, 0, ByteSpan(FakeWorker::EncodeChunk(0, Full(1))).first(20),
+                      false);
+  EXPECT_TRUE(a.connection.closed);
+  wire::WindowOpenFrame open;
+  const std::vector<uint8_t> garbage(7, 0xff);
+  open.metadata = garbage;
+  EXPECT_FALSE(coordinator.OnWindowOpened(b.connection, {9}, open).ok());
+  EXPECT_TRUE(b.connection.closed);
+}
+
+}  // namespace
+}  // namespace longhaul::server
