@@ -1,0 +1,68 @@
+// The erasure coder in production: liberasurecode with the backend isa_l_rs_cauchy, without checksums.
+//
+// What the library is like decides how it is used (docs/decisions/0001-fec-by-liberasurecode.md):
+//   - Creating or destroying a descriptor beside running ones crashes. So the process makes all of them once,
+//   in
+//     the first Create(), and never destroys any; later coders share them.
+//   - It wants an 80-byte header in front of every fragment. Without checksums the header depends only on
+//     (k, symbol length, index), so it never travels: it is restored from a template which this process made
+//     by encoding zeros. No header from the network ever reaches the library.
+//   - An error costs a line in the system log. So every count and length is validated before, and the first
+//     Create() silences the process's syslog below LOG_CRIT.
+//
+// Thread-safe: one coder, or several, may serve any number of threads. The first Create() belongs before the
+// threads. Each thread that codes keeps a scratch buffer of the largest block it has seen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "codec/erasure_coder.h"
+#include "longhaul/status.h"
+
+namespace longhaul::codec {
+
+class ErasureCodeLibrary final : public ErasureCoder {
+ public:
+  // Whether the backend can be loaded on this machine. A parameter so that a test can say no.
+  using BackendProbe = bool (*)();
+  static bool BackendAvailable();
+
+  // Errors: kUnavailable (the backend's shared library is missing; the message names the package),
+  //         kInternal (the library refused a descriptor).
+  static Result<std::unique_ptr<ErasureCodeLibrary>> Create(BackendProbe probe = &BackendAvailable);
+
+  ~ErasureCodeLibrary() override;
+  ErasureCodeLibrary(const ErasureCodeLibrary&) = delete;
+  ErasureCodeLibrary& operator=(const ErasureCodeLibrary&) = delete;
+
+  bool Supports(int k) const override;
+  void Encode(int k, size_t symbol_bytes, std::span<const ByteSpan> source,
+              std::span<const MutableByteSpan> repair) override;
+  // Beyond the contract's errors: kInternal when the library fails on valid arguments (out of memory).
+  Status Decode(int k, size_t symbol_bytes, std::span<const MutableByteSpan> source, uint32_t present,
+                std::span<const RepairSymbol> repair) override;
+
+  // For the start-up line of a log: the library, its version, the backend.
+  static std::string_view Description();
+  // Descriptors that this process ever made; constant after the first Create().
+  static int DescriptorsCreated();
+  // Calls that went into the library, and header sets now remembered (at most kMaxHeaderSets).
+  static constexpr size_t kMaxHeaderSets = 64;
+  uint64_t library_calls() const;
+  size_t header_sets() const;
+
+ private:
+  class HeaderCache;
+  struct Counters;
+
+  explicit ErasureCodeLibrary(std::unique_ptr<HeaderCache> headers, std::unique_ptr<Counters> counters);
+
+  std::unique_ptr<HeaderCache> headers_;
+  std::unique_ptr<Counters> counters_;
+};
+
+}  // namespace longhaul::codec
