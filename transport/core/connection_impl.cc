@@ -245,7 +245,10 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   event.now = now;
   // Every acknowledgement is booked before any loss is acted on: a block that just became complete needs none
   // of its lost symbols again.
-  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet, true);
+  for (const SentPacket& packet : outcome.spurious) {
+    sampler_.OnPacketAcked(packet, now);
+    OnPacketAcked(packet, true);
+  }
   for (const SentPacket& packet : outcome.acked) {
     sampler_.OnPacketAcked(packet, now);
     event.acked += packet.bytes;

@@ -227,8 +227,8 @@ size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder) {
   }
   loss_.OnPacketSent(std::move(sent));
   const ByteCount bytes(static_cast<int64_t>(size));
-  pacer_.OnSent(bytes, now);
-  if (in_flight) {
+  if (in_flight) {  // ACKs alone are not paced
+    pacer_.OnSent(bytes, now);
     const bool app_limited = !outgoing_.HasChunk() && !HasFrames();
     rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), app_limited);
   }
