@@ -156,7 +156,17 @@ class Progress {
 
 int CannotStart(const Status& why) {
   std::fprintf(stderr, "longhaul-server: %s\n", why.ToString().c_str());
-  return why.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitCannotListen;
+  switch (why.code()) {
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kAlreadyExists:
+    case StatusCode::kNotFound:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnavailable:
+      return kExitCannotListen;
+    default:
+      return kExitFailure;
+  }
 }
 
 // Waits for the end of the server, or for a signal, which it turns into an orderly end.

@@ -247,12 +247,16 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   }
   if (options.fec_k > 0) {
     auto coder = codec::ErasureCodeLibrary::Create();
-    if (!coder.ok()) return coder.status();
+    if (!coder.ok()) return Status(StatusCode::kFailedPrecondition, coder.status().message());
     impl->fec_backend = codec::ErasureCodeLibrary::Description();
     impl->coder = std::move(*coder);
   }
   auto socket = udp::UdpSocket::Open(*listen);
-  if (!socket.ok()) return socket.status();
+  if (!socket.ok()) {
+    // The text was fine; this machine just has no such address.
+    const bool address = socket.status().code() == StatusCode::kInvalidArgument;
+    return address ? Status(StatusCode::kUnavailable, socket.status().message()) : socket.status();
+  }
   impl->address = socket->local_address();
   impl->once = options.once;
   for (const std::string& warning : socket->warnings()) spdlog::warn("{}", warning);
