@@ -13,7 +13,7 @@ namespace {
 // Decodes and adds every chunk of a 4 MB tensor from `ranks` workers; then the next round.
 void BM_AggregateRound(benchmark::State& state) {
   const auto ranks = static_cast<uint32_t>(state.range(0));
-  const ChunkGeometry geometry{1'000'000, codec::ChunkElementsFor(1392)};
+  const codec::ChunkGeometry geometry{1'000'000, codec::ChunkElementsFor(1392)};
   Aggregator aggregator(geometry, ranks);
   std::vector<float> gradient(geometry.chunk_elements, 0.5f);
   std::vector<uint8_t> bytes;
