@@ -8,15 +8,15 @@
 namespace longhaul::worker {
 
 PullAssembler::PullAssembler(const TensorShape& shape, std::span<float> out)
-    : shape_(shape), out_(out), received_(shape.chunks()) {
-  LH_CHECK_OP(out.size(), ==, shape.count);
+    : shape_(shape), out_(out), received_(shape.geometry.chunks()) {
+  LH_CHECK_OP(out.size(), ==, shape.geometry.count);
 }
 
 Status PullAssembler::CheckWindow(const TensorShape& shape, const codec::WindowMetadata& metadata,
                                   const wire::WindowOpenFrame& open) {
   const auto differs = [](const std::string& what, uint64_t theirs, uint64_t ours) {
-    return Status(StatusCode::kSettingsMismatch,
-                  "result with " + what + " " + std::to_string(theirs) + ", expected " + std::to_string(ours));
+    return Status(StatusCode::kSettingsMismatch, "result with " + what + " " + std::to_string(theirs) +
+                                                     ", expected " + std::to_string(ours));
   };
   if (metadata.kind != codec::WindowKind::kWeights && metadata.kind != codec::WindowKind::kAggregate) {
     return {StatusCode::kProtocolViolation, "window that carries no result"};
@@ -25,24 +25,25 @@ Status PullAssembler::CheckWindow(const TensorShape& shape, const codec::WindowM
   if (metadata.dtype != shape.dtype) {
     return differs("element type", static_cast<uint64_t>(metadata.dtype), static_cast<uint64_t>(shape.dtype));
   }
-  if (metadata.count != shape.count) return differs("elements", metadata.count, shape.count);
-  if (metadata.chunk_elements != shape.chunk_elements) {
-    return differs("elements per chunk", metadata.chunk_elements, shape.chunk_elements);
+  if (metadata.count != shape.geometry.count)
+    return differs("elements", metadata.count, shape.geometry.count);
+  if (metadata.chunk_elements != shape.geometry.chunk_elements) {
+    return differs("elements per chunk", metadata.chunk_elements, shape.geometry.chunk_elements);
   }
   const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
-  if (chunks != shape.chunks()) return differs("chunks", chunks, shape.chunks());
+  if (chunks != shape.geometry.chunks()) return differs("chunks", chunks, shape.geometry.chunks());
   return Status::Ok();
 }
 
 Status PullAssembler::OnChunk(ByteSpan bytes) {
   const auto chunk = codec::ParseChunk(bytes);
   if (!chunk.ok()) return chunk.status();
-  if (chunk->index >= shape_.chunks() || chunk->count != shape_.Length(chunk->index)) {
+  if (chunk->index >= shape_.geometry.chunks() || chunk->count != shape_.geometry.Length(chunk->index)) {
     return {StatusCode::kProtocolViolation, "chunk " + std::to_string(chunk->index) + " with " +
                                                 std::to_string(chunk->count) + " elements is out of place"};
   }
   // Test and set before writing: a repeated chunk must not touch memory that its owner may be reading.
-  if (received_.Set(chunk->index)) codec::DecodeChunk(*chunk, shape_.Elements(out_, chunk->index));
+  if (received_.Set(chunk->index)) codec::DecodeChunk(*chunk, shape_.geometry.Elements(out_, chunk->index));
   return Status::Ok();
 }
 

@@ -16,7 +16,7 @@ namespace longhaul::worker {
 
 class PullAssembler {
  public:
-  // `out` is borrowed. REQUIRES: out.size() == shape.count.
+  // `out` is borrowed. REQUIRES: out.size() == the tensor's count.
   PullAssembler(const TensorShape& shape, std::span<float> out);
 
   // Whether a window with this metadata can bring this tensor. kSettingsMismatch names what differs.

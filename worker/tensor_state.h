@@ -40,7 +40,9 @@ struct TensorState {
   uint64_t next_round = 0;     // of the next push
   // Rounds that the server is known to have finished; pushing further ahead would be a protocol error.
   uint64_t completed_rounds = 0;
-  std::optional<PushPipeline> pipeline;  // once declared
+  std::optional<PushPipeline> pipeline;              // once declared
+  std::optional<transport::WindowOptions> prepared;  // what the pipeline has ready, until a window is free
+  uint64_t prepared_round = 0;
   std::optional<ActivePush> active;
   std::optional<OperationStats::RoundInfo> report;  // of round report_round
   uint64_t report_round = 0;

@@ -12,7 +12,7 @@ namespace longhaul::worker {
 
 struct WorkerCoreOptions {
   std::string job = "default";
-  std::string site;
+  std::string site = {};
   uint32_t rank = 0;
   uint32_t world_size = 1;
   uint64_t incarnation = 0;
@@ -21,7 +21,7 @@ struct WorkerCoreOptions {
   Duration connect_timeout = std::chrono::seconds(10);
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.
   Duration leave_timeout = std::chrono::seconds(2);
-  transport::ConnectionOptions connection;
+  transport::ConnectionOptions connection = {};
   // Bounds; what is beyond is refused with kResourceExhausted.
   size_t max_operations = 4096;
   size_t max_tensors = 65536;

@@ -132,6 +132,8 @@ void WorkerSession::End(State state, const Status& outcome) {
   active_pushes_ = 0;
   for (auto& tensor : tensors_) {
     tensor->active.reset();
+    tensor->prepared.reset();
+    tensor->initial_waits = false;
     tensor->declaring.clear();
     if (tensor->pipeline) tensor->pipeline->Abandon();
   }

@@ -38,7 +38,7 @@ struct Declaration {
   DType dtype = DType::kFloat32;
   uint64_t count = 0;
   std::string optimizer = "aggregate";
-  std::span<const float> initial;  // empty or `count` values, borrowed until the callback
+  std::span<const float> initial = {};  // empty or `count` values, borrowed until the callback
 };
 
 class WorkerSession final : public transport::ConnectionObserver {
@@ -157,6 +157,7 @@ class WorkerSession final : public transport::ConnectionObserver {
   Status CheckRequest(TensorHandle handle, size_t elements) const;
   void StartWaiting();
   void SendInitial(TensorHandle handle);
+  bool OpenPrepared(TensorHandle handle, ActivePush* push);
   // False: it could not start now.
   bool StartPush(const PushRequest& request);
   void StartPull(const WaitingPull& waiting);

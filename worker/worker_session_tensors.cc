@@ -33,7 +33,7 @@ Status CheckDeclaration(const Declaration& d) {
 }
 
 ByteCount TensorBytes(const TensorShape& shape) {
-  return ByteCount(static_cast<int64_t>(shape.count * DTypeSize(shape.dtype)));
+  return ByteCount(static_cast<int64_t>(shape.geometry.count * DTypeSize(shape.dtype)));
 }
 
 }  // namespace
@@ -51,12 +51,12 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
   if (refusal.ok()) refusal = CheckDeclaration(declaration);
   if (refusal.ok() && known) {
     const TensorState& tensor = *tensors_[handle];
-    if (tensor.shape.count != declaration.count || tensor.optimizer != declaration.optimizer) {
-      refusal =
-          Status(StatusCode::kSettingsMismatch,
-                 "tensor " + declaration.name + " was declared with " + std::to_string(tensor.shape.count) +
-                     " elements and optimizer \"" + tensor.optimizer + "\", now with " +
-                     std::to_string(declaration.count) + " and \"" + declaration.optimizer + "\"");
+    if (tensor.shape.geometry.count != declaration.count || tensor.optimizer != declaration.optimizer) {
+      refusal = Status(StatusCode::kSettingsMismatch,
+                       "tensor " + declaration.name + " was declared with " +
+                           std::to_string(tensor.shape.geometry.count) + " elements and optimizer \"" +
+                           tensor.optimizer + "\", now with " + std::to_string(declaration.count) +
+                           " and \"" + declaration.optimizer + "\"");
     }
   } else if (refusal.ok() && tensors_.size() >= options_.max_tensors) {
     refusal = Status(StatusCode::kResourceExhausted,
@@ -75,7 +75,7 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
     tensor->name = declaration.name;
     tensor->optimizer = declaration.optimizer;
     tensor->shape.dtype = declaration.dtype;
-    tensor->shape.count = declaration.count;
+    tensor->shape.geometry.count = declaration.count;
     tensor->initial = declaration.initial;
     tensors_.push_back(std::move(tensor));
     handle_by_name_[declaration.name] = handle;
@@ -96,7 +96,7 @@ void WorkerSession::SendDeclare(TensorHandle handle) {
   declare.set_request(tensor.declare_request);
   declare.set_name(tensor.name);
   declare.set_dtype(static_cast<uint32_t>(tensor.shape.dtype));
-  declare.set_count(tensor.shape.count);
+  declare.set_count(tensor.shape.geometry.count);
   declare.set_optimizer(tensor.optimizer);
   declare.set_has_initial(!tensor.initial.empty());
   SendMessage(message);
@@ -113,9 +113,9 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
     return FinishDeclare(tensor, Status(static_cast<StatusCode>(declared.code()), declared.message()));
   }
   tensor.shape.key = declared.key();
-  tensor.shape.chunk_elements = codec::ChunkElementsFor(symbol_bytes_);
+  tensor.shape.geometry.chunk_elements = codec::ChunkElementsFor(symbol_bytes_);
   tensor.next_round = tensor.completed_rounds = declared.next_round();
-  if ((tensor.shape.count - 1) / tensor.shape.chunk_elements >= wire::kMaxWindowChunks) {
+  if ((tensor.shape.geometry.count - 1) / tensor.shape.geometry.chunk_elements >= wire::kMaxWindowChunks) {
     return FinishDeclare(tensor, Status(StatusCode::kInvalidArgument,
                                         "tensor " + tensor.name + " is too large for one window: split it"));
   }
@@ -140,22 +140,23 @@ void WorkerSession::FinishDeclare(TensorState& tensor, const Status& outcome) {
 
 void WorkerSession::SendInitial(TensorHandle handle) {
   TensorState& tensor = *tensors_[handle];
+  if (!tensor.prepared) tensor.prepared = tensor.pipeline->BeginInitial(tensor.initial);
   ActivePush push;
   push.initial = true;
-  push.window = {.id = next_window_, .generation = 0};
-  const Status status = connection_->OpenWindow(tensor.pipeline->BeginInitial(push.window, tensor.initial));
-  if (status.code() == StatusCode::kResourceExhausted) {  // Settle tries again
-    tensor.pipeline->Abandon();
-    tensor.initial_waits = true;
-    return;
-  }
-  tensor.initial_waits = false;
+  tensor.initial_waits = !OpenPrepared(handle, &push);
+}
+
+// The window is described and its values wait in the pipeline; now or, for lack of a free window, later.
+bool WorkerSession::OpenPrepared(TensorHandle handle, ActivePush* push) {
+  TensorState& tensor = *tensors_[handle];
+  push->window = tensor.prepared->key = {.id = next_window_, .generation = 0};
+  if (!connection_->OpenWindow(*tensor.prepared).ok()) return false;
   ++next_window_;
-  if (status.ok()) {
-    LH_CHECK(tensor.pipeline->Submit(*connection_).ok());
-    outgoing_[push.window] = handle;
-    tensor.active = std::move(push);
-  }  // else the connection is ending: OnClosed ends the declaration
+  tensor.prepared.reset();
+  LH_CHECK(tensor.pipeline->Submit(*connection_, push->window).ok());
+  outgoing_[push->window] = handle;
+  tensor.active = std::move(*push);
+  return true;
 }
 
 // --- Requests ---
@@ -166,9 +167,9 @@ Status WorkerSession::CheckRequest(TensorHandle handle, size_t elements) const {
     return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
   }
   const TensorState& tensor = *tensors_[handle];
-  if (elements == tensor.shape.count) return Status::Ok();
+  if (elements == tensor.shape.geometry.count) return Status::Ok();
   return {StatusCode::kInvalidArgument, "tensor " + tensor.name + " has " +
-                                            std::to_string(tensor.shape.count) +
+                                            std::to_string(tensor.shape.geometry.count) +
                                             " elements, but the span has " + std::to_string(elements)};
 }
 
@@ -221,26 +222,19 @@ void WorkerSession::StartWaiting() {
 bool WorkerSession::StartPush(const PushRequest& request) {
   TensorState& tensor = *tensors_[request.handle];
   const bool wants_result = !request.out.empty();
+  if (!tensor.prepared) {
+    tensor.prepared_round = tensor.next_round;
+    tensor.prepared = tensor.pipeline->Begin(tensor.prepared_round, request.gradient, wants_result);
+  }
   ActivePush push;
   push.operation = request.operation;
-  push.round = tensor.next_round;
-  push.window = {.id = next_window_, .generation = 0};
+  push.round = tensor.prepared_round;
   if (wants_result) push.result.emplace(tensor.shape, request.out);
-
-  const transport::WindowOptions window =
-      tensor.pipeline->Begin(push.window, push.round, request.gradient, wants_result);
-  const Status status = connection_->OpenWindow(window);
-  if (!status.ok()) {  // no window is free, or the connection is ending: the request keeps its place
-    tensor.pipeline->Abandon();
-    return false;
-  }
-  LH_CHECK(tensor.pipeline->Submit(*connection_).ok());
-  ++next_window_;
-  ++tensor.next_round;
+  // No window is free, or the connection is ending: the request keeps its place.
+  if (!OpenPrepared(request.handle, &push)) return false;
+  tensor.next_round = tensor.prepared_round + 1;
   ++active_pushes_;
-  operations_.stats(push.operation).round = push.round;
-  outgoing_[push.window] = request.handle;
-  tensor.active = std::move(push);
+  operations_.stats(request.operation).round = tensor.prepared_round;
   return true;
 }
 
@@ -251,7 +245,9 @@ void WorkerSession::StartPull(const WaitingPull& waiting) {
   message.mutable_pull_request()->set_key(tensors_[waiting.handle]->shape.key);
   message.mutable_pull_request()->set_min_round(waiting.min_round);
   active_pulls_.emplace(
-      request, ActivePull{waiting.operation, waiting.handle, {tensors_[waiting.handle]->shape, waiting.out}});
+      request,
+      ActivePull{
+          waiting.operation, waiting.handle, {tensors_[waiting.handle]->shape, waiting.out}, std::nullopt});
   SendMessage(message);
 }
 

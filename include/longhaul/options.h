@@ -13,14 +13,14 @@ namespace longhaul {
 
 struct ConnectOptions {
   // "HOST:PORT" or "[IPv6]:PORT" of the parameter server. Exactly one for now.
-  std::vector<std::string> servers;
+  std::vector<std::string> servers = {};
   // Must be the server's; a worker of another job is refused.
   std::string job = "default";
   // This worker among its peers, 0..world_size-1.
   uint32_t rank = 0;
   uint32_t world_size = 1;
   // Where this worker runs; for messages and statistics.
-  std::string site;
+  std::string site = {};
   // A restarted worker takes its rank back with a higher number than its predecessor's.
   uint64_t incarnation = 0;
   // Contributions are weighted by this, for example the number of samples behind each gradient. > 0.
@@ -36,7 +36,7 @@ struct ConnectOptions {
   bool insecure = false;
   // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:
   // none.
-  std::string fault;
+  std::string fault = {};
   // Seeds connection IDs and send-order permutations; zero: taken from the operating system.
   uint64_t seed = 0;
 };

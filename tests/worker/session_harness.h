@@ -1,0 +1,192 @@
+// A worker's session whose server is the test: messages and windows go in by hand, what it did is looked at.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codec/chunk.h"
+#include "codec/window_metadata.h"
+#include "tests/worker/fake_connection.h"
+#include "worker/worker_session.h"
+
+namespace longhaul::worker {
+
+// How an operation ended; empty while it has not.
+struct Outcome {
+  int calls = 0;
+  Status status;
+  OperationStats stats;
+  TensorHandle handle = UINT32_MAX;
+
+  WorkerSession::Callback Callback() {
+    return [this](const Status& s, const OperationStats& st) {
+      ++calls;
+      status = s;
+      stats = st;
+    };
+  }
+  WorkerSession::DeclareCallback DeclareCallback() {
+    return [this](const Result<TensorHandle>& result) {
+      ++calls;
+      status = result.status();
+      if (result.ok()) handle = *result;
+    };
+  }
+  bool done() const { return calls > 0; }
+};
+
+class SessionHarness {
+ public:
+  static constexpr uint32_t kSymbolBytes = 1392;
+
+  explicit SessionHarness(WorkerCoreOptions options = {}) : session(std::move(options)) {
+    session.Start(At(0), &connection);
+  }
+
+  Instant At(int64_t ms) const { return Instant::FromNanoseconds(ms * 1'000'000); }
+  void Advance(int64_t ms) {
+    now += ms;
+    session.AdvanceTo(At(now));
+    session.HandleTimeout();
+    session.Settle();
+  }
+
+  // --- The server's side ---
+  void Send(const control::ControlMessage& message) {
+    session.OnControlData(connection, wire::EncodeControlMessage(message));
+    session.Settle();
+  }
+  void Connect() {
+    session.OnConnected(connection);
+    session.Settle();
+  }
+  void Welcome(const std::string& policy = "residual", double high_share = 0.25) {
+    control::ControlMessage m;
+    control::Welcome& w = *m.mutable_welcome();
+    w.set_rank(0);
+    w.set_world_size(1);
+    w.set_policy(policy);
+    w.set_high_share(high_share);
+    w.set_close_ratio(0.9);
+    w.set_fec_k(20);
+    w.set_fec_depth(4);
+    w.set_idle_timeout_ms(10'000);
+    w.set_seed(1);
+    Send(m);
+  }
+  void SendStart() {
+    control::ControlMessage m;
+    m.mutable_start()->set_symbol_bytes(kSymbolBytes);
+    m.mutable_start()->set_members(1);
+    Send(m);
+  }
+  void SendRoundReport(uint64_t round, uint32_t key = 0) {
+    control::ControlMessage m;
+    m.mutable_round_report()->set_key(key);
+    m.mutable_round_report()->set_round(round);
+    m.mutable_round_report()->set_contributors(1);
+    Send(m);
+  }
+  void SendLeave(StatusCode code, const std::string& text) {
+    control::ControlMessage m;
+    m.mutable_leave()->set_code(static_cast<uint32_t>(code));
+    m.mutable_leave()->set_message(text);
+    Send(m);
+  }
+  void SendDeclared(uint32_t request, uint32_t key, uint64_t next_round = 0, bool send_initial = false) {
+    control::ControlMessage m;
+    control::Declared& d = *m.mutable_declared();
+    d.set_request(request);
+    d.set_key(key);
+    d.set_next_round(next_round);
+    d.set_send_initial(send_initial);
+    Send(m);
+  }
+  void JoinAndStart(const std::string& policy = "residual", double high_share = 0.25) {
+    Connect();
+    Welcome(policy, high_share);
+    SendStart();
+  }
+  // Declares a tensor and answers for the server.
+  TensorHandle DeclareTensor(const std::string& name, uint64_t count, uint32_t key = 0) {
+    Outcome declared;
+    session.Declare({.name = name, .count = count, .initial = {}}, declared.DeclareCallback());
+    session.Settle();
+    SendDeclared(connection.sent.back().declare().request(), key);
+    EXPECT_TRUE(declared.status.ok()) << declared.status.ToString();
+    return declared.handle;
+  }
+
+  // The worker's n-th window, in the order in which they were opened.
+  FakeConnection::Window& Window(size_t n) {
+    auto it = connection.windows.begin();
+    std::advance(it, n);
+    return it->second;
+  }
+  static codec::WindowMetadata Metadata(const FakeConnection::Window& window) {
+    Result<codec::WindowMetadata> metadata = codec::DecodeWindowMetadata(window.options.metadata);
+    EXPECT_TRUE(metadata.ok());
+    return *metadata;
+  }
+  // Closes a window of the worker's: the low chunks in `lost` did not arrive.
+  void CloseGradient(size_t n, const std::vector<uint32_t>& lost_low = {}, bool high_complete = true,
+                     wire::CloseReason reason = wire::CloseReason::kRatio) {
+    FakeConnection::Window& window = Window(n);
+    transport::ChunkBitmap low(window.options.low_count);
+    for (uint32_t i = 0; i < window.options.low_count; ++i) {
+      if (std::find(lost_low.begin(), lost_low.end(), i) == lost_low.end()) low.Set(i);
+    }
+    transport::WindowTxStats stats;
+    stats.high_sent = window.options.high_count;
+    stats.low_sent = window.options.low_count;
+    window.open = false;
+    session.OnWindowClosed(connection, window.options.key, reason, high_complete, low, stats);
+    session.Settle();
+  }
+
+  // A result window that the server opens.
+  Status OpenResult(uint32_t id, const codec::WindowMetadata& metadata, uint32_t chunks) {
+    const std::vector<uint8_t> bytes = codec::EncodeWindowMetadata(metadata);
+    wire::WindowOpenFrame open;
+    open.window_id = id;
+    open.high_count = chunks;
+    open.symbol_bytes = kSymbolBytes;
+    open.metadata = bytes;
+    const Status status = session.OnWindowOpened(connection, {id, 0}, open);
+    session.Settle();
+    return status;
+  }
+  codec::WindowMetadata ResultMetadata(uint64_t count, uint64_t round, uint32_t key = 0) const {
+    codec::WindowMetadata metadata;
+    metadata.kind = codec::WindowKind::kAggregate;
+    metadata.key = key;
+    metadata.round = round;
+    metadata.count = count;
+    metadata.chunk_elements = codec::ChunkElementsFor(kSymbolBytes);
+    return metadata;
+  }
+  void SendResultChunk(uint32_t id, uint32_t chunk, std::span<const float> values, bool repaired = false) {
+    const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
+    std::vector<uint8_t> bytes(header.begin(), header.end());
+    const auto* body = reinterpret_cast<const uint8_t*>(values.data());
+    bytes.insert(bytes.end(), body, body + values.size_bytes());
+    if (repaired) bytes.resize(kSymbolBytes, 0);
+    session.OnChunk(connection, {id, 0}, wire::ReliabilityClass::kHigh, chunk, bytes, repaired);
+    session.Settle();
+  }
+  void Die(const Status& why) {
+    session.OnClosed(connection, why);
+    session.Settle();
+  }
+
+  FakeConnection connection;
+  WorkerSession session;
+  int64_t now = 0;
+};
+
+}  // namespace longhaul::worker

@@ -1,0 +1,569 @@
+#include "worker/worker_session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/worker/session_harness.h"
+
+namespace longhaul::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+const uint32_t kChunkElements = codec::ChunkElementsFor(SessionHarness::kSymbolBytes);
+
+std::vector<float> Ramp(uint64_t count, float start = 1) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), start);
+  return values;
+}
+
+// Sends every chunk of `values` on the result window `id`.
+void SendWholeResult(SessionHarness& h, uint32_t id, std::span<const float> values) {
+  for (uint32_t chunk = 0; uint64_t{chunk} * kChunkElements < values.size(); ++chunk) {
+    const size_t first = size_t{chunk} * kChunkElements;
+    h.SendResultChunk(id, chunk,
+                      values.subspan(first, std::min<size_t>(kChunkElements, values.size() - first)));
+  }
+}
+
+// --- Joining ---
+
+TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {
+  SessionHarness h(
+      {.job = "resnet", .site = "fra", .rank = 2, .world_size = 4, .incarnation = 7, .weight = 3.0f});
+  EXPECT_TRUE(h.connection.sent.empty());
+  h.Connect();
+  ASSERT_EQ(h.connection.sent.size(), 1u);
+  const control::Join& join = h.connection.sent[0].join();
+  EXPECT_EQ(join.job(), "resnet");
+  EXPECT_EQ(join.rank(), 2u);
+  EXPECT_EQ(join.world_size(), 4u);
+  EXPECT_EQ(join.incarnation(), 7u);
+  EXPECT_EQ(join.site(), "fra");
+  EXPECT_EQ(join.weight(), 3.0f);
+}
+
+TEST(WorkerSessionTest, GivesUpConnectingAndNamesTheAddress) {
+  SessionHarness h({.connect_timeout = std::chrono::seconds(3)});
+  h.Advance(2999);
+  EXPECT_EQ(h.session.state(), WorkerSession::State::kConnecting);
+  EXPECT_EQ(h.session.NextTimeout(), h.At(3000));
+  h.Advance(1);
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("no answer from server 127.0.0.1:7700 within 3 s"));
+}
+
+TEST(WorkerSessionTest, PassesOnTheServersRefusal) {
+  SessionHarness h;
+  h.Connect();
+  control::ControlMessage m;
+  m.mutable_refused()->set_code(static_cast<uint32_t>(StatusCode::kAlreadyExists));
+  m.mutable_refused()->set_message("rank 0 is taken by 127.0.0.1:40000");
+  h.Send(m);
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("rank 0 is taken by 127.0.0.1:40000"));
+}
+
+TEST(WorkerSessionTest, DeclaresOnlyWhenAllWorkersAreIn) {
+  SessionHarness h;
+  Outcome declared;
+  h.session.Declare({.name = "w", .count = 10, .initial = {}}, declared.DeclareCallback());
+  h.Connect();
+  h.Welcome();
+  EXPECT_EQ(h.connection.sent.size(), 1u) << "only Join so far";
+  h.SendStart();
+  ASSERT_EQ(h.connection.sent.size(), 2u);
+  EXPECT_EQ(h.connection.sent[1].declare().name(), "w");
+  EXPECT_FALSE(declared.done());
+  h.SendDeclared(h.connection.sent[1].declare().request(), 0);
+  EXPECT_TRUE(declared.done() && declared.status.ok());
+}
+
+TEST(WorkerSessionTest, RefusesADeclarationThatDisagreesWithAnEarlierOne) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle first = h.DeclareTensor("w", 10);
+  Outcome same, other;
+  h.session.Declare({.name = "w", .count = 10, .initial = {}}, same.DeclareCallback());
+  h.session.Declare({.name = "w", .count = 11, .initial = {}}, other.DeclareCallback());
+  h.session.Settle();
+  EXPECT_TRUE(same.status.ok());
+  EXPECT_EQ(same.handle, first);
+  EXPECT_EQ(other.status.code(), StatusCode::kSettingsMismatch);
+  EXPECT_THAT(other.status.message(), HasSubstr("10 elements"));
+  EXPECT_THAT(other.status.message(), HasSubstr("with 11"));
+}
+
+TEST(WorkerSessionTest, SendsInitialValuesReliablyWhenTheServerWantsThem) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const std::vector<float> initial = Ramp(10 * kChunkElements);
+  Outcome declared;
+  h.session.Declare({.name = "w", .count = initial.size(), .initial = initial}, declared.DeclareCallback());
+  h.session.Settle();
+  EXPECT_TRUE(h.connection.sent.back().declare().has_initial());
+  h.SendDeclared(h.connection.sent.back().declare().request(), 0, 0, /*send_initial=*/true);
+  EXPECT_FALSE(declared.done()) << "the initial values are still borrowed";
+  ASSERT_EQ(h.connection.windows.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).kind, codec::WindowKind::kInitial);
+  EXPECT_EQ(h.Window(0).options.high_count, 10u);
+  EXPECT_EQ(h.Window(0).options.low_count, 0u);
+  h.CloseGradient(0, {}, true, wire::CloseReason::kComplete);
+  EXPECT_TRUE(declared.done() && declared.status.ok());
+}
+
+TEST(WorkerSessionTest, KeepsInitialValuesToItselfWhenAnotherWorkerSentThem) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const std::vector<float> initial = Ramp(100);
+  Outcome declared;
+  h.session.Declare({.name = "w", .count = 100, .initial = initial}, declared.DeclareCallback());
+  h.session.Settle();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 0, 0, /*send_initial=*/false);
+  EXPECT_TRUE(declared.done() && declared.status.ok());
+  EXPECT_TRUE(h.connection.windows.empty());
+}
+
+// --- Rounds ---
+
+// A8: what the server sends is in the caller's memory when the operation is done; so it goes, round after
+// round.
+TEST(WorkerSessionTest, UpdatesTheModelFromTheAggregateUntilDone) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 1000);
+  std::vector<float> gradient(1000, 1.0f);
+  std::vector<float> model(1000, 0.0f);
+  for (uint32_t round = 0; round < 5; ++round) {
+    Outcome step;
+    h.session.PushPull(w, gradient, model, step.Callback());
+    h.session.Settle();
+    EXPECT_EQ(h.Metadata(h.Window(round)).round, round);
+    EXPECT_TRUE(h.Metadata(h.Window(round)).wants_result);
+
+    const std::vector<float> update = Ramp(1000, static_cast<float>(round) * 1000);
+    ASSERT_TRUE(h.OpenResult(round + 1, h.ResultMetadata(1000, round), 3).ok());
+    SendWholeResult(h, round + 1, update);
+    EXPECT_EQ(h.connection.closed_incoming.at({round + 1, 0}), wire::CloseReason::kComplete);
+    EXPECT_FALSE(step.done()) << "its own gradient is still on its way";
+    h.CloseGradient(round);
+    ASSERT_EQ(step.calls, 1);
+    EXPECT_TRUE(step.status.ok()) << step.status.ToString();
+    EXPECT_EQ(model, update);
+    EXPECT_EQ(step.stats.round, round);
+    EXPECT_EQ(step.stats.bytes, ByteCount(8000));
+    EXPECT_EQ(step.stats.chunks_received, 3u);
+  }
+}
+
+TEST(WorkerSessionTest, IsDoneOnlyWhenAllOfTheResultIsHere) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const uint64_t count = 2 * kChunkElements;
+  const TensorHandle w = h.DeclareTensor("w", count);
+  const std::vector<float> gradient(count, 1.0f), update = Ramp(count);
+  std::vector<float> model(count, 0.0f);
+  Outcome step;
+  h.session.PushPull(w, gradient, model, step.Callback());
+  h.session.Settle();
+  h.CloseGradient(0);
+  EXPECT_FALSE(step.done());
+  ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(count, 0), 2).ok());
+  h.SendResultChunk(1, 1, std::span(update).subspan(kChunkElements));
+  EXPECT_FALSE(step.done());
+  h.SendResultChunk(1, 0, std::span(update).first(kChunkElements), /*repaired=*/true);
+  EXPECT_EQ(step.calls, 1);
+  EXPECT_EQ(model, update) << "also the chunk that FEC rebuilt, padding and all";
+  EXPECT_EQ(step.stats.repaired_chunks, 1u);
+}
+
+TEST(WorkerSessionTest, ARepeatedChunkWritesNothing) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const uint64_t count = 2 * kChunkElements;
+  const TensorHandle w = h.DeclareTensor("w", count);
+  const std::vector<float> gradient(count, 1.0f);
+  std::vector<float> model(count, 0.0f);
+  Outcome step;
+  h.session.PushPull(w, gradient, model, step.Callback());
+  h.session.Settle();
+  ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(count, 0), 2).ok());
+  h.SendResultChunk(1, 0, std::vector<float>(kChunkElements, 5.0f));
+  h.SendResultChunk(1, 0, std::vector<float>(kChunkElements, 9.0f));
+  EXPECT_EQ(model[0], 5.0f);
+}
+
+TEST(WorkerSessionTest, PushesOfOneTensorGoOneRoundAfterTheOther) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  Outcome first, second;
+  h.session.Push(w, gradient, first.Callback());
+  h.session.Push(w, gradient, second.Callback());
+  h.session.Settle();
+  EXPECT_EQ(h.connection.windows.size(), 1u);
+  h.CloseGradient(0);
+  EXPECT_TRUE(first.done());
+  EXPECT_EQ(h.connection.windows.size(), 1u) << "the server has not finished round 0";
+  h.SendRoundReport(0);
+  ASSERT_EQ(h.connection.windows.size(), 2u);
+  EXPECT_EQ(h.Metadata(h.Window(1)).round, 1u);
+}
+
+TEST(WorkerSessionTest, TensorsDoNotHoldUpEachOther) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const std::vector<float> gradient(100, 1.0f);
+  std::vector<Outcome> steps(4);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const TensorHandle tensor = h.DeclareTensor("t" + std::to_string(i), 100, i);
+    h.session.Push(tensor, gradient, steps[i].Callback());
+  }
+  h.session.Settle();
+  EXPECT_EQ(h.connection.windows.size(), 4u);
+}
+
+TEST(WorkerSessionTest, WaitsForAFreeWindow) {
+  SessionHarness h;
+  h.JoinAndStart();
+  h.connection.max_open = 1;
+  const std::vector<float> gradient(100, 1.0f);
+  const TensorHandle a = h.DeclareTensor("a", 100, 0);
+  const TensorHandle b = h.DeclareTensor("b", 100, 1);
+  Outcome first, second;
+  h.session.Push(a, gradient, first.Callback());
+  h.session.Push(b, gradient, second.Callback());
+  h.session.Settle();
+  EXPECT_EQ(h.connection.windows.size(), 1u);
+  h.CloseGradient(0);
+  ASSERT_EQ(h.connection.windows.size(), 2u);
+  h.CloseGradient(1);
+  EXPECT_TRUE(second.status.ok() && second.done());
+}
+
+TEST(WorkerSessionTest, ARoundThatWentOnWithoutUsIsNamedAndTheNextOneWorks) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  std::vector<float> model(100);
+  Outcome late, next;
+  h.session.PushPull(w, gradient, model, late.Callback());
+  h.session.Settle();
+  h.CloseGradient(0, {}, /*high_complete=*/false, wire::CloseReason::kExcluded);
+  EXPECT_EQ(late.status.code(), StatusCode::kAborted);
+  EXPECT_THAT(late.status.message(), HasSubstr("round 0 of tensor w went on without this worker"));
+  h.SendRoundReport(4);
+  h.session.PushPull(w, gradient, model, next.Callback());
+  h.session.Settle();
+  EXPECT_EQ(h.Metadata(h.Window(1)).round, 5u);
+}
+
+TEST(WorkerSessionTest, PullsWhatTheServerHas) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 500);
+  std::vector<float> model(500);
+  Outcome pull;
+  h.session.Pull(w, model, /*min_round=*/3, pull.Callback());
+  h.session.Settle();
+  const control::PullRequest& request = h.connection.sent.back().pull_request();
+  EXPECT_EQ(request.min_round(), 3u);
+  codec::WindowMetadata metadata = h.ResultMetadata(500, 9);
+  metadata.kind = codec::WindowKind::kWeights;
+  metadata.request = request.request();
+  ASSERT_TRUE(h.OpenResult(1, metadata, 2).ok());
+  const std::vector<float> values = Ramp(500);
+  SendWholeResult(h, 1, values);
+  EXPECT_TRUE(pull.done() && pull.status.ok());
+  EXPECT_EQ(pull.stats.round, 9u);
+  EXPECT_EQ(model, values);
+}
+
+TEST(WorkerSessionTest, RefusesAResultThatNobodyWaitsFor) {
+  SessionHarness h;
+  h.JoinAndStart();
+  h.DeclareTensor("w", 500);
+  EXPECT_EQ(h.OpenResult(1, h.ResultMetadata(500, 0), 2).code(), StatusCode::kNotFound);
+  EXPECT_FALSE(h.session.ended());
+}
+
+TEST(WorkerSessionTest, AResultOfAnotherShapeIsAnErrorAndWritesNothing) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 500);
+  const std::vector<float> gradient(500, 1.0f);
+  std::vector<float> model(500, 0.0f);
+  Outcome step;
+  h.session.PushPull(w, gradient, model, step.Callback());
+  h.session.Settle();
+  EXPECT_FALSE(h.OpenResult(1, h.ResultMetadata(501, 0), 2).ok());
+  EXPECT_EQ(step.status.code(), StatusCode::kSettingsMismatch);
+  EXPECT_THAT(step.status.message(), HasSubstr("elements 501, expected 500"));
+}
+
+TEST(WorkerSessionTest, AChunkOutOfPlaceIsTheServersProtocolError) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 500);
+  const std::vector<float> gradient(500, 1.0f);
+  std::vector<float> model(500, 0.0f);
+  Outcome step;
+  h.session.PushPull(w, gradient, model, step.Callback());
+  h.session.Settle();
+  ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(500, 0), 2).ok());
+  h.SendResultChunk(1, 7, std::vector<float>(10, 3.0f));
+  EXPECT_EQ(step.status.code(), StatusCode::kProtocolViolation);
+  EXPECT_EQ(model, std::vector<float>(500, 0.0f));
+}
+
+TEST(WorkerSessionTest, RefusesSpansOfAnotherLength) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 500);
+  const std::vector<float> gradient(499, 1.0f);
+  Outcome push, undeclared;
+  h.session.Push(w, gradient, push.Callback());
+  h.session.Push(77, gradient, undeclared.Callback());
+  h.session.Settle();
+  EXPECT_EQ(push.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(push.status.message(), HasSubstr("500 elements, but the span has 499"));
+  EXPECT_EQ(undeclared.status.code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(WorkerSessionTest, BarriersEndWhenTheServerSaysSo) {
+  SessionHarness h;
+  Outcome barrier;
+  h.session.Barrier("epoch", barrier.Callback());
+  h.JoinAndStart();
+  ASSERT_EQ(h.connection.sent.back().barrier().name(), "epoch");
+  EXPECT_FALSE(barrier.done());
+  control::ControlMessage m;
+  m.mutable_barrier_done()->set_request(h.connection.sent.back().barrier().request());
+  h.Send(m);
+  EXPECT_TRUE(barrier.done() && barrier.status.ok());
+}
+
+TEST(WorkerSessionTest, ReportsWhatHappenedInTheRound) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  Outcome push;
+  h.session.Push(w, gradient, push.Callback());
+  h.session.Settle();
+  control::ControlMessage m;
+  m.mutable_round_report()->set_key(0);
+  m.mutable_round_report()->set_round(0);
+  m.mutable_round_report()->set_last_rank(3);
+  m.mutable_round_report()->set_contributors(4);
+  m.mutable_round_report()->set_filled_chunks(11);
+  h.Send(m);
+  h.CloseGradient(0);
+  ASSERT_TRUE(push.stats.round_info.has_value());
+  EXPECT_EQ(push.stats.round_info->last_rank, 3u);
+  EXPECT_EQ(push.stats.round_info->filled_chunks, 11u);
+  EXPECT_EQ(h.session.stats().round_filled_chunks, 11u);
+}
+
+// --- Ends ---
+
+struct PendingOperations {
+  explicit PendingOperations(SessionHarness& h) : gradient(100, 1.0f), out(4, std::vector<float>(100)) {
+    h.JoinAndStart();
+    const TensorHandle a = h.DeclareTensor("a", 100, 0);
+    const TensorHandle b = h.DeclareTensor("b", 100, 1);
+    h.session.Push(a, gradient, push.Callback());
+    h.session.Push(a, gradient, queued.Callback());  // behind the first one
+    h.session.PushPull(b, gradient, out[0], push_pull.Callback());
+    h.session.Pull(b, out[1], 0, pull.Callback());
+    h.session.Barrier("x", barrier.Callback());
+    h.session.Declare({.name = "c", .count = 5, .initial = {}}, declare.DeclareCallback());
+    h.session.Settle();
+  }
+  std::vector<Outcome*> all() { return {&push, &queued, &push_pull, &pull, &barrier, &declare}; }
+
+  std::vector<float> gradient;
+  std::vector<std::vector<float>> out;
+  Outcome push, queued, push_pull, pull, barrier, declare;
+};
+
+TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerDies) {
+  SessionHarness h;
+  PendingOperations pending(h);
+  for (Outcome* outcome : pending.all()) EXPECT_EQ(outcome->calls, 0);
+  h.Die(Status(StatusCode::kPeerDead, "silent"));
+  for (Outcome* outcome : pending.all()) {
+    EXPECT_EQ(outcome->calls, 1);
+    EXPECT_EQ(outcome->status.ToString(), "PeerDead: server 127.0.0.1:7700 was silent for 10 s");
+  }
+  // Whatever is asked afterwards ends at once, with the same reason.
+  Outcome after;
+  h.session.Push(0, pending.gradient, after.Callback());
+  h.session.Settle();
+  EXPECT_EQ(after.status.code(), StatusCode::kPeerDead);
+}
+
+TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerEndsTheJob) {
+  SessionHarness h;
+  PendingOperations pending(h);
+  h.SendLeave(StatusCode::kAborted, "worker rank 2 (site B, 127.0.0.1:4000): PeerDead: silent for 10 s");
+  for (Outcome* outcome : pending.all()) {
+    EXPECT_EQ(outcome->calls, 1);
+    EXPECT_EQ(outcome->status.code(), StatusCode::kAborted);
+    EXPECT_THAT(outcome->status.message(), HasSubstr("worker rank 2 (site B, 127.0.0.1:4000)"));
+  }
+  EXPECT_TRUE(h.connection.closed_with.has_value())
+      << "the connection must not read borrowed memory any more";
+  h.Die(Status(StatusCode::kAborted, "closed"));
+  for (Outcome* outcome : pending.all()) EXPECT_EQ(outcome->calls, 1);
+}
+
+TEST(WorkerSessionTest, EveryPendingOperationEndsWhenThePeerTalksNonsense) {
+  SessionHarness h;
+  PendingOperations pending(h);
+  const std::vector<uint8_t> nonsense(70'000, 0xff);
+  h.session.OnControlData(h.connection, nonsense);
+  h.session.Settle();
+  for (Outcome* outcome : pending.all()) EXPECT_EQ(outcome->status.code(), StatusCode::kProtocolViolation);
+}
+
+TEST(WorkerSessionTest, LateEventsOfAFailedSessionChangeNothing) {
+  SessionHarness h;
+  PendingOperations pending(h);
+  ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(100, 0, 1), 1).ok());
+  h.session.Fail(Status(StatusCode::kCancelled, "enough"));
+  h.session.Settle();
+  h.SendResultChunk(1, 0, std::vector<float>(100, 8.0f));
+  EXPECT_EQ(pending.out[0], std::vector<float>(100, 0.0f)) << "the caller has his memory back";
+  h.CloseGradient(0);
+  h.SendRoundReport(0);
+  EXPECT_EQ(pending.push.calls, 1);
+}
+
+TEST(WorkerSessionTest, AnOrderlyLeaveWaitsForTheServersGoodbyeButNotForEver) {
+  for (const bool answered : {true, false}) {
+    SessionHarness h({.leave_timeout = std::chrono::seconds(2)});
+    h.JoinAndStart();
+    h.session.Leave(Status::Ok());
+    ASSERT_TRUE(h.connection.sent.back().has_leave());
+    EXPECT_EQ(h.connection.sent.back().leave().code(), 0u);
+    EXPECT_EQ(h.session.state(), WorkerSession::State::kLeaving);
+    if (answered) {
+      h.Die(Status::Ok());
+    } else {
+      h.Advance(2000);
+      EXPECT_TRUE(h.connection.closed_with && h.connection.closed_with->ok());
+    }
+    EXPECT_EQ(h.session.state(), WorkerSession::State::kLeft);
+    EXPECT_TRUE(h.session.failure().ok());
+  }
+}
+
+TEST(WorkerSessionTest, ControlMessagesWaitWhenTheStreamIsFull) {
+  SessionHarness h;
+  h.JoinAndStart();
+  h.connection.refuse_control = true;
+  Outcome barrier;
+  h.session.Barrier("x", barrier.Callback());
+  const size_t before = h.connection.sent.size();
+  h.connection.refuse_control = false;
+  h.session.OnControlWritable(h.connection);
+  EXPECT_EQ(h.connection.sent.size(), before + 1);
+}
+
+TEST(WorkerSessionTest, RefusesMoreOperationsThanItsBound) {
+  SessionHarness h({.max_operations = 3});
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  std::vector<Outcome> pushes(4);
+  for (Outcome& push : pushes) h.session.Push(w, gradient, push.Callback());
+  h.session.Settle();
+  EXPECT_EQ(pushes[3].status.code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE(pushes[2].done());
+}
+
+// --- What is repaid ---
+
+TEST(WorkerSessionTest, ResidualKeepsLostChunksOnlyAndTheNextRoundRepaysThem) {
+  SessionHarness h;
+  h.JoinAndStart("residual", /*high_share=*/0.25);
+  const uint64_t count = 20 * kChunkElements;
+  const TensorHandle w = h.DeclareTensor("w", count);
+  std::vector<float> gradient = Ramp(count);
+  Outcome first;
+  h.session.Push(w, gradient, first.Callback());
+  h.session.Settle();
+  FakeConnection::Window& window = h.Window(0);
+  ASSERT_GE(window.low.size(), 3u);
+  const uint32_t lost = codec::ParseChunk(window.low[2].Bytes())->index;
+  h.CloseGradient(0, {2});
+  EXPECT_EQ(first.stats.lost_chunks, 1u);
+  const std::span<const float> residual = h.session.residual(w);
+  ASSERT_EQ(residual.size(), count);
+  for (uint64_t i = 0; i < count; ++i) {
+    EXPECT_EQ(residual[i], i / kChunkElements == lost ? gradient[i] : 0.0f) << "element " << i;
+  }
+  // The next push carries gradient + residual.
+  h.SendRoundReport(0);
+  const std::vector<float> ones(count, 1.0f);
+  Outcome second;
+  h.session.Push(w, ones, second.Callback());
+  h.session.Settle();
+  std::vector<float> sent(count);
+  for (const auto* chunks : {&h.Window(1).high, &h.Window(1).low}) {
+    for (const FakeConnection::Chunk& c : *chunks) {
+      const std::vector<uint8_t> bytes = c.Bytes();
+      const auto parsed = codec::ParseChunk(bytes);
+      ASSERT_TRUE(parsed.ok());
+      codec::DecodeChunk(*parsed,
+                         std::span(sent).subspan(size_t{parsed->index} * kChunkElements, parsed->count));
+    }
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    EXPECT_EQ(sent[i], 1.0f + (i / kChunkElements == lost ? gradient[i] : 0.0f)) << "element " << i;
+  }
+  h.CloseGradient(1);
+  for (float r : h.session.residual(w)) EXPECT_EQ(r, 0.0f);
+}
+
+TEST(WorkerSessionTest, WithoutTheHighClassEverythingNotKnownDeliveredIsKept) {
+  SessionHarness h;
+  h.JoinAndStart("residual", 0.25);
+  const uint64_t count = 20 * kChunkElements;
+  const TensorHandle w = h.DeclareTensor("w", count);
+  const std::vector<float> gradient = Ramp(count);
+  Outcome push;
+  h.session.Push(w, gradient, push.Callback());
+  h.session.Settle();
+  const size_t high = h.Window(0).high.size();
+  h.CloseGradient(0, {}, /*high_complete=*/false, wire::CloseReason::kHard);
+  EXPECT_EQ(push.stats.lost_chunks, high);
+  size_t kept = 0;
+  for (float r : h.session.residual(w)) kept += r != 0.0f ? 1 : 0;
+  EXPECT_EQ(kept, high * kChunkElements);
+}
+
+TEST(WorkerSessionTest, OtherPoliciesKeepNoResidual) {
+  for (const char* policy : {"zero", "count", "stale"}) {
+    SessionHarness h;
+    h.JoinAndStart(policy, 0.25);
+    const uint64_t count = 20 * kChunkElements;
+    const TensorHandle w = h.DeclareTensor("w", count);
+    const std::vector<float> gradient = Ramp(count);
+    Outcome push;
+    h.session.Push(w, gradient, push.Callback());
+    h.session.Settle();
+    h.CloseGradient(0, {0, 1});
+    EXPECT_TRUE(h.session.residual(w).empty());
+    EXPECT_EQ(push.stats.lost_chunks, 2u);
+  }
+}
+
+}  // namespace
+}  // namespace longhaul::worker
