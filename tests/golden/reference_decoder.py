@@ -4,7 +4,7 @@
 Written from docs/wire_format.md alone, sharing nothing with proto/. Plain Python 3, no packages, and slow on purpose.
 
     reference_decoder.py --check            every vector must decode to its line of vectors.jsonl, every reject must fail
-    reference_decoder.py KIND HEX           KIND: long_header short_header data_header frame chunk_header datagram
+    reference_decoder.py KIND HEX           KIND: long_header short_header data_header frame datagram
 """
 import json
 import pathlib
