@@ -61,11 +61,18 @@ RunState FromJson(const json& j) {
   return state;
 }
 
+// In a shared /tmp anybody may have made the directory; only its owner's word counts.
+bool IsOursOrRoots(const std::string& directory) {
+  struct stat owner {};
+  return stat(directory.c_str(), &owner) == 0 && (owner.st_uid == geteuid() || owner.st_uid == 0);
+}
+
 Status MakeDirectory(const std::string& directory) {
   std::error_code error;
   if (fs::create_directories(directory, error)) chmod(directory.c_str(), geteuid() == 0 ? 0755 : 0700);
   if (error) return OsError("making " + directory, error.value());
-  return Status::Ok();
+  return IsOursOrRoots(directory) ? Status::Ok()
+                                  : OsError("using " + directory + ", which is somebody else's", EPERM);
 }
 
 }  // namespace
@@ -108,9 +115,7 @@ Status WriteRunState(const std::string& directory, const RunState& state) {
 }
 
 std::vector<RunState> ListRunStates(const std::string& directory) {
-  // In a shared /tmp anybody may have made the directory; only its owner's word counts.
-  struct stat owner {};
-  if (stat(directory.c_str(), &owner) != 0 || (owner.st_uid != geteuid() && owner.st_uid != 0)) return {};
+  if (!IsOursOrRoots(directory)) return {};
   std::vector<RunState> states;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
