@@ -372,7 +372,8 @@ TEST_F(WindowTxTest, EncodesEachBlockOnce) {
     codec::ReferenceCoder inner;
     int encodes = 0;
   } coder;
-  WindowOptions options{.high_count = 24, .symbol_bytes = 32, .fec_k = 8, .fec_depth = 3, .metadata = {}};
+  WindowOptions options{
+      .key = {}, .high_count = 24, .symbol_bytes = 32, .fec_k = 8, .fec_depth = 3, .metadata = {}};
   WindowTx tx(options, &coder);
   for (int i = 0; i < 24; ++i) ASSERT_TRUE(tx.Submit(ReliabilityClass::kHigh, {}, body_).ok());
   uint32_t repairs = 0;
