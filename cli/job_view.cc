@@ -19,6 +19,14 @@ std::string Format(const char* format, ...) {
   return text;
 }
 
+// Nearest rank; 0 when empty.
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end());
+  return values[rank];
+}
+
 }  // namespace
 
 double JobView::At(const Json& object, const char* key, double otherwise) const {
@@ -34,6 +42,8 @@ void JobView::OnServerLine(const std::string& line) {
     server_address_ = event.value("address", "");
   } else if (kind == "round") {
     last_server_round_ = event;
+    repaired_ += static_cast<uint64_t>(At(event, "repaired_chunks", 0));
+    filled_ += static_cast<uint64_t>(At(event, "filled_chunks", 0));
   } else if (kind == "finished") {
     server_finished_ = event;
   }
@@ -48,7 +58,8 @@ void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
   if (kind == "round") {
     last_worker_round_ = event;
     round_ = static_cast<uint64_t>(At(event, "round", static_cast<double>(round_)));
-    training_loss_ = At(event, "loss", training_loss_);
+    training_loss_ = At(event, "training_loss", training_loss_);
+    if (round_seconds_.size() < kMaxRoundTimes) round_seconds_.push_back(At(event, "seconds", 0));
   }
   if (event.contains("accuracy")) {
     accuracy_ = At(event, "accuracy", accuracy_);
@@ -64,10 +75,10 @@ std::string JobView::ProgressLine(size_t width) const {
   line += Format(" round %llu/%llu", static_cast<unsigned long long>(round_), static_cast<unsigned long long>(rounds_));
   line += Format(" | loss %.3f", training_loss_);
   line += has_accuracy_ ? Format(" | accuracy %.2f %%", accuracy_ * 100) : std::string(" | accuracy  -");
-  line += Format(" | up %.1f Mbit/s", At(last_server_round_, "goodput_up_mbps", 0));
+  line += Format(" | up %.1f Mbit/s", At(last_server_round_, "up_mbps", 0));
   line += Format(" | lost %.1f %%", At(last_worker_round_, "observed_loss", 0) * 100);
-  line += Format(" | repaired %.0f filled %.0f", At(last_server_round_, "repaired_total", 0),
-                 At(last_server_round_, "filled_total", 0));
+  line += Format(" | repaired %llu filled %llu", static_cast<unsigned long long>(repaired_),
+                 static_cast<unsigned long long>(filled_));
   line += Format(" | rtt %.0f ms", At(last_worker_round_, "rtt_ms", 0));
   if (line.size() > width) line.resize(width);
   return line;
@@ -77,7 +88,8 @@ Json JobView::Summary(Duration elapsed) const {
   Json summary;
   double retransmissions = At(server_finished_, "retransmissions", 0);
   for (const Json& worker : worker_finished_) {
-    if (worker.is_object()) retransmissions += At(worker, "retransmissions", 0);
+    const auto totals = worker.find("totals");
+    if (totals != worker.end()) retransmissions += At(*totals, "retransmissions", 0);
   }
   summary["accuracy"] = accuracy_;
   summary["training_loss"] = training_loss_;
@@ -91,8 +103,8 @@ Json JobView::Summary(Duration elapsed) const {
   summary["filled_chunks"] = At(server_finished_, "filled_chunks", 0);
   summary["lost_chunks"] = At(server_finished_, "lost_chunks", 0);
   summary["retransmissions"] = retransmissions;
-  summary["round_ms_p50"] = At(server_finished_, "round_ms_p50", 0);
-  summary["round_ms_p99"] = At(server_finished_, "round_ms_p99", 0);
+  summary["round_ms_p50"] = Quantile(round_seconds_, 0.50) * 1e3;
+  summary["round_ms_p99"] = Quantile(round_seconds_, 0.99) * 1e3;
   return summary;
 }
 

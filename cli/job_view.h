@@ -13,6 +13,8 @@ namespace longhaul::cli {
 
 class JobView {
  public:
+  static constexpr size_t kMaxRoundTimes = 1u << 20;
+
   JobView(uint32_t workers, uint64_t rounds) : rounds_(rounds), worker_finished_(workers) {}
 
   // One line that a daemon printed in `--progress json` mode. Lines that are not JSON are ignored.
@@ -26,7 +28,8 @@ class JobView {
   // "[######......] round 120/400 | loss 0.412 | accuracy 85.31 % | up 41.2 down 40.1 Mbit/s | lost 2.1 % | ..."
   std::string ProgressLine(size_t width) const;
   // Keys: accuracy, rounds, seconds, workers, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
-  // lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. Link drops are added by the caller.
+  // lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. A round's time is rank 0's, from the
+  // push of its gradient to the last byte of the update. Link drops are added by the caller.
   nlohmann::json Summary(Duration elapsed) const;
 
  private:
@@ -37,6 +40,9 @@ class JobView {
   double training_loss_ = 0;
   double accuracy_ = 0;
   bool has_accuracy_ = false;
+  uint64_t repaired_ = 0;
+  uint64_t filled_ = 0;
+  std::vector<double> round_seconds_;          // rank 0; at most kMaxRoundTimes
   nlohmann::json last_server_round_ = nlohmann::json::object();
   nlohmann::json server_finished_ = nlohmann::json::object();
   std::vector<nlohmann::json> worker_finished_;
