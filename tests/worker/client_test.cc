@@ -1,0 +1,292 @@
+// The public client API against a real server in the same process, over the loopback.
+#include "longhaul/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "longhaul/server.h"
+
+namespace longhaul {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+Server StartServer(uint32_t workers, ServerOptions options = {}) {
+  options.listen = "127.0.0.1:0";
+  options.workers = workers;
+  Result<Server> server = Server::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status().ToString();
+  return *std::move(server);
+}
+
+ConnectOptions OptionsFor(const Server& server, uint32_t rank, uint32_t world_size) {
+  ConnectOptions options;
+  options.servers = {server.address()};
+  options.rank = rank;
+  options.world_size = world_size;
+  options.insecure = true;
+  return options;
+}
+
+Client MustConnect(const ConnectOptions& options) {
+  Result<Client> client = Client::Connect(options);
+  EXPECT_TRUE(client.ok()) << client.status().ToString();
+  return *std::move(client);
+}
+
+// Declare waits for all workers, so each client declares in a thread of its own.
+std::vector<Tensor> DeclareOnAll(std::vector<Client>& clients, const TensorOptions& options) {
+  std::vector<Tensor> tensors(clients.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Result<Tensor> tensor = clients[i].Declare("w", options);
+      ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+      tensors[i] = *tensor;
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return tensors;
+}
+
+TEST(ClientTest, SeveralClientsInOneProcessShareTheMeanOfTheirGradients) {
+  constexpr size_t kCount = 50'000;
+  Server server = StartServer(3);
+  std::vector<Client> clients;
+  for (uint32_t rank = 0; rank < 3; ++rank) clients.push_back(MustConnect(OptionsFor(server, rank, 3)));
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = kCount});
+  EXPECT_EQ(clients[1].rank(), 1u);
+  EXPECT_EQ(clients[1].world_size(), 3u);
+  EXPECT_EQ(clients[1].settings().policy, "residual");
+
+  std::vector<std::vector<float>> gradients(3), results(3, std::vector<float>(kCount));
+  for (size_t i = 0; i < 3; ++i) gradients[i].assign(kCount, static_cast<float>(3 * i));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Operation> steps;
+    for (size_t i = 0; i < 3; ++i) steps.push_back(clients[i].PushPull(tensors[i], gradients[i], results[i]));
+    for (size_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(steps[i].Wait().ok()) << steps[i].Wait().ToString();
+      EXPECT_TRUE(steps[i].done());
+      EXPECT_EQ(results[i], std::vector<float>(kCount, 3.0f)) << "worker " << i << ", round " << round;
+      EXPECT_EQ(steps[i].stats().round, static_cast<uint64_t>(round));
+      EXPECT_EQ(steps[i].stats().bytes, ByteCount(2 * 4 * kCount));
+      EXPECT_GT(steps[i].stats().seconds, 0.0);
+    }
+  }
+  EXPECT_EQ(clients[0].stats().operations_succeeded, 4u) << "a declaration and three rounds";
+  EXPECT_GT(clients[0].stats().packets_sent, 0u);
+  for (Client& client : clients) EXPECT_TRUE(client.Leave().ok());
+}
+
+TEST(ClientTest, TheServerKeepsAndUpdatesTheParameters) {
+  Server server = StartServer(1);
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  std::vector<float> initial(1000);
+  std::iota(initial.begin(), initial.end(), 0.0f);
+  Result<Tensor> w = client.Declare("w", {.count = 1000, .optimizer = "sgd:lr=0.5", .initial = initial});
+  ASSERT_TRUE(w.ok()) << w.status().ToString();
+  std::vector<float> model(1000);
+  ASSERT_TRUE(client.Pull(*w, model).Wait().ok());
+  EXPECT_EQ(model, initial);
+  const std::vector<float> gradient(1000, 2.0f);
+  ASSERT_TRUE(client.Push(*w, gradient).Wait().ok());
+  ASSERT_TRUE(client.Pull(*w, model, {.min_round = 1}).Wait().ok());
+  for (size_t i = 0; i < model.size(); ++i) ASSERT_EQ(model[i], initial[i] - 1.0f);
+}
+
+TEST(ClientTest, ADeadAddressIsNamedWithinTheTimeout) {
+  ConnectOptions options;
+  options.servers = {"127.0.0.1:9"};
+  options.connect_timeout = milliseconds(300);
+  const auto begun = Clock::now();
+  Result<Client> client = Client::Connect(options);
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(client.status().message(), HasSubstr("127.0.0.1:9"));
+  EXPECT_LT(Clock::now() - begun, seconds(5));
+}
+
+TEST(ClientTest, RefusesImpossibleOptionsByName) {
+  const auto status = [](auto change) {
+    ConnectOptions options;
+    options.servers = {"127.0.0.1:9"};
+    change(options);
+    Result<Client> client = Client::Connect(options);
+    EXPECT_EQ(client.status().code(), StatusCode::kInvalidArgument) << client.status().ToString();
+    return client.status().message();
+  };
+  EXPECT_THAT(status([](ConnectOptions& o) { o.servers.clear(); }), HasSubstr("server"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.servers = {"no-port"}; }), HasSubstr("no-port"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.rank = 1; }), HasSubstr("rank 1"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.job = ""; }), HasSubstr("job"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.weight = 0; }), HasSubstr("weight"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.datagram_bytes = 100; }), HasSubstr("datagram_bytes"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.idle_timeout = Duration(0); }), HasSubstr("idle_timeout"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.fault = "nonsense=1"; }), HasSubstr("nonsense"));
+}
+
+TEST(ClientTest, TheServersRefusalReachesTheCaller) {
+  Server server = StartServer(2);
+  Client first = MustConnect(OptionsFor(server, 0, 2));
+  Result<Client> second = Client::Connect(OptionsFor(server, 0, 2));
+  EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists) << second.status().ToString();
+  EXPECT_THAT(second.status().message(), HasSubstr("rank 0 is taken"));
+  Result<Client> stranger = Client::Connect(OptionsFor(server, 0, 5));
+  EXPECT_EQ(stranger.status().code(), StatusCode::kSettingsMismatch);
+  EXPECT_THAT(stranger.status().message(), HasSubstr("5"));
+}
+
+TEST(ClientTest, WaitForGivesUpButTheOperationGoesOn) {
+  Server server = StartServer(2);
+  std::vector<Client> clients;
+  for (uint32_t rank = 0; rank < 2; ++rank) clients.push_back(MustConnect(OptionsFor(server, rank, 2)));
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = 1000});
+  const std::vector<float> gradient(1000, 1.0f);
+  std::vector<float> out0(1000), out1(1000);
+  const Operation alone = clients[0].PushPull(tensors[0], gradient, out0);
+  EXPECT_EQ(alone.WaitFor(milliseconds(50)).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(alone.done());
+  const Operation other = clients[1].PushPull(tensors[1], gradient, out1);
+  EXPECT_TRUE(alone.WaitFor(seconds(10)).ok());
+  EXPECT_TRUE(other.Wait().ok());
+}
+
+TEST(ClientTest, ManyThreadsMayWaitForOneOperation) {
+  Server server = StartServer(1);
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  Result<Tensor> w = client.Declare("w", {.count = 200'000});
+  ASSERT_TRUE(w.ok());
+  const std::vector<float> gradient(200'000, 1.0f);
+  std::vector<float> out(200'000);
+  const Operation step = client.PushPull(*w, gradient, out);
+  std::atomic<int> succeeded{0}, called{0};
+  for (int i = 0; i < 3; ++i) {
+    step.Then([&](const Status& s) { called += s.ok() ? 1 : 0; });
+  }
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i) {
+    waiters.emplace_back([&, copy = step] { succeeded += copy.Wait().ok() ? 1 : 0; });
+  }
+  for (std::thread& t : waiters) t.join();
+  EXPECT_EQ(succeeded, 4);
+  step.Then([&](const Status& s) { called += s.ok() ? 1 : 0; });  // late: at once
+  // Leave waits for the background thread to be through with the callbacks.
+  EXPECT_TRUE(client.Leave().ok());
+  EXPECT_EQ(called, 4);
+}
+
+TEST(ClientTest, ThreadsMayUseOneClientAtTheSameTime) {
+  constexpr int kThreads = 4;
+  Server server = StartServer(1);
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Result<Tensor> w = client.Declare("w" + std::to_string(t), {.count = 5000});
+      ASSERT_TRUE(w.ok()) << w.status().ToString();
+      const std::vector<float> gradient(5000, static_cast<float>(t));
+      std::vector<float> out(5000);
+      for (int round = 0; round < 10; ++round) {
+        const Operation step = client.PushPull(*w, gradient, out);
+        ASSERT_TRUE(step.Wait().ok());
+        right += out == gradient ? 1 : 0;
+        (void)client.stats();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(right, kThreads * 10);
+}
+
+TEST(ClientTest, EveryPendingOperationEndsWhenTheServerStops) {
+  std::optional<Server> server = StartServer(2);
+  std::vector<Client> clients;
+  for (uint32_t rank = 0; rank < 2; ++rank) clients.push_back(MustConnect(OptionsFor(*server, rank, 2)));
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = 1000});
+  const std::vector<float> gradient(1000, 1.0f);
+  std::vector<float> out(1000);
+  const Operation pending = clients[0].PushPull(tensors[0], gradient, out);
+  EXPECT_FALSE(pending.done());
+  server->Stop();
+  const Status status = pending.WaitFor(seconds(10));
+  EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr(server->address()));
+  EXPECT_EQ(clients[0].status().code(), StatusCode::kAborted);
+  EXPECT_FALSE(clients[0].Push(tensors[0], gradient).Wait().ok()) << "and nothing waits afterwards";
+}
+
+TEST(ClientTest, DestroyingAClientEndsWhatIsPendingSoon) {
+  Server server = StartServer(2);
+  std::vector<Client> clients;
+  for (uint32_t rank = 0; rank < 2; ++rank) clients.push_back(MustConnect(OptionsFor(server, rank, 2)));
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = 1000});
+  const std::vector<float> gradient(1000, 1.0f);
+  std::vector<float> out(1000);
+  const Operation pending = clients[0].PushPull(tensors[0], gradient, out);
+  const auto begun = Clock::now();
+  clients.erase(clients.begin());
+  EXPECT_LT(Clock::now() - begun, seconds(3));
+  EXPECT_EQ(pending.Wait().code(), StatusCode::kCancelled);
+  // The other one is told: the job needs both.
+  std::vector<float> out1(1000);
+  EXPECT_EQ(clients[0].PushPull(tensors[1], gradient, out1).WaitFor(seconds(10)).code(),
+            StatusCode::kAborted);
+}
+
+TEST(ClientTest, LeavingEndsAPendingDeclarationOfAnotherThread) {
+  Server server = StartServer(2);
+  Client client = MustConnect(OptionsFor(server, 0, 2));
+  Status declared;
+  std::thread waiter([&] { declared = client.Declare("w", {.count = 10}).status(); });
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_TRUE(client.Leave(Status(StatusCode::kCancelled, "interrupted")).ok());
+  waiter.join();
+  EXPECT_FALSE(declared.ok());
+  EXPECT_EQ(client.status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(ClientTest, TrainsThroughLossAndDelay) {
+  Server server = StartServer(2, {.fault = "drop=0.05,delay=5ms,seed=11"});
+  std::vector<Client> clients;
+  for (uint32_t rank = 0; rank < 2; ++rank) clients.push_back(MustConnect(OptionsFor(server, rank, 2)));
+  constexpr size_t kCount = 100'000;
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = kCount});
+  std::vector<std::vector<float>> gradients(2, std::vector<float>(kCount, 1.0f));
+  std::vector<std::vector<float>> results(2, std::vector<float>(kCount));
+  uint64_t lost = 0;
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Operation> steps;
+    for (size_t i = 0; i < 2; ++i) steps.push_back(clients[i].PushPull(tensors[i], gradients[i], results[i]));
+    for (const Operation& step : steps) {
+      ASSERT_TRUE(step.WaitFor(seconds(30)).ok()) << step.Wait().ToString();
+      lost += step.stats().lost_chunks;
+    }
+    EXPECT_EQ(results[0], results[1]) << "all workers get the same update, bit by bit; round " << round;
+  }
+  EXPECT_GT(lost, 0u) << "5 % of the datagrams did not arrive";
+}
+
+TEST(ClientTest, AMadeUpOperationOrTensorIsAnError) {
+  EXPECT_EQ(Operation().Wait().code(), StatusCode::kFailedPrecondition);
+  Server server = StartServer(1);
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  std::vector<float> values(10);
+  EXPECT_EQ(client.Push(Tensor(), values).Wait().code(), StatusCode::kInvalidArgument);
+  Result<Tensor> w = client.Declare("w", {.count = 11});
+  ASSERT_TRUE(w.ok());
+  EXPECT_THAT(client.Push(*w, values).Wait().message(), HasSubstr("11 elements"));
+}
+
+}  // namespace
+}  // namespace longhaul
