@@ -1,0 +1,67 @@
+// Every program explains itself.
+#include "tests/e2e/support/job.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Manual {
+  std::string program;
+  std::vector<std::string> arguments;
+  std::vector<std::string> names;  // what must be in it
+};
+
+class Help : public JobTest, public ::testing::WithParamInterface<Manual> {};
+
+TEST_P(Help, ExitsWithZeroAndNamesTheMainOptions) {
+  std::vector<std::string> arguments = GetParam().arguments;
+  arguments.push_back("--help");
+  Program& program = Start(GetParam().program, arguments);
+  ExpectEnd(program, 0, seconds(5) * kSlowness);
+  for (const std::string& name : GetParam().names) EXPECT_THAT(program.Output(), HasSubstr(name));
+  EXPECT_EQ(program.Errors(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Programs, Help,
+    ::testing::Values(Manual{"longhaul-server",
+                             {},
+                             {"--listen", "--workers", "--min-workers", "--policy", "--idle-timeout",
+                              "--once", "--insecure", "--fault", "--json", "Exit codes"}},
+                      Manual{"longhaul-worker",
+                             {},
+                             {"--join", "--rank", "--world-size", "--site", "--rounds", "--data",
+                              "--idle-timeout", "--insecure", "--fault", "--json", "Exit codes"}},
+                      Manual{"longhaul", {}, {"run", "longhaul-server", "longhaul-worker", "longhaul-wan"}},
+                      Manual{"longhaul",
+                             {"run"},
+                             {"--workers", "--rate", "--delay", "--loss", "--rounds", "--policy", "--seed",
+                              "--json", "--wan", "Exit codes"}},
+                      Manual{"longhaul-wan", {}, {"up", "down", "status", "exec", "EXIT CODES"}},
+                      Manual{"longhaul-wan", {"up"}, {"--sites", "--rate", "--delay", "--loss", "--queue"}}),
+    [](const auto& test) {
+      std::string name = test.param.program;
+      for (const std::string& argument : test.param.arguments) name += "_" + argument;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
+
+class Version : public JobTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(Version, ExitsWithZeroAndNamesTheProgram) {
+  Program& program = Start(GetParam(), {"--version"});
+  ExpectEnd(program, 0, seconds(5) * kSlowness);
+  EXPECT_THAT(program.Output(), HasSubstr(GetParam() + " 0."));
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, Version,
+                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace longhaul::e2e

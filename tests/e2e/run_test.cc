@@ -1,0 +1,277 @@
+// `longhaul run`: one command, all the processes and the WAN; and nothing is left of either, however it ends.
+//
+//   site A: server ══ WAN (namespaces with TUN, or loopback with injected faults) ══ site B: workers
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "tests/e2e/support/job.h"
+#include "wan/tun/site_namespace.h"
+#include "wan/tun/tun_device.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uid_t kNobody = 65534;
+
+// Why no TUN link can be made here; empty when it can.
+std::string WhyNoTun() {
+  if (geteuid() != 0) return "network namespaces need root";
+  if (const Status s = wan::TunDevice::Probe("/dev/net/tun"); !s.ok()) return s.message();
+  const std::string probe = "/tmp/longhaul-e2e-probe-" + std::to_string(getpid());
+  if (const Status s = wan::CreateNamespace(probe); !s.ok()) return s.message();
+  const Status removed = wan::RemoveNamespace(probe);
+  return removed.ok() ? "" : removed.message();
+}
+
+// Of the run with this process ID, as `ip netns list` would show them.
+int NamespacesOf(pid_t pid) {
+  int count = 0;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/run/netns", none)) {
+    const std::string name = entry.path().filename().string();
+    count += name.starts_with("lh-") && name.ends_with("-" + std::to_string(pid));
+  }
+  return count;
+}
+
+int BecomeNobody() {
+  if (setgroups(0, nullptr) != 0 || setgid(kNobody) != 0 || setuid(kNobody) != 0) return -1;
+  return prctl(PR_SET_PDEATHSIG, SIGTERM);  // a change of user forgets it
+}
+
+class RunTest : public JobTest {
+ protected:
+  static bool SkippedFor(const std::string& why) {
+    if (why.empty()) return false;
+    std::cerr << "\n*** NOT TESTED: " << why << " ***\n\n";
+    return true;
+  }
+
+  Program& StartRun(const Flags& more, const std::function<int()>& before_exec = {}) {
+    const Flags flags = Merged({{"--workers", "2"}, {"--data", dataset()}, {"--json", JsonFile()}}, more);
+    std::vector<std::string> words = {"run"};
+    for (const auto& [flag, value] : flags) {
+      words.push_back(flag);
+      if (!value.empty()) words.push_back(value);
+    }
+    return Start("longhaul", words, before_exec);
+  }
+  std::string JsonFile() const { return directory() + "/run.json"; }
+  json Summary() const {
+    const json summary = json::parse(ReadFile(JsonFile()), nullptr, false);
+    EXPECT_TRUE(summary.is_object()) << ReadFile(JsonFile());
+    return summary;
+  }
+};
+
+TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
+  Program& run = StartRun({{"--wan", "loopback"}, {"--rounds", "30"}, {"--delay", "5ms"}, {"--batch", "16"}});
+  ExpectEnd(run, 0);
+  EXPECT_THAT(run.Output(), AllOf(HasSubstr("round 30/30"), HasSubstr("accuracy"), HasSubstr("loopback"),
+                                  HasSubstr("NOT encrypted")));
+  const json summary = Summary();
+  for (const char* key : {"accuracy", "rounds", "seconds", "workers", "bytes_up", "bytes_down",
+                          "observed_loss", "repaired_chunks", "filled_chunks", "retransmissions",
+                          "round_ms_p50", "round_ms_p99", "link_drops", "training_loss", "seed"}) {
+    EXPECT_TRUE(summary.contains(key) && summary[key].is_number()) << key << " in " << summary.dump(2);
+  }
+  EXPECT_EQ(summary.value("ok", false), true);
+  EXPECT_EQ(summary.value("rounds", 0), 30);
+  EXPECT_EQ(summary.value("workers", 0), 2);
+  EXPECT_GT(summary.value("accuracy", 0.0), 0.5);
+  EXPECT_GT(summary.value("training_loss", 0.0), 0);
+  EXPECT_GT(summary.value("seconds", 0.0), 0.3) << "30 rounds of 10 ms round-trip time";
+  EXPECT_GT(summary.value("bytes_up", 0.0), 2 * 30 * 100'000.0);
+  EXPECT_GT(summary.value("bytes_down", 0.0), 2 * 30 * 100'000.0);
+  EXPECT_GE(summary.value("round_ms_p99", 0.0), summary.value("round_ms_p50", 1e9));
+  EXPECT_GE(summary.value("round_ms_p50", 0.0), 5);
+  EXPECT_GT(summary.value("retransmissions", 0.0) + summary.value("repaired_chunks", 0.0), 0) << "2 % loss";
+}
+
+TEST_F(RunTest, TrainsOnTheRealDataset) {
+  const std::string real = "/usr/share/datasets/fashion-mnist";
+  if (SkippedFor(std::filesystem::exists(real) ? "" : real + " is missing")) {
+    GTEST_SKIP() << "the Debian package dataset-fashion-mnist is not installed";
+  }
+  Program& run = StartRun({{"--wan", "loopback"}, {"--rounds", "60"}, {"--delay", "1ms"}, {"--data", real}});
+  ExpectEnd(run, 0);
+  EXPECT_GT(Summary().value("accuracy", 0.0), 0.7) << "chance is 0.1";
+}
+
+TEST_F(RunTest, AnAccuracyBelowTheOneAskedForIsAFailure) {
+  Program& run = StartRun({{"--wan", "loopback"},
+                           {"--rounds", "1"},
+                           {"--delay", "1ms"},
+                           {"--batch", "1"},
+                           {"--min-accuracy", "1.0"}});
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), HasSubstr("--min-accuracy"));
+}
+
+TEST_F(RunTest, AcrossTunTheLinksReallyDropAndNoNamespaceIsLeft) {
+  if (SkippedFor(WhyNoTun())) GTEST_SKIP() << WhyNoTun();
+  Program& run = StartRun({{"--wan", "tun"}, {"--rounds", "20"}, {"--loss", "2%"}, {"--delay", "5ms"}});
+  ExpectEnd(run, 0);
+  EXPECT_EQ(NamespacesOf(run.pid()), 0);
+  const json summary = Summary();
+  ASSERT_EQ(summary["links"].size(), 2u) << summary.dump(2);
+  for (const json& link : summary["links"]) {
+    EXPECT_GT(link.value("dropped_loss", 0), 0) << link.dump();
+    EXPECT_GT(link.value("loss", 0.0), 0.01) << link.dump();
+    EXPECT_LT(link.value("loss", 1.0), 0.20) << link.dump();
+  }
+  EXPECT_GT(summary.value("link_drops", 0), 0);
+  EXPECT_GT(summary.value("observed_loss", -1.0) + summary.value("repaired_chunks", 0.0), 0);
+}
+
+TEST_F(RunTest, WithoutRightsItFallsBackToLoopbackAndSaysSo) {
+  if (SkippedFor(geteuid() == 0 ? "" : "becoming another user needs root")) GTEST_SKIP() << "not root";
+  if (::chmod(dataset().c_str(), 0755) != 0) FAIL();
+  // Whether nobody may read our programs is not ours to decide.
+  Program& probe = Start("longhaul", {"--version"}, BecomeNobody);
+  if (probe.WaitForEnd() != 0) {
+    ASSERT_TRUE(SkippedFor("the user nobody may not execute " LONGHAUL_PROGRAMS "/longhaul"));
+    GTEST_SKIP() << probe.Everything();
+  }
+  if (::access("/dev/net/tun", F_OK) == 0 && [] {
+        struct stat status {};
+        return ::stat("/dev/net/tun", &status) == 0 && (status.st_mode & 06) == 06;
+      }()) {
+    ASSERT_TRUE(SkippedFor("everybody may use /dev/net/tun here"));
+    GTEST_SKIP() << "so nothing needs to fall back";
+  }
+  Program& run =
+      StartRun({{"--wan", "auto"}, {"--rounds", "5"}, {"--workers", "1"}, {"--delay", "1ms"}}, BecomeNobody);
+  ExpectEnd(run, 0);
+  EXPECT_THAT(run.Output(),
+              AllOf(HasSubstr("loopback"), HasSubstr("no network namespaces"), HasSubstr("/dev/net/tun")));
+  EXPECT_EQ(Summary().value("rounds", 0), 5);
+}
+
+TEST_F(RunTest, WithoutRightsTunIsAClearError) {
+  if (SkippedFor(geteuid() == 0 ? "" : "becoming another user needs root")) GTEST_SKIP() << "not root";
+  Program& probe = Start("longhaul", {"--version"}, BecomeNobody);
+  if (probe.WaitForEnd() != 0) GTEST_SKIP() << "the user nobody may not execute our programs";
+  Program& run = StartRun({{"--wan", "tun"}, {"--rounds", "5"}, {"--workers", "1"}}, BecomeNobody);
+  const auto code = run.WaitForEnd();
+  if (code == 0) GTEST_SKIP() << "everybody may use /dev/net/tun here";
+  EXPECT_EQ(code, 1) << run.Everything();
+  EXPECT_THAT(run.Errors(), HasSubstr("/dev/net/tun"));
+}
+
+// The unhappy ends, with either kind of WAN.
+class RunEnds : public RunTest, public ::testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    if (GetParam() != "tun") return;
+    const std::string why = WhyNoTun();
+    if (SkippedFor(why)) GTEST_SKIP() << why;
+  }
+
+  // A run in the middle of its training, with all its processes.
+  Program& StartLongRun() {
+    Program& run =
+        StartRun({{"--wan", GetParam()}, {"--rounds", "1000000"}, {"--delay", "5ms"}, {"--lr", "0.001"}});
+    EXPECT_TRUE(Eventually([&] { return Children(run, "longhaul-worker").size() == 2 || !run.running(); }));
+    // Progress of a run that is no terminal comes every 3 s.
+    EXPECT_TRUE(Eventually([&] {
+      const std::string output = run.Output();
+      const size_t round = output.rfind("] round ");
+      return !run.running() || (round != std::string::npos && output[round + 8] != '0');
+    })) << run.Everything();
+    EXPECT_TRUE(run.running());
+    EXPECT_EQ(NamespacesOf(run.pid()), GetParam() == "tun" ? 2 : 0);
+    return run;
+  }
+
+  static std::vector<pid_t> Children(const Program& run, const std::string& program) {
+    std::vector<pid_t> found;
+    for (const auto& [pid, start] : Descendants(run.pid())) {
+      if (CommandLine(pid).find("/" + program + " ") != std::string::npos) found.push_back(pid);
+    }
+    return found;
+  }
+
+  // Within `limit` from now.
+  static void ExpectNothingLeft(pid_t run, const std::map<pid_t, uint64_t>& processes, Duration limit) {
+    EXPECT_TRUE(Eventually([&] { return CountAlive(processes) == 0 && NamespacesOf(run) == 0; }, limit));
+    EXPECT_EQ(NamespacesOf(run), 0) << "namespaces are left";
+    for (const auto& [pid, start] : processes) {
+      EXPECT_EQ(CountAlive({{pid, start}}), 0u) << "still runs: " << CommandLine(pid);
+    }
+  }
+};
+
+TEST_P(RunEnds, CtrlCEndsEverythingWith130) {
+  Program& run = StartLongRun();
+  const auto processes = Descendants(run.pid());
+  EXPECT_GE(processes.size(), 3u);
+  const auto begin = Clock::now();
+  run.Signal(SIGINT);
+  ExpectEnd(run, 130);
+  EXPECT_LT(SecondsFrom(begin, run.ended_at()), 5 * kSlowness);
+  EXPECT_THAT(run.Errors(), HasSubstr("interrupted"));
+  ExpectNothingLeft(run.pid(), processes, Duration(0));
+}
+
+TEST_P(RunEnds, KillLeavesNothingWithinFiveSeconds) {
+  Program& run = StartLongRun();
+  const auto processes = Descendants(run.pid());
+  EXPECT_GE(processes.size(), 3u);
+  run.Signal(SIGKILL);
+  ExpectEnd(run, 128 + SIGKILL);
+  ExpectNothingLeft(run.pid(), processes, seconds(5) * kSlowness);
+}
+
+TEST_P(RunEnds, AKilledWorkerIsNamedAndNothingIsLeft) {
+  Program& run = StartLongRun();
+  const auto processes = Descendants(run.pid());
+  const auto workers = Children(run, "longhaul-worker");
+  ASSERT_EQ(workers.size(), 2u);
+  pid_t second = 0;
+  for (const pid_t pid : workers) {
+    if (CommandLine(pid).find("--rank 1 ") != std::string::npos) second = pid;
+  }
+  ASSERT_GT(second, 0);
+  ::kill(second, SIGKILL);
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), AllOf(HasSubstr("worker1"), HasSubstr("137"), HasSubstr("logs are in")));
+  ExpectNothingLeft(run.pid(), processes, Duration(0));
+  EXPECT_EQ(Summary().value("ok", true), false);
+}
+
+TEST_P(RunEnds, AKilledServerIsNamedAndNothingIsLeft) {
+  Program& run = StartLongRun();
+  const auto processes = Descendants(run.pid());
+  const auto servers = Children(run, "longhaul-server");
+  ASSERT_EQ(servers.size(), 1u);
+  ::kill(servers.front(), SIGKILL);
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), AllOf(HasSubstr("server"), HasSubstr("137")));
+  ExpectNothingLeft(run.pid(), processes, Duration(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Wans, RunEnds, ::testing::Values("loopback", "tun"),
+                         [](const auto& test) { return test.param; });
+
+// A mistake that only the workers can find.
+TEST_F(RunTest, AMissingDatasetIsNamed) {
+  Program& run = StartRun({{"--wan", "loopback"}, {"--data", directory() + "/nothing"}});
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), AllOf(HasSubstr("ended with code 3"), HasSubstr(directory() + "/nothing"),
+                                  HasSubstr("dataset-fashion-mnist")));
+}
+
+}  // namespace
+}  // namespace longhaul::e2e

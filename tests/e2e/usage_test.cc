@@ -1,0 +1,182 @@
+// What cannot work is said at once, in words, with the documented exit code: 2 for wrong usage, 3 for what
+// the machine lacks (a free port, the data set), 1 for what the network lacks.
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/support/job.h"
+#include "tests/e2e/support/udp_peer.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Mistake {
+  std::string name;
+  std::string program;
+  std::vector<std::string> arguments;
+  std::vector<std::string> words;  // the message has all of them
+};
+
+class Usage : public JobTest, public ::testing::WithParamInterface<Mistake> {};
+
+TEST_P(Usage, IsExplainedWithExitCodeTwo) {
+  std::vector<std::string> arguments = GetParam().arguments;
+  for (std::string& argument : arguments) {
+    if (argument == "DATA") argument = dataset();
+  }
+  Program& program = Start(GetParam().program, arguments);
+  ExpectEnd(program, 2, seconds(5) * kSlowness);
+  for (const std::string& word : GetParam().words) {
+    EXPECT_THAT(program.Errors() + program.Output(), HasSubstr(word));
+  }
+}
+
+Mistake OfServer(const std::string& name, std::vector<std::string> arguments,
+                 std::vector<std::string> words) {
+  return {"Server" + name, "longhaul-server", std::move(arguments), std::move(words)};
+}
+
+// With everything that a worker needs besides.
+Mistake OfWorker(const std::string& name, std::vector<std::string> arguments,
+                 std::vector<std::string> words) {
+  arguments.insert(arguments.begin(), {"--insecure", "--data", "DATA"});
+  return {"Worker" + name, "longhaul-worker", std::move(arguments), std::move(words)};
+}
+
+Mistake OfRun(const std::string& name, std::vector<std::string> arguments, std::vector<std::string> words) {
+  arguments.insert(arguments.begin(), "run");
+  return {"Run" + name, "longhaul", std::move(arguments), std::move(words)};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mistakes, Usage,
+    ::testing::Values(
+        OfServer("UnknownFlag", {"--bogus"}, {"--bogus"}), OfServer("StrayWord", {"7700"}, {"7700"}),
+        OfServer("NoWorkers", {"--workers", "0"}, {"--workers", "1", "1024"}),
+        OfServer("WorkersNotANumber", {"--workers", "two"}, {"--workers", "two"}),
+        OfServer("ShareAboveOne", {"--high-share", "2"}, {"--high-share", "2"}),
+        OfServer("ShareNotANumber", {"--high-share", "nan"}, {"nan"}),
+        OfServer("UnknownPolicy", {"--policy", "magic"}, {"--policy", "magic", "residual"}),
+        OfServer("BlockSize", {"--fec-k", "7"}, {"--fec-k", "7"}),
+        OfServer("MinAboveWorkers", {"--workers", "2", "--min-workers", "3"},
+                 {"--min-workers 3", "--workers 2"}),
+        OfServer("ListenWithoutPort", {"--listen", "127.0.0.1"},
+                 {"127.0.0.1", "HOST:PORT", "port is missing"}),
+        OfServer("ListenPortTooLarge", {"--listen", "127.0.0.1:99999"}, {"99999", "0..65535"}),
+        OfServer("FaultSpec", {"--listen", "127.0.0.1:0", "--fault", "drop=200%"}, {"200%"}),
+        OfServer("UnwritableJson", {"--listen", "127.0.0.1:0", "--json", "/nonexistent/s.json"},
+                 {"/nonexistent/s.json", "No such file"}),
+        OfWorker("UnknownFlag", {"--join", "127.0.0.1:7700", "--bogus"}, {"--bogus"}),
+        OfWorker("NobodyToJoin", {}, {"--join", "required"}),
+        OfWorker("NoRounds", {"--join", "127.0.0.1:7700", "--rounds", "0"}, {"--rounds"}),
+        OfWorker("RankAboveWorldSize", {"--join", "127.0.0.1:7700", "--rank", "5", "--world-size", "2"},
+                 {"--rank 5", "--world-size 2"}),
+        OfWorker("NegativeRank", {"--join", "127.0.0.1:7700", "--rank", "-1"}, {"--rank"}),
+        OfWorker("NoWorldSize", {"--join", "127.0.0.1:7700", "--world-size", "0"}, {"--world-size"}),
+        OfWorker("JoinWithoutPort", {"--join", "127.0.0.1"}, {"127.0.0.1", "port is missing"}),
+        OfWorker("JoinPortZero", {"--join", "127.0.0.1:0"}, {"127.0.0.1:0", "port cannot be 0"}),
+        OfWorker("JoinPortNotANumber", {"--join", "127.0.0.1:http"}, {"127.0.0.1:http", "not a number"}),
+        OfWorker("JoinBareIpv6", {"--join", "::1:7700"}, {"[::1]:7700"}),
+        OfWorker("FaultSpec", {"--join", "127.0.0.1:7700", "--fault", "drop=maybe"}, {"maybe"}),
+        OfWorker("UnwritableJson", {"--join", "127.0.0.1:7700", "--json", "/nonexistent/w.json"},
+                 {"/nonexistent/w.json", "No such file"}),
+        OfRun("UnknownFlag", {"--bogus"}, {"--bogus"}), OfRun("NoWorkers", {"--workers", "0"}, {"--workers"}),
+        OfRun("NoRounds", {"--rounds", "0"}, {"--rounds"}), OfRun("LossWithoutUnit", {"--loss", "2"}, {"2%"}),
+        OfRun("LossAboveOne", {"--loss", "200%"}, {"200%"}),
+        OfRun("RateWithoutUnit", {"--rate", "200"}, {"200mbit"}),
+        OfRun("UnknownWan", {"--wan", "pigeon"}, {"pigeon"}),
+        OfRun("UnwritableJson", {"--wan", "loopback", "--json", "/nonexistent/r.json"},
+              {"/nonexistent/r.json", "No such file"}),
+        Mistake{"NoSubcommand", "longhaul", {}, {"subcommand"}},
+        Mistake{"UnknownSubcommand", "longhaul", {"fly"}, {"fly"}}),
+    [](const auto& test) { return test.param.name; });
+
+class Missing : public JobTest {
+ protected:
+  // A worker that never gets as far as the network.
+  Program& StartWithData(const std::string& data) {
+    return Start("longhaul-worker", {"--join", "127.0.0.1:9", "--insecure", "--data", data});
+  }
+};
+
+TEST_F(Missing, APortInUseEndsTheServerWithThree) {
+  const UdpPeer other;
+  Program& server = Start("longhaul-server", {"--listen", other.address(), "--insecure"});
+  ExpectEnd(server, 3, seconds(5) * kSlowness);
+  EXPECT_THAT(server.Errors(), AllOf(HasSubstr(other.address()), HasSubstr("in use")));
+}
+
+TEST_F(Missing, AnAddressOfAnotherMachineEndsTheServerWithThree) {
+  Program& server = Start("longhaul-server", {"--listen", "192.0.2.1:7700", "--insecure"});
+  ExpectEnd(server, 3, seconds(5) * kSlowness);
+  EXPECT_THAT(server.Errors(), HasSubstr("192.0.2.1"));
+}
+
+TEST_F(Missing, AnAbsentDatasetEndsTheWorkerWithThreeAndNamesThePackage) {
+  Program& worker = StartWithData(directory() + "/nothing");
+  ExpectEnd(worker, 3, seconds(5) * kSlowness);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr(directory() + "/nothing"), HasSubstr("No such file"),
+                                     HasSubstr("dataset-fashion-mnist")));
+}
+
+TEST_F(Missing, ATruncatedDatasetEndsTheWorkerWithThreeAndNamesTheFile) {
+  const std::string images = dataset() + "/t10k-images-idx3-ubyte.gz";
+  std::filesystem::resize_file(images, 12'345);
+  Program& worker = StartWithData(dataset());
+  ExpectEnd(worker, 3, seconds(5) * kSlowness);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr(images), HasSubstr("truncated")));
+}
+
+TEST_F(Missing, ATruncatedCompressedFileEndsTheWorkerWithThreeAndNamesTheFile) {
+  const std::string original = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
+  if (!std::filesystem::exists(original)) {
+    std::cerr << "\n*** NOT TESTED: " << original << " is missing ***\n\n";
+    GTEST_SKIP() << "the Debian package dataset-fashion-mnist is not installed";
+  }
+  const std::string images = dataset() + "/train-images-idx3-ubyte.gz";
+  std::filesystem::copy_file(original, images, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::resize_file(images, 1'000'000);
+  Program& worker = StartWithData(dataset());
+  ExpectEnd(worker, 3, seconds(5) * kSlowness);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr(images), HasSubstr("truncated")));
+}
+
+TEST_F(Missing, AServerThatIsNotThereEndsTheWorkerWithinItsConnectTimeout) {
+  const std::string nobody = UdpPeer().address();  // free again at once
+  const auto begin = Clock::now();
+  Program& worker = StartWorker(0, {{"--join", nobody}, {"--connect-timeout", "1"}});
+  ExpectEnd(worker, 1);
+  EXPECT_LT(SecondsFrom(begin, worker.ended_at()), 1 + 2 * kSlowness);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr("Unavailable"), HasSubstr(nobody), HasSubstr("1 s")));
+}
+
+TEST_F(Missing, AHostThatDoesNotExistIsNamed) {
+  Program& worker = StartWorker(0, {{"--join", "nowhere.invalid:7700"}});
+  ExpectEnd(worker, 1);
+  EXPECT_THAT(worker.Errors(), HasSubstr("nowhere.invalid"));
+}
+
+// The summary's disk is full: whoever asked for it must learn that it is not there.
+class FullDisk : public JobTest {};
+
+TEST_F(FullDisk, IsSaidByServerAndWorkerAndTheDeviceStaysADevice) {
+  Program& server = StartServer({{"--workers", "1"}, {"--once", ""}, {"--json", "/dev/full"}});
+  Program& worker = StartWorker(0, {{"--world-size", "1"}, {"--rounds", "2"}, {"--json", "/dev/full"}});
+  ExpectEnd(worker, 1);
+  ExpectEnd(server, 1);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_THAT(server.Errors(), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+}
+
+TEST_F(FullDisk, IsSaidByRun) {
+  Program& run = Start("longhaul", {"run", "--wan", "loopback", "--workers", "1", "--rounds", "2", "--delay",
+                                    "1ms", "--data", dataset(), "--json", "/dev/full"});
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+}
+
+}  // namespace
+}  // namespace longhaul::e2e
