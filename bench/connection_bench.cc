@@ -17,7 +17,9 @@ class Owner final : public ConnectionObserver {
   void OnConnected(Connection& c) override { connection = &c; }
   void OnClosed(Connection&, const Status&) override { connection = nullptr; }
   void OnControlData(Connection&, ByteSpan) override {}
-  Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override { return Status::Ok(); }
+  Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
+    return Status::Ok();
+  }
   void OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
     bytes += chunk.size();
   }
@@ -33,7 +35,8 @@ class Owner final : public ConnectionObserver {
   int windows_closed = 0;
 };
 
-// One window of `chunks` chunks of 1392 bytes, a fifth of them high with FEC, per iteration; no loss, no delay.
+// One window of `chunks` chunks of 1392 bytes, a fifth of them high with FEC, per iteration; no loss, no
+// delay.
 void BM_ConnectionLoop(benchmark::State& state) {
   const auto chunks = static_cast<uint32_t>(state.range(0));
   auto coder = codec::ErasureCodeLibrary::Create();
@@ -57,8 +60,8 @@ void BM_ConnectionLoop(benchmark::State& state) {
     const auto move = [&](Endpoint& from, Endpoint& to, const Address& source) {
       while (auto t = from.PollTransmit(now, buffer)) {
         for (size_t at = 0; at < t->size; at += t->segment_bytes) {
-          to.HandleDatagram(now, source,
-                            MutableByteSpan(buffer).subspan(at, std::min(t->segment_bytes, t->size - at)), {});
+          to.HandleDatagram(
+              now, source, MutableByteSpan(buffer).subspan(at, std::min(t->segment_bytes, t->size - at)), {});
         }
       }
     };
@@ -78,7 +81,8 @@ void BM_ConnectionLoop(benchmark::State& state) {
     w.symbol_bytes = 1392;
     LH_CHECK(worker.connection->OpenWindow(w).ok());
     for (uint32_t i = 0; i < chunks; ++i) {
-      const auto reliability = i < w.high_count ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow;
+      const auto reliability =
+          i < w.high_count ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow;
       LH_CHECK(worker.connection->SubmitChunk(w.key, reliability, header, body).ok());
     }
     const int before = worker.windows_closed;

@@ -66,7 +66,8 @@ void BM_SealAndOpen(benchmark::State& state) {
   transport::IntegrityTag tag;
   std::vector<uint8_t> packet(1452, 0x5a);
   const MutableByteSpan all(packet);
-  const MutableByteSpan header = all.first(32), body = all.subspan(32, packet.size() - 48), end = all.last(16);
+  const MutableByteSpan header = all.first(32), body = all.subspan(32, packet.size() - 48),
+                        end = all.last(16);
   uint64_t number = 0;
   for (auto _ : state) {
     tag.Seal(number, 0, header, body, end);

@@ -14,8 +14,8 @@
 namespace longhaul::cli {
 namespace {
 
-[[noreturn]] void RunChild(const std::vector<std::string>& argv, const std::function<int()>& before_exec, int output,
-                           int error_output, pid_t parent) {
+[[noreturn]] void RunChild(const std::vector<std::string>& argv, const std::function<int()>& before_exec,
+                           int output, int error_output, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
   sigset_t none;
@@ -40,7 +40,8 @@ namespace {
 }  // namespace
 
 Result<ChildProcess> ChildProcess::Start(std::string name, const std::vector<std::string>& argv,
-                                         const std::function<int()>& before_exec, const std::string& stderr_file) {
+                                         const std::function<int()>& before_exec,
+                                         const std::string& stderr_file) {
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
     return Status(StatusCode::kInternal, "pipe for " + name + ": " + std::strerror(errno));

@@ -17,8 +17,8 @@ class ChildProcess {
   // Lines longer than this are cut: a child cannot make us grow.
   static constexpr size_t kMaxLineBytes = 1u << 20;
 
-  // Starts argv[0] with the arguments. `before_exec` runs in the child (to enter a namespace); non-zero from it
-  // ends the child with 127. Standard error is shared with ours unless `stderr_file` is given.
+  // Starts argv[0] with the arguments. `before_exec` runs in the child (to enter a namespace); non-zero from
+  // it ends the child with 127. Standard error is shared with ours unless `stderr_file` is given.
   static Result<ChildProcess> Start(std::string name, const std::vector<std::string>& argv,
                                     const std::function<int()>& before_exec, const std::string& stderr_file);
 

@@ -69,10 +69,12 @@ void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
 
 std::string JobView::ProgressLine(size_t width) const {
   constexpr size_t kBar = 20;
-  const double share = rounds_ == 0 ? 0 : std::min(1.0, static_cast<double>(round_) / static_cast<double>(rounds_));
+  const double share =
+      rounds_ == 0 ? 0 : std::min(1.0, static_cast<double>(round_) / static_cast<double>(rounds_));
   const auto filled = static_cast<size_t>(share * kBar);
   std::string line = "[" + std::string(filled, '#') + std::string(kBar - filled, '.') + "]";
-  line += Format(" round %llu/%llu", static_cast<unsigned long long>(round_), static_cast<unsigned long long>(rounds_));
+  line += Format(" round %llu/%llu", static_cast<unsigned long long>(round_),
+                 static_cast<unsigned long long>(rounds_));
   line += Format(" | loss %.3f", training_loss_);
   line += has_accuracy_ ? Format(" | accuracy %.2f %%", accuracy_ * 100) : std::string(" | accuracy  -");
   line += Format(" | up %.1f Mbit/s", At(last_server_round_, "up_mbps", 0));

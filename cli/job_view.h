@@ -1,5 +1,5 @@
-// What the person in front of the terminal sees of a running job: gathers the JSON lines of server and workers,
-// renders one progress line and, at the end, the summary.
+// What the person in front of the terminal sees of a running job: gathers the JSON lines of server and
+// workers, renders one progress line and, at the end, the summary.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,13 @@ class JobView {
   const std::string& server_address() const { return server_address_; }
   uint64_t round() const { return round_; }
 
-  // "[######......] round 120/400 | loss 0.412 | accuracy 85.31 % | up 41.2 down 40.1 Mbit/s | lost 2.1 % | ..."
+  // "[######......] round 120/400 | loss 0.412 | accuracy 85.31 % | up 41.2 down 40.1 Mbit/s | lost 2.1 % |
+  // ..."
   std::string ProgressLine(size_t width) const;
-  // Keys: accuracy, rounds, seconds, workers, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
-  // lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. A round's time is rank 0's, from the
-  // push of its gradient to the last byte of the update. Link drops are added by the caller.
+  // Keys: accuracy, rounds, seconds, workers, bytes_up, bytes_down, observed_loss, repaired_chunks,
+  // filled_chunks, lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. A round's time is
+  // rank 0's, from the push of its gradient to the last byte of the update. Link drops are added by the
+  // caller.
   nlohmann::json Summary(Duration elapsed) const;
 
  private:
@@ -42,7 +44,7 @@ class JobView {
   bool has_accuracy_ = false;
   uint64_t repaired_ = 0;
   uint64_t filled_ = 0;
-  std::vector<double> round_seconds_;          // rank 0; at most kMaxRoundTimes
+  std::vector<double> round_seconds_;  // rank 0; at most kMaxRoundTimes
   nlohmann::json last_server_round_ = nlohmann::json::object();
   nlohmann::json server_finished_ = nlohmann::json::object();
   std::vector<nlohmann::json> worker_finished_;

@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -46,7 +48,7 @@ int Fail(const std::string& what, int code = 1) {
 // The WAN of the job: links between namespaces, or nothing but loopback with the daemons' fault injectors.
 struct Wan {
   std::unique_ptr<wan::TunWan> links;
-  std::string fault_spec;            // for each worker, when there are no links
+  std::string fault_spec;  // for each worker, when there are no links
   std::string server_host = "127.0.0.1";
   int server_namespace = -1;
   int worker_namespace = -1;
@@ -71,7 +73,8 @@ std::string FaultSpec(const RunOptions& o, const wan::LinkOptions& link) {
   std::snprintf(spec, sizeof spec, "drop=%.6f,delay=%lldus,rate=%lldbit,queue=%lldus,seed=%llu", link.loss,
                 static_cast<long long>(link.delay.count() / 1000),
                 static_cast<long long>(link.rate.bits_per_second() / o.workers),
-                static_cast<long long>(link.queue_time.count() / 1000), static_cast<unsigned long long>(o.seed));
+                static_cast<long long>(link.queue_time.count() / 1000),
+                static_cast<unsigned long long>(o.seed));
   return spec;
 }
 
@@ -87,7 +90,9 @@ Status MakeWan(const RunOptions& o, const wan::LinkOptions& link, Wan* wan) {
   options.sites = {"A", "B"};
   options.link = link;
   options.seed = o.seed;
-  options.backend = o.wan == "netem" ? wan::Backend::kNetem : o.wan == "tun" ? wan::Backend::kTun : wan::Backend::kAuto;
+  options.backend = o.wan == "netem" ? wan::Backend::kNetem
+                    : o.wan == "tun" ? wan::Backend::kTun
+                                     : wan::Backend::kAuto;
   Result<std::unique_ptr<wan::TunWan>> up = wan::TunWan::Up(options);
   if (!up.ok()) {
     if (o.wan == "auto" && up.status().code() != StatusCode::kInvalidArgument) {
@@ -103,8 +108,8 @@ Status MakeWan(const RunOptions& o, const wan::LinkOptions& link, Wan* wan) {
   Result<int> b = wan->links->OpenSiteNamespace("B");
   if (!b.ok()) return b.status();
   wan->worker_namespace = *b;
-  wan->description = std::string(wan::BackendName(wan->links->backend())) + " between two network namespaces (" +
-                     wan->links->backend_reason() + ")";
+  wan->description = std::string(wan::BackendName(wan->links->backend())) +
+                     " between two network namespaces (" + wan->links->backend_reason() + ")";
   return Status::Ok();
 }
 
@@ -113,7 +118,9 @@ std::function<int()> Entering(int network_namespace) {
   return [network_namespace] { return ::setns(network_namespace, CLONE_NEWNET); };
 }
 
-std::filesystem::path ProgramDirectory() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
+std::filesystem::path ProgramDirectory() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
 
 std::string TemporaryDirectory() {
   char name[] = "/tmp/longhaul-run-XXXXXX";
@@ -133,7 +140,8 @@ class ProgressPrinter {
     last_ = now;
     winsize size{};
     size_t width = 160;
-    if (terminal_ && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) width = size.ws_col - 1u;
+    if (terminal_ && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20)
+      width = size.ws_col - 1u;
     const std::string line = view.ProgressLine(width);
     std::printf(terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
     std::fflush(stdout);
@@ -167,11 +175,18 @@ class Job {
  private:
   Status StartServer() {
     std::vector<std::string> argv = {(ProgramDirectory() / "longhaul-server").string(),
-                                     "--listen", wan_->server_host + (wan_->links ? ":7700" : ":0"),
-                                     "--workers", std::to_string(options_.workers),
-                                     "--policy", options_.policy,
-                                     "--seed", std::to_string(options_.seed),
-                                     "--progress", "json", "--once", "--insecure"};
+                                     "--listen",
+                                     wan_->server_host + (wan_->links ? ":7700" : ":0"),
+                                     "--workers",
+                                     std::to_string(options_.workers),
+                                     "--policy",
+                                     options_.policy,
+                                     "--seed",
+                                     std::to_string(options_.seed),
+                                     "--progress",
+                                     "json",
+                                     "--once",
+                                     "--insecure"};
     if (wan_->links) argv.push_back("--insecure-bind");
     Result<ChildProcess> child =
         ChildProcess::Start("server", argv, Entering(wan_->server_namespace), logs_ + "/server.log");
@@ -181,7 +196,8 @@ class Job {
     while (view_.server_address().empty()) {
       WaitForOutput(50);
       if (server_->Poll()) return Status(StatusCode::kInternal, "the server ended at its start");
-      if (Clock::now() > deadline) return Status(StatusCode::kInternal, "the server does not say that it listens");
+      if (Clock::now() > deadline)
+        return Status(StatusCode::kInternal, "the server does not say that it listens");
       if (g_signal != 0) return Status(StatusCode::kCancelled, "interrupted");
     }
     return Status::Ok();
@@ -191,13 +207,21 @@ class Job {
     const std::string address = wan_->links ? wan_->server_host + ":7700" : view_.server_address();
     for (uint32_t rank = 0; rank < options_.workers; ++rank) {
       std::vector<std::string> argv = {(ProgramDirectory() / "longhaul-worker").string(),
-                                       "--join", address,
-                                       "--rank", std::to_string(rank),
-                                       "--world-size", std::to_string(options_.workers),
-                                       "--site", "B",
-                                       "--rounds", std::to_string(options_.rounds),
-                                       "--seed", std::to_string(options_.seed),
-                                       "--progress", "json", "--insecure"};
+                                       "--join",
+                                       address,
+                                       "--rank",
+                                       std::to_string(rank),
+                                       "--world-size",
+                                       std::to_string(options_.workers),
+                                       "--site",
+                                       "B",
+                                       "--rounds",
+                                       std::to_string(options_.rounds),
+                                       "--seed",
+                                       std::to_string(options_.seed),
+                                       "--progress",
+                                       "json",
+                                       "--insecure"};
       const auto option = [&](const char* flag, const std::string& value) {
         if (!value.empty()) argv.insert(argv.end(), {flag, value});
       };
@@ -315,28 +339,31 @@ Json LinkReport(Wan& wan) {
   if (!wan.links) return links;
   for (const wan::TunWan::LinkReport& link : wan.links->Links()) {
     const wan::LinkCounters& c = link.counters;
-    links.push_back({{"from", link.from},
-                     {"to", link.to},
-                     {"packets", c.packets_in},
-                     {"bytes", c.bytes_in},
-                     {"dropped_loss", c.dropped_loss},
-                     {"dropped_queue", c.dropped_queue},
-                     {"loss", c.packets_in == 0 ? 0.0
-                                                : static_cast<double>(c.dropped()) / static_cast<double>(c.packets_in)},
-                     {"max_queue_ms", static_cast<double>(c.max_queue_delay.count()) / 1e6}});
+    links.push_back(
+        {{"from", link.from},
+         {"to", link.to},
+         {"packets", c.packets_in},
+         {"bytes", c.bytes_in},
+         {"dropped_loss", c.dropped_loss},
+         {"dropped_queue", c.dropped_queue},
+         {"loss",
+          c.packets_in == 0 ? 0.0 : static_cast<double>(c.dropped()) / static_cast<double>(c.packets_in)},
+         {"max_queue_ms", static_cast<double>(c.max_queue_delay.count()) / 1e6}});
   }
   return links;
 }
 
 void PrintSummary(const Json& s, const Json& links) {
   const auto number = [&](const char* key) { return s.value(key, 0.0); };
-  std::printf("\n  accuracy        %.2f %%  after %.0f rounds in %.1f s, %.0f workers\n", number("accuracy") * 100,
-              number("rounds"), number("seconds"), number("workers"));
+  std::printf("\n  accuracy        %.2f %%  after %.0f rounds in %.1f s, %.0f workers\n",
+              number("accuracy") * 100, number("rounds"), number("seconds"), number("workers"));
   std::printf("  round time      p50 %.0f ms, p99 %.0f ms\n", number("round_ms_p50"), number("round_ms_p99"));
-  std::printf("  bytes           up %.1f MB, down %.1f MB\n", number("bytes_up") / 1e6, number("bytes_down") / 1e6);
-  std::printf("  loss seen       %.2f %%;  repaired %.0f chunks by FEC, retransmitted %.0f, lost %.0f, filled %.0f\n",
-              number("observed_loss") * 100, number("repaired_chunks"), number("retransmissions"),
-              number("lost_chunks"), number("filled_chunks"));
+  std::printf("  bytes           up %.1f MB, down %.1f MB\n", number("bytes_up") / 1e6,
+              number("bytes_down") / 1e6);
+  std::printf(
+      "  loss seen       %.2f %%;  repaired %.0f chunks by FEC, retransmitted %.0f, lost %.0f, filled %.0f\n",
+      number("observed_loss") * 100, number("repaired_chunks"), number("retransmissions"),
+      number("lost_chunks"), number("filled_chunks"));
   for (const Json& link : links) {
     std::printf("  link %s -> %s     %lld packets, dropped %lld by loss and %lld by the queue (%.2f %%)\n",
                 link["from"].get<std::string>().c_str(), link["to"].get<std::string>().c_str(),
@@ -360,8 +387,9 @@ int RunJob(const RunOptions& options) {
   Result<wan::LinkOptions> link = LinkOf(options);
   if (!link.ok()) return Fail(link.status().message(), 2);
   // Found out now, not after minutes of training.
+  errno = 0;
   if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
-    return Fail("cannot write --json " + options.json_file, 2);
+    return Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), 2);
   }
   const bool own_logs = options.log_directory.empty();
   const std::string logs = own_logs ? TemporaryDirectory() : options.log_directory;
@@ -371,10 +399,13 @@ int RunJob(const RunOptions& options) {
 
   InstallSignals();
   Wan wan;
-  if (Status status = MakeWan(options, *link, &wan); !status.ok()) return Fail("no WAN: " + status.ToString());
-  std::printf("longhaul run: %u workers in site B, one server in site A, %s each way, RTT %.0f ms, loss %s each way\n",
-              options.workers, options.rate.c_str(), static_cast<double>(link->delay.count()) * 2e-6,
-              options.loss.c_str());
+  if (Status status = MakeWan(options, *link, &wan); !status.ok())
+    return Fail("no WAN: " + status.ToString());
+  std::printf(
+      "longhaul run: %u workers in site B, one server in site A, %s each way, RTT %.0f ms, loss %s each "
+      "way\n",
+      options.workers, options.rate.c_str(), static_cast<double>(link->delay.count()) * 2e-6,
+      options.loss.c_str());
   std::printf("  WAN: %s\n  traffic is NOT encrypted; logs in %s\n", wan.description.c_str(), logs.c_str());
   std::fflush(stdout);
 
@@ -400,10 +431,12 @@ int RunJob(const RunOptions& options) {
   summary["ok"] = code == 0;
   if (code == 0) PrintSummary(summary, links);
   if (!options.json_file.empty()) {
+    errno = 0;
     std::ofstream out(options.json_file, std::ios::trunc);
     out << summary.dump(2) << "\n";
     out.flush();
-    if (!out) code = std::max(code, Fail("writing " + options.json_file + " failed"));
+    if (!out)
+      code = std::max(code, Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno)));
   }
   if (code == 0 && summary.value("accuracy", 0.0) < options.min_accuracy) {
     code = Fail("accuracy is below --min-accuracy");

@@ -1,5 +1,5 @@
-// `longhaul run`: an all-in-one local job. Starts one server in site A and N workers in site B across an emulated
-// WAN, shows live progress and writes a summary. This is the demo.
+// `longhaul run`: an all-in-one local job. Starts one server in site A and N workers in site B across an
+// emulated WAN, shows live progress and writes a summary. This is the demo.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@ namespace longhaul::cli {
 struct RunOptions {
   uint32_t workers = 4;
   std::string rate = "200mbit";
-  std::string delay = "25ms";        // one way; the round trip is twice that
-  std::string loss = "2%";           // each way; "0" or "0%" for none
-  double loss_burst = 0;             // mean burst length; 0 = independent losses
+  std::string delay = "25ms";  // one way; the round trip is twice that
+  std::string loss = "2%";     // each way; "0" or "0%" for none
+  double loss_burst = 0;       // mean burst length; 0 = independent losses
   std::string queue = "50ms";
   uint64_t rounds = 400;
   std::string policy = "residual";
   uint64_t seed = 1;
-  std::string wan = "auto";          // auto | tun | netem | loopback
-  std::string data;                  // dataset directory; empty: the Debian package's
+  std::string wan = "auto";  // auto | tun | netem | loopback
+  std::string data;          // dataset directory; empty: the Debian package's
   std::string json_file;
-  std::string log_directory;         // empty: a temporary one, kept when the run fails
-  double min_accuracy = 0;           // 0..1; below it the run fails
+  std::string log_directory;                            // empty: a temporary one, kept when the run fails
+  double min_accuracy = 0;                              // 0..1; below it the run fails
   std::string optimizer_lr, optimizer_momentum, batch;  // empty: the worker's defaults
 };
 

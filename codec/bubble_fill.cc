@@ -45,7 +45,8 @@ void FillMean(FillPolicy policy, const ChunkTally& tally, std::span<const float>
   const auto size = static_cast<Eigen::Index>(mean.size());
   const ConstVector in(sum.data(), size);
   Vector out(mean.data(), size);
-  // kCount leaves the filled ones out of the divisor; the others keep them in it, with a value of zero or stale.
+  // kCount leaves the filled ones out of the divisor; the others keep them in it, with a value of zero or
+  // stale.
   const bool counts = policy == FillPolicy::kCount;
   const double weight = tally.arrived + tally.tolerated + (counts ? 0.0 : tally.filled);
   if (!(weight > 0)) {

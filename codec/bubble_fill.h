@@ -1,8 +1,8 @@
 // What a missing low-priority contribution counts as: the fill policy of a job.
 //
-// "Bubble filling": a window whose actual loss is above the bubble-filling threshold has its lost chunks filled by
-// the policy; below it, a certain loss is tolerated as it is: missing counts as zero in the mean over all
-// contributors. Filled or not, a chunk never shifts its neighbours.
+// "Bubble filling": a window whose actual loss is above the bubble-filling threshold has its lost chunks
+// filled by the policy; below it, a certain loss is tolerated as it is: missing counts as zero in the mean
+// over all contributors. Filled or not, a chunk never shifts its neighbours.
 //
 // One policy owns both halves of the answer, what the server fills and whether the worker repays, so that the
 // same loss is never compensated twice: `residual` repays at the worker and therefore fills with zero.

@@ -22,13 +22,16 @@ ChunkHeaderBytes EncodeHeader(uint32_t index, uint32_t count, uint32_t nonzero, 
   writer.U32(index);
   writer.U16(static_cast<uint16_t>(count));
   writer.U16(static_cast<uint16_t>(nonzero));
-  writer.U8(static_cast<uint8_t>(static_cast<unsigned>(DType::kFloat32) << 4 | static_cast<unsigned>(encoding)));
+  writer.U8(
+      static_cast<uint8_t>(static_cast<unsigned>(DType::kFloat32) << 4 | static_cast<unsigned>(encoding)));
   writer.U8(log_energy);
   writer.U16(0);
   return bytes;
 }
 
-Status Malformed(const char* what) { return Status(StatusCode::kProtocolViolation, std::string("chunk: ") + what); }
+Status Malformed(const char* what) {
+  return Status(StatusCode::kProtocolViolation, std::string("chunk: ") + what);
+}
 
 uint32_t SetBits(ByteSpan bitmap) {
   uint32_t bits = 0;
@@ -137,7 +140,8 @@ void DecodeChunk(const ChunkView& chunk, std::span<float> out) {
 }
 
 uint32_t CountNonzero(std::span<const float> values) {
-  return static_cast<uint32_t>(std::count_if(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
+  return static_cast<uint32_t>(
+      std::count_if(values.begin(), values.end(), [](float v) { return v != 0.0f; }));
 }
 
 }  // namespace longhaul::codec

@@ -2,7 +2,8 @@
 //
 //   index 32 | count 16 | nonzero 16 | dtype 4 encoding 4 | log energy 8 | reserved 16 (zero)      = 12 bytes
 //   dense:          count values
-//   bitmap-sparse:  ceil(count / 8) bytes, LSB first, padded with zeros to a multiple of 4; then nonzero values
+//   bitmap-sparse:  ceil(count / 8) bytes, LSB first, padded with zeros to a multiple of 4; then nonzero
+//   values
 //
 // Header fields are big-endian, values little-endian as in memory. The header is part of the FEC symbol, so a
 // repaired chunk carries its tensor position, element type and sparsity with it; zeros behind a chunk (symbol
@@ -77,8 +78,9 @@ ChunkHeaderBytes EncodeSparseChunk(uint32_t index, std::span<const float> values
                                    std::vector<uint8_t>* body);
 
 // Checks everything that can be checked without knowing the tensor; whether index and count fit it is the
-// caller's to ask (ChunkGeometry). Errors: kProtocolViolation (truncated, reserved bits, unknown encoding, nonzero
-// above count, bitmap that disagrees with nonzero), kSettingsMismatch (an element type that is not float32).
+// caller's to ask (ChunkGeometry). Errors: kProtocolViolation (truncated, reserved bits, unknown encoding,
+// nonzero above count, bitmap that disagrees with nonzero), kSettingsMismatch (an element type that is not
+// float32).
 Result<ChunkView> ParseChunk(ByteSpan bytes);
 
 // Writes all elements, zeros included. REQUIRES: out.size() == chunk.count.

@@ -52,7 +52,8 @@ Priorities PriorityClassifier::Classify(std::span<const float> values, uint64_t 
     result.log_energy[chunk] = QuantizeEnergy(energy);
     if (!std::isfinite(energy)) energy = DequantizeEnergy(255);  // sorts first, and stays comparable
     if (options_.policy == PriorityPolicy::kEnergy) {
-      scores_[chunk] = scored_ ? options_.smoothing * scores_[chunk] + (1 - options_.smoothing) * energy : energy;
+      scores_[chunk] =
+          scored_ ? options_.smoothing * scores_[chunk] + (1 - options_.smoothing) * energy : energy;
     } else if (options_.policy == PriorityPolicy::kLayerOrder) {
       scores_[chunk] = static_cast<double>(chunks - chunk);
     }
@@ -62,7 +63,8 @@ Priorities PriorityClassifier::Classify(std::span<const float> values, uint64_t 
   std::vector<uint32_t> order(chunks);
   std::iota(order.begin(), order.end(), 0u);
   // Equal scores keep the tensor's order, so that the outcome is the same everywhere.
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores_[a] > scores_[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return scores_[a] > scores_[b]; });
   const auto high = static_cast<std::ptrdiff_t>(HighCount());
   result.high.assign(order.begin(), order.begin() + high);
   result.low.assign(order.begin() + high, order.end());

@@ -1,9 +1,9 @@
 // Which chunks of a tensor matter: scores, the choice of the high class, and the order of sending.
 //
-// A chunk's score is its squared L2 norm (one pass, no index bytes on the wire), smoothed over rounds as DGT's
-// contribution: c = a * c + (1 - a) * score, so that the class of a chunk does not flap. The top share of chunks by
-// score is high. Low chunks leave best first, but the order is rotated by round, so that it is not always the same
-// part of the tensor that is cut off at the end of a window.
+// A chunk's score is its squared L2 norm (one pass, no index bytes on the wire), smoothed over rounds as
+// DGT's contribution: c = a * c + (1 - a) * score, so that the class of a chunk does not flap. The top share
+// of chunks by score is high. Low chunks leave best first, but the order is rotated by round, so that it is
+// not always the same part of the tensor that is cut off at the end of a window.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace longhaul::codec {
 
-// Energies as 8 bits: 0 is zero, 1..255 are 2^((q - 128) / 2), so a step is a factor of sqrt(2) and the range is
-// 2^-63.5 .. 2^63.5. Monotone; values outside are clamped, NaN counts as the largest.
+// Energies as 8 bits: 0 is zero, 1..255 are 2^((q - 128) / 2), so a step is a factor of sqrt(2) and the range
+// is 2^-63.5 .. 2^63.5. Monotone; values outside are clamped, NaN counts as the largest.
 uint8_t QuantizeEnergy(double energy);
 double DequantizeEnergy(uint8_t quantized);
 
@@ -32,19 +32,19 @@ enum class PriorityPolicy : uint8_t {
 
 struct PriorityOptions {
   PriorityPolicy policy = PriorityPolicy::kEnergy;
-  double high_share = 0.2;    // share of chunks in the high class, 0..1; at least one chunk when > 0
-  double smoothing = 0.5;     // a: weight of the past, 0..1
+  double high_share = 0.2;  // share of chunks in the high class, 0..1; at least one chunk when > 0
+  double smoothing = 0.5;   // a: weight of the past, 0..1
   // A tensor of at most this many chunks is all high: there is no point in losing part of a bias vector.
   uint32_t all_high_chunks = 4;
-  uint64_t seed = 0;          // of the rotation
+  uint64_t seed = 0;  // of the rotation
 };
 
 // The outcome for one round.
 struct Priorities {
-  std::vector<uint32_t> high;          // chunk numbers in sending order
-  std::vector<uint32_t> low;           // chunk numbers in sending order
-  std::vector<uint8_t> log_energy;     // by chunk number; QuantizeEnergy of this round's energy
-  float total_low_energy = 0;          // sum over `low` of the dequantised energies
+  std::vector<uint32_t> high;       // chunk numbers in sending order
+  std::vector<uint32_t> low;        // chunk numbers in sending order
+  std::vector<uint8_t> log_energy;  // by chunk number; QuantizeEnergy of this round's energy
+  float total_low_energy = 0;       // sum over `low` of the dequantised energies
 };
 
 // One tensor's scores over the rounds.

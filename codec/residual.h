@@ -1,7 +1,8 @@
 // Error feedback for the network: what a window lost of a gradient is added to the next one.
 //
-// Invariant (conservation): over a run, the sum of what was delivered plus what is held here equals the sum of the
-// gradients given to Combine; exactly in integers, to rounding in floats. Nothing is lost, only delayed.
+// Invariant (conservation): over a run, the sum of what was delivered plus what is held here equals the sum
+// of the gradients given to Combine; exactly in integers, to rounding in floats. Nothing is lost, only
+// delayed.
 //
 //   combined = Combine(gradient)   the values to send: gradient + residual
 //   ... the window closes ...

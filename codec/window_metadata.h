@@ -1,7 +1,8 @@
 // What rides in WINDOW_OPEN's opaque metadata: which tensor and round a window's chunks belong to.
 //
 //   kind 8 | flags 8 (bit 0: wants_result) | dtype 8 | reserved 8 (zero) | key 32 | request 32 | round 64 |
-//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32          (44 bytes, big-endian)
+//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32          (44 bytes,
+//   big-endian)
 #pragma once
 
 #include <cstdint>
@@ -22,24 +23,24 @@ enum class WindowKind : uint8_t {
 
 struct WindowMetadata {
   WindowKind kind = WindowKind::kGradient;
-  bool wants_result = false;      // gradient: send me this round's result
+  bool wants_result = false;  // gradient: send me this round's result
   DType dtype = DType::kFloat32;
-  uint32_t key = 0;               // the tensor
-  uint32_t request = 0;           // weights: the PullRequest it answers; 0 = result of a push
+  uint32_t key = 0;      // the tensor
+  uint32_t request = 0;  // weights: the PullRequest it answers; 0 = result of a push
   uint64_t round = 0;
-  uint64_t count = 0;             // elements of the tensor
+  uint64_t count = 0;  // elements of the tensor
   uint32_t chunk_elements = 0;
-  float weight = 1;               // gradient: the contribution's weight (sample count), > 0
-  float total_low_energy = 0;     // gradient: sum over low chunks of their quantised energies
-  float high_sparsity = 0;        // gradient: share of zero elements in the high chunks, 0..1
+  float weight = 1;            // gradient: the contribution's weight (sample count), > 0
+  float total_low_energy = 0;  // gradient: sum over low chunks of their quantised energies
+  float high_sparsity = 0;     // gradient: share of zero elements in the high chunks, 0..1
   bool operator==(const WindowMetadata&) const = default;
 };
 
 inline constexpr size_t kWindowMetadataBytes = 44;
 
 std::vector<uint8_t> EncodeWindowMetadata(const WindowMetadata& metadata);
-// Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, count 0, chunk_elements out
-// of range, a weight that is not finite and positive, an energy or share out of range).
+// Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, count 0, chunk_elements
+// out of range, a weight that is not finite and positive, an energy or share out of range).
 Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes);
 
 }  // namespace longhaul::codec

@@ -116,9 +116,7 @@ class Application : public ConnectionObserver {
     options.symbol_bytes = static_cast<uint16_t>(16 * (1 + in.Below(60)));
     options.fec_k = in.Flag() ? 8 : 0;
     options.fec_depth = static_cast<uint8_t>(1 + in.Below(4));
-    if (used_.contains(options.key)) return;  // a key names one window for ever (window_types.h)
     if (!c.OpenWindow(options).ok()) return;
-    used_.insert(options.key);
     outgoing_.insert(options.key);
     last_ = options;
     if (in.Flag()) {
@@ -157,7 +155,7 @@ class Application : public ConnectionObserver {
   }
 
   Connection* connection_ = nullptr;
-  std::set<WindowKey> incoming_, outgoing_, used_;
+  std::set<WindowKey> incoming_, outgoing_;
   std::set<std::pair<WindowKey, std::pair<wire::ReliabilityClass, uint32_t>>> delivered_;
   WindowOptions last_;
   bool refuse_windows_ = false;

@@ -1,5 +1,6 @@
-// Drives a DatagramCore in virtual time: what transport/udp does with sockets, this does with a VirtualNetwork.
-// Also a checker: a core whose timer stays in the past, or that never stops sending, is a bug.
+// Drives a DatagramCore in virtual time: what transport/udp does with sockets, this does with a
+// VirtualNetwork. Also a checker: a core whose timer stays in the past, or that never stops sending, is a
+// bug.
 #pragma once
 
 #include <functional>

@@ -44,7 +44,9 @@ class Recorder : public ConnectionObserver {
     close_status = why;
     connection = nullptr;
   }
-  void OnControlData(Connection&, ByteSpan bytes) override { control.insert(control.end(), bytes.begin(), bytes.end()); }
+  void OnControlData(Connection&, ByteSpan bytes) override {
+    control.insert(control.end(), bytes.begin(), bytes.end());
+  }
   void OnControlWritable(Connection&) override { ++writable; }
   Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame& open) override {
     if (refuse_windows) return Status(StatusCode::kUnavailable, "not now");
@@ -54,11 +56,12 @@ class Recorder : public ConnectionObserver {
     in.open.metadata = {};
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-               bool repaired) override {
+  void OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
+               ByteSpan chunk, bool repaired) override {
     Incoming& in = incoming.at(key);
     auto& chunks = reliability == wire::ReliabilityClass::kHigh ? in.high : in.low;
-    if (!chunks.emplace(sequence, std::vector<uint8_t>(chunk.begin(), chunk.end())).second) ++in.repeated_deliveries;
+    if (!chunks.emplace(sequence, std::vector<uint8_t>(chunk.begin(), chunk.end())).second)
+      ++in.repeated_deliveries;
     if (repaired) ++in.repaired;
   }
   void OnWindowProgress(Connection& c, WindowKey key) override {
@@ -112,10 +115,11 @@ class ConnectionPair {
     s.max_connections = options.max_connections;
     s.on_accept = [this](Connection&) { return &server; };
     server_endpoint = std::make_unique<Endpoint>(s, Random(options.seed * 2 + 2));
-    worker_host = std::make_unique<sim::SimulatedHost>(&network_, worker_address, worker_site_, worker_endpoint.get());
+    worker_host =
+        std::make_unique<sim::SimulatedHost>(&network_, worker_address, worker_site_, worker_endpoint.get());
     if (options.server_up) {
-      server_host =
-          std::make_unique<sim::SimulatedHost>(&network_, server_address, server_site_, server_endpoint.get());
+      server_host = std::make_unique<sim::SimulatedHost>(&network_, server_address, server_site_,
+                                                         server_endpoint.get());
     }
   }
 
@@ -147,7 +151,8 @@ class ConnectionPair {
   }
 
   // Opens a window from the worker and submits all its chunks.
-  void SendWindow(WindowKey key, uint32_t high, uint32_t low, uint8_t fec_k = 20, uint16_t symbol_bytes = 1392) {
+  void SendWindow(WindowKey key, uint32_t high, uint32_t low, uint8_t fec_k = 20,
+                  uint16_t symbol_bytes = 1392) {
     SendWindowFrom(*connection, key, high, low, fec_k, symbol_bytes);
     worker_host->Pump();
   }
@@ -168,8 +173,8 @@ class ConnectionPair {
       store.push_back(ChunkBytes(key, is_high, is_high ? i : i - high, symbol_bytes));
       const ByteSpan all(store.back());
       const Status submitted =
-          from.SubmitChunk(key, is_high ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow, all.first(12),
-                           all.subspan(12));
+          from.SubmitChunk(key, is_high ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow,
+                           all.first(12), all.subspan(12));
       ASSERT_TRUE(submitted.ok()) << submitted.ToString();
     }
   }

@@ -148,8 +148,8 @@ TEST(Connection, HighArrivesExactlyOnceAndLowIsASubsetUnderAnyLoss) {
       SCOPED_TRACE("seed " + std::to_string(seed) + " loss " + std::to_string(loss));
       ConnectionPair::Options options;
       options.seed = seed;
-      options.link = "rate 200mbit delay 25ms queue 50ms duplicate 1% loss " + std::to_string(loss * 100) + "%" +
-                     (seed % 2 == 0 ? " burst 8" : "");
+      options.link = "rate 200mbit delay 25ms queue 50ms duplicate 1% loss " + std::to_string(loss * 100) +
+                     "%" + (seed % 2 == 0 ? " burst 8" : "");
       ConnectionPair pair(options);
       ASSERT_TRUE(pair.Establish(30s));
       for (uint32_t id = 1; id <= 3; ++id) {
@@ -160,7 +160,8 @@ TEST(Connection, HighArrivesExactlyOnceAndLowIsASubsetUnderAnyLoss) {
         pair.ExpectDelivered(pair.server, key, 60, symbol_bytes);
         const ChunkBitmap& bitmap = pair.worker.outgoing.at(key).low_received;
         EXPECT_EQ(bitmap.count(), pair.server.incoming[key].low.size());
-        for (uint32_t i = 0; i < 240; ++i) EXPECT_EQ(bitmap.Test(i), pair.server.incoming[key].low.contains(i));
+        for (uint32_t i = 0; i < 240; ++i)
+          EXPECT_EQ(bitmap.Test(i), pair.server.incoming[key].low.contains(i));
       }
       if (loss >= 0.05) {
         EXPECT_GT(pair.connection->stats().packets_lost, 0u);
@@ -192,7 +193,11 @@ TEST(Connection, BothDirectionsCarryWindowsAtOnce) {
   pair.SendWindow({1, 0}, 100, 100);
   pair.SendWindowFrom(*pair.server.connection, {1, 0}, 200, 0, 20, 1392);
   pair.server_host->Pump();
-  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}) && pair.server.outgoing.contains({1, 0}); }, 5s));
+  ASSERT_TRUE(pair.RunUntil(
+      [&] {
+        return pair.worker.outgoing.contains({1, 0}) && pair.server.outgoing.contains({1, 0});
+      },
+      5s));
   pair.ExpectDelivered(pair.server, {1, 0}, 100);
   pair.ExpectDelivered(pair.worker, {1, 0}, 200);
 }
@@ -205,6 +210,63 @@ TEST(Connection, ARefusedWindowClosesAsExcluded) {
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 5s));
   EXPECT_EQ(pair.worker.outgoing.at({1, 0}).reason, wire::CloseReason::kExcluded);
   EXPECT_EQ(pair.worker.outgoing.at({1, 0}).low_received.count(), 0u);
+}
+
+TEST(Connection, AWindowKeyIsUsedOnce) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({7, 0}, 10, 10);
+  pair.connection->CancelWindow({7, 0});
+  WindowOptions again;
+  again.key = {7, 0};
+  again.low_count = 1;
+  again.symbol_bytes = 16;
+  again.fec_k = 0;
+  EXPECT_EQ(pair.connection->OpenWindow(again).code(), StatusCode::kAlreadyExists);
+  again.key.generation = 1;
+  EXPECT_TRUE(pair.connection->OpenWindow(again).ok());
+  pair.RunFor(1s);  // acknowledgements of the cancelled window mean nothing to the new one
+  pair.ExpectNoTimeViolation();
+}
+
+// A server that may not send any more to an unproven address must not ask for its timer at once, again and
+// again.
+TEST(Connection, AnAmplificationLimitedServerDoesNotSpin) {
+  ConnectionPair pair({});
+  const auto init = [&](wire::PacketNumber number, bool with_ack) {
+    std::vector<uint8_t> bytes(1200);
+    PacketBuilder builder(bytes);
+    builder.StartLong(wire::LongType::kInit, wire::kVersion, {}, {42}, number);
+    EXPECT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
+    if (with_ack) {
+      wire::AckFrame ack;
+      ack.ranges.push_back({0, 0});
+      EXPECT_TRUE(builder.Add(ack));
+    }
+    builder.PadTo(bytes.size());
+    IntegrityTag tag;
+    bytes.resize(builder.Seal(tag));
+    return bytes;
+  };
+  const Address half_open = Address::V4(10, 0, 0, 77, 9);
+  std::vector<uint8_t> buffer(65'535);
+  Instant now = pair.network().now();
+  std::vector<uint8_t> first = init(0, false), second = init(1, true);
+  pair.server_endpoint->HandleDatagram(now, half_open, first, {});
+  while (pair.server_endpoint->PollTransmit(now, buffer)) {
+  }
+  now += 1ms;
+  pair.server_endpoint->HandleDatagram(now, half_open, second, {});  // an RTT sample: time-outs are short now
+  int timeouts = 0;
+  const Instant end = now + 6s;
+  while (pair.server_endpoint->connection_count() > 0 && now < end) {
+    while (pair.server_endpoint->PollTransmit(now, buffer)) {
+    }
+    now = std::max(now, pair.server_endpoint->NextTimeout());
+    pair.server_endpoint->HandleTimeout(now);
+    ASSERT_LT(++timeouts, 2000);
+  }
+  EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
 }
 
 TEST(Connection, LowIsNeverRetransmitted) {
@@ -251,7 +313,8 @@ TEST(Connection, CloseReachesThePeerWithItsReasonAndBothForget) {
     EXPECT_EQ(pair.worker.close_status, Status(StatusCode::kAborted, "trainer gave up"));
     pair.RunFor(11s);
     EXPECT_EQ(pair.server.closed, 1);
-    if (pair.server.close_status.code() != StatusCode::kPeerDead) {  // all three copies lost: the idle time-out
+    if (pair.server.close_status.code() !=
+        StatusCode::kPeerDead) {  // all three copies lost: the idle time-out
       EXPECT_EQ(pair.server.close_status, Status(StatusCode::kAborted, "trainer gave up"));
     }
     EXPECT_EQ(pair.worker_endpoint->connection_count(), 0u);
@@ -267,7 +330,8 @@ TEST(Connection, CorruptedDatagramsAreDroppedAndCounted) {
   pair.SendWindow({1, 0}, 200, 200);
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 20s));
   pair.ExpectDelivered(pair.server, {1, 0}, 200);
-  EXPECT_GT(pair.server.connection->stats().bad_tag_dropped + pair.server_endpoint->stats().unknown_connection_dropped +
+  EXPECT_GT(pair.server.connection->stats().bad_tag_dropped +
+                pair.server_endpoint->stats().unknown_connection_dropped +
                 pair.server_endpoint->stats().malformed_dropped,
             5u);
 }

@@ -64,6 +64,12 @@ TEST(RepairSymbolsFor, IsTheFirstCountWhoseSuccessorGainsLessThanItCosts) {
   }
 }
 
+TEST(RepairSymbolsFor, DoesNotGiveUpAtHighLoss) {
+  // One more symbol gains little at first, the eighth a lot.
+  EXPECT_GE(RepairSymbolsFor(20, 12, 0.20, 20), 6);
+  EXPECT_GE(RepairSymbolsFor(20, 12, 0.30, 100), 10);
+}
+
 TEST(RepairSymbolsFor, GrowsWithLossAndWithTheCostOfARecovery) {
   EXPECT_EQ(RepairSymbolsFor(20, 12, 0.01, 1000), 3);
   EXPECT_LT(RepairSymbolsFor(20, 12, 0.01, 1000), RepairSymbolsFor(20, 12, 0.05, 1000));

@@ -113,7 +113,9 @@ TEST_F(LossDetectionTest, ProbeTimeoutsDoubleUpToABoundAndAnAckEndsThem) {
   const Instant sent = now_;
   const Duration base = rtt_.PtoBase(AckTracker::kMaxAckDelay);
   for (int i = 0; i < 9; ++i) {
-    EXPECT_EQ(loss_.Deadline(), sent + base * (1 << std::min(i, LossDetection::kMaxPtoBackoff)));
+    const Duration pto = base * (1 << std::min(i, LossDetection::kMaxPtoBackoff));
+    // Beyond the bound, with no probe allowed to leave, the next one is still a whole time-out away.
+    EXPECT_EQ(loss_.Deadline(), (i > LossDetection::kMaxPtoBackoff ? now_ : sent) + pto);
     now_ = loss_.Deadline();
     EXPECT_FALSE(loss_.OnTimeout(now_ - Duration(1)).send_probes);
     EXPECT_TRUE(loss_.OnTimeout(now_).send_probes);

@@ -42,18 +42,22 @@ class ConnectionObserver {
   virtual void OnClosed(Connection& connection, const Status& why) = 0;
   // The next bytes of the peer's control stream, in order, exactly once.
   virtual void OnControlData(Connection& connection, ByteSpan bytes) = 0;
-  // All control data given to SendControl so far was acknowledged after SendControl had refused for lack of room.
+  // All control data given to SendControl so far was acknowledged after SendControl had refused for lack of
+  // room.
   virtual void OnControlWritable(Connection& connection) { (void)connection; }
 
   // The peer opened a window towards us. An error refuses it: the window is closed as kExcluded.
   virtual Status OnWindowOpened(Connection& connection, WindowKey key, const wire::WindowOpenFrame& open) = 0;
-  // A chunk of an open window is here; exactly once per chunk. `repaired`: rebuilt by FEC; then `chunk` has the
-  // window's symbol length, padded with zeros.
+  // A chunk of an open window is here; exactly once per chunk. `repaired`: rebuilt by FEC; then `chunk` has
+  // the window's symbol length, padded with zeros.
   virtual void OnChunk(Connection& connection, WindowKey key, wire::ReliabilityClass reliability,
                        uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
   // Something about an open incoming window changed (chunks arrived, or the sender is finished): the moment
   // for the close rule. Called once per datagram, after its chunks.
-  virtual void OnWindowProgress(Connection& connection, WindowKey key) { (void)connection; (void)key; }
+  virtual void OnWindowProgress(Connection& connection, WindowKey key) {
+    (void)connection;
+    (void)key;
+  }
 
   // A window of ours is over: the receiver closed it. The borrowed chunk bodies are free again.
   // low_received: which low chunks the receiver has, by sequence number.
@@ -63,15 +67,16 @@ class ConnectionObserver {
 };
 
 struct ConnectionOptions {
-  ByteCount max_datagram{1452};              // UDP payload; 1200 is what every path carries
+  ByteCount max_datagram{1452};  // UDP payload; 1200 is what every path carries
   Duration idle_timeout = std::chrono::seconds(10);
-  Duration handshake_timeout = Duration::max();  // bound on the time until connected, if shorter than idle_timeout
+  Duration handshake_timeout =
+      Duration::max();  // bound on the time until connected, if shorter than idle_timeout
   // A PING leaves after this much silence while the application wants the connection alive.
   Duration keepalive = std::chrono::seconds(2);
-  ByteCount receive_window{64 << 20};        // bound on the peer's bytes in flight towards us
-  uint32_t max_open_windows = 64;            // incoming windows open at once
+  ByteCount receive_window{64 << 20};  // bound on the peer's bytes in flight towards us
+  uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
-  ByteCount max_control_backlog{4 << 20};    // unacknowledged control bytes; more is refused by SendControl
+  ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
   RateOptions rate;
 };
 
@@ -79,31 +84,31 @@ struct ConnectionOptions {
 struct ConnectionStats {
   uint64_t packets_sent = 0;
   uint64_t packets_received = 0;
-  uint64_t bytes_sent = 0;                   // UDP payload
+  uint64_t bytes_sent = 0;  // UDP payload
   uint64_t bytes_received = 0;
-  uint64_t chunk_bytes_sent = 0;             // first transmissions of chunks
-  uint64_t chunk_bytes_received = 0;         // distinct chunks delivered, repaired ones included
-  uint64_t packets_lost = 0;                 // declared lost by the sender's side (raw)
+  uint64_t chunk_bytes_sent = 0;      // first transmissions of chunks
+  uint64_t chunk_bytes_received = 0;  // distinct chunks delivered, repaired ones included
+  uint64_t packets_lost = 0;          // declared lost by the sender's side (raw)
   uint64_t packets_spurious = 0;
-  uint64_t retransmissions = 0;              // high chunks sent again
+  uint64_t retransmissions = 0;  // high chunks sent again
   uint64_t repair_sent = 0;
   uint64_t repair_received = 0;
-  uint64_t chunks_repaired = 0;              // rebuilt by FEC here
-  uint64_t low_chunks_lost = 0;              // low chunks of closed outgoing windows that the peer does not have
+  uint64_t chunks_repaired = 0;  // rebuilt by FEC here
+  uint64_t low_chunks_lost = 0;  // low chunks of closed outgoing windows that the peer does not have
   uint64_t duplicates_dropped = 0;
   uint64_t bad_tag_dropped = 0;
   uint64_t malformed_dropped = 0;
-  uint64_t unknown_window_dropped = 0;       // DATA before its OPEN and beyond the bound of what is buffered
-  uint64_t late_dropped = 0;                 // DATA of a closed window
+  uint64_t unknown_window_dropped = 0;  // DATA before its OPEN and beyond the bound of what is buffered
+  uint64_t late_dropped = 0;            // DATA of a closed window
   uint64_t pto_fired = 0;
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
-  uint64_t host_drops = 0;                   // as the peer reports about its socket
+  uint64_t host_drops = 0;  // as the peer reports about its socket
   Duration smoothed_rtt{0};
   Duration min_rtt{0};
   Duration latest_rtt{0};
   ByteCount bytes_in_flight;
-  double loss = 0;                           // recent raw loss of what we send, 0..1
+  double loss = 0;  // recent raw loss of what we send, 0..1
   RateSnapshot rate;
 };
 
@@ -114,7 +119,7 @@ struct IncomingWindow {
   bool high_complete = false;
   bool complete = false;
   bool sender_finished = false;
-  double high_ratio = 0;                     // share of the high class that is here, 0..1
+  double high_ratio = 0;  // share of the high class that is here, 0..1
   double low_ratio = 0;
   WindowRxStats stats;
 };
@@ -143,8 +148,8 @@ class Connection {
   // --- Requests: they queue, PollTransmit sends ---
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
-  // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists, kResourceExhausted (too many open),
-  // kFailedPrecondition (not connected).
+  // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
+  // kResourceExhausted (too many open), kFailedPrecondition (not connected).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,

@@ -167,8 +167,8 @@ Duration ConnectionImpl::Pto() const { return rtt_.PtoBase(AckTracker::kMaxAckDe
 wire::TransportParametersFrame ConnectionImpl::LocalParameters() const {
   wire::TransportParametersFrame p;
   p.max_datagram_bytes = static_cast<uint32_t>(datagram_bytes_);
-  p.idle_timeout_ms =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(options_.idle_timeout).count());
+  p.idle_timeout_ms = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.idle_timeout).count());
   p.receive_window_bytes = static_cast<uint64_t>(options_.receive_window.value());
   p.max_open_windows = options_.max_open_windows;
   p.max_window_bytes = static_cast<uint64_t>(options_.max_window_bytes.value());
@@ -192,8 +192,8 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     if (state_ == State::kClosing) {
       CloseNow(*closing_why_);
     } else if (state_ == State::kConnecting) {
-      CloseNow(Status(StatusCode::kUnavailable, "no answer from " + id_.peer.ToString() + " within " +
-                                                    Seconds(now - last_heard_)));
+      CloseNow(Status(StatusCode::kUnavailable,
+                      "no answer from " + id_.peer.ToString() + " within " + Seconds(now - last_heard_)));
     } else {
       CloseNow(Status(StatusCode::kPeerDead, silent));
     }
@@ -240,7 +240,8 @@ void ConnectionImpl::HandleSendRefused(size_t datagram_bytes) {
   }
 }
 
-void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops) {
+void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce,
+                           uint64_t new_host_drops) {
   CongestionEvent event;
   event.now = now;
   // Every acknowledgement is booked before any loss is acted on: a block that just became complete needs none

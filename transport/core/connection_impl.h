@@ -26,8 +26,8 @@ class ConnectionImpl final : public Connection {
  public:
   // Datagrams of this size are what every path carries; tried when larger ones go unanswered or are refused.
   static constexpr int64_t kBaseDatagram = 1200;
-  // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way, four
-  // in a row go unanswered by mere chance once in sixty connections.
+  // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way,
+  // four in a row go unanswered by mere chance once in sixty connections.
   static constexpr int kInitsBeforeFallback = 4;
   // An INIT is repeated after this, doubling up to the longest. Below most round trips a repetition costs one
   // datagram; a handshake that waits a second for each loss costs patience.
@@ -39,7 +39,7 @@ class ConnectionImpl final : public Connection {
   struct Identity {
     bool is_client = true;
     wire::ConnectionId local;
-    wire::ConnectionId remote;       // zero on the client until ACCEPT
+    wire::ConnectionId remote;  // zero on the client until ACCEPT
     Address peer;
   };
 
@@ -59,7 +59,8 @@ class ConnectionImpl final : public Connection {
   ByteCount backlog() const override { return outgoing_.backlog(); }
   Status SendControl(ByteSpan bytes) override;
   Status OpenWindow(const WindowOptions& options) override;
-  Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header, ByteSpan body) override;
+  Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
+                     ByteSpan body) override;
   void CancelWindow(WindowKey key) override { outgoing_.Erase(key); }
   void CloseWindow(WindowKey key, wire::CloseReason reason) override;
   void Grant(Bandwidth rate, ByteCount receive_window) override;
@@ -69,7 +70,8 @@ class ConnectionImpl final : public Connection {
   // A datagram for this connection. `header_bytes` of it are the decoded header.
   // False: not authentic, nothing changed.
   bool HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram);
-  void HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram, const ReceiveInfo& info);
+  void HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram,
+                   const ReceiveInfo& info);
   void HandleTimeout(Instant now);
   void HandleSendRefused(size_t datagram_bytes);
   // Builds as many datagrams as pacing, window and buffer allow; see DatagramCore::PollTransmit.
@@ -87,7 +89,8 @@ class ConnectionImpl final : public Connection {
 
  private:
   // Receiving (connection_receive.cc).
-  bool OpenPacket(wire::PacketNumber number, size_t header_bytes, MutableByteSpan datagram, MutableByteSpan* body);
+  bool OpenPacket(wire::PacketNumber number, size_t header_bytes, MutableByteSpan datagram,
+                  MutableByteSpan* body);
   // Hands the packet to the frames and the chunk; then it is acknowledged, unless there was no room for it.
   void HandleBody(Instant now, wire::PacketNumber number, const std::optional<wire::DataHeader>& data,
                   ByteSpan body, const ReceiveInfo& info);
@@ -119,7 +122,7 @@ class ConnectionImpl final : public Connection {
   void AddControlData(PacketBuilder* builder);
   void AddWindowFrames(Instant now, PacketBuilder* builder);
   size_t Finish(Instant now, PacketBuilder* builder);
-  bool HasFrames() const;                      // ack-eliciting frames that wait
+  bool HasFrames() const;  // ack-eliciting frames that wait
   bool WindowAllows(size_t bytes) const;
   PathView path_view() const;
 
@@ -140,12 +143,12 @@ class ConnectionImpl final : public Connection {
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
 
-  int64_t datagram_bytes_;                     // largest datagram sent; settled by the handshake
+  int64_t datagram_bytes_;  // largest datagram sent; settled by the handshake
   std::optional<wire::TransportParametersFrame> peer_parameters_;
-  bool send_parameters_ = false;               // INIT or ACCEPT is due
+  bool send_parameters_ = false;  // INIT or ACCEPT is due
   int inits_sent_ = 0;
-  Instant next_init_ = Instant::Infinite();    // client: when INIT is repeated
-  int64_t unvalidated_received_ = 0;           // server, before the client has proved its address
+  Instant next_init_ = Instant::Infinite();  // client: when INIT is repeated
+  int64_t unvalidated_received_ = 0;         // server, before the client has proved its address
   int64_t unvalidated_sent_ = 0;
 
   RttEstimator rtt_;
@@ -164,7 +167,7 @@ class ConnectionImpl final : public Connection {
   wire::GrantFrame last_grant_;
   uint64_t peer_receive_window_ = 0;
 
-  bool delivering_ = false;                    // inside WindowRx::OnData: closes wait until it returns
+  bool delivering_ = false;  // inside WindowRx::OnData: closes wait until it returns
   struct DeferredClose {
     WindowKey key;
     wire::CloseReason reason;
@@ -174,11 +177,11 @@ class ConnectionImpl final : public Connection {
   wire::PacketNumber next_number_ = 0;
   int probes_due_ = 0;
   bool ping_due_ = false;
-  std::vector<uint8_t> held_;                  // a built datagram that did not fit its batch
+  std::vector<uint8_t> held_;  // a built datagram that did not fit its batch
   Instant created_;
   Instant last_heard_;
   Instant last_eliciting_sent_;
-  Instant now_;                                // of the latest event, for requests that come between events
+  Instant now_;  // of the latest event, for requests that come between events
   Duration idle_timeout_;
   bool blocked_by_pacer_ = false;
   std::optional<Status> closing_why_;

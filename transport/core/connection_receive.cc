@@ -107,8 +107,9 @@ void ConnectionImpl::HandleShort(Instant now, const wire::ShortHeader& header, M
   HandleBody(now, header.packet_number, data, body, info);
 }
 
-void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number, const std::optional<wire::DataHeader>& data,
-                                ByteSpan body, const ReceiveInfo& info) {
+void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
+                                const std::optional<wire::DataHeader>& data, ByteSpan body,
+                                const ReceiveInfo& info) {
   bool eliciting = data.has_value();
   const size_t frames_length = data ? data->frames_length : body.size();
   if (Status status = HandleFrames(now, body.first(frames_length), &eliciting); !status.ok()) {
@@ -155,7 +156,8 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
                          std::holds_alternative<wire::PaddingFrame>(frame) ||
                          std::holds_alternative<wire::CloseFrame>(frame);
   if (state_ == State::kConnecting && !handshake) {
-    return Status(StatusCode::kProtocolViolation, std::string(wire::FrameName(frame)) + " during the handshake");
+    return Status(StatusCode::kProtocolViolation,
+                  std::string(wire::FrameName(frame)) + " during the handshake");
   }
   struct Visitor {
     ConnectionImpl* self;
@@ -215,7 +217,8 @@ Status ConnectionImpl::HandleTransportParameters(const wire::TransportParameters
   peer_parameters_ = parameters;
   peer_receive_window_ = parameters.receive_window_bytes;
   datagram_bytes_ = std::min(datagram_bytes_, static_cast<int64_t>(parameters.max_datagram_bytes));
-  const auto peer_idle = std::chrono::milliseconds(std::min<uint64_t>(parameters.idle_timeout_ms, 86'400'000));
+  const auto peer_idle =
+      std::chrono::milliseconds(std::min<uint64_t>(parameters.idle_timeout_ms, 86'400'000));
   idle_timeout_ = std::min(idle_timeout_, Duration(peer_idle));
   return Status::Ok();
 }
@@ -253,8 +256,8 @@ Status ConnectionImpl::HandleWindowClose(const wire::WindowCloseFrame& close) {
   if (window == nullptr || !window->OnClose(close)) return Status::Ok();
   stats_.low_chunks_lost += window->low_received().size() - window->low_received().count();
   if (observer_ != nullptr) {
-    observer_->OnWindowClosed(*this, key, window->close_reason(), window->high_complete(), window->low_received(),
-                              window->stats());
+    observer_->OnWindowClosed(*this, key, window->close_reason(), window->high_complete(),
+                              window->low_received(), window->stats());
   }
   outgoing_.Erase(key);
   return Status::Ok();
@@ -284,7 +287,8 @@ ConnectionImpl::ChunkFate ConnectionImpl::DeliverChunk(const wire::DataHeader& h
   class Sink final : public WindowRx::Sink {
    public:
     Sink(ConnectionImpl* self, WindowKey key) : self_(self), key_(key) {}
-    void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan bytes, bool repaired) override {
+    void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan bytes,
+                 bool repaired) override {
       self_->stats_.chunk_bytes_received += bytes.size();
       if (self_->observer_ != nullptr) {
         self_->observer_->OnChunk(*self_, key_, reliability, sequence, bytes, repaired);

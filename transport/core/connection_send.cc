@@ -77,7 +77,8 @@ size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   if (!send_parameters_) return 0;
   if (id_.is_client) {
     if (++inits_sent_ > kInitsBeforeFallback) datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
-    next_init_ = now + std::min(kFirstInitInterval * (1 << std::min(inits_sent_ - 1, 4)), kLongestInitInterval);
+    next_init_ =
+        now + std::min(kFirstInitInterval * (1 << std::min(inits_sent_ - 1, 4)), kLongestInitInterval);
   }
   const size_t size = static_cast<size_t>(datagram_bytes_);
   if (out.size() < size) return 0;
@@ -86,8 +87,8 @@ size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   send_parameters_ = false;
   probes_due_ = 0;
   PacketBuilder builder(out.first(size));
-  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion, id_.remote,
-                    id_.local, next_number_);
+  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                    id_.remote, id_.local, next_number_);
   LH_CHECK(builder.Add(LocalParameters()));
   builder.Remember({wire::FrameType::kTransportParameters, 0, 0});
   if (acks_.HasPending()) AddAck(now, &builder);
@@ -188,8 +189,8 @@ void ConnectionImpl::AddElicitingFrames(Instant now, PacketBuilder* builder) {
 void ConnectionImpl::AddWindowFrames(Instant now, PacketBuilder* builder) {
   while (const std::optional<wire::WindowCloseFrame> close = incoming_.PeekClose()) {
     if (!builder->Add(*close)) return;
-    builder->Remember({wire::FrameType::kWindowClose, close->window_id,
-                       uint64_t{close->generation} << 32 | close->first});
+    builder->Remember(
+        {wire::FrameType::kWindowClose, close->window_id, uint64_t{close->generation} << 32 | close->first});
     incoming_.PopClose(now);
   }
   while (const std::optional<OutgoingWindows::Pending> pending = outgoing_.PeekFrame()) {

@@ -9,8 +9,9 @@ namespace longhaul::transport {
 
 Status ControlSendStream::Append(ByteSpan bytes) {
   if (buffer_.size() + bytes.size() > max_backlog_) {
-    return Status(StatusCode::kResourceExhausted, "control stream: more than " + std::to_string(max_backlog_) +
-                                                      " bytes are not yet acknowledged");
+    return Status(
+        StatusCode::kResourceExhausted,
+        "control stream: more than " + std::to_string(max_backlog_) + " bytes are not yet acknowledged");
   }
   buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
   return Status::Ok();
@@ -66,7 +67,8 @@ Status ControlReceiveStream::OnFrame(const wire::ControlFrame& frame, std::vecto
   const uint64_t end = frame.offset + frame.data.size();
   if (end <= next_) return Status::Ok();
   if (end - next_ > kMaxBuffered || buffered_ + frame.data.size() > kMaxBuffered) {
-    return Status(StatusCode::kProtocolViolation, "control stream runs further ahead than the receiver allows");
+    return Status(StatusCode::kProtocolViolation,
+                  "control stream runs further ahead than the receiver allows");
   }
   if (frame.offset > next_) {
     std::vector<uint8_t>& piece = pieces_[frame.offset];

@@ -25,7 +25,8 @@ class ControlSendStream {
   // Errors: kResourceExhausted when more than max_backlog bytes would be unacknowledged; nothing is taken.
   Status Append(ByteSpan bytes);
   bool HasData() const { return !lost_.empty() || next_new_ < end(); }
-  // Takes the next piece of at most `max_bytes`; its span is valid until the next call. nullopt: nothing waits.
+  // Takes the next piece of at most `max_bytes`; its span is valid until the next call. nullopt: nothing
+  // waits.
   std::optional<wire::ControlFrame> Next(size_t max_bytes);
   void OnAcked(uint64_t offset, uint64_t length);
   void OnLost(uint64_t offset, uint64_t length);
@@ -40,11 +41,11 @@ class ControlSendStream {
   uint64_t end() const { return base_ + buffer_.size(); }
 
   size_t max_backlog_;
-  uint64_t base_ = 0;              // stream offset of buffer_'s first byte; everything before is acknowledged
+  uint64_t base_ = 0;  // stream offset of buffer_'s first byte; everything before is acknowledged
   uint64_t next_new_ = 0;
   std::deque<uint8_t> buffer_;
   std::deque<Piece> lost_;
-  IntervalSet acked_;              // beyond base_
+  IntervalSet acked_;  // beyond base_
   std::vector<uint8_t> scratch_;
 };
 

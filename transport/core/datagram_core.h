@@ -14,8 +14,9 @@ namespace longhaul::transport {
 
 // What the socket layer knows about a received datagram besides its bytes.
 struct ReceiveInfo {
-  bool ecn_ce = false;      // Marked Congestion Experienced on its way.
-  uint64_t host_drops = 0;  // Datagrams that this socket's buffer has dropped since it was opened (SO_RXQ_OVFL).
+  bool ecn_ce = false;  // Marked Congestion Experienced on its way.
+  uint64_t host_drops =
+      0;  // Datagrams that this socket's buffer has dropped since it was opened (SO_RXQ_OVFL).
 };
 
 // What PollTransmit wrote: `size` bytes for one destination, to be sent as datagrams of `segment_bytes`

@@ -38,7 +38,7 @@ struct Endpoint::State {
   std::unordered_map<wire::ConnectionId, std::unique_ptr<ConnectionImpl>> connections;
   // Server: which connection an INIT belongs to, by the client's address and connection ID.
   std::map<std::pair<Address, uint64_t>, wire::ConnectionId> by_initiator;
-  std::vector<wire::ConnectionId> order;      // for round robin; same set as `connections`
+  std::vector<wire::ConnectionId> order;  // for round robin; same set as `connections`
   size_t next = 0;
   std::deque<StatelessDatagram> stateless;
 
@@ -112,7 +112,8 @@ struct Endpoint::State {
     SendStateless(to, std::move(bytes));
   }
 
-  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header, MutableByteSpan datagram) {
+  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header,
+                  MutableByteSpan datagram) {
     if (!options.accepts || datagram.size() < kMinInitBytes) {
       ++stats.malformed_dropped;
       return;
@@ -158,7 +159,8 @@ struct Endpoint::State {
         ++stats.malformed_dropped;
       } else if (header->type == wire::LongType::kInit) {
         HandleInit(now, from, *header, datagram);
-      } else if (ConnectionImpl* c = Find(header->destination); c != nullptr && c->is_client() && c->peer() == from) {
+      } else if (ConnectionImpl* c = Find(header->destination);
+                 c != nullptr && c->is_client() && c->peer() == from) {
         // A REFUSE may carry the server's own version; an ACCEPT of another version means nothing.
         if (header->type == wire::LongType::kRefuse || header->version == wire::kVersion) {
           if (!c->HandleLong(now, *header, datagram)) ++stats.malformed_dropped;
@@ -201,7 +203,8 @@ size_t Endpoint::connection_count() const { return state_->connections.size(); }
 
 EndpointStats Endpoint::stats() const { return state_->stats; }
 
-void Endpoint::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+void Endpoint::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                              const ReceiveInfo& info) {
   ++state_->stats.datagrams_received;
   state_->Dispatch(now, from, datagram, info);
   state_->Reap();

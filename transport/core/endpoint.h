@@ -1,5 +1,6 @@
 // A set of connections behind one UDP address: finds the connection of a datagram by its connection ID,
-// accepts or refuses new ones, polls all of them fairly. A DatagramCore: sockets, simulator and fuzzer drive it.
+// accepts or refuses new ones, polls all of them fairly. A DatagramCore: sockets, simulator and fuzzer drive
+// it.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,11 @@ using ProtectionFactory = std::function<std::unique_ptr<PacketProtection>()>;
 
 struct EndpointOptions {
   ConnectionOptions connection;
-  bool accepts = false;                      // a server
-  uint32_t max_connections = 1024;           // more are refused by name
+  bool accepts = false;             // a server
+  uint32_t max_connections = 1024;  // more are refused by name
   // A connection from an address that has not yet proved itself gets at most 3x the bytes it sent.
-  ProtectionFactory protection;              // empty: integrity tag
-  codec::ErasureCoder* coder = nullptr;      // must outlive the endpoint; null: windows with FEC are refused
+  ProtectionFactory protection;          // empty: integrity tag
+  codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
   // Called for an accepted connection before any of its events. Returning null refuses it.
   std::function<ConnectionObserver*(Connection&)> on_accept;
 };
@@ -35,7 +36,7 @@ struct EndpointStats {
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
-  uint64_t stateless_dropped = 0;            // answers without a connection, beyond the bound of their queue
+  uint64_t stateless_dropped = 0;  // answers without a connection, beyond the bound of their queue
 };
 
 class Endpoint : public DatagramCore {

@@ -9,7 +9,8 @@ Result<IncomingWindows::OpenVerdict> IncomingWindows::OnOpen(const wire::WindowO
   const WindowKey key{open.window_id, open.generation};
   if (IsClosed(key)) return OpenVerdict::kClosed;
   if (open_.contains(key)) return OpenVerdict::kRepeated;
-  if (Status status = WindowRx::ValidateOpen(open, limits_.max_window_bytes, coder_); !status.ok()) return status;
+  if (Status status = WindowRx::ValidateOpen(open, limits_.max_window_bytes, coder_); !status.ok())
+    return status;
   if (open_.size() >= limits_.max_open) {
     return Status(StatusCode::kResourceExhausted,
                   "more than " + std::to_string(limits_.max_open) + " windows open at once");

@@ -52,9 +52,9 @@ class IncomingWindows {
   // Refuses a window that was never opened here: kExcluded, nothing arrived.
   void Refuse(const wire::WindowOpenFrame& open);
 
-  // The next CLOSE frame that waits; borrowed from this object. Pop after it was written. A frame that leaves for
-  // the first time leaves once more kRepeatAfter later: a round waits for it, and finding out that a lone packet
-  // was lost takes longer than a round.
+  // The next CLOSE frame that waits; borrowed from this object. Pop after it was written. A frame that leaves
+  // for the first time leaves once more kRepeatAfter later: a round waits for it, and finding out that a lone
+  // packet was lost takes longer than a round.
   static constexpr Duration kRepeatAfter = std::chrono::milliseconds(3);
   std::optional<wire::WindowCloseFrame> PeekClose();
   void PopClose(Instant now);
@@ -71,13 +71,13 @@ class IncomingWindows {
  private:
   struct Closing {
     std::unique_ptr<WindowRx> window;
-    std::vector<uint32_t> unacked;   // `first` of segments not yet acknowledged
+    std::vector<uint32_t> unacked;  // `first` of segments not yet acknowledged
     uint64_t age = 0;
   };
   struct PendingClose {
     WindowKey key;
     uint32_t first = 0;
-    bool again = true;               // repeat it once it has left
+    bool again = true;  // repeat it once it has left
     Instant due;
   };
   void MarkClosed(WindowKey key);
@@ -88,8 +88,8 @@ class IncomingWindows {
   std::map<WindowKey, std::unique_ptr<WindowRx>> open_;
   std::map<WindowKey, Closing> closing_;
   std::deque<PendingClose> pending_;
-  std::deque<PendingClose> repeats_;         // ascending by `due`
-  std::map<uint32_t, uint8_t> closed_;       // id -> newest closed generation
+  std::deque<PendingClose> repeats_;    // ascending by `due`
+  std::map<uint32_t, uint8_t> closed_;  // id -> newest closed generation
   uint32_t forgotten_below_ = 0;
   uint64_t next_age_ = 0;
   std::map<WindowKey, std::vector<EarlyChunk>> early_;

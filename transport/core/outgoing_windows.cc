@@ -16,7 +16,8 @@ Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const co
   const auto invalid = [](std::string what) { return Status(StatusCode::kInvalidArgument, std::move(what)); };
   const uint64_t chunks = uint64_t{o.high_count} + o.low_count;
   if (chunks == 0 || chunks > wire::kMaxWindowChunks) return invalid("a window has 1 to 2^20 chunks");
-  if (o.symbol_bytes < 16 || o.symbol_bytes % 16 != 0) return invalid("symbol_bytes must be a multiple of 16");
+  if (o.symbol_bytes < 16 || o.symbol_bytes % 16 != 0)
+    return invalid("symbol_bytes must be a multiple of 16");
   if (o.metadata.size() > wire::kMaxWindowMetadataBytes) return invalid("window metadata is too long");
   if (o.fec_k != 0 && (coder == nullptr || !coder->Supports(o.fec_k))) {
     return invalid("no erasure coder for blocks of " + std::to_string(o.fec_k));
@@ -32,12 +33,15 @@ Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const co
 
 Status OutgoingWindows::Open(const WindowOptions& options, uint32_t limit, ByteCount max_window_bytes) {
   if (Status status = CheckOptions(options, max_window_bytes, coder_); !status.ok()) return status;
-  if (windows_.contains(options.key)) {
-    return Status(StatusCode::kAlreadyExists, "window " + std::to_string(options.key.id) + " is open");
+  if (IsUsed(options.key)) {
+    return Status(StatusCode::kAlreadyExists,
+                  "window " + std::to_string(options.key.id) + " was used before");
   }
   if (windows_.size() >= limit) {
-    return Status(StatusCode::kResourceExhausted, "the peer allows " + std::to_string(limit) + " open windows");
+    return Status(StatusCode::kResourceExhausted,
+                  "the peer allows " + std::to_string(limit) + " open windows");
   }
+  MarkUsed(options.key);
   Entry entry;
   entry.window = std::make_unique<WindowTx>(options, coder_);
   entry.age = next_age_++;
@@ -45,6 +49,20 @@ Status OutgoingWindows::Open(const WindowOptions& options, uint32_t limit, ByteC
   pending_.push_back({wire::FrameType::kWindowOpen, options.key});
   started_ = true;
   return Status::Ok();
+}
+
+bool OutgoingWindows::IsUsed(WindowKey key) const {
+  if (key.id < forgotten_below_) return true;
+  const auto it = used_.find(key.id);
+  return it != used_.end() && key.generation <= it->second;
+}
+
+void OutgoingWindows::MarkUsed(WindowKey key) {
+  used_[key.id] = key.generation;
+  while (used_.size() > kRememberedIds) {
+    forgotten_below_ = used_.begin()->first + 1;
+    used_.erase(used_.begin());
+  }
 }
 
 WindowTx* OutgoingWindows::Find(WindowKey key) {
@@ -81,7 +99,8 @@ std::optional<WindowTx::Item> OutgoingWindows::NextChunk(const PathView& path) {
   if (!item) return std::nullopt;
   ++entry->chunks_sent;
   const WindowKey key = entry->window->options().key;
-  if (std::find(std::begin(kOpenRepeats), std::end(kOpenRepeats), entry->chunks_sent) != std::end(kOpenRepeats)) {
+  if (std::find(std::begin(kOpenRepeats), std::end(kOpenRepeats), entry->chunks_sent) !=
+      std::end(kOpenRepeats)) {
     pending_.push_back({wire::FrameType::kWindowOpen, key});
   }
   if (entry->window->Finished()) {

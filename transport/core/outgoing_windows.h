@@ -21,7 +21,11 @@ class OutgoingWindows {
  public:
   explicit OutgoingWindows(codec::ErasureCoder* coder) : coder_(coder) {}
 
-  // Errors: kInvalidArgument, kAlreadyExists, kResourceExhausted (more than `limit` open).
+  // Keys that were used are remembered back to this many ids; older ids are taken for used.
+  static constexpr size_t kRememberedIds = 4096;
+
+  // A key is used once: what is in flight of an older window must not be taken for a new one's.
+  // Errors: kInvalidArgument, kAlreadyExists (the key was used), kResourceExhausted (more than `limit` open).
   Status Open(const WindowOptions& options, uint32_t limit, ByteCount max_window_bytes);
   WindowTx* Find(WindowKey key);
   void Erase(WindowKey key);
@@ -60,9 +64,13 @@ class OutgoingWindows {
     bool status_queued = false;
   };
   Entry* MostUrgent();
+  bool IsUsed(WindowKey key) const;
+  void MarkUsed(WindowKey key);
 
   codec::ErasureCoder* coder_;
   std::map<WindowKey, Entry> windows_;
+  std::map<uint32_t, uint8_t> used_;  // id -> newest generation
+  uint32_t forgotten_below_ = 0;
   std::deque<Pending> pending_;
   uint64_t next_age_ = 0;
   bool started_ = false;

@@ -1,6 +1,7 @@
 // Writes one packet into a buffer: header, chunk or frames, tag. Knows sizes and layout, decides nothing.
 //
-//   PacketBuilder b(buffer, ...); b.StartShort(...); b.SetChunk(item) and/or b.Add(frame)...; b.Seal(protection)
+//   PacketBuilder b(buffer, ...); b.StartShort(...); b.SetChunk(item) and/or b.Add(frame)...;
+//   b.Seal(protection)
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,13 @@ class PacketBuilder {
   explicit PacketBuilder(MutableByteSpan out) : out_(out) {}
 
   void StartShort(wire::ConnectionId destination, wire::PacketNumber number);
-  void StartLong(wire::LongType type, uint16_t version, wire::ConnectionId destination, wire::ConnectionId source,
-                 wire::PacketNumber number);
+  void StartLong(wire::LongType type, uint16_t version, wire::ConnectionId destination,
+                 wire::ConnectionId source, wire::PacketNumber number);
 
   // Bytes still free for frames (or for a chunk, when no frame was added).
   size_t room() const;
-  // Makes it a DATA packet. REQUIRES: short header, no frame and no chunk yet, item.size() <= room_for_chunk().
+  // Makes it a DATA packet. REQUIRES: short header, no frame and no chunk yet, item.size() <=
+  // room_for_chunk().
   void SetChunk(const WindowTx::Item& item, uint32_t timestamp_us);
   // Adds a frame; false, with nothing changed, when there is no room.
   bool Add(const wire::Frame& frame);
@@ -51,7 +53,7 @@ class PacketBuilder {
   wire::ShortHeader short_;
   wire::DataHeader data_;
   size_t chunk_size_ = 0;
-  size_t position_ = 0;             // end of what is written
+  size_t position_ = 0;  // end of what is written
   SentPacket sent_;
 };
 

@@ -138,6 +138,7 @@ LossDetection::Outcome LossDetection::OnTimeout(Instant now) {
   }
   if (eliciting_in_flight_ == 0) return outcome;
   ++pto_count_;
+  last_pto_ = now;
   outcome.send_probes = true;
   return outcome;
 }
@@ -146,7 +147,9 @@ Instant LossDetection::Deadline() const {
   if (!loss_time_.IsInfinite()) return loss_time_;
   if (eliciting_in_flight_ == 0) return Instant::Infinite();
   const int backoff = std::min(pto_count_, kMaxPtoBackoff);
-  return last_eliciting_sent_ + rtt_->PtoBase(AckTracker::kMaxAckDelay) * (int64_t{1} << backoff);
+  const Duration pto = rtt_->PtoBase(AckTracker::kMaxAckDelay) * (int64_t{1} << backoff);
+  const Instant deadline = last_eliciting_sent_ + pto;
+  return deadline > last_pto_ ? deadline : last_pto_ + pto;
 }
 
 Instant LossDetection::OldestSentTime() const {

@@ -99,6 +99,8 @@ class LossDetection {
   wire::PacketNumber largest_acked_ = 0;
   Instant loss_time_ = Instant::Infinite();
   Instant last_eliciting_sent_ = Instant::Infinite();
+  // When the last PTO asked for probes: those may not be allowed to leave, and the next PTO is a back-off away.
+  Instant last_pto_;
   int pto_count_ = 0;
   uint64_t packet_threshold_ = kInitialPacketThreshold;
   uint64_t reordering_seen_ = 0;  // largest distance, in packets, since reordering_since_

@@ -25,17 +25,20 @@ double BlockFailureProbability(int k, int m, double p) {
   return std::min(tail, 1.0);
 }
 
+// The greedy rule stops at its first local minimum, which above 15 % loss is m = 0: the gain of one more symbol
+// grows before it falls. So every m is tried; below that the outcome is the rule's.
 int RepairSymbolsFor(int k, int max_m, double loss, double packets_per_recovery_time) {
   const double cost = 1 / std::max(packets_per_recovery_time, 1.0);
-  int m = 0;
-  double failure = BlockFailureProbability(k, 0, loss);
-  while (m < max_m) {
-    const double next = BlockFailureProbability(k, m + 1, loss);
-    if (failure - next <= cost) break;
-    failure = next;
-    ++m;
+  int best = 0;
+  double best_total = BlockFailureProbability(k, 0, loss);
+  for (int m = 1; m <= max_m; ++m) {
+    const double total = BlockFailureProbability(k, m, loss) + m * cost;
+    if (total < best_total) {
+      best_total = total;
+      best = m;
+    }
   }
-  return m;
+  return best;
 }
 
 void LossEstimator::OnPacket(bool lost) {

@@ -1,7 +1,7 @@
 // How many repair symbols a source block gets, from the measured loss.
 //
-// Rule (docs/decisions): start at m = 0; while P_f(k, m) - P_f(k, m+1) > c, m++; with P_f(k, m) the probability
-// that more than m of the k + m symbols are lost, and c = 1 / (packets sent in one recovery time of 1.25 RTT).
+// Rule (docs/decisions/0003): the m that minimises P_f(k, m) + c m, with P_f(k, m) the probability that more than m
+// of the k + m symbols are lost, and c = 1 / (packets sent in one recovery time of 1.25 RTT).
 // A block whose slack until the window's last packet exceeds a recovery time needs at most one: its
 // retransmission is hidden behind what is still to be sent.
 //
