@@ -459,7 +459,7 @@ ServerStats Coordinator::Stats() const {
     stats.duplicate_contributions = engine.duplicate_contributions;
     stats.late_chunks = engine.late_chunks;
     stats.old_windows_refused = engine.old_windows_refused;
-    stats.results_cancelled = engine_->results().stats().cancelled;
+    stats.results_outdated = engine_->results().stats().outdated;
   }
   for (uint32_t rank = 0; rank < settings_.world_size; ++rank) {
     const Member& member = membership_.member(rank);

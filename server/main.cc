@@ -6,9 +6,12 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -41,6 +44,7 @@ struct Flags {
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
+  app.set_version_flag("--version", "longhaul-server 0.1.0");
   app.option_defaults()->always_capture_default();
   app.add_option("--listen", f.server.listen, "HOST:PORT to listen on; port 0 takes any free one");
   app.add_option("--workers", f.server.workers, "workers of a job; it starts when all are in")
@@ -138,20 +142,29 @@ class Progress {
     const bool over = event.kind == ServerEvent::Kind::kAbort || event.kind == ServerEvent::Kind::kFinished;
     if (over && !flags_.json_file.empty()) WriteSummary(event.json);
   }
+  // Of any job so far.
+  bool json_failed() const { return json_failed_; }
 
  private:
-  // Written beside and renamed, so that a reader never sees half of it.
+  // Written beside and renamed, so that a reader never sees half of it; devices and pipes stay what they are.
   void WriteSummary(const std::string& json) {
-    const std::string temporary = flags_.json_file + ".part";
-    std::ofstream out(temporary);
+    const std::string& path = flags_.json_file;
+    std::error_code error;
+    const auto type = std::filesystem::symlink_status(path, error).type();
+    const bool rename =
+        type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found;
+    const std::string target = rename ? path + ".part" : path;
+    errno = 0;
+    std::ofstream out(target);
     out << json << "\n";
     out.close();
-    if (!out || std::rename(temporary.c_str(), flags_.json_file.c_str()) != 0) {
-      spdlog::error("cannot write {}", flags_.json_file);
-    }
+    if (out && (!rename || std::rename(target.c_str(), path.c_str()) == 0)) return;
+    json_failed_ = true;
+    spdlog::error("cannot write --json {}: {}", path, std::strerror(errno));
   }
 
   const Flags& flags_;
+  std::atomic<bool> json_failed_{false};
 };
 
 int CannotStart(const Status& why) {
@@ -170,10 +183,10 @@ int CannotStart(const Status& why) {
 }
 
 // Waits for the end of the server, or for a signal, which it turns into an orderly end.
-int WaitForEnd(const Flags& flags, Server& server) {
+int WaitForEnd(const Flags& flags, const Progress& progress, Server& server) {
   for (;;) {
     if (const auto outcome = server.WaitFor(kSignalPoll)) {
-      if (outcome->ok()) return 0;
+      if (outcome->ok()) return progress.json_failed() ? kExitFailure : 0;
       std::fprintf(stderr, "longhaul-server: %s\n", outcome->ToString().c_str());
       return flags.server.once ? kExitFailure : 0;
     }
@@ -204,6 +217,13 @@ int Run(int argc, char** argv) {
                  flags.server.min_workers, flags.server.workers);
     return kExitUsage;
   }
+  // Found out now, not after hours of training.
+  errno = 0;
+  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
+    std::fprintf(stderr, "longhaul-server: cannot write --json %s: %s\n", flags.json_file.c_str(),
+                 std::strerror(errno));
+    return kExitUsage;
+  }
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
   std::signal(SIGPIPE, SIG_IGN);
@@ -213,7 +233,7 @@ int Run(int argc, char** argv) {
   if (!server.ok()) return CannotStart(server.status());
   SayWhatIsUsed(flags, *server);
   PrintListening(flags, *server);
-  return WaitForEnd(flags, *server);
+  return WaitForEnd(flags, progress, *server);
 }
 
 }  // namespace

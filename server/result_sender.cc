@@ -131,7 +131,7 @@ void ResultSender::CancelOutdated(Tensor& tensor) {
     if (result->snapshot != nullptr || result->round + 1 >= number) return false;
     if (result->open) result->peer->connection->CancelWindow(result->key);
     std::erase(waiting_[result->peer], std::pair(&tensor, result.get()));
-    ++stats_.cancelled;
+    ++stats_.outdated;
     return true;
   });
 }
@@ -155,7 +155,7 @@ void ResultSender::OnPeerGone(Peer& peer) {
     std::erase_if(results, [&](const std::unique_ptr<Result>& result) {
       if (result->peer != &peer) return false;
       if (result->open) peer.connection->CancelWindow(result->key);
-      ++stats_.cancelled;
+      ++stats_.dropped;
       return true;
     });
   }

@@ -25,10 +25,11 @@ class ResultSender {
   };
   struct Stats {
     uint64_t opened = 0;
-    uint64_t finished = 0;   // closed by the worker
-    uint64_t refused = 0;    // closed by the worker before it had everything
-    uint64_t cancelled = 0;  // given up here: the worker is gone, or two rounds behind
-    uint64_t waited = 0;     // had to wait for a free window
+    uint64_t finished = 0;  // closed by the worker
+    uint64_t refused = 0;   // closed by the worker before it had everything
+    uint64_t dropped = 0;   // the worker is gone
+    uint64_t outdated = 0;  // the worker had gone on, but its close was still on its way two rounds later
+    uint64_t waited = 0;    // had to wait for a free window
   };
 
   explicit ResultSender(Options options) : options_(options) {}

@@ -94,7 +94,7 @@ json JobSummary(const ServerStats& stats) {
               {"duplicate_contributions", stats.duplicate_contributions},
               {"late_chunks", stats.late_chunks},
               {"old_windows_refused", stats.old_windows_refused},
-              {"results_cancelled", stats.results_cancelled}};
+              {"results_outdated", stats.results_outdated}};
   AddTraffic(stats.traffic, &out);
   return out;
 }

@@ -90,7 +90,7 @@ struct ServerStats {
   uint64_t duplicate_contributions = 0;
   uint64_t late_chunks = 0;
   uint64_t old_windows_refused = 0;
-  uint64_t results_cancelled = 0;
+  uint64_t results_outdated = 0;
   Duration round_p50{0};  // of the last 4,096 rounds
   Duration round_p99{0};
   TrafficTotals traffic;  // this job's members, also those who are gone
