@@ -500,6 +500,7 @@ void DescribeFind(CLI::App& command, FindArguments& a) {
 int Main(int argc, char** argv) {
   CLI::App app(kDescription, "longhaul-wan");
   app.footer(kFooter);
+  app.set_version_flag("--version", "longhaul-wan 0.1.0");
   app.require_subcommand(1);
   UpArguments up_arguments;
   FindArguments find;

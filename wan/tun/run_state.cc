@@ -75,6 +75,13 @@ Status MakeDirectory(const std::string& directory) {
                                   : OsError("using " + directory + ", which is somebody else's", EPERM);
 }
 
+Status WriteInPlace(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? Status::Ok() : OsError("writing " + path, errno);
+}
+
 }  // namespace
 
 bool RunState::IsAlive() const { return pid > 0 && pid_start != 0 && ProcessStartTime(pid) == pid_start; }
@@ -98,6 +105,10 @@ std::string CountersPath(const std::string& directory, const std::string& tag) {
 }
 
 Status WriteFileAtomically(const std::string& path, const std::string& text) {
+  // Devices, pipes and links stay what they are.
+  std::error_code unknown;
+  const fs::file_type type = fs::symlink_status(path, unknown).type();
+  if (type != fs::file_type::regular && type != fs::file_type::not_found) return WriteInPlace(path, text);
   const std::string temporary = path + ".new";
   {
     std::ofstream file(temporary, std::ios::trunc);
