@@ -1,0 +1,163 @@
+#include "tests/sim/checkers.h"
+
+#include <algorithm>
+
+#include "tests/sim/faults.h"
+#include "tests/sim/round_model.h"
+
+namespace longhaul::sim {
+namespace {
+
+// Datagrams heard within an idle time-out that still count as silence: damaged ones are no sign of life.
+constexpr uint32_t kSilence = 2;
+// What the end of a run may take beyond idle time-outs: retransmissions, goodbyes, linger.
+constexpr Duration kSlack = std::chrono::seconds(5);
+
+std::string NameOf(const ProcessRecord& process) {
+  return "rank " + std::to_string(process.rank) + " incarnation " + std::to_string(process.incarnation);
+}
+
+bool Mentions(const Status& status, const std::string& word) {
+  return status.message().find(word) != std::string::npos;
+}
+
+const ProcessRecord* Find(const JobLedger& ledger, uint32_t rank, uint64_t incarnation) {
+  for (const ProcessRecord& process : ledger.processes) {
+    const bool same = process.rank == rank && process.incarnation == incarnation;
+    if (same && !process.meant_to_be_refused) return &process;
+  }
+  return nullptr;
+}
+
+// Empty when this end of a process can be understood from what has happened.
+std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Duration idle_timeout) {
+  const Status& why = process.failure;
+  const std::string said = NameOf(process) + " failed with " + why.ToString();
+  switch (why.code()) {
+    case StatusCode::kPeerDead:
+      if (process.heard_lately <= kSilence) return "";
+      return said + ", but it had heard the server within the idle time-out";
+    case StatusCode::kUnavailable:
+      if (process.heard_lately <= kSilence) return "";
+      return said + ", but the server had answered";
+    case StatusCode::kAlreadyExists:
+      if (process.meant_to_be_refused) return "";
+      return said + ", but nobody had its place";
+    case StatusCode::kAborted:
+      if (Mentions(why, "replaced by incarnation")) {
+        const bool succeeded = std::ranges::any_of(ledger.processes, [&](const ProcessRecord& other) {
+          return other.rank == process.rank && other.incarnation > process.incarnation;
+        });
+        return succeeded ? "" : said + ", but it has no successor";
+      }
+      if (ledger.first_death > process.ended + idle_timeout) return said + ", but nobody was dead";
+      return Mentions(why, "worker") ? "" : said + ", which does not say who is to blame";
+    default:
+      return said + ", which fits nothing that has happened";
+  }
+}
+
+void CheckProcess(const RunPlan& plan, const ProcessRecord& process, const JobLedger& ledger,
+                  std::vector<std::string>* violations) {
+  if (process.killed || process.finished || process.stranded) return;
+  if (process.failure.ok()) {
+    violations->push_back(NameOf(process) + " left before it was through");
+    return;
+  }
+  if (const std::string wrong = WhyWrong(process, ledger, plan.idle_timeout); !wrong.empty()) {
+    violations->push_back(wrong);
+  }
+  // Whoever died when: one idle time-out until that is known, another for who does not hear about it.
+  const Instant death = std::max(std::min(ledger.first_death, process.ended), process.started);
+  if (process.ended - death > 2 * plan.idle_timeout + kSlack) {
+    violations->push_back(NameOf(process) + " ended " +
+                          std::to_string((process.ended - death).count() / 1'000'000) +
+                          " ms after the death that ended it");
+  }
+}
+
+}  // namespace
+
+void CheckEnds(const JobLedger& ledger, std::vector<std::string>* violations) {
+  const auto check = [&](const std::string& what, uint32_t rank, uint64_t incarnation, int ends,
+                         const Status& outcome, bool left_out) {
+    const ProcessRecord* process = Find(ledger, rank, incarnation);
+    const std::string name =
+        what + " of rank " + std::to_string(rank) + " incarnation " + std::to_string(incarnation);
+    const bool killed = process != nullptr && process->killed;
+    if (ends > 1) violations->push_back(name + " ended " + std::to_string(ends) + " times");
+    if (ends == 0 && !killed) violations->push_back(name + " never ended");
+    if (ends == 0 || killed || outcome.ok() || left_out || process == nullptr) return;
+    const bool given_up = process->stranded && outcome.code() == StatusCode::kCancelled;
+    if (!given_up && outcome.code() != process->failure.code()) {
+      violations->push_back(name + " ended with " + outcome.ToString() + ", but its process with " +
+                            process->failure.ToString());
+    }
+  };
+  for (const PushRecord& push : ledger.pushes) {
+    check("push " + std::to_string(push.id.sequence) + " of tensor " + std::to_string(push.id.tensor),
+          push.id.rank, push.id.incarnation, push.ends, push.outcome, push.left_out);
+  }
+  for (const OperationRecord& operation : ledger.operations) {
+    check(operation.what, operation.rank, operation.incarnation, operation.ends, operation.outcome, false);
+  }
+}
+
+void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
+                   std::vector<std::string>* violations) {
+  for (const ProcessRecord& process : ledger.processes) CheckProcess(plan, process, ledger, violations);
+  for (const LossRecord& loss : ledger.losses) {
+    if (loss.why.code() == StatusCode::kPeerDead && loss.heard_lately > kSilence) {
+      violations->push_back("the server took rank " + std::to_string(loss.rank) +
+                            " for dead, but had heard it within the idle time-out");
+    }
+  }
+  const bool deadly = std::ranges::any_of(plan.faults, [&](const Fault& fault) {
+    // A partition hits the site, and with it the workers of all jobs.
+    const bool here = fault.job == job || fault.kind == FaultKind::kPartitionAndReplace ||
+                      fault.kind <= FaultKind::kFullOutage;
+    return here && MayKill(fault, plan.idle_timeout);
+  });
+  if (deadly) return;
+  for (const ProcessRecord& process : ledger.processes) {
+    if (!process.finished) {
+      violations->push_back(NameOf(process) + " did not finish, though nothing deadly has happened: " +
+                            process.failure.ToString());
+    }
+  }
+  if (ledger.jobs_finished != 1 || ledger.jobs_aborted != 0) {
+    violations->push_back("the job should have finished, but: " + ledger.job_outcome);
+  }
+  if (ledger.duplicate_contributions != 0) {
+    violations->push_back("the server had to drop duplicate contributions in a run without deaths");
+  }
+}
+
+void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunResult* result) {
+  std::vector<std::string> violations = ledger.disagreements;
+  CheckEnds(ledger, &violations);
+  CheckOutcomes(plan, job, ledger, &violations);
+  std::vector<uint64_t> contributions(plan.jobs[job].workers, 0);
+  bool complete = true;
+  for (uint32_t tensor = 0; tensor < plan.jobs[job].tensors.size(); ++tensor) {
+    const ModelOutcome model = CheckTensor(plan.jobs[job], job, tensor, ledger);
+    violations.insert(violations.end(), model.violations.begin(), model.violations.end());
+    result->rounds_checked += model.rounds_checked;
+    result->chunks_lost += model.chunks_lost;
+    result->chunks_repaid += model.chunks_repaid;
+    for (size_t rank = 0; rank < contributions.size(); ++rank)
+      contributions[rank] += model.contributions[rank];
+    complete = complete && model.complete && model.rounds_checked == plan.jobs[job].rounds;
+  }
+  // The server's own count agrees with what the results show.
+  const bool everything_seen = complete && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
+  if (everything_seen && violations.empty() && ledger.chunks_by_rank != contributions) {
+    violations.push_back("the server counts other contributions than its results contain");
+  }
+  if (plan.faults.empty() && !complete) violations.push_back("not every round could be checked");
+  for (std::string& violation : violations) {
+    result->violations.push_back("job " + std::to_string(job) + ": " + std::move(violation));
+  }
+}
+
+}  // namespace longhaul::sim

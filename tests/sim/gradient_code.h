@@ -1,0 +1,34 @@
+// Gradients that tell by their values where they went: whoever sees a round's result can read from it whose
+// contributions are in it, how often, and of which rounds.
+//
+//   element % 8 == rank      the marker: 1 + 16 * incarnation in this rank's gradients, 0 in all others'
+//   element % 8 >= 5         the fill: a small integer that depends on tensor, rank, push and element
+//
+// So the sum of a chunk at rank r's marker is r's number of contributions; and with that known the fill must
+// add up exactly. All values are integers and stay far below 2^24: float sums are exact.
+#pragma once
+
+#include <cstdint>
+
+namespace longhaul::sim {
+
+inline constexpr uint32_t kMaxRanks = 5;
+inline constexpr uint32_t kMarkerPeriod = 8;  // a chunk of at least so many elements holds every marker
+inline constexpr uint64_t kMaxIncarnation = 3;
+
+// One push of one worker process.
+struct GradientId {
+  uint32_t job = 0;
+  uint32_t tensor = 0;
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  uint32_t sequence = 0;  // pushes of this process into this tensor, from 0
+};
+
+int32_t MarkerValue(uint64_t incarnation);
+// sparse: seven of eight fill elements are zero.
+int32_t GradientValue(const GradientId& id, uint64_t element, bool sparse);
+// What a worker offers as the tensor's first values; differs between ranks everywhere.
+int32_t InitialValue(uint32_t job, uint32_t tensor, uint32_t rank, uint64_t element);
+
+}  // namespace longhaul::sim

@@ -1,0 +1,98 @@
+// What the workers' applications saw during a run, written down by the harness: what was pushed, how it ended
+// and which values came back. Plain data; the checkers judge it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "tests/sim/gradient_code.h"
+
+namespace longhaul::sim {
+
+// One push (with or without pull) of one process.
+struct PushRecord {
+  GradientId id;
+  Instant issued;
+  Instant ended;
+  int ends = 0;  // times its callback ran
+  Status outcome;
+  uint64_t round = 0;        // valid when the outcome is Ok, or left out
+  bool left_out = false;     // "the round went on without this worker"; the process goes on
+  uint32_t lost_chunks = 0;  // as reported to the application
+};
+
+// Any other operation.
+struct OperationRecord {
+  std::string what;
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  Instant issued;
+  Instant ended;
+  int ends = 0;
+  Status outcome;
+};
+
+// One version of a tensor: version v is what round v - 1 made; version 0 are the initial values.
+struct VersionRecord {
+  std::vector<float> values;  // as the first worker saw it
+  uint32_t first_rank = 0;
+  uint32_t seen = 0;  // times
+};
+
+// What a process still had to repay when it was through with a tensor.
+struct ResidualRecord {
+  uint32_t tensor = 0;
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  std::vector<float> values;
+};
+
+// One worker process, from start to end.
+struct ProcessRecord {
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  Instant started;
+  Instant ended = Instant::Infinite();
+  bool killed = false;    // by a fault: what it says does not count
+  bool finished = false;  // did all its rounds and left
+  bool stranded = false;  // told to leave since no job would come any more
+  bool meant_to_be_refused = false;
+  Status failure;             // Ok unless it failed
+  uint32_t heard_lately = 0;  // datagrams from the server within one idle time-out before it failed
+};
+
+// The server declared a member lost.
+struct LossRecord {
+  uint32_t rank = 0;
+  Status why;
+  uint32_t heard_lately = 0;  // datagrams from it within one idle time-out before
+};
+
+struct JobLedger {
+  uint32_t chunk_elements = 0;  // 0: the job never started
+  std::vector<PushRecord> pushes;
+  std::vector<OperationRecord> operations;
+  std::map<std::pair<uint32_t, uint64_t>, VersionRecord> versions;  // by tensor and version
+  std::vector<ResidualRecord> residuals;
+  std::vector<ProcessRecord> processes;
+  // Every disagreement between two workers about one version.
+  std::vector<std::string> disagreements;
+  // The server's view.
+  bool server_killed = false;
+  std::vector<LossRecord> losses;
+  uint64_t jobs_finished = 0;
+  uint64_t jobs_aborted = 0;
+  std::string job_outcome;
+  uint64_t duplicate_contributions = 0;
+  std::vector<uint64_t> chunks_by_rank;  // contributions added, of the first job
+  // The first moment at which somebody was certain to be dead; Infinite: never.
+  Instant first_death = Instant::Infinite();
+};
+
+}  // namespace longhaul::sim

@@ -1,0 +1,76 @@
+// One run, completely described: everything that a seed decides. The same plan gives the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longhaul/units.h"
+#include "tests/sim/faults.h"
+#include "wan/link_options.h"
+
+namespace longhaul::sim {
+
+// A tensor as the workers will declare it.
+struct TensorPlan {
+  uint32_t chunks = 1;
+  uint32_t tail = 8;  // elements of the last chunk beyond none; >= kMarkerPeriod, or 0 for a full chunk
+  bool sgd = false;   // else aggregate
+  float lr = 0.5f;
+  float momentum = 0;
+  bool pull_apart = false;  // Push, then Pull; else PushPull
+  bool sparse = false;
+  uint32_t initial_offers = 0;  // bit r: rank r offers initial values
+
+  std::string Optimizer() const;
+};
+
+// One server and its workers.
+struct JobPlan {
+  uint32_t workers = 2;
+  uint32_t min_workers = 2;
+  uint32_t rounds = 3;
+  std::string policy = "residual";
+  double high_share = 0.2;
+  double close_ratio = 0.9;
+  double bubble_threshold = 0.1;
+  uint8_t fec_k = 20;
+  uint8_t fec_depth = 4;
+  std::vector<float> weights;          // by rank
+  std::vector<Duration> start_delays;  // by rank
+  Duration think{0};                   // between two rounds of a tensor, at most
+  std::vector<TensorPlan> tensors;
+  uint64_t seed = 1;
+};
+
+// Harness faults, to see the checkers bite.
+enum class Sabotage : uint8_t {
+  kNone,
+  kDoubledContribution,  // a worker sends twice of what it says
+  kWrongOutput,          // a worker reads one value wrong
+  kLostResidual,         // a worker reports less residual than it has
+  kForgottenTimer,       // a worker's host loses its timers
+  kCallbackTwice,        // an operation ends twice
+};
+
+struct RunPlan {
+  uint64_t seed = 1;
+  std::vector<JobPlan> jobs;
+  std::vector<wan::LinkOptions> up;  // by rank: towards the servers; jobs share the links
+  std::vector<wan::LinkOptions> down;
+  Duration idle_timeout = std::chrono::seconds(10);
+  ByteCount datagram{1452};
+  std::vector<Fault> faults;
+  Duration time_limit = std::chrono::seconds(600);  // virtual; a run that takes longer makes no progress
+  Sabotage sabotage = Sabotage::kNone;
+
+  // What was drawn, a line each.
+  std::string ToString() const;
+};
+
+// Draws a plan; the faults too.
+RunPlan DrawPlan(uint64_t seed);
+// A small quiet run without loss and faults, to build scenarios on.
+RunPlan QuietPlan(uint32_t workers);
+
+}  // namespace longhaul::sim

@@ -1,0 +1,438 @@
+#include "tests/sim/processes.h"
+
+#include <algorithm>
+#include <bit>
+#include <sstream>
+
+#include "codec/chunk.h"
+
+namespace longhaul::sim {
+namespace {
+
+using State = worker::WorkerCore::State;
+
+worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess::Setup& setup) {
+  const JobPlan& job = plan.jobs[setup.job];
+  worker::WorkerCoreOptions options;
+  options.job = "job" + std::to_string(setup.job);
+  options.site = "site" + std::to_string(setup.rank);
+  options.rank = setup.rank;
+  options.world_size = job.workers;
+  options.incarnation = setup.incarnation;
+  options.weight = job.weights[setup.rank];
+  options.connect_timeout = plan.idle_timeout;
+  options.connection.max_datagram = plan.datagram;
+  options.connection.idle_timeout = plan.idle_timeout;
+  return options;
+}
+
+server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, server::ServerEvents* events) {
+  const JobPlan& job = plan.jobs[index];
+  server::ServerCoreOptions options;
+  options.events = events;
+  server::ServerSettings& s = options.settings;
+  s.job = "job" + std::to_string(index);
+  s.world_size = job.workers;
+  s.min_workers = job.min_workers;
+  s.policy = job.policy;
+  s.high_share = job.high_share;
+  s.bubble_threshold = job.bubble_threshold;
+  s.close_ratio = job.close_ratio;
+  s.fec_k = job.fec_k;
+  s.fec_depth = job.fec_depth;
+  s.idle_timeout = plan.idle_timeout;
+  s.seed = job.seed;
+  s.max_datagram = plan.datagram;
+  return options;
+}
+
+uint64_t StreamOf(const WorkerProcess::Setup& setup) {
+  return 1000 + setup.job * 1000 + setup.rank * 10 + setup.incarnation + (setup.meant_to_be_refused ? 5 : 0);
+}
+
+std::string Seconds(Instant t) {
+  std::ostringstream out;
+  out.precision(4);
+  out << std::fixed << static_cast<double>(t.nanoseconds()) / 1e9;
+  return out.str();
+}
+
+}  // namespace
+
+// --- TappedCore ---
+
+void TappedCore::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                                const transport::ReceiveInfo& info) {
+  Heard& heard = heard_[from];
+  heard.times[heard.next++ % heard.times.size()] = now;
+  if (datagrams_++ % 7 == 0) {
+    Sample sample{from, {datagram.begin(), datagram.end()}};
+    if (samples_.size() < kMaxSamples) {
+      samples_.push_back(std::move(sample));
+    } else {
+      samples_[datagrams_ / 7 % kMaxSamples] = std::move(sample);
+    }
+  }
+  core_->HandleDatagram(now, from, datagram, info);
+}
+
+uint32_t TappedCore::HeardSince(const Address& from, Instant since) const {
+  const auto found = heard_.find(from);
+  if (found == heard_.end()) return 0;
+  const Heard& heard = found->second;
+  const auto known = std::min<size_t>(heard.next, heard.times.size());
+  return static_cast<uint32_t>(std::count_if(heard.times.begin(),
+                                             heard.times.begin() + static_cast<ptrdiff_t>(known),
+                                             [since](Instant t) { return t > since; }));
+}
+
+void Environment::Trace(const std::string& line) const {
+  if (trace) trace("[" + Seconds(network->now()) + " s] " + line);
+}
+
+// --- WorkerProcess: life ---
+
+WorkerProcess::WorkerProcess(const Environment& environment, const Setup& setup, JobLedger* ledger,
+                             std::function<void(uint32_t rank)> on_push)
+    : environment_(environment),
+      setup_(setup),
+      ledger_(ledger),
+      record_(ledger->processes.size()),
+      on_push_(std::move(on_push)),
+      chance_(Random(environment.plan->seed).Fork(StreamOf(setup))) {
+  const RunPlan& plan = *environment_.plan;
+  tensors_.resize(job().tensors.size());
+  core_ =
+      std::make_unique<worker::WorkerCore>(WorkerOptions(plan, setup), environment_.coder, chance_.Fork(1));
+  core_->SetStateListener([this](State state) { OnState(state); });
+  tap_ = std::make_unique<TappedCore>(core_.get());
+  host_ = std::make_unique<SimulatedHost>(environment_.network, setup.address, setup.site, tap_.get());
+  ProcessRecord record;
+  record.rank = setup.rank;
+  record.incarnation = setup.incarnation;
+  record.started = environment_.network->now();
+  record.meant_to_be_refused = setup.meant_to_be_refused;
+  ledger_->processes.push_back(record);
+}
+
+WorkerProcess::~WorkerProcess() { *alive_ = false; }
+
+std::string WorkerProcess::Name() const {
+  return "job " + std::to_string(setup_.job) + " rank " + std::to_string(setup_.rank) + " incarnation " +
+         std::to_string(setup_.incarnation);
+}
+
+void WorkerProcess::Start() {
+  environment_.Trace(Name() + " starts");
+  core_->Start(environment_.network->now(), setup_.server);
+  host_->Pump();
+}
+
+void WorkerProcess::Kill() {
+  if (over()) return;
+  environment_.Trace(Name() + " is killed");
+  killed_ = true;
+  *alive_ = false;
+  host_->Kill();
+  ProcessRecord& record = ledger_->processes[record_];
+  record.killed = true;
+  record.ended = environment_.network->now();
+}
+
+void WorkerProcess::LeaveStranded() {
+  if (over() || stranded_) return;
+  environment_.Trace(Name() + " finds nobody to train with and gives up");
+  stranded_ = true;
+  core_->Leave();
+  host_->Pump();
+}
+
+std::string WorkerProcess::Violation() const {
+  if (killed_) return "";
+  if (!host_->violation().empty()) return Name() + ": " + host_->violation();
+  if (!core_->ended() && tap_->NextTimeout().IsInfinite()) return Name() + " waits without an armed timer";
+  if (core_->session().pending_operations() > 4 * tensors_.size() + 2) {
+    return Name() + " has " + std::to_string(core_->session().pending_operations()) + " operations pending";
+  }
+  return "";
+}
+
+void WorkerProcess::OnState(State state) {
+  // A later job on the same server is not the one this application was started for.
+  const bool first_job = ledger_->jobs_finished + ledger_->jobs_aborted == 0;
+  if (state == State::kStarted && first_job) DeclareAll();
+  if (state == State::kStarted && !first_job) Later(Duration(0), [this] { LeaveStranded(); });
+  if (state == State::kFailed) Ended(core_->failure());
+  if (state == State::kLeft) Ended(Status::Ok());
+}
+
+void WorkerProcess::Ended(const Status& failure) {
+  const Instant now = environment_.network->now();
+  ProcessRecord& record = ledger_->processes[record_];
+  record.ended = now;
+  record.failure = failure;
+  record.finished = all_done_ && failure.ok();
+  record.stranded = stranded_;
+  record.heard_lately = tap_->HeardSince(setup_.server, now - environment_.plan->idle_timeout);
+  if (!failure.ok() && !setup_.meant_to_be_refused)
+    ledger_->first_death = std::min(ledger_->first_death, now);
+  environment_.network->Note(static_cast<uint64_t>(failure.code()));
+  environment_.Trace(Name() + (failure.ok() ? " has left" : " failed: " + failure.ToString()));
+}
+
+void WorkerProcess::Later(Duration delay, std::function<void()> action) {
+  environment_.network->Schedule(environment_.network->now() + delay,
+                                 [this, alive = alive_, action = std::move(action)] {
+                                   if (!*alive || over()) return;
+                                   action();
+                                   host_->Pump();
+                                 });
+}
+
+// --- WorkerProcess: the application ---
+
+size_t WorkerProcess::Record(const std::string& what) {
+  OperationRecord& record = ledger_->operations.emplace_back();
+  record.what = what;
+  record.rank = setup_.rank;
+  record.incarnation = setup_.incarnation;
+  record.issued = environment_.network->now();
+  return ledger_->operations.size() - 1;
+}
+
+void WorkerProcess::EndRecord(size_t operation, const Status& outcome) {
+  OperationRecord& record = ledger_->operations[operation];
+  ++record.ends;
+  record.outcome = outcome;
+  record.ended = environment_.network->now();
+}
+
+void WorkerProcess::DeclareAll() {
+  const uint32_t chunk_elements = ledger_->chunk_elements;
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    const TensorPlan& plan = job().tensors[i];
+    const uint32_t tail = plan.tail == 0 ? chunk_elements : std::min(plan.tail, chunk_elements);
+    TensorRun& run = tensors_[i];
+    run.gradient.resize(uint64_t{plan.chunks - 1} * chunk_elements + tail);
+    run.out.resize(run.gradient.size());
+    worker::Declaration declaration;
+    declaration.name = "tensor" + std::to_string(i);
+    declaration.count = run.gradient.size();
+    declaration.optimizer = plan.Optimizer();
+    if (plan.initial_offers >> setup_.rank & 1) {
+      for (uint64_t e = 0; e < run.gradient.size(); ++e) {
+        run.initial.push_back(static_cast<float>(InitialValue(setup_.job, i, setup_.rank, e)));
+      }
+      declaration.initial = run.initial;
+    }
+    const size_t record = Record("declare " + declaration.name);
+    core_->Declare(declaration, [this, i, record](const Result<worker::TensorHandle>& handle) {
+      EndRecord(record, handle.status());
+      if (!handle.ok()) return;
+      tensors_[i].handle = *handle;
+      FirstPull(i);
+    });
+  }
+}
+
+// Tells how many rounds the tensor has behind it: none, unless this process replaces another.
+void WorkerProcess::FirstPull(uint32_t tensor) {
+  const size_t record = Record("first pull of tensor" + std::to_string(tensor));
+  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, 0,
+              [this, tensor, record](const Status& outcome, const OperationStats& stats) {
+                EndRecord(record, outcome);
+                if (!outcome.ok()) return;
+                RecordVersion(tensor, stats.round);
+                Continue(tensor, stats.round);
+              });
+}
+
+void WorkerProcess::Continue(uint32_t tensor, uint64_t version) {
+  if (version >= job().rounds) return TensorDone(tensor);
+  if (job().think.count() == 0) return Push(tensor);
+  const double share = chance_.Uniform();
+  const Duration think(static_cast<int64_t>(static_cast<double>(job().think.count()) * share));
+  Later(think, [this, tensor] { Push(tensor); });
+}
+
+void WorkerProcess::Push(uint32_t tensor) {
+  TensorRun& run = tensors_[tensor];
+  const TensorPlan& plan = job().tensors[tensor];
+  PushRecord record;
+  record.id = {setup_.job, tensor, setup_.rank, setup_.incarnation, run.sequence++};
+  record.issued = environment_.network->now();
+  for (uint64_t e = 0; e < run.gradient.size(); ++e) {
+    run.gradient[e] = static_cast<float>(GradientValue(record.id, e, plan.sparse));
+  }
+  if (Sabotaged(Sabotage::kDoubledContribution) && record.id.sequence == 1) {
+    for (float& value : run.gradient) value *= 2;
+  }
+  const size_t push = ledger_->pushes.size();
+  ledger_->pushes.push_back(record);
+  const auto end = [this, push](const Status& outcome, const OperationStats& stats) {
+    OnPushEnd(push, outcome, stats);
+    if (Sabotaged(Sabotage::kCallbackTwice)) ++ledger_->pushes[push].ends;
+  };
+  if (Sabotaged(Sabotage::kForgottenTimer) && record.id.sequence == 1) tap_->LoseTimers();
+  if (plan.pull_apart) {
+    core_->Push(run.handle, run.gradient, end);
+  } else {
+    core_->PushPull(run.handle, run.gradient, run.out, end);
+  }
+  on_push_(setup_.rank);
+}
+
+void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const OperationStats& stats) {
+  PushRecord& record = ledger_->pushes[push];
+  ++record.ends;
+  record.ended = environment_.network->now();
+  record.outcome = outcome;
+  record.round = stats.round;
+  record.lost_chunks = stats.lost_chunks;
+  environment_.network->Note(static_cast<uint64_t>(outcome.code()) << 32 | stats.round);
+  const uint32_t tensor = record.id.tensor;
+  if (outcome.ok()) {
+    if (job().tensors[tensor].pull_apart) return PullAfterPush(tensor, stats.round + 1);
+    RecordVersion(tensor, stats.round + 1);
+    return Continue(tensor, stats.round + 1);
+  }
+  record.left_out = outcome.code() == StatusCode::kAborted && !core_->ended();
+  if (record.left_out) Continue(tensor, stats.round + 1);
+}
+
+void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {
+  const size_t record = Record("pull of tensor" + std::to_string(tensor));
+  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, version,
+              [this, tensor, record, version](const Status& outcome, const OperationStats& stats) {
+                EndRecord(record, outcome);
+                if (!outcome.ok()) return;
+                if (stats.round < version) {
+                  ledger_->disagreements.push_back(Name() + " asked for version " + std::to_string(version) +
+                                                   " and got " + std::to_string(stats.round));
+                }
+                RecordVersion(tensor, stats.round);
+                Continue(tensor, stats.round);
+              });
+}
+
+void WorkerProcess::RecordVersion(uint32_t tensor, uint64_t version) {
+  std::vector<float> values = tensors_[tensor].out;
+  if (Sabotaged(Sabotage::kWrongOutput) && version == 2) values[3] += 1;
+  VersionRecord& record = ledger_->versions[{tensor, version}];
+  if (record.seen++ == 0) {
+    record.values = std::move(values);
+    record.first_rank = setup_.rank;
+    return;
+  }
+  const auto same = [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); };
+  const auto [mine, theirs] = std::ranges::mismatch(values, record.values, same);
+  if (mine == values.end() && theirs == record.values.end()) return;
+  std::ostringstream out;
+  out << "tensor " << tensor << " version " << version << ": rank " << setup_.rank << " and rank "
+      << record.first_rank << " differ at element " << mine - values.begin() << ": " << *mine << " against "
+      << *theirs;
+  ledger_->disagreements.push_back(out.str());
+}
+
+void WorkerProcess::TensorDone(uint32_t tensor) {
+  tensors_[tensor].done = true;
+  const std::span<const float> residual = core_->session().residual(tensors_[tensor].handle);
+  ResidualRecord record{tensor, setup_.rank, setup_.incarnation, {residual.begin(), residual.end()}};
+  if (Sabotaged(Sabotage::kLostResidual)) std::fill(record.values.begin(), record.values.end(), 0.0f);
+  ledger_->residuals.push_back(std::move(record));
+  if (std::ranges::all_of(tensors_, &TensorRun::done)) AllDone();
+}
+
+void WorkerProcess::AllDone() {
+  const size_t record = Record("barrier");
+  core_->Barrier("end", [this, record](const Status& outcome, const OperationStats&) {
+    EndRecord(record, outcome);
+    if (!outcome.ok()) return;
+    all_done_ = true;
+    core_->Leave();
+  });
+}
+
+// --- ServerProcess ---
+
+ServerProcess::ServerProcess(const Environment& environment, uint32_t job, const Address& address,
+                             wan::VirtualNetwork::SiteId site, JobLedger* ledger)
+    : environment_(environment), job_(job), ledger_(ledger) {
+  const RunPlan& plan = *environment_.plan;
+  addresses_.resize(plan.jobs[job].workers);
+  core_ = std::make_unique<server::ServerCore>(ServerOptions(plan, job, this), environment_.coder,
+                                               Random(plan.seed).Fork(10 + job));
+  tap_ = std::make_unique<TappedCore>(core_.get());
+  host_ = std::make_unique<SimulatedHost>(environment_.network, address, site, tap_.get());
+}
+
+void ServerProcess::Kill() {
+  if (killed_) return;
+  environment_.Trace("server " + std::to_string(job_) + " is killed");
+  killed_ = true;
+  host_->Kill();
+  ledger_->server_killed = true;
+  ledger_->first_death = std::min(ledger_->first_death, environment_.network->now());
+}
+
+std::string ServerProcess::Violation() const {
+  if (killed_) return "";
+  const std::string name = "server " + std::to_string(job_);
+  if (!host_->violation().empty()) return name + ": " + host_->violation();
+  if (!core_->Drained() && core_->NextTimeout().IsInfinite()) return name + " waits without an armed timer";
+  const server::ServerStats stats = core_->stats();
+  if (stats.members.size() > addresses_.size()) return name + " has more members than ranks";
+  return "";
+}
+
+void ServerProcess::OnJoin(uint32_t rank, const server::Member& member, bool replaces) {
+  addresses_[rank] = member.peer;
+  environment_.Trace("server " + std::to_string(job_) + ": rank " + std::to_string(rank) + " incarnation " +
+                     std::to_string(member.incarnation) +
+                     (replaces ? " replaces its predecessor" : " joins"));
+}
+
+void ServerProcess::OnRefused(const Address& peer, const Status& why) {
+  environment_.Trace("server " + std::to_string(job_) + " refuses " + peer.ToString() + ": " +
+                     why.ToString());
+}
+
+void ServerProcess::OnStart(uint32_t workers, uint32_t symbol_bytes) {
+  environment_.Trace("server " + std::to_string(job_) + ": start with " + std::to_string(workers) +
+                     " workers, chunks of " + std::to_string(symbol_bytes) + " bytes");
+  // A second job on this server finds the first one's tensors gone; the ledger is about the first.
+  if (ledger_->jobs_finished + ledger_->jobs_aborted > 0) return;
+  ledger_->chunk_elements = codec::ChunkElementsFor(static_cast<uint16_t>(symbol_bytes));
+}
+
+void ServerProcess::OnRound(const server::JobRound& round, const server::ServerStats&) {
+  if (!environment_.trace) return;
+  std::ostringstream out;
+  out << "server " << job_ << ": round " << round.round << " took "
+      << std::chrono::duration<double, std::milli>(round.duration).count() << " ms, " << round.contributors
+      << " contributors, last rank " << round.last_rank << ", repaired " << round.repaired_chunks << ", lost "
+      << round.lost_chunks << ", filled " << round.filled_chunks;
+  environment_.Trace(out.str());
+}
+
+void ServerProcess::OnLeave(uint32_t rank, const std::string& who, const Status& why) {
+  environment_.Trace("server " + std::to_string(job_) + ": " + who + " is gone, " + why.ToString());
+  environment_.network->Note(rank << 8 | static_cast<uint64_t>(why.code()));
+  if (why.ok()) return;
+  const Instant now = environment_.network->now();
+  ledger_->first_death = std::min(ledger_->first_death, now);
+  ledger_->losses.push_back(
+      {rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout)});
+}
+
+void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& stats) {
+  environment_.Trace("server " + std::to_string(job_) + ": the job is over, " + outcome.ToString());
+  if (ledger_->jobs_finished + ledger_->jobs_aborted == 0) {
+    ledger_->job_outcome = outcome.ToString();
+    ledger_->duplicate_contributions = stats.duplicate_contributions;
+    for (const server::MemberStats& member : stats.members) ledger_->chunks_by_rank.push_back(member.chunks);
+  }
+  ++(outcome.ok() ? ledger_->jobs_finished : ledger_->jobs_aborted);
+}
+
+}  // namespace longhaul::sim

@@ -1,0 +1,429 @@
+#include "tests/sim/round_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <sstream>
+
+namespace longhaul::sim {
+namespace {
+
+// Pushes of one process (by sequence number) whose values travel as one contribution.
+using Bundle = std::vector<uint32_t>;
+
+// What a rank may have contributed to one chunk of one round.
+struct Option {
+  const PushRecord* push = nullptr;  // null: nothing is in
+  Bundle bundle = {};
+  int64_t marker = 0;
+  // Without a contribution: does the rank count in the divisor, and was its loss above the threshold?
+  bool counts = false;
+  bool filled = false;
+};
+
+struct Choice {
+  std::vector<const Option*> by_rank;
+  double divisor = 0;
+  double filled = 0;  // weight
+};
+
+class TensorModel {
+ public:
+  TensorModel(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger);
+  ModelOutcome Run();
+
+ private:
+  // One process' books: what may still wait to be repaid, by chunk; several possibilities when a fault has
+  // left it open, else one.
+  struct Books {
+    std::vector<std::vector<Bundle>> waiting;
+  };
+  using ProcessId = std::pair<uint32_t, uint64_t>;  // rank, incarnation
+
+  // Who takes part in a round.
+  struct Participant {
+    const PushRecord* completed = nullptr;   // its window was taken
+    std::vector<const PushRecord*> perhaps;  // never completed: may be in, as far as it came
+    uint32_t not_in = 0;                     // chunks without the completed push
+    bool ambiguous = false;                  // another process of the rank is in some chunk
+  };
+
+  uint64_t First(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
+  uint64_t End(uint32_t chunk) const { return std::min<uint64_t>(count_, First(chunk) + chunk_elements_); }
+  uint32_t LowChunks() const;
+  bool Repays() const { return job_.policy == "residual"; }
+  Books& BooksOf(const PushRecord& push);
+
+  void CheckInitial();
+  bool Participants(uint64_t round, std::vector<Participant>* who);
+  std::vector<Option> OptionsOf(const Participant& who, uint32_t chunk);
+  bool CheckChunk(uint64_t round, uint32_t chunk, std::vector<Participant>& who);
+  Choice Weigh(const std::vector<std::vector<Option>>& options, const std::vector<size_t>& index) const;
+  bool MarkersFit(const Choice& choice, uint32_t chunk) const;
+  bool AllFits(const Choice& choice, uint32_t chunk);
+  double Mean(const Choice& choice, uint64_t element) const;
+  bool Fits(const Choice& choice, uint64_t element, double mean) const;
+  void Settle(uint32_t chunk, const Choice& choice, std::vector<Participant>& who);
+  std::string Explain(uint64_t round, uint32_t chunk, const std::vector<std::vector<Option>>& options) const;
+  void CheckLossReports(uint64_t round, const std::vector<Participant>& who);
+  void CheckResiduals();
+  void Violation(const std::string& what);
+
+  const JobPlan& job_;
+  uint32_t job_index_;
+  uint32_t tensor_;
+  const TensorPlan& plan_;
+  const JobLedger& ledger_;
+  uint32_t chunk_elements_;
+  uint64_t count_ = 0;
+  std::map<ProcessId, std::vector<const PushRecord*>> pushes_;  // in order
+  std::map<ProcessId, Books> books_;
+  std::set<std::pair<const PushRecord*, uint32_t>> used_;  // pushes that never completed, by chunk
+  std::vector<double> velocity_;
+  std::vector<double> next_velocity_;  // of the chunk being checked
+  std::vector<double> previous_mean_;
+  const std::vector<float>* before_ = nullptr;
+  const std::vector<float>* after_ = nullptr;
+  ModelOutcome outcome_;
+};
+
+TensorModel::TensorModel(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger)
+    : job_(job),
+      job_index_(job_index),
+      tensor_(tensor),
+      plan_(job.tensors[tensor]),
+      ledger_(ledger),
+      chunk_elements_(ledger.chunk_elements) {
+  const uint32_t tail = plan_.tail == 0 ? chunk_elements_ : std::min(plan_.tail, chunk_elements_);
+  count_ = First(plan_.chunks - 1) + tail;
+  outcome_.contributions.resize(job.workers, 0);
+  for (const PushRecord& push : ledger.pushes) {
+    if (push.id.tensor == tensor) pushes_[{push.id.rank, push.id.incarnation}].push_back(&push);
+  }
+}
+
+void TensorModel::Violation(const std::string& what) {
+  outcome_.violations.push_back("tensor " + std::to_string(tensor_) + ": " + what);
+}
+
+uint32_t TensorModel::LowChunks() const {
+  if (plan_.chunks <= 4) return 0;
+  const double high = std::ceil(job_.high_share * plan_.chunks);
+  return plan_.chunks - static_cast<uint32_t>(std::min<double>(high, plan_.chunks));
+}
+
+TensorModel::Books& TensorModel::BooksOf(const PushRecord& push) {
+  Books& books = books_[{push.id.rank, push.id.incarnation}];
+  if (books.waiting.empty()) books.waiting.assign(plan_.chunks, {Bundle()});
+  return books;
+}
+
+ModelOutcome TensorModel::Run() {
+  const auto version = [&](uint64_t v) {
+    const auto found = ledger_.versions.find({tensor_, v});
+    return found == ledger_.versions.end() ? nullptr : &found->second.values;
+  };
+  before_ = version(0);
+  if (before_ == nullptr || count_ == 0) return std::move(outcome_);
+  if (before_->size() != count_) {
+    Violation("version 0 has another length than declared");
+    return std::move(outcome_);
+  }
+  CheckInitial();
+  velocity_.assign(count_, 0);
+  previous_mean_.assign(count_, 0);
+  next_velocity_.assign(count_, 0);
+  uint64_t round = 0;
+  for (; outcome_.violations.empty() && (after_ = version(round + 1)) != nullptr; ++round) {
+    std::vector<Participant> who;
+    if (!Participants(round, &who)) break;
+    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+      if (!CheckChunk(round, chunk, who)) return std::move(outcome_);
+    }
+    CheckLossReports(round, who);
+    ++outcome_.rounds_checked;
+    before_ = after_;
+  }
+  const auto last = ledger_.versions.upper_bound({tensor_, UINT64_MAX});
+  outcome_.complete = std::prev(last)->first.second == round;
+  if (outcome_.violations.empty() && outcome_.complete) CheckResiduals();
+  return std::move(outcome_);
+}
+
+// Zeros, or the values of exactly one of the workers that offered some.
+void TensorModel::CheckInitial() {
+  if (!plan_.sgd || plan_.initial_offers == 0) {
+    if (std::ranges::any_of(*before_, [](float v) { return v != 0; })) Violation("version 0 is not zero");
+    return;
+  }
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    if ((plan_.initial_offers >> rank & 1) == 0) continue;
+    bool same = true;
+    for (uint64_t e = 0; e < count_ && same; ++e) {
+      same = (*before_)[e] == static_cast<float>(InitialValue(job_index_, tensor_, rank, e));
+    }
+    if (same) return;
+  }
+  Violation("version 0 is nobody's offer of initial values");
+}
+
+bool TensorModel::Participants(uint64_t round, std::vector<Participant>* who) {
+  who->assign(job_.workers, {});
+  for (const auto& [process, pushes] : pushes_) {
+    Participant& participant = (*who)[process.first];
+    for (const PushRecord* push : pushes) {
+      const bool completed = push->ends > 0 && push->outcome.ok();
+      if (completed && push->round == round) {
+        if (participant.completed != nullptr) {
+          Violation("two pushes of rank " + std::to_string(process.first) + " were taken into round " +
+                    std::to_string(round));
+          return false;
+        }
+        participant.completed = push;
+      } else if (push->left_out && push->round == round) {
+        // Nothing of it is in; a worker that repays keeps it.
+        for (auto& possibilities : BooksOf(*push).waiting) {
+          for (Bundle& bundle : possibilities) {
+            if (Repays()) bundle.push_back(push->id.sequence);
+          }
+        }
+      } else if (!completed && !push->left_out) {
+        participant.perhaps.push_back(push);
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<Option> TensorModel::OptionsOf(const Participant& who, uint32_t chunk) {
+  std::vector<Option> options;
+  const auto add = [&](const PushRecord& push) {
+    for (const Bundle& waiting : BooksOf(push).waiting[chunk]) {
+      Option option;
+      option.push = &push;
+      option.bundle = waiting;
+      option.bundle.push_back(push.id.sequence);
+      option.marker = static_cast<int64_t>(option.bundle.size()) * MarkerValue(push.id.incarnation);
+      options.push_back(std::move(option));
+    }
+  };
+  if (who.completed != nullptr) add(*who.completed);
+  for (const PushRecord* push : who.perhaps) {
+    if (!used_.contains({push, chunk})) add(*push);
+  }
+  // And what else may be: nothing of it is in.
+  if (who.completed != nullptr) {
+    const uint32_t low = LowChunks();
+    const double loss = low == 0 ? 0 : static_cast<double>(who.completed->lost_chunks) / low;
+    options.push_back({.counts = true, .filled = loss > job_.bubble_threshold});
+    // A successor's window may have lost more than counted here, when its predecessor was in some chunks.
+    if (!who.perhaps.empty()) options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
+  } else {
+    options.push_back({});
+    if (!who.perhaps.empty()) {
+      options.push_back({.counts = true, .filled = false});
+      options.push_back({.counts = true, .filled = true});
+    }
+  }
+  return options;
+}
+
+Choice TensorModel::Weigh(const std::vector<std::vector<Option>>& options,
+                          const std::vector<size_t>& index) const {
+  Choice choice;
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const Option& option = options[rank][index[rank]];
+    choice.by_rank.push_back(&option);
+    const double weight = job_.weights[rank];
+    if (option.push != nullptr) {
+      choice.divisor += weight;
+    } else if (option.counts) {
+      if (!option.filled || job_.policy != "count") choice.divisor += weight;
+      if (option.filled) choice.filled += weight;
+    }
+  }
+  return choice;
+}
+
+double TensorModel::Mean(const Choice& choice, uint64_t element) const {
+  if (choice.divisor == 0) return 0;
+  double sum = 0;
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const Option& option = *choice.by_rank[rank];
+    if (option.push == nullptr) continue;
+    GradientId id = option.push->id;
+    int64_t values = 0;
+    for (const uint32_t sequence : option.bundle) {
+      id.sequence = sequence;
+      values += GradientValue(id, element, plan_.sparse);
+    }
+    sum += static_cast<double>(job_.weights[rank]) * static_cast<double>(values);
+  }
+  double mean = sum / choice.divisor;
+  if (job_.policy == "stale") mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
+  return mean;
+}
+
+bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) const {
+  const double seen = static_cast<double>((*after_)[element]);
+  if (!plan_.sgd) {
+    // Sums are integers: with a power of two as divisor nothing is rounded.
+    const auto divisor = static_cast<uint32_t>(choice.divisor);
+    const bool exact = job_.policy != "stale" && (divisor & (divisor - 1)) == 0;
+    return exact ? seen == mean : std::abs(seen - mean) <= 1e-6 * std::abs(mean) + 1e-6;
+  }
+  const double old = static_cast<double>((*before_)[element]);
+  const double velocity = static_cast<double>(plan_.momentum) * velocity_[element] + mean;
+  const double step = static_cast<double>(plan_.lr) * velocity;
+  const double scale = std::abs(old) + std::abs(step) + std::abs(static_cast<double>(plan_.lr) * mean);
+  return std::abs(seen - (old - step)) <= 4e-6 * scale + 1e-6;
+}
+
+bool TensorModel::MarkersFit(const Choice& choice, uint32_t chunk) const {
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const uint64_t element =
+        First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
+    const double marker =
+        static_cast<double>(job_.weights[rank]) * static_cast<double>(choice.by_rank[rank]->marker);
+    double mean = choice.divisor == 0 ? 0 : marker / choice.divisor;
+    if (job_.policy == "stale" && choice.divisor > 0) {
+      mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
+    }
+    if (!Fits(choice, element, mean)) return false;
+  }
+  return true;
+}
+
+bool TensorModel::AllFits(const Choice& choice, uint32_t chunk) {
+  std::vector<double> means;
+  for (uint64_t e = First(chunk); e < End(chunk); ++e) {
+    means.push_back(Mean(choice, e));
+    if (!Fits(choice, e, means.back())) return false;
+  }
+  for (uint64_t e = First(chunk); e < End(chunk); ++e) {
+    const double mean = means[e - First(chunk)];
+    velocity_[e] = static_cast<double>(plan_.momentum) * velocity_[e] + mean;
+    previous_mean_[e] = mean;
+  }
+  return true;
+}
+
+bool TensorModel::CheckChunk(uint64_t round, uint32_t chunk, std::vector<Participant>& who) {
+  std::vector<std::vector<Option>> options;
+  for (const Participant& participant : who) options.push_back(OptionsOf(participant, chunk));
+  std::vector<size_t> index(job_.workers, 0);
+  for (;;) {
+    const Choice choice = Weigh(options, index);
+    if (MarkersFit(choice, chunk) && AllFits(choice, chunk)) {
+      Settle(chunk, choice, who);
+      return true;
+    }
+    uint32_t rank = 0;
+    while (rank < job_.workers && ++index[rank] == options[rank].size()) index[rank++] = 0;
+    if (rank == job_.workers) break;
+  }
+  Violation(Explain(round, chunk, options));
+  return false;
+}
+
+std::string TensorModel::Explain(uint64_t round, uint32_t chunk,
+                                 const std::vector<std::vector<Option>>& options) const {
+  double weights = 0;
+  for (const float weight : job_.weights) weights += static_cast<double>(weight);
+  std::ostringstream out;
+  out << "round " << round << " chunk " << chunk
+      << ": no set of contributions, each in at most once, explains it;";
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const uint64_t e = First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
+    const double old = static_cast<double>((*before_)[e]);
+    const double seen = static_cast<double>((*after_)[e]);
+    const double mean = plan_.sgd ? (old - seen) / static_cast<double>(plan_.lr) -
+                                        static_cast<double>(plan_.momentum) * velocity_[e]
+                                  : seen;
+    out << " rank " << rank << " is in it " << mean * weights / static_cast<double>(job_.weights[rank])
+        << " times, possible were";
+    for (const Option& option : options[rank]) {
+      out << " " << option.marker << (option.push != nullptr ? "" : option.counts ? "(lost)" : "(absent)");
+    }
+    out << ";";
+  }
+  return out.str();
+}
+
+void TensorModel::Settle(uint32_t chunk, const Choice& choice, std::vector<Participant>& who) {
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    Participant& participant = who[rank];
+    const Option& option = *choice.by_rank[rank];
+    if (option.push != nullptr) {
+      ++outcome_.contributions[rank];
+      outcome_.chunks_repaid += option.bundle.size() - 1;
+      if (option.push != participant.completed) used_.insert({option.push, chunk});
+    }
+    if (participant.completed == nullptr) continue;
+    std::vector<Bundle>& waiting = BooksOf(*participant.completed).waiting[chunk];
+    if (option.push == participant.completed) {
+      waiting = {Bundle()};
+      continue;
+    }
+    ++participant.not_in;
+    ++outcome_.chunks_lost;
+    if (!Repays()) continue;
+    for (Bundle& bundle : waiting) bundle.push_back(participant.completed->id.sequence);
+    if (option.push != nullptr) {
+      // Its predecessor's contribution was in already: this one may have arrived and been dropped.
+      participant.ambiguous = true;
+      waiting.push_back(Bundle());
+    }
+  }
+}
+
+// What the workers were told about losses is what is missing in the result.
+void TensorModel::CheckLossReports(uint64_t round, const std::vector<Participant>& who) {
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const Participant& participant = who[rank];
+    if (participant.completed == nullptr || !participant.perhaps.empty()) continue;
+    if (participant.not_in == participant.completed->lost_chunks) continue;
+    Violation("round " + std::to_string(round) + ": rank " + std::to_string(rank) + " was told that " +
+              std::to_string(participant.completed->lost_chunks) + " of its chunks were lost, but " +
+              std::to_string(participant.not_in) + " are missing in the result");
+  }
+}
+
+// Conservation: what is not in any version is still with the worker, to the last bit.
+void TensorModel::CheckResiduals() {
+  for (const ResidualRecord& residual : ledger_.residuals) {
+    if (residual.tensor != tensor_ || residual.values.empty()) continue;
+    if (residual.values.size() != count_) return Violation("a residual has another length than its tensor");
+    PushRecord push;
+    push.id = {job_index_, tensor_, residual.rank, residual.incarnation, 0};
+    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+      const bool explained = std::ranges::any_of(BooksOf(push).waiting[chunk], [&](const Bundle& bundle) {
+        for (uint64_t e = First(chunk); e < End(chunk); ++e) {
+          int64_t sum = 0;
+          for (const uint32_t sequence : bundle) {
+            push.id.sequence = sequence;
+            sum += GradientValue(push.id, e, plan_.sparse);
+          }
+          if (residual.values[e] != static_cast<float>(sum)) return false;
+        }
+        return true;
+      });
+      if (explained) continue;
+      std::ostringstream out;
+      out << "rank " << residual.rank << " incarnation " << residual.incarnation << " chunk " << chunk
+          << ": applied plus held back is not what was produced; marker of what is held back: "
+          << residual.values[First(chunk) +
+                             (residual.rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod];
+      return Violation(out.str());
+    }
+  }
+}
+
+}  // namespace
+
+ModelOutcome CheckTensor(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger) {
+  return TensorModel(job, job_index, tensor, ledger).Run();
+}
+
+}  // namespace longhaul::sim
