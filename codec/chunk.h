@@ -35,7 +35,9 @@ struct ChunkGeometry {
   uint64_t count = 0;           // elements of the tensor, >= 1
   uint32_t chunk_elements = 1;  // 1..kMaxChunkElements
 
-  uint32_t chunks() const { return static_cast<uint32_t>((count + chunk_elements - 1) / chunk_elements); }
+  uint32_t chunks() const {
+    return static_cast<uint32_t>(count / chunk_elements + (count % chunk_elements != 0 ? 1 : 0));
+  }
   uint64_t First(uint32_t chunk) const { return static_cast<uint64_t>(chunk) * chunk_elements; }
   uint32_t Length(uint32_t chunk) const {
     return static_cast<uint32_t>(std::min<uint64_t>(chunk_elements, count - First(chunk)));

@@ -14,7 +14,6 @@
 
 #include "base/check.h"
 #include "codec/erasure_arguments.h"
-#include "codec/fragment_headers.h"
 
 namespace longhaul::codec {
 namespace {
@@ -116,17 +115,6 @@ class Encoded {
   uint64_t fragment_bytes_ = 0;
 };
 
-std::shared_ptr<const FragmentHeaders> MakeHeaders(int k, size_t symbol_bytes) {
-  const std::vector<uint8_t> zeros(static_cast<size_t>(k) * symbol_bytes, 0);
-  const int m = ErasureCoder::MaxRepair(k);
-  const Encoded encoded(k, m, zeros.data(), symbol_bytes);
-  if (!encoded.ok() || encoded.fragment_bytes() != kFragmentHeaderBytes + symbol_bytes) return nullptr;
-  auto headers = std::make_shared<FragmentHeaders>();
-  for (int i = 0; i < k; ++i) std::memcpy((*headers)[i].data(), encoded.data(i), kFragmentHeaderBytes);
-  for (int i = 0; i < m; ++i) std::memcpy((*headers)[k + i].data(), encoded.parity(i), kFragmentHeaderBytes);
-  return headers;
-}
-
 // Survivors laid out as the library wants them: header, then payload.
 class Fragments {
  public:
@@ -163,15 +151,6 @@ int SmallestRepairCount(std::span<const RepairSymbol> repair) {
 
 }  // namespace
 
-class ErasureCodeLibrary::HeaderCache : public FragmentHeaderCache {
- public:
-  HeaderCache() : FragmentHeaderCache(kMaxHeaderSets, &MakeHeaders) {}
-};
-
-struct ErasureCodeLibrary::Counters {
-  std::atomic<uint64_t> library_calls{0};
-};
-
 bool ErasureCodeLibrary::BackendAvailable() { return liberasurecode_backend_available(kBackend) == 1; }
 
 Result<std::unique_ptr<ErasureCodeLibrary>> ErasureCodeLibrary::Create(BackendProbe probe) {
@@ -181,15 +160,21 @@ Result<std::unique_ptr<ErasureCodeLibrary>> ErasureCodeLibrary::Create(BackendPr
                   "install the package libisal2 (liberasurecode1 only suggests it)");
   }
   if (Status status = StartOnce(); !status.ok()) return status;
-  return std::unique_ptr<ErasureCodeLibrary>(
-      new ErasureCodeLibrary(std::make_unique<HeaderCache>(), std::make_unique<Counters>()));
+  return std::unique_ptr<ErasureCodeLibrary>(new ErasureCodeLibrary());
 }
 
-ErasureCodeLibrary::ErasureCodeLibrary(std::unique_ptr<HeaderCache> headers,
-                                       std::unique_ptr<Counters> counters)
-    : headers_(std::move(headers)), counters_(std::move(counters)) {}
+ErasureCodeLibrary::ErasureCodeLibrary() : headers_(kMaxHeaderSets, &MakeHeaders) {}
 
-ErasureCodeLibrary::~ErasureCodeLibrary() = default;
+std::shared_ptr<const FragmentHeaders> ErasureCodeLibrary::MakeHeaders(int k, size_t symbol_bytes) {
+  const std::vector<uint8_t> zeros(static_cast<size_t>(k) * symbol_bytes, 0);
+  const int m = ErasureCoder::MaxRepair(k);
+  const Encoded encoded(k, m, zeros.data(), symbol_bytes);
+  if (!encoded.ok() || encoded.fragment_bytes() != kFragmentHeaderBytes + symbol_bytes) return nullptr;
+  auto headers = std::make_shared<FragmentHeaders>();
+  for (int i = 0; i < k; ++i) std::memcpy((*headers)[i].data(), encoded.data(i), kFragmentHeaderBytes);
+  for (int i = 0; i < m; ++i) std::memcpy((*headers)[k + i].data(), encoded.parity(i), kFragmentHeaderBytes);
+  return headers;
+}
 
 bool ErasureCodeLibrary::Supports(int k) const { return IsBlockSize(k); }
 
@@ -198,7 +183,7 @@ void ErasureCodeLibrary::Encode(int k, size_t symbol_bytes, std::span<const Byte
   CheckEncodeArguments(k, symbol_bytes, source, repair);
   uint8_t* data = Scratch(static_cast<size_t>(k) * symbol_bytes);
   for (int j = 0; j < k; ++j) std::memcpy(data + j * symbol_bytes, source[j].data(), symbol_bytes);
-  counters_->library_calls.fetch_add(1, std::memory_order_relaxed);
+  library_calls_.fetch_add(1, std::memory_order_relaxed);
   const Encoded encoded(k, static_cast<int>(repair.size()), data, symbol_bytes);
   LH_CHECK(encoded.ok());  // the arguments were checked: only a lack of memory is left
   LH_CHECK_OP(encoded.fragment_bytes(), ==, kFragmentHeaderBytes + symbol_bytes);
@@ -212,7 +197,7 @@ Status ErasureCodeLibrary::Decode(int k, size_t symbol_bytes, std::span<const Mu
   if (Status status = CheckDecodeArguments(k, symbol_bytes, source, present, repair); !status.ok())
     return status;
   if (present == (uint32_t{1} << k) - 1) return Status::Ok();
-  const auto headers = headers_->Get(k, symbol_bytes);
+  const auto headers = headers_.Get(k, symbol_bytes);
   if (headers == nullptr) return {StatusCode::kInternal, "liberasurecode made no fragment headers"};
   Fragments survivors(*headers, symbol_bytes);
   for (int j = 0; j < k; ++j) {
@@ -223,7 +208,7 @@ Status ErasureCodeLibrary::Decode(int k, size_t symbol_bytes, std::span<const Mu
   const int descriptor = Descriptor(k, SmallestRepairCount(repair));
   char* block = nullptr;
   uint64_t block_bytes = 0;
-  counters_->library_calls.fetch_add(1, std::memory_order_relaxed);
+  library_calls_.fetch_add(1, std::memory_order_relaxed);
   const int result = liberasurecode_decode(descriptor, survivors.pointers(), survivors.count(),
                                            survivors.fragment_bytes(), 0, &block, &block_bytes);
   if (result != 0)
@@ -249,11 +234,5 @@ int ErasureCodeLibrary::DescriptorsCreated() {
   const Descriptors* all = g_descriptors.load(std::memory_order_acquire);
   return all == nullptr ? 0 : all->count;
 }
-
-uint64_t ErasureCodeLibrary::library_calls() const {
-  return counters_->library_calls.load(std::memory_order_relaxed);
-}
-
-size_t ErasureCodeLibrary::header_sets() const { return headers_->size(); }
 
 }  // namespace longhaul::codec

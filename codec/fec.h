@@ -14,6 +14,7 @@
 // threads. Each thread that codes keeps a scratch buffer of the largest block it has seen.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <string_view>
 
 #include "codec/erasure_coder.h"
+#include "codec/fragment_headers.h"
 #include "longhaul/status.h"
 
 namespace longhaul::codec {
@@ -35,7 +37,7 @@ class ErasureCodeLibrary final : public ErasureCoder {
   //         kInternal (the library refused a descriptor).
   static Result<std::unique_ptr<ErasureCodeLibrary>> Create(BackendProbe probe = &BackendAvailable);
 
-  ~ErasureCodeLibrary() override;
+  ~ErasureCodeLibrary() override = default;
   ErasureCodeLibrary(const ErasureCodeLibrary&) = delete;
   ErasureCodeLibrary& operator=(const ErasureCodeLibrary&) = delete;
 
@@ -52,17 +54,17 @@ class ErasureCodeLibrary final : public ErasureCoder {
   static int DescriptorsCreated();
   // Calls that went into the library, and header sets now remembered (at most kMaxHeaderSets).
   static constexpr size_t kMaxHeaderSets = 64;
-  uint64_t library_calls() const;
-  size_t header_sets() const;
+  uint64_t library_calls() const { return library_calls_.load(std::memory_order_relaxed); }
+  size_t header_sets() const { return headers_.size(); }
+  // The headers for blocks of k symbols, taken from an encoding of zeros; null when the library fails.
+  // REQUIRES: Create() succeeded before, k is a block size, symbol_bytes a positive multiple of 16.
+  static std::shared_ptr<const FragmentHeaders> MakeHeaders(int k, size_t symbol_bytes);
 
  private:
-  class HeaderCache;
-  struct Counters;
+  ErasureCodeLibrary();
 
-  explicit ErasureCodeLibrary(std::unique_ptr<HeaderCache> headers, std::unique_ptr<Counters> counters);
-
-  std::unique_ptr<HeaderCache> headers_;
-  std::unique_ptr<Counters> counters_;
+  FragmentHeaderCache headers_;
+  std::atomic<uint64_t> library_calls_{0};
 };
 
 }  // namespace longhaul::codec

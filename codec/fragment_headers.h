@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "codec/erasure_coder.h"

@@ -23,7 +23,10 @@ double DequantizeEnergy(uint8_t quantized) {
 
 double ChunkEnergy(std::span<const float> values) {
   const Eigen::Map<const Eigen::VectorXf> v(values.data(), static_cast<Eigen::Index>(values.size()));
-  return static_cast<double>(v.squaredNorm());
+  const float energy = v.squaredNorm();
+  // Squares leave float's range long before the values do; then once more, slowly.
+  if (!(energy > 1e-30f && energy < 1e38f)) return v.cast<double>().squaredNorm();
+  return static_cast<double>(energy);
 }
 
 PriorityClassifier::PriorityClassifier(const ChunkGeometry& geometry, const PriorityOptions& options)

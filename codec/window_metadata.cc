@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/chunk.h"
+#include "proto/frames.h"
 
 namespace longhaul::codec {
 namespace {
@@ -54,6 +55,7 @@ Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes) {
   if (m.count == 0) return Bad("element count");
   m.chunk_elements = reader.U32();
   if (m.chunk_elements == 0 || m.chunk_elements > kMaxChunkElements) return Bad("chunk size");
+  if ((m.count - 1) / m.chunk_elements >= wire::kMaxWindowChunks) return Bad("element count");
   m.weight = reader.F32();
   if (!std::isfinite(m.weight) || m.weight <= 0) return Bad("weight");
   m.total_low_energy = reader.F32();

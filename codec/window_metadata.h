@@ -39,8 +39,9 @@ struct WindowMetadata {
 inline constexpr size_t kWindowMetadataBytes = 44;
 
 std::vector<uint8_t> EncodeWindowMetadata(const WindowMetadata& metadata);
-// Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, count 0, chunk_elements
-// out of range, a weight that is not finite and positive, an energy or share out of range).
+// Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, chunk_elements out of
+// range, count 0 or more than wire::kMaxWindowChunks chunks, a weight that is not finite and positive, an
+// energy or share out of range).
 Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes);
 
 }  // namespace longhaul::codec

@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <liberasurecode/erasurecode.h>
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "codec/reference_coder.h"
@@ -195,6 +197,42 @@ TEST(Fec, HeaderSetsAreBoundedHoweverManyLengthsPeersUse) {
     ASSERT_TRUE(DecodeBlock(*library, left).ok());
     ASSERT_EQ(left.source, source) << 16 * n << " bytes";
     ASSERT_LE(library->header_sets(), ErasureCodeLibrary::kMaxHeaderSets);
+  }
+}
+
+TEST(Fec, RestoredHeadersAreTheOnesTheLibraryWrites) {
+  // The header depends on k, length and index; not on the data and not on m.
+  Random random(10);
+  const auto library = Library();
+  constexpr size_t kSymbolBytes = 96;
+  for (int k : kBlockSizes) {
+    const auto headers = ErasureCodeLibrary::MakeHeaders(k, kSymbolBytes);
+    ASSERT_NE(headers, nullptr);
+    for (int m : {1, 4, ErasureCoder::MaxRepair(k)}) {
+      ec_args args{};
+      args.k = k;
+      args.m = m;
+      args.w = 8;
+      args.hd = m + 1;
+      args.ct = CHKSUM_NONE;
+      // No other thread runs in this test, so that making a descriptor is safe.
+      const int descriptor = liberasurecode_instance_create(EC_BACKEND_ISA_L_RS_CAUCHY, &args);
+      ASSERT_GT(descriptor, 0);
+      const auto data = RandomBytes(random, static_cast<size_t>(k) * kSymbolBytes);
+      char** source = nullptr;
+      char** repair = nullptr;
+      uint64_t fragment_bytes = 0;
+      ASSERT_EQ(liberasurecode_encode(descriptor, reinterpret_cast<const char*>(data.data()), data.size(),
+                                      &source, &repair, &fragment_bytes),
+                0);
+      EXPECT_EQ(fragment_bytes, kFragmentHeaderBytes + kSymbolBytes);
+      for (int i = 0; i < k + m; ++i) {
+        const char* fragment = i < k ? source[i] : repair[i - k];
+        EXPECT_EQ(std::memcmp(fragment, (*headers)[i].data(), kFragmentHeaderBytes), 0)
+            << "k " << k << " m " << m << " fragment " << i;
+      }
+      liberasurecode_encode_cleanup(descriptor, source, repair);
+    }
   }
 }
 

@@ -1,0 +1,188 @@
+// What a source block and a chunk cost. Symbols of 1392 bytes: a chunk of 345 floats.
+//
+// These run on warm caches and one core; in a worker the tensor comes from memory, which is slower.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "codec/bubble_fill.h"
+#include "codec/chunk.h"
+#include "codec/fec.h"
+#include "codec/priority.h"
+#include "codec/reference_coder.h"
+#include "codec/residual.h"
+
+namespace longhaul::codec {
+namespace {
+
+constexpr size_t kSymbolBytes = 1392;
+
+std::unique_ptr<ErasureCoder> MakeCoder(bool library) {
+  if (!library) return std::make_unique<ReferenceCoder>();
+  auto created = ErasureCodeLibrary::Create();
+  return created.ok() ? std::unique_ptr<ErasureCoder>(std::move(*created)) : nullptr;
+}
+
+// A block of k random source symbols with m repair symbols.
+struct Block {
+  Block(ErasureCoder& coder, int k, int m)
+      : source(static_cast<size_t>(k), std::vector<uint8_t>(kSymbolBytes)),
+        repair(static_cast<size_t>(m), std::vector<uint8_t>(kSymbolBytes)) {
+    Random random(1);
+    for (auto& symbol : source) {
+      for (uint8_t& b : symbol) b = static_cast<uint8_t>(random.Next());
+    }
+    views.assign(source.begin(), source.end());
+    targets.assign(source.begin(), source.end());
+    repair_targets.assign(repair.begin(), repair.end());
+    coder.Encode(k, kSymbolBytes, views, repair_targets);
+    for (int i = 0; i < m; ++i) received.push_back({i, repair[static_cast<size_t>(i)]});
+  }
+  std::vector<std::vector<uint8_t>> source;
+  std::vector<std::vector<uint8_t>> repair;
+  std::vector<ByteSpan> views;
+  std::vector<MutableByteSpan> targets;
+  std::vector<MutableByteSpan> repair_targets;
+  std::vector<RepairSymbol> received;
+};
+
+void CountSourceBytes(benchmark::State& state, int k) {
+  state.SetBytesProcessed(state.iterations() * k * static_cast<int64_t>(kSymbolBytes));
+}
+
+void EncodeBlock(benchmark::State& state, bool library) {
+  const auto coder = MakeCoder(library);
+  if (coder == nullptr) return state.SkipWithError("libisal2 is not installed");
+  const auto k = static_cast<int>(state.range(0));
+  Block block(*coder, k, static_cast<int>(state.range(1)));
+  for (auto _ : state) {
+    coder->Encode(k, kSymbolBytes, block.views, block.repair_targets);
+    benchmark::ClobberMemory();
+  }
+  CountSourceBytes(state, k);
+}
+
+// The first `lost` source symbols are missing, and all m repair symbols have arrived.
+void DecodeBlock(benchmark::State& state, bool library) {
+  const auto coder = MakeCoder(library);
+  if (coder == nullptr) return state.SkipWithError("libisal2 is not installed");
+  const auto k = static_cast<int>(state.range(0));
+  const auto lost = static_cast<uint32_t>(state.range(2));
+  Block block(*coder, k, static_cast<int>(state.range(1)));
+  const uint32_t present = ((uint32_t{1} << k) - 1) & ~((uint32_t{1} << lost) - 1);
+  for (auto _ : state) {
+    const Status status = coder->Decode(k, kSymbolBytes, block.targets, present, block.received);
+    if (!status.ok()) state.SkipWithError(status.message().c_str());
+    benchmark::ClobberMemory();
+  }
+  CountSourceBytes(state, k);
+}
+
+void BM_FecEncodeBlock(benchmark::State& state) { EncodeBlock(state, true); }
+BENCHMARK(BM_FecEncodeBlock)->ArgNames({"k", "m"})->Args({20, 1})->Args({20, 4})->Args({24, 8})->Args({8, 4});
+
+void BM_FecDecodeBlock(benchmark::State& state) { DecodeBlock(state, true); }
+BENCHMARK(BM_FecDecodeBlock)
+    ->ArgNames({"k", "m", "lost"})
+    ->Args({20, 1, 1})
+    ->Args({20, 4, 1})
+    ->Args({20, 4, 4})
+    ->Args({24, 8, 4})
+    ->Args({8, 4, 2});
+
+void BM_ReferenceEncodeBlock(benchmark::State& state) { EncodeBlock(state, false); }
+BENCHMARK(BM_ReferenceEncodeBlock)->ArgNames({"k", "m"})->Args({20, 4});
+
+std::vector<float> Floats(size_t count, double nonzero_share) {
+  Random random(2);
+  std::vector<float> values(count, 0.0f);
+  for (float& v : values) {
+    if (random.Chance(nonzero_share)) v = static_cast<float>(random.Normal()) + 5.0f;
+  }
+  return values;
+}
+
+void CountElements(benchmark::State& state, size_t elements) {
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(elements));
+}
+
+void BM_ChunkEnergy(benchmark::State& state) {
+  const auto values = Floats(ChunkElementsFor(kSymbolBytes), 1.0);
+  for (auto _ : state) benchmark::DoNotOptimize(ChunkEnergy(values));
+  CountElements(state, values.size());
+}
+BENCHMARK(BM_ChunkEnergy);
+
+void BM_ParseAndDecodeChunk(benchmark::State& state) {
+  const bool sparse = state.range(0) != 0;
+  const auto values = Floats(ChunkElementsFor(kSymbolBytes), sparse ? 0.1 : 1.0);
+  const auto count = static_cast<uint32_t>(values.size());
+  std::vector<uint8_t> body;
+  ChunkHeaderBytes header = EncodeSparseChunk(1, values, 0, &body);
+  if (!sparse) {
+    header = EncodeDenseHeader(1, count);
+    const auto* raw = reinterpret_cast<const uint8_t*>(values.data());
+    body.assign(raw, raw + values.size() * sizeof(float));
+  }
+  std::vector<uint8_t> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  std::vector<float> out(values.size());
+  for (auto _ : state) {
+    const auto chunk = ParseChunk(bytes);
+    DecodeChunk(*chunk, out);
+    benchmark::ClobberMemory();
+  }
+  CountElements(state, values.size());
+}
+BENCHMARK(BM_ParseAndDecodeChunk)->ArgName("sparse")->Arg(0)->Arg(1);
+
+void BM_EncodeSparseChunk(benchmark::State& state) {
+  const auto values = Floats(ChunkElementsFor(kSymbolBytes), 0.1);
+  std::vector<uint8_t> body;
+  for (auto _ : state) {
+    body.clear();
+    benchmark::DoNotOptimize(EncodeSparseChunk(1, values, 0, &body));
+  }
+  CountElements(state, values.size());
+}
+BENCHMARK(BM_EncodeSparseChunk);
+
+// Scoring and ordering a tensor of a million elements.
+void BM_ClassifyTensor(benchmark::State& state) {
+  const auto values = Floats(1'000'000, 1.0);
+  PriorityClassifier classifier({values.size(), ChunkElementsFor(kSymbolBytes)}, {});
+  uint64_t round = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(classifier.Classify(values, round++));
+  CountElements(state, values.size());
+}
+BENCHMARK(BM_ClassifyTensor)->Unit(benchmark::kMicrosecond);
+
+void BM_FillMean(benchmark::State& state) {
+  const auto sum = Floats(ChunkElementsFor(kSymbolBytes), 1.0);
+  std::vector<float> mean(sum.size());
+  for (auto _ : state) {
+    FillMean(FillPolicy::kStale, {.arrived = 3, .filled = 1}, sum, sum, mean);
+    benchmark::ClobberMemory();
+  }
+  CountElements(state, sum.size());
+}
+BENCHMARK(BM_FillMean);
+
+// One round of repayment for a tensor of a million elements, a tenth of its chunks lost.
+void BM_ResidualRound(benchmark::State& state) {
+  const auto gradient = Floats(1'000'000, 1.0);
+  Residual residual({gradient.size(), ChunkElementsFor(kSymbolBytes)});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(residual.Combine(gradient).data());
+    residual.Settle([](uint32_t chunk) { return chunk % 10 == 0; });
+  }
+  CountElements(state, gradient.size());
+}
+BENCHMARK(BM_ResidualRound)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace longhaul::codec

@@ -1,0 +1,260 @@
+// Chunks: what a packet says about the elements it carries, and what a parser must refuse.
+#include "codec/chunk.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/random.h"
+#include "codec/reference_coder.h"
+#include "tests/codec/blocks.h"
+
+namespace longhaul::codec {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes Join(const ChunkHeaderBytes& header, ByteSpan body) {
+  Bytes bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+Bytes Dense(uint32_t index, const std::vector<float>& values, uint8_t log_energy = 0) {
+  const auto count = static_cast<uint32_t>(values.size());
+  return Join(EncodeDenseHeader(index, count, CountNonzero(values), log_energy),
+              {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)});
+}
+
+Bytes Sparse(uint32_t index, const std::vector<float>& values, uint8_t log_energy = 0) {
+  Bytes body;
+  const ChunkHeaderBytes header = EncodeSparseChunk(index, values, log_energy, &body);
+  return Join(header, body);
+}
+
+// Decodes what must be valid; bits, so that NaN compares.
+std::vector<uint32_t> Decoded(const Bytes& bytes) {
+  const auto chunk = ParseChunk(bytes);
+  EXPECT_TRUE(chunk.ok()) << chunk.status().ToString();
+  if (!chunk.ok()) return {};
+  std::vector<float> values(chunk->count, -1.0f);
+  DecodeChunk(*chunk, values);
+  std::vector<uint32_t> bits;
+  for (float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
+  return bits;
+}
+
+std::vector<uint32_t> Bits(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
+  return bits;
+}
+
+// `share` of the elements are not zero.
+std::vector<float> SomeZeros(Random& random, size_t count, double share) {
+  std::vector<float> values(count, 0.0f);
+  for (float& v : values) {
+    if (random.Chance(share)) v = static_cast<float>(random.Normal()) + 10.0f;
+  }
+  return values;
+}
+
+TEST(Chunk, ChunkCarriesTensorPositionTypeAndSparsity) {
+  // Elements 5 * 8 .. 5 * 8 + 7 of a tensor cut into chunks of 8.
+  const std::vector<float> values = {0, 1.5f, 0, 0, -2, 0, 0, 3};
+  const ChunkGeometry geometry{.count = 100, .chunk_elements = 8};
+  for (const Bytes& bytes : {Dense(5, values, 137), Sparse(5, values, 137)}) {
+    const auto chunk = ParseChunk(bytes);
+    ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
+    EXPECT_EQ(chunk->index, 5u);
+    EXPECT_EQ(geometry.First(chunk->index), 40u);
+    EXPECT_EQ(chunk->count, 8u);
+    EXPECT_EQ(chunk->nonzero, 3u);
+    EXPECT_EQ(chunk->dtype, DType::kFloat32);
+    EXPECT_EQ(chunk->log_energy, 137);
+    EXPECT_EQ(Decoded(bytes), Bits(values));
+  }
+}
+
+TEST(Chunk, HeaderIsTwelveBytesInTheDocumentedOrder) {
+  const Bytes expected = {0x01, 0x02, 0x03, 0x04, 0x01, 0x5a, 0x00, 0x07, 0x00, 0x80, 0x00, 0x00};
+  const ChunkHeaderBytes header = EncodeDenseHeader(0x01020304, 346, 7, 0x80);
+  EXPECT_EQ(Bytes(header.begin(), header.end()), expected);
+}
+
+TEST(Chunk, SparseBitmapIsLsbFirstAndPaddedToFourBytes) {
+  const Bytes bytes = Sparse(0, {0, 1.0f, 0, 0, 0, 0, 0, 0, 0, 2.0f});
+  const Bytes body(bytes.begin() + kChunkHeaderBytes, bytes.end());
+  const Bytes expected = {0x02, 0x02, 0, 0, /* 1.0f */ 0, 0, 0x80, 0x3f, /* 2.0f */ 0, 0, 0, 0x40};
+  EXPECT_EQ(body, expected);
+  EXPECT_EQ(bytes.size(), SparseChunkBytes(10, 2));
+}
+
+TEST(Chunk, MostlyZerosTravelInFewerBytesAndComeBackTheSame) {
+  constexpr uint64_t kSeed = 1;
+  Random random(kSeed);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto values = SomeZeros(random, 1 + random.Below(400), random.Uniform());
+    const uint32_t count = static_cast<uint32_t>(values.size());
+    const uint32_t nonzero = CountNonzero(values);
+    const Bytes sparse = Sparse(3, values);
+    EXPECT_EQ(sparse.size(), SparseChunkBytes(count, nonzero));
+    EXPECT_EQ(Dense(3, values).size(), DenseChunkBytes(count));
+    ASSERT_EQ(Decoded(sparse), Bits(values)) << "seed " << kSeed << " trial " << trial;
+    ASSERT_EQ(Decoded(Dense(3, values)), Bits(values)) << "seed " << kSeed << " trial " << trial;
+  }
+  EXPECT_LT(SparseChunkBytes(345, 34), DenseChunkBytes(345) / 5);  // 90 % zeros
+}
+
+TEST(Chunk, NanAndInfinityPass) {
+  const std::vector<float> values = {std::nanf(""), 0, std::numeric_limits<float>::infinity(),
+                                     -std::numeric_limits<float>::infinity(),
+                                     std::numeric_limits<float>::denorm_min()};
+  EXPECT_EQ(Decoded(Dense(0, values)), Bits(values));
+  EXPECT_EQ(Decoded(Sparse(0, values)), Bits(values));
+}
+
+TEST(Chunk, ZerosBehindAChunkAreIgnoredSinceFecPadsSymbols) {
+  const std::vector<float> values = {0, 0, 0, 0, 0, 0, 0, 4.0f};
+  for (Bytes bytes : {Dense(1, values), Sparse(1, values)}) {
+    bytes.resize(256, 0);
+    EXPECT_EQ(Decoded(bytes), Bits(values));
+  }
+}
+
+TEST(Chunk, ARepairedChunkDescribesItself) {
+  // A10: the lost symbol comes back from FEC with its position, type and sparsity, and decodes by them.
+  constexpr size_t kSymbolBytes = 64;
+  Random random(2);
+  Symbols source;
+  for (uint32_t c = 0; c < 8; ++c) {
+    source.push_back(Sparse(c, SomeZeros(random, 12, 0.3)));
+    source.back().resize(kSymbolBytes, 0);
+  }
+  ReferenceCoder coder;
+  const Symbols repair = EncodeBlock(coder, source, 2);
+  Survivors left{source, 0xffu & ~(1u << 6), {{1, repair[1]}}};
+  std::ranges::fill(left.source[6], uint8_t{0});
+  ASSERT_TRUE(DecodeBlock(coder, left).ok());
+  const auto chunk = ParseChunk(left.source[6]);
+  ASSERT_TRUE(chunk.ok());
+  EXPECT_EQ(chunk->index, 6u);
+  EXPECT_EQ(chunk->encoding, ChunkEncoding::kBitmapSparse);
+  EXPECT_EQ(Decoded(left.source[6]), Decoded(source[6]));
+}
+
+TEST(Chunk, EveryTruncationIsRefused) {
+  const std::vector<float> values = {1, 0, 2, 0, 3, 0, 4, 0, 5};
+  for (const Bytes& whole : {Dense(0, values), Sparse(0, values)}) {
+    for (size_t n = 0; n < whole.size(); ++n) {
+      const auto chunk = ParseChunk(ByteSpan(whole).first(n));
+      ASSERT_FALSE(chunk.ok()) << n << " of " << whole.size() << " bytes";
+      EXPECT_EQ(chunk.status().code(), StatusCode::kProtocolViolation);
+    }
+  }
+}
+
+class Mutated : public testing::Test {
+ protected:
+  // The chunk with one byte changed.
+  static Result<ChunkView> With(Bytes bytes, size_t at, uint8_t value) {
+    bytes[at] = value;
+    static Bytes kept;
+    kept = std::move(bytes);
+    return ParseChunk(kept);
+  }
+  const Bytes dense_ = Dense(0, {1, 0, 2});
+  const Bytes sparse_ = Sparse(0, {1, 0, 2});
+};
+
+TEST_F(Mutated, HeadersThatContradictThemselvesAreRefused) {
+  EXPECT_TRUE(With(dense_, 0, 9).ok());   // any index: the geometry judges it
+  EXPECT_FALSE(With(dense_, 5, 0).ok());  // no elements
+  EXPECT_FALSE(With(dense_, 5, 4).ok());  // more elements than bytes
+  EXPECT_FALSE(With(dense_, 4, 0xff).ok());
+  EXPECT_FALSE(With(dense_, 7, 4).ok());     // more non-zero elements than elements
+  EXPECT_FALSE(With(dense_, 8, 0x02).ok());  // unknown encoding
+  EXPECT_FALSE(With(dense_, 8, 0x0f).ok());
+  EXPECT_FALSE(With(dense_, 10, 1).ok());  // reserved
+  EXPECT_FALSE(With(dense_, 11, 1).ok());
+  EXPECT_FALSE(With(sparse_, 7, 1).ok());      // fewer than the bitmap says
+  EXPECT_FALSE(With(sparse_, 12, 0x01).ok());  // bitmap says fewer
+  EXPECT_FALSE(With(sparse_, 12, 0x09).ok());  // right number, but one beyond the last element
+  EXPECT_FALSE(With(sparse_, 15, 0x01).ok());  // padding is not zero
+}
+
+TEST_F(Mutated, ElementTypesOfLaterVersionsAreNamed) {
+  for (uint8_t dtype = 1; dtype < 16; ++dtype) {
+    const auto chunk = With(dense_, 8, static_cast<uint8_t>(dtype << 4));
+    ASSERT_FALSE(chunk.ok());
+    EXPECT_EQ(chunk.status().code(), StatusCode::kSettingsMismatch);
+  }
+}
+
+TEST(Chunk, NoMutationLetsAReadLeaveTheChunk) {
+  // Exact-size heap copies, so that AddressSanitizer sees any overrun.
+  constexpr uint64_t kSeed = 3;
+  Random random(kSeed);
+  int accepted = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    const auto values = SomeZeros(random, 1 + random.Below(60), 0.4);
+    Bytes bytes = random.Chance(0.5) ? Dense(1, values) : Sparse(1, values);
+    for (uint64_t n = random.Below(4); n > 0; --n) {
+      // Mostly the header and the bitmap: values cannot be wrong.
+      const size_t at = random.Below(std::min<size_t>(bytes.size(), random.Chance(0.8) ? 20 : bytes.size()));
+      bytes[at] = static_cast<uint8_t>(random.Next());
+    }
+    if (random.Chance(0.3)) bytes.resize(random.Below(bytes.size() + 8));
+    const Bytes exact(bytes.begin(), bytes.end());
+    const auto chunk = ParseChunk(exact);
+    if (!chunk.ok()) continue;
+    ++accepted;
+    ASSERT_LE(chunk->nonzero, chunk->count) << "seed " << kSeed << " trial " << trial;
+    std::vector<float> out(chunk->count);
+    DecodeChunk(*chunk, out);
+    if (chunk->encoding == ChunkEncoding::kBitmapSparse) {
+      ASSERT_EQ(chunk->values.size(), chunk->nonzero * sizeof(float))
+          << "seed " << kSeed << " trial " << trial;
+    }
+  }
+  EXPECT_GT(accepted, 1000);    // the unharmed ones at least
+  EXPECT_LT(accepted, 19'000);  // and the harmed ones are noticed
+}
+
+TEST(ChunkGeometry, CutsATensorWithoutGapOrOverlap) {
+  for (uint64_t count : {1u, 7u, 8u, 9u, 1000u, 1024u}) {
+    const ChunkGeometry geometry{.count = count, .chunk_elements = 8};
+    uint64_t next = 0;
+    for (uint32_t chunk = 0; chunk < geometry.chunks(); ++chunk) {
+      EXPECT_EQ(geometry.First(chunk), next);
+      EXPECT_GE(geometry.Length(chunk), 1u);
+      EXPECT_LE(geometry.Length(chunk), 8u);
+      next += geometry.Length(chunk);
+    }
+    EXPECT_EQ(next, count);
+  }
+}
+
+TEST(ChunkGeometry, CountsTheChunksOfTheLargestTensor) {
+  // 2^32 - 1 chunks; adding before dividing would wrap where chunk_elements is large.
+  const uint64_t chunks = std::numeric_limits<uint32_t>::max();
+  const ChunkGeometry geometry{.count = chunks * kMaxChunkElements - 1, .chunk_elements = kMaxChunkElements};
+  EXPECT_EQ(geometry.chunks(), chunks);
+  EXPECT_EQ(geometry.Length(geometry.chunks() - 1), kMaxChunkElements - 1);
+}
+
+TEST(ChunkElementsFor, FillsASymbolAndNeverMore) {
+  for (size_t symbol_bytes = 16; symbol_bytes <= 9000; symbol_bytes += 16) {
+    const uint32_t elements = ChunkElementsFor(symbol_bytes);
+    ASSERT_LE(DenseChunkBytes(elements), symbol_bytes);
+    ASSERT_GT(DenseChunkBytes(elements + 1), symbol_bytes);
+  }
+  EXPECT_EQ(ChunkElementsFor(1392), 345u);
+  EXPECT_EQ(ChunkElementsFor(1u << 20), kMaxChunkElements);
+}
+
+}  // namespace
+}  // namespace longhaul::codec

@@ -1,0 +1,201 @@
+#include "codec/priority.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/random.h"
+
+namespace longhaul::codec {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A tensor of chunks of 4 elements, chunk i having the energy energies[i].
+std::vector<float> TensorOf(const std::vector<double>& energies) {
+  std::vector<float> values;
+  for (double energy : energies) {
+    values.push_back(static_cast<float>(std::sqrt(energy)));
+    values.insert(values.end(), 3, 0.0f);
+  }
+  return values;
+}
+
+ChunkGeometry GeometryOf(size_t chunks) { return {.count = chunks * 4, .chunk_elements = 4}; }
+
+PriorityOptions Options(double high_share, double smoothing = 0.5) {
+  return {.high_share = high_share, .smoothing = smoothing, .all_high_chunks = 0};
+}
+
+std::set<uint32_t> Everything(const Priorities& p) {
+  std::set<uint32_t> all(p.high.begin(), p.high.end());
+  all.insert(p.low.begin(), p.low.end());
+  return all;
+}
+
+TEST(EnergyQuantizer, ZeroIsZeroAndOnlyZero) {
+  EXPECT_EQ(QuantizeEnergy(0), 0);
+  EXPECT_EQ(DequantizeEnergy(0), 0.0);
+  EXPECT_GT(QuantizeEnergy(std::numeric_limits<double>::denorm_min()), 0);
+  EXPECT_GT(DequantizeEnergy(1), 0.0);
+}
+
+TEST(EnergyQuantizer, IsMonotone) {
+  int last = 0;
+  for (double energy = 1e-25; energy < 1e25; energy *= 1.07) {
+    EXPECT_GE(QuantizeEnergy(energy), last) << energy;
+    last = QuantizeEnergy(energy);
+  }
+  EXPECT_EQ(last, 255);
+  for (int q = 1; q < 256; ++q) {
+    EXPECT_GT(DequantizeEnergy(static_cast<uint8_t>(q)), DequantizeEnergy(static_cast<uint8_t>(q - 1)));
+  }
+}
+
+TEST(EnergyQuantizer, ComesBackWithinAFourthRootOfTwo) {
+  for (double energy = 1e-18; energy < 1e18; energy *= 1.3) {
+    const double ratio = DequantizeEnergy(QuantizeEnergy(energy)) / energy;
+    EXPECT_GT(ratio, std::exp2(-0.2501)) << energy;
+    EXPECT_LT(ratio, std::exp2(0.2501)) << energy;
+  }
+  for (int q = 0; q < 256; ++q) EXPECT_EQ(QuantizeEnergy(DequantizeEnergy(static_cast<uint8_t>(q))), q);
+}
+
+TEST(EnergyQuantizer, NothingLeavesTheRange) {
+  EXPECT_EQ(QuantizeEnergy(std::numeric_limits<double>::infinity()), 255);
+  EXPECT_EQ(QuantizeEnergy(std::nan("")), 255);
+  EXPECT_EQ(QuantizeEnergy(-1), 0);
+  EXPECT_EQ(QuantizeEnergy(1e300), 255);
+}
+
+TEST(ChunkEnergy, IsTheSquaredNorm) {
+  EXPECT_DOUBLE_EQ(ChunkEnergy(std::vector<float>{3, 0, -4}), 25.0);
+  EXPECT_EQ(ChunkEnergy({}), 0.0);
+  EXPECT_TRUE(std::isnan(ChunkEnergy(std::vector<float>{1, std::nanf("")})));
+}
+
+TEST(ChunkEnergy, SquaresThatDoNotFitFloatStillCount) {
+  EXPECT_NEAR(ChunkEnergy(std::vector<float>{1e-25f}) / 1e-50, 1, 1e-5);
+  EXPECT_NEAR(ChunkEnergy(std::vector<float>{1e25f}) / 1e50, 1, 1e-5);
+}
+
+TEST(Priority, TheTopShareByEnergyIsHigh) {
+  //                        chunk 0  1  2    3  4   5  6  7  8  9
+  const auto tensor = TensorOf({1, 50, 2, 400, 3, 30, 4, 5, 6, 7});
+  PriorityClassifier classifier(GeometryOf(10), Options(0.3));
+  const Priorities p = classifier.Classify(tensor, 0);
+  EXPECT_THAT(p.high, ElementsAre(3, 1, 5));
+  EXPECT_EQ(p.low.size(), 7u);
+  EXPECT_EQ(Everything(p).size(), 10u);
+}
+
+TEST(Priority, AtLeastOneChunkIsHighWhenTheShareIsNotZero) {
+  const auto tensor = TensorOf(std::vector<double>(10, 1.0));
+  EXPECT_EQ(PriorityClassifier(GeometryOf(10), Options(1e-6)).Classify(tensor, 0).high.size(), 1u);
+  EXPECT_EQ(PriorityClassifier(GeometryOf(10), Options(0.0)).Classify(tensor, 0).high.size(), 0u);
+  EXPECT_EQ(PriorityClassifier(GeometryOf(10), Options(1.0)).Classify(tensor, 0).low.size(), 0u);
+}
+
+TEST(Priority, SmallTensorsAreHighAsAWhole) {
+  const auto tensor = TensorOf({1, 2, 3});
+  PriorityOptions options = Options(0.2);
+  options.all_high_chunks = 4;
+  EXPECT_EQ(PriorityClassifier(GeometryOf(3), options).Classify(tensor, 0).low.size(), 0u);
+}
+
+TEST(Priority, LowLeavesBestFirstFromAPlaceThatTurnsWithTheRound) {
+  std::vector<double> energies;
+  for (int i = 0; i < 20; ++i) energies.push_back(i + 1);
+  const auto tensor = TensorOf(energies);
+  PriorityClassifier classifier(GeometryOf(20), Options(0.2));
+  std::set<uint32_t> first_to_leave;
+  std::set<uint32_t> last_to_leave;
+  for (uint64_t round = 0; round < 200; ++round) {
+    auto low = classifier.Classify(tensor, round).low;
+    first_to_leave.insert(low.front());
+    last_to_leave.insert(low.back());
+    std::rotate(low.begin(), std::ranges::find(low, 15u), low.end());
+    EXPECT_TRUE(std::ranges::is_sorted(low, std::greater<>())) << "round " << round;
+  }
+  EXPECT_EQ(first_to_leave.size(), 16u);  // each is first some time,
+  EXPECT_EQ(last_to_leave.size(), 16u);   // and it is not always the same one that a close cuts off
+}
+
+TEST(Priority, TheSameSeedGivesTheSameOrder) {
+  Random random(1);
+  std::vector<double> energies(50);
+  for (double& e : energies) e = random.Uniform();
+  const auto tensor = TensorOf(energies);
+  PriorityOptions options = Options(0.2);
+  options.seed = 42;
+  PriorityClassifier a(GeometryOf(50), options);
+  PriorityClassifier b(GeometryOf(50), options);
+  options.seed = 43;
+  PriorityClassifier c(GeometryOf(50), options);
+  int differ = 0;
+  for (uint64_t round = 0; round < 10; ++round) {
+    const auto low = a.Classify(tensor, round).low;
+    EXPECT_EQ(low, b.Classify(tensor, round).low);
+    differ += low != c.Classify(tensor, round).low ? 1 : 0;
+  }
+  EXPECT_GT(differ, 0);
+}
+
+TEST(Priority, ContributionOverRoundsKeepsAClassFromFlapping) {
+  // Chunk 0 has been important for long; one round's noise in chunk 1 does not displace it.
+  PriorityClassifier smooth(GeometryOf(10), Options(0.1, 0.8));
+  PriorityClassifier jumpy(GeometryOf(10), Options(0.1, 0.0));
+  for (auto* classifier : {&smooth, &jumpy}) {
+    classifier->Classify(TensorOf({10, 1, 0, 0, 0, 0, 0, 0, 0, 0}), 0);
+  }
+  const auto noise = TensorOf({9, 12, 0, 0, 0, 0, 0, 0, 0, 0});
+  EXPECT_THAT(smooth.Classify(noise, 1).high, ElementsAre(0));
+  EXPECT_THAT(jumpy.Classify(noise, 1).high, ElementsAre(1));
+  EXPECT_NEAR(smooth.scores()[0], 0.8 * 10 + 0.2 * 9, 1e-4);
+  EXPECT_NEAR(smooth.scores()[1], 0.8 * 1 + 0.2 * 12, 1e-4);
+}
+
+TEST(Priority, LayerOrderSendsTheFrontFirst) {
+  PriorityOptions options = Options(0.3);
+  options.policy = PriorityPolicy::kLayerOrder;
+  PriorityClassifier classifier(GeometryOf(10), options);
+  EXPECT_THAT(classifier.Classify(TensorOf({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), 0).high, ElementsAre(0, 1, 2));
+}
+
+TEST(Priority, ExplicitScoresOverruleEnergy) {
+  PriorityOptions options = Options(0.2);
+  options.policy = PriorityPolicy::kExplicit;
+  PriorityClassifier classifier(GeometryOf(10), options);
+  classifier.SetScores(std::vector<double>{0, 0, 0, 0, 9, 0, 0, 8, 0, 0});
+  EXPECT_THAT(classifier.Classify(TensorOf({9, 8, 7, 6, 5, 4, 3, 2, 1, 0}), 0).high, ElementsAre(4, 7));
+}
+
+TEST(Priority, EnergiesTravelAsTheyAreThisRound) {
+  PriorityClassifier classifier(GeometryOf(5), Options(0.2, 0.9));
+  classifier.Classify(TensorOf({1, 1, 1, 1, 1}), 0);
+  const Priorities p = classifier.Classify(TensorOf({16, 4, 0, 1, 1}), 1);
+  EXPECT_THAT(p.log_energy,
+              ElementsAre(QuantizeEnergy(16), QuantizeEnergy(4), 0, QuantizeEnergy(1), QuantizeEnergy(1)));
+  EXPECT_THAT(p.high, ElementsAre(0));
+  EXPECT_FLOAT_EQ(p.total_low_energy, 4 + 0 + 1 + 1);
+}
+
+TEST(Priority, OneBadGradientDoesNotPoisonTheScores) {
+  PriorityClassifier classifier(GeometryOf(10), Options(0.1, 0.5));
+  auto tensor = TensorOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  tensor[4 * 4] = std::nanf("");
+  const Priorities p = classifier.Classify(tensor, 0);
+  EXPECT_THAT(p.high, ElementsAre(4));  // what is not a number is surely delivered, so that it is seen
+  EXPECT_EQ(Everything(p).size(), 10u);
+  for (double score : classifier.scores()) EXPECT_TRUE(std::isfinite(score));
+  const auto sane = TensorOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  for (uint64_t round = 1; round < 100; ++round) classifier.Classify(sane, round);
+  EXPECT_THAT(classifier.Classify(sane, 100).high, ElementsAre(9));
+}
+
+}  // namespace
+}  // namespace longhaul::codec
