@@ -6,10 +6,12 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <mutex>
@@ -239,6 +241,11 @@ int Fail(const Status& why, int code) {
   return code;
 }
 
+// Right after the attempt: errno says why.
+Status CannotWrite(const std::string& json_file) {
+  return {StatusCode::kInternal, "cannot write --json " + json_file + ": " + std::strerror(errno)};
+}
+
 longhaul::Duration FromSeconds(double s) {
   return std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(s));
 }
@@ -283,11 +290,10 @@ int Run(const Flags& flags) {
   if (!flags.json_file.empty()) {
     json result = SummaryJson(*summary);
     result["rank"] = flags.connect.rank;
+    errno = 0;
     std::ofstream file(flags.json_file);
     file << result.dump(2) << '\n';
-    if (!file.flush()) {
-      return Fail(Status(StatusCode::kInternal, "cannot write " + flags.json_file), kExitFailure);
-    }
+    if (!file.flush()) return Fail(CannotWrite(flags.json_file), kExitFailure);
   }
   return kExitOk;
 }
@@ -378,6 +384,11 @@ int main(int argc, char** argv) {
                                                          " is not below --world-size " +
                                                          std::to_string(flags.connect.world_size)),
                 kExitUsage);
+  }
+  // Found out now, not after hours of training.
+  errno = 0;
+  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
+    return Fail(CannotWrite(flags.json_file), kExitUsage);
   }
   // Logs on stderr; stdout belongs to the progress.
   spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
