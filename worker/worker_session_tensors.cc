@@ -49,7 +49,9 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
   };
   Status refusal = CheckRunning();
   if (refusal.ok()) refusal = CheckDeclaration(declaration);
-  if (refusal.ok() && known) {
+  // What the server has refused binds nobody: the next declaration of that name starts afresh.
+  const bool refused_before = known && !tensors_[handle]->declared && tensors_[handle]->declaring.empty();
+  if (refusal.ok() && known && !refused_before) {
     const TensorState& tensor = *tensors_[handle];
     if (tensor.shape.geometry.count != declaration.count || tensor.optimizer != declaration.optimizer) {
       refusal = Status(StatusCode::kSettingsMismatch,
@@ -58,7 +60,7 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
                            tensor.optimizer + "\", now with " + std::to_string(declaration.count) +
                            " and \"" + declaration.optimizer + "\"");
     }
-  } else if (refusal.ok() && tensors_.size() >= options_.max_tensors) {
+  } else if (refusal.ok() && !known && tensors_.size() >= options_.max_tensors) {
     refusal = Status(StatusCode::kResourceExhausted,
                      std::to_string(options_.max_tensors) + " tensors exist already");
   }
@@ -71,20 +73,20 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
     return;
   }
   if (!known) {
-    auto tensor = std::make_unique<TensorState>();
-    tensor->name = declaration.name;
-    tensor->optimizer = declaration.optimizer;
-    tensor->shape.dtype = declaration.dtype;
-    tensor->shape.geometry.count = declaration.count;
-    tensor->initial = declaration.initial;
-    tensors_.push_back(std::move(tensor));
+    tensors_.push_back(std::make_unique<TensorState>());
+    tensors_[handle]->name = declaration.name;
     handle_by_name_[declaration.name] = handle;
   }
   // An earlier declaration of the same name may wait for its answer: then this one waits along with it.
   TensorState& tensor = *tensors_[handle];
   const bool first = tensor.declaring.empty();
   tensor.declaring.push_back(operation);
-  if (first && known) tensor.initial = declaration.initial;
+  if (first) {
+    tensor.optimizer = declaration.optimizer;
+    tensor.shape.dtype = declaration.dtype;
+    tensor.shape.geometry.count = declaration.count;
+    tensor.initial = declaration.initial;
+  }
   if (first && state_ == State::kStarted) SendDeclare(handle);
 }
 
