@@ -1,6 +1,7 @@
 // `longhaul`: everything that is neither the server nor a worker, as subcommands.
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <string>
 
 #include "cli/run.h"
@@ -56,6 +57,11 @@ int main(int argc, char** argv) {
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError&) {
+    const std::string word = argc > 1 ? argv[1] : "";
+    std::fprintf(stderr, "longhaul: %s; --help lists the subcommands\n",
+                 word.empty() ? "a subcommand is required" : ("unknown subcommand '" + word + "'").c_str());
+    return 2;
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
