@@ -21,9 +21,9 @@ namespace longhaul::sim {
 // Appends what is wrong to result->violations and counts what was checked.
 void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunResult* result);
 
-// The single judges, for tests of the judges.
+// The single judges, for tests of the judges. weather_deaths counts jobs that only bad luck has ended.
 void CheckEnds(const JobLedger& ledger, std::vector<std::string>* violations);
 void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
-                   std::vector<std::string>* violations);
+                   std::vector<std::string>* violations, uint64_t* weather_deaths);
 
 }  // namespace longhaul::sim

@@ -80,6 +80,7 @@ int Sweep(uint64_t first, uint64_t seeds) {
   uint64_t lost = 0;
   uint64_t repaid = 0;
   uint64_t datagrams = 0;
+  uint64_t weather = 0;
   Instant longest;
   uint64_t longest_seed = first;
   for (uint64_t seed = first; seed < first + seeds && failures < kFailuresShown; ++seed, ++done) {
@@ -94,6 +95,7 @@ int Sweep(uint64_t first, uint64_t seeds) {
     lost += result.chunks_lost;
     repaid += result.chunks_repaid;
     datagrams += result.datagrams;
+    weather += result.weather_deaths;
     if (result.finished > longest) longest_seed = seed;
     longest = std::max(longest, result.finished);
     if (done % 50 == 49) {
@@ -106,12 +108,12 @@ int Sweep(uint64_t first, uint64_t seeds) {
   std::printf(
       "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, "
       "%llu "
-      "repaid, longest run %.1f s of virtual time (seed %llu), %d failed\n",
+      "repaid, %llu jobs ended by loss alone, longest run %.1f s of virtual time (seed %llu), %d failed\n",
       static_cast<unsigned long long>(done), static_cast<unsigned long long>(first), seconds,
       static_cast<unsigned long long>(datagrams), static_cast<unsigned long long>(rounds),
       static_cast<unsigned long long>(lost), static_cast<unsigned long long>(repaid),
-      static_cast<double>(longest.nanoseconds()) / 1e9, static_cast<unsigned long long>(longest_seed),
-      failures);
+      static_cast<unsigned long long>(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
+      static_cast<unsigned long long>(longest_seed), failures);
   return failures == 0 ? 0 : 1;
 }
 

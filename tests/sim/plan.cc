@@ -73,7 +73,6 @@ wan::LinkOptions DrawLink(Random& random, const wan::LinkOptions& troubles) {
   link.jitter = Duration(static_cast<int64_t>(static_cast<double>(link.delay.count()) *
                                               (troubles.jitter.count() > 0 ? 0.9 * random.Uniform() : 0)));
   link.loss = troubles.loss * random.Uniform();
-  if (link.loss > 0.3) link.loss_burst = 0;
   return link;
 }
 
@@ -82,7 +81,11 @@ wan::LinkOptions DrawTroubles(Random& random) {
   link.rate = Bandwidth::Mbps(random.Chance(0.3) ? 2 + 8 * random.Uniform() : 10 + 190 * random.Uniform());
   link.queue_time = Between(random, milliseconds(10), milliseconds(150));
   if (random.Chance(0.6)) link.loss = random.Chance(0.4) ? 0.3 : 0.06;
-  if (link.loss > 0 && random.Chance(0.3)) link.loss_burst = 1.5 + 3 * random.Uniform();
+  // Bursts are counted in packets: with many of them a quiet connection would be dead for seconds.
+  if (link.loss > 0 && random.Chance(0.3)) {
+    link.loss = std::min(link.loss, 0.1);
+    link.loss_burst = 1.5 + 2 * random.Uniform();
+  }
   if (random.Chance(0.3)) link.duplicate = 0.2 * random.Uniform();
   if (random.Chance(0.3)) link.reorder = 0.2 * random.Uniform();
   if (random.Chance(0.3)) link.corrupt = 0.05 * random.Uniform();

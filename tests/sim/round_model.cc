@@ -268,10 +268,11 @@ double TensorModel::Mean(const Choice& choice, uint64_t element) const {
 bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) const {
   const double seen = static_cast<double>((*after_)[element]);
   if (!plan_.sgd) {
-    // Sums are integers: with a power of two as divisor nothing is rounded.
+    // Sums are integers: with a power of two as divisor nothing is rounded. A stale mean may cancel out.
     const auto divisor = static_cast<uint32_t>(choice.divisor);
-    const bool exact = job_.policy != "stale" && (divisor & (divisor - 1)) == 0;
-    return exact ? seen == mean : std::abs(seen - mean) <= 1e-6 * std::abs(mean) + 1e-6;
+    const bool stale = job_.policy == "stale";
+    if (!stale && (divisor & (divisor - 1)) == 0) return seen == mean;
+    return std::abs(seen - mean) <= 1e-6 * std::abs(mean) + (stale ? 1e-4 : 1e-6);
   }
   const double old = static_cast<double>((*before_)[element]);
   const double velocity = static_cast<double>(plan_.momentum) * velocity_[element] + mean;
