@@ -2,6 +2,7 @@
 // them.
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
