@@ -94,6 +94,9 @@ void Coordinator::OnControlData(transport::Connection& connection, ByteSpan byte
 Status Coordinator::OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
                                    const wire::WindowOpenFrame& open) {
   Peer& peer = Heard(connection);
+  // A refusal could arrive before the message that says why the job is over; the window ends with the
+  // connection, soon.
+  if (peer.phase == Peer::Phase::kLeaving) return {};
   if (!peer.joined() || !engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
   return engine_->OnWindowOpened(peer, key, open);
 }
