@@ -12,6 +12,9 @@ struct Manual {
   std::vector<std::string> names;  // what must be in it
 };
 
+// For gtest's messages.
+void PrintTo(const Manual& manual, std::ostream* out) { *out << manual.program; }
+
 class Help : public JobTest, public ::testing::WithParamInterface<Manual> {};
 
 TEST_P(Help, ExitsWithZeroAndNamesTheMainOptions) {

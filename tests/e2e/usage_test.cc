@@ -19,6 +19,9 @@ struct Mistake {
   std::vector<std::string> words;  // the message has all of them
 };
 
+// For gtest's messages.
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.program << " " << mistake.name; }
+
 class Usage : public JobTest, public ::testing::WithParamInterface<Mistake> {};
 
 TEST_P(Usage, IsExplainedWithExitCodeTwo) {
