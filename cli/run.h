@@ -15,7 +15,7 @@ struct RunOptions {
   std::string loss = "2%";     // each way; "0" or "0%" for none
   double loss_burst = 0;       // mean burst length; 0 = independent losses
   std::string queue = "50ms";
-  uint64_t rounds = 400;
+  uint64_t rounds = 500;
   std::string policy = "residual";
   uint64_t seed = 1;
   std::string wan = "auto";  // auto | tun | netem | loopback

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -96,8 +97,9 @@ TEST_F(IntegrityTagTest, ATruncatedPacketDoesNotOpen) {
 
 TEST_F(IntegrityTagTest, AByteMovedFromHeaderToBodyIsFound) {
   std::vector<uint8_t> shorter(header_.begin(), header_.end() - 1);
-  std::vector<uint8_t> longer(1, header_.back());
-  longer.insert(longer.end(), body_.begin(), body_.end());
+  std::vector<uint8_t> longer(body_.size() + 1);
+  longer[0] = header_.back();
+  std::copy(body_.begin(), body_.end(), longer.begin() + 1);
   EXPECT_FALSE(tag_.Open(kNumber, kPath, shorter, longer, seal_));
 }
 
