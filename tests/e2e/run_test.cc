@@ -58,7 +58,11 @@ class RunTest : public JobTest {
   }
 
   Program& StartRun(const Flags& more, const std::function<int()>& before_exec = {}) {
-    const Flags flags = Merged({{"--workers", "2"}, {"--data", dataset()}, {"--json", JsonFile()}}, more);
+    const Flags flags = Merged({{"--workers", "2"},
+                                {"--data", dataset()},
+                                {"--json", JsonFile()},
+                                {"--logs", directory() + "/logs"}},
+                               more);
     std::vector<std::string> words = {"run"};
     for (const auto& [flag, value] : flags) {
       words.push_back(flag);

@@ -175,8 +175,9 @@ TEST_F(FullDisk, IsSaidByServerAndWorkerAndTheDeviceStaysADevice) {
 }
 
 TEST_F(FullDisk, IsSaidByRun) {
-  Program& run = Start("longhaul", {"run", "--wan", "loopback", "--workers", "1", "--rounds", "2", "--delay",
-                                    "1ms", "--data", dataset(), "--json", "/dev/full"});
+  Program& run =
+      Start("longhaul", {"run", "--wan", "loopback", "--workers", "1", "--rounds", "2", "--delay", "1ms",
+                         "--data", dataset(), "--json", "/dev/full", "--logs", directory() + "/logs"});
   ExpectEnd(run, 1);
   EXPECT_THAT(run.Errors(), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
 }
