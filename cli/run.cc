@@ -438,7 +438,7 @@ int RunJob(const RunOptions& options) {
     if (!out)
       code = std::max(code, Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno)));
   }
-  if (code == 0 && summary.value("accuracy", 0.0) < options.min_accuracy) {
+  if (code == 0 && !(summary.value("accuracy", 0.0) >= options.min_accuracy)) {
     code = Fail("accuracy is below --min-accuracy");
   }
   if (code == 0 && own_logs) {
