@@ -265,6 +265,8 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     ++stats_.pto_fired;
     probes_due_ = 2;
     if (state_ == State::kConnecting && !id_.is_client) send_parameters_ = true;
+    // A probe may as well bring what is missing: that saves the round trip that tells of the loss.
+    if (state_ == State::kConnected) SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
   }
   if (outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty() && new_ce == 0) return;
   event.sample = sampler_.TakeSample(rtt_.has_sample() ? rtt_.min_rtt() : Duration(0), now);
@@ -317,7 +319,11 @@ void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
     if (window != nullptr) window->OnLost(*packet.chunk, path_view());
   }
-  for (const SentFrame& frame : packet.frames) {
+  SendAgain(packet.frames);
+}
+
+void ConnectionImpl::SendAgain(std::span<const SentFrame> frames) {
+  for (const SentFrame& frame : frames) {
     const WindowKey key{static_cast<uint32_t>(frame.a), static_cast<uint8_t>(frame.b)};
     switch (frame.type) {
       case wire::FrameType::kControl:

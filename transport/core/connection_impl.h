@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ class ConnectionImpl final : public Connection {
   // datagram; a handshake that waits a second for each loss costs patience.
   static constexpr Duration kFirstInitInterval = std::chrono::milliseconds(300);
   static constexpr Duration kLongestInitInterval = std::chrono::milliseconds(1200);
+  // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
+  static constexpr size_t kMaxProbeFrames = 8;
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
   static constexpr int kCloseRepeats = 3;
 
@@ -130,6 +133,7 @@ class ConnectionImpl final : public Connection {
   void Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops);
   void OnPacketAcked(const SentPacket& packet, bool spurious);
   void OnPacketLost(const SentPacket& packet);
+  void SendAgain(std::span<const SentFrame> frames);
 
   void CloseNow(Status why);
   Duration Pto() const;

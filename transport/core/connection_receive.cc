@@ -233,10 +233,21 @@ Status ConnectionImpl::HandleWindowOpen(const wire::WindowOpenFrame& open) {
     return Status::Ok();
   }
   if (state_ != State::kConnected) return Status::Ok();
-  for (const IncomingWindows::EarlyChunk& early : incoming_.TakeEarly(key)) {
-    if (DeliverChunk(early.header, early.chunk) == ChunkFate::kInvalid) {
+  const IncomingWindows::Early early = incoming_.TakeEarly(key);
+  for (const IncomingWindows::EarlyChunk& chunk : early.chunks) {
+    if (DeliverChunk(chunk.header, chunk.chunk) == ChunkFate::kInvalid) {
       return Status(StatusCode::kProtocolViolation, "chunk outside of window " + std::to_string(key.id));
     }
+  }
+  if (WindowRx* rx = incoming_.Find(key); rx != nullptr && early.finished) {
+    wire::WindowStatusFrame status;
+    status.window_id = key.id;
+    status.generation = key.generation;
+    status.high_sent = open.high_count;
+    status.low_sent = open.low_count;
+    status.finished = true;
+    rx->OnStatus(status);
+    ReportProgress(key);
   }
   return Status::Ok();
 }
@@ -246,6 +257,8 @@ Status ConnectionImpl::HandleWindowStatus(const wire::WindowStatusFrame& status)
   if (WindowRx* rx = incoming_.Find(key); rx != nullptr) {
     rx->OnStatus(status);
     ReportProgress(key);
+  } else if (status.finished && !incoming_.IsClosed(key) && !incoming_.KeepEarlyFinished(key)) {
+    ++stats_.unknown_window_dropped;
   }
   return Status::Ok();
 }

@@ -39,18 +39,24 @@ bool IncomingWindows::KeepEarly(WindowKey key, const wire::DataHeader& header, B
   // Every window may be early at once, but no window that could not be opened.
   if (early_bytes_ + chunk.size() > kMaxEarlyBytes) return false;
   if (!early_.contains(key) && early_.size() >= limits_.max_open) return false;
-  early_[key].push_back({header, std::vector<uint8_t>(chunk.begin(), chunk.end())});
+  early_[key].chunks.push_back({header, std::vector<uint8_t>(chunk.begin(), chunk.end())});
   early_bytes_ += chunk.size();
   return true;
 }
 
-std::vector<IncomingWindows::EarlyChunk> IncomingWindows::TakeEarly(WindowKey key) {
+bool IncomingWindows::KeepEarlyFinished(WindowKey key) {
+  if (!early_.contains(key) && early_.size() >= limits_.max_open) return false;
+  early_[key].finished = true;
+  return true;
+}
+
+IncomingWindows::Early IncomingWindows::TakeEarly(WindowKey key) {
   const auto it = early_.find(key);
   if (it == early_.end()) return {};
-  std::vector<EarlyChunk> chunks = std::move(it->second);
+  Early early = std::move(it->second);
   early_.erase(it);
-  for (const EarlyChunk& c : chunks) early_bytes_ -= c.chunk.size();
-  return chunks;
+  for (const EarlyChunk& c : early.chunks) early_bytes_ -= c.chunk.size();
+  return early;
 }
 
 bool IncomingWindows::Close(WindowKey key, wire::CloseReason reason) {

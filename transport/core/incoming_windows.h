@@ -43,9 +43,17 @@ class IncomingWindows {
     wire::DataHeader header;
     std::vector<uint8_t> chunk;
   };
+  // What overtook the OPEN of its window.
+  struct Early {
+    std::vector<EarlyChunk> chunks;
+    bool finished = false;  // the sender has said that it is through
+  };
   // Keeps a chunk until its window opens. False: no room; the packet must be treated as never received.
   bool KeepEarly(WindowKey key, const wire::DataHeader& header, ByteSpan chunk);
-  std::vector<EarlyChunk> TakeEarly(WindowKey key);
+  // Remembers that the sender is finished: it says so in a frame of its own only once it is acknowledged, and
+  // a window whose last chunks are lost closes by nothing else. False: no room.
+  bool KeepEarlyFinished(WindowKey key);
+  Early TakeEarly(WindowKey key);
 
   // Closes the window and queues its CLOSE frames. False when it is not open.
   bool Close(WindowKey key, wire::CloseReason reason);
@@ -92,7 +100,7 @@ class IncomingWindows {
   std::map<uint32_t, uint8_t> closed_;  // id -> newest closed generation
   uint32_t forgotten_below_ = 0;
   uint64_t next_age_ = 0;
-  std::map<WindowKey, std::vector<EarlyChunk>> early_;
+  std::map<WindowKey, Early> early_;
   size_t early_bytes_ = 0;
 };
 

@@ -152,6 +152,18 @@ Instant LossDetection::Deadline() const {
   return deadline > last_pto_ ? deadline : last_pto_ + pto;
 }
 
+std::vector<SentFrame> LossDetection::UnackedFrames(size_t limit) const {
+  std::vector<SentFrame> frames;
+  for (size_t i = 0; i < sent_.size() && frames.size() < limit; ++i) {
+    const Entry& entry = sent_[i];
+    if (!entry.outstanding || !entry.packet.in_flight) continue;
+    for (const SentFrame& frame : entry.packet.frames) {
+      if (frame.type != wire::FrameType::kAck && frames.size() < limit) frames.push_back(frame);
+    }
+  }
+  return frames;
+}
+
 Instant LossDetection::OldestSentTime() const {
   if (in_flight_count_ == 0) return Instant::Infinite();
   for (size_t i = 0; i < sent_.size(); ++i) {

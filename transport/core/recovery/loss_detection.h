@@ -29,8 +29,9 @@ class LossDetection {
  public:
   static constexpr uint64_t kInitialPacketThreshold = 3;
   static constexpr uint64_t kMaxPacketThreshold = 256;
-  // PTO doubles at most three times (RFC 9002 §6.2.1 has no bound): a connection dies of ten seconds of silence,
-  // so it must ask often enough that a run of losses cannot look like death. Four probes a second harm nobody.
+  // PTO doubles at most three times (RFC 9002 §6.2.1 has no bound): a connection dies of ten seconds of
+  // silence, so it must ask often enough that a run of losses cannot look like death. Four probes a second
+  // harm nobody.
   static constexpr int kMaxPtoBackoff = 3;
   static constexpr size_t kMaxInFlightPackets = 1u << 17;
 
@@ -62,6 +63,9 @@ class LossDetection {
   bool HasAckElicitingInFlight() const { return eliciting_in_flight_ > 0; }
   uint64_t packet_threshold() const { return packet_threshold_; }
   int pto_count() const { return pto_count_; }
+  // Frames of packets in flight that must arrive, oldest first, at most `limit`: what a probe had best carry
+  // once more.
+  std::vector<SentFrame> UnackedFrames(size_t limit) const;
   // Send time of the oldest packet in flight; Infinite() when none.
   Instant OldestSentTime() const;
   wire::PacketNumber largest_acked() const { return largest_acked_; }
@@ -99,7 +103,8 @@ class LossDetection {
   wire::PacketNumber largest_acked_ = 0;
   Instant loss_time_ = Instant::Infinite();
   Instant last_eliciting_sent_ = Instant::Infinite();
-  // When the last PTO asked for probes: those may not be allowed to leave, and the next PTO is a back-off away.
+  // When the last PTO asked for probes: those may not be allowed to leave, and the next PTO is a back-off
+  // away.
   Instant last_pto_;
   int pto_count_ = 0;
   uint64_t packet_threshold_ = kInitialPacketThreshold;
