@@ -2,7 +2,6 @@
 // them.
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
