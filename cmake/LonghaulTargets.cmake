@@ -43,9 +43,9 @@ function(longhaul_executable name)
 endfunction()
 
 # longhaul_test(<name> [DEPS ...] [LABELS ...]): one test program from every
-# *_test.cc of the calling folder; each TEST becomes one ctest entry.
+# *_test.cc of the calling folder; each TEST becomes one ctest entry. SERIAL: nothing else runs beside it.
 function(longhaul_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB ARG_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   endif()
@@ -58,5 +58,5 @@ function(longhaul_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE longhaul_flags ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+                       PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" RUN_SERIAL ${ARG_SERIAL})
 endfunction()
