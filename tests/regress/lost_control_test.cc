@@ -42,10 +42,9 @@ TEST(LostControl, AProbeTimeoutBringsALostControlMessageAlong) {
   pair.RunFor(1ms);
   pair.network().SetLink(pair.worker_site(), pair.server_site(), link);
   const uint64_t probes = pair.connection->stats().pto_fired;
-  ASSERT_TRUE(pair.RunUntil([&] { return !pair.server.control.empty(); }, 2s));
-  EXPECT_EQ(pair.server.control, message);
-  EXPECT_EQ(pair.connection->stats().pto_fired, probes + 1);
-  // The first probe's flight is enough: no round trip to find out about the loss.
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.connection->stats().pto_fired > probes; }, 2s));
+  // One way of 25 ms is enough: no round trip to find out about the loss.
+  EXPECT_TRUE(pair.RunUntil([&] { return !pair.server.control.empty(); }, 27ms));
   pair.RunFor(1s);
   EXPECT_EQ(pair.server.control, message) << "repeated bytes must not be delivered twice";
 }

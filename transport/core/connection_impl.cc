@@ -157,6 +157,7 @@ void ConnectionImpl::BecomeConnected() {
   state_ = State::kConnected;
   send_parameters_ = false;
   next_init_ = Instant::Infinite();
+  loss_.ResetPtoBackoff();  // of INITs and ACCEPTs, which may not be acknowledged at all
   pacer_ = Pacer(ByteCount(datagram_bytes_));
   pacer_.SetRate(rate_->pacing_rate(), now_);
   if (observer_ != nullptr) observer_->OnConnected(*this);

@@ -55,6 +55,8 @@ class LossDetection {
   Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant now);
   // The loss timer or the PTO has expired. Harmless when called early.
   Outcome OnTimeout(Instant now);
+  // The peer has answered in another way than by an acknowledgement: probe timeouts start small again.
+  void ResetPtoBackoff() { pto_count_ = 0; }
   // When OnTimeout wants to be called: the earliest loss time, else the PTO of the last ack-eliciting packet
   // in flight, else Infinite().
   Instant Deadline() const;
