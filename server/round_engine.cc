@@ -40,7 +40,6 @@ double Share(uint32_t part, uint32_t whole) {
 RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
                          RoundEngineHost* host)
     : settings_(settings),
-      symbol_bytes_(symbol_bytes),
       membership_(membership),
       host_(host),
       store_(settings.max_model, codec::ChunkElementsFor(symbol_bytes)),

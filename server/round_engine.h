@@ -143,7 +143,6 @@ class RoundEngine {
   void CheckAt(Instant when) { next_check_ = std::min(next_check_, when); }
 
   ServerSettings settings_;
-  uint16_t symbol_bytes_;
   const Membership* membership_;
   RoundEngineHost* host_;
   ParameterStore store_;
