@@ -74,8 +74,9 @@ class Cluster {
   std::vector<JobLedger> ledgers_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
-  std::vector<std::vector<uint32_t>> pushes_;  // by job and rank
-  std::vector<uint32_t> starts_pending_;       // by job
+  std::vector<std::vector<uint32_t>> pushes_;        // by job and rank
+  std::vector<std::vector<uint64_t>> incarnations_;  // the newest given out, by job and rank
+  std::vector<uint32_t> starts_pending_;             // by job
   uint16_t next_port_ = 4000;
   bool settling_ = false;
   RunResult result_;
@@ -101,6 +102,7 @@ Cluster::Cluster(const RunPlan& plan, const std::function<void(const std::string
     const Address address = Address::V4(10, 0, 0, 1, static_cast<uint16_t>(kServerPort + job));
     servers_.push_back(std::make_unique<ServerProcess>(environment_, job, address, 0, &ledgers_[job]));
     pushes_.emplace_back(plan_.jobs[job].workers, 0);
+    incarnations_.emplace_back(plan_.jobs[job].workers, 0);
     for (uint32_t rank = 0; rank < plan_.jobs[job].workers; ++rank) {
       StartWorkerIn(plan_.jobs[job].start_delays[rank], job, rank, 0, HomeOf(rank));
     }
@@ -197,8 +199,8 @@ void Cluster::CutOff(SiteId site, bool up, bool down, Duration duration) {
 
 void Cluster::KillAndRestart(const Fault& fault) {
   WorkerProcess* worker = Newest(fault.job, fault.rank);
-  const uint64_t next = worker->setup().incarnation + 1;
-  if (worker->over() || next > kMaxIncarnation) return;
+  if (worker->over() || incarnations_[fault.job][fault.rank] >= kMaxIncarnation) return;
+  const uint64_t next = ++incarnations_[fault.job][fault.rank];
   worker->Kill();
   StartWorkerIn(fault.duration, fault.job, fault.rank, next, HomeOf(fault.rank));
   if (fault.kind == FaultKind::kStaleIncarnation) {
@@ -208,8 +210,9 @@ void Cluster::KillAndRestart(const Fault& fault) {
 }
 
 void Cluster::PartitionAndReplace(const Fault& fault) {
-  const uint64_t next = Newest(fault.job, fault.rank)->setup().incarnation + 1;
-  if (Newest(fault.job, fault.rank)->over() || next > kMaxIncarnation) return;
+  const bool over = Newest(fault.job, fault.rank)->over();
+  if (over || incarnations_[fault.job][fault.rank] >= kMaxIncarnation) return;
+  const uint64_t next = ++incarnations_[fault.job][fault.rank];
   CutOff(HomeOf(fault.rank), true, true, fault.duration + milliseconds(1500));
   StartWorkerIn(fault.duration, fault.job, fault.rank, next, SpareOf(fault.rank));
 }
@@ -318,7 +321,7 @@ uint32_t RunResult::FinishedProcesses() const {
   return count;
 }
 
-RunResult Run(const RunPlan& plan, const std::function<void(const std::string&)>& trace) {
+RunResult RunCluster(const RunPlan& plan, const std::function<void(const std::string&)>& trace) {
   return Cluster(plan, trace).Run();
 }
 

@@ -36,6 +36,6 @@ struct RunResult {
 };
 
 // `trace` gets a line for whatever happens; it may be empty.
-RunResult Run(const RunPlan& plan, const std::function<void(const std::string&)>& trace = {});
+RunResult RunCluster(const RunPlan& plan, const std::function<void(const std::string&)>& trace = {});
 
 }  // namespace longhaul::sim

@@ -41,7 +41,7 @@ int Verdict(const std::vector<std::string>& violations, const sim::RunResult& re
 int Replay(uint64_t seed, bool quiet) {
   const sim::RunPlan plan = sim::DrawPlan(seed);
   std::printf("%s", plan.ToString().c_str());
-  const sim::RunResult result = quiet ? sim::Run(plan) : sim::Run(plan, Print);
+  const sim::RunResult result = quiet ? sim::RunCluster(plan) : sim::RunCluster(plan, Print);
   return Verdict(result.violations, result);
 }
 
@@ -56,7 +56,7 @@ int RunScenario(const std::string& name) {
     return 2;
   }
   std::printf("%s", scenario->plan.ToString().c_str());
-  const sim::RunResult result = sim::Run(scenario->plan, Print);
+  const sim::RunResult result = sim::RunCluster(scenario->plan, Print);
   std::vector<std::string> violations = result.violations;
   if (const std::string missing = scenario->expect(result); !missing.empty()) violations.push_back(missing);
   return Verdict(violations, result);
@@ -65,8 +65,8 @@ int RunScenario(const std::string& name) {
 // One run in sixteen twice: the same seed must give the same events.
 bool SweepOne(uint64_t seed, sim::RunResult* result) {
   const sim::RunPlan plan = sim::DrawPlan(seed);
-  *result = sim::Run(plan);
-  if (seed % 16 == 0 && sim::Run(plan).event_log_hash != result->event_log_hash) {
+  *result = sim::RunCluster(plan);
+  if (seed % 16 == 0 && sim::RunCluster(plan).event_log_hash != result->event_log_hash) {
     result->violations.push_back("two runs of this seed differ");
   }
   return result->ok();

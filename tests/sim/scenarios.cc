@@ -1,9 +1,212 @@
 #include "tests/sim/scenarios.h"
 
+#include <algorithm>
+#include <sstream>
+
 namespace longhaul::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+using Expectation = std::function<std::string(const RunResult&)>;
+
+const JobLedger& Job(const RunResult& result) { return result.ledgers.front(); }
+
+std::string Missing(bool fine, const std::string& what) { return fine ? "" : "expected: " + what; }
+
+Expectation Finished(uint32_t processes) {
+  return [processes](const RunResult& result) {
+    std::ostringstream what;
+    what << processes << " processes that do all rounds and leave, not " << result.FinishedProcesses();
+    return Missing(result.FinishedProcesses() == processes && Job(result).jobs_finished == 1, what.str());
+  };
+}
+
+// Everyone who was not killed failed with this code, and the text names this.
+Expectation Failed(StatusCode code, const std::string& word) {
+  return [code, word](const RunResult& result) {
+    for (const ProcessRecord& process : Job(result).processes) {
+      if (process.killed) continue;
+      const bool named = process.failure.message().find(word) != std::string::npos;
+      if (process.failure.code() != code || !named) {
+        return "expected: " + std::string(StatusCodeName(code)) + " with \"" + word + "\" at rank " +
+               std::to_string(process.rank) + ", not " + process.failure.ToString();
+      }
+    }
+    return std::string();
+  };
+}
+
+Expectation Both(const Expectation& a, const Expectation& b) {
+  return [a, b](const RunResult& result) {
+    const std::string missing = a(result);
+    return missing.empty() ? b(result) : missing;
+  };
+}
+
+// Ends at the latest so long after the death.
+Expectation EndedWithin(Duration limit) {
+  return [limit](const RunResult& result) {
+    for (const ProcessRecord& process : Job(result).processes) {
+      if (!process.killed && process.ended - Job(result).first_death > limit) {
+        return "expected: an end within " + std::to_string(limit.count() / 1'000'000) + " ms of the death";
+      }
+    }
+    return std::string();
+  };
+}
+
+void SetLinks(RunPlan* plan, const std::function<void(wan::LinkOptions*)>& change) {
+  for (auto* links : {&plan->up, &plan->down}) {
+    for (wan::LinkOptions& link : *links) change(&link);
+  }
+}
+
+RunPlan WithFault(uint32_t workers, Fault fault) {
+  RunPlan plan = QuietPlan(workers);
+  plan.idle_timeout = seconds(5);
+  plan.faults = {fault};
+  return plan;
+}
+
+Fault MakeFault(FaultKind kind, Duration duration, uint32_t after_push = 3) {
+  Fault fault;
+  fault.kind = kind;
+  fault.rank = 1;
+  fault.after_push = after_push;
+  fault.delay = milliseconds(12);  // the push is on its way
+  fault.duration = duration;
+  return fault;
+}
+
+void AddNetworks(std::vector<Scenario>* all) {
+  all->push_back({"QuietRunIsExact", QuietPlan(4), Finished(4)});
+
+  RunPlan lossy = QuietPlan(3);
+  SetLinks(&lossy, [](wan::LinkOptions* link) { link->loss = 0.15; });
+  all->push_back({"LostLowChunksAreRepaidInLaterRounds", lossy, [](const RunResult& result) {
+                    const std::string missing = Finished(3)(result);
+                    if (!missing.empty()) return missing;
+                    return Missing(result.chunks_lost > 0 && result.chunks_repaid > 0,
+                                   "losses, and repayment");
+                  }});
+
+  RunPlan troubled = QuietPlan(3);
+  troubled.datagram = ByteCount(1200);
+  SetLinks(&troubled, [](wan::LinkOptions* link) {
+    link->loss = 0.05;
+    link->duplicate = 0.1;
+    link->reorder = 0.1;
+    link->corrupt = 0.02;
+    link->jitter = milliseconds(8);
+    link->jitter_reorders = true;
+  });
+  all->push_back({"DuplicatesReorderingAndDamageChangeNothing", troubled, Finished(3)});
+
+  RunPlan two = QuietPlan(2);
+  two.jobs.push_back(two.jobs.front());
+  all->push_back({"TwoServersShareTheLinks", two, [](const RunResult& result) {
+                    return Missing(result.FinishedProcesses() == 4, "both jobs finish");
+                  }});
+
+  RunPlan initial = QuietPlan(3);
+  initial.jobs[0].tensors[1].initial_offers = 6;
+  initial.jobs[0].tensors[1].momentum = 0.5f;
+  initial.jobs[0].tensors[1].pull_apart = true;
+  all->push_back({"InitialValuesOfExactlyOneWorkerAreUsed", initial, Finished(3)});
+
+  RunPlan late = QuietPlan(3);
+  late.idle_timeout = seconds(5);
+  late.jobs[0].start_delays[2] = seconds(12);
+  all->push_back({"EverybodyWaitsForALateJoiner", late, Finished(3)});
+}
+
+void AddOutages(std::vector<Scenario>* all) {
+  const auto add = [all](const char* name, FaultKind kind, Duration duration, const Expectation& expect) {
+    all->push_back({name, WithFault(3, MakeFault(kind, duration)), expect});
+  };
+  add("ShortOutageIsSurvived", FaultKind::kFullOutage, seconds(2), Finished(3));
+  add("ShortUplinkOutageIsSurvived", FaultKind::kUplinkOutage, seconds(2), Finished(3));
+  add("ShortDownlinkOutageIsSurvived", FaultKind::kDownlinkOutage, seconds(2), Finished(3));
+  const Expectation dead = [](const RunResult& result) {
+    for (const ProcessRecord& process : Job(result).processes) {
+      const StatusCode wanted = process.rank == 1 ? StatusCode::kPeerDead : StatusCode::kAborted;
+      if (process.failure.code() != wanted) return "unexpected end: " + process.failure.ToString();
+    }
+    return std::string();
+  };
+  add("OutageLongerThanTheIdleTimeoutIsDeathForBothSides", FaultKind::kFullOutage, seconds(9), dead);
+}
+
+void AddDeaths(std::vector<Scenario>* all) {
+  all->push_back({"DeadWorkerAbortsTheJobByName",
+                  WithFault(3, MakeFault(FaultKind::kKillForGood, Duration(0))),
+                  Both(Failed(StatusCode::kAborted, "worker rank 1 (site site1"), EndedWithin(seconds(6)))});
+
+  RunPlan fewer = WithFault(3, MakeFault(FaultKind::kKillForGood, Duration(0)));
+  fewer.jobs[0].min_workers = 2;
+  all->push_back({"JobGoesOnWithoutADeadWorkerWhenEnoughAreLeft", fewer, Finished(2)});
+
+  all->push_back({"RestartedWorkerTakesItsRankBackInMidRound",
+                  WithFault(3, MakeFault(FaultKind::kKillAndRestart, seconds(1))), Finished(3)});
+  all->push_back({"RestartAtOnceReplacesTheOldIncarnation",
+                  WithFault(3, MakeFault(FaultKind::kKillAndRestart, milliseconds(1), 1)), Finished(3)});
+  all->push_back({"PartitionedWorkerIsReplacedAndStaysOut",
+                  WithFault(3, MakeFault(FaultKind::kPartitionAndReplace, seconds(1))),
+                  [](const RunResult& result) {
+                    const std::string missing = Finished(3)(result);
+                    if (!missing.empty()) return missing;
+                    return Missing(!Job(result).processes[1].failure.ok(), "the replaced process fails");
+                  }});
+  all->push_back({"StaleIncarnationIsRefused",
+                  [] {
+                    RunPlan plan = WithFault(3, MakeFault(FaultKind::kStaleIncarnation, milliseconds(300)));
+                    plan.jobs[0].think = seconds(1);  // the job lasts long enough for it to come
+                    return plan;
+                  }(),
+                  [](const RunResult& result) {
+                    const std::string missing = Finished(3)(result);
+                    if (!missing.empty()) return missing;
+                    const auto& processes = Job(result).processes;
+                    return Missing(std::ranges::any_of(processes,
+                                                       [](const ProcessRecord& process) {
+                                                         return process.meant_to_be_refused &&
+                                                                process.failure.code() ==
+                                                                    StatusCode::kAlreadyExists;
+                                                       }),
+                                   "AlreadyExists for the stale incarnation");
+                  }});
+  all->push_back({"ServersDeathEndsEveryOperationWithinTheIdleTimeout",
+                  WithFault(3, MakeFault(FaultKind::kServerKill, Duration(0))),
+                  Both(Failed(StatusCode::kPeerDead, "server 10.0.0.1:7700"), EndedWithin(seconds(6)))});
+  all->push_back({"RandomDatagramsChangeNothing",
+                  [] {
+                    RunPlan plan = WithFault(3, MakeFault(FaultKind::kRandomDatagrams, seconds(2), 1));
+                    plan.jobs[0].think = milliseconds(300);
+                    return plan;
+                  }(),
+                  Finished(3)});
+}
+
+}  // namespace
+
 const std::vector<Scenario>& Scenarios() {
-  static const std::vector<Scenario> scenarios;
+  static const std::vector<Scenario> scenarios = [] {
+    std::vector<Scenario> all;
+    AddNetworks(&all);
+    AddOutages(&all);
+    AddDeaths(&all);
+    return all;
+  }();
   return scenarios;
 }
-const Scenario* FindScenario(const std::string&) { return nullptr; }
+
+const Scenario* FindScenario(const std::string& name) {
+  for (const Scenario& scenario : Scenarios()) {
+    if (scenario.name == name) return &scenario;
+  }
+  return nullptr;
+}
+
 }  // namespace longhaul::sim

@@ -1,0 +1,121 @@
+// The checkers can fail: each kind of harm, done on purpose, is found and named.
+
+#include "tests/sim/checkers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/round_model.h"
+
+namespace longhaul::sim {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+RunPlan Sabotaged(Sabotage sabotage) {
+  RunPlan plan = QuietPlan(3);
+  plan.idle_timeout = std::chrono::seconds(3);
+  plan.sabotage = sabotage;
+  return plan;
+}
+
+TEST(Checkers, FindNothingInAQuietRun) {
+  const RunResult result = RunCluster(Sabotaged(Sabotage::kNone));
+  EXPECT_THAT(result.violations, IsEmpty());
+  EXPECT_EQ(result.rounds_checked, 8u);  // two tensors, four rounds
+  EXPECT_EQ(result.chunks_lost, 0u);
+}
+
+TEST(Checkers, FindAContributionThatIsInTwice) {
+  const RunResult result = RunCluster(Sabotaged(Sabotage::kDoubledContribution));
+  EXPECT_THAT(result.violations, Contains(HasSubstr("rank 2 is in it 2 times")));
+}
+
+TEST(Checkers, FindReplicasThatDisagree) {
+  const RunResult result = RunCluster(Sabotaged(Sabotage::kWrongOutput));
+  EXPECT_THAT(result.violations, Contains(HasSubstr("differ at element 3")));
+}
+
+TEST(Checkers, FindAResidualThatIsGone) {
+  RunPlan plan = Sabotaged(Sabotage::kLostResidual);
+  plan.jobs[0].policy = "residual";
+  // All that the last round loses has to be in the residual.
+  for (wan::LinkOptions& link : plan.up) link.loss = 0.25;
+  plan.jobs[0].close_ratio = 0.5;
+  plan.jobs[0].high_share = 0.05;
+  const RunResult result = RunCluster(plan);
+  EXPECT_THAT(result.violations, Contains(HasSubstr("applied plus held back is not what was produced")));
+}
+
+TEST(Checkers, FindAHostThatLosesItsTimers) {
+  const RunResult result = RunCluster(Sabotaged(Sabotage::kForgottenTimer));
+  EXPECT_THAT(result.violations, Contains(HasSubstr("waits without an armed timer")));
+}
+
+TEST(Checkers, FindAnOperationThatEndsTwice) {
+  const RunResult result = RunCluster(Sabotaged(Sabotage::kCallbackTwice));
+  EXPECT_THAT(result.violations, Contains(HasSubstr("ended 2 times")));
+}
+
+TEST(Checkers, FindARunThatDoesNotEnd) {
+  RunPlan plan = QuietPlan(2);
+  plan.jobs[0].think = std::chrono::seconds(30);
+  plan.time_limit = std::chrono::seconds(20);
+  EXPECT_THAT(RunCluster(plan).violations, Contains(HasSubstr("no end after 20 s")));
+}
+
+// On ledgers of real runs, with one entry changed.
+class LedgerTest : public testing::Test {
+ protected:
+  LedgerTest() : plan_(QuietPlan(2)), ledger_(RunCluster(plan_).ledgers.front()) {}
+
+  std::vector<std::string> Violations() {
+    RunResult result;
+    CheckJob(plan_, 0, ledger_, &result);
+    return result.violations;
+  }
+
+  RunPlan plan_;
+  JobLedger ledger_;
+};
+
+TEST_F(LedgerTest, IsFineAsItIs) { EXPECT_THAT(Violations(), IsEmpty()); }
+
+TEST_F(LedgerTest, OneWrongElementIsFound) {
+  ledger_.versions.at({0, 2}).values[1000] += 0.5f;
+  EXPECT_THAT(Violations(), Contains(HasSubstr("round 1 chunk 2: no set of contributions")));
+}
+
+TEST_F(LedgerTest, AnOperationThatNeverEndsIsFound) {
+  ledger_.pushes.back().ends = 0;
+  EXPECT_THAT(Violations(), Contains(HasSubstr("never ended")));
+}
+
+TEST_F(LedgerTest, AFailureThatFitsNothingIsFound) {
+  ledger_.processes[1].finished = false;
+  ledger_.processes[1].failure = Status(StatusCode::kProtocolViolation, "?");
+  EXPECT_THAT(Violations(), Contains(HasSubstr("fits nothing that has happened")));
+}
+
+TEST_F(LedgerTest, APeerTakenForDeadThoughItWasHeardIsFound) {
+  ledger_.processes[1].finished = false;
+  ledger_.processes[1].failure = Status(StatusCode::kPeerDead, "server was silent");
+  ledger_.processes[1].heard_lately = 5;
+  EXPECT_THAT(Violations(), Contains(HasSubstr("had heard the server")));
+}
+
+TEST_F(LedgerTest, ALossThatIsNotReportedIsFound) {
+  ledger_.pushes.front().lost_chunks = 1;
+  EXPECT_THAT(Violations(),
+              Contains(HasSubstr("was told that 1 of its chunks were lost, but 0 are missing")));
+}
+
+TEST_F(LedgerTest, AServerThatCountsOtherwiseIsFound) {
+  ++ledger_.chunks_by_rank[0];
+  EXPECT_THAT(Violations(), Contains(HasSubstr("counts other contributions")));
+}
+
+}  // namespace
+}  // namespace longhaul::sim
