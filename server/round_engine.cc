@@ -84,7 +84,6 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
     entry.held.push_back({peer.rank, std::move(answer)});
   }
   DecideZeros(entry);
-  AnswerPulls(entry);
 }
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
@@ -126,6 +125,7 @@ void RoundEngine::DecideZeros(Entry& entry) {
   std::vector<uint32_t> ready;
   entry.tensor.rounds().CollectReady(&ready);
   FinaliseReady(entry, ready);
+  AnswerPulls(entry);
 }
 
 void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
