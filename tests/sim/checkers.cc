@@ -57,6 +57,23 @@ std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Dura
   }
 }
 
+// Silence is noticed after one idle time-out; what the server has decided about the job arrives within
+// another.
+void CheckInTime(const RunPlan& plan, const ProcessRecord& process, const JobLedger& ledger,
+                 std::vector<std::string>* violations) {
+  const bool silence =
+      process.failure.code() == StatusCode::kPeerDead || process.failure.code() == StatusCode::kUnavailable;
+  Instant cause = process.last_heard;
+  for (const LossRecord& loss : ledger.losses) {
+    if (!silence && loss.when <= process.ended) cause = loss.when;
+  }
+  cause = std::max(cause, process.started);
+  if (process.ended - cause <= plan.idle_timeout + kSlack) return;
+  violations->push_back(NameOf(process) + " ended " +
+                        std::to_string((process.ended - cause).count() / 1'000'000) +
+                        " ms after what has ended it: " + process.failure.ToString());
+}
+
 void CheckProcess(const RunPlan& plan, const ProcessRecord& process, const JobLedger& ledger,
                   std::vector<std::string>* violations) {
   if (process.killed || process.finished || process.stranded) return;
@@ -67,13 +84,7 @@ void CheckProcess(const RunPlan& plan, const ProcessRecord& process, const JobLe
   if (const std::string wrong = WhyWrong(process, ledger, plan.idle_timeout); !wrong.empty()) {
     violations->push_back(wrong);
   }
-  // Whoever died when: one idle time-out until that is known, another for who does not hear about it.
-  const Instant death = std::max(std::min(ledger.first_death, process.ended), process.started);
-  if (process.ended - death > 2 * plan.idle_timeout + kSlack) {
-    violations->push_back(NameOf(process) + " ended " +
-                          std::to_string((process.ended - death).count() / 1'000'000) +
-                          " ms after the death that ended it");
-  }
+  CheckInTime(plan, process, ledger, violations);
 }
 
 bool IsLossy(const RunPlan& plan, uint32_t rank) {

@@ -242,6 +242,9 @@ void Cluster::Attack(const Fault& fault, Instant end) {
 
 RunResult Cluster::Run() {
   In(kTick, [this] { Tick(); });
+  for (const Fault& fault : plan_.faults) {
+    if (fault.after_push == 0) In(fault.delay, [this, fault] { Strike(fault); });
+  }
   while (!Over() && result_.violations.empty()) {
     network_.Step();
     if (network_.now() - Instant() > plan_.time_limit) {

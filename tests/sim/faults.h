@@ -27,7 +27,7 @@ struct Fault {
   FaultKind kind = FaultKind::kUplinkOutage;
   uint32_t job = 0;
   uint32_t rank = 0;        // whom it hits; for the server: whose progress triggers it
-  uint32_t after_push = 1;  // strikes `delay` after the rank has issued so many pushes
+  uint32_t after_push = 1;  // strikes `delay` after the rank has issued so many pushes; 0: after the start
   Duration delay{0};
   Duration duration{0};  // of an outage; until the restart
 

@@ -65,10 +65,12 @@ struct ProcessRecord {
   bool meant_to_be_refused = false;
   Status failure;             // Ok unless it failed
   uint32_t heard_lately = 0;  // datagrams from the server within one idle time-out before it failed
+  Instant last_heard;         // the latest of them; the start when it never heard one
 };
 
 // The server declared a member lost.
 struct LossRecord {
+  Instant when;
   uint32_t rank = 0;
   Status why;
   uint32_t heard_lately = 0;  // datagrams from it within one idle time-out before

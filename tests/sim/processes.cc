@@ -86,6 +86,11 @@ uint32_t TappedCore::HeardSince(const Address& from, Instant since) const {
                                              [since](Instant t) { return t > since; }));
 }
 
+Instant TappedCore::LastHeard(const Address& from) const {
+  const auto found = heard_.find(from);
+  return found == heard_.end() ? Instant() : *std::ranges::max_element(found->second.times);
+}
+
 void Environment::Trace(const std::string& line) const {
   if (trace) trace("[" + Seconds(network->now()) + " s] " + line);
 }
@@ -174,6 +179,7 @@ void WorkerProcess::Ended(const Status& failure) {
   record.finished = all_done_ && failure.ok();
   record.stranded = stranded_;
   record.heard_lately = tap_->HeardSince(setup_.server, now - environment_.plan->idle_timeout);
+  record.last_heard = std::max(record.started, tap_->LastHeard(setup_.server));
   if (!failure.ok() && !setup_.meant_to_be_refused)
     ledger_->first_death = std::min(ledger_->first_death, now);
   environment_.network->Note(static_cast<uint64_t>(failure.code()));
@@ -422,7 +428,7 @@ void ServerProcess::OnLeave(uint32_t rank, const std::string& who, const Status&
   const Instant now = environment_.network->now();
   ledger_->first_death = std::min(ledger_->first_death, now);
   ledger_->losses.push_back(
-      {rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout)});
+      {now, rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout)});
 }
 
 void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& stats) {

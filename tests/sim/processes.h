@@ -40,6 +40,8 @@ class TappedCore final : public transport::DatagramCore {
 
   // Datagrams from this address later than `since` (counts to 8 at most).
   uint32_t HeardSince(const Address& from, Instant since) const;
+  // Zero when nothing was.
+  Instant LastHeard(const Address& from) const;
   const std::vector<Sample>& samples() const { return samples_; }
   void LoseTimers() { deaf_to_time_ = true; }
 

@@ -165,6 +165,13 @@ void TensorModel::CheckInitial() {
     }
     if (same) return;
   }
+  // Whoever dies before it has declared the tensor has offered nothing.
+  const std::string declaration = "declare tensor" + std::to_string(tensor_);
+  const bool offered = std::ranges::any_of(ledger_.operations, [&](const OperationRecord& operation) {
+    const bool offers = (plan_.initial_offers >> operation.rank & 1) != 0;
+    return offers && operation.what == declaration && operation.ends > 0 && operation.outcome.ok();
+  });
+  if (!offered && std::ranges::all_of(*before_, [](float v) { return v == 0; })) return;
   Violation("version 0 is nobody's offer of initial values");
 }
 
@@ -278,7 +285,8 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
   const double velocity = static_cast<double>(plan_.momentum) * velocity_[element] + mean;
   const double step = static_cast<double>(plan_.lr) * velocity;
   const double scale = std::abs(old) + std::abs(step) + std::abs(static_cast<double>(plan_.lr) * mean);
-  return std::abs(seen - (old - step)) <= 4e-6 * scale + 1e-6;
+  const double cancelled = job_.policy == "stale" ? 1e-4 * static_cast<double>(plan_.lr) : 0;
+  return std::abs(seen - (old - step)) <= 4e-6 * scale + cancelled + 1e-6;
 }
 
 bool TensorModel::MarkersFit(const Choice& choice, uint32_t chunk) const {

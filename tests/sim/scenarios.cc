@@ -148,6 +148,14 @@ void AddDeaths(std::vector<Scenario>* all) {
   fewer.jobs[0].min_workers = 2;
   all->push_back({"JobGoesOnWithoutADeadWorkerWhenEnoughAreLeft", fewer, Finished(2)});
 
+  // It has joined, so the job has started, but what it would have declared is awaited.
+  Fault early = MakeFault(FaultKind::kKillForGood, Duration(0), 0);
+  early.delay = milliseconds(35);
+  RunPlan undeclared = WithFault(2, early);
+  undeclared.jobs[0].min_workers = 1;
+  undeclared.jobs[0].tensors[1].initial_offers = 2;
+  all->push_back({"PullsAreAnsweredWhenAWorkerDiesBeforeItDeclares", undeclared, Finished(1)});
+
   all->push_back({"RestartedWorkerTakesItsRankBackInMidRound",
                   WithFault(3, MakeFault(FaultKind::kKillAndRestart, seconds(1))), Finished(3)});
   all->push_back({"RestartAtOnceReplacesTheOldIncarnation",
