@@ -66,22 +66,36 @@ TEST(Connection, NoAnswerEndsAsUnavailableNamingTheAddress) {
   EXPECT_EQ(pair.worker_endpoint->connection_count(), 0u);
 }
 
+// A sealed long packet without a connection behind it.
+std::vector<uint8_t> LongPacket(wire::LongType type, uint16_t version, wire::ConnectionId to,
+                                wire::ConnectionId from, const wire::Frame& frame) {
+  std::vector<uint8_t> packet(1200);
+  PacketBuilder builder(packet);
+  builder.StartLong(type, version, to, from, 0);
+  std::visit([&](const auto& f) { EXPECT_TRUE(builder.Add(f)); }, frame);
+  if (type == wire::LongType::kInit) builder.PadTo(packet.size());
+  IntegrityTag tag;
+  packet.resize(builder.Seal(tag));
+  return packet;
+}
+
 TEST(Connection, AnotherProtocolVersionIsRefusedByName) {
   ConnectionPair pair({});
   pair.Connect();
   // The worker's own INIT, as a worker of version 77 would have sent it.
-  std::vector<uint8_t> init(1200);
-  PacketBuilder builder(init);
-  builder.StartLong(wire::LongType::kInit, 77, {}, pair.connection->local_id(), 0);
-  ASSERT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
-  builder.PadTo(init.size());
-  IntegrityTag tag;
-  init.resize(builder.Seal(tag));
+  std::vector<uint8_t> init = LongPacket(wire::LongType::kInit, 77, {}, pair.connection->local_id(),
+                                         wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30});
   pair.server_endpoint->HandleDatagram(pair.network().now(), pair.worker_address, init, {});
-  pair.server_host->Pump();
+  EXPECT_EQ(pair.server_endpoint->stats().version_refused, 1u);
+  // And a server of version 77 answers this worker.
+  std::vector<uint8_t> refuse =
+      LongPacket(wire::LongType::kRefuse, 77, pair.connection->local_id(), {},
+                 wire::CloseFrame{StatusCode::kVersionMismatch, "another protocol version"});
+  pair.worker_endpoint->HandleDatagram(pair.network().now(), pair.server_address, refuse, {});
+  pair.worker_host->Pump();
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 1s));
   EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kVersionMismatch);
-  EXPECT_EQ(pair.server_endpoint->stats().version_refused, 1u);
+  EXPECT_NE(pair.worker.close_status.message().find("there 77"), std::string::npos);
 }
 
 TEST(Connection, AFullServerRefusesByName) {

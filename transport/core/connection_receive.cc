@@ -40,7 +40,12 @@ bool ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, Mut
   ++stats_.packets_received;
   stats_.bytes_received += datagram.size();
   if (id_.is_client) {
-    if (state_ == State::kConnecting) id_.remote = header.source;
+    if (state_ == State::kConnecting) {
+      id_.remote = header.source;
+      // ACCEPT is as long as the INIT it answers, so this size went both ways; the fallback may have been hasty.
+      const auto proven = static_cast<int64_t>(datagram.size());
+      if (proven >= kBaseDatagram) datagram_bytes_ = std::min(proven, options_.max_datagram.value());
+    }
   } else if (state_ == State::kConnecting) {
     unvalidated_received_ += static_cast<int64_t>(datagram.size());
     // What arrived is proof of what this path carries; nothing larger has been shown.
@@ -60,6 +65,8 @@ void ConnectionImpl::HandleRefuse(const wire::LongHeader& header, ByteSpan frame
     if (!frame.ok()) return;
     const auto* close = std::get_if<wire::CloseFrame>(&*frame);
     if (close == nullptr) continue;
+    // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
+    if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return;
     std::string text = "server " + id_.peer.ToString() + " refuses: " + std::string(close->reason);
     if (close->code == StatusCode::kVersionMismatch) {
       text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
@@ -289,6 +296,7 @@ void ConnectionImpl::HandlePeerClose(const wire::CloseFrame& close) {
 
 ConnectionImpl::ChunkFate ConnectionImpl::DeliverChunk(const wire::DataHeader& header, ByteSpan chunk) {
   const WindowKey key{header.window_id, header.generation};
+  if (chunk.empty()) return ChunkFate::kInvalid;
   if (incoming_.IsClosed(key)) {
     ++stats_.late_dropped;
     return ChunkFate::kTaken;
