@@ -29,6 +29,12 @@ const ProcessRecord* Find(const JobLedger& ledger, uint32_t rank, uint64_t incar
   return nullptr;
 }
 
+bool HasSuccessor(const ProcessRecord& process, const JobLedger& ledger) {
+  return std::ranges::any_of(ledger.processes, [&](const ProcessRecord& other) {
+    return other.rank == process.rank && other.incarnation > process.incarnation;
+  });
+}
+
 // Empty when this end of a process can be understood from what has happened.
 std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Duration idle_timeout) {
   const Status& why = process.failure;
@@ -41,14 +47,11 @@ std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Dura
       if (process.heard_lately <= kSilence) return "";
       return said + ", but the server had answered";
     case StatusCode::kAlreadyExists:
-      if (process.meant_to_be_refused) return "";
+      if (process.meant_to_be_refused || HasSuccessor(process, ledger)) return "";
       return said + ", but nobody had its place";
     case StatusCode::kAborted:
       if (Mentions(why, "replaced by incarnation")) {
-        const bool succeeded = std::ranges::any_of(ledger.processes, [&](const ProcessRecord& other) {
-          return other.rank == process.rank && other.incarnation > process.incarnation;
-        });
-        return succeeded ? "" : said + ", but it has no successor";
+        return HasSuccessor(process, ledger) ? "" : said + ", but it has no successor";
       }
       if (ledger.first_death > process.ended + idle_timeout) return said + ", but nobody was dead";
       return Mentions(why, "worker") ? "" : said + ", which does not say who is to blame";
