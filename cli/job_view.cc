@@ -98,13 +98,12 @@ Json JobView::Summary(Duration elapsed) const {
   summary["rounds"] = round_;
   summary["seconds"] = static_cast<double>(elapsed.count()) * 1e-9;
   summary["workers"] = worker_finished_.size();
-  summary["bytes_up"] = At(server_finished_, "bytes_up", 0);
-  summary["bytes_down"] = At(server_finished_, "bytes_down", 0);
+  for (const char* key : {"bytes_up", "bytes_down", "repaired_chunks", "filled_chunks", "lost_chunks"}) {
+    summary[key] = static_cast<uint64_t>(At(server_finished_, key, 0));
+  }
   summary["observed_loss"] = At(server_finished_, "observed_loss", 0);
-  summary["repaired_chunks"] = At(server_finished_, "repaired_chunks", 0);
-  summary["filled_chunks"] = At(server_finished_, "filled_chunks", 0);
-  summary["lost_chunks"] = At(server_finished_, "lost_chunks", 0);
-  summary["retransmissions"] = retransmissions;
+  summary["rtt_ms"] = At(last_worker_round_, "rtt_ms", 0);
+  summary["retransmissions"] = static_cast<uint64_t>(retransmissions);
   summary["round_ms_p50"] = Quantile(round_seconds_, 0.50) * 1e3;
   summary["round_ms_p99"] = Quantile(round_seconds_, 0.99) * 1e3;
   return summary;

@@ -52,6 +52,9 @@ int main(int argc, char** argv) {
   command->add_option("--min-accuracy", run.min_accuracy, "fail when the test accuracy ends below this, 0..1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  bool insecure = false;
+  command->add_flag("--insecure", insecure,
+                    "accept that traffic is not encrypted (it never is in this version)");
   command->footer(
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");

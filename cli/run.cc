@@ -428,6 +428,8 @@ int RunJob(const RunOptions& options) {
   summary["wan"] = wan.description;
   summary["seed"] = options.seed;
   summary["policy"] = options.policy;
+  summary["asked"] = {
+      {"rate", options.rate}, {"delay", options.delay}, {"loss", options.loss}, {"queue", options.queue}};
   summary["ok"] = code == 0;
   if (code == 0) PrintSummary(summary, links);
   if (!options.json_file.empty()) {

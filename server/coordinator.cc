@@ -97,7 +97,12 @@ Status Coordinator::OnWindowOpened(transport::Connection& connection, transport:
   // A refusal could arrive before the message that says why the job is over; the window ends with the
   // connection, soon.
   if (peer.phase == Peer::Phase::kLeaving) return {};
-  if (!peer.joined() || !engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
+  if (!peer.joined()) {  // a refusal would cost us memory for somebody we know nothing about
+    const Status why(StatusCode::kProtocolViolation, "a window before Join");
+    Disconnect(peer, why);
+    return why;
+  }
+  if (!engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
   return engine_->OnWindowOpened(peer, key, open);
 }
 
@@ -259,7 +264,7 @@ void Coordinator::StartJob() {
 }
 
 void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
-  peer.observer = true;
+  peer.accepted_at = now_;  // an observer may stay as long as it asks
   ControlMessage message;
   message.mutable_status_reply()->set_request(request.request());
   std::string json = status_json_ ? status_json_(Stats()) : "{}";
@@ -400,7 +405,7 @@ void Coordinator::HandleTimeout() {
     if (packets != peer->packets_heard) peer->last_heard = now_;
     peer->packets_heard = packets;
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
-    if (peer->phase == Peer::Phase::kNew && !peer->observer && now_ >= peer->accepted_at + kJoinTimeout) {
+    if (peer->phase == Peer::Phase::kNew && now_ >= peer->accepted_at + kJoinTimeout) {
       Disconnect(*peer, Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
     }
     if (now_ >= peer->close_at) {

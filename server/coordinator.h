@@ -29,7 +29,7 @@ namespace longhaul::server {
 class Coordinator final : public transport::ConnectionObserver, private RoundEngineHost {
  public:
   // Connections that are not members (yet, or any more); more are refused.
-  static constexpr size_t kMaxStrangers = 256;
+  static constexpr size_t kMaxStrangers = 64;
   // A connection that says nothing for this long after it was accepted is closed.
   static constexpr Duration kJoinTimeout = std::chrono::seconds(5);
   // So long a refused or dismissed peer has to read why, before its connection is closed with the same

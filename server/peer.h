@@ -41,7 +41,6 @@ struct Peer {
   wire::ControlReader control;
   Phase phase = Phase::kNew;
   uint32_t rank = 0;      // of a member
-  bool observer = false;  // asked for the status: may stay without joining
   Instant accepted_at;
   Instant last_heard;
   uint64_t packets_heard = 0;

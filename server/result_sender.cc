@@ -52,10 +52,34 @@ void ResultSender::OpenWaiting(Peer& peer) {
   auto& line = waiting_[&peer];
   while (!line.empty()) {
     const auto [tensor, result] = line.front();
+    if (IsOutdated(*result, *tensor)) {  // it waited so long that its values are overwritten
+      line.pop_front();
+      Forget(*tensor, result);
+      continue;
+    }
     if (!TryOpen(*result, *tensor)) return;
     line.pop_front();
     SubmitWhatIsThere(*result, *tensor);
   }
+}
+
+bool ResultSender::IsOutdated(const Result& result, const Tensor& tensor) {
+  return result.snapshot == nullptr && result.round + 1 < tensor.parameters().version();
+}
+
+void ResultSender::Forget(const Tensor& tensor, const Result* outdated) {
+  std::erase_if(results_[tensor.key()], [&](const auto& result) { return result.get() == outdated; });
+  ++stats_.outdated;
+}
+
+size_t ResultSender::pulls(const Peer& peer) const {
+  size_t count = 0;
+  for (const auto& [key_of_tensor, results] : results_) {
+    count += static_cast<size_t>(std::count_if(results.begin(), results.end(), [&](const auto& result) {
+      return result->peer == &peer && result->snapshot != nullptr;
+    }));
+  }
+  return count;
 }
 
 bool ResultSender::TryOpen(Result& result, Tensor& tensor) {

@@ -48,6 +48,8 @@ class ResultSender {
   // The peer is gone: nothing is sent to it any more.
   void OnPeerGone(Peer& peer);
 
+  // Unfinished answers to this peer's pulls.
+  size_t pulls(const Peer& peer) const;
   // Results that are not finished.
   size_t pending() const;
   const Stats& stats() const { return stats_; }
@@ -69,6 +71,8 @@ class ResultSender {
   void SubmitWhatIsThere(Result& result, Tensor& tensor);
   void Submit(Result& result, Tensor& tensor, uint32_t chunk);
   void OpenWaiting(Peer& peer);
+  static bool IsOutdated(const Result& result, const Tensor& tensor);
+  void Forget(const Tensor& tensor, const Result* outdated);
 
   Options options_;
   std::map<uint32_t, Results> results_;  // by tensor key

@@ -134,9 +134,10 @@ void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
     const Status why(StatusCode::kNotFound, "no tensor has the key " + std::to_string(pull.key()));
     return host_->Send(peer, PullRefusal(pull.request(), why));
   }
-  const auto mine = std::ranges::count(entry->pulls, peer.rank, &PendingPull::rank);
-  if (static_cast<size_t>(mine) >= kMaxPendingPulls) {
-    const Status why(StatusCode::kResourceExhausted, "more than 1024 pulls of one tensor wait");
+  const auto waiting = static_cast<size_t>(std::ranges::count(entry->pulls, peer.rank, &PendingPull::rank));
+  if (waiting + results_.pulls(peer) >= kMaxPendingPulls) {
+    const Status why(StatusCode::kResourceExhausted,
+                     "more than " + std::to_string(kMaxPendingPulls) + " pulls of one worker wait");
     return host_->Send(peer, PullRefusal(pull.request(), why));
   }
   entry->pulls.push_back({peer.rank, pull.request(), pull.min_round()});

@@ -63,7 +63,7 @@ struct EngineStats {
 
 class RoundEngine {
  public:
-  static constexpr size_t kMaxPendingPulls = 1024;  // per worker
+  static constexpr size_t kMaxPendingPulls = 64;    // per worker
   static constexpr size_t kMaxHeldDeclares = 4096;  // per worker
 
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,

@@ -47,7 +47,9 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) 
                    .max_datagram = ByteCount(options.datagram_bytes),
                    .max_model = options.max_model};
   if (Status valid = core.Validate(); !valid.ok()) return valid;
-  core.status_json = [](const ServerStats& stats) { return server::ToJson(stats).dump(); };
+  core.status_json = [](const ServerStats& stats) {
+    return server::ToJson(stats).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
   return core;
 }
 

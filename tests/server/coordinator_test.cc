@@ -227,8 +227,22 @@ TEST_F(TwoWorkers, AnObserverAsksForTheStatusWithoutJoining) {
   ASSERT_EQ(reply.size(), 1u);
   EXPECT_EQ(reply[0].status_reply().request(), 9u);
   EXPECT_EQ(reply[0].status_reply().json(), "{\"joined\":0}");
-  Tick(9000);
+  Tick(4000);
+  a.Say(message);  // it stays as long as it asks
+  Tick(8000);
   EXPECT_FALSE(a.connection.closed);
+  Tick(10'000);
+  EXPECT_TRUE(a.connection.closed);
+}
+
+TEST_F(TwoWorkers, AWindowBeforeJoinEndsTheConnection) {
+  a.Connect();
+  wire::WindowOpenFrame open;
+  open.window_id = 1;
+  open.low_count = 1u << 20;
+  open.symbol_bytes = 16;
+  EXPECT_EQ(coordinator.OnWindowOpened(a.connection, {1, 0}, open).code(), StatusCode::kProtocolViolation);
+  EXPECT_TRUE(a.connection.closed);
 }
 
 TEST_F(TwoWorkers, AShutdownTellsTheWorkersAndTakesNoOneAnyMore) {

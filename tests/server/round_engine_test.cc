@@ -185,6 +185,18 @@ TEST_F(Job, ResultsWaitForAFreeWindow) {
   EXPECT_EQ(ResultOf(a)[0], 2);
 }
 
+// A worker that never frees its one window must not bring the server down: what waited too long is dropped.
+TEST_F(Job, AResultThatWaitedTooLongIsDropped) {
+  a.connection.max_open_windows = 1;
+  DeclareChunks(1);
+  for (uint32_t round = 0; round < 5; ++round) {
+    PushAll(a, round + 1, round, static_cast<float>(round));
+    PushAll(b, round + 1, round, static_cast<float>(round));
+  }
+  EXPECT_LE(a.connection.outgoing.size(), 5u);
+  EXPECT_TRUE(a.connection.outgoing.begin()->second.cancelled);
+}
+
 // --- A10: repair ---
 
 // What WindowRx delivers goes to the server, as the connection would do it.

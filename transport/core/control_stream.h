@@ -52,9 +52,12 @@ class ControlSendStream {
 class ControlReceiveStream {
  public:
   // Bytes that may wait for a gap to be filled.
-  static constexpr size_t kMaxBuffered = 8u << 20;
+  static constexpr size_t kMaxBuffered = 4u << 20;
+  // Pieces that may wait, however short they are: each costs a map node.
+  static constexpr size_t kMaxPieces = 8192;
 
-  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond kMaxBuffered.
+  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond
+  // kMaxBuffered or kMaxPieces, and for an empty piece.
   Status OnFrame(const wire::ControlFrame& frame, std::vector<uint8_t>* ready);
 
  private:

@@ -37,10 +37,11 @@ bool IncomingWindows::IsClosed(WindowKey key) const {
 
 bool IncomingWindows::KeepEarly(WindowKey key, const wire::DataHeader& header, ByteSpan chunk) {
   // Every window may be early at once, but no window that could not be opened.
-  if (early_bytes_ + chunk.size() > kMaxEarlyBytes) return false;
+  const size_t bytes = sizeof(EarlyChunk) + chunk.size();
+  if (early_bytes_ + bytes > kMaxEarlyBytes) return false;
   if (!early_.contains(key) && early_.size() >= limits_.max_open) return false;
   early_[key].chunks.push_back({header, std::vector<uint8_t>(chunk.begin(), chunk.end())});
-  early_bytes_ += chunk.size();
+  early_bytes_ += bytes;
   return true;
 }
 
@@ -55,7 +56,7 @@ IncomingWindows::Early IncomingWindows::TakeEarly(WindowKey key) {
   if (it == early_.end()) return {};
   Early early = std::move(it->second);
   early_.erase(it);
-  for (const EarlyChunk& c : early.chunks) early_bytes_ -= c.chunk.size();
+  for (const EarlyChunk& c : early.chunks) early_bytes_ -= sizeof(EarlyChunk) + c.chunk.size();
   return early;
 }
 
@@ -81,12 +82,11 @@ void IncomingWindows::Refuse(const wire::WindowOpenFrame& open) {
 
 void IncomingWindows::QueueClose(WindowKey key, std::unique_ptr<WindowRx> window) {
   MarkClosed(key);
-  if (closing_.size() >= kMaxClosing) {
-    closing_.erase(std::min_element(closing_.begin(), closing_.end(), [](const auto& a, const auto& b) {
-      return a.second.age < b.second.age;
-    }));
-  }
+  MakeRoomForClosing();
   Closing closing;
+  // Two bitmaps, and the segments' numbers.
+  closing.bytes = 256 + (size_t{window->high_count()} + window->low_count()) / 4;
+  closing_bytes_ += closing.bytes;
   closing.window = std::move(window);
   closing.age = next_age_++;
   for (const wire::WindowCloseFrame& frame : closing.window->CloseFrames()) {
@@ -94,6 +94,21 @@ void IncomingWindows::QueueClose(WindowKey key, std::unique_ptr<WindowRx> window
     pending_.push_back({key, frame.first, true, {}});
   }
   closing_[key] = std::move(closing);
+}
+
+void IncomingWindows::ForgetClosing(std::map<WindowKey, Closing>::iterator closing) {
+  closing_bytes_ -= closing->second.bytes;
+  closing_.erase(closing);
+}
+
+void IncomingWindows::MakeRoomForClosing() {
+  while (!closing_.empty() && (closing_.size() >= kMaxClosing || closing_bytes_ > kMaxClosingBytes)) {
+    ForgetClosing(std::min_element(closing_.begin(), closing_.end(),
+                                   [](const auto& a, const auto& b) { return a.second.age < b.second.age; }));
+  }
+  const auto is_dead = [this](const PendingClose& close) { return !closing_.contains(close.key); };
+  if (pending_.size() >= kMaxPendingCloses) std::erase_if(pending_, is_dead);
+  if (repeats_.size() >= kMaxPendingCloses) std::erase_if(repeats_, is_dead);
 }
 
 void IncomingWindows::MarkClosed(WindowKey key) {
@@ -139,7 +154,7 @@ void IncomingWindows::OnCloseAcked(WindowKey key, uint32_t first) {
   const auto it = closing_.find(key);
   if (it == closing_.end()) return;
   std::erase(it->second.unacked, first);
-  if (it->second.unacked.empty()) closing_.erase(it);
+  if (it->second.unacked.empty()) ForgetClosing(it);
 }
 
 void IncomingWindows::OnCloseLost(WindowKey key, uint32_t first) {

@@ -20,6 +20,10 @@ class IncomingWindows {
   static constexpr size_t kMaxEarlyBytes = 4u << 20;
   // Closed windows whose CLOSE is not yet acknowledged; the oldest is forgotten beyond this.
   static constexpr size_t kMaxClosing = 256;
+  // Their bitmaps together; beyond it the oldest is forgotten too.
+  static constexpr size_t kMaxClosingBytes = 2u << 20;
+  // CLOSE frames that wait to be sent; beyond it those of forgotten windows are thrown out.
+  static constexpr size_t kMaxPendingCloses = 8192;
   // Ids further than this below the newest are taken for closed.
   static constexpr uint32_t kRememberedIds = 4096;
 
@@ -81,6 +85,7 @@ class IncomingWindows {
     std::unique_ptr<WindowRx> window;
     std::vector<uint32_t> unacked;  // `first` of segments not yet acknowledged
     uint64_t age = 0;
+    size_t bytes = 0;  // what it costs us
   };
   struct PendingClose {
     WindowKey key;
@@ -90,11 +95,14 @@ class IncomingWindows {
   };
   void MarkClosed(WindowKey key);
   void QueueClose(WindowKey key, std::unique_ptr<WindowRx> window);
+  void ForgetClosing(std::map<WindowKey, Closing>::iterator closing);
+  void MakeRoomForClosing();
 
   codec::ErasureCoder* coder_;
   Limits limits_;
   std::map<WindowKey, std::unique_ptr<WindowRx>> open_;
   std::map<WindowKey, Closing> closing_;
+  size_t closing_bytes_ = 0;
   std::deque<PendingClose> pending_;
   std::deque<PendingClose> repeats_;    // ascending by `due`
   std::map<uint32_t, uint8_t> closed_;  // id -> newest closed generation
