@@ -49,5 +49,27 @@ TEST(LostControl, AProbeTimeoutBringsALostControlMessageAlong) {
   EXPECT_EQ(pair.server.control, message) << "repeated bytes must not be delivered twice";
 }
 
+// Keepalives, which carried nothing, put the probe timeout off again and again once its back-off was longer
+// than their interval.
+TEST(LostControl, KeepalivesDoNotHoldUpALostControlMessage) {
+  ConnectionPair::Options options;
+  options.link = "rate 200mbit delay 400ms queue 50ms";
+  options.worker.keepalive = 1s;
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish());
+  pair.RunFor(3s);
+  const wan::LinkOptions link = pair.network().Link(pair.worker_site(), pair.server_site()).options();
+  wan::LinkOptions dark = link;
+  dark.loss = 1;
+  pair.network().SetLink(pair.worker_site(), pair.server_site(), dark);
+  const std::vector<uint8_t> message = {1, 2, 3};
+  ASSERT_TRUE(pair.connection->SendControl(message).ok());
+  pair.worker_host->Pump();
+  pair.RunFor(4500ms);
+  pair.network().SetLink(pair.worker_site(), pair.server_site(), link);
+  // The next keepalive brings it along.
+  EXPECT_TRUE(pair.RunUntil([&] { return !pair.server.control.empty(); }, 1410ms));
+}
+
 }  // namespace
 }  // namespace longhaul::transport

@@ -209,7 +209,11 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     next_init_ = Instant::Infinite();
   }
   if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
-  if (state_ == State::kConnected && now - last_eliciting_sent_ >= options_.keepalive) ping_due_ = true;
+  if (state_ == State::kConnected && !ping_due_ && now - last_eliciting_sent_ >= options_.keepalive) {
+    ping_due_ = true;
+    // A PING puts the probe timeout off, which by its back-off may be further away: then this is the probe.
+    SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
+  }
 }
 
 Instant ConnectionImpl::IdleDeadline() const {
