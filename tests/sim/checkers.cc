@@ -35,8 +35,13 @@ bool HasSuccessor(const ProcessRecord& process, const JobLedger& ledger) {
   });
 }
 
+bool IsLossy(const RunPlan& plan, uint32_t rank) {
+  const auto lossy = [](const wan::LinkOptions& link) { return link.loss >= 0.1 || link.loss_burst > 0; };
+  return lossy(plan.up[rank]) || lossy(plan.down[rank]);
+}
+
 // Empty when this end of a process can be understood from what has happened.
-std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Duration idle_timeout) {
+std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const JobLedger& ledger) {
   const Status& why = process.failure;
   const std::string said = NameOf(process) + " failed with " + why.ToString();
   switch (why.code()) {
@@ -44,8 +49,14 @@ std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Dura
       if (process.heard_lately <= kSilence) return "";
       return said + ", but it had heard the server within the idle time-out";
     case StatusCode::kUnavailable:
-      if (process.heard_lately <= kSilence) return "";
+      // Also when the server has answered and died before it let the worker in.
+      if (process.heard_lately <= kSilence || ledger.server_killed) return "";
       return said + ", but the server had answered";
+    case StatusCode::kSettingsMismatch:
+      // The only one that a network can bring about: when many INITs are lost a worker falls back to small
+      // datagrams, which a job that runs with large ones cannot take.
+      if (process.incarnation > 0 && IsLossy(plan, process.rank)) return "";
+      return said + ", which nobody has asked for";
     case StatusCode::kAlreadyExists:
       if (process.meant_to_be_refused || HasSuccessor(process, ledger)) return "";
       return said + ", but nobody had its place";
@@ -53,7 +64,7 @@ std::string WhyWrong(const ProcessRecord& process, const JobLedger& ledger, Dura
       if (Mentions(why, "replaced by incarnation")) {
         return HasSuccessor(process, ledger) ? "" : said + ", but it has no successor";
       }
-      if (ledger.first_death > process.ended + idle_timeout) return said + ", but nobody was dead";
+      if (ledger.first_death > process.ended + plan.idle_timeout) return said + ", but nobody was dead";
       return Mentions(why, "worker") ? "" : said + ", which does not say who is to blame";
     default:
       return said + ", which fits nothing that has happened";
@@ -84,15 +95,10 @@ void CheckProcess(const RunPlan& plan, const ProcessRecord& process, const JobLe
     violations->push_back(NameOf(process) + " left before it was through");
     return;
   }
-  if (const std::string wrong = WhyWrong(process, ledger, plan.idle_timeout); !wrong.empty()) {
+  if (const std::string wrong = WhyWrong(plan, process, ledger); !wrong.empty()) {
     violations->push_back(wrong);
   }
   CheckInTime(plan, process, ledger, violations);
-}
-
-bool IsLossy(const RunPlan& plan, uint32_t rank) {
-  const auto lossy = [](const wan::LinkOptions& link) { return link.loss >= 0.1 || link.loss_burst > 0; };
-  return lossy(plan.up[rank]) || lossy(plan.down[rank]);
 }
 
 }  // namespace
