@@ -158,7 +158,9 @@ std::vector<SentFrame> LossDetection::UnackedFrames(size_t limit) const {
     const Entry& entry = sent_[i];
     if (!entry.outstanding || !entry.packet.in_flight) continue;
     for (const SentFrame& frame : entry.packet.frames) {
-      if (frame.type != wire::FrameType::kAck && frames.size() < limit) frames.push_back(frame);
+      // Several packets may carry the same, since this has been asked before.
+      const bool known = std::find(frames.begin(), frames.end(), frame) != frames.end();
+      if (frame.type != wire::FrameType::kAck && !known && frames.size() < limit) frames.push_back(frame);
     }
   }
   return frames;

@@ -65,7 +65,7 @@ class LossDetection {
   bool HasAckElicitingInFlight() const { return eliciting_in_flight_ > 0; }
   uint64_t packet_threshold() const { return packet_threshold_; }
   int pto_count() const { return pto_count_; }
-  // Frames of packets in flight that must arrive, oldest first, at most `limit`: what a probe had best carry
+  // Frames of packets in flight that must arrive, oldest first, each once, at most `limit`: what a probe had best carry
   // once more.
   std::vector<SentFrame> UnackedFrames(size_t limit) const;
   // Send time of the oldest packet in flight; Infinite() when none.

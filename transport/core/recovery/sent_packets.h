@@ -30,6 +30,7 @@ struct SentFrame {
   wire::FrameType type = wire::FrameType::kPing;
   uint64_t a = 0;
   uint64_t b = 0;
+  bool operator==(const SentFrame&) const = default;
 };
 
 // State of the connection when a packet left, for the rate sample that its ACK gives.
