@@ -55,10 +55,13 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
     case StatusCode::kUnavailable:
       // Also when the server has answered and died before it let the worker in.
       if (IsSilence(plan, process.heard_lately) || ledger.server_killed) return "";
+      // An ACCEPT and a few acknowledgements, while every copy of the Welcome was lost.
+      if (IsLossy(plan, process.rank) && process.heard_lately <= 4) return "";
       return said + ", but the server had answered";
     case StatusCode::kSettingsMismatch:
       // The only one that a network can bring about: when many INITs are lost a worker falls back to small
       // datagrams, which a job that runs with large ones cannot take.
+      if (process.meant_to_be_refused) return "";
       if (process.incarnation > 0 && (IsLossy(plan, process.rank) || plan.faults.size() > 1)) return "";
       return said + ", which nobody has asked for";
     case StatusCode::kAlreadyExists:
