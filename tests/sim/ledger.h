@@ -64,7 +64,7 @@ struct ProcessRecord {
   bool stranded = false;  // told to leave since no job would come any more
   bool meant_to_be_refused = false;
   Status failure;             // Ok unless it failed
-  uint32_t heard_lately = 0;  // datagrams from the server within one idle time-out before it failed
+  uint32_t heard_lately = 0;  // datagrams from the server within (almost) one idle time-out before it failed
   Instant last_heard;         // the latest of them; the start when it never heard one
 };
 
@@ -73,7 +73,7 @@ struct LossRecord {
   Instant when;
   uint32_t rank = 0;
   Status why;
-  uint32_t heard_lately = 0;  // datagrams from it within one idle time-out before
+  uint32_t heard_lately = 0;  // datagrams from it within (almost) one idle time-out before
 };
 
 struct JobLedger {

@@ -11,6 +11,9 @@ namespace {
 
 using State = worker::WorkerCore::State;
 
+// Behind the last datagram that counted as heard, copies and damaged ones may still be on their way.
+constexpr Duration kTrail = std::chrono::milliseconds(500);
+
 worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess::Setup& setup) {
   const JobPlan& job = plan.jobs[setup.job];
   worker::WorkerCoreOptions options;
@@ -178,7 +181,7 @@ void WorkerProcess::Ended(const Status& failure) {
   record.failure = failure;
   record.finished = all_done_ && failure.ok();
   record.stranded = stranded_;
-  record.heard_lately = tap_->HeardSince(setup_.server, now - environment_.plan->idle_timeout);
+  record.heard_lately = tap_->HeardSince(setup_.server, now - environment_.plan->idle_timeout + kTrail);
   record.last_heard = std::max(record.started, tap_->LastHeard(setup_.server));
   if (!failure.ok() && !setup_.meant_to_be_refused)
     ledger_->first_death = std::min(ledger_->first_death, now);
@@ -428,7 +431,7 @@ void ServerProcess::OnLeave(uint32_t rank, const std::string& who, const Status&
   const Instant now = environment_.network->now();
   ledger_->first_death = std::min(ledger_->first_death, now);
   ledger_->losses.push_back(
-      {now, rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout)});
+      {now, rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout + kTrail)});
 }
 
 void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& stats) {
