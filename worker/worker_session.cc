@@ -95,7 +95,7 @@ void WorkerSession::OnClosed(transport::Connection& connection, const Status& wh
     End(State::kLeft, Status(StatusCode::kCancelled, "this worker has left the job"));
     return;
   }
-  const bool silence = why.code() == StatusCode::kPeerDead || why.code() == StatusCode::kDeadlineExceeded;
+  const bool silence = why.code() == StatusCode::kPeerDead;
   if (!connected_ && (silence || why.code() == StatusCode::kUnavailable)) {
     Fail(Status(StatusCode::kUnavailable, Silence(now_ - (connect_deadline_ - options_.connect_timeout))));
   } else if (silence) {

@@ -408,6 +408,14 @@ TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerDies) {
   EXPECT_EQ(after.status.code(), StatusCode::kPeerDead);
 }
 
+// A server that says why it hangs up was not silent.
+TEST(WorkerSessionTest, AServersOwnReasonForHangingUpIsReported) {
+  SessionHarness h;
+  PendingOperations pending(h);
+  h.Die(Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
+  EXPECT_EQ(pending.push.status.ToString(), "DeadlineExceeded: no Join within 5 s");
+}
+
 TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerEndsTheJob) {
   SessionHarness h;
   PendingOperations pending(h);
