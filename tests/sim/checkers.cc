@@ -58,6 +58,10 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
       // An ACCEPT and a few acknowledgements, while every copy of the Welcome was lost.
       if (IsLossy(plan, process.rank) && process.heard_lately <= 4) return "";
       return said + ", but the server had answered";
+    case StatusCode::kDeadlineExceeded:
+      // The server waits five seconds for a Join, every copy of which was lost.
+      if (IsLossy(plan, process.rank) && Mentions(why, "no Join")) return "";
+      return said + ", which nobody has asked for";
     case StatusCode::kSettingsMismatch:
       // The only one that a network can bring about: when many INITs are lost a worker falls back to small
       // datagrams, which a job that runs with large ones cannot take.
@@ -151,16 +155,17 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
     return here && MayKill(fault, plan.idle_timeout);
   });
   // A lossy link may be silent for an idle time-out all by itself; what was heard proves it (CheckProcess).
-  const bool weather = std::ranges::any_of(ledger.processes,
-                                           [&](const ProcessRecord& process) {
-                                             const bool silent =
-                                                 process.failure.code() == StatusCode::kPeerDead ||
-                                                 process.failure.code() == StatusCode::kUnavailable;
-                                             return silent && IsLossy(plan, process.rank);
-                                           }) ||
-                       std::ranges::any_of(ledger.losses, [&](const LossRecord& loss) {
-                         return loss.why.code() == StatusCode::kPeerDead && IsLossy(plan, loss.rank);
-                       });
+  const auto unlucky = [&](const ProcessRecord& process) {
+    const StatusCode code = process.failure.code();
+    const bool silent = code == StatusCode::kPeerDead || code == StatusCode::kUnavailable ||
+                        code == StatusCode::kDeadlineExceeded;
+    return silent && IsLossy(plan, process.rank);
+  };
+  const auto unheard = [&](const LossRecord& loss) {
+    return loss.why.code() == StatusCode::kPeerDead && IsLossy(plan, loss.rank);
+  };
+  const bool weather =
+      std::ranges::any_of(ledger.processes, unlucky) || std::ranges::any_of(ledger.losses, unheard);
   if (deadly) return;
   if (weather) {
     ++*weather_deaths;
