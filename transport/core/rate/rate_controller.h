@@ -1,5 +1,5 @@
 // The seam between the connection and whatever decides how fast it may send. One object per path; it lives
-// across windows and rounds. docs/decisions and ../wire_format.md use the names of draft-ietf-ccwg-bbr.
+// across windows and rounds. The names are those of draft-ietf-ccwg-bbr.
 #pragma once
 
 #include <cstdint>
