@@ -171,10 +171,18 @@ class Simulation {
       flow->sampler.OnPacketAcked(p, now_);
       e.acked += p.bytes;
     }
+    std::vector<LostPacket> lost;
     for (const SentPacket& p : outcome.lost) {
       flow->sampler.OnPacketLost(p);
       e.lost += p.bytes;
+      lost.push_back(flow->sampler.Describe(p));
     }
+    e.lost_packets = lost;
+    for (const SentPacket& p : outcome.spurious) {
+      flow->sampler.OnPacketAcked(p, now_);
+      e.spurious += p.bytes;
+    }
+    e.timeout = outcome.send_probes;
     flow->stats.spurious += outcome.spurious.size();
     if (outcome.send_probes) flow->probes = 2;
     if (outcome.acked.empty() && outcome.lost.empty()) return;
@@ -185,6 +193,11 @@ class Simulation {
     e.smoothed_rtt = flow->rtt.smoothed_rtt();
     e.min_rtt = flow->rtt.has_sample() ? flow->rtt.min_rtt() : Duration(0);
     flow->rate->OnCongestionEvent(e);
+    UpdatePacer(flow);
+  }
+
+  void UpdatePacer(Flow* flow) {
+    flow->pacer.SetMaxQuantum(flow->rate->send_quantum());
     flow->pacer.SetRate(flow->rate->pacing_rate(), now_);
   }
 
@@ -202,13 +215,13 @@ class Simulation {
     flow->round_start = now_;
     flow->left = flow->options.round_packets;
     flow->rate->OnWindowStart(now_);
-    flow->pacer.SetRate(flow->rate->pacing_rate(), now_);
+    UpdatePacer(flow);
     return true;
   }
 
   void Send(size_t id) {
     Flow& flow = *flows_[id];
-    if (flow.next_number == 0) flow.pacer.SetRate(flow.rate->pacing_rate(), now_);
+    if (flow.next_number == 0) UpdatePacer(&flow);
     Instant wake = Instant::Infinite();
     while (true) {
       const bool data = HasData(&flow);
@@ -250,6 +263,7 @@ class Simulation {
     flow.loss.OnPacketSent(std::move(p));
     flow.pacer.OnSent(kDatagram, now_);
     flow.rate->OnPacketSent(now_, kDatagram, flow.loss.bytes_in_flight(), false);
+    if (flow.rate->suppresses_samples()) flow.sampler.OnAppLimited(flow.loss.bytes_in_flight());
     flow.stats.sent += kDatagram;
     worst_overshoot_ = std::max(worst_overshoot_, flow.loss.bytes_in_flight() - flow.rate->cwnd());
     Enqueue(id, number);

@@ -40,6 +40,11 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       now_(now),
       idle_timeout_(options.idle_timeout) {
   last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
+  UpdatePacer(now);
+}
+
+void ConnectionImpl::UpdatePacer(Instant now) {
+  pacer_.SetMaxQuantum(rate_->send_quantum());
   pacer_.SetRate(rate_->pacing_rate(), now);
 }
 
@@ -159,7 +164,7 @@ void ConnectionImpl::BecomeConnected() {
   next_init_ = Instant::Infinite();
   loss_.ResetPtoBackoff();  // of INITs and ACCEPTs, which may not be acknowledged at all
   pacer_ = Pacer(ByteCount(datagram_bytes_));
-  pacer_.SetRate(rate_->pacing_rate(), now_);
+  UpdatePacer(now_);
   if (observer_ != nullptr) observer_->OnConnected(*this);
 }
 
@@ -253,6 +258,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   // of its lost symbols again.
   for (const SentPacket& packet : outcome.spurious) {
     sampler_.OnPacketAcked(packet, now);
+    event.spurious += packet.bytes;
     OnPacketAcked(packet, true);
   }
   for (const SentPacket& packet : outcome.acked) {
@@ -260,11 +266,15 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     event.acked += packet.bytes;
     OnPacketAcked(packet, false);
   }
+  lost_packets_.clear();
   for (const SentPacket& packet : outcome.lost) {
     sampler_.OnPacketLost(packet);
     event.lost += packet.bytes;
+    lost_packets_.push_back(sampler_.Describe(packet));
     loss_estimator_.OnPacket(true);
   }
+  event.lost_packets = lost_packets_;
+  event.timeout = outcome.send_probes;
   for (const SentPacket& packet : outcome.lost) OnPacketLost(packet);
   if (outcome.send_probes) {
     ++stats_.pto_fired;
@@ -283,7 +293,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   event.ecn_ce = new_ce;
   event.host_drops = new_host_drops;
   rate_->OnCongestionEvent(event);
-  pacer_.SetRate(rate_->pacing_rate(), now);
+  UpdatePacer(now);
   acks_.SetSmoothedRtt(rtt_.smoothed_rtt());
 }
 

@@ -127,6 +127,7 @@ class ConnectionImpl final : public Connection {
   size_t Finish(Instant now, PacketBuilder* builder);
   bool HasFrames() const;  // ack-eliciting frames that wait
   bool WindowAllows(size_t bytes) const;
+  void UpdatePacer(Instant now);
   PathView path_view() const;
 
   // Outcome of ACKs and timers.
@@ -161,6 +162,7 @@ class ConnectionImpl final : public Connection {
   DeliveryRateSampler sampler_;
   std::unique_ptr<RateController> rate_;
   Pacer pacer_;
+  std::vector<LostPacket> lost_packets_;  // of the event under way
   LossEstimator loss_estimator_;
   ControlSendStream control_tx_;
   ControlReceiveStream control_rx_;

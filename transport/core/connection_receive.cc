@@ -187,7 +187,7 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
       self->peer_receive_window_ = f.receive_window_bytes;
       self->rate_->SetGrant(Bandwidth::BytesPerSecond(
           static_cast<int64_t>(std::min<uint64_t>(f.rate_bytes_per_second, uint64_t{1} << 50))));
-      self->pacer_.SetRate(self->rate_->pacing_rate(), now);
+      self->UpdatePacer(now);
       return Status::Ok();
     }
     Status operator()(const wire::CloseFrame& f) {

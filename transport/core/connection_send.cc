@@ -33,7 +33,7 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
   }
   if (outgoing_.TakeStarted()) {
     rate_->OnWindowStart(now);
-    pacer_.SetRate(rate_->pacing_rate(), now);
+    UpdatePacer(now);
   }
   blocked_by_pacer_ = false;
   Transmit transmit{id_.peer, 0, 0};
@@ -232,6 +232,7 @@ size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder) {
     pacer_.OnSent(bytes, now);
     const bool app_limited = !outgoing_.HasChunk() && !HasFrames();
     rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), app_limited);
+    if (rate_->suppresses_samples()) sampler_.OnAppLimited(loss_.bytes_in_flight());
   }
   return size;
 }

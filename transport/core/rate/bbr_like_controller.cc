@@ -291,8 +291,4 @@ RateSnapshot BbrLikeController::Snapshot() const {
   return snapshot;
 }
 
-std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random) {
-  return std::make_unique<BbrLikeController>(options, random);
-}
-
 }  // namespace longhaul::transport

@@ -30,6 +30,7 @@ class BbrLikeController : public RateController {
 
   Bandwidth pacing_rate() const override { return pacing_rate_; }
   ByteCount cwnd() const override { return cwnd_; }
+  ByteCount send_quantum() const override { return ByteCount::Max(); }
   RateSnapshot Snapshot() const override;
 
   State state() const { return state_; }

@@ -46,6 +46,11 @@ void DeliveryRateSampler::OnPacketAcked(const SentPacket& packet, Instant now) {
 
 void DeliveryRateSampler::OnPacketLost(const SentPacket& packet) { lost_ += packet.bytes; }
 
+LostPacket DeliveryRateSampler::Describe(const SentPacket& packet) const {
+  const DeliverySnapshot& d = packet.delivery;
+  return {packet.bytes, d.bytes_in_flight, lost_ - d.lost, d.delivered, packet.sent_time, d.app_limited};
+}
+
 RateSample DeliveryRateSampler::TakeSample(Duration min_rtt, Instant now) {
   (void)now;  // the time of the ACK is delivered_time_
   if (is_app_limited() && delivered_ > app_limited_until_) app_limited_until_ = ByteCount();

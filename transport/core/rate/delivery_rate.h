@@ -27,6 +27,16 @@ struct RateSample {
   bool valid = false;  // speaks of delivery_rate alone
 };
 
+// A packet that was just declared lost, with what was true when it left (draft-ietf-ccwg-bbr, per-packet state).
+struct LostPacket {
+  ByteCount bytes;
+  ByteCount tx_in_flight;  // in flight when it left, itself included
+  ByteCount lost;          // lost between its sending and now, itself included (RS.lost)
+  ByteCount delivered;     // C.delivered when it left
+  Instant sent_time;
+  bool app_limited = false;
+};
+
 class DeliveryRateSampler {
  public:
   // Fills packet->delivery. `bytes_in_flight` is the total before this packet.
@@ -34,6 +44,8 @@ class DeliveryRateSampler {
   // To be called for every packet that an ACK newly acknowledges, then TakeSample once per ACK.
   void OnPacketAcked(const SentPacket& packet, Instant now);
   void OnPacketLost(const SentPacket& packet);
+  // For the controller, after OnPacketLost.
+  LostPacket Describe(const SentPacket& packet) const;
   // The sample of the ACK just processed. Not valid when the interval is shorter than min_rtt (draft §3.3)
   // or when nothing was newly acknowledged.
   RateSample TakeSample(Duration min_rtt, Instant now);

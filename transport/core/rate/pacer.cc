@@ -15,7 +15,7 @@ constexpr Bandwidth kMaxRate = Bandwidth::BitsPerSecond(10'000'000'000'000);
 
 ByteCount Pacer::Quantum() const {
   const ByteCount two = max_datagram_ * int64_t{2};
-  return std::max(two, std::min(rate_ * kQuantumTime, kMaxQuantum));
+  return std::min(std::max(two, std::min(rate_ * kQuantumTime, kMaxQuantum)), max_quantum_);
 }
 
 ByteCount Pacer::MaxCredit() const { return std::max(max_datagram_ * int64_t{2}, rate_ * kCreditTime); }

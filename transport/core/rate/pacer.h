@@ -1,8 +1,11 @@
 // Spreads packets over time: a token bucket in user space (SO_TXTIME is ignored without the fq qdisc).
 //
 // The credit grows with the pacing rate, up to max(2 datagrams, rate * 2 ms). A burst (quantum) is
-// clamp(rate * 1 ms, 2 datagrams, 64 KB). After idling, credit is one quantum, never more.
+// clamp(rate * 1 ms, 2 datagrams, 64 KB), or less when the rate controller says so. After idling, credit is one
+// quantum, never more.
 #pragma once
+
+#include <algorithm>
 
 #include "base/instant.h"
 #include "longhaul/units.h"
@@ -14,6 +17,11 @@ class Pacer {
   explicit Pacer(ByteCount max_datagram) : max_datagram_(max_datagram) {}
 
   void SetRate(Bandwidth rate, Instant now);
+  // Bound of the quantum, at least one datagram; ByteCount::Max() = none. The credit is bounded by twice that, or
+  // by what a timer can be late.
+  void SetMaxQuantum(ByteCount quantum) { max_quantum_ = std::max(quantum, max_datagram_); }
+  // The datagrams have grown or shrunk (path MTU).
+  void SetMaxDatagram(ByteCount max_datagram) { max_datagram_ = max_datagram; }
   // How many bytes may leave now; zero or less: wait until NextSendTime().
   ByteCount Credit(Instant now) const;
   // The bytes left; may overdraw by at most one datagram.
@@ -30,6 +38,7 @@ class Pacer {
   void Settle(Instant now);
 
   ByteCount max_datagram_;
+  ByteCount max_quantum_ = ByteCount::Max();
   Bandwidth rate_;
   ByteCount credit_;  // as of updated_
   Instant updated_;

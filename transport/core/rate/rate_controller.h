@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/instant.h"
@@ -26,10 +28,34 @@ struct CongestionEvent {
   Duration min_rtt{0};      // over the connection's life
   uint64_t ecn_ce = 0;      // new CE marks
   uint64_t host_drops = 0;  // new drops in the peer's socket buffer: not network loss
+  std::span<const LostPacket> lost_packets;  // those of `lost`, ascending by number; valid during the call
+  ByteCount spurious;                        // declared lost earlier, acknowledged by this event
+  bool timeout = false;                      // a probe timeout has fired
 };
 
-// What the rate is limited by at present; exported as a counter per reason.
-enum class RateLimiter : uint8_t { kApp, kPacing, kCwnd, kGrant };
+// What the rate is limited by at present; exported as a share of time per reason.
+enum class RateLimiter : uint8_t { kApp, kPacing, kCwnd, kReceiveWindow, kGrant, kCap };
+inline constexpr size_t kRateLimiters = 6;
+std::string_view RateLimiterName(RateLimiter limiter);
+
+// Which controller decides (MakeRateController).
+enum class RateControl : uint8_t {
+  kLonghaul,  // the BBR model with the fitted target loss; the default
+  kBbr,       // draft-ietf-ccwg-bbr with its fixed 2 %
+  kCubic,     // RFC 9438
+};
+std::string_view RateControlName(RateControl control);
+// By name: "longhaul", "bbr", "cubic".
+std::optional<RateControl> ParseRateControl(std::string_view name);
+
+// The fitted path (rate/target_loss_fit.h).
+struct FitSnapshot {
+  double floor = 0;            // l0: the share that the path loses at any rate, 0..1
+  Bandwidth capacity;          // C, in sent bytes
+  double r_squared = 0;        // of the hinge
+  int samples = 0;             // rounds in the fit
+  std::string_view state;      // "fitted", or why not: "few_samples", "no_excitation", "poor_fit", ...
+};
 
 struct RateSnapshot {
   std::string_view name;   // "longhaul", "bbr", "cubic"
@@ -39,10 +65,14 @@ struct RateSnapshot {
   ByteCount cwnd;
   Duration min_rtt{0};     // filtered, as the model uses it
   double loss = 0;         // recent raw loss, 0..1
-  double target_loss = 0;  // l*; 0 until a controller fits one
+  double target_loss = 0;  // l*; 0 when the controller has none
+  Duration queue_delay{0};  // smoothed RTT above the minimum
+  ByteCount send_quantum;
+  FitSnapshot fit;  // samples = 0 when the controller fits nothing
 };
 
 struct RateOptions {
+  RateControl control = RateControl::kLonghaul;
   ByteCount max_datagram{1452};
   Bandwidth floor = Bandwidth::BitsPerSecond(100'000);
   Bandwidth cap = Bandwidth::Max();
@@ -65,11 +95,16 @@ class RateController {
 
   virtual Bandwidth pacing_rate() const = 0;
   virtual ByteCount cwnd() const = 0;
+  // Largest burst that may leave at once (C.send_quantum); the pacer keeps to it.
+  virtual ByteCount send_quantum() const = 0;
+  // The controller itself holds the flow back (PROBE_RTT): samples of what leaves now are application-limited.
+  virtual bool suppresses_samples() const { return false; }
+  // By which of its own bounds the pacing rate is set: kPacing (the estimate), kGrant or kCap.
+  virtual RateLimiter rate_bound() const { return RateLimiter::kPacing; }
   virtual RateSnapshot Snapshot() const = 0;
 };
 
-// The BBR-like controller (rate/bandwidth_model.h): bandwidth filter, min-RTT filter, STARTUP, DRAIN and a
-// gain cycle that builds the queue and drains it. `random` picks the phase of the cycle.
+// The controller that `options` names. `random` picks phases, so that flows do not probe in step.
 std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random);
 
 }  // namespace longhaul::transport
