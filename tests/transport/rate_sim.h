@@ -41,6 +41,7 @@ struct FlowOptions {
   // of the last one is acknowledged or lost.
   int round_packets = 0;
   Duration round_gap = std::chrono::milliseconds(100);
+  RateOptions rate;
 };
 
 inline constexpr ByteCount kDatagram{1452};
@@ -106,7 +107,7 @@ class Simulation {
   struct Flow {
     Flow(const FlowOptions& o, Random random)
         : options(o),
-          rate(MakeRateController(RateOptions{}, random)),
+          rate(MakeRateController(o.rate, random)),
           pacer(kDatagram),
           left(o.round_packets) {}
     FlowOptions options;
@@ -262,7 +263,7 @@ class Simulation {
     const uint64_t number = p.number;
     flow.loss.OnPacketSent(std::move(p));
     flow.pacer.OnSent(kDatagram, now_);
-    flow.rate->OnPacketSent(now_, kDatagram, flow.loss.bytes_in_flight(), false);
+    flow.rate->OnPacketSent(now_, kDatagram, flow.loss.bytes_in_flight(), flow.sampler.is_app_limited());
     if (flow.rate->suppresses_samples()) flow.sampler.OnAppLimited(flow.loss.bytes_in_flight());
     flow.stats.sent += kDatagram;
     worst_overshoot_ = std::max(worst_overshoot_, flow.loss.bytes_in_flight() - flow.rate->cwnd());

@@ -230,8 +230,7 @@ size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder) {
   const ByteCount bytes(static_cast<int64_t>(size));
   if (in_flight) {  // ACKs alone are not paced
     pacer_.OnSent(bytes, now);
-    const bool app_limited = !outgoing_.HasChunk() && !HasFrames();
-    rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), app_limited);
+    rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), sampler_.is_app_limited());
     if (rate_->suppresses_samples()) sampler_.OnAppLimited(loss_.bytes_in_flight());
   }
   return size;

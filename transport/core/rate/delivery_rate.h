@@ -34,6 +34,7 @@ struct LostPacket {
   ByteCount lost;          // lost between its sending and now, itself included (RS.lost)
   ByteCount delivered;     // C.delivered when it left
   Instant sent_time;
+  uint64_t number = 0;  // packet number
   bool app_limited = false;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/core/rate/bbr/bbr.h"
 #include "transport/core/rate/bbr_like_controller.h"
 
 namespace longhaul::transport {
@@ -50,6 +51,7 @@ std::optional<RateControl> ParseRateControl(std::string_view name) {
 }
 
 std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random) {
+  if (options.control == RateControl::kBbr) return std::make_unique<Bbr>(options, random);
   return std::make_unique<BbrLikeController>(options, random);
 }
 

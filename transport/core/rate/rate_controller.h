@@ -25,9 +25,9 @@ struct CongestionEvent {
   ByteCount delivered;        // C.delivered after the event
   Duration latest_rtt{0};     // zero when the event gave no RTT sample
   Duration smoothed_rtt{0};
-  Duration min_rtt{0};      // over the connection's life
-  uint64_t ecn_ce = 0;      // new CE marks
-  uint64_t host_drops = 0;  // new drops in the peer's socket buffer: not network loss
+  Duration min_rtt{0};                       // over the connection's life
+  uint64_t ecn_ce = 0;                       // new CE marks
+  uint64_t host_drops = 0;                   // new drops in the peer's socket buffer: not network loss
   std::span<const LostPacket> lost_packets;  // those of `lost`, ascending by number; valid during the call
   ByteCount spurious;                        // declared lost earlier, acknowledged by this event
   bool timeout = false;                      // a probe timeout has fired
@@ -50,11 +50,11 @@ std::optional<RateControl> ParseRateControl(std::string_view name);
 
 // The fitted path (rate/target_loss_fit.h).
 struct FitSnapshot {
-  double floor = 0;            // l0: the share that the path loses at any rate, 0..1
-  Bandwidth capacity;          // C, in sent bytes
-  double r_squared = 0;        // of the hinge
-  int samples = 0;             // rounds in the fit
-  std::string_view state;      // "fitted", or why not: "few_samples", "no_excitation", "poor_fit", ...
+  double floor = 0;        // l0: the share that the path loses at any rate, 0..1
+  Bandwidth capacity;      // C, in sent bytes
+  double r_squared = 0;    // of the hinge
+  int samples = 0;         // rounds in the fit
+  std::string_view state;  // "fitted", or why not: "few_samples", "no_excitation", "poor_fit", ...
 };
 
 struct RateSnapshot {
@@ -63,9 +63,9 @@ struct RateSnapshot {
   Bandwidth bandwidth;     // estimate of the bottleneck
   Bandwidth pacing_rate;
   ByteCount cwnd;
-  Duration min_rtt{0};     // filtered, as the model uses it
-  double loss = 0;         // recent raw loss, 0..1
-  double target_loss = 0;  // l*; 0 when the controller has none
+  Duration min_rtt{0};      // filtered, as the model uses it
+  double loss = 0;          // recent raw loss, 0..1
+  double target_loss = 0;   // l*; 0 when the controller has none
   Duration queue_delay{0};  // smoothed RTT above the minimum
   ByteCount send_quantum;
   FitSnapshot fit;  // samples = 0 when the controller fits nothing
@@ -85,7 +85,8 @@ class RateController {
  public:
   virtual ~RateController() = default;
 
-  // A packet left; `bytes_in_flight` includes it. app_limited: nothing else was waiting.
+  // A packet left; `bytes_in_flight` includes it. app_limited: C.app_limited of the sampler as the packet
+  // left, so the application had had nothing to send.
   virtual void OnPacketSent(Instant now, ByteCount bytes, ByteCount bytes_in_flight, bool app_limited) = 0;
   virtual void OnCongestionEvent(const CongestionEvent& event) = 0;
   // A packet-transmission window starts: compute the initial sending rate from the estimate (mission A4).
@@ -97,7 +98,8 @@ class RateController {
   virtual ByteCount cwnd() const = 0;
   // Largest burst that may leave at once (C.send_quantum); the pacer keeps to it.
   virtual ByteCount send_quantum() const = 0;
-  // The controller itself holds the flow back (PROBE_RTT): samples of what leaves now are application-limited.
+  // The controller itself holds the flow back (PROBE_RTT): samples of what leaves now are
+  // application-limited.
   virtual bool suppresses_samples() const { return false; }
   // By which of its own bounds the pacing rate is set: kPacing (the estimate), kGrant or kCap.
   virtual RateLimiter rate_bound() const { return RateLimiter::kPacing; }

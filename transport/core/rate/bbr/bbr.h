@@ -1,11 +1,13 @@
-// BBR after draft-ietf-ccwg-bbr ("BBRv3"): the model of the path and the state machine that measures it. Names are
-// the draft's; a method that is one of its procedures is called as there.
+// BBR after draft-ietf-ccwg-bbr ("BBRv3"): the model of the path and the state machine that measures it.
+// Names are the draft's; a method that is one of its procedures is called as there.
 //
 //   STARTUP 2.77 -> DRAIN 0.5 -> PROBE_BW: DOWN 0.9 -> CRUISE 1 -> REFILL 1 -> UP 1.25 -> DOWN ...
-//   PROBE_RTT (half a BDP in flight for 200 ms) when the minimum RTT of 5 s is stale and the flow was never idle.
+//   PROBE_RTT (half a BDP in flight for 200 ms) when the minimum RTT of 5 s is stale and the flow was never
+//   idle.
 //
 // One mechanism a file: bbr_model.cc (rounds, filters, rate signals), bbr_startup.cc (STARTUP, DRAIN),
-// bbr_probe_bw.cc, bbr_probe_rtt.cc, bbr_loss.cc (what loss and its undoing mean), bbr_control.cc (rate, window).
+// bbr_probe_bw.cc, bbr_probe_rtt.cc, bbr_loss.cc (what loss and its undoing mean), bbr_control.cc (rate,
+// window).
 //
 // What the draft fixes and longhaul's controller computes (rate/longhaul_controller.h) is virtual.
 #pragma once
@@ -13,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "base/instant.h"
 #include "base/random.h"
@@ -78,7 +81,7 @@ class Bbr : public RateController {
   double cwnd_gain() const { return cwnd_gain_; }
   Bandwidth max_bw() const { return max_bw_; }
   Bandwidth bw() const { return bw_; }
-  Bandwidth bw_shortterm() const { return bw_shortterm_; }            // Max() = none
+  Bandwidth bw_shortterm() const { return bw_shortterm_; }              // Max() = none
   ByteCount inflight_shortterm() const { return inflight_shortterm_; }  // kInfinite = none
   ByteCount inflight_longterm() const { return inflight_longterm_; }    // kInfinite = none
   bool has_min_rtt() const { return min_rtt_ != Duration::max(); }
@@ -114,78 +117,91 @@ class Bbr : public RateController {
   virtual bool LossTooHigh(ByteCount lost, ByteCount total) const;
   // The rate sample that the bandwidth filter takes.
   virtual Bandwidth SampleRate(const RateSample& sample) const { return sample.delivery_rate; }
-  // Once per round trip with loss, outside of probing.
+  virtual bool IsSampleLimited(const RateSample& sample) const { return sample.app_limited; }
+  // Once per round trip.
   virtual void AdaptLowerBoundsFromCongestion();
   // Sets rounds_since_probe_up_ and bw_probe_wait_ for the cycle that starts.
   virtual void PickProbeWait();
-  virtual bool IsTimeToProbeBw(Instant now);
+  // In DOWN and CRUISE: whether to look for more bandwidth now.
+  virtual bool MayProbeBw() const { return true; }
+  virtual bool IsTimeToCruise() const;
   virtual bool IsTimeToGoDown();
-  // A packet-timed round trip has ended; round_acked_ and round_lost_ are its totals.
-  virtual void OnRoundEnd(const CongestionEvent& event) { (void)event; }
-  // Bound on the pacing rate beyond the model's; Max() = none.
-  virtual Bandwidth ExtraBound() const { return Bandwidth::Max(); }
+  // STARTUP has lost more than LossThresh() for a round trip: whether that is reason to end it.
+  virtual bool StartupLossIsOurs() const { return true; }
+  // Whether an RTT sample counts as the minimum met again, so that PROBE_RTT is not needed.
+  virtual bool MeetsMinRtt(Duration rtt) const {
+    (void)rtt;
+    return false;
+  }
+  // A packet-timed round trip has ended: last_round_. Called before the state machine sees it.
+  virtual void OnRoundEnd() {}
 
   // --- Rounds, filters, signals (bbr_model.cc) ---
-  void UpdateRound(const CongestionEvent& event);
-  void StartRound(const CongestionEvent& event) { next_round_delivered_ = event.delivered; }
-  void UpdateMaxBw(const CongestionEvent& event);
+  void TakeEvent(const CongestionEvent& event);
+  ByteCount ExcuseHostDrops(const CongestionEvent& event);
+  void UpdateRound();
+  void StartRound() { next_round_delivered_ = delivered_; }
+  void UpdateMaxBw();
   void AdvanceMaxBwFilter();
-  void UpdateLatestDeliverySignals(const CongestionEvent& event);
-  void AdvanceLatestDeliverySignals(const CongestionEvent& event);
-  void UpdateAckAggregation(const CongestionEvent& event);
+  void UpdateLatestDeliverySignals();
+  void AdvanceLatestDeliverySignals();
+  void UpdateAckAggregation();
   void ResetCongestionSignals();
   void ResetShortTermModel();
   void ResetFullBw();
-  void CheckFullBwReached(const CongestionEvent& event);
+  void CheckFullBwReached();
   ByteCount Bdp() const;
 
   // --- STARTUP and DRAIN (bbr_startup.cc) ---
   void EnterStartup();
-  void CheckStartupDone(const CongestionEvent& event);
-  void CheckStartupHighLoss(const CongestionEvent& event);
+  void CheckStartupDone();
+  void CheckStartupHighLoss();
   void EnterDrain();
-  void CheckDrainDone(const CongestionEvent& event);
+  void CheckDrainDone();
 
   // --- PROBE_BW (bbr_probe_bw.cc) ---
   bool IsInProbeBw() const;
   bool IsProbingBw() const;
-  void EnterProbeBw(const CongestionEvent& event);
-  void StartProbeBwDown(const CongestionEvent& event);
+  void EnterProbeBw();
+  void StartProbeBwDown();
   void StartProbeBwCruise();
-  void StartProbeBwRefill(const CongestionEvent& event);
-  void StartProbeBwUp(const CongestionEvent& event);
-  void UpdateProbeBwCyclePhase(const CongestionEvent& event);
-  bool AdaptLongTermModel(const CongestionEvent& event);
-  bool IsTimeToCruise(const CongestionEvent& event) const;
+  void StartProbeBwRefill();
+  void StartProbeBwUp();
+  void UpdateProbeBwCyclePhase();
+  bool AdaptLongTermModel();
+  bool IsTimeToProbeBw();
+  bool IsRenoCoexistenceProbeTime() const;
   void RaiseInflightLongtermSlope();
-  void ProbeInflightLongtermUpward(const CongestionEvent& event);
-  bool HasElapsedInPhase(Instant now, Duration interval) const { return now > cycle_stamp_ + interval; }
+  void ProbeInflightLongtermUpward();
+  bool HasElapsedInPhase(Duration interval) const { return now_ > cycle_stamp_ + interval; }
+  // IsInflightTooHigh() of the rate sample at hand.
+  bool IsInflightTooHigh() const { return LossTooHigh(rs_.lost, rs_.tx_in_flight); }
 
   // --- PROBE_RTT and the minimum RTT (bbr_probe_rtt.cc) ---
-  void UpdateMinRtt(const CongestionEvent& event);
-  void CheckProbeRtt(const CongestionEvent& event);
+  void UpdateMinRtt();
+  void CheckProbeRtt();
   void EnterProbeRtt();
-  void HandleProbeRtt(const CongestionEvent& event);
-  void CheckProbeRttDone(Instant now);
-  void ExitProbeRtt(Instant now);
+  void HandleProbeRtt();
+  void CheckProbeRttDone();
+  void ExitProbeRtt();
   ByteCount ProbeRttCwnd() const;
-  void HandleRestartFromIdle(Instant now);
+  void HandleRestartFromIdle();
 
   // --- Loss and its undoing (bbr_loss.cc) ---
-  void NoteLoss(const CongestionEvent& event);
+  void NoteLoss();
   void SaveStateUponLoss();
-  void HandleLostPacket(const LostPacket& packet, const CongestionEvent& event);
-  void HandleInflightTooHigh(const CongestionEvent& event, ByteCount tx_in_flight, bool app_limited);
+  void HandleLostPacket(const LostPacket& packet);
+  void HandleInflightTooHigh(ByteCount tx_in_flight, bool app_limited);
   ByteCount InflightAtLoss(const LostPacket& packet) const;
-  void UpdateCongestionSignals(const CongestionEvent& event);
+  void UpdateCongestionSignals();
   void InitLowerBounds();
-  void HandleSpuriousLossDetection(const CongestionEvent& event);
+  void HandleSpuriousLossDetection();
 
   // --- Rate and window (bbr_control.cc) ---
   void SetPacingRateWithGain(double gain);
   void BoundRate();
   void SetSendQuantum();
-  void SetCwnd(const CongestionEvent& event);
+  void SetCwnd();
   void BoundCwndForModel();
   ByteCount QuantizationBudget(ByteCount inflight_cap) const;
   void SaveCwnd();
@@ -198,14 +214,36 @@ class Bbr : public RateController {
   double pacing_gain_ = kStartupPacingGain;
   double cwnd_gain_ = kDefaultCwndGain;
 
+  // The event at hand.
+  Instant now_;
+  RateSample rs_;
+  Bandwidth sample_rate_;       // SampleRate(rs_); zero when there is none
+  bool sample_limited_ = true;  // RS.is_app_limited, or no sample at all
+  ByteCount newly_acked_;
+  ByteCount newly_lost_;  // what the peer's host dropped left out, CE marks counted
+  Duration rtt_{0};       // RS.rtt; zero when there is none
+  ByteCount delivered_;   // C.delivered
+  ByteCount in_flight_;   // C.inflight
+
   // Rounds.
+  struct Round {
+    ByteCount acked;
+    ByteCount lost;
+    int loss_events = 0;  // runs of consecutive packets
+    Duration min_rtt = Duration::max();
+    Bandwidth bw;         // largest sample
+    bool limited = true;  // no sample but application-limited ones
+    Instant start;
+    ByteCount Total() const { return acked + lost; }
+  };
   uint64_t round_count_ = 0;
   bool round_start_ = false;
   ByteCount next_round_delivered_;
-  ByteCount round_acked_;  // of the round under way
-  ByteCount round_lost_;
-  Duration round_min_rtt_ = Duration::max();
-  bool cwnd_limited_ = false;           // C.is_cwnd_limited: in this round or the one before
+  Round round_;       // under way
+  Round last_round_;  // has ended
+  uint64_t last_lost_number_ = 0;
+  ByteCount host_drop_credit_;  // dropped by the peer's host and not yet seen as lost
+  bool cwnd_limited_ = false;   // C.is_cwnd_limited: in this round or the one before
   bool cwnd_limited_in_round_ = false;
 
   // Model: rates.
@@ -236,7 +274,6 @@ class Bbr : public RateController {
   Bandwidth full_bw_;
   int full_bw_count_ = 0;
   uint64_t drain_start_round_ = 0;
-  int loss_events_in_round_ = 0;  // discontiguous runs
   std::optional<ByteCount> startup_recovery_delivered_;  // C.delivered one round into STARTUP's loss
 
   // PROBE_BW.
@@ -274,9 +311,7 @@ class Bbr : public RateController {
   RateLimiter rate_bound_ = RateLimiter::kPacing;
   ByteCount send_quantum_;
   Bandwidth grant_;
-  ByteCount in_flight_;  // C.inflight
   double recent_loss_ = 0;
-  CongestionEvent last_event_;  // for questions between events; its span is empty
 };
 
 }  // namespace longhaul::transport
