@@ -141,6 +141,7 @@ class ConnectionPair {
     return true;
   }
   void RunFor(Duration time) { network_.RunFor(time); }
+  Instant now() const { return network_.now(); }
 
   // The bytes of a test chunk: every byte depends on window, class and number.
   static std::vector<uint8_t> ChunkBytes(WindowKey key, bool high, uint32_t sequence, size_t size) {

@@ -9,6 +9,7 @@
 // (Send, Open, Close, ...) of any connection of the endpoint, but no event method.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -109,7 +110,13 @@ struct ConnectionStats {
   Duration latest_rtt{0};
   ByteCount bytes_in_flight;
   double loss = 0;  // recent raw loss of what we send, 0..1
+  // Of what the peer sends, as seen here: packets_expected - packets_received did not arrive (yet).
+  uint64_t packets_expected = 0;     // one more than the largest packet number received
+  Duration incoming_queue{0};        // standing queue on the way here (recovery/queue_delay.h)
   RateSnapshot rate;
+  // For how long each RateLimiter held the sending back, from the handshake to the latest event. Time in which
+  // nothing did (a batch was full) is in none.
+  std::array<Duration, kRateLimiters> limited{};
 };
 
 // State of an incoming window, for the close rule.

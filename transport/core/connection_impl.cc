@@ -58,7 +58,10 @@ ConnectionStats ConnectionImpl::stats() const {
   s.bytes_in_flight = loss_.bytes_in_flight();
   s.loss = loss_estimator_.loss();
   s.host_drops = peer_host_drops_;
+  s.packets_expected = acks_.largest_plus_one();
+  s.incoming_queue = incoming_queue_.standing();
   s.rate = rate_->Snapshot();
+  if (limiter_) s.limited[static_cast<size_t>(*limiter_)] += now_ - limited_since_;
   return s;
 }
 

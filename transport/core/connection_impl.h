@@ -18,6 +18,7 @@
 #include "transport/core/rate/pacer.h"
 #include "transport/core/recovery/ack_tracker.h"
 #include "transport/core/recovery/loss_detection.h"
+#include "transport/core/recovery/queue_delay.h"
 #include "transport/core/recovery/rtt_estimator.h"
 #include "transport/core/window/fec_policy.h"
 
@@ -127,6 +128,10 @@ class ConnectionImpl final : public Connection {
   size_t Finish(Instant now, PacketBuilder* builder);
   bool HasFrames() const;  // ack-eliciting frames that wait
   bool WindowAllows(size_t bytes) const;
+  // What keeps the next packet of the application from leaving.
+  std::optional<RateLimiter> Limiter(bool has_data, bool window_allows, bool pacer_allows) const;
+  // From now on the sending is held back by this; nullopt: by nothing.
+  void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
   PathView path_view() const;
 
@@ -190,6 +195,9 @@ class ConnectionImpl final : public Connection {
   Instant now_;  // of the latest event, for requests that come between events
   Duration idle_timeout_;
   bool blocked_by_pacer_ = false;
+  std::optional<RateLimiter> limiter_;
+  Instant limited_since_;
+  QueueDelay incoming_queue_;
   std::optional<Status> closing_why_;
   int closes_left_ = 0;
   std::vector<uint8_t> final_datagram_;

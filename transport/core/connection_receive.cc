@@ -137,6 +137,7 @@ void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
         return;
     }
   }
+  if (data) incoming_queue_.OnPacket(now, data->timestamp_us, rtt_.smoothed_rtt());
   acks_.SetHostDrops(info.host_drops);
   acks_.OnPacketReceived(number, eliciting, info.ecn_ce, now);
   if (data && data->last_of_window) acks_.RequestImmediateAck();

@@ -122,17 +122,35 @@ bool ConnectionImpl::WindowAllows(size_t bytes) const {
   return loss_.bytes_in_flight() < rate_->cwnd();
 }
 
+std::optional<RateLimiter> ConnectionImpl::Limiter(bool has_data, bool window_allows,
+                                                   bool pacer_allows) const {
+  if (!has_data) return RateLimiter::kApp;
+  if (!window_allows) {
+    const bool congestion = loss_.bytes_in_flight() >= rate_->cwnd() || !loss_.CanSend();
+    return congestion ? RateLimiter::kCwnd : RateLimiter::kReceiveWindow;
+  }
+  return pacer_allows ? std::nullopt : std::optional(rate_->rate_bound());
+}
+
+void ConnectionImpl::SetLimiter(Instant now, std::optional<RateLimiter> limiter) {
+  if (limiter_) stats_.limited[static_cast<size_t>(*limiter_)] += now - limited_since_;
+  limiter_ = limiter;
+  limited_since_ = now;
+}
+
 size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
   incoming_.PromoteRepeats(now);
   const bool probe = probes_due_ > 0;
   const bool frames = HasFrames();
   const bool chunk = outgoing_.HasChunk();
   bool may_send = probe;
-  if (!probe && (frames || chunk)) {
-    const bool window_allows = WindowAllows(static_cast<size_t>(datagram_bytes_));
-    const bool pacer_allows = pacer_.Credit(now) > ByteCount(0);
+  if (!probe) {
+    const bool has_data = frames || chunk;
+    const bool window_allows = has_data && WindowAllows(static_cast<size_t>(datagram_bytes_));
+    const bool pacer_allows = has_data && pacer_.Credit(now) > ByteCount(0);
     blocked_by_pacer_ = window_allows && !pacer_allows;
     may_send = window_allows && pacer_allows;
+    SetLimiter(now, Limiter(has_data, window_allows, pacer_allows));
   }
   const bool ack_due = acks_.ShouldAck(now);
   if (!may_send && !ack_due) {

@@ -31,6 +31,9 @@ class AckTracker {
   // For the delay bound min(srtt / 4, 5 ms).
   void SetSmoothedRtt(Duration srtt) { smoothed_rtt_ = srtt; }
 
+  // One more than the largest packet number received: how many packets the peer has sent by then.
+  uint64_t largest_plus_one() const { return received_.empty() ? 0 : received_.ranges().back().last + 1; }
+
   // An ACK should be sent now.
   bool ShouldAck(Instant now) const;
   // There is something not yet acknowledged: worth piggybacking on a packet that leaves anyway.
