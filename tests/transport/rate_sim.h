@@ -186,7 +186,7 @@ class Simulation {
     e.timeout = outcome.send_probes;
     flow->stats.spurious += outcome.spurious.size();
     if (outcome.send_probes) flow->probes = 2;
-    if (outcome.acked.empty() && outcome.lost.empty()) return;
+    if (outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty() && !e.timeout) return;
     e.sample = flow->sampler.TakeSample(flow->rtt.has_sample() ? flow->rtt.min_rtt() : Duration(0), now_);
     e.bytes_in_flight = flow->loss.bytes_in_flight();
     e.delivered = flow->sampler.delivered();

@@ -286,7 +286,8 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     // A probe may as well bring what is missing: that saves the round trip that tells of the loss.
     if (state_ == State::kConnected) SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
   }
-  if (outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty() && new_ce == 0) return;
+  const bool nothing = outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty();
+  if (nothing && new_ce == 0 && !event.timeout) return;
   event.sample = sampler_.TakeSample(rtt_.has_sample() ? rtt_.min_rtt() : Duration(0), now);
   event.bytes_in_flight = loss_.bytes_in_flight();
   event.delivered = sampler_.delivered();

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "transport/core/rate/bbr/bbr.h"
 #include "transport/core/rate/bbr_like_controller.h"
+#include "transport/core/rate/cubic.h"
 
 namespace longhaul::transport {
 namespace {
@@ -52,6 +53,7 @@ std::optional<RateControl> ParseRateControl(std::string_view name) {
 
 std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random) {
   if (options.control == RateControl::kBbr) return std::make_unique<Bbr>(options, random);
+  if (options.control == RateControl::kCubic) return std::make_unique<Cubic>(options);
   return std::make_unique<BbrLikeController>(options, random);
 }
 
