@@ -136,6 +136,24 @@ Status Validate(const control::Barrier& barrier) { return Name("barrier.name", b
 
 Status Validate(const control::BarrierDone&) { return {}; }
 
+Status Validate(const control::BenchJoin& join) {
+  if (join.site().size() <= kMaxNameBytes) return {};
+  return Violation("bench_join.site", "is longer than 256 bytes");
+}
+
+Status Validate(const control::BenchWelcome& welcome) {
+  if (welcome.fec_k() > 32) return Violation("bench_welcome.fec_k", "is above 32");
+  if (welcome.fec_depth() > 255) return Violation("bench_welcome.fec_depth", "is above 255");
+  if (welcome.idle_timeout_ms() == 0 || welcome.idle_timeout_ms() > kMaxIdleTimeoutMs) {
+    return Violation("bench_welcome.idle_timeout_ms", "is not in 1 ms..24 h");
+  }
+  if (welcome.max_open_windows() == 0) return Violation("bench_welcome.max_open_windows", "is zero");
+  if (welcome.max_open_bytes() == 0) return Violation("bench_welcome.max_open_bytes", "is zero");
+  return {};
+}
+
+Status Validate(const control::BenchReport&) { return {}; }
+
 }  // namespace
 
 Status ValidateControlMessage(const ControlMessage& message) {
@@ -168,6 +186,12 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.barrier());
     case ControlMessage::kBarrierDone:
       return Validate(message.barrier_done());
+    case ControlMessage::kBenchJoin:
+      return Validate(message.bench_join());
+    case ControlMessage::kBenchWelcome:
+      return Validate(message.bench_welcome());
+    case ControlMessage::kBenchReport:
+      return Validate(message.bench_report());
     case ControlMessage::MESSAGE_NOT_SET:
       break;
   }

@@ -39,6 +39,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       events_(events),
       status_json_(std::move(status_json)),
       membership_(settings_.job, settings_.world_size, settings_.min_workers),
+      bench_(settings_),
       by_rank_(settings_.world_size, nullptr),
       gone_by_rank_(settings_.world_size) {}
 
@@ -46,6 +47,7 @@ Coordinator::~Coordinator() = default;
 
 void Coordinator::SetNow(Instant now) {
   now_ = now;
+  bench_.SetNow(now);
   if (engine_) engine_->SetNow(now);
 }
 
@@ -76,6 +78,7 @@ void Coordinator::OnClosed(transport::Connection& connection, const Status& why)
         why.ok() ? Status(StatusCode::kAborted, "closed its connection without leaving") : why;
     MemberGone(peer, lost);
   }
+  BenchGone(peer);
   connection.user = nullptr;
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
 }
@@ -97,6 +100,7 @@ Status Coordinator::OnWindowOpened(transport::Connection& connection, transport:
   // A refusal could arrive before the message that says why the job is over; the window ends with the
   // connection, soon.
   if (peer.phase == Peer::Phase::kLeaving) return {};
+  if (peer.phase == Peer::Phase::kBench) return bench_.OnWindowOpened(peer, key, open);
   if (!peer.joined()) {  // a refusal would cost us memory for somebody we know nothing about
     const Status why(StatusCode::kProtocolViolation, "a window before Join");
     Disconnect(peer, why);
@@ -106,14 +110,16 @@ Status Coordinator::OnWindowOpened(transport::Connection& connection, transport:
   return engine_->OnWindowOpened(peer, key, open);
 }
 
-void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key, wire::ReliabilityClass,
-                          uint32_t, ByteSpan chunk, bool repaired) {
+void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key,
+                          wire::ReliabilityClass reliability, uint32_t, ByteSpan chunk, bool repaired) {
   Peer& peer = Heard(connection);
+  if (peer.phase == Peer::Phase::kBench) return bench_.OnChunk(peer, reliability, chunk, repaired);
   if (peer.joined() && engine_) engine_->OnChunk(peer, key, chunk, repaired);
 }
 
 void Coordinator::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
   Peer& peer = Heard(connection);
+  if (peer.phase == Peer::Phase::kBench) return bench_.OnWindowProgress(peer, key);
   if (peer.joined() && engine_) engine_->OnWindowProgress(peer, key);
 }
 
@@ -138,6 +144,7 @@ void Coordinator::Disconnect(Peer& peer, const Status& why) {
   if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
     ++joins_refused_;
     if (events_) events_->OnRefused(peer.connection->peer(), why);
+    BenchGone(peer);
     peer.phase = Peer::Phase::kLeaving;
   }
   // A member stays one until its connection is over: OnClosed follows.
@@ -153,6 +160,8 @@ void Coordinator::RequestAbort(const Status& why) {
 void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
   if (peer.joined()) return OnMemberMessage(peer, message);
+  if (peer.phase == Peer::Phase::kBench) return OnBenchMessage(peer, message);
+  if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
   if (message.has_join()) return OnJoin(peer, message.join());
   if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
@@ -179,14 +188,9 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
                             .site = join.site(),
                             .weight = join.weight(),
                             .peer = peer.connection->peer()};
-  const auto refuse = [&](const Status& why) {
-    ++joins_refused_;
-    if (events_) events_->OnRefused(request.peer, why);
-    Dismiss(peer, RefusedMessage(why), why);
-  };
-  if (Status fits = CheckChunkBytes(peer); !fits.ok()) return refuse(fits);
+  if (Status fits = CheckChunkBytes(peer); !fits.ok()) return Refuse(peer, fits);
   const auto admission = membership_.Join(request, now_);
-  if (!admission.ok()) return refuse(admission.status());
+  if (!admission.ok()) return Refuse(peer, admission.status());
   const bool replaces = *admission == Membership::Admission::kReplaces;
   if (replaces) Replace(request.rank, request.incarnation);
   peer.phase = Peer::Phase::kJoined;
@@ -200,6 +204,12 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
   } else if (membership_.TryStart()) {
     StartJob();
   }
+}
+
+void Coordinator::Refuse(Peer& peer, const Status& why) {
+  ++joins_refused_;
+  if (events_) events_->OnRefused(peer.connection->peer(), why);
+  Dismiss(peer, RefusedMessage(why), why);
 }
 
 Status Coordinator::CheckChunkBytes(const Peer& peer) const {
@@ -261,6 +271,64 @@ void Coordinator::StartJob() {
   reported_ = Traffic();
   if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
   for (Peer* peer : by_rank_) SendStart(*peer);
+  if (bench_.during_job()) return;
+  const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
+  for (const auto& peer : peers_) {
+    if (peer->phase != Peer::Phase::kBench) continue;
+    BenchGone(*peer);
+    Dismiss(*peer, LeaveMessage(why), why);
+  }
+}
+
+// --- Load generators ---
+
+void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
+  if (Status admitted = bench_.Admit(peer, join.site(), engine_ != nullptr); !admitted.ok()) {
+    return Refuse(peer, admitted);
+  }
+  peer.phase = Peer::Phase::kBench;
+  ++bench_served_;
+  if (events_) events_->OnBench(peer.connection->peer(), join.site(), nullptr);
+  ControlMessage message;
+  control::BenchWelcome& welcome = *message.mutable_bench_welcome();
+  welcome.set_fec_k(settings_.fec_k);
+  welcome.set_fec_depth(settings_.fec_depth);
+  const auto idle = std::chrono::duration_cast<std::chrono::milliseconds>(settings_.idle_timeout);
+  welcome.set_idle_timeout_ms(static_cast<uint64_t>(idle.count()));
+  welcome.set_max_open_windows(BenchSink::kMaxOpenWindows);
+  welcome.set_max_open_bytes(static_cast<uint64_t>(BenchSink::kMaxOpenBytes.value()));
+  Send(peer, message);
+}
+
+void Coordinator::OnBenchMessage(Peer& peer, const ControlMessage& message) {
+  if (!message.has_leave()) {
+    return Disconnect(peer,
+                      Status(StatusCode::kProtocolViolation, "message that a load generator does not send"));
+  }
+  SendBenchReport(peer, bench_.Totals(peer));  // the last word about what arrived
+  BenchGone(peer);
+  Dismiss(peer, LeaveMessage(Status()), Status());
+}
+
+void Coordinator::SendBenchReport(Peer& peer, const BenchTotals& totals) {
+  ControlMessage message;
+  control::BenchReport& report = *message.mutable_bench_report();
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(totals.elapsed);
+  report.set_elapsed_us(static_cast<uint64_t>(elapsed.count()));
+  report.set_high_bytes(totals.high_bytes);
+  report.set_low_bytes(totals.low_bytes);
+  report.set_chunks_repaired(totals.chunks_repaired);
+  report.set_windows_closed(totals.windows_closed);
+  Send(peer, message);
+}
+
+// Harmless for who is no load generator (any more).
+void Coordinator::BenchGone(Peer& peer) {
+  if (!bench_.Contains(peer)) return;
+  const std::string site = bench_.site(peer);
+  const BenchTotals totals = bench_.Remove(peer);
+  bench_bytes_ += totals.high_bytes + totals.low_bytes;
+  if (events_) events_->OnBench(peer.connection->peer(), site, &totals);
 }
 
 void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
@@ -391,6 +459,7 @@ void Coordinator::Shutdown(const Status& why) {
       membership_.Lose(peer->rank);
       by_rank_[peer->rank] = nullptr;
     }
+    BenchGone(*peer);
     Dismiss(*peer, LeaveMessage(reason), reason);
   }
 }
@@ -399,6 +468,7 @@ void Coordinator::Shutdown(const Status& why) {
 
 void Coordinator::HandleTimeout() {
   if (engine_) engine_->HandleTimeout();
+  bench_.HandleTimeout([this](Peer& peer, const BenchTotals& totals) { SendBenchReport(peer, totals); });
   if (now_ < next_tick_) return;
   for (const auto& peer : peers_) {
     const uint64_t packets = peer->connection->stats().packets_received;
@@ -417,7 +487,8 @@ void Coordinator::HandleTimeout() {
 }
 
 Instant Coordinator::NextTimeout() const {
-  return engine_ ? std::min(next_tick_, engine_->NextTimeout()) : next_tick_;
+  const Instant next = std::min(next_tick_, bench_.NextTimeout());
+  return engine_ ? std::min(next, engine_->NextTimeout()) : next;
 }
 
 // --- Statistics ---
@@ -452,6 +523,14 @@ ServerStats Coordinator::Stats() const {
   stats.jobs_finished = jobs_finished_;
   stats.jobs_aborted = jobs_aborted_;
   stats.joins_refused = joins_refused_;
+  stats.bench_connections = bench_.connections();
+  stats.bench_served = bench_served_;
+  stats.bench_bytes = bench_bytes_;
+  for (const auto& peer : peers_) {
+    if (!bench_.Contains(*peer)) continue;
+    const BenchTotals totals = bench_.Totals(*peer);
+    stats.bench_bytes += totals.high_bytes + totals.low_bytes;
+  }
   stats.traffic = Traffic();
   if (engine_) {
     const EngineStats& engine = engine_->stats();

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "server/bench_sink.h"
 #include "server/membership.h"
 #include "server/peer.h"
 #include "server/round_engine.h"
@@ -92,6 +93,10 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void OnMessage(Peer& peer, const control::ControlMessage& message);
   void OnMemberMessage(Peer& peer, const control::ControlMessage& message);
   void OnJoin(Peer& peer, const control::Join& join);
+  void OnBenchJoin(Peer& peer, const control::BenchJoin& join);
+  void OnBenchMessage(Peer& peer, const control::ControlMessage& message);
+  void SendBenchReport(Peer& peer, const BenchTotals& totals);
+  void BenchGone(Peer& peer);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);
   void OnLeave(Peer& peer, const control::Leave& leave);
@@ -100,19 +105,24 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void Welcome(Peer& peer);
   void SendStart(Peer& peer);
   void StartJob();
+  // Tells the peer and the log why it may not take part.
+  void Refuse(Peer& peer, const Status& why);
   // Refuses or dismisses: `message` and, a moment later, the end of the connection.
   void Dismiss(Peer& peer, const control::ControlMessage& message, const Status& why);
   void MemberGone(Peer& peer, const Status& why);
   void ReleaseBarriers();
   void Report(const JobRound& round);
   void EndJob(const Status& outcome);
-  size_t strangers() const { return peers_.size() - membership_.joined(); }
+  size_t strangers() const { return peers_.size() - membership_.joined() - bench_.connections(); }
   TrafficTotals Traffic() const;
 
   ServerSettings settings_;
   ServerEvents* events_;
   std::function<std::string(const ServerStats&)> status_json_;
   Membership membership_;
+  BenchSink bench_;
+  uint64_t bench_served_ = 0;
+  uint64_t bench_bytes_ = 0;                  // of load generators that are gone
   std::vector<std::unique_ptr<Peer>> peers_;  // in order of acceptance
   std::vector<Peer*> by_rank_;
   std::unique_ptr<RoundEngine> engine_;  // of a started job

@@ -73,6 +73,11 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors")
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   app.add_option("--seed", f.server.seed, "seed of the job: the workers' send-order rotation");
+  app.add_option("--allow-bench", f.server.allow_bench,
+                 "load generators (longhaul bench flow) that are served at once; 0 refuses them")
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("--bench-during-job", f.server.bench_during_job,
+               "serve load generators also while a job is running, which they disturb");
   app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it was aborted");
   app.add_flag("--insecure", f.insecure,
                "accept that traffic is not encrypted (it never is in this version)");
@@ -90,7 +95,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "listen.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
-      "abort or finished.");
+      "bench, abort or finished.");
 }
 
 void SetUpLogging(const Flags& flags) {

@@ -32,6 +32,7 @@ struct Peer {
   enum class Phase : uint8_t {
     kNew,      // nothing said yet
     kJoined,   // a member of the job
+    kBench,    // a load generator: its windows are counted and dropped
     kLeaving,  // refused, left or told that the job is over; closed at close_at at the latest
   };
 
@@ -40,7 +41,7 @@ struct Peer {
   transport::Connection* connection;
   wire::ControlReader control;
   Phase phase = Phase::kNew;
-  uint32_t rank = 0;      // of a member
+  uint32_t rank = 0;  // of a member
   Instant accepted_at;
   Instant last_heard;
   uint64_t packets_heard = 0;

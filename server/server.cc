@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -45,7 +46,9 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) 
                    .idle_timeout = options.idle_timeout,
                    .seed = options.seed,
                    .max_datagram = ByteCount(options.datagram_bytes),
-                   .max_model = options.max_model};
+                   .max_model = options.max_model,
+                   .bench_connections = options.allow_bench,
+                   .bench_during_job = options.bench_during_job};
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::ToJson(stats).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -103,6 +106,20 @@ class EventLines final : public server::ServerEvents {
           {"peer", peer.ToString()},
           {"code", StatusCodeName(why.code())},
           {"message", why.message()}});
+  }
+  void OnBench(const Address& peer, const std::string& site, const server::BenchTotals* totals) override {
+    json line = {{"event", "bench"}, {"peer", peer.ToString()}, {"site", site}, {"ended", totals != nullptr}};
+    std::string text = "load generator " + peer.ToString() + " is in; what it sends is counted and dropped";
+    if (totals != nullptr) {
+      const double seconds = std::chrono::duration<double>(totals->elapsed).count();
+      line["bytes_up"] = totals->high_bytes + totals->low_bytes;
+      line["seconds"] = seconds;
+      char words[64];
+      std::snprintf(words, sizeof words, " is gone: %.1f MB in %.1f s",
+                    static_cast<double>(totals->high_bytes + totals->low_bytes) * 1e-6, seconds);
+      text = "load generator " + peer.ToString() + words;
+    }
+    Emit(ServerEvent::Kind::kBench, text, line);
   }
   void OnJobOver(const Status& outcome, const ServerStats& stats) override {
     json summary = server::JobSummary(stats);

@@ -57,6 +57,7 @@ Status ServerCoreOptions::Validate() const {
   const Status checks[] = {
       CheckRange("workers", s.world_size, 1, 1024),
       CheckRange("min_workers", s.min_workers, 1, s.world_size),
+      CheckRange("bench_connections", s.bench_connections, 0, 1024),
       CheckShare("high_share", s.high_share),
       CheckShare("bubble_threshold", s.bubble_threshold),
       CheckShare("close_ratio", s.close_ratio),

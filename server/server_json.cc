@@ -106,6 +106,9 @@ json ToJson(const ServerStats& stats) {
   out["jobs_finished"] = stats.jobs_finished;
   out["jobs_aborted"] = stats.jobs_aborted;
   out["joins_refused"] = stats.joins_refused;
+  out["bench"] = {{"connections", stats.bench_connections},
+                  {"served", stats.bench_served},
+                  {"bytes_up", stats.bench_bytes}};
   json members = json::array();
   for (const MemberStats& member : stats.members) members.push_back(ToJson(member));
   out["members"] = members;

@@ -9,6 +9,7 @@
 #include "base/instant.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
+#include "server/bench_sink.h"
 #include "server/membership.h"
 #include "transport/core/connection.h"
 
@@ -78,7 +79,10 @@ struct ServerStats {
   uint64_t jobs_finished = 0;
   uint64_t jobs_aborted = 0;
   uint64_t joins_refused = 0;
-  Duration running{0};  // since the start barrier opened
+  uint64_t bench_connections = 0;  // load generators that are here
+  uint64_t bench_served = 0;       // ever
+  uint64_t bench_bytes = 0;        // distinct chunk bytes of theirs
+  Duration running{0};             // since the start barrier opened
   uint64_t rounds = 0;
   uint64_t tensors = 0;
   uint64_t elements = 0;
@@ -110,6 +114,10 @@ class ServerEvents {
   // Ok: an orderly goodbye.
   virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {
     (void)rank, (void)who, (void)why;
+  }
+  // A load generator was let in (`totals` null), or is gone.
+  virtual void OnBench(const Address& peer, const std::string& site, const BenchTotals* totals) {
+    (void)peer, (void)site, (void)totals;
   }
   // The job is over. `stats` are its last; Ok: every worker has left orderly.
   virtual void OnJobOver(const Status& outcome, const ServerStats& stats) { (void)outcome, (void)stats; }

@@ -22,6 +22,8 @@ struct ServerSettings {
   uint64_t seed = 1;
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
+  uint32_t bench_connections = 16;  // load generators that are served at once; 0 = none (server/bench_sink.h)
+  bool bench_during_job = false;    // also while a job is running
 };
 
 }  // namespace longhaul::server

@@ -49,6 +49,11 @@ struct ServerOptions {
   ByteCount max_model{int64_t{1} << 30};
   // Of the job: workers rotate the send order of their chunks by it.
   uint64_t seed = 1;
+  // Load generators (`longhaul bench flow`) that are served at once; their traffic is counted and dropped and
+  // costs up to 64 MiB each. More are refused; 0 refuses all. 0..1024.
+  uint32_t allow_bench = 16;
+  // Serves load generators also while a job is running. Otherwise they are sent away when it starts.
+  bool bench_during_job = false;
   // Ends after the first job: Wait() then returns how it ended.
   bool once = false;
   // Faults to inject into this process' own traffic, for example "drop=0.02,delay=25ms,seed=7". Empty: none.
@@ -63,6 +68,7 @@ struct ServerEvent {
     kRound,     // a round is finished
     kLeave,     // a worker has left (code 0) or is lost
     kRefused,   // somebody was not let in
+    kBench,     // a load generator came or went
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
   };
