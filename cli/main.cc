@@ -4,7 +4,59 @@
 #include <cstdio>
 #include <string>
 
+#include "cli/bench_flow.h"
 #include "cli/run.h"
+
+namespace {
+
+void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
+  CLI::App* command = bench.add_subcommand(
+      "flow",
+      "push windows back to back to a running longhaul-server for some seconds and measure the transport");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--join", flow->join, "address of the server")->type_name("HOST:PORT")->required();
+  command->add_option("--bytes", flow->bytes, "of one window, e.g. 1mb; up to 64 MiB");
+  command->add_option("--class", flow->reliability, "high: reliable, with FEC; low: may be lost")
+      ->check(CLI::IsMember({"high", "low"}));
+  command->add_option("--seconds", flow->seconds, "length of the run")->check(CLI::Range(0.1, 86400.0));
+  command->add_option("--warmup", flow->warmup, "seconds at its start that do not count")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->add_option("--windows", flow->windows, "end when so many windows are closed; 0 = only by time");
+  command
+      ->add_option("--fec-k", flow->fec_k,
+                   "source symbols per FEC block; 0 = no FEC, -1 = as the server says")
+      ->check(CLI::IsMember({-1, 0, 8, 12, 16, 20, 24}));
+  command->add_option("--rate-controller", flow->rate_controller, "longhaul, or bbr or cubic for comparison")
+      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  command->add_option("--rate-cap", flow->rate_cap, "never send faster than this, e.g. 100mbit");
+  command->add_option("--rate-floor", flow->rate_floor, "never send slower than this, e.g. 1mbit");
+  command->add_option("--site", flow->site, "where this runs, for the server's messages");
+  command->add_option("--datagram-size", flow->datagram_bytes, "bytes of UDP payload per datagram")
+      ->check(CLI::Range(1200, 65507));
+  command
+      ->add_option("--idle-timeout", flow->idle_timeout, "seconds of silence after which the server is dead")
+      ->check(CLI::Range(0.1, 86400.0));
+  command->add_option("--connect-timeout", flow->connect_timeout, "seconds to get in; 0 = the idle time-out")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->add_option("--seed", flow->seed, "of connection IDs and probing; 0 = any");
+  command->add_option("--fault", flow->fault,
+                      "faults injected into this process' traffic, e.g. drop=0.02,seed=7");
+  command->add_option("--json", flow->json_file, "write the result to this file; - for standard output");
+  command
+      ->add_option("--series", flow->series, "seconds between points of a time series in the JSON; 0 = none")
+      ->check(CLI::Range(0.0, 3600.0));
+  command->add_flag("--quiet", flow->quiet, "no progress and no summary on standard error");
+  command->add_flag("--insecure", flow->insecure,
+                    "accept that traffic is not encrypted (it never is in this version)");
+  command->footer(
+      "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --insecure\n"
+      "Goodput counts distinct chunks that the server has, without headers and retransmissions.\n"
+      "Exit codes: 0 fine; 1 the run ended early (the result until then is written); 2 bad options; 3 no "
+      "server\n"
+      "there, or it does not take load generators; 130 interrupted (the result until then is written).");
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -58,9 +110,17 @@ int main(int argc, char** argv) {
   command->footer(
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
+  longhaul::cli::BenchFlowOptions flow;
+  CLI::App* bench = app.add_subcommand("bench", "measure a running server");
+  bench->require_subcommand(1);
+  AddBenchFlow(*bench, &flow);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::RequiredError&) {
+  } catch (const CLI::RequiredError& e) {
+    if (app.got_subcommand(bench)) {
+      std::fprintf(stderr, "longhaul bench: %s; --help says more\n", e.what());
+      return 2;
+    }
     const std::string word = argc > 1 ? argv[1] : "";
     std::fprintf(stderr, "longhaul: %s; --help lists the subcommands\n",
                  word.empty() ? "a subcommand is required" : ("unknown subcommand '" + word + "'").c_str());
@@ -69,5 +129,6 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
+  if (app.got_subcommand(bench)) return longhaul::cli::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);
 }

@@ -48,6 +48,11 @@ Mistake OfWorker(const std::string& name, std::vector<std::string> arguments,
   return {"Worker" + name, "longhaul-worker", std::move(arguments), std::move(words)};
 }
 
+Mistake OfFlow(const std::string& name, std::vector<std::string> arguments, std::vector<std::string> words) {
+  arguments.insert(arguments.begin(), {"bench", "flow", "--insecure"});
+  return {"Flow" + name, "longhaul", std::move(arguments), std::move(words)};
+}
+
 Mistake OfRun(const std::string& name, std::vector<std::string> arguments, std::vector<std::string> words) {
   arguments.insert(arguments.begin(), "run");
   return {"Run" + name, "longhaul", std::move(arguments), std::move(words)};
@@ -56,6 +61,16 @@ Mistake OfRun(const std::string& name, std::vector<std::string> arguments, std::
 INSTANTIATE_TEST_SUITE_P(
     Mistakes, Usage,
     ::testing::Values(
+        OfFlow("NobodyToJoin", {}, {"--join", "required"}),
+        OfFlow("JoinWithoutPort", {"--join", "127.0.0.1"}, {"--join", "port is missing"}),
+        OfFlow("WindowTooLarge", {"--join", "127.0.0.1:1", "--bytes", "1gb"}, {"--bytes", "64 MiB"}),
+        OfFlow("WarmupAsLongAsTheRun", {"--join", "127.0.0.1:1", "--seconds", "2", "--warmup", "2"},
+               {"--warmup", "--seconds"}),
+        OfFlow("RateCap", {"--join", "127.0.0.1:1", "--rate-cap", "fast"}, {"--rate-cap", "fast"}),
+        OfFlow("FloorAboveCap", {"--join", "127.0.0.1:1", "--rate-cap", "1mbit", "--rate-floor", "2mbit"},
+               {"--rate-floor", "--rate-cap"}),
+        OfFlow("UnknownController", {"--join", "127.0.0.1:1", "--rate-controller", "reno"},
+               {"--rate-controller", "reno", "cubic"}),
         OfServer("UnknownFlag", {"--bogus"}, {"--bogus"}), OfServer("StrayWord", {"7700"}, {"7700"}),
         OfServer("NoWorkers", {"--workers", "0"}, {"--workers", "1", "1024"}),
         OfServer("WorkersNotANumber", {"--workers", "two"}, {"--workers", "two"}),

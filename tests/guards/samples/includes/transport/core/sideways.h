@@ -1,6 +1,6 @@
 #pragma once
 
 #include "server/fine.h"
-#include <google/protobuf/message.h>
+#include <Eigen/Core>
 #include "sideways.h"
 #include <vector>
