@@ -59,8 +59,10 @@ class Simulation {
   Duration MinQueue() const { return path_.MinQueue(); }
   // Of all flows together, as a share of (1 - random loss) * capacity; the capacity is the present one.
   double Utilisation() const;
-  // Mean queue above the standing minimum, in bandwidth-delay products.
-  double QueueAboveMinimum() const;
+  // The same two in bandwidth-delay products, and their difference.
+  double MeanQueueBdp() const { return InRtts(MeanQueue()); }
+  double StandingQueue() const { return InRtts(MinQueue()); }
+  double QueueAboveMinimum() const { return MeanQueueBdp() - StandingQueue(); }
   // Dropped by the queue or the policer, of all that was sent.
   double OwnLoss() const;
   // What arrived of a flow, per second.
@@ -71,6 +73,10 @@ class Simulation {
   ByteCount worst_overshoot() const;
 
  private:
+  double InRtts(Duration time) const {
+    return static_cast<double>(time.count()) / static_cast<double>(path_.options().rtt.count());
+  }
+
   Random chance_;
   Bottleneck path_;
   std::vector<std::unique_ptr<RateFlow>> flows_;

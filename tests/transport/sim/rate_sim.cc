@@ -66,11 +66,6 @@ double Simulation::Utilisation() const {
   return total / (1 - link.loss);
 }
 
-double Simulation::QueueAboveMinimum() const {
-  return static_cast<double>((MeanQueue() - MinQueue()).count()) /
-         static_cast<double>(path_.options().rtt.count());
-}
-
 double Simulation::OwnLoss() const {
   ByteCount sent;
   ByteCount dropped;

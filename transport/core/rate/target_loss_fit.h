@@ -1,15 +1,39 @@
-// The target loss l*, computed and not configured (mission A6): from packet-timed rounds, least squares gives the path
-// (A), throughput and delay as functions of loss (B), and from the two functions the target (C).
+// The target loss l*, computed and not configured (mission A6): from packet-timed rounds, least squares gives
+// the path (A), throughput and delay as functions of loss (B), and from the two functions the target (C).
 //
-//   (A) hinge:  g(s) = (1 - l0) min(s, C)       l0: what the path loses at any rate; C: the bottleneck, in sent bytes
-//       For each candidate C among the sorted s, l0 = 1 - sum_{s<=C} s g / sum_{s<=C} s^2; the least squared error wins.
-//   (B) recursive least squares with forgetting 0.97 on x = [1, l, l^2]:  T(l) throughput, D(l) delay above min_rtt
-//   (C) l* = argmax over [l0, min(budget, l0 + dmax)] of ln T(l) - beta ln(1 + D(l) / min_rtt)
-//   guards: fewer than kMinSamples rounds, no excitation (UP and DOWN both needed), ill-conditioned, R^2 < kMinRSquared
-//       -> l0 + kFallbackMargin with l0 from rounds below the delivered rate; always clamped to [kMinTarget, kMaxTarget]
+//   (A) hinge:  g(s) = (1 - l0) min(s, C)       l0: what the path loses at any rate; C: the bottleneck, in
+//   sent bytes
+//       Least squares weighted by the rounds' packets (rate/path_hinge.h).
+//   (B) least squares with forgetting 0.97 on x = [1, l, l^2]:  T(l) throughput, D(l) delay above min_rtt
+//       The l of a round is what the path loses at its s: l(s) = a + b max(0, 1 - C / s), a and b fitted to
+//       the measured losses. The measured l itself is no regressor: chance raises l and lowers g in the same
+//       round, so T would fall with any loss. A round's age counts within its phase, since UP is rare.
+//   (C) l* = argmax over [l0 + kHeadroom, min(budget, l0 + kMaxOwnLoss)] of ln T(l) - kDelayWeight ln(1 +
+//   D(l) / min_rtt)
+//       with T at most the plateau (1 - l0) C, and no further than the losses that were seen.
 //
-// Why not loss against throughput alone: loss is an outcome of the rate, so random and self-inflicted loss would mix.
-// Pure arithmetic: no clock, no chance, bounded memory.
+// Guards, the first that applies; `state` names it, and then the target is l0 + kFallbackMargin:
+//   few_samples      fewer than kMinSamples rounds since the path last changed
+//   no_excitation    UP and DOWN are both needed, kMinPhaseRounds each and s apart by kMinExcitation; and
+//   rounds on
+//                    both sides of the knee: a capacity that no round exceeded is not known
+//   poor_fit         R^2 of (A) below kMinRSquared: delivery is no function of the sent rate (C moves, or an
+//                    application limits)
+//   ill_conditioned  chance explains the knee, or leaves l0 or C too uncertain; or (B) has no unique answer
+//   flat_loss        loss does not rise above C: the buffer holds what the probe sends too much, so there is
+//   no T(l) bad_curvature    T is convex beyond chance: the quadratic means nothing between the losses seen.
+//   (A concave D is what
+//                    a short queue gives; it becomes a straight line, and `delay_saturates` says so.)
+// With ill_conditioned by (B), flat_loss and bad_curvature l0 and C are those of (A), and capacity is not
+// zero. In the other cases l0 is the loss of the rounds below the delivered rate (DOWN; CRUISE where there is
+// none), capacity zero.
+//
+// The target is clamped to [kMinTarget, kMaxTarget] but never below l0 + kHeadroom: a target at or below what
+// the path loses by itself would stop the flow for ever. For the same reason a budget below l0 gives l0 +
+// kFallbackMargin. One round's loss scatters about l by sqrt(l (1 - l) / packets): whoever compares it with
+// l* must allow for that.
+//
+// Not thread-safe. Pure arithmetic: no clock, no chance, bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +41,9 @@
 #include <string_view>
 
 #include "longhaul/units.h"
+#include "transport/core/rate/round_memory.h"
 
 namespace longhaul::transport {
-
-// What the sender did in a round.
-enum class RatePhase : uint8_t { kDown, kCruise, kUp };
 
 // One packet-timed round trip: the packets sent in it and what became of them.
 struct RateRound {
@@ -33,7 +55,15 @@ struct RateRound {
   RatePhase phase = RatePhase::kCruise;
 };
 
-enum class FitState : uint8_t { kFewSamples, kNoExcitation, kIllConditioned, kPoorFit, kFitted };
+enum class FitState : uint8_t {
+  kFewSamples,
+  kNoExcitation,
+  kIllConditioned,
+  kPoorFit,
+  kFlatLoss,
+  kBadCurvature,
+  kFitted,
+};
 std::string_view FitStateName(FitState state);
 
 struct TargetLoss {
@@ -41,15 +71,29 @@ struct TargetLoss {
   double target = 0;     // l*
   double floor = 0;      // l0
   Bandwidth capacity;    // C; Zero() when not fitted
-  double r_squared = 0;  // of (A)
-  int samples = 0;
+  double r_squared = 0;  // of (A), 0..1
+  int samples = 0;       // rounds remembered: down + cruise + up
+  int down = 0;
+  int cruise = 0;
+  int up = 0;
+  bool delay_saturates = false;  // D was concave: the queue is full at the first loss
+  uint64_t path_changes = 0;     // how often older rounds were forgotten because newer ones contradicted them
 };
 
 class TargetLossFit {
  public:
   static constexpr int kMinSamples = 12;
+  static constexpr int kMinPhaseRounds = 3;
+  static constexpr double kMinExcitation = 1.1;  // mean s of UP over mean s of DOWN; designed: 1.25 / 0.9
   static constexpr double kMinRSquared = 0.3;
+  static constexpr double kMinSignificance = 12;  // of the knee, as PathHinge has it: about three deviations
+  static constexpr double kMaxFloorError = 0.02;  // standard errors; half of what a user of them may be off
+  static constexpr double kMaxCapacityError = 0.05;
   static constexpr double kFallbackMargin = 0.02;
+  static constexpr double kHeadroom = 0.01;  // at l0 itself every second round would be above the target
+  static constexpr double kMaxOwnLoss = 0.1;
+  // beta. 1 is Kleinrock's power T / D; bulk transfers gain more by throughput than they suffer by a queue.
+  static constexpr double kDelayWeight = 0.5;
   static constexpr double kMinTarget = 0.005;
   static constexpr double kMaxTarget = 0.15;
   static constexpr double kForgetting = 0.97;
@@ -57,12 +101,12 @@ class TargetLossFit {
   TargetLossFit();
   ~TargetLossFit();
 
-  // A round trip that the application did not limit.
+  // A round trip that the application did not limit. Rounds without packets or rates are ignored.
   void OnRound(const RateRound& round);
   // Everything learned is of another path (migration, a route change).
   void Reset();
-  // Once per packet-transmission window, or every few rounds. `budget`: the loss that the windows' semantics afford
-  // (tolerated low-priority share plus what FEC repairs), 0..1.
+  // Once per packet-transmission window, or every few rounds. `budget`: the loss that the windows' semantics
+  // afford (tolerated low-priority share plus what FEC repairs), 0..1.
   TargetLoss Fit(double budget, Duration min_rtt) const;
 
  private:
