@@ -30,6 +30,8 @@ class Simulation {
 
   size_t AddFlow(const FlowOptions& options);
   void RunUntil(Instant end);
+  // Stops as soon as `done` holds after an event; false when `end` came first.
+  bool RunUntil(Instant end, const std::function<bool()>& done);
   // Calls `change` at that time, which must not be in the past.
   void At(Instant time, std::function<void()> change) { changes_.emplace(time, std::move(change)); }
 
@@ -73,6 +75,8 @@ class Simulation {
   ByteCount worst_overshoot() const;
 
  private:
+  // Handles the next event; false when there is none until `end`.
+  bool Step(Instant end);
   double InRtts(Duration time) const {
     return static_cast<double>(time.count()) / static_cast<double>(path_.options().rtt.count());
   }

@@ -63,7 +63,11 @@ void RateFlow::Acknowledge() {
   if (acks_.ShouldAck(now_)) {
     Ack ack{path_->AckArrival(now_ + (path_->options().rtt + options_.extra_rtt) / 2), acks_.BuildAck(now_),
             ++acks_built_ % kAcksPerPing == 0};
-    if (!path_->LosesAck()) InsertByArrival(&acks_on_the_way_, std::move(ack));
+    if (!path_->LosesAck()) {
+      const bool with_last = !acks_on_the_way_.empty() && acks_on_the_way_.back().arrives == ack.arrives;
+      if (path_->options().ack_thinning && with_last) acks_on_the_way_.pop_back();
+      InsertByArrival(&acks_on_the_way_, std::move(ack));
+    }
   }
   const Instant deadline = acks_.Deadline();
   receiver_timer_ = deadline.IsInfinite() ? deadline : std::max(deadline, now_ + kTick);
@@ -121,6 +125,7 @@ void RateFlow::Apply(const LossDetection::Outcome& outcome, uint64_t ecn_ce, uin
   e.ecn_ce = ecn_ce;
   e.host_drops = host_drops;
   rate_->OnCongestionEvent(e);
+  if (observer_) observer_(e);
   UpdatePacer();
 }
 

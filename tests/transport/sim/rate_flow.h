@@ -39,6 +39,8 @@ class RateFlow {
   // The sender's CPU is busy elsewhere: until then it neither sends nor reads.
   void Stall(Instant until);
   void SetFilter(PacketFilter filter) { filter_ = std::move(filter); }
+  // Called after the controller has seen an event, before anything is sent.
+  void SetObserver(std::function<void(const CongestionEvent&)> observer) { observer_ = std::move(observer); }
   // The queue's departures after `now` take `factor` times as long.
   void StretchDepartures(Instant now, double factor);
 
@@ -80,6 +82,7 @@ class RateFlow {
   Bottleneck* path_;
   Application app_;
   PacketFilter filter_;
+  std::function<void(const CongestionEvent&)> observer_;
   // The sender.
   RttEstimator rtt_;
   LossDetection loss_{&rtt_};

@@ -25,6 +25,7 @@ struct LinkOptions {
   double reorder = 0;              // share of packets that take reorder_delay longer
   Duration reorder_delay{0};
   Duration ack_batch{0};                  // ACKs arrive at the sender only every so often, together
+  bool ack_thinning = false;              // of those that come together only the newest
   Duration mark_above = Duration::max();  // ECN: packets that wait longer are marked
   double host_drop = 0;                   // share of arrived packets that the receiver's socket drops
   // A policer before the queue: a token bucket that drops what finds no token. Zero: none.

@@ -19,27 +19,39 @@ size_t Simulation::AddFlow(const FlowOptions& options) {
 }
 
 void Simulation::RunUntil(Instant end) {
-  while (true) {
-    RateFlow* next = nullptr;
-    Instant time = Instant::Infinite();
-    for (auto& flow : flows_) {
-      const Instant event = flow->NextEvent();
-      if (event < time) {
-        time = event;
-        next = flow.get();
-      }
-    }
-    if (!changes_.empty() && changes_.begin()->first <= std::min(time, end)) {
-      const auto change = changes_.extract(changes_.begin());
-      now_ = std::max(now_, change.key());
-      change.mapped()();
-      continue;
-    }
-    if (next == nullptr || time > end) break;
-    now_ = std::max(now_, time);
-    next->Handle(now_);
+  while (Step(end)) {
   }
   now_ = end;
+}
+
+bool Simulation::RunUntil(Instant end, const std::function<bool()>& done) {
+  while (Step(end)) {
+    if (done()) return true;
+  }
+  now_ = end;
+  return false;
+}
+
+bool Simulation::Step(Instant end) {
+  RateFlow* next = nullptr;
+  Instant time = Instant::Infinite();
+  for (auto& flow : flows_) {
+    const Instant event = flow->NextEvent();
+    if (event < time) {
+      time = event;
+      next = flow.get();
+    }
+  }
+  if (!changes_.empty() && changes_.begin()->first <= std::min(time, end)) {
+    const auto change = changes_.extract(changes_.begin());
+    now_ = std::max(now_, change.key());
+    change.mapped()();
+    return true;
+  }
+  if (next == nullptr || time > end) return false;
+  now_ = std::max(now_, time);
+  next->Handle(now_);
+  return true;
 }
 
 void Simulation::ResetStats() {
