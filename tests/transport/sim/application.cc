@@ -10,7 +10,7 @@ bool Application::HasData(Instant now, bool idle) {
   if (options_.round_packets > 0) return HasRound(now, idle);
   if (options_.app_rate.IsZero()) return IsOn(now);
   Produce(now);
-  return produced_ >= static_cast<double>(kDatagram.value());
+  return produced_ >= static_cast<double>(options_.rate.max_datagram.value());
 }
 
 bool Application::HasRound(Instant now, bool idle) {
@@ -30,7 +30,7 @@ bool Application::HasRound(Instant now, bool idle) {
 
 void Application::OnSent() {
   if (left_ > 0) --left_;
-  produced_ = std::max(0.0, produced_ - static_cast<double>(kDatagram.value()));
+  produced_ = std::max(0.0, produced_ - static_cast<double>(options_.rate.max_datagram.value()));
 }
 
 Instant Application::NextData(Instant now) const {
@@ -40,7 +40,7 @@ Instant Application::NextData(Instant now) const {
     return in_round_ ? Instant::Infinite() : std::max(resume_, now + Duration(1));
   if (!IsOn(now)) return NextOn(now);
   if (options_.app_rate.IsZero()) return now;
-  const double missing = static_cast<double>(kDatagram.value()) - produced_;
+  const double missing = static_cast<double>(options_.rate.max_datagram.value()) - produced_;
   return now + options_.app_rate.TransferTime(ByteCount(static_cast<int64_t>(std::max(missing, 0.0)) + 1)) +
          Duration(1);
 }

@@ -20,21 +20,21 @@ Bottleneck::Bottleneck(const LinkOptions& options, Random random)
       ack_loss_(options.ack_loss.value_or(options.loss), 0, Random(random).Fork(kAckLoss)),
       tokens_(static_cast<double>(options.policer_burst.value())) {}
 
-Bottleneck::Verdict Bottleneck::Offer(Instant now) {
+Bottleneck::Verdict Bottleneck::Offer(Instant now, ByteCount bytes) {
   Verdict verdict;
-  if (!options_.policer_rate.IsZero() && !TakeToken(now)) {
+  if (!options_.policer_rate.IsZero() && !TakeToken(now, bytes)) {
     verdict.fate = Fate::kPolicerDrop;
     return verdict;
   }
   const Duration waiting = Waiting(now);
-  if (options_.rate * waiting + kDatagram > Buffer()) {
+  if (options_.rate * waiting + bytes > Buffer()) {
     verdict.fate = Fate::kQueueDrop;
     return verdict;
   }
   wait_sum_ += waiting;
   wait_min_ = std::min(wait_min_, waiting);
   ++accepted_;
-  free_ = std::max(free_, now) + options_.rate.TransferTime(kDatagram);
+  free_ = std::max(free_, now) + options_.rate.TransferTime(bytes);
   verdict.leaves = free_;
   verdict.marked = waiting > options_.mark_above;
   if (down_ || loss_.Next()) {
@@ -60,12 +60,12 @@ Duration Bottleneck::Delay() {
   return delay;
 }
 
-bool Bottleneck::TakeToken(Instant now) {
+bool Bottleneck::TakeToken(Instant now, ByteCount bytes) {
   const double earned =
       options_.policer_rate.bytes_per_second() * static_cast<double>((now - tokens_updated_).count());
   tokens_ = std::min(static_cast<double>(options_.policer_burst.value()), tokens_ + earned / 1e9);
   tokens_updated_ = now;
-  const double needed = static_cast<double>(kDatagram.value());
+  const double needed = static_cast<double>(bytes.value());
   if (tokens_ < needed) return false;
   tokens_ -= needed;
   return true;

@@ -25,8 +25,8 @@ class Bottleneck {
 
   Bottleneck(const LinkOptions& options, Random random);
 
-  // A datagram of kDatagram bytes comes.
-  Verdict Offer(Instant now);
+  // A datagram comes.
+  Verdict Offer(Instant now, ByteCount bytes = kDatagram);
   // Whether the next ACK is lost.
   bool LosesAck() { return down_ || ack_loss_.Next(); }
   // When an ACK that would come at `time` comes, since ACKs may be batched.
@@ -50,7 +50,7 @@ class Bottleneck {
   Duration MinQueue() const { return accepted_ == 0 ? Duration(0) : wait_min_; }
 
  private:
-  bool TakeToken(Instant now);
+  bool TakeToken(Instant now, ByteCount bytes);
   ByteCount Buffer() const;
   Duration Delay();
 

@@ -25,6 +25,7 @@ void InsertByArrival(std::deque<Item>* items, Item item) {
 RateFlow::RateFlow(const FlowOptions& options, Bottleneck* path, Random random)
     : options_(options),
       path_(path),
+      datagram_(options.rate.max_datagram),
       app_(options),
       rate_(MakeRateController(options.rate, random)),
       sender_timer_(options.start) {}
@@ -54,7 +55,7 @@ void RateFlow::Receive() {
     return;
   }
   if (acks_.IsDuplicate(packet.number)) return;
-  stats_.arrived += kDatagram;
+  stats_.arrived += datagram_;
   acks_.OnPacketReceived(packet.number, true, packet.marked, now_);
   Acknowledge();
 }
@@ -181,24 +182,24 @@ void RateFlow::SendPacket() {
   SentPacket p;
   p.number = next_number_++;
   p.sent_time = now_;
-  p.bytes = kDatagram;
+  p.bytes = datagram_;
   p.ack_eliciting = p.in_flight = true;
   sampler_.OnPacketSent(&p, loss_.bytes_in_flight(), now_);
   const uint64_t number = p.number;
   loss_.OnPacketSent(std::move(p));
-  pacer_.OnSent(kDatagram, now_);
-  rate_->OnPacketSent(now_, kDatagram, loss_.bytes_in_flight(), sampler_.is_app_limited());
+  pacer_.OnSent(datagram_, now_);
+  rate_->OnPacketSent(now_, datagram_, loss_.bytes_in_flight(), sampler_.is_app_limited());
   if (rate_->suppresses_samples()) sampler_.OnAppLimited(loss_.bytes_in_flight());
-  stats_.sent += kDatagram;
+  stats_.sent += datagram_;
   worst_overshoot_ = std::max(worst_overshoot_, loss_.bytes_in_flight() - rate_->cwnd());
   Launch(number);
 }
 
 void RateFlow::Launch(uint64_t number) {
-  const Bottleneck::Verdict verdict = path_->Offer(now_);
+  const Bottleneck::Verdict verdict = path_->Offer(now_, datagram_);
   const PacketFate fate = filter_ ? filter_(number, now_) : PacketFate();
-  if (verdict.fate == Bottleneck::Fate::kQueueDrop) stats_.queue_drops += kDatagram;
-  if (verdict.fate == Bottleneck::Fate::kPolicerDrop) stats_.policer_drops += kDatagram;
+  if (verdict.fate == Bottleneck::Fate::kQueueDrop) stats_.queue_drops += datagram_;
+  if (verdict.fate == Bottleneck::Fate::kPolicerDrop) stats_.policer_drops += datagram_;
   if (verdict.fate != Bottleneck::Fate::kArrives || fate.lost) return;
   const Instant arrives = verdict.leaves + verdict.delay + options_.extra_rtt / 2 + fate.extra;
   InsertByArrival(&data_, Data{arrives, verdict.leaves, number, verdict.marked});

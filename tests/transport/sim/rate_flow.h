@@ -80,6 +80,7 @@ class RateFlow {
 
   FlowOptions options_;
   Bottleneck* path_;
+  ByteCount datagram_;
   Application app_;
   PacketFilter filter_;
   std::function<void(const CongestionEvent&)> observer_;
@@ -88,7 +89,7 @@ class RateFlow {
   LossDetection loss_{&rtt_};
   DeliveryRateSampler sampler_;
   std::unique_ptr<RateController> rate_;
-  Pacer pacer_{kDatagram};
+  Pacer pacer_{datagram_};
   uint64_t next_number_ = 0;
   int probes_ = 0;
   uint64_t ecn_ce_ = 0;  // as last acknowledged

@@ -36,7 +36,7 @@ struct LinkOptions {
 
 struct FlowOptions {
   Instant start;
-  RateOptions rate;
+  RateOptions rate;       // its max_datagram is the size of every packet
   Duration extra_rtt{0};  // beyond the link's
   // The application. 0: always something to send. Else rounds of so many packets; the next starts round_gap
   // after every packet of the last one is acknowledged or lost.
