@@ -34,12 +34,13 @@ ControlMessage LeaveMessage(const Status& why) {
 }  // namespace
 
 Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
-                         std::function<std::string(const ServerStats&)> status_json)
+                         std::function<std::string(const ServerStats&)> status_json, ByteCount receive_window)
     : settings_(std::move(settings)),
       events_(events),
       status_json_(std::move(status_json)),
       membership_(settings_.job, settings_.world_size, settings_.min_workers),
       bench_(settings_),
+      grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
       gone_by_rank_(settings_.world_size) {}
 
@@ -107,7 +108,9 @@ Status Coordinator::OnWindowOpened(transport::Connection& connection, transport:
     return why;
   }
   if (!engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
-  return engine_->OnWindowOpened(peer, key, open);
+  const Status opened = engine_->OnWindowOpened(peer, key, open);
+  grants_.OnWindow(now_, peer.rank);
+  return opened;
 }
 
 void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key,
@@ -120,7 +123,9 @@ void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKe
 void Coordinator::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
   Peer& peer = Heard(connection);
   if (peer.phase == Peer::Phase::kBench) return bench_.OnWindowProgress(peer, key);
-  if (peer.joined() && engine_) engine_->OnWindowProgress(peer, key);
+  if (!peer.joined() || !engine_) return;
+  engine_->OnWindowProgress(peer, key);
+  grants_.OnWindow(now_, peer.rank);
 }
 
 void Coordinator::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
@@ -196,6 +201,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
   peer.phase = Peer::Phase::kJoined;
   peer.rank = request.rank;
   by_rank_[peer.rank] = &peer;
+  grants_.Join(now_, peer);
   if (engine_ && !replaces) engine_->OnMemberJoined(peer.rank);
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   Welcome(peer);
@@ -396,6 +402,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
   gone_by_rank_[rank].Add(peer.connection->stats());
   peer.phase = Peer::Phase::kLeaving;
   by_rank_[rank] = nullptr;
+  grants_.Leave(now_, rank);
   if (why.ok()) {
     membership_.Leave(rank);
   } else {
@@ -416,6 +423,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
 }
 
 bool Coordinator::AfterEvent() {
+  grants_.Run(now_);
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
     return true;
@@ -435,6 +443,7 @@ void Coordinator::EndJob(const Status& outcome) {
     if (peer == nullptr) continue;
     engine_->DropPeer(*peer);
     Dismiss(*peer, LeaveMessage(outcome), outcome);
+    grants_.Leave(now_, peer->rank);
     peer = nullptr;
   }
   engine_.reset();
@@ -457,6 +466,7 @@ void Coordinator::Shutdown(const Status& why) {
     if (peer->phase == Peer::Phase::kLeaving) continue;
     if (peer->joined()) {
       membership_.Lose(peer->rank);
+      grants_.Leave(now_, peer->rank);
       by_rank_[peer->rank] = nullptr;
     }
     BenchGone(*peer);
@@ -469,6 +479,9 @@ void Coordinator::Shutdown(const Status& why) {
 void Coordinator::HandleTimeout() {
   if (engine_) engine_->HandleTimeout();
   bench_.HandleTimeout([this](Peer& peer, const BenchTotals& totals) { SendBenchReport(peer, totals); });
+  for (const Peer* peer : by_rank_) {
+    if (peer != nullptr) grants_.OnWindow(now_, peer->rank);  // time may have closed its windows
+  }
   if (now_ < next_tick_) return;
   for (const auto& peer : peers_) {
     const uint64_t packets = peer->connection->stats().packets_received;
@@ -487,7 +500,7 @@ void Coordinator::HandleTimeout() {
 }
 
 Instant Coordinator::NextTimeout() const {
-  const Instant next = std::min(next_tick_, bench_.NextTimeout());
+  const Instant next = std::min({next_tick_, bench_.NextTimeout(), grants_.NextTimeout()});
   return engine_ ? std::min(next, engine_->NextTimeout()) : next;
 }
 
@@ -532,6 +545,7 @@ ServerStats Coordinator::Stats() const {
     stats.bench_bytes += totals.high_bytes + totals.low_bytes;
   }
   stats.traffic = Traffic();
+  stats.grants = grants_.stats();
   if (engine_) {
     const EngineStats& engine = engine_->stats();
     stats.running = now_ - started_at_;
@@ -566,6 +580,8 @@ ServerStats Coordinator::Stats() const {
       m.min_rtt = connection.min_rtt;
       m.loss = connection.loss;
       m.traffic.Add(connection);
+      m.limited = connection.limited;
+      m.grant = stats.grants.by_rank[rank];
     }
     if (engine_) {
       const EngineStats::Rank& counts = engine_->stats().by_rank[rank];

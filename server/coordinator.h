@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "server/bench_sink.h"
+#include "server/grants.h"
 #include "server/membership.h"
 #include "server/peer.h"
 #include "server/round_engine.h"
@@ -40,8 +41,10 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   static constexpr size_t kMaxBarriers = 64;  // named points that are waited for at once
 
   // `events` may be null. status_json makes the answer to a StatusRequest; it may be empty.
+  // receive_window: of every connection, as it is before any grant.
   Coordinator(ServerSettings settings, ServerEvents* events,
-              std::function<std::string(const ServerStats&)> status_json);
+              std::function<std::string(const ServerStats&)> status_json,
+              ByteCount receive_window = transport::ConnectionOptions().receive_window);
   ~Coordinator() override;
 
   void SetNow(Instant now);
@@ -122,7 +125,8 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   Membership membership_;
   BenchSink bench_;
   uint64_t bench_served_ = 0;
-  uint64_t bench_bytes_ = 0;                  // of load generators that are gone
+  uint64_t bench_bytes_ = 0;  // of load generators that are gone
+  Grants grants_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in order of acceptance
   std::vector<Peer*> by_rank_;
   std::unique_ptr<RoundEngine> engine_;  // of a started job

@@ -73,7 +73,7 @@ Status ServerCoreOptions::Validate() const {
 }
 
 ServerCore::ServerCore(ServerCoreOptions options, codec::ErasureCoder* coder, Random random)
-    : coordinator_(options.settings, options.events, options.status_json),
+    : coordinator_(options.settings, options.events, options.status_json, options.connection.receive_window),
       endpoint_(MakeEndpointOptions(options, coder, &coordinator_), random) {
   const Status valid = options.Validate();
   LH_CHECK_OP(valid.ToString(), ==, Status().ToString());

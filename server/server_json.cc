@@ -40,6 +40,14 @@ json CloseReasons(const uint64_t (&counts)[6]) {
   return reasons;
 }
 
+json LimitedSeconds(const std::array<Duration, transport::kRateLimiters>& limited) {
+  json seconds = json::object();
+  for (size_t i = 0; i < limited.size(); ++i) {
+    seconds[transport::RateLimiterName(static_cast<transport::RateLimiter>(i))] = Seconds(limited[i]);
+  }
+  return seconds;
+}
+
 void AddTraffic(const TrafficTotals& traffic, json* out) {
   json& o = *out;
   o["bytes_up"] = traffic.bytes_received;
@@ -71,7 +79,11 @@ json ToJson(const MemberStats& member) {
               {"chunks", member.chunks},
               {"repaired_chunks", member.repaired},
               {"lost_chunks", member.lost},
-              {"windows_closed", CloseReasons(member.close_reasons)}};
+              {"windows_closed", CloseReasons(member.close_reasons)},
+              {"granted_mbps", member.grant.rate.mbps()},
+              {"granted_window", member.grant.receive_window.value()},
+              {"arrival_mbps", member.grant.arrival.mbps()},
+              {"limited_seconds_down", LimitedSeconds(member.limited)}};
   AddTraffic(member.traffic, &out);
   return out;
 }
@@ -94,7 +106,10 @@ json JobSummary(const ServerStats& stats) {
               {"duplicate_contributions", stats.duplicate_contributions},
               {"late_chunks", stats.late_chunks},
               {"old_windows_refused", stats.old_windows_refused},
-              {"results_outdated", stats.results_outdated}};
+              {"results_outdated", stats.results_outdated},
+              {"capacity_mbps", stats.grants.capacity.mbps()},
+              {"capacity_estimated", stats.grants.estimated},
+              {"grant_updates", stats.grants.updates}};
   AddTraffic(stats.traffic, &out);
   return out;
 }

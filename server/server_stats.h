@@ -1,6 +1,7 @@
 // What a server knows about itself, as plain values: for logs, progress, `longhaul status` and tests.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 #include "server/bench_sink.h"
+#include "server/grants.h"
 #include "server/membership.h"
 #include "transport/core/connection.h"
 
@@ -51,6 +53,9 @@ struct MemberStats {
   uint64_t repaired = 0;  // of them rebuilt by FEC
   uint64_t lost = 0;      // contributions that did not arrive
   uint64_t close_reasons[6] = {};
+  GrantStats::Worker grant;
+  // For how long what held our own sending to it back (ConnectionStats::limited).
+  std::array<Duration, transport::kRateLimiters> limited{};
 };
 
 // A round of the job: of every tensor that took part in it.
@@ -98,6 +103,7 @@ struct ServerStats {
   Duration round_p50{0};  // of the last 4,096 rounds
   Duration round_p99{0};
   TrafficTotals traffic;  // this job's members, also those who are gone
+  GrantStats grants;
   std::vector<MemberStats> members;
 };
 

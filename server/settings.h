@@ -8,6 +8,16 @@
 
 namespace longhaul::server {
 
+// How the link into the server is shared (server/grants.h).
+struct GrantSettings {
+  bool enabled = true;
+  Bandwidth capacity = {};        // of the link, IP headers included; zero: estimated from what arrives
+  Bandwidth capacity_floor = {};  // bounds of the estimate
+  Bandwidth capacity_cap = Bandwidth::Max();
+  Bandwidth worker_floor = {};  // no worker is granted less, as far as the capacity goes
+  Bandwidth worker_cap = Bandwidth::Max();  // ... nor more
+};
+
 struct ServerSettings {
   std::string job = "default";
   uint32_t world_size = 1;
@@ -24,6 +34,7 @@ struct ServerSettings {
   ByteCount max_model{int64_t{1} << 30};
   uint32_t bench_connections = 16;  // load generators that are served at once; 0 = none (server/bench_sink.h)
   bool bench_during_job = false;    // also while a job is running
+  GrantSettings grants = {};
 };
 
 }  // namespace longhaul::server

@@ -337,6 +337,13 @@ ClientStats WorkerSession::stats() const {
   s.latest_rtt = c.latest_rtt;
   s.loss = c.loss;
   s.bandwidth = c.rate.bandwidth;
+  const auto limited = [&c](transport::RateLimiter by) { return c.limited[static_cast<size_t>(by)]; };
+  s.limited_by_app = limited(transport::RateLimiter::kApp);
+  s.limited_by_pacing = limited(transport::RateLimiter::kPacing);
+  s.limited_by_cwnd = limited(transport::RateLimiter::kCwnd);
+  s.limited_by_receive_window = limited(transport::RateLimiter::kReceiveWindow);
+  s.limited_by_grant = limited(transport::RateLimiter::kGrant);
+  s.limited_by_cap = limited(transport::RateLimiter::kCap);
   return s;
 }
 

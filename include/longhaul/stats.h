@@ -57,6 +57,14 @@ struct ClientStats {
   Duration latest_rtt{0};
   double loss = 0;      // recent loss of what we send, before FEC, 0..1
   Bandwidth bandwidth;  // estimate of the path towards the server
+  // For how long what held the sending back: nothing to send, the estimate of the path (its rate, its bytes in
+  // flight), what the server can take, what the server grants, and the own cap.
+  Duration limited_by_app{0};
+  Duration limited_by_pacing{0};
+  Duration limited_by_cwnd{0};
+  Duration limited_by_receive_window{0};
+  Duration limited_by_grant{0};
+  Duration limited_by_cap{0};
   // Of the rounds that the server has reported to this worker.
   uint64_t rounds_reported = 0;
   uint64_t round_repaired_chunks = 0;

@@ -1,0 +1,87 @@
+#include "server/capacity_estimator.h"
+
+#include <algorithm>
+
+namespace longhaul::server {
+namespace {
+
+constexpr Duration kMinQueue = std::chrono::milliseconds(2);
+// All senders of one link see the same queue; one of four may lag behind with its measurement.
+constexpr double kQueuedShare = 0.75;
+// Loss above the usual that is no chance: 300 packets at 2 % vary by 0.8 %.
+constexpr double kExcessLoss = 0.05;
+constexpr double kLossWeight = 1.0 / 16;
+// A queue of q is drained in two round trips by sending q / (2 rtt) less; never less than three quarters.
+constexpr double kMaxDrain = 0.25;
+// Raising 2.5 % and then 5 % a round trip builds an eighth of a BDP in three of them, before the news of it is
+// back; a quarter a round trip when what queues is evidently not ours.
+constexpr double kFirstStep = 0.025;
+constexpr double kMaxStep = 0.05;
+constexpr double kFreeStep = 0.25;
+// After a queue the estimate rests for eight round trips, and twice as long each time that probing found nothing.
+constexpr int kHoldRtts = 8;
+constexpr int kMaxHoldRtts = 128;
+
+}  // namespace
+
+Duration CapacityEstimator::QueueThreshold(Duration rtt) { return std::max<Duration>(rtt / 8, kMinQueue); }
+
+Bandwidth CapacityEstimator::Bounded(Bandwidth rate) const {
+  return std::max(options_.floor, std::min(rate, options_.cap));
+}
+
+bool CapacityEstimator::Congested(const ArrivalSample& s) const {
+  if (s.sending < 2) return false;
+  // Who sends less than he may fills a queue of his own; a shared one is seen by those who send all they may.
+  if (known() && (s.bound == 0 || s.bound_free > 0)) return false;
+  const bool queued = s.queued >= 2 && s.queued >= kQueuedShare * s.sending && (!known() || s.bound_queued > 0);
+  // Without a queue anywhere loss is the path's own.
+  const bool lossy = s.loss > usual_loss_ + kExcessLoss && s.queue >= NoQueue(s.rtt);
+  return queued || lossy;
+}
+
+void CapacityEstimator::OnSample(const ArrivalSample& s) {
+  if (s.sending == 0) return;
+  if (Congested(s)) {
+    // What was changed a moment ago shows only after a round trip.
+    if (s.now - lowered_at_ >= s.rtt * 3 / 2 || !known()) Lower(s);
+    return;
+  }
+  if (s.queue < NoQueue(s.rtt)) {
+    usual_loss_ += kLossWeight * (s.loss - usual_loss_);
+    drain_ = 0;
+  }
+  if (known()) Raise(s);
+}
+
+void CapacityEstimator::Lower(const ArrivalSample& s) {
+  const Bandwidth measured = s.arrival * (1.0 / (1.0 - std::min(usual_loss_, 0.5)));
+  const bool probing = step_ > 0;
+  // A single measurement may be off by a burst; two that agree are averaged.
+  const bool agrees = known() && measured > capacity_ * 0.9 && measured < capacity_ * 1.1;
+  capacity_ = Bounded(agrees ? (capacity_ + measured) * 0.5 : measured);
+  const double queue_rtts = static_cast<double>(s.queue.count()) / static_cast<double>(s.rtt.count());
+  drain_ = std::clamp(queue_rtts / 2, 0.0, kMaxDrain);
+  lowered_at_ = s.now;
+  hold_ = probing ? std::min<Duration>(hold_ * 2, s.rtt * kMaxHoldRtts) : s.rtt * kHoldRtts;
+  hold_ = std::max<Duration>(hold_, s.rtt * kHoldRtts);
+  hold_until_ = s.now + hold_;
+  step_ = 0;
+}
+
+void CapacityEstimator::Raise(const ArrivalSample& s) {
+  if (s.bound_free == 0 || s.now - raised_at_ < s.rtt) return;
+  // Under a queue that is shared nobody sees none: what queues elsewhere is not ours.
+  const bool others_queue = s.queued > 0;
+  if (!others_queue && (s.now < hold_until_ || s.queue >= NoQueue(s.rtt))) return;
+  step_ = others_queue ? kFreeStep : std::clamp(step_ * 2, kFirstStep, kMaxStep);
+  raised_at_ = s.now;
+  capacity_ = Bounded(capacity_ * (1.0 + step_));
+}
+
+void CapacityEstimator::OnIdle() {
+  drain_ = 0;
+  if (step_ > 0) step_ = kFirstStep;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,169 @@
+// Incast: eight workers with a megabyte each through 200 Mbit/s, RTT 20 ms. What server grants are worth, and that
+// they do no harm where nothing is shared.
+
+#include "tests/sim/incast.h"
+
+#include <gtest/gtest.h>
+
+namespace longhaul::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kRounds = 6;
+
+enum class Grants { kOff, kGiven, kEstimated };
+
+wan::LinkOptions Link(double mbps, Duration delay, double buffer_bdp, double loss = 0) {
+  wan::LinkOptions link;
+  link.rate = Bandwidth::Mbps(mbps);
+  link.delay = delay;
+  link.loss = loss;
+  link.queue_bytes = link.rate * (delay * 2) * buffer_bdp;
+  return link;
+}
+
+IncastOptions Options(Grants grants, const wan::LinkOptions& link, uint64_t seed) {
+  IncastOptions options;
+  options.rounds = kRounds;
+  options.link = link;
+  options.compute = milliseconds(50);
+  options.stagger = milliseconds(1);
+  options.grants.enabled = grants != Grants::kOff;
+  if (grants == Grants::kGiven) options.grants.capacity = link.rate;
+  options.seed = seed;
+  return options;
+}
+
+IncastResult Simulate(const IncastOptions& options) {
+  IncastResult result = RunIncast(options);
+  EXPECT_EQ(result.failure, "");
+  EXPECT_EQ(result.rounds.size(), options.rounds);
+  return result;
+}
+
+struct Case {
+  double buffer_bdp;
+  double loss;
+};
+
+class IncastTest : public testing::TestWithParam<Case> {
+ protected:
+  wan::LinkOptions link() const {
+    return Link(200, milliseconds(10), GetParam().buffer_bdp, GetParam().loss);
+  }
+};
+
+TEST_P(IncastTest, WithAGivenCapacityNothingOverflowsFromTheFirstRoundOn) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const IncastResult result = Simulate(Options(Grants::kGiven, link(), seed));
+    EXPECT_LE(result.OwnLoss(0, kRounds), 0.005);
+    EXPECT_LE(result.Spread(0, kRounds), 1.1);
+  }
+}
+
+TEST_P(IncastTest, AnEstimatedCapacityIsLearnedInTheFirstRound) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const IncastResult result = Simulate(Options(Grants::kEstimated, link(), seed));
+    EXPECT_LE(result.OwnLoss(1, kRounds), 0.005);
+    EXPECT_LE(result.Spread(1, kRounds), 1.1);
+    EXPECT_NEAR(result.capacity.mbps(), 200, 40);  // the workers send a little less than they may
+    const IncastResult off = Simulate(Options(Grants::kOff, link(), seed));
+    EXPECT_LE(result.OwnLoss(0, 1), 0.6 * off.OwnLoss(0, 1));
+  }
+}
+
+TEST_P(IncastTest, WithoutGrantsWorkersLoseToEachOther) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const IncastResult off = Simulate(Options(Grants::kOff, link(), seed));
+    const IncastResult on = Simulate(Options(Grants::kGiven, link(), seed));
+    EXPECT_GT(off.OwnLoss(0, kRounds), 0.01);
+    // It delivers what the other one loses, in about the same time.
+    EXPECT_LE(on.Mean(1, kRounds), off.Mean(1, kRounds) * 108 / 100);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, IncastTest,
+                         testing::Values(Case{0.5, 0}, Case{1, 0}, Case{0.5, 0.02}, Case{1, 0.02}),
+                         [](const auto& test) {
+                           return std::string(test.param.buffer_bdp < 1 ? "HalfBdp" : "OneBdp") +
+                                  (test.param.loss > 0 ? "Lossy" : "Clean");
+                         });
+
+TEST(IncastHarmTest, OneWorkerIsNotSlowedDown) {
+  for (const double loss : {0.0, 0.02}) {
+    const wan::LinkOptions link = Link(200, milliseconds(10), 1, loss);
+    IncastOptions options = Options(Grants::kEstimated, link, 1);
+    options.workers = 1;
+    options.bytes = 8'000'000;
+    const IncastResult estimated = Simulate(options);
+    EXPECT_EQ(estimated.grants, 0u);
+    IncastOptions without = options;
+    without.grants.enabled = false;
+    const Duration off = Simulate(without).Mean(1, kRounds);
+    EXPECT_LE(estimated.Mean(1, kRounds), off * 102 / 100);
+    options.grants.capacity = link.rate;
+    EXPECT_LE(Simulate(options).Mean(1, kRounds), off * 105 / 100);
+  }
+}
+
+// Once the estimate has left the first rounds behind.
+TEST(IncastHarmTest, WorkersOnLinksOfTheirOwnAreNotSlowedDown) {
+  const std::vector<std::vector<double>> links = {{50, 50, 50, 50}, {25, 50, 75, 100}, {20, 100, 100, 100}};
+  for (const std::vector<double>& rates : links) {
+    for (const double loss : {0.0, 0.02}) {
+      IncastOptions options = Options(Grants::kEstimated, {}, 1);
+      options.workers = static_cast<uint32_t>(rates.size());
+      options.rounds = 16;
+      for (const double mbps : rates) options.own_links.push_back(Link(mbps, milliseconds(10), 1, loss));
+      const IncastResult on = Simulate(options);
+      options.grants.enabled = false;
+      const IncastResult off = Simulate(options);
+      EXPECT_LE(on.Mean(4, 16), off.Mean(4, 16) * 102 / 100);
+      for (size_t rank = 0; rank < rates.size(); ++rank) {
+        Duration with(0);
+        Duration without(0);
+        for (size_t round = 4; round < 16; ++round) {
+          with += on.rounds[round].finished[rank];
+          without += off.rounds[round].finished[rank];
+        }
+        EXPECT_LE(with, without * 102 / 100) << "rank " << rank << " at " << rates[rank] << " Mbit/s";
+      }
+    }
+  }
+}
+
+TEST(IncastHarmTest, RoundsWithResultsTakeNoLonger) {
+  const wan::LinkOptions link = Link(200, milliseconds(10), 0.5);
+  IncastOptions options = Options(Grants::kGiven, link, 1);
+  options.with_results = true;
+  const IncastResult on = Simulate(options);
+  EXPECT_LE(on.OwnLoss(0, kRounds), 0.005);
+  options.grants.enabled = false;
+  EXPECT_LE(on.Mean(1, kRounds), Simulate(options).Mean(1, kRounds) * 105 / 100);
+}
+
+TEST(IncastMoreTest, WorkersThatBeginWhenTheyLikeDoNotOverflowEither) {
+  for (const Grants grants : {Grants::kGiven, Grants::kEstimated}) {
+    IncastOptions options = Options(grants, Link(200, milliseconds(10), 0.5), 3);
+    options.stagger = milliseconds(100);
+    const IncastResult result = Simulate(options);
+    EXPECT_LE(result.OwnLoss(1, kRounds), 0.005);
+  }
+}
+
+TEST(IncastMoreTest, IsDeterministic) {
+  const IncastOptions options = Options(Grants::kEstimated, Link(200, milliseconds(10), 1, 0.02), 9);
+  const IncastResult a = Simulate(options);
+  const IncastResult b = Simulate(options);
+  for (size_t i = 0; i < kRounds; ++i) {
+    EXPECT_EQ(a.rounds[i].finished, b.rounds[i].finished);
+    EXPECT_EQ(a.rounds[i].packets, b.rounds[i].packets);
+  }
+}
+
+}  // namespace
+}  // namespace longhaul::sim
