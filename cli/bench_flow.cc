@@ -129,22 +129,22 @@ class DrivenFlow final : public transport::DatagramCore {
   void Progress(Instant now) {
     next_progress_ = next_progress_ + kProgress;
     if (quiet_) return;
-    const FlowReport report = core_->report();
-    const double seconds = std::chrono::duration<double>(report.time - last_.time).count();
-    const double mbps = seconds <= 0 ? 0 : static_cast<double>(report.bytes - last_.bytes) * 8e-6 / seconds;
-    const auto lost = report.connection.packets_lost - last_.connection.packets_lost;
-    const auto sent = report.connection.packets_sent - last_.connection.packets_sent;
+    const worker::FlowPoint point = core_->Now();
+    const double seconds = std::chrono::duration<double>(point.at - last_.at).count();
+    const double mbps = seconds <= 0 ? 0 : static_cast<double>(point.bytes - last_.bytes) * 8e-6 / seconds;
+    const auto lost = point.connection.packets_lost - last_.connection.packets_lost;
+    const auto sent = point.connection.packets_sent - last_.connection.packets_sent;
     const double loss = sent == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(sent);
     const std::string line =
-        FlowLine(std::chrono::duration<double>(core_->elapsed(now)).count(), mbps, report.connection, loss);
+        FlowLine(std::chrono::duration<double>(core_->elapsed(now)).count(), mbps, point.connection, loss);
     std::fprintf(stderr, "%s\n", line.c_str());
-    last_ = report;
+    last_ = point;
   }
 
   FlowCore* core_;
   bool quiet_;
   Instant next_progress_ = Instant::Infinite();
-  FlowReport last_;
+  worker::FlowPoint last_;
 };
 
 double CpuSeconds() {

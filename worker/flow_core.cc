@@ -314,6 +314,12 @@ void FlowCore::Sample() {
   }
 }
 
+FlowPoint FlowCore::Now() const {
+  return {.at = std::chrono::microseconds(static_cast<int64_t>(latest_report_.elapsed_us())),
+          .bytes = BytesIn(latest_report_),
+          .connection = connection_ != nullptr ? connection_->stats() : last_stats_};
+}
+
 FlowReport FlowCore::report() const {
   FlowReport report;
   report.symbol_bytes = symbol_bytes_;

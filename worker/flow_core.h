@@ -89,6 +89,8 @@ class FlowCore final : public transport::DatagramCore, private transport::Connec
   const Status& outcome() const { return outcome_; }
   Duration elapsed(Instant now) const { return welcomed_at_ ? now - *welcomed_at_ : Duration(0); }
   FlowReport report() const;
+  // The whole run until now, warm-up included: for progress.
+  FlowPoint Now() const;
   const std::vector<FlowPoint>& series() const { return series_; }
 
   // --- DatagramCore ---

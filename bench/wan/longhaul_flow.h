@@ -1,0 +1,21 @@
+// longhaul from site B to site A: the real longhaul-server and one or more `longhaul bench flow`.
+#pragma once
+
+#include "bench/wan/cell.h"
+
+namespace longhaul::bench {
+
+// Fills the outcome but for the link's part. `series`: seconds between the points of a time series; 0 = none.
+void RunLonghaul(wan::TunWan* wan, const Runner& runner, const Timing& timing, double series,
+                 const std::vector<std::string>& more_flags, Outcome* outcome);
+
+struct IncastOptions {
+  int workers = 8;
+  std::string bytes = "1mb";
+  int windows = 1;
+  std::string control = "longhaul";
+};
+// All push `windows` windows at once. details: "finish_ms" of each worker (its slowest window), "windows".
+void RunIncast(wan::TunWan* wan, const IncastOptions& options, Outcome* outcome);
+
+}  // namespace longhaul::bench
