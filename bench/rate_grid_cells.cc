@@ -205,7 +205,7 @@ Sample RunTogether(const LinkOptions& link, const std::vector<RateControl>& cont
 // half.
 Sample RunLateJoiner(const LinkOptions& link, RateControl control) {
   constexpr Duration kStep = milliseconds(100);
-  constexpr size_t kSteps = 10;
+  constexpr size_t kSteps = 20;
   const Instant joins = Instant() + seconds(10) + milliseconds(173) * static_cast<int64_t>(link.seed);
   Simulation simulation(link);
   simulation.AddFlow(Flow(control));
@@ -229,7 +229,7 @@ Sample RunLateJoiner(const LinkOptions& link, RateControl control) {
     }
     const double share = all.value() == 0 ? 0 : mine / all;
     if (share < 0.45 || share > 0.55) continue;
-    sample.recovery = static_cast<double>((end - joins).count()) / 1e9;
+    sample.recovery = static_cast<double>((end - joins - kStep * kSteps).count()) / 1e9;
     break;
   }
   return sample;

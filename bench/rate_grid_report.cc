@@ -23,6 +23,14 @@ constexpr std::array<Measure, 7> kMeasures{{{"utilisation", &Sample::utilisation
                                             {"share", &Sample::share},
                                             {"recovery", &Sample::recovery}}};
 
+constexpr std::string_view kLegend =
+    R"(Median over the seeds: utilisation of (1 - loss) * capacity (smallest), q = mean queue above the standing minimum
+in BDP, l = own loss in %, J = Jain's index, share = of the flow under test; seconds = until four round trips carried
+90 % with a queue of at most half a BDP, or until a late joiner has 45..55 %, as the mean of the two seconds from then
+on. A buffer holds at least four datagrams.
+
+)";
+
 std::vector<double> Values(std::span<const Sample> samples, double Sample::*measure) {
   std::vector<double> values;
   for (const Sample& sample : samples) {
@@ -105,13 +113,7 @@ double Least(std::span<const Sample> samples, double Sample::*measure) {
 }
 
 void PrintTables(std::ostream& out, std::span<const CellResult> results) {
-  out << "Median over the seeds: utilisation of (1 - loss) * capacity (smallest), q = mean queue above the "
-         "standing\n"
-         "minimum in BDP, l = own loss in %, J = Jain's index, share = of the flow under test; seconds = "
-         "until four\n"
-         "round trips carried 90 % with a queue of at most half a BDP, or until a late joiner had 45..55 % "
-         "for a\n"
-         "second. A buffer holds at least four datagrams.\n\n";
+  out << kLegend;
   for (const std::string& table : Distinct(results, [](const Cell& c) { return c.table; })) {
     PrintTable(out, table, results);
   }
