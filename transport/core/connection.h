@@ -37,7 +37,8 @@ class ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
 
-  // The handshake is complete; windows and control data may be sent.
+  // The handshake is complete and the search for the path's MTU, where one was needed, is over; windows and control
+  // data may be sent.
   virtual void OnConnected(Connection& connection) { (void)connection; }
   // The last call about this connection; it may be destroyed any time after the observer returns.
   virtual void OnClosed(Connection& connection, const Status& why) = 0;
@@ -68,7 +69,9 @@ class ConnectionObserver {
 };
 
 struct ConnectionOptions {
-  ByteCount max_datagram{1452};  // UDP payload; 1200 is what every path carries
+  // UDP payload; 1200 is what every path carries. 1452 for Ethernet, 1344 under a VPN, 8952 with jumbo frames: what
+  // the path really carries is found out (path/dplpmtud.h).
+  ByteCount max_datagram{1452};
   Duration idle_timeout = std::chrono::seconds(10);
   Duration handshake_timeout =
       Duration::max();  // bound on the time until connected, if shorter than idle_timeout
@@ -105,6 +108,9 @@ struct ConnectionStats {
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;  // as the peer reports about its socket
+  uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well
+  uint64_t mtu_probes_lost = 0;  // in none of the counters of loss
+  uint64_t black_holes = 0;      // times that the path began to swallow large datagrams, or seemed to
   Duration smoothed_rtt{0};
   Duration min_rtt{0};
   Duration latest_rtt{0};
@@ -142,9 +148,11 @@ class Connection {
   virtual wire::ConnectionId local_id() const = 0;
   virtual Address peer() const = 0;
   virtual ConnectionStats stats() const = 0;
-  // Largest datagram that both sides allow; fixed once connected.
+  // Largest datagram that is known to arrive: what is sent. Changes with the path.
   virtual ByteCount max_datagram() const = 0;
-  // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes.
+  // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes. It may grow and
+  // shrink with the path. Windows keep their chunk length: those that the path no longer carries wait while it is
+  // found out what it does carry, and when that is too little the connection ends as kUnavailable, naming both sizes.
   virtual size_t MaxChunkBytes() const = 0;
   virtual std::optional<IncomingWindow> incoming(WindowKey key) const = 0;
   // Chunk bytes submitted and not yet sent, over all outgoing windows.
@@ -156,7 +164,8 @@ class Connection {
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
   // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
-  // kResourceExhausted (too many open), kFailedPrecondition (not connected).
+  // kResourceExhausted (too many open), kFailedPrecondition (not connected), kUnavailable (the path carried such
+  // chunks once and no longer does; the connection ends).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,

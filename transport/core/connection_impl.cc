@@ -26,7 +26,7 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
     : id_(identity),
       options_(options),
       protection_(std::move(protection)),
-      datagram_bytes_(options.max_datagram.value()),
+      datagram_bytes_(std::min(options.max_datagram.value(), kLargestInit)),
       send_parameters_(identity.is_client),
       loss_(&rtt_),
       rate_(MakeRateController(WithDatagram(options.rate, options.max_datagram), random)),
@@ -93,11 +93,7 @@ Status ConnectionImpl::SendControl(ByteSpan bytes) {
 
 Status ConnectionImpl::OpenWindow(const WindowOptions& options) {
   if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
-  if (options.symbol_bytes > MaxChunkBytes()) {
-    return Status(StatusCode::kInvalidArgument, "chunks of " + std::to_string(options.symbol_bytes) +
-                                                    " bytes do not fit datagrams of " +
-                                                    std::to_string(datagram_bytes_));
-  }
+  if (Status fits = CheckChunkLength(options.symbol_bytes); !fits.ok()) return fits;
   Status status = outgoing_.Open(options, peer_parameters_->max_open_windows,
                                  ByteCount(static_cast<int64_t>(std::min<uint64_t>(
                                      peer_parameters_->max_window_bytes, uint64_t{1} << 62))));
@@ -168,14 +164,14 @@ void ConnectionImpl::BecomeConnected() {
   loss_.ResetPtoBackoff();  // of INITs and ACCEPTs, which may not be acknowledged at all
   pacer_ = Pacer(ByteCount(datagram_bytes_));
   UpdatePacer(now_);
-  if (observer_ != nullptr) observer_->OnConnected(*this);
+  StartPathSearch();
 }
 
 Duration ConnectionImpl::Pto() const { return rtt_.PtoBase(AckTracker::kMaxAckDelay); }
 
 wire::TransportParametersFrame ConnectionImpl::LocalParameters() const {
   wire::TransportParametersFrame p;
-  p.max_datagram_bytes = static_cast<uint32_t>(datagram_bytes_);
+  p.max_datagram_bytes = static_cast<uint32_t>(options_.max_datagram.value());
   p.idle_timeout_ms = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.idle_timeout).count());
   p.receive_window_bytes = static_cast<uint64_t>(options_.receive_window.value());
@@ -217,6 +213,8 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     next_init_ = Instant::Infinite();
   }
   if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
+  pmtu_.OnTimeout(now);
+  if (announce_by_ <= now) Announce();
   if (state_ == State::kConnected && !ping_due_ && now - last_eliciting_sent_ >= options_.keepalive) {
     ping_due_ = true;
     // A PING puts the probe timeout off, which by its back-off may be further away: then this is the probe.
@@ -238,16 +236,22 @@ Instant ConnectionImpl::NextTimeout() const {
   if (state_ == State::kConnected) {
     if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
     next = std::min(next, incoming_.NextRepeat());
-    if (blocked_by_pacer_) next = std::min(next, pacer_.NextSendTime(now_));
+    next = std::min({next, pmtu_.Deadline(), announce_by_});
+    if (blocked_by_pacer_ || mtu_probe_waits_) next = std::min(next, pacer_.NextSendTime(now_));
   }
   return next;
 }
 
 void ConnectionImpl::HandleSendRefused(size_t datagram_bytes) {
-  // The kernel knows that the path does not carry it. Before the handshake is through there is a smaller size
-  // to fall back to; afterwards nothing larger than what went through is ever built.
+  // The kernel knows that the path does not carry it.
+  if (state_ == State::kConnected) {
+    pmtu_.OnRefused(static_cast<int64_t>(datagram_bytes), now_);
+    FollowPathMtu();
+    return;
+  }
   if (state_ == State::kConnecting && id_.is_client && datagram_bytes_ > kBaseDatagram &&
       static_cast<int64_t>(datagram_bytes) > kBaseDatagram) {
+    refused_bytes_ = static_cast<int64_t>(datagram_bytes);
     datagram_bytes_ = kBaseDatagram;
     send_parameters_ = true;
   }
@@ -261,7 +265,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   // of its lost symbols again.
   for (const SentPacket& packet : outcome.spurious) {
     sampler_.OnPacketAcked(packet, now);
-    event.spurious += packet.bytes;
+    if (!packet.mtu_probe) event.spurious += packet.bytes;
     OnPacketAcked(packet, true);
   }
   for (const SentPacket& packet : outcome.acked) {
@@ -271,6 +275,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   }
   lost_packets_.clear();
   for (const SentPacket& packet : outcome.lost) {
+    if (packet.mtu_probe) continue;
     sampler_.OnPacketLost(packet);
     event.lost += packet.bytes;
     lost_packets_.push_back(sampler_.Describe(packet));
@@ -299,14 +304,17 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   rate_->OnCongestionEvent(event);
   UpdatePacer(now);
   acks_.SetSmoothedRtt(rtt_.smoothed_rtt());
+  FollowPathMtu();
 }
 
 void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
-  if (spurious) {
+  if (!packet.mtu_probe && spurious) {
     loss_estimator_.OnSpurious();
-  } else if (packet.in_flight) {
+  } else if (!packet.mtu_probe && packet.in_flight) {
     loss_estimator_.OnPacket(false);
   }
+  pmtu_.OnAcked(packet.number, packet.bytes.value(), now_);
+  black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
   if (packet.chunk) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
     if (window != nullptr) window->OnAcked(*packet.chunk);
@@ -334,6 +342,11 @@ void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
 }
 
 void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
+  if (packet.mtu_probe) {
+    if (pmtu_.OnProbeLost(packet.number, now_)) ++stats_.mtu_probes_lost;
+  } else {
+    black_hole_.OnPacketLost(packet.number, packet.bytes.value());
+  }
   if (packet.chunk) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
     if (window != nullptr) window->OnLost(*packet.chunk, path_view());

@@ -14,6 +14,8 @@
 #include "transport/core/incoming_windows.h"
 #include "transport/core/outgoing_windows.h"
 #include "transport/core/packet_builder.h"
+#include "transport/core/path/black_hole_detector.h"
+#include "transport/core/path/dplpmtud.h"
 #include "transport/core/rate/delivery_rate.h"
 #include "transport/core/rate/pacer.h"
 #include "transport/core/recovery/ack_tracker.h"
@@ -27,7 +29,9 @@ namespace longhaul::transport {
 class ConnectionImpl final : public Connection {
  public:
   // Datagrams of this size are what every path carries; tried when larger ones go unanswered or are refused.
-  static constexpr int64_t kBaseDatagram = 1200;
+  static constexpr int64_t kBaseDatagram = Dplpmtud::kBase;
+  // INIT and ACCEPT are at most this long; jumbo frames are for the search afterwards.
+  static constexpr int64_t kLargestInit = 1452;
   // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way,
   // four in a row go unanswered by mere chance once in sixty connections.
   static constexpr int kInitsBeforeFallback = 4;
@@ -37,6 +41,9 @@ class ConnectionImpl final : public Connection {
   static constexpr Duration kLongestInitInterval = std::chrono::milliseconds(1200);
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
   static constexpr size_t kMaxProbeFrames = 8;
+  // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and then there
+  // is nothing to wait for; a search takes about four round trips per size that does not pass.
+  static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
   static constexpr int kCloseRepeats = 3;
 
@@ -125,7 +132,7 @@ class ConnectionImpl final : public Connection {
   void AddElicitingFrames(Instant now, PacketBuilder* builder);
   void AddControlData(PacketBuilder* builder);
   void AddWindowFrames(Instant now, PacketBuilder* builder);
-  size_t Finish(Instant now, PacketBuilder* builder);
+  size_t Finish(Instant now, PacketBuilder* builder, bool mtu_probe = false);
   bool HasFrames() const;  // ack-eliciting frames that wait
   bool WindowAllows(size_t bytes) const;
   // What keeps the next packet of the application from leaving.
@@ -134,6 +141,16 @@ class ConnectionImpl final : public Connection {
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
   PathView path_view() const;
+
+  // The path's MTU (connection_path.cc).
+  void StartPathSearch();
+  std::optional<Transmit> PollMtuProbe(Instant now, MutableByteSpan buffer);
+  // Takes over what is known of the path's MTU by now.
+  void FollowPathMtu();
+  Status CheckChunkLength(size_t bytes);
+  Status PathTooSmall(int64_t needed) const;
+  // Tells the observer that we are connected, and what the peer has said meanwhile.
+  void Announce();
 
   // Outcome of ACKs and timers.
   void Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops);
@@ -153,7 +170,15 @@ class ConnectionImpl final : public Connection {
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
 
-  int64_t datagram_bytes_;  // largest datagram sent; settled by the handshake
+  int64_t datagram_bytes_;  // largest datagram sent; the handshake begins, pmtu_ goes on
+  Dplpmtud pmtu_;
+  BlackHoleDetector black_hole_{Dplpmtud::kBase};
+  int64_t largest_datagram_ = 0;  // that the path was ever seen to carry
+  int64_t refused_bytes_ = 0;     // by the kernel, during the handshake
+  bool mtu_probe_waits_ = false;  // for the pacer
+  bool announced_ = false;        // OnConnected was called
+  Instant announce_by_ = Instant::Infinite();
+  std::vector<uint8_t> early_control_;  // came before we announced ourselves
   std::optional<wire::TransportParametersFrame> peer_parameters_;
   bool send_parameters_ = false;  // INIT or ACCEPT is due
   int inits_sent_ = 0;

@@ -111,6 +111,7 @@ void ConnectionImpl::HandleShort(Instant now, const wire::ShortHeader& header, M
     if (!peer_parameters_) return;
     BecomeConnected();
   }
+  pmtu_.OnPeerDatagram(static_cast<int64_t>(datagram.size()), now);
   HandleBody(now, header.packet_number, data, body, info);
 }
 
@@ -214,7 +215,9 @@ Status ConnectionImpl::HandleAck(Instant now, const wire::AckFrame& ack) {
 void ConnectionImpl::HandleControl(const wire::ControlFrame& frame, Status* status) {
   std::vector<uint8_t> ready;
   *status = control_rx_.OnFrame(frame, &ready);
-  if (status->ok() && !ready.empty() && observer_ != nullptr) observer_->OnControlData(*this, ready);
+  if (!status->ok() || ready.empty() || observer_ == nullptr) return;
+  if (announced_) return observer_->OnControlData(*this, ready);
+  early_control_.insert(early_control_.end(), ready.begin(), ready.end());
 }
 
 Status ConnectionImpl::HandleTransportParameters(const wire::TransportParametersFrame& parameters) {
@@ -236,6 +239,7 @@ Status ConnectionImpl::HandleWindowOpen(const wire::WindowOpenFrame& open) {
   Result<IncomingWindows::OpenVerdict> verdict = incoming_.OnOpen(open);
   if (!verdict.ok()) return verdict.status();
   if (*verdict != IncomingWindows::OpenVerdict::kOpened) return Status::Ok();
+  Announce();
   if (observer_ == nullptr || !observer_->OnWindowOpened(*this, key, open).ok()) {
     incoming_.Refuse(open);
     return Status::Ok();

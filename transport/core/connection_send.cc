@@ -36,6 +36,7 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
     UpdatePacer(now);
   }
   blocked_by_pacer_ = false;
+  if (std::optional<Transmit> probe = PollMtuProbe(now, buffer)) return probe;
   Transmit transmit{id_.peer, 0, 0};
   for (int segments = 0; segments < kMaxSegments; ++segments) {
     const size_t limit = std::min(static_cast<size_t>(datagram_bytes_), buffer.size() - transmit.size);
@@ -94,7 +95,8 @@ size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   if (acks_.HasPending()) AddAck(now, &builder);
   builder.PadTo(size);
   unvalidated_sent_ += datagram_bytes_;
-  return Finish(now, &builder);
+  // A large INIT probes the path: that it went unanswered is no sign of congestion.
+  return Finish(now, &builder, id_.is_client && datagram_bytes_ > kBaseDatagram);
 }
 
 size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
@@ -157,13 +159,16 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
     if (!frames && !chunk) sampler_.OnAppLimited(loss_.bytes_in_flight());
     return 0;
   }
-  PacketBuilder builder(out);
+  // From the second timeout on the second of two probes is one that every path carries: were they all large, a path
+  // that swallows large ones would be silent instead of telling.
+  const bool small = probe && probes_due_ == 1 && loss_.pto_count() >= 2;
+  PacketBuilder builder(out.first(small ? std::min<size_t>(out.size(), kBaseDatagram) : out.size()));
   builder.StartShort(id_.remote, next_number_);
   // Frames go first and on their own: small control overtakes bulk. A chunk leaves little room beside it.
   if (ack_due || (may_send && frames)) {
     if (acks_.HasPending()) AddAck(now, &builder);
     if (may_send) AddElicitingFrames(now, &builder);
-  } else if (chunk) {
+  } else if (chunk && !(small && datagram_bytes_ > kBaseDatagram)) {
     std::optional<WindowTx::Item> item = outgoing_.NextChunk(path_view());
     if (item) {
       if (item->header.repair) {
@@ -232,9 +237,10 @@ void ConnectionImpl::AddControlData(PacketBuilder* builder) {
   }
 }
 
-size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder) {
+size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder, bool mtu_probe) {
   const size_t size = builder->Seal(*protection_);
   SentPacket sent = builder->TakeSent();
+  sent.mtu_probe = mtu_probe;
   sent.sent_time = now;
   ++next_number_;
   ++stats_.packets_sent;

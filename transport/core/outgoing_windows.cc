@@ -74,13 +74,25 @@ void OutgoingWindows::Erase(WindowKey key) { windows_.erase(key); }
 
 bool OutgoingWindows::HasChunk() const {
   return std::any_of(windows_.begin(), windows_.end(),
-                     [](const auto& item) { return !item.second.window->Idle(); });
+                     [this](const auto& item) {
+                       return !IsHeld(*item.second.window) && !item.second.window->Idle();
+                     });
+}
+
+size_t OutgoingWindows::HeldChunkBytes() const {
+  size_t longest = 0;
+  for (const auto& [key, entry] : windows_) {
+    if (!IsHeld(*entry.window) || entry.window->Idle()) continue;
+    longest = std::max<size_t>(longest, entry.window->options().symbol_bytes);
+  }
+  return longest;
 }
 
 OutgoingWindows::Entry* OutgoingWindows::MostUrgent() {
   Entry* best = nullptr;
   std::tuple<WindowTx::Tier, int, uint64_t> best_rank;
   for (auto& [key, entry] : windows_) {
+    if (IsHeld(*entry.window)) continue;
     const WindowTx::Tier tier = entry.window->NextTier();
     if (tier == WindowTx::Tier::kNothing) continue;
     const std::tuple rank(tier, entry.window->options().priority, entry.age);

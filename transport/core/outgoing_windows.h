@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,7 +31,11 @@ class OutgoingWindows {
   WindowTx* Find(WindowKey key);
   void Erase(WindowKey key);
 
-  // Whether a chunk waits in any window.
+  // Windows with longer chunks wait from now on: the path does not carry them at present.
+  void SetMaxChunk(size_t bytes) { max_chunk_ = bytes; }
+  // Chunk length of the windows that wait for a larger path with something to send; 0: none does.
+  size_t HeldChunkBytes() const;
+  // Whether a chunk waits in any window whose chunks the path carries.
   bool HasChunk() const;
   // The most urgent chunk of all windows; sets `last_of_window` when the window is finished by it.
   std::optional<WindowTx::Item> NextChunk(const PathView& path);
@@ -64,6 +69,7 @@ class OutgoingWindows {
     bool status_queued = false;
   };
   Entry* MostUrgent();
+  bool IsHeld(const WindowTx& window) const { return window.options().symbol_bytes > max_chunk_; }
   bool IsUsed(WindowKey key) const;
   void MarkUsed(WindowKey key);
 
@@ -74,6 +80,7 @@ class OutgoingWindows {
   std::deque<Pending> pending_;
   uint64_t next_age_ = 0;
   bool started_ = false;
+  size_t max_chunk_ = std::numeric_limits<size_t>::max();
 };
 
 }  // namespace longhaul::transport

@@ -89,7 +89,7 @@ void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) 
   for (; i < declared_lost_.size() && declared_lost_[i].packet.number <= range.largest; ++i) {
     if (!declared_lost_[i].outstanding) continue;
     declared_lost_[i].outstanding = false;
-    ++packets_spurious_;
+    if (!declared_lost_[i].packet.mtu_probe) ++packets_spurious_;
     outcome->spurious.push_back(std::move(declared_lost_[i].packet));
   }
   while (!declared_lost_.empty() && !declared_lost_[0].outstanding) declared_lost_.PopFront();
@@ -198,7 +198,7 @@ void LossDetection::Declare(Entry* entry, Outcome* outcome) {
   const bool counts = entry->packet.in_flight;
   Leave(entry);
   if (!counts) return;  // an ACK on its own: nobody waits for it
-  ++packets_lost_;
+  if (!entry->packet.mtu_probe) ++packets_lost_;
   RememberLost(entry->packet);
   outcome->lost.push_back(std::move(entry->packet));
 }

@@ -71,7 +71,8 @@ class LossDetection {
   // Send time of the oldest packet in flight; Infinite() when none.
   Instant OldestSentTime() const;
   wire::PacketNumber largest_acked() const { return largest_acked_; }
-  // Totals since the start, for statistics. Loss is raw: before FEC and without undoing spurious ones.
+  // Totals since the start, for statistics, without probes for the path's MTU. Loss is raw: before FEC and without
+  // undoing spurious ones.
   uint64_t packets_lost() const { return packets_lost_; }
   uint64_t packets_spurious() const { return packets_spurious_; }
 

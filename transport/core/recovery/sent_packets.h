@@ -50,6 +50,7 @@ struct SentPacket {
   ByteCount bytes;  // UDP payload, headers and tag included
   bool ack_eliciting = false;
   bool in_flight = false;  // counts towards bytes_in_flight
+  bool mtu_probe = false;  // its loss says how large datagrams may be, not that the path is congested
   std::optional<SentChunk> chunk;
   std::vector<SentFrame> frames;
   DeliverySnapshot delivery;

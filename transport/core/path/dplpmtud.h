@@ -1,0 +1,93 @@
+// How large a datagram the path carries: datagram packetization layer path MTU discovery (RFC 8899, as RFC
+// 9000 §14.3 uses it). Sizes are UDP payloads. The caller sends the probes (PING and PADDING) and reports
+// their fates.
+//
+//   Start(proven) --> SEARCHING --[nothing left to try]--> SEARCH_COMPLETE --[PMTU_RAISE_TIMER]--> SEARCHING
+//                         ^                                     |
+//                         +----[base confirmed]---- BASE <------+--- black hole, or the kernel refuses the
+//                         size
+//                                                    |
+//                                                    +--[base unanswered]--> ERROR --> failed()
+//
+// One probe is in flight at a time. Candidates: what the sender needs, then the largest size allowed, then
+// sizes that real paths have, then halving the gap until it is below kResolution.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/instant.h"
+#include "proto/packet_header.h"
+
+namespace longhaul::transport {
+
+class Dplpmtud {
+ public:
+  enum class State : uint8_t { kDisabled, kBase, kSearching, kSearchComplete, kError };
+
+  static constexpr int64_t kBase = 1200;  // BASE_PLPMTU: what every path must carry
+  static constexpr int kMaxProbes = 3;    // unanswered probes of a size that refute it
+  // For a size that open windows cannot do without, and for the base: on a path that loses 20 % each way nine
+  // in a row are lost by chance once in two million times.
+  static constexpr int kMaxNeededProbes = 9;
+  static constexpr int64_t kResolution = 16;  // chunk lengths are multiples of it
+  static constexpr Duration kRaiseTimer = std::chrono::seconds(600);
+
+  // Until Start() nothing is probed.
+  // The handshake has proved that datagrams of `proven` bytes go both ways; `max` is what both sides allow.
+  // REQUIRES: kBase <= proven <= max.
+  void Start(Instant now, int64_t proven, int64_t max);
+
+  State state() const { return state_; }
+  // Largest size that is known to pass: what the sender may use.
+  int64_t plpmtu() const { return plpmtu_; }
+  // The search is over for now.
+  bool settled() const { return state_ == State::kSearchComplete; }
+  // Whether this size is known, by now, not to pass. What is neither that nor <= plpmtu() is being found out.
+  bool Refuted(int64_t bytes) const {
+    return bytes > max_ || bytes >= refuted_ || (settled() && bytes > plpmtu_);
+  }
+  // The path does not even carry kBase: the connection cannot go on.
+  bool failed() const { return failed_; }
+
+  // Something that waits to be sent needs datagrams of this size; 0 = nothing does.
+  void SetNeeded(int64_t bytes) { needed_ = bytes; }
+  // A datagram of this size came from the peer. Most paths are alike in both directions, so that size is asked for as
+  // often as one that is needed: two sides that end with different sizes by mere loss cannot agree on chunks.
+  void OnPeerDatagram(int64_t bytes, Instant now);
+  // The size of the probe that should leave now; nullopt: none.
+  std::optional<int64_t> NextProbe() const;
+  void OnProbeSent(wire::PacketNumber number) { in_flight_ = number; }
+  // Also right for a probe that was declared lost before, and for any other packet.
+  void OnAcked(wire::PacketNumber number, int64_t bytes, Instant now);
+  // False when it is not the probe in flight.
+  bool OnProbeLost(wire::PacketNumber number, Instant now);
+  // The kernel refuses to send datagrams of this size.
+  void OnRefused(int64_t bytes, Instant now);
+  // Datagrams of the current size vanish.
+  void OnBlackHole();
+
+  // PMTU_RAISE_TIMER.
+  Instant Deadline() const { return raise_at_; }
+  void OnTimeout(Instant now);
+
+ private:
+  void Search(Instant now);
+  int64_t PickCandidate() const;
+  void Refute(Instant now);
+  int MaxTries() const { return candidate_ == needed_ || candidate_ <= seen_ ? kMaxNeededProbes : kMaxProbes; }
+
+  State state_ = State::kDisabled;
+  int64_t max_ = kBase;
+  int64_t plpmtu_ = kBase;
+  int64_t refuted_ = kBase + 1;  // smallest size that does not pass, as far as is known
+  int64_t needed_ = 0;
+  int64_t seen_ = 0;       // largest datagram of the peer
+  int64_t candidate_ = 0;  // 0 = nothing to probe
+  int tries_ = 0;          // of the candidate that went unanswered
+  std::optional<wire::PacketNumber> in_flight_;
+  Instant raise_at_ = Instant::Infinite();
+  bool failed_ = false;
+};
+
+}  // namespace longhaul::transport
