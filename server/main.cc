@@ -17,6 +17,7 @@
 #include <string>
 
 #include "longhaul/server.h"
+#include "wan/link_options.h"
 
 namespace longhaul {
 namespace {
@@ -41,7 +42,50 @@ struct Flags {
   std::string log_level = "info";
   bool insecure = false;
   bool insecure_bind = false;
+  bool no_grants = false;
+  std::string capacity = "auto";
+  std::string capacity_floor;
+  std::string capacity_cap;
+  std::string worker_rate_cap;
+  std::string worker_rate_floor;
 };
+
+// Of a rate with its unit, for example 200mbit.
+CLI::Validator IsRate() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto rate = wan::ParseRate(text);
+        if (!rate.ok()) return rate.status().message();
+        return rate->IsZero() ? "a bound that is unlimited is none: leave it out" : std::string();
+      },
+      "RATE");
+}
+
+void AddGrantFlags(CLI::App& app, Flags& f) {
+  app.add_option("--capacity", f.capacity,
+                 "rate of the link into the server that the workers share, e.g. 200mbit; auto = estimated")
+      ->check(IsRate() | CLI::IsMember({"auto"}));
+  app.add_option("--capacity-floor", f.capacity_floor, "the estimate is never below this")->check(IsRate());
+  app.add_option("--capacity-cap", f.capacity_cap, "the estimate is never above this")->check(IsRate());
+  app.add_option("--worker-rate-cap", f.worker_rate_cap, "no worker may send faster")->check(IsRate());
+  app.add_option("--worker-rate-floor", f.worker_rate_floor,
+                 "every worker that has something to send may send as fast as this, as far as the capacity goes")
+      ->check(IsRate());
+  app.add_flag("--no-grants", f.no_grants, "do not tell workers how fast to send");
+}
+
+// REQUIRES: the flags have passed their checks.
+void TakeGrantFlags(const Flags& f, ServerOptions* options) {
+  const auto take = [](const std::string& text, Bandwidth* rate) {
+    if (!text.empty() && text != "auto") *rate = *wan::ParseRate(text);
+  };
+  options->grants = !f.no_grants;
+  take(f.capacity, &options->capacity);
+  take(f.capacity_floor, &options->capacity_floor);
+  take(f.capacity_cap, &options->capacity_cap);
+  take(f.worker_rate_cap, &options->worker_rate_cap);
+  take(f.worker_rate_floor, &options->worker_rate_floor);
+}
 
 void AddFlags(CLI::App& app, Flags& f) {
   app.set_version_flag("--version", "longhaul-server 0.1.0");
@@ -72,6 +116,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1200, 65507));
   app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors")
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
+  AddGrantFlags(app, f);
   app.add_option("--seed", f.server.seed, "seed of the job: the workers' send-order rotation");
   app.add_option("--allow-bench", f.server.allow_bench,
                  "load generators (longhaul bench flow) that are served at once; 0 refuses them")
@@ -124,6 +169,12 @@ void SayWhatIsUsed(const Flags& flags, const Server& server) {
   }
   spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", flags.server.job,
                flags.server.workers, flags.server.policy, server.fec_backend(), flags.server.fec_k);
+  if (flags.no_grants) {
+    spdlog::info("workers send as fast as they like (--no-grants)");
+  } else {
+    spdlog::info("workers are granted shares of {}",
+                 flags.capacity == "auto" ? "the link's rate, estimated from what arrives" : flags.capacity);
+  }
   if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
 }
 
@@ -216,6 +267,7 @@ int Run(int argc, char** argv) {
   flags.server.idle_timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.idle_timeout_seconds));
   flags.server.max_model = ByteCount(flags.max_model_bytes);
+  TakeGrantFlags(flags, &flags.server);
   SetUpLogging(flags);
   if (flags.server.min_workers > flags.server.workers) {
     std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",

@@ -29,6 +29,8 @@ using server::ServerStats;
 // How long a stopping server waits for its peers to hear it.
 constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
 
+Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
+
 Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) {
   server::ServerCoreOptions core;
   if (options.fec_k > 255)
@@ -48,7 +50,13 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) 
                    .max_datagram = ByteCount(options.datagram_bytes),
                    .max_model = options.max_model,
                    .bench_connections = options.allow_bench,
-                   .bench_during_job = options.bench_during_job};
+                   .bench_during_job = options.bench_during_job,
+                   .grants = {.enabled = options.grants,
+                              .capacity = options.capacity,
+                              .capacity_floor = options.capacity_floor,
+                              .capacity_cap = NoneIsMax(options.capacity_cap),
+                              .worker_floor = options.worker_rate_floor,
+                              .worker_cap = NoneIsMax(options.worker_rate_cap)}};
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::ToJson(stats).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

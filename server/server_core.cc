@@ -23,6 +23,24 @@ Status CheckRange(const std::string& setting, int64_t value, int64_t low, int64_
   return Invalid(setting, std::to_string(value), "in " + std::to_string(low) + ".." + std::to_string(high));
 }
 
+std::string Mbits(Bandwidth rate) { return std::to_string(rate.mbps()) + " Mbit/s"; }
+
+Status CheckFloor(const std::string& which, Bandwidth floor, Bandwidth cap) {
+  if (floor <= cap) return {};
+  return Status(StatusCode::kInvalidArgument, which + " is " + Mbits(floor) + ", above its cap of " + Mbits(cap));
+}
+
+Status CheckGrants(const GrantSettings& grants) {
+  if (Status floor = CheckFloor("worker_rate_floor", grants.worker_floor, grants.worker_cap); !floor.ok())
+    return floor;
+  if (grants.capacity.IsZero())
+    return CheckFloor("capacity_floor", grants.capacity_floor, grants.capacity_cap);
+  if (!grants.capacity_floor.IsZero() || grants.capacity_cap != Bandwidth::Max())
+    return Status(StatusCode::kInvalidArgument,
+                  "capacity_floor and capacity_cap bound an estimate, but the capacity is given");
+  return CheckFloor("worker_rate_floor", grants.worker_floor, grants.capacity);
+}
+
 bool IsBlockSize(int k) {
   return std::find(std::begin(codec::kBlockSizes), std::end(codec::kBlockSizes), k) !=
          std::end(codec::kBlockSizes);
@@ -64,6 +82,7 @@ Status ServerCoreOptions::Validate() const {
       CheckRange("fec_depth", s.fec_depth, 1, 255),
       CheckRange("idle_timeout in ms", ms(s.idle_timeout), 100, 24ll * 3600 * 1000),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
+      CheckGrants(s.grants),
       CheckRange("max_model in bytes", s.max_model.value(), 4, int64_t{1} << 40),
   };
   for (const Status& check : checks) {

@@ -119,6 +119,9 @@ Status CheckOptions(const ConnectOptions& o) {
   if (o.connect_timeout < Duration(0)) return invalid("connect_timeout must not be negative");
   if (o.datagram_bytes < 1200 || o.datagram_bytes > 65507)
     return invalid("datagram_bytes must be in 1200..65507");
+  if (!transport::ParseRateControl(o.rate_controller))
+    return invalid("rate_controller is \"" + o.rate_controller + "\", but must be longhaul, bbr or cubic");
+  if (!o.rate_cap.IsZero() && o.rate_floor > o.rate_cap) return invalid("rate_floor is above rate_cap");
   return Status::Ok();
 }
 
@@ -134,6 +137,10 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o) {
   core.connection.idle_timeout = o.idle_timeout;
   core.connection.keepalive = std::min<Duration>(core.connection.keepalive, o.idle_timeout / 4);
   core.connection.max_datagram = ByteCount(o.datagram_bytes);
+  core.connection.rate.control = *transport::ParseRateControl(o.rate_controller);
+  if (!o.rate_cap.IsZero()) core.connection.rate.cap = o.rate_cap;
+  if (!o.rate_floor.IsZero()) core.connection.rate.floor = o.rate_floor;
+  core.connection.rate.floor = std::min(core.connection.rate.floor, core.connection.rate.cap);
   return core;
 }
 

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "longhaul/client.h"
+#include "wan/link_options.h"
 #include "worker/trainer_loop.h"
 
 namespace {
@@ -41,6 +42,8 @@ struct Flags {
   double connect_timeout_s = 0;
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
+  std::string rate_cap;
+  std::string rate_floor;
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
   std::string progress = "text";
   std::string json_file;
@@ -106,7 +109,14 @@ json StatsJson(const ClientStats& s) {
           {"rtt_ms", ms(s.smoothed_rtt)},
           {"min_rtt_ms", ms(s.min_rtt)},
           {"loss", s.loss},
-          {"bandwidth_mbps", s.bandwidth.mbps()}};
+          {"bandwidth_mbps", s.bandwidth.mbps()},
+          {"limited_ms",
+           {{"app", ms(s.limited_by_app)},
+            {"pacing", ms(s.limited_by_pacing)},
+            {"cwnd", ms(s.limited_by_cwnd)},
+            {"receive_window", ms(s.limited_by_receive_window)},
+            {"grant", ms(s.limited_by_grant)},
+            {"cap", ms(s.limited_by_cap)}}}};
 }
 
 json RoundJson(const RoundProgress& p) {
@@ -298,6 +308,16 @@ int Run(const Flags& flags) {
   return kExitOk;
 }
 
+CLI::Validator IsRate() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto rate = longhaul::wan::ParseRate(text);
+        if (!rate.ok()) return rate.status().message();
+        return rate->IsZero() ? "a bound that is unlimited is none: leave it out" : std::string();
+      },
+      "RATE");
+}
+
 // Every flag; see --help for what they mean.
 void AddOptions(CLI::App& app, Flags& flags) {
   auto& c = flags.connect;
@@ -335,6 +355,12 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--datagram-size", c.datagram_bytes, "UDP payload per datagram, bytes")
       ->capture_default_str()
       ->check(CLI::Range(1200, 65507));
+  app.add_option("--rate-controller", c.rate_controller, "What decides how fast to send: longhaul | bbr | cubic")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  app.add_option("--rate-cap", flags.rate_cap, "Never send faster, for example 100mbit")->check(IsRate());
+  app.add_option("--rate-floor", flags.rate_floor, "Never send slower, whatever is lost [100kbit]")
+      ->check(IsRate());
   app.add_option("--idle-timeout", flags.idle_timeout_s, "Silence after which the server is dead, seconds")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 86400.0));
@@ -379,6 +405,13 @@ int main(int argc, char** argv) {
   flags.connect.idle_timeout = FromSeconds(flags.idle_timeout_s);
   flags.connect.connect_timeout = FromSeconds(flags.connect_timeout_s);
   flags.train.decay_learning_rate = !flags.constant_rate;
+  if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::wan::ParseRate(flags.rate_cap);
+  if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::wan::ParseRate(flags.rate_floor);
+  if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {
+    return Fail(Status(StatusCode::kInvalidArgument,
+                       "--rate-floor " + flags.rate_floor + " is above --rate-cap " + flags.rate_cap),
+                kExitUsage);
+  }
   if (flags.connect.rank >= flags.connect.world_size) {
     return Fail(Status(StatusCode::kInvalidArgument, "--rank " + std::to_string(flags.connect.rank) +
                                                          " is not below --world-size " +

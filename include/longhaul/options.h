@@ -32,6 +32,13 @@ struct ConnectOptions {
   Duration connect_timeout{0};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
+  // Decides how fast to send: "longhaul" (BBR's model with a fitted target loss), "bbr" (its draft), "cubic"
+  // (RFC 9438). The server's grant bounds all of them.
+  std::string rate_controller = "longhaul";
+  // Never faster than the cap, which bounds UDP payload; zero: no cap. Never slower than the floor, whatever is
+  // lost; zero: 100 kbit/s.
+  Bandwidth rate_cap = {};
+  Bandwidth rate_floor = {};
   // Traffic is authenticated against accidents only and is NOT encrypted in this version: say that you know.
   bool insecure = false;
   // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:

@@ -47,6 +47,17 @@ struct ServerOptions {
   uint32_t datagram_bytes = 1452;
   // Bound on 4 bytes x elements of all tensors. The server's memory is about five times the model.
   ByteCount max_model{int64_t{1} << 30};
+  // The server tells workers how fast to send, so that all of them together do not overflow its link.
+  bool grants = true;
+  // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that follow
+  // (zero: no bound). The estimate needs the first round in which workers queue together; what is given holds
+  // from the first packet on.
+  Bandwidth capacity = {};
+  Bandwidth capacity_floor = {};
+  Bandwidth capacity_cap = {};
+  // No worker is granted more, nor less as far as the capacity goes; zero: no bound.
+  Bandwidth worker_rate_cap = {};
+  Bandwidth worker_rate_floor = {};
   // Of the job: workers rotate the send order of their chunks by it.
   uint64_t seed = 1;
   // Load generators (`longhaul bench flow`) that are served at once; their traffic is counted and dropped and

@@ -131,6 +131,12 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
   EXPECT_THAT(status([](ConnectOptions& o) { o.job = ""; }), HasSubstr("job"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.weight = 0; }), HasSubstr("weight"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.datagram_bytes = 100; }), HasSubstr("datagram_bytes"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.rate_controller = "reno"; }), HasSubstr("\"reno\""));
+  EXPECT_THAT(status([](ConnectOptions& o) {
+                o.rate_cap = Bandwidth::Mbps(1);
+                o.rate_floor = Bandwidth::Mbps(2);
+              }),
+              HasSubstr("rate_floor"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.idle_timeout = Duration(0); }), HasSubstr("idle_timeout"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.fault = "nonsense=1"; }), HasSubstr("nonsense"));
 }
