@@ -1,6 +1,7 @@
 // The 22 cases of draft-ietf-ccwg-bbr, appendix "BBR Example Test Cases", by their headings. Variables are
 // the draft's. Each case states its path; unless it says otherwise 100 Mbit/s, 20 ms and a buffer that never
 // overflows.
+// Longhaul's controller passes the same cases; where it means to differ, the case says how and why.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,19 +55,33 @@ class BbrDraft : public testing::TestWithParam<RateControl> {
   bool RunTo(BbrState state, Duration limit = seconds(20)) {
     return simulation_->RunUntil(now() + limit, [&] { return bbr().state() == state; });
   }
-  // To the next state; `seen` is called after every event before.
-  template <typename Seen>
-  bool RunOut(Duration limit, Seen seen) {
+  // To the next state; `holds` has to be true after every event before.
+  template <typename Holds>
+  bool RunOut(Duration limit, Holds holds) {
     const BbrState state = bbr().state();
-    return simulation_->RunUntil(now() + limit, [&] {
+    int violations = 0;
+    const bool left = simulation_->RunUntil(now() + limit, [&] {
       if (bbr().state() != state) return true;
-      seen();
+      violations += !holds();
       return false;
     });
+    EXPECT_EQ(violations, 0);
+    return left;
   }
   bool RunOut(Duration limit) {
-    return RunOut(limit, [] {});
+    return RunOut(limit, [] { return true; });
   }
+  // `holds` has to be true after every event of that time.
+  template <typename Holds>
+  void Stays(Duration time, Holds holds) {
+    int violations = 0;
+    simulation_->RunUntil(now() + time, [&] {
+      violations += !holds();
+      return false;
+    });
+    EXPECT_EQ(violations, 0);
+  }
+  bool longhaul() const { return GetParam() == RateControl::kLonghaul; }
   bool InProbeBw() const {
     return bbr().state() >= BbrState::kProbeBwDown && bbr().state() <= BbrState::kProbeBwUp;
   }
@@ -98,7 +113,7 @@ TEST_P(BbrDraft, ExitingStartupOnBandwidthPlateau) {
   ASSERT_TRUE(RunOut(seconds(5), [&] {
     auto& round = rounds_of_count[static_cast<size_t>(bbr().full_bw_count())];
     if (round == 0 || bbr().full_bw_count() == 0) round = bbr().round_count();
-    EXPECT_FALSE(bbr().full_bw_reached());
+    return !bbr().full_bw_reached();
   }));
   EXPECT_EQ(bbr().state(), BbrState::kDrain);
   EXPECT_EQ(bbr().full_bw_count(), 3);
@@ -118,6 +133,14 @@ TEST_P(BbrDraft, ExitingStartupOnLossWhenApplicationLimited) {
   ASSERT_EQ(bbr().state(), BbrState::kStartup);
   ASSERT_TRUE(flow().sampler().is_app_limited());
   LoseEvery(10);  // 86 packets a round: 8 discontiguous losses
+  if (longhaul()) {
+    // Loss without a queue is the path's own and no reason to stop looking for its rate.
+    Stays(seconds(1), [&] { return bbr().state() == BbrState::kStartup; });
+    simulation_->SetAppRate(0, Bandwidth::Zero());
+    EXPECT_TRUE(RunTo(BbrState::kDrain, seconds(2)));
+    EXPECT_NEAR(bbr().max_bw().mbps(), 100, 10);
+    return;
+  }
   const uint64_t round = bbr().round_count();
   ASSERT_TRUE(RunOut(seconds(1)));
   // Half of the path is used, so DRAIN ends with the ACK that began it.
@@ -133,7 +156,7 @@ TEST_P(BbrDraft, ExitingDrainBasedOnInflight) {
   Start(Deep());
   ASSERT_TRUE(RunTo(BbrState::kDrain));
   EXPECT_DOUBLE_EQ(bbr().pacing_gain(), 0.5);
-  ASSERT_TRUE(RunOut(seconds(5), [&] { EXPECT_GT(in_flight(), bbr().Inflight(1.0)); }));
+  ASSERT_TRUE(RunOut(seconds(5), [&] { return in_flight() > bbr().Inflight(1.0); }));
   EXPECT_TRUE(InProbeBw());
   EXPECT_LE(in_flight(), bbr().Inflight(1.0));
   EXPECT_LE(bbr().round_count() - bbr().drain_start_round(), Bbr::kDrainRounds);
@@ -158,16 +181,21 @@ TEST_P(BbrDraft, ExitingProbeUpOnBandwidthPlateau) {
   int rounds = 0;
   uint64_t round = bbr().round_count();
   ASSERT_TRUE(RunOut(seconds(5), [&] {
-    EXPECT_FALSE(bbr().full_bw_now());
     rounds += bbr().round_count() != round;
     round = bbr().round_count();
+    return !bbr().full_bw_now();
   }));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwDown);
+  EXPECT_EQ(simulation_->stats(0).queue_drops, ByteCount());
+  EXPECT_EQ(simulation_->loss(0).packets_lost(), 0u);
+  if (longhaul()) {
+    // The queue that UP builds tells that the path is full before the third round trip without growth does.
+    EXPECT_GE(flow().rtt().latest_rtt(), bbr().min_rtt() + bbr().min_rtt() / 10);
+    return;
+  }
   EXPECT_TRUE(bbr().full_bw_now());
   EXPECT_EQ(bbr().full_bw_count(), 3);
   EXPECT_GE(rounds, 2);
-  EXPECT_EQ(simulation_->stats(0).queue_drops, ByteCount());
-  EXPECT_EQ(simulation_->loss(0).packets_lost(), 0u);
 }
 
 TEST_P(BbrDraft, ExitingProbeUpOnLossWhenApplicationLimited) {
@@ -197,10 +225,9 @@ TEST_P(BbrDraft, NeverExitingProbeUpOrStartupWhenApplicationLimitedWithNoLoss) {
   app.app_rate = Bandwidth::Mbps(10);
   Start(Deep(), app);
   // PROBE_RTT comes and goes every five seconds whatever the state: it is not an exit.
-  simulation_->RunUntil(Instant() + seconds(60), [&] {
-    EXPECT_TRUE(bbr().state() == BbrState::kStartup || bbr().state() == BbrState::kProbeRtt);
-    EXPECT_FALSE(bbr().full_bw_reached());
-    return HasFailure();
+  Stays(seconds(60), [&] {
+    const bool startup = bbr().state() == BbrState::kStartup || bbr().state() == BbrState::kProbeRtt;
+    return startup && !bbr().full_bw_reached();
   });
 
   Start(Deep());
@@ -219,9 +246,11 @@ TEST_P(BbrDraft, ExitingProbeDownBasedOnInflight) {
     Start(link);
     ASSERT_TRUE(RunTo(BbrState::kProbeBwUp));
     ASSERT_TRUE(RunTo(BbrState::kProbeBwDown));
-    EXPECT_DOUBLE_EQ(bbr().pacing_gain(), 0.9);
+    // Longhaul may drain faster, and stays long enough to see that the queue is gone.
+    EXPECT_LE(bbr().pacing_gain(), 0.9);
+    EXPECT_TRUE(longhaul() || bbr().pacing_gain() == 0.9);
     ASSERT_TRUE(RunOut(seconds(5), [&] {
-      EXPECT_TRUE(in_flight() > bbr().InflightWithHeadroom() || in_flight() > bbr().Inflight(1.0));
+      return longhaul() || in_flight() > bbr().InflightWithHeadroom() || in_flight() > bbr().Inflight(1.0);
     }));
     EXPECT_EQ(bbr().state(), BbrState::kProbeBwCruise);
     EXPECT_LE(in_flight(), bbr().InflightWithHeadroom());
@@ -241,9 +270,15 @@ TEST_P(BbrDraft, ExitingProbeDownAfterMaxTime) {
   simulation_->SetRate(Bandwidth::Mbps(90));
   const Instant start = now();
   const Duration wait = bbr().bw_probe_wait();
+  if (longhaul()) {
+    // UP has left less of a queue: at 90 % of the rate it drains, and DOWN ends by that.
+    ASSERT_TRUE(RunOut(wait + milliseconds(20)));
+    EXPECT_TRUE(bbr().state() == BbrState::kProbeBwCruise || bbr().state() == BbrState::kProbeBwRefill);
+    return;
+  }
   EXPECT_GE(wait, seconds(2));
   EXPECT_LE(wait, seconds(3));
-  ASSERT_TRUE(RunOut(seconds(10), [&] { EXPECT_GT(in_flight(), bbr().Inflight(1.0)); }));
+  ASSERT_TRUE(RunOut(seconds(10), [&] { return in_flight() > bbr().Inflight(1.0); }));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwRefill);
   EXPECT_GT(now() - start, wait);
   EXPECT_LT(now() - start, wait + milliseconds(20));
@@ -252,24 +287,32 @@ TEST_P(BbrDraft, ExitingProbeDownAfterMaxTime) {
 TEST_P(BbrDraft, EnteringAndExitingProbeRtt) {
   Start(Deep());
   ASSERT_TRUE(RunTo(BbrState::kProbeBwCruise));
+  Duration interval = Bbr::kProbeRttInterval;
+  if (longhaul()) {
+    // DOWN meets the minimum for free, so that PROBE_RTT never comes; a path that has become longer does not.
+    Stays(seconds(30), [&] { return bbr().state() != BbrState::kProbeRtt; });
+    interval = Bbr::kMinRttFilterLen;
+    simulation_->SetRtt(milliseconds(30));
+  }
   Instant stamp;
   ASSERT_TRUE(simulation_->RunUntil(now() + seconds(30), [&] {
     if (bbr().state() == BbrState::kProbeRtt) return true;
     stamp = bbr().probe_rtt_min_stamp();
     return false;
   }));
-  EXPECT_GT(now() - stamp, Bbr::kProbeRttInterval);
-  EXPECT_LT(now() - stamp, Bbr::kProbeRttInterval + milliseconds(50));
+  EXPECT_GT(now() - stamp, interval);
+  EXPECT_LT(now() - stamp, interval + milliseconds(50));
   EXPECT_DOUBLE_EQ(bbr().cwnd_gain(), 0.5);
   const ByteCount half = bbr().Inflight(0.5);
   Instant low = Instant::Infinite();
   const Instant entered = now();
   ASSERT_TRUE(RunOut(seconds(2), [&] {
     if (in_flight() <= half) low = std::min(low, now());
+    return true;
   }));
   EXPECT_FALSE(low.IsInfinite());
   EXPECT_GE(now() - low, Bbr::kProbeRttDuration);
-  EXPECT_LE(now() - entered, Bbr::kProbeRttDuration + 5 * milliseconds(20));
+  EXPECT_LE(now() - entered, Bbr::kProbeRttDuration + 5 * milliseconds(30));
   EXPECT_TRUE(InProbeBw());
   EXPECT_TRUE(bbr().full_bw_reached());
   simulation_->ResetStats();
@@ -308,6 +351,7 @@ TEST_P(BbrDraft, AchievingExpectedStartupBandwidthOnALinkWithAggregation) {
   ASSERT_TRUE(RunOut(seconds(5), [&] {
     extra = std::max(extra, bbr().extra_acked());
     cwnd = std::max(cwnd, bbr().cwnd());
+    return true;
   }));
   EXPECT_GT(extra, bdp * 0.25);
   EXPECT_GT(cwnd, bdp * int64_t{2});
@@ -341,16 +385,9 @@ TEST_P(BbrDraft, CorrectlyManagingSubPacketBdps) {
   Start(link);
   ASSERT_TRUE(simulation_->RunUntil(now() + seconds(10), [&] { return InProbeBw(); }));
   const ByteCount floor = kDatagram * Bbr::kMinPipePackets;
-  simulation_->RunUntil(now() + seconds(10), [&] {
-    EXPECT_GE(bbr().cwnd(), floor);
-    return HasFailure();
-  });
+  Stays(seconds(10), [&] { return bbr().cwnd() >= floor; });
   simulation_->ResetStats();
-  ASSERT_FALSE(simulation_->RunUntil(now() + seconds(10), [&] {
-    EXPECT_GE(bbr().cwnd(), floor);
-    EXPECT_LE(bbr().pacing_rate().mbps(), 1.25 * 1.1);
-    return HasFailure();
-  }));
+  Stays(seconds(10), [&] { return bbr().cwnd() >= floor && bbr().pacing_rate().mbps() <= 1.25 * 1.1; });
   EXPECT_NEAR(bbr().max_bw().mbps(), 1, 0.1);
   EXPECT_GE(simulation_->Utilisation(), 0.9);
 }
@@ -380,7 +417,7 @@ TEST_P(BbrDraft, IncreasingBandwidth10xAndEnsuringFullBandwidthIsReached) {
     }
     return bbr().max_bw().mbps() >= 95;
   }));
-  EXPECT_GE(doublings, 4);
+  EXPECT_TRUE(longhaul() || doublings >= 4);  // longhaul hears of the queue: no bound in bytes holds it back
   // 345 packets at 100 Mbit/s: log2 is 8.4. A probe paces at 1.25, so a factor of ten takes ten round trips
   // at least.
   EXPECT_LE(bbr().round_count() - first, 30u);
@@ -452,22 +489,23 @@ struct Saved {
 TEST_P(BbrDraft, HandlingSpuriousFastRecovery) {
   Start(Deep());
   ASSERT_TRUE(RunTo(BbrState::kProbeBwUp));
-  Run(milliseconds(25));
+  if (!longhaul()) Run(milliseconds(25));
   ASSERT_EQ(bbr().state(), BbrState::kProbeBwUp);
   const Saved saved(bbr());
   // As many packets are overtaken as cross LossThresh. With one more the draft forgets what it saved: leaving
   // PROBE_UP resets is_loss_in_round, so the next lost packet of the episode saves again, with undo_state
-  // none.
-  DelayPackets(5, milliseconds(12));
+  // none. For longhaul loss has to be more than chance explains, and what was saved outlives the reaction.
+  const uint64_t overtaken = longhaul() ? 30 : 5;
+  DelayPackets(overtaken, milliseconds(12));
   ASSERT_TRUE(RunOut(milliseconds(100)));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwDown);
-  EXPECT_EQ(simulation_->loss(0).packets_lost(), 5u);
+  EXPECT_GE(simulation_->loss(0).packets_lost(), 5u);
   EXPECT_EQ(bbr().undo_state(), BbrState::kProbeBwUp);
   saved.ExpectSaved(bbr());
   EXPECT_NE(bbr().inflight_longterm(), saved.inflight_longterm);
   // "Returns to its previous state" by way of REFILL, as HandleSpuriousLossDetection() has it.
   ASSERT_TRUE(RunTo(BbrState::kProbeBwRefill, milliseconds(100)));
-  EXPECT_EQ(simulation_->loss(0).packets_spurious(), 5u);
+  EXPECT_EQ(simulation_->loss(0).packets_spurious(), simulation_->loss(0).packets_lost());
   saved.ExpectRestored(bbr());
   EXPECT_TRUE(RunTo(BbrState::kProbeBwUp, milliseconds(200)));
 }
@@ -498,7 +536,12 @@ TEST_P(BbrDraft, EnteringAndExitingProbeRttDuringStartup) {
   FlowOptions app;
   app.app_rate = Bandwidth::Mbps(10);  // application-limited: STARTUP does not end
   Start(Deep(), app);
-  ASSERT_TRUE(RunTo(BbrState::kProbeRtt, seconds(10)));
+  if (longhaul()) {
+    // Without a queue the minimum is met all the time; a longer path has to be measured.
+    Stays(seconds(30), [&] { return bbr().state() == BbrState::kStartup; });
+    simulation_->SetRtt(milliseconds(30));
+  }
+  ASSERT_TRUE(RunTo(BbrState::kProbeRtt, seconds(12)));
   EXPECT_FALSE(bbr().full_bw_reached());
   ASSERT_TRUE(RunOut(seconds(2)));
   EXPECT_EQ(bbr().state(), BbrState::kStartup);
@@ -516,9 +559,9 @@ TEST_P(BbrDraft, HandlingLossDuringProbeUpAfterInflightLongtermIsSet) {
   ByteCount target;
   LoseEvery(10);
   ASSERT_TRUE(RunOut(seconds(1), [&] {
-    EXPECT_FALSE(bbr().full_bw_now());
     before = bbr().inflight_longterm();
     target = std::min(bbr().Inflight(1.0), bbr().cwnd());
+    return !bbr().full_bw_now();
   }));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwDown);
   EXPECT_LT(bbr().inflight_longterm(), before);
@@ -531,7 +574,7 @@ TEST_P(BbrDraft, HandlingApplicationLimitedSendingDuringProbeRefill) {
   ASSERT_TRUE(RunTo(BbrState::kProbeBwRefill));
   const Bandwidth before = bbr().max_bw();
   simulation_->SetAppRate(0, Bandwidth::Mbps(5));
-  ASSERT_TRUE(RunOut(milliseconds(200), [&] { EXPECT_GE(bbr().max_bw(), before); }));
+  ASSERT_TRUE(RunOut(milliseconds(200), [&] { return bbr().max_bw() >= before; }));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwUp);
   EXPECT_EQ(bbr().max_bw(), before);
   Run(milliseconds(100));
