@@ -11,11 +11,12 @@ void RunLonghaul(wan::TunWan* wan, const Runner& runner, const Timing& timing, d
 
 struct IncastOptions {
   int workers = 8;
-  std::string bytes = "1mb";
-  int windows = 1;
-  std::string control = "longhaul";
+  std::string bytes = "1mb";  // of each worker's gradient
+  int rounds = 10;
+  std::vector<std::string> server_flags;
 };
-// All push `windows` windows at once. details: "finish_ms" of each worker (its slowest window), "windows".
+// A real job: in every round all workers push their gradient at the same moment, everything high. Fills the
+// outcome but for the link's part; details: "push_ms" by round and worker.
 void RunIncast(wan::TunWan* wan, const IncastOptions& options, Outcome* outcome);
 
 }  // namespace longhaul::bench

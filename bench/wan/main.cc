@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <fstream>
@@ -55,11 +56,14 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--series", f.series,
                  "seconds between points of longhaul's time series in the JSON; 0 = none");
   app.add_flag("--untuned", f.untuned, "paths nobody tuned for: 20 to 800 Mbit/s, 5 to 200 ms, bursts");
-  app.add_flag("--incast", f.incast, "N generators push their windows at once, 200 Mbit/s, RTT 20 ms");
+  app.add_flag("--incast", f.incast,
+               "a job of N workers that push at the same moment, 200 Mbit/s, RTT 20 ms");
   app.add_option("--workers", f.incast_options.workers, "of --incast")->check(CLI::Range(1, 64));
-  app.add_option("--bytes", f.incast_options.bytes, "of --incast: each window");
-  app.add_option("--windows", f.incast_options.windows, "of --incast: of each worker")
-      ->check(CLI::Range(1, 1000));
+  app.add_option("--bytes", f.incast_options.bytes, "of --incast: each worker's gradient");
+  app.add_option("--rounds", f.incast_options.rounds, "of --incast")->check(CLI::Range(1, 1000));
+  app.add_option("--server-flags", f.incast_options.server_flags,
+                 "of --incast: more flags for longhaul-server")
+      ->delimiter(' ');
   app.add_flag("--forwarder", f.forwarder, "only find out what the emulator itself carries");
   app.add_option("--seed", f.seed, "of the link");
   app.add_option("--json", f.json_file, "write everything to this file");
@@ -167,6 +171,29 @@ int Compare(const Flags& f, const std::vector<Path>& paths, const std::vector<Ru
   return Report(f, cells, code);
 }
 
+void PrintIncast(const Outcome& o) {
+  std::vector<double> fastest, slowest, ratio;
+  for (const auto& round : o.details.value("push_ms", nlohmann::json::array())) {
+    const auto [low, high] = std::minmax_element(round.begin(), round.end());
+    fastest.push_back(*low);
+    slowest.push_back(*high);
+    ratio.push_back(slowest.back() / fastest.back());
+  }
+  if (ratio.empty()) return;
+  const auto median = [](std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+  };
+  std::printf(
+      "queue drops %.2f %% of %llu packets; first round: %.0f (fastest) to %.0f ms (slowest); median of %zu "
+      "rounds: %.0f to %.0f ms, slowest / fastest %.2f\n",
+      o.link_packets == 0
+          ? 0
+          : 100.0 * static_cast<double>(o.dropped_queue) / static_cast<double>(o.link_packets),
+      static_cast<unsigned long long>(o.link_packets), fastest.front(), slowest.front(), ratio.size(),
+      median(fastest), median(slowest), median(ratio));
+}
+
 int Incast(const Flags& f, const Path& path) {
   int code = 0;
   std::vector<CellResult> cells = {{path, {}}};
@@ -182,20 +209,8 @@ int Incast(const Flags& f, const Path& path) {
     RunIncast(wan->get(), f.incast_options, &outcome);
     watch.Finish(&outcome);
     if (!outcome.error.empty()) code = kFailed;
-    std::vector<double> finish;
-    for (const auto& ms : outcome.details.value("finish_ms", nlohmann::json::array())) finish.push_back(ms);
-    std::sort(finish.begin(), finish.end());
     std::fprintf(stderr, "%s\n", ToLine(path, outcome).c_str());
-    if (!finish.empty()) {
-      std::printf(
-          "queue drops %.2f %% of %llu packets; windows finished after %.0f (fastest) to %.0f ms "
-          "(slowest), ratio %.2f\n",
-          outcome.link_packets == 0 ? 0
-                                    : 100.0 * static_cast<double>(outcome.dropped_queue) /
-                                          static_cast<double>(outcome.link_packets),
-          static_cast<unsigned long long>(outcome.link_packets), finish.front(), finish.back(),
-          finish.back() / finish.front());
-    }
+    PrintIncast(outcome);
     cells[0].outcomes.push_back(std::move(outcome));
   }
   return Report(f, cells, code);
