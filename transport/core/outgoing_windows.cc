@@ -88,13 +88,16 @@ size_t OutgoingWindows::HeldChunkBytes() const {
   return longest;
 }
 
+// Repair symbols rank like new high chunks: behind those of their own window, but not behind a younger window's.
+// Otherwise an endless row of windows keeps an older one open, which waits for nothing but its repair symbols.
 OutgoingWindows::Entry* OutgoingWindows::MostUrgent() {
   Entry* best = nullptr;
   std::tuple<WindowTx::Tier, int, uint64_t> best_rank;
   for (auto& [key, entry] : windows_) {
     if (IsHeld(*entry.window)) continue;
-    const WindowTx::Tier tier = entry.window->NextTier();
+    WindowTx::Tier tier = entry.window->NextTier();
     if (tier == WindowTx::Tier::kNothing) continue;
+    if (tier == WindowTx::Tier::kRepair) tier = WindowTx::Tier::kHighNew;
     const std::tuple rank(tier, entry.window->options().priority, entry.age);
     if (best == nullptr || rank < best_rank) {
       best = &entry;

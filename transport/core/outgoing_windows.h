@@ -1,6 +1,7 @@
 // The windows that this side is sending, and the scheduler among them: what leaves next.
 //
-// Strict priority by urgency (WindowTx::Tier), then by the window's priority, then by age. Frames about a
+// Strict priority by urgency (WindowTx::Tier, with repair symbols like new high chunks), then by the window's
+// priority, then by age. Frames about a
 // window (OPEN, STATUS) wait here until the packet builder takes them; OPEN leaves before the window's first
 // chunk and is repeated a few packets later, since a receiver can do nothing useful without it.
 #pragma once
