@@ -108,8 +108,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--fec-k", f.server.fec_k, "source symbols per FEC block; 0 = no FEC")
       ->check(CLI::IsMember({0, 8, 12, 16, 20, 24}));
-  app.add_option("--fec-depth", f.server.fec_depth, "FEC blocks interleaved against bursts, 1..255")
-      ->check(CLI::Range(1, 255));
+  app.add_option("--fec-depth", f.server.fec_depth, "FEC blocks interleaved against bursts, 1..255; 0 = by the bursts that are seen")
+      ->check(CLI::Range(0, 255));
   app.add_option("--idle-timeout", f.idle_timeout_seconds, "seconds of silence after which a worker is dead")
       ->check(CLI::Range(0.1, 86400.0));
   app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")

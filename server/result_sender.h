@@ -21,7 +21,7 @@ class ResultSender {
   struct Options {
     uint16_t symbol_bytes = 0;
     uint8_t fec_k = 0;
-    uint8_t fec_depth = 1;
+    uint8_t fec_depth = 0;  // 0: as the connection advises
   };
   struct Stats {
     uint64_t opened = 0;

@@ -35,7 +35,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) 
   server::ServerCoreOptions core;
   if (options.fec_k > 255)
     return Status(StatusCode::kInvalidArgument, "fec_k must be 0, 8, 12, 16, 20 or 24");
-  if (options.fec_depth > 255) return Status(StatusCode::kInvalidArgument, "fec_depth must be in 1..255");
+  if (options.fec_depth > 255) return Status(StatusCode::kInvalidArgument, "fec_depth must be in 0..255");
   core.settings = {.job = options.job,
                    .world_size = options.workers,
                    .min_workers = options.min_workers == 0 ? options.workers : options.min_workers,

@@ -79,7 +79,7 @@ Status ServerCoreOptions::Validate() const {
       CheckShare("high_share", s.high_share),
       CheckShare("bubble_threshold", s.bubble_threshold),
       CheckShare("close_ratio", s.close_ratio),
-      CheckRange("fec_depth", s.fec_depth, 1, 255),
+      CheckRange("fec_depth", s.fec_depth, 0, 255),
       CheckRange("idle_timeout in ms", ms(s.idle_timeout), 100, 24ll * 3600 * 1000),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
       CheckGrants(s.grants),

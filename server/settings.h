@@ -27,7 +27,7 @@ struct ServerSettings {
   double bubble_threshold = 0.1;  // raw loss of a window's low class above which its losses are filled, 0..1
   double close_ratio = 0.9;       // share of the low class that lets a window close, 0..1
   uint8_t fec_k = 20;             // source symbols per block; 0 = no FEC
-  uint8_t fec_depth = 4;          // blocks interleaved
+  uint8_t fec_depth = 0;          // blocks interleaved; 0 = by the bursts that each connection sees
   Duration idle_timeout = std::chrono::seconds(10);
   uint64_t seed = 1;
   ByteCount max_datagram{1452};  // UDP payload

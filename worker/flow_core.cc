@@ -214,7 +214,7 @@ Status FlowCore::OpenNext() {
   (high ? window.high_count : window.low_count) = chunks_per_window_;
   window.symbol_bytes = symbol_bytes_;
   window.fec_k = high ? fec_k_ : uint8_t{0};
-  window.fec_depth = static_cast<uint8_t>(std::max(1u, welcome_.fec_depth()));
+  window.fec_depth = static_cast<uint8_t>(welcome_.fec_depth());
   if (Status s = connection_->OpenWindow(window); !s.ok()) return s;
   ++next_window_;
   windows_[window.key] = now_;

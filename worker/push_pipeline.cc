@@ -40,7 +40,7 @@ PushPipeline::Settings PushPipeline::SettingsOf(const JobSettings& job, uint16_t
   settings.keep_residual = job.policy == "residual";
   settings.high_share = job.high_share;
   settings.fec_k = static_cast<uint8_t>(job.fec_k);
-  settings.fec_depth = static_cast<uint8_t>(std::max(1u, job.fec_depth));
+  settings.fec_depth = static_cast<uint8_t>(job.fec_depth);
   settings.symbol_bytes = symbol_bytes;
   settings.weight = weight;
   settings.seed = job.seed;

@@ -28,7 +28,7 @@ class PushPipeline {
     bool keep_residual = true;  // lost chunks are repaid in a later round
     double high_share = 0.2;
     uint8_t fec_k = 20;  // largest block that may be used; 0 = no FEC
-    uint8_t fec_depth = 4;
+    uint8_t fec_depth = 0;  // 0: as the connection advises
     uint16_t symbol_bytes = 0;
     float weight = 1.0f;
     uint64_t seed = 0;  // of the rotation of the send order

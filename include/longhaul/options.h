@@ -73,7 +73,7 @@ struct JobSettings {
   double bubble_threshold = 0;  // loss above which lost chunks are filled, 0..1
   double close_ratio = 0;       // share of the low class that lets a window close, 0..1
   uint32_t fec_k = 0;           // source symbols per FEC block; 0 = none
-  uint32_t fec_depth = 0;       // blocks interleaved
+  uint32_t fec_depth = 0;       // blocks interleaved; 0 = by the bursts that are seen
   Duration idle_timeout{0};
   uint64_t seed = 0;
 };

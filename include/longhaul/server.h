@@ -39,8 +39,8 @@ struct ServerOptions {
   double close_ratio = 0.9;
   // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
   uint32_t fec_k = 20;
-  // FEC blocks interleaved against bursts, 1..255.
-  uint32_t fec_depth = 4;
+  // FEC blocks interleaved against bursts, 1..255; 0 = four times the mean burst that a connection sees.
+  uint32_t fec_depth = 0;
   // A worker that is silent for so long is dead. 100 ms to 24 h.
   Duration idle_timeout = std::chrono::seconds(10);
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.

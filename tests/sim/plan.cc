@@ -51,7 +51,7 @@ JobPlan DrawJob(Random random) {
   job.close_ratio = random.Chance(0.2) ? 1.0 : 0.5 + 0.5 * random.Uniform();
   job.bubble_threshold = random.Chance(0.3) ? 0.0 : 0.3 * random.Uniform();
   job.fec_k = OneOf<uint8_t>(random, {0, 8, 12, 16, 20, 24});
-  job.fec_depth = static_cast<uint8_t>(Between(random, 1, 6));
+  job.fec_depth = static_cast<uint8_t>(Between(random, 1, 6) - 1);  // 0: as the connections advise
   const bool weighted = random.Chance(0.3);
   const bool late = random.Chance(0.2);
   for (uint32_t rank = 0; rank < job.workers; ++rank) {

@@ -6,6 +6,7 @@
 #include "tests/transport/connection_pair.h"
 #include "transport/core/integrity_tag.h"
 #include "transport/core/packet_builder.h"
+#include "transport/core/window/fec_policy.h"
 
 namespace longhaul::transport {
 namespace {
@@ -192,6 +193,36 @@ TEST(Connection, FecRepairsHighChunksWithoutWaitingForRetransmission) {
   for (const auto& [key, in] : pair.server.incoming) repaired += in.repaired;
   EXPECT_GT(repaired, 10);
   EXPECT_GT(pair.connection->stats().repair_sent, 20u);
+}
+
+TEST(Connection, BurstsDeepenTheInterleavingOfTheNextWindow) {
+  ConnectionPair::Options options;
+  options.link = "rate 200mbit delay 10ms queue 50ms loss 3% burst 10";
+  ConnectionPair pair(options);
+  ASSERT_TRUE(pair.Establish(30s));
+  const auto send = [&](uint32_t id, uint8_t depth) {
+    WindowOptions window;
+    window.key = {id, 0};
+    window.high_count = 400;
+    window.symbol_bytes = 256;
+    window.fec_depth = depth;
+    EXPECT_TRUE(pair.connection->OpenWindow(window).ok());
+    static const std::vector<uint8_t> body(256, 5);
+    for (int i = 0; i < 400; ++i) {
+      EXPECT_TRUE(pair.connection->SubmitChunk(window.key, wire::ReliabilityClass::kHigh, {}, body).ok());
+    }
+    EXPECT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(window.key); }, 60s));
+    return pair.server.incoming[window.key].open.fec_depth;
+  };
+  EXPECT_EQ(send(1, 0), kMinFecDepth) << "nothing is known of the path";
+  for (uint32_t id = 2; id < 40; ++id) send(id, 0);
+  const ConnectionStats stats = pair.connection->stats();
+  EXPECT_NEAR(stats.mean_loss_burst, 10, 4);
+  EXPECT_GT(stats.loss_correlation, 0.25);
+  EXPECT_GT(stats.loss_for_fec, stats.loss);
+  EXPECT_EQ(send(40, 0), stats.fec_depth);
+  EXPECT_GE(stats.fec_depth, 20u);
+  EXPECT_EQ(send(41, 7), 7) << "a depth that the caller chose";
 }
 
 TEST(Connection, BothDirectionsCarryWindowsAtOnce) {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "base/random.h"
+#include "transport/core/window/loss_estimator.h"
 
 namespace longhaul::transport {
 namespace {
@@ -47,12 +47,12 @@ TEST(BlockFailureProbability, IsCertainOrImpossibleAtTheEnds) {
   EXPECT_NEAR(BlockFailureProbability(20, 4, 7), 1, 1e-6);
 }
 
-TEST(RepairSymbolsFor, GivesNoneWithoutLoss) { EXPECT_EQ(RepairSymbolsFor(20, 12, 0, 1000), 0); }
+TEST(RepairSymbolsFor, GivesNoneWithoutLoss) { EXPECT_EQ(RepairSymbolsFor(20, 12, 0, 0, 1000), 0); }
 
 TEST(RepairSymbolsFor, IsTheFirstCountWhoseSuccessorGainsLessThanItCosts) {
   for (const double p : {0.005, 0.01, 0.02, 0.05, 0.1}) {
     for (const double packets : {10.0, 100.0, 1000.0, 10'000.0}) {
-      const int m = RepairSymbolsFor(20, 12, p, packets);
+      const int m = RepairSymbolsFor(20, 12, p, 0, packets);
       const auto gain = [&](int i) {
         return BlockFailureProbability(20, i, p) - BlockFailureProbability(20, i + 1, p);
       };
@@ -66,62 +66,142 @@ TEST(RepairSymbolsFor, IsTheFirstCountWhoseSuccessorGainsLessThanItCosts) {
 
 TEST(RepairSymbolsFor, DoesNotGiveUpAtHighLoss) {
   // One more symbol gains little at first, the eighth a lot.
-  EXPECT_GE(RepairSymbolsFor(20, 12, 0.20, 20), 6);
-  EXPECT_GE(RepairSymbolsFor(20, 12, 0.30, 100), 10);
+  EXPECT_GE(RepairSymbolsFor(20, 12, 0.20, 0, 20), 6);
+  EXPECT_GE(RepairSymbolsFor(20, 12, 0.30, 0, 100), 10);
 }
 
 TEST(RepairSymbolsFor, GrowsWithLossAndWithTheCostOfARecovery) {
-  EXPECT_EQ(RepairSymbolsFor(20, 12, 0.01, 1000), 3);
-  EXPECT_LT(RepairSymbolsFor(20, 12, 0.01, 1000), RepairSymbolsFor(20, 12, 0.05, 1000));
-  EXPECT_LT(RepairSymbolsFor(20, 12, 0.02, 20), RepairSymbolsFor(20, 12, 0.02, 2000));
+  EXPECT_EQ(RepairSymbolsFor(20, 12, 0.01, 0, 1000), 3);
+  EXPECT_LT(RepairSymbolsFor(20, 12, 0.01, 0, 1000), RepairSymbolsFor(20, 12, 0.05, 0, 1000));
+  EXPECT_LT(RepairSymbolsFor(20, 12, 0.02, 0, 20), RepairSymbolsFor(20, 12, 0.02, 0, 2000));
 }
 
 TEST(RepairSymbolsFor, RespectsItsBound) {
-  EXPECT_EQ(RepairSymbolsFor(20, 1, 0.05, 10'000), 1);
-  EXPECT_EQ(RepairSymbolsFor(20, 0, 0.05, 10'000), 0);
-  EXPECT_EQ(RepairSymbolsFor(20, 12, 0.05, 0), 0) << "a recovery as cheap as one packet needs no repair";
+  EXPECT_EQ(RepairSymbolsFor(20, 1, 0.05, 0, 10'000), 1);
+  EXPECT_EQ(RepairSymbolsFor(20, 0, 0.05, 0, 10'000), 0);
+  EXPECT_EQ(RepairSymbolsFor(20, 12, 0.05, 0, 0), 0) << "a recovery as cheap as one packet needs no repair";
 }
 
-TEST(LossEstimator, IsZeroBeforeTheFirstLoss) {
-  LossEstimator estimator;
-  for (int i = 0; i < 1000; ++i) estimator.OnPacket(false);
-  EXPECT_EQ(estimator.loss(), 0);
-  EXPECT_EQ(estimator.packets(), 1000u);
-}
-
-TEST(LossEstimator, SettlesAroundTheTrueLoss) {
-  const uint64_t seed = 7;
-  Random random(seed);
-  LossEstimator estimator;
-  for (int i = 0; i < 5000; ++i) estimator.OnPacket(random.Chance(0.05));
+// Slow and obvious: the integral of the binomial over the beta distribution of the loss, by P(i) = C(n, i)
+// B(i + a, n - i + b) / B(a, b).
+double BetaBinomialByGamma(int k, int m, double p, double rho) {
+  const int n = k + m;
+  const double s = 1 / rho - 1, a = p * s, b = (1 - p) * s;
+  const auto log_beta = [](double x, double y) {
+    return std::lgamma(x) + std::lgamma(y) - std::lgamma(x + y);
+  };
   double sum = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    estimator.OnPacket(random.Chance(0.05));
-    sum += estimator.loss();
+  for (int i = m + 1; i <= n; ++i) {
+    const double log_choose = std::lgamma(n + 1) - std::lgamma(i + 1) - std::lgamma(n - i + 1);
+    sum += std::exp(log_choose + log_beta(i + a, n - i + b) - log_beta(a, b));
   }
-  // The larger of two unbiased averages lies a little above the truth: on the safe side.
-  EXPECT_GT(sum / 20'000, 0.05) << "seed " << seed;
-  EXPECT_LT(sum / 20'000, 0.07) << "seed " << seed;
+  return sum;
 }
 
-TEST(LossEstimator, RisesWithinABlockAndForgetsSlowly) {
-  LossEstimator estimator;
-  for (int i = 0; i < 10'000; ++i) estimator.OnPacket(false);
-  for (int i = 0; i < 8; ++i) estimator.OnPacket(true);
-  EXPECT_GT(estimator.loss(), 0.1);
-  for (int i = 0; i < 600; ++i) estimator.OnPacket(false);
-  EXPECT_GT(estimator.loss(), 0.004) << "the slow average remembers";
-  EXPECT_LT(estimator.loss(), 0.008);
+TEST(BlockFailureProbability, IsABetaBinomialUnderCorrelation) {
+  for (const int k : {1, 8, 20, 24}) {
+    for (const int m : {0, 1, 4, 8}) {
+      for (const double p : {0.001, 0.02, 0.2, 0.7}) {
+        for (const double rho : {0.001, 0.05, 0.5}) {
+          const double expected = BetaBinomialByGamma(k, m, p, rho);
+          EXPECT_NEAR(BlockFailureProbability(k, m, p, rho), expected, 1e-7 * expected + 1e-15)
+              << k << "+" << m << " at " << p << " rho " << rho;
+        }
+      }
+    }
+  }
 }
 
-TEST(LossEstimator, ASpuriousLossIsTakenBack) {
-  LossEstimator estimator;
-  estimator.OnPacket(true);
-  EXPECT_GT(estimator.loss(), 0);
-  estimator.OnSpurious();
-  EXPECT_EQ(estimator.loss(), 0);
-  estimator.OnSpurious();
-  EXPECT_EQ(estimator.loss(), 0) << "never below zero";
+TEST(BlockFailureProbability, IsPolyasUrnDrawnByHand) {
+  // Three symbols, p = 0.2, rho = 0.25: s = 3, a = 0.6, b = 2.4. Two lost of three: 3 * a (a + 1) b / (3 * 4
+  // * 5).
+  const double two = 3 * 0.6 * 1.6 * 2.4 / 60, three = 0.6 * 1.6 * 2.6 / 60;
+  EXPECT_NEAR(BlockFailureProbability(2, 1, 0.2, 0.25), two + three, 1e-12);
+}
+
+TEST(BlockFailureProbability, GoesOverIntoTheBinomial) {
+  for (const double p : {0.001, 0.05, 0.5}) {
+    const double binomial = BlockFailureProbability(20, 4, p);
+    for (const double rho : {1e-8, 1e-12, 1e-300, 0.0, -1.0}) {
+      EXPECT_NEAR(BlockFailureProbability(20, 4, p, rho), binomial, 1e-3 * binomial) << p << " " << rho;
+    }
+  }
+}
+
+TEST(BlockFailureProbability, IsAProbabilityWhateverItIsGiven) {
+  for (const double p : {-1.0, 0.0, 1e-300, 0.3, 1 - 1e-16, 1.0, 2.0}) {
+    for (const double rho : {-1.0, 0.0, 1e-300, 0.5, 1.0, 7.0}) {
+      for (int m = 0; m <= 24; ++m) {
+        const double f = BlockFailureProbability(8, m, p, rho);
+        EXPECT_TRUE(f >= 0 && f <= 1) << p << " " << rho << " " << m;
+      }
+    }
+  }
+}
+
+TEST(BlockFailureProbability, BurstsMakeItWorse) {
+  EXPECT_GT(BlockFailureProbability(20, 4, 0.02, 0.1), 50 * BlockFailureProbability(20, 4, 0.02));
+}
+
+TEST(LossModel, SpacingTakesBurstsApart) {
+  // A Gilbert-Elliott path with bursts of 10 and 3 % loss: r = 0.897.
+  const LossModel bursts{.p = 0.03, .rho = 0.45, .mean_burst = 10};
+  EXPECT_NEAR(bursts.RhoAt(LossEstimator::kGroup, 1), 0.45, 1e-9) << "neighbours: as measured";
+  EXPECT_LT(bursts.RhoAt(20, 10), 0.06);
+  EXPECT_LT(bursts.RhoAt(20, 40), 0.002) << "four bursts apart they are all but independent";
+  double last = 1;
+  for (int spacing = 1; spacing <= 64; ++spacing) {
+    const double rho = bursts.RhoAt(20, spacing);
+    EXPECT_LT(rho, last);
+    last = rho;
+  }
+}
+
+TEST(LossModel, WhatBurstsDoNotExplainStays) {
+  // Single losses, but more of them at some times than at others.
+  const LossModel slow{.p = 0.03, .rho = 0.1, .mean_burst = 1 / 0.97};
+  EXPECT_NEAR(slow.RhoAt(20, 1), 0.1, 1e-9);
+  EXPECT_NEAR(slow.RhoAt(20, 64), 0.1, 1e-9);
+  EXPECT_EQ((LossModel{.p = 0.03, .rho = 0, .mean_burst = 5}.RhoAt(20, 1)), 0);
+  EXPECT_EQ((LossModel{.p = 0, .rho = 0.3, .mean_burst = 5}.RhoAt(20, 1)), 0);
+}
+
+TEST(AdvisedDepth, IsFourBurstsWithinItsBounds) {
+  EXPECT_EQ(AdvisedDepth({}, 20, 200), kMinFecDepth);
+  EXPECT_EQ(AdvisedDepth({.p = 0.05, .rho = 0.001, .mean_burst = 1 / 0.95}, 20, 200), kMinFecDepth)
+      << "independent losses meet by chance";
+  EXPECT_EQ(AdvisedDepth({.p = 0.01, .rho = 0.4, .mean_burst = 10}, 20, 200), 40);
+  EXPECT_EQ(AdvisedDepth({.p = 0.01, .rho = 0.5, .mean_burst = 1e9}, 20, 200), kMaxFecDepth);
+}
+
+TEST(AdvisedDepth, SpreadsAsFarAsItMayWhereNoRedundancySuffices) {
+  // Single losses in spells: runs tell nothing of their length.
+  EXPECT_EQ(AdvisedDepth({.p = 0.03, .rho = 0.3, .mean_burst = 1 / 0.97}, 20, 200), kMaxFecDepth);
+  // Spells too weak to matter, and loss that no interleaver makes repairable.
+  EXPECT_EQ(AdvisedDepth({.p = 0.03, .rho = 0.002, .mean_burst = 1 / 0.97}, 20, 200), kMinFecDepth);
+  EXPECT_EQ(AdvisedDepth({.p = 0.4, .rho = 0.3, .mean_burst = 1 / 0.6}, 20, 200), kMinFecDepth);
+}
+
+TEST(RepairHold, RisesAtOnceAndFallsByOneEachRoundTrip) {
+  const Duration rtt = std::chrono::milliseconds(40);
+  const auto at = [&](double round_trips) {
+    return Instant() + Duration(static_cast<int64_t>(round_trips * static_cast<double>(rtt.count())));
+  };
+  RepairHold hold;
+  hold.Update(2, at(1), rtt);
+  EXPECT_EQ(hold.extra(), 0);
+  hold.Update(6, at(1.1), rtt);
+  EXPECT_EQ(hold.extra(), 0) << "at once";
+  hold.Update(3, at(1.2), rtt);
+  EXPECT_EQ(hold.extra(), 3) << "six are held";
+  hold.Update(3, at(2.2), rtt);
+  EXPECT_EQ(hold.extra(), 2);
+  for (int i = 0; i < 100; ++i) hold.Update(3, at(2.2 + 0.01 * i), rtt);
+  EXPECT_EQ(hold.extra(), 1) << "however often it is asked";
+  hold.Update(3, at(60), rtt);
+  EXPECT_EQ(hold.extra(), 0);
+  hold.Update(0, at(60), Duration(0));
+  EXPECT_GE(hold.extra(), 0);
 }
 
 }  // namespace

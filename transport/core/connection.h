@@ -116,6 +116,11 @@ struct ConnectionStats {
   Duration latest_rtt{0};
   ByteCount bytes_in_flight;
   double loss = 0;  // recent raw loss of what we send, 0..1
+  // What FEC is planned by (window/loss_estimator.h, fec_policy.h).
+  double loss_for_fec = 0;      // loss with its margin
+  double loss_correlation = 0;  // rho of 20 consecutive packets, 0..0.5
+  double mean_loss_burst = 1;   // packets lost in a row
+  uint32_t fec_depth = 0;       // blocks interleaved by a window that leaves the depth to us
   // Of what the peer sends, as seen here: packets_expected - packets_received did not arrive (yet).
   uint64_t packets_expected = 0;     // one more than the largest packet number received
   Duration incoming_queue{0};        // standing queue on the way here (recovery/queue_delay.h)

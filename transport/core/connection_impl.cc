@@ -56,7 +56,11 @@ ConnectionStats ConnectionImpl::stats() const {
   s.min_rtt = rtt_.has_sample() ? rtt_.min_rtt() : Duration(0);
   s.latest_rtt = rtt_.latest_rtt();
   s.bytes_in_flight = loss_.bytes_in_flight();
-  s.loss = loss_estimator_.loss();
+  s.loss = fec_.estimator().loss();
+  s.loss_for_fec = fec_.model().p;
+  s.loss_correlation = fec_.model().rho;
+  s.mean_loss_burst = fec_.model().mean_burst;
+  s.fec_depth = static_cast<uint32_t>(fec_.Depth());
   s.host_drops = peer_host_drops_;
   s.packets_expected = acks_.largest_plus_one();
   s.incoming_queue = incoming_queue_.standing();
@@ -94,7 +98,9 @@ Status ConnectionImpl::SendControl(ByteSpan bytes) {
 Status ConnectionImpl::OpenWindow(const WindowOptions& options) {
   if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
   if (Status fits = CheckChunkLength(options.symbol_bytes); !fits.ok()) return fits;
-  Status status = outgoing_.Open(options, peer_parameters_->max_open_windows,
+  WindowOptions settled = options;
+  if (settled.fec_depth == 0) settled.fec_depth = static_cast<uint8_t>(fec_.Depth());
+  Status status = outgoing_.Open(settled, peer_parameters_->max_open_windows,
                                  ByteCount(static_cast<int64_t>(std::min<uint64_t>(
                                      peer_parameters_->max_window_bytes, uint64_t{1} << 62))));
   if (status.ok()) ++stats_.windows_opened;
@@ -180,13 +186,15 @@ wire::TransportParametersFrame ConnectionImpl::LocalParameters() const {
   return p;
 }
 
-PathView ConnectionImpl::path_view() const {
-  // Packets sent in one recovery time of 1.25 RTT; before the first sample the initial RTT stands in.
+double ConnectionImpl::PacketsPerRecoveryTime() const {
+  // A recovery time is 1.25 RTT; before the first sample the initial RTT stands in.
   const ByteCount in_recovery = rate_->pacing_rate() * (rtt_.smoothed_rtt() * 5 / 4);
-  PathView view;
-  view.loss = loss_estimator_.loss();
-  view.packets_per_recovery_time = std::max(1.0, in_recovery / ByteCount(datagram_bytes_));
-  return view;
+  return std::max(1.0, in_recovery / ByteCount(datagram_bytes_));
+}
+
+PathView ConnectionImpl::path_view() const {
+  const LossModel& loss = fec_.model();
+  return {loss.p, PacketsPerRecoveryTime(), loss.rho, loss.mean_burst, fec_.extra_repair()};
 }
 
 void ConnectionImpl::HandleTimeout(Instant now) {
@@ -279,8 +287,9 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     sampler_.OnPacketLost(packet);
     event.lost += packet.bytes;
     lost_packets_.push_back(sampler_.Describe(packet));
-    loss_estimator_.OnPacket(true);
+    if (packet.in_flight) fec_.estimator().OnLost(packet.flight_place);
   }
+  fec_.Update(now, rtt_.smoothed_rtt(), PacketsPerRecoveryTime());
   event.lost_packets = lost_packets_;
   event.timeout = outcome.send_probes;
   for (const SentPacket& packet : outcome.lost) OnPacketLost(packet);
@@ -308,10 +317,8 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
 }
 
 void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
-  if (!packet.mtu_probe && spurious) {
-    loss_estimator_.OnSpurious();
-  } else if (!packet.mtu_probe && packet.in_flight) {
-    loss_estimator_.OnPacket(false);
+  if (packet.in_flight && !packet.mtu_probe) {
+    spurious ? fec_.estimator().OnSpurious(packet.flight_place) : fec_.estimator().OnAcked(packet.flight_place);
   }
   pmtu_.OnAcked(packet.number, packet.bytes.value(), now_);
   black_hole_.OnPacketAcked(packet.number, packet.bytes.value());

@@ -22,7 +22,7 @@
 #include "transport/core/recovery/loss_detection.h"
 #include "transport/core/recovery/queue_delay.h"
 #include "transport/core/recovery/rtt_estimator.h"
-#include "transport/core/window/fec_policy.h"
+#include "transport/core/window/fec_advisor.h"
 
 namespace longhaul::transport {
 
@@ -141,6 +141,7 @@ class ConnectionImpl final : public Connection {
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
   PathView path_view() const;
+  double PacketsPerRecoveryTime() const;
 
   // The path's MTU (connection_path.cc).
   void StartPathSearch();
@@ -193,7 +194,7 @@ class ConnectionImpl final : public Connection {
   std::unique_ptr<RateController> rate_;
   Pacer pacer_;
   std::vector<LostPacket> lost_packets_;  // of the event under way
-  LossEstimator loss_estimator_;
+  FecAdvisor fec_;
   ControlSendStream control_tx_;
   ControlReceiveStream control_rx_;
   bool control_refused_ = false;

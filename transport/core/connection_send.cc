@@ -247,6 +247,7 @@ size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder, bool mtu_prob
   stats_.bytes_sent += size;
   const bool in_flight = sent.in_flight;
   if (in_flight) {
+    if (!mtu_probe) sent.flight_place = fec_.estimator().OnSent();
     sampler_.OnPacketSent(&sent, loss_.bytes_in_flight(), now);
     last_eliciting_sent_ = now;
   }

@@ -44,6 +44,11 @@ uint8_t BlockMap::SourceSymbols(uint32_t block) const {
   return static_cast<uint8_t>(rest / rest_blocks_ + (longer ? 1 : 0));
 }
 
+uint32_t BlockMap::Spacing(uint32_t block) const {
+  LH_CHECK_OP(block, <, block_count_);
+  return block / depth_ < full_superblocks_ ? depth_ : rest_blocks_;
+}
+
 uint32_t BlockMap::LastSequence(uint32_t block) const {
   return Sequence(block, static_cast<uint8_t>(SourceSymbols(block) - 1));
 }

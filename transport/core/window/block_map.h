@@ -26,12 +26,15 @@ class BlockMap {
 
   uint32_t block_count() const { return block_count_; }
   uint8_t k() const { return k_; }
+  uint32_t depth() const { return depth_; }
   // REQUIRES: sequence < high_count, k > 0.
   Position Locate(uint32_t sequence) const;
   // Inverse of Locate. REQUIRES: block < block_count, symbol < SourceSymbols(block).
   uint32_t Sequence(uint32_t block, uint8_t symbol) const;
   // Real source symbols of the block: 1..k.
   uint8_t SourceSymbols(uint32_t block) const;
+  // How many places apart the block's symbols are sent: depth, or less for the blocks of the rest.
+  uint32_t Spacing(uint32_t block) const;
   // Sequence number of the block's last source symbol in sending order.
   uint32_t LastSequence(uint32_t block) const;
 

@@ -1,12 +1,14 @@
-// How many repair symbols a source block gets, from the measured loss.
+// How many repair symbols a source block gets and over how many blocks bursts are spread, from the measured
+// loss.
 //
-// Rule (docs/decisions/0003): the m that minimises P_f(k, m) + c m, with P_f(k, m) the probability that more than m
-// of the k + m symbols are lost, and c = 1 / (packets sent in one recovery time of 1.25 RTT).
-// A block whose slack until the window's last packet exceeds a recovery time needs at most one: its
-// retransmission is hidden behind what is still to be sent.
+// Rule (docs/decisions/0003): the m that minimises P_f(k, m) + c m, with P_f(k, m) the probability that more
+// than m of the k + m symbols are lost, and c = 1 / (packets sent in one recovery time of 1.25 RTT). A block
+// whose slack until the window's last packet exceeds a recovery time needs at most one: its retransmission is
+// hidden behind what is still to be sent.
 //
-// The loss estimate is an EWMA pair, fast (1/64) and slow (1/1024) per packet: p = max of both. (The estimator
-// with burst correlation comes with the rate-control work.)
+// P_f is a beta-binomial: losses of mean p, two symbols of a block correlated by rho (docs/decisions/0008).
+// Bursts correlate neighbours; the interleaver sends a block's symbols `spacing` packets apart, and what a
+// burst of the measured length correlates fades with that distance.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +18,45 @@
 
 namespace longhaul::transport {
 
-// P(more than m of n = k + m symbols are lost) at independent loss p.
-double BlockFailureProbability(int k, int m, double p);
+// P(more than m of n = k + m symbols are lost) at loss p and pairwise correlation rho (0: independent).
+double BlockFailureProbability(int k, int m, double p, double rho = 0);
 
-// m by the rule above, 0..max_m.
-int RepairSymbolsFor(int k, int max_m, double loss, double packets_per_recovery_time);
+// Loss as FEC is planned for it.
+struct LossModel {
+  double p = 0;           // with its margin, 0..1
+  double rho = 0;         // of LossEstimator::kGroup consecutive packets
+  double mean_burst = 1;  // packets, >= 1
 
-class LossEstimator {
+  // Correlation between n symbols that leave `spacing` packets apart. A Gilbert-Elliott path of this p and
+  // burst correlates packets j apart by r^j; that part of rho fades with the spacing, the rest of it (loss
+  // that comes and goes more slowly) stays.
+  double RhoAt(int n, double spacing) const;
+};
+
+// m by the rule above, 0..max_m. rho: RhoAt the block's spacing.
+int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_per_recovery_time);
+
+inline constexpr int kMinFecDepth = 4;
+inline constexpr int kMaxFecDepth =
+    64;  // a receiver holds so many incomplete blocks: 64 * 24 * 1400 B = 2 MB
+// Blocks to interleave in the next window: 4 mean bursts. As many as allowed where that leaves so much
+// correlation that even the best m lets more than kMaxBlockFailure of the blocks fail, which without
+// correlation it would not: then loss comes in spells of a length that runs of losses do not tell.
+inline constexpr double kMaxBlockFailure = 0.01;
+int AdvisedDepth(const LossModel& loss, int k, double packets_per_recovery_time);
+
+// Redundancy rises at once and falls by one symbol per round trip: how many symbols more than the rule says
+// now.
+class RepairHold {
  public:
-  // One packet's fate became known.
-  void OnPacket(bool lost);
-  // Undo: the packet was declared lost by mistake.
-  void OnSpurious();
-  // 0..1; zero before the first loss.
-  double loss() const;
-  uint64_t packets() const { return packets_; }
+  // `wanted`: what the rule says now.
+  void Update(int wanted, Instant now, Duration rtt);
+  int extra() const;
 
  private:
-  double fast_ = 0;
-  double slow_ = 0;
-  uint64_t packets_ = 0;
+  double held_ = 0;
+  int wanted_ = 0;
+  Instant updated_;
 };
 
 }  // namespace longhaul::transport

@@ -1,5 +1,6 @@
 #include "transport/core/window/high_ledger.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -46,14 +47,19 @@ uint32_t HighLedger::TakeRetransmission() {
   }
 }
 
+bool HighLedger::RepairIsOver(size_t place) const {
+  const Block& b = blocks_[repair_order_[place]];
+  return b.complete || b.RepairUnsent() == 0;
+}
+
 HighLedger::Repair HighLedger::TakeRepair() {
   LH_CHECK(HasRepair());
-  // Passes blocks that are complete or have sent all they had.
-  while (blocks_[repair_order_[repair_head_]].complete ||
-         blocks_[repair_order_[repair_head_]].RepairUnsent() == 0) {
-    ++repair_head_;
-  }
-  const uint32_t block = repair_order_[repair_head_];
+  while (RepairIsOver(repair_head_)) ++repair_head_;
+  const size_t end = std::min(repair_head_ + map_.depth(), repair_order_.size());
+  do {  // the block at the head has something, so this ends
+    if (repair_cursor_ < repair_head_ || repair_cursor_ >= end) repair_cursor_ = repair_head_;
+  } while (RepairIsOver(repair_cursor_++));
+  const uint32_t block = repair_order_[repair_cursor_ - 1];
   Block& b = blocks_[block];
   const uint8_t number = b.repair_taken++;
   b.repair_in_flight |= uint32_t{1} << number;

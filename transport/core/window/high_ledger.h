@@ -35,12 +35,15 @@ class HighLedger {
   // SetRepairCount is due.
   uint32_t OnFirstSent(uint32_t sequence);
   void SetRepairCount(uint32_t block, uint8_t count);
+  // Sources of the block that are not acknowledged: those that repair symbols may still have to stand for.
+  int Outstanding(uint32_t block) const { return blocks_[block].sources - blocks_[block].acked; }
 
   bool HasRetransmission() const { return queued_ > 0; }
   // The oldest source to be sent again; it counts as in flight. REQUIRES: HasRetransmission().
   uint32_t TakeRetransmission();
   bool HasRepair() const { return repairs_pending_ > 0; }
-  // The next repair symbol; it counts as in flight. REQUIRES: HasRepair().
+  // The next repair symbol; it counts as in flight. Row-major like the sources: one symbol of each of the `depth`
+  // oldest blocks in turn, so that a burst does not take all the repair of one block. REQUIRES: HasRepair().
   Repair TakeRepair();
 
   // `count_unsent_repair`: repair symbols that have not left yet will leave soon enough to wait for.
@@ -76,6 +79,7 @@ class HighLedger {
     int RepairUnsent() const { return repair_count - repair_taken; }
   };
 
+  bool RepairIsOver(size_t place) const;
   void Enqueue(uint32_t sequence);
   void SetFate(Block& block, uint32_t sequence, Fate fate);
   void Reconsider(uint32_t block, bool count_unsent_repair);
@@ -87,7 +91,8 @@ class HighLedger {
   uint32_t list_head_ = kNone;
   uint32_t list_tail_ = kNone;
   std::vector<uint32_t> repair_order_;  // blocks in the order they were filled
-  size_t repair_head_ = 0;
+  size_t repair_head_ = 0;    // every block before it has no more to send
+  size_t repair_cursor_ = 0;  // whose turn it is
   uint32_t queued_ = 0;
   uint32_t repairs_pending_ = 0;
   uint32_t lost_ = 0;

@@ -34,7 +34,7 @@ struct WindowTx::State {
       : ledger(options.high_count, map) {
     high.reserve(options.high_count);
     low.reserve(options.low_count);
-    if (options.fec_k > 0) encoder.emplace(coder, options.fec_k, options.symbol_bytes);
+    if (options.fec_k > 0) encoder.emplace(coder, options.fec_k, options.symbol_bytes, map.depth());
   }
 
   std::vector<StoredChunk> high;
@@ -154,7 +154,7 @@ WindowTx::Item WindowTx::NextRepair() {
   const auto block = static_cast<uint16_t>(repair.block);
   Item item = MakeItem(ReliabilityClass::kHigh, wire::DataHeader::RepairIndex(block, repair.number));
   item.header.repair = item.chunk.repair = true;
-  item.first = s.encoder->symbol(repair.number);
+  item.first = s.encoder->Take(repair.block, repair.number);
   return item;
 }
 
@@ -168,13 +168,18 @@ WindowTx::Item WindowTx::NextLow() {
   return item;
 }
 
-// A short block is judged by its real symbols: virtual ones cannot be lost.
+// A block is judged by the symbols whose arrival is not certain: not by virtual ones, nor by those acknowledged while
+// a deep interleaver was still filling it.
 uint8_t WindowTx::RepairCount(uint32_t block, const PathView& path) const {
   int max_m = codec::ErasureCoder::MaxRepair(options_.fec_k);
   const uint32_t to_send = (options_.high_count - stats_.high_sent) + (options_.low_count - stats_.low_sent);
-  if (to_send > path.packets_per_recovery_time) max_m = std::min(max_m, 1);
-  return static_cast<uint8_t>(
-      RepairSymbolsFor(map_.SourceSymbols(block), max_m, path.loss, path.packets_per_recovery_time));
+  const bool tail = to_send <= path.packets_per_recovery_time;
+  if (!tail) max_m = std::min(max_m, 1);
+  const int k = state_->ledger.Outstanding(block);
+  if (k == 0) return 0;
+  const double rho = LossModel{path.loss, path.rho, path.mean_burst}.RhoAt(k, map_.Spacing(block));
+  const int m = RepairSymbolsFor(k, max_m, path.loss, rho, path.packets_per_recovery_time);
+  return static_cast<uint8_t>(std::min(max_m, m + (tail ? path.extra_repair : 0)));
 }
 
 // Repair symbols stand behind the high chunks not yet sent. When those take longer than a recovery time, a

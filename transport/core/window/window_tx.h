@@ -23,8 +23,11 @@ namespace longhaul::transport {
 
 // What FEC and scheduling need to know about the path, at the moment of asking.
 struct PathView {
-  double loss = 0;                       // LossEstimator::loss()
+  double loss = 0;                       // what FEC is planned for: LossEstimator's loss() + margin()
   double packets_per_recovery_time = 1;  // packets sent in 1.25 RTT at the current rate
+  double rho = 0;                        // LossEstimator::rho()
+  double mean_burst = 1;                 // LossEstimator::mean_burst()
+  int extra_repair = 0;                  // RepairHold::extra()
 };
 
 class WindowTx {

@@ -47,7 +47,7 @@ struct WindowOptions {
   uint32_t low_count = 0;
   uint16_t symbol_bytes = 0;          // longest chunk (header and body together); a multiple of 16
   uint8_t fec_k = 20;                 // 0 = no FEC
-  uint8_t fec_depth = 4;
+  uint8_t fec_depth = 4;              // blocks interleaved; 0 = as the connection advises when the window opens
   int priority = 0;                   // lower leaves first among windows of the same connection
   std::vector<uint8_t> metadata;      // opaque, <= wire::kMaxWindowMetadataBytes
 };
