@@ -5,7 +5,7 @@
 namespace longhaul::server {
 namespace {
 
-constexpr Duration kMinQueue = std::chrono::milliseconds(2);
+constexpr Duration kMinQueue = std::chrono::milliseconds(3);
 // All senders of one link see the same queue; one of four may lag behind with its measurement.
 constexpr double kQueuedShare = 0.75;
 // Loss above the usual that is no chance: 300 packets at 2 % vary by 0.8 %.
@@ -20,7 +20,10 @@ constexpr double kMaxStep = 0.05;
 constexpr double kFreeStep = 0.25;
 // After a queue the estimate rests for eight round trips, and twice as long each time that probing found nothing.
 constexpr int kHoldRtts = 8;
-constexpr int kMaxHoldRtts = 128;
+constexpr int kMaxHoldRtts = 32;
+// A short queue without loss lowers the estimate by this at a time: what was measured while a host or the link stalled is
+// no capacity, and what queues drains anyway.
+constexpr double kCut = 0.95;
 
 }  // namespace
 
@@ -57,9 +60,12 @@ void CapacityEstimator::OnSample(const ArrivalSample& s) {
 void CapacityEstimator::Lower(const ArrivalSample& s) {
   const Bandwidth measured = s.arrival * (1.0 / (1.0 - std::min(usual_loss_, 0.5)));
   const bool probing = step_ > 0;
-  // A single measurement may be off by a burst; two that agree are averaged.
-  const bool agrees = known() && measured > capacity_ * 0.9 && measured < capacity_ * 1.1;
-  capacity_ = Bounded(agrees ? (capacity_ + measured) * 0.5 : measured);
+  const bool heavy = s.loss > usual_loss_ + kExcessLoss || s.queue > s.rtt;
+  if (!known() || heavy) {
+    capacity_ = Bounded(measured);
+  } else {
+    capacity_ = Bounded(std::clamp(measured, capacity_ * kCut, capacity_));
+  }
   const double queue_rtts = static_cast<double>(s.queue.count()) / static_cast<double>(s.rtt.count());
   drain_ = std::clamp(queue_rtts / 2, 0.0, kMaxDrain);
   lowered_at_ = s.now;
@@ -71,8 +77,10 @@ void CapacityEstimator::Lower(const ArrivalSample& s) {
 
 void CapacityEstimator::Raise(const ArrivalSample& s) {
   if (s.bound_free == 0 || s.now - raised_at_ < s.rtt) return;
-  // Under a queue that is shared nobody sees none: what queues elsewhere is not ours.
-  const bool others_queue = s.queued > 0;
+  // Nobody uses half of it: to raise it would change nothing.
+  if (capacity_ > s.arrival * 2.0) return;
+  // Under a queue that is shared nobody sees none: what queues elsewhere, at who is not bound, is not ours.
+  const bool others_queue = s.queued > 0 && s.bound_free == s.bound;
   if (!others_queue && (s.now < hold_until_ || s.queue >= NoQueue(s.rtt))) return;
   step_ = others_queue ? kFreeStep : std::clamp(step_ * 2, kFirstStep, kMaxStep);
   raised_at_ = s.now;

@@ -42,7 +42,7 @@ class CapacityEstimator {
   // A queue counts as standing from this on: an eighth of a BDP, but more than a host's own jitter.
   static Duration QueueThreshold(Duration rtt);
   // Below this there is none.
-  static Duration NoQueue(Duration rtt) { return QueueThreshold(rtt) / 4; }
+  static Duration NoQueue(Duration rtt) { return QueueThreshold(rtt) / 3; }
 
   explicit CapacityEstimator(Options options) : options_(options) {}
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "server/water_fill.h"
 
 namespace longhaul::server {
 namespace {
@@ -11,8 +10,10 @@ namespace {
 // 0.9 x 0.99 of it). Below it for several round trips: its own path does.
 constexpr double kBound = 0.87;
 constexpr int kUnusedRtts = 2;
-// Room for a worker to show that its path takes more. What it uses of it (1 / 1.2) is below kBound.
-constexpr double kHeadroom = 1.2;
+// Room for a worker to show that its path takes more: above the gain of the rate controller's UP, 1.25.
+constexpr double kHeadroom = 1.35;
+// What it has shown is forgotten by this a round trip.
+constexpr double kForget = 0.95;
 // A rate that grows by this within a round trip is still on its way up.
 constexpr double kGrowing = 1.1;
 // A share never starves: of an equal share.
@@ -82,6 +83,7 @@ void Grants::OnWindow(Instant now, uint32_t rank) {
   worker.was_active = true;
   worker.active_since = worker.judged_at = now;
   worker.unused = 0;
+  if (worker.ceiling != Bandwidth::Max()) worker.ceiling = worker.ceiling * kHeadroom;  // its path may have changed
   worker.demand = std::max(worker.demand, Lacking(worker));
   const transport::ConnectionStats stats = worker.peer->connection->stats();
   if (stats.smoothed_rtt > Duration(0)) worker.rtt = stats.smoothed_rtt;
@@ -218,8 +220,9 @@ void Grants::LimitByOwnPath(Instant now, bool wanted) {
 void Grants::Judge(Worker& worker, bool wanted) const {
   const bool unused = worker.sent < worker.granted * kBound && worker.sent < worker.sent_then * kGrowing;
   worker.unused = unused ? worker.unused + 1 : 0;
+  worker.best = std::max(worker.sent, worker.best * kForget);
   if (worker.unused >= kUnusedRtts && (wanted || worker.ceiling != Bandwidth::Max())) {
-    worker.ceiling = worker.sent * kHeadroom;
+    worker.ceiling = worker.best * kHeadroom;
   } else if (!unused && worker.ceiling != Bandwidth::Max()) {
     // It uses what it has: room to grow, until something else is the limit.
     worker.ceiling = worker.ceiling > worker.granted * 2.0 ? Bandwidth::Max() : worker.ceiling * kHeadroom;
@@ -282,6 +285,7 @@ void Grants::Divide(Instant now) {
   // Those who have not joined yet will find their part.
   const double present = busy ? 1.0 : static_cast<double>(present_) / static_cast<double>(workers_.size());
   std::vector<Bandwidth> shares = WaterFill(budget * present, claims);
+  GiveAwayTheRest(budget * present, &claims, &shares);
   FitWhatIsHeld(now, budget * present, claimants, &shares);
   for (size_t i = 0; i < shares.size(); ++i) Tell(now, *claimants[i], shares[i]);
   for (Worker* worker : idle) {
@@ -289,6 +293,18 @@ void Grants::Divide(Instant now) {
     const Bandwidth equal = budget * (1.0 / static_cast<double>(present_));
     Tell(now, *worker, std::min({part, equal, settings_.worker_cap}));
   }
+}
+
+// A ceiling is there for the others: what they do not want goes to those who may yet find a use for it.
+void Grants::GiveAwayTheRest(Bandwidth budget, std::vector<Claim>* claims, std::vector<Bandwidth>* shares) const {
+  Bandwidth given;
+  for (const Bandwidth share : *shares) given = given + share;
+  if (given > budget * (1 - kMinChange)) return;
+  for (size_t i = 0; i < claims->size(); ++i) {
+    (*claims)[i].floor = (*shares)[i];
+    (*claims)[i].ceiling = settings_.worker_cap;
+  }
+  *shares = WaterFill(budget, *claims);
 }
 
 // Those who are not told hold what they had: what others gain must fit beside that.

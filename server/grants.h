@@ -31,6 +31,7 @@
 #include "server/capacity_estimator.h"
 #include "server/peer.h"
 #include "server/settings.h"
+#include "server/water_fill.h"
 
 namespace longhaul::server {
 
@@ -94,6 +95,7 @@ class Grants {
     Bandwidth sent;             // during both ticks: what arrived, and what did not
     Bandwidth sent_then;        // the same, when it was judged last
     Instant judged_at;          // once a round trip: does it use what it was granted?
+    Bandwidth best;             // most that it was seen to send, lately
     int unused = 0;             // so many times in a row it did not
     Bandwidth arrival;
     Duration queue{0};
@@ -121,6 +123,7 @@ class Grants {
   double Weight(const Worker& worker, bool busy, double mean) const;
   bool IsTold(Instant now, const Worker& worker, Bandwidth rate) const;
   void Tell(Instant now, Worker& worker, Bandwidth rate);
+  void GiveAwayTheRest(Bandwidth budget, std::vector<Claim>* claims, std::vector<Bandwidth>* shares) const;
   void FitWhatIsHeld(Instant now, Bandwidth budget, const std::vector<Worker*>& workers,
                      std::vector<Bandwidth>* shares) const;
   ByteCount ReceiveWindow(const Worker& worker, Bandwidth rate) const;

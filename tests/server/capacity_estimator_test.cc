@@ -100,7 +100,8 @@ TEST_F(CapacityEstimatorTest, GoesUpFastWhenOthersQueueButWhoIsBoundDoesNot) {
     s.queue = milliseconds(20);
     estimator.OnSample(s);
   }
-  EXPECT_GT(estimator.capacity().mbps(), 500);
+  EXPECT_GT(estimator.capacity().mbps(), 200);  // until nobody uses half of it
+  EXPECT_LT(estimator.capacity().mbps(), 260);
 }
 
 TEST_F(CapacityEstimatorTest, StaysWhenNobodyUsesWhatHeHas) {
