@@ -69,7 +69,9 @@ TEST_P(IncastTest, AnEstimatedCapacityIsLearnedInTheFirstRound) {
     const IncastResult result = Simulate(Options(Grants::kEstimated, link(), seed));
     EXPECT_LE(result.OwnLoss(1, kRounds), 0.005);
     EXPECT_LE(result.Spread(1, kRounds), 1.1);
-    EXPECT_NEAR(result.capacity.mbps(), 200, 40);  // the workers send a little less than they may
+    // It runs ahead of the link until a queue shows: workers that send 0.87 of what they may count as bound.
+    EXPECT_GT(result.capacity.mbps(), 185);
+    EXPECT_LT(result.capacity.mbps(), 200 / 0.87 * 1.1);
     const IncastResult off = Simulate(Options(Grants::kOff, link(), seed));
     EXPECT_LE(result.OwnLoss(0, 1), 0.6 * off.OwnLoss(0, 1));
   }
