@@ -43,7 +43,7 @@ TEST(LimiterTest, ASmallReceiveWindowIsNamed) {
   const Instant start = pair.now();
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, seconds(30)));
   const Duration limited = pair.connection->stats().limited[static_cast<size_t>(RateLimiter::kReceiveWindow)];
-  EXPECT_GT(limited, (pair.now() - start) * 8 / 10);
+  EXPECT_GT(limited, (pair.now() - start) * 7 / 10);
   EXPECT_LE(limited, pair.now() - start);
 }
 
@@ -68,7 +68,9 @@ TEST(LimiterTest, TheReceiverCountsWhatTheNetworkLost) {
   const ConnectionStats stats = pair.server.connection->stats();
   const double loss =
       1.0 - static_cast<double>(stats.packets_received) / static_cast<double>(stats.packets_expected);
-  EXPECT_NEAR(loss, 0.05, 0.015);
+  // And what STARTUP overflows of a queue of one BDP, in a transfer this short.
+  EXPECT_GE(loss, 0.04);
+  EXPECT_LE(loss, 0.09);
 }
 
 TEST(LimiterTest, TheReceiverSeesTheQueueOnTheWay) {

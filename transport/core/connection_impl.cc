@@ -306,6 +306,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   event.bytes_in_flight = loss_.bytes_in_flight();
   event.delivered = sampler_.delivered();
   event.latest_rtt = outcome.rtt_updated ? rtt_.latest_rtt() : Duration(0);
+  event.adjusted_rtt = outcome.rtt_updated ? rtt_.adjusted_rtt() : Duration(0);
   event.smoothed_rtt = rtt_.smoothed_rtt();
   event.min_rtt = rtt_.has_sample() ? rtt_.min_rtt() : Duration(0);
   event.ecn_ce = new_ce;

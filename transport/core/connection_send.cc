@@ -151,12 +151,16 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
     const bool window_allows = has_data && WindowAllows(static_cast<size_t>(datagram_bytes_));
     const bool pacer_allows = has_data && pacer_.Credit(now) > ByteCount(0);
     blocked_by_pacer_ = window_allows && !pacer_allows;
+    if (!window_allows) pacer_.OnBlockedElsewhere(now);
     may_send = window_allows && pacer_allows;
     SetLimiter(now, Limiter(has_data, window_allows, pacer_allows));
   }
   const bool ack_due = acks_.ShouldAck(now);
   if (!may_send && !ack_due) {
-    if (!frames && !chunk) sampler_.OnAppLimited(loss_.bytes_in_flight());
+    if (!frames && !chunk) {
+      sampler_.OnAppLimited(loss_.bytes_in_flight());
+      pacer_.OnBlockedElsewhere(now);
+    }
     return 0;
   }
   // From the second timeout on the second of two probes is one that every path carries: were they all large, a path

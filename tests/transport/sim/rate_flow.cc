@@ -121,6 +121,7 @@ void RateFlow::Apply(const LossDetection::Outcome& outcome, uint64_t ecn_ce, uin
   e.bytes_in_flight = loss_.bytes_in_flight();
   e.delivered = sampler_.delivered();
   e.latest_rtt = outcome.rtt_updated ? rtt_.latest_rtt() : Duration(0);
+  e.adjusted_rtt = outcome.rtt_updated ? rtt_.adjusted_rtt() : Duration(0);
   e.smoothed_rtt = rtt_.smoothed_rtt();
   e.min_rtt = rtt_.has_sample() ? rtt_.min_rtt() : Duration(0);
   e.ecn_ce = ecn_ce;
@@ -163,10 +164,14 @@ bool RateFlow::MaySend(bool burst, Instant* wake) {
   }
   if (!data) {
     sampler_.OnAppLimited(loss_.bytes_in_flight());
+    pacer_.OnBlockedElsewhere(now_);
     *wake = app_.NextData(now_);
     return false;
   }
-  if (loss_.bytes_in_flight() >= rate_->cwnd() || !loss_.CanSend()) return false;
+  if (loss_.bytes_in_flight() >= rate_->cwnd() || !loss_.CanSend()) {
+    pacer_.OnBlockedElsewhere(now_);
+    return false;
+  }
   const Instant whole = pacer_.NextSendTime(now_);
   const bool waits = options_.offload && !burst ? whole > now_ : pacer_.Credit(now_).value() <= 0;
   if (waits) {

@@ -1,22 +1,38 @@
 #include "transport/core/rate/loss_floor.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace longhaul::transport {
 
-void LossFloor::OnLowRateRound(ByteCount acked, ByteCount lost) {
+void LossFloor::OnPackets(ByteCount acked, ByteCount lost) {
   const double fresh = static_cast<double>((acked + lost).value());
-  const double memory = static_cast<double>((max_datagram_ * kMemoryPackets).value());
+  const double memory = static_cast<double>((max_datagram_ * memory_).value());
   const double old_share = total_ > 0 ? std::clamp((memory - fresh) / total_, 0.0, 1.0) : 0.0;
   lost_ = lost_ * old_share + static_cast<double>(lost.value());
   total_ = total_ * old_share + fresh;
 }
 
-double LossFloor::value() const {
-  if (total_ < static_cast<double>((max_datagram_ * kMinPackets).value())) return 0;
-  return lost_ / total_;
+double LossFloor::value() const { return known() ? lost_ / total_ : 0.0; }
+
+void SmallestLossFloor::OnPackets(ByteCount acked, ByteCount lost) {
+  first_.OnPackets(acked, lost);
+  acked_ += acked;
+  lost_ += lost;
+  if ((acked_ + lost_).value() < block_) return;
+  blocks_[complete_++ % kBlocks] = lost_ / (acked_ + lost_);
+  acked_ = lost_ = ByteCount();
 }
 
-double LossFloor::Compensation() const { return 1.0 / (1.0 - std::min(value(), kMaxCompensated)); }
+double SmallestLossFloor::deviation() const {
+  const double floor = value();
+  return std::sqrt(floor * (1 - floor) / static_cast<double>(kBlockPackets));
+}
+
+double SmallestLossFloor::value() const {
+  if (complete_ == 0) return first_.value();
+  return *std::min_element(blocks_.begin(),
+                           blocks_.begin() + static_cast<std::ptrdiff_t>(std::min(complete_, kBlocks)));
+}
 
 }  // namespace longhaul::transport

@@ -8,54 +8,56 @@ namespace {
 
 // At 20 % random loss, twenty packets show 30 % or more in every seventh round; 45 % in one of 200.
 constexpr double kHalvingSigmas = 2;
+constexpr double kHoldingSigmas = 2;
 // With so many the deviation is 2 % and below: no longer a reason to wait.
 constexpr double kDecisivePackets = 500;
+constexpr double kLastingPackets = 100;
+constexpr double kLastingSigmas = 1.5;
 
 }  // namespace
 
-double LossResponse::Target(double floor) const {
-  return std::max(target_, std::min(floor, kMaxTrustedFloor) + kFloorMargin);
+bool LossResponse::Exceeds(double packets, double lost_packets, double level, double sigmas,
+                           double mean_burst) {
+  if (packets < 1) return false;
+  const double inflation = std::max(1.0, 2 * mean_burst - 1);
+  return lost_packets / packets >= level + sigmas * std::sqrt(level * (1.0 - level) * inflation / packets);
 }
 
-bool LossResponse::Exceeds(ByteCount acked, ByteCount lost, double level, double sigmas) const {
-  const double packets = (acked + lost) / max_datagram_;
-  if (packets < static_cast<double>(kMinPackets)) return false;
-  const double loss = lost / (acked + lost);
-  return loss - sigmas * std::sqrt(loss * (1.0 - loss) / packets) >= level;
-}
-
-void LossResponse::OnRound(ByteCount acked, ByteCount lost, double floor, Bandwidth rate) {
+LossVerdict LossResponse::OnRound(ByteCount acked, ByteCount lost, double target, double threshold,
+                                  double mean_burst) {
   acked_ += acked;
   lost_ += lost;
-  if ((acked_ + lost_) / max_datagram_ < static_cast<double>(kMinPackets)) return;
-  const double threshold = std::max(bubble_threshold_, std::min(floor, kMaxTrustedFloor) + kBubbleMargin);
-  if (Exceeds(acked_, lost_, threshold, kHalvingSigmas)) {
-    verdict_ = LossVerdict::kHalve;
-    Halve(rate);
-  } else if (Exceeds(acked_, lost_, threshold, 0) && (acked_ + lost_) / max_datagram_ < kDecisivePackets) {
+  const double packets = (acked_ + lost_) / max_datagram_;
+  if (packets < static_cast<double>(kMinPackets)) return verdict_;
+  const double lost_packets = lost_ / max_datagram_;
+  const double level = std::max(threshold, target);
+  if (Exceeds(packets, lost_packets, level, kHalvingSigmas, mean_burst)) {
+    verdict_ = settling_ ? LossVerdict::kHold : LossVerdict::kHalve;
+    settling_ = !settling_;
+  } else if (lost_packets >= level * packets && packets < kDecisivePackets) {
     verdict_ = LossVerdict::kHold;
-    return;
+    return verdict_;
   } else {
-    verdict_ = Exceeds(acked_, lost_, Target(floor)) ? LossVerdict::kHold : LossVerdict::kRaise;
-    Recover(rate);
+    verdict_ = Exceeds(packets, lost_packets, target, kHoldingSigmas, mean_burst) ||
+                       LastingExcess(target, mean_burst)
+                   ? LossVerdict::kHold
+                   : LossVerdict::kRaise;
+    settling_ = false;
   }
   acked_ = lost_ = ByteCount();
+  return verdict_;
 }
 
-void LossResponse::Halve(Bandwidth rate) {
-  if (settling_) {
-    settling_ = false;
-    return;
-  }
-  bound_ = std::min(bound_, rate) * 0.5;
-  settling_ = true;
-}
-
-void LossResponse::Recover(Bandwidth rate) {
-  settling_ = false;
-  if (bound_ == Bandwidth::Max()) return;
-  bound_ = bound_ * kRecovery;
-  if (bound_ >= rate) bound_ = Bandwidth::Max();
+// What no single round shows: a flow of forty packets a round trip would never see two per cent.
+bool LossResponse::LastingExcess(double target, double mean_burst) {
+  long_lost_ += lost_ / max_datagram_;
+  long_total_ += (acked_ + lost_) / max_datagram_;
+  if (long_total_ < kLastingPackets) return false;
+  const bool exceeds = Exceeds(long_total_, long_lost_, target, kLastingSigmas, mean_burst);
+  const double keep = exceeds ? 0.0 : std::min(1.0, kDecisivePackets / long_total_);
+  long_lost_ *= keep;
+  long_total_ *= keep;
+  return exceeds;
 }
 
 }  // namespace longhaul::transport

@@ -1,15 +1,14 @@
-// The in-window rule: what the loss of one round trip means for the rate.
+// The in-window rule (mission A5): what the loss of one round trip means for the rate.
 //
-//   loss < target                    raise: the gain cycle goes on
-//   target <= loss < threshold       hold: no probing for more
-//   threshold <= loss                halve the rate, at most once per round trip; later rounds recover it
+//   loss < target                    raise: probing goes on, and what bounded the rate is lifted step by step
+//   target <= loss < threshold       hold: no probing; the rate is what the path delivers
+//   threshold <= loss                halve, at most once per round trip
 //
 // At or above means: by more than chance explains. A round that shows it too weakly to halve holds, and is
 // judged again together with the next, so that a true excess is found within a few round trips however small
 // they are.
 //
-// target is the configured one, but never below floor + kFloorMargin: what the path loses by itself is no
-// reason to hold. The threshold likewise stays kBubbleMargin above the floor, as far as kMaxTrustedFloor.
+// It only judges; LonghaulController acts on its model.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +21,31 @@ enum class LossVerdict : uint8_t { kRaise, kHold, kHalve };
 
 class LossResponse {
  public:
-  static constexpr double kFloorMargin = 0.02;
-  static constexpr double kBubbleMargin = 0.1;
-  static constexpr double kMaxTrustedFloor = 0.5;
-  static constexpr double kRecovery = 1.25;  // per round trip
   static constexpr int64_t kMinPackets = 20;
 
-  LossResponse(double target, double bubble_threshold, ByteCount max_datagram)
-      : target_(target), bubble_threshold_(bubble_threshold), max_datagram_(max_datagram) {}
+  explicit LossResponse(ByteCount max_datagram) : max_datagram_(max_datagram) {}
 
   // A round trip has ended. Rounds of fewer than kMinPackets packets are put together until there are enough;
-  // until then the verdict stays. `rate` is what the sender paces at without the bound.
-  void OnRound(ByteCount acked, ByteCount lost, double floor, Bandwidth rate);
-
+  // until then the verdict stays. `mean_burst`: packets that are lost in a row on average, 1 when losses are
+  // independent.
+  LossVerdict OnRound(ByteCount acked, ByteCount lost, double target, double threshold, double mean_burst);
   LossVerdict verdict() const { return verdict_; }
-  // Upper bound of the pacing rate; Max() = none.
-  Bandwidth bound() const { return bound_; }
-  double Target(double floor) const;
+
   // Whether the share lost is at or above `level` by more than chance explains: by `sigmas` standard
-  // deviations.
-  bool Exceeds(ByteCount acked, ByteCount lost, double level, double sigmas = 1) const;
+  // deviations of a binomial whose losses come in runs of mean_burst (geometric lengths inflate the variance
+  // by 2 b - 1).
+  static bool Exceeds(double packets, double lost_packets, double level, double sigmas, double mean_burst);
 
  private:
-  void Halve(Bandwidth rate);
-  void Recover(Bandwidth rate);
+  bool LastingExcess(double target, double mean_burst);
 
-  double target_;
-  double bubble_threshold_;
   ByteCount max_datagram_;
   LossVerdict verdict_ = LossVerdict::kRaise;
-  Bandwidth bound_ = Bandwidth::Max();
   bool settling_ = false;  // the next round still tells of packets sent before the halving
   ByteCount acked_;        // of the rounds put together
   ByteCount lost_;
+  double long_lost_ = 0;  // packets of the last rounds together
+  double long_total_ = 0;
 };
 
 }  // namespace longhaul::transport

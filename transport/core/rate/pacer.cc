@@ -28,6 +28,7 @@ ByteCount Pacer::Accrued(Instant now) const {
 ByteCount Pacer::Credit(Instant now) const {
   if (!started_) return ByteCount();
   const ByteCount credit = credit_ + Accrued(now);
+  if (blocked_elsewhere_) return std::min(credit, Quantum());
   if (credit <= MaxCredit()) return credit;
   // A timer that fires late finds its credit; one that was not needed for this long was not late: idle.
   const bool idle = !rate_.IsZero() && now - last_used_ > 2 * rate_.TransferTime(MaxCredit());
@@ -61,9 +62,16 @@ void Pacer::SetRate(Bandwidth rate, Instant now) {
   rate_ = rate;
 }
 
+void Pacer::OnBlockedElsewhere(Instant now) {
+  if (!started_ || blocked_elsewhere_) return;
+  Settle(now);
+  blocked_elsewhere_ = true;
+}
+
 void Pacer::OnSent(ByteCount bytes, Instant now) {
   Settle(now);
   credit_ -= bytes;
+  blocked_elsewhere_ = false;
   last_used_ = now;
 }
 

@@ -24,6 +24,9 @@ class Pacer {
   void SetMaxDatagram(ByteCount max_datagram) { max_datagram_ = max_datagram; }
   // How many bytes may leave now; zero or less: wait until NextSendTime().
   ByteCount Credit(Instant now) const;
+  // The sender stopped for another reason than the pacer (window, nothing to send): what accrues from now on is not a
+  // late timer's, so it is at most one quantum. Lasts until the next OnSent.
+  void OnBlockedElsewhere(Instant now);
   // The bytes left; may overdraw by at most one datagram.
   void OnSent(ByteCount bytes, Instant now);
   // Earliest time at which a quantum (not just one datagram) may leave, so that timers do not fire per
@@ -44,6 +47,7 @@ class Pacer {
   Instant updated_;
   Instant last_used_;  // when something was last sent
   bool started_ = false;
+  bool blocked_elsewhere_ = false;
 };
 
 }  // namespace longhaul::transport

@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "transport/core/rate/bbr/bbr.h"
-#include "transport/core/rate/bbr_like_controller.h"
 #include "transport/core/rate/cubic.h"
+#include "transport/core/rate/longhaul_controller.h"
 
 namespace longhaul::transport {
 namespace {
@@ -54,7 +54,7 @@ std::optional<RateControl> ParseRateControl(std::string_view name) {
 std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random) {
   if (options.control == RateControl::kBbr) return std::make_unique<Bbr>(options, random);
   if (options.control == RateControl::kCubic) return std::make_unique<Cubic>(options);
-  return std::make_unique<BbrLikeController>(options, random);
+  return std::make_unique<LonghaulController>(options, random);
 }
 
 }  // namespace longhaul::transport

@@ -24,6 +24,7 @@ struct CongestionEvent {
   ByteCount bytes_in_flight;  // after the event
   ByteCount delivered;        // C.delivered after the event
   Duration latest_rtt{0};     // zero when the event gave no RTT sample
+  Duration adjusted_rtt{0};   // latest_rtt without the peer's ACK delay, where it has reported one
   Duration smoothed_rtt{0};
   Duration min_rtt{0};                       // over the connection's life
   uint64_t ecn_ce = 0;                       // new CE marks
@@ -78,7 +79,9 @@ struct RateOptions {
   Bandwidth cap = Bandwidth::Max();
   Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
   double bubble_threshold = 0.3;            // in-window rule: at or above this raw loss the rate is halved
-  double target_loss = 0.05;                // in-window rule until the fit of a target loss exists
+  // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The fitted
+  // target loss never exceeds it, unless the path alone loses more.
+  double loss_budget = 0.05;
 };
 
 class RateController {

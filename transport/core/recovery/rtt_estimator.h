@@ -22,6 +22,8 @@ class RttEstimator {
   Duration smoothed_rtt() const { return smoothed_; }
   Duration rttvar() const { return rttvar_; }
   Duration latest_rtt() const { return latest_; }
+  // latest_rtt without what the peer says it held the acknowledgement back; never below min_rtt.
+  Duration adjusted_rtt() const { return adjusted_; }
   Duration min_rtt() const { return min_; }          // over the connection's life
   // smoothed_rtt + max(4 rttvar, granularity) + max_ack_delay (RFC 9002 §6.2.1), without back-off.
   Duration PtoBase(Duration max_ack_delay) const;
@@ -31,6 +33,7 @@ class RttEstimator {
   Duration smoothed_ = kInitialRtt;
   Duration rttvar_ = kInitialRtt / 2;
   Duration latest_{0};
+  Duration adjusted_{0};
   Duration min_ = Duration::max();
 };
 

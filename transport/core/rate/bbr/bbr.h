@@ -104,7 +104,7 @@ class Bbr : public RateController {
   ByteCount undo_inflight_longterm() const { return undo_inflight_longterm_; }
   // Inflight(gain): gain * BDP, raised to what hosts' bursts and four packets need.
   ByteCount Inflight(double gain) const;
-  ByteCount InflightWithHeadroom() const;
+  virtual ByteCount InflightWithHeadroom() const;
 
  protected:
   enum class AckPhase : uint8_t { kInit, kRefilling, kProbeStarting, kProbeFeedback, kProbeStopping };
@@ -118,16 +118,26 @@ class Bbr : public RateController {
   // The rate sample that the bandwidth filter takes.
   virtual Bandwidth SampleRate(const RateSample& sample) const { return sample.delivery_rate; }
   virtual bool IsSampleLimited(const RateSample& sample) const { return sample.app_limited; }
+  // As a round trip starts: by what rate the pipe is judged to be full; nothing when the application limited
+  // it.
+  virtual std::optional<Bandwidth> FullBwSample() const;
   // Once per round trip.
   virtual void AdaptLowerBoundsFromCongestion();
   // Sets rounds_since_probe_up_ and bw_probe_wait_ for the cycle that starts.
   virtual void PickProbeWait();
+  virtual bool IsRenoCoexistenceProbeTime() const;
   // In DOWN and CRUISE: whether to look for more bandwidth now.
   virtual bool MayProbeBw() const { return true; }
   virtual bool IsTimeToCruise() const;
   virtual bool IsTimeToGoDown();
+  // Raises inflight_longterm in UP while loss is low.
+  virtual void ProbeInflightLongtermUpward();
+  virtual double DownGain() const { return kProbeDownPacingGain; }
+  // How many BDPs may be in flight.
+  virtual double CwndGain() const { return cwnd_gain_; }
   // STARTUP has lost more than LossThresh() for a round trip: whether that is reason to end it.
   virtual bool StartupLossIsOurs() const { return true; }
+  virtual Duration ProbeRttInterval() const { return kProbeRttInterval; }
   // Whether an RTT sample counts as the minimum met again, so that PROBE_RTT is not needed.
   virtual bool MeetsMinRtt(Duration rtt) const {
     (void)rtt;
@@ -170,9 +180,7 @@ class Bbr : public RateController {
   void UpdateProbeBwCyclePhase();
   bool AdaptLongTermModel();
   bool IsTimeToProbeBw();
-  bool IsRenoCoexistenceProbeTime() const;
   void RaiseInflightLongtermSlope();
-  void ProbeInflightLongtermUpward();
   bool HasElapsedInPhase(Duration interval) const { return now_ > cycle_stamp_ + interval; }
   // IsInflightTooHigh() of the rate sample at hand.
   bool IsInflightTooHigh() const { return LossTooHigh(rs_.lost, rs_.tx_in_flight); }
@@ -200,7 +208,7 @@ class Bbr : public RateController {
   // --- Rate and window (bbr_control.cc) ---
   void SetPacingRateWithGain(double gain);
   void BoundRate();
-  void SetSendQuantum();
+  virtual void SetSendQuantum();
   void SetCwnd();
   void BoundCwndForModel();
   ByteCount QuantizationBudget(ByteCount inflight_cap) const;
@@ -286,6 +294,7 @@ class Bbr : public RateController {
   int bw_probe_up_rounds_ = 0;
   uint64_t rounds_since_probe_up_ = 0;
   Duration bw_probe_wait_{0};
+  uint64_t rounds_in_down_ = 0;  // round trips ended since DOWN began
   Instant cycle_stamp_;
 
   // PROBE_RTT.

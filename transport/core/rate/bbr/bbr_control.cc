@@ -58,7 +58,7 @@ void Bbr::SetSendQuantum() {
 }
 
 void Bbr::SetCwnd() {
-  const ByteCount max_inflight = QuantizationBudget(Bdp() * cwnd_gain_ + extra_acked());
+  const ByteCount max_inflight = QuantizationBudget(Bdp() * CwndGain() + extra_acked());
   if (full_bw_reached_) {
     cwnd_ = std::min(cwnd_ + newly_acked_, max_inflight);
   } else if (cwnd_ < max_inflight || delivered_ < options_.max_datagram * kInitialCwndPackets) {

@@ -116,6 +116,7 @@ void Bbr::UpdateRound() {
     StartRound();
     ++round_count_;
     ++rounds_since_probe_up_;
+    ++rounds_in_down_;
     last_round_ = round_;
     round_ = Round();
     round_.start = now_;
@@ -196,11 +197,18 @@ void Bbr::ResetFullBw() {
   full_bw_now_ = false;
 }
 
+std::optional<Bandwidth> Bbr::FullBwSample() const {
+  if (sample_limited_) return std::nullopt;
+  return sample_rate_;
+}
+
 void Bbr::CheckFullBwReached() {
-  if (full_bw_now_ || !round_start_ || sample_limited_) return;
-  if (sample_rate_ >= full_bw_ * kFullBwGrowth) {
+  if (full_bw_now_ || !round_start_) return;
+  const std::optional<Bandwidth> sample = FullBwSample();
+  if (!sample) return;
+  if (*sample >= full_bw_ * kFullBwGrowth) {
     ResetFullBw();
-    full_bw_ = sample_rate_;
+    full_bw_ = *sample;
     return;
   }
   ++full_bw_count_;

@@ -35,7 +35,8 @@ void Bbr::StartProbeBwDown() {
   ack_phase_ = AckPhase::kProbeStopping;
   StartRound();
   state_ = BbrState::kProbeBwDown;
-  pacing_gain_ = kProbeDownPacingGain;
+  rounds_in_down_ = 0;
+  pacing_gain_ = DownGain();
   cwnd_gain_ = kDefaultCwndGain;
 }
 

@@ -7,7 +7,7 @@
 namespace longhaul::transport {
 
 void Bbr::UpdateMinRtt() {
-  probe_rtt_expired_ = now_ > probe_rtt_min_stamp_ + kProbeRttInterval && has_min_rtt();
+  probe_rtt_expired_ = now_ > probe_rtt_min_stamp_ + ProbeRttInterval() && has_min_rtt();
   if (rtt_ <= Duration::zero()) return;
   if (rtt_ < probe_rtt_min_delay_ || probe_rtt_expired_ || MeetsMinRtt(rtt_)) {
     probe_rtt_min_delay_ = MeetsMinRtt(rtt_) ? std::min(rtt_, probe_rtt_min_delay_) : rtt_;
