@@ -155,6 +155,7 @@ std::string Send(wan::TunWan* wan, Shared& s) {
     for (pollfd& p : polls) {
       if (p.revents == 0) continue;
       if (send(p.fd, block.data(), block.size(), MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR) {
+        if (errno == ECONNRESET || errno == EPIPE) s.stop = true;  // the sink is through
         return s.stop ? "" : Errno("sending");
       }
     }
