@@ -492,10 +492,10 @@ TEST_P(BbrDraft, HandlingSpuriousFastRecovery) {
   if (!longhaul()) Run(milliseconds(25));
   ASSERT_EQ(bbr().state(), BbrState::kProbeBwUp);
   const Saved saved(bbr());
-  // As many packets are overtaken as cross LossThresh. With one more the draft forgets what it saved: leaving
-  // PROBE_UP resets is_loss_in_round, so the next lost packet of the episode saves again, with undo_state
-  // none. For longhaul loss has to be more than chance explains, and what was saved outlives the reaction.
-  const uint64_t overtaken = longhaul() ? 30 : 5;
+  // Exactly as many packets are overtaken as cross the threshold; for longhaul loss has to be more than
+  // chance explains. With one more the draft forgets what it saved: leaving PROBE_UP resets is_loss_in_round,
+  // so the next lost packet of the episode saves again, with undo_state none.
+  const uint64_t overtaken = longhaul() ? 11 : 5;
   DelayPackets(overtaken, milliseconds(12));
   ASSERT_TRUE(RunOut(milliseconds(100)));
   EXPECT_EQ(bbr().state(), BbrState::kProbeBwDown);
@@ -586,7 +586,7 @@ TEST_P(BbrDraft, HandlingApplicationLimitedSendingDuringProbeRefill) {
   EXPECT_TRUE(RunTo(BbrState::kProbeBwCruise, seconds(2)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Draft, BbrDraft, testing::Values(RateControl::kBbr),
+INSTANTIATE_TEST_SUITE_P(Draft, BbrDraft, testing::Values(RateControl::kBbr, RateControl::kLonghaul),
                          [](const auto& p) { return std::string(RateControlName(p.param)); });
 
 }  // namespace
