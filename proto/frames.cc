@@ -76,6 +76,9 @@ const char* Violation(const TransportParametersFrame& f) {
   return nullptr;
 }
 
+const char* Violation(const PathChallengeFrame&) { return nullptr; }
+const char* Violation(const PathResponseFrame&) { return nullptr; }
+
 // --- Sizes, without the type byte.
 
 size_t BlobSize(size_t bytes) { return VarintSize(bytes) + bytes; }
@@ -91,7 +94,7 @@ size_t BodySize(const PingFrame&) { return 0; }
 
 size_t BodySize(const AckFrame& f) {
   size_t size = VarintSize(f.ranges.front().largest) + VarintSize(f.ack_delay_us) +
-                VarintSize(f.ranges.size() - 1) + VarintSize(f.ecn_ce) + VarintSize(f.host_drops);
+                VarintSize(f.ranges.size() - 1) + VarintSize(f.ecn_ect0) + VarintSize(f.ecn_ce) + VarintSize(f.host_drops);
   for (size_t i = 0; i < f.ranges.size(); ++i) {
     if (i > 0) size += VarintSize(f.ranges[i - 1].smallest - f.ranges[i].largest - 2);
     size += VarintSize(f.ranges[i].largest - f.ranges[i].smallest);
@@ -126,6 +129,9 @@ size_t BodySize(const TransportParametersFrame& f) {
          VarintSize(f.receive_window_bytes) + VarintSize(f.max_open_windows) + VarintSize(f.max_window_bytes);
 }
 
+size_t BodySize(const PathChallengeFrame&) { return 8; }
+size_t BodySize(const PathResponseFrame&) { return 8; }
+
 // --- Writing, after the type byte. The caller has checked the room.
 
 void WriteBlob(ByteSpan bytes, ByteWriter& out) {
@@ -147,6 +153,7 @@ void WriteBody(const AckFrame& f, ByteWriter& out) {
     if (i > 0) out.Varint(f.ranges[i - 1].smallest - f.ranges[i].largest - 2);
     out.Varint(f.ranges[i].largest - f.ranges[i].smallest);
   }
+  out.Varint(f.ecn_ect0);
   out.Varint(f.ecn_ce);
   out.Varint(f.host_drops);
 }
@@ -204,6 +211,9 @@ void WriteBody(const TransportParametersFrame& f, ByteWriter& out) {
   out.Varint(Saturated(f.max_window_bytes));
 }
 
+void WriteBody(const PathChallengeFrame& f, ByteWriter& out) { out.U64(f.data); }
+void WriteBody(const PathResponseFrame& f, ByteWriter& out) { out.U64(f.data); }
+
 // --- Reading, after the type byte. A value that does not fit its field, or is not in its shortest form,
 // fails the reader, so that every frame has exactly one encoding.
 
@@ -257,6 +267,7 @@ void ReadBody(ByteReader& in, AckFrame* f) {
     if (!in.ok() || length > largest) return in.Fail();  // below zero
     f->ranges.push_back({largest - length, largest});
   }
+  f->ecn_ect0 = ReadVarint(in);
   f->ecn_ce = ReadVarint(in);
   f->host_drops = ReadVarint(in);
 }
@@ -315,6 +326,9 @@ void ReadBody(ByteReader& in, TransportParametersFrame* f) {
   f->max_window_bytes = ReadVarint(in);
 }
 
+void ReadBody(ByteReader& in, PathChallengeFrame* f) { f->data = in.U64(); }
+void ReadBody(ByteReader& in, PathResponseFrame* f) { f->data = in.U64(); }
+
 template <typename F>
 Result<Frame> Read(ByteReader& in, std::string_view name) {
   F frame;
@@ -337,6 +351,8 @@ constexpr FrameType TypeOf() {
   if constexpr (std::is_same_v<F, GrantFrame>) return FrameType::kGrant;
   if constexpr (std::is_same_v<F, CloseFrame>) return FrameType::kClose;
   if constexpr (std::is_same_v<F, TransportParametersFrame>) return FrameType::kTransportParameters;
+  if constexpr (std::is_same_v<F, PathChallengeFrame>) return FrameType::kPathChallenge;
+  if constexpr (std::is_same_v<F, PathResponseFrame>) return FrameType::kPathResponse;
 }
 
 std::string_view Name(FrameType type) {
@@ -361,6 +377,10 @@ std::string_view Name(FrameType type) {
       return "CLOSE";
     case FrameType::kTransportParameters:
       return "TRANSPORT_PARAMETERS";
+    case FrameType::kPathChallenge:
+      return "PATH_CHALLENGE";
+    case FrameType::kPathResponse:
+      return "PATH_RESPONSE";
   }
   return "UNKNOWN";
 }
@@ -416,6 +436,10 @@ Result<Frame> DecodeFrame(ByteReader& in) {
       return Read<CloseFrame>(in, Name(type));
     case FrameType::kTransportParameters:
       return Read<TransportParametersFrame>(in, Name(type));
+    case FrameType::kPathChallenge:
+      return Read<PathChallengeFrame>(in, Name(type));
+    case FrameType::kPathResponse:
+      return Read<PathResponseFrame>(in, Name(type));
   }
   in.Fail();
   return Status(StatusCode::kProtocolViolation,

@@ -25,8 +25,9 @@ enum class FrameType : uint8_t {
   kWindowStatus = 0x11,
   kWindowClose = 0x12,
   kGrant = 0x14,
-  // Reserved for later versions: kCrypto 0x15, kPathChallenge 0x16, kPathResponse 0x17, kNewCid 0x18,
-  // kRetireCid 0x19, kKeyUpdate 0x1a.
+  kPathChallenge = 0x16,
+  kPathResponse = 0x17,
+  // Reserved for later versions: kCrypto 0x15, kNewCid 0x18, kRetireCid 0x19, kKeyUpdate 0x1a.
   kClose = 0x1c,
   kTransportParameters = 0x20,
 };
@@ -52,6 +53,7 @@ struct AckRange {
 struct AckFrame {
   std::vector<AckRange> ranges{};
   uint64_t ack_delay_us = 0;  // Time since the largest number arrived.
+  uint64_t ecn_ect0 = 0;      // Packets received with ECT(0), since the start.
   uint64_t ecn_ce = 0;        // Packets received with Congestion Experienced, since the start.
   uint64_t host_drops = 0;    // Datagrams that the receiver's socket buffer dropped, since the start.
   bool operator==(const AckFrame&) const = default;
@@ -121,6 +123,18 @@ struct GrantFrame {
   bool operator==(const GrantFrame&) const = default;
 };
 
+// Asks whoever is at an address to send `data` back, which only he can know.
+struct PathChallengeFrame {
+  uint64_t data = 0;
+  bool operator==(const PathChallengeFrame&) const = default;
+};
+
+// To the address that the challenge came from.
+struct PathResponseFrame {
+  uint64_t data = 0;
+  bool operator==(const PathResponseFrame&) const = default;
+};
+
 // The connection is over. `code` is a StatusCode.
 struct CloseFrame {
   StatusCode code = StatusCode::kOk;
@@ -145,7 +159,8 @@ struct TransportParametersFrame {
 
 using Frame =
     std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
-                 WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame>;
+                 WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame, PathChallengeFrame,
+                 PathResponseFrame>;
 
 // Appends one frame. False, with nothing written, when it does not fit.
 // REQUIRES: every value lies in its documented range (also for EncodedSize).

@@ -6,6 +6,6 @@
 
 namespace longhaul::wire {
 
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 }  // namespace longhaul::wire

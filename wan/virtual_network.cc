@@ -45,7 +45,11 @@ void VirtualNetwork::SetLinkBothWays(SiteId a, SiteId b, const LinkOptions& opti
   SetLink(b, a, options);
 }
 
-void VirtualNetwork::Send(const Address& from, const Address& to, ByteSpan datagram) {
+void VirtualNetwork::SetEcnRule(SiteId from, SiteId to, EcnRule rule) {
+  ecn_rules_[{from, to}] = std::move(rule);
+}
+
+void VirtualNetwork::Send(const Address& from, const Address& to, ByteSpan datagram, Ecn ecn) {
   ++counters_.datagrams_sent;
   Log(Happening::kSend, datagram.size());
   LogAddress(from);
@@ -58,10 +62,15 @@ void VirtualNetwork::Send(const Address& from, const Address& to, ByteSpan datag
     Log(Happening::kUnreachable, 0);
     return;
   }
-  SendOver(Link(sender->second.site, receiver->second.site), from, to, datagram);
+  const std::pair sites(sender->second.site, receiver->second.site);
+  LinkModel& link = Link(sites.first, sites.second);
+  const auto rule = ecn_rules_.find(sites);
+  if (rule != ecn_rules_.end() && rule->second) ecn = rule->second(now_, ecn, link.QueueDelay(now_));
+  SendOver(link, from, to, datagram, ecn);
 }
 
-void VirtualNetwork::SendOver(LinkModel& link, const Address& from, const Address& to, ByteSpan datagram) {
+void VirtualNetwork::SendOver(LinkModel& link, const Address& from, const Address& to, ByteSpan datagram,
+                              Ecn ecn) {
   const ByteCount wire_size = ByteCount(static_cast<int64_t>(datagram.size())) + options_.overhead;
   const Verdict verdict = link.Decide(now_, wire_size);
   if (verdict.dropped != DropReason::kNone) Log(Happening::kDrop, static_cast<uint64_t>(verdict.dropped));
@@ -75,6 +84,7 @@ void VirtualNetwork::SendOver(LinkModel& link, const Address& from, const Addres
     event.from = from;
     event.to = to;
     event.bytes.assign(datagram.begin(), datagram.end());
+    event.ecn = ecn;
     // A flipped bit in the imagined headers would be dropped by IP or UDP; here it hits the payload instead.
     if (delivery.corrupted && !event.bytes.empty()) {
       const uint64_t bit = delivery.corrupt_bit % (8 * event.bytes.size());
@@ -138,7 +148,7 @@ void VirtualNetwork::Arrive(Event& event) {
   Log(Happening::kArrive, event.bytes.size());
   LogAddress(event.to);
   LogBytes(event.bytes);
-  receiver->second.host->OnDatagram(now_, event.from, event.bytes);
+  receiver->second.host->OnEcnDatagram(now_, event.from, event.bytes, event.ecn);
 }
 
 void VirtualNetwork::RunUntil(Instant until) {

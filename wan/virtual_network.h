@@ -22,14 +22,25 @@
 
 namespace longhaul::wan {
 
+// The two bits of an IP header (RFC 3168 §5).
+enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
+
 class VirtualNetwork {
  public:
+  // What the routers of a link make of the bits: `queue` is how long the datagram will wait in front of the rate.
+  using EcnRule = std::function<Ecn(Instant now, Ecn ecn, Duration queue)>;
+
   // Whoever owns an address.
   class Host {
    public:
     virtual ~Host() = default;
     // A datagram arrived; the bytes may be changed in place and are gone after the call.
     virtual void OnDatagram(Instant now, const Address& from, MutableByteSpan datagram) = 0;
+    // What the network calls: for hosts that want to know the bits as well.
+    virtual void OnEcnDatagram(Instant now, const Address& from, MutableByteSpan datagram, Ecn ecn) {
+      (void)ecn;
+      OnDatagram(now, from, datagram);
+    }
   };
   using SiteId = uint32_t;
 
@@ -69,11 +80,13 @@ class VirtualNetwork {
   // One direction. The model keeps its counters and queue when its options change.
   void SetLink(SiteId from, SiteId to, const LinkOptions& options);
   void SetLinkBothWays(SiteId a, SiteId b, const LinkOptions& options);
+  // One direction; null: the bits pass as they are.
+  void SetEcnRule(SiteId from, SiteId to, EcnRule rule);
   // Made on first use.
   LinkModel& Link(SiteId from, SiteId to);
 
   // Sends at now(). Unknown addresses are counted and forgotten, as on a real network.
-  void Send(const Address& from, const Address& to, ByteSpan datagram);
+  void Send(const Address& from, const Address& to, ByteSpan datagram, Ecn ecn = Ecn::kNotEct);
 
   // Runs `action` at `at` (or at now() when that has passed). Equal times run in the order of the calls.
   // There is no cancelling: let the action look whether it is still wanted. False: the bound is reached.
@@ -101,6 +114,7 @@ class VirtualNetwork {
     Address from;
     Address to;
     std::vector<uint8_t> bytes;
+    Ecn ecn = Ecn::kNotEct;
   };
   // Ordered by time, then by the order of the calls.
   struct Key {
@@ -117,7 +131,7 @@ class VirtualNetwork {
 
   bool IsFull() const { return heap_.size() >= options_.max_pending_events; }
   Event& Push(Instant at);
-  void SendOver(LinkModel& link, const Address& from, const Address& to, ByteSpan datagram);
+  void SendOver(LinkModel& link, const Address& from, const Address& to, ByteSpan datagram, Ecn ecn);
   void Arrive(Event& event);
   void Log(Happening what, uint64_t value);
   void LogAddress(const Address& address);
@@ -128,6 +142,7 @@ class VirtualNetwork {
   std::vector<std::string> sites_;
   std::unordered_map<Address, Attachment> hosts_;
   std::map<std::pair<SiteId, SiteId>, LinkModel> links_;
+  std::map<std::pair<SiteId, SiteId>, EcnRule> ecn_rules_;
   std::vector<Key> heap_;  // a min-heap
   std::vector<Event> slots_;
   std::vector<uint32_t> free_slots_;

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "proto/version.h"
 #include "tests/golden/samples.h"
 
 int main(int argc, char** argv) {
@@ -12,7 +13,7 @@ int main(int argc, char** argv) {
   }
   const std::string folder = argv[1];
   std::ofstream vectors(folder + "/vectors.txt"), text(folder + "/vectors.jsonl");
-  vectors << "# name, bytes in hex. Wire version 1. See README.md.\n";
+  vectors << "# name, bytes in hex. Wire version " << longhaul::wire::kVersion << ". See README.md.\n";
   for (const auto& sample : longhaul::wire::GoldenSamples()) {
     vectors << sample.name << " " << longhaul::wire::ToHex(longhaul::wire::EncodeGolden(sample.value))
             << "\n";

@@ -110,7 +110,7 @@ def ack(c):
         smallest = largest - c.varint()
         need(smallest >= 0, "range below zero")
         ranges.append([smallest, largest])
-    return {"ranges": ranges, "ack_delay_us": delay, "ecn_ce": c.varint(), "host_drops": c.varint()}
+    return {"ranges": ranges, "ack_delay_us": delay, "ecn_ect0": c.varint(), "ecn_ce": c.varint(), "host_drops": c.varint()}
 
 
 def control(c):
@@ -172,10 +172,15 @@ def transport_parameters(c):
     return out
 
 
+def path_data(c):
+    return {"data": c.number(8)}
+
+
 FRAMES = {
     0x00: ("PADDING", padding), 0x01: ("PING", lambda c: {}), 0x02: ("ACK", ack), 0x06: ("CONTROL", control),
     0x10: ("WINDOW_OPEN", window_open), 0x11: ("WINDOW_STATUS", window_status),
-    0x12: ("WINDOW_CLOSE", window_close), 0x14: ("GRANT", grant), 0x1C: ("CLOSE", close),
+    0x12: ("WINDOW_CLOSE", window_close), 0x14: ("GRANT", grant), 0x16: ("PATH_CHALLENGE", path_data),
+    0x17: ("PATH_RESPONSE", path_data), 0x1C: ("CLOSE", close),
     0x20: ("TRANSPORT_PARAMETERS", transport_parameters),
 }
 

@@ -24,7 +24,7 @@ ByteSpan Bitmap11() {  // 11 chunks; 3 and 10 are missing
 }
 
 AckFrame ManyRanges() {
-  AckFrame ack{.ranges = {}, .ack_delay_us = 70'000, .ecn_ce = 1, .host_drops = uint64_t{1} << 32};
+  AckFrame ack{.ranges = {}, .ack_delay_us = 70'000, .ecn_ect0 = 1u << 20, .ecn_ce = 1, .host_drops = uint64_t{1} << 32};
   for (uint64_t i = 0; i < kMaxAckRanges; ++i) {
     const PacketNumber largest = kMaxPacketNumber - 100'000 * i;
     ack.ranges.push_back({largest - i * i, largest});
@@ -35,17 +35,17 @@ AckFrame ManyRanges() {
 std::vector<GoldenSample> MakeSamples() {
   std::vector<GoldenSample> s;
   s.push_back({"long_header/init", LongHeader{.type = LongType::kInit,
-                                              .version = 1,
+                                              .version = 2,
                                               .destination = {0},
                                               .source = {0x0001a1b2c3d4e5f6},
                                               .packet_number = 0}});
   s.push_back({"long_header/accept", LongHeader{.type = LongType::kAccept,
-                                                .version = 1,
+                                                .version = 2,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0xfffe000000000001},
                                                 .packet_number = kMaxPacketNumber}});
   s.push_back({"long_header/refuse", LongHeader{.type = LongType::kRefuse,
-                                                .version = 1,
+                                                .version = 2,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0},
                                                 .packet_number = 0}});
@@ -82,9 +82,10 @@ std::vector<GoldenSample> MakeSamples() {
   const auto frame = [&s](const std::string& name, Frame f) { s.push_back({"frame/" + name, std::move(f)}); };
   frame("padding", PaddingFrame{5});
   frame("ping", PingFrame{});
-  frame("ack_one", AckFrame{.ranges = {{0, 0}}, .ack_delay_us = 0, .ecn_ce = 0, .host_drops = 0});
+  frame("ack_one", AckFrame{.ranges = {{0, 0}}, .ack_delay_us = 0, .ecn_ect0 = 0, .ecn_ce = 0, .host_drops = 0});
   frame("ack_gaps", AckFrame{.ranges = {{995, 1000}, {900, 993}, {0, 63}},
                              .ack_delay_us = 4999,
+                             .ecn_ect0 = 900,
                              .ecn_ce = 12,
                              .host_drops = 345});
   frame("ack_full", ManyRanges());
@@ -149,13 +150,15 @@ std::vector<GoldenSample> MakeSamples() {
                                                          .receive_window_bytes = 64u << 20,
                                                          .max_open_windows = 64,
                                                          .max_window_bytes = 1u << 30});
+  frame("path_challenge", PathChallengeFrame{.data = 0x0102030405060708});
+  frame("path_response", PathResponseFrame{.data = 0xfffefdfcfbfaf9f8});
   s.push_back(
       {"datagram/init",
-       GoldenDatagram{.header = LongHeader{.version = 1, .source = {0x0001a1b2c3d4e5f6}},
+       GoldenDatagram{.header = LongHeader{.version = 2, .source = {0x0001a1b2c3d4e5f6}},
                       .frames = {TransportParametersFrame{.max_datagram_bytes = 1200}, PaddingFrame{30}}}});
   s.push_back(
       {"datagram/refuse",
-       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 1, .destination = {7}},
+       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 2, .destination = {7}},
                       .frames = {CloseFrame{StatusCode::kVersionMismatch, "another protocol version"}}}});
   s.push_back(
       {"datagram/frames", GoldenDatagram{.header = ShortHeader{.destination = {7}, .packet_number = 70'000},
@@ -248,7 +251,7 @@ void Fields(const AckFrame& f, JsonLine& out) {
     ranges += "[" + std::to_string(r.smallest) + ", " + std::to_string(r.largest) + "]";
   }
   out.Raw("ranges", "[" + ranges + "]").Field("ack_delay_us", f.ack_delay_us);
-  out.Field("ecn_ce", f.ecn_ce).Field("host_drops", f.host_drops);
+  out.Field("ecn_ect0", f.ecn_ect0).Field("ecn_ce", f.ecn_ce).Field("host_drops", f.host_drops);
 }
 void Fields(const ControlFrame& f, JsonLine& out) { out.Field("offset", f.offset).Field("data", f.data); }
 void Fields(const WindowOpenFrame& f, JsonLine& out) {
@@ -277,6 +280,8 @@ void Fields(const TransportParametersFrame& f, JsonLine& out) {
   out.Field("receive_window_bytes", f.receive_window_bytes).Field("max_open_windows", N(f.max_open_windows));
   out.Field("max_window_bytes", f.max_window_bytes);
 }
+void Fields(const PathChallengeFrame& f, JsonLine& out) { out.Field("data", f.data); }
+void Fields(const PathResponseFrame& f, JsonLine& out) { out.Field("data", f.data); }
 void Fields(const Frame& frame, JsonLine& out) {
   out.Field("frame", FrameName(frame));
   std::visit([&out](const auto& f) { Fields(f, out); }, frame);

@@ -63,6 +63,7 @@ inline std::vector<uint8_t> RandomBytes(Random& random, size_t bytes) {
 inline AckFrame RandomAck(Random& random) {
   AckFrame ack{.ranges = {},
                .ack_delay_us = AnySize(random),
+               .ecn_ect0 = AnySize(random),
                .ecn_ce = AnySize(random),
                .host_drops = AnySize(random)};
   const size_t ranges = 1 + random.Below(kMaxAckRanges);
@@ -77,7 +78,7 @@ inline AckFrame RandomAck(Random& random) {
   return ack;
 }
 
-// A valid frame of type number `type` (0..9, the order in Frame); `storage` holds its bytes.
+// A valid frame of type number `type` (0..11); `storage` holds its bytes.
 inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* storage) {
   const auto u32 = [&](uint64_t max = 0xffffffff) { return static_cast<uint32_t>(AnySize(random, max)); };
   const auto u8 = [&](uint64_t max = 255) { return static_cast<uint8_t>(random.Below(max + 1)); };
@@ -130,6 +131,10 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
       const auto* text = reinterpret_cast<const char*>(storage->data());
       return CloseFrame{static_cast<StatusCode>(random.Below(17)), {text, storage->size()}};
     }
+    case 9:
+      return PathChallengeFrame{random.Next()};
+    case 10:
+      return PathResponseFrame{random.Next()};
     default:
       return TransportParametersFrame{
           static_cast<uint32_t>(kSmallestMaxDatagram +

@@ -126,7 +126,7 @@ TEST(Frames, WhatDoesNotFitWritesNothing) {
 TEST(Frames, EmptyInputIsTruncated) { ExpectRefused({}, "truncated"); }
 
 TEST(Frames, UnknownAndReservedTypesFail) {
-  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x14, 0x1c, 0x20};
+  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x14, 0x16, 0x17, 0x1c, 0x20};
   for (int type = 0; type < 256; ++type) {
     if (known.contains(type)) continue;
     ExpectRefused({static_cast<uint8_t>(type), 0, 0, 0, 0, 0, 0, 0, 0},
@@ -150,21 +150,21 @@ TEST(Frames, IntegersHaveOnlyTheirShortestForm) {
 }
 
 TEST(Frames, AckRangesMustDescendWithGaps) {
-  // largest, delay, further ranges, length of the first, (gap, length)..., ecn, drops
-  EXPECT_TRUE(Decoded(Bytes{0x02, 10, 0, 0, 10, 0, 0}).ok());
-  ExpectRefused({0x02, 10, 0, 0, 11, 0, 0}, "ACK");        // first range below zero
-  ExpectRefused({0x02, 10, 0, 1, 10, 0, 0, 0, 0}, "ACK");  // nothing lies below zero
-  ExpectRefused({0x02, 10, 0, 1, 5, 4, 0, 0, 0}, "ACK");   // gap reaches below zero
-  ExpectRefused({0x02, 10, 0, 1, 5, 3, 1, 0, 0}, "ACK");   // second range below zero
-  const auto ack = Decoded(Bytes{0x02, 10, 7, 1, 2, 0, 3, 1, 2});
+  // largest, delay, further ranges, length of the first, (gap, length)..., ect0, ce, drops
+  EXPECT_TRUE(Decoded(Bytes{0x02, 10, 0, 0, 10, 0, 0, 0}).ok());
+  ExpectRefused({0x02, 10, 0, 0, 11, 0, 0, 0}, "ACK");        // first range below zero
+  ExpectRefused({0x02, 10, 0, 1, 10, 0, 0, 0, 0, 0}, "ACK");  // nothing lies below zero
+  ExpectRefused({0x02, 10, 0, 1, 5, 4, 0, 0, 0, 0}, "ACK");   // gap reaches below zero
+  ExpectRefused({0x02, 10, 0, 1, 5, 3, 1, 0, 0, 0}, "ACK");   // second range below zero
+  const auto ack = Decoded(Bytes{0x02, 10, 7, 1, 2, 0, 3, 9, 1, 2});
   ASSERT_TRUE(ack.ok());
-  EXPECT_EQ(std::get<AckFrame>(*ack), (AckFrame{{{8, 10}, {3, 6}}, 7, 1, 2}));
+  EXPECT_EQ(std::get<AckFrame>(*ack), (AckFrame{{{8, 10}, {3, 6}}, 7, 9, 1, 2}));
 }
 
 TEST(Frames, AckHasAtMost64Ranges) {
   Bytes bytes = {0x02, 0x40, 0xff, 0, 0x3f, 0};  // 64 ranges: 255, 253, ...
   for (int i = 0; i < 63; ++i) bytes.insert(bytes.end(), {0, 0});
-  bytes.insert(bytes.end(), {0, 0});
+  bytes.insert(bytes.end(), {0, 0, 0});
   ASSERT_TRUE(Decoded(bytes).ok());
   EXPECT_EQ(std::get<AckFrame>(*Decoded(bytes)).ranges.size(), kMaxAckRanges);
   Bytes more = {0x02, 0x40, 0xff, 0, 0x40, 0x40, 0};
@@ -174,7 +174,7 @@ TEST(Frames, AckHasAtMost64Ranges) {
 }
 
 TEST(Frames, AckOfANumberBeyond48BitsFails) {
-  ExpectRefused({0x02, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "packet number too large");
+  ExpectRefused({0x02, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "packet number too large");
 }
 
 TEST(Frames, ControlDataEndsWithinTheStream) {

@@ -38,7 +38,13 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
   const std::string& violation() const { return violation_; }
 
   void OnDatagram(Instant now, const Address& from, MutableByteSpan datagram) override {
-    core_->HandleDatagram(now, from, datagram, {});
+    OnEcnDatagram(now, from, datagram, wan::Ecn::kNotEct);
+  }
+  void OnEcnDatagram(Instant now, const Address& from, MutableByteSpan datagram, wan::Ecn ecn) override {
+    transport::ReceiveInfo info;
+    info.ecn_ce = ecn == wan::Ecn::kCe;
+    info.ecn_ect0 = ecn == wan::Ecn::kEct0;
+    core_->HandleDatagram(now, from, datagram, info);
     Pump();
   }
 
@@ -51,7 +57,8 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
       while (std::optional<transport::Transmit> t = core_->PollTransmit(now, buffer_)) {
         for (size_t at = 0; at < t->size; at += t->segment_bytes) {
           network_->Send(address_, t->destination,
-                         ByteSpan(buffer_).subspan(at, std::min(t->segment_bytes, t->size - at)));
+                         ByteSpan(buffer_).subspan(at, std::min(t->segment_bytes, t->size - at)),
+                         t->ect0 ? wan::Ecn::kEct0 : wan::Ecn::kNotEct);
         }
         if (++batches > kMaxBatchesPerPump) {
           violation_ = "the core does not stop sending at one instant";

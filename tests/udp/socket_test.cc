@@ -169,6 +169,43 @@ TEST_P(SocketFamilies, CongestionExperiencedIsReported) {
   EXPECT_EQ(receiver.receive_counters().ecn_ce, 5u);
 }
 
+TEST_P(SocketFamilies, MarksAsEcnCapableWhatIsAskedFor) {
+  UdpSocket receiver = OpenOrDie(Bind());
+  SocketOptions off;
+  off.ecn_capable = false;
+  UdpSocket sender = OpenOrDie(Bind());
+  UdpSocket plain = OpenOrDie(Bind(), off);
+  const Address to = receiver.local_address();
+  const auto marks = [&](size_t count) {
+    std::vector<bool> marked;
+    for (const Arrived& datagram : ReceiveAll(receiver, count)) marked.push_back(datagram.info.ecn_ect0);
+    return marked;
+  };
+  // Alone, in one segmented send, and not at all.
+  sender.Send(to, Pattern(1, 100, 100), 100, true);
+  EXPECT_EQ(marks(1), std::vector<bool>(1, true));
+  sender.Send(to, Pattern(5, 100, 100), 100, true);
+  EXPECT_EQ(marks(5), std::vector<bool>(5, true));
+  sender.Send(to, Pattern(5, 100, 100), 100, false);
+  EXPECT_EQ(marks(5), std::vector<bool>(5, false));
+  plain.Send(to, Pattern(5, 100, 100), 100, true);
+  EXPECT_EQ(marks(5), std::vector<bool>(5, false));
+  EXPECT_EQ(receiver.receive_counters().ecn_ce, 0u);
+}
+
+TEST(DatagramSender, TheMarkSurvivesTheFallbackFromSegmentation) {
+  FaultyCalls faults;
+  faults.segmented = {EIO};
+  SocketOptions options;
+  options.calls = faults.Calls();
+  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket receiver = OpenOrDie();
+  sender.Send(receiver.local_address(), Pattern(4, 500, 500), 500, true);
+  const auto datagrams = ReceiveAll(receiver, 4);
+  ASSERT_EQ(datagrams.size(), 4u);
+  for (const Arrived& datagram : datagrams) EXPECT_TRUE(datagram.info.ecn_ect0);
+}
+
 TEST(DatagramSender, BatchRefusedBySegmentationLeavesAtOnceAnotherWay) {
   for (const int error : {EIO, EINVAL, ENOTSUP}) {
     FaultyCalls faults;

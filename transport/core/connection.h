@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/address.h"
@@ -81,6 +82,8 @@ struct ConnectionOptions {
   uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
   ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
+  // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
+  bool ecn = true;
   RateOptions rate;
 };
 
@@ -108,6 +111,8 @@ struct ConnectionStats {
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;  // as the peer reports about its socket
+  std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
+  uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports
   uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well
   uint64_t mtu_probes_lost = 0;  // in none of the counters of loss
   uint64_t black_holes = 0;      // times that the path began to swallow large datagrams, or seemed to

@@ -38,7 +38,8 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       last_heard_(now),
       last_eliciting_sent_(now),
       now_(now),
-      idle_timeout_(options.idle_timeout) {
+      idle_timeout_(options.idle_timeout),
+      ecn_(options.ecn) {
   last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
   UpdatePacer(now);
 }
@@ -62,6 +63,8 @@ ConnectionStats ConnectionImpl::stats() const {
   s.mean_loss_burst = fec_.model().mean_burst;
   s.fec_depth = static_cast<uint32_t>(fec_.Depth());
   s.host_drops = peer_host_drops_;
+  s.ecn_state = EcnValidator::Name(ecn_.state());
+  s.ecn_ce = ecn_.ce();
   s.packets_expected = acks_.largest_plus_one();
   s.incoming_queue = incoming_queue_.standing();
   s.rate = rate_->Snapshot();
@@ -350,6 +353,7 @@ void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
 }
 
 void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
+  if (packet.ect0) ecn_.OnMarkedLost();
   if (packet.mtu_probe) {
     if (pmtu_.OnProbeLost(packet.number, now_)) ++stats_.mtu_probes_lost;
   } else {

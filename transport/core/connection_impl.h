@@ -16,6 +16,7 @@
 #include "transport/core/packet_builder.h"
 #include "transport/core/path/black_hole_detector.h"
 #include "transport/core/path/dplpmtud.h"
+#include "transport/core/path/ecn_validator.h"
 #include "transport/core/rate/delivery_rate.h"
 #include "transport/core/rate/pacer.h"
 #include "transport/core/recovery/ack_tracker.h"
@@ -44,6 +45,8 @@ class ConnectionImpl final : public Connection {
   // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and then there
   // is nothing to wait for; a search takes about four round trips per size that does not pass.
   static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
+  // Answers to PATH_CHALLENGE that wait to leave.
+  static constexpr size_t kMaxPathResponses = 4;
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
   static constexpr int kCloseRepeats = 3;
 
@@ -155,6 +158,8 @@ class ConnectionImpl final : public Connection {
 
   // Outcome of ACKs and timers.
   void Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops);
+  // New CE marks to react to.
+  uint64_t TakeEcnCounts(const wire::AckFrame& ack, const LossDetection::Outcome& outcome, bool newest);
   void OnPacketAcked(const SentPacket& packet, bool spurious);
   void OnPacketLost(const SentPacket& packet);
   void SendAgain(std::span<const SentFrame> frames);
@@ -203,6 +208,7 @@ class ConnectionImpl final : public Connection {
   std::optional<wire::GrantFrame> grant_to_send_;
   wire::GrantFrame last_grant_;
   uint64_t peer_receive_window_ = 0;
+  std::vector<uint64_t> path_responses_;  // data to send back
 
   bool delivering_ = false;  // inside WindowRx::OnData: closes wait until it returns
   struct DeferredClose {
@@ -229,7 +235,8 @@ class ConnectionImpl final : public Connection {
   std::vector<uint8_t> final_datagram_;
   uint32_t ack_only_sent_ = 0;
   Instant next_close_ = Instant::Infinite();
-  uint64_t peer_ce_ = 0;
+  EcnValidator ecn_;
+  bool batch_ect0_ = false;  // of the datagrams that are being built, and of held_
   uint64_t peer_host_drops_ = 0;
   ConnectionStats stats_;
 };

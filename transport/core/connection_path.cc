@@ -40,7 +40,7 @@ std::optional<Transmit> ConnectionImpl::PollMtuProbe(Instant now, MutableByteSpa
   LH_CHECK_OP(Finish(now, &builder, true), ==, size);
   // With a small packet behind it a lost probe is known after a round trip instead of a probe timeout.
   ping_due_ = true;
-  return Transmit{id_.peer, size, size};
+  return Transmit{id_.peer, size, size, batch_ect0_};
 }
 
 void ConnectionImpl::FollowPathMtu() {

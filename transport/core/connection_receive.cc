@@ -141,6 +141,7 @@ void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
   if (data) incoming_queue_.OnPacket(now, data->timestamp_us, rtt_.smoothed_rtt());
   acks_.SetHostDrops(info.host_drops);
   acks_.OnPacketReceived(number, eliciting, info.ecn_ce, now);
+  if (info.ecn_ect0) acks_.CountEct0();
   if (data && data->last_of_window) acks_.RequestImmediateAck();
 }
 
@@ -197,19 +198,32 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
       return Status::Ok();
     }
     Status operator()(const wire::TransportParametersFrame& f) { return self->HandleTransportParameters(f); }
+    Status operator()(const wire::PathChallengeFrame& f) {
+      // The asker asks again when there is no answer, so what is too much may be dropped.
+      if (self->path_responses_.size() < kMaxPathResponses) self->path_responses_.push_back(f.data);
+      return Status::Ok();
+    }
+    Status operator()(const wire::PathResponseFrame&) { return Status::Ok(); }
   };
   return std::visit(Visitor{this, now}, frame);
 }
 
 Status ConnectionImpl::HandleAck(Instant now, const wire::AckFrame& ack) {
+  const std::optional<wire::PacketNumber> newest_before = loss_.newest_acked();
   Result<LossDetection::Outcome> outcome = loss_.OnAckReceived(ack, now);
   if (!outcome.ok()) return outcome.status();
-  const uint64_t new_ce = ack.ecn_ce > peer_ce_ ? ack.ecn_ce - peer_ce_ : 0;
+  const uint64_t new_ce = TakeEcnCounts(ack, *outcome, loss_.newest_acked() != newest_before);
   const uint64_t new_drops = ack.host_drops > peer_host_drops_ ? ack.host_drops - peer_host_drops_ : 0;
-  peer_ce_ += new_ce;
   peer_host_drops_ += new_drops;
   Apply(now, std::move(*outcome), new_ce, new_drops);
   return Status::Ok();
+}
+
+uint64_t ConnectionImpl::TakeEcnCounts(const wire::AckFrame& ack, const LossDetection::Outcome& outcome,
+                                       bool newest) {
+  const auto marked = [](const SentPacket& packet) { return packet.ect0; };
+  const auto count = std::ranges::count_if(outcome.acked, marked) + std::ranges::count_if(outcome.spurious, marked);
+  return ecn_.OnAck(newest, static_cast<uint64_t>(count), ack.ecn_ect0, ack.ecn_ce);
 }
 
 void ConnectionImpl::HandleControl(const wire::ControlFrame& frame, Status* status) {

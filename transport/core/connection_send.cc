@@ -27,17 +27,18 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
   if (!held_.empty()) {
     if (held_.size() > buffer.size()) return std::nullopt;
     std::memcpy(buffer.data(), held_.data(), held_.size());
-    const Transmit transmit{id_.peer, held_.size(), held_.size()};
+    const Transmit transmit{id_.peer, held_.size(), held_.size(), batch_ect0_};
     held_.clear();
     return transmit;
   }
+  batch_ect0_ = state_ == State::kConnected && ecn_.marks();
   if (outgoing_.TakeStarted()) {
     rate_->OnWindowStart(now);
     UpdatePacer(now);
   }
   blocked_by_pacer_ = false;
   if (std::optional<Transmit> probe = PollMtuProbe(now, buffer)) return probe;
-  Transmit transmit{id_.peer, 0, 0};
+  Transmit transmit{id_.peer, 0, 0, batch_ect0_};
   for (int segments = 0; segments < kMaxSegments; ++segments) {
     const size_t limit = std::min(static_cast<size_t>(datagram_bytes_), buffer.size() - transmit.size);
     if (limit < static_cast<size_t>(std::min(kBaseDatagram, datagram_bytes_))) break;
@@ -113,7 +114,7 @@ size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
 
 bool ConnectionImpl::HasFrames() const {
   return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
-         grant_to_send_.has_value() || ping_due_;
+         grant_to_send_.has_value() || ping_due_ || !path_responses_.empty();
 }
 
 bool ConnectionImpl::WindowAllows(size_t bytes) const {
@@ -204,6 +205,9 @@ void ConnectionImpl::AddAck(Instant now, PacketBuilder* builder) {
 }
 
 void ConnectionImpl::AddElicitingFrames(Instant now, PacketBuilder* builder) {
+  while (!path_responses_.empty() && builder->Add(wire::PathResponseFrame{path_responses_.front()})) {
+    path_responses_.erase(path_responses_.begin());
+  }
   if (grant_to_send_ && builder->Add(*grant_to_send_)) {
     builder->Remember({wire::FrameType::kGrant, 0, 0});
     grant_to_send_.reset();
@@ -245,6 +249,8 @@ size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder, bool mtu_prob
   const size_t size = builder->Seal(*protection_);
   SentPacket sent = builder->TakeSent();
   sent.mtu_probe = mtu_probe;
+  sent.ect0 = batch_ect0_;
+  if (sent.ect0) ecn_.OnMarkedSent();
   sent.sent_time = now;
   ++next_number_;
   ++stats_.packets_sent;

@@ -17,6 +17,7 @@ struct ReceiveInfo {
   bool ecn_ce = false;  // Marked Congestion Experienced on its way.
   uint64_t host_drops =
       0;  // Datagrams that this socket's buffer has dropped since it was opened (SO_RXQ_OVFL).
+  bool ecn_ect0 = false;  // Arrived as ECN-capable as it was sent: ECT(0).
 };
 
 // What PollTransmit wrote: `size` bytes for one destination, to be sent as datagrams of `segment_bytes`
@@ -25,6 +26,7 @@ struct Transmit {
   Address destination;
   size_t size = 0;
   size_t segment_bytes = 0;
+  bool ect0 = false;  // mark as ECN-capable: ECT(0)
 };
 
 class DatagramCore {

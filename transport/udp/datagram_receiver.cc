@@ -27,9 +27,12 @@ T ReadValue(const cmsghdr* header) {
   return value;
 }
 
-bool IsCongestionExperienced(int tos) { return (tos & IPTOS_ECN_MASK) == IPTOS_ECN_CE; }
-
 }  // namespace
+
+void DatagramReceiver::Metadata::TakeEcn(int tos) {
+  ecn_ce = (tos & IPTOS_ECN_MASK) == IPTOS_ECN_CE;
+  ecn_ect0 = (tos & IPTOS_ECN_MASK) == IPTOS_ECN_ECT0;
+}
 
 DatagramReceiver::DatagramReceiver(int fd)
     : fd_(fd), memory_(kBuffers * kBufferBytes), control_(kBuffers * kControlBytes) {
@@ -76,9 +79,9 @@ DatagramReceiver::Metadata DatagramReceiver::ReadControl(msghdr& message) {
     if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
       metadata.segment_bytes = static_cast<size_t>(std::max(0, ReadValue<int>(c)));
     } else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
-      metadata.ecn_ce = IsCongestionExperienced(ReadValue<uint8_t>(c));
+      metadata.TakeEcn(ReadValue<uint8_t>(c));
     } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
-      metadata.ecn_ce = IsCongestionExperienced(ReadValue<int>(c));
+      metadata.TakeEcn(ReadValue<int>(c));
     } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
       const auto overflow = ReadValue<uint32_t>(c);
       counters_.host_drops +=
@@ -108,7 +111,7 @@ void DatagramReceiver::Cut(size_t buffer) {
   uint8_t* bytes = memory_.data() + buffer * kBufferBytes;
   for (size_t at = 0; at < size; at += segment) {
     datagrams_.push_back({from, MutableByteSpan(bytes + at, std::min(segment, size - at)),
-                          transport::ReceiveInfo{metadata.ecn_ce, counters_.host_drops}});
+                          transport::ReceiveInfo{metadata.ecn_ce, counters_.host_drops, metadata.ecn_ect0}});
     ++counters_.datagrams;
     if (metadata.ecn_ce) ++counters_.ecn_ce;
   }

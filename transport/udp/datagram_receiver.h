@@ -57,6 +57,8 @@ class DatagramReceiver {
   struct Metadata {
     size_t segment_bytes = 0;
     bool ecn_ce = false;
+    bool ecn_ect0 = false;
+    void TakeEcn(int tos);
   };
 
   void PrepareMessages();

@@ -30,20 +30,32 @@ Address PathOf(Address to) {
   return to;
 }
 
-// Room for the one control message of a segmented send.
-struct SegmentControl {
-  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(uint16_t))> bytes{};
+constexpr int kEct0 = 2;
 
-  void AttachTo(msghdr& message, size_t segment_bytes) {
-    message.msg_control = bytes.data();
-    message.msg_controllen = bytes.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_UDP;
-    header->cmsg_type = UDP_SEGMENT;
-    header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-    const auto size = static_cast<uint16_t>(segment_bytes);
-    std::memcpy(CMSG_DATA(header), &size, sizeof size);
+// The control messages of a send.
+class SendControl {
+ public:
+  void AddSegmentBytes(size_t segment_bytes) { Add(SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(segment_bytes)); }
+  void AddEct0(bool v4) { Add(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, kEct0); }
+  void AttachTo(msghdr& message) {
+    message.msg_control = size_ > 0 ? bytes_.data() : nullptr;
+    message.msg_controllen = size_;
   }
+
+ private:
+  template <typename T>
+  void Add(int level, int type, T value) {
+    cmsghdr header{};
+    header.cmsg_level = level;
+    header.cmsg_type = type;
+    header.cmsg_len = CMSG_LEN(sizeof value);
+    std::memcpy(bytes_.data() + size_, &header, sizeof header);
+    std::memcpy(bytes_.data() + size_ + CMSG_LEN(0), &value, sizeof value);
+    size_ += CMSG_SPACE(sizeof value);
+  }
+
+  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int))> bytes_{};
+  size_t size_ = 0;
 };
 
 iovec ToIovec(ByteSpan bytes) {
@@ -66,7 +78,7 @@ bool DatagramSender::UsesGso(const Address& to) const {
   return gso_ && (paths_without_gso_.empty() || !paths_without_gso_.contains(PathOf(to)));
 }
 
-SendResult DatagramSender::Send(const Address& to, ByteSpan bytes, size_t segment_bytes) {
+SendResult DatagramSender::Send(const Address& to, ByteSpan bytes, size_t segment_bytes, bool ect0) {
   LH_CHECK_OP(segment_bytes, >, 0u);
   LH_CHECK_OP(bytes.size(), >, 0u);
   LH_CHECK_OP(bytes.size(), <=, kMaxBatchBytes);
@@ -80,14 +92,24 @@ SendResult DatagramSender::Send(const Address& to, ByteSpan bytes, size_t segmen
   msghdr message{};
   message.msg_name = destination.get();
   message.msg_namelen = destination.size;
-  if (bytes.size() > segment_bytes && UsesGso(to)) return SendSegmented(to, message, bytes, segment_bytes);
+  // A dual-stack socket takes an IPv4-mapped destination's mark as IPv4's.
+  const bool v4 = to.IsV4();
+  if (bytes.size() > segment_bytes && UsesGso(to)) {
+    return SendSegmented(to, message, bytes, segment_bytes, v4, ect0);
+  }
+  SendControl control;
+  if (ect0) control.AddEct0(v4);
+  control.AttachTo(message);
   return SendEach(message, bytes, segment_bytes);
 }
 
 SendResult DatagramSender::SendSegmented(const Address& to, msghdr& message, ByteSpan bytes,
-                                         size_t segment_bytes) {
-  SegmentControl control;
-  control.AttachTo(message, segment_bytes);
+                                         size_t segment_bytes, bool v4, bool ect0) {
+  SendControl mark;
+  if (ect0) mark.AddEct0(v4);
+  SendControl control = mark;
+  control.AddSegmentBytes(segment_bytes);
+  control.AttachTo(message);
   iovec data = ToIovec(bytes);
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -105,8 +127,7 @@ SendResult DatagramSender::SendSegmented(const Address& to, msghdr& message, Byt
   }
   if (SaysNoSegmentation(error)) {
     ++counters_.gso_fallbacks;
-    message.msg_control = nullptr;
-    message.msg_controllen = 0;
+    mark.AttachTo(message);
     const SendResult result = SendEach(message, bytes, segment_bytes);
     // Too big is no reason to blame segmentation, and a full buffer proves nothing yet.
     if (result.outcome == SendOutcome::kDone) MarkPath(to);

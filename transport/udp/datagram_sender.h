@@ -67,14 +67,16 @@ class DatagramSender {
 
   // Sends `bytes` as datagrams of `segment_bytes`, of which the last may be shorter, in this order.
   // REQUIRES: 0 < segment_bytes, 0 < bytes.size() <= kMaxBatchBytes, at most kMaxSegments datagrams.
-  SendResult Send(const Address& to, ByteSpan bytes, size_t segment_bytes);
+  // ect0: marked as ECN-capable.
+  SendResult Send(const Address& to, ByteSpan bytes, size_t segment_bytes, bool ect0 = false);
 
   const SendCounters& counters() const { return counters_; }
   // Whether batches to this destination go out with UDP_SEGMENT.
   bool UsesGso(const Address& to) const;
 
  private:
-  SendResult SendSegmented(const Address& to, msghdr& message, ByteSpan bytes, size_t segment_bytes);
+  SendResult SendSegmented(const Address& to, msghdr& message, ByteSpan bytes, size_t segment_bytes, bool v4,
+                           bool ect0);
   SendResult SendEach(const msghdr& message, ByteSpan bytes, size_t segment_bytes);
   // What to do about a failed call: kDone means "give the datagram up, it is counted".
   SendOutcome CountError(int error);

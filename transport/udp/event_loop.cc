@@ -265,7 +265,9 @@ bool EventLoop::Impl::TransmitOne() {
 void EventLoop::Impl::SubmitFaulty(Instant now, ByteSpan bytes, const Transmit& batch) {
   for (size_t at = 0; at < bytes.size(); at += batch.segment_bytes) {
     const size_t size = std::min(batch.segment_bytes, bytes.size() - at);
-    faulty_out->Submit(now, batch.destination, bytes.subspan(at, size));
+    transport::ReceiveInfo mark;
+    mark.ecn_ect0 = batch.ect0;
+    faulty_out->Submit(now, batch.destination, bytes.subspan(at, size), mark);
   }
 }
 
@@ -288,9 +290,11 @@ void EventLoop::Impl::GatherDue(Instant now) {
     if (count == 0) {
       batch.destination = datagram->peer;
       batch.segment_bytes = size;
+      batch.ect0 = datagram->info.ecn_ect0;
     }
     const bool fits = size <= batch.segment_bytes && batch.size + size <= kMaxBatchBytes &&
-                      count < kMaxSegments && datagram->peer == batch.destination;
+                      count < kMaxSegments && datagram->peer == batch.destination &&
+                      datagram->info.ecn_ect0 == batch.ect0;
     if (!fits) break;
     std::memcpy(outbox.buffer.data() + batch.size, datagram->bytes.data(), size);
     batch.size += size;
@@ -303,7 +307,7 @@ void EventLoop::Impl::GatherDue(Instant now) {
 void EventLoop::Impl::SendOutbox() {
   if (outbox.empty()) return;
   const Transmit& batch = outbox.batch;
-  const SendResult result = socket.Send(batch.destination, outbox.rest(), batch.segment_bytes);
+  const SendResult result = socket.Send(batch.destination, outbox.rest(), batch.segment_bytes, batch.ect0);
   outbox.offset += result.done_bytes;
   switch (result.outcome) {
     case SendOutcome::kDone:

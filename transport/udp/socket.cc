@@ -16,8 +16,6 @@
 namespace longhaul::udp {
 namespace {
 
-constexpr int kEct0 = 2;
-
 bool SetInt(int fd, int level, int option, int value) {
   return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
@@ -100,10 +98,7 @@ Status UdpSocket::Configure(const SocketOptions& options) {
   // Conveniences of newer kernels: without them there are less counters and less speed, nothing else.
   SetInt(fd(), IPPROTO_IP, IP_RECVTOS, 1);
   if (v6) SetInt(fd(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
-  if (options.ecn_capable) {
-    SetInt(fd(), IPPROTO_IP, IP_TOS, kEct0);
-    if (v6) SetInt(fd(), IPPROTO_IPV6, IPV6_TCLASS, kEct0);
-  }
+  ecn_capable_ = options.ecn_capable;
   SetInt(fd(), SOL_SOCKET, SO_RXQ_OVFL, 1);
   const bool gso = options.segmentation_offload && GetInt(fd(), SOL_UDP, UDP_SEGMENT) >= 0;
   if (options.segmentation_offload) SetInt(fd(), SOL_UDP, UDP_GRO, 1);

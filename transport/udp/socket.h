@@ -31,8 +31,8 @@ struct SocketOptions {
   bool force_buffers = true;
   // Use UDP_SEGMENT and UDP_GRO where the kernel has them.
   bool segmentation_offload = true;
-  // Announce ECN to the path (ECT(0), RFC 9331 §4 calls it "classic"); only for cores that react to CE.
-  bool ecn_capable = false;
+  // Mark as ECT(0) what the core wants marked (Transmit::ect0). False: nothing is.
+  bool ecn_capable = true;
   // How system calls are made; tests replace it.
   SendCalls calls = SendCalls::System();
 };
@@ -59,8 +59,8 @@ class UdpSocket {
 
   // --- Requests ---
   // See DatagramSender::Send.
-  SendResult Send(const Address& to, ByteSpan bytes, size_t segment_bytes) {
-    return sender_->Send(to, bytes, segment_bytes);
+  SendResult Send(const Address& to, ByteSpan bytes, size_t segment_bytes, bool ect0 = false) {
+    return sender_->Send(to, bytes, segment_bytes, ect0 && ecn_capable_);
   }
   // See DatagramReceiver::Receive.
   std::span<const ReceivedDatagram> Receive() { return receiver_->Receive(); }
@@ -77,6 +77,7 @@ class UdpSocket {
   FileDescriptor fd_;
   int family_;
   Address local_;
+  bool ecn_capable_ = true;
   ByteCount receive_buffer_;
   ByteCount send_buffer_;
   std::vector<std::string> warnings_;

@@ -88,6 +88,7 @@ wire::AckFrame AckTracker::BuildAck(Instant now) {
   if (now > largest_time_) {
     ack.ack_delay_us = static_cast<uint64_t>((now - largest_time_).count() / 1000);
   }
+  ack.ecn_ect0 = ecn_ect0_;
   ack.ecn_ce = ecn_ce_;
   ack.host_drops = host_drops_;
   ack_pending_ = immediate_ = false;

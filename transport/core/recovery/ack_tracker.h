@@ -24,6 +24,8 @@ class AckTracker {
   bool IsDuplicate(wire::PacketNumber number) const;
   // An authenticated packet arrived. REQUIRES: !IsDuplicate(number).
   void OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce, Instant now);
+  // That packet carried ECT(0).
+  void CountEct0() { ++ecn_ect0_; }
   // The next ACK should leave at once.
   void RequestImmediateAck() { immediate_ = ack_pending_ = true; }
   // Cumulative count of datagrams that the host dropped (SO_RXQ_OVFL).
@@ -63,6 +65,7 @@ class AckTracker {
   Instant flight_start_;
   int flight_count_ = 0;
   int peer_flight_ = 0;  // of the last complete round trip
+  uint64_t ecn_ect0_ = 0;
   uint64_t ecn_ce_ = 0;
   uint64_t host_drops_ = 0;
 };

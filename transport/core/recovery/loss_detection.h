@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/instant.h"
@@ -71,6 +72,10 @@ class LossDetection {
   // Send time of the oldest packet in flight; Infinite() when none.
   Instant OldestSentTime() const;
   wire::PacketNumber largest_acked() const { return largest_acked_; }
+  // The same, before the first acknowledgement nothing.
+  std::optional<wire::PacketNumber> newest_acked() const {
+    return any_acked_ ? std::optional(largest_acked_) : std::nullopt;
+  }
   // Totals since the start, for statistics, without probes for the path's MTU. Loss is raw: before FEC and without
   // undoing spurious ones.
   uint64_t packets_lost() const { return packets_lost_; }
