@@ -83,6 +83,22 @@ TEST(EcnValidator, APathThatDropsWhatIsMarkedIsLeftAlone) {
   EXPECT_EQ(ecn.state(), State::kFailed);
 }
 
+TEST(EcnValidator, AnotherPathIsTestedAnewFromWhatThePeerHasCountedByThen) {
+  for (const bool failed : {false, true}) {
+    EcnValidator ecn(true);
+    Send(&ecn, 10);
+    ecn.OnAck(true, 10, failed ? 0 : 8, failed ? 0 : 2);
+    EXPECT_EQ(ecn.state(), failed ? State::kFailed : State::kCapable);
+    ecn.Restart();
+    EXPECT_TRUE(ecn.marks());
+    Send(&ecn, EcnValidator::kTestingPackets);
+    EXPECT_FALSE(ecn.marks());
+    EXPECT_EQ(ecn.OnAck(true, 3, 11, 5), 0u);  // where the new path begins
+    EXPECT_EQ(ecn.OnAck(true, 2, 12, 6), 1u);
+    EXPECT_EQ(ecn.state(), State::kCapable);
+  }
+}
+
 TEST(EcnValidator, OrdinaryLossDoesNotEndIt) {
   EcnValidator ecn(true);
   Send(&ecn, 10);

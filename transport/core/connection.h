@@ -82,6 +82,9 @@ struct ConnectionOptions {
   uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
   ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
+  // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself. Off: until
+  // packets are authenticated by keys, whoever can read one could take the connection with him.
+  bool allow_migration = false;
   // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
   bool ecn = true;
   RateOptions rate;
@@ -111,6 +114,12 @@ struct ConnectionStats {
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;  // as the peer reports about its socket
+  uint64_t migrations = 0;        // times that the peer's address was changed
+  uint64_t path_candidates = 0;   // other addresses that spoke for the peer
+  uint64_t path_challenges = 0;   // sent to them
+  uint64_t path_timeouts = 0;     // of these, addresses that did not answer
+  uint64_t path_refused = 0;      // datagrams from addresses beyond the bound
+  uint64_t candidate_dropped = 0;  // datagrams that only made an address a candidate
   std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
   uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports
   uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well

@@ -39,7 +39,10 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       last_eliciting_sent_(now),
       now_(now),
       idle_timeout_(options.idle_timeout),
-      ecn_(options.ecn) {
+      ecn_(options.ecn),
+      random_(random.Fork(1)),
+      paths_(random.Fork(2)),
+      first_peer_(identity.peer) {
   last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
   UpdatePacer(now);
 }
@@ -63,6 +66,10 @@ ConnectionStats ConnectionImpl::stats() const {
   s.mean_loss_burst = fec_.model().mean_burst;
   s.fec_depth = static_cast<uint32_t>(fec_.Depth());
   s.host_drops = peer_host_drops_;
+  s.path_candidates = paths_.counters().candidates;
+  s.path_challenges = paths_.counters().challenges;
+  s.path_timeouts = paths_.counters().timed_out;
+  s.path_refused = paths_.counters().refused;
   s.ecn_state = EcnValidator::Name(ecn_.state());
   s.ecn_ce = ecn_.ce();
   s.packets_expected = acks_.largest_plus_one();
@@ -225,6 +232,7 @@ void ConnectionImpl::HandleTimeout(Instant now) {
   }
   if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
   pmtu_.OnTimeout(now);
+  paths_.OnTimeout(now);
   if (announce_by_ <= now) Announce();
   if (state_ == State::kConnected && !ping_due_ && now - last_eliciting_sent_ >= options_.keepalive) {
     ping_due_ = true;
@@ -247,7 +255,7 @@ Instant ConnectionImpl::NextTimeout() const {
   if (state_ == State::kConnected) {
     if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
     next = std::min(next, incoming_.NextRepeat());
-    next = std::min({next, pmtu_.Deadline(), announce_by_});
+    next = std::min({next, pmtu_.Deadline(), paths_.Deadline(), announce_by_});
     if (blocked_by_pacer_ || mtu_probe_waits_) next = std::min(next, pacer_.NextSendTime(now_));
   }
   return next;
@@ -287,10 +295,11 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   lost_packets_.clear();
   for (const SentPacket& packet : outcome.lost) {
     if (packet.mtu_probe) continue;
+    if (packet.in_flight) fec_.estimator().OnLost(packet.flight_place);
+    if (packet.number < path_first_number_) continue;  // no congestion of this path
     sampler_.OnPacketLost(packet);
     event.lost += packet.bytes;
     lost_packets_.push_back(sampler_.Describe(packet));
-    if (packet.in_flight) fec_.estimator().OnLost(packet.flight_place);
   }
   fec_.Update(now, rtt_.smoothed_rtt(), PacketsPerRecoveryTime());
   event.lost_packets = lost_packets_;

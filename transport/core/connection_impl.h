@@ -17,6 +17,7 @@
 #include "transport/core/path/black_hole_detector.h"
 #include "transport/core/path/dplpmtud.h"
 #include "transport/core/path/ecn_validator.h"
+#include "transport/core/path/path_manager.h"
 #include "transport/core/rate/delivery_rate.h"
 #include "transport/core/rate/pacer.h"
 #include "transport/core/recovery/ack_tracker.h"
@@ -84,7 +85,8 @@ class ConnectionImpl final : public Connection {
   // A datagram for this connection. `header_bytes` of it are the decoded header.
   // False: not authentic, nothing changed.
   bool HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram);
-  void HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram,
+  // False: it comes from an address that is none of this connection's; nothing changed.
+  bool HandleShort(Instant now, const Address& from, const wire::ShortHeader& header, MutableByteSpan datagram,
                    const ReceiveInfo& info);
   void HandleTimeout(Instant now);
   void HandleSendRefused(size_t datagram_bytes);
@@ -98,6 +100,8 @@ class ConnectionImpl final : public Connection {
   // Server: the client's connection ID, by which a repeated INIT is recognised.
   wire::ConnectionId remote_id() const { return id_.remote; }
   bool is_client() const { return id_.is_client; }
+  // Where the connection began; peer() may have moved since.
+  const Address& first_peer() const { return first_peer_; }
   // The answer to the peer's CLOSE, to be sent after the connection is gone; empty when there is none.
   std::vector<uint8_t> TakeFinalDatagram() { return std::move(final_datagram_); }
 
@@ -105,6 +109,15 @@ class ConnectionImpl final : public Connection {
   // Receiving (connection_receive.cc).
   bool OpenPacket(wire::PacketNumber number, size_t header_bytes, MutableByteSpan datagram,
                   MutableByteSpan* body);
+  struct Opened {
+    std::optional<wire::DataHeader> data;
+    MutableByteSpan body;
+    size_t frames_length() const { return data ? data->frames_length : body.size(); }
+  };
+  // Nullopt: a duplicate, malformed or not authentic; counted, nothing else changed.
+  std::optional<Opened> OpenShort(const wire::ShortHeader& header, MutableByteSpan datagram);
+  void TakeShort(Instant now, wire::PacketNumber number, const Opened& packet, size_t datagram_bytes,
+                 const ReceiveInfo& info);
   // Hands the packet to the frames and the chunk; then it is acknowledged, unless there was no room for it.
   void HandleBody(Instant now, wire::PacketNumber number, const std::optional<wire::DataHeader>& data,
                   ByteSpan body, const ReceiveInfo& info);
@@ -155,6 +168,13 @@ class ConnectionImpl final : public Connection {
   Status PathTooSmall(int64_t needed) const;
   // Tells the observer that we are connected, and what the peer has said meanwhile.
   void Announce();
+
+  // The peer's address (connection_migration.cc).
+  bool TakesCandidates() const;
+  void HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header, MutableByteSpan datagram,
+                       const ReceiveInfo& info);
+  void Migrate(const Address& to);
+  std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
 
   // Outcome of ACKs and timers.
   void Apply(Instant now, LossDetection::Outcome outcome, uint64_t new_ce, uint64_t new_host_drops);
@@ -236,6 +256,12 @@ class ConnectionImpl final : public Connection {
   uint32_t ack_only_sent_ = 0;
   Instant next_close_ = Instant::Infinite();
   EcnValidator ecn_;
+  Random random_;
+  PathManager paths_;
+  Address first_peer_;
+  std::optional<Address> previous_peer_;     // before the last migration: what is still under way comes from there
+  wire::PacketNumber path_first_number_ = 0;  // earlier packets went another path
+  Bandwidth granted_;                         // by the peer
   bool batch_ect0_ = false;  // of the datagrams that are being built, and of held_
   uint64_t peer_host_drops_ = 0;
   ConnectionStats stats_;

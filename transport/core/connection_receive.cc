@@ -77,42 +77,60 @@ void ConnectionImpl::HandleRefuse(const wire::LongHeader& header, ByteSpan frame
   }
 }
 
-void ConnectionImpl::HandleShort(Instant now, const wire::ShortHeader& header, MutableByteSpan datagram,
-                                 const ReceiveInfo& info) {
+bool ConnectionImpl::HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
+                                 MutableByteSpan datagram, const ReceiveInfo& info) {
+  const bool late = previous_peer_ == from && header.packet_number < acks_.largest_plus_one();
+  if (from != id_.peer && !late) {
+    if (!TakesCandidates()) return false;
+    HandleCandidate(now, from, header, datagram, info);
+    return true;
+  }
   now_ = now;
-  if (state_ == State::kClosed) return;
-  if (id_.is_client && state_ == State::kConnecting) return;  // overtook the ACCEPT; it will come again
+  if (state_ == State::kClosed) return true;
+  if (id_.is_client && state_ == State::kConnecting) return true;  // overtook the ACCEPT; it will come again
+  if (const std::optional<Opened> packet = OpenShort(header, datagram)) {
+    TakeShort(now, header.packet_number, *packet, datagram.size(), info);
+  }
+  return true;
+}
+
+std::optional<ConnectionImpl::Opened> ConnectionImpl::OpenShort(const wire::ShortHeader& header,
+                                                                MutableByteSpan datagram) {
   if (acks_.IsDuplicate(header.packet_number)) {
     ++stats_.duplicates_dropped;
-    return;
+    return std::nullopt;
   }
-  std::optional<wire::DataHeader> data;
+  Opened packet;
   size_t header_bytes = wire::kShortHeaderBytes;
   if (header.has_data) {
     ByteReader reader(datagram.subspan(std::min(datagram.size(), header_bytes)));
-    data = wire::DecodeDataHeader(reader);
+    packet.data = wire::DecodeDataHeader(reader);
     header_bytes += wire::kDataHeaderBytes;
-    if (!data) {
+    if (!packet.data) {
       ++stats_.malformed_dropped;
-      return;
+      return std::nullopt;
     }
   }
-  MutableByteSpan body;
-  if (!OpenPacket(header.packet_number, header_bytes, datagram, &body)) return;
-  if (data && data->frames_length > body.size()) {
+  if (!OpenPacket(header.packet_number, header_bytes, datagram, &packet.body)) return std::nullopt;
+  return packet;
+}
+
+void ConnectionImpl::TakeShort(Instant now, wire::PacketNumber number, const Opened& packet,
+                               size_t datagram_bytes, const ReceiveInfo& info) {
+  if (packet.frames_length() > packet.body.size()) {
     ProtocolViolation(Status(StatusCode::kProtocolViolation, "frames are longer than their packet"));
     return;
   }
   last_heard_ = now;
   ++stats_.packets_received;
-  stats_.bytes_received += datagram.size();
+  stats_.bytes_received += datagram_bytes;
   // The first short packet proves that the client has our ACCEPT, and so its address.
   if (state_ == State::kConnecting) {
     if (!peer_parameters_) return;
     BecomeConnected();
   }
-  pmtu_.OnPeerDatagram(static_cast<int64_t>(datagram.size()), now);
-  HandleBody(now, header.packet_number, data, body, info);
+  pmtu_.OnPeerDatagram(static_cast<int64_t>(datagram_bytes), now);
+  HandleBody(now, number, packet.data, packet.body, info);
 }
 
 void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
@@ -188,8 +206,9 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
     Status operator()(const wire::WindowCloseFrame& f) { return self->HandleWindowClose(f); }
     Status operator()(const wire::GrantFrame& f) {
       self->peer_receive_window_ = f.receive_window_bytes;
-      self->rate_->SetGrant(Bandwidth::BytesPerSecond(
-          static_cast<int64_t>(std::min<uint64_t>(f.rate_bytes_per_second, uint64_t{1} << 50))));
+      self->granted_ = Bandwidth::BytesPerSecond(
+          static_cast<int64_t>(std::min<uint64_t>(f.rate_bytes_per_second, uint64_t{1} << 50)));
+      self->rate_->SetGrant(self->granted_);
       self->UpdatePacer(now);
       return Status::Ok();
     }

@@ -31,6 +31,8 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
     held_.clear();
     return transmit;
   }
+  batch_ect0_ = false;
+  if (std::optional<Transmit> challenge = PollChallenge(now, buffer)) return challenge;
   batch_ect0_ = state_ == State::kConnected && ecn_.marks();
   if (outgoing_.TakeStarted()) {
     rate_->OnWindowStart(now);
@@ -156,6 +158,8 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
     may_send = window_allows && pacer_allows;
     SetLimiter(now, Limiter(has_data, window_allows, pacer_allows));
   }
+  // An answer to a challenge is small, rare, and may be all that can bring the flow back.
+  may_send = may_send || !path_responses_.empty();
   const bool ack_due = acks_.ShouldAck(now);
   if (!may_send && !ack_due) {
     if (!frames && !chunk) {

@@ -75,7 +75,7 @@ struct Endpoint::State {
     std::unique_ptr<ConnectionImpl> connection = std::move(it->second);
     connections.erase(it);
     std::erase(order, id);
-    if (!connection->is_client()) by_initiator.erase({connection->peer(), connection->remote_id().value});
+    if (!connection->is_client()) by_initiator.erase({connection->first_peer(), connection->remote_id().value});
     return connection;
   }
 
@@ -176,11 +176,9 @@ struct Endpoint::State {
       return;
     }
     ConnectionImpl* connection = Find(header->destination);
-    if (connection == nullptr || connection->peer() != from) {
+    if (connection == nullptr || !connection->HandleShort(now, from, *header, datagram, info)) {
       ++stats.unknown_connection_dropped;
-      return;
     }
-    connection->HandleShort(now, *header, datagram, info);
   }
 };
 

@@ -111,13 +111,17 @@ void Dplpmtud::OnRefused(int64_t bytes, Instant now) {
 }
 
 void Dplpmtud::OnBlackHole() {
-  if (state_ == State::kDisabled || plpmtu_ == kBase) return;
+  if (state_ != State::kDisabled && plpmtu_ > kBase) Restart();
+}
+
+void Dplpmtud::Restart() {
   state_ = State::kBase;
   plpmtu_ = kBase;
   refuted_ = max_ + 1;
   candidate_ = kBase;
   tries_ = 0;
   in_flight_.reset();
+  seen_ = 0;
   raise_at_ = Instant::Infinite();
 }
 

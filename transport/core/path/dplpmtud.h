@@ -52,8 +52,9 @@ class Dplpmtud {
 
   // Something that waits to be sent needs datagrams of this size; 0 = nothing does.
   void SetNeeded(int64_t bytes) { needed_ = bytes; }
-  // A datagram of this size came from the peer. Most paths are alike in both directions, so that size is asked for as
-  // often as one that is needed: two sides that end with different sizes by mere loss cannot agree on chunks.
+  // A datagram of this size came from the peer. Most paths are alike in both directions, so that size is
+  // asked for as often as one that is needed: two sides that end with different sizes by mere loss cannot
+  // agree on chunks.
   void OnPeerDatagram(int64_t bytes, Instant now);
   // The size of the probe that should leave now; nullopt: none.
   std::optional<int64_t> NextProbe() const;
@@ -66,6 +67,8 @@ class Dplpmtud {
   void OnRefused(int64_t bytes, Instant now);
   // Datagrams of the current size vanish.
   void OnBlackHole();
+  // Another path, of which nothing is known.
+  void Restart();
 
   // PMTU_RAISE_TIMER.
   Instant Deadline() const { return raise_at_; }
@@ -75,7 +78,9 @@ class Dplpmtud {
   void Search(Instant now);
   int64_t PickCandidate() const;
   void Refute(Instant now);
-  int MaxTries() const { return candidate_ == needed_ || candidate_ <= seen_ ? kMaxNeededProbes : kMaxProbes; }
+  int MaxTries() const {
+    return candidate_ == needed_ || candidate_ <= seen_ ? kMaxNeededProbes : kMaxProbes;
+  }
 
   State state_ = State::kDisabled;
   int64_t max_ = kBase;

@@ -26,6 +26,8 @@ class EcnValidator {
   // CE marks that were reported and believed.
   uint64_t ce() const { return ce_; }
 
+  // Another path: what was learned, and what the peer has counted so far, is of the old one.
+  void Restart();
   void OnMarkedSent();
   void OnMarkedLost();
   // newest: the ACK is newer than every one before, the only kind whose counts say anything. newly_acked:
@@ -35,9 +37,11 @@ class EcnValidator {
 
  private:
   State state_;
-  uint64_t sent_ = 0;  // marked
-  uint64_t lost_ = 0;
-  uint64_t ect0_ = 0;  // the peer's totals, as of the newest ACK
+  uint64_t sent_ = 0;        // marked
+  uint64_t test_start_ = 0;  // sent_ when this path's test began
+  uint64_t lost_ = 0;        // since then
+  bool rebase_ = false;      // the next counts are where this path begins
+  uint64_t ect0_ = 0;        // the peer's totals, as of the newest ACK
   uint64_t ce_ = 0;
 };
 
