@@ -56,6 +56,7 @@ class Bbr : public RateController {
   static constexpr int kStartupFullLossCount = 6;
   static constexpr uint64_t kDrainRounds = 3;
   static constexpr uint64_t kExtraAckedRounds = 10;
+  static constexpr Duration kMaxExtraAckedTime = std::chrono::milliseconds(100);
   static constexpr Duration kMinRttFilterLen = std::chrono::seconds(10);
   static constexpr Duration kProbeRttInterval = std::chrono::seconds(5);
   static constexpr Duration kProbeRttDuration = std::chrono::milliseconds(200);
@@ -310,6 +311,7 @@ class Bbr : public RateController {
   Bandwidth undo_bw_shortterm_ = Bandwidth::Max();
   ByteCount undo_inflight_shortterm_ = kInfinite;
   ByteCount undo_inflight_longterm_ = kInfinite;
+  uint64_t undo_round_ = 0;  // in which it was saved
   ByteCount undo_lost_;  // declared lost in the episode and not yet known to be spurious
 
   // Output.

@@ -12,7 +12,8 @@ bool Bbr::LossTooHigh(ByteCount lost, ByteCount total) const { return lost > tot
 void Bbr::NoteLoss() {
   if (!loss_in_round_) {
     loss_round_delivered_ = delivered_;
-    SaveStateUponLoss();
+    // The reaction to this episode's loss may have reset loss_in_round_: what was saved before it stays.
+    if (!undo_state_ || round_count_ > undo_round_) SaveStateUponLoss();
   }
   loss_in_round_ = true;
 }
@@ -20,6 +21,7 @@ void Bbr::NoteLoss() {
 void Bbr::SaveStateUponLoss() {
   SaveCwnd();
   undo_state_.reset();
+  undo_round_ = round_count_;
   undo_bw_shortterm_ = bw_shortterm_;
   undo_inflight_shortterm_ = inflight_shortterm_;
   undo_inflight_longterm_ = inflight_longterm_;
