@@ -90,6 +90,12 @@ std::string EnvName(std::string flag) {
 
 // --- What the user sees ---
 
+json FitJson(const ClientStats& s) {
+  return {{"l0", s.fit_floor},       {"capacity_mbps", s.fit_capacity.mbps()},
+          {"target", s.target_loss}, {"r2", s.fit_r_squared},
+          {"n", s.fit_samples},      {"state", s.fit_state}};
+}
+
 json StatsJson(const ClientStats& s) {
   const auto ms = [](longhaul::Duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
   return {{"bytes_sent", s.bytes_sent.value()},
@@ -110,6 +116,8 @@ json StatsJson(const ClientStats& s) {
           {"min_rtt_ms", ms(s.min_rtt)},
           {"loss", s.loss},
           {"bandwidth_mbps", s.bandwidth.mbps()},
+          {"rate_state", s.rate_state},
+          {"fit", FitJson(s)},
           {"limited_ms",
            {{"app", ms(s.limited_by_app)},
             {"pacing", ms(s.limited_by_pacing)},
@@ -130,7 +138,10 @@ json RoundJson(const RoundProgress& p) {
                {"retransmissions", p.stats.retransmissions},
                {"repairs", p.stats.round_repaired_chunks + p.stats.repaired_chunks},
                {"fills", p.stats.round_filled_chunks},
-               {"rtt_ms", std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count()}};
+               {"rtt_ms", std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count()},
+               {"bandwidth_mbps", p.stats.bandwidth.mbps()},
+               {"rate_state", p.stats.rate_state},
+               {"fit", FitJson(p.stats)}};
   if (p.accuracy) line["accuracy"] = *p.accuracy;
   return line;
 }
@@ -355,7 +366,8 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--datagram-size", c.datagram_bytes, "UDP payload per datagram, bytes")
       ->capture_default_str()
       ->check(CLI::Range(1200, 65507));
-  app.add_option("--rate-controller", c.rate_controller, "What decides how fast to send: longhaul | bbr | cubic")
+  app.add_option("--rate-controller", c.rate_controller,
+                 "What decides how fast to send: longhaul | bbr | cubic")
       ->capture_default_str()
       ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
   app.add_option("--rate-cap", flags.rate_cap, "Never send faster, for example 100mbit")->check(IsRate());

@@ -338,6 +338,14 @@ ClientStats WorkerSession::stats() const {
   s.loss = c.loss;
   s.bandwidth = c.rate.bandwidth;
   const auto limited = [&c](transport::RateLimiter by) { return c.limited[static_cast<size_t>(by)]; };
+  const transport::RateSnapshot& rate = c.rate;
+  s.fit_floor = rate.fit.floor;
+  s.fit_capacity = rate.fit.capacity;
+  s.target_loss = rate.target_loss;
+  s.fit_r_squared = rate.fit.r_squared;
+  s.fit_samples = rate.fit.samples;
+  s.fit_state = rate.fit.state;
+  s.rate_state = rate.state;
   s.limited_by_app = limited(transport::RateLimiter::kApp);
   s.limited_by_pacing = limited(transport::RateLimiter::kPacing);
   s.limited_by_cwnd = limited(transport::RateLimiter::kCwnd);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "longhaul/units.h"
 
@@ -57,8 +58,16 @@ struct ClientStats {
   Duration latest_rtt{0};
   double loss = 0;      // recent loss of what we send, before FEC, 0..1
   Bandwidth bandwidth;  // estimate of the path towards the server
-  // For how long what held the sending back: nothing to send, the estimate of the path (its rate, its bytes in
-  // flight), what the server can take, what the server grants, and the own cap.
+  // What the rate controller has fitted of the path towards the server (docs/glossary.md: target loss).
+  double fit_floor = 0;      // l0: lost at any rate, 0..1
+  Bandwidth fit_capacity;    // C; zero while unknown
+  double target_loss = 0;    // l*, 0..1
+  double fit_r_squared = 0;  // 0..1
+  int fit_samples = 0;       // round trips
+  std::string fit_state;     // "fitted", or why not: "few_samples", "no_excitation", ...
+  std::string rate_state;    // "startup", "probe_bw_cruise", ...
+  // For how long what held the sending back: nothing to send, the estimate of the path (its rate, its bytes
+  // in flight), what the server can take, what the server grants, and the own cap.
   Duration limited_by_app{0};
   Duration limited_by_pacing{0};
   Duration limited_by_cwnd{0};

@@ -79,6 +79,32 @@ TEST(Pacer, ALateTimerFindsTwoMillisecondsOfCreditAtMost) {
   EXPECT_EQ(pacer.Credit(now + milliseconds(3)), ByteCount(50'000));
 }
 
+TEST(Pacer, ATimerThatIsMuchTooLateIsAStallAndABlockedSenderIsNone) {
+  Pacer pacer(kDatagram);
+  Instant now;
+  EXPECT_FALSE(pacer.Stalled(now + seconds(1)));  // nothing was ever asked of it
+  pacer.SetRate(Bandwidth::Mbps(200), now);
+  pacer.OnSent(ByteCount(25'000), now);
+  EXPECT_FALSE(pacer.Stalled(now + milliseconds(4)));
+  EXPECT_TRUE(pacer.Stalled(now + milliseconds(5)));
+  pacer.OnBlockedElsewhere(now);
+  EXPECT_FALSE(pacer.Stalled(now + milliseconds(50)));
+  pacer.OnSent(ByteCount(1452), now + milliseconds(50));
+  EXPECT_FALSE(pacer.Stalled(now + milliseconds(50)));
+}
+
+TEST(Pacer, WhatAccruesWhileTheWindowBlocksIsOneQuantum) {
+  Pacer pacer(kDatagram);
+  Instant now;
+  pacer.SetRate(Bandwidth::Mbps(200), now);
+  pacer.SetMaxQuantum(ByteCount(3000));
+  pacer.OnSent(ByteCount(25'000), now);
+  pacer.OnBlockedElsewhere(now);
+  EXPECT_EQ(pacer.Credit(now + milliseconds(2)), ByteCount(3000));
+  pacer.OnSent(ByteCount(3000), now + milliseconds(2));
+  EXPECT_EQ(pacer.Credit(now + milliseconds(3)), ByteCount(25'000));
+}
+
 TEST(Pacer, IdlingEarnsOneQuantum) {
   Pacer pacer(kDatagram);
   Instant now;

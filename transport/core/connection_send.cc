@@ -151,6 +151,7 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
   bool may_send = probe;
   if (!probe) {
     const bool has_data = frames || chunk;
+    if (has_data && pacer_.Stalled(now)) sampler_.OnAppLimited(loss_.bytes_in_flight());
     const bool window_allows = has_data && WindowAllows(static_cast<size_t>(datagram_bytes_));
     const bool pacer_allows = has_data && pacer_.Credit(now) > ByteCount(0);
     blocked_by_pacer_ = window_allows && !pacer_allows;

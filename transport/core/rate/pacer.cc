@@ -7,6 +7,7 @@ namespace {
 
 constexpr Duration kQuantumTime = std::chrono::milliseconds(1);
 constexpr Duration kCreditTime = std::chrono::milliseconds(2);
+constexpr int64_t kStallCredits = 2;
 constexpr ByteCount kMaxQuantum{64 << 10};  // one GSO send
 // Above any link; keeps products of rate and time far from the end of 64 bits.
 constexpr Bandwidth kMaxRate = Bandwidth::BitsPerSecond(10'000'000'000'000);
@@ -60,6 +61,10 @@ void Pacer::SetRate(Bandwidth rate, Instant now) {
   Settle(now);
   if (rate_.IsZero()) updated_ = std::max(updated_, now);  // time at rate zero earned nothing
   rate_ = rate;
+}
+
+bool Pacer::Stalled(Instant now) const {
+  return started_ && !blocked_elsewhere_ && credit_ + Accrued(now) > MaxCredit() * kStallCredits;
 }
 
 void Pacer::OnBlockedElsewhere(Instant now) {

@@ -312,7 +312,7 @@ class Bbr : public RateController {
   ByteCount undo_inflight_shortterm_ = kInfinite;
   ByteCount undo_inflight_longterm_ = kInfinite;
   uint64_t undo_round_ = 0;  // in which it was saved
-  ByteCount undo_lost_;  // declared lost in the episode and not yet known to be spurious
+  ByteCount undo_lost_;      // declared lost in the episode and not yet known to be spurious
 
   // Output.
   ByteCount prior_cwnd_;

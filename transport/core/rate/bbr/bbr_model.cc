@@ -186,7 +186,8 @@ void Bbr::UpdateAckAggregation() {
     expected = ByteCount();
   }
   extra_acked_delivered_ += newly_acked_;
-  // The draft bounds it by cwnd alone, which it raises itself: a sender that stalls now and then would grow without end.
+  // The draft bounds it by cwnd alone, which it raises itself: a sender that stalls now and then would grow
+  // without end.
   const ByteCount extra = std::min({extra_acked_delivered_ - expected, cwnd_, bw_ * kMaxExtraAckedTime});
   extra_acked_filter_.SetLength(full_bw_reached_ ? kExtraAckedRounds : 1);
   extra_acked_filter_.Update(extra.value(), round_count_);
