@@ -212,6 +212,20 @@ TEST(RateController, ReorderingIsNotTakenForLossForLong) {
   EXPECT_LE(simulation.stats(0).spurious, 20u);  // of 17,000 packets
 }
 
+TEST(RateController, WhatAGrantHeldBackIsThereWhenItIsLifted) {
+  Simulation simulation({});
+  simulation.AddFlow({});
+  simulation.RunUntil(Instant() + seconds(2));
+  simulation.SetGrant(0, Bandwidth::Mbps(10));
+  simulation.RunUntil(Instant() + seconds(12));
+  EXPECT_LE(simulation.controller(0).pacing_rate(), Bandwidth::Mbps(10));
+  simulation.SetGrant(0, Bandwidth::Zero());
+  simulation.RunUntil(Instant() + milliseconds(12'100));  // five round trips
+  simulation.ResetStats();
+  simulation.RunUntil(Instant() + milliseconds(12'300));
+  EXPECT_GE(Bandwidth::FromBytesAndTime(simulation.stats(0).arrived, milliseconds(200)).mbps(), 80);
+}
+
 // --- Rounds: a few hundred packets, then a pause, as a worker sends its gradients ---
 
 struct RoundTimes {

@@ -39,6 +39,7 @@ class Simulation {
   size_t flows() const { return flows_.size(); }
   const FlowStats& stats(size_t flow) const { return flows_[flow]->stats(); }
   const RateController& controller(size_t flow) const { return flows_[flow]->controller(); }
+  void SetGrant(size_t flow, Bandwidth rate) { flows_[flow]->controller().SetGrant(rate); }
   const LossDetection& loss(size_t flow) const { return flows_[flow]->loss(); }
   RateFlow& flow(size_t flow) { return *flows_[flow]; }
   Bottleneck& path() { return path_; }

@@ -9,6 +9,7 @@ constexpr double kFloorMargin = 0.02;  // l* before there is a fit
 constexpr double kBubbleMargin = 0.1;  // the bubble threshold stays this much above the floor
 constexpr double kMaxExcused = 0.5;    // of what was sent
 constexpr double kSentLow = 0.92;      // DOWN's gain, and a little
+constexpr int64_t kFloorMemory = 3000;  // packets
 constexpr double kBelieved = 0.8;
 constexpr Duration kVisibleQueue = std::chrono::milliseconds(2);
 constexpr double kHalf = 0.5;
@@ -45,7 +46,7 @@ constexpr double kBurstWeight = 0.05;
 
 LonghaulController::LonghaulController(const RateOptions& options, Random random)
     : Bbr(options, random),
-      short_queue_floor_(options.max_datagram, 3000),
+      short_queue_floor_(options.max_datagram, kFloorMemory),
       low_rate_floor_(options.max_datagram),
       response_(options.max_datagram) {}
 
@@ -86,6 +87,7 @@ bool LonghaulController::IsSampleLimited(const RateSample& sample) const {
 
 void LonghaulController::OnCongestionEvent(const CongestionEvent& event) {
   Bbr::OnCongestionEvent(event);
+  ForgetAnotherPath();
   if (event.latest_rtt > Duration::zero()) {
     last_rtt_ = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
   }
@@ -197,6 +199,18 @@ void LonghaulController::LearnBurst() {
   if (last_round_.loss_events == 0 || IsProbingBw()) return;
   const double run = last_round_.lost / options_.max_datagram / last_round_.loss_events;
   mean_burst_ += kBurstWeight * (std::clamp(run, 1.0, 64.0) - mean_burst_);
+}
+
+// A minimum RTT that has grown is of another path: what looked like its queue was its length.
+void LonghaulController::ForgetAnotherPath() {
+  if (known_min_rtt_ > Duration::zero() && min_rtt_ > known_min_rtt_ + known_min_rtt_ / 8 + kVisibleQueue) {
+    longest_queue_.Reset();
+    short_queue_floor_ = LossFloor(options_.max_datagram, kFloorMemory);
+    low_rate_floor_ = SmallestLossFloor(options_.max_datagram);
+    fit_.Reset();
+    target_ = TargetLoss();
+  }
+  if (has_min_rtt()) known_min_rtt_ = min_rtt_;
 }
 
 // The packets of this event are next to the one whose RTT it carries; a loss that a timer found is next to

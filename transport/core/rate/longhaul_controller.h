@@ -35,7 +35,10 @@ class LonghaulController final : public Bbr {
   void OnCongestionEvent(const CongestionEvent& event) override;
   // Besides the draft's: the target loss is computed anew.
   void OnWindowStart(Instant now) override;
-  bool suppresses_samples() const override { return Bbr::suppresses_samples() || held_by_bound_; }
+  // What a grant or a cap lets through is no measure of the path: when it is lifted, the rate is there at once.
+  bool suppresses_samples() const override {
+    return Bbr::suppresses_samples() || rate_bound() != RateLimiter::kPacing;
+  }
   RateSnapshot Snapshot() const override;
 
   // l0: what the path loses by itself, 0..0.5.
@@ -78,6 +81,7 @@ class LonghaulController final : public Bbr {
   bool QueueInvisible() const;
   bool QueueSeen(const Round& round) const;
   void LearnBurst();
+  void ForgetAnotherPath();
   void LearnShortQueueFloor();
   void LearnLowRateFloor();
   void ForgetWhatIsContradicted();
@@ -99,8 +103,8 @@ class LonghaulController final : public Bbr {
   double steady_cwnd_gain_ = kDefaultCwndGain;  // shrinks while a standing queue overflows
   double mean_burst_ = 1;                       // packets lost in a row
   Duration last_rtt_{0};
+  Duration known_min_rtt_{0};
   WindowedMax<int64_t, uint64_t> longest_queue_{kQueueMemoryRounds};  // ns above the minimum RTT
-  bool held_by_bound_ = false;
   // Rounds in a row that were congested and yet far below max_bw.
   int contradicting_rounds_ = 0;
   ByteCount contradicting_bytes_;
