@@ -40,7 +40,8 @@ struct Loss {
   }
 };
 
-constexpr std::array<Loss, 10> kLosses{{{0, 0},
+constexpr std::array<Loss, 11> kLosses{{{0, 0},
+                                        {0.0001, 0},
                                         {0.001, 0},
                                         {0.01, 0},
                                         {0.03, 0},

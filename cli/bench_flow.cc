@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "cli/flow_json.h"
 #include "codec/fec.h"
@@ -71,6 +73,15 @@ Result<worker::FlowOptions> CoreOptions(const BenchFlowOptions& o) {
   if (!bytes.ok()) return InFlag("--bytes", bytes.status());
   if (bytes->value() < 1 || *bytes > ByteCount(int64_t{64} << 20)) {
     return Status(StatusCode::kInvalidArgument, "--bytes: a window has 1 byte to 64 MiB");
+  }
+  for (const auto& [flag, value] : {std::pair{"--seconds", o.seconds},
+                                    {"--warmup", o.warmup},
+                                    {"--series", o.series},
+                                    {"--idle-timeout", o.idle_timeout},
+                                    {"--connect-timeout", o.connect_timeout}}) {
+    if (!std::isfinite(value)) {
+      return Status(StatusCode::kInvalidArgument, std::string(flag) + " must be a number");
+    }
   }
   if (o.warmup >= o.seconds) return Status(StatusCode::kInvalidArgument, "--warmup is not below --seconds");
   core.site = o.site;

@@ -2,24 +2,24 @@
 
 #include <algorithm>
 
-
 namespace longhaul::server {
 namespace {
 
-// Sent at least so much of its grant: the grant is what limits it (the rate controller's own cycle goes down to
-// 0.9 x 0.99 of it). Below it for several round trips: its own path does.
+// Sent at least so much of its grant: the grant is what limits it (the rate controller's own cycle goes down
+// to 0.9 x 0.99 of it). Below it for several round trips: its own path does.
 constexpr double kBound = 0.87;
 constexpr int kUnusedRtts = 2;
 // Room for a worker to show that its path takes more: above the gain of the rate controller's UP, 1.25.
 constexpr double kHeadroom = 1.35;
+const Bandwidth kNoCeiling = Bandwidth::Mbps(1e6);  // above any link
 // What it has shown is forgotten by this a round trip.
 constexpr double kForget = 0.95;
 // A rate that grows by this within a round trip is still on its way up.
 constexpr double kGrowing = 1.1;
 // A share never starves: of an equal share.
 constexpr double kLeastShare = 1.0 / 16;
-// What may be in flight beyond rate x RTT: a lost packet counts until it is declared lost, 5/4 of an RTT and an
-// ACK's delay later; late timers on both ends.
+// What may be in flight beyond rate x RTT: a lost packet counts until it is declared lost, 5/4 of an RTT and
+// an ACK's delay later; late timers on both ends.
 constexpr Duration kWindowSlack = std::chrono::milliseconds(25);
 constexpr int64_t kMinWindowDatagrams = 16;
 // Before anything was measured.
@@ -83,11 +83,15 @@ void Grants::OnWindow(Instant now, uint32_t rank) {
   worker.was_active = true;
   worker.active_since = worker.judged_at = now;
   worker.unused = 0;
-  if (worker.ceiling != Bandwidth::Max()) worker.ceiling = worker.ceiling * kHeadroom;  // its path may have changed
+  if (worker.ceiling != Bandwidth::Max()) {
+    worker.ceiling = worker.ceiling * kHeadroom;  // its path may have changed
+    if (worker.ceiling > kNoCeiling) worker.ceiling = Bandwidth::Max();
+  }
   worker.demand = std::max(worker.demand, Lacking(worker));
   const transport::ConnectionStats stats = worker.peer->connection->stats();
   if (stats.smoothed_rtt > Duration(0)) worker.rtt = stats.smoothed_rtt;
-  worker.previous = worker.before_previous = {stats.bytes_received, stats.packets_received, stats.packets_expected};
+  worker.previous =
+      worker.before_previous = {stats.bytes_received, stats.packets_received, stats.packets_expected};
   ArmTick(now);
 }
 
@@ -167,7 +171,8 @@ ArrivalSample Grants::TakeSample(Instant now) {
     sample.bound_queued += queued ? 1 : 0;
     if (worker.queue < CapacityEstimator::NoQueue(worker.rtt)) ++sample.bound_free;
   }
-  if (expected > arrived) sample.loss = static_cast<double>(expected - arrived) / static_cast<double>(expected);
+  if (expected > arrived)
+    sample.loss = static_cast<double>(expected - arrived) / static_cast<double>(expected);
   if (!queues.empty()) {
     const auto middle = queues.begin() + static_cast<ptrdiff_t>(queues.size() / 2);
     std::nth_element(queues.begin(), middle, queues.end());
@@ -181,7 +186,9 @@ void Grants::Measure(Worker& worker, Duration since, uint64_t* expected, uint64_
   const Counts counts{stats.bytes_received, stats.packets_received, stats.packets_expected};
   const uint64_t bytes = counts.bytes - worker.before_previous.bytes;
   const uint64_t packets = counts.packets - worker.before_previous.packets;
-  const uint64_t sent = std::max(packets, counts.expected - worker.before_previous.expected);
+  // Packet numbers are the worker's word: nobody loses more than half for long and is heard at all.
+  const uint64_t expected_now = counts.expected - worker.before_previous.expected;
+  const uint64_t sent = std::clamp(expected_now, packets, packets * 2);
   worker.arrival = Bandwidth::FromBytesAndTime(ByteCount(static_cast<int64_t>(bytes)), since);
   worker.sent = packets == 0 ? Bandwidth::Zero()
                              : worker.arrival * (static_cast<double>(sent) / static_cast<double>(packets));
@@ -200,7 +207,6 @@ void Grants::Measure(Worker& worker, Duration since, uint64_t* expected, uint64_
   const bool draining = worker.measured && worker.rest.value() == 0;
   if (draining != worker.draining) dirty_ = true;
   worker.draining = draining;
-
 }
 
 bool Grants::IsBound(const Worker& worker) const {
@@ -296,7 +302,8 @@ void Grants::Divide(Instant now) {
 }
 
 // A ceiling is there for the others: what they do not want goes to those who may yet find a use for it.
-void Grants::GiveAwayTheRest(Bandwidth budget, std::vector<Claim>* claims, std::vector<Bandwidth>* shares) const {
+void Grants::GiveAwayTheRest(Bandwidth budget, std::vector<Claim>* claims,
+                             std::vector<Bandwidth>* shares) const {
   Bandwidth given;
   for (const Bandwidth share : *shares) given = given + share;
   if (given > budget * (1 - kMinChange)) return;

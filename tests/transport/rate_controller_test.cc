@@ -226,6 +226,23 @@ TEST(RateController, WhatAGrantHeldBackIsThereWhenItIsLifted) {
   EXPECT_GE(Bandwidth::FromBytesAndTime(simulation.stats(0).arrived, milliseconds(200)).mbps(), 80);
 }
 
+TEST(RateController, MarksAreCongestionAndNotWhatThePathLosesByItself) {
+  LinkOptions link;
+  link.mark_above = milliseconds(1);  // an AQM that keeps the queue shorter than a sender can see
+  Simulation simulation(link);
+  for (int i = 0; i < 4; ++i) simulation.AddFlow({});
+  simulation.RunUntil(Instant() + seconds(3));
+  simulation.ResetStats();
+  simulation.RunUntil(Instant() + seconds(13));
+  double total = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_LE(simulation.controller(i).Snapshot().fit.floor, 0.02);
+    EXPECT_LE(simulation.stats(i).OwnLoss(), 0.005);
+    total += Bandwidth::FromBytesAndTime(simulation.stats(i).arrived, seconds(10)).mbps();
+  }
+  EXPECT_GE(total, 75);  // measured 82: marks begin at a twentieth of a round trip
+}
+
 // --- Rounds: a few hundred packets, then a pause, as a worker sends its gradients ---
 
 struct RoundTimes {

@@ -148,7 +148,9 @@ void ConnectionImpl::RunDeferredCloses() {
 
 void ConnectionImpl::Grant(Bandwidth rate, ByteCount receive_window) {
   wire::GrantFrame grant;
-  grant.rate_bytes_per_second = static_cast<uint64_t>(rate.bytes_per_second());
+  // Zero would mean no bound.
+  grant.rate_bytes_per_second =
+      rate.IsZero() ? 0 : std::max<uint64_t>(1, static_cast<uint64_t>(rate.bytes_per_second()));
   grant.receive_window_bytes = static_cast<uint64_t>(receive_window.value());
   if (grant == last_grant_) return;
   last_grant_ = grant;
@@ -331,7 +333,8 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
 
 void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
   if (packet.in_flight && !packet.mtu_probe) {
-    spurious ? fec_.estimator().OnSpurious(packet.flight_place) : fec_.estimator().OnAcked(packet.flight_place);
+    spurious ? fec_.estimator().OnSpurious(packet.flight_place)
+             : fec_.estimator().OnAcked(packet.flight_place);
   }
   pmtu_.OnAcked(packet.number, packet.bytes.value(), now_);
   black_hole_.OnPacketAcked(packet.number, packet.bytes.value());

@@ -43,8 +43,8 @@ class ConnectionImpl final : public Connection {
   static constexpr Duration kLongestInitInterval = std::chrono::milliseconds(1200);
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
   static constexpr size_t kMaxProbeFrames = 8;
-  // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and then there
-  // is nothing to wait for; a search takes about four round trips per size that does not pass.
+  // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and
+  // then there is nothing to wait for; a search takes about four round trips per size that does not pass.
   static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
   // Answers to PATH_CHALLENGE that wait to leave.
   static constexpr size_t kMaxPathResponses = 4;
@@ -86,8 +86,8 @@ class ConnectionImpl final : public Connection {
   // False: not authentic, nothing changed.
   bool HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram);
   // False: it comes from an address that is none of this connection's; nothing changed.
-  bool HandleShort(Instant now, const Address& from, const wire::ShortHeader& header, MutableByteSpan datagram,
-                   const ReceiveInfo& info);
+  bool HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
+                   MutableByteSpan datagram, const ReceiveInfo& info);
   void HandleTimeout(Instant now);
   void HandleSendRefused(size_t datagram_bytes);
   // Builds as many datagrams as pacing, window and buffer allow; see DatagramCore::PollTransmit.
@@ -171,8 +171,8 @@ class ConnectionImpl final : public Connection {
 
   // The peer's address (connection_migration.cc).
   bool TakesCandidates() const;
-  void HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header, MutableByteSpan datagram,
-                       const ReceiveInfo& info);
+  void HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
+                       MutableByteSpan datagram, const ReceiveInfo& info);
   void Migrate(const Address& to);
   std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
 
@@ -259,11 +259,15 @@ class ConnectionImpl final : public Connection {
   Random random_;
   PathManager paths_;
   Address first_peer_;
-  std::optional<Address> previous_peer_;     // before the last migration: what is still under way comes from there
+  std::optional<Address>
+      previous_peer_;  // before the last migration: what is still under way comes from there
   wire::PacketNumber path_first_number_ = 0;  // earlier packets went another path
   Bandwidth granted_;                         // by the peer
-  bool batch_ect0_ = false;  // of the datagrams that are being built, and of held_
+  bool batch_ect0_ = false;                   // of the datagrams that are being built, and of held_
   uint64_t peer_host_drops_ = 0;
+  std::optional<uint64_t> host_drops_before_;  // the socket's count when the first packet came
+  wire::PacketNumber receiving_number_ = 0;    // of the packet whose frames are being handled
+  wire::PacketNumber grant_number_ = 0;        // of the newest packet that carried a GRANT
   ConnectionStats stats_;
 };
 

@@ -42,7 +42,8 @@ bool ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, Mut
   if (id_.is_client) {
     if (state_ == State::kConnecting) {
       id_.remote = header.source;
-      // ACCEPT is as long as the INIT it answers, so this size went both ways; the fallback may have been hasty.
+      // ACCEPT is as long as the INIT it answers, so this size went both ways; the fallback may have been
+      // hasty.
       const auto proven = static_cast<int64_t>(datagram.size());
       if (proven >= kBaseDatagram) datagram_bytes_ = std::min(proven, options_.max_datagram.value());
     }
@@ -130,12 +131,15 @@ void ConnectionImpl::TakeShort(Instant now, wire::PacketNumber number, const Ope
     BecomeConnected();
   }
   pmtu_.OnPeerDatagram(static_cast<int64_t>(datagram_bytes), now);
+  // The counter is the socket's: what it dropped before this connection began is none of ours.
+  if (!host_drops_before_) host_drops_before_ = info.host_drops;
   HandleBody(now, number, packet.data, packet.body, info);
 }
 
 void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
                                 const std::optional<wire::DataHeader>& data, ByteSpan body,
                                 const ReceiveInfo& info) {
+  receiving_number_ = number;
   bool eliciting = data.has_value();
   const size_t frames_length = data ? data->frames_length : body.size();
   if (Status status = HandleFrames(now, body.first(frames_length), &eliciting); !status.ok()) {
@@ -157,7 +161,7 @@ void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
     }
   }
   if (data) incoming_queue_.OnPacket(now, data->timestamp_us, rtt_.smoothed_rtt());
-  acks_.SetHostDrops(info.host_drops);
+  if (host_drops_before_) acks_.SetHostDrops(info.host_drops - std::min(info.host_drops, *host_drops_before_));
   acks_.OnPacketReceived(number, eliciting, info.ecn_ce, now);
   if (info.ecn_ect0) acks_.CountEct0();
   if (data && data->last_of_window) acks_.RequestImmediateAck();
@@ -205,6 +209,9 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
     Status operator()(const wire::WindowStatusFrame& f) { return self->HandleWindowStatus(f); }
     Status operator()(const wire::WindowCloseFrame& f) { return self->HandleWindowClose(f); }
     Status operator()(const wire::GrantFrame& f) {
+      // An older one that was overtaken would stay for as long as the peer believes the newer in force.
+      if (self->receiving_number_ < self->grant_number_) return Status::Ok();
+      self->grant_number_ = self->receiving_number_;
       self->peer_receive_window_ = f.receive_window_bytes;
       self->granted_ = Bandwidth::BytesPerSecond(
           static_cast<int64_t>(std::min<uint64_t>(f.rate_bytes_per_second, uint64_t{1} << 50)));
@@ -241,7 +248,8 @@ Status ConnectionImpl::HandleAck(Instant now, const wire::AckFrame& ack) {
 uint64_t ConnectionImpl::TakeEcnCounts(const wire::AckFrame& ack, const LossDetection::Outcome& outcome,
                                        bool newest) {
   const auto marked = [](const SentPacket& packet) { return packet.ect0; };
-  const auto count = std::ranges::count_if(outcome.acked, marked) + std::ranges::count_if(outcome.spurious, marked);
+  const auto count =
+      std::ranges::count_if(outcome.acked, marked) + std::ranges::count_if(outcome.spurious, marked);
   return ecn_.OnAck(newest, static_cast<uint64_t>(count), ack.ecn_ect0, ack.ecn_ce);
 }
 

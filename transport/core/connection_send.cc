@@ -122,7 +122,9 @@ bool ConnectionImpl::HasFrames() const {
 bool ConnectionImpl::WindowAllows(size_t bytes) const {
   const ByteCount after = loss_.bytes_in_flight() + ByteCount(static_cast<int64_t>(bytes));
   if (!loss_.CanSend()) return false;
-  if (static_cast<uint64_t>(after.value()) > peer_receive_window_) return false;
+  // One datagram is always allowed: a window smaller than that must not stop the flow.
+  if (static_cast<uint64_t>(after.value()) > peer_receive_window_ && loss_.bytes_in_flight().value() > 0)
+    return false;
   // The last datagram may overshoot: a window smaller than one datagram must not stop the flow.
   return loss_.bytes_in_flight() < rate_->cwnd();
 }
@@ -169,8 +171,8 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
     }
     return 0;
   }
-  // From the second timeout on the second of two probes is one that every path carries: were they all large, a path
-  // that swallows large ones would be silent instead of telling.
+  // From the second timeout on the second of two probes is one that every path carries: were they all large,
+  // a path that swallows large ones would be silent instead of telling.
   const bool small = probe && probes_due_ == 1 && loss_.pto_count() >= 2;
   PacketBuilder builder(out.first(small ? std::min<size_t>(out.size(), kBaseDatagram) : out.size()));
   builder.StartShort(id_.remote, next_number_);

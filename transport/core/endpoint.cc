@@ -75,7 +75,8 @@ struct Endpoint::State {
     std::unique_ptr<ConnectionImpl> connection = std::move(it->second);
     connections.erase(it);
     std::erase(order, id);
-    if (!connection->is_client()) by_initiator.erase({connection->first_peer(), connection->remote_id().value});
+    if (!connection->is_client())
+      by_initiator.erase({connection->first_peer(), connection->remote_id().value});
     return connection;
   }
 

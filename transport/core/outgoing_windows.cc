@@ -73,10 +73,9 @@ WindowTx* OutgoingWindows::Find(WindowKey key) {
 void OutgoingWindows::Erase(WindowKey key) { windows_.erase(key); }
 
 bool OutgoingWindows::HasChunk() const {
-  return std::any_of(windows_.begin(), windows_.end(),
-                     [this](const auto& item) {
-                       return !IsHeld(*item.second.window) && !item.second.window->Idle();
-                     });
+  return std::any_of(windows_.begin(), windows_.end(), [this](const auto& item) {
+    return !IsHeld(*item.second.window) && !item.second.window->Idle();
+  });
 }
 
 size_t OutgoingWindows::HeldChunkBytes() const {
@@ -88,8 +87,9 @@ size_t OutgoingWindows::HeldChunkBytes() const {
   return longest;
 }
 
-// Repair symbols rank like new high chunks: behind those of their own window, but not behind a younger window's.
-// Otherwise an endless row of windows keeps an older one open, which waits for nothing but its repair symbols.
+// Repair symbols rank like new high chunks: behind those of their own window, but not behind a younger
+// window's. Otherwise an endless row of windows keeps an older one open, which waits for nothing but its
+// repair symbols.
 OutgoingWindows::Entry* OutgoingWindows::MostUrgent() {
   Entry* best = nullptr;
   std::tuple<WindowTx::Tier, int, uint64_t> best_rank;

@@ -5,10 +5,11 @@
 namespace longhaul::transport {
 namespace {
 
-constexpr double kFloorMargin = 0.02;  // l* before there is a fit
-constexpr double kBubbleMargin = 0.1;  // the bubble threshold stays this much above the floor
-constexpr double kMaxExcused = 0.5;    // of what was sent
-constexpr double kSentLow = 0.92;      // DOWN's gain, and a little
+constexpr double kFloorMargin = 0.02;   // l* before there is a fit
+constexpr double kBubbleMargin = 0.1;   // the bubble threshold stays this much above the floor
+constexpr double kMaxThresh = 0.9;      // a peer may acknowledge what it likes
+constexpr double kMaxExcused = 0.5;     // of what was sent
+constexpr double kSentLow = 0.92;       // DOWN's gain, and a little
 constexpr int64_t kFloorMemory = 3000;  // packets
 constexpr double kBelieved = 0.8;
 constexpr Duration kVisibleQueue = std::chrono::milliseconds(2);
@@ -62,7 +63,7 @@ double LonghaulController::LossThresh() const {
   if (!FloorIsOfShortQueue()) margin = std::max(margin, kFloorSigmas * low_rate_floor_.deviation());
   double target = std::max(kLossThresh, floor() + margin);
   if (target_.state == FitState::kFitted) target = std::max(target, target_.target);
-  return target;
+  return std::min(target, kMaxThresh);
 }
 
 bool LonghaulController::LossTooHigh(ByteCount lost, ByteCount total) const {
@@ -124,7 +125,7 @@ void LonghaulController::FeedFit() {
     RateRound round;
     round.sent = Bandwidth::FromBytesAndTime(previous_sent_, previous_length_);
     round.delivered = Bandwidth::FromBytesAndTime(last_round_.acked, length);
-    round.loss = last_round_.lost / last_round_.Total();
+    round.loss = (last_round_.lost - last_round_.marked) / last_round_.Total();
     round.packets = last_round_.Total() / options_.max_datagram;
     round.queue = has_min_rtt() ? std::max(Duration(0), smoothed_rtt_ - min_rtt_) : Duration(0);
     round.phase = *previous_phase_;
@@ -225,7 +226,7 @@ void LonghaulController::LearnShortQueueFloor() {
 
 void LonghaulController::LearnLowRateFloor() {
   if (previous_sent_low_ && !QueueSeen(last_round_)) {
-    low_rate_floor_.OnPackets(last_round_.acked, last_round_.lost);
+    low_rate_floor_.OnPackets(last_round_.acked, last_round_.lost - last_round_.marked);
     low_rate_bytes_in_down_ += last_round_.Total();
   }
   previous_sent_low_ = round_sent_low_;

@@ -237,7 +237,8 @@ class Bbr : public RateController {
   // Rounds.
   struct Round {
     ByteCount acked;
-    ByteCount lost;
+    ByteCount lost;    // CE marks counted
+    ByteCount marked;  // of `lost`
     int loss_events = 0;  // runs of consecutive packets
     Duration min_rtt = Duration::max();
     Bandwidth bw;         // largest sample

@@ -97,6 +97,7 @@ void Bbr::TakeEvent(const CongestionEvent& event) {
   const ByteCount marked =
       options_.max_datagram * static_cast<int64_t>(std::min<uint64_t>(event.ecn_ce, 1u << 20));
   newly_lost_ = ExcuseHostDrops(event);
+  round_.marked += std::min(marked, event.acked);
   round_.lost += newly_lost_ + std::min(marked, event.acked);
 }
 
