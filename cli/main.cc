@@ -6,6 +6,7 @@
 
 #include "cli/bench_flow.h"
 #include "cli/run.h"
+#include "proto/version.h"
 
 namespace {
 
@@ -64,7 +65,7 @@ int main(int argc, char** argv) {
       "longhaul-worker; longhaul-wan emulates a WAN for any program."};
   app.name("longhaul");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "longhaul 0.1.0, wire format 1");
+  app.set_version_flag("--version", "longhaul 0.1.0, wire format " + std::to_string(longhaul::wire::kVersion));
 
   longhaul::cli::RunOptions run;
   CLI::App* command = app.add_subcommand(
