@@ -192,7 +192,7 @@ TEST(Dplpmtud, APathBelowTheBaseIsAnErrorAndThenAFailure) {
   ASSERT_TRUE(path.Run(&pmtu));
   EXPECT_EQ(pmtu.state(), State::kError);
   EXPECT_TRUE(pmtu.failed());
-  EXPECT_EQ(path.probes(), Dplpmtud::kMaxNeededProbes);
+  EXPECT_EQ(path.probes(), Dplpmtud::kMaxBaseProbes);
 }
 
 TEST(Dplpmtud, AnErrorThatPassesIsForgiven) {

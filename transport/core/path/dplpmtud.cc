@@ -83,7 +83,7 @@ bool Dplpmtud::OnProbeLost(wire::PacketNumber number, Instant now) {
 void Dplpmtud::Refute(Instant now) {
   if (state_ == State::kBase || state_ == State::kError) {
     if (tries_ >= kMaxProbes) state_ = State::kError;
-    failed_ = tries_ >= kMaxNeededProbes;
+    failed_ = tries_ >= kMaxBaseProbes;
     return;
   }
   // What is needed may have changed while the probe was under way.

@@ -27,9 +27,11 @@ class Dplpmtud {
 
   static constexpr int64_t kBase = 1200;  // BASE_PLPMTU: what every path must carry
   static constexpr int kMaxProbes = 3;    // unanswered probes of a size that refute it
-  // For a size that open windows cannot do without, and for the base: on a path that loses 20 % each way nine
-  // in a row are lost by chance once in two million times.
-  static constexpr int kMaxNeededProbes = 9;
+  // For a size that open windows cannot do without: on a path that loses half of what is sent, twenty in a
+  // row are lost by chance once in a million times.
+  static constexpr int kMaxNeededProbes = 20;
+  // For the base, without which the connection ends although smaller packets arrive.
+  static constexpr int kMaxBaseProbes = 30;
   static constexpr int64_t kResolution = 16;  // chunk lengths are multiples of it
   static constexpr Duration kRaiseTimer = std::chrono::seconds(600);
 

@@ -27,6 +27,8 @@ constexpr double kLongtermGrowth = 0.5;  // of what a round trip acknowledges
 constexpr Duration kProbeWait = std::chrono::milliseconds(1000);
 constexpr int kProbeWaitRounds = 10;
 constexpr double kProbeWaitSpread = 0.5;
+constexpr double kFruitlessBackoff = 1.5;
+constexpr double kMaxFruitlessBackoff = 1.7;
 constexpr int kLossyProbeBackoff = 3;  // halves of the wait
 constexpr double kThreshSigmas = 3;
 constexpr double kLongQueue = 0.5;  // of the minimum RTT
@@ -338,7 +340,11 @@ bool LonghaulController::IsTimeToCruise() const {
 void LonghaulController::PickProbeWait() {
   rounds_since_probe_up_ = 0;
   const Duration base = has_min_rtt() ? std::max(kProbeWait, min_rtt_ * kProbeWaitRounds) : kProbeWait;
-  const double spread = 1 + kProbeWaitSpread * random_.Uniform();
+  // Where the queue cannot be seen a probe ends by loss only: the less often the last ones found something,
+  // the less often it asks.
+  const bool found = max_bw_ >= up_start_bw_ * kStillGrowing || !QueueInvisible();
+  probe_wait_factor_ = found ? 1.0 : std::min(probe_wait_factor_ * kFruitlessBackoff, kMaxFruitlessBackoff);
+  const double spread = probe_wait_factor_ * (1 + kProbeWaitSpread * random_.Uniform());
   bw_probe_wait_ = Duration(static_cast<int64_t>(static_cast<double>(base.count()) * spread));
 }
 

@@ -35,7 +35,8 @@ class LonghaulController final : public Bbr {
   void OnCongestionEvent(const CongestionEvent& event) override;
   // Besides the draft's: the target loss is computed anew.
   void OnWindowStart(Instant now) override;
-  // What a grant or a cap lets through is no measure of the path: when it is lifted, the rate is there at once.
+  // What a grant or a cap lets through is no measure of the path: when it is lifted, the rate is there at
+  // once.
   bool suppresses_samples() const override {
     return Bbr::suppresses_samples() || rate_bound() != RateLimiter::kPacing;
   }
@@ -115,6 +116,7 @@ class LonghaulController final : public Bbr {
   // As UP began.
   Duration up_start_rtt_{0};
   Bandwidth up_start_bw_;
+  double probe_wait_factor_ = 1;
 };
 
 }  // namespace longhaul::transport
