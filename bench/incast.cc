@@ -184,8 +184,6 @@ class Run {
       spreads.push_back(*slowest / *fastest);
     }
     std::sort(spreads.begin(), spreads.end());
-    const wan::TunKernelCounters kernel = wan_->KernelCounters();
-    (void)kernel;
     return {{"grants", mode_},
             {"seed", seed_},
             {"own_loss_first_round", Share(drops_.front(), drops_[1])},

@@ -286,6 +286,7 @@ std::vector<Cell> ChangeCells(const GridOptions& options) {
       Cell cell;
       cell.table = "Changes, loss " + Number(loss * 100) + " %";
       cell.column = Milliseconds(link.rtt);
+      cell.targets.max_recovery = 30;  // the slowest takes 21; a flow that is stuck never ends
       for (const Change& change : kChanges) {
         cell.row = change.name;
         cell.run = [link, change, control = options.controller](uint64_t seed) mutable {
@@ -295,6 +296,9 @@ std::vector<Cell> ChangeCells(const GridOptions& options) {
         cells.push_back(cell);
       }
       cell.row = "policer at rate / 5";
+      cell.targets = Targets();
+      cell.targets.min_utilisation = 0.85;
+      cell.targets.max_own_loss = 0.05;
       cell.run = [link, control = options.controller](uint64_t seed) mutable {
         link.seed = seed;
         return RunPolicer(link, control);

@@ -44,7 +44,7 @@ TEST(WaterFillTest, FloorsThatDoNotFitAreScaledDown) {
                                      {.weight = 1, .floor = Bandwidth::Mbps(100)}};
   const auto shares = WaterFill(kCapacity, claims);
   EXPECT_LE(Sum(shares), kCapacity);
-  EXPECT_NEAR(shares[0].mbps(), 2 * shares[1].mbps(), 70);  // the first one's floor is the capacity at most
+  EXPECT_NEAR(shares[0].mbps(), 2 * shares[1].mbps(), 0.001);  // the first one's floor is the capacity at most
 }
 
 TEST(WaterFillTest, NobodyWantsAnything) {

@@ -4,8 +4,7 @@
 //
 //   Start(proven) --> SEARCHING --[nothing left to try]--> SEARCH_COMPLETE --[PMTU_RAISE_TIMER]--> SEARCHING
 //                         ^                                     |
-//                         +----[base confirmed]---- BASE <------+--- black hole, or the kernel refuses the
-//                         size
+//                         +----[base confirmed]---- BASE <------+--- black hole, or the size is refused
 //                                                    |
 //                                                    +--[base unanswered]--> ERROR --> failed()
 //

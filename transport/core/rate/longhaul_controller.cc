@@ -318,8 +318,7 @@ void LonghaulController::LiftLowerBounds() {
 
 // Not for ever: if what is lost is the path's own, only a probe can show it.
 bool LonghaulController::MayProbeBw() const {
-  if (prev_probe_too_high_ && !HasElapsedInPhase(bw_probe_wait_ * kLossyProbeBackoff / 2)) return false;
-  return response_.verdict() == LossVerdict::kRaise ||
+  return (response_.verdict() == LossVerdict::kRaise && !prev_probe_too_high_) ||
          HasElapsedInPhase(bw_probe_wait_ * kLossyProbeBackoff / 2);
 }
 

@@ -4,17 +4,15 @@
 //
 // Where it differs from class Bbr, and why (docs/decisions/0010 has the test cases one by one):
 //   - Bandwidth is counted in *sent* bytes: a sample counts what was delivered and as much of the loss as the
-//   path is
-//     known to lose by itself (the floor). So random loss neither lowers the estimate nor, by its noise,
-//     raises it.
+//     path is known to lose by itself (the floor). So random loss neither lowers the estimate nor, by its
+//     noise, raises it.
 //   - LossThresh is max(2 %, l*), and "more" means by more than chance explains.
 //   - Outside of probing, loss below l* changes nothing; between l* and the bubble threshold the rate is held
-//   at what
-//     the path delivers; at or above, halved. Loss below l* lifts the bound again, round by round.
+//     at what the path delivers; at or above, halved. Loss below l* lifts the bound again, round by round.
 //   - DOWN lasts two round trips at least, so that the queue is seen to be short and the floor is measured.
-//   - UP also ends when the queue exceeds half a round trip.
+//   - UP also ends when it has built a queue of a tenth of the round trip, a fifth where others share the path.
 //   - PROBE_RTT only when the minimum was not met again for ten seconds; DOWN and the compute gap measure it
-//   for free.
+//     for free.
 //   - A burst is at most a 64th of the BDP.
 #pragma once
 
@@ -44,7 +42,6 @@ class LonghaulController final : public Bbr {
 
   // l0: what the path loses by itself, 0..0.5.
   double floor() const;
-  LossVerdict verdict() const { return response_.verdict(); }
 
  private:
   static constexpr uint64_t kQueueMemoryRounds = 128;

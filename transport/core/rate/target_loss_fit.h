@@ -1,29 +1,28 @@
 // The target loss l*, computed and not configured (mission A6): from packet-timed rounds, least squares gives
 // the path (A), throughput and delay as functions of loss (B), and from the two functions the target (C).
 //
-//   (A) hinge:  g(s) = (1 - l0) min(s, C)       l0: what the path loses at any rate; C: the bottleneck, in
-//   sent bytes
+//   (A) hinge:  g(s) = (1 - l0) min(s, C)
+//       l0: what the path loses at any rate; C: the bottleneck, in sent bytes
 //       Least squares weighted by the rounds' packets (rate/path_hinge.h).
 //   (B) least squares with forgetting 0.97 on x = [1, l, l^2]:  T(l) throughput, D(l) delay above min_rtt
 //       The l of a round is what the path loses at its s: l(s) = a + b max(0, 1 - C / s), a and b fitted to
 //       the measured losses. The measured l itself is no regressor: chance raises l and lowers g in the same
 //       round, so T would fall with any loss. A round's age counts within its phase, since UP is rare.
-//   (C) l* = argmax over [l0 + kHeadroom, min(budget, l0 + kMaxOwnLoss)] of ln T(l) - kDelayWeight ln(1 +
-//   D(l) / min_rtt)
+//   (C) l* = argmax over [l0 + kHeadroom, min(budget, l0 + kMaxOwnLoss)]
+//       of ln T(l) - kDelayWeight ln(1 + D(l) / min_rtt)
 //       with T at most the plateau (1 - l0) C, and no further than the losses that were seen.
 //
 // Guards, the first that applies; `state` names it, and then the target is l0 + kFallbackMargin:
 //   few_samples      fewer than kMinSamples rounds since the path last changed
 //   no_excitation    UP and DOWN are both needed, kMinPhaseRounds each and s apart by kMinExcitation; and
-//   rounds on
-//                    both sides of the knee: a capacity that no round exceeded is not known
+//                    rounds on both sides of the knee: a capacity that no round exceeded is not known
 //   poor_fit         R^2 of (A) below kMinRSquared: delivery is no function of the sent rate (C moves, or an
 //                    application limits)
 //   ill_conditioned  chance explains the knee, or leaves l0 or C too uncertain; or (B) has no unique answer
 //   flat_loss        loss does not rise above C: the buffer holds what the probe sends too much, so there is
-//   no T(l) bad_curvature    T is convex beyond chance: the quadratic means nothing between the losses seen.
-//   (A concave D is what
-//                    a short queue gives; it becomes a straight line, and `delay_saturates` says so.)
+//                    no T(l)
+//   bad_curvature    T is convex beyond chance: the quadratic means nothing between the losses seen. (A concave
+//                    D is what a short queue gives; it becomes a straight line, and `delay_saturates` says so.)
 // With ill_conditioned by (B), flat_loss and bad_curvature l0 and C are those of (A), and capacity is not
 // zero. In the other cases l0 is the loss of the rounds below the delivered rate (DOWN; CRUISE where there is
 // none), capacity zero.

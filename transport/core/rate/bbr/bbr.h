@@ -89,7 +89,6 @@ class Bbr : public RateController {
   Duration min_rtt() const { return min_rtt_; }  // Duration::max() = none yet
   Duration probe_rtt_min_delay() const { return probe_rtt_min_delay_; }
   Instant probe_rtt_min_stamp() const { return probe_rtt_min_stamp_; }
-  bool probe_rtt_expired() const { return probe_rtt_expired_; }
   bool idle_restart() const { return idle_restart_; }
   ByteCount extra_acked() const { return ByteCount(extra_acked_filter_.Best()); }
   bool full_bw_reached() const { return full_bw_reached_; }
