@@ -243,6 +243,12 @@ Sample RunLateJoiner(const LinkOptions& link, RateControl control) {
   return sample;
 }
 
+// A copy: runs of one cell go on in several threads at once.
+LinkOptions WithSeed(LinkOptions link, uint64_t seed) {
+  link.seed = seed;
+  return link;
+}
+
 }  // namespace
 
 std::vector<Cell> SteadyCells(const GridOptions& options) {
@@ -263,9 +269,8 @@ std::vector<Cell> SteadyCells(const GridOptions& options) {
           cell.row = loss.Name();
           cell.column = Milliseconds(link.rtt);
           cell.targets = SteadyTargets(link, flows);
-          cell.run = [link, flows, control = options.controller](uint64_t seed) mutable {
-            link.seed = seed;
-            return RunSteady(link, control, flows);
+          cell.run = [link, flows, control = options.controller](uint64_t seed) {
+            return RunSteady(WithSeed(link, seed), control, flows);
           };
           cells.push_back(std::move(cell));
         }
@@ -289,9 +294,8 @@ std::vector<Cell> ChangeCells(const GridOptions& options) {
       cell.targets.max_recovery = 30;  // the slowest takes 21; a flow that is stuck never ends
       for (const Change& change : kChanges) {
         cell.row = change.name;
-        cell.run = [link, change, control = options.controller](uint64_t seed) mutable {
-          link.seed = seed;
-          return RunChange(link, control, change);
+        cell.run = [link, change, control = options.controller](uint64_t seed) {
+          return RunChange(WithSeed(link, seed), control, change);
         };
         cells.push_back(cell);
       }
@@ -299,9 +303,8 @@ std::vector<Cell> ChangeCells(const GridOptions& options) {
       cell.targets = Targets();
       cell.targets.min_utilisation = 0.85;
       cell.targets.max_own_loss = 0.05;
-      cell.run = [link, control = options.controller](uint64_t seed) mutable {
-        link.seed = seed;
-        return RunPolicer(link, control);
+      cell.run = [link, control = options.controller](uint64_t seed) {
+        return RunPolicer(WithSeed(link, seed), control);
       };
       cells.push_back(cell);
     }
@@ -337,18 +340,16 @@ std::vector<Cell> FairnessCells(const GridOptions& options) {
           cell.targets.min_share = 0.35;
           cell.targets.max_share = 0.65;
         }
-        cell.run = [link, list = controls](uint64_t seed) mutable {
-          link.seed = seed;
-          return RunTogether(link, list);
+        cell.run = [link, list = controls](uint64_t seed) {
+          return RunTogether(WithSeed(link, seed), list);
         };
         cells.push_back(cell);
       }
       cell.row = "late joiner";
       cell.targets = Targets();
       cell.targets.max_recovery = 5;
-      cell.run = [link, own](uint64_t seed) mutable {
-        link.seed = seed;
-        return RunLateJoiner(link, own);
+      cell.run = [link, own](uint64_t seed) {
+        return RunLateJoiner(WithSeed(link, seed), own);
       };
       cells.push_back(std::move(cell));
     }
