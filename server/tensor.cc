@@ -38,7 +38,7 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
   const std::span<float> previous =
       previous_.empty() ? std::span<float>() : geometry.Elements(std::span(previous_), chunk);
   codec::FillMean(fill_.policy, tally, aggregator_.sum(chunk), previous, mean);
-  optimizer_->Step(geometry.First(chunk), mean, parameters_->current(chunk),
+  optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean, parameters_->current(chunk),
                    parameters_->mutable_next(chunk));
   if (!previous.empty()) std::copy(mean.begin(), mean.end(), previous.begin());
   rounds_.MarkFinal(chunk);

@@ -51,8 +51,9 @@ struct ConnectOptions {
 struct TensorOptions {
   DType dtype = DType::kFloat32;  // float32 is what this version supports
   uint64_t count = 0;             // elements, >= 1
-  // What the server does with the aggregate: "aggregate" hands it back as it is; "sgd:lr=0.1,momentum=0.9"
-  // keeps the parameters and hands them back updated.
+  // What the server does with the aggregate: "aggregate" hands it back as it is; an optimizer keeps the
+  // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",
+  // "adam:lr=0.001[,beta1=0.9][,beta2=0.999][,eps=1e-8][,weight_decay=0]", or "adamw:..." (decay 0.01).
   std::string optimizer = "aggregate";
   // Initial values (count elements) for tensors whose parameters live on the server; empty: zeros. Those of
   // exactly one worker are used. Borrowed until Declare returns.

@@ -422,7 +422,7 @@ TEST_F(Job, ATensorBeyondTheModelBoundOrWithABadOptimizerIsRefused) {
   a.Declare("huge", 2 << 20, "aggregate");
   EXPECT_EQ(a.Heard(ControlMessage::kDeclared).at(0).declared().code(),
             static_cast<uint32_t>(StatusCode::kResourceExhausted));
-  a.Declare("w", 10, "adam");
+  a.Declare("w", 10, "adagrad:lr=1");
   EXPECT_THAT(a.Heard(ControlMessage::kDeclared).at(0).declared().message(), HasSubstr("unknown; known are"));
 }
 
