@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "codec/filler.h"
 #include "longhaul/status.h"
 
 namespace longhaul::codec {
@@ -22,20 +23,12 @@ enum class FillPolicy : uint8_t {
   kStale,     // the chunk's previous mean, times kStaleDecay
   kResidual,  // missing = 0 now; the worker adds what was lost to its next gradient
 };
-inline constexpr float kStaleDecay = 0.9f;
 
 std::string_view FillPolicyName(FillPolicy policy);
 // Errors: kInvalidArgument naming the policies that exist (and, for ipw and shift, that they do not yet).
 Result<FillPolicy> ParseFillPolicy(std::string_view name);
 // The worker keeps what was lost and sends it again with a later gradient.
 bool WorkerRepays(FillPolicy policy);
-
-// Weights of the contributions to one chunk of one round.
-struct ChunkTally {
-  double arrived = 0;    // their values are in `sum`
-  double tolerated = 0;  // missing, of windows whose loss is at most the threshold
-  double filled = 0;     // missing, of windows above it: the policy decides
-};
 
 // mean = what the round's chunk amounts to, from sum = the weighted sum of what arrived.
 //   sum, mean: the chunk's elements (may be the same memory)

@@ -1,0 +1,57 @@
+// What becomes of gradient elements that the network loses: the loss policy of a job.
+//
+// One policy owns both halves of the answer, what the worker remembers (codec/sender_memory.h) and what the
+// server puts in the place of what is missing (codec/filler.h). Both are made from the same LossPolicySpec,
+// so a loss is compensated once: nobody can combine a worker that repays with a server that makes up for it
+// too.
+//
+//   policy    the worker sends       and remembers             a missing contribution counts as
+//   zero      g                      nothing                   0
+//   count     g                      nothing                   the mean of those that arrived
+//   stale     g                      nothing                   the chunk's mean of the last round, x 0.9
+//   ipw       g                      nothing                   0; what arrives of the low class counts 1/q,
+//                                                              q = the share of it that arrived so far
+//   residual  g + residual           what was lost             0 now; it comes with the next gradient
+//   shift     g - c (its own shift)  c += alpha x delivered    the worker's own expectation c
+//
+// g = gradient. A certain loss is tolerated: below the bubble-filling threshold, zero, count, stale and ipw
+// count what is missing as 0 in the mean over all. residual and shift account for every loss, whatever the
+// threshold; there it only names the loss in reports.
+//
+// Sources: residual is error feedback with the network as the compressor (Seide et al. 2014; EF21, Richtarik
+// et al. 2021). shift is a shifted compressor of the same kind (DIANA, Mishchenko et al. 2019). ipw is
+// inverse probability weighting (Horvitz and Thompson 1952).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "longhaul/status.h"
+
+namespace longhaul::codec {
+
+enum class LossPolicy : uint8_t { kZero, kCount, kStale, kIpw, kResidual, kShift };
+
+inline constexpr LossPolicy kLossPolicies[] = {LossPolicy::kZero, LossPolicy::kCount,    LossPolicy::kStale,
+                                               LossPolicy::kIpw,  LossPolicy::kResidual, LossPolicy::kShift};
+
+struct LossPolicySpec {
+  LossPolicy policy = LossPolicy::kResidual;
+  // Step of the shifts, 0 < alpha <= 1: how much of what was delivered beyond the expectation moves it.
+  float shift_alpha = 0.1f;
+  // Loss of a window's low class, 0..1, above which the policy fills what is missing.
+  double bubble_threshold = 0;
+};
+
+// "zero", "count", "stale", "ipw", "residual", "shift".
+std::string_view LossPolicyName(LossPolicy policy);
+// Errors: kInvalidArgument naming the policies that exist.
+Result<LossPolicy> ParseLossPolicy(std::string_view name);
+
+// The worker remembers what was not delivered, so what it leaves out on purpose is not lost either. Policies
+// that forget must not be combined with sending a part only.
+constexpr bool Remembers(LossPolicy policy) {
+  return policy == LossPolicy::kResidual || policy == LossPolicy::kShift;
+}
+
+}  // namespace longhaul::codec
