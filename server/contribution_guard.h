@@ -1,0 +1,66 @@
+// Keeps contributions out of a tensor's sum that would ruin it: NaN and infinity always, and norms far above
+// the usual ones where the operator wants that.
+//
+// A chunk's energy is the sum of its squares. What is usual is learned: an average of the energies that were
+// accepted, per chunk position and over all ranks, and their mean over the whole tensor. A chunk is too large
+// when its norm exceeds `factor` times both: position alone would refuse the first gradient of a part that
+// had none for a while (an embedding's rare rows), the tensor alone would refuse a bias among small weights.
+//
+// Under policies that repay, what is refused is owed by the worker and comes again with its next gradient.
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace longhaul::server {
+
+class ContributionGuard {
+ public:
+  enum class Verdict : uint8_t { kOk, kNotFinite, kTooLarge };
+
+  // Accepted contributions to a chunk position before it can be judged, and the weight of a new one in the
+  // average after them.
+  static constexpr uint8_t kLearned = 8;
+  static constexpr double kNewShare = 1.0 / 16;
+
+  // factor: 0 = norms are not judged (and nothing is stored for it), else > 1.
+  ContributionGuard(uint32_t chunks, uint32_t ranks, double factor);
+
+  // A rank's window is new: nothing of it was refused.
+  void BeginWindow(uint32_t rank) { windows_[rank] = {}; }
+  // Whether the values may be added. What is accepted is learned from, so call it once for what is added.
+  // After something that is not finite everything of the window is refused: the rest comes from the same
+  // computation. REQUIRES: rank and chunk in range.
+  Verdict Check(uint32_t rank, uint32_t chunk, std::span<const float> values);
+
+  // Chunks of the rank's window that were refused.
+  uint32_t refused(uint32_t rank) const { return windows_[rank].refused; }
+  // Of the chunk that was refused last as too large: its norm by the larger of the two usual ones.
+  double last_excess() const { return last_excess_; }
+
+ private:
+  struct Window {
+    uint32_t refused = 0;
+    bool not_finite = false;
+  };
+  struct Usual {
+    float energy = 0;      // average
+    uint8_t accepted = 0;  // up to kLearned
+  };
+  bool IsTooLarge(uint32_t chunk, double energy);
+  void Learn(uint32_t chunk, double energy);
+
+  const double factor_;
+  std::vector<Window> windows_;  // by rank
+  std::vector<Usual> usual_;     // by chunk; empty without a factor
+  double usual_sum_ = 0;         // over chunks that have accepted anything
+  uint32_t usual_count_ = 0;
+  double last_excess_ = 0;
+};
+
+// For messages: "ok", "not finite", "too large".
+const char* GuardVerdictName(ContributionGuard::Verdict verdict);
+
+}  // namespace longhaul::server

@@ -1,0 +1,132 @@
+#include "server/contribution_guard.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/random.h"
+
+namespace longhaul::server {
+namespace {
+
+using Verdict = ContributionGuard::Verdict;
+using Values = std::vector<float>;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A guard of so many chunks that has accepted 20 contributions of norm `norm` to each.
+ContributionGuard Trained(uint32_t chunks, double factor, float norm) {
+  ContributionGuard guard(chunks, 2, factor);
+  for (int round = 0; round < 10; ++round) {
+    for (uint32_t rank : {0u, 1u}) {
+      for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        EXPECT_EQ(guard.Check(rank, chunk, Values{0, norm}), Verdict::kOk);
+      }
+    }
+  }
+  return guard;
+}
+
+TEST(ContributionGuard, RefusesWhatIsNotFiniteWhereverItStands) {
+  for (const float bad : {kNan, kInfinity, -kInfinity}) {
+    for (size_t at : {size_t{0}, size_t{7}, size_t{16}}) {
+      ContributionGuard guard(1, 1, 0);
+      Values values(17, 1.0f);
+      EXPECT_EQ(guard.Check(0, 0, values), Verdict::kOk);
+      values[at] = bad;
+      EXPECT_EQ(guard.Check(0, 0, values), Verdict::kNotFinite) << bad << " at " << at;
+    }
+  }
+}
+
+TEST(ContributionGuard, LargeButFiniteIsNotInfinity) {
+  ContributionGuard guard(1, 1, 0);
+  EXPECT_EQ(guard.Check(0, 0, Values{3e38f, -3e38f}), Verdict::kOk) << "its squares overflow, it does not";
+  EXPECT_EQ(guard.refused(0), 0u);
+}
+
+TEST(ContributionGuard, AfterSomethingNotFiniteTheRestOfThatWindowIsRefused) {
+  ContributionGuard guard(4, 2, 0);
+  guard.BeginWindow(0);
+  EXPECT_EQ(guard.Check(0, 0, Values{1}), Verdict::kOk);
+  EXPECT_EQ(guard.Check(0, 1, Values{kNan}), Verdict::kNotFinite);
+  EXPECT_EQ(guard.Check(0, 2, Values{1}), Verdict::kNotFinite);
+  EXPECT_EQ(guard.refused(0), 2u);
+  EXPECT_EQ(guard.Check(1, 2, Values{1}), Verdict::kOk) << "another worker's";
+  guard.BeginWindow(0);
+  EXPECT_EQ(guard.Check(0, 1, Values{1}), Verdict::kOk) << "its next push";
+  EXPECT_EQ(guard.refused(0), 0u);
+}
+
+TEST(ContributionGuard, ANormFarAboveTheUsualIsRefusedAndTeachesNothing) {
+  ContributionGuard guard = Trained(3, 10, 2);
+  guard.BeginWindow(1);
+  for (int again = 0; again < 50; ++again) {
+    ASSERT_EQ(guard.Check(1, 1, Values{0, -21}), Verdict::kTooLarge) << again;
+  }
+  EXPECT_NEAR(guard.last_excess(), 10.5, 0.01);
+  EXPECT_EQ(guard.refused(1), 50u);
+  EXPECT_EQ(guard.Check(1, 1, Values{0, 19}), Verdict::kOk);
+  EXPECT_EQ(guard.Check(1, 2, Values{3e38f}), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, NothingIsJudgedBeforeEnoughWasSeen) {
+  ContributionGuard guard(1, 1, 2);
+  for (int seen = 0; seen < ContributionGuard::kLearned; ++seen) {
+    EXPECT_EQ(guard.Check(0, 0, Values{seen % 2 == 0 ? 1.0f : 1000.0f}), Verdict::kOk) << seen;
+  }
+  EXPECT_EQ(guard.Check(0, 0, Values{1e6f}), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, APartThatHadNoGradientYetMayGetOne) {
+  ContributionGuard guard(4, 1, 10);
+  for (int round = 0; round < 20; ++round) {
+    for (uint32_t chunk = 0; chunk < 3; ++chunk) (void)guard.Check(0, chunk, Values{1});
+    (void)guard.Check(0, 3, Values{0});
+  }
+  EXPECT_EQ(guard.Check(0, 3, Values{1}), Verdict::kOk) << "as large as elsewhere in the tensor";
+  EXPECT_EQ(guard.Check(0, 3, Values{100}), Verdict::kTooLarge);
+  ContributionGuard zero = Trained(1, 10, 0);
+  EXPECT_EQ(zero.Check(0, 0, Values{5}), Verdict::kOk) << "all zero so far: nothing is known";
+}
+
+TEST(ContributionGuard, ALargeChunkPositionAmongSmallOnesIsUsual) {
+  ContributionGuard guard(100, 1, 4);
+  for (int round = 0; round < 20; ++round) {
+    for (uint32_t chunk = 0; chunk < 100; ++chunk) {
+      ASSERT_EQ(guard.Check(0, chunk, Values{chunk == 7 ? 50.0f : 1.0f}), Verdict::kOk) << round;
+    }
+  }
+  EXPECT_EQ(guard.Check(0, 7, Values{150}), Verdict::kOk);
+  EXPECT_EQ(guard.Check(0, 8, Values{50}), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, GradientsThatGrowStepByStepAreFollowed) {
+  ContributionGuard guard(1, 1, 3);
+  float norm = 1;
+  for (int round = 0; round < 300; ++round, norm *= 1.03f) {
+    ASSERT_EQ(guard.Check(0, 0, Values{norm}), Verdict::kOk) << "round " << round << ", norm " << norm;
+  }
+  EXPECT_GT(norm, 1000);
+}
+
+// Normal noise of one scale: no false alarm in many rounds at a factor of 3.
+TEST(ContributionGuard, NoiseAloneIsNeverRefused) {
+  const uint64_t seed = 5;
+  Random random(seed);
+  ContributionGuard guard(8, 4, 3);
+  Values values(64);
+  for (int round = 0; round < 500; ++round) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      for (uint32_t chunk = 0; chunk < 8; ++chunk) {
+        for (float& v : values) v = static_cast<float>(random.Normal());
+        ASSERT_EQ(guard.Check(rank, chunk, values), Verdict::kOk) << "round " << round << ", seed " << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longhaul::server
