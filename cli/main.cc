@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
       "longhaul-worker; longhaul-wan emulates a WAN for any program."};
   app.name("longhaul");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "longhaul 0.1.0, wire format " + std::to_string(longhaul::wire::kVersion));
+  app.set_version_flag("--version",
+                       "longhaul 0.1.0, wire format " + std::to_string(longhaul::wire::kVersion));
 
   longhaul::cli::RunOptions run;
   CLI::App* command = app.add_subcommand(
@@ -88,8 +89,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   command
       ->add_option("--policy", run.policy,
-                   "what becomes of lost low-priority chunks: zero, count, stale, residual")
-      ->check(CLI::IsMember({"zero", "count", "stale", "residual"}))
+                   "what becomes of lost low-priority chunks: zero, count, stale, ipw, residual, shift")
+      ->check(CLI::IsMember({"zero", "count", "stale", "ipw", "residual", "shift"}))
       ->capture_default_str();
   command->add_option("--seed", run.seed, "of the job and of the link")->capture_default_str();
   command

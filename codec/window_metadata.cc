@@ -31,6 +31,8 @@ std::vector<uint8_t> EncodeWindowMetadata(const WindowMetadata& m) {
   writer.F32(m.weight);
   writer.F32(m.total_low_energy);
   writer.F32(m.high_sparsity);
+  writer.U32(m.shift_epoch);
+  writer.U64(m.shift_epoch_round);
   LH_CHECK(writer.ok() && writer.size() == kWindowMetadataBytes);
   return bytes;
 }
@@ -46,7 +48,7 @@ Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes) {
   if (flags > 1) return Bad("flags");
   m.wants_result = flags == 1;
   m.dtype = static_cast<DType>(reader.U8());
-  if (m.dtype != DType::kFloat32) return Bad("element type");
+  if (DTypeSize(m.dtype) == 0) return Bad("element type");
   if (reader.U8() != 0) return Bad("reserved byte");
   m.key = reader.U32();
   m.request = reader.U32();
@@ -62,6 +64,8 @@ Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes) {
   if (!std::isfinite(m.total_low_energy) || m.total_low_energy < 0) return Bad("energy");
   m.high_sparsity = reader.F32();
   if (!(m.high_sparsity >= 0 && m.high_sparsity <= 1)) return Bad("sparsity");
+  m.shift_epoch = reader.U32();
+  m.shift_epoch_round = reader.U64();
   return m;
 }
 

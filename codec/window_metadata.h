@@ -1,8 +1,8 @@
 // What rides in WINDOW_OPEN's opaque metadata: which tensor and round a window's chunks belong to.
 //
 //   kind 8 | flags 8 (bit 0: wants_result) | dtype 8 | reserved 8 (zero) | key 32 | request 32 | round 64 |
-//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32          (44 bytes,
-//   big-endian)
+//   count 64 | chunk_elements 32 | weight f32 | total_low_energy f32 | high_sparsity f32 | shift_epoch 32 |
+//   shift_epoch_round 64                                                              (56 bytes, big-endian)
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,14 @@ struct WindowMetadata {
   float weight = 1;            // gradient: the contribution's weight (sample count), > 0
   float total_low_energy = 0;  // gradient: sum over low chunks of their quantised energies
   float high_sparsity = 0;     // gradient: share of zero elements in the high chunks, 0..1
+  // Policy shift. Gradient: the epoch of the shift that was taken off. Result: the epoch of its round, and
+  // the round from which on the next epoch is in force (0: no change is announced).
+  uint32_t shift_epoch = 0;
+  uint64_t shift_epoch_round = 0;
   bool operator==(const WindowMetadata&) const = default;
 };
 
-inline constexpr size_t kWindowMetadataBytes = 44;
+inline constexpr size_t kWindowMetadataBytes = 56;
 
 std::vector<uint8_t> EncodeWindowMetadata(const WindowMetadata& metadata);
 // Errors: kProtocolViolation naming the field (wrong length, unknown kind or flag, chunk_elements out of

@@ -79,10 +79,16 @@ Status Validate(const control::Welcome& welcome) {
   if (welcome.idle_timeout_ms() == 0 || welcome.idle_timeout_ms() > kMaxIdleTimeoutMs) {
     return Violation("welcome.idle_timeout_ms", "is not in 1 ms..24 h");
   }
-  return First({World("welcome", welcome.rank(), welcome.world_size()),
-                Name("welcome.policy", welcome.policy()), Share("welcome.high_share", welcome.high_share()),
-                Share("welcome.bubble_threshold", welcome.bubble_threshold()),
-                Share("welcome.close_ratio", welcome.close_ratio())});
+  if (!(welcome.shift_alpha() > 0)) return Violation("welcome.shift_alpha", "is not positive");
+  if (!(welcome.topk_share() > 0)) return Violation("welcome.topk_share", "is not positive");
+  if (welcome.hash_rounds() == 0) return Violation("welcome.hash_rounds", "is zero");
+  return First(
+      {World("welcome", welcome.rank(), welcome.world_size()), Name("welcome.policy", welcome.policy()),
+       Name("welcome.priority", welcome.priority()), Name("welcome.downlink", welcome.downlink()),
+       Share("welcome.shift_alpha", welcome.shift_alpha()), Share("welcome.topk_share", welcome.topk_share()),
+       Share("welcome.high_energy", welcome.high_energy()), Share("welcome.high_share", welcome.high_share()),
+       Share("welcome.bubble_threshold", welcome.bubble_threshold()),
+       Share("welcome.close_ratio", welcome.close_ratio())});
 }
 
 Status Validate(const control::Refused& refused) {
@@ -102,6 +108,8 @@ Status Validate(const control::Start& start) {
 
 Status Validate(const control::Declare& declare) {
   if (declare.dtype() > 0xff) return Violation("declare.dtype", "is above 255");
+  if (declare.wire_dtype() > 0xff) return Violation("declare.wire_dtype", "is above 255");
+  if (declare.result_dtype() > 0xff) return Violation("declare.result_dtype", "is above 255");
   if (declare.count() == 0 || declare.count() > kMaxElements) {
     return Violation("declare.count", "is not in 1..2^40");
   }
@@ -119,7 +127,12 @@ Status Validate(const control::PullRefused& refused) {
   return First({Code("pull_refused.code", refused.code()), Text("pull_refused.message", refused.message())});
 }
 
-Status Validate(const control::RoundReport& report) { return Share("round_report.loss", report.loss()); }
+Status Validate(const control::RoundReport& report) {
+  return First({Share("round_report.loss", report.loss()),
+                report.fill_reason().size() > kMaxNameBytes
+                    ? Violation("round_report.fill_reason", "is longer than 256 bytes")
+                    : Status()});
+}
 
 Status Validate(const control::Leave& leave) {
   return First({Code("leave.code", leave.code()), Text("leave.message", leave.message())});

@@ -6,6 +6,6 @@
 
 namespace longhaul::wire {
 
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 
 }  // namespace longhaul::wire

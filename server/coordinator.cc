@@ -255,6 +255,12 @@ void Coordinator::Welcome(Peer& peer) {
   welcome.set_idle_timeout_ms(static_cast<uint64_t>(idle.count()));
   welcome.set_staleness(0);
   welcome.set_seed(settings_.seed);
+  welcome.set_shift_alpha(settings_.shift_alpha);
+  welcome.set_priority(settings_.priority);
+  welcome.set_high_energy(settings_.high_energy);
+  welcome.set_topk_share(settings_.topk_share);
+  welcome.set_downlink(settings_.downlink);
+  welcome.set_hash_rounds(settings_.hash_rounds);
   Send(peer, message);
 }
 

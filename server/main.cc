@@ -36,6 +36,7 @@ extern "C" void OnSignal(int signal) { g_signal.store(signal); }
 struct Flags {
   ServerOptions server;
   double idle_timeout_seconds = 10;
+  double round_bound_seconds = 0;
   int64_t max_model_bytes = int64_t{1} << 30;
   std::string progress = "text";
   std::string json_file;
@@ -68,8 +69,9 @@ void AddGrantFlags(CLI::App& app, Flags& f) {
   app.add_option("--capacity-floor", f.capacity_floor, "the estimate is never below this")->check(IsRate());
   app.add_option("--capacity-cap", f.capacity_cap, "the estimate is never above this")->check(IsRate());
   app.add_option("--worker-rate-cap", f.worker_rate_cap, "no worker may send faster")->check(IsRate());
-  app.add_option("--worker-rate-floor", f.worker_rate_floor,
-                 "every worker that has something to send may send as fast as this, as far as the capacity goes")
+  app.add_option(
+         "--worker-rate-floor", f.worker_rate_floor,
+         "every worker that has something to send may send as fast as this, as far as the capacity goes")
       ->check(IsRate());
   app.add_flag("--no-grants", f.no_grants, "do not tell workers how fast to send");
 }
@@ -97,18 +99,45 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0, 1024));
   app.add_option("--job", f.server.job, "name of the job; workers of another one are refused");
   app.add_option("--policy", f.server.policy, "what is done about lost low-priority chunks")
-      ->check(CLI::IsMember({"zero", "count", "stale", "residual"}));
+      ->check(CLI::IsMember({"zero", "count", "stale", "ipw", "residual", "shift"}));
+  app.add_option("--shift-alpha", f.server.shift_alpha, "policy shift: step by which it follows, > 0, <= 1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--priority", f.server.priority,
+                 "how chunks are ranked: by energy, by layer (front first), or only the top elements travel")
+      ->check(CLI::IsMember({"energy", "layer", "topk"}));
   app.add_option("--high-share", f.server.high_share, "share of chunks sent reliably and with FEC, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--high-energy", f.server.high_energy,
+                 "instead of --high-share: as many chunks as hold this share of the energy, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--topk", f.server.topk_share, "priority topk: share of elements that travels, > 0, <= 1")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--bubble-threshold", f.server.bubble_threshold,
                  "raw loss of a window above which its lost chunks are filled, 0..1")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--close-ratio", f.server.close_ratio,
-                 "share of the low-priority chunks that lets a window close, 0..1")
+                 "share of the low-priority chunks' energy that lets a window close, 0..1")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option(
+         "--straggler-factor", f.server.straggler_factor,
+         "leave a worker out of a round that takes so many times what the others usually do; 0 = wait")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--round-bound", f.round_bound_seconds, "no round waits longer, in seconds; 0 = no bound")
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_flag("--deterministic", f.server.deterministic,
+               "sum in rank order: bitwise the same whatever the order of arrival");
+  app.add_option("--norm-guard", f.server.norm_guard,
+                 "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--downlink", f.server.downlink, "whether results may lose chunks, repaid in the next round")
+      ->check(CLI::IsMember({"reliable", "lossy"}));
+  app.add_option("--hash-rounds", f.server.hash_rounds,
+                 "downlink lossy: rounds between proofs that all workers have the same values")
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--fec-k", f.server.fec_k, "source symbols per FEC block; 0 = no FEC")
       ->check(CLI::IsMember({0, 8, 12, 16, 20, 24}));
-  app.add_option("--fec-depth", f.server.fec_depth, "FEC blocks interleaved against bursts, 1..255; 0 = by the bursts that are seen")
+  app.add_option("--fec-depth", f.server.fec_depth,
+                 "FEC blocks interleaved against bursts, 1..255; 0 = by the bursts that are seen")
       ->check(CLI::Range(0, 255));
   app.add_option("--idle-timeout", f.idle_timeout_seconds, "seconds of silence after which a worker is dead")
       ->check(CLI::Range(0.1, 86400.0));
@@ -266,6 +295,8 @@ int Run(int argc, char** argv) {
   }
   flags.server.idle_timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.idle_timeout_seconds));
+  flags.server.round_bound =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.round_bound_seconds));
   flags.server.max_model = ByteCount(flags.max_model_bytes);
   TakeGrantFlags(flags, &flags.server);
   SetUpLogging(flags);

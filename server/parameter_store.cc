@@ -10,7 +10,11 @@ namespace longhaul::server {
 
 std::string TensorSpec::ToString() const {
   const std::string type = dtype == 0 ? "float32" : "dtype " + std::to_string(dtype);
-  return type + "[" + std::to_string(count) + "], " + optimizer.ToString();
+  std::string text = type + "[" + std::to_string(count) + "], " + optimizer.ToString();
+  if (wire_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(wire_dtype)) + " up";
+  if (result_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(result_dtype)) + " down";
+  if (priority != 0) text += ", priority " + std::to_string(priority);
+  return text;
 }
 
 Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry)

@@ -15,6 +15,7 @@
 
 #include "codec/chunk.h"
 #include "longhaul/status.h"
+#include "longhaul/tensor.h"
 #include "longhaul/units.h"
 #include "server/optimizer.h"
 
@@ -24,7 +25,10 @@ namespace longhaul::server {
 struct TensorSpec {
   std::string name;
   uint32_t dtype = 0;
-  uint64_t count = 0;  // elements, >= 1
+  DType wire_dtype = DType::kFloat32;    // of gradients in chunks
+  DType result_dtype = DType::kFloat32;  // of results in chunks
+  int32_t priority = 0;                  // results of tensors with a lower one leave first
+  uint64_t count = 0;                    // elements, >= 1
   OptimizerSpec optimizer;
 
   bool operator==(const TensorSpec&) const = default;

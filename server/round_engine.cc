@@ -31,6 +31,18 @@ ControlMessage PullRefusal(uint32_t request, const Status& status) {
   return message;
 }
 
+// What a declaration may ask for on the wire.
+Status CheckWireTypes(const control::Declare& declare) {
+  const auto wire = static_cast<DType>(declare.wire_dtype());
+  const auto result = static_cast<DType>(declare.result_dtype());
+  if (DTypeSize(wire) == 0 || DTypeSize(result) == 0) {
+    return {StatusCode::kInvalidArgument, "unknown element type on the wire"};
+  }
+  if (result != DType::kInt8 && DTypeSize(result) >= DTypeSize(wire)) return {};
+  return {StatusCode::kInvalidArgument, "results cannot travel as " + std::string(DTypeName(result)) +
+                                            " when gradients travel as " + std::string(DTypeName(wire))};
+}
+
 double Share(uint32_t part, uint32_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -60,8 +72,14 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
     return refuse(Status(StatusCode::kInvalidArgument, "tensors are float32 in this version, not dtype " +
                                                            std::to_string(declare.dtype())));
   }
-  const auto parameters = store_.Declare(
-      {.name = declare.name(), .dtype = declare.dtype(), .count = declare.count(), .optimizer = *optimizer});
+  if (const Status types = CheckWireTypes(declare); !types.ok()) return refuse(types);
+  const auto parameters = store_.Declare({.name = declare.name(),
+                                          .dtype = declare.dtype(),
+                                          .wire_dtype = static_cast<DType>(declare.wire_dtype()),
+                                          .result_dtype = static_cast<DType>(declare.result_dtype()),
+                                          .priority = declare.priority(),
+                                          .count = declare.count(),
+                                          .optimizer = *optimizer});
   if (!parameters.ok()) return refuse(parameters.status());
   Entry* known = Find((*parameters)->key());
   Entry& entry = known != nullptr ? *known : AddTensor(*parameters);

@@ -23,11 +23,57 @@ Status CheckRange(const std::string& setting, int64_t value, int64_t low, int64_
   return Invalid(setting, std::to_string(value), "in " + std::to_string(low) + ".." + std::to_string(high));
 }
 
+Status CheckPositiveShare(const std::string& setting, double value) {
+  if (value > 0 && value <= 1) return {};
+  return Invalid(setting, std::to_string(value), "above 0 and at most 1");
+}
+
+Status CheckOneOf(const std::string& setting, const std::string& value,
+                  std::initializer_list<std::string_view> known) {
+  std::string names;
+  for (const std::string_view name : known) {
+    if (value == name) return {};
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return Invalid(setting, "\"" + value + "\"", "one of " + names);
+}
+
+// A factor that may be off.
+Status CheckFactor(const std::string& setting, double value) {
+  if (value == 0 || (value >= 1 && value <= 1e6)) return {};
+  return Invalid(setting, std::to_string(value), "0 (off) or in 1..1000000");
+}
+
+Status CheckLearning(const ServerSettings& s) {
+  const Status checks[] = {
+      CheckPositiveShare("shift_alpha", s.shift_alpha),
+      CheckOneOf("priority", s.priority, {"energy", "layer", "topk"}),
+      CheckShare("high_energy", s.high_energy),
+      CheckPositiveShare("topk_share", s.topk_share),
+      CheckFactor("straggler_factor", s.straggler_factor),
+      CheckFactor("norm_guard", s.norm_guard),
+      CheckOneOf("downlink", s.downlink, {"reliable", "lossy"}),
+      CheckRange("hash_rounds", s.hash_rounds, 1, 1'000'000),
+      CheckRange("round_bound in ns", s.round_bound.count(), 0, int64_t{24} * 3600 * 1'000'000'000),
+  };
+  for (const Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  const bool remembers = s.policy == "residual" || s.policy == "shift";
+  if (s.priority == "topk" && !remembers) {
+    return Status(StatusCode::kInvalidArgument,
+                  "priority topk needs a policy that remembers what did not travel: residual or shift, not " +
+                      s.policy);
+  }
+  return {};
+}
+
 std::string Mbits(Bandwidth rate) { return std::to_string(rate.mbps()) + " Mbit/s"; }
 
 Status CheckFloor(const std::string& which, Bandwidth floor, Bandwidth cap) {
   if (floor <= cap) return {};
-  return Status(StatusCode::kInvalidArgument, which + " is " + Mbits(floor) + ", above its cap of " + Mbits(cap));
+  return Status(StatusCode::kInvalidArgument,
+                which + " is " + Mbits(floor) + ", above its cap of " + Mbits(cap));
 }
 
 Status CheckGrants(const GrantSettings& grants) {
@@ -79,6 +125,7 @@ Status ServerCoreOptions::Validate() const {
       CheckShare("high_share", s.high_share),
       CheckShare("bubble_threshold", s.bubble_threshold),
       CheckShare("close_ratio", s.close_ratio),
+      CheckLearning(s),
       CheckRange("fec_depth", s.fec_depth, 0, 255),
       CheckRange("idle_timeout in ms", ms(s.idle_timeout), 100, 24ll * 3600 * 1000),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),

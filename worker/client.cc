@@ -304,7 +304,15 @@ Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions&
   tensor.dtype_ = options.dtype;
   tensor.owner_ = this;
   auto handle = std::make_shared<std::atomic<uint32_t>>(UINT32_MAX);
-  worker::Declaration declaration{name, options.dtype, options.count, options.optimizer, options.initial};
+  worker::Declaration declaration{.name = name,
+                                  .dtype = options.dtype,
+                                  .wire_dtype = options.wire_dtype,
+                                  .result_dtype = options.result_dtype,
+                                  .priority = options.priority,
+                                  .high_ranges = options.high_ranges,
+                                  .count = options.count,
+                                  .optimizer = options.optimizer,
+                                  .initial = options.initial};
   const Operation declared = Launch([this, declaration = std::move(declaration), handle](Promise promise) {
     core_.Declare(declaration, [promise, handle](const Result<worker::TensorHandle>& result) {
       if (result.ok()) *handle = *result;

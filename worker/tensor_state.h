@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/options.h"
 #include "longhaul/stats.h"
 #include "transport/core/window/window_types.h"
 #include "worker/operations.h"
@@ -31,7 +32,11 @@ struct ActivePush {
 struct TensorState {
   std::string name;
   std::string optimizer;
-  TensorShape shape;                   // key and chunk_elements once declared
+  TensorShape shape;  // key and chunk_elements once declared
+  DType wire_dtype = DType::kFloat32;
+  DType result_dtype = DType::kFloat32;
+  int priority = 0;  // lower leaves first
+  std::vector<TensorOptions::Range> high_ranges;
   std::span<const float> initial;      // borrowed while a declaration is pending
   std::vector<OperationId> declaring;  // operations that wait for the declaration
   uint32_t declare_request = 0;

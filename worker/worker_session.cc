@@ -31,6 +31,12 @@ JobSettings FromWelcome(const control::Welcome& welcome) {
   settings.fec_depth = welcome.fec_depth();
   settings.idle_timeout = std::chrono::milliseconds(welcome.idle_timeout_ms());
   settings.seed = welcome.seed();
+  settings.shift_alpha = welcome.shift_alpha();
+  settings.priority = welcome.priority();
+  settings.high_energy = welcome.high_energy();
+  settings.topk_share = welcome.topk_share();
+  settings.downlink = welcome.downlink();
+  settings.hash_rounds = welcome.hash_rounds();
   return settings;
 }
 

@@ -36,6 +36,10 @@ using TensorHandle = uint32_t;
 struct Declaration {
   std::string name;
   DType dtype = DType::kFloat32;
+  DType wire_dtype = DType::kFloat32;    // of gradients in chunks
+  DType result_dtype = DType::kFloat32;  // of results in chunks
+  int priority = 0;                      // lower leaves first; among equals, those declared first
+  std::vector<TensorOptions::Range> high_ranges = {};
   uint64_t count = 0;
   std::string optimizer = "aggregate";
   std::span<const float> initial = {};  // empty or `count` values, borrowed until the callback

@@ -24,12 +24,34 @@ Status CheckDeclaration(const Declaration& d) {
                                               std::string(DTypeName(d.dtype)) +
                                               " is not supported yet, use float32"};
   }
+  if (DTypeSize(d.wire_dtype) == 0) {
+    return {StatusCode::kInvalidArgument, "tensor " + d.name + ": unknown wire type"};
+  }
+  const size_t result_bytes = d.result_dtype == DType::kInt8 ? 0 : DTypeSize(d.result_dtype);
+  if (result_bytes < std::max<size_t>(2, DTypeSize(d.wire_dtype))) {
+    return {StatusCode::kInvalidArgument, "tensor " + d.name +
+                                              ": results travel as float32, bfloat16 or "
+                                              "float16, and not shorter than the gradients' " +
+                                              std::string(DTypeName(d.wire_dtype))};
+  }
+  for (const TensorOptions::Range& range : d.high_ranges) {
+    if (range.first > d.count || range.count > d.count - range.first) {
+      return {StatusCode::kInvalidArgument,
+              "tensor " + d.name + ": a high range of " + std::to_string(range.count) + " elements from " +
+                  std::to_string(range.first) + " ends beyond its " + std::to_string(d.count)};
+    }
+  }
   if (!d.initial.empty() && d.initial.size() != d.count) {
     return {StatusCode::kInvalidArgument, "tensor " + d.name + " has " + std::to_string(d.count) +
                                               " elements, but " + std::to_string(d.initial.size()) +
                                               " initial values"};
   }
   return Status::Ok();
+}
+
+std::string Describe(uint64_t count, const std::string& optimizer, DType wire, DType result) {
+  return std::to_string(count) + " elements, optimizer \"" + optimizer + "\", " +
+         std::string(DTypeName(wire)) + " up and " + std::string(DTypeName(result)) + " down";
 }
 
 ByteCount TensorBytes(const TensorShape& shape) {
@@ -53,12 +75,15 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
   const bool refused_before = known && !tensors_[handle]->declared && tensors_[handle]->declaring.empty();
   if (refusal.ok() && known && !refused_before) {
     const TensorState& tensor = *tensors_[handle];
-    if (tensor.shape.geometry.count != declaration.count || tensor.optimizer != declaration.optimizer) {
+    if (tensor.shape.geometry.count != declaration.count || tensor.optimizer != declaration.optimizer ||
+        tensor.wire_dtype != declaration.wire_dtype || tensor.result_dtype != declaration.result_dtype) {
       refusal = Status(StatusCode::kSettingsMismatch,
                        "tensor " + declaration.name + " was declared with " +
-                           std::to_string(tensor.shape.geometry.count) + " elements and optimizer \"" +
-                           tensor.optimizer + "\", now with " + std::to_string(declaration.count) +
-                           " and \"" + declaration.optimizer + "\"");
+                           Describe(tensor.shape.geometry.count, tensor.optimizer, tensor.wire_dtype,
+                                    tensor.result_dtype) +
+                           ", now with " +
+                           Describe(declaration.count, declaration.optimizer, declaration.wire_dtype,
+                                    declaration.result_dtype));
     }
   } else if (refusal.ok() && !known && tensors_.size() >= options_.max_tensors) {
     refusal = Status(StatusCode::kResourceExhausted,
@@ -84,6 +109,10 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
   if (first) {
     tensor.optimizer = declaration.optimizer;
     tensor.shape.dtype = declaration.dtype;
+    tensor.wire_dtype = declaration.wire_dtype;
+    tensor.result_dtype = declaration.result_dtype;
+    tensor.priority = declaration.priority;
+    tensor.high_ranges = declaration.high_ranges;
     tensor.shape.geometry.count = declaration.count;
     tensor.initial = declaration.initial;
   }
@@ -101,6 +130,9 @@ void WorkerSession::SendDeclare(TensorHandle handle) {
   declare.set_count(tensor.shape.geometry.count);
   declare.set_optimizer(tensor.optimizer);
   declare.set_has_initial(!tensor.initial.empty());
+  declare.set_wire_dtype(static_cast<uint32_t>(tensor.wire_dtype));
+  declare.set_result_dtype(static_cast<uint32_t>(tensor.result_dtype));
+  declare.set_priority(tensor.priority);
   SendMessage(message);
 }
 

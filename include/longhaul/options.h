@@ -35,8 +35,8 @@ struct ConnectOptions {
   // Decides how fast to send: "longhaul" (BBR's model with a fitted target loss), "bbr" (its draft), "cubic"
   // (RFC 9438). The server's grant bounds all of them.
   std::string rate_controller = "longhaul";
-  // Never faster than the cap, which bounds UDP payload; zero: no cap. Never slower than the floor, whatever is
-  // lost; zero: 100 kbit/s.
+  // Never faster than the cap, which bounds UDP payload; zero: no cap. Never slower than the floor, whatever
+  // is lost; zero: 100 kbit/s.
   Bandwidth rate_cap = {};
   Bandwidth rate_floor = {};
   // Traffic is authenticated against accidents only and is NOT encrypted in this version: say that you know.
@@ -49,8 +49,22 @@ struct ConnectOptions {
 };
 
 struct TensorOptions {
-  DType dtype = DType::kFloat32;  // float32 is what this version supports
-  uint64_t count = 0;             // elements, >= 1
+  DType dtype = DType::kFloat32;  // of the values that are given and returned; float32 is what there is
+  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (with a scale per chunk),
+  // rounded stochastically.
+  DType wire_dtype = DType::kFloat32;
+  // Of results on their way back; float32, bfloat16 or float16, and not shorter than wire_dtype.
+  DType result_dtype = DType::kFloat32;
+  // Tensors with a lower one leave first; among equals, those declared first.
+  int priority = 0;
+  // Elements that always travel reliably, whatever their energy.
+  struct Range {
+    uint64_t first = 0;
+    uint64_t count = 0;
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> high_ranges = {};
+  uint64_t count = 0;  // elements, >= 1
   // What the server does with the aggregate: "aggregate" hands it back as it is; an optimizer keeps the
   // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",
   // "adam:lr=0.001[,beta1=0.9][,beta2=0.999][,eps=1e-8][,weight_decay=0]", or "adamw:..." (decay 0.01).
@@ -69,12 +83,19 @@ struct PullOptions {
 struct JobSettings {
   uint32_t rank = 0;
   uint32_t world_size = 0;
-  std::string policy;           // what happens to lost low-priority chunks: zero | count | stale | residual
-  double high_share = 0;        // share of chunks sent reliably with FEC, 0..1
-  double bubble_threshold = 0;  // loss above which lost chunks are filled, 0..1
-  double close_ratio = 0;       // share of the low class that lets a window close, 0..1
-  uint32_t fec_k = 0;           // source symbols per FEC block; 0 = none
-  uint32_t fec_depth = 0;       // blocks interleaved; 0 = by the bursts that are seen
+  // What becomes of lost low-priority chunks: zero | count | stale | ipw | residual | shift.
+  std::string policy;
+  double shift_alpha = 0.1;           // step of policy shift
+  std::string priority = "energy";    // how chunks are ranked: energy | layer | topk
+  double high_share = 0;              // share of chunks sent reliably with FEC, 0..1
+  double high_energy = 0;             // > 0: instead, as many as hold this share of the energy, 0..1
+  double topk_share = 0.1;            // priority topk: share of elements that travels
+  double bubble_threshold = 0;        // loss above which lost chunks are filled, 0..1
+  double close_ratio = 0;             // share of the low class's energy that lets a window close, 0..1
+  std::string downlink = "reliable";  // reliable | lossy
+  uint32_t hash_rounds = 64;          // downlink lossy: rounds between state hashes
+  uint32_t fec_k = 0;                 // source symbols per FEC block; 0 = none
+  uint32_t fec_depth = 0;             // blocks interleaved; 0 = by the bursts that are seen
   Duration idle_timeout{0};
   uint64_t seed = 0;
 };

@@ -28,15 +28,42 @@ struct ServerOptions {
   uint32_t workers = 1;
   // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
   uint32_t min_workers = 0;
-  // What the server does about lost low-priority chunks: "zero", "count", "stale", or "residual" (the worker
-  // adds what was lost to its next gradient).
+  // What becomes of lost low-priority chunks: "zero", "count", "stale", "ipw" (those that arrived count by
+  // the inverse of their worker's delivered share), "residual" (the worker adds what was lost to its next
+  // gradient) or "shift" (a lost chunk counts as what its worker usually sends).
   std::string policy = "residual";
-  // Share of a gradient's chunks, largest energy first, that travels reliably and with FEC, 0..1.
+  // Step by which policy "shift" follows a worker's gradients, > 0 and <= 1.
+  double shift_alpha = 0.1;
+  // How chunks are ranked: "energy", "layer" (front of the tensor first) or "topk" (only the largest elements
+  // travel; needs a policy that remembers the rest: residual or shift).
+  std::string priority = "energy";
+  // Share of a gradient's chunks, most important first, that travels reliably and with FEC, 0..1.
   double high_share = 0.2;
+  // Above zero, and instead of high_share: as many chunks as hold this share of the gradient's energy, 0..1.
+  double high_energy = 0;
+  // With priority "topk": share of the elements that travels, > 0 and <= 1.
+  double topk_share = 0.1;
   // Raw loss of a window's low class above which its losses are filled, 0..1.
   double bubble_threshold = 0.1;
-  // Share of a window's low class that lets the window close when its high class is complete, 0..1.
+  // Share of the energy of a window's low class that lets the window close when its high class is complete,
+  // 0..1.
   double close_ratio = 0.9;
+  // A worker that takes so many times as long as the others usually do is left out of the round; its gradient
+  // counts in a later one. 0: every round waits for every worker. Else >= 1.
+  double straggler_factor = 0;
+  // No round waits longer than this for anybody; zero: no bound.
+  Duration round_bound{0};
+  // Sums contributions in rank order: bitwise equal results whatever the order of arrival. Costs memory for
+  // every worker's contribution to unfinished chunks.
+  bool deterministic = false;
+  // Refuses a chunk whose norm is so many times what is usual for it; 0: none. Values that are not finite are
+  // always refused.
+  double norm_guard = 0;
+  // "reliable", or "lossy": results may lose chunks on the way down, which the next round repays.
+  std::string downlink = "reliable";
+  // With a lossy downlink: every so many rounds everything is sent reliably, and a hash proves that all
+  // workers have the same values. >= 1.
+  uint32_t hash_rounds = 64;
   // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
   uint32_t fec_k = 20;
   // FEC blocks interleaved against bursts, 1..255; 0 = four times the mean burst that a connection sees.
@@ -49,9 +76,9 @@ struct ServerOptions {
   ByteCount max_model{int64_t{1} << 30};
   // The server tells workers how fast to send, so that all of them together do not overflow its link.
   bool grants = true;
-  // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that follow
-  // (zero: no bound). The estimate needs the first round in which workers queue together; what is given holds
-  // from the first packet on.
+  // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that
+  // follow (zero: no bound). The estimate needs the first round in which workers queue together; what is
+  // given holds from the first packet on.
   Bandwidth capacity = {};
   Bandwidth capacity_floor = {};
   Bandwidth capacity_cap = {};

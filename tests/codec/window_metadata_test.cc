@@ -22,7 +22,9 @@ WindowMetadata Example() {
           .chunk_elements = 345,
           .weight = 32,
           .total_low_energy = 0.25f,
-          .high_sparsity = 0.875f};
+          .high_sparsity = 0.875f,
+          .shift_epoch = 3,
+          .shift_epoch_round = uint64_t{1} << 33};
 }
 
 TEST(WindowMetadata, SaysWhichTensorAndRoundAndHowSparseTheHighClassIs) {
@@ -61,7 +63,7 @@ TEST(WindowMetadata, ImpossibleValuesAreRefusedByName) {
   const float nan = std::nanf("");
   const float inf = std::numeric_limits<float>::infinity();
   Refused("kind", [](auto& m) { m.kind = static_cast<WindowKind>(4); });
-  Refused("element type", [](auto& m) { m.dtype = DType::kBFloat16; });
+  Refused("element type", [](auto& m) { m.dtype = static_cast<DType>(4); });
   Refused("element count", [](auto& m) { m.count = 0; });
   Refused("chunk size", [](auto& m) { m.chunk_elements = 0; });
   Refused("chunk size", [](auto& m) { m.chunk_elements = kMaxChunkElements + 1; });

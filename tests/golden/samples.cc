@@ -24,7 +24,11 @@ ByteSpan Bitmap11() {  // 11 chunks; 3 and 10 are missing
 }
 
 AckFrame ManyRanges() {
-  AckFrame ack{.ranges = {}, .ack_delay_us = 70'000, .ecn_ect0 = 1u << 20, .ecn_ce = 1, .host_drops = uint64_t{1} << 32};
+  AckFrame ack{.ranges = {},
+               .ack_delay_us = 70'000,
+               .ecn_ect0 = 1u << 20,
+               .ecn_ce = 1,
+               .host_drops = uint64_t{1} << 32};
   for (uint64_t i = 0; i < kMaxAckRanges; ++i) {
     const PacketNumber largest = kMaxPacketNumber - 100'000 * i;
     ack.ranges.push_back({largest - i * i, largest});
@@ -35,17 +39,17 @@ AckFrame ManyRanges() {
 std::vector<GoldenSample> MakeSamples() {
   std::vector<GoldenSample> s;
   s.push_back({"long_header/init", LongHeader{.type = LongType::kInit,
-                                              .version = 2,
+                                              .version = 3,
                                               .destination = {0},
                                               .source = {0x0001a1b2c3d4e5f6},
                                               .packet_number = 0}});
   s.push_back({"long_header/accept", LongHeader{.type = LongType::kAccept,
-                                                .version = 2,
+                                                .version = 3,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0xfffe000000000001},
                                                 .packet_number = kMaxPacketNumber}});
   s.push_back({"long_header/refuse", LongHeader{.type = LongType::kRefuse,
-                                                .version = 2,
+                                                .version = 3,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0},
                                                 .packet_number = 0}});
@@ -82,7 +86,8 @@ std::vector<GoldenSample> MakeSamples() {
   const auto frame = [&s](const std::string& name, Frame f) { s.push_back({"frame/" + name, std::move(f)}); };
   frame("padding", PaddingFrame{5});
   frame("ping", PingFrame{});
-  frame("ack_one", AckFrame{.ranges = {{0, 0}}, .ack_delay_us = 0, .ecn_ect0 = 0, .ecn_ce = 0, .host_drops = 0});
+  frame("ack_one",
+        AckFrame{.ranges = {{0, 0}}, .ack_delay_us = 0, .ecn_ect0 = 0, .ecn_ce = 0, .host_drops = 0});
   frame("ack_gaps", AckFrame{.ranges = {{995, 1000}, {900, 993}, {0, 63}},
                              .ack_delay_us = 4999,
                              .ecn_ect0 = 900,
@@ -141,7 +146,7 @@ std::vector<GoldenSample> MakeSamples() {
                                                   .bitmap = {}});
   frame("grant", GrantFrame{.receive_window_bytes = 64u << 20, .rate_bytes_per_second = 25'000'000});
   frame("grant_unbounded", GrantFrame{.receive_window_bytes = kMaxVarint, .rate_bytes_per_second = 0});
-  frame("close", CloseFrame{.code = StatusCode::kVersionMismatch, .reason = "version 2, not 1"});
+  frame("close", CloseFrame{.code = StatusCode::kVersionMismatch, .reason = "version 3, not 2"});
   frame("close_text",
         CloseFrame{.code = StatusCode::kSettingsMismatch, .reason = "tensor \"w\u00e4rme\" \u2260"});
   frame("close_ok", CloseFrame{.code = StatusCode::kOk, .reason = ""});
@@ -154,11 +159,11 @@ std::vector<GoldenSample> MakeSamples() {
   frame("path_response", PathResponseFrame{.data = 0xfffefdfcfbfaf9f8});
   s.push_back(
       {"datagram/init",
-       GoldenDatagram{.header = LongHeader{.version = 2, .source = {0x0001a1b2c3d4e5f6}},
+       GoldenDatagram{.header = LongHeader{.version = 3, .source = {0x0001a1b2c3d4e5f6}},
                       .frames = {TransportParametersFrame{.max_datagram_bytes = 1200}, PaddingFrame{30}}}});
   s.push_back(
       {"datagram/refuse",
-       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 2, .destination = {7}},
+       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 3, .destination = {7}},
                       .frames = {CloseFrame{StatusCode::kVersionMismatch, "another protocol version"}}}});
   s.push_back(
       {"datagram/frames", GoldenDatagram{.header = ShortHeader{.destination = {7}, .packet_number = 70'000},

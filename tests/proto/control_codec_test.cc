@@ -111,6 +111,11 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message.mutable_welcome()->set_world_size(1);
   message.mutable_welcome()->set_policy("zero");
   message.mutable_welcome()->set_idle_timeout_ms(1000);
+  message.mutable_welcome()->set_shift_alpha(0.1);
+  message.mutable_welcome()->set_priority("energy");
+  message.mutable_welcome()->set_topk_share(0.1);
+  message.mutable_welcome()->set_downlink("reliable");
+  message.mutable_welcome()->set_hash_rounds(64);
   EXPECT_EQ(refused_for(message), "accepted");
   message.mutable_welcome()->set_close_ratio(std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(refused_for(message), "welcome.close_ratio is not in 0..1");

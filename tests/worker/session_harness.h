@@ -77,6 +77,11 @@ class SessionHarness {
     w.set_fec_depth(4);
     w.set_idle_timeout_ms(10'000);
     w.set_seed(1);
+    w.set_shift_alpha(0.1);
+    w.set_priority("energy");
+    w.set_topk_share(0.1);
+    w.set_downlink("reliable");
+    w.set_hash_rounds(64);
     Send(m);
   }
   void SendStart() {
