@@ -3,7 +3,8 @@
 //   float32   as it is
 //   bfloat16  8 exponent bits, 7 of the significand: the range of float32, steps of 2^-8 relative
 //   float16   IEEE 754 binary16: up to 65504, steps of 2^-11 relative, of 2^-24 below 2^-14
-//   int8      -127..127 times the scale of the chunk, which is the chunk's largest magnitude / 127, as bfloat16
+//   int8      -127..127 times the scale of the chunk, which is the chunk's largest magnitude / 127, as
+//   bfloat16
 //             rounded up
 //
 // Stochastic rounding takes the code above with the probability of the distance from the code below, so the
@@ -31,8 +32,8 @@ uint64_t ChunkRoundingSeed(uint64_t rounding_seed, uint32_t chunk);
 // bfloat16 bits as float32.
 float Bfloat16ToFloat(uint16_t bits);
 
-// The scale of int8 codes as bfloat16 bits: the smallest with which every value has a code (but 127 of it stay
-// finite). Zero when all values are; NaN when one of them is not finite.
+// The scale of int8 codes as bfloat16 bits: the smallest with which every value has a code (but 127 of it
+// stay finite). Zero when all values are; NaN when one of them is not finite.
 uint16_t Int8Scale(std::span<const float> values, const Kernels& kernels = BestKernels());
 
 // Writes the codes of `values`; `scale` (bfloat16 bits) counts for int8 only.

@@ -20,7 +20,8 @@ constexpr size_t kLanes = 8;
 LH_AVX2_INLINE __m256i All(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
 
 LH_AVX2_INLINE __m256i Noise8(const scalar::NoiseKey& key, size_t first) {
-  const __m256i i = _mm256_add_epi32(All(static_cast<uint32_t>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256i i =
+      _mm256_add_epi32(All(static_cast<uint32_t>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   __m256i x = _mm256_add_epi32(_mm256_mullo_epi32(i, All(scalar::kWeyl)), All(key.first));
   x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
   x = _mm256_mullo_epi32(x, All(scalar::kMix1));
@@ -51,7 +52,9 @@ LH_AVX2_INLINE __m256i RoundsUp8(const scalar::NoiseKey& key, size_t first, __m2
   return _mm256_castps_si256(_mm256_or_ps(_mm256_cmp_ps(fraction, half, _CMP_GT_OQ), tie));
 }
 
-LH_AVX2_INLINE __m256i Select(__m256i mask, __m256i yes, __m256i no) { return _mm256_blendv_epi8(no, yes, mask); }
+LH_AVX2_INLINE __m256i Select(__m256i mask, __m256i yes, __m256i no) {
+  return _mm256_blendv_epi8(no, yes, mask);
+}
 
 // Magnitudes stay below 2^31, so signed comparisons do.
 LH_AVX2_INLINE void StoreSigned16(__m256i bits, __m256i code, uint8_t* out) {

@@ -58,7 +58,8 @@ void DecodeBfloat16(const uint8_t* in, size_t n, Apply apply, float weight, floa
 }
 
 void DecodeFloat16(const uint8_t* in, size_t n, Apply apply, float weight, float* out) {
-  Decode(n, apply, weight, out, [in](size_t i) { return scalar::FromFloat16(scalar::Load<uint16_t>(in, i)); });
+  Decode(n, apply, weight, out,
+         [in](size_t i) { return scalar::FromFloat16(scalar::Load<uint16_t>(in, i)); });
 }
 
 void DecodeInt8(const uint8_t* in, size_t n, float scale, Apply apply, float weight, float* out) {

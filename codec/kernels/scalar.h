@@ -42,7 +42,7 @@ inline constexpr uint16_t kBfloat16Max = 0x7f7f;
 inline constexpr uint16_t kFloat16NaN = 0x7e00;
 inline constexpr uint16_t kFloat16Infinity = 0x7c00;
 inline constexpr uint16_t kFloat16Max = 0x7bff;
-inline constexpr uint32_t kFloat16MinNormal = 0x38800000;      // 2^-14, as float32
+inline constexpr uint32_t kFloat16MinNormal = 0x38800000;     // 2^-14, as float32
 inline constexpr uint32_t kFloat16Rebias = (127 - 15) << 10;  // between the exponents of float32 and float16
 inline constexpr float kInt8Max = 127.0f;
 

@@ -17,6 +17,8 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
+const DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8};
+
 Bytes Join(const ChunkHeaderBytes& header, ByteSpan body) {
   Bytes bytes(header.begin(), header.end());
   bytes.insert(bytes.end(), body.begin(), body.end());
@@ -32,6 +34,15 @@ Bytes Dense(uint32_t index, const std::vector<float>& values, uint8_t log_energy
 Bytes Sparse(uint32_t index, const std::vector<float>& values, uint8_t log_energy = 0) {
   Bytes body;
   const ChunkHeaderBytes header = EncodeSparseChunk(index, values, log_energy, &body);
+  return Join(header, body);
+}
+
+// A chunk of any type, dense or sparse as the encoder likes.
+Bytes Short(DType dtype, uint32_t index, const std::vector<float>& values, Rounding rounding = {},
+            const Kernels& kernels = BestKernels()) {
+  Bytes body;
+  const ChunkCoding coding{.dtype = dtype, .rounding = rounding, .log_energy = 99};
+  const ChunkHeaderBytes header = EncodeChunk(index, values, coding, &body, kernels);
   return Join(header, body);
 }
 
@@ -146,9 +157,96 @@ TEST(Chunk, ARepairedChunkDescribesItself) {
   EXPECT_EQ(Decoded(left.source[6]), Decoded(source[6]));
 }
 
+TEST(Chunk, ShortTypesInTheDocumentedOrder) {
+  // index 7, 3 elements, all non-zero, type and encoding, energy 99, scale; then the values.
+  const std::vector<float> values = {1.0f, -2.0f, 0.5f};
+  EXPECT_EQ(Short(DType::kBFloat16, 7, values),
+            (Bytes{0, 0, 0, 7, 0, 3, 0, 3, 0x10, 99, 0, 0, 0x80, 0x3f, 0x00, 0xc0, 0x00, 0x3f}));
+  EXPECT_EQ(Short(DType::kFloat16, 7, values),
+            (Bytes{0, 0, 0, 7, 0, 3, 0, 3, 0x20, 99, 0, 0, 0x00, 0x3c, 0x00, 0xc0, 0x00, 0x38}));
+  // 127 is 0x7f times one.
+  EXPECT_EQ(Short(DType::kInt8, 7, {127, -3, 1}),
+            (Bytes{0, 0, 0, 7, 0, 3, 0, 3, 0x30, 99, 0x3f, 0x80, 0x7f, 0xfd, 0x01}));
+  std::vector<float> sparse(20, 0.0f);
+  sparse[9] = 254.0f;
+  EXPECT_EQ(Short(DType::kInt8, 7, sparse),
+            (Bytes{0, 0, 0, 7, 0, 20, 0, 1, 0x31, 99, 0x40, 0x00, 0x00, 0x02, 0x00, 0x00, 0x7f}));
+}
+
+TEST(Chunk, EveryTypeTravelsDenseAndSparseAndArrivesAsRounded) {
+  constexpr uint64_t kSeed = 11;
+  Random random(kSeed);
+  for (int trial = 0; trial < 400; ++trial) {
+    const auto values = SomeZeros(random, 1 + random.Below(700), random.Chance(0.5) ? 0.05 : 1.0);
+    for (const DType dtype : kTypes) {
+      const Rounding rounding = Rounding::Stochastic(random.Next());
+      const Bytes bytes = Short(dtype, 4, values, rounding);
+      const auto chunk = ParseChunk(bytes);
+      ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
+      EXPECT_EQ(chunk->index, 4u);
+      EXPECT_EQ(chunk->log_energy, 99);
+      EXPECT_EQ(chunk->dtype, dtype);
+      const auto count = static_cast<uint32_t>(values.size());
+      const size_t dense = DenseChunkBytes(count, dtype);
+      ASSERT_EQ(bytes.size(), std::min(dense, SparseChunkBytes(count, chunk->nonzero, dtype)));
+      ASSERT_EQ(chunk->encoding == ChunkEncoding::kDense, bytes.size() == dense);
+      // The same codes, one after the other.
+      std::vector<uint8_t> codes(values.size() * DTypeSize(dtype));
+      const uint16_t scale = dtype == DType::kInt8 ? Int8Scale(values) : 0;
+      EXPECT_EQ(chunk->scale, scale);
+      Quantize(dtype, values, scale, rounding, codes);
+      std::vector<float> expected(values.size());
+      Dequantize(dtype, codes, scale, Apply::kSet, 1, expected);
+      std::vector<float> arrived(values.size(), -7.0f);
+      DecodeChunk(*chunk, arrived);
+      ASSERT_EQ(arrived, expected) << DTypeName(dtype) << ", seed " << kSeed << " trial " << trial;
+      EXPECT_EQ(chunk->nonzero, CountNonzero(expected));
+    }
+  }
+}
+
+TEST(Chunk, DecodeAddIsDecodeAndALoopToTheBitWithAllKernels) {
+  constexpr uint64_t kSeed = 12;
+  Random random(kSeed);
+  std::vector<const Kernels*> all = {&PlainKernels()};
+  if (Avx2Kernels() != nullptr) all.push_back(Avx2Kernels());
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto values = SomeZeros(random, 1 + random.Below(400), random.Chance(0.5) ? 0.1 : 1.0);
+    const auto before = SomeZeros(random, values.size(), 0.9);
+    const float weight = trial % 3 == 0 ? 1.0f : static_cast<float>(random.Uniform()) * 9;
+    for (const DType dtype : kTypes) {
+      const uint64_t seed = random.Next();
+      const Bytes bytes = Short(dtype, 0, values, Rounding::Stochastic(seed), PlainKernels());
+      const auto chunk = ParseChunk(bytes);
+      ASSERT_TRUE(chunk.ok());
+      std::vector<float> decoded(values.size());
+      DecodeChunk(*chunk, decoded, PlainKernels());
+      for (const Kernels* kernels : all) {
+        ASSERT_EQ(Short(dtype, 0, values, Rounding::Stochastic(seed), *kernels), bytes);
+        std::vector<float> again(values.size());
+        DecodeChunk(*chunk, again, *kernels);
+        ASSERT_EQ(Bits(again), Bits(decoded));
+        for (const bool first : {true, false}) {
+          std::vector<float> sum = before;
+          DecodeAdd(*chunk, weight, first, sum, *kernels);
+          for (size_t i = 0; i < sum.size(); ++i) {
+            volatile float product = weight * decoded[i];  // rounded by itself, whatever the compiler likes
+            const float expected = first ? product : before[i] + product;
+            ASSERT_EQ(sum[i], expected) << DTypeName(dtype) << " " << kernels->name << " element " << i
+                                        << ", seed " << kSeed << " trial " << trial;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Chunk, EveryTruncationIsRefused) {
   const std::vector<float> values = {1, 0, 2, 0, 3, 0, 4, 0, 5};
-  for (const Bytes& whole : {Dense(0, values), Sparse(0, values)}) {
+  std::vector<float> empty(60, 0.0f);
+  empty[50] = 3;
+  for (const Bytes& whole : {Dense(0, values), Sparse(0, values), Short(DType::kBFloat16, 0, values),
+                             Short(DType::kInt8, 0, values), Short(DType::kFloat16, 0, empty)}) {
     for (size_t n = 0; n < whole.size(); ++n) {
       const auto chunk = ParseChunk(ByteSpan(whole).first(n));
       ASSERT_FALSE(chunk.ok()) << n << " of " << whole.size() << " bytes";
@@ -186,8 +284,21 @@ TEST_F(Mutated, HeadersThatContradictThemselvesAreRefused) {
   EXPECT_FALSE(With(sparse_, 15, 0x01).ok());  // padding is not zero
 }
 
+TEST_F(Mutated, OnlyInt8HasAScaleAndItIsNotNegative) {
+  Bytes int8 = Short(DType::kInt8, 0, {1, 2, 3});
+  EXPECT_TRUE(With(int8, 10, 0x3f).ok());
+  EXPECT_TRUE(With(int8, 10, 0x7f).ok()) << "not a number is a value like any other";
+  EXPECT_FALSE(With(int8, 10, 0xbf).ok());
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    EXPECT_FALSE(With(Short(dtype, 0, {1, 2, 3}), 10, 0x3f).ok());
+    EXPECT_FALSE(With(Short(dtype, 0, {1, 2, 3}), 11, 0x01).ok());
+  }
+}
+
 TEST_F(Mutated, ElementTypesOfLaterVersionsAreNamed) {
-  for (uint8_t dtype = 1; dtype < 16; ++dtype) {
+  for (uint8_t dtype = 1; dtype < 4; ++dtype)
+    EXPECT_TRUE(With(dense_, 8, static_cast<uint8_t>(dtype << 4)).ok());
+  for (uint8_t dtype = 4; dtype < 16; ++dtype) {
     const auto chunk = With(dense_, 8, static_cast<uint8_t>(dtype << 4));
     ASSERT_FALSE(chunk.ok());
     EXPECT_EQ(chunk.status().code(), StatusCode::kSettingsMismatch);
@@ -202,6 +313,7 @@ TEST(Chunk, NoMutationLetsAReadLeaveTheChunk) {
   for (int trial = 0; trial < 20'000; ++trial) {
     const auto values = SomeZeros(random, 1 + random.Below(60), 0.4);
     Bytes bytes = random.Chance(0.5) ? Dense(1, values) : Sparse(1, values);
+    if (random.Chance(0.5)) bytes = Short(kTypes[random.Below(4)], 1, values);
     for (uint64_t n = random.Below(4); n > 0; --n) {
       // Mostly the header and the bitmap: values cannot be wrong.
       const size_t at = random.Below(std::min<size_t>(bytes.size(), random.Chance(0.8) ? 20 : bytes.size()));
@@ -216,7 +328,7 @@ TEST(Chunk, NoMutationLetsAReadLeaveTheChunk) {
     std::vector<float> out(chunk->count);
     DecodeChunk(*chunk, out);
     if (chunk->encoding == ChunkEncoding::kBitmapSparse) {
-      ASSERT_EQ(chunk->values.size(), chunk->nonzero * sizeof(float))
+      ASSERT_EQ(chunk->values.size(), chunk->nonzero * DTypeSize(chunk->dtype))
           << "seed " << kSeed << " trial " << trial;
     }
   }
@@ -246,6 +358,54 @@ TEST(ChunkGeometry, CountsTheChunksOfTheLargestTensor) {
   EXPECT_EQ(geometry.Length(geometry.chunks() - 1), kMaxChunkElements - 1);
 }
 
+TEST(ChunkGeometry, AGradientChunkIsAWholeNumberOfTheResultsAndFitsTheSymbol) {
+  for (size_t symbol_bytes : {16u, 64u, 1136u, 1392u, 8928u, 65488u}) {
+    const ChunkGeometry base{.count = 100'000, .chunk_elements = ChunkElementsFor(symbol_bytes)};
+    for (const DType gradient : kTypes) {
+      for (const DType result : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        if (DTypeSize(result) < DTypeSize(gradient)) continue;
+        for (const double share : {0.0, 0.01, 0.1, 0.4, 0.7, 1.0}) {
+          const WireFormat format{gradient, result, share};
+          const ChunkGeometry up = GradientGeometry(base, format);
+          const ChunkGeometry down = ResultGeometry(base, format);
+          EXPECT_EQ(up.count, base.count);
+          EXPECT_EQ(down.chunk_elements, base.chunk_elements * WireRatio(result));
+          EXPECT_EQ(up.chunk_elements % down.chunk_elements, 0u);
+          EXPECT_LE(DenseChunkBytes(down.chunk_elements, result), symbol_bytes);
+          if (share > 0) continue;
+          EXPECT_EQ(up.chunk_elements, base.chunk_elements * WireRatio(gradient));
+          EXPECT_LE(DenseChunkBytes(up.chunk_elements, gradient), symbol_bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST(ChunkGeometry, SparseChunksAreAsLongAsTheirShareAllows) {
+  const ChunkGeometry base{.count = 100'000, .chunk_elements = 345};
+  const auto ratio = [&](DType dtype, double share) {
+    return GradientGeometry(base, {dtype, DType::kFloat32, share}).chunk_elements / 345;
+  };
+  // 176 bytes of bitmap for 1380 elements leave 301 values of float32: 21.8 %.
+  EXPECT_EQ(ratio(DType::kFloat32, 0.21), 4u);
+  EXPECT_EQ(ratio(DType::kFloat32, 0.23), 2u);
+  EXPECT_EQ(ratio(DType::kFloat32, 0.5), 1u);
+  EXPECT_EQ(ratio(DType::kBFloat16, 0.43), 4u);
+  EXPECT_EQ(ratio(DType::kInt8, 0.8), 4u);
+  EXPECT_EQ(SparseCapacity(1392, 1380, DType::kFloat32), 301u);
+  EXPECT_EQ(SparseCapacity(1392, 100, DType::kFloat32), 100u) << "no more than there are";
+  EXPECT_EQ(SparseCapacity(20, 1380, DType::kFloat32), 0u);
+  for (uint32_t count : {1u, 31u, 33u, 345u, 1380u}) {
+    for (const DType dtype : kTypes) {
+      const uint32_t capacity = SparseCapacity(1392, count, dtype);
+      EXPECT_LE(SparseChunkBytes(count, capacity, dtype), 1392u);
+      if (capacity < count) {
+        EXPECT_GT(SparseChunkBytes(count, capacity + 1, dtype), 1392u);
+      }
+    }
+  }
+}
+
 TEST(ChunkElementsFor, FillsASymbolAndNeverMore) {
   for (size_t symbol_bytes = 16; symbol_bytes <= 9000; symbol_bytes += 16) {
     const uint32_t elements = ChunkElementsFor(symbol_bytes);
@@ -253,6 +413,9 @@ TEST(ChunkElementsFor, FillsASymbolAndNeverMore) {
     ASSERT_GT(DenseChunkBytes(elements + 1), symbol_bytes);
   }
   EXPECT_EQ(ChunkElementsFor(1392), 345u);
+  for (const DType dtype : kTypes) {
+    EXPECT_EQ(DenseChunkBytes(345 * WireRatio(dtype), dtype), 1392u) << "shorter types fill it as well";
+  }
   EXPECT_EQ(ChunkElementsFor(1u << 20), kMaxChunkElements);
 }
 

@@ -142,7 +142,8 @@ TEST(Quantize, FiniteStaysFiniteAndNoNumberStaysNone) {
     }
   }
   for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (float v : RoundTrip(DType::kInt8, {1, 2, bad, 0, 5}, Rounding::Stochastic(1))) EXPECT_TRUE(std::isnan(v));
+    for (float v : RoundTrip(DType::kInt8, {1, 2, bad, 0, 5}, Rounding::Stochastic(1)))
+      EXPECT_TRUE(std::isnan(v));
   }
 }
 
@@ -230,7 +231,9 @@ TEST(Quantize, TheNoiseDependsOnRankTensorRoundAndChunkOnly) {
     EXPECT_NE(other, base);
   }
   const std::vector<float> values(1000, 1.0001f);
-  const auto codes = [&](uint64_t seed) { return Codes(DType::kFloat16, values, Rounding::Stochastic(seed)); };
+  const auto codes = [&](uint64_t seed) {
+    return Codes(DType::kFloat16, values, Rounding::Stochastic(seed));
+  };
   EXPECT_EQ(codes(ChunkRoundingSeed(base, 0)), codes(ChunkRoundingSeed(base, 0)));
   EXPECT_NE(codes(ChunkRoundingSeed(base, 0)), codes(ChunkRoundingSeed(base, 1)));
   // Fixed for ever: another machine that draws other noise would break the replay of a run.

@@ -1,7 +1,8 @@
-// Chunks and window metadata. The first byte chooses: any bytes as a chunk, any bytes as metadata, or any
-// floats through the sparse encoder and back.
+// Chunks and window metadata. The first byte chooses: any bytes as a chunk, any bytes as metadata, any floats
+// through the sparse encoder and back, or any floats as any element type and back.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -21,6 +22,27 @@ bool Inside(ByteSpan part, ByteSpan whole) {
 
 bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
+std::vector<uint8_t> Join(const ChunkHeaderBytes& header, ByteSpan body) {
+  std::vector<uint8_t> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+// Plain and wide kernels say the same, and DecodeAdd what DecodeChunk says.
+std::vector<float> Decoded(const ChunkView& chunk) {
+  std::vector<float> values(chunk.count, 1.0f);
+  std::vector<float> plain(chunk.count, 2.0f);
+  std::vector<float> once(chunk.count, 3.0f);
+  DecodeChunk(chunk, values);
+  DecodeChunk(chunk, plain, PlainKernels());
+  DecodeAdd(chunk, 1.0f, /*first=*/true, once);
+  for (size_t i = 0; i < values.size(); ++i) {
+    FUZZ_REQUIRE(SameBits(values[i], plain[i]));
+    FUZZ_REQUIRE(values[i] == once[i] || (std::isnan(values[i]) && std::isnan(once[i])));
+  }
+  return values;
+}
+
 void AnyChunk(ByteSpan input) {
   const Result<ChunkView> chunk = ParseChunk(input);
   if (!chunk.ok()) {
@@ -31,19 +53,22 @@ void AnyChunk(ByteSpan input) {
   FUZZ_REQUIRE(chunk->count >= 1 && chunk->count <= kMaxChunkElements);
   FUZZ_REQUIRE(chunk->nonzero <= chunk->count);
   FUZZ_REQUIRE(Inside(chunk->bitmap, input) && Inside(chunk->values, input));
-  std::vector<float> values(chunk->count);
-  DecodeChunk(*chunk, values);
+  FUZZ_REQUIRE(chunk->scale == 0 || chunk->dtype == DType::kInt8);
+  const std::vector<float> values = Decoded(*chunk);
   const ByteSpan header = input.first(kChunkHeaderBytes);
-  if (chunk->encoding == ChunkEncoding::kDense) {
+  const bool dense = chunk->encoding == ChunkEncoding::kDense;
+  const size_t size = dense ? DenseChunkBytes(chunk->count, chunk->dtype)
+                            : SparseChunkBytes(chunk->count, chunk->nonzero, chunk->dtype);
+  FUZZ_REQUIRE(size <= input.size());
+  FUZZ_REQUIRE(chunk->values.size() == (dense ? chunk->count : chunk->nonzero) * DTypeSize(chunk->dtype));
+  if (chunk->dtype != DType::kFloat32) return;
+  if (dense) {
     const ChunkHeaderBytes again =
         EncodeDenseHeader(chunk->index, chunk->count, chunk->nonzero, chunk->log_energy);
     FUZZ_REQUIRE(std::equal(again.begin(), again.end(), header.begin(), header.end()));
-    FUZZ_REQUIRE(chunk->values.size() + kChunkHeaderBytes == DenseChunkBytes(chunk->count));
     FUZZ_REQUIRE(std::memcmp(values.data(), chunk->values.data(), chunk->values.size()) == 0);
     return;
   }
-  const size_t size = SparseChunkBytes(chunk->count, chunk->nonzero);
-  FUZZ_REQUIRE(size <= input.size());
   FUZZ_REQUIRE(CountNonzero(values) <= chunk->nonzero);
   if (CountNonzero(values) < chunk->nonzero)
     return;  // a zero among the values: legal, but not how we write it
@@ -84,20 +109,65 @@ void AnyFloats(ByteSpan input) {
   }
 }
 
+// Any floats as any type: they arrive as a code next to them, and what has arrived arrives again unchanged.
+void AnyFloatsShorter(ByteSpan input) {
+  if (input.empty()) return;
+  const auto dtype = static_cast<DType>(input[0] % 4);
+  const bool stochastic = (input[0] & 4) != 0;
+  input = input.subspan(1);
+  std::vector<float> values(std::min<size_t>(input.size() / sizeof(float), 2000));
+  if (values.empty()) return;
+  std::memcpy(values.data(), input.data(), values.size() * sizeof(float));
+  const auto count = static_cast<uint32_t>(values.size());
+  ChunkCoding coding{.dtype = dtype, .rounding = {stochastic, 5}, .log_energy = 1};
+  std::vector<uint8_t> body;
+  const ChunkHeaderBytes header = EncodeChunk(3, values, coding, &body);
+  std::vector<uint8_t> plain_body;
+  FUZZ_REQUIRE(header == EncodeChunk(3, values, coding, &plain_body, PlainKernels()) && body == plain_body);
+  FUZZ_REQUIRE(header.size() + body.size() <= DenseChunkBytes(count, dtype));
+  std::vector<uint8_t> bytes = Join(header, body);
+  bytes.resize(bytes.size() + 16, 0);
+  const Result<ChunkView> chunk = ParseChunk(bytes);
+  FUZZ_REQUIRE(chunk.ok() && chunk->dtype == dtype && chunk->count == count);
+  FUZZ_REQUIRE(ParseChunk(header, body).ok());
+  const std::vector<float> arrived = Decoded(*chunk);
+  const bool finite = std::ranges::all_of(values, [](float v) { return std::isfinite(v); });
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (finite) FUZZ_REQUIRE(std::isfinite(arrived[i]));
+    if (std::isnan(values[i])) FUZZ_REQUIRE(std::isnan(arrived[i]));
+    if (finite && values[i] != 0 && arrived[i] != 0) {
+      FUZZ_REQUIRE(std::signbit(arrived[i]) == std::signbit(values[i]));
+    }
+  }
+  if (dtype == DType::kInt8) return;  // another scale
+  body.clear();
+  const ChunkHeaderBytes again = EncodeChunk(3, arrived, coding, &body);
+  const std::vector<uint8_t> bytes_again = Join(again, body);
+  const Result<ChunkView> second = ParseChunk(bytes_again);
+  FUZZ_REQUIRE(second.ok());
+  const std::vector<float> unchanged = Decoded(*second);
+  for (size_t i = 0; i < arrived.size(); ++i) {
+    FUZZ_REQUIRE(arrived[i] == unchanged[i] || (std::isnan(arrived[i]) && std::isnan(unchanged[i])));
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const ByteSpan input(data + 1, size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 4) {
     case 0:
       AnyChunk(input);
       break;
     case 1:
       AnyMetadata(input);
       break;
-    default:
+    case 2:
       AnyFloats(input);
+      break;
+    default:
+      AnyFloatsShorter(input);
       break;
   }
   return 0;

@@ -63,7 +63,9 @@ def main():
         if name.startswith("#"):
             continue
         kind, variant = name.split("/")
-        if kind != "datagram" and variant not in BIG:
+        if kind == "chunk":
+            write("chunk", variant, b"\x00" + bytes.fromhex(data))
+        elif kind != "datagram" and variant not in BIG:
             write("frames" if kind == "frame" else "packet_header", kind[0] + "_" + variant, bytes.fromhex(data))
     # First byte: pieces of 1 + that many bytes.
     write("control", "worker", b"\x07" + JOIN + DECLARE + PULL + BARRIER)
@@ -76,6 +78,8 @@ def main():
     write("chunk", "dense", b"\x00" + dense)
     write("chunk", "sparse_padded", b"\x00" + sparse + bytes(16))
     write("chunk", "metadata", b"\x01" + metadata)
+    for name, kind in (("shorter_bfloat16", 5), ("shorter_float16", 6), ("shorter_int8", 7)):
+        write("chunk", name, bytes([3, kind]) + struct.pack("<11f", 0, -0.0, 1, 3e38, 1e-45, 65519, 6e-8, -3, 0.1, 127, 5))
     write("chunk", "floats", b"\x02" + struct.pack("<6f", 0, -0.0, 1, float("nan"), float("inf"), 1e-45))
     # Operations: fuzz_connection.cc's World::Step and Application::Act.
     run = lambda losses, rounds: bytes([2, losses, rounds - 1])

@@ -69,6 +69,15 @@ bool DecodeDatagram(ByteSpan bytes, GoldenValue* value) {
   return true;
 }
 
+bool DecodeChunk(ByteSpan bytes, GoldenValue* value) {
+  const auto chunk = codec::ParseChunk(bytes);
+  if (!chunk.ok()) return false;
+  GoldenChunk c{chunk->index, chunk->dtype, chunk->log_energy, std::vector<float>(chunk->count)};
+  codec::DecodeChunk(*chunk, c.values);
+  *value = c;
+  return chunk->values.data() + chunk->values.size() == bytes.data() + bytes.size();
+}
+
 // Decodes bytes of a kind; false when refused or when something is left over.
 bool Decode(const std::string& kind, ByteSpan bytes, GoldenValue* value) {
   ByteReader in(bytes);
@@ -80,6 +89,7 @@ bool Decode(const std::string& kind, ByteSpan bytes, GoldenValue* value) {
   if (kind == "short_header") return take(DecodeShortHeader(in));
   if (kind == "data_header") return take(DecodeDataHeader(in));
   if (kind == "datagram") return DecodeDatagram(bytes, value);
+  if (kind == "chunk") return DecodeChunk(bytes, value);
   const Result<Frame> frame = DecodeFrame(in);
   if (frame.ok()) *value = *frame;
   return frame.ok() && in.AtEnd();

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A second opinion on the wire: decodes headers, frames and datagrams.
+"""A second opinion on the wire: decodes headers, frames, chunks and datagrams.
 
-Written from docs/wire_format.md alone, sharing nothing with proto/. Plain Python 3, no packages, and slow on purpose.
+Written from docs/wire_format.md alone, sharing nothing with proto/ and codec/. Plain Python 3, no packages, and slow on purpose.
 
     reference_decoder.py --check            every vector must decode to its line of vectors.jsonl, every reject must fail
-    reference_decoder.py KIND HEX           KIND: long_header short_header data_header frame datagram
+    reference_decoder.py KIND HEX           KIND: long_header short_header data_header frame chunk datagram
 """
 import json
 import pathlib
+import struct
 import sys
 
 MAX_NUMBER = 2**48 - 1
@@ -233,8 +234,31 @@ def datagram(c):
     return out
 
 
+def chunk(c):
+    out = {"index": c.number(4), "count": c.number(2), "nonzero": c.number(2)}
+    kind = c.number(1)
+    out.update({"element_type": kind >> 4, "encoding": kind & 15, "log_energy": c.number(1), "scale": c.number(2)})
+    need(out["count"] >= 1, "no elements")
+    need(out["nonzero"] <= out["count"], "more non-zero elements than elements")
+    need(out["element_type"] <= 3, "unknown element type")
+    need(out["encoding"] <= 1, "unknown encoding")
+    need(out["scale"] == 0 if out["element_type"] != 3 else out["scale"] < 0x8000, "scale")
+    scale = struct.unpack(">f", struct.pack(">HH", out["scale"], 0))[0]
+    read = (lambda: struct.unpack("<f", c.take(4))[0], lambda: struct.unpack("<f", bytes(2) + c.take(2))[0],
+            lambda: struct.unpack("<e", c.take(2))[0], lambda: scale * struct.unpack("b", c.take(1))[0])
+    present = [True] * out["count"]
+    if out["encoding"] == 1:
+        bitmap = c.take((out["count"] + 31) // 32 * 4)
+        bits = [bitmap[i // 8] >> i % 8 & 1 == 1 for i in range(len(bitmap) * 8)]
+        need(sum(bits) == sum(bits[:out["count"]]) == out["nonzero"], "bitmap")
+        present = bits[:out["count"]]
+    values = [read[out["element_type"]]() if here else 0.0 for here in present]
+    out["values"] = struct.pack(">%df" % len(values), *values).hex()
+    return out
+
+
 KINDS = {"long_header": long_header, "short_header": short_header, "data_header": data_header, "frame": frame,
-         "datagram": datagram}
+         "datagram": datagram, "chunk": chunk}
 
 
 def decode(kind, data):

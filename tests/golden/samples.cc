@@ -181,7 +181,31 @@ std::vector<GoldenSample> MakeSamples() {
                                                  .frames_length = 3},
                               .frames = {GrantFrame{9, 8}},
                               .chunk = Counting(16)}});
+  const std::vector<float> few = {1.0f, -2.0f, 0.5f};
+  std::vector<float> sparse(37, 0.0f);
+  sparse[0] = 3.5f;
+  sparse[31] = -1.0f;
+  sparse[36] = 0.25f;
+  s.push_back({"chunk/float32", GoldenChunk{.index = 0x01020304, .log_energy = 130, .values = few}});
+  s.push_back({"chunk/float32_sparse", GoldenChunk{.index = 1, .log_energy = 135, .values = sparse}});
+  s.push_back({"chunk/bfloat16", GoldenChunk{2, DType::kBFloat16, 130, few}});
+  s.push_back({"chunk/bfloat16_sparse", GoldenChunk{3, DType::kBFloat16, 135, sparse}});
+  s.push_back({"chunk/float16", GoldenChunk{4, DType::kFloat16, 0, {0x1p-24f, -0x1p-15f, 65504.0f}}});
+  s.push_back({"chunk/float16_sparse", GoldenChunk{5, DType::kFloat16, 135, sparse}});
+  s.push_back({"chunk/int8", GoldenChunk{6, DType::kInt8, 200, {254.0f, -254.0f, 2.0f, 0.0f}}});
+  for (float& v : sparse) v *= 0x1p-2f * 127;
+  s.push_back(
+      {"chunk/int8_sparse", GoldenChunk{7, DType::kInt8, 190, {sparse.begin(), sparse.begin() + 30}}});
   return s;
+}
+
+std::vector<uint8_t> EncodeChunk(const GoldenChunk& c) {
+  std::vector<uint8_t> body;
+  const auto header =
+      codec::EncodeChunk(c.index, c.values, {.dtype = c.dtype, .log_energy = c.log_energy}, &body);
+  std::vector<uint8_t> bytes(header.size() + body.size());
+  std::copy(body.begin(), body.end(), std::copy(header.begin(), header.end(), bytes.begin()));
+  return bytes;
 }
 
 std::vector<uint8_t> EncodeDatagram(const GoldenDatagram& d) {
@@ -306,6 +330,18 @@ void Fields(const GoldenDatagram& d, JsonLine& out) {
   if (d.data) out.Field("chunk", d.chunk);
 }
 
+void Fields(const GoldenChunk& c, JsonLine& out) {
+  const std::vector<uint8_t> bytes = EncodeChunk(c);
+  const auto chunk = *codec::ParseChunk(bytes);
+  out.Field("index", N(chunk.index)).Field("count", N(chunk.count)).Field("nonzero", N(chunk.nonzero));
+  out.Field("element_type", N(chunk.dtype)).Field("encoding", N(chunk.encoding));
+  out.Field("log_energy", N(chunk.log_energy)).Field("scale", N(chunk.scale));
+  std::vector<uint8_t> values(c.values.size() * sizeof(float));
+  ByteWriter writer(values);
+  for (const float v : c.values) writer.F32(v);
+  out.Field("values", ByteSpan(values));
+}
+
 }  // namespace
 
 const std::vector<GoldenSample>& GoldenSamples() {
@@ -315,11 +351,12 @@ const std::vector<GoldenSample>& GoldenSamples() {
 
 std::vector<uint8_t> EncodeGolden(const GoldenValue& value) {
   if (const auto* datagram = std::get_if<GoldenDatagram>(&value)) return EncodeDatagram(*datagram);
+  if (const auto* chunk = std::get_if<GoldenChunk>(&value)) return EncodeChunk(*chunk);
   std::vector<uint8_t> bytes(4096);
   ByteWriter out(bytes);
   std::visit(
       [&out](const auto& v) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(v)>, GoldenDatagram>) Encode(v, out);
+        if constexpr (requires { Encode(v, out); }) Encode(v, out);
       },
       value);
   bytes.resize(out.size());

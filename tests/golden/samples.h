@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "codec/chunk.h"
 #include "proto/frames.h"
 #include "proto/packet_header.h"
 
@@ -20,7 +21,16 @@ struct GoldenDatagram {
   ByteSpan chunk{};
 };
 
-using GoldenValue = std::variant<LongHeader, ShortHeader, DataHeader, Frame, GoldenDatagram>;
+// What a packet carries, as the codec writes it. Values that have a code: nothing is rounded.
+struct GoldenChunk {
+  uint32_t index = 0;
+  DType dtype = DType::kFloat32;
+  uint8_t log_energy = 0;
+  std::vector<float> values{};
+  bool operator==(const GoldenChunk&) const = default;
+};
+
+using GoldenValue = std::variant<LongHeader, ShortHeader, DataHeader, Frame, GoldenDatagram, GoldenChunk>;
 
 struct GoldenSample {
   std::string name;  // kind/variant; the kind tells a decoder what the bytes are
