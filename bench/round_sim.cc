@@ -1,0 +1,259 @@
+// longhaul_round_sim: rounds of PushPull in virtual time beside the full-duplex floor, and where their time went.
+//
+//   longhaul_round_sim --workers 4 --bytes 1000000 --link 'rate 100mbit delay 20ms loss 5%'
+//   longhaul_round_sim --targets        the cells that have targets
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/sim/push_pull_rounds.h"
+#include "wan/link_options.h"
+
+namespace longhaul::bench {
+namespace {
+
+using nlohmann::json;
+using sim::PushPullOptions;
+using sim::PushPullPhases;
+using sim::PushPullResult;
+
+struct Cell {
+  std::string name;
+  PushPullOptions options;
+  double p50_target = 0;  // times the floor; 0: none
+  double p99_target = 0;
+  double ms_target = 0;  // of the p50, absolute; 0: none
+};
+
+double Ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+Cell MakeCell(uint32_t workers, uint64_t bytes, const std::string& link, double p50, double p99, double ms = 0) {
+  Cell cell;
+  cell.name = std::to_string(workers) + " x " + std::to_string(bytes / 1000) + " kB, " + link;
+  cell.options.workers = workers;
+  cell.options.bytes = {bytes};
+  cell.options.link = *wan::ParseLinkOptions(link);
+  cell.p50_target = p50;
+  cell.p99_target = p99;
+  cell.ms_target = ms;
+  return cell;
+}
+
+std::vector<Cell> TargetCells() {
+  return {
+      MakeCell(4, 1'000'000, "rate 100mbit delay 20ms", 1.15, 1.35),
+      MakeCell(4, 1'000'000, "rate 100mbit delay 20ms loss 1%", 1.15, 1.35),
+      MakeCell(4, 1'000'000, "rate 100mbit delay 20ms loss 5%", 1.15, 1.35),
+      MakeCell(4, 1'000'000, "rate 100mbit delay 20ms loss 20%", 1.5, 2),
+      MakeCell(4, 1'000'000, "rate 100mbit delay 20ms loss 5% burst 10", 1.5, 2),
+      MakeCell(8, 100'000, "rate 100mbit delay 20ms loss 5%", 1.4, 2.2),
+      MakeCell(1, 16'000'000, "rate 500mbit delay 40ms", 0, 0, 380),
+      MakeCell(1, 16'000'000, "rate 500mbit delay 40ms loss 0.1%", 0, 0, 390),
+      MakeCell(1, 16'000'000, "rate 500mbit delay 40ms loss 1%", 0, 0, 420),
+  };
+}
+
+struct Outcome {
+  std::string failure;
+  std::vector<PushPullPhases> rounds;
+  sim::PushPullTraffic traffic;
+};
+
+void Add(const PushPullResult& result, Outcome* outcome) {
+  if (!result.failure.empty()) outcome->failure = result.failure;
+  outcome->rounds.insert(outcome->rounds.end(), result.rounds.begin(), result.rounds.end());
+  sim::PushPullTraffic& sum = outcome->traffic;
+  const sim::PushPullTraffic& t = result.traffic;
+  sum.chunks += t.chunks;
+  sum.lost_chunks += t.lost_chunks;
+  sum.repaired_chunks += t.repaired_chunks;
+  sum.filled_chunks += t.filled_chunks;
+  sum.up_packets += t.up_packets;
+  sum.up_repair += t.up_repair;
+  sum.up_again += t.up_again;
+  sum.up_pto += t.up_pto;
+  sum.down_packets += t.down_packets;
+  sum.down_repair += t.down_repair;
+  sum.down_again += t.down_again;
+  sum.up_queue_drops += t.up_queue_drops;
+  sum.down_queue_drops += t.down_queue_drops;
+  sum.longest_up_queue = std::max(sum.longest_up_queue, t.longest_up_queue);
+  sum.longest_down_queue = std::max(sum.longest_down_queue, t.longest_down_queue);
+}
+
+// Every run is independent of the others: whichever thread is free takes the next.
+std::vector<Outcome> RunAll(const std::vector<Cell>& cells, uint64_t seeds, unsigned jobs) {
+  std::vector<std::vector<PushPullResult>> results(cells.size(), std::vector<PushPullResult>(seeds));
+  std::atomic<size_t> next = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < jobs; ++i) {
+      threads.emplace_back([&] {
+        for (size_t job = next++; job < cells.size() * seeds; job = next++) {
+          PushPullOptions options = cells[job / seeds].options;
+          options.seed = job % seeds + 1;
+          results[job / seeds][job % seeds] = RunPushPull(options);
+        }
+      });
+    }
+  }
+  std::vector<Outcome> outcomes(cells.size());
+  for (size_t cell = 0; cell < cells.size(); ++cell) {
+    for (const PushPullResult& result : results[cell]) Add(result, &outcomes[cell]);
+  }
+  return outcomes;
+}
+
+double Percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto last = static_cast<double>(values.size() - 1);
+  return values[static_cast<size_t>(std::ceil(share * last))];
+}
+
+double PhasePercentile(const Outcome& outcome, Duration PushPullPhases::*phase, double share) {
+  std::vector<double> values;
+  for (const PushPullPhases& round : outcome.rounds) values.push_back(Ms(round.*phase));
+  return Percentile(std::move(values), share);
+}
+
+double Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+json Report(const Cell& cell, const Outcome& outcome) {
+  const double floor = Ms(FullDuplexFloor(cell.options));
+  const double p50 = PhasePercentile(outcome, &PushPullPhases::ended, 0.5);
+  const double p99 = PhasePercentile(outcome, &PushPullPhases::ended, 0.99);
+  const double max = PhasePercentile(outcome, &PushPullPhases::ended, 1);
+  const bool misses = (cell.p50_target > 0 && p50 > cell.p50_target * floor) ||
+                      (cell.p99_target > 0 && p99 > cell.p99_target * floor) ||
+                      (cell.ms_target > 0 && p50 > cell.ms_target);
+  std::printf("%-58s floor %5.0f  p50 %5.0f (%.2f)  p99 %5.0f (%.2f)  max %5.0f  n %zu%s\n", cell.name.c_str(),
+              floor, p50, p50 / floor, p99, p99 / floor, max, outcome.rounds.size(),
+              misses ? "  MISSES ITS TARGET" : "");
+  const auto phase = [&](const char* name, Duration PushPullPhases::*which) {
+    std::printf("  %s %.0f/%.0f", name, PhasePercentile(outcome, which, 0.5), PhasePercentile(outcome, which, 0.99));
+  };
+  phase("  ms p50/p99: sent", &PushPullPhases::sent);
+  phase("final", &PushPullPhases::final);
+  phase("first", &PushPullPhases::first_chunk);
+  phase("last", &PushPullPhases::last_chunk);
+  phase("ended", &PushPullPhases::ended);
+  const sim::PushPullTraffic& t = outcome.traffic;
+  std::printf("\n    %%: lost %.2f repaired %.2f | up repair %.1f again %.1f drops %.2f | down repair %.1f again %.1f "
+              "drops %.2f | queue ms %.0f/%.0f | up pto %.2f a round\n",
+              Share(t.lost_chunks, t.chunks), Share(t.repaired_chunks, t.chunks), Share(t.up_repair, t.up_packets),
+              Share(t.up_again, t.up_packets), Share(t.up_queue_drops, t.up_packets),
+              Share(t.down_repair, t.down_packets), Share(t.down_again, t.down_packets),
+              Share(t.down_queue_drops, t.down_packets), Ms(t.longest_up_queue), Ms(t.longest_down_queue),
+              Share(t.up_pto, outcome.rounds.size()) / 100);
+  if (cell.options.bytes.size() > 1 && !outcome.rounds.empty()) {
+    std::printf("    tensors, ms p50:");
+    for (size_t i = 0; i < cell.options.bytes.size(); ++i) {
+      std::vector<double> values;
+      for (const PushPullPhases& round : outcome.rounds) values.push_back(Ms(round.by_tensor[i]));
+      std::printf(" %.0f", Percentile(values, 0.5));
+    }
+    std::printf("\n");
+  }
+  if (!outcome.failure.empty()) std::printf("    FAILED: %s\n", outcome.failure.c_str());
+  return {{"cell", cell.name},        {"floor_ms", floor},          {"p50_ms", p50},
+          {"p99_ms", p99},            {"max_ms", max},              {"rounds", outcome.rounds.size()},
+          {"misses_target", misses},  {"lost_chunks", t.lost_chunks}, {"repaired_chunks", t.repaired_chunks},
+          {"filled_chunks", t.filled_chunks}, {"failure", outcome.failure}};
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Rounds of PushPull in virtual time beside the full-duplex floor, and where their time went.",
+               "longhaul_round_sim");
+  app.option_defaults()->always_capture_default();
+  PushPullOptions options;
+  std::string link = "rate 100mbit delay 20ms";
+  std::string gap = "0ms";
+  std::string stagger = "0ms";
+  std::string json_file;
+  uint64_t seeds = 5;
+  bool targets = false;
+  bool print_rounds = false;
+  unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
+  std::string only;
+  app.add_option("--workers", options.workers)->check(CLI::Range(1, 200));
+  app.add_option("--bytes", options.bytes, "of every tensor; several: all are pushed at once");
+  app.add_option("--rounds", options.rounds, "measured, for each seed")->check(CLI::Range(1, 100'000));
+  app.add_option("--warmup", options.warmup, "rounds before that count for nothing");
+  app.add_option("--link", link, "each way, shared by all workers (words as of longhaul-wan)");
+  app.add_option("--gap", gap, "between rounds");
+  app.add_option("--stagger", stagger, "workers begin at random within this time");
+  app.add_option("--energy-spread", options.energy_spread, "of the logarithm of the chunks' scales");
+  app.add_option("--high-share", options.settings.high_share);
+  app.add_option("--close-ratio", options.settings.close_ratio);
+  app.add_option("--fec-k", options.settings.fec_k);
+  app.add_option("--policy", options.settings.policy);
+  app.add_flag("!--no-grants", options.settings.grants.enabled);
+  app.add_option("--seeds", seeds)->check(CLI::Range(1, 1000));
+  app.add_option("--jobs", jobs, "threads")->check(CLI::Range(1, 256));
+  app.add_flag("--targets", targets, "the cells that have targets, with these options otherwise");
+  app.add_option("--only", only, "of these, those whose name contains this");
+  app.add_flag("--print-rounds", print_rounds, "phases of every round");
+  app.add_option("--json", json_file);
+  CLI11_PARSE(app, argc, argv);
+  const auto parsed = wan::ParseLinkOptions(link);
+  const auto gap_time = wan::ParseTime(gap);
+  const auto stagger_time = wan::ParseTime(stagger);
+  for (const Status& status : {parsed.status(), gap_time.status(), stagger_time.status()}) {
+    if (status.ok()) continue;
+    std::fprintf(stderr, "longhaul_round_sim: %s\n", status.ToString().c_str());
+    return 2;
+  }
+  options.link = *parsed;
+  options.gap = *gap_time;
+  options.stagger = *stagger_time;
+  std::vector<Cell> cells;
+  if (targets) {
+    for (Cell& cell : TargetCells()) {
+      if (cell.name.find(only) == std::string::npos) continue;
+      PushPullOptions merged = options;
+      merged.workers = cell.options.workers;
+      merged.bytes = cell.options.bytes;
+      merged.link = cell.options.link;
+      cell.options = merged;
+      cells.push_back(std::move(cell));
+    }
+  } else {
+    cells.push_back({link, options});
+  }
+  const std::vector<Outcome> outcomes = RunAll(cells, seeds, jobs);
+  json all = json::array();
+  bool failed = false;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    all.push_back(Report(cells[i], outcomes[i]));
+    failed |= !outcomes[i].failure.empty();
+    if (!print_rounds) continue;
+    for (const PushPullPhases& r : outcomes[i].rounds) {
+      std::printf("      sent %.0f final %.0f first %.0f last %.0f ended %.0f\n", Ms(r.sent), Ms(r.final),
+                  Ms(r.first_chunk), Ms(r.last_chunk), Ms(r.ended));
+    }
+  }
+  if (!json_file.empty()) {
+    std::FILE* file = std::fopen(json_file.c_str(), "w");
+    if (file == nullptr) {
+      std::fprintf(stderr, "longhaul_round_sim: %s cannot be written\n", json_file.c_str());
+      return 1;
+    }
+    std::fprintf(file, "%s\n", all.dump(2).c_str());
+    std::fclose(file);
+  }
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace longhaul::bench
+
+int main(int argc, char** argv) { return longhaul::bench::Main(argc, argv); }

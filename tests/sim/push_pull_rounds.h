@@ -1,0 +1,72 @@
+// Rounds of PushPull in virtual time, measured: a server and n workers behind one link, the whole cores over a
+// VirtualNetwork, and where the time of every round went. For performance, where incast.h is for overload and
+// cluster.h for faults. Deterministic: the same options give the same figures, however busy the machine is.
+//
+//   worker 0 ──┐  site 1: one link for all
+//   worker 1 ──┼──[ queue | rate ]── delay, loss ── server, site 0     (the same the other way)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "longhaul/stats.h"
+#include "longhaul/units.h"
+#include "server/server_stats.h"
+#include "server/settings.h"
+#include "wan/link_options.h"
+
+namespace longhaul::sim {
+
+struct PushPullOptions {
+  uint32_t workers = 4;
+  uint32_t rounds = 20;
+  uint32_t warmup = 5;                         // rounds before, that are in no figure
+  std::vector<uint64_t> bytes = {1'000'000};   // of every tensor; all of them are pushed at once
+  wan::LinkOptions link;                       // each way, shared by all workers
+  Duration gap{0};                             // between a round's end and the next one's start
+  Duration stagger{0};                         // workers begin a round at random within this time
+  // How unequal the energies of the chunks are: spread of the logarithm of a chunk's scale. The scales are the
+  // same for all workers, the values are not. 0: all chunks are alike, and every worker sorts them differently.
+  double energy_spread = 0;
+  server::ServerSettings settings;             // world_size is set
+  uint64_t seed = 1;
+};
+
+// Since the round's start; of the slowest worker each.
+struct PushPullPhases {
+  Duration sent{0};       // the last chunk left a worker for the first time
+  Duration final{0};      // the server had everything, or had closed
+  Duration first_chunk{0};  // the first chunk of a result reached a worker (of the fastest one)
+  Duration last_chunk{0};  // the last chunk of the results reached a worker
+  Duration ended{0};       // the last operation was over: results are here and the CLOSE has come
+  std::vector<Duration> by_tensor;  // the last operation on each
+};
+
+// What both sides sent, summed over the measured rounds.
+struct PushPullTraffic {
+  uint64_t chunks = 0;  // contributions, of all workers
+  uint64_t lost_chunks = 0;
+  uint64_t repaired_chunks = 0;
+  uint64_t filled_chunks = 0;
+  uint64_t up_packets = 0, up_repair = 0, up_again = 0, up_pto = 0;
+  uint64_t down_packets = 0, down_repair = 0, down_again = 0;
+  uint64_t up_queue_drops = 0, down_queue_drops = 0;
+  Duration longest_up_queue{0}, longest_down_queue{0};
+};
+
+struct PushPullResult {
+  std::string failure;  // empty: every round came to its end
+  std::vector<PushPullPhases> rounds;
+  PushPullTraffic traffic;
+  std::vector<ClientStats> workers;  // at the end
+  server::ServerStats server;
+};
+
+// The full-duplex floor: all gradients one after the other at the link's rate while results return behind them,
+// one round trip later; headers and what the link loses included.
+Duration FullDuplexFloor(const PushPullOptions& options);
+
+PushPullResult RunPushPull(const PushPullOptions& options);
+
+}  // namespace longhaul::sim
