@@ -1,4 +1,5 @@
-// longhaul_round_sim: rounds of PushPull in virtual time beside the full-duplex floor, and where their time went.
+// longhaul_round_sim: rounds of PushPull in virtual time beside the full-duplex floor, and where their time
+// went.
 //
 //   longhaul_round_sim --workers 4 --bytes 1000000 --link 'rate 100mbit delay 20ms loss 5%'
 //   longhaul_round_sim --targets        the cells that have targets
@@ -33,7 +34,8 @@ struct Cell {
 
 double Ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
-Cell MakeCell(uint32_t workers, uint64_t bytes, const std::string& link, double p50, double p99, double ms = 0) {
+Cell MakeCell(uint32_t workers, uint64_t bytes, const std::string& link, double p50, double p99,
+              double ms = 0) {
   Cell cell;
   cell.name = std::to_string(workers) + " x " + std::to_string(bytes / 1000) + " kB, " + link;
   cell.options.workers = workers;
@@ -61,6 +63,7 @@ std::vector<Cell> TargetCells() {
 
 struct Outcome {
   std::string failure;
+  std::vector<sim::PushPullStep> timeline;
   std::vector<PushPullPhases> rounds;
   sim::PushPullTraffic traffic;
 };
@@ -68,6 +71,15 @@ struct Outcome {
 void Add(const PushPullResult& result, Outcome* outcome) {
   if (!result.failure.empty()) outcome->failure = result.failure;
   outcome->rounds.insert(outcome->rounds.end(), result.rounds.begin(), result.rounds.end());
+  if (outcome->timeline.size() < result.timeline.size()) outcome->timeline.resize(result.timeline.size());
+  for (size_t i = 0; i < result.timeline.size(); ++i) {
+    sim::PushPullStep& step = outcome->timeline[i];
+    step.rounds += result.timeline[i].rounds;
+    step.up_bytes += result.timeline[i].up_bytes;
+    step.down_bytes += result.timeline[i].down_bytes;
+    step.up_queue += result.timeline[i].up_queue;
+    step.down_queue += result.timeline[i].down_queue;
+  }
   sim::PushPullTraffic& sum = outcome->traffic;
   const sim::PushPullTraffic& t = result.traffic;
   sum.chunks += t.chunks;
@@ -135,11 +147,12 @@ json Report(const Cell& cell, const Outcome& outcome) {
   const bool misses = (cell.p50_target > 0 && p50 > cell.p50_target * floor) ||
                       (cell.p99_target > 0 && p99 > cell.p99_target * floor) ||
                       (cell.ms_target > 0 && p50 > cell.ms_target);
-  std::printf("%-58s floor %5.0f  p50 %5.0f (%.2f)  p99 %5.0f (%.2f)  max %5.0f  n %zu%s\n", cell.name.c_str(),
-              floor, p50, p50 / floor, p99, p99 / floor, max, outcome.rounds.size(),
+  std::printf("%-58s floor %5.0f  p50 %5.0f (%.2f)  p99 %5.0f (%.2f)  max %5.0f  n %zu%s\n",
+              cell.name.c_str(), floor, p50, p50 / floor, p99, p99 / floor, max, outcome.rounds.size(),
               misses ? "  MISSES ITS TARGET" : "");
   const auto phase = [&](const char* name, Duration PushPullPhases::*which) {
-    std::printf("  %s %.0f/%.0f", name, PhasePercentile(outcome, which, 0.5), PhasePercentile(outcome, which, 0.99));
+    std::printf("  %s %.0f/%.0f", name, PhasePercentile(outcome, which, 0.5),
+                PhasePercentile(outcome, which, 0.99));
   };
   phase("  ms p50/p99: sent", &PushPullPhases::sent);
   phase("final", &PushPullPhases::final);
@@ -147,13 +160,15 @@ json Report(const Cell& cell, const Outcome& outcome) {
   phase("last", &PushPullPhases::last_chunk);
   phase("ended", &PushPullPhases::ended);
   const sim::PushPullTraffic& t = outcome.traffic;
-  std::printf("\n    %%: lost %.2f repaired %.2f | up repair %.1f again %.1f drops %.2f | down repair %.1f again %.1f "
-              "drops %.2f | queue ms %.0f/%.0f | up pto %.2f a round\n",
-              Share(t.lost_chunks, t.chunks), Share(t.repaired_chunks, t.chunks), Share(t.up_repair, t.up_packets),
-              Share(t.up_again, t.up_packets), Share(t.up_queue_drops, t.up_packets),
-              Share(t.down_repair, t.down_packets), Share(t.down_again, t.down_packets),
-              Share(t.down_queue_drops, t.down_packets), Ms(t.longest_up_queue), Ms(t.longest_down_queue),
-              Share(t.up_pto, outcome.rounds.size()) / 100);
+  std::printf(
+      "\n    %%: lost %.2f repaired %.2f | up repair %.1f again %.1f drops %.2f | down repair %.1f again "
+      "%.1f "
+      "drops %.2f | queue ms %.0f/%.0f | up pto %.2f a round\n",
+      Share(t.lost_chunks, t.chunks), Share(t.repaired_chunks, t.chunks), Share(t.up_repair, t.up_packets),
+      Share(t.up_again, t.up_packets), Share(t.up_queue_drops, t.up_packets),
+      Share(t.down_repair, t.down_packets), Share(t.down_again, t.down_packets),
+      Share(t.down_queue_drops, t.down_packets), Ms(t.longest_up_queue), Ms(t.longest_down_queue),
+      Share(t.up_pto, outcome.rounds.size()) / 100);
   if (cell.options.bytes.size() > 1 && !outcome.rounds.empty()) {
     std::printf("    tensors, ms p50:");
     for (size_t i = 0; i < cell.options.bytes.size(); ++i) {
@@ -164,10 +179,31 @@ json Report(const Cell& cell, const Outcome& outcome) {
     std::printf("\n");
   }
   if (!outcome.failure.empty()) std::printf("    FAILED: %s\n", outcome.failure.c_str());
-  return {{"cell", cell.name},        {"floor_ms", floor},          {"p50_ms", p50},
-          {"p99_ms", p99},            {"max_ms", max},              {"rounds", outcome.rounds.size()},
-          {"misses_target", misses},  {"lost_chunks", t.lost_chunks}, {"repaired_chunks", t.repaired_chunks},
-          {"filled_chunks", t.filled_chunks}, {"failure", outcome.failure}};
+  return {{"cell", cell.name},
+          {"floor_ms", floor},
+          {"p50_ms", p50},
+          {"p99_ms", p99},
+          {"max_ms", max},
+          {"rounds", outcome.rounds.size()},
+          {"misses_target", misses},
+          {"lost_chunks", t.lost_chunks},
+          {"repaired_chunks", t.repaired_chunks},
+          {"filled_chunks", t.filled_chunks},
+          {"failure", outcome.failure}};
+}
+
+void PrintTimeline(const Outcome& outcome) {
+  const double step_seconds = std::chrono::duration<double>(sim::PushPullStep::kLength).count();
+  for (size_t i = 0; i < outcome.timeline.size(); ++i) {
+    const sim::PushPullStep& step = outcome.timeline[i];
+    const auto rounds = static_cast<double>(step.rounds);
+    std::printf(
+        "      from %4.0f ms, %4.0f rounds: up %6.1f Mbit/s, queue %3.0f ms; down %6.1f Mbit/s, queue %3.0f "
+        "ms\n",
+        1e3 * step_seconds * static_cast<double>(i), rounds,
+        static_cast<double>(step.up_bytes) * 8e-6 / step_seconds / rounds, Ms(step.up_queue) / rounds,
+        static_cast<double>(step.down_bytes) * 8e-6 / step_seconds / rounds, Ms(step.down_queue) / rounds);
+  }
 }
 
 int Main(int argc, char** argv) {
@@ -182,6 +218,7 @@ int Main(int argc, char** argv) {
   uint64_t seeds = 5;
   bool targets = false;
   bool print_rounds = false;
+  bool print_timeline = false;
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string only;
   app.add_option("--workers", options.workers)->check(CLI::Range(1, 200));
@@ -202,6 +239,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--targets", targets, "the cells that have targets, with these options otherwise");
   app.add_option("--only", only, "of these, those whose name contains this");
   app.add_flag("--print-rounds", print_rounds, "phases of every round");
+  app.add_flag("--timeline", print_timeline, "what the links carried in every 10 ms of a round, mean of all");
   app.add_option("--json", json_file);
   CLI11_PARSE(app, argc, argv);
   const auto parsed = wan::ParseLinkOptions(link);
@@ -235,6 +273,7 @@ int Main(int argc, char** argv) {
   for (size_t i = 0; i < cells.size(); ++i) {
     all.push_back(Report(cells[i], outcomes[i]));
     failed |= !outcomes[i].failure.empty();
+    if (print_timeline) PrintTimeline(outcomes[i]);
     if (!print_rounds) continue;
     for (const PushPullPhases& r : outcomes[i].rounds) {
       std::printf("      sent %.0f final %.0f first %.0f last %.0f ended %.0f\n", Ms(r.sent), Ms(r.final),

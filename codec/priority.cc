@@ -71,10 +71,11 @@ Priorities PriorityClassifier::Classify(std::span<const float> values, uint64_t 
   const auto high = static_cast<std::ptrdiff_t>(HighCount());
   result.high.assign(order.begin(), order.begin() + high);
   result.low.assign(order.begin() + high, order.end());
-  if (!result.low.empty()) {
-    const uint64_t turn = Random(options_.seed ^ round * 0x9e3779b97f4a7c15ull).Below(result.low.size());
-    std::rotate(result.low.begin(), result.low.begin() + static_cast<std::ptrdiff_t>(turn), result.low.end());
-  }
+  std::sort(result.high.begin(), result.high.end());
+  std::sort(result.low.begin(), result.low.end());
+  const uint64_t turn = Random(options_.seed ^ round * 0x9e3779b97f4a7c15ull).Below(chunks);
+  const auto first = std::lower_bound(result.low.begin(), result.low.end(), static_cast<uint32_t>(turn));
+  std::rotate(result.low.begin(), first, result.low.end());
   double low_energy = 0;
   for (const uint32_t chunk : result.low) low_energy += DequantizeEnergy(result.log_energy[chunk]);
   result.total_low_energy = static_cast<float>(std::min(low_energy, 3e38));

@@ -2,8 +2,12 @@
 //
 // A chunk's score is its squared L2 norm (one pass, no index bytes on the wire), smoothed over rounds as
 // DGT's contribution: c = a * c + (1 - a) * score, so that the class of a chunk does not flap. The top share
-// of chunks by score is high. Low chunks leave best first, but the order is rotated by round, so that it is
-// not always the same part of the tensor that is cut off at the end of a window.
+// of chunks by score is high.
+//
+// Both classes leave in the tensor's order: a chunk's aggregate is final when the last worker's contribution is in, so
+// the results overlap the pushes only when all workers send in about the same order, which their energies would not
+// give. Low chunks begin at a place that the job's seed and the round decide, the same one for every worker, so that
+// it is not always the same part of the tensor that is cut off at the end of a window.
 #pragma once
 
 #include <cstdint>

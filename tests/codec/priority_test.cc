@@ -88,7 +88,7 @@ TEST(Priority, TheTopShareByEnergyIsHigh) {
   const auto tensor = TensorOf({1, 50, 2, 400, 3, 30, 4, 5, 6, 7});
   PriorityClassifier classifier(GeometryOf(10), Options(0.3));
   const Priorities p = classifier.Classify(tensor, 0);
-  EXPECT_THAT(p.high, ElementsAre(3, 1, 5));
+  EXPECT_THAT(p.high, ElementsAre(1, 3, 5));
   EXPECT_EQ(p.low.size(), 7u);
   EXPECT_EQ(Everything(p).size(), 10u);
 }
@@ -107,7 +107,7 @@ TEST(Priority, SmallTensorsAreHighAsAWhole) {
   EXPECT_EQ(PriorityClassifier(GeometryOf(3), options).Classify(tensor, 0).low.size(), 0u);
 }
 
-TEST(Priority, LowLeavesBestFirstFromAPlaceThatTurnsWithTheRound) {
+TEST(Priority, ChunksLeaveInTheTensorsOrderFromAPlaceThatTurnsWithTheRound) {
   std::vector<double> energies;
   for (int i = 0; i < 20; ++i) energies.push_back(i + 1);
   const auto tensor = TensorOf(energies);
@@ -115,14 +115,39 @@ TEST(Priority, LowLeavesBestFirstFromAPlaceThatTurnsWithTheRound) {
   std::set<uint32_t> first_to_leave;
   std::set<uint32_t> last_to_leave;
   for (uint64_t round = 0; round < 200; ++round) {
-    auto low = classifier.Classify(tensor, round).low;
-    first_to_leave.insert(low.front());
-    last_to_leave.insert(low.back());
-    std::rotate(low.begin(), std::ranges::find(low, 15u), low.end());
-    EXPECT_TRUE(std::ranges::is_sorted(low, std::greater<>())) << "round " << round;
+    Priorities p = classifier.Classify(tensor, round);
+    EXPECT_TRUE(std::ranges::is_sorted(p.high));
+    first_to_leave.insert(p.low.front());
+    last_to_leave.insert(p.low.back());
+    std::rotate(p.low.begin(), std::ranges::find(p.low, 0u), p.low.end());
+    EXPECT_TRUE(std::ranges::is_sorted(p.low)) << "round " << round;
   }
   EXPECT_EQ(first_to_leave.size(), 16u);  // each is first some time,
   EXPECT_EQ(last_to_leave.size(), 16u);   // and it is not always the same one that a close cuts off
+}
+
+// Two workers whose gradients differ send what is low for both in the same order, whatever else is.
+TEST(Priority, WorkersSendInTheSameOrder) {
+  Random random(7);
+  PriorityClassifier a(GeometryOf(100), Options(0.2));
+  PriorityClassifier b(GeometryOf(100), Options(0.2));
+  for (uint64_t round = 0; round < 20; ++round) {
+    std::vector<uint32_t> orders[2];
+    const auto draw = [&] {
+      std::vector<double> energies(100);
+      for (double& e : energies) e = random.Uniform();
+      return TensorOf(energies);
+    };
+    const Priorities of_a = a.Classify(draw(), round);
+    const Priorities of_b = b.Classify(draw(), round);
+    for (const uint32_t chunk : of_a.low) {
+      if (std::ranges::count(of_b.low, chunk) > 0) orders[0].push_back(chunk);
+    }
+    for (const uint32_t chunk : of_b.low) {
+      if (std::ranges::count(of_a.low, chunk) > 0) orders[1].push_back(chunk);
+    }
+    EXPECT_EQ(orders[0], orders[1]) << "round " << round;
+  }
 }
 
 TEST(Priority, TheSameSeedGivesTheSameOrder) {

@@ -138,11 +138,12 @@ class Rounds final : public server::ServerEvents {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
     worker.core = std::make_unique<worker::WorkerCore>(options, Coder(), chance_.Fork(100 + rank));
-    worker.observed = std::make_unique<ObservedCore>(worker.core.get(), [this, rank](Instant) { Look(rank); });
+    worker.observed =
+        std::make_unique<ObservedCore>(worker.core.get(), [this, rank](Instant) { Look(rank); });
     worker.host = std::make_unique<SimulatedHost>(
         &network_, Address::V4(10, 0, 1, static_cast<uint8_t>(rank + 1), 9000), site, worker.observed.get());
     Random values = chance_.Fork(1000 + rank);
-    Random scales = chance_.Fork(999);
+    Random scales(options_.seed);  // the same for every worker
     for (const uint64_t bytes : options_.bytes) {
       TensorState& tensor = worker.tensors.emplace_back();
       tensor.gradient.resize(bytes / sizeof(float));
@@ -150,7 +151,7 @@ class Rounds final : public server::ServerEvents {
       double scale = 1;
       for (size_t i = 0; i < tensor.gradient.size(); ++i) {
         // About a chunk each, so that neighbours differ.
-        if (i % 352 == 0) scale = std::exp(options_.energy_spread * (scales.Uniform() - 0.5) * 3.46);
+        if (i % 352 == 0) scale = std::exp(options_.energy_spread * (scales.Normal() + values.Normal() / 2));
         tensor.gradient[i] = static_cast<float>(scale * (values.Uniform() - 0.5));
       }
     }
@@ -164,15 +165,14 @@ class Rounds final : public server::ServerEvents {
       worker::Declaration declaration;
       declaration.name = "gradient" + std::to_string(i);
       declaration.count = workers_[rank]->tensors[i].gradient.size();
-      workers_[rank]->core->Declare(declaration,
-                                    [this, rank, i](const Result<worker::TensorHandle>& handle) {
-                                      if (!handle.ok()) {
-                                        result_.failure = handle.status().ToString();
-                                        return;
-                                      }
-                                      workers_[rank]->tensors[i].handle = *handle;
-                                      if (++ready_ == workers_.size() * options_.bytes.size()) StartRound();
-                                    });
+      workers_[rank]->core->Declare(declaration, [this, rank, i](const Result<worker::TensorHandle>& handle) {
+        if (!handle.ok()) {
+          result_.failure = handle.status().ToString();
+          return;
+        }
+        workers_[rank]->tensors[i].handle = *handle;
+        if (++ready_ == workers_.size() * options_.bytes.size()) StartRound();
+      });
     }
   }
 
@@ -182,11 +182,32 @@ class Rounds final : public server::ServerEvents {
     round_begin_ = network_.now() + options_.gap;
     phases_ = {};
     phases_.by_tensor.resize(options_.bytes.size());
+    network_.Schedule(round_begin_, [this, round = done_] { Sample(round, 0); });
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
       const Duration late(
           static_cast<int64_t>(chance_.Uniform() * static_cast<double>(options_.stagger.count())));
       network_.Schedule(round_begin_ + late, [this, rank] { Push(rank); });
     }
+  }
+
+  // What entered the links since the last call goes to the step that ends now.
+  void Sample(size_t round, size_t step) {
+    if (round != done_) return;
+    network_.Schedule(round_begin_ + PushPullStep::kLength * static_cast<int64_t>(step + 1),
+                      [this, round, step] { Sample(round, step + 1); });
+    const wan::LinkModel& up = network_.Link(1, 0);
+    const wan::LinkModel& down = network_.Link(0, 1);
+    if (round >= options_.warmup && step > 0) {
+      if (result_.timeline.size() < step) result_.timeline.resize(step);
+      PushPullStep& s = result_.timeline[step - 1];
+      ++s.rounds;
+      s.up_bytes += up.counters().bytes_in - up_bytes_;
+      s.down_bytes += down.counters().bytes_in - down_bytes_;
+      s.up_queue += up.QueueDelay(network_.now());
+      s.down_queue += down.QueueDelay(network_.now());
+    }
+    up_bytes_ = up.counters().bytes_in;
+    down_bytes_ = down.counters().bytes_in;
   }
 
   void Push(uint32_t rank) {
@@ -260,6 +281,8 @@ class Rounds final : public server::ServerEvents {
   Instant round_begin_;
   PushPullPhases phases_;
   PushPullTraffic before_;
+  uint64_t up_bytes_ = 0;
+  uint64_t down_bytes_ = 0;
   PushPullResult result_;
 };
 

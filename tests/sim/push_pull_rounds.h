@@ -1,6 +1,7 @@
-// Rounds of PushPull in virtual time, measured: a server and n workers behind one link, the whole cores over a
-// VirtualNetwork, and where the time of every round went. For performance, where incast.h is for overload and
-// cluster.h for faults. Deterministic: the same options give the same figures, however busy the machine is.
+// Rounds of PushPull in virtual time, measured: a server and n workers behind one link, the whole cores over
+// a VirtualNetwork, and where the time of every round went. For performance, where incast.h is for overload
+// and cluster.h for faults. Deterministic: the same options give the same figures, however busy the machine
+// is.
 //
 //   worker 0 ──┐  site 1: one link for all
 //   worker 1 ──┼──[ queue | rate ]── delay, loss ── server, site 0     (the same the other way)
@@ -21,25 +22,26 @@ namespace longhaul::sim {
 struct PushPullOptions {
   uint32_t workers = 4;
   uint32_t rounds = 20;
-  uint32_t warmup = 5;                         // rounds before, that are in no figure
-  std::vector<uint64_t> bytes = {1'000'000};   // of every tensor; all of them are pushed at once
-  wan::LinkOptions link;                       // each way, shared by all workers
-  Duration gap{0};                             // between a round's end and the next one's start
-  Duration stagger{0};                         // workers begin a round at random within this time
-  // How unequal the energies of the chunks are: spread of the logarithm of a chunk's scale. The scales are the
-  // same for all workers, the values are not. 0: all chunks are alike, and every worker sorts them differently.
+  uint32_t warmup = 5;                        // rounds before, that are in no figure
+  std::vector<uint64_t> bytes = {1'000'000};  // of every tensor; all of them are pushed at once
+  wan::LinkOptions link;                      // each way, shared by all workers
+  Duration gap{0};                            // between a round's end and the next one's start
+  Duration stagger{0};                        // workers begin a round at random within this time
+  // How unequal the chunks are: standard deviation of the logarithm of their scales. One part of it is common
+  // to all workers, another one, half as wide, is each worker's own. 0: all chunks are alike, and which of
+  // them are high is a matter of chance.
   double energy_spread = 0;
-  server::ServerSettings settings;             // world_size is set
+  server::ServerSettings settings;  // world_size is set
   uint64_t seed = 1;
 };
 
 // Since the round's start; of the slowest worker each.
 struct PushPullPhases {
-  Duration sent{0};       // the last chunk left a worker for the first time
-  Duration final{0};      // the server had everything, or had closed
-  Duration first_chunk{0};  // the first chunk of a result reached a worker (of the fastest one)
-  Duration last_chunk{0};  // the last chunk of the results reached a worker
-  Duration ended{0};       // the last operation was over: results are here and the CLOSE has come
+  Duration sent{0};                 // the last chunk left a worker for the first time
+  Duration final{0};                // the server had everything, or had closed
+  Duration first_chunk{0};          // the first chunk of a result reached a worker (of the fastest one)
+  Duration last_chunk{0};           // the last chunk of the results reached a worker
+  Duration ended{0};                // the last operation was over: results are here and the CLOSE has come
   std::vector<Duration> by_tensor;  // the last operation on each
 };
 
@@ -55,16 +57,25 @@ struct PushPullTraffic {
   Duration longest_up_queue{0}, longest_down_queue{0};
 };
 
+// What entered the links in one step of the time since a round's start, summed over the measured rounds.
+struct PushPullStep {
+  static constexpr Duration kLength = std::chrono::milliseconds(10);
+  uint64_t rounds = 0;  // that lasted so long
+  uint64_t up_bytes = 0, down_bytes = 0;
+  Duration up_queue{0}, down_queue{0};
+};
+
 struct PushPullResult {
   std::string failure;  // empty: every round came to its end
   std::vector<PushPullPhases> rounds;
   PushPullTraffic traffic;
+  std::vector<PushPullStep> timeline;
   std::vector<ClientStats> workers;  // at the end
   server::ServerStats server;
 };
 
-// The full-duplex floor: all gradients one after the other at the link's rate while results return behind them,
-// one round trip later; headers and what the link loses included.
+// The full-duplex floor: all gradients one after the other at the link's rate while results return behind
+// them, one round trip later; headers and what the link loses included.
 Duration FullDuplexFloor(const PushPullOptions& options);
 
 PushPullResult RunPushPull(const PushPullOptions& options);
