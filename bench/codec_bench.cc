@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "base/random.h"
-#include "codec/bubble_fill.h"
 #include "codec/chunk.h"
 #include "codec/fec.h"
+#include "codec/filler.h"
 #include "codec/priority.h"
 #include "codec/reference_coder.h"
-#include "codec/residual.h"
+#include "codec/sender_memory.h"
 
 namespace longhaul::codec {
 namespace {
@@ -161,28 +161,39 @@ void BM_ClassifyTensor(benchmark::State& state) {
 }
 BENCHMARK(BM_ClassifyTensor)->Unit(benchmark::kMicrosecond);
 
-void BM_FillMean(benchmark::State& state) {
+// The mean of a chunk, by policy (in the order of LossPolicy).
+void BM_FillerMean(benchmark::State& state) {
   const auto sum = Floats(ChunkElementsFor(kSymbolBytes), 1.0);
+  const auto policy = static_cast<LossPolicy>(state.range(0));
+  const auto filler = MakeFiller({.policy = policy}, {sum.size(), ChunkElementsFor(kSymbolBytes)}, 4);
+  filler->BeginEpoch(4);
   std::vector<float> mean(sum.size());
   for (auto _ : state) {
-    FillMean(FillPolicy::kStale, {.arrived = 3, .filled = 1}, sum, sum, mean);
+    filler->Mean(0, {.arrived = 3, .filled = 1}, sum, mean);
     benchmark::ClobberMemory();
   }
   CountElements(state, sum.size());
+  state.SetLabel(std::string(LossPolicyName(policy)));
 }
-BENCHMARK(BM_FillMean);
+BENCHMARK(BM_FillerMean)->DenseRange(0, 5);
 
-// One round of repayment for a tensor of a million elements, a tenth of its chunks lost.
-void BM_ResidualRound(benchmark::State& state) {
+// One round of a worker's memory for a tensor of a million elements, a tenth of its chunks lost.
+void BM_SenderMemoryRound(benchmark::State& state) {
   const auto gradient = Floats(1'000'000, 1.0);
-  Residual residual({gradient.size(), ChunkElementsFor(kSymbolBytes)});
+  const auto policy = static_cast<LossPolicy>(state.range(0));
+  const ChunkGeometry geometry{gradient.size(), ChunkElementsFor(kSymbolBytes)};
+  const auto memory = MakeSenderMemory({.policy = policy}, geometry);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(residual.Combine(gradient).data());
-    residual.Settle([](uint32_t chunk) { return chunk % 10 == 0; });
+    const std::span<const float> prepared = memory->Prepare(gradient);
+    for (uint32_t chunk = 0; chunk < geometry.chunks(); ++chunk) {
+      memory->SettleChunk(chunk, chunk % 10 != 0, geometry.Elements(prepared, chunk));
+    }
+    memory->Finish();
   }
   CountElements(state, gradient.size());
+  state.SetLabel(std::string(LossPolicyName(policy)));
 }
-BENCHMARK(BM_ResidualRound)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_SenderMemoryRound)->DenseRange(3, 5)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace longhaul::codec

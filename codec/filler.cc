@@ -85,8 +85,6 @@ class IpwFiller final : public ZeroFiller {
     share = share == kUnknown ? realised : share + kShareGain * (realised - share);
   }
 
-  void ForgetRank(uint32_t rank) override { shares_[rank] = kUnknown; }
-
  private:
   static constexpr double kUnknown = -1;
 
@@ -121,7 +119,6 @@ FillReason ReasonFor(LossPolicy policy, const ChunkTally& tally) {
 
 float Filler::ArrivalScale(uint32_t, bool) const { return 1.0f; }
 void Filler::OnWindowOver(uint32_t, uint32_t, uint32_t) {}
-void Filler::ForgetRank(uint32_t) {}
 void Filler::BeginEpoch(double) {}
 
 std::unique_ptr<Filler> MakeFiller(const LossPolicySpec& spec, const ChunkGeometry& geometry,

@@ -56,8 +56,6 @@ class Filler {
   // The rank's window of this round is over: so much of its low class was expected, so much counted. Felt
   // from the next round on. REQUIRES: low_received <= low_count.
   virtual void OnWindowOver(uint32_t rank, uint32_t low_count, uint32_t low_received);
-  // A worker begins anew: nothing is known about its path.
-  virtual void ForgetRank(uint32_t rank);
 
   // mean = what the round's chunk amounts to, from sum = sum of weight x scale x value over what arrived.
   // Moves the state on: to be called once per chunk and round. A tally without any weight gives zeros (shift:

@@ -17,15 +17,16 @@ Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order orde
       weights_(geometry.chunks(), 0.0),
       held_(order == Order::kRank ? geometry.chunks() : 0) {}
 
-bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight) {
+bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
+                     float scale) {
   LH_CHECK_OP(rank, <, contributed_.size());
   LH_CHECK_OP(chunk, <, contributors_.size());
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
   if (!contributed_[rank].Set(chunk)) return false;
   if (order_ == Order::kRank) {
-    Hold(rank, chunk, values, weight);
+    Hold(rank, chunk, values, weight, scale);
   } else {
-    Accumulate(chunk, values, weight, contributors_[chunk] == 0);
+    Accumulate(chunk, values, weight * scale, contributors_[chunk] == 0);
     weights_[chunk] += static_cast<double>(weight);
   }
   ++contributors_[chunk];
@@ -33,18 +34,19 @@ bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> value
 }
 
 // The first contribution overwrites, so that no pass over the accumulator is spent on clearing it.
-void Aggregator::Accumulate(uint32_t chunk, std::span<const float> values, float weight, bool first) {
+void Aggregator::Accumulate(uint32_t chunk, std::span<const float> values, float factor, bool first) {
   const Eigen::Map<const Eigen::ArrayXf> in(values.data(), static_cast<Eigen::Index>(values.size()));
   Eigen::Map<Eigen::ArrayXf> out(sums_.data() + geometry_.First(chunk), in.size());
   if (first) {
-    out = weight * in;
+    out = factor * in;
   } else {
-    out += weight * in;
+    out += factor * in;
   }
 }
 
-void Aggregator::Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight) {
-  Held held{.rank = rank, .weight = weight, .values = {}};
+void Aggregator::Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
+                      float scale) {
+  Held held{.rank = rank, .weight = weight, .scale = scale, .values = {}};
   if (!spare_.empty()) {
     held.values = std::move(spare_.back());
     spare_.pop_back();
@@ -74,7 +76,7 @@ void Aggregator::SumHeld(uint32_t chunk) {
   weights_[chunk] = weight(chunk);
   bool first = true;
   for (const Held& held : held_[chunk]) {
-    Accumulate(chunk, held.values, held.weight, first);
+    Accumulate(chunk, held.values, held.weight * held.scale, first);
     first = false;
   }
   Release(chunk);

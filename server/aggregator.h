@@ -24,16 +24,18 @@ class Aggregator {
 
   Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival);
 
-  // Adds weight * values to the chunk's sum. False, with nothing added, when this rank's contribution to the
-  // chunk is already in. REQUIRES: rank and chunk in range, values of the chunk's length, weight > 0.
-  bool Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight);
+  // Adds weight * scale * values to the chunk's sum, and weight to its weight. False, with nothing added,
+  // when this rank's contribution to the chunk is already in. REQUIRES: rank and chunk in range, values of
+  // the chunk's length, weight > 0.
+  bool Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale = 1.0f);
 
   bool Contributed(uint32_t rank, uint32_t chunk) const { return contributed_[rank].Test(chunk); }
   const transport::ChunkBitmap& contributed(uint32_t rank) const { return contributed_[rank]; }
   // Workers in the chunk's sum, and the sum of their weights.
   uint32_t contributors(uint32_t chunk) const { return contributors_[chunk]; }
   double weight(uint32_t chunk) const;
-  // sum of weight * values; all zero when nobody contributed. Nothing is added to the chunk after this.
+  // sum of weight * scale * values; all zero when nobody contributed. Nothing is added to the chunk after
+  // this.
   std::span<float> sum(uint32_t chunk);
 
   // Forgets everything: the next round begins.
@@ -46,10 +48,11 @@ class Aggregator {
   struct Held {
     uint32_t rank = 0;
     float weight = 0;
+    float scale = 1;
     std::vector<float> values;
   };
-  void Accumulate(uint32_t chunk, std::span<const float> values, float weight, bool first);
-  void Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight);
+  void Accumulate(uint32_t chunk, std::span<const float> values, float factor, bool first);
+  void Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale);
   void SumHeld(uint32_t chunk);
   void Release(uint32_t chunk);
 

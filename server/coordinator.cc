@@ -117,7 +117,7 @@ void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKe
                           wire::ReliabilityClass reliability, uint32_t, ByteSpan chunk, bool repaired) {
   Peer& peer = Heard(connection);
   if (peer.phase == Peer::Phase::kBench) return bench_.OnChunk(peer, reliability, chunk, repaired);
-  if (peer.joined() && engine_) engine_->OnChunk(peer, key, chunk, repaired);
+  if (peer.joined() && engine_) engine_->OnChunk(peer, key, reliability == wire::ReliabilityClass::kHigh, chunk, repaired);
 }
 
 void Coordinator::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {

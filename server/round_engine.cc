@@ -55,8 +55,8 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       membership_(membership),
       host_(host),
       store_(settings.max_model, codec::ChunkElementsFor(symbol_bytes)),
-      fill_{.policy = *codec::ParseFillPolicy(settings.policy),
-            .bubble_threshold = settings.bubble_threshold},
+      policy_{.policy = *codec::ParseLossPolicy(settings.policy),
+              .bubble_threshold = settings.bubble_threshold},
       results_({.symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth}),
       scratch_(codec::ChunkElementsFor(symbol_bytes)) {
   stats_.by_rank.resize(settings.world_size);
@@ -105,7 +105,7 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 }
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
-  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), fill_));
+  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), policy_));
   Entry& entry = *tensors_.back();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank)) entry.tensor.rounds().OnMemberJoined(rank);
@@ -249,7 +249,7 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   return {};
 }
 
-void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, ByteSpan bytes, bool repaired) {
+void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes, bool repaired) {
   const auto found = peer.transfers.find(key);
   if (found == peer.transfers.end()) return;  // refused a moment ago
   Transfer& transfer = found->second;
@@ -269,14 +269,14 @@ void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, ByteSpan bytes, 
   const std::span<float> values = std::span(scratch_).first(chunk->count);
   codec::DecodeChunk(*chunk, values);
   if (transfer.kind == Transfer::Kind::kGradient) {
-    AddGradient(peer, transfer, chunk->index, repaired);
+    AddGradient(peer, transfer, high, chunk->index, repaired);
   } else if (parameters.initial() == Parameters::Initial::kAwaited) {
     parameters.SetInitialChunk(chunk->index, values);
   }
 }
 
 // Adds scratch_ to the round's sum.
-void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, uint32_t chunk, bool repaired) {
+void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   if (transfer.round != rounds.number()) {
@@ -284,7 +284,7 @@ void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, uint32_t chunk, bo
     return;
   }
   const uint32_t length = tensor.parameters().geometry().Length(chunk);
-  if (!tensor.aggregator().Add(peer.rank, chunk, std::span(scratch_).first(length), transfer.weight)) {
+  if (!tensor.Add(peer.rank, high, chunk, std::span(scratch_).first(length), transfer.weight)) {
     ++stats_.duplicate_contributions;
     return;
   }
@@ -354,7 +354,10 @@ void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
   tally.low_lost += low_lost;
   tally.lost_chunks += lost;
   stats_.by_rank[peer.rank].lost += lost;
-  tensor.SetWindowLoss(peer.rank, Share(low_lost, window.low_count), transfer.weight);
+  tensor.OnWindowOver(peer.rank, {.weight = transfer.weight,
+                                  .low_count = window.low_count,
+                                  .low_received = window.stats.low_received,
+                                  .high_missing = lost - std::min(lost, low_lost)});
   std::vector<uint32_t> ready;
   rounds.OnWindowClosed(peer.rank, contributed, &ready);
   FinaliseReady(EntryOf(tensor), ready);
@@ -371,9 +374,7 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   parameters.SetReady();
   if (tensor.rounds().final_order().empty()) results_.CancelOutdated(tensor);
   for (const uint32_t chunk : ready) {
-    const uint32_t filled = tensor.Finalise(chunk);
-    tensor.rounds().tally().filled_chunks += filled;
-    stats_.filled += filled;
+    stats_.filled += tensor.Finalise(chunk);
     results_.OnChunkFinal(tensor, chunk);
   }
 }

@@ -77,7 +77,7 @@ class RoundEngine {
 
   // --- Windows (see transport::ConnectionObserver) ---
   Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
-  void OnChunk(Peer& peer, transport::WindowKey key, ByteSpan chunk, bool repaired);
+  void OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk, bool repaired);
   void OnWindowProgress(Peer& peer, transport::WindowKey key);
   void OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
 
@@ -112,8 +112,8 @@ class RoundEngine {
   };
   // A tensor and who waits for it.
   struct Entry {
-    Entry(Parameters* parameters, uint32_t ranks, Tensor::Fill fill)
-        : tensor(parameters, ranks, fill), declared(ranks, false), late(ranks, false) {}
+    Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy)
+        : tensor(parameters, ranks, policy), declared(ranks, false), late(ranks, false) {}
     Tensor tensor;
     std::vector<bool> declared;     // by rank
     std::vector<bool> late;         // by rank: takes part from the next round
@@ -130,7 +130,7 @@ class RoundEngine {
                       Entry& entry);
   Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
-  void AddGradient(Peer& peer, Transfer& transfer, uint32_t chunk, bool repaired);
+  void AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired);
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
              const transport::IncomingWindow& window);
   void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);
@@ -146,7 +146,7 @@ class RoundEngine {
   const Membership* membership_;
   RoundEngineHost* host_;
   ParameterStore store_;
-  Tensor::Fill fill_;
+  codec::LossPolicySpec policy_;
   ResultSender results_;
   std::vector<std::unique_ptr<Entry>> tensors_;  // by key
   std::vector<float> scratch_;                   // one decoded chunk

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "codec/filler.h"
 #include "transport/core/window/window_types.h"
 
 namespace longhaul::server {
@@ -21,7 +22,10 @@ struct RoundTally {
   uint32_t low_chunks = 0;   // expected
   uint32_t low_lost = 0;     // of them did not arrive
   uint32_t lost_chunks = 0;  // contributions of both classes that did not arrive
-  uint32_t filled_chunks = 0;
+  uint32_t tolerated_chunks = 0;  // of them, in windows that lost no more than the bubble-filling threshold
+  uint32_t filled_chunks = 0;     // of them, in windows that lost more
+  uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
+  codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
 };
 
 class Rounds {

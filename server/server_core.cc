@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "codec/bubble_fill.h"
+#include "codec/loss_policy.h"
 
 namespace longhaul::server {
 namespace {
@@ -115,7 +115,7 @@ Status ServerCoreOptions::Validate() const {
   const auto ms = [](Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); };
   if (s.job.empty() || s.job.size() > wire::kMaxNameBytes)
     return Invalid("job", "\"" + s.job + "\"", "1..256 bytes long");
-  if (const auto policy = codec::ParseFillPolicy(s.policy); !policy.ok()) return policy.status();
+  if (const auto policy = codec::ParseLossPolicy(s.policy); !policy.ok()) return policy.status();
   if (s.fec_k != 0 && !IsBlockSize(s.fec_k))
     return Invalid("fec_k", std::to_string(s.fec_k), "0, 8, 12, 16, 20 or 24");
   const Status checks[] = {

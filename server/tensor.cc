@@ -6,43 +6,54 @@
 
 namespace longhaul::server {
 
-Tensor::Tensor(Parameters* parameters, uint32_t ranks, Fill fill)
+Tensor::Tensor(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
+               Aggregator::Order order)
     : parameters_(parameters),
-      fill_(fill),
-      aggregator_(parameters->geometry(), ranks),
+      policy_(policy),
+      filler_(codec::MakeFiller(policy, parameters->geometry(), ranks)),
+      aggregator_(parameters->geometry(), ranks, order),
       rounds_(parameters->geometry().chunks(), ranks),
       optimizer_(MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
       windows_(ranks),
-      mean_(std::min<uint64_t>(parameters->geometry().chunk_elements, parameters->geometry().count)) {
-  if (fill.policy == codec::FillPolicy::kStale) previous_.resize(parameters->geometry().count, 0.0f);
-}
+      mean_(std::min<uint64_t>(parameters->geometry().chunk_elements, parameters->geometry().count)) {}
 
-void Tensor::SetWindowLoss(uint32_t rank, double loss, float weight) {
-  windows_[rank] = {true, loss, weight};
+void Tensor::OnWindowOver(uint32_t rank, const WindowOutcome& outcome) {
+  LH_CHECK_OP(outcome.low_received, <=, outcome.low_count);
+  const double lost = outcome.low_count - outcome.low_received;
+  const double loss = outcome.low_count == 0 ? 0.0 : lost / outcome.low_count;
+  const bool above = outcome.high_missing > 0 || loss > policy_.bubble_threshold;
+  windows_[rank] = {true, above, outcome.weight};
+  filler_->OnWindowOver(rank, outcome.low_count, outcome.low_received);
 }
 
 uint32_t Tensor::Finalise(uint32_t chunk) {
   LH_CHECK(parameters_->initial() == Parameters::Initial::kReady);
   codec::ChunkTally tally;
   tally.arrived = aggregator_.weight(chunk);
-  uint32_t fills = 0;
+  uint32_t filled = 0;
   for (uint32_t rank = 0; rank < windows_.size(); ++rank) {
     const LostWindow& window = windows_[rank];
     if (!window.over || aggregator_.Contributed(rank, chunk)) continue;
-    const bool fill = window.loss > fill_.bubble_threshold;
-    (fill ? tally.filled : tally.tolerated) += static_cast<double>(window.weight);
-    fills += fill ? 1 : 0;
+    (window.above_threshold ? tally.filled : tally.tolerated) += static_cast<double>(window.weight);
+    ++(window.above_threshold ? filled : rounds_.tally().tolerated_chunks);
   }
+  RoundTally& round = rounds_.tally();
+  round.filled_chunks += filled;
+  round.fill_reason = std::max(round.fill_reason, codec::ReasonFor(policy_.policy, tally));
+
   const codec::ChunkGeometry& geometry = parameters_->geometry();
   const std::span<float> mean = std::span(mean_).first(geometry.Length(chunk));
-  const std::span<float> previous =
-      previous_.empty() ? std::span<float>() : geometry.Elements(std::span(previous_), chunk);
-  codec::FillMean(fill_.policy, tally, aggregator_.sum(chunk), previous, mean);
+  filler_->Mean(chunk, tally, aggregator_.sum(chunk), mean);
   optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean, parameters_->current(chunk),
                    parameters_->mutable_next(chunk));
-  if (!previous.empty()) std::copy(mean.begin(), mean.end(), previous.begin());
   rounds_.MarkFinal(chunk);
-  return fills;
+  return filled;
+}
+
+void Tensor::BeginEpoch(double total_weight) {
+  LH_CHECK(!rounds_.begun());
+  ++epochs_;
+  filler_->BeginEpoch(total_weight);
 }
 
 void Tensor::NextRound() {

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
+#include <span>
 #include <vector>
 
-#include "codec/bubble_fill.h"
+#include "codec/filler.h"
 #include "server/aggregator.h"
 #include "server/optimizer.h"
 #include "server/parameter_store.h"
@@ -17,12 +17,16 @@ namespace longhaul::server {
 
 class Tensor {
  public:
-  struct Fill {
-    codec::FillPolicy policy = codec::FillPolicy::kResidual;
-    double bubble_threshold = 0;  // losses of windows that lost more than this are filled
+  // How a worker's window of this round ended.
+  struct WindowOutcome {
+    float weight = 1;
+    uint32_t low_count = 0;
+    uint32_t low_received = 0;  // of them, those that count
+    uint32_t high_missing = 0;
   };
 
-  Tensor(Parameters* parameters, uint32_t ranks, Fill fill);
+  Tensor(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
+         Aggregator::Order order = Aggregator::Order::kArrival);
 
   Parameters& parameters() { return *parameters_; }
   const Parameters& parameters() const { return *parameters_; }
@@ -35,30 +39,45 @@ class Tensor {
     return parameters_->spec().optimizer.kind == OptimizerSpec::Kind::kAggregate;
   }
 
-  // A worker's window is over (or the worker is gone): what of its low class did not arrive, 0..1, and its
-  // weight. Needed to decide about filling its losses.
-  void SetWindowLoss(uint32_t rank, double loss, float weight);
-  // Computes the chunk's value for this round: mean by the fill policy, then the optimizer. REQUIRES: the
-  // parameters are ready, nobody is awaited for this chunk. Returns the contributions that were filled.
+  // Adds a contribution with what it counts for by the loss policy. As Aggregator::Add.
+  bool Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight) {
+    return aggregator_.Add(rank, chunk, values, weight, filler_->ArrivalScale(rank, high));
+  }
+  // A worker's window is over: decides whether its losses are tolerated or filled. Above the bubble-filling
+  // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
+  // gone has no outcome: what it did not contribute is nobody's.
+  void OnWindowOver(uint32_t rank, const WindowOutcome& outcome);
+  // Computes the chunk's value for this round: mean by the loss policy, then the optimizer; the round's tally
+  // says what was tolerated and filled. REQUIRES: the parameters are ready, nobody is awaited for this chunk.
+  // Returns the contributions that were filled.
   uint32_t Finalise(uint32_t chunk);
   // The round is finished: on to the next.
   void NextRound();
 
+  // A shift epoch begins with members of this total weight (codec/shift.h). Between rounds only: to be called
+  // with the first members, and before the first round after a member left, joined or was replaced.
+  void BeginEpoch(double total_weight);
+  // 0 for the first, then one more each time.
+  uint32_t shift_epoch() const { return epochs_ == 0 ? 0 : epochs_ - 1; }
+  // C of the epoch; empty but for policy shift.
+  std::span<const float> shift_sum() const { return filler_->shift_sum(); }
+
  private:
   struct LostWindow {
     bool over = false;
-    double loss = 0;
+    bool above_threshold = false;
     float weight = 0;
   };
 
   Parameters* parameters_;
-  Fill fill_;
+  codec::LossPolicySpec policy_;
+  std::unique_ptr<codec::Filler> filler_;
   Aggregator aggregator_;
   Rounds rounds_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<LostWindow> windows_;  // by rank, of this round
   std::vector<float> mean_;          // of one chunk
-  std::vector<float> previous_;      // the previous round's mean, for the policy stale only
+  uint32_t epochs_ = 0;
 };
 
 }  // namespace longhaul::server

@@ -154,12 +154,6 @@ TEST_F(Ipw, AWindowWithoutLowChunksSaysNothing) {
   EXPECT_FLOAT_EQ(filler->ArrivalScale(0, false), 2.0f);
 }
 
-TEST_F(Ipw, ForgetsAWorkerThatBeginsAnew) {
-  Windows(0, 50, 1);
-  filler->ForgetRank(0);
-  EXPECT_EQ(filler->ArrivalScale(0, false), 1.0f);
-}
-
 TEST(FillReason, SaysWhyLossesWereAnsweredAsTheyWere) {
   for (const LossPolicy policy : kLossPolicies) {
     EXPECT_EQ(ReasonFor(policy, {.arrived = 4}), FillReason::kNoneLost) << LossPolicyName(policy);
