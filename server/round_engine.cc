@@ -56,6 +56,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       host_(host),
       store_(settings.max_model, codec::ChunkElementsFor(symbol_bytes)),
       policy_{.policy = *codec::ParseLossPolicy(settings.policy),
+              .shift_alpha = static_cast<float>(settings.shift_alpha),
               .bubble_threshold = settings.bubble_threshold},
       results_({.symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth}),
       scratch_(codec::ChunkElementsFor(symbol_bytes)) {
@@ -105,7 +106,8 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 }
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
-  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), policy_));
+  const auto order = settings_.deterministic ? Aggregator::Order::kRank : Aggregator::Order::kArrival;
+  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), policy_, order));
   Entry& entry = *tensors_.back();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank)) entry.tensor.rounds().OnMemberJoined(rank);

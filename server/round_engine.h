@@ -112,8 +112,9 @@ class RoundEngine {
   };
   // A tensor and who waits for it.
   struct Entry {
-    Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy)
-        : tensor(parameters, ranks, policy), declared(ranks, false), late(ranks, false) {}
+    Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
+          Aggregator::Order order)
+        : tensor(parameters, ranks, policy, order), declared(ranks, false), late(ranks, false) {}
     Tensor tensor;
     std::vector<bool> declared;     // by rank
     std::vector<bool> late;         // by rank: takes part from the next round
