@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "base/random.h"
@@ -220,6 +221,99 @@ TEST(Priority, OneBadGradientDoesNotPoisonTheScores) {
   const auto sane = TensorOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   for (uint64_t round = 1; round < 100; ++round) classifier.Classify(sane, round);
   EXPECT_THAT(classifier.Classify(sane, 100).high, ElementsAre(9));
+}
+
+TEST(Priority, HighEnergyIsTheSmallestSetThatHoldsTheShare) {
+  const std::vector<double> energies = {1, 50, 2, 400, 3, 30, 4, 5, 6, 7};  // 508 in all
+  const auto tensor = TensorOf(energies);
+  const auto high = [&](double share) {
+    PriorityOptions options = Options(0.9);  // not looked at
+    options.high_energy = share;
+    return PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).high;
+  };
+  EXPECT_THAT(high(0.5), ElementsAre(3));
+  EXPECT_THAT(high(0.787), ElementsAre(3));    // 400 of 508 are 78.7 %
+  EXPECT_THAT(high(0.79), ElementsAre(1, 3));  // with 50: 88.6 %
+  EXPECT_THAT(high(0.9), ElementsAre(1, 3, 5));
+  EXPECT_EQ(high(1.0).size(), 10u);
+  EXPECT_EQ(high(1e-9).size(), 1u);
+}
+
+TEST(Priority, HighEnergyCountsWhatIsSmoothedOverRounds) {
+  PriorityOptions options = Options(0.2, 0.9);
+  options.high_energy = 0.8;
+  PriorityClassifier classifier(GeometryOf(8), options);
+  classifier.Classify(TensorOf({100, 1, 1, 1, 1, 1, 1, 1}), 0);
+  // One flat round does not turn the class over.
+  EXPECT_THAT(classifier.Classify(TensorOf({1, 1, 1, 1, 1, 1, 1, 1}), 1).high, ElementsAre(0));
+}
+
+TEST(Priority, HighEnergyOfNothingAndOfAnythingIsAtLeastOneChunk) {
+  PriorityOptions options = Options(0);
+  options.high_energy = 0.8;
+  EXPECT_EQ(
+      PriorityClassifier(GeometryOf(8), options).Classify(TensorOf(std::vector<double>(8, 0)), 0).high.size(),
+      1u);
+  // Energies of very different size: the sum's rounding must not leave the last chunk wanting.
+  options.high_energy = 1.0;
+  constexpr uint64_t kSeed = 8;
+  Random random(kSeed);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<double> energies(50);
+    double least = 1e30;
+    for (double& e : energies) least = std::min(least, e = std::exp(random.Normal() * 5));
+    const Priorities p = PriorityClassifier(GeometryOf(50), options).Classify(TensorOf(energies), 0);
+    double missing = 0;
+    for (const uint32_t chunk : p.low) missing += energies[chunk];
+    ASSERT_LE(missing, 1e-12 * std::accumulate(energies.begin(), energies.end(), 0.0)) << "seed " << kSeed;
+  }
+}
+
+TEST(Priority, LayerOrderTakesTheFrontUntilItHoldsTheEnergy) {
+  PriorityOptions options = Options(0.1);
+  options.policy = PriorityPolicy::kLayerOrder;
+  options.high_energy = 0.5;
+  PriorityClassifier classifier(GeometryOf(6), options);
+  EXPECT_THAT(classifier.Classify(TensorOf({1, 1, 1, 5, 1, 1}), 0).high, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Priority, RangesAreAlwaysHigh) {
+  PriorityOptions options = Options(0.3);
+  // Chunks of 4: elements 7..8 lie in the chunks 1 and 2, element 39 in the chunk 9.
+  options.high_ranges = {{.first = 7, .count = 2}, {.first = 39, .count = 1}, {.first = 20, .count = 0}};
+  const auto tensor = TensorOf({9, 1, 2, 8, 7, 6, 5, 4, 3, 0.5});
+  EXPECT_THAT(PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).high, ElementsAre(1, 2, 9));
+  options.high_share = 0.5;
+  EXPECT_THAT(PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).high,
+              ElementsAre(0, 1, 2, 3, 9));
+  for (const double share : {0.0, 0.1}) {
+    options.high_share = share;
+    EXPECT_THAT(PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).high, ElementsAre(1, 2, 9))
+        << "even when they are more than the share";
+  }
+  options.high_energy = 0.5;  // 45.5 in all: 3.5 of the ranges, then 9, 8 and 7
+  EXPECT_THAT(PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).high,
+              ElementsAre(0, 1, 2, 3, 4, 9));
+  options.high_ranges = {{.first = 0, .count = 40}};
+  EXPECT_EQ(PriorityClassifier(GeometryOf(10), options).Classify(tensor, 0).low.size(), 0u);
+}
+
+TEST(Priority, TheFirstChunkThatIsNotFiniteIsReported) {
+  auto tensor = TensorOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  PriorityClassifier classifier(GeometryOf(10), Options(0.2));
+  EXPECT_FALSE(classifier.Classify(tensor, 0).not_finite);
+  tensor[4 * 7 + 3] = std::numeric_limits<float>::infinity();
+  tensor[4 * 5 + 1] = std::nanf("");
+  EXPECT_EQ(classifier.Classify(tensor, 1).not_finite, 5u);
+  tensor[4 * 5 + 1] = std::numeric_limits<float>::max();  // its square is no float, but it is a number
+  EXPECT_EQ(classifier.Classify(tensor, 2).not_finite, 7u);
+}
+
+TEST(Priority, NamesAreThoseOfTheSettings) {
+  EXPECT_EQ(*ParsePriorityPolicy("energy"), PriorityPolicy::kEnergy);
+  EXPECT_EQ(*ParsePriorityPolicy("layer"), PriorityPolicy::kLayerOrder);
+  EXPECT_EQ(*ParsePriorityPolicy("topk"), PriorityPolicy::kTopK);
+  EXPECT_EQ(ParsePriorityPolicy("top-k").status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+// Element-wise top-k: only the largest elements of a tensor travel, in sparse chunks; the rest stays with the
+// sender, whose loss policy remembers it (codec/loss_policy.h, Remembers).
+//
+// The threshold comes from a sample instead of a sort of everything (Lin et al. 2018, Deep Gradient
+// Compression): with 10,000 elements a share of 10 % is met to about +-0.3 points. It is one for the whole
+// tensor, so chunks with larger elements send more of them, up to what their symbol holds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace longhaul::codec {
+
+inline constexpr uint32_t kTopKSample = 10'000;
+
+// The magnitude that about `share` of the elements reach; exact for tensors up to the sample's size, but that
+// equal magnitudes all reach it. REQUIRES: values not empty and finite, 0 < share <= 1.
+float TopKThreshold(std::span<const float> values, double share, uint64_t seed);
+
+// Copies to `out` the elements of one chunk that travel, zeros for the others: those of at least `threshold`
+// that are not zero, and if they are more than `capacity`, the `capacity` largest (the first among equals).
+// Returns how many. REQUIRES: equal sizes, finite values.
+uint32_t SelectTopK(std::span<const float> values, float threshold, uint32_t capacity, std::span<float> out);
+
+}  // namespace longhaul::codec
