@@ -20,8 +20,13 @@ bool Rounds::OnMemberJoined(uint32_t rank) {
   return true;
 }
 
-void Rounds::OnWindowOpened(uint32_t rank, Instant now) {
-  LH_CHECK(parts_[rank] == Part::kAwaited);
+void Rounds::OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now) {
+  LH_CHECK(parts_[rank] == Part::kAwaited || parts_[rank] == Part::kLagging);
+  if (parts_[rank] == Part::kLagging) {
+    for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
+      awaited_[chunk] += final_[chunk] || contributed.Test(chunk) ? 0 : 1;
+    }
+  }
   parts_[rank] = Part::kOpen;
   if (!begun()) begun_ = now;
 }
@@ -45,12 +50,25 @@ void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contribut
   LH_CHECK(members_[rank]);
   members_[rank] = false;
   if (parts_[rank] == Part::kAwaited || parts_[rank] == Part::kOpen) Release(rank, contributed, ready);
+  if (parts_[rank] == Part::kLagging) parts_[rank] = Part::kAbsent;
 }
 
 bool Rounds::OnMemberReplaced(uint32_t rank) {
   LH_CHECK(members_[rank]);
   if (parts_[rank] == Part::kOpen) parts_[rank] = Part::kAwaited;
-  return parts_[rank] == Part::kAwaited;
+  return parts_[rank] == Part::kAwaited || parts_[rank] == Part::kLagging;
+}
+
+void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed,
+                        std::vector<uint32_t>* ready) {
+  LH_CHECK(parts_[rank] == Part::kAwaited);
+  Release(rank, contributed, ready);
+  parts_[rank] = Part::kLagging;
+  ++tally_.excluded;
+}
+
+uint32_t Rounds::Count(Part part) const {
+  return static_cast<uint32_t>(std::count(parts_.begin(), parts_.end(), part));
 }
 
 void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready) {
@@ -58,6 +76,7 @@ void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed, s
   last_rank_ = rank;
   for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
     if (contributed.Test(chunk)) continue;  // no longer awaited since it came
+    if (final_[chunk]) continue;            // final before a lagging worker opened its window
     LH_CHECK_OP(awaited_[chunk], >, 0u);
     if (--awaited_[chunk] == 0) ready->push_back(chunk);
   }
@@ -80,12 +99,13 @@ void Rounds::MarkFinal(uint32_t chunk) {
 void Rounds::Next() {
   LH_CHECK(AllFinal());
   ++number_;
-  uint32_t members = 0;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
-    parts_[rank] = members_[rank] ? Part::kAwaited : Part::kAbsent;
-    members += members_[rank] ? 1 : 0;
+    const bool lags = parts_[rank] == Part::kLagging;
+    parts_[rank] = !members_[rank] ? Part::kAbsent : lags ? Part::kLagging : Part::kAwaited;
   }
-  std::fill(awaited_.begin(), awaited_.end(), members);
+  // Somebody has to be waited for: a round that waits for nobody would be over at once.
+  if (Count(Part::kAwaited) == 0) std::replace(parts_.begin(), parts_.end(), Part::kLagging, Part::kAwaited);
+  std::fill(awaited_.begin(), awaited_.end(), Count(Part::kAwaited));
   std::fill(final_.begin(), final_.end(), false);
   final_order_.clear();
   begun_.reset();

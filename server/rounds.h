@@ -1,8 +1,11 @@
 // One tensor's rounds (BSP): which worker has its window in which state, and when a chunk is final.
 //
 // A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
-// when all chunks are final; the next one then begins with the workers that are members at that moment. Knows
-// no tensor values and no connections. Not thread-safe.
+// when all chunks are final; the next one then begins with the workers that are members at that moment.
+//
+// A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens a
+// window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
+// tensor values and no connections. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,7 @@ struct RoundTally {
   uint32_t filled_chunks = 0;     // of them, in windows that lost more
   uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
   codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
+  uint32_t excluded = 0;          // workers that the round did not wait for
 };
 
 class Rounds {
@@ -35,6 +39,7 @@ class Rounds {
     kAwaited,  // will open its window
     kOpen,     // its window is open
     kClosed,   // its window is over, or it was excluded
+    kLagging,  // a member that nobody waits for, but that may still open its window
   };
 
   Rounds(uint32_t chunks, uint32_t ranks);
@@ -50,6 +55,8 @@ class Rounds {
   bool AllFinal() const { return final_order_.size() == final_.size(); }
   // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
   uint32_t last_rank() const { return last_rank_; }
+  // Members whose part this is.
+  uint32_t Count(Part part) const;
   Instant begun_at() const { return *begun_; }
   RoundTally& tally() { return tally_; }
 
@@ -57,11 +64,15 @@ class Rounds {
   // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
   // it (its window is over already), it takes part from the next one.
   bool OnMemberJoined(uint32_t rank);
-  void OnWindowOpened(uint32_t rank, Instant now);
-  // The rank's contribution to the chunk is now in. REQUIRES: part(rank) == kOpen; once per rank and chunk.
+  // `contributed`: chunks of the rank that are in already (a lagging worker's predecessor may have sent some).
+  void OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now);
+  // The rank's contribution to the chunk is now in. REQUIRES: part(rank) == kOpen, the chunk is not final; once
+  // per rank and chunk.
   void OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready);
   // The rank's window is over; `contributed` are the chunks of it that are in.
   void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: part(rank) == kAwaited.
+  void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
   // The rank is no member any more: as OnWindowClosed, and nobody waits for it in later rounds.
   void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
   // The connection of this rank was replaced by a newer incarnation: its window, if open, is awaited again.
@@ -73,7 +84,8 @@ class Rounds {
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
-  // Begins the next round with every rank that is a member. REQUIRES: AllFinal().
+  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as there are
+  // others. REQUIRES: AllFinal().
   void Next();
 
  private:

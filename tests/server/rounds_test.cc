@@ -21,6 +21,12 @@ struct ThreeWorkers : testing::Test {
     }
     return ready;
   }
+  void Open(uint32_t rank) { rounds.OnWindowOpened(rank, in[rank], Instant()); }
+  Chunks Exclude(uint32_t rank) {
+    Chunks ready;
+    rounds.OnExcluded(rank, in[rank], &ready);
+    return ready;
+  }
   Chunks Close(uint32_t rank) {
     Chunks ready;
     rounds.OnWindowClosed(rank, in[rank], &ready);
@@ -39,7 +45,7 @@ struct ThreeWorkers : testing::Test {
     for (auto& bits : in) bits = transport::ChunkBitmap(3);
   }
   void OpenAll() {
-    for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnWindowOpened(rank, Instant());
+    for (uint32_t rank = 0; rank < 3; ++rank) Open(rank);
   }
 
   Rounds rounds{3, 3};
@@ -78,8 +84,8 @@ TEST_F(ThreeWorkers, AWorkerThatDiesReleasesWhatItHadNotContributedAndNobodyWait
   NextRound();
   EXPECT_EQ(rounds.number(), 1u);
   EXPECT_EQ(rounds.part(2), Part::kAbsent);
-  rounds.OnWindowOpened(0, Instant());
-  rounds.OnWindowOpened(1, Instant());
+  Open(0);
+  Open(1);
   EXPECT_EQ(Contribute(0, {0}), Chunks{});
   EXPECT_EQ(Contribute(1, {0}), Chunks{0});
 }
@@ -91,7 +97,7 @@ TEST_F(ThreeWorkers, AReplacedWorkerIsAwaitedAgainInTheSameRound) {
   EXPECT_EQ(Contribute(2, {1}), Chunks{1});
   EXPECT_TRUE(rounds.OnMemberReplaced(2));
   EXPECT_EQ(rounds.part(2), Part::kAwaited);
-  rounds.OnWindowOpened(2, Instant());
+  Open(2);
   EXPECT_EQ(Contribute(2, {2, 0}), (Chunks{2, 0})) << "chunk 1 of the old incarnation stays in";
 }
 
@@ -119,6 +125,71 @@ TEST_F(ThreeWorkers, ChunksThatCouldNotBeFinishedAreCollectedLater) {
   Chunks ready;
   rounds.CollectReady(&ready);
   EXPECT_EQ(ready, (Chunks{0, 2}));
+}
+
+TEST_F(ThreeWorkers, NobodyWaitsForALaggingWorkerUntilItOpensItsWindow) {
+  Open(0);
+  Open(1);
+  Contribute(0, {0, 1, 2});
+  Contribute(1, {0, 1, 2});
+  EXPECT_EQ(Exclude(2), (Chunks{0, 1, 2}));
+  EXPECT_EQ(rounds.tally().excluded, 1u);
+  Finish({0, 1, 2});
+  NextRound();
+  EXPECT_EQ(rounds.part(2), Part::kLagging);
+  EXPECT_EQ(rounds.tally().excluded, 0u);
+  Open(0);
+  Open(1);
+  Contribute(0, {0, 1, 2});
+  Finish(Contribute(1, {1}));
+  // It comes when chunk 1 is final: it may still contribute to the others, which wait for it from now on.
+  Open(2);
+  EXPECT_EQ(rounds.part(2), Part::kOpen);
+  EXPECT_EQ(Contribute(1, {0, 2}), Chunks{});
+  EXPECT_EQ(Contribute(2, {2}), Chunks{2});
+  EXPECT_EQ(Close(2), Chunks{0});
+  Finish({2, 0});
+  NextRound();
+  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+}
+
+TEST_F(ThreeWorkers, ALaggingWorkersPredecessorMayHaveContributedAlready) {
+  OpenAll();
+  Contribute(0, {0, 1, 2});
+  Contribute(1, {0, 1, 2});
+  Contribute(2, {1});
+  EXPECT_TRUE(rounds.OnMemberReplaced(2));
+  EXPECT_EQ(Exclude(2), (Chunks{0, 2}));
+  EXPECT_TRUE(rounds.OnMemberReplaced(2));  // and replaced once more while it lags
+  Open(2);
+  EXPECT_EQ(Contribute(2, {2}), Chunks{2});
+  EXPECT_EQ(Close(2), Chunks{0});
+  Finish({0, 1, 2});
+  EXPECT_TRUE(rounds.AllFinal());
+}
+
+TEST_F(ThreeWorkers, SomebodyIsAlwaysWaitedFor) {
+  Open(0);
+  Exclude(1);
+  Exclude(2);
+  Finish(Contribute(0, {0, 1, 2}));
+  EXPECT_EQ(Gone(0), Chunks{});
+  NextRound();
+  EXPECT_EQ(rounds.Count(Part::kAwaited), 2u);
+  EXPECT_EQ(Gone(1), Chunks{});
+  EXPECT_EQ(rounds.Count(Part::kAwaited), 1u);
+}
+
+TEST_F(ThreeWorkers, ALaggingWorkerThatGoesIsNoMemberAnyMore) {
+  Open(0);
+  Exclude(1);
+  EXPECT_EQ(Gone(1), Chunks{});
+  EXPECT_EQ(rounds.part(1), Part::kAbsent);
+  Contribute(0, {0, 1, 2});
+  Finish(Exclude(2));
+  NextRound();
+  EXPECT_EQ(rounds.part(1), Part::kAbsent);
+  EXPECT_EQ(rounds.part(2), Part::kLagging);
 }
 
 }  // namespace
