@@ -246,7 +246,7 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   transfer.weight = metadata.weight;
   transfer.last_chunk = now_;
   peer.transfers[key] = transfer;
-  rounds.OnWindowOpened(peer.rank, now_);
+  rounds.OnWindowOpened(peer.rank, entry.tensor.aggregator().contributed(peer.rank), now_);
   if (metadata.wants_result) results_.SendRound(peer, entry.tensor);
   return {};
 }
