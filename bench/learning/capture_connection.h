@@ -1,0 +1,56 @@
+// A connection without a network: it keeps what a PushPipeline submits until the round's windows are judged.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "transport/core/connection.h"
+
+namespace longhaul::bench {
+
+class CaptureConnection final : public transport::Connection {
+ public:
+  struct Chunk {
+    std::array<uint8_t, 16> header;
+    size_t header_bytes = 0;
+    ByteSpan body;  // borrowed from the pipeline until its window is closed
+  };
+  struct Window {
+    transport::WindowOptions options;
+    std::vector<Chunk> high;
+    std::vector<Chunk> low;
+  };
+
+  // The window under this id, in which chunks are in sending order.
+  const Window& window(uint32_t id) const { return windows_.at(id); }
+
+  State state() const override { return State::kConnected; }
+  wire::ConnectionId local_id() const override { return {1}; }
+  Address peer() const override { return Address::V4(127, 0, 0, 1, 7700); }
+  transport::ConnectionStats stats() const override { return {}; }
+  ByteCount max_datagram() const override { return ByteCount(1452); }
+  size_t MaxChunkBytes() const override { return 1392; }
+  std::optional<transport::IncomingWindow> incoming(transport::WindowKey) const override {
+    return std::nullopt;
+  }
+  ByteCount backlog() const override { return {}; }
+  Status SendControl(ByteSpan) override { return Status::Ok(); }
+  // Opens the window, or opens it again: ids are used round after round.
+  Status OpenWindow(const transport::WindowOptions& options) override;
+  Status SubmitChunk(transport::WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
+                     ByteSpan body) override;
+  void CancelWindow(transport::WindowKey key) override { windows_.erase(key.id); }
+  void CloseWindow(transport::WindowKey, wire::CloseReason) override {}
+  void Grant(Bandwidth, ByteCount) override {}
+  void Close(const Status&) override {}
+
+ private:
+  std::map<uint32_t, Window> windows_;
+};
+
+}  // namespace longhaul::bench

@@ -1,0 +1,213 @@
+#include "bench/learning/exchange.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longhaul::bench {
+namespace {
+
+constexpr uint16_t kSymbolBytes = 1392;  // of a datagram of 1452 bytes
+
+std::string OptimizerText(const Scenario& scenario) {
+  return scenario.optimizer == "adam" ? "adam:lr=0.001" : "sgd:lr=0.1,momentum=0.9";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
+                                                   std::span<const Values> initial) {
+  const Result<codec::LossPolicy> policy = codec::ParseLossPolicy(scenario.policy);
+  if (!policy.ok()) return policy.status();
+  const Result<server::OptimizerSpec> optimizer = server::ParseOptimizer(OptimizerText(scenario));
+  if (!optimizer.ok()) return optimizer.status();
+
+  std::unique_ptr<Exchange> exchange(new Exchange());
+  exchange->scenario_ = scenario;
+  exchange->policy_ = {.policy = *policy,
+                       .shift_alpha = static_cast<float>(scenario.shift_alpha),
+                       .bubble_threshold = scenario.bubble_threshold};
+  const uint32_t chunk_elements = codec::ChunkElementsFor(kSymbolBytes);
+  exchange->store_ = std::make_unique<server::ParameterStore>(ByteCount(int64_t{1} << 30), chunk_elements);
+  exchange->scratch_.resize(chunk_elements);
+  for (size_t t = 0; t < initial.size(); ++t) {
+    server::TensorSpec spec;
+    spec.name = "tensor" + std::to_string(t);
+    spec.count = initial[t].size();
+    spec.optimizer = *optimizer;
+    const Result<server::Parameters*> declared = exchange->store_->Declare(spec);
+    if (!declared.ok()) return declared.status();
+    server::Parameters* model = *declared;
+    model->AwaitInitial(0);
+    for (uint32_t chunk = 0; chunk < model->geometry().chunks(); ++chunk) {
+      model->SetInitialChunk(chunk, model->geometry().Elements(std::span(initial[t]), chunk));
+    }
+    model->SetReady();
+    exchange->models_.push_back(model);
+    exchange->tensors_.push_back(
+        std::make_unique<server::Tensor>(model, scenario.workers, exchange->policy_));
+    for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
+      exchange->tensors_.back()->rounds().OnMemberJoined(rank);
+    }
+  }
+  Random random = Random(scenario.seed ^ 0x6c6f7373).Fork(1);
+  for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
+    exchange->workers_.push_back(
+        {.connection = {},
+         .pipelines = {},
+         .memories = {},
+         .losses = wan::LossProcess(scenario.LossOf(rank), scenario.burst, random.Fork(rank)),
+         .low_received = std::vector<transport::ChunkBitmap>(initial.size())});
+  }
+  for (uint32_t rank = 0; rank < scenario.workers; ++rank) exchange->MakeWorkerHalf(rank);
+  return exchange;
+}
+
+void Exchange::MakeWorkerHalf(uint32_t rank) {
+  Worker& worker = workers_[rank];
+  worker.pipelines.clear();
+  worker.memories.clear();
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    worker::PushPipeline::Settings settings;
+    settings.keep_residual = false;
+    settings.high_share = scenario_.high_share;
+    settings.symbol_bytes = kSymbolBytes;
+    settings.seed = scenario_.seed;
+    const worker::TensorShape shape{.key = static_cast<uint32_t>(t), .geometry = models_[t]->geometry()};
+    worker.pipelines.push_back(std::make_unique<worker::PushPipeline>(shape, settings));
+    worker.memories.push_back(codec::MakeSenderMemory(policy_, models_[t]->geometry()));
+  }
+}
+
+void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
+                     std::span<const Attendance> attendance) {
+  LH_CHECK_OP(gradients.size(), ==, workers_.size());
+  LH_CHECK_OP(attendance.size(), ==, workers_.size());
+  UpdateMembers(attendance);
+  if (new_epoch_) BeginEpoch();
+  for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+    if (attendance[rank] != Attendance::kPresent) continue;
+    Send(workers_[rank], gradients[rank]);
+    Lose(workers_[rank]);
+  }
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+      if (attendance[rank] == Attendance::kGone) continue;
+      tensors_[t]->rounds().OnWindowOpened(rank, Instant{});
+      if (attendance[rank] == Attendance::kPresent) Deliver(rank, t);
+    }
+    for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+      if (attendance[rank] != Attendance::kGone) CloseWindow(rank, t);
+    }
+    tensors_[t]->NextRound();
+  }
+  ++round_;
+}
+
+void Exchange::UpdateMembers(std::span<const Attendance> attendance) {
+  for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+    const bool member = attendance[rank] != Attendance::kGone;
+    if (member == workers_[rank].member) continue;
+    new_epoch_ = true;
+    workers_[rank].member = member;
+    std::vector<uint32_t> ready;
+    for (auto& tensor : tensors_) {
+      if (member) {
+        tensor->rounds().OnMemberJoined(rank);
+      } else {
+        tensor->rounds().OnMemberGone(rank, tensor->aggregator().contributed(rank), &ready);
+      }
+    }
+  }
+}
+
+void Exchange::BeginEpoch() {
+  new_epoch_ = false;
+  double weight = 0;
+  for (Worker& worker : workers_) {
+    weight += worker.member ? 1 : 0;
+    for (auto& memory : worker.memories) memory->BeginEpoch();
+  }
+  for (auto& tensor : tensors_) tensor->BeginEpoch(weight);
+}
+
+void Exchange::Replace(uint32_t rank) {
+  MakeWorkerHalf(rank);
+  new_epoch_ = true;
+}
+
+void Exchange::Send(Worker& worker, std::span<const Values> gradients) {
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const std::span<const float> prepared = worker.memories[t]->Prepare(gradients[t]);
+    transport::WindowOptions options = worker.pipelines[t]->Begin(round_, prepared, /*wants_result=*/true);
+    options.key = {static_cast<uint32_t>(t), 0};
+    LH_CHECK(worker.connection.OpenWindow(options).ok());
+    LH_CHECK(worker.pipelines[t]->Submit(worker.connection, options.key).ok());
+  }
+}
+
+void Exchange::Lose(Worker& worker) {
+  for (uint32_t t = 0; t < tensors_.size(); ++t) {
+    for (size_t i = 0; i < worker.connection.window(t).high.size(); ++i) worker.losses.Next();
+  }
+  for (uint32_t t = 0; t < tensors_.size(); ++t) {
+    const auto low = static_cast<uint32_t>(worker.connection.window(t).low.size());
+    transport::ChunkBitmap received(low);
+    for (uint32_t i = 0; i < low; ++i) {
+      if (!worker.losses.Next()) received.Set(i);
+    }
+    stats_.low_chunks += low;
+    stats_.low_lost += low - received.count();
+    worker.low_received[t] = std::move(received);
+  }
+}
+
+void Exchange::Deliver(uint32_t rank, size_t tensor) {
+  const Worker& worker = workers_[rank];
+  const CaptureConnection::Window& window = worker.connection.window(static_cast<uint32_t>(tensor));
+  for (const CaptureConnection::Chunk& chunk : window.high) AddChunk(rank, *tensors_[tensor], true, chunk);
+  for (uint32_t i = 0; i < window.low.size(); ++i) {
+    if (worker.low_received[tensor].Test(i)) AddChunk(rank, *tensors_[tensor], false, window.low[i]);
+  }
+}
+
+void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
+                        const CaptureConnection::Chunk& chunk) {
+  packet_.assign(chunk.header.begin(), chunk.header.begin() + static_cast<ptrdiff_t>(chunk.header_bytes));
+  packet_.insert(packet_.end(), chunk.body.begin(), chunk.body.end());
+  const auto view = codec::ParseChunk(packet_);
+  LH_CHECK(view.ok());
+  const std::span<float> values = std::span(scratch_).first(view->count);
+  codec::DecodeChunk(*view, values);
+  LH_CHECK(tensor.Add(rank, high, view->index, values, 1.0f));
+  workers_[rank].memories[tensor.key()]->SettleChunk(view->index, true, values);
+  std::vector<uint32_t> ready;
+  tensor.rounds().OnContribution(rank, view->index, &ready);
+  Finalise(tensor, ready);
+}
+
+void Exchange::CloseWindow(uint32_t rank, size_t t) {
+  server::Tensor& tensor = *tensors_[t];
+  Worker& worker = workers_[rank];
+  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  const bool present = contributed.count() > 0;
+  server::Tensor::WindowOutcome over;
+  over.low_count = worker.low_received[t].size();
+  over.low_received = present ? worker.low_received[t].count() : 0;
+  over.high_missing = present ? 0 : tensor.chunks() - over.low_count;
+  tensor.OnWindowOver(rank, over);
+  std::vector<uint32_t> ready;
+  tensor.rounds().OnWindowClosed(rank, contributed, &ready);
+  Finalise(tensor, ready);
+  if (!present) return;
+  worker.pipelines[t]->OnClosed(true, worker.low_received[t], {});
+  worker.memories[t]->Finish();
+}
+
+void Exchange::Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready) {
+  for (const uint32_t chunk : ready) stats_.filled += tensor.Finalise(chunk);
+}
+
+}  // namespace longhaul::bench

@@ -1,0 +1,192 @@
+// longhaul_learning_bench: trains under every loss policy and writes what it cost.
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "bench/learning/report.h"
+
+namespace {
+
+using longhaul::Result;
+using longhaul::Status;
+using longhaul::bench::Outcome;
+using longhaul::bench::Results;
+using longhaul::bench::Scenario;
+using longhaul::bench::Table;
+using longhaul::worker::Dataset;
+using longhaul::worker::DatasetPart;
+
+struct Flags {
+  bool quick = false;
+  bool report_only = false;
+  unsigned jobs = 1;
+  double minutes = 0;
+  std::string data = longhaul::worker::kDefaultDatasetDirectory;
+  std::string out;
+  std::string scenario;
+};
+
+double ThreadSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+int Fail(const Status& status) {
+  std::cerr << "longhaul_learning_bench: " << status.ToString() << "\n";
+  return 1;
+}
+
+struct Data {
+  Dataset train;
+  Dataset test;
+};
+Result<Data> Load(const std::string& directory) {
+  Result<Dataset> train = longhaul::worker::LoadFashionMnist(directory, DatasetPart::kTrain);
+  if (!train.ok()) return train.status();
+  Result<Dataset> test = longhaul::worker::LoadFashionMnist(directory, DatasetPart::kTest);
+  if (!test.ok()) return test.status();
+  return Data{*std::move(train), *std::move(test)};
+}
+
+// Runs what is missing, several at once; one run is one thread's work.
+Status RunMissing(const std::vector<Scenario>& runs, const Data& data, const Flags& flags, Results& results) {
+  std::vector<Scenario> missing;
+  for (const Scenario& run : runs) {
+    if (results.Find(run) == nullptr) missing.push_back(run);
+  }
+  std::cerr << runs.size() << " runs, " << missing.size() << " to do\n";
+  const auto begun = std::chrono::steady_clock::now();
+  const auto minutes = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() / 60;
+  };
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  Status first;
+  const auto work = [&] {
+    for (size_t i = next++; i < missing.size(); i = next++) {
+      if (flags.minutes > 0 && minutes() > flags.minutes) return;
+      const double start = ThreadSeconds();
+      const Result<Outcome> outcome = longhaul::bench::Train(missing[i], data.train, data.test);
+      const double seconds = ThreadSeconds() - start;
+      const std::lock_guard lock(mutex);
+      Status status = outcome.ok() ? results.Add(missing[i], {*outcome, seconds}) : outcome.status();
+      if (!status.ok() && first.ok()) first = status;
+      if (!first.ok()) return;
+      std::cerr << i + 1 << "/" << missing.size() << " " << missing[i].Key() << " " << outcome->accuracy * 100
+                << " (" << seconds << " s)\n";
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned j = 1; j < flags.jobs; ++j) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  std::cerr << "took " << minutes() << " minutes\n";
+  return first;
+}
+
+Status WriteFile(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  if (!file.flush()) return {longhaul::StatusCode::kUnavailable, "cannot write " + path.string()};
+  return Status::Ok();
+}
+
+Status WriteReport(const std::vector<Table>& tables, const std::vector<Scenario>& runs,
+                   const Results& results, const std::filesystem::path& directory) {
+  double seconds = 0;
+  size_t done = 0;
+  for (const Scenario& run : runs) {
+    const auto* found = results.Find(run);
+    if (found == nullptr) continue;
+    seconds += found->seconds;
+    ++done;
+  }
+  char cost[160];
+  std::snprintf(cost, sizeof cost, "%zu of %zu runs; %.0f minutes of one processor, %.1f seconds a run.\n\n",
+                done, runs.size(), seconds / 60, done == 0 ? 0 : seconds / static_cast<double>(done));
+  const std::string text =
+      "# Learning under loss: tables\n\nWritten by `tools/dev bench learning`; docs/learning.md says how to "
+      "read "
+      "it.\nFinal test accuracy minus that of the lossless run of the same seed, in points: mean ± its "
+      "standard "
+      "error over the seeds;\n**bold** is the median. " +
+      std::string(cost) + longhaul::bench::ToMarkdown(tables, results);
+  if (Status s = WriteFile(directory / "tables.md", text); !s.ok()) return s;
+  for (const Table& table : tables) {
+    if (table.positions.empty()) continue;
+    if (Status s = WriteFile(directory / (table.name + ".svg"), longhaul::bench::ToSvg(table, results));
+        !s.ok()) {
+      return s;
+    }
+  }
+  std::cout << text;
+  return Status::Ok();
+}
+
+int RunOne(const Flags& flags) {
+  const nlohmann::json json = nlohmann::json::parse(flags.scenario, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Fail({longhaul::StatusCode::kInvalidArgument, "--scenario is not JSON"});
+  const Result<Scenario> scenario = Scenario::FromJson(json);
+  if (!scenario.ok()) return Fail(scenario.status());
+  const Result<Data> data = Load(flags.data);
+  if (!data.ok()) return Fail(data.status());
+  const double start = ThreadSeconds();
+  const Result<Outcome> outcome = longhaul::bench::Train(*scenario, data->train, data->test);
+  if (!outcome.ok()) return Fail(outcome.status());
+  std::cout << nlohmann::json{{"scenario", scenario->ToJson()},
+                              {"accuracy", outcome->accuracy},
+                              {"training_loss", outcome->training_loss},
+                              {"low_lost", outcome->low_lost},
+                              {"filled", outcome->filled},
+                              {"seconds", ThreadSeconds() - start}}
+            << "\n";
+  return 0;
+}
+
+int RunTables(const Flags& flags) {
+  const std::filesystem::path directory = !flags.out.empty() ? flags.out
+                                          : flags.quick      ? "build/learning-quick"
+                                                             : "docs/learning";
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  Result<Results> results = Results::Open((directory / "results.jsonl").string());
+  if (!results.ok()) return Fail(results.status());
+  const std::vector<Table> tables = longhaul::bench::LearningTables(flags.quick);
+  const std::vector<Scenario> runs = longhaul::bench::RunsOf(tables);
+  if (!flags.report_only) {
+    const Result<Data> data = Load(flags.data);
+    if (!data.ok()) return Fail(data.status());
+    if (Status s = RunMissing(runs, *data, flags, *results); !s.ok()) return Fail(s);
+  }
+  if (Status s = WriteReport(tables, runs, *results, directory); !s.ok()) return Fail(s);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  flags.jobs = std::max(1u, std::thread::hardware_concurrency());
+  CLI::App app("Trains on Fashion-MNIST under every loss policy and compares with the lossless run.",
+               "longhaul_learning_bench");
+  app.add_flag("--quick", flags.quick, "One seed, 70 rounds, the headline tables only");
+  app.add_flag("--report", flags.report_only, "Only write the report about the runs that are there");
+  app.add_option("--jobs", flags.jobs, "Runs at a time")->capture_default_str()->check(CLI::Range(1, 256));
+  app.add_option("--minutes", flags.minutes, "Begin no run after so many; the next call goes on");
+  app.add_option("--data", flags.data, "Directory with Fashion-MNIST's IDX files")->capture_default_str();
+  app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/learning]");
+  app.add_option("--scenario", flags.scenario, "Only this run, for example '{\"policy\": \"residual\"}'");
+  CLI11_PARSE(app, argc, argv);
+  setpriority(PRIO_PROCESS, 0, 19);  // runs for long: whoever works beside it goes first
+  return flags.scenario.empty() ? RunTables(flags) : RunOne(flags);
+}

@@ -1,0 +1,95 @@
+#include "bench/learning/scenario.h"
+
+#include <algorithm>
+
+#include "wan/loss_process.h"
+
+namespace longhaul::bench {
+namespace {
+
+constexpr uint32_t kLossy = 2;
+constexpr double kTimes = 5;
+
+}  // namespace
+
+double Scenario::LossOf(uint32_t rank) const {
+  if (!uneven || workers <= kLossy) return loss;
+  const double others = loss * workers / (workers - kLossy + kLossy * kTimes);
+  const bool lossy = (rank + workers - seed % workers) % workers < kLossy;
+  return std::min(lossy ? kTimes * others : others, 0.95);
+}
+
+Scenario Scenario::Lossless() const {
+  Scenario s = *this;
+  const Scenario defaults;
+  s.policy = "zero";
+  s.shift_alpha = defaults.shift_alpha;
+  s.priority = defaults.priority;
+  s.high_share = defaults.high_share;
+  s.topk_share = defaults.topk_share;
+  s.bubble_threshold = defaults.bubble_threshold;
+  s.wire_dtype = defaults.wire_dtype;
+  s.loss = 0;
+  s.burst = defaults.burst;
+  s.uneven = defaults.uneven;
+  // Excluded for a while means that the mean is over the others, as when it had left.
+  if (s.membership == "excluded") s.membership = "left";
+  return s;
+}
+
+nlohmann::json Scenario::ToJson() const {
+  return {{"policy", policy},         {"shift_alpha", shift_alpha}, {"priority", priority},
+          {"high_share", high_share}, {"topk_share", topk_share},   {"bubble_threshold", bubble_threshold},
+          {"wire_dtype", wire_dtype}, {"optimizer", optimizer},     {"workers", workers},
+          {"batch", batch},           {"rounds", rounds},           {"skew", skew},
+          {"schedule", schedule},     {"membership", membership},   {"loss", loss},
+          {"burst", burst},           {"uneven", uneven},           {"seed", seed}};
+}
+
+Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
+  Scenario s;
+  const auto bad = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
+  const nlohmann::json known = s.ToJson();
+  for (const auto& [name, value] : json.items()) {
+    if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
+    const bool same_kind =
+        value.type() == known[name].type() || (value.is_number() && known[name].is_number());
+    if (!same_kind) return bad("setting \"" + name + "\" of a scenario is not of its type");
+  }
+  s.policy = json.value("policy", s.policy);
+  s.shift_alpha = json.value("shift_alpha", s.shift_alpha);
+  s.priority = json.value("priority", s.priority);
+  s.high_share = json.value("high_share", s.high_share);
+  s.topk_share = json.value("topk_share", s.topk_share);
+  s.bubble_threshold = json.value("bubble_threshold", s.bubble_threshold);
+  s.wire_dtype = json.value("wire_dtype", s.wire_dtype);
+  s.optimizer = json.value("optimizer", s.optimizer);
+  s.workers = json.value("workers", s.workers);
+  s.batch = json.value("batch", s.batch);
+  s.rounds = json.value("rounds", s.rounds);
+  s.skew = json.value("skew", s.skew);
+  s.schedule = json.value("schedule", s.schedule);
+  s.membership = json.value("membership", s.membership);
+  s.loss = json.value("loss", s.loss);
+  s.burst = json.value("burst", s.burst);
+  s.uneven = json.value("uneven", s.uneven);
+  s.seed = json.value("seed", s.seed);
+
+  if (s.workers < 1 || s.workers > 64) return bad("workers: 1..64");
+  if (s.batch < 1 || s.rounds < 1) return bad("batch and rounds: 1 at least");
+  if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");
+  if (s.schedule != "decay" && s.schedule != "drop") return bad("schedule: decay | drop");
+  if (s.membership != "none" && s.membership != "left" && s.membership != "excluded" &&
+      s.membership != "replaced") {
+    return bad("membership: none | left | excluded | replaced");
+  }
+  if (!(s.loss >= 0 && s.loss < 1)) return bad("loss: 0..1");
+  for (uint32_t rank = 0; rank < s.workers; ++rank) {
+    if (s.burst > 0 && !wan::GilbertElliott::Possible(s.LossOf(rank), s.burst)) {
+      return bad("bursts of that mean cannot lose so much");
+    }
+  }
+  return s;
+}
+
+}  // namespace longhaul::bench

@@ -1,0 +1,55 @@
+// One training run of the learning bench: everything that its outcome depends on.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "longhaul/status.h"
+
+namespace longhaul::bench {
+
+struct Scenario {
+  // The job.
+  std::string policy = "shift";  // zero | count | stale | ipw | residual | shift
+  double shift_alpha = 0.1;
+  std::string priority = "energy";  // energy | topk
+  double high_share = 0.2;          // share of chunks that always arrive
+  double topk_share = 1;            // priority topk: share of elements that travel
+  double bubble_threshold = 0;      // zero, count, stale, ipw: windows that lose more are filled
+  std::string wire_dtype = "float32";
+  std::string optimizer = "sgd";  // sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001
+  uint32_t workers = 8;
+  uint32_t batch = 32;  // images per worker and round
+  uint64_t rounds = 700;
+  double skew = 0.9;  // share of a worker's images that come from its own classes
+  // decay: SGD's rate falls linearly to zero. drop: constant, a tenth of it from half of the rounds on.
+  std::string schedule = "decay";
+  // What happens to workers:
+  //   none
+  //   left      one leaves for a seventh of the rounds, in the middle, and comes back
+  //   excluded  the same one stays a member, but all that it has to say in that time is lost
+  //   replaced  every 50 rounds one worker is replaced by a new process that remembers nothing
+  std::string membership = "none";
+
+  // The network: raw loss of packets. High chunks arrive all the same, low chunks are gone.
+  double loss = 0;     // mean over the workers, 0..1
+  double burst = 10;   // mean burst in packets; 0: independent losses
+  bool uneven = true;  // two workers lose five times as much as the others
+
+  uint64_t seed = 1;  // of model, batches and losses
+
+  // Raw loss of one worker. Uneven: that of the two (ranks seed and seed + 1, modulo the workers) is five
+  // times that of the others, and the mean over the workers is `loss`.
+  double LossOf(uint32_t rank) const;
+  // The run without loss that this one is compared with: same seed, batches and membership.
+  Scenario Lossless() const;
+
+  nlohmann::json ToJson() const;
+  // Errors: kInvalidArgument (unknown or impossible value, with its name).
+  static Result<Scenario> FromJson(const nlohmann::json& json);
+  // One line that is the same if and only if the scenario is.
+  std::string Key() const { return ToJson().dump(); }
+};
+
+}  // namespace longhaul::bench

@@ -1,0 +1,40 @@
+// The tables that the learning bench fills: which scenarios they hold, in the order of their importance.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/learning/scenario.h"
+
+namespace longhaul::bench {
+
+struct Cell {
+  Scenario scenario;   // its seed does not count
+  uint32_t seeds = 0;  // 1..seeds
+};
+
+struct Table {
+  std::string name;  // of its plot's file
+  std::string title;
+  std::string text;  // what the reader must know
+  std::string corner;
+  std::vector<std::string> columns;
+  struct Row {
+    std::string label;
+    std::vector<Cell> cells;  // one a column
+  };
+  std::vector<Row> rows;
+  bool medians = false;           // show medians as well
+  std::vector<double> positions;  // of the columns, for a plot; empty: none
+  int stage = 0;                  // tables of a lower one are run first
+};
+
+// quick: one seed, a tenth of the rounds, the first tables only.
+std::vector<Table> LearningTables(bool quick);
+
+// Everything that has to be run for the tables, once each: stage by stage, and in these all cells with the
+// first seed before any with the second.
+std::vector<Scenario> RunsOf(const std::vector<Table>& tables);
+
+}  // namespace longhaul::bench

@@ -1,0 +1,114 @@
+#include "bench/learning/report.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace longhaul::bench {
+namespace {
+
+class ReportTest : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::remove(path_); }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  const std::string path_ = testing::TempDir() + "learning_results_" +
+                            testing::UnitTest::GetInstance()->current_test_info()->name() + ".jsonl";
+};
+
+// Accuracies of a policy and of the lossless run, by seed.
+void Fill(Results& results, const Scenario& scenario, const std::vector<double>& with,
+          const std::vector<double>& without) {
+  Scenario s = scenario;
+  for (s.seed = 1; s.seed <= with.size(); ++s.seed) {
+    TimedOutcome outcome;
+    outcome.outcome.accuracy = with[s.seed - 1];
+    ASSERT_TRUE(results.Add(s, outcome).ok());
+    outcome.outcome.accuracy = without[s.seed - 1];
+    ASSERT_TRUE(results.Add(s.Lossless(), outcome).ok());
+  }
+}
+
+TEST_F(ReportTest, AnInterruptedTableGoesOnWhereItWas) {
+  Scenario s;
+  s.policy = "count";
+  {
+    Result<Results> results = Results::Open(path_);
+    ASSERT_TRUE(results.ok());
+    EXPECT_EQ(results->Find(s), nullptr);
+    ASSERT_TRUE(results->Add(s, {.outcome = {.accuracy = 0.5, .training_loss = 1}, .seconds = 2}).ok());
+  }
+  const Result<Results> again = Results::Open(path_);
+  ASSERT_TRUE(again.ok());
+  ASSERT_NE(again->Find(s), nullptr);
+  EXPECT_EQ(again->Find(s)->outcome.accuracy, 0.5);
+  EXPECT_EQ(again->Find(s)->seconds, 2);
+  s.seed = 2;
+  EXPECT_EQ(again->Find(s), nullptr);
+}
+
+TEST_F(ReportTest, ADamagedLineIsNamed) {
+  std::ofstream(path_) << "{\"scenario\": {}, \"accuracy\": 0.5}\n{\"accuracy\"\n";
+  const Result<Results> results = Results::Open(path_);
+  ASSERT_FALSE(results.ok());
+  EXPECT_EQ(results.status().code(), StatusCode::kDataLoss);
+  EXPECT_NE(results.status().ToString().find("line 2"), std::string::npos);
+}
+
+TEST_F(ReportTest, DifferencesArePairedBySeed) {
+  Result<Results> results = Results::Open(path_);
+  ASSERT_TRUE(results.ok());
+  Scenario s;
+  s.loss = 0.1;
+  Fill(*results, s, {0.861, 0.850, 0.870}, {0.862, 0.853, 0.872});
+  const Difference d = DifferenceOf({s, 3}, *results);
+  EXPECT_EQ(d.seeds, 3u);
+  EXPECT_NEAR(d.median, -0.2, 1e-9);
+  EXPECT_NEAR(d.mean, -0.2, 1e-9);
+  ASSERT_TRUE(d.standard_error.has_value());
+  EXPECT_NEAR(*d.standard_error, 0.1 / std::sqrt(3.0), 1e-9);
+  EXPECT_EQ(DifferenceOf({s, 1}, *results).seeds, 1u);
+  s.loss = 0.2;
+  EXPECT_EQ(DifferenceOf({s, 3}, *results).seeds, 0u);
+}
+
+TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
+  Result<Results> results = Results::Open(path_);
+  ASSERT_TRUE(results.ok());
+  Table table{.name = "t",
+              .title = "Title",
+              .text = "Text.",
+              .corner = "policy",
+              .columns = {"10 %", "20 %"},
+              .rows = {},
+              .medians = false,
+              .positions = {10, 20}};
+  Scenario s;
+  s.loss = 0.1;
+  Fill(*results, s, {0.861, 0.850}, {0.862, 0.853});
+  Scenario missing = s;
+  missing.loss = 0.2;
+  table.rows = {{"shift", {{s, 2}, {missing, 2}}}};
+  const std::string markdown = ToMarkdown({table}, *results);
+  EXPECT_NE(markdown.find("| shift | -0.20 ± 0.10 |  |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("85.75 (85.30..86.20)"), std::string::npos) << markdown;
+  EXPECT_NE(ToSvg(table, *results).find("<polyline"), std::string::npos);
+}
+
+TEST(LearningTablesTest, EveryRunIsMadeOnceAndHasItsLosslessTwin) {
+  for (const bool quick : {false, true}) {
+    const std::vector<Scenario> runs = RunsOf(LearningTables(quick));
+    std::set<std::string> keys;
+    for (const Scenario& run : runs) EXPECT_TRUE(keys.insert(run.Key()).second) << run.Key();
+    for (const Scenario& run : runs) {
+      EXPECT_TRUE(keys.contains(run.Lossless().Key())) << run.Key();
+      EXPECT_TRUE(Scenario::FromJson(run.ToJson()).ok()) << run.Key();
+    }
+    EXPECT_GT(runs.size(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace longhaul::bench

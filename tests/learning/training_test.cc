@@ -1,0 +1,200 @@
+#include "bench/learning/training.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/random.h"
+#include "bench/learning/skewed_batches.h"
+
+namespace longhaul::bench {
+namespace {
+
+// Images that a network can tell apart: each class has its own pattern, under noise.
+worker::Dataset Patterns(size_t images, uint64_t seed) {
+  Random random(seed);
+  worker::Dataset data;
+  for (size_t i = 0; i < images; ++i) {
+    const auto label = static_cast<uint8_t>(i % worker::Dataset::kClasses);
+    data.labels.push_back(label);
+    for (size_t p = 0; p < worker::Dataset::kPixels; ++p) {
+      const uint64_t level = (p * 7 + label * 13u) % 10 < 2 ? 120 : 40;
+      data.pixels.push_back(static_cast<uint8_t>(level + random.Below(60)));
+    }
+  }
+  return data;
+}
+
+const worker::Dataset kTrain = Patterns(400, 1);
+const worker::Dataset kTest = Patterns(100, 2);
+
+Scenario Small(const std::string& policy) {
+  Scenario s;
+  s.policy = policy;
+  s.rounds = 4;
+  s.batch = 2;
+  s.loss = 0.2;
+  return s;
+}
+
+worker::Mlp::Tensors ParametersAfter(const Scenario& scenario, Outcome* outcome = nullptr) {
+  worker::Mlp model(0);
+  const Result<Outcome> result = Train(scenario, kTrain, kTest, &model);
+  EXPECT_TRUE(result.ok()) << result.status().ToString();
+  if (outcome != nullptr && result.ok()) *outcome = *result;
+  return model.parameters();
+}
+
+double LargestDifference(const worker::Mlp::Tensors& a, const worker::Mlp::Tensors& b) {
+  double largest = 0;
+  for (size_t t = 0; t < a.size(); ++t) {
+    for (size_t i = 0; i < a[t].size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(a[t][i]) - static_cast<double>(b[t][i])));
+    }
+  }
+  return largest;
+}
+
+TEST(TrainingTest, TheSameSeedGivesTheSameParametersBitForBit) {
+  for (const char* policy : {"zero", "count", "stale", "ipw", "residual", "shift"}) {
+    for (const char* optimizer : {"sgd", "adam"}) {
+      Scenario scenario = Small(policy);
+      scenario.optimizer = optimizer;
+      EXPECT_EQ(ParametersAfter(scenario), ParametersAfter(scenario)) << policy << ", " << optimizer;
+    }
+  }
+  Scenario other = Small("shift");
+  other.seed = 2;
+  EXPECT_NE(ParametersAfter(Small("shift")), ParametersAfter(other));
+}
+
+TEST(TrainingTest, PoliciesDifferByRoundingOnlyWhenNothingIsLost) {
+  Scenario scenario = Small("zero");
+  scenario.loss = 0;
+  const worker::Mlp::Tensors zero = ParametersAfter(scenario);
+  for (const char* policy : {"count", "stale", "ipw", "residual"}) {
+    scenario.policy = policy;
+    EXPECT_EQ(ParametersAfter(scenario), zero) << policy;
+  }
+  scenario.policy = "shift";  // g - c + c is g but for rounding
+  const double difference = LargestDifference(ParametersAfter(scenario), zero);
+  EXPECT_GT(difference, 0);
+  EXPECT_LT(difference, 1e-5);
+}
+
+TEST(TrainingTest, PoliciesDifferUnderLoss) {
+  const worker::Mlp::Tensors zero = ParametersAfter(Small("zero"));
+  for (const char* policy : {"count", "stale", "ipw", "residual", "shift"}) {
+    EXPECT_GT(LargestDifference(ParametersAfter(Small(policy)), zero), 1e-4) << policy;
+  }
+}
+
+// Mean of the workers' gradients in order of rank, then SGD with momentum as it is written in books.
+TEST(TrainingTest, ALosslessRunIsThePlainLoop) {
+  Scenario scenario = Small("residual");
+  scenario.loss = 0;
+  worker::Mlp model(scenario.seed);
+  const SkewedBatches batches(kTrain, scenario.workers, scenario.skew, scenario.batch, scenario.seed);
+  worker::Mlp::Tensors velocity = worker::Mlp::Zeros();
+  for (uint64_t round = 0; round < scenario.rounds; ++round) {
+    worker::Mlp::Tensors sum = worker::Mlp::Zeros();
+    for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
+      worker::Batch batch;
+      batches.Draw(rank, round, batch);
+      worker::Mlp::Tensors gradient = worker::Mlp::Zeros();
+      model.Gradient(batch, gradient);
+      for (size_t t = 0; t < sum.size(); ++t) {
+        for (size_t i = 0; i < sum[t].size(); ++i) sum[t][i] += gradient[t][i] * RateFactor(scenario, round);
+      }
+    }
+    for (size_t t = 0; t < sum.size(); ++t) {
+      for (size_t i = 0; i < sum[t].size(); ++i) {
+        velocity[t][i] = 0.9f * velocity[t][i] + sum[t][i] / 8.0f;
+        model.parameters()[t][i] -= 0.1f * velocity[t][i];
+      }
+    }
+  }
+  EXPECT_LT(LargestDifference(ParametersAfter(scenario), model.parameters()), 1e-6);
+}
+
+TEST(TrainingTest, LearnsWhatIsThereToLearn) {
+  Scenario scenario = Small("shift");
+  scenario.rounds = 30;
+  Outcome outcome;
+  ParametersAfter(scenario, &outcome);
+  EXPECT_GT(outcome.accuracy, 0.9);
+  EXPECT_NEAR(outcome.low_lost, scenario.loss, 0.05);
+  EXPECT_GT(outcome.filled, 0);
+}
+
+TEST(TrainingTest, WorkersMayLeaveBeExcludedAndBeReplaced) {
+  for (const char* policy : {"zero", "residual", "shift"}) {
+    worker::Mlp::Tensors previous = worker::Mlp::Zeros();
+    for (const char* membership : {"none", "left", "excluded", "replaced"}) {
+      Scenario scenario = Small(policy);
+      scenario.rounds = membership == std::string("replaced") ? 53 : 14;
+      scenario.batch = 1;
+      scenario.membership = membership;
+      const worker::Mlp::Tensors parameters = ParametersAfter(scenario);
+      EXPECT_TRUE(std::isfinite(LargestDifference(parameters, previous)));
+      EXPECT_GT(LargestDifference(parameters, previous), 0) << policy << ", " << membership;
+      previous = parameters;
+    }
+  }
+}
+
+TEST(ScenarioTest, TwoWorkersLoseFiveTimesAsMuchAndTheMeanIsTheLoss) {
+  Scenario s;
+  for (const double loss : {0.01, 0.1, 0.3}) {
+    for (s.seed = 1; s.seed < 20; ++s.seed) {
+      s.loss = loss;
+      double sum = 0, least = 1, most = 0;
+      for (uint32_t rank = 0; rank < s.workers; ++rank) {
+        sum += s.LossOf(rank);
+        least = std::min(least, s.LossOf(rank));
+        most = std::max(most, s.LossOf(rank));
+      }
+      EXPECT_NEAR(sum / s.workers, loss, 1e-12);
+      EXPECT_NEAR(most / least, 5, 1e-12);
+    }
+  }
+}
+
+TEST(ScenarioTest, IsReadBackAndRefusesWhatItDoesNotKnow) {
+  Scenario s = Small("ipw");
+  s.membership = "left";
+  const Result<Scenario> again = Scenario::FromJson(s.ToJson());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->Key(), s.Key());
+  EXPECT_FALSE(Scenario::FromJson({{"polcy", "zero"}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"rounds", "many"}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"optimizer", "lbfgs"}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"loss", 0.9}, {"burst", 1.0}}).ok());
+  EXPECT_FALSE(Train(Small("nothing"), kTrain, kTest).ok());
+}
+
+TEST(SkewedBatchesTest, DrawsFromTheOwnClassesAsOftenAsItShould) {
+  constexpr uint32_t kWorkers = 8;
+  const SkewedBatches skewed(kTrain, kWorkers, 0.9, 100, 3);
+  std::array<int, worker::Dataset::kClasses> all{};
+  int own = 0;
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    for (uint64_t round = 0; round < 10; ++round) {
+      worker::Batch batch, again;
+      skewed.Draw(rank, round, batch);
+      skewed.Draw(rank, round, again);
+      ASSERT_EQ(batch.images, again.images);
+      for (const uint8_t label : batch.labels) {
+        ++all[label];
+        // The stretch of a rank covers its tenths, in part or whole.
+        own += label >= rank * 10 / kWorkers && label * kWorkers < (rank + 1) * 10 ? 1 : 0;
+      }
+    }
+  }
+  // 0.9, and of the tenth that is drawn from everywhere what is of the own classes (two of ten).
+  EXPECT_NEAR(own / 8000.0, 0.92, 0.02);
+  for (const int count : all) EXPECT_NEAR(count, 800, 120);
+}
+
+}  // namespace
+}  // namespace longhaul::bench
