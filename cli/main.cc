@@ -100,6 +100,14 @@ int main(int argc, char** argv) {
   command->add_option("--lr", run.optimizer_lr, "learning rate (the worker's default otherwise)");
   command->add_option("--momentum", run.optimizer_momentum, "momentum (the worker's default otherwise)");
   command->add_option("--batch", run.batch, "samples per worker and round (the worker's default otherwise)");
+  command->add_option("--optimizer", run.optimizer,
+                      "the server's optimizer, e.g. adam:lr=0.001, instead of --lr and --momentum");
+  command->add_option("--local-steps", run.local_steps,
+                      "steps of the local optimizer per round (1 otherwise)");
+  command->add_option("--local-optimizer", run.local_optimizer,
+                      "optimizer of local steps, e.g. adamw:lr=0.001");
+  command->add_option("--skew", run.skew,
+                      "share of a worker's images from its own few classes, 0..1 (0 otherwise)");
   command->add_option("--data", run.data, "directory of the dataset's IDX files");
   command->add_option("--json", run.json_file, "write the summary to this file");
   command->add_option("--logs", run.log_directory, "keep the daemons' logs in this directory");

@@ -230,6 +230,10 @@ class Job {
       option("--lr", options_.optimizer_lr);
       option("--momentum", options_.optimizer_momentum);
       option("--batch", options_.batch);
+      option("--optimizer", options_.optimizer);
+      option("--local-steps", options_.local_steps);
+      option("--local-optimizer", options_.local_optimizer);
+      option("--skew", options_.skew);
       const std::string name = "worker" + std::to_string(rank);
       Result<ChildProcess> child =
           ChildProcess::Start(name, argv, Entering(wan_->worker_namespace), logs_ + "/" + name + ".log");

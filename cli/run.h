@@ -21,9 +21,10 @@ struct RunOptions {
   std::string wan = "auto";  // auto | tun | netem | loopback
   std::string data;          // dataset directory; empty: the Debian package's
   std::string json_file;
-  std::string log_directory;                            // empty: a temporary one, kept when the run fails
-  double min_accuracy = 0;                              // 0..1; below it the run fails
-  std::string optimizer_lr, optimizer_momentum, batch;  // empty: the worker's defaults
+  std::string log_directory;  // empty: a temporary one, kept when the run fails
+  double min_accuracy = 0;    // 0..1; below it the run fails
+  // Of the trainer, handed to the workers as they are; empty: the worker's defaults.
+  std::string optimizer_lr, optimizer_momentum, batch, optimizer, local_steps, local_optimizer, skew;
 };
 
 // Exit code: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.

@@ -20,14 +20,19 @@ EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
 }  // namespace
 
 Adam::Adam(const OptimizerSpec& spec, uint64_t count)
-    : spec_(spec), mean_(count, 0.0f), mean_square_(count, 0.0f) {}
+    : spec_(spec), lr_(spec.lr), mean_(count, 0.0f), mean_square_(count, 0.0f) {}
+
+void Adam::ScaleRate(double share) {
+  lr_ = spec_.lr * share;
+  correction_ = {};
+}
 
 void Adam::CorrectFor(uint64_t step) {
   LH_CHECK_OP(step, >=, uint64_t{1});
   if (step == correction_.step) return;
   const auto t = static_cast<double>(step);
   correction_.step = step;
-  correction_.rate = static_cast<float>(spec_.lr / (1 - std::pow(spec_.beta1, t)));
+  correction_.rate = static_cast<float>(lr_ / (1 - std::pow(spec_.beta1, t)));
   correction_.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(spec_.beta2, t)));
 }
 
@@ -39,7 +44,7 @@ void Adam::Step(uint64_t step, uint64_t first, std::span<const float> gradient,
   CorrectFor(step);
   const bool decoupled = spec_.kind == OptimizerSpec::Kind::kAdamW;
   const auto l2 = static_cast<float>(decoupled ? 0 : spec_.weight_decay);
-  const auto keep = static_cast<float>(decoupled ? 1 - spec_.lr * spec_.weight_decay : 1);
+  const auto keep = static_cast<float>(decoupled ? 1 - lr_ * spec_.weight_decay : 1);
   const auto beta1 = static_cast<float>(spec_.beta1);
   const auto beta2 = static_cast<float>(spec_.beta2);
   const auto rest1 = static_cast<float>(1 - spec_.beta1);

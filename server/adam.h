@@ -21,6 +21,7 @@ class Adam final : public Optimizer {
 
   void Step(uint64_t step, uint64_t first, std::span<const float> gradient, std::span<const float> current,
             std::span<float> updated) override;
+  void ScaleRate(double share) override;
 
  private:
   // What depends on the step's number, in double since beta^t of late steps is lost in float.
@@ -32,6 +33,7 @@ class Adam final : public Optimizer {
   void CorrectFor(uint64_t step);
 
   const OptimizerSpec spec_;
+  double lr_;              // of the next step
   Correction correction_;  // of the last step
   std::vector<float> mean_;
   std::vector<float> mean_square_;

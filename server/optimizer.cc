@@ -16,6 +16,7 @@ class AggregateOnly final : public Optimizer {
     LH_CHECK_OP(gradient.size(), ==, updated.size());
     std::copy(gradient.begin(), gradient.end(), updated.begin());
   }
+  void ScaleRate(double) override {}  // there is none
 };
 
 }  // namespace

@@ -22,6 +22,8 @@ class Optimizer {
   // round. REQUIRES: spans of equal length, first + length <= the count given to MakeOptimizer, step >= 1.
   virtual void Step(uint64_t step, uint64_t first, std::span<const float> gradient,
                     std::span<const float> current, std::span<float> updated) = 0;
+  // From the next step on the learning rate is `share` of the spec's, for a schedule. REQUIRES: finite, >= 0.
+  virtual void ScaleRate(double share) = 0;
 };
 
 // An optimizer for `count` elements, its state zero. It holds 4 bytes per element for momentum, 8 for Adam.

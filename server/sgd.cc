@@ -6,12 +6,15 @@
 namespace longhaul::server {
 
 Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
-    : lr_(static_cast<float>(spec.lr)),
+    : spec_lr_(spec.lr),
+      lr_(static_cast<float>(spec.lr)),
       momentum_(static_cast<float>(spec.momentum)),
       weight_decay_(static_cast<float>(spec.weight_decay)),
       nesterov_(spec.nesterov) {
   if (momentum_ > 0) velocity_.resize(count, 0.0f);
 }
+
+void Sgd::ScaleRate(double share) { lr_ = static_cast<float>(spec_lr_ * share); }
 
 void Sgd::Step(uint64_t, uint64_t first, std::span<const float> gradient, std::span<const float> current,
                std::span<float> updated) {

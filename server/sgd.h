@@ -16,9 +16,11 @@ class Sgd final : public Optimizer {
 
   void Step(uint64_t step, uint64_t first, std::span<const float> gradient, std::span<const float> current,
             std::span<float> updated) override;
+  void ScaleRate(double share) override;
 
  private:
-  const float lr_;
+  const double spec_lr_;
+  float lr_;
   const float momentum_;
   const float weight_decay_;
   const bool nesterov_;

@@ -129,20 +129,32 @@ Result<Dataset> LoadFashionMnist(const std::string& directory, DatasetPart part)
   return dataset;
 }
 
-Dataset ShardOf(const Dataset& whole, uint32_t rank, uint32_t world_size, uint64_t seed) {
+Dataset ShardOf(const Dataset& whole, uint32_t rank, uint32_t world_size, uint64_t seed, double skew) {
   LH_CHECK_OP(rank, <, world_size);
+  LH_CHECK(skew >= 0 && skew <= 1);
   std::vector<uint32_t> order(whole.size());
   std::iota(order.begin(), order.end(), 0u);
   Random random(seed);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
 
+  const auto sorted = static_cast<size_t>(skew * static_cast<double>(order.size()) + 0.5);
+  const auto by_label = [&](uint32_t a, uint32_t b) { return whole.labels[a] < whole.labels[b]; };
+  std::stable_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(sorted), by_label);
+
   Dataset shard;
-  for (size_t i = rank; i < order.size(); i += world_size) {
-    const std::span<const uint8_t> image = whole.image(order[i]);
+  const auto take = [&](uint32_t index) {
+    const std::span<const uint8_t> image = whole.image(index);
     shard.pixels.insert(shard.pixels.end(), image.begin(), image.end());
-    shard.labels.push_back(whole.labels[order[i]]);
-  }
+    shard.labels.push_back(whole.labels[index]);
+  };
+  for (size_t i = sorted * rank / world_size; i < sorted * (rank + 1) / world_size; ++i) take(order[i]);
+  for (size_t i = sorted + rank; i < order.size(); i += world_size) take(order[i]);
   return shard;
+}
+
+float ShardWeight(const Dataset& shard, size_t total, uint32_t world_size) {
+  LH_CHECK_OP(total, >=, size_t{1});
+  return static_cast<float>(static_cast<double>(shard.size()) * world_size / static_cast<double>(total));
 }
 
 }  // namespace longhaul::worker

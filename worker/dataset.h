@@ -36,9 +36,15 @@ enum class DatasetPart : uint8_t { kTrain, kTest };
 // wrong magic number, counts of images and labels that differ, a label out of range).
 Result<Dataset> LoadFashionMnist(const std::string& directory, DatasetPart part);
 
-// The share of one worker: after a shuffle that depends on `seed` alone, images i with i % world_size ==
-// rank. The shards of all ranks are disjoint and together complete. REQUIRES: rank < world_size.
-Dataset ShardOf(const Dataset& whole, uint32_t rank, uint32_t world_size, uint64_t seed);
+// The share of one worker, after a shuffle that depends on `seed` alone. `skew` (0..1) of the images are
+// sorted by label and dealt in one run each: so that share of a worker's images comes from "its" one or few
+// classes. Of the others it gets every world_size-th. The shards of all ranks are disjoint, together complete
+// and of equal size (up to two images). REQUIRES: rank < world_size, skew in 0..1.
+Dataset ShardOf(const Dataset& whole, uint32_t rank, uint32_t world_size, uint64_t seed, double skew = 0);
+
+// What the gradients of a worker with this shard should count for, so that every image counts the same: its
+// size by the even share, 1 for equal shards. REQUIRES: total >= 1.
+float ShardWeight(const Dataset& shard, size_t total, uint32_t world_size);
 
 // The pieces of LoadFashionMnist; `name` is for messages.
 // Whole content of a (gzipped or plain) file, at most `max_bytes`.

@@ -42,6 +42,8 @@ struct Flags {
   double connect_timeout_s = 0;
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
+  bool weight_given = false;
+  double skew = 0;
   std::string rate_cap;
   std::string rate_floor;
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
@@ -279,10 +281,13 @@ int Run(const Flags& flags) {
 
   Dataset shard;
   Dataset test;
+  size_t total = 0;
   {
     Result<Dataset> train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
     if (!train.ok()) return Fail(train.status(), kExitDataset);
-    shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed);
+    total = train->size();
+    shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed,
+                                      flags.skew);
     Result<Dataset> whole_test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
     if (!whole_test.ok()) return Fail(whole_test.status(), kExitDataset);
     test = *std::move(whole_test);
@@ -291,7 +296,9 @@ int Run(const Flags& flags) {
     return Fail(Status(StatusCode::kInvalidArgument, "more workers than images"), kExitDataset);
   }
 
-  Result<Client> client = Client::Connect(flags.connect);
+  longhaul::ConnectOptions connect = flags.connect;
+  if (!flags.weight_given) connect.weight = longhaul::worker::ShardWeight(shard, total, connect.world_size);
+  Result<Client> client = Client::Connect(connect);
   if (!client.ok()) {
     return Fail(client.status(),
                 client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure);
@@ -340,21 +347,41 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--job", c.job, "Name of the job, as the server has it")->capture_default_str();
   app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
   app.add_option("--incarnation", c.incarnation, "Higher takes the rank over from a lower one [0]");
-  app.add_option("--weight", c.weight, "Weight of this worker's gradients, > 0 [1]")
+  app.add_option("--weight", c.weight,
+                 "Weight of this worker's gradients, > 0 [by the size of its shard; 1 = even]")
       ->check(CLI::PositiveNumber);
   app.add_option("--rounds", t.rounds, "Rounds of the whole job")
       ->capture_default_str()
       ->check(CLI::Range(1, 100'000'000));
-  app.add_option("--batch", t.batch, "Images per worker and round")
+  app.add_option("--batch", t.batch, "Images per worker and local step")
       ->capture_default_str()
       ->check(CLI::Range(1, 60'000));
-  app.add_option("--lr", t.learning_rate, "Learning rate of the server's SGD")
+  app.add_option("--lr", t.learning_rate, "Learning rate of the server's SGD (see --optimizer)")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--momentum", t.momentum, "Momentum of the server's SGD, 0..1")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.9999));
-  app.add_flag("--constant-lr", flags.constant_rate, "Do not let the learning rate fall linearly to zero");
+  app.add_option(
+         "--optimizer", t.optimizer,
+         "The server's optimizer, for example adam:lr=0.001 [SGD by --lr and --momentum; with local steps "
+         "sgd:lr=0.7,momentum=0.9,nesterov]")
+      ->type_name("TEXT")
+      ->excludes("--lr", "--momentum");
+  app.add_option("--local-steps", t.local_steps,
+                 "Steps of the local optimizer per round; what is pushed is old - new")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--local-optimizer", t.local_optimizer,
+                 "Optimizer of the local steps, for example adamw:lr=0.001")
+      ->type_name("TEXT")
+      ->capture_default_str();
+  app.add_flag("--constant-lr", flags.constant_rate,
+               "Do not let the learning rate fall linearly to zero (with adam at the server it never does)");
+  app.add_option("--skew", flags.skew,
+                 "Share of this worker's images that come from its own few classes, 0..1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", t.seed, "Of model, shards and batches; the same on all workers")
       ->capture_default_str();
   app.add_option("--data", flags.data,
@@ -417,6 +444,8 @@ int main(int argc, char** argv) {
   flags.connect.idle_timeout = FromSeconds(flags.idle_timeout_s);
   flags.connect.connect_timeout = FromSeconds(flags.connect_timeout_s);
   flags.train.decay_learning_rate = !flags.constant_rate;
+  flags.weight_given = app.count("--weight") > 0;
+  if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
   if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::wan::ParseRate(flags.rate_cap);
   if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::wan::ParseRate(flags.rate_floor);
   if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/optimizer_spec.h"
+#include "worker/local_steps.h"
 #include "worker/mini_batches.h"
 #include "worker/mlp.h"
 
@@ -20,18 +22,12 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::string OptimizerText(const TrainOptions& options) {
-  std::ostringstream text;
-  text << "sgd:lr=" << options.learning_rate << ",momentum=" << options.momentum;
-  return text.str();
-}
-
 // Every worker offers the same seeded model as initial values; the server takes one of them.
 Status DeclareModel(Client& client, const Mlp& model, const TrainOptions& options, Handles& handles) {
   for (size_t t = 0; t < Mlp::kTensors; ++t) {
     TensorOptions tensor;
     tensor.count = Mlp::kShapes[t].count;
-    tensor.optimizer = OptimizerText(options);
+    tensor.optimizer = ServerOptimizer(options);
     tensor.initial = model.parameters()[t];
     Result<Tensor> declared = client.Declare(std::string(Mlp::kShapes[t].name), tensor);
     if (!declared.ok()) return declared.status();
@@ -58,6 +54,18 @@ Status PullModel(Client& client, const Handles& handles, Mlp& model, uint64_t* r
   return status;
 }
 
+// The share of the learning rate in a round.
+double RateShare(const TrainOptions& options, uint64_t round) {
+  if (!options.decay_learning_rate) return 1;
+  return 1.0 - static_cast<double>(round) / static_cast<double>(options.rounds);
+}
+
+void Scale(Mlp::Tensors& gradients, float share) {
+  for (std::vector<float>& gradient : gradients) {
+    for (float& value : gradient) value *= share;
+  }
+}
+
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
@@ -73,9 +81,43 @@ double ObservedLoss(const ClientStats& stats) {
 
 }  // namespace
 
+std::string ServerOptimizer(const TrainOptions& options) {
+  if (!options.optimizer.empty()) return options.optimizer;
+  if (options.local_steps > 1) return "sgd:lr=0.7,momentum=0.9,nesterov";
+  std::ostringstream text;
+  text << "sgd:lr=" << options.learning_rate << ",momentum=" << options.momentum;
+  return text.str();
+}
+
+Status Validate(const TrainOptions& options) {
+  const auto outer = server::ParseOptimizer(ServerOptimizer(options));
+  if (!outer.ok()) return outer.status();
+  if (outer->kind == server::OptimizerSpec::Kind::kAggregate) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the trainer needs an optimizer at the server, not \"aggregate\"");
+  }
+  const auto local = server::ParseOptimizer(options.local_optimizer);
+  if (!local.ok()) return local.status();
+  if (local->kind == server::OptimizerSpec::Kind::kAggregate) {
+    return Status(StatusCode::kInvalidArgument, "local steps need an optimizer, not \"aggregate\"");
+  }
+  if (options.local_steps == 0) {
+    return Status(StatusCode::kInvalidArgument, "local_steps must be at least 1");
+  }
+  return Status::Ok();
+}
+
 Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& test,
                            const TrainOptions& options,
                            const std::function<void(const RoundProgress&)>& on_round) {
+  if (Status s = Validate(options); !s.ok()) return s;
+  const auto outer = server::ParseOptimizer(ServerOptimizer(options));
+  // Adam's step does not depend on the scale of its gradients.
+  const bool scale_gradients = outer->kind == server::OptimizerSpec::Kind::kSgd;
+  std::optional<LocalSteps> local;
+  if (options.local_steps > 1) {
+    local.emplace(*server::ParseOptimizer(options.local_optimizer), options.local_steps);
+  }
   const bool evaluates = client.rank() == 0;
   Mlp model(options.seed);
   Mlp::Tensors gradients = Mlp::Zeros();
@@ -90,12 +132,12 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
   const Clock::time_point begun = Clock::now();
   for (; round < options.rounds; ++round) {
     const Clock::time_point round_begun = Clock::now();
-    summary.training_loss = model.Gradient(batches.ForRound(round), gradients);
-    if (options.decay_learning_rate) {
-      const float left = 1.0f - static_cast<float>(round) / static_cast<float>(options.rounds);
-      for (std::vector<float>& gradient : gradients) {
-        for (float& value : gradient) value *= left;
-      }
+    const double rate_share = RateShare(options, round);
+    if (local) {
+      summary.training_loss = local->Run(round, rate_share, batches, model, gradients);
+    } else {
+      summary.training_loss = model.Gradient(batches.ForRound(round), gradients);
+      if (scale_gradients && rate_share < 1) Scale(gradients, static_cast<float>(rate_share));
     }
     std::array<Operation, Mlp::kTensors> steps;
     for (size_t t = 0; t < Mlp::kTensors; ++t) {

@@ -13,21 +13,35 @@ namespace longhaul::worker {
 
 struct TrainOptions {
   uint64_t rounds = 500;
-  size_t batch = 128;  // images per worker and round
+  size_t batch = 128;  // images per worker and local step
+  // Of the server's default optimizer with one local step, which is SGD.
   double learning_rate = 0.1;
   double momentum = 0.9;
-  // Falls linearly to zero over the rounds: workers scale their gradients, the server's rate stays as
-  // declared.
+  // The server's optimizer as text (server/optimizer_spec.h). Empty: SGD by the two above; with more than one
+  // local step sgd:lr=0.7,momentum=0.9,nesterov, the outer optimizer of DiLoCo (Douillard et al. 2023).
+  std::string optimizer;
+  // More than one: that many steps of `local_optimizer` per round, old - new is pushed
+  // (worker/local_steps.h).
+  uint64_t local_steps = 1;
+  std::string local_optimizer = "sgd:lr=0.1";
+  // The rate falls linearly to zero over the rounds. With one local step workers scale their gradients, the
+  // server's rate stays as declared; Adam at the server undoes any scale, so there the rate is constant. With
+  // more the local optimizer's rate falls.
   bool decay_learning_rate = true;
   uint64_t seed = 1;         // of model, shards and batches; the same for all workers
   uint64_t eval_every = 50;  // rounds between test accuracies on rank 0; 0 = only at the end
 };
 
+// What Train declares to the server.
+std::string ServerOptimizer(const TrainOptions& options);
+// kInvalidArgument when an optimizer's text is wrong or cannot be used that way.
+Status Validate(const TrainOptions& options);
+
 struct RoundProgress {
   uint64_t round = 0;  // counted from 1: rounds done
   uint64_t rounds = 0;
   double seconds = 0;              // of this round
-  double training_loss = 0;        // of this worker's batch, before the update
+  double training_loss = 0;        // of this worker's batches, each before its update
   std::optional<double> accuracy;  // on the test images, 0..1
   double goodput_mbps = 0;         // tensor bytes in both directions over the round's time
   double observed_loss = 0;        // share of our packets lost so far, 0..1

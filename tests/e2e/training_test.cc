@@ -84,6 +84,17 @@ TEST_F(Training, AnEmbeddedClientConverges) {
   EXPECT_NEAR(std::stod(output.substr(last + 20)), 9999, 1);
 }
 
+TEST_F(Training, AnEmbeddedClientWithLocalStepsConverges) {
+  Program& server = StartServer({{"--workers", "1"}, {"--once", ""}});
+  Program& client = Start("example_local_steps", {address()});
+  ExpectEnd(client, 0);
+  ExpectEnd(server, 0);
+  const std::string output = client.Output();
+  const size_t last = output.find("round 30: w[9999] = ");
+  ASSERT_NE(last, std::string::npos) << output;
+  EXPECT_NEAR(std::stod(output.substr(last + 20)), 9999, 1);
+}
+
 TEST_F(Training, WithoutOnceTheServerServesOneJobAfterTheOther) {
   Program& server = StartServer();
   for (int job = 0; job < 2; ++job) {

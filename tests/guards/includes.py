@@ -24,7 +24,7 @@ UNITS = [
     ("tun",     r"wan/(tun/|main)",                     "public base link",                   "asio os files threads locks cli spdlog json"),
     ("link",    r"wan/",                                     "public base",                        ""),
     ("mains",   r"(server|worker)/main\.cc|cli/",            "ANY",                                "asio os files threads locks cli spdlog json"),
-    ("shells",  r"(server/(server|server_json)|worker/(client|local_api|trainer_loop))\.", "public base wire coder control codec core crypto link udp server worker", "asio eigen os files threads locks spdlog json"),
+    ("shells",  r"(server/(server|server_json)|worker/(client|local_api|trainer_loop|local_steps))\.", "public base wire coder control codec core crypto link udp server worker", "asio eigen os files threads locks spdlog json"),
     ("server",  r"server/",                                  "public base wire coder control codec core", "eigen protobuf files"),
     ("worker",  r"worker/",                                  "public base wire coder control codec core", "eigen protobuf files zlib"),
     ("example", r"examples/",                                "public",                             "files threads"),

@@ -70,6 +70,23 @@ TEST(Optimizer, AdamWDecaysTheParametersAndAdamTheGradient) {
   EXPECT_NEAR(After("adam:lr=0.1,weight_decay=0.5", 1, 0, 8), 7.9, 1e-6);
 }
 
+TEST(Optimizer, AScheduleScalesTheLearningRateAndNothingElse) {
+  for (const char* text : {"sgd:lr=0.4,momentum=0.5", "adam:lr=0.4", "adamw:lr=0.4,weight_decay=0.5"}) {
+    auto scaled = Make(text, 1);
+    auto half = Make(std::string(text).replace(std::string(text).find("0.4"), 3, "0.2").c_str(), 1);
+    Values a(1), b(1);
+    scaled->ScaleRate(0.5);
+    for (uint64_t t = 1; t <= 2; ++t) {
+      scaled->Step(t, 0, Values{2}, Values{1}, a);
+      half->Step(t, 0, Values{2}, Values{1}, b);
+      EXPECT_EQ(a, b) << text;
+    }
+    scaled->ScaleRate(0);
+    scaled->Step(3, 0, Values{2}, Values{1}, a);
+    EXPECT_EQ(a[0], 1.0f) << text;
+  }
+}
+
 TEST(Optimizer, AGradientThatOverflowsItsSquareStopsThatElementOnly) {
   auto optimizer = Make("adam:lr=0.01", 16);
   Values gradient(16, 1), w(16, 1), next(16);

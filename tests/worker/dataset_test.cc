@@ -148,6 +148,39 @@ TEST(ShardTest, ShardsOfAllRanksAreDisjointAndTogetherComplete) {
   EXPECT_EQ(std::set<uint8_t>(seen.begin(), seen.end()).size(), 101u);
 }
 
+TEST(ShardTest, SkewGivesEveryWorkerItsOwnClasses) {
+  Dataset whole;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    whole.pixels.insert(whole.pixels.end(), Dataset::kPixels, static_cast<uint8_t>(i % 251));
+    whole.labels.push_back(static_cast<uint8_t>(i % 10));
+  }
+  for (const double skew : {0.5, 0.9, 1.0}) {
+    std::vector<size_t> of_class(10, 0);
+    for (uint32_t rank = 0; rank < 5; ++rank) {
+      const Dataset shard = ShardOf(whole, rank, 5, 7, skew);
+      EXPECT_NEAR(static_cast<double>(shard.size()), 200, 2);
+      // Five workers, ten classes: two of them are its own.
+      size_t own = 0;
+      for (const uint8_t label : shard.labels) {
+        own += label / 2 == rank ? 1 : 0;
+        ++of_class[label];
+      }
+      const double expected = skew + (1 - skew) / 5;
+      EXPECT_NEAR(static_cast<double>(own) / static_cast<double>(shard.size()), expected, 0.08)
+          << "rank " << rank << ", skew " << skew;
+    }
+    EXPECT_EQ(of_class, std::vector<size_t>(10, 100)) << "no image is lost or given out twice";
+  }
+  EXPECT_EQ(ShardOf(whole, 1, 4, 7, 0).labels, ShardOf(whole, 1, 4, 7).labels);
+}
+
+TEST(ShardTest, TheWeightOfAShardIsItsSizeByTheEvenShare) {
+  Dataset shard;
+  shard.labels.assign(15, 0);
+  EXPECT_EQ(ShardWeight(shard, 60, 4), 1.0f);
+  EXPECT_EQ(ShardWeight(shard, 60, 8), 2.0f);
+}
+
 TEST(ShardTest, DependsOnTheSeedAlone) {
   Dataset whole;
   whole.pixels.assign(50 * Dataset::kPixels, 0);
