@@ -95,7 +95,7 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
   for (size_t t = 0; t < tensors_.size(); ++t) {
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
       if (attendance[rank] == Attendance::kGone) continue;
-      tensors_[t]->rounds().OnWindowOpened(rank, Instant{});
+      tensors_[t]->rounds().OnWindowOpened(rank, tensors_[t]->aggregator().contributed(rank), Instant{});
       if (attendance[rank] == Attendance::kPresent) Deliver(rank, t);
     }
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
