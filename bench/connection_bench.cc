@@ -20,13 +20,14 @@ class Owner final : public ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
     bytes += chunk.size();
+    return ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& c, WindowKey key) override {
     if (c.incoming(key)->complete) c.CloseWindow(key, wire::CloseReason::kComplete);
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, bool, const ChunkBitmap&,
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
                       const WindowTxStats&) override {
     ++windows_closed;
   }

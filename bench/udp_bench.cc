@@ -106,8 +106,10 @@ class ServerOwner final : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan chunk,
+                                  bool) override {
     bytes += chunk.size();
+    return transport::ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& connection, WindowKey key) override {
     const auto window = connection.incoming(key);
@@ -117,7 +119,7 @@ class ServerOwner final : public transport::ConnectionObserver {
     else if (window->high_complete && window->sender_finished)
       connection.CloseWindow(key, wire::CloseReason::kSoft);
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, bool, const ChunkBitmap&,
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
                       const transport::WindowTxStats&) override {}
   std::atomic<uint64_t> bytes{0};
 };
@@ -136,8 +138,10 @@ class WorkerOwner final : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {}
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, bool, const ChunkBitmap&,
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {
+    return transport::ChunkVerdict::kTaken;
+  }
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
                       const transport::WindowTxStats& stats) override {
     lost += stats.lost;
     window_closed->set_value();

@@ -52,13 +52,13 @@ const char* Violation(const WindowStatusFrame& f) {
 
 const char* Violation(const WindowCloseFrame& f) {
   if (f.reason > CloseReason::kCancelled) return "unknown reason";
-  if (f.low_count > kMaxWindowChunks) return "too many chunks";
+  if (f.bits > kMaxWindowChunks) return "too many chunks";
   if (f.bitmap.size() > kMaxCloseBitmapBytes) return "bitmap segment too long";
   if (f.first % 8 != 0) return "segment starts inside a byte";
   const uint64_t end = uint64_t{f.first} + 8 * uint64_t{f.bitmap.size()};
-  if (end > (uint64_t{f.low_count} + 7) / 8 * 8) return "bitmap longer than low_count";
-  if (end > f.low_count && !f.bitmap.empty() && f.bitmap.back() >> (8 - (end - f.low_count)) != 0) {
-    return "bit beyond low_count";
+  if (end > (uint64_t{f.bits} + 7) / 8 * 8) return "bitmap longer than its bits";
+  if (end > f.bits && !f.bitmap.empty() && f.bitmap.back() >> (8 - (end - f.bits)) != 0) {
+    return "bit beyond the last";
   }
   return nullptr;
 }
@@ -114,7 +114,7 @@ size_t BodySize(const WindowStatusFrame& f) {
 }
 
 size_t BodySize(const WindowCloseFrame& f) {
-  return VarintSize(f.window_id) + 3 + VarintSize(f.low_count) + VarintSize(f.first) +
+  return VarintSize(f.window_id) + 3 + VarintSize(f.bits) + VarintSize(f.first) +
          BlobSize(f.bitmap.size());
 }
 
@@ -187,7 +187,7 @@ void WriteBody(const WindowCloseFrame& f, ByteWriter& out) {
   out.U8(f.generation);
   out.U8(static_cast<uint8_t>(f.reason));
   out.U8(f.high_complete ? 1 : 0);
-  out.Varint(f.low_count);
+  out.Varint(f.bits);
   out.Varint(f.first);
   WriteBlob(f.bitmap, out);
 }
@@ -301,7 +301,7 @@ void ReadBody(ByteReader& in, WindowCloseFrame* f) {
   f->generation = in.U8();
   f->reason = static_cast<CloseReason>(in.U8());  // Violation() knows which exist
   f->high_complete = ReadBool(in);
-  f->low_count = ReadNarrow<uint32_t>(in);
+  f->bits = ReadNarrow<uint32_t>(in);
   f->first = ReadNarrow<uint32_t>(in);
   f->bitmap = ReadBlob(in);
 }

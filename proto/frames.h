@@ -102,17 +102,19 @@ enum class CloseReason : uint8_t {
   kCancelled = 5,  // The sender gave the window up.
 };
 
-// Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which low chunks
-// arrived. Sent in segments when the bitmap is long; a window is closed for the sender when it has all of it.
+// Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which chunks it took. Sent in
+// segments when the bitmap is long; a window is closed for the sender when it has all of it.
 struct WindowCloseFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
   CloseReason reason = CloseReason::kComplete;
-  bool high_complete =
-      true;  // False: the window closed without all of the high class; its chunks count as lost.
-  uint32_t low_count = 0;  // Bits in the whole bitmap.
-  uint32_t first = 0;      // Number of the segment's first chunk, a multiple of 8.
-  ByteSpan bitmap{};       // Bit i (LSB first) of byte j: low chunk first + 8 j + i arrived.
+  bool high_complete = true;  // All of the high class was taken.
+  // Bits in the whole bitmap: one per low chunk, then, without high_complete, one per high chunk.
+  uint32_t bits = 0;
+  uint32_t first = 0;  // Number of the segment's first bit, a multiple of 8.
+  // Bit i (LSB first) of byte j stands for bit first + 8 j + i: the chunk was taken. Empty with bits > 0: everything was
+  // taken (kComplete with high_complete), or nothing was (without high_complete).
+  ByteSpan bitmap{};
 };
 inline constexpr size_t kMaxCloseBitmapBytes = 1024;
 
@@ -169,7 +171,7 @@ bool Encode(const Frame& frame, ByteWriter& out);
 size_t EncodedSize(const Frame& frame);
 
 // Takes the next frame. Errors (kProtocolViolation): truncated, unknown type, a value outside its documented
-// range (bitmap longer than low_count, ranges that overlap, more than kMaxAckRanges, metadata too long, ...)
+// range (bitmap longer than its bits, ranges that overlap, more than kMaxAckRanges, metadata too long, ...)
 // or not in its shortest form. After an error `in` has failed.
 Result<Frame> DecodeFrame(ByteReader& in);
 

@@ -63,10 +63,12 @@ Status BenchSink::OnWindowOpened(Peer& peer, transport::WindowKey key, const wir
   return {};
 }
 
-void BenchSink::OnChunk(Peer& peer, wire::ReliabilityClass reliability, ByteSpan chunk, bool repaired) {
+transport::ChunkVerdict BenchSink::OnChunk(Peer& peer, wire::ReliabilityClass reliability, ByteSpan chunk,
+                                           bool repaired) {
   BenchTotals& totals = flows_.at(&peer).totals;
   (reliability == wire::ReliabilityClass::kHigh ? totals.high_bytes : totals.low_bytes) += chunk.size();
   if (repaired) ++totals.chunks_repaired;
+  return transport::ChunkVerdict::kTaken;
 }
 
 void BenchSink::OnWindowProgress(Peer& peer, transport::WindowKey key) {

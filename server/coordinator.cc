@@ -113,11 +113,13 @@ Status Coordinator::OnWindowOpened(transport::Connection& connection, transport:
   return opened;
 }
 
-void Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key,
-                          wire::ReliabilityClass reliability, uint32_t, ByteSpan chunk, bool repaired) {
+transport::ChunkVerdict Coordinator::OnChunk(transport::Connection& connection, transport::WindowKey key,
+                                             wire::ReliabilityClass reliability, uint32_t, ByteSpan chunk,
+                                             bool repaired) {
   Peer& peer = Heard(connection);
   if (peer.phase == Peer::Phase::kBench) return bench_.OnChunk(peer, reliability, chunk, repaired);
-  if (peer.joined() && engine_) engine_->OnChunk(peer, key, reliability == wire::ReliabilityClass::kHigh, chunk, repaired);
+  if (!peer.joined() || !engine_) return transport::ChunkVerdict::kRefused;
+  return engine_->OnChunk(peer, key, reliability == wire::ReliabilityClass::kHigh, chunk, repaired);
 }
 
 void Coordinator::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
@@ -129,7 +131,7 @@ void Coordinator::OnWindowProgress(transport::Connection& connection, transport:
 }
 
 void Coordinator::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
-                                 wire::CloseReason reason, bool, const transport::ChunkBitmap&,
+                                 wire::CloseReason reason, const transport::WindowReceipt&,
                                  const transport::WindowTxStats&) {
   Peer& peer = Heard(connection);
   if (peer.joined() && engine_) engine_->OnOutgoingClosed(peer, key, reason);

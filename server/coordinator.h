@@ -72,12 +72,12 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void OnControlData(transport::Connection& connection, ByteSpan bytes) override;
   Status OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
                         const wire::WindowOpenFrame& open) override;
-  void OnChunk(transport::Connection& connection, transport::WindowKey key,
-               wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override;
+  transport::ChunkVerdict OnChunk(transport::Connection& connection, transport::WindowKey key,
+                                  wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                                  bool repaired) override;
   void OnWindowProgress(transport::Connection& connection, transport::WindowKey key) override;
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
-                      bool high_complete, const transport::ChunkBitmap& low_received,
-                      const transport::WindowTxStats& stats) override;
+                      const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
 
  private:
   struct BarrierWaiter {

@@ -12,6 +12,7 @@ namespace longhaul::server {
 namespace {
 
 using control::ControlMessage;
+using transport::ChunkVerdict;
 
 ControlMessage DeclaredAnswer(uint32_t request, const Status& status) {
   ControlMessage message;
@@ -251,44 +252,42 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   return {};
 }
 
-void RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes, bool repaired) {
+ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes, bool repaired) {
   const auto found = peer.transfers.find(key);
-  if (found == peer.transfers.end()) return;  // refused a moment ago
+  if (found == peer.transfers.end()) return ChunkVerdict::kRefused;  // the window was, a moment ago
   Transfer& transfer = found->second;
   Parameters& parameters = transfer.tensor->parameters();
   const codec::ChunkGeometry& geometry = parameters.geometry();
   const auto chunk = codec::ParseChunk(bytes);
   if (!chunk.ok()) {
     (void)Violation(peer, StatusCode::kProtocolViolation, chunk.status().message());
-    return;
+    return ChunkVerdict::kRefused;
   }
   if (chunk->index >= geometry.chunks() || chunk->count != geometry.Length(chunk->index)) {
     (void)Violation(peer, StatusCode::kProtocolViolation,
                     "chunk " + std::to_string(chunk->index) + " of tensor \"" + parameters.spec().name +
                         "\" is out of place");
-    return;
+    return ChunkVerdict::kRefused;
   }
   const std::span<float> values = std::span(scratch_).first(chunk->count);
   codec::DecodeChunk(*chunk, values);
-  if (transfer.kind == Transfer::Kind::kGradient) {
-    AddGradient(peer, transfer, high, chunk->index, repaired);
-  } else if (parameters.initial() == Parameters::Initial::kAwaited) {
-    parameters.SetInitialChunk(chunk->index, values);
-  }
+  if (transfer.kind == Transfer::Kind::kGradient) return AddGradient(peer, transfer, high, chunk->index, repaired);
+  if (parameters.initial() == Parameters::Initial::kAwaited) parameters.SetInitialChunk(chunk->index, values);
+  return ChunkVerdict::kTaken;
 }
 
 // Adds scratch_ to the round's sum.
-void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired) {
+ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   if (transfer.round != rounds.number()) {
     ++stats_.late_chunks;
-    return;
+    return ChunkVerdict::kRefused;
   }
   const uint32_t length = tensor.parameters().geometry().Length(chunk);
   if (!tensor.Add(peer.rank, high, chunk, std::span(scratch_).first(length), transfer.weight)) {
     ++stats_.duplicate_contributions;
-    return;
+    return ChunkVerdict::kRefused;
   }
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
@@ -299,6 +298,7 @@ void RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_
   std::vector<uint32_t> ready;
   rounds.OnContribution(peer.rank, chunk, &ready);
   FinaliseReady(EntryOf(tensor), ready);
+  return ChunkVerdict::kTaken;
 }
 
 void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {

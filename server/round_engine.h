@@ -77,7 +77,8 @@ class RoundEngine {
 
   // --- Windows (see transport::ConnectionObserver) ---
   Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
-  void OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk, bool repaired);
+  // Refused: what does not count in the round in progress. It is the worker's again.
+  transport::ChunkVerdict OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk, bool repaired);
   void OnWindowProgress(Peer& peer, transport::WindowKey key);
   void OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
 
@@ -131,7 +132,7 @@ class RoundEngine {
                       Entry& entry);
   Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
-  void AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired);
+  transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired);
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
              const transport::IncomingWindow& window);
   void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);

@@ -226,7 +226,7 @@ Status FlowCore::OpenNext() {
 }
 
 void FlowCore::OnWindowClosed(transport::Connection&, transport::WindowKey key, wire::CloseReason reason,
-                              bool, const transport::ChunkBitmap&, const transport::WindowTxStats&) {
+                              const transport::WindowReceipt&, const transport::WindowTxStats&) {
   const auto it = windows_.find(key);
   if (it == windows_.end()) return;
   const Duration took = now_ - it->second;

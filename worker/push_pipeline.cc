@@ -166,12 +166,12 @@ Status PushPipeline::Submit(transport::Connection& connection, transport::Window
   return submit(wire::ReliabilityClass::kLow, low_order_);
 }
 
-PushPipeline::Outcome PushPipeline::OnClosed(bool high_complete, const transport::ChunkBitmap& low_received,
+PushPipeline::Outcome PushPipeline::OnClosed(const transport::WindowReceipt& receipt,
                                              const transport::WindowTxStats& stats) {
   LH_CHECK(under_way_);
   std::vector<bool> lost(shape_.geometry.chunks(), false);
-  for (uint32_t c : high_order_) lost[c] = !high_complete;
-  for (uint32_t i = 0; i < low_order_.size(); ++i) lost[low_order_[i]] = !low_received.Test(i);
+  for (uint32_t i = 0; i < high_order_.size(); ++i) lost[high_order_[i]] = !receipt.HighTaken(i);
+  for (uint32_t i = 0; i < low_order_.size(); ++i) lost[low_order_[i]] = !receipt.LowTaken(i);
   if (combined_) residual_->Settle([&lost](uint32_t chunk) { return lost[chunk]; });
   combined_ = false;
 

@@ -49,10 +49,8 @@ class PushPipeline {
     uint32_t lost_chunks = 0;
     ByteCount wire_bytes;  // sent for this window, as chunks: retransmissions and repair included
   };
-  // The window is closed: what was lost stays in the residual. Without all of the high class nobody knows
-  // which of it arrived: then all of it counts as lost.
-  Outcome OnClosed(bool high_complete, const transport::ChunkBitmap& low_received,
-                   const transport::WindowTxStats& stats);
+  // The window is closed: what the server did not take stays in the residual.
+  Outcome OnClosed(const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats);
   // The window is given up, or was never opened; a residual keeps all of the gradient. Harmless without a
   // window.
   void Abandon();

@@ -108,11 +108,11 @@ class WorkerSession final : public transport::ConnectionObserver {
   void OnControlWritable(transport::Connection& connection) override;
   Status OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
                         const wire::WindowOpenFrame& open) override;
-  void OnChunk(transport::Connection& connection, transport::WindowKey key,
-               wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override;
+  transport::ChunkVerdict OnChunk(transport::Connection& connection, transport::WindowKey key,
+                                  wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                                  bool repaired) override;
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
-                      bool high_complete, const transport::ChunkBitmap& low_received,
-                      const transport::WindowTxStats& stats) override;
+                      const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
 
  private:
   // A push that waits for its turn or is on its way.

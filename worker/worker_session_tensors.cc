@@ -288,8 +288,7 @@ void WorkerSession::StartPull(const WaitingPull& waiting) {
 // --- Gradient windows ---
 
 void WorkerSession::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
-                                   wire::CloseReason reason, bool high_complete,
-                                   const transport::ChunkBitmap& low_received,
+                                   wire::CloseReason reason, const transport::WindowReceipt& receipt,
                                    const transport::WindowTxStats& stats) {
   (void)connection;
   const auto found = outgoing_.find(key);
@@ -298,12 +297,12 @@ void WorkerSession::OnWindowClosed(transport::Connection& connection, transport:
   outgoing_.erase(found);
   TensorState& tensor = *tensors_[handle];
   LH_CHECK(tensor.active.has_value());
-  const PushPipeline::Outcome outcome = tensor.pipeline->OnClosed(high_complete, low_received, stats);
+  const PushPipeline::Outcome outcome = tensor.pipeline->OnClosed(receipt, stats);
   if (tensor.active->initial) {
     tensor.active.reset();
     // A server that has its values from elsewhere by now is as good.
     FinishDeclare(tensor,
-                  high_complete || reason == wire::CloseReason::kExcluded
+                  receipt.high_complete || reason == wire::CloseReason::kExcluded
                       ? Status::Ok()
                       : Status(StatusCode::kAborted,
                                "the server did not take the initial values of tensor " + tensor.name));
@@ -318,7 +317,7 @@ void WorkerSession::OnWindowClosed(transport::Connection& connection, transport:
   s.lost_chunks = outcome.lost_chunks;
   tensor.active->window_closed = true;
   // Refused before the server wanted anything from it: the round went on without us, no result will come.
-  if (reason == wire::CloseReason::kExcluded && !high_complete && !tensor.active->result_window) {
+  if (reason == wire::CloseReason::kExcluded && !receipt.high_complete && !tensor.active->result_window) {
     return EndPush(
         handle, Status(StatusCode::kAborted, "round " + std::to_string(tensor.active->round) + " of tensor " +
                                                  tensor.name + " went on without this worker"));
@@ -397,27 +396,28 @@ Status WorkerSession::OnWindowOpened(transport::Connection& connection, transpor
   return Status::Ok();
 }
 
-void WorkerSession::OnChunk(transport::Connection& connection, transport::WindowKey key,
-                            wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-                            bool repaired) {
+transport::ChunkVerdict WorkerSession::OnChunk(transport::Connection& connection, transport::WindowKey key,
+                                               wire::ReliabilityClass reliability, uint32_t sequence,
+                                               ByteSpan chunk, bool repaired) {
   (void)reliability;
   (void)sequence;
   const auto found = incoming_.find(key);
-  if (found == incoming_.end()) return;
+  if (found == incoming_.end()) return transport::ChunkVerdict::kRefused;
   const IncomingUse use = found->second;
   PullAssembler& assembler = *AssemblerOf(use);
   if (Status s = assembler.OnChunk(chunk); !s.ok()) {
-    return Fail(
-        Status(s.code(), ServerName() + ", tensor " + tensors_[use.handle]->name + ": " + s.message()));
+    Fail(Status(s.code(), ServerName() + ", tensor " + tensors_[use.handle]->name + ": " + s.message()));
+    return transport::ChunkVerdict::kRefused;
   }
   OperationStats& s = operations_.stats(OperationOf(use));
   s.chunks_received = assembler.chunks_received();
   s.repaired_chunks += repaired ? 1 : 0;
   if (!repaired) s.wire_bytes += ByteCount(static_cast<int64_t>(chunk.size()));
-  if (!assembler.complete()) return;
+  if (!assembler.complete()) return transport::ChunkVerdict::kTaken;
   incoming_.erase(found);
   connection.CloseWindow(key, wire::CloseReason::kComplete);
   OnResultComplete(use);
+  return transport::ChunkVerdict::kTaken;
 }
 
 void WorkerSession::OnResultComplete(const IncomingUse& use) {

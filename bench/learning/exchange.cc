@@ -202,7 +202,7 @@ void Exchange::CloseWindow(uint32_t rank, size_t t) {
   tensor.rounds().OnWindowClosed(rank, contributed, &ready);
   Finalise(tensor, ready);
   if (!present) return;
-  worker.pipelines[t]->OnClosed(true, worker.low_received[t], {});
+  worker.pipelines[t]->OnClosed({.high_complete = true, .low = worker.low_received[t], .high = {}}, {});
   worker.memories[t]->Finish();
 }
 

@@ -47,17 +47,18 @@ class Application : public ConnectionObserver {
     incoming_.insert(key);
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan,
-               bool) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan,
+                       bool) override {
     FUZZ_REQUIRE(incoming_.contains(key));
     FUZZ_REQUIRE(delivered_.insert({key, {reliability, sequence}}).second);  // exactly once
+    return sequence % 5 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& connection, WindowKey key) override {
     const std::optional<IncomingWindow> window = connection.incoming(key);
     FUZZ_REQUIRE(window.has_value());
     if (window->complete) connection.CloseWindow(key, wire::CloseReason::kComplete);
   }
-  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason, bool, const ChunkBitmap&,
+  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason, const WindowReceipt&,
                       const WindowTxStats&) override {
     FUZZ_REQUIRE(outgoing_.erase(key) == 1);
   }

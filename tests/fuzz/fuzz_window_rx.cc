@@ -61,12 +61,15 @@ class Receiver : public WindowRx::Sink {
  public:
   explicit Receiver(const Sender* sender) : sender_(sender) {}
 
-  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
     FUZZ_REQUIRE(!closed);
     FUZZ_REQUIRE(delivered.emplace(reliability, sequence).second);  // exactly once
     FUZZ_REQUIRE(!repaired || reliability == ReliabilityClass::kHigh);
     const Bytes expected = repaired ? sender_->Symbol(sequence) : sender_->Chunk({reliability, sequence});
     FUZZ_REQUIRE(std::equal(chunk.begin(), chunk.end(), expected.begin(), expected.end()));
+    if (sequence % refuse_every != 1) return ChunkVerdict::kTaken;
+    refused.emplace(reliability, sequence);
+    return ChunkVerdict::kRefused;
   }
 
   uint32_t Count(ReliabilityClass reliability) const {
@@ -74,8 +77,16 @@ class Receiver : public WindowRx::Sink {
     for (const auto& name : delivered) n += name.first == reliability ? 1 : 0;
     return n;
   }
+  uint32_t CountTaken(ReliabilityClass reliability) const {
+    uint32_t n = Count(reliability);
+    for (const auto& name : refused) n -= name.first == reliability ? 1 : 0;
+    return n;
+  }
+  bool Took(ChunkName name) const { return delivered.contains(name) && !refused.contains(name); }
 
+  uint32_t refuse_every = 1;  // 1: none
   std::set<ChunkName> delivered;
+  std::set<ChunkName> refused;
   bool closed = false;
 
  private:
@@ -86,6 +97,8 @@ class Play {
  public:
   Play(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder)
       : open_(open), sender_(open, coder), receiver_(&sender_), rx_(open, coder) {}
+
+  void RefuseEvery(uint32_t n) { receiver_.refuse_every = n; }
 
   void Step(FuzzInput& in) {
     const uint8_t op = in.U8();
@@ -112,22 +125,32 @@ class Play {
     rx_.Close(wire::CloseReason::kHard);
     FUZZ_REQUIRE(rx_.close_reason() == (was_closed ? before : wire::CloseReason::kHard));
     FUZZ_REQUIRE(rx_.buffered() == ByteCount(0));
-    uint32_t next = 0, set = 0;
+    uint32_t next = 0, set = 0, bits = 0;
     for (const wire::WindowCloseFrame& frame : rx_.CloseFrames()) {
       FUZZ_REQUIRE(wire::EncodedSize(frame) > 0);  // checks every documented range
-      FUZZ_REQUIRE(frame.low_count == open_.low_count);
-      FUZZ_REQUIRE(frame.high_complete == (receiver_.Count(ReliabilityClass::kHigh) == open_.high_count));
+      FUZZ_REQUIRE(frame.high_complete == (receiver_.CountTaken(ReliabilityClass::kHigh) == open_.high_count));
+      bits = open_.low_count + (frame.high_complete ? 0 : open_.high_count);
+      FUZZ_REQUIRE(frame.bits == bits);
       FUZZ_REQUIRE(frame.first == next);
       next += static_cast<uint32_t>(8 * frame.bitmap.size());
       for (uint32_t i = 0; i < 8 * frame.bitmap.size(); ++i) {
         if ((frame.bitmap[i / 8] >> i % 8 & 1) == 0) continue;
         ++set;
-        FUZZ_REQUIRE(receiver_.delivered.contains({ReliabilityClass::kLow, frame.first + i}));
+        const uint32_t bit = frame.first + i;
+        FUZZ_REQUIRE(receiver_.Took(bit < open_.low_count
+                                        ? ChunkName{ReliabilityClass::kLow, bit}
+                                        : ChunkName{ReliabilityClass::kHigh, bit - open_.low_count}));
       }
     }
-    FUZZ_REQUIRE(next == 0 || next >= open_.low_count);
-    FUZZ_REQUIRE(next == 0 || set == receiver_.Count(ReliabilityClass::kLow));
-    FUZZ_REQUIRE(next > 0 || rx_.close_reason() == wire::CloseReason::kComplete || open_.low_count == 0);
+    const uint32_t taken_low = receiver_.CountTaken(ReliabilityClass::kLow);
+    const uint32_t taken_high = receiver_.CountTaken(ReliabilityClass::kHigh);
+    const bool high_named = bits != open_.low_count;
+    FUZZ_REQUIRE(next == 0 || next >= bits);
+    FUZZ_REQUIRE(next == 0 || set == taken_low + (high_named ? taken_high : 0));
+    if (next > 0 || bits == 0) return;
+    // An empty bitmap stands for everything or for nothing.
+    const bool all = taken_low == open_.low_count && taken_high == open_.high_count;
+    FUZZ_REQUIRE(all ? rx_.close_reason() == wire::CloseReason::kComplete : taken_low + taken_high == 0);
   }
 
  private:
@@ -234,6 +257,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   open.fec_depth = static_cast<uint8_t>(1 + in.Below(6));
   if (!WindowRx::ValidateOpen(open, ByteCount(1 << 20), &coder).ok()) return 0;
   Play play(open, &coder);
+  if (in.Flag()) play.RefuseEvery(2 + in.Below(6));
   for (int steps = 0; !in.empty() && steps < 400; ++steps) play.Step(in);
   play.Finish();
   return 0;

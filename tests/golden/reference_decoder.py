@@ -140,14 +140,14 @@ def window_status(c):
 
 def window_close(c):
     out = {"window_id": c.varint(2**32 - 1), "generation": c.number(1), "reason": c.number(1),
-           "high_complete": c.boolean(), "low_count": c.varint(MAX_CHUNKS), "first": c.varint(2**32 - 1)}
+           "high_complete": c.boolean(), "bits": c.varint(MAX_CHUNKS), "first": c.varint(2**32 - 1)}
     bitmap = c.blob(1024)
     need(out["reason"] <= 5, "unknown reason")
     need(out["first"] % 8 == 0, "segment starts inside a byte")
-    need(out["first"] // 8 + len(bitmap) <= (out["low_count"] + 7) // 8, "bitmap longer than low_count")
+    need(out["first"] // 8 + len(bitmap) <= (out["bits"] + 7) // 8, "bitmap longer than its bits")
     for i in range(8 * len(bitmap)):
         if bitmap[i // 8] >> i % 8 & 1:
-            need(out["first"] + i < out["low_count"], "bit beyond low_count")
+            need(out["first"] + i < out["bits"], "bit beyond the last")
     out["bitmap"] = bitmap.hex()
     return out
 

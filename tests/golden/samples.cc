@@ -127,21 +127,28 @@ std::vector<GoldenSample> MakeSamples() {
                                          .generation = 1,
                                          .reason = CloseReason::kRatio,
                                          .high_complete = true,
-                                         .low_count = 11,
+                                         .bits = 11,
                                          .first = 0,
                                          .bitmap = Bitmap11()});
   frame("window_close_segment", WindowCloseFrame{.window_id = 7,
                                                  .generation = 0,
                                                  .reason = CloseReason::kHard,
                                                  .high_complete = false,
-                                                 .low_count = 100'000,
+                                                 .bits = 100'000,
                                                  .first = 8192,
                                                  .bitmap = Counting(kMaxCloseBitmapBytes)});
+  frame("window_close_nothing", WindowCloseFrame{.window_id = 7,
+                                                 .generation = 0,
+                                                 .reason = CloseReason::kExcluded,
+                                                 .high_complete = false,
+                                                 .bits = 1000,
+                                                 .first = 0,
+                                                 .bitmap = {}});
   frame("window_close_complete", WindowCloseFrame{.window_id = 7,
                                                   .generation = 0,
                                                   .reason = CloseReason::kComplete,
                                                   .high_complete = true,
-                                                  .low_count = 0,
+                                                  .bits = 0,
                                                   .first = 0,
                                                   .bitmap = {}});
   frame("grant", GrantFrame{.receive_window_bytes = 64u << 20, .rate_bytes_per_second = 25'000'000});
@@ -296,7 +303,7 @@ void Fields(const WindowStatusFrame& f, JsonLine& out) {
 }
 void Fields(const WindowCloseFrame& f, JsonLine& out) {
   out.Field("window_id", N(f.window_id)).Field("generation", N(f.generation)).Field("reason", N(f.reason));
-  out.Field("high_complete", f.high_complete).Field("low_count", N(f.low_count)).Field("first", N(f.first));
+  out.Field("high_complete", f.high_complete).Field("bits", N(f.bits)).Field("first", N(f.first));
   out.Field("bitmap", f.bitmap);
 }
 void Fields(const GrantFrame& f, JsonLine& out) {

@@ -28,7 +28,7 @@ inline bool Same(const Frame& a, const Frame& b) {
                  x.fec_depth == y.fec_depth && SameBytes(x.metadata, y.metadata);
         } else if constexpr (std::is_same_v<F, WindowCloseFrame>) {
           return x.window_id == y.window_id && x.generation == y.generation && x.reason == y.reason &&
-                 x.high_complete == y.high_complete && x.low_count == y.low_count && x.first == y.first &&
+                 x.high_complete == y.high_complete && x.bits == y.bits && x.first == y.first &&
                  SameBytes(x.bitmap, y.bitmap);
         } else {
           return x == y;
@@ -108,19 +108,19 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
     case 5:
       return WindowStatusFrame{u32(), u8(), u32(kMaxWindowChunks / 2), u32(kMaxWindowChunks / 2), u8(1) == 1};
     case 6: {
-      const uint32_t low = u32(kMaxWindowChunks);
-      const uint32_t bitmap_bytes = (low + 7) / 8;
+      const uint32_t bits = u32(kMaxWindowChunks);
+      const uint32_t bitmap_bytes = (bits + 7) / 8;
       const uint32_t first = bitmap_bytes == 0 ? 0 : static_cast<uint32_t>(random.Below(bitmap_bytes));
       *storage =
           RandomBytes(random, std::min<size_t>(bitmap_bytes - first, random.Below(kMaxCloseBitmapBytes + 1)));
-      if (first + storage->size() == bitmap_bytes && low % 8 != 0 && !storage->empty()) {
-        storage->back() = static_cast<uint8_t>(storage->back() & ((1u << low % 8) - 1));
+      if (first + storage->size() == bitmap_bytes && bits % 8 != 0 && !storage->empty()) {
+        storage->back() = static_cast<uint8_t>(storage->back() & ((1u << bits % 8) - 1));
       }
       return WindowCloseFrame{.window_id = u32(),
                               .generation = u8(),
                               .reason = static_cast<CloseReason>(random.Below(6)),
                               .high_complete = u8(1) == 1,
-                              .low_count = low,
+                              .bits = bits,
                               .first = first * 8,
                               .bitmap = *storage};
     }

@@ -209,7 +209,7 @@ TEST(Frames, WindowStatusStaysWithinItsBounds) {
   ExpectRefused({0x11, 1, 0, 1, 0x80, 0x10, 0, 0, 1}, "too many chunks");
 }
 
-// type, id, generation, reason, high complete, low count, first, bitmap
+// type, id, generation, reason, high complete, bits, first, bitmap
 TEST(Frames, WindowCloseBitmapMatchesItsCount) {
   EXPECT_TRUE(Decoded(Bytes{0x12, 1, 0, 1, 1, 11, 0, 2, 0xff, 0x07}).ok());
   EXPECT_TRUE(Decoded(Bytes{0x12, 1, 0, 1, 1, 11, 8, 1, 0x07}).ok());
@@ -218,10 +218,10 @@ TEST(Frames, WindowCloseBitmapMatchesItsCount) {
   ExpectRefused({0x12, 1, 0, 6, 1, 11, 0, 0}, "unknown reason");
   ExpectRefused({0x12, 1, 0, 1, 2, 11, 0, 0}, "WINDOW_CLOSE");
   ExpectRefused({0x12, 1, 0, 1, 1, 11, 4, 1, 0xff}, "inside a byte");
-  ExpectRefused({0x12, 1, 0, 1, 1, 11, 0, 3, 0xff, 0x07, 0}, "longer than low_count");
-  ExpectRefused({0x12, 1, 0, 1, 1, 11, 16, 1, 0}, "longer than low_count");
-  ExpectRefused({0x12, 1, 0, 1, 1, 11, 24, 0}, "longer than low_count");
-  ExpectRefused({0x12, 1, 0, 1, 1, 11, 0, 2, 0xff, 0x08}, "beyond low_count");
+  ExpectRefused({0x12, 1, 0, 1, 1, 11, 0, 3, 0xff, 0x07, 0}, "longer than its bits");
+  ExpectRefused({0x12, 1, 0, 1, 1, 11, 16, 1, 0}, "longer than its bits");
+  ExpectRefused({0x12, 1, 0, 1, 1, 11, 24, 0}, "longer than its bits");
+  ExpectRefused({0x12, 1, 0, 1, 1, 11, 0, 2, 0xff, 0x08}, "beyond the last");
   ExpectRefused({0x12, 1, 0, 1, 1, 0x80, 0x10, 0, 1, 0, 0}, "too many chunks");
   Bytes long_segment = {0x12, 1, 0, 1, 1, 0x80, 0x10, 0, 0, 0, 0x44, 0x00};
   long_segment.resize(long_segment.size() + 1024);

@@ -147,7 +147,7 @@ class FakeWorker {
   // The worker has everything of a window of ours.
   void CloseResult(transport::WindowKey key) {
     connection.outgoing.erase(key);
-    coordinator_.OnWindowClosed(connection, key, wire::CloseReason::kComplete, true, {}, {});
+    coordinator_.OnWindowClosed(connection, key, wire::CloseReason::kComplete, {.high_complete = true, .low = {}, .high = {}}, {});
     coordinator_.AfterEvent();
   }
 

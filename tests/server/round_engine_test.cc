@@ -201,9 +201,10 @@ TEST_F(Job, AResultThatWaitedTooLongIsDropped) {
 
 // What WindowRx delivers goes to the server, as the connection would do it.
 struct ToServer final : transport::WindowRx::Sink {
-  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  transport::ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                                  bool repaired) override {
     repaired_chunks += repaired ? 1 : 0;
-    coordinator->OnChunk(*connection, key, reliability, sequence, chunk, repaired);
+    return coordinator->OnChunk(*connection, key, reliability, sequence, chunk, repaired);
   }
   Coordinator* coordinator = nullptr;
   transport::FakeConnection* connection = nullptr;

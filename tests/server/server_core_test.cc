@@ -36,10 +36,12 @@ struct Client final : transport::ConnectionObserver {
   Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
     return {};
   }
-  void OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan,
-               bool) override {}
-  void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason, bool,
-                      const transport::ChunkBitmap&, const transport::WindowTxStats&) override {}
+  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
+                                  ByteSpan, bool) override {
+    return transport::ChunkVerdict::kTaken;
+  }
+  void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
+                      const transport::WindowReceipt&, const transport::WindowTxStats&) override {}
 
   void Join(uint32_t rank, uint32_t world_size) {
     ControlMessage message;

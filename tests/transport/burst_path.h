@@ -79,7 +79,7 @@ class BurstPath final : public WindowRx::Sink {
     return result;
   }
 
-  void OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override {}
+  ChunkVerdict OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override { return ChunkVerdict::kTaken; }
 
  private:
   struct Flying {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,8 +31,7 @@ class Recorder : public ConnectionObserver {
   };
   struct Outgoing {
     wire::CloseReason reason;
-    bool high_complete;
-    ChunkBitmap low_received;
+    WindowReceipt receipt;
     WindowTxStats stats;
   };
 
@@ -56,13 +56,14 @@ class Recorder : public ConnectionObserver {
     in.open.metadata = {};
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
-               ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
+                       ByteSpan chunk, bool repaired) override {
     Incoming& in = incoming.at(key);
     auto& chunks = reliability == wire::ReliabilityClass::kHigh ? in.high : in.low;
     if (!chunks.emplace(sequence, std::vector<uint8_t>(chunk.begin(), chunk.end())).second)
       ++in.repeated_deliveries;
     if (repaired) ++in.repaired;
+    return refuse_chunk && refuse_chunk(key, reliability, sequence) ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& c, WindowKey key) override {
     const std::optional<IncomingWindow> w = c.incoming(key);
@@ -73,9 +74,9 @@ class Recorder : public ConnectionObserver {
       c.CloseWindow(key, wire::CloseReason::kSoft);
     }
   }
-  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason reason, bool high_complete,
-                      const ChunkBitmap& low_received, const WindowTxStats& stats) override {
-    outgoing.emplace(key, Outgoing{reason, high_complete, low_received, stats});
+  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason reason, const WindowReceipt& receipt,
+                      const WindowTxStats& stats) override {
+    outgoing.emplace(key, Outgoing{reason, receipt, stats});
   }
 
   Connection* connection = nullptr;
@@ -83,6 +84,7 @@ class Recorder : public ConnectionObserver {
   int closed = 0;
   int writable = 0;
   bool refuse_windows = false;
+  std::function<bool(WindowKey, wire::ReliabilityClass, uint32_t)> refuse_chunk;
   bool auto_close = true;
   Status close_status;
   std::vector<uint8_t> control;

@@ -166,13 +166,58 @@ TEST(Connection, HighArrivesExactlyOnceAndLowIsASubsetUnderAnyLoss) {
         pair.SendWindow(key, 60, 240, 20, symbol_bytes);
         ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 60s));
         pair.ExpectDelivered(pair.server, key, 60, symbol_bytes);
-        const ChunkBitmap& bitmap = pair.worker.outgoing.at(key).low_received;
+        const ChunkBitmap& bitmap = pair.worker.outgoing.at(key).receipt.low;
         EXPECT_EQ(bitmap.count(), pair.server.incoming[key].low.size());
         for (uint32_t i = 0; i < 240; ++i)
           EXPECT_EQ(bitmap.Test(i), pair.server.incoming[key].low.contains(i));
       }
       if (loss >= 0.05) {
         EXPECT_GT(pair.connection->stats().packets_lost, 0u);
+      }
+      pair.ExpectNoTimeViolation();
+    }
+  }
+}
+
+TEST(Connection, WhatTheReceiverRefusesIsNeverSentAgainAndTheReceiptIsExact) {
+  for (const double loss : {0.0, 0.10, 0.30}) {
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " loss " + std::to_string(loss));
+      ConnectionPair::Options options;
+      options.seed = seed;
+      options.link = "rate 200mbit delay 25ms jitter 10ms queue 50ms duplicate 1% loss " + std::to_string(loss * 100) + "%";
+      ConnectionPair pair(options);
+      ASSERT_TRUE(pair.Establish(30s));
+      const auto refused = [](wire::ReliabilityClass reliability, uint32_t sequence) {
+        return (sequence + (reliability == wire::ReliabilityClass::kHigh ? 1 : 0)) % 3 == 0;
+      };
+      pair.server.refuse_chunk = [&](WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence) {
+        return key.id == 2 && refused(reliability, sequence);
+      };
+      uint64_t refusals = 0;
+      for (uint32_t id = 1; id <= 3; ++id) {
+        const WindowKey key{id, 0};
+        const auto symbol_bytes = static_cast<uint16_t>(pair.connection->MaxChunkBytes());
+        pair.SendWindow(key, 60, 100, 20, symbol_bytes);
+        ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 60s)) << "it waits for ever";
+        pair.ExpectDelivered(pair.server, key, 60, symbol_bytes);
+        const WindowReceipt& receipt = pair.worker.outgoing.at(key).receipt;
+        const Recorder::Incoming& in = pair.server.incoming.at(key);
+        EXPECT_EQ(receipt.high_complete, id != 2);
+        const auto taken = [&](wire::ReliabilityClass reliability, const auto& chunks, uint32_t i) {
+          const bool no = id == 2 && refused(reliability, i);
+          refusals += no && chunks.contains(i) ? 1 : 0;
+          return chunks.contains(i) && !no;
+        };
+        for (uint32_t i = 0; i < 60; ++i)
+          EXPECT_EQ(receipt.HighTaken(i), taken(wire::ReliabilityClass::kHigh, in.high, i)) << "high " << i;
+        for (uint32_t i = 0; i < 100; ++i)
+          EXPECT_EQ(receipt.LowTaken(i), taken(wire::ReliabilityClass::kLow, in.low, i)) << "low " << i;
+      }
+      EXPECT_GT(refusals, 20u);
+      EXPECT_EQ(pair.server.connection->stats().chunks_refused, refusals);
+      if (loss == 0) {
+        EXPECT_EQ(pair.connection->stats().retransmissions, 0u);
       }
       pair.ExpectNoTimeViolation();
     }
@@ -247,7 +292,7 @@ TEST(Connection, ARefusedWindowClosesAsExcluded) {
   pair.SendWindow({1, 0}, 10, 10);
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 5s));
   EXPECT_EQ(pair.worker.outgoing.at({1, 0}).reason, wire::CloseReason::kExcluded);
-  EXPECT_EQ(pair.worker.outgoing.at({1, 0}).low_received.count(), 0u);
+  EXPECT_EQ(pair.worker.outgoing.at({1, 0}).receipt.low.count(), 0u);
 }
 
 TEST(Connection, AWindowKeyIsUsedOnce) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/random.h"
@@ -36,6 +37,7 @@ struct Scenario {
   int submit_per_tick = 1 << 20;
   double estimate = 0;  // the loss that the sender believes in
   int close_at = -1;    // tick at which the receiver gives up (hard); -1 never
+  double refuse = 0;    // share of the chunks that the receiver's owner does not take
 };
 
 class Pair final : public WindowRx::Sink {
@@ -72,7 +74,7 @@ class Pair final : public WindowRx::Sink {
     return false;
   }
 
-  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
     const bool high = reliability == ReliabilityClass::kHigh;
     std::vector<uint8_t> expected = chunks_[high ? sequence : scenario_.options.high_count + sequence];
     if (repaired) expected.resize(scenario_.options.symbol_bytes);
@@ -83,6 +85,9 @@ class Pair final : public WindowRx::Sink {
       EXPECT_TRUE(low_sent_[sequence] != 0) << "delivered what was never sent";
     }
     EXPECT_FALSE(rx_->closed());
+    const bool refused = scenario_.refuse > 0 && random_.Chance(scenario_.refuse);
+    if (!refused) (high ? high_taken_ : low_taken_).insert(sequence);
+    return refused ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
 
   // The receiver's close, its frames shuffled and repeated, as the sender sees it.
@@ -97,11 +102,13 @@ class Pair final : public WindowRx::Sink {
     EXPECT_EQ(closes, 1);
     chunks_.clear();  // the borrowed memory is gone
     EXPECT_FALSE(tx_->Next({}).has_value());
-    EXPECT_EQ(tx_->low_received().bytes(), rx_->low_received().bytes());
     for (uint32_t i = 0; i < scenario_.options.low_count; ++i) {
-      EXPECT_EQ(tx_->low_received().Test(i), low_seen_[i] == 1) << "low chunk " << i;
+      EXPECT_EQ(tx_->receipt().LowTaken(i), low_taken_.contains(i)) << "low chunk " << i;
     }
-    EXPECT_EQ(tx_->high_complete(), rx_->HighComplete());
+    for (uint32_t i = 0; i < scenario_.options.high_count; ++i) {
+      EXPECT_EQ(tx_->receipt().HighTaken(i), high_taken_.contains(i)) << "high chunk " << i;
+    }
+    EXPECT_EQ(tx_->receipt().high_complete, high_taken_.size() == scenario_.options.high_count);
     EXPECT_EQ(rx_->buffered(), ByteCount(0));
   }
 
@@ -239,6 +246,7 @@ class Pair final : public WindowRx::Sink {
   std::vector<std::vector<uint8_t>> chunks_;
   uint32_t submitted_ = 0;
   std::vector<int> high_seen_, low_seen_, low_sent_;
+  std::set<uint32_t> high_taken_, low_taken_;
   std::multimap<int, Flying> arrivals_;
   std::multimap<int, uint64_t> acks_;
   std::map<uint64_t, InFlight> in_flight_;
@@ -315,6 +323,21 @@ TEST(WindowPair, ClosesConsistentlyAtAnyMoment) {
   }
 }
 
+TEST(WindowPair, WhatTheOwnerRefusesIsNotSentAgainAndNotInTheReceipt) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    Scenario scenario = RandomScenario(random);
+    scenario.refuse = random.Chance(0.1) ? 1.0 : random.Uniform();
+    if (random.Chance(0.5)) scenario.close_at = static_cast<int>(random.Below(300));
+    Pair pair(scenario, seed);
+    ASSERT_TRUE(pair.Run(MaxTicks(scenario)));
+    pair.CheckConservation();
+    pair.CloseBothEnds(wire::CloseReason::kHard);
+    if (HasFailure()) return;
+  }
+}
+
 TEST(WindowPair, APerfectPathCarriesEveryChunkOnceAndNothingElse) {
   Scenario scenario{.options = Options(1000, 3000)};
   Pair pair(scenario, 1);
@@ -356,7 +379,7 @@ TEST(WindowPair, ABurstAsLongAsTheInterleaverIsDeepNeedsNoRetransmission) {
     WindowTx tx(scenario.options, &coder);
     WindowRx rx(tx.OpenFrame(), &coder);
     class Ignore final : public WindowRx::Sink {
-      void OnChunk(ReliabilityClass, uint32_t, ByteSpan, bool) override {}
+      ChunkVerdict OnChunk(ReliabilityClass, uint32_t, ByteSpan, bool) override { return ChunkVerdict::kTaken; }
     } ignore;
     const std::vector<uint8_t> body(30, 1);
     for (int i = 0; i < 80; ++i) ASSERT_TRUE(tx.Submit(ReliabilityClass::kHigh, {}, body).ok());

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "codec/reference_coder.h"
@@ -28,13 +30,15 @@ struct Delivery {
 
 class Collector final : public WindowRx::Sink {
  public:
-  void OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
     if (then) then();
     // Afterwards, since the chunk is valid during the whole call whatever is done in it.
     deliveries.push_back({reliability, sequence, {chunk.begin(), chunk.end()}, repaired});
+    return refuse.contains({reliability, sequence}) ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
   std::vector<Delivery> deliveries;
   std::function<void()> then;
+  std::set<std::pair<ReliabilityClass, uint32_t>> refuse;
 };
 
 class WindowRxTest : public testing::Test {
@@ -263,7 +267,7 @@ TEST_F(WindowRxTest, DeliversNothingAfterTheClose) {
   EXPECT_EQ(GiveLow(1), Verdict::kClosed);
   EXPECT_EQ(GiveRepair(8, 0), Verdict::kClosed);
   EXPECT_EQ(sink_.deliveries.size(), 1u);
-  EXPECT_EQ(rx_->low_received().count(), 0u) << "the bitmap that was announced does not change";
+  EXPECT_FALSE(rx_->LowTaken(1)) << "the bitmap that was announced does not change";
 }
 
 TEST_F(WindowRxTest, MayBeClosedFromWithinADelivery) {
@@ -320,7 +324,7 @@ TEST_F(WindowRxTest, ACompleteWindowClosesWithoutABitmap) {
   EXPECT_EQ(frames[0].generation, 2);
   EXPECT_EQ(frames[0].reason, CloseReason::kComplete);
   EXPECT_TRUE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].low_count, 1u);
+  EXPECT_EQ(frames[0].bits, 1u);
   EXPECT_TRUE(frames[0].bitmap.empty());
 }
 
@@ -342,14 +346,105 @@ TEST_F(WindowRxTest, ALongBitmapIsSentInSegments) {
   EXPECT_EQ(frames[2].bitmap[1], 0x01);
 }
 
-TEST_F(WindowRxTest, AnIncompleteWindowWithoutLowChunksClosesWithOneFrame) {
-  Open(Frame(8, 0));
-  GiveHigh(0);
+TEST_F(WindowRxTest, AnIncompleteHighClassIsNamedBehindTheLowOne) {
+  Open(Frame(10, 3));
+  for (const uint32_t s : {0u, 4u, 9u}) GiveHigh(s);
+  GiveLow(1);
   rx_->Close(CloseReason::kHard);
   const auto frames = rx_->CloseFrames();
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_FALSE(frames[0].high_complete);
+  EXPECT_EQ(frames[0].bits, 13u);
+  ASSERT_EQ(frames[0].bitmap.size(), 2u);
+  EXPECT_EQ(frames[0].bitmap[0], 0b1000'1010) << "low 1, then high 0 and 4 from bit 3 on";
+  EXPECT_EQ(frames[0].bitmap[1], 0b0001'0000) << "high 9";
+}
+
+TEST_F(WindowRxTest, ACompleteHighClassIsNotNamedAndLeavesNoStrayBits) {
+  Open(Frame(8, 3));
+  for (uint32_t s = 0; s < 8; ++s) GiveHigh(s);
+  GiveLow(2);
+  rx_->Close(CloseReason::kSoft);
+  const auto frames = rx_->CloseFrames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_TRUE(frames[0].high_complete);
+  EXPECT_EQ(frames[0].bits, 3u);
+  ASSERT_EQ(frames[0].bitmap.size(), 1u);
+  EXPECT_EQ(frames[0].bitmap[0], 0b0000'0100);
+}
+
+TEST_F(WindowRxTest, AWindowOfWhichNothingWasTakenClosesWithoutABitmap) {
+  Open(Frame(8, 20'000));
+  rx_->Close(CloseReason::kExcluded);
+  const auto frames = rx_->CloseFrames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_FALSE(frames[0].high_complete);
+  EXPECT_EQ(frames[0].bits, 20'008u);
   EXPECT_TRUE(frames[0].bitmap.empty());
+}
+
+// --- chunks that the owner does not take
+
+TEST_F(WindowRxTest, ARefusedChunkIsHereForEverythingButTheClose) {
+  Open(Frame(8, 2));
+  sink_.refuse = {{ReliabilityClass::kHigh, 2}, {ReliabilityClass::kLow, 0}};
+  for (uint32_t s = 0; s < 8; ++s) EXPECT_EQ(GiveHigh(s), Verdict::kNew);
+  GiveLow(0);
+  GiveLow(1);
+  EXPECT_EQ(GiveHigh(2), Verdict::kDuplicate) << "it does not come again";
+  EXPECT_EQ(GiveLow(0), Verdict::kDuplicate);
+  EXPECT_EQ(sink_.deliveries.size(), 10u);
+  EXPECT_TRUE(rx_->Complete()) << "nothing is to be waited for";
+  EXPECT_EQ(rx_->stats().refused, 2u);
+  rx_->Close(CloseReason::kComplete);
+  const auto frames = rx_->CloseFrames();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_FALSE(frames[0].high_complete);
+  EXPECT_EQ(frames[0].bits, 10u);
+  ASSERT_EQ(frames[0].bitmap.size(), 2u);
+  EXPECT_EQ(frames[0].bitmap[0], 0b1110'1110) << "low 1; high 0, 1, 3, 4, 5 from bit 2 on";
+  EXPECT_EQ(frames[0].bitmap[1], 0b0000'0011);
+  EXPECT_FALSE(rx_->HighTaken(2));
+  EXPECT_FALSE(rx_->LowTaken(0));
+  EXPECT_TRUE(rx_->HighTaken(3));
+  EXPECT_TRUE(rx_->LowTaken(1));
+}
+
+TEST_F(WindowRxTest, ARefusedChunkStillRepairsItsBlock) {
+  Open(Frame(8, 0));
+  sink_.refuse = {{ReliabilityClass::kHigh, 0}};
+  for (uint32_t s = 0; s < 7; ++s) GiveHigh(s);
+  GiveRepair(8, 0);
+  ASSERT_EQ(sink_.deliveries.size(), 8u);
+  EXPECT_EQ(sink_.deliveries.back().bytes, Padded(7));
+  EXPECT_TRUE(rx_->HighComplete());
+}
+
+TEST_F(WindowRxTest, ARebuiltChunkMayBeRefusedAsWell) {
+  Open(Frame(8, 0));
+  sink_.refuse = {{ReliabilityClass::kHigh, 7}};
+  for (uint32_t s = 0; s < 7; ++s) GiveHigh(s);
+  GiveRepair(8, 0);
+  EXPECT_TRUE(rx_->HighComplete());
+  EXPECT_EQ(GiveHigh(7), Verdict::kDuplicate) << "the chunk itself comes late";
+  EXPECT_EQ(sink_.deliveries.size(), 8u);
+  rx_->Close(CloseReason::kComplete);
+  const auto frames = rx_->CloseFrames();
+  EXPECT_FALSE(frames[0].high_complete);
+  ASSERT_EQ(frames[0].bitmap.size(), 1u);
+  EXPECT_EQ(frames[0].bitmap[0], 0x7f);
+}
+
+TEST_F(WindowRxTest, TheVerdictOnTheChunkWhoseDeliveryClosesTheWindowCounts) {
+  for (const bool refuse : {false, true}) {
+    Open(Frame(0, 2, 0));
+    sink_.then = [this] { rx_->Close(CloseReason::kHard); };
+    sink_.refuse.clear();
+    if (refuse) sink_.refuse = {{ReliabilityClass::kLow, 1}};
+    GiveLow(1);
+    ASSERT_EQ(rx_->CloseFrames()[0].bitmap.size(), 1u);
+    EXPECT_EQ(rx_->CloseFrames()[0].bitmap[0], refuse ? 0x00 : 0x02);
+  }
 }
 
 TEST_F(WindowRxTest, NeverClaimsByAnEmptyBitmapWhatDidNotArrive) {

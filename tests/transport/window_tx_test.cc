@@ -83,11 +83,11 @@ class WindowTxTest : public testing::Test {
   void AckHigh(uint32_t from, uint32_t to) {
     for (uint32_t s = from; s < to; ++s) tx_->OnAcked(High(s));
   }
-  wire::WindowCloseFrame Close(CloseReason reason, uint32_t low_count, uint32_t first, ByteSpan bitmap) {
+  wire::WindowCloseFrame Close(CloseReason reason, uint32_t bits, uint32_t first, ByteSpan bitmap) {
     return {.window_id = 7,
             .generation = 2,
             .reason = reason,
-            .low_count = low_count,
+            .bits = bits,
             .first = first,
             .bitmap = bitmap};
   }
@@ -443,8 +443,8 @@ TEST_F(WindowTxTest, ACompleteCloseNeedsNoBitmap) {
   Drain(kClean);
   EXPECT_TRUE(tx_->OnClose(Close(CloseReason::kComplete, 11, 0, {})));
   EXPECT_TRUE(tx_->closed());
-  EXPECT_TRUE(tx_->high_complete());
-  EXPECT_EQ(tx_->low_received().count(), 11u);
+  EXPECT_TRUE(tx_->receipt().high_complete);
+  EXPECT_EQ(tx_->receipt().low.count(), 11u);
   EXPECT_FALSE(tx_->OnClose(Close(CloseReason::kComplete, 11, 0, {}))) << "only the first one closes";
 }
 
@@ -459,8 +459,8 @@ TEST_F(WindowTxTest, AssemblesCloseSegmentsInAnyOrderWithDuplicates) {
   EXPECT_FALSE(tx_->closed());
   EXPECT_TRUE(tx_->OnClose(Close(CloseReason::kRatio, 44, 8, all.subspan(1, 3))));
   EXPECT_EQ(tx_->close_reason(), CloseReason::kRatio);
-  EXPECT_EQ(tx_->low_received().bytes(), bitmap);
-  EXPECT_EQ(tx_->low_received().count(), 8u + 1 + 1 + 1 + 4);
+  EXPECT_EQ(tx_->receipt().low.bytes(), bitmap);
+  EXPECT_EQ(tx_->receipt().low.count(), 8u + 1 + 1 + 1 + 4);
 }
 
 TEST_F(WindowTxTest, TheFirstSegmentThatCoversAChunkStays) {
@@ -469,15 +469,15 @@ TEST_F(WindowTxTest, TheFirstSegmentThatCoversAChunkStays) {
   const std::vector<uint8_t> second{0xff, 0x02};
   EXPECT_FALSE(tx_->OnClose(Close(CloseReason::kSoft, 16, 0, first)));
   EXPECT_TRUE(tx_->OnClose(Close(CloseReason::kSoft, 16, 0, second)));
-  EXPECT_EQ(tx_->low_received().bytes(), (std::vector<uint8_t>{0x01, 0x02}));
+  EXPECT_EQ(tx_->receipt().low.bytes(), (std::vector<uint8_t>{0x01, 0x02}));
 }
 
 TEST_F(WindowTxTest, IgnoresBitsBeyondTheLastChunk) {
   OpenFull({.high = 0, .low = 10, .k = 0});
   const std::vector<uint8_t> bitmap{0xff, 0xff};
   EXPECT_TRUE(tx_->OnClose(Close(CloseReason::kSoft, 10, 0, bitmap)));
-  EXPECT_EQ(tx_->low_received().count(), 10u);
-  EXPECT_EQ(tx_->low_received().bytes()[1], 0x03);
+  EXPECT_EQ(tx_->receipt().low.count(), 10u);
+  EXPECT_EQ(tx_->receipt().low.bytes()[1], 0x03);
 }
 
 TEST_F(WindowTxTest, IgnoresCloseFramesThatContradictTheWindow) {
@@ -502,11 +502,62 @@ TEST_F(WindowTxTest, IgnoresCloseFramesThatContradictTheWindow) {
 
 TEST_F(WindowTxTest, ACloseWithoutLowChunksIsOneFrame) {
   OpenFull({.high = 8, .low = 0});
-  wire::WindowCloseFrame frame = Close(CloseReason::kHard, 0, 0, {});
+  EXPECT_TRUE(tx_->OnClose(Close(CloseReason::kSoft, 0, 0, {})));
+  EXPECT_TRUE(tx_->receipt().high_complete);
+  EXPECT_EQ(tx_->close_reason(), CloseReason::kSoft);
+}
+
+TEST_F(WindowTxTest, ACloseWithoutHighCompleteNamesWhatWasTakenOfBothClasses) {
+  OpenFull({.high = 10, .low = 3});
+  const std::vector<uint8_t> bitmap{0b1000'1010, 0b0001'0000};
+  wire::WindowCloseFrame frame = Close(CloseReason::kHard, 13, 0, ByteSpan(bitmap).first(1));
+  frame.high_complete = false;
+  EXPECT_FALSE(tx_->OnClose(frame));
+  frame.first = 8;
+  frame.bitmap = ByteSpan(bitmap).subspan(1);
+  EXPECT_TRUE(tx_->OnClose(frame));
+  const WindowReceipt& receipt = tx_->receipt();
+  EXPECT_FALSE(receipt.high_complete);
+  EXPECT_EQ(receipt.low.count(), 1u);
+  EXPECT_TRUE(receipt.LowTaken(1));
+  EXPECT_EQ(receipt.high.count(), 3u);
+  for (const uint32_t s : {0u, 4u, 9u}) EXPECT_TRUE(receipt.HighTaken(s)) << s;
+  EXPECT_FALSE(receipt.HighTaken(1));
+  EXPECT_FALSE(receipt.HighTaken(10)) << "there is none";
+}
+
+TEST_F(WindowTxTest, ACloseWithoutHighCompleteAndBitmapSaysThatNothingWasTaken) {
+  OpenFull({.high = 8, .low = 11});
+  wire::WindowCloseFrame frame = Close(CloseReason::kExcluded, 19, 0, {});
   frame.high_complete = false;
   EXPECT_TRUE(tx_->OnClose(frame));
-  EXPECT_FALSE(tx_->high_complete());
-  EXPECT_EQ(tx_->close_reason(), CloseReason::kHard);
+  EXPECT_EQ(tx_->receipt().low.count(), 0u);
+  EXPECT_EQ(tx_->receipt().low.size(), 11u);
+  EXPECT_EQ(tx_->receipt().high.count(), 0u);
+  EXPECT_FALSE(tx_->receipt().HighTaken(0));
+}
+
+TEST_F(WindowTxTest, IgnoresACloseWhoseBitsAreNotThoseOfItsClasses) {
+  OpenFull({.high = 8, .low = 11});
+  const std::vector<uint8_t> bitmap{0xff, 0x07, 0x00};
+  wire::WindowCloseFrame frame = Close(CloseReason::kHard, 11, 0, ByteSpan(bitmap).first(2));
+  frame.high_complete = false;
+  EXPECT_FALSE(tx_->OnClose(frame)) << "the high class is not named";
+  frame.bits = 19;
+  frame.bitmap = bitmap;
+  frame.high_complete = true;
+  EXPECT_FALSE(tx_->OnClose(frame)) << "the high class is named although it is complete";
+  frame.high_complete = false;
+  frame.bitmap = ByteSpan(bitmap).first(1);
+  EXPECT_FALSE(tx_->OnClose(frame));
+  frame.bitmap = {};
+  EXPECT_FALSE(tx_->OnClose(frame)) << "nothing was taken, after something was";
+  EXPECT_FALSE(tx_->closed());
+
+  OpenFull({.high = 0, .low = 8, .k = 0});
+  frame = Close(CloseReason::kHard, 8, 0, ByteSpan(bitmap).first(1));
+  frame.high_complete = false;
+  EXPECT_FALSE(tx_->OnClose(frame)) << "no high class can be incomplete";
 }
 
 TEST_F(WindowTxTest, ClosingReleasesEverythingAndCountsTheDropped) {
@@ -533,7 +584,7 @@ TEST_F(WindowTxTest, CancelReleasesEverything) {
   tx_->Cancel();
   EXPECT_TRUE(tx_->closed());
   EXPECT_EQ(tx_->close_reason(), CloseReason::kCancelled);
-  EXPECT_FALSE(tx_->high_complete());
+  EXPECT_FALSE(tx_->receipt().high_complete);
   EXPECT_EQ(tx_->NextTier(), Tier::kNothing);
   EXPECT_EQ(tx_->stats().low_dropped, 3u);
   EXPECT_FALSE(tx_->OnClose(Close(CloseReason::kComplete, 3, 0, {})));

@@ -51,11 +51,12 @@ class Server : public transport::ConnectionObserver {
     EXPECT_EQ(key, kWindow);
     return Status::Ok();
   }
-  void OnChunk(Connection&, WindowKey, ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-               bool) override {
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass reliability, uint32_t sequence,
+                                  ByteSpan chunk, bool) override {
     const auto expected = ChunkBytes(reliability, sequence);
     EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), expected.begin(), expected.end()));
     EXPECT_TRUE(chunks[reliability].insert(sequence).second) << "twice: " << sequence;
+    return transport::ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& connection, WindowKey key) override {
     const auto window = connection.incoming(key);
@@ -66,7 +67,7 @@ class Server : public transport::ConnectionObserver {
       connection.CloseWindow(key, wire::CloseReason::kSoft);
     }
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, bool, const ChunkBitmap&,
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
                       const transport::WindowTxStats&) override {}
 
   std::promise<Status> closed;
@@ -104,12 +105,14 @@ class Worker : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status(StatusCode::kUnavailable, "none wanted");
   }
-  void OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {}
-  void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason, bool high_complete,
-                      const ChunkBitmap& low_received, const transport::WindowTxStats&) override {
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {
+    return transport::ChunkVerdict::kTaken;
+  }
+  void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason,
+                      const transport::WindowReceipt& receipt, const transport::WindowTxStats&) override {
     EXPECT_EQ(key, kWindow);
-    EXPECT_TRUE(high_complete);
-    low_delivered = low_received.count();
+    EXPECT_TRUE(receipt.high_complete);
+    low_delivered = receipt.low.count();
     ++windows_closed;
     CheckDone(connection);
   }

@@ -49,11 +49,14 @@ FakeConnection::Window& Push(PushPipeline& pipeline, FakeConnection& connection,
 
 void Close(PushPipeline& pipeline, const FakeConnection::Window& window, bool high_complete,
            const std::set<uint32_t>& lost) {
-  transport::ChunkBitmap low(window.options.low_count);
+  transport::WindowReceipt receipt;
+  receipt.high_complete = high_complete;
+  if (!high_complete) receipt.high = transport::ChunkBitmap(window.options.high_count);
+  receipt.low = transport::ChunkBitmap(window.options.low_count);
   for (uint32_t i = 0; i < window.options.low_count; ++i) {
-    if (!lost.contains(i)) low.Set(i);
+    if (!lost.contains(i)) receipt.low.Set(i);
   }
-  pipeline.OnClosed(high_complete, low, {});
+  pipeline.OnClosed(receipt, {});
 }
 
 // A1: chunks carry class, position, element type and sparsity; zeros do not travel.

@@ -142,15 +142,17 @@ class SessionHarness {
   void CloseGradient(size_t n, const std::vector<uint32_t>& lost_low = {}, bool high_complete = true,
                      wire::CloseReason reason = wire::CloseReason::kRatio) {
     FakeConnection::Window& window = Window(n);
-    transport::ChunkBitmap low(window.options.low_count);
+    transport::WindowReceipt receipt;
+    receipt.high_complete = high_complete;
+    receipt.low = transport::ChunkBitmap(window.options.low_count);
     for (uint32_t i = 0; i < window.options.low_count; ++i) {
-      if (std::find(lost_low.begin(), lost_low.end(), i) == lost_low.end()) low.Set(i);
+      if (std::find(lost_low.begin(), lost_low.end(), i) == lost_low.end()) receipt.low.Set(i);
     }
     transport::WindowTxStats stats;
     stats.high_sent = window.options.high_count;
     stats.low_sent = window.options.low_count;
     window.open = false;
-    session.OnWindowClosed(connection, window.options.key, reason, high_complete, low, stats);
+    session.OnWindowClosed(connection, window.options.key, reason, receipt, stats);
     session.Settle();
   }
 

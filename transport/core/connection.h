@@ -52,9 +52,10 @@ class ConnectionObserver {
   // The peer opened a window towards us. An error refuses it: the window is closed as kExcluded.
   virtual Status OnWindowOpened(Connection& connection, WindowKey key, const wire::WindowOpenFrame& open) = 0;
   // A chunk of an open window is here; exactly once per chunk. `repaired`: rebuilt by FEC; then `chunk` has
-  // the window's symbol length, padded with zeros.
-  virtual void OnChunk(Connection& connection, WindowKey key, wire::ReliabilityClass reliability,
-                       uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
+  // the window's symbol length, padded with zeros. A chunk that is refused does not come again either; the CLOSE
+  // will tell the sender that it was not received.
+  virtual ChunkVerdict OnChunk(Connection& connection, WindowKey key, wire::ReliabilityClass reliability,
+                               uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
   // Something about an open incoming window changed (chunks arrived, or the sender is finished): the moment
   // for the close rule. Called once per datagram, after its chunks.
   virtual void OnWindowProgress(Connection& connection, WindowKey key) {
@@ -63,10 +64,9 @@ class ConnectionObserver {
   }
 
   // A window of ours is over: the receiver closed it. The borrowed chunk bodies are free again.
-  // low_received: which low chunks the receiver has, by sequence number.
+  // receipt: which chunks the receiver has taken.
   virtual void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason reason,
-                              bool high_complete, const ChunkBitmap& low_received,
-                              const WindowTxStats& stats) = 0;
+                              const WindowReceipt& receipt, const WindowTxStats& stats) = 0;
 };
 
 struct ConnectionOptions {
@@ -104,7 +104,8 @@ struct ConnectionStats {
   uint64_t repair_sent = 0;
   uint64_t repair_received = 0;
   uint64_t chunks_repaired = 0;  // rebuilt by FEC here
-  uint64_t low_chunks_lost = 0;  // low chunks of closed outgoing windows that the peer does not have
+  uint64_t chunks_refused = 0;   // delivered here, but not taken by the owner
+  uint64_t low_chunks_lost = 0;  // low chunks of closed outgoing windows that the peer did not take
   uint64_t duplicates_dropped = 0;
   uint64_t bad_tag_dropped = 0;
   uint64_t malformed_dropped = 0;
@@ -148,7 +149,7 @@ struct ConnectionStats {
 struct IncomingWindow {
   uint32_t high_count = 0;
   uint32_t low_count = 0;
-  bool high_complete = false;
+  bool high_complete = false;  // by arrival: a chunk that was refused is here
   bool complete = false;
   bool sender_finished = false;
   double high_ratio = 0;  // share of the high class that is here, 0..1

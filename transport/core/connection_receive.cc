@@ -320,10 +320,10 @@ Status ConnectionImpl::HandleWindowClose(const wire::WindowCloseFrame& close) {
   const WindowKey key{close.window_id, close.generation};
   WindowTx* window = outgoing_.Find(key);
   if (window == nullptr || !window->OnClose(close)) return Status::Ok();
-  stats_.low_chunks_lost += window->low_received().size() - window->low_received().count();
+  const WindowReceipt& receipt = window->receipt();
+  stats_.low_chunks_lost += receipt.low.size() - receipt.low.count();
   if (observer_ != nullptr) {
-    observer_->OnWindowClosed(*this, key, window->close_reason(), window->high_complete(),
-                              window->low_received(), window->stats());
+    observer_->OnWindowClosed(*this, key, window->close_reason(), receipt, window->stats());
   }
   outgoing_.Erase(key);
   return Status::Ok();
@@ -354,12 +354,15 @@ ConnectionImpl::ChunkFate ConnectionImpl::DeliverChunk(const wire::DataHeader& h
   class Sink final : public WindowRx::Sink {
    public:
     Sink(ConnectionImpl* self, WindowKey key) : self_(self), key_(key) {}
-    void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan bytes,
-                 bool repaired) override {
+    ChunkVerdict OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan bytes,
+                         bool repaired) override {
       self_->stats_.chunk_bytes_received += bytes.size();
+      ChunkVerdict verdict = ChunkVerdict::kRefused;  // nobody is there who could take it
       if (self_->observer_ != nullptr) {
-        self_->observer_->OnChunk(*self_, key_, reliability, sequence, bytes, repaired);
+        verdict = self_->observer_->OnChunk(*self_, key_, reliability, sequence, bytes, repaired);
       }
+      if (verdict == ChunkVerdict::kRefused) ++self_->stats_.chunks_refused;
+      return verdict;
     }
 
    private:

@@ -84,8 +84,8 @@ void IncomingWindows::QueueClose(WindowKey key, std::unique_ptr<WindowRx> window
   MarkClosed(key);
   MakeRoomForClosing();
   Closing closing;
-  // Two bitmaps, and the segments' numbers.
-  closing.bytes = 256 + (size_t{window->high_count()} + window->low_count()) / 4;
+  // A bit per chunk that came, one that was taken and one of the CLOSE, and the segments' numbers.
+  closing.bytes = 256 + (size_t{window->high_count()} + window->low_count()) * 3 / 8;
   closing_bytes_ += closing.bytes;
   closing.window = std::move(window);
   closing.age = next_age_++;

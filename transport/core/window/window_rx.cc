@@ -63,7 +63,8 @@ WindowRx::WindowRx(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder
       coder_(coder),
       map_(open.high_count, open.fec_k, open.fec_depth),
       high_received_(open.high_count),
-      low_received_(open.low_count) {
+      low_received_(open.low_count),
+      taken_(open.low_count + open.high_count) {
   if (map_.block_count() > 0) state_ = std::make_unique<State>(BlockAssembly(map_, symbol_bytes_, coder_));
 }
 
@@ -108,6 +109,7 @@ WindowRx::Verdict WindowRx::OnData(const wire::DataHeader& header, ByteSpan chun
     OnSource(header, chunk, sink);
   }
   delivering_ = false;
+  if (closed_) SettleClose();
   if (closed_ || HighComplete()) Release();
   return Verdict::kNew;
 }
@@ -116,12 +118,11 @@ void WindowRx::OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* si
   if (header.reliability == ReliabilityClass::kLow) {
     low_received_.Set(header.index);
     ++stats_.low_received;
-    sink->OnChunk(ReliabilityClass::kLow, header.index, chunk, false);
-    return;
+    return Deliver(ReliabilityClass::kLow, header.index, chunk, false, sink);
   }
   high_received_.Set(header.index);
   ++stats_.high_received;
-  sink->OnChunk(ReliabilityClass::kHigh, header.index, chunk, false);
+  Deliver(ReliabilityClass::kHigh, header.index, chunk, false, sink);
   if (closed_ || state_ == nullptr) return;
   const BlockMap::Position at = map_.Locate(header.index);
   if (state_->blocks.AddSource(at.block, at.symbol, chunk)) Rebuild(at.block, sink);
@@ -134,8 +135,18 @@ void WindowRx::Rebuild(uint32_t block, Sink* sink) {
     const uint32_t sequence = map_.Sequence(block, symbol);
     high_received_.Set(sequence);
     ++stats_.high_repaired;
-    sink->OnChunk(ReliabilityClass::kHigh, sequence, state_->blocks.rebuilt(symbol), true);
+    Deliver(ReliabilityClass::kHigh, sequence, state_->blocks.rebuilt(symbol), true, sink);
   }
+}
+
+void WindowRx::Deliver(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired, Sink* sink) {
+  if (sink->OnChunk(reliability, sequence, chunk, repaired) == ChunkVerdict::kRefused) {
+    ++stats_.refused;
+    return;
+  }
+  const bool high = reliability == ReliabilityClass::kHigh;
+  taken_.Set(high ? low_count_ + sequence : sequence);
+  if (high) ++high_taken_;
 }
 
 void WindowRx::OnStatus(const wire::WindowStatusFrame& status) {
@@ -147,24 +158,35 @@ void WindowRx::Close(wire::CloseReason reason) {
   if (closed_) return;
   closed_ = true;
   close_reason_ = reason;
-  high_complete_at_close_ = HighComplete();
-  if (!delivering_) Release();
+  if (delivering_) return;
+  SettleClose();
+  Release();
+}
+
+// The CLOSE names low chunks, then, when not all of the high class was taken, high ones.
+void WindowRx::SettleClose() {
+  close_bitmap_ = taken_.bytes();
+  if (high_taken_ < high_count_) return;
+  close_bitmap_.resize((size_t{low_count_} + 7) / 8);
+  if (low_count_ % 8 != 0) close_bitmap_.back() = static_cast<uint8_t>(close_bitmap_.back() & ((1u << low_count_ % 8) - 1));
 }
 
 void WindowRx::Release() { state_.reset(); }
 
 std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
-  LH_CHECK(closed_);
+  LH_CHECK(closed_ && !delivering_);
   wire::WindowCloseFrame frame;
   frame.window_id = key_.id;
   frame.generation = key_.generation;
   frame.reason = close_reason_;
-  frame.high_complete = high_complete_at_close_;
-  frame.low_count = low_count_;
-  const ByteSpan bitmap = low_received_.bytes();
-  // An empty bitmap says of a complete window that everything arrived, so it must be true.
-  const bool all_arrived = close_reason_ == wire::CloseReason::kComplete && Complete();
-  if (all_arrived || bitmap.empty()) return {frame};
+  frame.high_complete = high_taken_ == high_count_;
+  frame.bits = frame.high_complete ? low_count_ : taken_.size();
+  const ByteSpan bitmap = close_bitmap_;
+  // An empty bitmap says of a complete window that everything was taken, of one without all of the high class that
+  // nothing was. So it must be true.
+  const bool all = close_reason_ == wire::CloseReason::kComplete && taken_.count() == taken_.size();
+  const bool nothing = !frame.high_complete && taken_.count() == 0;
+  if (all || nothing || bitmap.empty()) return {frame};
   std::vector<wire::WindowCloseFrame> frames;
   for (size_t at = 0; at < bitmap.size(); at += wire::kMaxCloseBitmapBytes) {
     frame.first = static_cast<uint32_t>(8 * at);

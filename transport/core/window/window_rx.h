@@ -23,7 +23,9 @@ class WindowRx {
     virtual ~Sink() = default;
     // `chunk` is valid during the call. A rebuilt chunk has the window's symbol length (trailing zeros): the
     // chunk's own header tells its true length.
-    virtual void OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
+    // Refused: the chunk is here for everything but the CLOSE.
+    virtual ChunkVerdict OnChunk(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                                 bool repaired) = 0;
   };
 
   enum class Verdict : uint8_t {
@@ -64,9 +66,11 @@ class WindowRx {
   void Close(wire::CloseReason reason);
   bool closed() const { return closed_; }
   wire::CloseReason close_reason() const { return close_reason_; }
-  // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed().
+  // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed(), no delivery
+  // is under way.
   std::vector<wire::WindowCloseFrame> CloseFrames() const;
-  const ChunkBitmap& low_received() const { return low_received_; }
+  bool HighTaken(uint32_t sequence) const { return sequence < high_count_ && taken_.Test(low_count_ + sequence); }
+  bool LowTaken(uint32_t sequence) const { return sequence < low_count_ && taken_.Test(sequence); }
 
   WindowRxStats stats() const { return stats_; }
   // Bytes held for incomplete blocks.
@@ -78,6 +82,8 @@ class WindowRx {
   bool IsValid(const wire::DataHeader& header, size_t chunk_bytes) const;
   void OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* sink);
   void Rebuild(uint32_t block, Sink* sink);
+  void Deliver(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired, Sink* sink);
+  void SettleClose();
   void Release();
 
   WindowKey key_;
@@ -89,9 +95,11 @@ class WindowRx {
   BlockMap map_;
   ChunkBitmap high_received_;
   ChunkBitmap low_received_;
+  ChunkBitmap taken_;                 // low chunks, then high ones
+  uint32_t high_taken_ = 0;
+  std::vector<uint8_t> close_bitmap_;
   bool sender_finished_ = false;
   bool closed_ = false;
-  bool high_complete_at_close_ = false;
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   WindowRxStats stats_;
   bool delivering_ = false;        // inside OnData: Close must leave the buffers to it

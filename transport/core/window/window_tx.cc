@@ -25,7 +25,12 @@ struct StoredChunk {
   ByteCount size() const { return ByteCount(static_cast<int64_t>(header_bytes + body.size())); }
 };
 
-size_t Segments(uint32_t low_count) { return (size_t{low_count} + 7) / 8; }
+uint32_t Segments(uint32_t bits) { return (bits + 7) / 8; }
+
+// An empty bitmap is the whole of a close that needs none.
+bool SaysAll(const wire::WindowCloseFrame& frame) {
+  return frame.bits == 0 || !frame.high_complete || frame.reason == wire::CloseReason::kComplete;
+}
 
 }  // namespace
 
@@ -49,9 +54,7 @@ struct WindowTx::State {
 WindowTx::WindowTx(WindowOptions options, codec::ErasureCoder* coder)
     : options_(std::move(options)),
       coder_(coder),
-      map_(options_.high_count, options_.fec_k, options_.fec_depth),
-      low_received_(options_.low_count),
-      close_segments_(static_cast<uint32_t>(Segments(options_.low_count))) {
+      map_(options_.high_count, options_.fec_k, options_.fec_depth) {
   LH_CHECK_OP(uint64_t{options_.high_count} + options_.low_count, <=, wire::kMaxWindowChunks);
   LH_CHECK_OP(map_.block_count(), <, 1u << 16);  // repair symbols name their block with 16 bits
   state_ = std::make_unique<State>(options_, map_, coder_);
@@ -217,39 +220,59 @@ void WindowTx::OnLost(const SentChunk& chunk, const PathView& path) {
 
 bool WindowTx::Contradicts(const wire::WindowCloseFrame& frame) const {
   if (WindowKey{frame.window_id, frame.generation} != options_.key) return true;
-  if (frame.low_count != options_.low_count || frame.first % 8 != 0) return true;
-  if (frame.first / 8 + frame.bitmap.size() > Segments(options_.low_count)) return true;
+  if (frame.bits != options_.low_count + (frame.high_complete ? 0 : options_.high_count)) return true;
+  if (!frame.high_complete && options_.high_count == 0) return true;
+  if (frame.first % 8 != 0 || frame.first / 8 + frame.bitmap.size() > Segments(frame.bits)) return true;
   // The reason is fixed with the first segment; later ones must agree.
   return close_segments_.count() > 0 &&
-         (frame.reason != close_reason_ || frame.high_complete != high_complete_);
+         (frame.reason != close_reason_ || frame.high_complete != receipt_.high_complete);
 }
 
 bool WindowTx::OnClose(const wire::WindowCloseFrame& frame) {
   if (closed_ || Contradicts(frame)) return false;
-  const bool all_arrived = frame.reason == wire::CloseReason::kComplete && frame.high_complete;
-  if (frame.bitmap.empty() && options_.low_count > 0 && !all_arrived) return false;
-  close_reason_ = frame.reason;
-  high_complete_ = frame.high_complete;
+  if (frame.bitmap.empty() && (close_segments_.count() > 0 || !SaysAll(frame))) return false;
+  if (close_segments_.count() == 0) {
+    close_reason_ = frame.reason;
+    receipt_.high_complete = frame.high_complete;
+    close_bits_ = ChunkBitmap(frame.bits);
+    close_segments_ = ChunkBitmap(Segments(frame.bits));
+  }
   if (frame.bitmap.empty()) {
-    for (uint32_t i = 0; i < options_.low_count; ++i) low_received_.Set(i);
-    Release();
+    for (uint32_t i = 0; frame.high_complete && i < frame.bits; ++i) close_bits_.Set(i);
+    Settle();
     return true;
   }
   for (uint32_t i = 0; i < frame.bitmap.size(); ++i) {
     if (!close_segments_.Set(frame.first / 8 + i)) continue;  // this byte came before
     for (uint32_t bit = 0; bit < 8; ++bit) {
-      if ((frame.bitmap[i] >> bit & 1) != 0) low_received_.Set(frame.first + 8 * i + bit);
+      if ((frame.bitmap[i] >> bit & 1) != 0) close_bits_.Set(frame.first + 8 * i + bit);
     }
   }
   if (close_segments_.count() < close_segments_.size()) return false;
-  Release();
+  Settle();
   return true;
+}
+
+// The close is complete: its bits become those of the classes.
+void WindowTx::Settle() {
+  receipt_.low = ChunkBitmap(options_.low_count);
+  if (!receipt_.high_complete) receipt_.high = ChunkBitmap(options_.high_count);
+  for (uint32_t i = 0; i < close_bits_.size(); ++i) {
+    if (!close_bits_.Test(i)) continue;
+    if (i < options_.low_count) {
+      receipt_.low.Set(i);
+    } else {
+      receipt_.high.Set(i - options_.low_count);
+    }
+  }
+  close_bits_ = close_segments_ = {};
+  Release();
 }
 
 void WindowTx::Cancel() {
   if (closed_) return;
   close_reason_ = wire::CloseReason::kCancelled;
-  high_complete_ = false;
+  receipt_ = {};
   Release();
 }
 

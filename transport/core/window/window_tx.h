@@ -77,9 +77,8 @@ class WindowTx {
   void Cancel();
   bool closed() const { return closed_; }
   wire::CloseReason close_reason() const { return close_reason_; }
-  bool high_complete() const { return high_complete_; }
-  // Which low chunks the receiver has; complete once closed() (all set when it said kComplete).
-  const ChunkBitmap& low_received() const { return low_received_; }
+  // What the receiver has taken. REQUIRES: closed().
+  const WindowReceipt& receipt() const { return receipt_; }
 
   WindowTxStats stats() const;
   // Bytes of chunks submitted and not yet sent.
@@ -97,15 +96,16 @@ class WindowTx {
   uint8_t RepairCount(uint32_t block, const PathView& path) const;
   bool RepairLeavesSoon(const PathView& path) const;
   bool Contradicts(const wire::WindowCloseFrame& frame) const;
+  void Settle();
   void Release();
 
   WindowOptions options_;
   codec::ErasureCoder* coder_;
   BlockMap map_;
-  ChunkBitmap low_received_;
-  ChunkBitmap close_segments_;
+  WindowReceipt receipt_;
+  ChunkBitmap close_bits_;      // low chunks, then high ones unless all of them were taken
+  ChunkBitmap close_segments_;  // a bit per byte of them that has come
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
-  bool high_complete_ = false;
   bool closed_ = false;
   WindowTxStats stats_;
   ByteCount backlog_;

@@ -21,7 +21,7 @@ struct WindowKey {
   auto operator<=>(const WindowKey&) const = default;
 };
 
-// One bit per low chunk: arrived or not. LSB first within a byte.
+// One bit per chunk of a class: taken or not. LSB first within a byte.
 class ChunkBitmap {
  public:
   ChunkBitmap() = default;
@@ -38,6 +38,21 @@ class ChunkBitmap {
   uint32_t bits_ = 0;
   uint32_t count_ = 0;
   std::vector<uint8_t> bytes_;
+};
+
+// What its owner did with a chunk that was delivered. A refused one is acknowledged and never asked for again, but the
+// CLOSE says that it was not received, so that it is the sender's again.
+enum class ChunkVerdict : uint8_t { kTaken, kRefused };
+
+// What the close of a window says: a chunk counts as received if and only if it was delivered to the receiver's owner
+// and taken by it. Everything else is the sender's again.
+struct WindowReceipt {
+  bool high_complete = false;  // all of the high class was taken
+  ChunkBitmap low;             // by sequence number of the class
+  ChunkBitmap high;            // empty when high_complete
+
+  bool HighTaken(uint32_t sequence) const { return high_complete || high.Test(sequence); }
+  bool LowTaken(uint32_t sequence) const { return low.Test(sequence); }
 };
 
 // How a sender describes a window it opens.
@@ -71,6 +86,7 @@ struct WindowRxStats {
   uint32_t repair_received = 0;
   uint32_t repair_unused = 0;         // repair symbols that came when their block was complete
   uint32_t duplicates = 0;
+  uint32_t refused = 0;               // delivered, but not taken by the owner
 };
 
 }  // namespace longhaul::transport
