@@ -38,7 +38,7 @@ const char* GuardVerdictName(ContributionGuard::Verdict verdict) {
 
 ContributionGuard::ContributionGuard(uint32_t chunks, uint32_t ranks, double factor)
     : factor_(factor), windows_(ranks), usual_(factor > 0 ? chunks : 0) {
-  LH_CHECK(factor == 0 || factor > 1);
+  LH_CHECK(factor == 0 || factor >= 1);
 }
 
 ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chunk,

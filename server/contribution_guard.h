@@ -25,7 +25,7 @@ class ContributionGuard {
   static constexpr uint8_t kLearned = 8;
   static constexpr double kNewShare = 1.0 / 16;
 
-  // factor: 0 = norms are not judged (and nothing is stored for it), else > 1.
+  // factor: 0 = norms are not judged (and nothing is stored for it), else >= 1.
   ContributionGuard(uint32_t chunks, uint32_t ranks, double factor);
 
   // A rank's window is new: nothing of it was refused.

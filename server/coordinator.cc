@@ -518,6 +518,10 @@ void Coordinator::OnTensorRound(const TensorRound& round) {
   for (const JobRound& over : rounds_->Add(round, engine_->tensor_count(), now_)) Report(over);
 }
 
+void Coordinator::OnRejected(const Rejection& rejection) {
+  if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
+}
+
 void Coordinator::Report(const JobRound& round) {
   JobRound report = round;
   const TrafficTotals traffic = Traffic();
@@ -596,9 +600,11 @@ ServerStats Coordinator::Stats() const {
       m.chunks = counts.chunks;
       m.repaired = counts.repaired;
       m.lost = counts.lost;
+      m.rejected = counts.rejected;
       std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
       stats.repaired += counts.repaired;
       stats.lost += counts.lost;
+      stats.rejected += counts.rejected;
     }
   }
   return stats;

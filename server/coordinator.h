@@ -91,6 +91,7 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void RequestAbort(const Status& why) override;
   Peer* PeerOfRank(uint32_t rank) override { return by_rank_[rank]; }
   void OnTensorRound(const TensorRound& round) override;
+  void OnRejected(const Rejection& rejection) override;
 
   Peer& Heard(transport::Connection& connection);
   void OnMessage(Peer& peer, const control::ControlMessage& message);

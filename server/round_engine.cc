@@ -108,7 +108,8 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
   const auto order = settings_.deterministic ? Aggregator::Order::kRank : Aggregator::Order::kArrival;
-  tensors_.push_back(std::make_unique<Entry>(parameters, membership_->world_size(), policy_, order));
+  tensors_.push_back(
+      std::make_unique<Entry>(parameters, membership_->world_size(), policy_, order, settings_.norm_guard));
   Entry& entry = *tensors_.back();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank)) entry.tensor.rounds().OnMemberJoined(rank);
@@ -247,12 +248,14 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   transfer.weight = metadata.weight;
   transfer.last_chunk = now_;
   peer.transfers[key] = transfer;
+  entry.guard.BeginWindow(peer.rank);
   rounds.OnWindowOpened(peer.rank, entry.tensor.aggregator().contributed(peer.rank), now_);
   if (metadata.wants_result) results_.SendRound(peer, entry.tensor);
   return {};
 }
 
-ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes, bool repaired) {
+ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes,
+                                  bool repaired) {
   const auto found = peer.transfers.find(key);
   if (found == peer.transfers.end()) return ChunkVerdict::kRefused;  // the window was, a moment ago
   Transfer& transfer = found->second;
@@ -271,24 +274,29 @@ ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool hig
   }
   const std::span<float> values = std::span(scratch_).first(chunk->count);
   codec::DecodeChunk(*chunk, values);
-  if (transfer.kind == Transfer::Kind::kGradient) return AddGradient(peer, transfer, high, chunk->index, repaired);
+  if (transfer.kind == Transfer::Kind::kGradient)
+    return AddGradient(peer, transfer, high, chunk->index, repaired);
   if (parameters.initial() == Parameters::Initial::kAwaited) parameters.SetInitialChunk(chunk->index, values);
   return ChunkVerdict::kTaken;
 }
 
 // Adds scratch_ to the round's sum.
-ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired) {
+ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
+                                      bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   if (transfer.round != rounds.number()) {
     ++stats_.late_chunks;
     return ChunkVerdict::kRefused;
   }
-  const uint32_t length = tensor.parameters().geometry().Length(chunk);
-  if (!tensor.Add(peer.rank, high, chunk, std::span(scratch_).first(length), transfer.weight)) {
+  if (tensor.aggregator().Contributed(peer.rank, chunk)) {
     ++stats_.duplicate_contributions;
     return ChunkVerdict::kRefused;
   }
+  const uint32_t length = tensor.parameters().geometry().Length(chunk);
+  const std::span<const float> values = std::span(scratch_).first(length);
+  if (!PassesGuard(peer, transfer, chunk, values)) return ChunkVerdict::kRefused;
+  LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
   if (repaired) {
@@ -299,6 +307,24 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   rounds.OnContribution(peer.rank, chunk, &ready);
   FinaliseReady(EntryOf(tensor), ready);
   return ChunkVerdict::kTaken;
+}
+
+bool RoundEngine::PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk,
+                              std::span<const float> values) {
+  Entry& entry = EntryOf(*transfer.tensor);
+  const ContributionGuard::Verdict verdict = entry.guard.Check(peer.rank, chunk, values);
+  if (verdict == ContributionGuard::Verdict::kOk) return true;
+  ++stats_.by_rank[peer.rank].rejected;
+  ++entry.tensor.rounds().tally().rejected_chunks;
+  if (entry.guard.refused(peer.rank) > 1) return false;
+  const bool too_large = verdict == ContributionGuard::Verdict::kTooLarge;
+  host_->OnRejected({.rank = peer.rank,
+                     .tensor = entry.tensor.parameters().spec().name,
+                     .round = transfer.round,
+                     .chunk = chunk,
+                     .why = GuardVerdictName(verdict),
+                     .excess = too_large ? entry.guard.last_excess() : 0});
+  return false;
 }
 
 void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {
@@ -407,6 +433,7 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   report.set_repaired_chunks(round.tally.repaired_chunks);
   report.set_filled_chunks(round.tally.filled_chunks);
   report.set_lost_chunks(round.tally.lost_chunks);
+  report.set_rejected_chunks(round.tally.rejected_chunks);
   report.set_loss(Share(round.tally.low_lost, round.tally.low_chunks));
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (Peer* peer = host_->PeerOfRank(rank); peer != nullptr) host_->Send(*peer, message);

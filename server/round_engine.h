@@ -8,10 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/instant.h"
 #include "codec/window_metadata.h"
+#include "server/contribution_guard.h"
 #include "server/membership.h"
 #include "server/parameter_store.h"
 #include "server/peer.h"
@@ -31,6 +35,16 @@ struct TensorRound {
   RoundTally tally;
 };
 
+// The guard refused a chunk of a push: told once for each push.
+struct Rejection {
+  uint32_t rank = 0;
+  std::string tensor;
+  uint64_t round = 0;
+  uint32_t chunk = 0;    // the first one
+  std::string_view why;  // "not finite", "too large"
+  double excess = 0;     // "too large": the chunk's norm by the usual one
+};
+
 // What the engine asks of its owner.
 class RoundEngineHost {
  public:
@@ -43,6 +57,7 @@ class RoundEngineHost {
   // Null when the rank has no connection.
   virtual Peer* PeerOfRank(uint32_t rank) = 0;
   virtual void OnTensorRound(const TensorRound& round) = 0;
+  virtual void OnRejected(const Rejection& rejection) = 0;
 };
 
 // Counters; by_rank has one entry per rank.
@@ -50,7 +65,8 @@ struct EngineStats {
   struct Rank {
     uint64_t chunks = 0;             // contributions added
     uint64_t repaired = 0;           // of them rebuilt by FEC
-    uint64_t lost = 0;               // contributions that did not arrive
+    uint64_t lost = 0;               // contributions that did not arrive, or were rejected
+    uint64_t rejected = 0;           // of them refused by the guard
     uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
   };
   uint64_t tensor_rounds = 0;
@@ -78,7 +94,8 @@ class RoundEngine {
   // --- Windows (see transport::ConnectionObserver) ---
   Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
   // Refused: what does not count in the round in progress. It is the worker's again.
-  transport::ChunkVerdict OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk, bool repaired);
+  transport::ChunkVerdict OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk,
+                                  bool repaired);
   void OnWindowProgress(Peer& peer, transport::WindowKey key);
   void OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
 
@@ -114,9 +131,13 @@ class RoundEngine {
   // A tensor and who waits for it.
   struct Entry {
     Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
-          Aggregator::Order order)
-        : tensor(parameters, ranks, policy, order), declared(ranks, false), late(ranks, false) {}
+          Aggregator::Order order, double norm_guard)
+        : tensor(parameters, ranks, policy, order),
+          guard(parameters->geometry().chunks(), ranks, norm_guard),
+          declared(ranks, false),
+          late(ranks, false) {}
     Tensor tensor;
+    ContributionGuard guard;
     std::vector<bool> declared;     // by rank
     std::vector<bool> late;         // by rank: takes part from the next round
     std::vector<HeldDeclare> held;  // answered when the round in progress is finished
@@ -132,7 +153,10 @@ class RoundEngine {
                       Entry& entry);
   Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
-  transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired);
+  transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
+                                      bool repaired);
+  // False, and everybody concerned knows, when the values may not be added.
+  bool PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk, std::span<const float> values);
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
              const transport::IncomingWindow& window);
   void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);

@@ -16,6 +16,7 @@ std::vector<JobRound> RoundLog::Add(const TensorRound& round, size_t tensors, In
   sum.repaired_chunks += round.tally.repaired_chunks;
   sum.filled_chunks += round.tally.filled_chunks;
   sum.lost_chunks += round.tally.lost_chunks;
+  sum.rejected_chunks += round.tally.rejected_chunks;
   open_.low_chunks += round.tally.low_chunks;
   open_.low_lost += round.tally.low_lost;
   open_.begun = std::min(open_.begun, round.begun);

@@ -118,6 +118,10 @@ class EventLines final : public server::ServerEvents {
           {"code", StatusCodeName(why.code())},
           {"message", why.message()}});
   }
+  void OnRejected(const server::Rejection& rejection, const std::string& who) override {
+    Emit(ServerEvent::Kind::kRejected, server::RejectionText(rejection, who),
+         server::RejectionJson(rejection, who));
+  }
   void OnRefused(const Address& peer, const Status& why) override {
     Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + ": " + why.ToString(),
          {{"event", "refused"},
@@ -154,7 +158,8 @@ class EventLines final : public server::ServerEvents {
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
     if (kind == ServerEvent::Kind::kRound) {
       spdlog::debug("{}", text);
-    } else if (kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused) {
+    } else if (kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
+               kind == ServerEvent::Kind::kRejected) {
       spdlog::warn("{}", text);
     } else {
       spdlog::info("{}", text);

@@ -79,6 +79,7 @@ json ToJson(const MemberStats& member) {
               {"chunks", member.chunks},
               {"repaired_chunks", member.repaired},
               {"lost_chunks", member.lost},
+              {"rejected_chunks", member.rejected},
               {"windows_closed", CloseReasons(member.close_reasons)},
               {"granted_mbps", member.grant.rate.mbps()},
               {"granted_window", member.grant.receive_window.value()},
@@ -101,6 +102,7 @@ json JobSummary(const ServerStats& stats) {
               {"repaired_chunks", stats.repaired},
               {"filled_chunks", stats.filled},
               {"lost_chunks", stats.lost},
+              {"rejected_chunks", stats.rejected},
               {"round_ms_p50", Milliseconds(stats.round_p50)},
               {"round_ms_p99", Milliseconds(stats.round_p99)},
               {"duplicate_contributions", stats.duplicate_contributions},
@@ -143,10 +145,34 @@ json RoundJson(const JobRound& round, const ServerStats& stats) {
           {"repaired_chunks", round.repaired_chunks},
           {"filled_chunks", round.filled_chunks},
           {"lost_chunks", round.lost_chunks},
+          {"rejected_chunks", round.rejected_chunks},
           {"last_rank", round.last_rank},
           {"up_mbps", Mbps(round.chunk_bytes_up, round.interval)},
           {"down_mbps", Mbps(round.chunk_bytes_down, round.interval)},
           {"rtt_ms", rtt}};
+}
+
+std::string RejectionText(const Rejection& rejection, const std::string& who) {
+  std::string text = who + " pushed ";
+  if (rejection.excess > 0) {
+    char times[48];
+    std::snprintf(times, sizeof times, "a norm %.3g times the usual one", rejection.excess);
+    text += times;
+  } else {
+    text += "NaN or infinity";
+  }
+  return text + " in tensor \"" + rejection.tensor + "\", round " + std::to_string(rejection.round) +
+         ", chunk " + std::to_string(rejection.chunk) +
+         (rejection.excess > 0 ? ": such chunks are not counted (--norm-guard)"
+                               : ": nothing more of this push is counted");
+}
+
+json RejectionJson(const Rejection& rejection, const std::string& who) {
+  json out = {{"event", "rejected"},        {"rank", rejection.rank},   {"who", who},
+              {"tensor", rejection.tensor}, {"round", rejection.round}, {"chunk", rejection.chunk},
+              {"why", rejection.why}};
+  if (rejection.excess > 0) out["excess"] = rejection.excess;
+  return out;
 }
 
 std::string RoundText(const JobRound& round) {

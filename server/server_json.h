@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "server/round_engine.h"
 #include "server/server_stats.h"
 
 namespace longhaul::server {
@@ -16,6 +17,11 @@ nlohmann::json JobSummary(const ServerStats& stats);
 // round, seconds, loss, repaired_chunks, filled_chunks, lost_chunks, last_rank, up_mbps, down_mbps, rtt_ms by
 // rank.
 nlohmann::json RoundJson(const JobRound& round, const ServerStats& stats);
+// A push of which something was refused: a line that names the worker, and rank, who, tensor, round, chunk,
+// why
+// ("not finite", "too large") and, of the latter, excess.
+std::string RejectionText(const Rejection& rejection, const std::string& who);
+nlohmann::json RejectionJson(const Rejection& rejection, const std::string& who);
 // "round 12: 0.183 s, lost 2.1 % of low, repaired 4, filled 0, up 41.2 down 40.1 Mbit/s, last rank 3".
 std::string RoundText(const JobRound& round);
 

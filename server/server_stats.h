@@ -51,7 +51,8 @@ struct MemberStats {
   TrafficTotals traffic;
   uint64_t chunks = 0;    // contributions added
   uint64_t repaired = 0;  // of them rebuilt by FEC
-  uint64_t lost = 0;      // contributions that did not arrive
+  uint64_t lost = 0;      // contributions that did not arrive, or were rejected
+  uint64_t rejected = 0;  // of them refused by the guard (server/contribution_guard.h)
   uint64_t close_reasons[6] = {};
   GrantStats::Worker grant;
   // For how long what held our own sending to it back (ConnectionStats::limited).
@@ -70,6 +71,7 @@ struct JobRound {
   uint32_t repaired_chunks = 0;
   uint32_t filled_chunks = 0;
   uint32_t lost_chunks = 0;
+  uint32_t rejected_chunks = 0;  // of them refused by the guard
   uint64_t chunk_bytes_up = 0;  // during the interval
   uint64_t chunk_bytes_down = 0;
 };
@@ -94,6 +96,7 @@ struct ServerStats {
   uint64_t filled = 0;
   uint64_t repaired = 0;
   uint64_t lost = 0;
+  uint64_t rejected = 0;
   uint64_t low_chunks = 0;  // expected, over all rounds
   uint64_t low_lost = 0;    // of them did not arrive
   uint64_t duplicate_contributions = 0;
@@ -107,6 +110,8 @@ struct ServerStats {
   std::vector<MemberStats> members;
 };
 
+struct Rejection;  // server/round_engine.h
+
 // Who is told what happens. Called from inside the core's events: must not call back into it.
 class ServerEvents {
  public:
@@ -117,6 +122,8 @@ class ServerEvents {
   virtual void OnRefused(const Address& peer, const Status& why) { (void)peer, (void)why; }
   virtual void OnStart(uint32_t workers, uint32_t symbol_bytes) { (void)workers, (void)symbol_bytes; }
   virtual void OnRound(const JobRound& round, const ServerStats& stats) { (void)round, (void)stats; }
+  // A push has values that were refused; `who` describes the worker.
+  virtual void OnRejected(const Rejection& rejection, const std::string& who) { (void)rejection, (void)who; }
   // Ok: an orderly goodbye.
   virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {
     (void)rank, (void)who, (void)why;

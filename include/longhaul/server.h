@@ -109,6 +109,7 @@ struct ServerEvent {
     kBench,     // a load generator came or went
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
+    kRejected,  // a worker pushed NaN, infinity or too large values; they are not counted
   };
   Kind kind = Kind::kJoin;
   // For logs and people: one line.

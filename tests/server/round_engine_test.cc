@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "codec/reference_coder.h"
@@ -31,8 +32,14 @@ constexpr auto kLow = ReliabilityClass::kLow;
 struct Recorder final : ServerEvents {
   void OnRound(const JobRound& round, const ServerStats&) override { rounds.push_back(round); }
   void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
+  void OnRejected(const Rejection& rejection, const std::string& who) override {
+    rejections.push_back(rejection);
+    rejected.push_back(who);
+  }
   std::vector<JobRound> rounds;
   std::vector<Status> over;
+  std::vector<Rejection> rejections;
+  std::vector<std::string> rejected;  // who
 };
 
 ServerSettings Settings(uint32_t min_workers, const std::string& policy) {
@@ -49,7 +56,8 @@ ServerSettings Settings(uint32_t min_workers, const std::string& policy) {
 // Two workers; chunks of a few elements.
 struct Job : testing::Test {
   explicit Job(uint32_t min_workers = 2, const std::string& policy = "zero")
-      : coordinator(Settings(min_workers, policy), &events, nullptr) {
+      : Job(Settings(min_workers, policy)) {}
+  explicit Job(const ServerSettings& settings) : coordinator(settings, &events, nullptr) {
     coordinator.SetNow(At(0));
     for (FakeWorker* worker : {&a, &b}) worker->connection.max_chunk_bytes = kSymbol;
     a.Join(2);
@@ -509,6 +517,79 @@ TEST_F(Job, ATruncatedChunkOrGarbageMetadataIsAProtocolError) {
   open.metadata = garbage;
   EXPECT_FALSE(coordinator.OnWindowOpened(b.connection, {9}, open).ok());
   EXPECT_TRUE(b.connection.closed);
+}
+
+// --- The guard ---
+
+TEST_F(Job, NothingOfAPushCountsAfterAValueThatIsNotFiniteAndTheWorkerIsNamed) {
+  DeclareChunks(4);
+  PushAll(a, 1, 0, 8);
+  ASSERT_TRUE(Open(b, 1, 4, 0).ok());
+  b.Send({1}, kHigh, 2, Full(4));
+  Values bad = Full(4);
+  bad.back() = std::numeric_limits<float>::quiet_NaN();
+  const auto verdict = [&](uint32_t chunk, const Values& values) {
+    return coordinator.OnChunk(b.connection, {1}, kHigh, chunk, FakeWorker::EncodeChunk(chunk, values),
+                               false);
+  };
+  EXPECT_EQ(verdict(0, bad), transport::ChunkVerdict::kRefused);
+  b.Send({1}, kHigh, 1, Full(4));
+  b.Send({1}, kHigh, 3, Full(4));
+  ASSERT_EQ(events.rejections.size(), 1u) << "once for each push";
+  EXPECT_EQ(events.rejections[0].rank, 1u);
+  EXPECT_EQ(events.rejections[0].tensor, "w");
+  EXPECT_EQ(events.rejections[0].round, 0u);
+  EXPECT_EQ(events.rejections[0].chunk, 0u);
+  EXPECT_EQ(events.rejections[0].why, "not finite");
+  EXPECT_THAT(events.rejected[0], HasSubstr("rank 1"));
+
+  b.connection.incoming_now.at({1}).high_complete = true;
+  b.connection.incoming_now.at({1}).complete = true;
+  b.Progress({1});
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 4.0f}, {1, 4.0f}, {2, 6.0f}, {3, 4.0f}}));
+  const auto report = a.Heard(ControlMessage::kRoundReport).at(0).round_report();
+  EXPECT_EQ(report.rejected_chunks(), 3u);
+  EXPECT_EQ(report.lost_chunks(), 3u);
+  EXPECT_EQ(coordinator.Stats().members[1].rejected, 3u);
+  EXPECT_EQ(coordinator.Stats().members[0].rejected, 0u);
+
+  // The next push is judged for itself.
+  PushAll(a, 2, 1, 8);
+  PushAll(b, 2, 1, 4);
+  EXPECT_EQ(ResultOf(a).at(0), 6.0f);
+  EXPECT_EQ(coordinator.Stats().rejected, 3u);
+}
+
+struct NormGuard : Job {
+  NormGuard() : Job(WithGuard()) {}
+  static ServerSettings WithGuard() {
+    ServerSettings settings = Settings(2, "count");
+    settings.norm_guard = 10;
+    return settings;
+  }
+};
+
+TEST_F(NormGuard, AChunkFarAboveTheUsualNormIsLeftOut) {
+  DeclareChunks(2);
+  uint32_t window = 0;
+  uint64_t round = 0;
+  for (; round < 4; ++round) {
+    ++window;
+    PushAll(a, window, round, 1);
+    PushAll(b, window, round, 2);
+  }
+  EXPECT_TRUE(events.rejections.empty());
+  ++window;
+  PushAll(a, window, round, 1);
+  ASSERT_TRUE(Open(b, window, 2, 0, round).ok());
+  b.Send({window}, kHigh, 0, Full(500));
+  b.Send({window}, kHigh, 1, Full(3));
+  ASSERT_EQ(events.rejections.size(), 1u);
+  EXPECT_EQ(events.rejections[0].why, "too large");
+  EXPECT_GT(events.rejections[0].excess, 100);
+  EXPECT_EQ(events.rejections[0].round, round);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 1.0f}, {1, 2.0f}}))
+      << "the others' mean, and chunk 1 as ever";
 }
 
 }  // namespace
