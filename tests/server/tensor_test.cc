@@ -24,7 +24,8 @@ struct Cell {
     for (uint32_t rank = 0; rank < kRanks; ++rank) tensor.rounds().OnMemberJoined(rank);
   }
   void Open() {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) tensor.rounds().OnWindowOpened(rank, Instant());
+    for (uint32_t rank = 0; rank < kRanks; ++rank)
+      tensor.rounds().OnWindowOpened(rank, tensor.aggregator().contributed(rank), Instant());
   }
   // The rank's window: `value` in every chunk but the lost ones, all of the low class. Then it is over.
   void Push(uint32_t rank, float value, const std::vector<uint32_t>& lost, uint32_t high_missing = 0) {
