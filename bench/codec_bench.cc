@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -13,8 +14,10 @@
 #include "codec/fec.h"
 #include "codec/filler.h"
 #include "codec/priority.h"
+#include "codec/quantize.h"
 #include "codec/reference_coder.h"
 #include "codec/sender_memory.h"
+#include "codec/top_k.h"
 
 namespace longhaul::codec {
 namespace {
@@ -139,6 +142,124 @@ void BM_ParseAndDecodeChunk(benchmark::State& state) {
   CountElements(state, values.size());
 }
 BENCHMARK(BM_ParseAndDecodeChunk)->ArgName("sparse")->Arg(0)->Arg(1);
+
+// --- Element types of the wire: the fastest kernels of this machine beside the plain loops, in one run ---
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8};
+
+// Processor time that one call takes, over enough calls to be told; others may use the machine, too.
+template <typename F>
+double SecondsOf(F f) {
+  constexpr int kCalls = 20'000;
+  const std::clock_t begun = std::clock();
+  for (int i = 0; i < kCalls; ++i) {
+    f();
+    benchmark::ClobberMemory();
+  }
+  return static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC / kCalls;
+}
+
+// Times f(kernels); the counter says how many times faster the best ones are than the plain ones.
+template <typename F>
+void AgainstPlain(benchmark::State& state, size_t elements, F f) {
+  for (auto _ : state) {
+    f(BestKernels());
+    benchmark::ClobberMemory();
+  }
+  CountElements(state, elements);
+  const double plain = SecondsOf([&] { f(PlainKernels()); });
+  const double best = SecondsOf([&] { f(BestKernels()); });
+  state.counters["times_plain"] = plain / best;
+  state.SetLabel(BestKernels().name);
+}
+
+// A chunk as it is sent: the symbol is full.
+struct FullChunk {
+  explicit FullChunk(int64_t type)
+      : dtype(kTypes[type]), values(Floats(ChunkElementsFor(kSymbolBytes) * WireRatio(dtype), 1.0)) {
+    header = EncodeChunk(1, values, coding(), &body);
+  }
+  ChunkCoding coding() const { return {.dtype = dtype, .rounding = Rounding::Stochastic(7)}; }
+  DType dtype;
+  std::vector<float> values;
+  std::vector<uint8_t> body;
+  ChunkHeaderBytes header{};
+};
+
+// Scale, stochastic rounding, count of zeros.
+void BM_EncodeChunk(benchmark::State& state) {
+  FullChunk chunk(state.range(0));
+  AgainstPlain(state, chunk.values.size(), [&](const Kernels& kernels) {
+    chunk.body.clear();
+    benchmark::DoNotOptimize(EncodeChunk(1, chunk.values, chunk.coding(), &chunk.body, kernels));
+  });
+}
+BENCHMARK(BM_EncodeChunk)->ArgName("dtype")->DenseRange(1, 3);
+
+void BM_QuantizeNearest(benchmark::State& state) {
+  FullChunk chunk(state.range(0));
+  const uint16_t scale = Int8Scale(chunk.values);
+  AgainstPlain(state, chunk.values.size(), [&](const Kernels& kernels) {
+    Quantize(chunk.dtype, chunk.values, scale, Rounding::Nearest(), chunk.body, kernels);
+  });
+}
+BENCHMARK(BM_QuantizeNearest)->ArgName("dtype")->DenseRange(1, 3);
+
+// What the server does with a chunk of a worker's gradient.
+void BM_DecodeAdd(benchmark::State& state) {
+  FullChunk chunk(state.range(0));
+  const auto view = ParseChunk(chunk.header, chunk.body);
+  std::vector<float> sum(chunk.values.size(), 0.0f);
+  AgainstPlain(state, sum.size(),
+               [&](const Kernels& kernels) { DecodeAdd(*view, 0.5f, false, sum, kernels); });
+}
+BENCHMARK(BM_DecodeAdd)->ArgName("dtype")->DenseRange(0, 3);
+
+void BM_DecodeAddSparse(benchmark::State& state) {
+  FullChunk chunk(state.range(0));
+  const auto values = Floats(chunk.values.size(), 0.1);
+  chunk.body.clear();
+  chunk.header = EncodeChunk(1, values, chunk.coding(), &chunk.body);
+  const auto view = ParseChunk(chunk.header, chunk.body);
+  std::vector<float> sum(values.size(), 0.0f);
+  AgainstPlain(state, sum.size(),
+               [&](const Kernels& kernels) { DecodeAdd(*view, 0.5f, false, sum, kernels); });
+}
+BENCHMARK(BM_DecodeAddSparse)->ArgName("dtype")->DenseRange(0, 3);
+
+void BM_MaxMagnitude(benchmark::State& state) {
+  const auto values = Floats(ChunkElementsFor(kSymbolBytes), 1.0);
+  AgainstPlain(state, values.size(), [&](const Kernels& kernels) {
+    benchmark::DoNotOptimize(kernels.max_magnitude(values.data(), values.size()));
+  });
+}
+BENCHMARK(BM_MaxMagnitude);
+
+void BM_CountNonzero(benchmark::State& state) {
+  const auto values = Floats(ChunkElementsFor(kSymbolBytes), 1.0);
+  AgainstPlain(state, values.size(), [&](const Kernels& kernels) {
+    benchmark::DoNotOptimize(kernels.count_nonzero(values.data(), values.size()));
+  });
+}
+BENCHMARK(BM_CountNonzero);
+
+// The largest tenth of a tensor of a million elements: threshold and selection.
+void BM_TopK(benchmark::State& state) {
+  const auto values = Floats(1'000'000, 1.0);
+  const ChunkGeometry geometry{values.size(), 4 * ChunkElementsFor(kSymbolBytes)};
+  std::vector<float> selected(geometry.chunk_elements);
+  for (auto _ : state) {
+    const float threshold = TopKThreshold(values, 0.1, 1);
+    for (uint32_t c = 0; c < geometry.chunks(); ++c) {
+      const auto chunk = geometry.Elements(std::span<const float>(values), c);
+      const uint32_t capacity = SparseCapacity(kSymbolBytes, geometry.Length(c), DType::kFloat32);
+      SelectTopK(chunk, threshold, capacity, std::span(selected).first(chunk.size()));
+      benchmark::ClobberMemory();
+    }
+  }
+  CountElements(state, values.size());
+}
+BENCHMARK(BM_TopK)->Unit(benchmark::kMicrosecond);
 
 void BM_EncodeSparseChunk(benchmark::State& state) {
   const auto values = Floats(ChunkElementsFor(kSymbolBytes), 0.1);

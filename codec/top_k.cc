@@ -40,6 +40,26 @@ uint32_t KeptMagnitude(std::vector<uint32_t>& magnitudes, size_t kept) {
   return *last;
 }
 
+// Zeroes all but the `capacity` largest. REQUIRES: more than these are not zero.
+void KeepLargest(uint32_t capacity, std::span<float> values) {
+  std::vector<uint32_t> magnitudes;
+  for (const float v : values) {
+    if (v != 0.0f) magnitudes.push_back(MagnitudeBits(v));
+  }
+  const uint32_t least = capacity == 0 ? UINT32_MAX : KeptMagnitude(magnitudes, capacity);
+  const auto larger = std::ranges::count_if(magnitudes, [least](uint32_t m) { return m > least; });
+  uint32_t places = capacity - static_cast<uint32_t>(larger);  // for those that are exactly `least`
+  for (float& v : values) {
+    const uint32_t magnitude = MagnitudeBits(v);
+    if (magnitude > least) continue;
+    if (magnitude == least && places > 0) {
+      --places;
+    } else {
+      v = 0.0f;
+    }
+  }
+}
+
 }  // namespace
 
 float TopKThreshold(std::span<const float> values, double share, uint64_t seed) {
@@ -53,26 +73,16 @@ float TopKThreshold(std::span<const float> values, double share, uint64_t seed) 
 uint32_t SelectTopK(std::span<const float> values, float threshold, uint32_t capacity, std::span<float> out) {
   LH_CHECK_OP(values.size(), ==, out.size());
   // Zero has the smallest magnitude and never travels.
-  uint32_t least = std::max(MagnitudeBits(threshold), 1u);
-  std::vector<uint32_t> candidates;
-  for (const float v : values) {
-    if (MagnitudeBits(v) >= least) candidates.push_back(MagnitudeBits(v));
-  }
-  auto places = static_cast<uint32_t>(candidates.size());  // for those that are exactly `least`
-  if (candidates.size() > capacity) {
-    least = capacity == 0 ? UINT32_MAX : KeptMagnitude(candidates, capacity);
-    const auto larger = std::ranges::count_if(candidates, [least](uint32_t m) { return m > least; });
-    places = capacity - static_cast<uint32_t>(larger);
-  }
+  const uint32_t least = std::max(MagnitudeBits(threshold), 1u);
   uint32_t selected = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint32_t magnitude = MagnitudeBits(values[i]);
-    const bool travels = magnitude > least || (magnitude == least && places > 0);
-    if (magnitude == least && travels) --places;
+  for (size_t i = 0; i < values.size(); ++i) {  // no branches: which ones travel is hard to guess
+    const bool travels = MagnitudeBits(values[i]) >= least;
     out[i] = travels ? values[i] : 0.0f;
     selected += travels ? 1 : 0;
   }
-  return selected;
+  if (selected <= capacity) return selected;
+  KeepLargest(capacity, out);
+  return capacity;
 }
 
 }  // namespace longhaul::codec
