@@ -8,7 +8,7 @@
 namespace longhaul::worker {
 
 PullAssembler::PullAssembler(const TensorShape& shape, std::span<float> out)
-    : shape_(shape), out_(out), received_(shape.geometry.chunks()) {
+    : geometry_(shape.result()), out_(out), received_(geometry_.chunks()) {
   LH_CHECK_OP(out.size(), ==, shape.geometry.count);
 }
 
@@ -22,28 +22,29 @@ Status PullAssembler::CheckWindow(const TensorShape& shape, const codec::WindowM
     return {StatusCode::kProtocolViolation, "window that carries no result"};
   }
   if (metadata.key != shape.key) return differs("tensor key", metadata.key, shape.key);
-  if (metadata.dtype != shape.dtype) {
-    return differs("element type", static_cast<uint64_t>(metadata.dtype), static_cast<uint64_t>(shape.dtype));
+  if (metadata.dtype != shape.format.result) {
+    return differs("element type", static_cast<uint64_t>(metadata.dtype),
+                   static_cast<uint64_t>(shape.format.result));
   }
-  if (metadata.count != shape.geometry.count)
-    return differs("elements", metadata.count, shape.geometry.count);
-  if (metadata.chunk_elements != shape.geometry.chunk_elements) {
-    return differs("elements per chunk", metadata.chunk_elements, shape.geometry.chunk_elements);
+  const codec::ChunkGeometry geometry = shape.result();
+  if (metadata.count != geometry.count) return differs("elements", metadata.count, geometry.count);
+  if (metadata.chunk_elements != geometry.chunk_elements) {
+    return differs("elements per chunk", metadata.chunk_elements, geometry.chunk_elements);
   }
   const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
-  if (chunks != shape.geometry.chunks()) return differs("chunks", chunks, shape.geometry.chunks());
+  if (chunks != geometry.chunks()) return differs("chunks", chunks, geometry.chunks());
   return Status::Ok();
 }
 
 Status PullAssembler::OnChunk(ByteSpan bytes) {
   const auto chunk = codec::ParseChunk(bytes);
   if (!chunk.ok()) return chunk.status();
-  if (chunk->index >= shape_.geometry.chunks() || chunk->count != shape_.geometry.Length(chunk->index)) {
+  if (chunk->index >= geometry_.chunks() || chunk->count != geometry_.Length(chunk->index)) {
     return {StatusCode::kProtocolViolation, "chunk " + std::to_string(chunk->index) + " with " +
                                                 std::to_string(chunk->count) + " elements is out of place"};
   }
   // Test and set before writing: a repeated chunk must not touch memory that its owner may be reading.
-  if (received_.Set(chunk->index)) codec::DecodeChunk(*chunk, shape_.geometry.Elements(out_, chunk->index));
+  if (received_.Set(chunk->index)) codec::DecodeChunk(*chunk, geometry_.Elements(out_, chunk->index));
   return Status::Ok();
 }
 

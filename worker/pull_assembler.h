@@ -1,4 +1,5 @@
-// Puts a tensor together from the chunks of a result window, straight into the caller's memory.
+// Puts a tensor together from the chunks of a result window, of any element type, straight into the caller's
+// memory.
 //
 // Not thread-safe.
 #pragma once
@@ -31,7 +32,7 @@ class PullAssembler {
   uint32_t chunks_received() const { return received_.count(); }
 
  private:
-  TensorShape shape_;
+  codec::ChunkGeometry geometry_;
   std::span<float> out_;
   transport::ChunkBitmap received_;
 };

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "codec/erasure_coder.h"
+#include "codec/quantize.h"
+#include "codec/top_k.h"
 
 namespace longhaul::worker {
 namespace {
@@ -28,127 +31,192 @@ ByteSpan AsBytes(std::span<const float> values) {
 
 codec::PriorityOptions PriorityOptionsOf(const PushPipeline::Settings& settings) {
   codec::PriorityOptions options;
+  options.policy = settings.priority;
   options.high_share = settings.high_share;
+  options.high_energy = settings.high_energy;
+  options.high_ranges = settings.high_ranges;
   options.seed = settings.seed;
   return options;
+}
+
+Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std::string& what) {
+  const uint64_t first = geometry.First(chunk);
+  return Status(StatusCode::kInvalidArgument, what + " has a value that is not finite in chunk " +
+                                                  std::to_string(chunk) + " (elements " +
+                                                  std::to_string(first) + " to " +
+                                                  std::to_string(first + geometry.Length(chunk) - 1) + ")");
 }
 
 }  // namespace
 
 PushPipeline::Settings PushPipeline::SettingsOf(const JobSettings& job, uint16_t symbol_bytes, float weight) {
   Settings settings;
-  settings.keep_residual = job.policy == "residual";
+  const auto policy = codec::ParseLossPolicy(job.policy);
+  settings.policy.policy = policy.ok() ? *policy : codec::LossPolicy::kZero;
+  settings.policy.shift_alpha = static_cast<float>(job.shift_alpha);
+  settings.policy.bubble_threshold = job.bubble_threshold;
+  const auto priority = codec::ParsePriorityPolicy(job.priority);
+  settings.priority = priority.ok() ? *priority : codec::PriorityPolicy::kEnergy;
+  if (!codec::Remembers(settings.policy.policy) && settings.priority == codec::PriorityPolicy::kTopK) {
+    settings.priority = codec::PriorityPolicy::kEnergy;  // never leave out what nobody remembers
+  }
   settings.high_share = job.high_share;
+  settings.high_energy = job.high_energy;
   settings.fec_k = static_cast<uint8_t>(job.fec_k);
   settings.fec_depth = static_cast<uint8_t>(job.fec_depth);
   settings.symbol_bytes = symbol_bytes;
   settings.weight = weight;
   settings.seed = job.seed;
+  settings.rank = job.rank;
   return settings;
 }
 
 PushPipeline::PushPipeline(const TensorShape& shape, const Settings& settings)
-    : shape_(shape), settings_(settings), classifier_(shape.geometry, PriorityOptionsOf(settings)) {
-  if (settings.keep_residual) residual_.emplace(shape.geometry);
+    : shape_(shape),
+      settings_(settings),
+      geometry_(shape.gradient()),
+      classifier_(geometry_, PriorityOptionsOf(settings)),
+      memory_(codec::MakeSenderMemory(settings.policy, geometry_)),
+      scratch_(std::min<uint64_t>(geometry_.chunk_elements, geometry_.count)) {
+  LH_CHECK(top_k() == (shape.format.topk_share > 0));
+  LH_CHECK(!top_k() || codec::Remembers(settings.policy.policy));
 }
 
-transport::WindowOptions PushPipeline::Begin(uint64_t round, std::span<const float> gradient,
-                                             bool wants_result) {
+Result<transport::WindowOptions> PushPipeline::Begin(uint64_t round, std::span<const float> gradient,
+                                                     bool wants_result, uint32_t epoch) {
   LH_CHECK(!under_way_);
-  LH_CHECK_OP(gradient.size(), ==, shape_.geometry.count);
+  LH_CHECK_OP(gradient.size(), ==, geometry_.count);
+  // Before the loss policy sees it: it would remember NaN for ever.
+  if (Status status = CheckFinite(gradient); !status.ok()) return status;
+  if (epoch != epoch_) memory_->BeginEpoch();
+  epoch_ = epoch;
   under_way_ = true;
-  combined_ = residual_.has_value();
-  values_ = combined_ ? residual_->Combine(gradient) : gradient;
-  codec::Priorities priorities = classifier_.Classify(values_, round);
+  initial_ = false;
+  prepared_ = memory_->Prepare(gradient);
+  codec::Priorities priorities = classifier_.ClassifyEnergies(EncodeGradient(round), round);
+  if (priorities.not_finite) {  // sums of finite values
+    Abandon();
+    return NotFinite(geometry_, *priorities.not_finite, "the gradient with what is owed from earlier rounds");
+  }
   high_order_ = std::move(priorities.high);
   low_order_ = std::move(priorities.low);
 
-  std::vector<uint32_t> nonzero(shape_.geometry.chunks());
-  for (uint32_t c = 0; c < nonzero.size(); ++c) {
-    nonzero[c] = codec::CountNonzero(shape_.geometry.Elements(values_, c));
-  }
-  EncodeGradient(priorities.log_energy, nonzero);
-
-  uint64_t high_elements = 0;
-  uint64_t high_nonzero = 0;
-  for (uint32_t c : high_order_) {
-    high_elements += shape_.geometry.Length(c);
-    high_nonzero += nonzero[c];
-  }
   codec::WindowMetadata metadata;
   metadata.kind = codec::WindowKind::kGradient;
+  metadata.dtype = shape_.format.gradient;
+  metadata.chunk_elements = geometry_.chunk_elements;
   metadata.round = round;
   metadata.weight = settings_.weight;
   metadata.wants_result = wants_result;
   metadata.total_low_energy = priorities.total_low_energy;
-  if (high_elements > 0) {
-    metadata.high_sparsity =
-        1.0f - static_cast<float>(static_cast<double>(high_nonzero) / static_cast<double>(high_elements));
-  }
+  metadata.high_sparsity = HighSparsity();
+  metadata.shift_epoch = epoch;
   return Describe(metadata);
+}
+
+Status PushPipeline::CheckFinite(std::span<const float> gradient) const {
+  const codec::Kernels& kernels = codec::BestKernels();
+  for (uint32_t c = 0; c < geometry_.chunks(); ++c) {
+    const std::span<const float> values = geometry_.Elements(gradient, c);
+    if (kernels.max_magnitude(values.data(), values.size()) >= codec::kInfinityBits) {
+      return NotFinite(geometry_, c, "the gradient");
+    }
+  }
+  return Status::Ok();
 }
 
 transport::WindowOptions PushPipeline::BeginInitial(std::span<const float> values) {
   LH_CHECK(!under_way_);
   LH_CHECK_OP(values.size(), ==, shape_.geometry.count);
   under_way_ = true;
-  combined_ = false;
-  values_ = values;
+  initial_ = true;
   high_order_.resize(shape_.geometry.chunks());
   std::iota(high_order_.begin(), high_order_.end(), 0u);
   low_order_.clear();
-  EncodeDense();
+  EncodeInitial(values);
   codec::WindowMetadata metadata;
   metadata.kind = codec::WindowKind::kInitial;
+  metadata.dtype = shape_.dtype;
+  metadata.chunk_elements = shape_.geometry.chunk_elements;
   return Describe(metadata);
 }
 
 transport::WindowOptions PushPipeline::Describe(codec::WindowMetadata metadata) const {
   metadata.key = shape_.key;
-  metadata.dtype = shape_.dtype;
   metadata.count = shape_.geometry.count;
-  metadata.chunk_elements = shape_.geometry.chunk_elements;
   transport::WindowOptions options;
   options.high_count = static_cast<uint32_t>(high_order_.size());
   options.low_count = static_cast<uint32_t>(low_order_.size());
   options.symbol_bytes = settings_.symbol_bytes;
   options.fec_k = BlockSizeFor(settings_.fec_k, options.high_count);
   options.fec_depth = settings_.fec_depth;
+  options.priority = settings_.window_priority;
   options.metadata = codec::EncodeWindowMetadata(metadata);
   return options;
 }
 
-void PushPipeline::EncodeDense() {
-  chunks_.resize(shape_.geometry.chunks());
+float PushPipeline::HighSparsity() const {
+  uint64_t elements = 0;
+  uint64_t nonzero = 0;
+  for (uint32_t c : high_order_) {
+    elements += geometry_.Length(c);
+    nonzero += chunks_[c].nonzero;
+  }
+  if (elements == 0) return 0;
+  return 1.0f - static_cast<float>(static_cast<double>(nonzero) / static_cast<double>(elements));
+}
+
+void PushPipeline::EncodeInitial(std::span<const float> values) {
+  chunks_.assign(shape_.geometry.chunks(), {});
   for (uint32_t c = 0; c < chunks_.size(); ++c) {
-    const std::span<const float> values = shape_.geometry.Elements(values_, c);
-    chunks_[c] = {codec::EncodeDenseHeader(c, static_cast<uint32_t>(values.size())), AsBytes(values)};
+    const std::span<const float> elements = shape_.geometry.Elements(values, c);
+    chunks_[c].header = codec::EncodeDenseHeader(c, static_cast<uint32_t>(elements.size()));
+    chunks_[c].body = AsBytes(elements);
   }
 }
 
-void PushPipeline::EncodeGradient(const std::vector<uint8_t>& log_energy,
-                                  const std::vector<uint32_t>& nonzero) {
-  const codec::ChunkGeometry& geometry = shape_.geometry;
-  size_t sparse_bytes = 0;
-  for (uint32_t c = 0; c < geometry.chunks(); ++c) {
-    const uint32_t count = geometry.Length(c);
-    if (TravelsSparse(count, nonzero[c])) sparse_bytes += codec::SparseChunkBytes(count, nonzero[c]);
+std::vector<double> PushPipeline::EncodeGradient(uint64_t round) {
+  const uint64_t seed = codec::RoundingSeed(settings_.seed, settings_.rank, shape_.key, round);
+  const float threshold = top_k() ? codec::TopKThreshold(prepared_, shape_.format.topk_share, seed) : 0.0f;
+  bodies_.clear();
+  chunks_.assign(geometry_.chunks(), {});
+  std::vector<double> energies(geometry_.chunks());
+  for (uint32_t c = 0; c < chunks_.size(); ++c) energies[c] = EncodeGradientChunk(c, seed, threshold);
+  // Only now bodies_ has its place.
+  for (EncodedChunk& chunk : chunks_) {
+    if (chunk.own_bytes > 0) chunk.body = ByteSpan(bodies_).subspan(chunk.own_first, chunk.own_bytes);
   }
-  sparse_bodies_.clear();
-  sparse_bodies_.reserve(sparse_bytes);  // bodies are borrowed: no growth below may move them
-  chunks_.resize(geometry.chunks());
-  for (uint32_t c = 0; c < geometry.chunks(); ++c) {
-    const std::span<const float> values = geometry.Elements(values_, c);
-    const auto count = static_cast<uint32_t>(values.size());
-    if (!TravelsSparse(count, nonzero[c])) {
-      chunks_[c] = {codec::EncodeDenseHeader(c, count, nonzero[c], log_energy[c]), AsBytes(values)};
-      continue;
+  return energies;
+}
+
+double PushPipeline::EncodeGradientChunk(uint32_t c, uint64_t rounding_seed, float threshold) {
+  const DType dtype = shape_.format.gradient;
+  std::span<const float> values = geometry_.Elements(prepared_, c);
+  const auto count = static_cast<uint32_t>(values.size());
+  if (top_k()) {
+    const std::span<float> selected = std::span(scratch_).first(count);
+    codec::SelectTopK(values, threshold, codec::SparseCapacity(settings_.symbol_bytes, count, dtype),
+                      selected);
+    values = selected;
+  }
+  const double energy = codec::ChunkEnergy(values);
+  const uint8_t log_energy = codec::QuantizeEnergy(energy);
+  EncodedChunk& chunk = chunks_[c];
+  chunk.as_it_is = dtype == DType::kFloat32 && !top_k();
+  if (chunk.as_it_is) {
+    chunk.nonzero = codec::CountNonzero(values);
+    if (!TravelsSparse(count, chunk.nonzero)) {
+      chunk.header = codec::EncodeDenseHeader(c, count, chunk.nonzero, log_energy);
+      chunk.body = AsBytes(values);
+      return energy;
     }
-    const size_t first = sparse_bodies_.size();
-    chunks_[c].header = codec::EncodeSparseChunk(c, values, log_energy[c], &sparse_bodies_);
-    chunks_[c].body = ByteSpan(sparse_bodies_).subspan(first);
   }
-  LH_CHECK_OP(sparse_bodies_.size(), <=, sparse_bytes);
+  const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed, c));
+  chunk.own_first = bodies_.size();
+  chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy}, &bodies_);
+  chunk.own_bytes = bodies_.size() - chunk.own_first;
+  chunk.nonzero = codec::ParseChunk(chunk.header, ByteSpan(bodies_).subspan(chunk.own_first))->nonzero;
+  return energy;
 }
 
 Status PushPipeline::Submit(transport::Connection& connection, transport::WindowKey key) {
@@ -169,37 +237,48 @@ Status PushPipeline::Submit(transport::Connection& connection, transport::Window
 PushPipeline::Outcome PushPipeline::OnClosed(const transport::WindowReceipt& receipt,
                                              const transport::WindowTxStats& stats) {
   LH_CHECK(under_way_);
-  std::vector<bool> lost(shape_.geometry.chunks(), false);
-  for (uint32_t i = 0; i < high_order_.size(); ++i) lost[high_order_[i]] = !receipt.HighTaken(i);
-  for (uint32_t i = 0; i < low_order_.size(); ++i) lost[low_order_[i]] = !receipt.LowTaken(i);
-  if (combined_) residual_->Settle([&lost](uint32_t chunk) { return lost[chunk]; });
-  combined_ = false;
+  std::vector<bool> taken(chunks_.size(), false);
+  for (uint32_t i = 0; i < high_order_.size(); ++i) taken[high_order_[i]] = receipt.HighTaken(i);
+  for (uint32_t i = 0; i < low_order_.size(); ++i) taken[low_order_[i]] = receipt.LowTaken(i);
+  if (!initial_) Settle(taken);
 
   Outcome outcome;
-  outcome.lost_chunks = static_cast<uint32_t>(std::count(lost.begin(), lost.end(), true));
+  outcome.lost_chunks = static_cast<uint32_t>(std::count(taken.begin(), taken.end(), false));
   // What was never sent is taken at the mean length of the window's chunks.
   const auto sent = static_cast<int64_t>(stats.high_sent) + stats.low_sent;
   const auto again = static_cast<int64_t>(stats.retransmissions) + stats.repair_sent;
-  outcome.wire_bytes = ByteCount(submitted_bytes_.value() * sent / static_cast<int64_t>(lost.size()) +
+  outcome.wire_bytes = ByteCount(submitted_bytes_.value() * sent / static_cast<int64_t>(taken.size()) +
                                  again * settings_.symbol_bytes);
   Release();
   return outcome;
 }
 
+void PushPipeline::Settle(const std::vector<bool>& taken) {
+  // Policies that forget ask for nothing.
+  for (uint32_t c = 0; codec::Remembers(settings_.policy.policy) && c < chunks_.size(); ++c) {
+    if (!taken[c]) {
+      memory_->SettleChunk(c, false, {});
+    } else if (chunks_[c].as_it_is) {
+      memory_->SettleChunk(c, true, geometry_.Elements(prepared_, c));
+    } else {
+      const std::span<float> sent = std::span(scratch_).first(geometry_.Length(c));
+      codec::DecodeChunk(*codec::ParseChunk(chunks_[c].header, chunks_[c].body), sent);
+      memory_->SettleChunk(c, true, sent);
+    }
+  }
+  memory_->Finish();
+}
+
 void PushPipeline::Abandon() {
-  if (combined_) residual_->SettleAllLost();
-  combined_ = false;
+  if (!under_way_) return;
+  if (!initial_) memory_->Finish();
   Release();
 }
 
 void PushPipeline::Release() {
   under_way_ = false;
-  values_ = {};
+  prepared_ = {};
   chunks_.clear();
-}
-
-std::span<const float> PushPipeline::residual() const {
-  return residual_ ? residual_->values() : std::span<const float>();
 }
 
 }  // namespace longhaul::worker

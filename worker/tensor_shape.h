@@ -11,7 +11,12 @@ namespace longhaul::worker {
 struct TensorShape {
   uint32_t key = 0;  // the server's name for the tensor
   DType dtype = DType::kFloat32;
-  codec::ChunkGeometry geometry;  // chunk_elements follow from the job's symbol length, the same everywhere
+  // The base geometry: chunk_elements follow from the job's symbol length, the same everywhere.
+  codec::ChunkGeometry geometry;
+  codec::WireFormat format = {};  // of what travels; initial values are float32 in base chunks
+
+  codec::ChunkGeometry gradient() const { return codec::GradientGeometry(geometry, format); }
+  codec::ChunkGeometry result() const { return codec::ResultGeometry(geometry, format); }
 };
 
 }  // namespace longhaul::worker

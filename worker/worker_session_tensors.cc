@@ -156,7 +156,13 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   if (!handle_by_key_.emplace(declared.key(), handle).second)
     return Fail(Unexpected("the key of another tensor"));
   tensor.declared = true;
-  tensor.pipeline.emplace(tensor.shape, PushPipeline::SettingsOf(settings_, symbol_bytes_, options_.weight));
+  PushPipeline::Settings pipeline = PushPipeline::SettingsOf(settings_, symbol_bytes_, options_.weight);
+  pipeline.high_ranges = tensor.high_ranges;
+  pipeline.window_priority = tensor.priority;
+  tensor.shape.format.gradient = tensor.wire_dtype;
+  if (pipeline.priority == codec::PriorityPolicy::kTopK)
+    tensor.shape.format.topk_share = settings_.topk_share;
+  tensor.pipeline.emplace(tensor.shape, pipeline);
   if (declared.send_initial() && !tensor.initial.empty()) {
     SendInitial(handle);
   } else {
@@ -258,7 +264,15 @@ bool WorkerSession::StartPush(const PushRequest& request) {
   const bool wants_result = !request.out.empty();
   if (!tensor.prepared) {
     tensor.prepared_round = tensor.next_round;
-    tensor.prepared = tensor.pipeline->Begin(tensor.prepared_round, request.gradient, wants_result);
+    auto prepared = tensor.pipeline->Begin(tensor.prepared_round, request.gradient, wants_result);
+    if (!prepared.ok()) {
+      operations_.Finish(request.operation,
+                         Status(prepared.status().code(),
+                                "push of tensor " + tensor.name + ": " + prepared.status().message()),
+                         now_, rtt());
+      return true;
+    }
+    tensor.prepared = *std::move(prepared);
   }
   ActivePush push;
   push.operation = request.operation;

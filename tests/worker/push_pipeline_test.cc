@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 
 #include "base/random.h"
+#include "codec/quantize.h"
 #include "tests/worker/fake_connection.h"
 
 namespace longhaul::worker {
@@ -17,8 +19,10 @@ const uint32_t kChunkElements = codec::ChunkElementsFor(kSymbolBytes);
 
 TensorShape ShapeOf(uint64_t count) { return {.key = 3, .geometry = {count, kChunkElements}}; }
 
-PushPipeline::Settings SettingsWith(double high_share) {
+PushPipeline::Settings SettingsWith(double high_share,
+                                    codec::LossPolicy policy = codec::LossPolicy::kResidual) {
   PushPipeline::Settings settings;
+  settings.policy.policy = policy;
   settings.high_share = high_share;
   settings.symbol_bytes = kSymbolBytes;
   settings.weight = 2.0f;
@@ -40,15 +44,18 @@ std::vector<float> GradientOf(const codec::ChunkGeometry& geometry, const std::s
 // Begins a round's window on the fake connection and returns it.
 FakeConnection::Window& Push(PushPipeline& pipeline, FakeConnection& connection, uint32_t id, uint64_t round,
                              std::span<const float> gradient) {
-  transport::WindowOptions options = pipeline.Begin(round, gradient, /*wants_result=*/true);
+  Result<transport::WindowOptions> begun = pipeline.Begin(round, gradient, /*wants_result=*/true);
+  EXPECT_TRUE(begun.ok()) << begun.status().ToString();
+  transport::WindowOptions options = *begun;
   options.key = {id, 0};
   EXPECT_TRUE(connection.OpenWindow(options).ok());
   EXPECT_TRUE(pipeline.Submit(connection, options.key).ok());
   return connection.windows.at(options.key);
 }
 
-void Close(PushPipeline& pipeline, const FakeConnection::Window& window, bool high_complete,
-           const std::set<uint32_t>& lost) {
+// What the server says it took: all of the high class or, if not complete, none; low chunks but those lost.
+transport::WindowReceipt Receipt(const FakeConnection::Window& window, bool high_complete,
+                                 const std::set<uint32_t>& lost) {
   transport::WindowReceipt receipt;
   receipt.high_complete = high_complete;
   if (!high_complete) receipt.high = transport::ChunkBitmap(window.options.high_count);
@@ -56,7 +63,44 @@ void Close(PushPipeline& pipeline, const FakeConnection::Window& window, bool hi
   for (uint32_t i = 0; i < window.options.low_count; ++i) {
     if (!lost.contains(i)) receipt.low.Set(i);
   }
-  pipeline.OnClosed(receipt, {});
+  return receipt;
+}
+
+void Close(PushPipeline& pipeline, const FakeConnection::Window& window, bool high_complete,
+           const std::set<uint32_t>& lost) {
+  pipeline.OnClosed(Receipt(window, high_complete, lost), {});
+}
+
+// Adds up what the server takes of a window, decoded as it does.
+void Apply(const FakeConnection::Window& window, const transport::WindowReceipt& receipt,
+           const codec::ChunkGeometry& geometry, std::span<float> sum) {
+  const auto add = [&](const FakeConnection::Chunk& c) {
+    const std::vector<uint8_t> bytes = c.Bytes();
+    const auto chunk = codec::ParseChunk(bytes);
+    ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
+    ASSERT_LE(bytes.size(), kSymbolBytes);
+    ASSERT_EQ(chunk->count, geometry.Length(chunk->index));
+    codec::DecodeAdd(*chunk, 1.0f, /*first=*/false, geometry.Elements(sum, chunk->index));
+  };
+  for (uint32_t i = 0; i < window.high.size(); ++i) {
+    if (receipt.HighTaken(i)) add(window.high[i]);
+  }
+  for (uint32_t i = 0; i < window.low.size(); ++i) {
+    if (receipt.LowTaken(i)) add(window.low[i]);
+  }
+}
+
+// Loses some of both classes.
+transport::WindowReceipt RandomReceipt(const FakeConnection::Window& window, Random& random, double loss) {
+  std::set<uint32_t> lost;
+  for (uint32_t i = 0; i < window.low.size(); ++i) {
+    if (random.Chance(loss)) lost.insert(i);
+  }
+  transport::WindowReceipt receipt = Receipt(window, !random.Chance(loss), lost);
+  for (uint32_t i = 0; i < receipt.high.size(); ++i) {
+    if (!random.Chance(loss)) receipt.high.Set(i);
+  }
+  return receipt;
 }
 
 // A1: chunks carry class, position, element type and sparsity; zeros do not travel.
@@ -139,7 +183,8 @@ TEST(PushPipelineTest, BlocksAreNotLargerThanTheHighClass) {
     settings.fec_k = c.job_k;
     PushPipeline pipeline(shape, settings);
     const std::vector<float> gradient = GradientOf(shape.geometry);
-    EXPECT_EQ(pipeline.Begin(0, gradient, false).fec_k, c.k) << c.chunks << " chunks, job k " << int{c.job_k};
+    EXPECT_EQ(pipeline.Begin(0, gradient, false)->fec_k, c.k)
+        << c.chunks << " chunks, job k " << int{c.job_k};
     pipeline.Abandon();
   }
 }
@@ -148,7 +193,7 @@ TEST(PushPipelineTest, ASmallTensorIsAllHigh) {
   const TensorShape shape = ShapeOf(4 * kChunkElements);
   PushPipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
-  const transport::WindowOptions options = pipeline.Begin(0, gradient, false);
+  const transport::WindowOptions options = *pipeline.Begin(0, gradient, false);
   EXPECT_EQ(options.high_count, 4u);
   EXPECT_EQ(options.low_count, 0u);
 }
@@ -167,25 +212,9 @@ TEST(PushPipelineTest, NothingOfAGradientIsLostOnlyDelayed) {
     for (float& g : gradient) g = static_cast<float>(random.Below(9)) - 4.0f;
     for (size_t i = 0; i < gradient.size(); ++i) produced[i] += gradient[i];
     const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-    const bool high_complete = !random.Chance(0.1);
-    std::set<uint32_t> lost;
-    for (uint32_t i = 0; i < window.low.size(); ++i) {
-      if (random.Chance(0.3)) lost.insert(i);
-    }
-    const auto apply = [&](const FakeConnection::Chunk& c) {
-      const std::vector<uint8_t> bytes = c.Bytes();
-      const auto chunk = codec::ParseChunk(bytes);
-      ASSERT_TRUE(chunk.ok());
-      std::vector<float> values(chunk->count);
-      codec::DecodeChunk(*chunk, values);
-      const std::span<float> place = shape.geometry.Elements(std::span(applied), chunk->index);
-      for (size_t i = 0; i < values.size(); ++i) place[i] += values[i];
-    };
-    if (high_complete) std::for_each(window.high.begin(), window.high.end(), apply);
-    for (uint32_t i = 0; i < window.low.size(); ++i) {
-      if (!lost.contains(i)) apply(window.low[i]);
-    }
-    Close(pipeline, window, high_complete, lost);
+    const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
+    Apply(window, receipt, shape.geometry, applied);
+    pipeline.OnClosed(receipt, {});
     for (size_t i = 0; i < produced.size(); ++i) {
       ASSERT_EQ(applied[i] + pipeline.residual()[i], produced[i])
           << "element " << i << ", round " << round << ", seed " << seed;
@@ -197,7 +226,7 @@ TEST(PushPipelineTest, AnAbandonedWindowStaysInTheResidual) {
   const TensorShape shape = ShapeOf(10 * kChunkElements);
   PushPipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
-  pipeline.Begin(0, gradient, false);
+  ASSERT_TRUE(pipeline.Begin(0, gradient, false).ok());
   pipeline.Abandon();
   EXPECT_TRUE(std::equal(gradient.begin(), gradient.end(), pipeline.residual().begin()));
   pipeline.Abandon();  // harmless
@@ -232,6 +261,308 @@ TEST(PushPipelineTest, LowChunksDoNotLeaveInTheSameOrderEveryRound) {
     Close(pipeline, window, true, {});
   }
   EXPECT_GT(last.size(), 3u) << "else it is always the same part of the tensor that a full queue cuts off";
+}
+
+// --- Shorter types, and sparse on purpose ---
+
+TensorShape ShapeOf(uint64_t count, const codec::WireFormat& format) {
+  TensorShape shape = ShapeOf(count);
+  shape.format = format;
+  return shape;
+}
+
+const codec::WireFormat kFormats[] = {{DType::kFloat32},
+                                      {DType::kBFloat16},
+                                      {DType::kFloat16},
+                                      {DType::kInt8},
+                                      {.gradient = DType::kFloat32, .topk_share = 0.1},
+                                      {.gradient = DType::kBFloat16, .topk_share = 0.1},
+                                      {.gradient = DType::kInt8, .topk_share = 0.05}};
+
+PushPipeline::Settings SettingsFor(const codec::WireFormat& format, codec::LossPolicy policy) {
+  PushPipeline::Settings settings = SettingsWith(0.2, policy);
+  if (format.topk_share > 0) settings.priority = codec::PriorityPolicy::kTopK;
+  return settings;
+}
+
+std::string NameOf(const codec::WireFormat& format) {
+  return std::string(DTypeName(format.gradient)) + (format.topk_share > 0 ? " topk" : "");
+}
+
+std::vector<float> RandomGradient(Random& random, uint64_t count) {
+  std::vector<float> gradient(count);
+  for (float& g : gradient) g = static_cast<float>(random.Normal() * std::exp(random.Normal()));
+  return gradient;
+}
+
+TEST(PushPipelineTest, AWindowSaysHowItsChunksAreCut) {
+  for (const codec::WireFormat& format : kFormats) {
+    const TensorShape shape = ShapeOf(100 * kChunkElements + 9, format);
+    PushPipeline::Settings settings = SettingsFor(format, codec::LossPolicy::kResidual);
+    settings.window_priority = -3;
+    PushPipeline pipeline(shape, settings);
+    Random random(1);
+    const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
+    const auto options = pipeline.Begin(4, gradient, true, /*epoch=*/7);
+    ASSERT_TRUE(options.ok());
+    const auto metadata = codec::DecodeWindowMetadata(options->metadata);
+    ASSERT_TRUE(metadata.ok());
+    EXPECT_EQ(metadata->dtype, format.gradient);
+    EXPECT_EQ(metadata->chunk_elements, shape.gradient().chunk_elements) << NameOf(format);
+    EXPECT_EQ(options->high_count + options->low_count, shape.gradient().chunks());
+    EXPECT_EQ(metadata->shift_epoch, 7u);
+    EXPECT_EQ(options->priority, -3);
+    pipeline.Abandon();
+    // Initial values are what they are.
+    const transport::WindowOptions initial = pipeline.BeginInitial(gradient);
+    const auto of_initial = codec::DecodeWindowMetadata(initial.metadata);
+    EXPECT_EQ(of_initial->dtype, DType::kFloat32);
+    EXPECT_EQ(of_initial->chunk_elements, kChunkElements);
+    EXPECT_EQ(initial.high_count, shape.geometry.chunks());
+    pipeline.Abandon();
+  }
+}
+
+// Each element: what the server has got plus what is owed is what was produced. Rounding errors are owed,
+// too.
+TEST(PushPipelineTest, WhatRoundingAndSelectionLeaveOutIsOwed) {
+  const uint64_t seed = 22;
+  for (const codec::WireFormat& format : kFormats) {
+    Random random(seed);
+    const TensorShape shape = ShapeOf(30 * kChunkElements + 100, format);
+    const codec::ChunkGeometry geometry = shape.gradient();
+    PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
+    FakeConnection connection;
+    for (uint32_t round = 0; round < 8; ++round) {
+      const std::vector<float> gradient = RandomGradient(random, geometry.count);
+      std::vector<float> before(geometry.count);
+      for (size_t i = 0; i < before.size(); ++i) before[i] = pipeline.residual()[i] + gradient[i];
+      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
+      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
+      std::vector<float> sent(geometry.count, 0.0f);
+      Apply(window, receipt, geometry, sent);
+      pipeline.OnClosed(receipt, {});
+      for (size_t i = 0; i < before.size(); ++i) {
+        // One subtraction, so to the bit; and nothing that was not sent is touched.
+        ASSERT_EQ(pipeline.residual()[i], before[i] - sent[i])
+            << NameOf(format) << " element " << i << ", round " << round << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(PushPipelineTest, NothingIsEverLostWithAnyTypeWhenTheNumbersAreRepresentable) {
+  // Multiples of 1/8 below 2^13: every sum and difference with a rounded value is exact in float32.
+  const uint64_t seed = 23;
+  for (const codec::WireFormat& format : kFormats) {
+    if (format.gradient == DType::kInt8) continue;  // its scale is no such number
+    Random random(seed);
+    const TensorShape shape = ShapeOf(20 * kChunkElements + 3, format);
+    PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
+    FakeConnection connection;
+    std::vector<float> produced(shape.geometry.count, 0.0f), applied(shape.geometry.count, 0.0f);
+    for (uint32_t round = 0; round < 20; ++round) {
+      std::vector<float> gradient(shape.geometry.count);
+      for (float& g : gradient) g = (static_cast<float>(random.Below(4001)) - 2000.0f) / 8;
+      for (size_t i = 0; i < gradient.size(); ++i) produced[i] += gradient[i];
+      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
+      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
+      Apply(window, receipt, shape.gradient(), applied);
+      pipeline.OnClosed(receipt, {});
+      for (size_t i = 0; i < produced.size(); ++i) {
+        ASSERT_EQ(applied[i] + pipeline.residual()[i], produced[i])
+            << NameOf(format) << " element " << i << ", round " << round << ", seed " << seed;
+      }
+    }
+  }
+}
+
+// The server's sum of what it takes, times alpha, is the worker's shift: to the bit, whatever was rounded.
+TEST(PushPipelineTest, TheShiftMovesByWhatArrived) {
+  const uint64_t seed = 24;
+  for (const codec::WireFormat& format : kFormats) {
+    Random random(seed);
+    const TensorShape shape = ShapeOf(20 * kChunkElements + 5, format);
+    PushPipeline::Settings settings = SettingsFor(format, codec::LossPolicy::kShift);
+    settings.policy.shift_alpha = 0.125f;
+    PushPipeline pipeline(shape, settings);
+    FakeConnection connection;
+    std::vector<float> expected(shape.geometry.count, 0.0f);
+    for (uint32_t round = 0; round < 10; ++round) {
+      const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
+      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
+      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
+      std::vector<float> sent(shape.geometry.count, 0.0f);
+      Apply(window, receipt, shape.gradient(), sent);
+      pipeline.OnClosed(receipt, {});
+      for (size_t i = 0; i < sent.size(); ++i) {
+        expected[i] += 0.125f * sent[i];
+        ASSERT_EQ(pipeline.shift()[i], expected[i])
+            << NameOf(format) << " element " << i << ", round " << round;
+      }
+    }
+    // A new epoch forgets it, before the gradient is prepared.
+    const std::vector<float> gradient(shape.geometry.count, 1.0f);
+    ASSERT_TRUE(pipeline.Begin(10, gradient, false, /*epoch=*/1).ok());
+    pipeline.Abandon();
+    for (float c : pipeline.shift()) ASSERT_EQ(c, 0.0f);
+  }
+}
+
+// Policies that forget must not be biased by rounding: the mean over rounds is the gradient.
+TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
+  constexpr int kRounds = 400;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+    const TensorShape shape = ShapeOf(3 * kChunkElements, {dtype});
+    PushPipeline pipeline(shape, SettingsFor({dtype}, codec::LossPolicy::kZero));
+    FakeConnection connection;
+    Random random(25);
+    const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
+    std::vector<double> mean(gradient.size(), 0.0), square(gradient.size(), 0.0);
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
+      std::vector<float> sent(gradient.size(), 0.0f);
+      const transport::WindowReceipt receipt = Receipt(window, true, {});
+      Apply(window, receipt, shape.gradient(), sent);
+      pipeline.OnClosed(receipt, {});
+      connection.windows.clear();
+      for (size_t i = 0; i < sent.size(); ++i) {
+        const double error = static_cast<double>(sent[i]) - static_cast<double>(gradient[i]);
+        mean[i] += error / kRounds;
+        square[i] += error * error / kRounds;
+      }
+    }
+    const float scale = codec::Bfloat16ToFloat(codec::Int8Scale(gradient));  // one chunk: 1035 elements
+    const auto step = [&](float g) {
+      if (dtype == DType::kInt8) return scale;
+      return dtype == DType::kBFloat16 ? std::abs(g) * 0x1p-7f : std::max(std::abs(g) * 0x1p-10f, 0x1p-24f);
+    };
+    double worst = 0, of_all = 0, spread = 0;
+    for (size_t i = 0; i < mean.size(); ++i) {
+      const double coin = 0.5 * static_cast<double>(step(gradient[i])) / std::sqrt(kRounds);
+      worst = std::max(worst, std::abs(mean[i]) / coin);
+      of_all += mean[i];
+      spread += square[i] / kRounds;
+    }
+    EXPECT_GT(spread, 0.0) << DTypeName(dtype) << " was rounded";
+    EXPECT_LT(worst, 5.5) << DTypeName(dtype) << ": standard errors of a coin, the largest of 1035 elements";
+    EXPECT_LT(std::abs(of_all), 4 * std::sqrt(spread)) << DTypeName(dtype);
+  }
+}
+
+TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
+  const codec::WireFormat format{.gradient = DType::kFloat32, .topk_share = 0.1};
+  const TensorShape shape = ShapeOf(100 * kChunkElements, format);
+  ASSERT_EQ(shape.gradient().chunk_elements, 4 * kChunkElements);
+  PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
+  FakeConnection connection;
+  Random random(26);
+  std::vector<float> gradient(shape.geometry.count);
+  // The first chunk has larger values than all others: more of them are wanted than it can carry.
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>(random.Normal()) * (i < 4 * kChunkElements ? 100.0f : 1.0f);
+  }
+  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  uint64_t travelled = 0;
+  for (const auto* chunks : {&window.high, &window.low}) {
+    for (const FakeConnection::Chunk& c : *chunks) {
+      const std::vector<uint8_t> bytes = c.Bytes();
+      ASSERT_LE(bytes.size(), kSymbolBytes);
+      const auto chunk = codec::ParseChunk(bytes);
+      ASSERT_TRUE(chunk.ok());
+      EXPECT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
+      travelled += chunk->nonzero;
+      if (chunk->index != 0) continue;
+      EXPECT_EQ(chunk->nonzero, codec::SparseCapacity(kSymbolBytes, 4 * kChunkElements, DType::kFloat32));
+      // The largest of the chunk travel, and they are sent as they are.
+      std::vector<float> sent(chunk->count);
+      codec::DecodeChunk(*chunk, sent);
+      float least_sent = 1e30f, most_left = 0;
+      for (size_t i = 0; i < sent.size(); ++i) {
+        if (sent[i] != 0) {
+          EXPECT_EQ(sent[i], gradient[i]);
+          least_sent = std::min(least_sent, std::abs(sent[i]));
+        } else {
+          most_left = std::max(most_left, std::abs(gradient[i]));
+        }
+      }
+      EXPECT_GE(least_sent, most_left);
+    }
+  }
+  // A tenth, less what the first chunk had to leave out (almost all of it is above the threshold).
+  const double wanted = 0.1 * static_cast<double>(gradient.size()) - (4 * 345 - 301);
+  EXPECT_NEAR(static_cast<double>(travelled), wanted, 0.02 * static_cast<double>(gradient.size()));
+}
+
+TEST(PushPipelineTest, AGradientThatIsNotFiniteIsRefusedByNameAndLeavesNoTrace) {
+  for (const codec::LossPolicy policy :
+       {codec::LossPolicy::kZero, codec::LossPolicy::kResidual, codec::LossPolicy::kShift}) {
+    const TensorShape shape = ShapeOf(20 * kChunkElements);
+    PushPipeline pipeline(shape, SettingsWith(0.2, policy));
+    FakeConnection connection;
+    std::vector<float> gradient = GradientOf(shape.geometry);
+    Close(pipeline, Push(pipeline, connection, 1, 0, gradient), true, {0, 1, 2});
+    const std::vector<float> owed(pipeline.residual().begin(), pipeline.residual().end());
+    for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      std::vector<float> broken = gradient;
+      broken[7 * kChunkElements + 2] = bad;
+      broken[9 * kChunkElements] = bad;
+      const auto begun = pipeline.Begin(1, broken, true);
+      ASSERT_FALSE(begun.ok());
+      EXPECT_EQ(begun.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(begun.status().message().find("chunk 7 (elements 2415 to 2759)"), std::string::npos)
+          << begun.status().message();
+      EXPECT_TRUE(
+          std::equal(owed.begin(), owed.end(), pipeline.residual().begin(), pipeline.residual().end()));
+    }
+    Close(pipeline, Push(pipeline, connection, 2, 1, gradient), true, {});
+  }
+}
+
+TEST(PushPipelineTest, ASumThatOverflowsIsRefusedAndStaysOwed) {
+  const TensorShape shape = ShapeOf(20 * kChunkElements);
+  PushPipeline pipeline(shape, SettingsWith(0.2));
+  FakeConnection connection;
+  const std::vector<float> huge(shape.geometry.count, 3e38f);
+  Close(pipeline, Push(pipeline, connection, 1, 0, huge), false, {0});  // nothing of the high class arrived
+  const auto begun = pipeline.Begin(1, huge, true);
+  ASSERT_FALSE(begun.ok());
+  EXPECT_NE(begun.status().message().find("owed"), std::string::npos) << begun.status().message();
+}
+
+TEST(PushPipelineTest, ExplicitRangesAreHighWhateverTheirEnergy) {
+  const TensorShape shape = ShapeOf(50 * kChunkElements);
+  PushPipeline::Settings settings = SettingsWith(0.1);
+  settings.high_ranges = {{.first = 3 * kChunkElements, .count = 1}};
+  PushPipeline pipeline(shape, settings);
+  FakeConnection connection;
+  const std::vector<float> gradient = GradientOf(shape.geometry);  // energy grows with the chunk's number
+  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  ASSERT_EQ(window.high.size(), 5u);
+  const std::vector<uint8_t> bytes = window.high[0].Bytes();
+  EXPECT_EQ(codec::ParseChunk(bytes)->index, 3u);
+}
+
+TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
+  const TensorShape shape = ShapeOf(10 * kChunkElements, {DType::kInt8});
+  Random random(27);
+  const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
+  const auto all_bytes = [&](uint32_t rank, uint64_t round) {
+    PushPipeline::Settings settings = SettingsFor({DType::kInt8}, codec::LossPolicy::kResidual);
+    settings.rank = rank;
+    settings.high_share = 1;
+    PushPipeline pipeline(shape, settings);
+    FakeConnection connection;
+    std::vector<uint8_t> bytes;
+    for (const auto& chunk : Push(pipeline, connection, 1, round, gradient).high) {
+      const std::vector<uint8_t> one = chunk.Bytes();
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    return bytes;
+  };
+  EXPECT_EQ(all_bytes(1, 5), all_bytes(1, 5));
+  EXPECT_NE(all_bytes(1, 5), all_bytes(2, 5));
+  EXPECT_NE(all_bytes(1, 5), all_bytes(1, 6));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "tests/worker/session_harness.h"
@@ -333,6 +334,48 @@ TEST(WorkerSessionTest, RefusesSpansOfAnotherLength) {
   EXPECT_EQ(push.status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(push.status.message(), HasSubstr("500 elements, but the span has 499"));
   EXPECT_EQ(undeclared.status.code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(WorkerSessionTest, AGradientThatIsNotFiniteIsRefusedByTensorAndChunkAndTheNextOneWorks) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const uint64_t count = 8 * kChunkElements;
+  const TensorHandle w = h.DeclareTensor("layer.3", count);
+  std::vector<float> gradient(count, 1.0f), broken = gradient;
+  broken[2 * kChunkElements + 1] = std::nanf("");
+  Outcome refused, next;
+  h.session.Push(w, broken, refused.Callback());
+  h.session.Push(w, gradient, next.Callback());
+  h.session.Settle();
+  ASSERT_EQ(refused.calls, 1);
+  EXPECT_EQ(refused.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.status.message().find("layer.3"), std::string::npos) << refused.status.message();
+  EXPECT_NE(refused.status.message().find("chunk 2"), std::string::npos) << refused.status.message();
+  ASSERT_EQ(h.connection.windows.size(), 1u) << "of the next one";
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 0u) << "the refused one used up no round";
+  h.SendRoundReport(0);
+  h.CloseGradient(0);
+  EXPECT_TRUE(next.done());
+  EXPECT_TRUE(next.status.ok());
+}
+
+TEST(WorkerSessionTest, AShorterWireTypeIsWhatTravels) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const uint64_t count = 8 * kChunkElements;
+  Outcome declared;
+  h.session.Declare({.name = "w", .wire_dtype = DType::kInt8, .count = count, .initial = {}},
+                    declared.DeclareCallback());
+  h.session.Settle();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 0);
+  ASSERT_TRUE(declared.status.ok());
+  const std::vector<float> gradient(count, 1.0f);
+  Outcome pushed;
+  h.session.Push(declared.handle, gradient, pushed.Callback());
+  h.session.Settle();
+  EXPECT_EQ(h.Metadata(h.Window(0)).dtype, DType::kInt8);
+  EXPECT_EQ(h.Metadata(h.Window(0)).chunk_elements, 4 * kChunkElements);
+  EXPECT_EQ(h.Window(0).options.high_count + h.Window(0).options.low_count, 2u);
 }
 
 TEST(WorkerSessionTest, BarriersEndWhenTheServerSaysSo) {
