@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <vector>
+
+#include "base/random.h"
 
 namespace longhaul::codec {
 namespace {
@@ -152,6 +155,60 @@ TEST_F(Ipw, AWindowWithoutLowChunksSaysNothing) {
   Windows(0, 50, 1);
   filler->OnWindowOver(0, 0, 0);
   EXPECT_FLOAT_EQ(filler->ArrivalScale(0, false), 2.0f);
+}
+
+// --- Bias: eight workers, of which two lose 60 % and six 5 % ---
+
+// The long run of the means, less the mean of what the workers produced. Their gradients have these means.
+double Bias(LossPolicy policy, const std::vector<double>& means) {
+  constexpr uint64_t kSeed = 77;
+  Random random(kSeed);
+  const ChunkGeometry geometry{.count = 50, .chunk_elements = 1};
+  const auto filler = MakeFiller({.policy = policy, .bubble_threshold = 0.02}, geometry, 8);
+  double total = 0;
+  double produced = 0;
+  constexpr int kWarmUp = 20;
+  for (int round = 0; round < kWarmUp + 500; ++round) {
+    std::vector<uint32_t> received(8, 0);
+    for (uint32_t chunk = 0; chunk < geometry.chunks(); ++chunk) {
+      ChunkTally tally;
+      float sum = 0;
+      float all = 0;
+      for (uint32_t rank = 0; rank < 8; ++rank) {
+        const auto gradient = static_cast<float>(means[rank] + random.Normal());
+        all += gradient;
+        if (random.Chance(rank < 2 ? 0.6 : 0.05)) {
+          tally.filled += 1;
+          continue;
+        }
+        tally.arrived += 1;
+        ++received[rank];
+        sum += filler->ArrivalScale(rank, false) * gradient;
+      }
+      float mean = 0;
+      filler->Mean(chunk, tally, std::span(&sum, 1), std::span(&mean, 1));
+      if (round < kWarmUp) continue;
+      total += mean;
+      produced += all / 8;
+    }
+    for (uint32_t rank = 0; rank < 8; ++rank) filler->OnWindowOver(rank, geometry.chunks(), received[rank]);
+  }
+  return (total - produced) / (500.0 * geometry.chunks());
+}
+
+TEST(Bias, UnevenLossShrinksZeroAndNeitherCountNorIpw) {
+  const std::vector<double> alike(8, 4.0);
+  EXPECT_NEAR(Bias(LossPolicy::kZero, alike), -4.0 * (2 * 0.6 + 6 * 0.05) / 8, 0.03);
+  EXPECT_NEAR(Bias(LossPolicy::kCount, alike), 0, 0.03);
+  EXPECT_NEAR(Bias(LossPolicy::kIpw, alike), 0, 0.06);
+}
+
+TEST(Bias, OfUnlikeWorkersOnlyIpwIsFairToThoseWithABadPath) {
+  // The two on the bad path see other data than the rest; the mean of all is 2.5.
+  const std::vector<double> unlike = {10, 10, 0, 0, 0, 0, 0, 0};
+  EXPECT_LT(Bias(LossPolicy::kZero, unlike), -1.0);
+  EXPECT_LT(Bias(LossPolicy::kCount, unlike), -0.5) << "it leans to those that arrive";
+  EXPECT_NEAR(Bias(LossPolicy::kIpw, unlike), 0, 0.1);
 }
 
 TEST(FillReason, SaysWhyLossesWereAnsweredAsTheyWere) {
