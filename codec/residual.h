@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,29 +27,6 @@ class ResidualMemory final : public SenderMemory {
   void Deliver(uint32_t chunk, std::span<const float> sent) override;
 
   std::vector<float> owed_;  // under way: with the gradient
-};
-
-class Residual {
- public:
-  explicit Residual(const ChunkGeometry& geometry);
-
-  // gradient + residual; the span is stable until the next Combine. REQUIRES: gradient.size() == count, no
-  // combination is unsettled.
-  std::span<const float> Combine(std::span<const float> gradient);
-  // Ends the window that carried the combination: lost(chunk) says which chunks the receiver does not have.
-  void Settle(const std::function<bool(uint32_t chunk)>& lost);
-  // Nothing of the combination was delivered.
-  void SettleAllLost() {
-    Settle([](uint32_t) { return true; });
-  }
-
-  // What waits to be repaid, by element. Between Combine and Settle: the combination.
-  std::span<const float> values() const { return values_; }
-
- private:
-  ChunkGeometry geometry_;
-  std::vector<float> values_;
-  bool unsettled_ = false;
 };
 
 }  // namespace longhaul::codec
