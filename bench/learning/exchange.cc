@@ -15,6 +15,20 @@ std::string OptimizerText(const Scenario& scenario) {
   return scenario.optimizer == "adam" ? "adam:lr=0.001" : "sgd:lr=0.1,momentum=0.9";
 }
 
+Result<codec::WireFormat> FormatOf(const Scenario& scenario) {
+  codec::WireFormat format;
+  if (scenario.priority == "topk") format.topk_share = scenario.topk_share;
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+    if (scenario.wire_dtype != DTypeName(type)) continue;
+    format.gradient = type;
+    return format;
+  }
+  return Status(StatusCode::kInvalidArgument, "unknown wire_dtype " + scenario.wire_dtype);
+}
+
+// A geometry of base chunks: those of float32 that fill a packet.
+codec::ChunkGeometry BaseOf(uint64_t count) { return {count, codec::ChunkElementsFor(kSymbolBytes)}; }
+
 }  // namespace
 
 Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
@@ -24,12 +38,21 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
   const Result<server::OptimizerSpec> optimizer = server::ParseOptimizer(OptimizerText(scenario));
   if (!optimizer.ok()) return optimizer.status();
 
+  const Result<codec::WireFormat> format = FormatOf(scenario);
+  if (!format.ok()) return format.status();
+  if (format->topk_share > 0 && !codec::Remembers(*policy)) {
+    return Status(StatusCode::kInvalidArgument, "top-k needs a policy that remembers: residual or shift");
+  }
+
   std::unique_ptr<Exchange> exchange(new Exchange());
+  exchange->format_ = *format;
   exchange->scenario_ = scenario;
   exchange->policy_ = {.policy = *policy,
                        .shift_alpha = static_cast<float>(scenario.shift_alpha),
                        .bubble_threshold = scenario.bubble_threshold};
-  const uint32_t chunk_elements = codec::ChunkElementsFor(kSymbolBytes);
+  // The server's half sums in chunks of gradients; how initial values and results are cut does not matter
+  // here.
+  const uint32_t chunk_elements = codec::GradientGeometry(BaseOf(1), *format).chunk_elements;
   exchange->store_ = std::make_unique<server::ParameterStore>(ByteCount(int64_t{1} << 30), chunk_elements);
   exchange->scratch_.resize(chunk_elements);
   for (size_t t = 0; t < initial.size(); ++t) {
@@ -57,7 +80,6 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
     exchange->workers_.push_back(
         {.connection = {},
          .pipelines = {},
-         .memories = {},
          .losses = wan::LossProcess(scenario.LossOf(rank), scenario.burst, random.Fork(rank)),
          .low_received = std::vector<transport::ChunkBitmap>(initial.size())});
   }
@@ -68,16 +90,19 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
 void Exchange::MakeWorkerHalf(uint32_t rank) {
   Worker& worker = workers_[rank];
   worker.pipelines.clear();
-  worker.memories.clear();
   for (size_t t = 0; t < tensors_.size(); ++t) {
     worker::PushPipeline::Settings settings;
-    settings.keep_residual = false;
+    settings.policy = policy_;
+    settings.priority =
+        format_.topk_share > 0 ? codec::PriorityPolicy::kTopK : codec::PriorityPolicy::kEnergy;
     settings.high_share = scenario_.high_share;
+    settings.high_energy = scenario_.high_energy;
     settings.symbol_bytes = kSymbolBytes;
     settings.seed = scenario_.seed;
-    const worker::TensorShape shape{.key = static_cast<uint32_t>(t), .geometry = models_[t]->geometry()};
+    settings.rank = rank;
+    const worker::TensorShape shape{
+        .key = static_cast<uint32_t>(t), .geometry = BaseOf(models_[t]->geometry().count), .format = format_};
     worker.pipelines.push_back(std::make_unique<worker::PushPipeline>(shape, settings));
-    worker.memories.push_back(codec::MakeSenderMemory(policy_, models_[t]->geometry()));
   }
 }
 
@@ -126,10 +151,7 @@ void Exchange::UpdateMembers(std::span<const Attendance> attendance) {
 void Exchange::BeginEpoch() {
   new_epoch_ = false;
   double weight = 0;
-  for (Worker& worker : workers_) {
-    weight += worker.member ? 1 : 0;
-    for (auto& memory : worker.memories) memory->BeginEpoch();
-  }
+  for (const Worker& worker : workers_) weight += worker.member ? 1 : 0;
   for (auto& tensor : tensors_) tensor->BeginEpoch(weight);
 }
 
@@ -140,11 +162,12 @@ void Exchange::Replace(uint32_t rank) {
 
 void Exchange::Send(Worker& worker, std::span<const Values> gradients) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const std::span<const float> prepared = worker.memories[t]->Prepare(gradients[t]);
-    transport::WindowOptions options = worker.pipelines[t]->Begin(round_, prepared, /*wants_result=*/true);
-    options.key = {static_cast<uint32_t>(t), 0};
-    LH_CHECK(worker.connection.OpenWindow(options).ok());
-    LH_CHECK(worker.pipelines[t]->Submit(worker.connection, options.key).ok());
+    Result<transport::WindowOptions> options =
+        worker.pipelines[t]->Begin(round_, gradients[t], /*wants_result=*/true, tensors_[t]->shift_epoch());
+    LH_CHECK(options.ok());  // gradients of this model are finite
+    options->key = {static_cast<uint32_t>(t), 0};
+    LH_CHECK(worker.connection.OpenWindow(*options).ok());
+    LH_CHECK(worker.pipelines[t]->Submit(worker.connection, options->key).ok());
   }
 }
 
@@ -182,7 +205,6 @@ void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
   const std::span<float> values = std::span(scratch_).first(view->count);
   codec::DecodeChunk(*view, values);
   LH_CHECK(tensor.Add(rank, high, view->index, values, 1.0f));
-  workers_[rank].memories[tensor.key()]->SettleChunk(view->index, true, values);
   std::vector<uint32_t> ready;
   tensor.rounds().OnContribution(rank, view->index, &ready);
   Finalise(tensor, ready);
@@ -203,7 +225,6 @@ void Exchange::CloseWindow(uint32_t rank, size_t t) {
   Finalise(tensor, ready);
   if (!present) return;
   worker.pipelines[t]->OnClosed({.high_complete = true, .low = worker.low_received[t], .high = {}}, {});
-  worker.memories[t]->Finish();
 }
 
 void Exchange::Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready) {

@@ -15,7 +15,6 @@
 #include "base/random.h"
 #include "bench/learning/capture_connection.h"
 #include "bench/learning/scenario.h"
-#include "codec/sender_memory.h"
 #include "server/parameter_store.h"
 #include "server/tensor.h"
 #include "wan/loss_process.h"
@@ -56,7 +55,6 @@ class Exchange {
   struct Worker {
     CaptureConnection connection;
     std::vector<std::unique_ptr<worker::PushPipeline>> pipelines;  // by tensor
-    std::vector<std::unique_ptr<codec::SenderMemory>> memories;
     wan::LossProcess losses;
     std::vector<transport::ChunkBitmap> low_received;  // by tensor, of this round
     bool member = true;
@@ -75,6 +73,7 @@ class Exchange {
 
   Scenario scenario_;
   codec::LossPolicySpec policy_;
+  codec::WireFormat format_;
   bool new_epoch_ = true;  // the members have changed
   uint64_t round_ = 0;
   std::vector<server::Parameters*> models_;  // owned by store_

@@ -26,6 +26,7 @@ Scenario Scenario::Lossless() const {
   s.shift_alpha = defaults.shift_alpha;
   s.priority = defaults.priority;
   s.high_share = defaults.high_share;
+  s.high_energy = defaults.high_energy;
   s.topk_share = defaults.topk_share;
   s.bubble_threshold = defaults.bubble_threshold;
   s.wire_dtype = defaults.wire_dtype;
@@ -38,12 +39,25 @@ Scenario Scenario::Lossless() const {
 }
 
 nlohmann::json Scenario::ToJson() const {
-  return {{"policy", policy},         {"shift_alpha", shift_alpha}, {"priority", priority},
-          {"high_share", high_share}, {"topk_share", topk_share},   {"bubble_threshold", bubble_threshold},
-          {"wire_dtype", wire_dtype}, {"optimizer", optimizer},     {"workers", workers},
-          {"batch", batch},           {"rounds", rounds},           {"skew", skew},
-          {"schedule", schedule},     {"membership", membership},   {"loss", loss},
-          {"burst", burst},           {"uneven", uneven},           {"seed", seed}};
+  return {{"policy", policy},
+          {"shift_alpha", shift_alpha},
+          {"priority", priority},
+          {"high_share", high_share},
+          {"high_energy", high_energy},
+          {"topk_share", topk_share},
+          {"bubble_threshold", bubble_threshold},
+          {"wire_dtype", wire_dtype},
+          {"optimizer", optimizer},
+          {"workers", workers},
+          {"batch", batch},
+          {"rounds", rounds},
+          {"skew", skew},
+          {"schedule", schedule},
+          {"membership", membership},
+          {"loss", loss},
+          {"burst", burst},
+          {"uneven", uneven},
+          {"seed", seed}};
 }
 
 Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
@@ -60,6 +74,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.shift_alpha = json.value("shift_alpha", s.shift_alpha);
   s.priority = json.value("priority", s.priority);
   s.high_share = json.value("high_share", s.high_share);
+  s.high_energy = json.value("high_energy", s.high_energy);
   s.topk_share = json.value("topk_share", s.topk_share);
   s.bubble_threshold = json.value("bubble_threshold", s.bubble_threshold);
   s.wire_dtype = json.value("wire_dtype", s.wire_dtype);
@@ -78,6 +93,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (s.workers < 1 || s.workers > 64) return bad("workers: 1..64");
   if (s.batch < 1 || s.rounds < 1) return bad("batch and rounds: 1 at least");
   if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");
+  if (s.priority != "energy" && s.priority != "topk") return bad("priority: energy | topk");
   if (s.schedule != "decay" && s.schedule != "drop") return bad("schedule: decay | drop");
   if (s.membership != "none" && s.membership != "left" && s.membership != "excluded" &&
       s.membership != "replaced") {

@@ -15,7 +15,8 @@ struct Scenario {
   double shift_alpha = 0.1;
   std::string priority = "energy";  // energy | topk
   double high_share = 0.2;          // share of chunks that always arrive
-  double topk_share = 1;            // priority topk: share of elements that travel
+  double high_energy = 0;           // > 0: instead, the fewest that hold this share of the energy
+  double topk_share = 0.1;          // priority topk: share of elements that travel
   double bubble_threshold = 0;      // zero, count, stale, ipw: windows that lose more are filled
   std::string wire_dtype = "float32";
   std::string optimizer = "sgd";  // sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001
