@@ -63,6 +63,13 @@ const char* Violation(const WindowCloseFrame& f) {
   return nullptr;
 }
 
+const char* Violation(const WindowNackFrame& f) {
+  if (f.bitmap.empty() || f.bitmap.back() == 0) return "asks for nothing";
+  if (f.bitmap.size() > kMaxNackBitmapBytes) return "bitmap too long";
+  if (f.first % 8 != 0) return "bitmap starts inside a byte";
+  return uint64_t{f.first} + 8 * f.bitmap.size() <= kMaxWindowChunks ? nullptr : "too many chunks";
+}
+
 const char* Violation(const GrantFrame&) { return nullptr; }
 
 const char* Violation(const CloseFrame& f) {
@@ -116,6 +123,10 @@ size_t BodySize(const WindowStatusFrame& f) {
 size_t BodySize(const WindowCloseFrame& f) {
   return VarintSize(f.window_id) + 3 + VarintSize(f.bits) + VarintSize(f.first) +
          BlobSize(f.bitmap.size());
+}
+
+size_t BodySize(const WindowNackFrame& f) {
+  return VarintSize(f.window_id) + 1 + VarintSize(f.first) + BlobSize(f.bitmap.size());
 }
 
 size_t BodySize(const GrantFrame& f) {
@@ -188,6 +199,13 @@ void WriteBody(const WindowCloseFrame& f, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(f.reason));
   out.U8(f.high_complete ? 1 : 0);
   out.Varint(f.bits);
+  out.Varint(f.first);
+  WriteBlob(f.bitmap, out);
+}
+
+void WriteBody(const WindowNackFrame& f, ByteWriter& out) {
+  out.Varint(f.window_id);
+  out.U8(f.generation);
   out.Varint(f.first);
   WriteBlob(f.bitmap, out);
 }
@@ -306,6 +324,13 @@ void ReadBody(ByteReader& in, WindowCloseFrame* f) {
   f->bitmap = ReadBlob(in);
 }
 
+void ReadBody(ByteReader& in, WindowNackFrame* f) {
+  f->window_id = ReadNarrow<uint32_t>(in);
+  f->generation = in.U8();
+  f->first = ReadNarrow<uint32_t>(in);
+  f->bitmap = ReadBlob(in);
+}
+
 void ReadBody(ByteReader& in, GrantFrame* f) {
   f->receive_window_bytes = ReadVarint(in);
   f->rate_bytes_per_second = ReadVarint(in);
@@ -348,6 +373,7 @@ constexpr FrameType TypeOf() {
   if constexpr (std::is_same_v<F, WindowOpenFrame>) return FrameType::kWindowOpen;
   if constexpr (std::is_same_v<F, WindowStatusFrame>) return FrameType::kWindowStatus;
   if constexpr (std::is_same_v<F, WindowCloseFrame>) return FrameType::kWindowClose;
+  if constexpr (std::is_same_v<F, WindowNackFrame>) return FrameType::kWindowNack;
   if constexpr (std::is_same_v<F, GrantFrame>) return FrameType::kGrant;
   if constexpr (std::is_same_v<F, CloseFrame>) return FrameType::kClose;
   if constexpr (std::is_same_v<F, TransportParametersFrame>) return FrameType::kTransportParameters;
@@ -371,6 +397,8 @@ std::string_view Name(FrameType type) {
       return "WINDOW_STATUS";
     case FrameType::kWindowClose:
       return "WINDOW_CLOSE";
+    case FrameType::kWindowNack:
+      return "WINDOW_NACK";
     case FrameType::kGrant:
       return "GRANT";
     case FrameType::kClose:
@@ -430,6 +458,8 @@ Result<Frame> DecodeFrame(ByteReader& in) {
       return Read<WindowStatusFrame>(in, Name(type));
     case FrameType::kWindowClose:
       return Read<WindowCloseFrame>(in, Name(type));
+    case FrameType::kWindowNack:
+      return Read<WindowNackFrame>(in, Name(type));
     case FrameType::kGrant:
       return Read<GrantFrame>(in, Name(type));
     case FrameType::kClose:

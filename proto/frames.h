@@ -24,6 +24,7 @@ enum class FrameType : uint8_t {
   kWindowOpen = 0x10,
   kWindowStatus = 0x11,
   kWindowClose = 0x12,
+  kWindowNack = 0x13,
   kGrant = 0x14,
   kPathChallenge = 0x16,
   kPathResponse = 0x17,
@@ -118,6 +119,16 @@ struct WindowCloseFrame {
 };
 inline constexpr size_t kMaxCloseBitmapBytes = 1024;
 
+// Receiver to sender: the high chunks that the receiver is still waiting for, so that the sender need not find out by
+// itself what was lost. Not repeated when it is lost.
+struct WindowNackFrame {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  uint32_t first = 0;  // Sequence number of the bitmap's first chunk, a multiple of 8.
+  ByteSpan bitmap{};   // Bit i (LSB first) of byte j: high chunk first + 8 j + i is missing. The last byte is not zero.
+};
+inline constexpr size_t kMaxNackBitmapBytes = 1024;
+
 // Receiver to sender: what the sender may use.
 struct GrantFrame {
   uint64_t receive_window_bytes = 0;   // Bound on the sender's bytes in flight.
@@ -162,7 +173,7 @@ struct TransportParametersFrame {
 using Frame =
     std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
                  WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame, PathChallengeFrame,
-                 PathResponseFrame>;
+                 PathResponseFrame, WindowNackFrame>;
 
 // Appends one frame. False, with nothing written, when it does not fit.
 // REQUIRES: every value lies in its documented range (also for EncodedSize).

@@ -82,7 +82,8 @@ void BenchSink::OnWindowProgress(Peer& peer, transport::WindowKey key) {
   if (received != window.received) window.last_chunk = now_;
   window.received = received;
   if (incoming->sender_finished && window.finished.IsInfinite()) window.finished = now_;
-  const transport::CloseRuleInput input{.close_ratio = close_ratio_,
+  const transport::CloseRuleInput input{.energy_ratio = close_ratio_,
+                                        .energy_received = incoming->low_ratio,  // noise: every chunk has as much
                                         .smoothed_rtt = peer.connection->stats().smoothed_rtt,
                                         .last_chunk = window.last_chunk,
                                         .finished = window.finished};

@@ -337,7 +337,8 @@ void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {
   if (received != transfer.received) transfer.last_chunk = now_;
   transfer.received = received;
   if (window->sender_finished && transfer.finished.IsInfinite()) transfer.finished = now_;
-  const transport::CloseRuleInput input{.close_ratio = settings_.close_ratio,
+  const transport::CloseRuleInput input{.energy_ratio = settings_.close_ratio,
+                                        .energy_received = window->low_ratio,
                                         .smoothed_rtt = peer.connection->stats().smoothed_rtt,
                                         .last_chunk = transfer.last_chunk,
                                         .finished = transfer.finished};

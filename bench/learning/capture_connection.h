@@ -46,6 +46,7 @@ class CaptureConnection final : public transport::Connection {
                      ByteSpan body) override;
   void CancelWindow(transport::WindowKey key) override { windows_.erase(key.id); }
   void CloseWindow(transport::WindowKey, wire::CloseReason) override {}
+  void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
   void Close(const Status&) override {}
 

@@ -97,6 +97,7 @@ class Application : public ConnectionObserver {
         break;
       case 6:
         refuse_windows_ = in.Flag();
+        if (!incoming_.empty()) c.RequestMissing(*incoming_.rbegin());
         Ask(c);
         break;
       default:

@@ -152,6 +152,16 @@ def window_close(c):
     return out
 
 
+def window_nack(c):
+    out = {"window_id": c.varint(2**32 - 1), "generation": c.number(1), "first": c.varint(2**32 - 1)}
+    bitmap = c.blob(1024)
+    need(out["first"] % 8 == 0, "bitmap starts inside a byte")
+    need(out["first"] + 8 * len(bitmap) <= MAX_CHUNKS, "too many chunks")
+    need(bitmap and bitmap[-1], "asks for nothing")
+    out["bitmap"] = bitmap.hex()
+    return out
+
+
 def grant(c):
     return {"receive_window_bytes": c.varint(), "rate_bytes_per_second": c.varint()}
 
@@ -180,7 +190,7 @@ def path_data(c):
 FRAMES = {
     0x00: ("PADDING", padding), 0x01: ("PING", lambda c: {}), 0x02: ("ACK", ack), 0x06: ("CONTROL", control),
     0x10: ("WINDOW_OPEN", window_open), 0x11: ("WINDOW_STATUS", window_status),
-    0x12: ("WINDOW_CLOSE", window_close), 0x14: ("GRANT", grant), 0x16: ("PATH_CHALLENGE", path_data),
+    0x12: ("WINDOW_CLOSE", window_close), 0x13: ("WINDOW_NACK", window_nack), 0x14: ("GRANT", grant), 0x16: ("PATH_CHALLENGE", path_data),
     0x17: ("PATH_RESPONSE", path_data), 0x1C: ("CLOSE", close),
     0x20: ("TRANSPORT_PARAMETERS", transport_parameters),
 }

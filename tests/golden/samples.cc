@@ -151,6 +151,11 @@ std::vector<GoldenSample> MakeSamples() {
                                                   .bits = 0,
                                                   .first = 0,
                                                   .bitmap = {}});
+  frame("window_nack", WindowNackFrame{.window_id = 7, .generation = 1, .first = 16, .bitmap = Bitmap11()});
+  frame("window_nack_last", WindowNackFrame{.window_id = 70'000,
+                                            .generation = 255,
+                                            .first = kMaxWindowChunks - 8 * kMaxNackBitmapBytes,
+                                            .bitmap = Counting(kMaxNackBitmapBytes)});
   frame("grant", GrantFrame{.receive_window_bytes = 64u << 20, .rate_bytes_per_second = 25'000'000});
   frame("grant_unbounded", GrantFrame{.receive_window_bytes = kMaxVarint, .rate_bytes_per_second = 0});
   frame("close", CloseFrame{.code = StatusCode::kVersionMismatch, .reason = "version 3, not 2"});
@@ -304,6 +309,10 @@ void Fields(const WindowStatusFrame& f, JsonLine& out) {
 void Fields(const WindowCloseFrame& f, JsonLine& out) {
   out.Field("window_id", N(f.window_id)).Field("generation", N(f.generation)).Field("reason", N(f.reason));
   out.Field("high_complete", f.high_complete).Field("bits", N(f.bits)).Field("first", N(f.first));
+  out.Field("bitmap", f.bitmap);
+}
+void Fields(const WindowNackFrame& f, JsonLine& out) {
+  out.Field("window_id", N(f.window_id)).Field("generation", N(f.generation)).Field("first", N(f.first));
   out.Field("bitmap", f.bitmap);
 }
 void Fields(const GrantFrame& f, JsonLine& out) {

@@ -30,6 +30,9 @@ inline bool Same(const Frame& a, const Frame& b) {
           return x.window_id == y.window_id && x.generation == y.generation && x.reason == y.reason &&
                  x.high_complete == y.high_complete && x.bits == y.bits && x.first == y.first &&
                  SameBytes(x.bitmap, y.bitmap);
+        } else if constexpr (std::is_same_v<F, WindowNackFrame>) {
+          return x.window_id == y.window_id && x.generation == y.generation && x.first == y.first &&
+                 SameBytes(x.bitmap, y.bitmap);
         } else {
           return x == y;
         }
@@ -78,7 +81,7 @@ inline AckFrame RandomAck(Random& random) {
   return ack;
 }
 
-// A valid frame of type number `type` (0..11); `storage` holds its bytes.
+// A valid frame of type number `type` (0..12); `storage` holds its bytes.
 inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* storage) {
   const auto u32 = [&](uint64_t max = 0xffffffff) { return static_cast<uint32_t>(AnySize(random, max)); };
   const auto u8 = [&](uint64_t max = 255) { return static_cast<uint8_t>(random.Below(max + 1)); };
@@ -135,6 +138,12 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
       return PathChallengeFrame{random.Next()};
     case 10:
       return PathResponseFrame{random.Next()};
+    case 11: {
+      *storage = RandomBytes(random, 1 + random.Below(kMaxNackBitmapBytes));
+      if (storage->back() == 0) storage->back() = 0x80;
+      const uint32_t last_first = kMaxWindowChunks / 8 - static_cast<uint32_t>(storage->size());
+      return WindowNackFrame{u32(), u8(), 8 * u32(last_first), *storage};
+    }
     default:
       return TransportParametersFrame{
           static_cast<uint32_t>(kSmallestMaxDatagram +

@@ -126,7 +126,7 @@ TEST(Frames, WhatDoesNotFitWritesNothing) {
 TEST(Frames, EmptyInputIsTruncated) { ExpectRefused({}, "truncated"); }
 
 TEST(Frames, UnknownAndReservedTypesFail) {
-  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x14, 0x16, 0x17, 0x1c, 0x20};
+  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x16, 0x17, 0x1c, 0x20};
   for (int type = 0; type < 256; ++type) {
     if (known.contains(type)) continue;
     ExpectRefused({static_cast<uint8_t>(type), 0, 0, 0, 0, 0, 0, 0, 0},
@@ -229,6 +229,23 @@ TEST(Frames, WindowCloseBitmapMatchesItsCount) {
   long_segment[11] = 0x01;
   long_segment.push_back(0);
   ExpectRefused(long_segment, "segment too long");
+}
+
+// type, id, generation, first, bitmap
+TEST(Frames, WindowNackNamesAtLeastOneChunk) {
+  EXPECT_TRUE(Decoded(Bytes{0x13, 1, 0, 8, 2, 0x00, 0x01}).ok());
+  EXPECT_TRUE(Decoded(Bytes{0x13, 1, 0, 0x80, 0x0f, 0xff, 0xf8, 1, 0x80}).ok()) << "the last chunk that can be";
+  ExpectRefused({0x13, 1, 0, 8, 0}, "asks for nothing");
+  ExpectRefused({0x13, 1, 0, 8, 2, 0x01, 0x00}, "asks for nothing");
+  ExpectRefused({0x13, 1, 0, 4, 1, 0x01}, "inside a byte");
+  ExpectRefused({0x13, 1, 0, 0x80, 0x10, 0, 0, 1, 0x01}, "too many chunks");
+  ExpectRefused({0x13, 1, 0, 8, 2, 0x01}, "WINDOW_NACK");
+  Bytes longest = {0x13, 1, 0, 0, 0x44, 0x00};
+  longest.resize(longest.size() + 1024, 0x01);
+  EXPECT_TRUE(Decoded(longest).ok());
+  longest[5] = 0x01;
+  longest.push_back(1);
+  ExpectRefused(longest, "too long");
 }
 
 TEST(Frames, CloseCarriesAKnownCodeAndText) {

@@ -43,6 +43,7 @@ class FakeConnection final : public Connection {
   // --- What a test looks at ---
   std::map<WindowKey, Outgoing> outgoing;
   std::vector<std::pair<WindowKey, wire::CloseReason>> closed_windows;
+  std::vector<WindowKey> requested_missing;
   std::optional<Status> closed;
   std::optional<std::pair<Bandwidth, ByteCount>> grant;
   // Every control message since the last call.
@@ -86,6 +87,7 @@ class FakeConnection final : public Connection {
   void CloseWindow(WindowKey key, wire::CloseReason reason) override {
     if (incoming_now.erase(key) > 0) closed_windows.emplace_back(key, reason);
   }
+  void RequestMissing(WindowKey key) override { requested_missing.push_back(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { grant = {rate, receive_window}; }
   void Close(const Status& why) override {
     if (!closed) closed = why;

@@ -224,6 +224,86 @@ TEST(Connection, WhatTheReceiverRefusesIsNeverSentAgainAndTheReceiptIsExact) {
   }
 }
 
+// The tail of a window is lost; nothing tells the sender before its probe timeout.
+TEST(Connection, ANackBringsALostTailBeforeTheProbeTimeoutWould) {
+  Duration took[2];
+  for (const bool nack : {false, true}) {
+    ConnectionPair pair({});  // 50 ms there and back
+    ASSERT_TRUE(pair.Establish());
+    pair.SendWindow({1, 0}, 40, 0, 0);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 10s));
+    const auto link = pair.network().Link(pair.worker_site(), pair.server_site()).options();
+    pair.SendWindow({2, 0}, 400, 0, 0);
+    const auto here = [&] { return pair.server.incoming[{2, 0}].high.size(); };
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.connection->backlog() < ByteCount(20 * 1392); }, 1s));
+    wan::LinkOptions dark = link;
+    dark.loss = 1;
+    pair.network().SetLink(pair.worker_site(), pair.server_site(), dark);
+    pair.RunFor(30ms);
+    pair.network().SetLink(pair.worker_site(), pair.server_site(), link);
+    ASSERT_GT(here(), 300u);
+    ASSERT_LT(here(), 400u);
+    const Instant asked = pair.now();
+    if (nack) {
+      pair.server.connection->RequestMissing({2, 0});
+      pair.server.connection->RequestMissing({2, 0});
+      pair.server_host->Pump();
+    }
+    ASSERT_TRUE(pair.RunUntil([&] { return here() == 400; }, 5s));
+    took[nack ? 1 : 0] = pair.now() - asked;
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({2, 0}); }, 5s));
+    pair.ExpectDelivered(pair.server, {2, 0}, 400);
+    EXPECT_EQ(pair.connection->stats().nacks_received, nack ? 1u : 0u);
+    EXPECT_EQ(pair.connection->stats().nacks_ignored, 0u) << "two requests at once are one frame";
+    pair.ExpectNoTimeViolation();
+  }
+  EXPECT_LT(took[1], 60ms) << "a round trip";
+  EXPECT_GT(took[0], took[1]);
+}
+
+// A peer that asks with every datagram gets every missing chunk once a round trip, not more.
+TEST(Connection, APeerThatAsksAllTheTimeIsHeardOncePerRoundTripAndWindow) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.RunFor(500ms);
+  pair.server.auto_close = false;
+  const auto link = pair.network().Link(pair.worker_site(), pair.server_site()).options();
+  wan::LinkOptions dark = link;
+  pair.SendWindow({1, 0}, 30, 0, 0);
+  pair.RunFor(26ms);  // something came, so that the server knows the window
+  ASSERT_TRUE(pair.server.incoming.contains({1, 0}));
+  dark.loss = 1;
+  pair.network().SetLink(pair.worker_site(), pair.server_site(), dark);
+  const uint64_t before = pair.connection->stats().retransmissions;
+  for (int ms = 0; ms < 500; ++ms) {
+    pair.server.connection->RequestMissing({1, 0});
+    pair.server_host->Pump();
+    pair.RunFor(1ms);
+  }
+  const ConnectionStats stats = pair.connection->stats();
+  if (pair.server.incoming[{1, 0}].high.size() < 30) {
+    EXPECT_GT(stats.nacks_received, 2u);
+    EXPECT_LE(stats.nacks_received, 11u) << "500 ms are ten round trips";
+    EXPECT_GT(stats.nacks_ignored, 300u);
+    EXPECT_LE(stats.retransmissions - before, 30u * (stats.nacks_received + stats.pto_fired * 2));
+  } else {
+    ADD_FAILURE() << "nothing was missing";
+  }
+}
+
+TEST(Connection, ANackForAWindowThatIsUnknownOrWholeChangesNothing) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({1, 0}, 20, 0);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 10s));
+  pair.server.connection->RequestMissing({1, 0});  // closed
+  pair.server.connection->RequestMissing({9, 3});  // never seen
+  pair.server_host->Pump();
+  pair.RunFor(200ms);
+  EXPECT_EQ(pair.server.connection->stats().nacks_sent, 0u);
+  EXPECT_EQ(pair.connection->stats().nacks_received, 0u);
+}
+
 TEST(Connection, FecRepairsHighChunksWithoutWaitingForRetransmission) {
   ConnectionPair::Options options;
   options.link = "rate 200mbit delay 50ms queue 50ms loss 5%";

@@ -383,6 +383,35 @@ TEST_F(WindowRxTest, AWindowOfWhichNothingWasTakenClosesWithoutABitmap) {
   EXPECT_TRUE(frames[0].bitmap.empty());
 }
 
+// --- what is missing
+
+TEST_F(WindowRxTest, NamesTheHighChunksThatAreMissing) {
+  Open(Frame(20, 5));
+  EXPECT_EQ(rx_->MissingHigh().bitmap, (std::vector<uint8_t>{0xff, 0xff, 0x0f}));
+  for (uint32_t s = 0; s < 18; ++s) {
+    if (s != 11) GiveHigh(s);
+  }
+  const WindowRx::Missing missing = rx_->MissingHigh();
+  EXPECT_EQ(missing.first, 8u);
+  EXPECT_EQ(missing.bitmap, (std::vector<uint8_t>{0x08, 0x0c})) << "11, 18, 19";
+  GiveHigh(18);
+  GiveHigh(19);
+  EXPECT_EQ(rx_->MissingHigh().bitmap, std::vector<uint8_t>{0x08});
+  sink_.refuse = {{ReliabilityClass::kHigh, 11}};
+  GiveHigh(11);
+  EXPECT_TRUE(rx_->MissingHigh().bitmap.empty()) << "what was refused is not missing";
+}
+
+TEST_F(WindowRxTest, NamesAsManyMissingChunksAsAFrameHoldsAndNoneOnceClosed) {
+  Open(Frame(20'000, 0, 0));
+  for (uint32_t s = 0; s < 800; ++s) GiveHigh(s);
+  const WindowRx::Missing missing = rx_->MissingHigh();
+  EXPECT_EQ(missing.first, 800u);
+  EXPECT_EQ(missing.bitmap.size(), wire::kMaxNackBitmapBytes);
+  rx_->Close(CloseReason::kHard);
+  EXPECT_TRUE(rx_->MissingHigh().bitmap.empty());
+}
+
 // --- chunks that the owner does not take
 
 TEST_F(WindowRxTest, ARefusedChunkIsHereForEverythingButTheClose) {

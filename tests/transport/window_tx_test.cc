@@ -436,6 +436,94 @@ TEST_F(WindowTxTest, DescribesItselfInItsOpenFrame) {
   EXPECT_EQ(open.metadata.size(), 3u);
 }
 
+// --- nack
+
+TEST_F(WindowTxTest, ANackSendsWhatIsNeitherAcknowledgedNorQueuedAgainAndAtOnce) {
+  OpenFull({.high = 12, .low = 2, .k = 0});
+  for (int i = 0; i < 10; ++i) tx_->Next(kClean);  // high 0..9
+  AckHigh(0, 2);
+  tx_->OnLost(High(4), kClean);  // queued by itself
+  const std::vector<uint8_t> all{0xff, 0xff};
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = all}), 7u)
+      << "2, 3, 5..9: not 0 and 1, not 4, not what has never left";
+  std::vector<uint32_t> again;
+  while (tx_->NextTier() == Tier::kHighRetransmit) {
+    const auto item = *tx_->Next(kClean);
+    EXPECT_TRUE(item.header.retransmission);
+    again.push_back(item.header.index);
+  }
+  EXPECT_EQ(again, (std::vector<uint32_t>{4, 2, 3, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(tx_->stats().retransmissions, 8u);
+  EXPECT_EQ(tx_->stats().lost, 1u) << "asked for is not lost";
+}
+
+TEST_F(WindowTxTest, ANackNamesChunksFromItsFirstOn) {
+  OpenFull({.high = 24, .k = 0});
+  Drain(kClean);
+  const std::vector<uint8_t> bitmap{0x02, 0xff};
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 16, .bitmap = bitmap}), 1u)
+      << "chunk 17; there are none from 24 on";
+  EXPECT_EQ(tx_->Next(kClean)->header.index, 17u);
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 1, .first = 0, .bitmap = bitmap}), 0u) << "another generation";
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0xfffffff8, .bitmap = bitmap}), 0u);
+}
+
+TEST_F(WindowTxTest, WhatWasAskedForAndArrivesAfterAllIsNotSentAgain) {
+  OpenFull({.high = 8, .k = 0});
+  Drain(kClean);
+  const std::vector<uint8_t> bitmap{0xff};
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 8u);
+  AckHigh(0, 8);  // the acknowledgements crossed the question
+  EXPECT_TRUE(tx_->Idle());
+  EXPECT_EQ(tx_->stats().lost, 0u);
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 0u);
+}
+
+TEST_F(WindowTxTest, TheLossOfACopyThatWasAskedForIsCountedOnce) {
+  OpenFull({.high = 8, .k = 0});
+  Drain(kClean);
+  const std::vector<uint8_t> bitmap{0x01};
+  tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap});
+  tx_->OnLost(High(0), kClean);  // the first copy
+  EXPECT_EQ(tx_->stats().lost, 1u);
+  EXPECT_EQ(Drain(kClean).size(), 1u);
+  tx_->OnAcked(High(0));
+  EXPECT_EQ(tx_->stats().lost, 1u);
+}
+
+TEST_F(WindowTxTest, ANackBringsChunksThatWaitForRepairUnlessTheirBlockIsComplete) {
+  OpenFull({.high = 8, .k = 8});
+  const auto sent = Drain(kLossy);
+  ASSERT_TRUE(sent.back().header.repair);
+  AckHigh(1, 8);
+  tx_->OnLost(High(0), kLossy);
+  ASSERT_TRUE(tx_->Idle()) << "it hopes for the repair symbol";
+  const std::vector<uint8_t> bitmap{0x01};
+  const wire::WindowNackFrame nack{.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap};
+  EXPECT_EQ(tx_->OnNack(nack), 1u);
+  EXPECT_EQ(tx_->NextTier(), Tier::kHighRetransmit);
+  tx_->OnAcked(Repair(0, 0));
+  EXPECT_TRUE(tx_->Idle()) << "the block is complete";
+  EXPECT_EQ(tx_->OnNack(nack), 0u);
+  EXPECT_EQ(tx_->stats().lost, 1u);
+  EXPECT_EQ(tx_->stats().settled, 1u);
+}
+
+TEST_F(WindowTxTest, ABlockThatIsCompletedSettlesNothingThatWasOnlyAskedFor) {
+  OpenFull({.high = 8, .k = 8});
+  Drain(kLossy);
+  const std::vector<uint8_t> bitmap{0x01};
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 1u);
+  AckHigh(1, 8);
+  tx_->OnAcked(Repair(0, 0));
+  EXPECT_TRUE(tx_->Idle());
+  EXPECT_EQ(tx_->stats().settled, 0u);
+  tx_->OnLost(High(0), kLossy);
+  EXPECT_EQ(tx_->stats().lost, 1u);
+  EXPECT_EQ(tx_->stats().settled, 1u);
+  EXPECT_TRUE(tx_->Idle());
+}
+
 // --- close
 
 TEST_F(WindowTxTest, ACompleteCloseNeedsNoBitmap) {

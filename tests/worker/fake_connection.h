@@ -79,6 +79,7 @@ class FakeConnection final : public transport::Connection {
   void CloseWindow(transport::WindowKey key, wire::CloseReason reason) override {
     closed_incoming[key] = reason;
   }
+  void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
   void Close(const Status& why) override {
     state_ = State::kClosing;

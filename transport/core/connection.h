@@ -112,6 +112,9 @@ struct ConnectionStats {
   uint64_t unknown_window_dropped = 0;  // DATA before its OPEN and beyond the bound of what is buffered
   uint64_t late_dropped = 0;            // DATA of a closed window
   uint64_t pto_fired = 0;
+  uint64_t nacks_sent = 0;      // WINDOW_NACK
+  uint64_t nacks_received = 0;  // of them, those that queued something
+  uint64_t nacks_ignored = 0;   // asked again within a round trip
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;  // as the peer reports about its socket
@@ -194,6 +197,9 @@ class Connection {
   virtual void CancelWindow(WindowKey key) = 0;
   // Ends an incoming window and tells the sender what arrived. Idempotent.
   virtual void CloseWindow(WindowKey key, wire::CloseReason reason) = 0;
+  // Asks the sender of an open incoming window for all high chunks that are still missing (WINDOW_NACK). Not repeated
+  // when it is lost; the sender listens once per round trip and window. Nothing happens when none is missing.
+  virtual void RequestMissing(WindowKey key) = 0;
   // Asks the peer for a rate and a window (server grants). Bandwidth::Zero() = no bound.
   virtual void Grant(Bandwidth rate, ByteCount receive_window) = 0;
   // Ends the connection: what is queued is dropped, the peer is told (repeated on need for one PTO).

@@ -140,6 +140,8 @@ void ConnectionImpl::CloseWindow(WindowKey key, wire::CloseReason reason) {
   }
 }
 
+void ConnectionImpl::RequestMissing(WindowKey key) { incoming_.RequestMissing(key); }
+
 void ConnectionImpl::RunDeferredCloses() {
   std::vector<DeferredClose> closes;
   closes.swap(deferred_closes_);

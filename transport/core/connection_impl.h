@@ -78,6 +78,7 @@ class ConnectionImpl final : public Connection {
                      ByteSpan body) override;
   void CancelWindow(WindowKey key) override { outgoing_.Erase(key); }
   void CloseWindow(WindowKey key, wire::CloseReason reason) override;
+  void RequestMissing(WindowKey key) override;
   void Grant(Bandwidth rate, ByteCount receive_window) override;
   void Close(const Status& why) override;
 
@@ -129,6 +130,7 @@ class ConnectionImpl final : public Connection {
   Status HandleWindowOpen(const wire::WindowOpenFrame& open);
   Status HandleWindowStatus(const wire::WindowStatusFrame& status);
   Status HandleWindowClose(const wire::WindowCloseFrame& close);
+  void HandleWindowNack(Instant now, const wire::WindowNackFrame& nack);
   Status HandleTransportParameters(const wire::TransportParametersFrame& parameters);
   void HandlePeerClose(const wire::CloseFrame& close);
   enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };

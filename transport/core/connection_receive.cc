@@ -208,6 +208,10 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
     Status operator()(const wire::WindowOpenFrame& f) { return self->HandleWindowOpen(f); }
     Status operator()(const wire::WindowStatusFrame& f) { return self->HandleWindowStatus(f); }
     Status operator()(const wire::WindowCloseFrame& f) { return self->HandleWindowClose(f); }
+    Status operator()(const wire::WindowNackFrame& f) {
+      self->HandleWindowNack(now, f);
+      return Status::Ok();
+    }
     Status operator()(const wire::GrantFrame& f) {
       // An older one that was overtaken would stay for as long as the peer believes the newer in force.
       if (self->receiving_number_ < self->grant_number_) return Status::Ok();
@@ -327,6 +331,15 @@ Status ConnectionImpl::HandleWindowClose(const wire::WindowCloseFrame& close) {
   }
   outgoing_.Erase(key);
   return Status::Ok();
+}
+
+void ConnectionImpl::HandleWindowNack(Instant now, const wire::WindowNackFrame& nack) {
+  const std::optional<uint32_t> queued = outgoing_.OnNack(nack, now, rtt_.smoothed_rtt());
+  if (!queued) {
+    ++stats_.nacks_ignored;
+  } else if (*queued > 0) {
+    ++stats_.nacks_received;
+  }
 }
 
 void ConnectionImpl::HandlePeerClose(const wire::CloseFrame& close) {

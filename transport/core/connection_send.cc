@@ -116,6 +116,7 @@ size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
 
 bool ConnectionImpl::HasFrames() const {
   return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
+         incoming_.HasPendingNack() ||
          grant_to_send_.has_value() || ping_due_ || !path_responses_.empty();
 }
 
@@ -230,6 +231,12 @@ void ConnectionImpl::AddWindowFrames(Instant now, PacketBuilder* builder) {
     builder->Remember(
         {wire::FrameType::kWindowClose, close->window_id, uint64_t{close->generation} << 32 | close->first});
     incoming_.PopClose(now);
+  }
+  std::vector<uint8_t> missing;
+  while (const std::optional<wire::WindowNackFrame> nack = incoming_.PeekNack(&missing)) {
+    if (!builder->Add(*nack)) return;
+    ++stats_.nacks_sent;
+    incoming_.PopNack();
   }
   while (const std::optional<OutgoingWindows::Pending> pending = outgoing_.PeekFrame()) {
     const WindowTx* window = outgoing_.Find(pending->key);

@@ -143,6 +143,25 @@ void IncomingWindows::PopClose(Instant now) {
   repeats_.push_back(sent);
 }
 
+void IncomingWindows::RequestMissing(WindowKey key) {
+  const WindowRx* window = Find(key);
+  if (window == nullptr || window->HighComplete() || std::ranges::find(nacks_, key) != nacks_.end()) return;
+  std::erase_if(nacks_, [this](WindowKey k) { return !open_.contains(k); });
+  nacks_.push_back(key);
+}
+
+std::optional<wire::WindowNackFrame> IncomingWindows::PeekNack(std::vector<uint8_t>* bitmap) {
+  for (; !nacks_.empty(); nacks_.pop_front()) {
+    const WindowRx* window = Find(nacks_.front());
+    if (window == nullptr) continue;
+    WindowRx::Missing missing = window->MissingHigh();
+    if (missing.bitmap.empty()) continue;
+    *bitmap = std::move(missing.bitmap);
+    return wire::WindowNackFrame{nacks_.front().id, nacks_.front().generation, missing.first, *bitmap};
+  }
+  return std::nullopt;
+}
+
 void IncomingWindows::PromoteRepeats(Instant now) {
   while (!repeats_.empty() && repeats_.front().due <= now) {
     pending_.push_back(repeats_.front());

@@ -70,6 +70,12 @@ class IncomingWindows {
   static constexpr Duration kRepeatAfter = std::chrono::milliseconds(3);
   std::optional<wire::WindowCloseFrame> PeekClose();
   void PopClose(Instant now);
+  // WINDOW_NACK for an open window whose high class is incomplete; once while one waits. Peek makes it from what is
+  // missing at that moment, in `*bitmap`, which it borrows.
+  void RequestMissing(WindowKey key);
+  std::optional<wire::WindowNackFrame> PeekNack(std::vector<uint8_t>* bitmap);
+  void PopNack() { nacks_.pop_front(); }
+  bool HasPendingNack() const { return !nacks_.empty(); }
   // Moves repeats that are due behind what waits.
   void PromoteRepeats(Instant now);
   Instant NextRepeat() const { return repeats_.empty() ? Instant::Infinite() : repeats_.front().due; }
@@ -105,6 +111,7 @@ class IncomingWindows {
   size_t closing_bytes_ = 0;
   std::deque<PendingClose> pending_;
   std::deque<PendingClose> repeats_;    // ascending by `due`
+  std::deque<WindowKey> nacks_;         // at most one per open window
   std::map<uint32_t, uint8_t> closed_;  // id -> newest closed generation
   uint32_t forgotten_below_ = 0;
   uint64_t next_age_ = 0;

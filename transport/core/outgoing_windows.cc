@@ -141,6 +141,16 @@ void OutgoingWindows::Requeue(wire::FrameType type, WindowKey key) {
   if (!waits) pending_.push_front({type, key});
 }
 
+std::optional<uint32_t> OutgoingWindows::OnNack(const wire::WindowNackFrame& frame, Instant now, Duration interval) {
+  const auto it = windows_.find({frame.window_id, frame.generation});
+  if (it == windows_.end()) return 0;
+  Entry& entry = it->second;
+  if (entry.nacked && now < *entry.nacked + interval) return std::nullopt;
+  const uint32_t queued = entry.window->OnNack(frame);
+  if (queued > 0) entry.nacked = now;
+  return queued;
+}
+
 ByteCount OutgoingWindows::backlog() const {
   ByteCount total;
   for (const auto& [key, entry] : windows_) total += entry.window->backlog();

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/instant.h"
 #include "codec/erasure_coder.h"
 #include "transport/core/window/window_tx.h"
 
@@ -52,6 +53,10 @@ class OutgoingWindows {
   // The frame was lost on its way.
   void Requeue(wire::FrameType type, WindowKey key);
 
+  // The receiver asks for chunks. Honoured once per `interval` and window, since what it asks for leaves with priority;
+  // nullopt: too early, ignored. Else the number of chunks that were queued. A window that is unknown (closed) wants none.
+  std::optional<uint32_t> OnNack(const wire::WindowNackFrame& frame, Instant now, Duration interval);
+
   ByteCount backlog() const;
   size_t size() const { return windows_.size(); }
   // A window was opened since the last call: the moment for RateController::OnWindowStart.
@@ -68,6 +73,7 @@ class OutgoingWindows {
     uint64_t age = 0;
     uint32_t chunks_sent = 0;
     bool status_queued = false;
+    std::optional<Instant> nacked;  // when a WINDOW_NACK was honoured last
   };
   Entry* MostUrgent();
   bool IsHeld(const WindowTx& window) const { return window.options().symbol_bytes > max_chunk_; }

@@ -43,6 +43,7 @@ uint32_t HighLedger::TakeRetransmission() {
     if (source.fate != Fate::kQueued) continue;  // acknowledged or settled while it stood in line
     --queued_;
     source.fate = Fate::kInFlight;
+    source.asked = false;
     return sequence;
   }
 }
@@ -68,7 +69,12 @@ HighLedger::Repair HighLedger::TakeRepair() {
 }
 
 void HighLedger::OnSourceLost(uint32_t sequence, bool count_unsent_repair) {
-  const Source& source = sources_[sequence];
+  Source& source = sources_[sequence];
+  if (source.asked) {  // the copy in flight is lost indeed; the next one waits to leave
+    source.asked = false;
+    ++lost_;
+    return;
+  }
   // Two copies of one chunk cannot be told apart: when the copy in flight has already been taken for the one
   // acknowledged, this loss stands for the earlier one, which has been counted.
   if (source.fate != Fate::kInFlight) return;
@@ -91,10 +97,25 @@ void HighLedger::OnRepairLost(uint32_t block, uint8_t number, bool count_unsent_
   if (!blocks_[block].complete) Reconsider(block, count_unsent_repair);
 }
 
+bool HighLedger::OnSourceMissing(uint32_t sequence) {
+  Source& source = sources_[sequence];
+  if (source.fate != Fate::kInFlight && source.fate != Fate::kWaiting) return false;
+  if (!blocks_.empty()) {
+    Block& block = blocks_[map_.Locate(sequence).block];
+    if (block.complete) return false;  // what was acknowledged since is enough
+    if (source.fate == Fate::kWaiting) --block.waiting;
+  }
+  source.asked = source.fate == Fate::kInFlight;
+  Enqueue(sequence);
+  return true;
+}
+
 void HighLedger::OnSourceAcked(uint32_t sequence) {
   Source& source = sources_[sequence];
   LH_CHECK(source.fate != Fate::kUnsent);
-  if (source.fate != Fate::kInFlight) --lost_;  // a copy declared lost has arrived after all
+  // A copy declared lost has arrived after all.
+  if (source.fate != Fate::kInFlight && !source.asked) --lost_;
+  source.asked = false;
   if (source.fate == Fate::kAcked) return;
   if (source.fate == Fate::kSettled) --settled_;
   if (blocks_.empty()) {
@@ -165,6 +186,11 @@ void HighLedger::CompleteIfEnough(uint32_t block) {
     const uint32_t sequence = map_.Sequence(block, symbol);
     const Fate fate = sources_[sequence].fate;
     if (fate != Fate::kWaiting && fate != Fate::kQueued) continue;
+    if (sources_[sequence].asked) {  // nothing of it was lost, as far as is known
+      sources_[sequence].asked = false;
+      SetFate(b, sequence, Fate::kInFlight);
+      continue;
+    }
     SetFate(b, sequence, Fate::kSettled);
     ++settled_;
   }

@@ -49,6 +49,9 @@ class HighLedger {
   // `count_unsent_repair`: repair symbols that have not left yet will leave soon enough to wait for.
   void OnSourceLost(uint32_t sequence, bool count_unsent_repair);
   void OnRepairLost(uint32_t block, uint8_t number, bool count_unsent_repair);
+  // The receiver says that it has not got the source, nor can it do without. True when it will be sent again because of
+  // this: it was in flight, or lost and hoping for repair.
+  bool OnSourceMissing(uint32_t sequence);
   // Also right after a loss was declared, then a spurious one.
   void OnSourceAcked(uint32_t sequence);
   void OnRepairAcked(uint32_t block, uint8_t number);
@@ -64,6 +67,7 @@ class HighLedger {
   struct Source {
     Fate fate = Fate::kUnsent;
     bool listed = false;    // in the retransmission list (perhaps stale: then its fate is not kQueued)
+    bool asked = false;     // queued because the receiver asked, while a copy was in flight: no loss was declared
     uint32_t next = kNone;  // in that list
   };
   struct Block {

@@ -154,6 +154,22 @@ void WindowRx::OnStatus(const wire::WindowStatusFrame& status) {
   if (status.finished) sender_finished_ = true;
 }
 
+WindowRx::Missing WindowRx::MissingHigh() const {
+  Missing missing;
+  if (closed_ || HighComplete()) return missing;
+  const std::vector<uint8_t>& have = high_received_.bytes();
+  size_t at = 0;
+  while (at < have.size() && have[at] == 0xff) ++at;
+  const size_t end = std::min(have.size(), at + wire::kMaxNackBitmapBytes);
+  missing.first = static_cast<uint32_t>(8 * at);
+  for (; at < end; ++at) missing.bitmap.push_back(static_cast<uint8_t>(~have[at]));
+  // No chunk lies beyond the last one.
+  const bool last_byte = end == have.size() && high_count_ % 8 != 0;
+  if (last_byte) missing.bitmap.back() = static_cast<uint8_t>(missing.bitmap.back() & ((1u << high_count_ % 8) - 1));
+  while (missing.bitmap.back() == 0) missing.bitmap.pop_back();  // one bit is set, since the class is not complete
+  return missing;
+}
+
 void WindowRx::Close(wire::CloseReason reason) {
   if (closed_) return;
   closed_ = true;

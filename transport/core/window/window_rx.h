@@ -59,6 +59,13 @@ class WindowRx {
   bool HighComplete() const { return high_done() == high_count_; }
   bool Complete() const { return HighComplete() && stats_.low_received == low_count_; }
   double LowRatio() const { return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_; }
+  // The high chunks that neither came nor could be rebuilt, as WINDOW_NACK names them: as many as one frame holds, from
+  // the first one on. An empty bitmap: none, or the window is closed.
+  struct Missing {
+    uint32_t first = 0;
+    std::vector<uint8_t> bitmap;
+  };
+  Missing MissingHigh() const;
   // The sender said that nothing new will follow: by WINDOW_STATUS, or by last_of_window on a packet.
   bool sender_finished() const { return sender_finished_; }
 

@@ -218,6 +218,16 @@ void WindowTx::OnLost(const SentChunk& chunk, const PathView& path) {
   }
 }
 
+uint32_t WindowTx::OnNack(const wire::WindowNackFrame& frame) {
+  if (closed_ || WindowKey{frame.window_id, frame.generation} != options_.key) return 0;
+  uint32_t queued = 0;
+  for (uint32_t i = 0; i < 8 * frame.bitmap.size() && frame.first + i < state_->next_high; ++i) {
+    if ((frame.bitmap[i / 8] >> i % 8 & 1) == 0) continue;
+    queued += state_->ledger.OnSourceMissing(frame.first + i) ? 1 : 0;
+  }
+  return queued;
+}
+
 bool WindowTx::Contradicts(const wire::WindowCloseFrame& frame) const {
   if (WindowKey{frame.window_id, frame.generation} != options_.key) return true;
   if (frame.bits != options_.low_count + (frame.high_complete ? 0 : options_.high_count)) return true;

@@ -71,6 +71,9 @@ class WindowTx {
   void OnAcked(const SentChunk& chunk);
   void OnLost(const SentChunk& chunk, const PathView& path);
 
+  // The receiver asks for high chunks: those that are neither acknowledged nor queued leave again, next. Returns how many.
+  uint32_t OnNack(const wire::WindowNackFrame& frame);
+
   // Applies one segment of the receiver's close. True when the close is now complete (once).
   bool OnClose(const wire::WindowCloseFrame& frame);
   // The sender gives the window up: nothing more will be sent, borrowed bodies are released.
