@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/random.h"
 #include "transport/core/window/loss_estimator.h"
 
 namespace longhaul::transport {
@@ -45,6 +46,25 @@ TEST(BlockFailureProbability, IsCertainOrImpossibleAtTheEnds) {
   EXPECT_EQ(BlockFailureProbability(20, 4, -1), 0);
   EXPECT_NEAR(BlockFailureProbability(20, 4, 1), 1, 1e-6);
   EXPECT_NEAR(BlockFailureProbability(20, 4, 7), 1, 1e-6);
+}
+
+// Against drawing how often a symbol has to be sent again.
+TEST(ExpectedOverrun, IsTheMeanTimeBeyondTheSlack) {
+  Random random(1);
+  for (const double p : {0.01, 0.2}) {
+    for (const double slack : {0.0, 0.4, 1.0, 2.5}) {
+      const int k = 20;
+      const double again = 1 - std::pow(1 - p, std::max(1.0, k * p));
+      double sum = 0;
+      const int draws = 200'000;
+      for (int i = 0; i < draws; ++i) {
+        double recoveries = 1;
+        while (random.Chance(again)) ++recoveries;
+        sum += std::max(0.0, recoveries - slack);
+      }
+      EXPECT_NEAR(ExpectedOverrun(slack, p, k), sum / draws, 0.02) << p << " " << slack;
+    }
+  }
 }
 
 TEST(RepairSymbolsFor, GivesNoneWithoutLoss) { EXPECT_EQ(RepairSymbolsFor(20, 12, 0, 0, 1000), 0); }

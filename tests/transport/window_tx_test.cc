@@ -101,7 +101,7 @@ class WindowTxTest : public testing::Test {
 TEST_F(WindowTxTest, SendsHighThenRepairThenLowInOrderOfSubmission) {
   OpenFull({.high = 16, .low = 3, .depth = 2});
   EXPECT_EQ(tx_->NextTier(), Tier::kHighNew);
-  const auto items = Drain({.loss = 0.02, .packets_per_recovery_time = 10});
+  const auto items = Drain({.loss = 0.02, .packets_per_recovery_time = 100});
   ASSERT_GE(items.size(), 16u + 2 + 3);
   for (uint32_t i = 0; i < 16; ++i) {
     EXPECT_EQ(items[i].header.index, i);
@@ -170,14 +170,14 @@ TEST_F(WindowTxTest, ALostSourceWaitsForARepairSymbolAboutToLeave) {
 
 TEST_F(WindowTxTest, ALostSourceDoesNotWaitForRepairThatStandsBehindMoreThanARecoveryTimeOfChunks) {
   OpenFull({.high = 16, .depth = 1});
-  const PathView slow{.loss = 0.1, .packets_per_recovery_time = 4};
+  const PathView slow{.loss = 0.3, .packets_per_recovery_time = 7.9};
   for (int i = 0; i < 8; ++i)
     tx_->Next(slow);  // block 0 has left; 8 more chunks stand before its repair symbol
   tx_->OnLost(High(0), slow);
   ASSERT_EQ(tx_->NextTier(), Tier::kHighRetransmit);
   int repairs_of_block_0 = 0;
   for (const auto& item : Drain(slow)) repairs_of_block_0 += item.header.repair && item.header.block() == 0;
-  EXPECT_EQ(repairs_of_block_0, 1) << "there was one to wait for";
+  EXPECT_GE(repairs_of_block_0, 1) << "there was one to wait for";
 }
 
 TEST_F(WindowTxTest, ALossBeforeTheBlockIsFullIsRetransmittedAtOnce) {
@@ -309,15 +309,34 @@ TEST_F(WindowTxTest, ALostLowChunkIsOnlyCounted) {
   EXPECT_EQ(tx_->stats().lost, 1u);
 }
 
-TEST_F(WindowTxTest, ABlockInTheBulkGetsAtMostOneRepairSymbolAndTheTailMore) {
+TEST_F(WindowTxTest, ABlockWithSlackGetsNoRepairSymbolsAndTheTailTheMoreTheLaterItIs) {
   // 64 chunks in blocks of 8, one after the other; a recovery time lasts 20 packets.
   OpenFull({.high = 64, .depth = 1});
   std::array<int, 8> repairs{};
   for (const auto& item : Drain({.loss = 0.1, .packets_per_recovery_time = 20})) {
     if (item.header.repair) ++repairs[item.header.block()];
   }
-  for (size_t block = 0; block < 5; ++block) EXPECT_EQ(repairs[block], 1) << block;
-  for (size_t block = 6; block < 8; ++block) EXPECT_GT(repairs[block], 1) << block;
+  for (size_t block = 0; block < 4; ++block) EXPECT_EQ(repairs[block], 0) << block;
+  EXPECT_TRUE(std::ranges::is_sorted(repairs));
+  EXPECT_GT(repairs[7], 1);
+}
+
+// A window that waits for its chunks ends later than the path would let it: its blocks have the slack of that.
+TEST_F(WindowTxTest, ChunksThatAreStillToComeAreSlack) {
+  using std::chrono::milliseconds;
+  const auto repairs_sent = [this](bool slowly) {
+    OpenFull({.high = 64, .depth = 1});
+    PathView path{.loss = 0.1, .packets_per_recovery_time = 100};
+    path.recovery_time = milliseconds(50);
+    int repairs = 0;
+    for (int i = 0; i < 64 || tx_->NextTier() == Tier::kRepair; ++i) {
+      path.now = Instant() + milliseconds(slowly ? 10 * i : 0);
+      repairs += tx_->Next(path)->header.repair ? 1 : 0;
+      if (i == 63) path.now = path.now + milliseconds(1);
+    }
+    return repairs;
+  };
+  EXPECT_LT(repairs_sent(true), repairs_sent(false));
 }
 
 TEST_F(WindowTxTest, AShortBlockIsJudgedByItsRealSymbols) {

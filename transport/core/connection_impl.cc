@@ -208,7 +208,13 @@ double ConnectionImpl::PacketsPerRecoveryTime() const {
 
 PathView ConnectionImpl::path_view() const {
   const LossModel& loss = fec_.model();
-  return {loss.p, PacketsPerRecoveryTime(), loss.rho, loss.mean_burst, fec_.extra_repair()};
+  return {loss.p,
+          PacketsPerRecoveryTime(),
+          loss.rho,
+          loss.mean_burst,
+          fec_.extra_repair(),
+          now_,
+          rtt_.smoothed_rtt() * 5 / 4};
 }
 
 void ConnectionImpl::HandleTimeout(Instant now) {

@@ -55,8 +55,8 @@ double LossModel::RhoAt(int n, double spacing) const {
 
 // The greedy rule stops at its first local minimum, which above 15 % loss is m = 0: the gain of one more
 // symbol grows before it falls. So every m is tried; below that the outcome is the rule's.
-int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_per_recovery_time) {
-  const double cost = 1 / std::max(packets_per_recovery_time, 1.0);
+int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_at_stake) {
+  const double cost = 1 / std::max(packets_at_stake, 1.0);
   int best = 0;
   double best_total = BlockFailureProbability(k, 0, p, rho);
   for (int m = 1; m <= max_m; ++m) {
@@ -67,6 +67,16 @@ int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_per_
     }
   }
   return best;
+}
+
+// Recovery takes a geometric number X of recovery times: one of the symbols sent again is lost again with
+// probability q. The mean of max(0, X - slack) is the integral of P(X > t) = q^floor(t) from the slack on.
+double ExpectedOverrun(double slack, double p, int k) {
+  const double again = std::max(1.0, k * p);  // symbols
+  const double q = std::min(1 - std::pow(1 - std::clamp(p, 0.0, 1.0), again), 0.9);
+  slack = std::max(slack, 0.0);
+  const double whole = std::floor(slack);
+  return std::pow(q, whole) * (whole + 1 - slack) + std::pow(q, whole + 1) / (1 - q);
 }
 
 int AdvisedDepth(const LossModel& loss, int k, double packets_per_recovery_time) {

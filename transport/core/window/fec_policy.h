@@ -2,9 +2,10 @@
 // loss.
 //
 // Rule (docs/decisions/0003): the m that minimises P_f(k, m) + c m, with P_f(k, m) the probability that more
-// than m of the k + m symbols are lost, and c = 1 / (packets sent in one recovery time of 1.25 RTT). A block
-// whose slack until the window's last packet exceeds a recovery time needs at most one: its retransmission is
-// hidden behind what is still to be sent.
+// than m of the k + m symbols are lost, and c = 1 / (packets that could be sent in the time by which the
+// block's failure would delay the window's end). That time is the recovery time of 1.25 RTT, or several when
+// what is sent again may be lost again, less the slack until the window's last packet: as far as that goes, a
+// retransmission is hidden behind what is still to be sent.
 //
 // P_f is a beta-binomial: losses of mean p, two symbols of a block correlated by rho (docs/decisions/0008).
 // Bursts correlate neighbours; the interleaver sends a block's symbols `spacing` packets apart, and what a
@@ -33,8 +34,12 @@ struct LossModel {
   double RhoAt(int n, double spacing) const;
 };
 
-// m by the rule above, 0..max_m. rho: RhoAt the block's spacing.
-int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_per_recovery_time);
+// m by the rule above, 0..max_m. rho: RhoAt the block's spacing. packets_at_stake: 1 / c, 1 at least.
+int RepairSymbolsFor(int k, int max_m, double p, double rho, double packets_at_stake);
+
+// Expected delay of the window's end by the failure of a block of k symbols at loss p, in recovery times.
+// slack: of the block until the window's last packet, in recovery times.
+double ExpectedOverrun(double slack, double p, int k);
 
 inline constexpr int kMinFecDepth = 4;
 inline constexpr int kMaxFecDepth =

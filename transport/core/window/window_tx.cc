@@ -130,6 +130,7 @@ WindowTx::Item WindowTx::NextHigh(bool retransmission, const PathView& path) {
   if (retransmission) {
     ++stats_.retransmissions;
   } else {
+    if (stats_.high_sent == 0) first_high_ = path.now;
     ++stats_.high_sent;
     backlog_ -= chunk.size();
     const uint32_t filled = s.ledger.OnFirstSent(sequence);
@@ -171,18 +172,31 @@ WindowTx::Item WindowTx::NextLow() {
   return item;
 }
 
-// A block is judged by the symbols whose arrival is not certain: not by virtual ones, nor by those acknowledged while
-// a deep interleaver was still filling it.
+// A block is judged by the symbols whose arrival is not certain: not by virtual ones, nor by those
+// acknowledged while a deep interleaver was still filling it.
 uint8_t WindowTx::RepairCount(uint32_t block, const PathView& path) const {
-  int max_m = codec::ErasureCoder::MaxRepair(options_.fec_k);
-  const uint32_t to_send = (options_.high_count - stats_.high_sent) + (options_.low_count - stats_.low_sent);
-  const bool tail = to_send <= path.packets_per_recovery_time;
-  if (!tail) max_m = std::min(max_m, 1);
+  const int max_m = codec::ErasureCoder::MaxRepair(options_.fec_k);
   const int k = state_->ledger.Outstanding(block);
   if (k == 0) return 0;
+  const double pace = PacketsPerRecoveryTime(path);
+  const double to_send = static_cast<double>(options_.high_count - stats_.high_sent) +
+                         static_cast<double>(options_.low_count - stats_.low_sent);
+  const double slack = to_send / pace;
+  const double at_stake = pace * ExpectedOverrun(slack, path.loss, k);
   const double rho = LossModel{path.loss, path.rho, path.mean_burst}.RhoAt(k, map_.Spacing(block));
-  const int m = RepairSymbolsFor(k, max_m, path.loss, rho, path.packets_per_recovery_time);
-  return static_cast<uint8_t>(std::min(max_m, m + (tail ? path.extra_repair : 0)));
+  const int m = RepairSymbolsFor(k, max_m, path.loss, rho, at_stake);
+  return static_cast<uint8_t>(std::min(max_m, m + (slack <= 1 ? path.extra_repair : 0)));
+}
+
+// Of this window, as they have left so far: never more than the path's, and less when the window waits for
+// its chunks or shares the path with other connections, so that the estimate of one of them is too good for
+// all.
+double WindowTx::PacketsPerRecoveryTime(const PathView& path) const {
+  const double sent = static_cast<double>(stats_.high_sent) + static_cast<double>(stats_.low_sent);
+  const auto elapsed = static_cast<double>((path.now - first_high_).count());
+  const auto recovery = static_cast<double>(path.recovery_time.count());
+  if (elapsed <= 0 || recovery <= 0) return path.packets_per_recovery_time;
+  return std::clamp(sent * recovery / elapsed, 1.0, path.packets_per_recovery_time);
 }
 
 // Repair symbols stand behind the high chunks not yet sent. When those take longer than a recovery time, a

@@ -28,6 +28,8 @@ struct PathView {
   double rho = 0;                        // LossEstimator::rho()
   double mean_burst = 1;                 // LossEstimator::mean_burst()
   int extra_repair = 0;                  // RepairHold::extra()
+  Instant now = {};
+  Duration recovery_time{0};             // 1.25 RTT; zero: unknown
 };
 
 class WindowTx {
@@ -97,6 +99,7 @@ class WindowTx {
   Item NextRepair();
   Item NextLow();
   uint8_t RepairCount(uint32_t block, const PathView& path) const;
+  double PacketsPerRecoveryTime(const PathView& path) const;
   bool RepairLeavesSoon(const PathView& path) const;
   bool Contradicts(const wire::WindowCloseFrame& frame) const;
   void Settle();
@@ -111,6 +114,7 @@ class WindowTx {
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   bool closed_ = false;
   WindowTxStats stats_;
+  Instant first_high_;             // when the first high chunk left
   ByteCount backlog_;
   std::unique_ptr<State> state_;   // chunks, blocks, queues; null once closed
 };
