@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/bench_flow.h"
+#include "cli/bench_rounds.h"
 #include "cli/run.h"
 #include "proto/version.h"
 
@@ -55,6 +56,78 @@ void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
       "Exit codes: 0 fine; 1 the run ended early (the result until then is written); 2 bad options; 3 no "
       "server\n"
       "there, or it does not take load generators; 130 interrupted (the result until then is written).");
+}
+
+void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) {
+  CLI::App* command = bench.add_subcommand(
+      "rounds", "rounds of PushPull by N workers against a server, and how long they take");
+  command->option_defaults()->always_capture_default();
+  command
+      ->add_option(
+          "--join", rounds->join,
+          "address of the server; without it one is started in this process, on the loopback interface")
+      ->type_name("HOST:PORT");
+  command->add_option("--job", rounds->job, "the server's job");
+  command->add_option("--workers", rounds->workers, "of the job, as the server was told")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--rank", rounds->rank, "run only this worker here; -1 = all of them")
+      ->check(CLI::Range(-1, 1023));
+  command->add_option("--bytes", rounds->bytes, "of every worker's gradient, e.g. 16mb; up to 1 GiB");
+  command
+      ->add_option("--tensors", rounds->tensors,
+                   "cut the gradient into so many, pushed at once, first ones first")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--rounds", rounds->rounds, "that are measured")->check(CLI::Range(1, 1'000'000));
+  command->add_option("--warmup", rounds->warmup, "rounds before them")->check(CLI::Range(0, 1'000'000));
+  command->add_option("--gap", rounds->gap,
+                      "time between a round's end and the next one's start, e.g. 100ms");
+  command
+      ->add_option("--energy-spread", rounds->energy_spread,
+                   "how unequal chunks are: deviation of the logarithm of their scale; 0 = all alike")
+      ->check(CLI::Range(0.0, 5.0));
+  command
+      ->add_option("--rate-controller", rounds->rate_controller, "longhaul, or bbr or cubic for comparison")
+      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  command->add_option("--datagram-size", rounds->datagram_bytes, "bytes of UDP payload per datagram")
+      ->check(CLI::Range(1200, 65507));
+  command
+      ->add_option("--idle-timeout", rounds->idle_timeout,
+                   "seconds of silence after which the server is dead")
+      ->check(CLI::Range(0.1, 86400.0));
+  command
+      ->add_option("--connect-timeout", rounds->connect_timeout, "seconds to get in; 0 = the idle time-out")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->add_option("--seed", rounds->seed, "of connection IDs and probing; 0 = any");
+  command->add_option("--fault", rounds->fault,
+                      "faults injected into the workers' traffic, e.g. drop=0.02,seed=7");
+  command->add_option("--json", rounds->json_file, "write the result to this file; - for standard output");
+  command->add_flag("--quiet", rounds->quiet, "no progress and no summary on standard error");
+  command->add_flag("--insecure", rounds->insecure,
+                    "accept that traffic is not encrypted (it never is in this version)");
+  // CLI11 would print the value that stands for "not given" as a default.
+  const std::string group = "Of the server, without --join";
+  command->add_option("--high-share", rounds->high_share, "share of chunks sent reliably, with FEC")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("")
+      ->group(group);
+  command->add_option("--close-ratio", rounds->close_ratio, "share of the rest that lets a window close")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("")
+      ->group(group);
+  command->add_option("--policy", rounds->policy, "what becomes of lost chunks")
+      ->default_str("")
+      ->group(group);
+  command->footer(
+      "Example: longhaul bench rounds --join server.example:7700 --workers 4 --bytes 1mb --rounds 100 --json "
+      "- "
+      "--insecure\n"
+      "A round lasts from the moment when the workers of this process push until all of them have its "
+      "result;\n"
+      "they begin rounds together. goodput_mbps: gradient bytes of these workers over the time of the "
+      "rounds;\n"
+      "lost_chunks, repaired_chunks and filled_chunks are the server's, of all workers.\n"
+      "Exit codes: 0 fine; 1 the rounds ended early (the result until then is written); 2 bad options; 3 no\n"
+      "server there, or it does not let the workers in; 130 interrupted (the result until then is written).");
 }
 
 }  // namespace
@@ -121,9 +194,11 @@ int main(int argc, char** argv) {
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
   longhaul::cli::BenchFlowOptions flow;
-  CLI::App* bench = app.add_subcommand("bench", "measure a running server");
+  CLI::App* bench = app.add_subcommand("bench", "measure a server");
   bench->require_subcommand(1);
   AddBenchFlow(*bench, &flow);
+  longhaul::cli::BenchRoundsOptions rounds;
+  AddBenchRounds(*bench, &rounds);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
@@ -139,6 +214,7 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
-  if (app.got_subcommand(bench)) return longhaul::cli::RunBenchFlow(flow);
+  if (bench->got_subcommand("rounds")) return longhaul::cli::RunBenchRounds(rounds);
+  if (bench->got_subcommand("flow")) return longhaul::cli::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);
 }

@@ -1,0 +1,43 @@
+// `longhaul bench rounds`: rounds of PushPull against a server and how long they take. All N workers in this
+// process, or one of them with --rank; the server is somebody's (--join) or one of our own on the loopback
+// interface.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace longhaul::cli {
+
+struct BenchRoundsOptions {
+  std::string join;  // HOST:PORT; empty: a server in this process, with the settings below
+  std::string job = "default";
+  uint32_t workers = 4;
+  int rank = -1;               // >= 0: only this one of them
+  std::string bytes = "1mb";   // of a worker's gradient
+  uint32_t tensors = 1;        // the gradient is cut into so many, all pushed at once, first ones first
+  uint32_t rounds = 100;       // measured
+  uint32_t warmup = 5;         // before them
+  std::string gap = "0ms";     // between a round's end and the next one's start
+  double energy_spread = 0.5;  // of the logarithm of the chunks' scales
+  std::string rate_controller = "longhaul";
+  double idle_timeout = 10;
+  double connect_timeout = 0;  // 0 = idle_timeout
+  uint32_t datagram_bytes = 1452;
+  uint64_t seed = 0;      // 0 = from the operating system
+  std::string fault;      // in the workers' traffic
+  std::string json_file;  // "-": standard output
+  bool quiet = false;
+  bool insecure = false;
+  // Of our own server; negative or empty: its default. With --join the server there decides.
+  double high_share = -1;
+  double close_ratio = -1;
+  std::string policy;
+
+  // The name of a setting that only our own server could follow although --join names another one, or empty.
+  std::string ServersBusiness() const;
+};
+
+// Exit codes as of `bench flow` (cli/bench_flow.h).
+int RunBenchRounds(const BenchRoundsOptions& options);
+
+}  // namespace longhaul::cli

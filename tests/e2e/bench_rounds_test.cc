@@ -1,0 +1,109 @@
+// `longhaul bench rounds`: what it measures, with somebody's server and with its own, and every way in which
+// it cannot.
+#include <fstream>
+
+#include "tests/e2e/support/job.h"
+#include "tests/e2e/support/udp_peer.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BenchRounds : public JobTest {
+ protected:
+  std::string json_file() const { return directory() + "/rounds.json"; }
+  Program& StartRounds(std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"bench", "rounds", "--json", json_file(), "--insecure"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Start("longhaul", arguments);
+  }
+  nlohmann::json Result() const { return nlohmann::json::parse(ReadFile(json_file())); }
+};
+
+TEST_F(BenchRounds, ReportsTheRoundsOfTwoWorkersOverALossyPath) {
+  StartServer({{"--workers", "2"}});
+  Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "200kb", "--tensors", "2",
+                                 "--rounds", "30", "--gap", "20ms", "--seed", "3", "--fault",
+                                 "drop=0.05,delay=10ms,rate=40mbit,queue=50ms,seed=7"});
+  ExpectEnd(rounds, 0);
+  EXPECT_THAT(rounds.Errors(), HasSubstr("30 rounds: p50"));
+  const nlohmann::json r = Result();
+  for (const char* key : {"seconds_p50", "seconds_p99", "seconds_max", "rounds", "goodput_mbps",
+                          "lost_chunks", "repaired_chunks", "filled_chunks", "outcome"}) {
+    EXPECT_TRUE(r.contains(key)) << key;
+  }
+  EXPECT_EQ(r["rounds"], 30);
+  EXPECT_EQ(r["seconds"].size(), 30u);
+  EXPECT_GE(r["seconds_p50"], 0.01) << "the way to the server is delayed";
+  EXPECT_LE(r["seconds_p50"], r["seconds_p99"]);
+  EXPECT_LE(r["seconds_p99"], r["seconds_max"]);
+  EXPECT_NEAR(r["goodput_mbps"].get<double>() * r["seconds_p50"].get<double>(), 3.2, 3.0);
+  EXPECT_GT(r["lost_chunks"], 0);
+  EXPECT_EQ(r["outcome"], "Ok");
+  EXPECT_TRUE(server().WaitForEvent("finished"));
+}
+
+TEST_F(BenchRounds, EveryWorkerMayBeAProcessOfItsOwn) {
+  StartServer({{"--workers", "2"}});
+  Program& other = Start("longhaul", {"bench", "rounds", "--insecure", "--join", address(), "--workers", "2",
+                                      "--rank", "1", "--bytes", "100kb", "--rounds", "5"});
+  Program& rounds = StartRounds(
+      {"--join", address(), "--workers", "2", "--rank", "0", "--bytes", "100kb", "--rounds", "5"});
+  ExpectEnd(rounds, 0);
+  ExpectEnd(other, 0);
+  EXPECT_EQ(Result()["rounds"], 5);
+  EXPECT_EQ(Result()["workers_here"], 1);
+}
+
+TEST_F(BenchRounds, BringsItsOwnServer) {
+  Program& rounds =
+      StartRounds({"--workers", "3", "--bytes", "100kb", "--rounds", "10", "--high-share", "1"});
+  ExpectEnd(rounds, 0);
+  EXPECT_EQ(Result()["rounds"], 10);
+  EXPECT_EQ(Result()["lost_chunks"], 0) << "all of it is of the high class";
+}
+
+TEST_F(BenchRounds, RefusesWhatOnlyTheServerDecides) {
+  Program& rounds = StartRounds({"--join", "127.0.0.1:7700", "--high-share", "0.5"});
+  ExpectEnd(rounds, 2);
+  EXPECT_THAT(rounds.Errors(), HasSubstr("--high-share is the server's to decide"));
+}
+
+TEST_F(BenchRounds, RefusesARankThatDoesNotExist) {
+  Program& rounds = StartRounds({"--join", "127.0.0.1:7700", "--workers", "2", "--rank", "2"});
+  ExpectEnd(rounds, 2);
+  EXPECT_THAT(rounds.Errors(), HasSubstr("--rank 2 is not below --workers 2"));
+}
+
+TEST_F(BenchRounds, InterruptedItWritesWhatItHas) {
+  Program& rounds =
+      StartRounds({"--workers", "2", "--bytes", "100kb", "--rounds", "100000", "--gap", "50ms"});
+  ASSERT_TRUE(Eventually([&] { return rounds.Errors().find("last ") != std::string::npos; }));
+  rounds.Signal(SIGINT);
+  ExpectEnd(rounds, 130);
+  EXPECT_GT(Result()["rounds"], 0);
+  EXPECT_EQ(Result()["outcome"], "Cancelled");
+}
+
+TEST_F(BenchRounds, SaysWhenNobodyIsThere) {
+  const UdpPeer mute;
+  Program& rounds = StartRounds({"--join", mute.address(), "--workers", "2", "--connect-timeout", "1"});
+  ExpectEnd(rounds, 3);
+  EXPECT_THAT(rounds.Errors(), HasSubstr("no answer from server " + mute.address()));
+  EXPECT_EQ(Result()["rounds"], 0);
+}
+
+TEST_F(BenchRounds, SaysThatTheServerHasDiedAndKeepsTheResult) {
+  StartServer({{"--workers", "2"}});
+  Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "100kb", "--rounds",
+                                 "100000", "--gap", "20ms", "--idle-timeout", "1"});
+  ASSERT_TRUE(Eventually([&] { return rounds.Errors().find("last ") != std::string::npos; }));
+  server().Signal(SIGKILL);
+  ExpectEnd(rounds, 1);
+  EXPECT_THAT(rounds.Errors(), HasSubstr("was silent for"));
+  EXPECT_GT(Result()["rounds"], 0);
+}
+
+}  // namespace
+}  // namespace longhaul::e2e
