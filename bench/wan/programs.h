@@ -1,0 +1,45 @@
+// longhaul's real programs in the sites of an emulated link.
+#pragma once
+
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/child_process.h"
+#include "wan/tun/tun_wan.h"
+
+namespace longhaul::bench {
+
+// Where longhaul-server listens, in site A.
+inline constexpr const char* kServerAddress = "10.77.1.1:7700";
+
+// A program beside this one.
+std::string ProgramPath(const std::string& name);
+// User and system time of a process, in seconds.
+double CpuSeconds(pid_t pid);
+
+// A directory for what the programs say; removed at the end.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// Of a log: its last line that is not empty.
+std::string LastLine(const std::string& file);
+std::optional<nlohmann::json> ReadJson(const std::string& file);
+
+Result<cli::ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const std::string& name,
+                                  const std::vector<std::string>& argv, const std::string& log);
+// Returns once it listens.
+Result<cli::ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch,
+                                      const std::vector<std::string>& more_flags = {});
+
+}  // namespace longhaul::bench
