@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/chunk.h"
+#include "codec/send_order.h"
 #include "codec/window_metadata.h"
 
 namespace longhaul::server {
@@ -100,6 +101,7 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   window.symbol_bytes = options_.symbol_bytes;
   window.fec_k = BlockSizeFor(options_.fec_k, window.high_count);
   window.fec_depth = options_.fec_depth;
+  window.priority = codec::SendOrder(parameters.spec().priority, tensor.key());
   window.metadata = codec::EncodeWindowMetadata(metadata);
   // Any refusal waits: for a free window, or for the end of a connection that is closing.
   if (!result.peer->connection->OpenWindow(window).ok()) return false;

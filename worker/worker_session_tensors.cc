@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "codec/chunk.h"
+#include "codec/send_order.h"
 #include "codec/window_metadata.h"
 #include "worker/worker_session.h"
 
@@ -158,7 +159,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   tensor.declared = true;
   PushPipeline::Settings pipeline = PushPipeline::SettingsOf(settings_, symbol_bytes_, options_.weight);
   pipeline.high_ranges = tensor.high_ranges;
-  pipeline.window_priority = tensor.priority;
+  pipeline.window_priority = codec::SendOrder(tensor.priority, tensor.shape.key);
   tensor.shape.format.gradient = tensor.wire_dtype;
   if (pipeline.priority == codec::PriorityPolicy::kTopK)
     tensor.shape.format.topk_share = settings_.topk_share;
