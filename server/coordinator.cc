@@ -572,6 +572,8 @@ ServerStats Coordinator::Stats() const {
     stats.duplicate_contributions = engine.duplicate_contributions;
     stats.late_chunks = engine.late_chunks;
     stats.old_windows_refused = engine.old_windows_refused;
+    stats.late_windows_taken = engine.late_windows_taken;
+    stats.epoch_refused = engine.epoch_refused;
     stats.results_outdated = engine_->results().stats().outdated;
   }
   for (uint32_t rank = 0; rank < settings_.world_size; ++rank) {
@@ -601,6 +603,7 @@ ServerStats Coordinator::Stats() const {
       m.repaired = counts.repaired;
       m.lost = counts.lost;
       m.rejected = counts.rejected;
+      m.excluded = counts.excluded;
       std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
       stats.repaired += counts.repaired;
       stats.lost += counts.lost;

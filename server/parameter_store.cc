@@ -19,6 +19,10 @@ std::string TensorSpec::ToString() const {
 
 Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry)
     : key_(key), spec_(std::move(spec)), geometry_(geometry) {
+  const codec::WireFormat format{
+      .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
+  gradient_geometry_ = codec::GradientGeometry(geometry, format);
+  result_geometry_ = codec::ResultGeometry(geometry, format);
   for (auto& values : values_) values.resize(geometry_.count, 0.0f);
 }
 
@@ -33,10 +37,6 @@ void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) 
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
   std::copy(values.begin(), values.end(),
             values_[0].begin() + static_cast<ptrdiff_t>(geometry_.First(chunk)));
-}
-
-std::span<float> Parameters::mutable_next(uint32_t chunk) {
-  return std::span(values_[(version_ + 1) % 2]).subspan(geometry_.First(chunk), geometry_.Length(chunk));
 }
 
 void Parameters::Advance() {

@@ -27,6 +27,7 @@ struct TensorSpec {
   uint32_t dtype = 0;
   DType wire_dtype = DType::kFloat32;    // of gradients in chunks
   DType result_dtype = DType::kFloat32;  // of results in chunks
+  double topk_share = 0;                 // > 0: gradients travel as so many of their elements (the job's setting)
   int32_t priority = 0;                  // results of tensors with a lower one leave first
   uint64_t count = 0;                    // elements, >= 1
   OptimizerSpec optimizer;
@@ -49,7 +50,11 @@ class Parameters {
 
   uint32_t key() const { return key_; }
   const TensorSpec& spec() const { return spec_; }
+  // Of chunks with float32 values: initial values.
   const codec::ChunkGeometry& geometry() const { return geometry_; }
+  // Of the chunks in which gradients arrive and become final; each is a whole number of results' chunks.
+  const codec::ChunkGeometry& gradient_geometry() const { return gradient_geometry_; }
+  const codec::ChunkGeometry& result_geometry() const { return result_geometry_; }
 
   Initial initial() const { return initial_; }
   uint32_t initial_sender() const { return initial_sender_; }
@@ -62,23 +67,20 @@ class Parameters {
   // Rounds completed.
   uint64_t version() const { return version_; }
   std::span<const float> current() const { return values_[version_ % 2]; }
-  std::span<const float> current(uint32_t chunk) const { return Slice(values_[version_ % 2], chunk); }
   // The values that the round in progress writes.
-  std::span<const float> next(uint32_t chunk) const { return Slice(values_[(version_ + 1) % 2], chunk); }
-  std::span<float> mutable_next(uint32_t chunk);
+  std::span<const float> next() const { return values_[(version_ + 1) % 2]; }
+  std::span<float> mutable_next() { return values_[(version_ + 1) % 2]; }
   // The round is finished: every chunk of next() was written.
   void Advance();
   // A copy of current() that stays as it is; shared by all who ask in the same version.
   std::shared_ptr<const std::vector<float>> Snapshot();
 
  private:
-  std::span<const float> Slice(const std::vector<float>& values, uint32_t chunk) const {
-    return std::span(values).subspan(geometry_.First(chunk), geometry_.Length(chunk));
-  }
-
   uint32_t key_;
   TensorSpec spec_;
   codec::ChunkGeometry geometry_;
+  codec::ChunkGeometry gradient_geometry_;
+  codec::ChunkGeometry result_geometry_;
   Initial initial_ = Initial::kNotOffered;
   uint32_t initial_sender_ = 0;
   uint64_t version_ = 0;

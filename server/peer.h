@@ -22,6 +22,14 @@ struct Transfer {
   Tensor* tensor = nullptr;
   uint64_t round = 0;
   float weight = 1;
+  bool takes_epoch = true;          // false: made in another shift epoch, nothing of it counts
+  uint32_t low_taken = 0;           // low chunks that count
+  double low_energy = 0;            // of the low class, as the worker says
+  double low_energy_received = 0;   // of the low chunks that are here
+  Instant opened;
+  bool on_time = true;  // made for the round in progress
+  bool high_done = false;
+  Instant nacked = Instant::Infinite();  // when the missing high chunks were asked for
   uint32_t received = 0;                   // everything that came, repair symbols too, as of last_chunk
   Instant last_chunk;                      // when something of the window came last
   Instant finished = Instant::Infinite();  // when the sender was first seen finished

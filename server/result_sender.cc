@@ -25,10 +25,11 @@ ByteSpan AsBytes(std::span<const float> values) {
 
 }  // namespace
 
-void ResultSender::SendRound(Peer& peer, Tensor& tensor) {
+void ResultSender::SendRound(Peer& peer, Tensor& tensor, Epoch epoch) {
   auto result = std::make_unique<Result>();
   result->peer = &peer;
   result->round = tensor.rounds().number();
+  result->epoch = epoch;
   Enqueue(std::move(result), tensor);
 }
 
@@ -91,12 +92,14 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   metadata.key = tensor.key();
   metadata.round = result.round;
   metadata.count = parameters.geometry().count;
-  metadata.chunk_elements = parameters.geometry().chunk_elements;
+  metadata.chunk_elements = parameters.result_geometry().chunk_elements;
   metadata.request = result.request;
+  metadata.shift_epoch = result.epoch.number;
+  metadata.shift_epoch_round = result.epoch.change_round;
 
   transport::WindowOptions window;
   window.key = {.id = result.peer->next_window, .generation = 0};
-  window.high_count = tensor.chunks();
+  window.high_count = parameters.result_geometry().chunks();
   window.low_count = 0;
   window.symbol_bytes = options_.symbol_bytes;
   window.fec_k = BlockSizeFor(options_.fec_k, window.high_count);
@@ -115,24 +118,33 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
 void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
   const bool in_progress = result.snapshot == nullptr && result.round == tensor.rounds().number();
   if (in_progress) {
-    for (const uint32_t chunk : tensor.rounds().final_order()) Submit(result, tensor, chunk);
+    for (const uint32_t chunk : tensor.rounds().final_order()) SubmitFinal(result, tensor, chunk);
     return;
   }
-  for (uint32_t chunk = 0; chunk < tensor.chunks(); ++chunk) Submit(result, tensor, chunk);
+  const uint32_t chunks = tensor.parameters().result_geometry().chunks();
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) Submit(result, tensor, chunk);
+}
+
+// A gradient's chunk is final: the results' chunks that it is made of.
+void ResultSender::SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk) {
+  const codec::ChunkGeometry& results = tensor.parameters().result_geometry();
+  const uint32_t parts = tensor.geometry().chunk_elements / results.chunk_elements;
+  const uint32_t end = std::min(results.chunks(), (chunk + 1) * parts);
+  for (uint32_t part = chunk * parts; part < end; ++part) Submit(result, tensor, part);
 }
 
 void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   const Parameters& parameters = tensor.parameters();
-  const codec::ChunkGeometry& geometry = parameters.geometry();
   std::span<const float> values;
   if (result.snapshot != nullptr) {
-    values = std::span(*result.snapshot).subspan(geometry.First(chunk), geometry.Length(chunk));
+    values = *result.snapshot;
   } else if (result.round == parameters.version()) {
-    values = parameters.next(chunk);
+    values = parameters.next();
   } else {
     LH_CHECK_OP(result.round + 1, ==, parameters.version());  // else the values are overwritten
-    values = parameters.current(chunk);
+    values = parameters.current();
   }
+  values = parameters.result_geometry().Elements(values, chunk);
   const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
   // Fails only when the connection is closing: then OnPeerGone follows.
   (void)result.peer->connection->SubmitChunk(result.key, wire::ReliabilityClass::kHigh, header,
@@ -145,7 +157,7 @@ void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
   for (const auto& result : found->second) {
     const bool wanted =
         result->open && result->snapshot == nullptr && result->round == tensor.rounds().number();
-    if (wanted) Submit(*result, tensor, chunk);
+    if (wanted) SubmitFinal(*result, tensor, chunk);
   }
 }
 

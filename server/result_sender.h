@@ -34,8 +34,13 @@ class ResultSender {
 
   explicit ResultSender(Options options) : options_(options) {}
 
+  // What results say about the shift epoch (server/shift_epochs.h).
+  struct Epoch {
+    uint32_t number;
+    uint64_t change_round;  // 0: no change is announced
+  };
   // The worker wants the result of the tensor's round in progress.
-  void SendRound(Peer& peer, Tensor& tensor);
+  void SendRound(Peer& peer, Tensor& tensor, Epoch epoch);
   // The worker wants the current values; `request` is its name for this.
   void SendPull(Peer& peer, Tensor& tensor, uint32_t request);
   // A chunk of the round in progress is final: it leaves for everyone who wants it.
@@ -61,6 +66,7 @@ class ResultSender {
     bool open = false;
     uint64_t round = 0;
     uint32_t request = 0;
+    Epoch epoch{};
     std::shared_ptr<const std::vector<float>> snapshot;  // of a pull
   };
   using Results = std::vector<std::unique_ptr<Result>>;
@@ -69,6 +75,7 @@ class ResultSender {
   bool TryOpen(Result& result, Tensor& tensor);
   void Enqueue(std::unique_ptr<Result> result, Tensor& tensor);
   void SubmitWhatIsThere(Result& result, Tensor& tensor);
+  void SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk);
   void Submit(Result& result, Tensor& tensor, uint32_t chunk);
   void OpenWaiting(Peer& peer);
   static bool IsOutdated(const Result& result, const Tensor& tensor);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "codec/chunk.h"
+#include "codec/priority.h"
 #include "transport/core/window/close_rule.h"
 
 namespace longhaul::server {
@@ -39,9 +40,9 @@ Status CheckWireTypes(const control::Declare& declare) {
   if (DTypeSize(wire) == 0 || DTypeSize(result) == 0) {
     return {StatusCode::kInvalidArgument, "unknown element type on the wire"};
   }
-  if (result != DType::kInt8 && DTypeSize(result) >= DTypeSize(wire)) return {};
-  return {StatusCode::kInvalidArgument, "results cannot travel as " + std::string(DTypeName(result)) +
-                                            " when gradients travel as " + std::string(DTypeName(wire))};
+  if (result == DType::kFloat32) return {};
+  return {StatusCode::kInvalidArgument,
+          "results travel as float32 in this version, not as " + std::string(DTypeName(result))};
 }
 
 double Share(uint32_t part, uint32_t whole) {
@@ -60,7 +61,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
               .shift_alpha = static_cast<float>(settings.shift_alpha),
               .bubble_threshold = settings.bubble_threshold},
       results_({.symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth}),
-      scratch_(codec::ChunkElementsFor(symbol_bytes)) {
+      scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}) {  // the longest chunks: int8
   stats_.by_rank.resize(settings.world_size);
 }
 
@@ -79,6 +80,7 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
                                           .dtype = declare.dtype(),
                                           .wire_dtype = static_cast<DType>(declare.wire_dtype()),
                                           .result_dtype = static_cast<DType>(declare.result_dtype()),
+       .topk_share = settings_.priority == "topk" ? settings_.topk_share : 0,
                                           .priority = declare.priority(),
                                           .count = declare.count(),
                                           .optimizer = *optimizer});
@@ -93,6 +95,7 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
   answer.mutable_declared()->set_key((*parameters)->key());
   answer.mutable_declared()->set_next_round(rounds.number() + (pushed || entry.late[peer.rank] ? 1 : 0));
   answer.mutable_declared()->set_send_initial(OfferInitial(entry, peer, declare.has_initial()));
+  SetEpoch(entry, *answer.mutable_declared());
   entry.declared[peer.rank] = true;
   if (!entry.late[peer.rank]) {
     host_->Send(peer, answer);
@@ -108,13 +111,33 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
   const auto order = settings_.deterministic ? Aggregator::Order::kRank : Aggregator::Order::kArrival;
+  const uint32_t ranks = membership_->world_size();
   tensors_.push_back(
-      std::make_unique<Entry>(parameters, membership_->world_size(), policy_, order, settings_.norm_guard));
+      std::make_unique<Entry>(parameters, ranks, policy_, order, settings_.norm_guard,
+                              Stragglers(settings_.straggler_factor, settings_.round_bound, ranks)));
   Entry& entry = *tensors_.back();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank)) entry.tensor.rounds().OnMemberJoined(rank);
   }
+  BeginEpoch(entry);
   return entry;
+}
+
+// Its members are those of this moment.
+void RoundEngine::BeginEpoch(Entry& entry) {
+  std::vector<bool> members(membership_->world_size(), false);
+  double weight = 0;
+  for (uint32_t rank = 0; rank < members.size(); ++rank) {
+    members[rank] = membership_->IsJoined(rank);
+    if (members[rank]) weight += static_cast<double>(membership_->member(rank).weight);
+  }
+  entry.epochs.Begin(members);
+  entry.tensor.BeginEpoch(weight);
+}
+
+void RoundEngine::SetEpoch(const Entry& entry, control::Declared& declared) const {
+  declared.set_shift_epoch(entry.epochs.epoch());
+  declared.set_shift_epoch_round(entry.epochs.change_round());
 }
 
 // Whether this worker is to send the initial values.
@@ -194,16 +217,20 @@ Status RoundEngine::OnWindowOpened(Peer& peer, transport::WindowKey key, const w
                      "window for unknown tensor key " + std::to_string(metadata->key));
   }
   const Parameters& parameters = entry->tensor.parameters();
-  const codec::ChunkGeometry& geometry = parameters.geometry();
+  const bool initial = metadata->kind == codec::WindowKind::kInitial;
+  const codec::ChunkGeometry& geometry = initial ? parameters.geometry() : parameters.gradient_geometry();
+  const DType dtype = initial ? DType::kFloat32 : parameters.spec().wire_dtype;
   const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
   if (metadata->count != geometry.count || metadata->chunk_elements != geometry.chunk_elements ||
-      chunks != geometry.chunks() || static_cast<uint32_t>(metadata->dtype) != parameters.spec().dtype) {
+      chunks != geometry.chunks() || metadata->dtype != dtype) {
     return Violation(peer, StatusCode::kSettingsMismatch,
                      "window for tensor \"" + parameters.spec().name + "\" has " +
                          std::to_string(metadata->count) + " elements in " + std::to_string(chunks) +
-                         " chunks of " + std::to_string(metadata->chunk_elements) + ", the server has " +
+                         " chunks of " + std::to_string(metadata->chunk_elements) + " " +
+                         std::string(DTypeName(metadata->dtype)) + ", the server has " +
                          std::to_string(geometry.count) + " in " + std::to_string(geometry.chunks()) +
-                         " of " + std::to_string(geometry.chunk_elements));
+                         " of " + std::to_string(geometry.chunk_elements) + " " +
+                         std::string(DTypeName(dtype)));
   }
   if (metadata->kind == codec::WindowKind::kInitial) return OpenInitial(peer, key, *entry);
   if (metadata->kind == codec::WindowKind::kGradient) return OpenGradient(peer, key, *metadata, *entry);
@@ -232,11 +259,23 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
                             entry.tensor.parameters().spec().name + "\" in round " +
                             std::to_string(rounds.number());
   if (metadata.round > rounds.number()) return Violation(peer, StatusCode::kProtocolViolation, which);
-  if (metadata.round < rounds.number() || part == Rounds::Part::kClosed || part == Rounds::Part::kAbsent) {
+  const bool late = metadata.round < rounds.number();
+  if (part == Rounds::Part::kClosed || part == Rounds::Part::kAbsent || (late && part == Rounds::Part::kOpen)) {
     ++stats_.old_windows_refused;
     return Status(StatusCode::kAborted, which + ": the round went on without it");
   }
   if (part == Rounds::Part::kOpen) return Violation(peer, StatusCode::kProtocolViolation, "second " + which);
+  if (policy_.policy == codec::LossPolicy::kShift && metadata.weight != membership_->member(peer.rank).weight) {
+    return Violation(peer, StatusCode::kProtocolViolation, which + ": its weight is not the one it joined with");
+  }
+  // The round that it was made for has gone on without it: it counts in the one in progress.
+  if (late) ++stats_.late_windows_taken;
+  const transport::ChunkBitmap& contributed = entry.tensor.aggregator().contributed(peer.rank);
+  if (part == Rounds::Part::kLagging) {  // what CountAsLost had given up may still come
+    const uint32_t missing = entry.tensor.chunks() - contributed.count();
+    rounds.tally().lost_chunks -= missing;
+    stats_.by_rank[peer.rank].lost -= missing;
+  }
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, "only " + std::to_string(membership_->joined()) +
                                                          " workers are left, the job needs " +
@@ -244,13 +283,18 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   }
   Transfer transfer;
   transfer.tensor = &entry.tensor;
-  transfer.round = metadata.round;
+  transfer.round = rounds.number();
   transfer.weight = metadata.weight;
-  transfer.last_chunk = now_;
+  transfer.on_time = !late;
+  transfer.takes_epoch = entry.epochs.Takes(peer.rank, metadata.shift_epoch);
+  transfer.low_energy = static_cast<double>(metadata.total_low_energy);
+  transfer.opened = transfer.last_chunk = now_;
   peer.transfers[key] = transfer;
   entry.guard.BeginWindow(peer.rank);
-  rounds.OnWindowOpened(peer.rank, entry.tensor.aggregator().contributed(peer.rank), now_);
-  if (metadata.wants_result) results_.SendRound(peer, entry.tensor);
+  rounds.OnWindowOpened(peer.rank, contributed, now_);
+  if (metadata.wants_result) {
+    results_.SendRound(peer, entry.tensor, {entry.epochs.epoch(), entry.epochs.change_round()});
+  }
   return {};
 }
 
@@ -260,13 +304,16 @@ ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool hig
   if (found == peer.transfers.end()) return ChunkVerdict::kRefused;  // the window was, a moment ago
   Transfer& transfer = found->second;
   Parameters& parameters = transfer.tensor->parameters();
-  const codec::ChunkGeometry& geometry = parameters.geometry();
+  const bool gradient = transfer.kind == Transfer::Kind::kGradient;
+  const codec::ChunkGeometry& geometry = gradient ? parameters.gradient_geometry() : parameters.geometry();
+  const DType dtype = gradient ? parameters.spec().wire_dtype : DType::kFloat32;
   const auto chunk = codec::ParseChunk(bytes);
   if (!chunk.ok()) {
     (void)Violation(peer, StatusCode::kProtocolViolation, chunk.status().message());
     return ChunkVerdict::kRefused;
   }
-  if (chunk->index >= geometry.chunks() || chunk->count != geometry.Length(chunk->index)) {
+  if (chunk->index >= geometry.chunks() || chunk->count != geometry.Length(chunk->index) ||
+      chunk->dtype != dtype) {
     (void)Violation(peer, StatusCode::kProtocolViolation,
                     "chunk " + std::to_string(chunk->index) + " of tensor \"" + parameters.spec().name +
                         "\" is out of place");
@@ -274,8 +321,10 @@ ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool hig
   }
   const std::span<float> values = std::span(scratch_).first(chunk->count);
   codec::DecodeChunk(*chunk, values);
-  if (transfer.kind == Transfer::Kind::kGradient)
+  if (gradient) {
+    if (!high) transfer.low_energy_received += codec::DequantizeEnergy(chunk->log_energy);
     return AddGradient(peer, transfer, high, chunk->index, repaired);
+  }
   if (parameters.initial() == Parameters::Initial::kAwaited) parameters.SetInitialChunk(chunk->index, values);
   return ChunkVerdict::kTaken;
 }
@@ -285,20 +334,26 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
                                       bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
-  if (transfer.round != rounds.number()) {
+  const bool twice = tensor.aggregator().Contributed(peer.rank, chunk);
+  if (transfer.round != rounds.number() || (rounds.IsFinal(chunk) && !twice)) {
     ++stats_.late_chunks;
+    return ChunkVerdict::kRefused;
+  }
+  if (!transfer.takes_epoch) {
+    ++stats_.epoch_refused;
     return ChunkVerdict::kRefused;
   }
   if (tensor.aggregator().Contributed(peer.rank, chunk)) {
     ++stats_.duplicate_contributions;
     return ChunkVerdict::kRefused;
   }
-  const uint32_t length = tensor.parameters().geometry().Length(chunk);
+  const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
   if (!PassesGuard(peer, transfer, chunk, values)) return ChunkVerdict::kRefused;
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
+  if (!high) ++transfer.low_taken;
   if (repaired) {
     ++rank.repaired;
     ++rounds.tally().repaired_chunks;
@@ -337,26 +392,58 @@ void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {
   if (received != transfer.received) transfer.last_chunk = now_;
   transfer.received = received;
   if (window->sender_finished && transfer.finished.IsInfinite()) transfer.finished = now_;
-  const transport::CloseRuleInput input{.energy_ratio = settings_.close_ratio,
-                                        .energy_received = window->low_ratio,
-                                        .smoothed_rtt = peer.connection->stats().smoothed_rtt,
-                                        .last_chunk = transfer.last_chunk,
-                                        .finished = transfer.finished};
-  const transport::CloseDecision decision = transport::EvaluateClose(*window, input, now_);
-  Tensor& tensor = *transfer.tensor;
+  Entry& entry = EntryOf(*transfer.tensor);
+  if (window->high_complete && !transfer.high_done && transfer.kind == Transfer::Kind::kGradient) {
+    transfer.high_done = true;
+    const Rounds& rounds = entry.tensor.rounds();
+    if (transfer.on_time && transfer.round == rounds.number()) {
+      entry.stragglers.OnHighDone(peer.rank, now_ - rounds.begun_at());
+    }
+  }
+  const transport::CloseDecision decision =
+      transport::EvaluateClose(*window, CloseInput(peer, entry, transfer, *window), now_);
   if (decision.close) {
     Close(peer, key, *decision.close, *window);
+    LeaveStragglersOut(entry);  // enough may be done now
   } else {
+    if (decision.nack) {
+      transfer.nacked = now_;
+      peer.connection->RequestMissing(key);
+    }
     transfer.check_at = decision.check_again;
     CheckAt(transfer.check_at);
   }
-  FinishRoundIfComplete(EntryOf(tensor));
+  FinishRoundIfComplete(entry);
+}
+
+transport::CloseRuleInput RoundEngine::CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,
+                                                  const transport::IncomingWindow& window) const {
+  const Duration rtt = peer.connection->stats().smoothed_rtt;
+  transport::CloseRuleInput input{.energy_ratio = settings_.close_ratio,
+                                  .energy_received = window.low_ratio,
+                                  .smoothed_rtt = rtt,
+                                  .last_chunk = transfer.last_chunk,
+                                  .finished = transfer.finished,
+                                  .nacked = transfer.nacked};
+  if (transfer.kind == Transfer::Kind::kInitial) return input;
+  if (transfer.low_energy > 0) {
+    input.energy_received = std::min(1.0, transfer.low_energy_received / transfer.low_energy);
+  }
+  if (const auto soft = entry.window_times[peer.rank].Soft()) {
+    input.soft = transfer.opened + *soft + std::max(rtt / 2, Stragglers::kGrace);
+  }
+  if (transfer.round == entry.tensor.rounds().number()) input.hard = HardDeadline(entry, peer.rank);
+  input.soft = std::min(input.soft, input.hard);
+  return input;
 }
 
 void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
                         const transport::IncomingWindow& window) {
   const Transfer transfer = peer.transfers[key];
   peer.transfers.erase(key);
+  if (transfer.kind == Transfer::Kind::kGradient) {
+    EntryOf(*transfer.tensor).window_times[peer.rank].Add(now_ - transfer.opened);
+  }
   peer.connection->CloseWindow(key, reason);
   ++stats_.by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
   if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, window);
@@ -377,7 +464,7 @@ void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
   if (transfer.round != rounds.number() || rounds.part(peer.rank) != Rounds::Part::kOpen) return;
   const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(peer.rank);
   const uint32_t lost = tensor.chunks() - contributed.count();
-  const uint32_t low_lost = window.low_count - window.stats.low_received;
+  const uint32_t low_lost = window.low_count - transfer.low_taken;
   RoundTally& tally = rounds.tally();
   tally.low_chunks += window.low_count;
   tally.low_lost += low_lost;
@@ -385,7 +472,7 @@ void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
   stats_.by_rank[peer.rank].lost += lost;
   tensor.OnWindowOver(peer.rank, {.weight = transfer.weight,
                                   .low_count = window.low_count,
-                                  .low_received = window.stats.low_received,
+                                  .low_received = transfer.low_taken,
                                   .high_missing = lost - std::min(lost, low_lost)});
   std::vector<uint32_t> ready;
   rounds.OnWindowClosed(peer.rank, contributed, &ready);
@@ -424,6 +511,10 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   ++stats_.tensor_rounds;
   tensor.NextRound();
   std::fill(entry.late.begin(), entry.late.end(), false);
+  if (entry.epochs.OnRoundBegins(rounds.number())) BeginEpoch(entry);
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (rounds.part(rank) == Rounds::Part::kLagging) CountAsLost(entry, rank);
+  }
 
   ControlMessage message;
   control::RoundReport& report = *message.mutable_round_report();
@@ -434,8 +525,15 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   report.set_repaired_chunks(round.tally.repaired_chunks);
   report.set_filled_chunks(round.tally.filled_chunks);
   report.set_lost_chunks(round.tally.lost_chunks);
-  report.set_rejected_chunks(round.tally.rejected_chunks);
   report.set_loss(Share(round.tally.low_lost, round.tally.low_chunks));
+  report.set_low_chunks(round.tally.low_chunks);
+  report.set_low_lost(round.tally.low_lost);
+  report.set_tolerated_chunks(round.tally.tolerated_chunks);
+  report.set_rejected_chunks(round.tally.rejected_chunks);
+  report.set_fill_reason(std::string(codec::FillReasonName(round.tally.fill_reason)));
+  report.set_excluded(round.tally.excluded);
+  report.set_shift_epoch(entry.epochs.epoch());
+  report.set_shift_epoch_round(entry.epochs.change_round());
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (Peer* peer = host_->PeerOfRank(rank); peer != nullptr) host_->Send(*peer, message);
   }
@@ -445,7 +543,8 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
 }
 
 void RoundEngine::AnswerHeld(Entry& entry) {
-  for (const HeldDeclare& held : std::exchange(entry.held, {})) {
+  for (HeldDeclare& held : std::exchange(entry.held, {})) {
+    SetEpoch(entry, *held.answer.mutable_declared());  // as it is now
     if (Peer* peer = host_->PeerOfRank(held.rank); peer != nullptr) host_->Send(*peer, held.answer);
   }
 }
@@ -463,7 +562,10 @@ void RoundEngine::ForgetPeer(Entry& entry, uint32_t rank) {
 }
 
 void RoundEngine::OnMemberJoined(uint32_t rank) {
-  for (const auto& entry : tensors_) entry->late[rank] = !entry->tensor.rounds().OnMemberJoined(rank);
+  for (const auto& entry : tensors_) {
+    entry->epochs.OnMemberChanged(rank);
+    entry->late[rank] = !entry->tensor.rounds().OnMemberJoined(rank);
+  }
 }
 
 void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
@@ -471,6 +573,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
   old.transfers.clear();
   for (const auto& entry : tensors_) {
     ForgetPeer(*entry, rank);
+    entry->epochs.OnMemberChanged(rank);
     entry->late[rank] = !entry->tensor.rounds().OnMemberReplaced(rank);
   }
 }
@@ -488,6 +591,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
     Tensor& tensor = entry->tensor;
     const Parameters& parameters = tensor.parameters();
     ForgetPeer(*entry, rank);
+    entry->epochs.OnMemberChanged(rank);
     if (parameters.initial() == Parameters::Initial::kAwaited && parameters.initial_sender() == rank) {
       host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) +
                                                            " left before the initial values of tensor \"" +
@@ -521,9 +625,59 @@ void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
   FinaliseReady(entry, ready);
 }
 
+// --- Stragglers ---
+
+Instant RoundEngine::HardDeadline(const Entry& entry, uint32_t rank) const {
+  const Rounds& rounds = entry.tensor.rounds();
+  const Peer* peer = host_->PeerOfRank(rank);
+  if (!rounds.begun() || peer == nullptr) return Instant::Infinite();
+  return entry.stragglers.Deadline(rounds.begun_at(), peer->connection->stats().smoothed_rtt,
+                                   rounds.Count(Rounds::Part::kClosed), membership_->joined());
+}
+
+void RoundEngine::CountAsLost(Entry& entry, uint32_t rank) {
+  const auto missing = entry.tensor.chunks() - entry.tensor.aggregator().contributed(rank).count();
+  entry.tensor.OnWindowOver(rank, {.weight = membership_->member(rank).weight, .high_missing = missing});
+  entry.tensor.rounds().tally().lost_chunks += missing;
+  stats_.by_rank[rank].lost += missing;
+}
+
+// Whoever has not even opened his window when the round stops waiting. Windows that are open end by the close
+// rule, which is asked again at the deadline.
+void RoundEngine::LeaveStragglersOut(Entry& entry) {
+  Rounds& rounds = entry.tensor.rounds();
+  if (!rounds.begun() || entry.tensor.parameters().initial() == Parameters::Initial::kAwaited) return;
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    const Rounds::Part part = rounds.part(rank);
+    if (part != Rounds::Part::kAwaited && part != Rounds::Part::kOpen) continue;
+    const Instant deadline = HardDeadline(entry, rank);
+    Peer* peer = host_->PeerOfRank(rank);
+    if (part == Rounds::Part::kOpen) {
+      if (peer == nullptr || deadline.IsInfinite()) continue;
+      for (auto& [key, transfer] : peer->transfers) {
+        if (transfer.tensor != &entry.tensor || !transfer.nacked.IsInfinite()) continue;
+        transfer.check_at = std::min(transfer.check_at, deadline);
+        CheckAt(transfer.check_at);
+      }
+    } else if (now_ < deadline) {
+      CheckAt(deadline);
+    } else {
+      CountAsLost(entry, rank);
+      ++stats_.by_rank[rank].excluded;
+      std::vector<uint32_t> ready;
+      rounds.OnExcluded(rank, entry.tensor.aggregator().contributed(rank), &ready);
+      FinaliseReady(entry, ready);
+    }
+  }
+}
+
 void RoundEngine::HandleTimeout() {
   if (now_ < next_check_) return;
   next_check_ = Instant::Infinite();
+  for (const auto& entry : tensors_) {
+    LeaveStragglersOut(*entry);
+    FinishRoundIfComplete(*entry);
+  }
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     Peer* peer = host_->PeerOfRank(rank);
     if (peer == nullptr) continue;

@@ -19,9 +19,13 @@
 #include "server/membership.h"
 #include "server/parameter_store.h"
 #include "server/peer.h"
+#include "server/close_times.h"
 #include "server/result_sender.h"
 #include "server/settings.h"
+#include "server/shift_epochs.h"
+#include "server/stragglers.h"
 #include "server/tensor.h"
+#include "transport/core/window/close_rule.h"
 
 namespace longhaul::server {
 
@@ -67,13 +71,16 @@ struct EngineStats {
     uint64_t repaired = 0;           // of them rebuilt by FEC
     uint64_t lost = 0;               // contributions that did not arrive, or were rejected
     uint64_t rejected = 0;           // of them refused by the guard
+    uint64_t excluded = 0;           // rounds that did not wait for it
     uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
   };
   uint64_t tensor_rounds = 0;
   uint64_t filled = 0;
   uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
-  uint64_t late_chunks = 0;              // of a round that was over
+  uint64_t late_chunks = 0;              // of a round that was over, or of a chunk that was final
+  uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
+  uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
   std::vector<Rank> by_rank;
 };
 
@@ -131,14 +138,20 @@ class RoundEngine {
   // A tensor and who waits for it.
   struct Entry {
     Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
-          Aggregator::Order order, double norm_guard)
+          Aggregator::Order order, double norm_guard, Stragglers waiting)
         : tensor(parameters, ranks, policy, order),
-          guard(parameters->geometry().chunks(), ranks, norm_guard),
+          guard(parameters->gradient_geometry().chunks(), ranks, norm_guard),
+          epochs(policy.policy == codec::LossPolicy::kShift, ranks),
+          stragglers(std::move(waiting)),
+          window_times(ranks),
           declared(ranks, false),
           late(ranks, false) {}
     Tensor tensor;
     ContributionGuard guard;
-    std::vector<bool> declared;     // by rank
+    ShiftEpochs epochs;
+    Stragglers stragglers;
+    std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
+    std::vector<bool> declared;            // by rank
     std::vector<bool> late;         // by rank: takes part from the next round
     std::vector<HeldDeclare> held;  // answered when the round in progress is finished
     std::vector<PendingPull> pulls;
@@ -149,6 +162,8 @@ class RoundEngine {
   Entry& AddTensor(Parameters* parameters);
   bool OfferInitial(Entry& entry, Peer& peer, bool has_initial);
   void DecideZeros(Entry& entry);
+  void BeginEpoch(Entry& entry);
+  void SetEpoch(const Entry& entry, control::Declared& declared) const;
   Status OpenGradient(Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
                       Entry& entry);
   Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);
@@ -157,6 +172,8 @@ class RoundEngine {
                                       bool repaired);
   // False, and everybody concerned knows, when the values may not be added.
   bool PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk, std::span<const float> values);
+  transport::CloseRuleInput CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,
+                                       const transport::IncomingWindow& window) const;
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
              const transport::IncomingWindow& window);
   void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);
@@ -166,6 +183,10 @@ class RoundEngine {
   void AnswerPulls(Entry& entry);
   void ForgetPeer(Entry& entry, uint32_t rank);
   void ExcludeFromRound(Entry& entry, uint32_t rank);
+  // What a worker that is not waited for has lost of the round in progress: all of it.
+  void CountAsLost(Entry& entry, uint32_t rank);
+  void LeaveStragglersOut(Entry& entry);
+  Instant HardDeadline(const Entry& entry, uint32_t rank) const;
   void CheckAt(Instant when) { next_check_ = std::min(next_check_, when); }
 
   ServerSettings settings_;

@@ -17,6 +17,9 @@ std::vector<JobRound> RoundLog::Add(const TensorRound& round, size_t tensors, In
   sum.filled_chunks += round.tally.filled_chunks;
   sum.lost_chunks += round.tally.lost_chunks;
   sum.rejected_chunks += round.tally.rejected_chunks;
+  sum.tolerated_chunks += round.tally.tolerated_chunks;
+  sum.excluded += round.tally.excluded;
+  sum.fill_reason = std::max(sum.fill_reason, round.tally.fill_reason);
   open_.low_chunks += round.tally.low_chunks;
   open_.low_lost += round.tally.low_lost;
   open_.begun = std::min(open_.begun, round.begun);

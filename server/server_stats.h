@@ -8,6 +8,7 @@
 
 #include "base/address.h"
 #include "base/instant.h"
+#include "codec/filler.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 #include "server/bench_sink.h"
@@ -41,6 +42,7 @@ struct TrafficTotals {
 struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
+  uint64_t excluded = 0;  // rounds that did not wait for it
   std::string site;
   Address peer;
   uint64_t incarnation = 0;
@@ -72,6 +74,9 @@ struct JobRound {
   uint32_t filled_chunks = 0;
   uint32_t lost_chunks = 0;
   uint32_t rejected_chunks = 0;  // of them refused by the guard
+  uint32_t tolerated_chunks = 0;  // of them, in windows that lost no more than the bubble-filling threshold
+  uint32_t excluded = 0;          // workers that the round did not wait for, over its tensors
+  codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of its tensors
   uint64_t chunk_bytes_up = 0;  // during the interval
   uint64_t chunk_bytes_down = 0;
 };
@@ -102,6 +107,8 @@ struct ServerStats {
   uint64_t duplicate_contributions = 0;
   uint64_t late_chunks = 0;
   uint64_t old_windows_refused = 0;
+  uint64_t late_windows_taken = 0;
+  uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
   Duration round_p50{0};  // of the last 4,096 rounds
   Duration round_p99{0};

@@ -10,12 +10,12 @@ Tensor::Tensor(Parameters* parameters, uint32_t ranks, const codec::LossPolicySp
                Aggregator::Order order)
     : parameters_(parameters),
       policy_(policy),
-      filler_(codec::MakeFiller(policy, parameters->geometry(), ranks)),
-      aggregator_(parameters->geometry(), ranks, order),
-      rounds_(parameters->geometry().chunks(), ranks),
+      filler_(codec::MakeFiller(policy, parameters->gradient_geometry(), ranks)),
+      aggregator_(parameters->gradient_geometry(), ranks, order),
+      rounds_(parameters->gradient_geometry().chunks(), ranks),
       optimizer_(MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
       windows_(ranks),
-      mean_(std::min<uint64_t>(parameters->geometry().chunk_elements, parameters->geometry().count)) {}
+      mean_(parameters->gradient_geometry().Length(0)) {}
 
 void Tensor::OnWindowOver(uint32_t rank, const WindowOutcome& outcome) {
   LH_CHECK_OP(outcome.low_received, <=, outcome.low_count);
@@ -41,11 +41,12 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
   round.filled_chunks += filled;
   round.fill_reason = std::max(round.fill_reason, codec::ReasonFor(policy_.policy, tally));
 
-  const codec::ChunkGeometry& geometry = parameters_->geometry();
+  const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
   const std::span<float> mean = std::span(mean_).first(geometry.Length(chunk));
   filler_->Mean(chunk, tally, aggregator_.sum(chunk), mean);
-  optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean, parameters_->current(chunk),
-                   parameters_->mutable_next(chunk));
+  optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean,
+                   geometry.Elements(parameters_->current(), chunk),
+                   geometry.Elements(parameters_->mutable_next(), chunk));
   rounds_.MarkFinal(chunk);
   return filled;
 }

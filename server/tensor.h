@@ -34,7 +34,9 @@ class Tensor {
   Rounds& rounds() { return rounds_; }
   const Rounds& rounds() const { return rounds_; }
   uint32_t key() const { return parameters_->key(); }
-  uint32_t chunks() const { return parameters_->geometry().chunks(); }
+  // In which gradients arrive and become final.
+  const codec::ChunkGeometry& geometry() const { return parameters_->gradient_geometry(); }
+  uint32_t chunks() const { return geometry().chunks(); }
   bool aggregate_only() const {
     return parameters_->spec().optimizer.kind == OptimizerSpec::Kind::kAggregate;
   }

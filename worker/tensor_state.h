@@ -48,6 +48,19 @@ struct TensorState {
   std::optional<PushPipeline> pipeline;              // once declared
   std::optional<transport::WindowOptions> prepared;  // what the pipeline has ready, until a window is free
   uint64_t prepared_round = 0;
+  // Policy shift: the newest epoch that is known, and from which round on the next one is in force (0: no change
+  // is announced).
+  uint32_t shift_epoch = 0;
+  uint64_t shift_epoch_round = 0;
+  // What a message or a result says about it; older news than what is known change nothing.
+  void LearnEpoch(uint32_t epoch, uint64_t change_round) {
+    if (epoch < shift_epoch || (epoch == shift_epoch && change_round == 0)) return;
+    shift_epoch = epoch;
+    shift_epoch_round = change_round;
+  }
+  uint32_t EpochOf(uint64_t round) const {
+    return shift_epoch + (shift_epoch_round != 0 && round >= shift_epoch_round ? 1 : 0);
+  }
   std::optional<ActivePush> active;
   std::optional<OperationStats::RoundInfo> report;  // of round report_round
   uint64_t report_round = 0;

@@ -28,12 +28,10 @@ Status CheckDeclaration(const Declaration& d) {
   if (DTypeSize(d.wire_dtype) == 0) {
     return {StatusCode::kInvalidArgument, "tensor " + d.name + ": unknown wire type"};
   }
-  const size_t result_bytes = d.result_dtype == DType::kInt8 ? 0 : DTypeSize(d.result_dtype);
-  if (result_bytes < std::max<size_t>(2, DTypeSize(d.wire_dtype))) {
+  if (d.result_dtype != DType::kFloat32) {
     return {StatusCode::kInvalidArgument, "tensor " + d.name +
-                                              ": results travel as float32, bfloat16 or "
-                                              "float16, and not shorter than the gradients' " +
-                                              std::string(DTypeName(d.wire_dtype))};
+                                              ": results travel as float32 in this version, not as " +
+                                              std::string(DTypeName(d.result_dtype))};
   }
   for (const TensorOptions::Range& range : d.high_ranges) {
     if (range.first > d.count || range.count > d.count - range.first) {
@@ -150,6 +148,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   tensor.shape.key = declared.key();
   tensor.shape.geometry.chunk_elements = codec::ChunkElementsFor(symbol_bytes_);
   tensor.next_round = tensor.completed_rounds = declared.next_round();
+  tensor.LearnEpoch(declared.shift_epoch(), declared.shift_epoch_round());
   if ((tensor.shape.geometry.count - 1) / tensor.shape.geometry.chunk_elements >= wire::kMaxWindowChunks) {
     return FinishDeclare(tensor, Status(StatusCode::kInvalidArgument,
                                         "tensor " + tensor.name + " is too large for one window: split it"));
@@ -265,7 +264,8 @@ bool WorkerSession::StartPush(const PushRequest& request) {
   const bool wants_result = !request.out.empty();
   if (!tensor.prepared) {
     tensor.prepared_round = tensor.next_round;
-    auto prepared = tensor.pipeline->Begin(tensor.prepared_round, request.gradient, wants_result);
+    auto prepared = tensor.pipeline->Begin(tensor.prepared_round, request.gradient, wants_result,
+                                           tensor.EpochOf(tensor.prepared_round));
     if (!prepared.ok()) {
       operations_.Finish(request.operation,
                          Status(prepared.status().code(),
@@ -368,7 +368,7 @@ Result<WorkerSession::IncomingUse> WorkerSession::FindUse(const codec::WindowMet
   const auto key = handle_by_key_.find(metadata.key);
   if (key == handle_by_key_.end()) return Status(StatusCode::kNotFound, "no such tensor");
   const std::optional<ActivePush>& push = tensors_[key->second]->active;
-  if (!push || !push->result || push->result_window || push->round != metadata.round) {
+  if (!push || !push->result || push->result_window || push->round > metadata.round) {
     return Status(StatusCode::kNotFound, "nobody waits for the result of this round");
   }
   return IncomingUse{key->second, 0};
@@ -401,6 +401,11 @@ Status WorkerSession::OnWindowOpened(transport::Connection& connection, transpor
   }
   if (use->request == 0) {
     tensor.active->result_window = key;
+    // A push that came too late for its round counts in the one that was in progress.
+    tensor.active->round = metadata->round;
+    tensor.next_round = std::max(tensor.next_round, metadata->round + 1);
+    operations_.stats(tensor.active->operation).round = metadata->round;
+    tensor.LearnEpoch(metadata->shift_epoch, metadata->shift_epoch_round);
   } else {
     ActivePull& pull = active_pulls_.at(use->request);
     if (pull.window) return Status(StatusCode::kAlreadyExists, "this pull has its window");
@@ -468,8 +473,13 @@ void WorkerSession::OnRoundReport(const control::RoundReport& report) {
   info.contributors = report.contributors();
   info.repaired_chunks = report.repaired_chunks();
   info.filled_chunks = report.filled_chunks();
+  info.tolerated_chunks = report.tolerated_chunks();
+  info.rejected_chunks = report.rejected_chunks();
+  info.fill_reason = report.fill_reason();
+  info.excluded = report.excluded();
   info.lost_chunks = report.lost_chunks();
   info.loss = report.loss();
+  tensor.LearnEpoch(report.shift_epoch(), report.shift_epoch_round());
   tensor.report = info;
   tensor.report_round = report.round();
   tensor.completed_rounds = std::max(tensor.completed_rounds, report.round() + 1);

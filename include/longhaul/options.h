@@ -53,7 +53,7 @@ struct TensorOptions {
   // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (with a scale per chunk),
   // rounded stochastically.
   DType wire_dtype = DType::kFloat32;
-  // Of results on their way back; float32, bfloat16 or float16, and not shorter than wire_dtype.
+  // Of results on their way back: float32 is what there is.
   DType result_dtype = DType::kFloat32;
   // Tensors with a lower one leave first; among equals, those declared first.
   int priority = 0;

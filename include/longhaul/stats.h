@@ -27,7 +27,12 @@ struct OperationStats {
     uint32_t last_rank = 0;  // whose window closed last
     uint32_t contributors = 0;
     uint32_t repaired_chunks = 0;  // by FEC at the server, over all workers
-    uint32_t filled_chunks = 0;    // lost contributions that the fill policy filled
+    uint32_t filled_chunks = 0;     // lost contributions of windows above the bubble-filling threshold
+    uint32_t tolerated_chunks = 0;  // lost contributions of the others
+    uint32_t rejected_chunks = 0;   // contributions that the server's guard refused
+    // What the loss policy did about losses: none_lost, below_threshold, above_threshold, repaid, shifted.
+    std::string fill_reason;
+    uint32_t excluded = 0;  // workers that the round did not wait for
     uint32_t lost_chunks = 0;
     double loss = 0;  // share of low chunks that did not arrive, 0..1
   };

@@ -48,11 +48,11 @@ TEST(ParameterStore, AFinishedRoundStaysReadableWhileTheNextOneIsWritten) {
   ParameterStore store(ByteCount(4000), 2);
   Parameters& w = **store.Declare(Spec("w", 3));
   w.SetReady();
-  for (uint32_t chunk = 0; chunk < 2; ++chunk) std::ranges::fill(w.mutable_next(chunk), 1.0f);
-  const std::span<const float> borrowed = w.next(1);
+  std::ranges::fill(w.mutable_next(), 1.0f);
+  const std::span<const float> borrowed = w.next();
   w.Advance();
-  std::ranges::fill(w.mutable_next(1), 2.0f);
-  EXPECT_EQ(borrowed.data(), w.current(1).data());
+  std::ranges::fill(w.mutable_next(), 2.0f);
+  EXPECT_EQ(borrowed.data(), w.current().data());
   EXPECT_EQ(borrowed[0], 1.0f);
 }
 
@@ -63,7 +63,7 @@ TEST(ParameterStore, ASnapshotIsSharedWithinAVersionAndNeverChanges) {
   const auto before = w.Snapshot();
   EXPECT_EQ(before, w.Snapshot());
   for (float value : {5.0f, 6.0f}) {
-    w.mutable_next(0)[0] = value;
+    w.mutable_next()[0] = value;
     w.Advance();
   }
   EXPECT_EQ((*before)[0], 0.0f);

@@ -318,6 +318,88 @@ TEST_F(CountPolicy, AWindowBelowTheCloseRatioClosesOneGraceAfterItsSenderFinishe
               ElementsAre(std::pair(transport::WindowKey{1}, CloseReason::kSoft)));
 }
 
+// --- Stragglers ---
+
+struct BoundedRounds : Job {
+  BoundedRounds() : Job(Bounded()) {}
+  static ServerSettings Bounded() {
+    ServerSettings settings = Settings(2, "residual");
+    settings.round_bound = std::chrono::milliseconds(100);
+    return settings;
+  }
+};
+
+TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenItComes) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 4);
+  EXPECT_TRUE(ResultOf(a).empty());
+  EXPECT_EQ(coordinator.NextTimeout(), At(100));
+  Tick(100);
+  // Its share is zero now and comes later: the mean stays one over both.
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 2.0f}, {1, 2.0f}}));
+  const control::RoundReport report = a.Heard(ControlMessage::kRoundReport).at(0).round_report();
+  EXPECT_EQ(report.excluded(), 1u);
+  EXPECT_EQ(report.lost_chunks(), 2u);
+  EXPECT_EQ(report.fill_reason(), "repaid");
+  // Nobody waits for it in the next round ...
+  PushAll(a, 2, 1, 4);
+  EXPECT_EQ(ResultOf(a).at(0), 2.0f);
+  // ... until it opens its window, for the round that it thinks is on.
+  ASSERT_TRUE(Open(b, 1, 2, 0, 0).ok());
+  b.Send({1}, kHigh, 0, Full(8));
+  PushAll(a, 3, 2, 4);
+  EXPECT_EQ(ResultOf(a).at(0), 6.0f);
+  b.Send({1}, kHigh, 1, Full(8));
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
+  EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
+  EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 1u);
+}
+
+TEST_F(BoundedRounds, AWindowWithoutItsHighClassIsAskedForWhatIsMissingAndThenClosed) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 4);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(8));
+  EXPECT_EQ(coordinator.NextTimeout(), At(100));
+  Tick(100);
+  EXPECT_TRUE(b.connection.closed_windows.empty());
+  EXPECT_THAT(b.connection.requested_missing, ElementsAre(transport::WindowKey{1}));
+  Tick(100 + 4 * 60);
+  ASSERT_THAT(b.connection.closed_windows,
+              ElementsAre(std::pair(transport::WindowKey{1}, CloseReason::kHard)));
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 2.0f}}));
+}
+
+struct ShiftJob : Job {
+  ShiftJob() : Job(Shift()) {}
+  static ServerSettings Shift() {
+    ServerSettings settings = Settings(1, "shift");
+    settings.shift_alpha = 1;
+    return settings;
+  }
+};
+
+TEST_F(ShiftJob, AMemberThatLeavesBeginsANewEpochThatIsAnnouncedForOneRound) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 2);
+  PushAll(b, 1, 0, 6);  // C = 8, shifts 2 and 6
+  EXPECT_EQ(ResultOf(a).at(0), 4.0f);
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  // Round 1, old epoch: b counts as what it usually sent.
+  PushAll(a, 2, 1, 0);
+  EXPECT_EQ(ResultOf(a).at(0), 4.0f);
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).at(1).round_report().shift_epoch(), 0u);
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).at(1).round_report().shift_epoch_round(), 3u);
+  PushAll(a, 3, 2, 0);
+  EXPECT_EQ(ResultOf(a).at(0), 4.0f);
+  EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).at(2).round_report().shift_epoch(), 1u);
+  // Round 3, new epoch. Who has not heard of it is not counted.
+  PushAll(a, 4, 3, 5);
+  EXPECT_EQ(ResultOf(a).at(0), 0.0f);
+  EXPECT_EQ(coordinator.Stats().epoch_refused, 1u);
+}
+
 // --- Exactly once ---
 
 TEST_F(Job, ADuplicateContributionIsNeverAddedTwice) {
@@ -348,12 +430,23 @@ TEST_F(Job, AReplacedWorkerPushesAgainAndWhatItHadContributedCountsOnce) {
   EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
 }
 
-TEST_F(Job, APushOfARoundThatIsOverIsExcludedAndOneOfTheFutureIsAnError) {
+TEST_F(Job, APushThatComesTooLateForItsRoundCountsInTheOneInProgress) {
   DeclareChunks(1);
   PushAll(a, 1, 0, 1);
   PushAll(b, 1, 0, 1);
-  EXPECT_THAT(Open(a, 2, 1, 0, 0).message(), HasSubstr("push of round 0 of tensor \"w\" in round 1"));
+  ASSERT_TRUE(Open(a, 2, 1, 0, 0).ok());
+  a.Send({2}, kHigh, 0, Full(2));
+  PushAll(b, 2, 1, 4);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}}));
+  EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
+}
+
+TEST_F(Job, ASecondPushIntoARoundIsExcludedAndOneOfTheFutureIsAnError) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 1);
+  EXPECT_THAT(Open(a, 2, 1, 0, 0).message(), HasSubstr("push of round 0 of tensor \"w\" in round 0"));
   EXPECT_FALSE(a.connection.closed);
+  PushAll(b, 1, 0, 1);
   EXPECT_FALSE(Open(a, 3, 1, 0, 2).ok());
   ASSERT_TRUE(a.connection.closed);
   EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);

@@ -52,7 +52,7 @@ struct Cell {
     Push(kRanks - 1, 8, lost);
     Finish();
   }
-  std::span<const float> values(uint32_t chunk) const { return parameters->current(chunk); }
+  std::span<const float> values(uint32_t chunk) const { return parameters->geometry().Elements(parameters->current(), chunk); }
 
   ParameterStore store{ByteCount(4000), 2};
   Parameters* parameters = *store.Declare({.name = "w", .dtype = 0, .count = 2 * kChunks, .optimizer = {}});
@@ -98,7 +98,7 @@ TEST(Tensor, AWindowWithoutAllOfItsHighClassIsNeverTolerated) {
   cell.Open();
   for (uint32_t rank = 0; rank + 1 < kRanks; ++rank) cell.Push(rank, 4, {});
   cell.Push(3, 8, {0}, /*high_missing=*/1);
-  EXPECT_THAT(cell.tensor.parameters().next(0), Each(4));
+  EXPECT_THAT(cell.tensor.geometry().Elements(cell.tensor.parameters().next(), 0), Each(4));
   EXPECT_EQ(cell.filled, 1u);
 }
 
