@@ -23,7 +23,7 @@ constexpr Policy kResidual = {"residual", "residual", 0.1};
 constexpr Policy kShift = {"shift", "shift", 0.1};
 constexpr Policy kFastShift = {"shift, alpha 0.3", "shift", 0.3};
 const std::vector<Policy> kAll = {kZero, kCount, kStale, kIpw, kResidual, kShift, kFastShift};
-const std::vector<Policy> kMain = {kZero, kResidual, kShift};
+const std::vector<Policy> kMain = {kZero, kResidual, kShift, kFastShift};
 
 // Around this: 10 %, bursts of 10, uneven, skewed.
 Scenario Centre(const Policy& policy, const std::string& optimizer) {
@@ -148,6 +148,7 @@ Table Breaks(const std::string& optimizer) {
         const bool possible = scenario.priority != "topk" || policy.name != std::string("zero");
         Cell cell{scenario, possible ? kSeeds : 0};
         cell.scenario.policy = policy.name;
+        cell.scenario.shift_alpha = policy.alpha;
         cell.scenario.loss = loss;
         row.cells.push_back(cell);
       }
