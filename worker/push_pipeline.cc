@@ -51,12 +51,10 @@ Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std
 
 PushPipeline::Settings PushPipeline::SettingsOf(const JobSettings& job, uint16_t symbol_bytes, float weight) {
   Settings settings;
-  const auto policy = codec::ParseLossPolicy(job.policy);
-  settings.policy.policy = policy.ok() ? *policy : codec::LossPolicy::kZero;
+  settings.policy.policy = *codec::ParseLossPolicy(job.policy);
   settings.policy.shift_alpha = static_cast<float>(job.shift_alpha);
   settings.policy.bubble_threshold = job.bubble_threshold;
-  const auto priority = codec::ParsePriorityPolicy(job.priority);
-  settings.priority = priority.ok() ? *priority : codec::PriorityPolicy::kEnergy;
+  settings.priority = *codec::ParsePriorityPolicy(job.priority);
   if (!codec::Remembers(settings.policy.policy) && settings.priority == codec::PriorityPolicy::kTopK) {
     settings.priority = codec::PriorityPolicy::kEnergy;  // never leave out what nobody remembers
   }

@@ -42,8 +42,7 @@ class PushPipeline {
     uint64_t seed = 0;  // of the rotation of the send order, the sample of top-k and, with rank, of rounding
     uint32_t rank = 0;
   };
-  // What the job decides. A policy or priority of an unknown name is taken as zero or energy: the server that
-  // named it checks its settings.
+  // What the job decides. REQUIRES: its policy and priority are known.
   static Settings SettingsOf(const JobSettings& job, uint16_t symbol_bytes, float weight);
 
   // REQUIRES: priority kTopK goes with shape.format.topk_share > 0 and a policy that remembers.

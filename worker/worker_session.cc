@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "codec/loss_policy.h"
+#include "codec/priority.h"
 
 namespace longhaul::worker {
 namespace {
@@ -38,6 +40,15 @@ JobSettings FromWelcome(const control::Welcome& welcome) {
   settings.downlink = welcome.downlink();
   settings.hash_rounds = welcome.hash_rounds();
   return settings;
+}
+
+// A worker that does not know the job's policy would silently send what the server compensates as well.
+Status CheckKnown(const JobSettings& settings) {
+  if (const auto policy = codec::ParseLossPolicy(settings.policy); !policy.ok()) return policy.status();
+  if (const auto priority = codec::ParsePriorityPolicy(settings.priority); !priority.ok()) {
+    return priority.status();
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -212,6 +223,11 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
 void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   if (state_ != State::kConnecting) return Fail(Unexpected("Welcome"));
   settings_ = FromWelcome(welcome);
+  if (const Status known = CheckKnown(settings_); !known.ok()) {
+    return Fail(Status(StatusCode::kSettingsMismatch, ServerName() +
+                                                          " runs its job in a way unknown to this worker, " +
+                                                          known.message() + ": are both of one version?"));
+  }
   welcomed_ = true;
   state_ = State::kJoined;
   connect_deadline_ = Instant::Infinite();

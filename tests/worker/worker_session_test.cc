@@ -68,6 +68,15 @@ TEST(WorkerSessionTest, PassesOnTheServersRefusal) {
   EXPECT_THAT(h.session.failure().message(), HasSubstr("rank 0 is taken by 127.0.0.1:40000"));
 }
 
+TEST(WorkerSessionTest, DoesNotJoinAJobWhosePolicyItDoesNotKnow) {
+  SessionHarness h;
+  h.Connect();
+  h.Welcome("telepathy");
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kSettingsMismatch);
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("telepathy"));
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("one version"));
+}
+
 TEST(WorkerSessionTest, DeclaresOnlyWhenAllWorkersAreIn) {
   SessionHarness h;
   Outcome declared;
