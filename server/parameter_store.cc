@@ -23,7 +23,7 @@ Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geome
       .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
   gradient_geometry_ = codec::GradientGeometry(geometry, format);
   result_geometry_ = codec::ResultGeometry(geometry, format);
-  for (auto& values : values_) values.resize(geometry_.count, 0.0f);
+  for (auto& values : values_) values = std::make_shared<std::vector<float>>(geometry_.count, 0.0f);
 }
 
 void Parameters::AwaitInitial(uint32_t rank) {
@@ -36,7 +36,7 @@ void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) 
   LH_CHECK(initial_ == Initial::kAwaited);
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
   std::copy(values.begin(), values.end(),
-            values_[0].begin() + static_cast<ptrdiff_t>(geometry_.First(chunk)));
+            values_[0]->begin() + static_cast<ptrdiff_t>(geometry_.First(chunk)));
 }
 
 void Parameters::Advance() {
@@ -44,9 +44,14 @@ void Parameters::Advance() {
   ++version_;
 }
 
+std::shared_ptr<const std::vector<float>> Parameters::GiveAwayPrevious() {
+  // Every element is written before anybody reads it.
+  return std::exchange(values_[(version_ + 1) % 2], std::make_shared<std::vector<float>>(geometry_.count));
+}
+
 std::shared_ptr<const std::vector<float>> Parameters::Snapshot() {
   if (auto shared = snapshot_.lock(); shared && snapshot_version_ == version_) return shared;
-  auto copy = std::make_shared<const std::vector<float>>(values_[version_ % 2]);
+  auto copy = std::make_shared<const std::vector<float>>(*values_[version_ % 2]);
   snapshot_ = copy;
   snapshot_version_ = version_;
   return copy;

@@ -66,10 +66,13 @@ class Parameters {
 
   // Rounds completed.
   uint64_t version() const { return version_; }
-  std::span<const float> current() const { return values_[version_ % 2]; }
-  // The values that the round in progress writes.
-  std::span<const float> next() const { return values_[(version_ + 1) % 2]; }
-  std::span<float> mutable_next() { return values_[(version_ + 1) % 2]; }
+  std::span<const float> current() const { return *values_[version_ % 2]; }
+  // The values that the round in progress writes; until then, those of the version before current().
+  std::span<const float> next() const { return *values_[(version_ + 1) % 2]; }
+  std::span<float> mutable_next() { return *values_[(version_ + 1) % 2]; }
+  // Hands the version before current() over to who still reads it; the round in progress writes elsewhere.
+  // REQUIRES: it has written nothing yet.
+  std::shared_ptr<const std::vector<float>> GiveAwayPrevious();
   // The round is finished: every chunk of next() was written.
   void Advance();
   // A copy of current() that stays as it is; shared by all who ask in the same version.
@@ -84,7 +87,7 @@ class Parameters {
   Initial initial_ = Initial::kNotOffered;
   uint32_t initial_sender_ = 0;
   uint64_t version_ = 0;
-  std::vector<float> values_[2];
+  std::shared_ptr<std::vector<float>> values_[2];
   std::weak_ptr<const std::vector<float>> snapshot_;
   uint64_t snapshot_version_ = 0;
 };

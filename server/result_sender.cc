@@ -54,9 +54,8 @@ void ResultSender::OpenWaiting(Peer& peer) {
   auto& line = waiting_[&peer];
   while (!line.empty()) {
     const auto [tensor, result] = line.front();
-    if (IsOutdated(*result, *tensor)) {  // it waited so long that its values are overwritten
-      line.pop_front();
-      Forget(*tensor, result);
+    if (IsOutdated(*result, *tensor)) {
+      SettleOutdated(*tensor);
       continue;
     }
     if (!TryOpen(*result, *tensor)) return;
@@ -65,13 +64,17 @@ void ResultSender::OpenWaiting(Peer& peer) {
   }
 }
 
+// The next chunk that becomes final would overwrite its values.
 bool ResultSender::IsOutdated(const Result& result, const Tensor& tensor) {
-  return result.snapshot == nullptr && result.round + 1 < tensor.parameters().version();
+  const bool borrows = result.snapshot == nullptr && result.kept == nullptr;
+  return borrows && result.round + 1 < tensor.parameters().version();
 }
 
-void ResultSender::Forget(const Tensor& tensor, const Result* outdated) {
-  std::erase_if(results_[tensor.key()], [&](const auto& result) { return result.get() == outdated; });
-  ++stats_.outdated;
+// Its worker wants the result of a later round: it does so only when it has this one.
+bool ResultSender::HasGoneOn(const Result& result, const Results& all) {
+  return std::ranges::any_of(all, [&](const auto& other) {
+    return other->peer == result.peer && other->snapshot == nullptr && other->round > result.round;
+  });
 }
 
 size_t ResultSender::pulls(const Peer& peer) const {
@@ -138,6 +141,8 @@ void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   std::span<const float> values;
   if (result.snapshot != nullptr) {
     values = *result.snapshot;
+  } else if (result.kept != nullptr) {
+    values = *result.kept;
   } else if (result.round == parameters.version()) {
     values = parameters.next();
   } else {
@@ -161,17 +166,31 @@ void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
   }
 }
 
-void ResultSender::CancelOutdated(Tensor& tensor) {
+void ResultSender::SettleOutdated(Tensor& tensor) {
   const auto found = results_.find(tensor.key());
   if (found == results_.end()) return;
-  const uint64_t number = tensor.rounds().number();
-  std::erase_if(found->second, [&](const std::unique_ptr<Result>& result) {
-    if (result->snapshot != nullptr || result->round + 1 >= number) return false;
-    if (result->open) result->peer->connection->CancelWindow(result->key);
-    std::erase(waiting_[result->peer], std::pair(&tensor, result.get()));
-    ++stats_.outdated;
-    return true;
-  });
+  Results& results = found->second;
+  std::vector<const Result*> over;
+  for (const auto& result : results) {
+    if (IsOutdated(*result, tensor) && HasGoneOn(*result, results)) over.push_back(result.get());
+  }
+  for (const Result* result : over) Drop(tensor, result);
+  std::shared_ptr<const std::vector<float>> values;
+  for (const auto& result : results) {
+    if (!IsOutdated(*result, tensor)) continue;
+    LH_CHECK(tensor.rounds().final_order().empty());
+    LH_CHECK_OP(result->round + 2, ==, tensor.parameters().version());
+    if (values == nullptr) values = tensor.parameters().GiveAwayPrevious();
+    result->kept = values;
+    ++stats_.kept;
+  }
+}
+
+void ResultSender::Drop(Tensor& tensor, const Result* result) {
+  if (result->open) result->peer->connection->CancelWindow(result->key);
+  std::erase_if(waiting_[result->peer], [&](const auto& waiting) { return waiting.second == result; });
+  std::erase_if(results_[tensor.key()], [&](const auto& other) { return other.get() == result; });
+  ++stats_.outdated;
 }
 
 void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason) {

@@ -1,8 +1,9 @@
 // Sends values to the workers: the result of a round, chunk by chunk as the chunks become final, and pulls.
 //
 // One outgoing window per result. Bodies are borrowed: of a round's result from the parameters (stable until
-// the round after the next one writes them), of a pull from a snapshot. More results than a connection has
-// windows for wait in line. Not thread-safe.
+// the round after the next one writes them), of a pull from a snapshot. A worker that rounds do not wait for may
+// take longer than that: its result keeps the values, and the round writes elsewhere. That is one result per
+// worker and tensor at most. More results than a connection has windows for wait in line. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ class ResultSender {
     uint64_t refused = 0;   // closed by the worker before it had everything
     uint64_t dropped = 0;   // the worker is gone
     uint64_t outdated = 0;  // the worker had gone on, but its close was still on its way two rounds later
+    uint64_t kept = 0;      // still wanted two rounds later
     uint64_t waited = 0;    // had to wait for a free window
   };
 
@@ -46,8 +48,8 @@ class ResultSender {
   // A chunk of the round in progress is final: it leaves for everyone who wants it.
   void OnChunkFinal(Tensor& tensor, uint32_t chunk);
   // To be called before the first chunk of a new round is written: results of the round before the previous
-  // one would lose their values.
-  void CancelOutdated(Tensor& tensor);
+  // one would lose their values. They keep them, unless their worker has gone on.
+  void SettleOutdated(Tensor& tensor);
   // A window of ours is over.
   void OnWindowClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
   // The peer is gone: nothing is sent to it any more.
@@ -68,6 +70,7 @@ class ResultSender {
     uint32_t request = 0;
     Epoch epoch{};
     std::shared_ptr<const std::vector<float>> snapshot;  // of a pull
+    std::shared_ptr<const std::vector<float>> kept;      // of a round, once the parameters have other values
   };
   using Results = std::vector<std::unique_ptr<Result>>;
 
@@ -79,7 +82,8 @@ class ResultSender {
   void Submit(Result& result, Tensor& tensor, uint32_t chunk);
   void OpenWaiting(Peer& peer);
   static bool IsOutdated(const Result& result, const Tensor& tensor);
-  void Forget(const Tensor& tensor, const Result* outdated);
+  static bool HasGoneOn(const Result& result, const Results& all);
+  void Drop(Tensor& tensor, const Result* result);
 
   Options options_;
   std::map<uint32_t, Results> results_;  // by tensor key

@@ -488,7 +488,7 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   if (parameters.initial() == Parameters::Initial::kAwaited) return;  // collected when the values are in
   // Every member of the round has pushed or is gone: nobody can offer values any more.
   parameters.SetReady();
-  if (tensor.rounds().final_order().empty()) results_.CancelOutdated(tensor);
+  if (tensor.rounds().final_order().empty()) results_.SettleOutdated(tensor);
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
     results_.OnChunkFinal(tensor, chunk);

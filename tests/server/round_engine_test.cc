@@ -171,7 +171,7 @@ TEST_F(Job, AResultStaysWhatItWasWhileTheNextRoundIsWritten) {
   EXPECT_FALSE(first.cancelled);
   PushAll(a, 3, 2, 9);
   PushAll(b, 3, 2, 9);
-  EXPECT_TRUE(first.cancelled) << "two rounds on, its values are overwritten";
+  EXPECT_TRUE(first.cancelled) << "two rounds on, and the worker has gone on";
 }
 
 TEST_F(Job, ResultsWaitForAFreeWindow) {
@@ -354,6 +354,44 @@ TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenI
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
   EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
   EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 1u);
+}
+
+// Its link is slow, its PushPull is not over: it would wait for ever for what is not sent any more.
+TEST_F(BoundedRounds, AResultThatAWorkerStillTakesRoundsLaterIsCompleteAndKeepsItsValues) {
+  DeclareChunks(2);
+  b.connection.max_open_windows = 1;
+  PushAll(a, 1, 0, 4);
+  PushAll(b, 1, 0, 8);  // takes the one window for results
+  const auto& result = b.connection.outgoing.begin()->second;
+  for (uint32_t round = 1; round < 6; ++round) {
+    PushAll(a, round + 1, round, static_cast<float>(100 * round));
+    Tick(200 * (round + 1));
+  }
+  ASSERT_EQ(a.Heard(ControlMessage::kRoundReport).size(), 6u);
+  EXPECT_FALSE(result.cancelled);
+  const auto chunks = FakeWorker::ChunksOf(result);
+  ASSERT_EQ(chunks.size(), 2u);
+  for (const auto& [chunk, values] : chunks) EXPECT_EQ(values, Full(6)) << chunk;
+  // It goes on: what it has and what it wants does not mix.
+  PushAll(b, 2, 1, 8);
+  PushAll(a, 7, 6, 4);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
+  b.CloseResult(b.connection.outgoing.begin()->first);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
+}
+
+TEST_F(BoundedRounds, AResultThatWaitsForAFreeWindowForRoundsKeepsItsValues) {
+  DeclareChunks(1);
+  b.connection.max_open_windows = 0;
+  PushAll(a, 1, 0, 4);
+  PushAll(b, 1, 0, 8);
+  for (uint32_t round = 1; round < 6; ++round) {
+    PushAll(a, round + 1, round, static_cast<float>(100 * round));
+    Tick(200 * (round + 1));
+  }
+  b.connection.max_open_windows = 1;
+  coordinator.OnWindowClosed(b.connection, {77}, CloseReason::kComplete, {}, {});
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}}));
 }
 
 TEST_F(BoundedRounds, AWindowWithoutItsHighClassIsAskedForWhatIsMissingAndThenClosed) {
