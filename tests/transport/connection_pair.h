@@ -77,6 +77,7 @@ class Recorder : public ConnectionObserver {
   void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason reason, const WindowReceipt& receipt,
                       const WindowTxStats& stats) override {
     outgoing.emplace(key, Outgoing{reason, receipt, stats});
+    ++closes[key];
   }
 
   Connection* connection = nullptr;
@@ -90,6 +91,7 @@ class Recorder : public ConnectionObserver {
   std::vector<uint8_t> control;
   std::map<WindowKey, Incoming> incoming;
   std::map<WindowKey, Outgoing> outgoing;
+  std::map<WindowKey, int> closes;  // times that an outgoing window was over
 };
 
 class ConnectionPair {
@@ -147,7 +149,7 @@ class ConnectionPair {
 
   // The bytes of a test chunk: every byte depends on window, class and number.
   static std::vector<uint8_t> ChunkBytes(WindowKey key, bool high, uint32_t sequence, size_t size) {
-    Random random(key.id * 1'000'003ull + (high ? 7 : 11) + sequence * 31ull);
+    Random random(key.id * 1'000'003ull + key.generation * 7'919'911ull + (high ? 7 : 11) + sequence * 31ull);
     std::vector<uint8_t> bytes(size);
     for (uint8_t& b : bytes) b = static_cast<uint8_t>(random.Next());
     return bytes;
