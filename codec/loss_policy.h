@@ -54,4 +54,8 @@ constexpr bool Remembers(LossPolicy policy) {
   return policy == LossPolicy::kResidual || policy == LossPolicy::kShift;
 }
 
+// What was not taken is owed, and comes again on top of the next gradient. Who must not see something again
+// has to take it, whatever he does with it then.
+constexpr bool Repays(LossPolicy policy) { return policy == LossPolicy::kResidual; }
+
 }  // namespace longhaul::codec

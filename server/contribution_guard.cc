@@ -55,8 +55,10 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
   LH_CHECK_OP(chunk, <, usual_.size());
   if (IsTooLarge(chunk, *energy)) {
     ++window.refused;
+    if (++usual_[chunk].refused == kGivesWay) GiveWay(chunk);
     return Verdict::kTooLarge;
   }
+  usual_[chunk].refused = 0;
   Learn(chunk, *energy);
   return Verdict::kOk;
 }
@@ -64,7 +66,7 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
 bool ContributionGuard::IsTooLarge(uint32_t chunk, double energy) {
   const Usual& usual = usual_[chunk];
   if (usual.accepted < kLearned) return false;
-  const double reference = std::max(static_cast<double>(usual.energy), usual_sum_ / usual_count_);
+  const double reference = Reference(usual);
   // A tensor that was all zero so far says nothing about what is usual.
   if (reference <= 0 || energy <= factor_ * factor_ * reference) return false;
   last_excess_ = std::sqrt(energy / reference);
@@ -78,9 +80,21 @@ void ContributionGuard::Learn(uint32_t chunk, double energy) {
   // The plain mean of the first few, then the moving one.
   const double share = usual.accepted < kLearned ? 1.0 / usual.accepted : kNewShare;
   const double before = static_cast<double>(usual.energy);
+  SetUsual(usual, before + share * (energy - before));
+}
+
+void ContributionGuard::GiveWay(uint32_t chunk) {
+  Usual& usual = usual_[chunk];
+  usual.refused = 0;
+  const double step = std::max(factor_, kLeastStep);
+  SetUsual(usual, step * step * Reference(usual));
+}
+
+void ContributionGuard::SetUsual(Usual& usual, double energy) {
+  const double before = static_cast<double>(usual.energy);
   // Squares of finite floats may exceed float: the average stays finite.
-  usual.energy = static_cast<float>(
-      std::min(before + share * (energy - before), static_cast<double>(std::numeric_limits<float>::max())));
+  usual.energy =
+      static_cast<float>(std::min(energy, static_cast<double>(std::numeric_limits<float>::max())));
   usual_sum_ += static_cast<double>(usual.energy) - before;
 }
 

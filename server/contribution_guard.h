@@ -6,10 +6,15 @@
 // when its norm exceeds `factor` times both: position alone would refuse the first gradient of a part that
 // had none for a while (an embedding's rare rows), the tensor alone would refuse a bias among small weights.
 //
-// Under policies that repay, what is refused is owed by the worker and comes again with its next gradient.
+// Refusing ends, in two ways. What was refused is gone: no policy sends it again (docs/decisions/0013). And a
+// level that everybody has reached becomes the usual one: after kGivesWay refusals in a row at a position, with
+// nothing accepted between, the usual norm there is `factor` times what it was (twice at least). A single worker
+// among others cannot bring that about.
+//
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +29,8 @@ class ContributionGuard {
   // average after them.
   static constexpr uint8_t kLearned = 8;
   static constexpr double kNewShare = 1.0 / 16;
+  static constexpr uint8_t kGivesWay = 8;
+  static constexpr double kLeastStep = 2;
 
   // factor: 0 = norms are not judged (and nothing is stored for it), else >= 1.
   ContributionGuard(uint32_t chunks, uint32_t ranks, double factor);
@@ -48,9 +55,15 @@ class ContributionGuard {
   struct Usual {
     float energy = 0;      // average
     uint8_t accepted = 0;  // up to kLearned
+    uint8_t refused = 0;   // in a row
   };
   bool IsTooLarge(uint32_t chunk, double energy);
   void Learn(uint32_t chunk, double energy);
+  void GiveWay(uint32_t chunk);
+  double Reference(const Usual& usual) const {
+    return std::max(static_cast<double>(usual.energy), usual_sum_ / usual_count_);
+  }
+  void SetUsual(Usual& usual, double energy);
 
   const double factor_;
   std::vector<Window> windows_;  // by rank

@@ -349,7 +349,10 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (!PassesGuard(peer, transfer, chunk, values)) return ChunkVerdict::kRefused;
+  if (!PassesGuard(peer, transfer, chunk, values)) {
+    // Taken and dropped where it would be owed: it would come again with the next gradient, larger each time.
+    return codec::Repays(policy_.policy) ? ChunkVerdict::kTaken : ChunkVerdict::kRefused;
+  }
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;

@@ -65,11 +65,40 @@ TEST(ContributionGuard, ANormFarAboveTheUsualIsRefusedAndTeachesNothing) {
   guard.BeginWindow(1);
   for (int again = 0; again < 50; ++again) {
     ASSERT_EQ(guard.Check(1, 1, Values{0, -21}), Verdict::kTooLarge) << again;
+    if (again % 7 == 6) {
+      ASSERT_EQ(guard.Check(0, 1, Values{0, 2}), Verdict::kOk) << "others go on as ever";
+    }
   }
   EXPECT_NEAR(guard.last_excess(), 10.5, 0.01);
   EXPECT_EQ(guard.refused(1), 50u);
   EXPECT_EQ(guard.Check(1, 1, Values{0, 19}), Verdict::kOk);
   EXPECT_EQ(guard.Check(1, 2, Values{3e38f}), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, ALevelThatEverybodyHasReachedBecomesTheUsualOne) {
+  ContributionGuard guard = Trained(3, 10, 2);
+  int refused = 0;
+  while (guard.Check(static_cast<uint32_t>(refused % 2), 1, Values{1000}) == Verdict::kTooLarge) ++refused;
+  EXPECT_EQ(refused, 2 * ContributionGuard::kGivesWay) << "the bound goes from 20 to 200 to 2000";
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_EQ(guard.Check(0, 1, Values{1000}), Verdict::kOk) << round;
+  }
+  EXPECT_EQ(guard.Check(0, 1, Values{20'000}), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, EvenAFactorOfOneGivesWay) {
+  ContributionGuard guard = Trained(1, 1, 2);
+  int refused = 0;
+  while (guard.Check(0, 0, Values{100}) == Verdict::kTooLarge) ASSERT_LT(++refused, 100);
+  EXPECT_EQ(refused, 6 * ContributionGuard::kGivesWay) << "2, 4, ... 128";
+}
+
+TEST(ContributionGuard, OneWorkerAmongOthersNeverMovesTheBound) {
+  ContributionGuard guard = Trained(1, 10, 2);
+  for (int round = 0; round < 1000; ++round) {
+    ASSERT_EQ(guard.Check(0, 0, Values{2}), Verdict::kOk);
+    ASSERT_EQ(guard.Check(1, 0, Values{1e6f}), Verdict::kTooLarge) << round;
+  }
 }
 
 TEST(ContributionGuard, NothingIsJudgedBeforeEnoughWasSeen) {

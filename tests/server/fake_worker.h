@@ -124,16 +124,18 @@ class FakeWorker {
     return status;
   }
   // One chunk in a datagram of its own.
-  void Send(transport::WindowKey key, wire::ReliabilityClass reliability, uint32_t chunk,
-            const std::vector<float>& values, bool repaired = false) {
+  transport::ChunkVerdict Send(transport::WindowKey key, wire::ReliabilityClass reliability, uint32_t chunk,
+                               const std::vector<float>& values, bool repaired = false) {
     auto& window = connection.incoming_now.at(key);
     uint32_t& received = reliability == wire::ReliabilityClass::kHigh
                              ? (repaired ? window.stats.high_repaired : window.stats.high_received)
                              : window.stats.low_received;
     ++received;
     Update(window);
-    coordinator_.OnChunk(connection, key, reliability, 0, EncodeChunk(chunk, values), repaired);
+    const auto verdict =
+        coordinator_.OnChunk(connection, key, reliability, 0, EncodeChunk(chunk, values), repaired);
     Progress(key);
+    return verdict;
   }
   // The sender has nothing new to send any more.
   void Finish(transport::WindowKey key) {
