@@ -54,6 +54,7 @@ double Quantile(std::vector<double> values, double share) {
 struct Plan {
   BenchRoundsOptions options;
   std::vector<uint64_t> elements;  // by tensor
+  DType wire_dtype = DType::kFloat32;
   Duration gap{0};
   std::vector<uint32_t> ranks;  // that run here
   uint64_t seed = 0;
@@ -76,6 +77,9 @@ Result<Plan> MakePlan(const BenchRoundsOptions& o) {
   for (uint32_t i = 0; i < o.tensors; ++i) {
     plan.elements.push_back(static_cast<uint64_t>(count * (i + 1) / o.tensors - count * i / o.tensors));
   }
+  const auto wire_dtype = ParseDType(o.wire_dtype);
+  if (!wire_dtype) return Invalid("--wire-dtype: there is no element type " + o.wire_dtype);
+  plan.wire_dtype = *wire_dtype;
   const auto gap = wan::ParseTime(o.gap);
   if (!gap.ok()) return Invalid("--gap: " + gap.status().message());
   plan.gap = *gap;
@@ -99,7 +103,10 @@ Result<Server> StartServer(const BenchRoundsOptions& o) {
   server.job = o.job;
   server.workers = o.workers;
   if (o.high_share >= 0) server.high_share = o.high_share;
+  if (o.high_energy >= 0) server.high_energy = o.high_energy;
+  if (o.topk_share >= 0) server.topk_share = o.topk_share;
   if (o.close_ratio >= 0) server.close_ratio = o.close_ratio;
+  if (!o.priority.empty()) server.priority = o.priority;
   if (!o.policy.empty()) server.policy = o.policy;
   server.idle_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(o.idle_timeout));
   server.datagram_bytes = o.datagram_bytes;
@@ -214,6 +221,7 @@ class Measurement {
       TensorOptions options;
       options.count = plan_.elements[i];
       options.priority = static_cast<int>(i);
+      options.wire_dtype = plan_.wire_dtype;
       auto tensor = client.Declare("bench" + std::to_string(i), options);
       if (!tensor.ok()) return tensor.status();
       tensors.push_back(*tensor);
@@ -294,6 +302,8 @@ json Measurement::Summary() const {
                   {"workers_here", plan_.ranks.size()},
                   {"bytes", elements * 4},
                   {"tensors", plan_.elements.size()},
+                  {"wire_dtype", DTypeName(plan_.wire_dtype)},
+                  {"chunk_bytes_sent", (after_.chunk_bytes_sent - before_.chunk_bytes_sent).value()},
                   {"seconds", seconds_},
                   {"outcome", StatusCodeName(outcome_.code())},
                   {"message", outcome_.message()}};
@@ -375,7 +385,10 @@ int Conclude(const BenchRoundsOptions& options, const Measurement& measurement, 
 
 std::string BenchRoundsOptions::ServersBusiness() const {
   if (high_share >= 0) return "--high-share";
+  if (high_energy >= 0) return "--high-energy";
+  if (topk_share >= 0) return "--topk";
   if (close_ratio >= 0) return "--close-ratio";
+  if (!priority.empty()) return "--priority";
   return policy.empty() ? "" : "--policy";
 }
 

@@ -18,6 +18,7 @@ struct BenchRoundsOptions {
   uint32_t rounds = 100;       // measured
   uint32_t warmup = 5;         // before them
   std::string gap = "0ms";     // between a round's end and the next one's start
+  std::string wire_dtype = "float32";  // of the gradients
   double energy_spread = 0.5;  // of the logarithm of the chunks' scales
   std::string rate_controller = "longhaul";
   double idle_timeout = 10;
@@ -30,7 +31,10 @@ struct BenchRoundsOptions {
   bool insecure = false;
   // Of our own server; negative or empty: its default. With --join the server there decides.
   double high_share = -1;
+  double high_energy = -1;
+  double topk_share = -1;
   double close_ratio = -1;
+  std::string priority;
   std::string policy;
 
   // The name of a setting that only our own server could follow although --join names another one, or empty.

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "cli/bench_flow.h"
 #include "cli/bench_rounds.h"
@@ -88,6 +89,10 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
   command
       ->add_option("--rate-controller", rounds->rate_controller, "longhaul, or bbr or cubic for comparison")
       ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  command
+      ->add_option("--wire-dtype", rounds->wire_dtype,
+                   "element type of gradients on the wire: float32, bfloat16, float16, int8")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
   command->add_option("--datagram-size", rounds->datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
   command
@@ -110,6 +115,18 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
       ->check(CLI::Range(0.0, 1.0))
       ->default_str("")
       ->group(group);
+  command
+      ->add_option("--high-energy", rounds->high_energy, "instead: as many as hold this share of the energy")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("")
+      ->group(group);
+  command->add_option("--priority", rounds->priority, "how chunks are ranked: energy, layer, topk")
+      ->default_str("")
+      ->group(group);
+  command->add_option("--topk", rounds->topk_share, "priority topk: share of elements that travels")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("")
+      ->group(group);
   command->add_option("--close-ratio", rounds->close_ratio, "share of the rest that lets a window close")
       ->check(CLI::Range(0.0, 1.0))
       ->default_str("")
@@ -125,9 +142,70 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
       "result;\n"
       "they begin rounds together. goodput_mbps: gradient bytes of these workers over the time of the "
       "rounds;\n"
-      "lost_chunks, repaired_chunks and filled_chunks are the server's, of all workers.\n"
+      "lost_chunks, repaired_chunks and filled_chunks are the server's, of all workers; chunk_bytes_sent: of "
+      "the\n"
+      "lowest rank here, without retransmissions and repair.\n"
       "Exit codes: 0 fine; 1 the rounds ended early (the result until then is written); 2 bad options; 3 no\n"
       "server there, or it does not let the workers in; 130 interrupted (the result until then is written).");
+}
+
+// An option of `run` that a daemon understands and checks.
+struct HandedOn {
+  const char* name;
+  const char* help;
+  bool flag = false;
+};
+
+constexpr HandedOn kOfServer[] = {
+    {"--shift-alpha", "policy shift: step by which it follows"},
+    {"--priority", "how chunks are ranked: energy, layer, topk"},
+    {"--high-share", "share of chunks sent reliably and with FEC"},
+    {"--high-energy", "instead: as many chunks as hold this share of the energy"},
+    {"--topk", "priority topk: share of elements that travels"},
+    {"--bubble-threshold", "loss of a window above which its lost chunks are filled"},
+    {"--close-ratio", "share of the low class's energy that lets a window close"},
+    {"--straggler-factor", "leave workers out that take so many times the usual"},
+    {"--round-bound", "no round waits longer, in seconds"},
+    {"--deterministic", "sum in rank order", true},
+    {"--norm-guard", "refuse a chunk whose norm is so many times the usual one"},
+    {"--downlink", "reliable or lossy"},
+    {"--hash-rounds", "downlink lossy: rounds between proofs that the replicas agree"},
+    {"--min-workers", "fewer abort the job"},
+    {"--fec-k", "source symbols per FEC block"},
+    {"--fec-depth", "FEC blocks interleaved"},
+    {"--capacity", "rate of the link that the workers share"},
+    {"--no-grants", "do not tell workers how fast to send", true},
+};
+
+constexpr HandedOn kOfWorkers[] = {
+    {"--lr", "learning rate"},
+    {"--momentum", "momentum"},
+    {"--batch", "samples per worker and round"},
+    {"--optimizer", "the server's optimizer, e.g. adam:lr=0.001, instead of --lr and --momentum"},
+    {"--local-steps", "steps of the local optimizer per round"},
+    {"--local-optimizer", "optimizer of local steps, e.g. adamw:lr=0.001"},
+    {"--skew", "share of a worker's images from its own few classes, 0..1"},
+    {"--constant-lr", "the learning rate does not fall", true},
+    {"--wire-dtype", "element type of gradients on the wire"},
+    {"--rate-controller", "what decides how fast to send"},
+};
+
+// What is given of these is appended to `words`, value and all.
+template <size_t kCount>
+void HandOn(CLI::App& command, const HandedOn (&options)[kCount], const std::string& group,
+            std::vector<std::string>* words) {
+  for (const HandedOn& option : options) {
+    const std::string name = option.name;
+    if (option.flag) {
+      command
+          .add_flag_callback(
+              name, [name, words] { words->push_back(name); }, option.help)
+          ->group(group);
+      continue;
+    }
+    const auto take = [name, words](const std::string& value) { words->insert(words->end(), {name, value}); };
+    command.add_option_function<std::string>(name, take, option.help)->group(group);
+  }
 }
 
 }  // namespace
@@ -170,17 +248,8 @@ int main(int argc, char** argv) {
       ->add_option("--wan", run.wan, "auto, tun, netem, or loopback (seeded fault injector, needs no rights)")
       ->check(CLI::IsMember({"auto", "tun", "netem", "loopback"}))
       ->capture_default_str();
-  command->add_option("--lr", run.optimizer_lr, "learning rate (the worker's default otherwise)");
-  command->add_option("--momentum", run.optimizer_momentum, "momentum (the worker's default otherwise)");
-  command->add_option("--batch", run.batch, "samples per worker and round (the worker's default otherwise)");
-  command->add_option("--optimizer", run.optimizer,
-                      "the server's optimizer, e.g. adam:lr=0.001, instead of --lr and --momentum");
-  command->add_option("--local-steps", run.local_steps,
-                      "steps of the local optimizer per round (1 otherwise)");
-  command->add_option("--local-optimizer", run.local_optimizer,
-                      "optimizer of local steps, e.g. adamw:lr=0.001");
-  command->add_option("--skew", run.skew,
-                      "share of a worker's images from its own few classes, 0..1 (0 otherwise)");
+  HandOn(*command, kOfServer, "Handed to the server (longhaul-server --help)", &run.server_words);
+  HandOn(*command, kOfWorkers, "Handed to the workers (longhaul-worker --help)", &run.worker_words);
   command->add_option("--data", run.data, "directory of the dataset's IDX files");
   command->add_option("--json", run.json_file, "write the summary to this file");
   command->add_option("--logs", run.log_directory, "keep the daemons' logs in this directory");

@@ -37,6 +37,8 @@ std::atomic<int> g_signal{0};
 
 // How long children get to end in order after the job is over or was interrupted.
 constexpr Duration kGrace = std::chrono::seconds(5);
+// Exit code of the daemons for what their command line says wrong.
+constexpr int kUsage = 2;
 // A server that has not said that it listens by then never will.
 constexpr Duration kServerStart = std::chrono::seconds(10);
 
@@ -160,7 +162,7 @@ class Job {
   Job(const RunOptions& options, Wan* wan, std::string logs)
       : options_(options), wan_(wan), logs_(std::move(logs)), view_(options.workers, options.rounds) {}
 
-  // 0, 1 or 130; `elapsed` is the time from the first worker's start to the end.
+  // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
   int Run(Duration* elapsed) {
     const Status started = StartServer();
     if (!started.ok()) return Explain(started.message());
@@ -187,6 +189,7 @@ class Job {
                                      "json",
                                      "--once",
                                      "--insecure"};
+    argv.insert(argv.end(), options_.server_words.begin(), options_.server_words.end());
     if (wan_->links) argv.push_back("--insecure-bind");
     Result<ChildProcess> child =
         ChildProcess::Start("server", argv, Entering(wan_->server_namespace), logs_ + "/server.log");
@@ -227,13 +230,7 @@ class Job {
       };
       option("--fault", wan_->fault_spec);
       option("--data", options_.data);
-      option("--lr", options_.optimizer_lr);
-      option("--momentum", options_.optimizer_momentum);
-      option("--batch", options_.batch);
-      option("--optimizer", options_.optimizer);
-      option("--local-steps", options_.local_steps);
-      option("--local-optimizer", options_.local_optimizer);
-      option("--skew", options_.skew);
+      argv.insert(argv.end(), options_.worker_words.begin(), options_.worker_words.end());
       const std::string name = "worker" + std::to_string(rank);
       Result<ChildProcess> child =
           ChildProcess::Start(name, argv, Entering(wan_->worker_namespace), logs_ + "/" + name + ".log");
@@ -316,8 +313,12 @@ class Job {
     }
     StopAll();
     Fail(what);
-    for (ChildProcess* child : Children()) PrintLastWords(child->name());
-    return 1;
+    int code = 1;
+    for (ChildProcess* child : Children()) {
+      PrintLastWords(child->name());
+      if (child->exit_code() == kUsage) code = kUsage;
+    }
+    return code;
   }
 
   void PrintLastWords(const std::string& name) const {
@@ -432,8 +433,9 @@ int RunJob(const RunOptions& options) {
   summary["wan"] = wan.description;
   summary["seed"] = options.seed;
   summary["policy"] = options.policy;
-  summary["asked"] = {
-      {"rate", options.rate}, {"delay", options.delay}, {"loss", options.loss}, {"queue", options.queue}};
+  summary["asked"] = {{"rate", options.rate},           {"delay", options.delay},
+                      {"loss", options.loss},           {"queue", options.queue},
+                      {"server", options.server_words}, {"workers", options.worker_words}};
   summary["ok"] = code == 0;
   if (code == 0) PrintSummary(summary, links);
   if (!options.json_file.empty()) {

@@ -23,11 +23,12 @@ struct RunOptions {
   std::string json_file;
   std::string log_directory;  // empty: a temporary one, kept when the run fails
   double min_accuracy = 0;    // 0..1; below it the run fails
-  // Of the trainer, handed to the workers as they are; empty: the worker's defaults.
-  std::string optimizer_lr, optimizer_momentum, batch, optimizer, local_steps, local_optimizer, skew;
+  // Words of the daemons' command lines, handed on as they are: these programs check them.
+  std::vector<std::string> server_words;
+  std::vector<std::string> worker_words;
 };
 
-// Exit code: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.
+// Exit code: 0 fine, 1 the job failed, 2 bad options (also those that a daemon refused), 130 interrupted.
 int RunJob(const RunOptions& options);
 
 }  // namespace longhaul::cli

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace longhaul {
@@ -28,6 +29,14 @@ constexpr std::string_view DTypeName(DType dtype) {
       return "int8";
   }
   return "unknown";
+}
+
+// The other way round; none for any other name.
+constexpr std::optional<DType> ParseDType(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+    if (DTypeName(dtype) == name) return dtype;
+  }
+  return std::nullopt;
 }
 
 // Bytes of one element; zero for an unknown type.

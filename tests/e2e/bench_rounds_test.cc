@@ -64,6 +64,13 @@ TEST_F(BenchRounds, BringsItsOwnServer) {
   EXPECT_EQ(Result()["lost_chunks"], 0) << "all of it is of the high class";
 }
 
+TEST_F(BenchRounds, ShorterTypesSendFewerBytes) {
+  Program& rounds = StartRounds({"--workers", "2", "--bytes", "400kb", "--rounds", "10", "--wire-dtype", "int8"});
+  ExpectEnd(rounds, 0);
+  EXPECT_EQ(Result()["wire_dtype"], "int8");
+  EXPECT_NEAR(Result()["chunk_bytes_sent"].get<double>(), 10 * 100e3, 5e4);
+}
+
 TEST_F(BenchRounds, RefusesWhatOnlyTheServerDecides) {
   Program& rounds = StartRounds({"--join", "127.0.0.1:7700", "--high-share", "0.5"});
   ExpectEnd(rounds, 2);

@@ -9,6 +9,8 @@
 
 #include <filesystem>
 #include <iostream>
+#include <set>
+#include <sstream>
 
 #include "tests/e2e/support/job.h"
 #include "wan/tun/site_namespace.h"
@@ -100,6 +102,50 @@ TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
   EXPECT_GE(summary.value("round_ms_p99", 0.0), summary.value("round_ms_p50", 1e9));
   EXPECT_GE(summary.value("round_ms_p50", 0.0), 5);
   EXPECT_GT(summary.value("retransmissions", 0.0) + summary.value("repaired_chunks", 0.0), 0) << "2 % loss";
+}
+
+TEST_F(RunTest, HandsOnWhatIsForTheServerAndTheWorkers) {
+  Program& run = StartRun({{"--wan", "loopback"},
+                           {"--rounds", "20"},
+                           {"--delay", "1ms"},
+                           {"--batch", "16"},
+                           {"--wire-dtype", "int8"},
+                           {"--priority", "layer"},
+                           {"--norm-guard", "1000"},
+                           {"--deterministic", ""}});
+  ExpectEnd(run, 0);
+  const json summary = Summary();
+  EXPECT_LT(summary.value("chunk_bytes_up", 1e9), 0.4 * 2 * 20 * 400'000) << "a quarter, and initial values";
+  EXPECT_GT(summary.value("chunk_bytes_up", 0.0), 0.2 * 2 * 20 * 400'000);
+  EXPECT_EQ(summary["asked"]["workers"], (json{"--batch", "16", "--wire-dtype", "int8"}));
+  EXPECT_EQ(summary["asked"]["server"].size(), 5u) << summary["asked"].dump();
+  EXPECT_GT(summary.value("accuracy", 0.0), 0.5);
+}
+
+// Every learning setting of the daemons can be given to `run`: what it does not hand on is what it decides itself.
+TEST_F(RunTest, KnowsTheDaemonsSettings) {
+  const auto flags = [&](const std::vector<std::string>& words) {
+    Program& program = Start(words[0], {words.begin() + 1, words.end()});
+    ExpectEnd(program, 0);
+    std::set<std::string> found;
+    std::istringstream text(program.Output());
+    for (std::string word; text >> word;) {
+      if (word.starts_with("--")) found.insert(word.substr(0, word.find_first_of(",.;:)")));
+    }
+    return found;
+  };
+  const std::set<std::string> run = flags({"longhaul", "run", "--help"});
+  const std::set<std::string> own = {"--help", "--version", "--listen", "--join", "--job", "--rank", "--world-size",
+                                     "--site", "--incarnation", "--weight", "--idle-timeout", "--connect-timeout",
+                                     "--datagram-size", "--max-model-bytes", "--allow-bench", "--bench-during-job",
+                                     "--once", "--insecure-bind", "--fault", "--progress", "--log-level",
+                                     "--eval-every", "--capacity-floor", "--capacity-cap", "--worker-rate-cap",
+                                     "--worker-rate-floor", "--rate-cap", "--rate-floor"};
+  for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
+    for (const std::string& flag : flags({program, "--help"})) {
+      EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
+    }
+  }
 }
 
 TEST_F(RunTest, TrainsOnTheRealDataset) {
