@@ -543,6 +543,8 @@ ServerStats Coordinator::Stats() const {
   ServerStats stats;
   stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
   stats.job = settings_.job;
+  stats.policy = settings_.policy;
+  stats.bubble_threshold = settings_.bubble_threshold;
   stats.world_size = settings_.world_size;
   stats.joined = membership_.joined();
   stats.jobs_finished = jobs_finished_;
@@ -569,6 +571,7 @@ ServerStats Coordinator::Stats() const {
     stats.tensors = engine_->tensor_count();
     stats.elements = engine_->elements();
     stats.filled = engine.filled;
+    stats.tolerated = engine.tolerated;
     stats.duplicate_contributions = engine.duplicate_contributions;
     stats.late_chunks = engine.late_chunks;
     stats.old_windows_refused = engine.old_windows_refused;

@@ -449,7 +449,7 @@ void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason 
   }
   peer.connection->CloseWindow(key, reason);
   ++stats_.by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
-  if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, window);
+  if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, reason, window);
   Entry& entry = EntryOf(*transfer.tensor);
   Parameters& parameters = entry.tensor.parameters();
   if (parameters.initial() != Parameters::Initial::kAwaited) return;
@@ -460,7 +460,7 @@ void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason 
   AnswerPulls(entry);
 }
 
-void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
+void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason,
                                 const transport::IncomingWindow& window) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
@@ -469,6 +469,7 @@ void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer,
   const uint32_t lost = tensor.chunks() - contributed.count();
   const uint32_t low_lost = window.low_count - transfer.low_taken;
   RoundTally& tally = rounds.tally();
+  ++tally.closed[static_cast<size_t>(reason)];
   tally.low_chunks += window.low_count;
   tally.low_lost += low_lost;
   tally.lost_chunks += lost;
@@ -512,6 +513,7 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
     round.contributors += tensor.aggregator().contributed(rank).count() > 0 ? 1 : 0;
   }
   ++stats_.tensor_rounds;
+  stats_.tolerated += round.tally.tolerated_chunks;
   tensor.NextRound();
   std::fill(entry.late.begin(), entry.late.end(), false);
   if (entry.epochs.OnRoundBegins(rounds.number())) BeginEpoch(entry);
@@ -610,6 +612,9 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
 void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
   Tensor& tensor = entry.tensor;
   Rounds& rounds = tensor.rounds();
+  if (rounds.part(rank) == Rounds::Part::kOpen) {
+    ++rounds.tally().closed[static_cast<size_t>(wire::CloseReason::kExcluded)];
+  }
   const bool missed = rounds.begun() && (rounds.part(rank) == Rounds::Part::kAwaited ||
                                          rounds.part(rank) == Rounds::Part::kOpen);
   const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);

@@ -76,6 +76,7 @@ struct EngineStats {
   };
   uint64_t tensor_rounds = 0;
   uint64_t filled = 0;
+  uint64_t tolerated = 0;
   uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
   uint64_t late_chunks = 0;              // of a round that was over, or of a chunk that was final
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
@@ -176,7 +177,8 @@ class RoundEngine {
                                        const transport::IncomingWindow& window) const;
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
              const transport::IncomingWindow& window);
-  void CloseGradient(Peer& peer, const Transfer& transfer, const transport::IncomingWindow& window);
+  void CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason,
+                     const transport::IncomingWindow& window);
   void FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready);
   void FinishRoundIfComplete(Entry& entry);
   void AnswerHeld(Entry& entry);

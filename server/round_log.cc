@@ -20,8 +20,9 @@ std::vector<JobRound> RoundLog::Add(const TensorRound& round, size_t tensors, In
   sum.tolerated_chunks += round.tally.tolerated_chunks;
   sum.excluded += round.tally.excluded;
   sum.fill_reason = std::max(sum.fill_reason, round.tally.fill_reason);
-  open_.low_chunks += round.tally.low_chunks;
-  open_.low_lost += round.tally.low_lost;
+  sum.low_chunks += round.tally.low_chunks;
+  sum.low_lost += round.tally.low_lost;
+  for (size_t i = 0; i < sum.closed.size(); ++i) sum.closed[i] += round.tally.closed[i];
   open_.begun = std::min(open_.begun, round.begun);
   open_.end = now;
   if (open_.tensors.size() >= tensors) over.push_back(Finish());
@@ -40,10 +41,10 @@ JobRound RoundLog::Finish() {
   round.tensors = static_cast<uint32_t>(open.tensors.size());
   round.duration = open.end - open.begun;
   round.interval = open.end - previous_end_;
-  round.loss = open.low_chunks == 0 ? 0.0 : static_cast<double>(open.low_lost) / open.low_chunks;
+  round.loss = round.low_chunks == 0 ? 0.0 : static_cast<double>(round.low_lost) / round.low_chunks;
   previous_end_ = open.end;
-  low_chunks_ += open.low_chunks;
-  low_lost_ += open.low_lost;
+  low_chunks_ += round.low_chunks;
+  low_lost_ += round.low_lost;
   if (history_.size() < kMaxHistory) {
     history_.push_back(round.duration);
   } else {

@@ -39,8 +39,6 @@ class RoundLog {
     JobRound sum;
     Instant begun = Instant::Infinite();
     Instant end;
-    uint32_t low_chunks = 0;
-    uint32_t low_lost = 0;
   };
   JobRound Finish();
 

@@ -41,7 +41,6 @@ void Rounds::OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>
 void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed,
                             std::vector<uint32_t>* ready) {
   LH_CHECK(parts_[rank] == Part::kOpen);
-  ++tally_.windows_closed;
   Release(rank, contributed, ready);
 }
 

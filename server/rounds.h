@@ -8,6 +8,7 @@
 // tensor values and no connections. Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -20,7 +21,6 @@ namespace longhaul::server {
 
 // What became of the workers' windows in one round, summed over the workers.
 struct RoundTally {
-  uint32_t windows_closed = 0;
   uint32_t repaired_chunks = 0;
   uint32_t low_chunks = 0;   // expected
   uint32_t low_lost = 0;     // of them did not arrive
@@ -30,6 +30,7 @@ struct RoundTally {
   uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
   codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
   uint32_t excluded = 0;          // workers that the round did not wait for
+  std::array<uint32_t, 6> closed = {};  // windows, by wire::CloseReason
 };
 
 class Rounds {

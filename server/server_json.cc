@@ -33,7 +33,8 @@ const char* StateName(Member::State state) {
   return "unknown";
 }
 
-json CloseReasons(const uint64_t (&counts)[6]) {
+template <typename Counts>
+json CloseReasons(const Counts& counts) {
   constexpr std::array names = {"complete", "ratio", "soft", "hard", "excluded", "cancelled"};
   json reasons = json::object();
   for (size_t i = 0; i < names.size(); ++i) reasons[names[i]] = counts[i];
@@ -93,7 +94,15 @@ json ToJson(const MemberStats& member) {
 }  // namespace
 
 json JobSummary(const ServerStats& stats) {
+  std::array<uint64_t, 6> closed{};
+  uint64_t excluded = 0;
+  for (const MemberStats& member : stats.members) {
+    excluded += member.excluded;
+    for (size_t i = 0; i < closed.size(); ++i) closed[i] += member.close_reasons[i];
+  }
   json out = {{"job", stats.job},
+              {"policy", stats.policy},
+              {"bubble_threshold", stats.bubble_threshold},
               {"workers", stats.world_size},
               {"rounds", stats.rounds},
               {"seconds", Seconds(stats.running)},
@@ -102,8 +111,11 @@ json JobSummary(const ServerStats& stats) {
               {"observed_loss", Share(stats.low_lost, stats.low_chunks)},
               {"repaired_chunks", stats.repaired},
               {"filled_chunks", stats.filled},
+              {"tolerated_chunks", stats.tolerated},
               {"lost_chunks", stats.lost},
               {"rejected_chunks", stats.rejected},
+              {"rounds_excluded", excluded},
+              {"windows_closed", CloseReasons(closed)},
               {"round_ms_p50", Milliseconds(stats.round_p50)},
               {"round_ms_p99", Milliseconds(stats.round_p99)},
               {"duplicate_contributions", stats.duplicate_contributions},
@@ -145,6 +157,10 @@ json RoundJson(const JobRound& round, const ServerStats& stats) {
           {"tensors", round.tensors},
           {"contributors", round.contributors},
           {"loss", round.loss},
+          {"low_chunks", round.low_chunks},
+          {"low_lost", round.low_lost},
+          {"bubble_threshold", stats.bubble_threshold},
+          {"windows_closed", CloseReasons(round.closed)},
           {"repaired_chunks", round.repaired_chunks},
           {"filled_chunks", round.filled_chunks},
           {"lost_chunks", round.lost_chunks},

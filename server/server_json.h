@@ -14,8 +14,8 @@ nlohmann::json ToJson(const ServerStats& stats);
 // The summary of a job: rounds, seconds, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
 // lost_chunks, retransmissions, round_ms_p50, round_ms_p99, ...
 nlohmann::json JobSummary(const ServerStats& stats);
-// round, seconds, loss, repaired_chunks, filled_chunks, lost_chunks, last_rank, up_mbps, down_mbps, rtt_ms by
-// rank.
+// round, seconds, loss, bubble_threshold, filled_chunks, tolerated_chunks, fill_reason, windows_closed by
+// reason, rtt_ms by rank, ...: docs/statistics.md has them all.
 nlohmann::json RoundJson(const JobRound& round, const ServerStats& stats);
 // A push of which something was refused: a line that names the worker, and rank, who, tensor, round, chunk,
 // why

@@ -70,6 +70,9 @@ struct JobRound {
   uint32_t contributors = 0;  // the most of any tensor
   uint32_t last_rank = 0;
   double loss = 0;  // share of low chunks that did not arrive
+  uint32_t low_chunks = 0;  // expected, over all workers
+  uint32_t low_lost = 0;    // of them did not arrive
+  std::array<uint32_t, 6> closed = {};  // the workers' windows, by wire::CloseReason
   uint32_t repaired_chunks = 0;
   uint32_t filled_chunks = 0;
   uint32_t lost_chunks = 0;
@@ -86,6 +89,8 @@ struct ServerStats {
 
   Phase phase = Phase::kWaiting;
   std::string job;
+  std::string policy;           // as the operator decided
+  double bubble_threshold = 0;  // loss of a window above which its lost chunks are filled, 0..1
   uint32_t world_size = 0;
   uint32_t joined = 0;
   uint64_t jobs_finished = 0;
@@ -99,6 +104,7 @@ struct ServerStats {
   uint64_t tensors = 0;
   uint64_t elements = 0;
   uint64_t filled = 0;
+  uint64_t tolerated = 0;
   uint64_t repaired = 0;
   uint64_t lost = 0;
   uint64_t rejected = 0;

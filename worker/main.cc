@@ -44,6 +44,7 @@ struct Flags {
   bool constant_rate = false;
   bool weight_given = false;
   double skew = 0;
+  std::string wire_dtype = "float32";
   std::string rate_cap;
   std::string rate_floor;
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
@@ -102,6 +103,8 @@ json StatsJson(const ClientStats& s) {
   const auto ms = [](longhaul::Duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
   return {{"bytes_sent", s.bytes_sent.value()},
           {"bytes_received", s.bytes_received.value()},
+          {"chunk_bytes_sent", s.chunk_bytes_sent.value()},
+          {"chunk_bytes_received", s.chunk_bytes_received.value()},
           {"packets_sent", s.packets_sent},
           {"packets_received", s.packets_received},
           {"packets_lost", s.packets_lost},
@@ -111,6 +114,8 @@ json StatsJson(const ClientStats& s) {
           {"lost_chunks", s.lost_chunks},
           {"round_repaired_chunks", s.round_repaired_chunks},
           {"round_filled_chunks", s.round_filled_chunks},
+          {"round_tolerated_chunks", s.round_tolerated_chunks},
+          {"round_rejected_chunks", s.round_rejected_chunks},
           {"round_lost_chunks", s.round_lost_chunks},
           {"datagrams_dropped", s.datagrams_dropped},
           {"pto_fired", s.pto_fired},
@@ -129,7 +134,25 @@ json StatsJson(const ClientStats& s) {
             {"cap", ms(s.limited_by_cap)}}}};
 }
 
-json RoundJson(const RoundProgress& p) {
+json ReportJson(const RoundProgress& p, double bubble_threshold) {
+  const longhaul::OperationStats::RoundInfo& r = p.reports.sum;
+  return {{"tensors", p.reports.tensors},
+          {"contributors", r.contributors},
+          {"last_rank", r.last_rank},
+          {"bubble_threshold", bubble_threshold},
+          {"low_chunks", r.low_chunks},
+          {"low_lost", r.low_lost},
+          {"loss", r.loss},
+          {"lost_chunks", r.lost_chunks},
+          {"tolerated_chunks", r.tolerated_chunks},
+          {"filled_chunks", r.filled_chunks},
+          {"fill_reason", r.fill_reason},
+          {"repaired_chunks", r.repaired_chunks},
+          {"rejected_chunks", r.rejected_chunks},
+          {"excluded", r.excluded}};
+}
+
+json RoundJson(const RoundProgress& p, double bubble_threshold) {
   json line = {{"event", "round"},
                {"round", p.round},
                {"rounds", p.rounds},
@@ -145,6 +168,7 @@ json RoundJson(const RoundProgress& p) {
                {"rate_state", p.stats.rate_state},
                {"fit", FitJson(p.stats)}};
   if (p.accuracy) line["accuracy"] = *p.accuracy;
+  if (p.reports.tensors > 0) line["report"] = ReportJson(p, bubble_threshold);
   return line;
 }
 
@@ -168,12 +192,16 @@ class Progress {
   explicit Progress(const std::string& mode) : json_(mode == "json"), text_(mode == "text") {}
 
   void Joined(const longhaul::JobSettings& s) {
+    bubble_threshold_ = s.bubble_threshold;
     if (json_) {
       Line({{"event", "joined"},
             {"rank", s.rank},
             {"world_size", s.world_size},
             {"policy", s.policy},
+            {"bubble_threshold", s.bubble_threshold},
+            {"priority", s.priority},
             {"high_share", s.high_share},
+            {"high_energy", s.high_energy},
             {"close_ratio", s.close_ratio},
             {"fec_k", s.fec_k}});
     } else if (text_) {
@@ -183,7 +211,7 @@ class Progress {
     }
   }
   void Round(const RoundProgress& p) {
-    if (json_) return Line(RoundJson(p));
+    if (json_) return Line(RoundJson(p, bubble_threshold_));
     if (!text_ || (!p.accuracy && p.round % kTextEvery != 0 && p.round != p.rounds)) return;
     std::printf("round %llu/%llu  loss %.4f  %.0f ms  %.0f Mbit/s  packets lost %.2f %%  rtt %.1f ms",
                 static_cast<unsigned long long>(p.round), static_cast<unsigned long long>(p.rounds),
@@ -210,6 +238,7 @@ class Progress {
 
   bool json_;
   bool text_;
+  double bubble_threshold_ = 0;  // of the job
 };
 
 // Turns SIGINT and SIGTERM into an orderly Leave, whatever the main thread waits for. Signals must be blocked
@@ -376,6 +405,10 @@ void AddOptions(CLI::App& app, Flags& flags) {
                  "Optimizer of the local steps, for example adamw:lr=0.001")
       ->type_name("TEXT")
       ->capture_default_str();
+  app.add_option("--wire-dtype", flags.wire_dtype,
+                 "Element type of gradients on the wire: float32 | bfloat16 | float16 | int8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
   app.add_flag("--constant-lr", flags.constant_rate,
                "Do not let the learning rate fall linearly to zero (with adam at the server it never does)");
   app.add_option("--skew", flags.skew,
@@ -443,6 +476,7 @@ int main(int argc, char** argv) {
   flags.connect.servers = {flags.join};
   flags.connect.idle_timeout = FromSeconds(flags.idle_timeout_s);
   flags.connect.connect_timeout = FromSeconds(flags.connect_timeout_s);
+  flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
   if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);

@@ -28,6 +28,7 @@ Status DeclareModel(Client& client, const Mlp& model, const TrainOptions& option
     TensorOptions tensor;
     tensor.count = Mlp::kShapes[t].count;
     tensor.optimizer = ServerOptimizer(options);
+    tensor.wire_dtype = options.wire_dtype;
     tensor.initial = model.parameters()[t];
     Result<Tensor> declared = client.Declare(std::string(Mlp::kShapes[t].name), tensor);
     if (!declared.ok()) return declared.status();
@@ -80,6 +81,25 @@ double ObservedLoss(const ClientStats& stats) {
 }
 
 }  // namespace
+
+void RoundReports::Add(const OperationStats::RoundInfo& info) {
+  if (tensors == 0 || info.lost_chunks > most_lost) {
+    most_lost = info.lost_chunks;
+    sum.last_rank = info.last_rank;
+    sum.fill_reason = info.fill_reason;
+  }
+  ++tensors;
+  sum.contributors = std::max(sum.contributors, info.contributors);
+  sum.repaired_chunks += info.repaired_chunks;
+  sum.filled_chunks += info.filled_chunks;
+  sum.tolerated_chunks += info.tolerated_chunks;
+  sum.rejected_chunks += info.rejected_chunks;
+  sum.excluded += info.excluded;
+  sum.lost_chunks += info.lost_chunks;
+  sum.low_chunks += info.low_chunks;
+  sum.low_lost += info.low_lost;
+  sum.loss = sum.low_chunks == 0 ? 0 : static_cast<double>(sum.low_lost) / sum.low_chunks;
+}
 
 std::string ServerOptimizer(const TrainOptions& options) {
   if (!options.optimizer.empty()) return options.optimizer;
@@ -153,7 +173,11 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
     progress.stats = client.stats();
     progress.observed_loss = ObservedLoss(progress.stats);
     int64_t bytes = 0;
-    for (const Operation& step : steps) bytes += step.stats().bytes.value();
+    for (const Operation& step : steps) {
+      const OperationStats stats = step.stats();
+      bytes += stats.bytes.value();
+      if (stats.round_info) progress.reports.Add(*stats.round_info);
+    }
     progress.goodput_mbps = static_cast<double>(bytes) * 8e-6 / std::max(progress.seconds, 1e-9);
     round_seconds.push_back(progress.seconds);
     const bool last = round + 1 == options.rounds;

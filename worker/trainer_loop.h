@@ -24,6 +24,8 @@ struct TrainOptions {
   // (worker/local_steps.h).
   uint64_t local_steps = 1;
   std::string local_optimizer = "sgd:lr=0.1";
+  // Of the gradients on their way to the server (TensorOptions::wire_dtype).
+  DType wire_dtype = DType::kFloat32;
   // The rate falls linearly to zero over the rounds. With one local step workers scale their gradients, the
   // server's rate stays as declared; Adam at the server undoes any scale, so there the rate is constant. With
   // more the local optimizer's rate falls.
@@ -37,6 +39,15 @@ std::string ServerOptimizer(const TrainOptions& options);
 // kInvalidArgument when an optimizer's text is wrong or cannot be used that way.
 Status Validate(const TrainOptions& options);
 
+// The server's reports of one round, of those tensors whose report was here when their operation ended.
+struct RoundReports {
+  uint32_t tensors = 0;
+  OperationStats::RoundInfo sum;  // but contributors: the most; last_rank and fill_reason: where most was lost
+  uint32_t most_lost = 0;         // chunks of one tensor
+
+  void Add(const OperationStats::RoundInfo& info);
+};
+
 struct RoundProgress {
   uint64_t round = 0;  // counted from 1: rounds done
   uint64_t rounds = 0;
@@ -45,6 +56,7 @@ struct RoundProgress {
   std::optional<double> accuracy;  // on the test images, 0..1
   double goodput_mbps = 0;         // tensor bytes in both directions over the round's time
   double observed_loss = 0;        // share of our packets lost so far, 0..1
+  RoundReports reports;            // best effort
   ClientStats stats;               // since the start
 };
 

@@ -479,6 +479,8 @@ void WorkerSession::OnRoundReport(const control::RoundReport& report) {
   info.excluded = report.excluded();
   info.lost_chunks = report.lost_chunks();
   info.loss = report.loss();
+  info.low_chunks = report.low_chunks();
+  info.low_lost = report.low_lost();
   tensor.LearnEpoch(report.shift_epoch(), report.shift_epoch_round());
   tensor.report = info;
   tensor.report_round = report.round();
@@ -489,6 +491,8 @@ void WorkerSession::OnRoundReport(const control::RoundReport& report) {
   totals_.round_repaired_chunks += info.repaired_chunks;
   totals_.round_filled_chunks += info.filled_chunks;
   totals_.round_lost_chunks += info.lost_chunks;
+  totals_.round_tolerated_chunks += info.tolerated_chunks;
+  totals_.round_rejected_chunks += info.rejected_chunks;
 }
 
 std::span<const float> WorkerSession::residual(TensorHandle handle) const {

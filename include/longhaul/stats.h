@@ -33,6 +33,8 @@ struct OperationStats {
     // What the loss policy did about losses: none_lost, below_threshold, above_threshold, repaid, shifted.
     std::string fill_reason;
     uint32_t excluded = 0;  // workers that the round did not wait for
+    uint32_t low_chunks = 0;  // of the low class, over all workers
+    uint32_t low_lost = 0;    // of them did not arrive
     uint32_t lost_chunks = 0;
     double loss = 0;  // share of low chunks that did not arrive, 0..1
   };
@@ -83,6 +85,8 @@ struct ClientStats {
   uint64_t rounds_reported = 0;
   uint64_t round_repaired_chunks = 0;
   uint64_t round_filled_chunks = 0;
+  uint64_t round_tolerated_chunks = 0;
+  uint64_t round_rejected_chunks = 0;
   uint64_t round_lost_chunks = 0;
 };
 

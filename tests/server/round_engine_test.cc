@@ -12,6 +12,8 @@
 #include <set>
 
 #include "codec/reference_coder.h"
+#include "codec/sender_memory.h"
+#include "server/server_json.h"
 #include "tests/server/fake_worker.h"
 #include "transport/core/window/window_rx.h"
 #include "transport/core/window/window_tx.h"
@@ -725,6 +727,127 @@ TEST_F(NormGuard, AChunkFarAboveTheUsualNormIsLeftOut) {
   EXPECT_EQ(events.rejections[0].round, round);
   EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 1.0f}, {1, 2.0f}}))
       << "the others' mean, and chunk 1 as ever";
+}
+
+// A worker with the memory that the job's policy gives it.
+class Remembering {
+ public:
+  Remembering(FakeWorker* worker, const std::string& policy, const codec::ChunkGeometry& geometry)
+      : worker_(worker),
+        geometry_(geometry),
+        memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
+
+  // Everything of the high class; what the server refuses is settled as not taken.
+  void Push(uint32_t id, uint64_t round, const Values& gradient) {
+    const std::span<const float> prepared = memory_->Prepare(gradient);
+    ASSERT_TRUE(
+        worker_->Open({.key = {id}, .high = geometry_.chunks()}, 0, round, geometry_.count, geometry_.chunk_elements)
+            .ok());
+    for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
+      const auto values = geometry_.Elements(prepared, chunk);
+      const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
+                         transport::ChunkVerdict::kTaken;
+      memory_->SettleChunk(chunk, taken, values);
+    }
+    memory_->Finish();
+  }
+
+ private:
+  FakeWorker* worker_;
+  codec::ChunkGeometry geometry_;
+  std::unique_ptr<codec::SenderMemory> memory_;
+};
+
+struct GuardedMemory : Job, testing::WithParamInterface<std::string> {
+  GuardedMemory() : Job(WithGuard()) {}
+  static ServerSettings WithGuard() {
+    ServerSettings settings = Settings(2, GetParam());
+    settings.norm_guard = 10;
+    return settings;
+  }
+};
+
+TEST_P(GuardedMemory, AWorkerWithOneExplodedGradientIsInAgainWithItsNextOne) {
+  DeclareChunks(2);
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  Remembering calm(&a, GetParam(), geometry);
+  Remembering wild(&b, GetParam(), geometry);
+  constexpr uint64_t kExplodes = 12;
+  for (uint64_t round = 0; round < 60; ++round) {
+    const auto id = static_cast<uint32_t>(round + 1);
+    Values gradient(count, 2);
+    if (round == kExplodes) std::fill_n(gradient.begin(), elements, 5000.0f);
+    calm.Push(id, round, Values(count, 1));
+    wild.Push(id, round, gradient);
+    const auto result = ResultOf(a);
+    EXPECT_NEAR(result.at(1), 1.5, 1e-4) << "round " << round;
+    if (round == kExplodes) {
+      EXPECT_LE(result.at(0), 1.5) << "as if it had sent nothing, or what it is expected to send";
+    } else {
+      EXPECT_NEAR(result.at(0), 1.5, 1e-4) << "round " << round;
+    }
+  }
+  ASSERT_EQ(events.rejections.size(), 1u) << "nothing of it comes again";
+  EXPECT_EQ(events.rejections[0].round, kExplodes);
+  EXPECT_EQ(coordinator.Stats().rejected, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, GuardedMemory, testing::Values("zero", "residual", "shift"),
+                         [](const auto& test) { return test.param; });
+
+// --- What a round says about itself ---
+
+TEST_F(CountPolicy, ARoundNamesItsThresholdItsLossesAndHowItsWindowsClosed) {
+  RoundWithLosses(3);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  const nlohmann::json round = RoundJson(events.rounds[0], coordinator.Stats());
+  EXPECT_EQ(round["bubble_threshold"], 0.3);
+  EXPECT_EQ(round["low_chunks"], 9);
+  EXPECT_EQ(round["low_lost"], 3);
+  EXPECT_EQ(round["lost_chunks"], 3);
+  EXPECT_EQ(round["filled_chunks"], 3);
+  EXPECT_EQ(round["tolerated_chunks"], 0);
+  EXPECT_EQ(round["fill_reason"], "above_threshold");
+  EXPECT_EQ(round["excluded"], 0);
+  EXPECT_EQ(round["windows_closed"]["complete"], 1) << "of worker a";
+  EXPECT_EQ(round["windows_closed"]["soft"], 1) << "of worker b";
+  EXPECT_EQ(round["windows_closed"]["hard"], 0);
+  const nlohmann::json summary = JobSummary(coordinator.Stats());
+  EXPECT_EQ(summary["policy"], "count");
+  EXPECT_EQ(summary["bubble_threshold"], 0.3);
+  EXPECT_EQ(summary["windows_closed"], round["windows_closed"]);
+  EXPECT_EQ(summary["filled_chunks"], 3);
+}
+
+TEST_F(CountPolicy, WhatIsToleratedIsCountedOverTheRounds) {
+  RoundWithLosses(2);
+  const nlohmann::json round = RoundJson(events.rounds.at(0), coordinator.Stats());
+  EXPECT_EQ(round["tolerated_chunks"], 2);
+  EXPECT_EQ(round["filled_chunks"], 0);
+  EXPECT_EQ(round["fill_reason"], "below_threshold");
+  EXPECT_EQ(JobSummary(coordinator.Stats())["tolerated_chunks"], 2);
+}
+
+TEST_F(BoundedRounds, ExcludedWorkersAreCounted) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 8);
+  Tick(100);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  EXPECT_EQ(RoundJson(events.rounds[0], coordinator.Stats())["excluded"], 1);
+  EXPECT_EQ(JobSummary(coordinator.Stats())["rounds_excluded"], 1);
+}
+
+TEST_F(BoundedRounds, HardClosesAreCounted) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 8);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(4));
+  Tick(100);  // asks for what is missing
+  Tick(1000);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  const nlohmann::json closed = RoundJson(events.rounds[0], coordinator.Stats())["windows_closed"];
+  EXPECT_EQ(closed["hard"], 1);
+  EXPECT_EQ(closed["complete"], 1);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct TwoTensors : testing::Test {
     round.tally.low_chunks = 10;
     round.tally.low_lost = 1;
     round.tally.repaired_chunks = 3;
+    round.tally.closed = {2, 1, 0, 0, 0, 0};
     return round;
   }
   ParameterStore store{ByteCount(4000), 4};
@@ -35,6 +36,9 @@ TEST_F(TwoTensors, ARoundOfTheJobIsOverWhenEveryTensorHasFinishedOne) {
   EXPECT_EQ(over[0].interval, milliseconds(190));
   EXPECT_EQ(over[0].repaired_chunks, 6u);
   EXPECT_DOUBLE_EQ(over[0].loss, 0.1);
+  EXPECT_EQ(over[0].low_chunks, 20u);
+  EXPECT_EQ(over[0].low_lost, 2u);
+  EXPECT_EQ(over[0].closed, (std::array<uint32_t, 6>{4, 2, 0, 0, 0, 0}));
 }
 
 TEST_F(TwoTensors, ATensorThatIsNotPushedHoldsNothingUp) {
