@@ -122,6 +122,28 @@ TEST_F(RunTest, HandsOnWhatIsForTheServerAndTheWorkers) {
   EXPECT_GT(summary.value("accuracy", 0.0), 0.5);
 }
 
+// Those that no other job here uses, all at once.
+TEST_F(RunTest, TrainsWithTheLessUsualSettings) {
+  Program& run = StartRun({{"--wan", "loopback"},
+                           {"--rounds", "20"},
+                           {"--delay", "1ms"},
+                           {"--batch", "16"},
+                           {"--policy", "shift"},
+                           {"--shift-alpha", "0.2"},
+                           {"--close-ratio", "0.8"},
+                           {"--straggler-factor", "20"},
+                           {"--round-bound", "5"},
+                           {"--local-steps", "2"},
+                           {"--local-optimizer", "adamw:lr=0.001"},
+                           {"--optimizer", "sgd:lr=0.7,momentum=0.9,nesterov"},
+                           {"--skew", "0.5"},
+                           {"--constant-lr", ""}});
+  ExpectEnd(run, 0);
+  EXPECT_GT(Summary().value("accuracy", 0.0), 0.5) << "chance is 0.1";
+  const std::string worker = ReadFile(directory() + "/logs/worker0.log");
+  EXPECT_EQ(worker.find("rror"), std::string::npos) << worker;
+}
+
 // Every learning setting of the daemons can be given to `run`: what it does not hand on is what it decides itself.
 TEST_F(RunTest, KnowsTheDaemonsSettings) {
   const auto flags = [&](const std::vector<std::string>& words) {
