@@ -572,6 +572,25 @@ TEST_F(Job, ATensorBeyondTheModelBoundOrWithABadOptimizerIsRefused) {
   EXPECT_THAT(a.Heard(ControlMessage::kDeclared).at(0).declared().message(), HasSubstr("unknown; known are"));
 }
 
+TEST_F(Job, AnUnknownWireTypeOrAShorterResultTypeIsRefusedInWords) {
+  const auto answer = [&](uint32_t wire_dtype, uint32_t result_dtype) {
+    ControlMessage message;
+    control::Declare& declare = *message.mutable_declare();
+    declare.set_request(1);
+    declare.set_name("w");
+    declare.set_count(8);
+    declare.set_optimizer("aggregate");
+    declare.set_wire_dtype(wire_dtype);
+    declare.set_result_dtype(result_dtype);
+    a.Say(message);
+    return a.Heard(ControlMessage::kDeclared).at(0).declared();
+  };
+  EXPECT_THAT(answer(9, 0).message(), HasSubstr("unknown element type"));
+  EXPECT_THAT(answer(3, 1).message(), HasSubstr("results travel as float32 in this version, not as bfloat16"));
+  EXPECT_EQ(answer(3, 1).code(), static_cast<uint32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(answer(3, 0).code(), 0u);
+}
+
 TEST_F(Job, ExactlyOneWorkerSendsInitialValuesAndTheFirstStepWaitsForThem) {
   count = elements;
   a.Declare("w", count, "sgd:lr=1", true);

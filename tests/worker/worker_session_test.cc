@@ -387,6 +387,22 @@ TEST(WorkerSessionTest, AShorterWireTypeIsWhatTravels) {
   EXPECT_EQ(h.Window(0).options.high_count + h.Window(0).options.low_count, 2u);
 }
 
+TEST(WorkerSessionTest, AShorterResultTypeIsRefusedInWords) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const size_t said = h.connection.sent.size();
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+    Outcome declared;
+    h.session.Declare({.name = "w", .wire_dtype = DType::kInt8, .result_dtype = dtype, .count = 8, .initial = {}},
+                      declared.DeclareCallback());
+    h.session.Settle();
+    EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(declared.status.message().find(std::string(DTypeName(dtype))), std::string::npos)
+        << declared.status.message();
+  }
+  EXPECT_EQ(h.connection.sent.size(), said);
+}
+
 TEST(WorkerSessionTest, BarriersEndWhenTheServerSaysSo) {
   SessionHarness h;
   Outcome barrier;
