@@ -1,6 +1,7 @@
 // What gradients are sent as, and which of them are sent reliably: real daemons over the loopback interface
 // with injected loss. Bytes are counted, not timed.
 #include <map>
+#include <sstream>
 
 #include "tests/e2e/support/job.h"
 
@@ -109,9 +110,17 @@ TEST_F(WireTypes, ARoundSaysWhatWasLostAndWhatBecameOfIt) {
     EXPECT_TRUE(round.contains(key) && round[key].is_number()) << key << " in " << round.dump();
   }
   EXPECT_EQ(round.value("fill_reason", ""), "above_threshold") << round.dump();
-  // A worker hears it too.
-  const json report = workers[0]->FindEvent("round").value_or(json::object()).value("report", json::object());
-  EXPECT_EQ(report.value("bubble_threshold", 0.0), 0.01) << report.dump();
+  // A worker hears it too, of most rounds: a report that was lost may come after the round's end.
+  std::istringstream lines(workers[0]->Output());
+  int reported = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line, nullptr, false);
+    if (!event.is_object() || !event.contains("report")) continue;
+    ++reported;
+    EXPECT_EQ(event["report"].value("bubble_threshold", 0.0), 0.01) << line;
+    EXPECT_GT(event["report"].value("contributors", 0), 0) << line;
+  }
+  EXPECT_GE(reported, 5);
 }
 
 }  // namespace
