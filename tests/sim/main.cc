@@ -80,6 +80,8 @@ int Sweep(uint64_t first, uint64_t seeds) {
   uint64_t lost = 0;
   uint64_t repaid = 0;
   uint64_t datagrams = 0;
+  uint64_t left_out = 0;
+  uint64_t late = 0;
   uint64_t weather = 0;
   Instant longest;
   uint64_t longest_seed = first;
@@ -95,6 +97,8 @@ int Sweep(uint64_t first, uint64_t seeds) {
     lost += result.chunks_lost;
     repaid += result.chunks_repaid;
     datagrams += result.datagrams;
+    left_out += result.left_out;
+    late += result.late_windows;
     weather += result.weather_deaths;
     if (result.finished > longest) longest_seed = seed;
     longest = std::max(longest, result.finished);
@@ -105,15 +109,14 @@ int Sweep(uint64_t first, uint64_t seeds) {
     }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
-      "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, "
-      "%llu "
-      "repaid, %llu jobs ended by loss alone, longest run %.1f s of virtual time (seed %llu), %d failed\n",
-      static_cast<unsigned long long>(done), static_cast<unsigned long long>(first), seconds,
-      static_cast<unsigned long long>(datagrams), static_cast<unsigned long long>(rounds),
-      static_cast<unsigned long long>(lost), static_cast<unsigned long long>(repaid),
-      static_cast<unsigned long long>(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
-      static_cast<unsigned long long>(longest_seed), failures);
+      "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, %llu "
+      "repaid, %llu workers left out of a round, %llu late windows taken, %llu jobs ended by loss alone, longest run "
+      "%.1f s of virtual time (seed %llu), %d failed\n",
+      number(done), number(first), seconds, number(datagrams), number(rounds), number(lost), number(repaid),
+      number(left_out), number(late), number(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
+      number(longest_seed), failures);
   return failures == 0 ? 0 : 1;
 }
 

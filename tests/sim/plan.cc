@@ -40,6 +40,17 @@ TensorPlan DrawTensor(Random& random, uint32_t workers) {
   return tensor;
 }
 
+// What a round waits for, and how it is summed.
+void DrawRounds(Random random, JobPlan* job) {
+  job->deterministic = random.Chance(0.2);
+  if (!random.Chance(0.3)) return;
+  // Always with a bound: whoever is late would wait for the others, who have done all their rounds.
+  job->round_bound = Between(random, milliseconds(60), milliseconds(random.Chance(0.5) ? 300 : 3000));
+  if (random.Chance(0.5)) job->straggler_factor = 1 + 2 * random.Uniform();
+  // A push without a result does not say in which round it counted.
+  for (TensorPlan& tensor : job->tensors) tensor.pull_apart = false;
+}
+
 JobPlan DrawJob(Random random) {
   JobPlan job;
   job.seed = random.Next();
@@ -63,6 +74,7 @@ JobPlan DrawJob(Random random) {
   if (random.Chance(0.4)) job.think = Between(random, milliseconds(1), milliseconds(60));
   const uint32_t tensors = Between(random, 1, 3);
   for (uint32_t i = 0; i < tensors; ++i) job.tensors.push_back(DrawTensor(random, job.workers));
+  DrawRounds(Random(job.seed), &job);
   return job;
 }
 
@@ -156,7 +168,12 @@ std::string RunPlan::ToString() const {
     out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << "), "
         << job.rounds << " rounds, policy " << job.policy << ", high " << job.high_share << ", ratio "
         << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k " << int{job.fec_k}
-        << " depth " << int{job.fec_depth} << "\n";
+        << " depth " << int{job.fec_depth} << (job.deterministic ? ", sums in rank order" : "");
+    if (job.LeavesOut()) {
+      out << ", stragglers beyond " << job.straggler_factor << " times or "
+          << std::chrono::duration<double>(job.round_bound).count() << " s";
+    }
+    out << "\n";
     for (const TensorPlan& t : job.tensors) {
       out << "  tensor: " << t.chunks << " chunks, the last of " << t.tail << ", " << t.Optimizer()
           << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "")

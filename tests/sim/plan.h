@@ -34,6 +34,9 @@ struct JobPlan {
   double high_share = 0.2;
   double close_ratio = 0.9;
   double bubble_threshold = 0.1;
+  double straggler_factor = 0;
+  Duration round_bound{0};
+  bool deterministic = false;
   uint8_t fec_k = 20;
   uint8_t fec_depth = 4;
   std::vector<float> weights;          // by rank
@@ -41,6 +44,9 @@ struct JobPlan {
   Duration think{0};                   // between two rounds of a tensor, at most
   std::vector<TensorPlan> tensors;
   uint64_t seed = 1;
+
+  // A round may go on without a worker that is alive.
+  bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0; }
 };
 
 // Harness faults, to see the checkers bite.

@@ -41,6 +41,9 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   s.high_share = job.high_share;
   s.bubble_threshold = job.bubble_threshold;
   s.close_ratio = job.close_ratio;
+  s.straggler_factor = job.straggler_factor;
+  s.round_bound = job.round_bound;
+  s.deterministic = job.deterministic;
   s.fec_k = job.fec_k;
   s.fec_depth = job.fec_depth;
   s.idle_timeout = plan.idle_timeout;
@@ -439,7 +442,11 @@ void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& 
   if (ledger_->jobs_finished + ledger_->jobs_aborted == 0) {
     ledger_->job_outcome = outcome.ToString();
     ledger_->duplicate_contributions = stats.duplicate_contributions;
-    for (const server::MemberStats& member : stats.members) ledger_->chunks_by_rank.push_back(member.chunks);
+    ledger_->late_windows = stats.late_windows_taken;
+    for (const server::MemberStats& member : stats.members) {
+      ledger_->chunks_by_rank.push_back(member.chunks);
+      ledger_->left_out += member.excluded;
+    }
   }
   ++(outcome.ok() ? ledger_->jobs_finished : ledger_->jobs_aborted);
 }

@@ -224,11 +224,12 @@ std::vector<Option> TensorModel::OptionsOf(const Participant& who, uint32_t chun
     const uint32_t low = LowChunks();
     const double loss = low == 0 ? 0 : static_cast<double>(who.completed->lost_chunks) / low;
     options.push_back({.counts = true, .filled = loss > job_.bubble_threshold});
-    // A successor's window may have lost more than counted here, when its predecessor was in some chunks.
-    if (!who.perhaps.empty()) options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
+    // A successor's window may have lost more than counted here, when its predecessor was in some chunks; and of a
+    // window that a round did not wait for, nobody here knows what was lost of its high class.
+    if (!who.perhaps.empty() || job_.LeavesOut()) options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
   } else {
     options.push_back({});
-    if (!who.perhaps.empty()) {
+    if (!who.perhaps.empty() || job_.LeavesOut()) {
       options.push_back({.counts = true, .filled = false});
       options.push_back({.counts = true, .filled = true});
     }
