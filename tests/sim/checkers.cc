@@ -198,6 +198,7 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
   result->late_windows += ledger.late_windows;
   std::vector<uint64_t> contributions(plan.jobs[job].workers, 0);
   bool complete = true;
+  bool ambiguous = false;
   for (uint32_t tensor = 0; tensor < plan.jobs[job].tensors.size(); ++tensor) {
     const ModelOutcome model = CheckTensor(plan.jobs[job], job, tensor, ledger);
     violations.insert(violations.end(), model.violations.begin(), model.violations.end());
@@ -210,9 +211,10 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     const bool all = plan.jobs[job].LeavesOut() ? model.rounds_checked >= plan.jobs[job].rounds
                                                 : model.rounds_checked == plan.jobs[job].rounds;
     complete = complete && model.complete && all;
+    ambiguous = ambiguous || model.ambiguous;
   }
   // The server's own count agrees with what the results show.
-  const bool everything_seen = complete && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
+  const bool everything_seen = complete && !ambiguous && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
   if (everything_seen && violations.empty() && ledger.chunks_by_rank != contributions) {
     violations.push_back("the server counts other contributions than its results contain");
   }

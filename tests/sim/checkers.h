@@ -1,8 +1,10 @@
 // The judges of a run. They know the plan and what the applications saw, and share no code with the servers
-// and workers under test: contributions and results are recomputed by a plain model (round_model.h).
+// and workers under test: contributions and results are recomputed by plain models (round_model.h,
+// policy_models.h).
 //
 //   exactly once     every result is explained by contributions of which none is in it twice
 //   conservation     policy residual: what was applied plus what is still held back is what was produced
+//   shift            policy shift: every result is the sum of the shifts plus what was said beyond them
 //   agreement        all workers read the same bits for the same version
 //   ends             every operation ends exactly once, with a status that fits what has happened
 //   in time          what must end because of a death ends within the idle time-out

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/sim/policy_models.h"
 #include "tests/sim/round_model.h"
 
 namespace longhaul::sim {
@@ -64,6 +65,36 @@ TEST(Checkers, FindARunThatDoesNotEnd) {
   plan.jobs[0].think = std::chrono::seconds(30);
   plan.time_limit = std::chrono::seconds(20);
   EXPECT_THAT(RunCluster(plan).violations, Contains(HasSubstr("no end after 20 s")));
+}
+
+// Of policies with models of their own: a lossy run is explained, and no longer so with one value changed.
+template <typename Check>
+void ExpectOneWrongValueFound(const std::string& policy, Check check) {
+  RunPlan plan = QuietPlan(3);
+  plan.jobs[0].policy = policy;
+  plan.jobs[0].close_ratio = 0.5;
+  for (wan::LinkOptions& link : plan.up) link.loss = 0.2;
+  const RunResult result = RunCluster(plan);
+  EXPECT_THAT(result.violations, IsEmpty());
+  EXPECT_GT(result.chunks_lost, 0u);
+  JobLedger ledger = result.ledgers.front();
+  EXPECT_EQ(check(plan.jobs[0], 0, ledger).rounds_checked, plan.jobs[0].rounds);
+  for (const uint64_t element : {0u, 1u, 2u, 6u}) {  // three markers and a fill
+    JobLedger wrong = ledger;
+    wrong.versions.at({0, 3}).values[element] += 20;
+    EXPECT_THAT(check(plan.jobs[0], 0, wrong).violations, Contains(HasSubstr("round 2"))) << element;
+  }
+  std::erase_if(ledger.pushes, [](const PushRecord& push) { return push.id.rank == 1 && push.round == 2; });
+  EXPECT_THAT(check(plan.jobs[0], 0, ledger).violations, Contains(HasSubstr("round 2")));
+}
+
+TEST(Checkers, FindAWrongValueWithShift) { ExpectOneWrongValueFound("shift", CheckShift); }
+TEST(Checkers, FindAWrongValueWithIpw) { ExpectOneWrongValueFound("ipw", CheckIpw); }
+
+TEST(Checkers, FindADoubledContributionWithShift) {
+  RunPlan plan = Sabotaged(Sabotage::kDoubledContribution);
+  plan.jobs[0].policy = "shift";
+  EXPECT_THAT(RunCluster(plan).violations, Contains(HasSubstr("no set of contributions explains")));
 }
 
 // On ledgers of real runs, with one entry changed.

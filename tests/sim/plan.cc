@@ -40,9 +40,11 @@ TensorPlan DrawTensor(Random& random, uint32_t workers) {
   return tensor;
 }
 
-// What a round waits for, and how it is summed.
+// What a round waits for, how it is summed, and the policies that came later.
 void DrawRounds(Random random, JobPlan* job) {
   job->deterministic = random.Chance(0.2);
+  if (random.Chance(0.4)) job->policy = OneOf(random, {"shift", "shift", "ipw"});
+  job->shift_alpha = OneOf(random, {1.0, 0.5, 0.25});
   if (!random.Chance(0.3)) return;
   // Always with a bound: whoever is late would wait for the others, who have done all their rounds.
   job->round_bound = Between(random, milliseconds(60), milliseconds(random.Chance(0.5) ? 300 : 3000));
@@ -166,7 +168,8 @@ std::string RunPlan::ToString() const {
   for (size_t j = 0; j < jobs.size(); ++j) {
     const JobPlan& job = jobs[j];
     out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << "), "
-        << job.rounds << " rounds, policy " << job.policy << ", high " << job.high_share << ", ratio "
+        << job.rounds << " rounds, policy " << job.policy
+        << (job.policy == "shift" ? " " + std::to_string(job.shift_alpha) : "") << ", high " << job.high_share << ", ratio "
         << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k " << int{job.fec_k}
         << " depth " << int{job.fec_depth} << (job.deterministic ? ", sums in rank order" : "");
     if (job.LeavesOut()) {

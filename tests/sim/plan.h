@@ -31,6 +31,7 @@ struct JobPlan {
   uint32_t min_workers = 2;
   uint32_t rounds = 3;
   std::string policy = "residual";
+  double shift_alpha = 1;
   double high_share = 0.2;
   double close_ratio = 0.9;
   double bubble_threshold = 0.1;

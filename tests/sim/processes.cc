@@ -38,6 +38,7 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   s.world_size = job.workers;
   s.min_workers = job.min_workers;
   s.policy = job.policy;
+  s.shift_alpha = job.shift_alpha;
   s.high_share = job.high_share;
   s.bubble_threshold = job.bubble_threshold;
   s.close_ratio = job.close_ratio;

@@ -6,6 +6,8 @@
 #include <set>
 #include <sstream>
 
+#include "tests/sim/policy_models.h"
+
 namespace longhaul::sim {
 namespace {
 
@@ -433,6 +435,8 @@ void TensorModel::CheckResiduals() {
 }  // namespace
 
 ModelOutcome CheckTensor(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger) {
+  if (job.policy == "shift") return CheckShift(job, tensor, ledger);
+  if (job.policy == "ipw") return CheckIpw(job, tensor, ledger);
   return TensorModel(job, job_index, tensor, ledger).Run();
 }
 

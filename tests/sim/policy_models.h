@@ -1,0 +1,22 @@
+// Plain models of the loss policies whose results the marker alone does not explain (round_model.h), judged by what
+// the applications saw.
+//
+//   shift   keeps every worker's shift and their sum C itself. Every version must be C plus what some of the workers
+//           that pushed had to say beyond their shifts; so C == sum of w_i c_i all the time. A new epoch, from zero,
+//           is accepted only after somebody has left, joined or come back.
+//   ipw     what a contribution counts for is read from its marker: nothing, or one to four times; every element must
+//           then fit. That a low chunk counts twice by mistake is not seen.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/sim/ledger.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/round_model.h"
+
+namespace longhaul::sim {
+
+ModelOutcome CheckShift(const JobPlan& job, uint32_t tensor, const JobLedger& ledger);
+ModelOutcome CheckIpw(const JobPlan& job, uint32_t tensor, const JobLedger& ledger);
+
+}  // namespace longhaul::sim
