@@ -53,6 +53,16 @@ void DrawRounds(Random random, JobPlan* job) {
   for (TensorPlan& tensor : job->tensors) tensor.pull_apart = false;
 }
 
+// Ten gradients of 200 at most fit into float16 together, one fits into bfloat16; a part of one into neither.
+void DrawWireTypes(Random random, JobPlan* job) {
+  const bool repays = job->policy == "residual" || job->policy == "shift";
+  if (job->policy == "shift" && job->shift_alpha < 1) return;
+  for (TensorPlan& tensor : job->tensors) {
+    if (!random.Chance(0.3)) continue;
+    tensor.wire = repays || random.Chance(0.5) ? DType::kFloat16 : DType::kBFloat16;
+  }
+}
+
 JobPlan DrawJob(Random random) {
   JobPlan job;
   job.seed = random.Next();
@@ -77,6 +87,7 @@ JobPlan DrawJob(Random random) {
   const uint32_t tensors = Between(random, 1, 3);
   for (uint32_t i = 0; i < tensors; ++i) job.tensors.push_back(DrawTensor(random, job.workers));
   DrawRounds(Random(job.seed), &job);
+  DrawWireTypes(Random(job.seed + 1), &job);
   return job;
 }
 
@@ -119,6 +130,12 @@ std::string TensorPlan::Optimizer() const {
   if (momentum > 0) text << ",momentum=" << momentum;
   return text.str();
 }
+
+uint32_t TensorPlan::GradientElements(uint32_t chunk_elements) const {
+  return wire == DType::kFloat32 ? chunk_elements : 2 * chunk_elements;
+}
+
+uint32_t TensorPlan::GradientChunks() const { return wire == DType::kFloat32 ? chunks : (chunks + 1) / 2; }
 
 RunPlan DrawPlan(uint64_t seed) {
   Random random(seed);
@@ -179,7 +196,7 @@ std::string RunPlan::ToString() const {
     out << "\n";
     for (const TensorPlan& t : job.tensors) {
       out << "  tensor: " << t.chunks << " chunks, the last of " << t.tail << ", " << t.Optimizer()
-          << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "")
+          << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "") << ", " << DTypeName(t.wire)
           << ", initial values from mask " << t.initial_offers << "\n";
     }
     for (uint32_t rank = 0; rank < job.workers; ++rank) {

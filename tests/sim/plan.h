@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/tensor.h"
 #include "longhaul/units.h"
 #include "tests/sim/faults.h"
 #include "wan/link_options.h"
@@ -20,9 +21,13 @@ struct TensorPlan {
   float momentum = 0;
   bool pull_apart = false;  // Push, then Pull; else PushPull
   bool sparse = false;
+  DType wire = DType::kFloat32;  // of gradients; such that none of the job's values is rounded
   uint32_t initial_offers = 0;  // bit r: rank r offers initial values
 
   std::string Optimizer() const;
+  // Elements of a chunk of its gradients, and how many chunks they are, when float32 chunks have so many elements.
+  uint32_t GradientElements(uint32_t chunk_elements) const;
+  uint32_t GradientChunks() const;
 };
 
 // One server and its workers.

@@ -19,9 +19,11 @@ class PolicyModel {
         tensor_(tensor),
         plan_(job.tensors[tensor]),
         ledger_(ledger),
-        chunk_elements_(ledger.chunk_elements) {
-    const uint32_t tail = plan_.tail == 0 ? chunk_elements_ : std::min(plan_.tail, chunk_elements_);
-    count_ = First(plan_.chunks - 1) + tail;
+        chunk_elements_(plan_.GradientElements(ledger.chunk_elements)),
+        chunks_(plan_.GradientChunks()) {
+    const uint32_t base = ledger.chunk_elements;
+    const uint32_t tail = plan_.tail == 0 ? base : std::min(plan_.tail, base);
+    count_ = uint64_t{plan_.chunks - 1} * base + tail;
     outcome_.contributions.resize(job.workers, 0);
     velocity_.assign(count_, 0);
   }
@@ -117,7 +119,8 @@ class PolicyModel {
   const uint32_t tensor_;
   const TensorPlan& plan_;
   const JobLedger& ledger_;
-  const uint32_t chunk_elements_;
+  const uint32_t chunk_elements_;  // of gradients
+  const uint32_t chunks_;
   uint64_t count_ = 0;
   const std::vector<float>* before_ = nullptr;
   const std::vector<float>* after_ = nullptr;
@@ -152,13 +155,13 @@ class PolicyModel {
     for (uint32_t rank = 0; rank < job_.workers; ++rank) {
       const Participant& participant = who_[rank];
       if (participant.completed == nullptr) continue;
-      outcome_.chunks_lost += plan_.chunks - participant.in;
+      outcome_.chunks_lost += chunks_ - participant.in;
       outcome_.ambiguous = outcome_.ambiguous || participant.ambiguous;
       if (!participant.perhaps.empty() || participant.ambiguous) continue;
-      if (plan_.chunks - participant.in == participant.completed->lost_chunks) continue;
+      if (chunks_ - participant.in == participant.completed->lost_chunks) continue;
       Violation("round " + std::to_string(round) + ": rank " + std::to_string(rank) + " was told that " +
                 std::to_string(participant.completed->lost_chunks) + " of its chunks were lost, but " +
-                std::to_string(plan_.chunks - participant.in) + " are missing in the result");
+                std::to_string(chunks_ - participant.in) + " are missing in the result");
     }
   }
 };
@@ -192,7 +195,7 @@ class ShiftModel final : public PolicyModel {
   }
 
   bool CheckChunks() {
-    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       if (CheckChunk(chunk)) continue;
       where_ = "chunk " + std::to_string(chunk);
       return false;
@@ -273,7 +276,7 @@ class IpwModel final : public PolicyModel {
   static constexpr double kMost = 4;
 
   bool CheckRound(uint64_t) override {
-    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       const std::vector<double> weights = TotalWeights();
       if (std::ranges::any_of(weights, [&](double weight) { return CheckChunk(chunk, weight); })) continue;
       where_ = "chunk " + std::to_string(chunk);

@@ -232,6 +232,7 @@ void WorkerProcess::DeclareAll() {
     declaration.name = "tensor" + std::to_string(i);
     declaration.count = run.gradient.size();
     declaration.optimizer = plan.Optimizer();
+    declaration.wire_dtype = plan.wire;
     if (plan.initial_offers >> setup_.rank & 1) {
       for (uint64_t e = 0; e < run.gradient.size(); ++e) {
         run.initial.push_back(static_cast<float>(InitialValue(setup_.job, i, setup_.rank, e)));

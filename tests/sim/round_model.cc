@@ -77,7 +77,8 @@ class TensorModel {
   uint32_t tensor_;
   const TensorPlan& plan_;
   const JobLedger& ledger_;
-  uint32_t chunk_elements_;
+  uint32_t chunk_elements_;  // of gradients
+  uint32_t chunks_;
   uint64_t count_ = 0;
   std::map<ProcessId, std::vector<const PushRecord*>> pushes_;  // in order
   std::map<ProcessId, Books> books_;
@@ -96,9 +97,11 @@ TensorModel::TensorModel(const JobPlan& job, uint32_t job_index, uint32_t tensor
       tensor_(tensor),
       plan_(job.tensors[tensor]),
       ledger_(ledger),
-      chunk_elements_(ledger.chunk_elements) {
-  const uint32_t tail = plan_.tail == 0 ? chunk_elements_ : std::min(plan_.tail, chunk_elements_);
-  count_ = First(plan_.chunks - 1) + tail;
+      chunk_elements_(plan_.GradientElements(ledger.chunk_elements)),
+      chunks_(plan_.GradientChunks()) {
+  const uint32_t base = ledger.chunk_elements;
+  const uint32_t tail = plan_.tail == 0 ? base : std::min(plan_.tail, base);
+  count_ = uint64_t{plan_.chunks - 1} * base + tail;
   outcome_.contributions.resize(job.workers, 0);
   for (const PushRecord& push : ledger.pushes) {
     if (push.id.tensor == tensor) pushes_[{push.id.rank, push.id.incarnation}].push_back(&push);
@@ -110,14 +113,14 @@ void TensorModel::Violation(const std::string& what) {
 }
 
 uint32_t TensorModel::LowChunks() const {
-  if (plan_.chunks <= 4) return 0;
-  const double high = std::ceil(job_.high_share * plan_.chunks);
-  return plan_.chunks - static_cast<uint32_t>(std::min<double>(high, plan_.chunks));
+  if (chunks_ <= 4) return 0;
+  const double high = std::ceil(job_.high_share * chunks_);
+  return chunks_ - static_cast<uint32_t>(std::min<double>(high, chunks_));
 }
 
 TensorModel::Books& TensorModel::BooksOf(const PushRecord& push) {
   Books& books = books_[{push.id.rank, push.id.incarnation}];
-  if (books.waiting.empty()) books.waiting.assign(plan_.chunks, {Bundle()});
+  if (books.waiting.empty()) books.waiting.assign(chunks_, {Bundle()});
   return books;
 }
 
@@ -140,7 +143,7 @@ ModelOutcome TensorModel::Run() {
   for (; outcome_.violations.empty() && (after_ = version(round + 1)) != nullptr; ++round) {
     std::vector<Participant> who;
     if (!Participants(round, &who)) break;
-    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       if (!CheckChunk(round, chunk, who)) return std::move(outcome_);
     }
     CheckLossReports(round, who);
@@ -409,7 +412,7 @@ void TensorModel::CheckResiduals() {
     if (residual.values.size() != count_) return Violation("a residual has another length than its tensor");
     PushRecord push;
     push.id = {job_index_, tensor_, residual.rank, residual.incarnation, 0};
-    for (uint32_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       const bool explained = std::ranges::any_of(BooksOf(push).waiting[chunk], [&](const Bundle& bundle) {
         for (uint64_t e = First(chunk); e < End(chunk); ++e) {
           int64_t sum = 0;
