@@ -18,6 +18,17 @@ TEST(LossFloor, NothingIsKnownBeforeTwentyPackets) {
   EXPECT_NEAR(floor.value(), 0.45, 0.001);
 }
 
+TEST(LossFloor, TheUpperBoundIsWideWhereLittleIsKnown) {
+  LossFloor floor(kDatagram, 3000);
+  EXPECT_EQ(floor.upper(), 1);
+  floor.OnPackets(kDatagram * int64_t{20}, ByteCount(0));
+  EXPECT_NEAR(floor.upper(), 0.1, 0.001);
+  floor.OnPackets(kDatagram * int64_t{2980}, ByteCount(0));
+  EXPECT_LT(floor.upper(), 0.001);
+  floor.OnPackets(kDatagram * int64_t{2700}, kDatagram * int64_t{300});
+  EXPECT_NEAR(floor.upper(), 0.1 + 0.0115, 0.001);
+}
+
 TEST(LossFloor, TheLastPacketsCount) {
   LossFloor floor(kDatagram, 400);
   floor.OnPackets(kDatagram * int64_t{800}, kDatagram * int64_t{200});

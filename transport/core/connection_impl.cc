@@ -311,7 +311,7 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     event.lost += packet.bytes;
     lost_packets_.push_back(sampler_.Describe(packet));
   }
-  fec_.Update(now, rtt_.smoothed_rtt(), PacketsPerRecoveryTime());
+  fec_.Update(now, rtt_.smoothed_rtt(), PacketsPerRecoveryTime(), rate_->path_loss().value_or(1));
   event.lost_packets = lost_packets_;
   event.timeout = outcome.send_probes;
   for (const SentPacket& packet : outcome.lost) OnPacketLost(packet);

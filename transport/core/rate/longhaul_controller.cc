@@ -417,6 +417,11 @@ void LonghaulController::SetSendQuantum() {
   send_quantum_ = std::min(send_quantum_, std::max(share, options_.max_datagram * int64_t{2}));
 }
 
+std::optional<double> LonghaulController::path_loss() const {
+  if (!FloorIsOfShortQueue()) return std::nullopt;
+  return short_queue_floor_.upper();
+}
+
 RateSnapshot LonghaulController::Snapshot() const {
   RateSnapshot snapshot = Bbr::Snapshot();
   snapshot.fit.floor = target_.state == FitState::kFitted ? target_.floor : floor();

@@ -38,6 +38,7 @@ class LonghaulController final : public Bbr {
   bool suppresses_samples() const override {
     return Bbr::suppresses_samples() || rate_bound() != RateLimiter::kPacing;
   }
+  std::optional<double> path_loss() const override;
   RateSnapshot Snapshot() const override;
 
   // l0: what the path loses by itself, 0..0.5.

@@ -15,6 +15,14 @@ void LossFloor::OnPackets(ByteCount acked, ByteCount lost) {
 
 double LossFloor::value() const { return known() ? lost_ / total_ : 0.0; }
 
+double LossFloor::upper() const {
+  if (!known()) return 1;
+  const double packets = total_ / static_cast<double>(max_datagram_.value());
+  // As if one packet had been lost, at least: none lost of a few says little.
+  const double share = std::max(value(), 1 / packets);
+  return std::min(1.0, value() + 2 * std::sqrt(share / packets));
+}
+
 void SmallestLossFloor::OnPackets(ByteCount acked, ByteCount lost) {
   first_.OnPackets(acked, lost);
   acked_ += acked;

@@ -22,6 +22,8 @@ class LossFloor {
   bool known() const { return total_ >= static_cast<double>((max_datagram_ * kMinPackets).value()); }
   // 0..1; 0 until then.
   double value() const;
+  // value() and two standard errors of it: the path hardly loses more. 1 until it is known.
+  double upper() const;
   static constexpr int64_t kMinPackets = 20;
 
  private:

@@ -106,6 +106,8 @@ class RateController {
   virtual bool suppresses_samples() const { return false; }
   // By which of its own bounds the pacing rate is set: kPacing (the estimate), kGrant or kCap.
   virtual RateLimiter rate_bound() const { return RateLimiter::kPacing; }
+  // At most so much is lost at whatever rate, 0..1: what a full queue drops is not in it. nullopt: not known.
+  virtual std::optional<double> path_loss() const { return std::nullopt; }
   virtual RateSnapshot Snapshot() const = 0;
 };
 

@@ -6,9 +6,10 @@
 
 namespace longhaul::transport {
 
-void FecAdvisor::Update(Instant now, Duration smoothed_rtt, double packets_per_recovery_time) {
+void FecAdvisor::Update(Instant now, Duration smoothed_rtt, double packets_per_recovery_time,
+                        double path_loss) {
   packets_per_recovery_time_ = packets_per_recovery_time;
-  model_.p = estimator_.loss() + estimator_.margin();
+  model_.p = std::min(estimator_.loss() + estimator_.margin(), path_loss);
   model_.rho = estimator_.rho();
   model_.mean_burst = estimator_.mean_burst();
   // The rule costs a microsecond: once per group, or at once when there is more loss.
