@@ -65,11 +65,17 @@ struct Outcome {
   std::string failure;
   std::vector<sim::PushPullStep> timeline;
   std::vector<PushPullPhases> rounds;
+  uint64_t result_chunks_lost = 0;  // of all rounds, those before the measured ones too
+  uint64_t result_chunks_repaid = 0;
+  uint64_t hashes_agreed = 0;
   sim::PushPullTraffic traffic;
 };
 
 void Add(const PushPullResult& result, Outcome* outcome) {
   if (!result.failure.empty()) outcome->failure = result.failure;
+  outcome->result_chunks_lost += result.server.result_chunks_lost;
+  outcome->result_chunks_repaid += result.server.result_chunks_repaid;
+  for (const ClientStats& worker : result.workers) outcome->hashes_agreed += worker.state_hashes_agreed;
   outcome->rounds.insert(outcome->rounds.end(), result.rounds.begin(), result.rounds.end());
   if (outcome->timeline.size() < result.timeline.size()) outcome->timeline.resize(result.timeline.size());
   for (size_t i = 0; i < result.timeline.size(); ++i) {
@@ -169,6 +175,12 @@ json Report(const Cell& cell, const Outcome& outcome) {
       Share(t.down_repair, t.down_packets), Share(t.down_again, t.down_packets),
       Share(t.down_queue_drops, t.down_packets), Ms(t.longest_up_queue), Ms(t.longest_down_queue),
       Share(t.up_pto, outcome.rounds.size()) / 100);
+  if (cell.options.settings.downlink == "lossy") {
+    std::printf("    downlink lossy: result chunks lost %llu repaid %llu, hashes agreed %llu\n",
+                static_cast<unsigned long long>(outcome.result_chunks_lost),
+                static_cast<unsigned long long>(outcome.result_chunks_repaid),
+                static_cast<unsigned long long>(outcome.hashes_agreed));
+  }
   if (cell.options.bytes.size() > 1 && !outcome.rounds.empty()) {
     std::printf("    tensors, ms p50:");
     for (size_t i = 0; i < cell.options.bytes.size(); ++i) {
@@ -189,6 +201,8 @@ json Report(const Cell& cell, const Outcome& outcome) {
           {"lost_chunks", t.lost_chunks},
           {"repaired_chunks", t.repaired_chunks},
           {"filled_chunks", t.filled_chunks},
+          {"result_chunks_lost", outcome.result_chunks_lost},
+          {"result_chunks_repaid", outcome.result_chunks_repaid},
           {"failure", outcome.failure}};
 }
 
@@ -233,6 +247,10 @@ int Main(int argc, char** argv) {
   app.add_option("--close-ratio", options.settings.close_ratio);
   app.add_option("--fec-k", options.settings.fec_k);
   app.add_option("--policy", options.settings.policy);
+  app.add_option("--optimizer", options.optimizer, "at the server");
+  app.add_option("--downlink", options.settings.downlink, "lossy needs an optimizer")
+      ->check(CLI::IsMember({"reliable", "lossy"}));
+  app.add_option("--hash-rounds", options.settings.hash_rounds);
   app.add_flag("!--no-grants", options.settings.grants.enabled);
   app.add_option("--seeds", seeds)->check(CLI::Range(1, 1000));
   app.add_option("--jobs", jobs, "threads")->check(CLI::Range(1, 256));

@@ -131,10 +131,10 @@ void Coordinator::OnWindowProgress(transport::Connection& connection, transport:
 }
 
 void Coordinator::OnWindowClosed(transport::Connection& connection, transport::WindowKey key,
-                                 wire::CloseReason reason, const transport::WindowReceipt&,
+                                 wire::CloseReason, const transport::WindowReceipt& receipt,
                                  const transport::WindowTxStats&) {
   Peer& peer = Heard(connection);
-  if (peer.joined() && engine_) engine_->OnOutgoingClosed(peer, key, reason);
+  if (peer.joined() && engine_) engine_->OnOutgoingClosed(peer, key, receipt);
 }
 
 // --- RoundEngineHost ---
@@ -577,7 +577,11 @@ ServerStats Coordinator::Stats() const {
     stats.old_windows_refused = engine.old_windows_refused;
     stats.late_windows_taken = engine.late_windows_taken;
     stats.epoch_refused = engine.epoch_refused;
-    stats.results_outdated = engine_->results().stats().outdated;
+    const ResultSender::Stats results = engine_->results().stats();
+    stats.results_outdated = results.outdated;
+    stats.result_chunks_lost = results.chunks.lost;
+    stats.result_chunks_repaid = results.chunks.repaid;
+    stats.state_hashes = engine.state_hashes;
   }
   for (uint32_t rank = 0; rank < settings_.world_size; ++rank) {
     const Member& member = membership_.member(rank);

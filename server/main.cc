@@ -129,10 +129,11 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--norm-guard", f.server.norm_guard,
                  "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite")
       ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--downlink", f.server.downlink, "whether results may lose chunks, repaid in the next round")
+  app.add_option("--downlink", f.server.downlink,
+                 "lossy: results may lose chunks, which come again with the next round; needs an optimizer")
       ->check(CLI::IsMember({"reliable", "lossy"}));
   app.add_option("--hash-rounds", f.server.hash_rounds,
-                 "downlink lossy: rounds between proofs that all workers have the same values")
+                 "downlink lossy: every so many rounds all arrives and a hash proves that all have the same")
       ->check(CLI::Range(1, 1000000));
   app.add_option("--fec-k", f.server.fec_k, "source symbols per FEC block; 0 = no FEC")
       ->check(CLI::IsMember({0, 8, 12, 16, 20, 24}));

@@ -23,6 +23,13 @@ ByteSpan AsBytes(std::span<const float> values) {
   return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
 }
 
+// The results' chunks that a gradient's chunk is made of: from, to.
+std::pair<uint32_t, uint32_t> ResultChunks(const Tensor& tensor, uint32_t chunk) {
+  const codec::ChunkGeometry& results = tensor.parameters().result_geometry();
+  const uint32_t parts = tensor.geometry().chunk_elements / results.chunk_elements;
+  return {chunk * parts, std::min(results.chunks(), (chunk + 1) * parts)};
+}
+
 }  // namespace
 
 void ResultSender::SendRound(Peer& peer, Tensor& tensor, Epoch epoch) {
@@ -30,7 +37,7 @@ void ResultSender::SendRound(Peer& peer, Tensor& tensor, Epoch epoch) {
   result->peer = &peer;
   result->round = tensor.rounds().number();
   result->epoch = epoch;
-  Enqueue(std::move(result), tensor);
+  Add(std::move(result), tensor);
 }
 
 void ResultSender::SendPull(Peer& peer, Tensor& tensor, uint32_t request) {
@@ -39,15 +46,28 @@ void ResultSender::SendPull(Peer& peer, Tensor& tensor, uint32_t request) {
   result->round = tensor.parameters().version();
   result->request = request;
   result->snapshot = tensor.parameters().Snapshot();
-  Enqueue(std::move(result), tensor);
+  Add(std::move(result), tensor);
 }
 
-void ResultSender::Enqueue(std::unique_ptr<Result> result, Tensor& tensor) {
+LossyDownlink* ResultSender::Downlink(const Tensor& tensor) {
+  if (!options_.lossy) return nullptr;
+  const codec::ChunkGeometry& geometry = tensor.parameters().result_geometry();
+  return &downlinks_.try_emplace(tensor.key(), geometry, *options_.lossy).first->second;
+}
+
+void ResultSender::Add(std::unique_ptr<Result> result, Tensor& tensor) {
   Result& added = *results_[tensor.key()].emplace_back(std::move(result));
-  auto& line = waiting_[added.peer];
-  line.emplace_back(&tensor, &added);
-  OpenWaiting(*added.peer);
-  if (!added.open) ++stats_.waited;
+  const bool waits_for_chunk =
+      options_.lossy && added.snapshot == nullptr && tensor.rounds().final_order().empty();
+  if (!waits_for_chunk) Enqueue(added, tensor);
+}
+
+void ResultSender::Enqueue(Result& result, Tensor& tensor) {
+  Peer& peer = *result.peer;
+  result.queued = true;
+  waiting_[&peer].emplace_back(&tensor, &result);
+  OpenWaiting(peer);
+  if (!result.open) ++stats_.waited;
 }
 
 void ResultSender::OpenWaiting(Peer& peer) {
@@ -102,8 +122,10 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
 
   transport::WindowOptions window;
   window.key = {.id = result.peer->next_window, .generation = 0};
-  window.high_count = parameters.result_geometry().chunks();
-  window.low_count = 0;
+  LossyDownlink* downlink = result.snapshot == nullptr ? Downlink(tensor) : nullptr;
+  if (downlink != nullptr) result.low = downlink->Low(result.peer->rank, result.round);
+  window.low_count = result.low.count();
+  window.high_count = parameters.result_geometry().chunks() - window.low_count;
   window.symbol_bytes = options_.symbol_bytes;
   window.fec_k = BlockSizeFor(options_.fec_k, window.high_count);
   window.fec_depth = options_.fec_depth;
@@ -128,12 +150,10 @@ void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) Submit(result, tensor, chunk);
 }
 
-// A gradient's chunk is final: the results' chunks that it is made of.
+// A gradient's chunk is final: its part of the result.
 void ResultSender::SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk) {
-  const codec::ChunkGeometry& results = tensor.parameters().result_geometry();
-  const uint32_t parts = tensor.geometry().chunk_elements / results.chunk_elements;
-  const uint32_t end = std::min(results.chunks(), (chunk + 1) * parts);
-  for (uint32_t part = chunk * parts; part < end; ++part) Submit(result, tensor, part);
+  const auto [first, end] = ResultChunks(tensor, chunk);
+  for (uint32_t part = first; part < end; ++part) Submit(result, tensor, part);
 }
 
 void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
@@ -151,19 +171,42 @@ void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   }
   values = parameters.result_geometry().Elements(values, chunk);
   const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
+  const bool low = result.low.Test(chunk);
+  if (low) result.low_sent.push_back(chunk);
   // Fails only when the connection is closing: then OnPeerGone follows.
-  (void)result.peer->connection->SubmitChunk(result.key, wire::ReliabilityClass::kHigh, header,
-                                             AsBytes(values));
+  (void)result.peer->connection->SubmitChunk(
+      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header, AsBytes(values));
 }
 
 void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
+  ScoreChange(tensor, chunk);
   const auto found = results_.find(tensor.key());
   if (found == results_.end()) return;
+  std::vector<Result*> first;  // their first chunk, which they have waited for
   for (const auto& result : found->second) {
-    const bool wanted =
-        result->open && result->snapshot == nullptr && result->round == tensor.rounds().number();
-    if (wanted) SubmitFinal(*result, tensor, chunk);
+    const bool wanted = result->snapshot == nullptr && result->round == tensor.rounds().number();
+    if (wanted && result->open) SubmitFinal(*result, tensor, chunk);
+    if (wanted && !result->queued) first.push_back(result.get());
   }
+  for (Result* result : first) Enqueue(*result, tensor);
+}
+
+// By the results' chunks that a gradient's chunk is made of.
+void ResultSender::ScoreChange(Tensor& tensor, uint32_t chunk) {
+  LossyDownlink* downlink = Downlink(tensor);
+  if (downlink == nullptr) return;
+  const Parameters& parameters = tensor.parameters();
+  const codec::ChunkGeometry& results = parameters.result_geometry();
+  const auto [first, end] = ResultChunks(tensor, chunk);
+  for (uint32_t part = first; part < end; ++part) {
+    downlink->ChangedBy(part, results.Elements(parameters.current(), part),
+                        results.Elements(parameters.next(), part));
+  }
+}
+
+void ResultSender::BeginRound(Tensor& tensor) {
+  SettleOutdated(tensor);
+  if (LossyDownlink* downlink = Downlink(tensor)) downlink->BeginRound(tensor.rounds().number());
 }
 
 void ResultSender::SettleOutdated(Tensor& tensor) {
@@ -193,20 +236,37 @@ void ResultSender::Drop(Tensor& tensor, const Result* result) {
   ++stats_.outdated;
 }
 
-void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason) {
+void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key,
+                                  const transport::WindowReceipt& receipt) {
   for (auto& [key_of_tensor, results] : results_) {
     const auto found = std::find_if(results.begin(), results.end(), [&](const auto& result) {
       return result->peer == &peer && result->open && result->key == key;
     });
     if (found == results.end()) continue;
-    ++(reason == wire::CloseReason::kComplete ? stats_.finished : stats_.refused);
+    ++(receipt.high_complete ? stats_.finished : stats_.refused);
+    LearnReceipt(**found, key_of_tensor, receipt);
     results.erase(found);
     break;
   }
   OpenWaiting(peer);
 }
 
+void ResultSender::LearnReceipt(const Result& result, uint32_t key, const transport::WindowReceipt& receipt) {
+  const auto downlink = downlinks_.find(key);
+  if (downlink == downlinks_.end() || result.snapshot != nullptr) return;
+  // Refused, or closed before everything had left: what the worker has of it is anybody's guess.
+  if (!receipt.high_complete || result.low_sent.size() != result.low.count()) {
+    return downlink->second.Forget(result.peer->rank);
+  }
+  transport::ChunkBitmap missed(result.low.size());
+  for (uint32_t sequence = 0; sequence < result.low_sent.size(); ++sequence) {
+    if (!receipt.LowTaken(sequence)) missed.Set(result.low_sent[sequence]);
+  }
+  downlink->second.OnReceipt(result.peer->rank, result.round, std::move(missed));
+}
+
 void ResultSender::OnPeerGone(Peer& peer) {
+  for (auto& [key_of_tensor, downlink] : downlinks_) downlink.Forget(peer.rank);
   waiting_.erase(&peer);
   for (auto& [key_of_tensor, results] : results_) {
     std::erase_if(results, [&](const std::unique_ptr<Result>& result) {
@@ -216,6 +276,15 @@ void ResultSender::OnPeerGone(Peer& peer) {
       return true;
     });
   }
+}
+
+ResultSender::Stats ResultSender::stats() const {
+  Stats stats = stats_;
+  for (const auto& [key_of_tensor, downlink] : downlinks_) {
+    stats.chunks.lost += downlink.stats().lost;
+    stats.chunks.repaid += downlink.stats().repaid;
+  }
+  return stats;
 }
 
 size_t ResultSender::pending() const {

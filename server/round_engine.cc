@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "codec/chunk.h"
 #include "codec/priority.h"
+#include "codec/state_hash.h"
 #include "transport/core/window/close_rule.h"
 
 namespace longhaul::server {
@@ -45,6 +46,17 @@ Status CheckWireTypes(const control::Declare& declare) {
           "results travel as float32 in this version, not as " + std::string(DTypeName(result))};
 }
 
+ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t symbol_bytes) {
+  ResultSender::Options options{
+      .symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth};
+  if (settings.downlink == "lossy") {
+    options.lossy = {.high_share = settings.high_share,
+                     .high_energy = settings.high_energy,
+                     .hash_rounds = settings.hash_rounds};
+  }
+  return options;
+}
+
 double Share(uint32_t part, uint32_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -60,7 +72,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       policy_{.policy = *codec::ParseLossPolicy(settings.policy),
               .shift_alpha = static_cast<float>(settings.shift_alpha),
               .bubble_threshold = settings.bubble_threshold},
-      results_({.symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth}),
+      results_(ResultOptions(settings, symbol_bytes)),
       scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}) {  // the longest chunks: int8
   stats_.by_rank.resize(settings.world_size);
 }
@@ -76,6 +88,7 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
                                                            std::to_string(declare.dtype())));
   }
   if (const Status types = CheckWireTypes(declare); !types.ok()) return refuse(types);
+  if (const Status downlink = CheckDownlink(*optimizer); !downlink.ok()) return refuse(downlink);
   const auto parameters = store_.Declare({.name = declare.name(),
                                           .dtype = declare.dtype(),
                                           .wire_dtype = static_cast<DType>(declare.wire_dtype()),
@@ -107,6 +120,14 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
     entry.held.push_back({peer.rank, std::move(answer)});
   }
   DecideZeros(entry);
+}
+
+// A sum is no state: what of it is lost on the way down, the next one does not bring.
+Status RoundEngine::CheckDownlink(const OptimizerSpec& optimizer) const {
+  if (settings_.downlink != "lossy" || optimizer.kind != OptimizerSpec::Kind::kAggregate) return {};
+  return {StatusCode::kInvalidArgument,
+          "with a lossy downlink every tensor needs an optimizer at the server: what is lost of a mean gradient "
+          "does not come again (use --downlink reliable, or declare an optimizer)"};
 }
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
@@ -492,7 +513,7 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   if (parameters.initial() == Parameters::Initial::kAwaited) return;  // collected when the values are in
   // Every member of the round has pushed or is gone: nobody can offer values any more.
   parameters.SetReady();
-  if (tensor.rounds().final_order().empty()) results_.SettleOutdated(tensor);
+  if (tensor.rounds().final_order().empty()) results_.BeginRound(tensor);
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
     results_.OnChunkFinal(tensor, chunk);
@@ -539,12 +560,21 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   report.set_excluded(round.tally.excluded);
   report.set_shift_epoch(entry.epochs.epoch());
   report.set_shift_epoch_round(entry.epochs.change_round());
+  SetStateHash(tensor, report);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (Peer* peer = host_->PeerOfRank(rank); peer != nullptr) host_->Send(*peer, message);
   }
   AnswerHeld(entry);
   AnswerPulls(entry);
   host_->OnTensorRound(round);
+}
+
+// The round is over: its values are the current ones.
+void RoundEngine::SetStateHash(const Tensor& tensor, control::RoundReport& report) {
+  if (settings_.downlink != "lossy" || !codec::IsHashRound(report.round(), settings_.hash_rounds)) return;
+  report.set_has_state_hash(true);
+  report.set_state_hash(codec::StateHash(tensor.parameters().current()));
+  ++stats_.state_hashes;
 }
 
 void RoundEngine::AnswerHeld(Entry& entry) {
@@ -554,8 +584,9 @@ void RoundEngine::AnswerHeld(Entry& entry) {
   }
 }
 
-void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason) {
-  results_.OnWindowClosed(peer, key, reason);
+void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
+                                   const transport::WindowReceipt& receipt) {
+  results_.OnWindowClosed(peer, key, receipt);
 }
 
 // --- Membership ---

@@ -82,6 +82,7 @@ struct EngineStats {
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
+  uint64_t state_hashes = 0;             // told, downlink lossy
   std::vector<Rank> by_rank;
 };
 
@@ -105,7 +106,7 @@ class RoundEngine {
   transport::ChunkVerdict OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk,
                                   bool repaired);
   void OnWindowProgress(Peer& peer, transport::WindowKey key);
-  void OnOutgoingClosed(Peer& peer, transport::WindowKey key, wire::CloseReason reason);
+  void OnOutgoingClosed(Peer& peer, transport::WindowKey key, const transport::WindowReceipt& receipt);
 
   // --- Membership. The peer's connection is over, or about to be: nothing is sent to it any more. ---
   // A worker joined (again) after the start.
@@ -165,6 +166,9 @@ class RoundEngine {
   void DecideZeros(Entry& entry);
   void BeginEpoch(Entry& entry);
   void SetEpoch(const Entry& entry, control::Declared& declared) const;
+  void SetStateHash(const Tensor& tensor, control::RoundReport& report);
+  // Ok: a tensor with this optimizer can have a lossy downlink, or the job's is reliable.
+  Status CheckDownlink(const OptimizerSpec& optimizer) const;
   Status OpenGradient(Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
                       Entry& entry);
   Status OpenInitial(Peer& peer, transport::WindowKey key, Entry& entry);

@@ -124,6 +124,9 @@ json JobSummary(const ServerStats& stats) {
               {"late_windows_taken", stats.late_windows_taken},
               {"epoch_refused", stats.epoch_refused},
               {"results_outdated", stats.results_outdated},
+              {"result_chunks_lost", stats.result_chunks_lost},
+              {"result_chunks_repaid", stats.result_chunks_repaid},
+              {"state_hashes", stats.state_hashes},
               {"capacity_mbps", stats.grants.capacity.mbps()},
               {"capacity_estimated", stats.grants.estimated},
               {"grant_updates", stats.grants.updates}};

@@ -116,6 +116,9 @@ struct ServerStats {
   uint64_t late_windows_taken = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
+  uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
+  uint64_t result_chunks_repaid = 0;  // and here since, by later results
+  uint64_t state_hashes = 0;          // downlink lossy: told to the workers
   Duration round_p50{0};  // of the last 4,096 rounds
   Duration round_p99{0};
   TrafficTotals traffic;  // this job's members, also those who are gone

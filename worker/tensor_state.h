@@ -13,12 +13,13 @@
 #include "worker/operations.h"
 #include "worker/pull_assembler.h"
 #include "worker/push_pipeline.h"
+#include "worker/replica.h"
 #include "worker/tensor_shape.h"
 
 namespace longhaul::worker {
 
 // A push between its first chunk and its end. It is over when the gradient window is closed and, with a
-// result wanted, all of the result is here.
+// result wanted, the result is here: all of it, or, with a lossy downlink, enough.
 struct ActivePush {
   OperationId operation = 0;
   uint64_t round = 0;
@@ -26,6 +27,8 @@ struct ActivePush {
   bool window_closed = false;
   bool initial = false;                 // carries initial values: no operation of its own
   std::optional<PullAssembler> result;  // when a result is wanted
+  std::span<float> out;                 // where it is wanted; with a replica the result is written there first
+  bool result_over = false;
   std::optional<transport::WindowKey> result_window;
 };
 
@@ -46,6 +49,7 @@ struct TensorState {
   // Rounds that the server is known to have finished; pushing further ahead would be a protocol error.
   uint64_t completed_rounds = 0;
   std::optional<PushPipeline> pipeline;              // once declared
+  std::optional<Replica> replica;                    // downlink lossy, once declared
   std::optional<transport::WindowOptions> prepared;  // what the pipeline has ready, until a window is free
   uint64_t prepared_round = 0;
   // Policy shift: the newest epoch that is known, and from which round on the next one is in force (0: no change

@@ -70,7 +70,7 @@ void WorkerSession::Start(Instant now, transport::Connection* connection) {
 
 Instant WorkerSession::NextTimeout() const {
   if (operations_.HasCompleted()) return now_;
-  return std::min(connect_deadline_, leave_deadline_);
+  return std::min({connect_deadline_, leave_deadline_, NextWindowCheck()});
 }
 
 void WorkerSession::HandleTimeout() {
@@ -84,6 +84,13 @@ void WorkerSession::HandleTimeout() {
     leave_deadline_ = Instant::Infinite();
     connection_->Close(Status::Ok());
     End(State::kLeft, Status(StatusCode::kCancelled, "this worker has left the job"));
+  }
+  std::vector<transport::WindowKey> due;
+  for (const auto& [key, use] : incoming_) {
+    if (use.check_at <= now_) due.push_back(key);
+  }
+  for (const transport::WindowKey key : due) {
+    if (connection_ != nullptr) OnWindowProgress(*connection_, key);
   }
 }
 
@@ -337,6 +344,11 @@ std::string WorkerSession::Silence(Duration limit) const {
 ClientStats WorkerSession::stats() const {
   const transport::ConnectionStats c = connection_ != nullptr ? connection_->stats() : last_connection_stats_;
   ClientStats s = totals_;
+  for (const auto& tensor : tensors_) {
+    if (!tensor->replica) continue;
+    s.state_hashes_agreed += tensor->replica->stats().agreed;
+    s.state_hash_mismatches += tensor->replica->stats().mismatches;
+  }
   s.operations_started = operations_.started();
   s.operations_succeeded = operations_.succeeded();
   s.operations_failed = operations_.failed();

@@ -111,6 +111,7 @@ class WorkerSession final : public transport::ConnectionObserver {
   transport::ChunkVerdict OnChunk(transport::Connection& connection, transport::WindowKey key,
                                   wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
                                   bool repaired) override;
+  void OnWindowProgress(transport::Connection& connection, transport::WindowKey key) override;
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
                       const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
 
@@ -138,6 +139,10 @@ class WorkerSession final : public transport::ConnectionObserver {
   struct IncomingUse {
     TensorHandle handle = 0;
     uint32_t request = 0;
+    bool partial = false;                    // it has chunks that may be lost
+    Instant finished = Instant::Infinite();  // when the server was first seen finished with it
+    Instant check_at = Instant::Infinite();  // when time alone may close it
+    Instant nack_at = Instant::Infinite();   // when to ask for what is missing of the high class
   };
 
   void HandleMessage(const control::ControlMessage& message);
@@ -165,7 +170,13 @@ class WorkerSession final : public transport::ConnectionObserver {
   // False: it could not start now.
   bool StartPush(const PushRequest& request);
   void StartPull(const WaitingPull& waiting);
-  void OnResultComplete(const IncomingUse& use);
+  // The result is here as far as it will come; its window is closed.
+  void OnResultOver(const IncomingUse& use);
+  void EndPushResult(TensorHandle handle);
+  void FailReplica(const TensorState& tensor, const Status& why);
+  // Ok when a window with chunks that may be lost can be taken.
+  Status CheckPartial(const TensorState& tensor, const codec::WindowMetadata& metadata) const;
+  Instant NextWindowCheck() const;
   void FinishPushIfDone(TensorHandle handle);
   void EndPush(TensorHandle handle, const Status& outcome);
   // Whom an incoming window is for; kNotFound when nobody waits for it (any more).

@@ -8,6 +8,7 @@
 #include "codec/chunk.h"
 #include "codec/send_order.h"
 #include "codec/window_metadata.h"
+#include "transport/core/window/close_rule.h"
 #include "worker/worker_session.h"
 
 namespace longhaul::worker {
@@ -163,6 +164,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   if (pipeline.priority == codec::PriorityPolicy::kTopK)
     tensor.shape.format.topk_share = settings_.topk_share;
   tensor.pipeline.emplace(tensor.shape, pipeline);
+  if (settings_.downlink == "lossy") tensor.replica.emplace(tensor.shape.geometry.count, settings_.hash_rounds);
   if (declared.send_initial() && !tensor.initial.empty()) {
     SendInitial(handle);
   } else {
@@ -278,7 +280,8 @@ bool WorkerSession::StartPush(const PushRequest& request) {
   ActivePush push;
   push.operation = request.operation;
   push.round = tensor.prepared_round;
-  if (wants_result) push.result.emplace(tensor.shape, request.out);
+  push.out = request.out;
+  if (wants_result) push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : request.out);
   // No window is free, or the connection is ending: the request keeps its place.
   if (!OpenPrepared(request.handle, &push)) return false;
   tensor.next_round = tensor.prepared_round + 1;
@@ -343,7 +346,7 @@ void WorkerSession::OnWindowClosed(transport::Connection& connection, transport:
 void WorkerSession::FinishPushIfDone(TensorHandle handle) {
   TensorState& tensor = *tensors_[handle];
   const ActivePush& push = *tensor.active;
-  if (!push.window_closed || (push.result && !push.result->complete())) return;
+  if (!push.window_closed || (push.result && !push.result_over)) return;
   EndPush(handle, Status::Ok());
 }
 
@@ -399,6 +402,13 @@ Status WorkerSession::OnWindowOpened(transport::Connection& connection, transpor
     Fail(Status(s.code(), ServerName() + ", tensor " + tensor.name + ": " + s.message()));
     return s;
   }
+  use->partial = open.low_count > 0;
+  if (use->partial) {
+    if (Status s = CheckPartial(tensor, *metadata); !s.ok()) {
+      Fail(Status(s.code(), ServerName() + ", tensor " + tensor.name + ": " + s.message()));
+      return s;
+    }
+  }
   if (use->request == 0) {
     tensor.active->result_window = key;
     // A push that came too late for its round counts in the one that was in progress.
@@ -436,20 +446,86 @@ transport::ChunkVerdict WorkerSession::OnChunk(transport::Connection& connection
   if (!assembler.complete()) return transport::ChunkVerdict::kTaken;
   incoming_.erase(found);
   connection.CloseWindow(key, wire::CloseReason::kComplete);
-  OnResultComplete(use);
+  OnResultOver(use);
   return transport::ChunkVerdict::kTaken;
 }
 
-void WorkerSession::OnResultComplete(const IncomingUse& use) {
-  TensorState& tensor = *tensors_[use.handle];
-  operations_.stats(OperationOf(use)).bytes += TensorBytes(tensor.shape);
-  if (use.request == 0) {
-    tensor.completed_rounds = std::max(tensor.completed_rounds, tensor.active->round + 1);
-    return FinishPushIfDone(use.handle);
+Status WorkerSession::CheckPartial(const TensorState& tensor, const codec::WindowMetadata& metadata) const {
+  if (tensor.replica && metadata.request == 0) return tensor.replica->CheckPartial(metadata.round);
+  return {StatusCode::kProtocolViolation, "values that nothing replaces may lose chunks on their way"};
+}
+
+// When a result that may lose chunks is enough: by the rule for gradients, but not before the server is finished
+// with it. Until then chunks may be left that are not even final, and so the round may not be over.
+void WorkerSession::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
+  const auto found = incoming_.find(key);
+  if (found == incoming_.end() || !found->second.partial) return;
+  IncomingUse& use = found->second;
+  use.check_at = Instant::Infinite();
+  const auto window = connection.incoming(key);
+  if (!window || !window->sender_finished) return;
+  if (use.finished.IsInfinite()) {
+    use.finished = now_;
+    use.nack_at = now_ + rtt();
   }
+  if (!window->high_complete) {
+    // By this side's clock: the server's own probes back off, and nothing low follows that would show a loss.
+    if (now_ >= use.nack_at) {
+      connection.RequestMissing(key);
+      use.nack_at = now_ + std::max(rtt(), transport::kMinCloseGrace);
+    }
+    use.check_at = use.nack_at;
+    return;
+  }
+  const transport::CloseDecision decision =
+      transport::EvaluateClose(*window,
+                               {.energy_ratio = settings_.close_ratio,
+                                .energy_received = window->low_ratio,
+                                .smoothed_rtt = rtt(),
+                                .last_chunk = use.finished,
+                                .finished = use.finished},
+                               now_);
+  if (!decision.close) {
+    use.check_at = decision.check_again;
+    return;
+  }
+  const IncomingUse over = use;
+  incoming_.erase(found);
+  connection.CloseWindow(key, *decision.close);
+  OnResultOver(over);
+}
+
+Instant WorkerSession::NextWindowCheck() const {
+  Instant next = Instant::Infinite();
+  for (const auto& [key, use] : incoming_) next = std::min(next, use.check_at);
+  return next;
+}
+
+void WorkerSession::OnResultOver(const IncomingUse& use) {
+  operations_.stats(OperationOf(use)).bytes += TensorBytes(tensors_[use.handle]->shape);
+  if (use.request == 0) return EndPushResult(use.handle);
   const OperationId operation = OperationOf(use);
   active_pulls_.erase(use.request);
   operations_.Finish(operation, Status::Ok(), now_, rtt());
+}
+
+void WorkerSession::EndPushResult(TensorHandle handle) {
+  TensorState& tensor = *tensors_[handle];
+  ActivePush& push = *tensor.active;
+  push.result_over = true;
+  if (tensor.replica) {
+    const uint32_t lost = tensor.shape.result().chunks() - push.result->chunks_received();
+    operations_.stats(push.operation).lost_result_chunks = lost;
+    totals_.result_chunks_lost += lost;
+    std::ranges::copy(tensor.replica->values(), push.out.begin());
+    if (Status s = tensor.replica->OnResult(push.round); !s.ok()) return FailReplica(tensor, s);
+  }
+  tensor.completed_rounds = std::max(tensor.completed_rounds, push.round + 1);
+  FinishPushIfDone(handle);
+}
+
+void WorkerSession::FailReplica(const TensorState& tensor, const Status& why) {
+  Fail(Status(why.code(), ServerName() + ", tensor " + tensor.name + ": " + why.message()));
 }
 
 void WorkerSession::OnPullRefused(const control::PullRefused& refused) {
@@ -487,6 +563,11 @@ void WorkerSession::OnRoundReport(const control::RoundReport& report) {
   tensor.completed_rounds = std::max(tensor.completed_rounds, report.round() + 1);
   // A worker that was left out of a round goes on with the next one.
   if (!tensor.active) tensor.next_round = std::max(tensor.next_round, tensor.completed_rounds);
+  if (report.has_state_hash() && tensor.replica) {
+    if (Status s = tensor.replica->OnServerHash(report.round(), report.state_hash()); !s.ok()) {
+      return FailReplica(tensor, s);
+    }
+  }
   ++totals_.rounds_reported;
   totals_.round_repaired_chunks += info.repaired_chunks;
   totals_.round_filled_chunks += info.filled_chunks;

@@ -20,6 +20,9 @@ struct OperationStats {
   uint32_t repairs_sent = 0;     // repair symbols (FEC) sent with our chunks
   uint32_t repaired_chunks = 0;  // received chunks that FEC rebuilt here
   uint32_t lost_chunks = 0;      // chunks of ours that the server did not have when it closed the window
+  // Chunks of the result that did not arrive (the server's --downlink lossy): their values are still those of the
+  // round before.
+  uint32_t lost_result_chunks = 0;
   Duration rtt{0};               // smoothed round-trip time when the operation ended
   double seconds = 0;            // from the call to the end
   // The server's report of the round. Best effort: absent when it was not here yet at the end.
@@ -88,6 +91,10 @@ struct ClientStats {
   uint64_t round_tolerated_chunks = 0;
   uint64_t round_rejected_chunks = 0;
   uint64_t round_lost_chunks = 0;
+  // With the server's --downlink lossy.
+  uint64_t result_chunks_lost = 0;     // values that stayed for one round more as they were
+  uint64_t state_hashes_agreed = 0;    // proofs that this worker's values are the server's
+  uint64_t state_hash_mismatches = 0;  // each ends the job
 };
 
 }  // namespace longhaul

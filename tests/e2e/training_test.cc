@@ -16,8 +16,8 @@ class Training : public JobTest {
   std::string JsonFile(const std::string& of) const { return directory() + "/" + of + ".json"; }
 
   // Runs a job of two workers to its end; every process must be content.
-  void Train(uint64_t rounds, const Flags& worker_flags) {
-    Program& server = StartServer({{"--once", ""}, {"--json", JsonFile("server")}});
+  void Train(uint64_t rounds, const Flags& worker_flags, const Flags& server_flags = {}) {
+    Program& server = StartServer(Merged({{"--once", ""}, {"--json", JsonFile("server")}}, server_flags));
     std::vector<Program*> workers;
     for (uint32_t rank = 0; rank < 2; ++rank) {
       workers.push_back(&StartWorker(rank, Merged({{"--rounds", std::to_string(rounds)},
@@ -70,6 +70,25 @@ TEST_F(Training, GoesOnThroughInjectedLossAndDelay) {
                 worker["totals"].value("retransmissions", 0),
             0);
   EXPECT_EQ(server.value("duplicate_contributions", -1), 0);
+}
+
+TEST_F(Training, LearnsFromResultsThatLoseChunks) {
+  const std::string loss = "drop=0.05,delay=3ms,seed=";
+  Train(60, {{"--fault", loss + "7"}}, {{"--downlink", "lossy"}, {"--hash-rounds", "12"}, {"--fault", loss + "8"}});
+  uint64_t lost = 0;
+  for (const std::string of : {"worker0", "worker1"}) {
+    const json worker = Summary(of);
+    EXPECT_EQ(worker.value("rounds", 0), 60);
+    // The report of the last round may come after the goodbye.
+    EXPECT_GE(worker["totals"].value("state_hashes_agreed", 0), 4 * 4) << "four hash rounds, four tensors";
+    EXPECT_EQ(worker["totals"].value("state_hash_mismatches", -1), 0);
+    lost += worker["totals"].value("result_chunks_lost", uint64_t{0});
+  }
+  EXPECT_GT(lost, 0u);
+  EXPECT_GT(Summary("worker0").value("accuracy", 0.0), 0.9);
+  const json server = Summary("server");
+  EXPECT_GT(server.value("result_chunks_repaid", 0), 0);
+  EXPECT_EQ(server.value("state_hashes", 0), 5 * 4);
 }
 
 TEST_F(Training, AnEmbeddedClientConverges) {

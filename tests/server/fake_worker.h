@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -146,10 +147,19 @@ class FakeWorker {
     coordinator_.OnWindowProgress(connection, key);
     coordinator_.AfterEvent();
   }
-  // The worker has everything of a window of ours.
-  void CloseResult(transport::WindowKey key) {
-    connection.outgoing.erase(key);
-    coordinator_.OnWindowClosed(connection, key, wire::CloseReason::kComplete, {.high_complete = true, .low = {}, .high = {}}, {});
+  // The worker has everything of a window of ours, but these low chunks (by sequence number).
+  void CloseResult(transport::WindowKey key, const std::vector<uint32_t>& lost_low = {}) {
+    const auto window = connection.outgoing.find(key);
+    transport::WindowReceipt receipt{.high_complete = true, .low = {}, .high = {}};
+    if (window != connection.outgoing.end()) {
+      receipt.low = transport::ChunkBitmap(window->second.options.low_count);
+      for (uint32_t i = 0; i < receipt.low.size(); ++i) {
+        if (std::ranges::find(lost_low, i) == lost_low.end()) receipt.low.Set(i);
+      }
+      connection.outgoing.erase(window);
+    }
+    const auto reason = lost_low.empty() ? wire::CloseReason::kComplete : wire::CloseReason::kSoft;
+    coordinator_.OnWindowClosed(connection, key, reason, receipt, {});
     coordinator_.AfterEvent();
   }
 

@@ -165,6 +165,7 @@ class Rounds final : public server::ServerEvents {
       worker::Declaration declaration;
       declaration.name = "gradient" + std::to_string(i);
       declaration.count = workers_[rank]->tensors[i].gradient.size();
+      declaration.optimizer = options_.optimizer;
       workers_[rank]->core->Declare(declaration, [this, rank, i](const Result<worker::TensorHandle>& handle) {
         if (!handle.ok()) {
           result_.failure = handle.status().ToString();

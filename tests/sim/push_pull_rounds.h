@@ -31,7 +31,8 @@ struct PushPullOptions {
   // to all workers, another one, half as wide, is each worker's own. 0: all chunks are alike, and which of
   // them are high is a matter of chance.
   double energy_spread = 0;
-  server::ServerSettings settings;  // world_size is set
+  std::string optimizer = "aggregate";  // of every tensor, at the server
+  server::ServerSettings settings;      // world_size is set
   uint64_t seed = 1;
 };
 

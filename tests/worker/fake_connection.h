@@ -39,8 +39,9 @@ class FakeConnection final : public transport::Connection {
   transport::ConnectionStats stats() const override { return connection_stats; }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return max_chunk_bytes; }
-  std::optional<transport::IncomingWindow> incoming(transport::WindowKey) const override {
-    return std::nullopt;
+  std::optional<transport::IncomingWindow> incoming(transport::WindowKey key) const override {
+    const auto it = incoming_now.find(key);
+    return it == incoming_now.end() ? std::nullopt : std::optional(it->second);
   }
   ByteCount backlog() const override { return {}; }
 
@@ -79,7 +80,7 @@ class FakeConnection final : public transport::Connection {
   void CloseWindow(transport::WindowKey key, wire::CloseReason reason) override {
     closed_incoming[key] = reason;
   }
-  void RequestMissing(transport::WindowKey) override {}
+  void RequestMissing(transport::WindowKey key) override { requested_missing.push_back(key); }
   void Grant(Bandwidth, ByteCount) override {}
   void Close(const Status& why) override {
     state_ = State::kClosing;
@@ -90,6 +91,8 @@ class FakeConnection final : public transport::Connection {
   std::vector<control::ControlMessage> sent;
   std::map<transport::WindowKey, Window> windows;
   std::map<transport::WindowKey, wire::CloseReason> closed_incoming;
+  std::map<transport::WindowKey, transport::IncomingWindow> incoming_now;
+  std::vector<transport::WindowKey> requested_missing;
   std::optional<Status> closed_with;
   transport::ConnectionStats connection_stats;
   size_t max_chunk_bytes = 1392;

@@ -65,6 +65,8 @@ class SessionHarness {
     session.OnConnected(connection);
     session.Settle();
   }
+  std::string downlink = "reliable";
+  uint32_t hash_rounds = 64;
   void Welcome(const std::string& policy = "residual", double high_share = 0.25) {
     control::ControlMessage m;
     control::Welcome& w = *m.mutable_welcome();
@@ -80,8 +82,8 @@ class SessionHarness {
     w.set_shift_alpha(0.1);
     w.set_priority("energy");
     w.set_topk_share(0.1);
-    w.set_downlink("reliable");
-    w.set_hash_rounds(64);
+    w.set_downlink(downlink);
+    w.set_hash_rounds(hash_rounds);
     Send(m);
   }
   void SendStart() {
@@ -90,11 +92,13 @@ class SessionHarness {
     m.mutable_start()->set_members(1);
     Send(m);
   }
-  void SendRoundReport(uint64_t round, uint32_t key = 0) {
+  void SendRoundReport(uint64_t round, uint32_t key = 0, std::optional<uint32_t> state_hash = {}) {
     control::ControlMessage m;
     m.mutable_round_report()->set_key(key);
     m.mutable_round_report()->set_round(round);
     m.mutable_round_report()->set_contributors(1);
+    m.mutable_round_report()->set_has_state_hash(state_hash.has_value());
+    m.mutable_round_report()->set_state_hash(state_hash.value_or(0));
     Send(m);
   }
   void SendLeave(StatusCode code, const std::string& text) {
@@ -157,11 +161,12 @@ class SessionHarness {
   }
 
   // A result window that the server opens.
-  Status OpenResult(uint32_t id, const codec::WindowMetadata& metadata, uint32_t chunks) {
+  Status OpenResult(uint32_t id, const codec::WindowMetadata& metadata, uint32_t chunks, uint32_t low = 0) {
     const std::vector<uint8_t> bytes = codec::EncodeWindowMetadata(metadata);
     wire::WindowOpenFrame open;
     open.window_id = id;
-    open.high_count = chunks;
+    open.high_count = chunks - low;
+    open.low_count = low;
     open.symbol_bytes = kSymbolBytes;
     open.metadata = bytes;
     const Status status = session.OnWindowOpened(connection, {id, 0}, open);

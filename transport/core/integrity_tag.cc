@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "transport/core/crc32c.h"
+#include "base/crc32c.h"
 
 namespace longhaul::transport {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 
-namespace longhaul::transport {
+namespace longhaul {
 
 // CRC of `data` continued from `crc`, the result for what comes before it (0 for nothing). Uses the SSE 4.2
 // instruction where the processor has it.
@@ -14,4 +14,4 @@ uint32_t Crc32c(ByteSpan data, uint32_t crc = 0);
 // The same by tables; the reference that the fast one is tested against.
 uint32_t Crc32cPortable(ByteSpan data, uint32_t crc = 0);
 
-}  // namespace longhaul::transport
+}  // namespace longhaul

@@ -1,9 +1,9 @@
-#include "transport/core/crc32c.h"
+#include "base/crc32c.h"
 
 #include <array>
 #include <cstring>
 
-namespace longhaul::transport {
+namespace longhaul {
 namespace {
 
 constexpr uint32_t kReversedPolynomial = 0x82f63b78;
@@ -73,4 +73,4 @@ uint32_t Crc32c(ByteSpan data, uint32_t crc) {
   return Crc32cPortable(data, crc);
 }
 
-}  // namespace longhaul::transport
+}  // namespace longhaul
