@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/chunk.h"
+#include "longhaul/options.h"
 #include "proto/frames.h"
 
 namespace longhaul::codec {
@@ -59,7 +60,7 @@ Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes) {
   if (m.chunk_elements == 0 || m.chunk_elements > kMaxChunkElements) return Bad("chunk size");
   if ((m.count - 1) / m.chunk_elements >= wire::kMaxWindowChunks) return Bad("element count");
   m.weight = reader.F32();
-  if (!std::isfinite(m.weight) || m.weight <= 0) return Bad("weight");
+  if (!(m.weight >= kMinWeight && m.weight <= kMaxWeight)) return Bad("weight");
   m.total_low_energy = reader.F32();
   if (!std::isfinite(m.total_low_energy) || m.total_low_energy < 0) return Bad("energy");
   m.high_sparsity = reader.F32();

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "longhaul/options.h"
 
 namespace longhaul::wire {
 namespace {
@@ -65,8 +66,8 @@ Status World(std::string_view prefix, uint32_t rank, uint32_t world_size) {
 }
 
 Status Validate(const control::Join& join) {
-  if (!(std::isfinite(join.weight()) && join.weight() > 0)) {
-    return Violation("join.weight", "is not finite and positive");
+  if (!(join.weight() >= kMinWeight && join.weight() <= kMaxWeight)) {
+    return Violation("join.weight", "is not in 1e-6..1e9");
   }
   return First(
       {Name("join.job", join.job()), World("join", join.rank(), join.world_size()),

@@ -89,14 +89,15 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
   }
   if (const Status types = CheckWireTypes(declare); !types.ok()) return refuse(types);
   if (const Status downlink = CheckDownlink(*optimizer); !downlink.ok()) return refuse(downlink);
-  const auto parameters = store_.Declare({.name = declare.name(),
-                                          .dtype = declare.dtype(),
-                                          .wire_dtype = static_cast<DType>(declare.wire_dtype()),
-                                          .result_dtype = static_cast<DType>(declare.result_dtype()),
-       .topk_share = settings_.priority == "topk" ? settings_.topk_share : 0,
-                                          .priority = declare.priority(),
-                                          .count = declare.count(),
-                                          .optimizer = *optimizer});
+  const auto parameters =
+      store_.Declare({.name = declare.name(),
+                      .dtype = declare.dtype(),
+                      .wire_dtype = static_cast<DType>(declare.wire_dtype()),
+                      .result_dtype = static_cast<DType>(declare.result_dtype()),
+                      .topk_share = settings_.priority == "topk" ? settings_.topk_share : 0,
+                      .priority = declare.priority(),
+                      .count = declare.count(),
+                      .optimizer = *optimizer});
   if (!parameters.ok()) return refuse(parameters.status());
   Entry* known = Find((*parameters)->key());
   Entry& entry = known != nullptr ? *known : AddTensor(*parameters);
@@ -125,9 +126,10 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 // A sum is no state: what of it is lost on the way down, the next one does not bring.
 Status RoundEngine::CheckDownlink(const OptimizerSpec& optimizer) const {
   if (settings_.downlink != "lossy" || optimizer.kind != OptimizerSpec::Kind::kAggregate) return {};
-  return {StatusCode::kInvalidArgument,
-          "with a lossy downlink every tensor needs an optimizer at the server: what is lost of a mean gradient "
-          "does not come again (use --downlink reliable, or declare an optimizer)"};
+  return {
+      StatusCode::kInvalidArgument,
+      "with a lossy downlink every tensor needs an optimizer at the server: what is lost of a mean gradient "
+      "does not come again (use --downlink reliable, or declare an optimizer)"};
 }
 
 RoundEngine::Entry& RoundEngine::AddTensor(Parameters* parameters) {
@@ -281,13 +283,16 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
                             std::to_string(rounds.number());
   if (metadata.round > rounds.number()) return Violation(peer, StatusCode::kProtocolViolation, which);
   const bool late = metadata.round < rounds.number();
-  if (part == Rounds::Part::kClosed || part == Rounds::Part::kAbsent || (late && part == Rounds::Part::kOpen)) {
+  if (part == Rounds::Part::kClosed || part == Rounds::Part::kAbsent ||
+      (late && part == Rounds::Part::kOpen)) {
     ++stats_.old_windows_refused;
     return Status(StatusCode::kAborted, which + ": the round went on without it");
   }
   if (part == Rounds::Part::kOpen) return Violation(peer, StatusCode::kProtocolViolation, "second " + which);
-  if (policy_.policy == codec::LossPolicy::kShift && metadata.weight != membership_->member(peer.rank).weight) {
-    return Violation(peer, StatusCode::kProtocolViolation, which + ": its weight is not the one it joined with");
+  if (policy_.policy == codec::LossPolicy::kShift &&
+      metadata.weight != membership_->member(peer.rank).weight) {
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     which + ": its weight is not the one it joined with");
   }
   // The round that it was made for has gone on without it: it counts in the one in progress.
   if (late) ++stats_.late_windows_taken;
@@ -440,7 +445,8 @@ void RoundEngine::OnWindowProgress(Peer& peer, transport::WindowKey key) {
   FinishRoundIfComplete(entry);
 }
 
-transport::CloseRuleInput RoundEngine::CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,
+transport::CloseRuleInput RoundEngine::CloseInput(const Peer& peer, const Entry& entry,
+                                                  const Transfer& transfer,
                                                   const transport::IncomingWindow& window) const {
   const Duration rtt = peer.connection->stats().smoothed_rtt;
   transport::CloseRuleInput input{.energy_ratio = settings_.close_ratio,
@@ -694,7 +700,10 @@ void RoundEngine::LeaveStragglersOut(Entry& entry) {
     if (part == Rounds::Part::kOpen) {
       if (peer == nullptr || deadline.IsInfinite()) continue;
       for (auto& [key, transfer] : peer->transfers) {
-        if (transfer.tensor != &entry.tensor || !transfer.nacked.IsInfinite()) continue;
+        if (transfer.tensor != &entry.tensor || transfer.round != rounds.number() ||
+            !transfer.nacked.IsInfinite()) {
+          continue;
+        }
         transfer.check_at = std::min(transfer.check_at, deadline);
         CheckAt(transfer.check_at);
       }

@@ -112,7 +112,7 @@ Status CheckOptions(const ConnectOptions& o) {
     return invalid("rank " + std::to_string(o.rank) + " is not below world_size " +
                    std::to_string(o.world_size));
   }
-  if (!std::isfinite(o.weight) || o.weight <= 0) return invalid("weight must be finite and positive");
+  if (!(o.weight >= kMinWeight && o.weight <= kMaxWeight)) return invalid("weight must be in 1e-6..1e9");
   if (o.idle_timeout < std::chrono::milliseconds(100) || o.idle_timeout > std::chrono::hours(24)) {
     return invalid("idle_timeout must be in 0.1 s..24 h");
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -380,8 +381,7 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
   app.add_option("--incarnation", c.incarnation, "Higher takes the rank over from a lower one [0]");
   app.add_option("--weight", c.weight,
-                 "Weight of this worker's gradients, > 0 [by the size of its shard; 1 = even]")
-      ->check(CLI::PositiveNumber);
+                 "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even]");
   app.add_option("--rounds", t.rounds, "Rounds of the whole job")
       ->capture_default_str()
       ->check(CLI::Range(1, 100'000'000));
@@ -483,6 +483,9 @@ int main(int argc, char** argv) {
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
   if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
+  if (!std::isfinite(flags.skew)) {  // which the check by range lets through
+    return Fail(Status(StatusCode::kInvalidArgument, "--skew must be in 0..1"), kExitUsage);
+  }
   if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::wan::ParseRate(flags.rate_cap);
   if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::wan::ParseRate(flags.rate_floor);
   if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {

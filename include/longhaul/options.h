@@ -11,6 +11,10 @@
 
 namespace longhaul {
 
+// Weights of contributions: near enough to each other that their sum and its inverse stay finite.
+inline constexpr float kMinWeight = 1e-6f;
+inline constexpr float kMaxWeight = 1e9f;
+
 struct ConnectOptions {
   // "HOST:PORT" or "[IPv6]:PORT" of the parameter server. Exactly one for now.
   std::vector<std::string> servers = {};
@@ -23,7 +27,8 @@ struct ConnectOptions {
   std::string site = {};
   // A restarted worker takes its rank back with a higher number than its predecessor's.
   uint64_t incarnation = 0;
-  // Contributions are weighted by this, for example the number of samples behind each gradient. > 0.
+  // Contributions are weighted by this, for example the number of samples behind each gradient.
+  // kMinWeight..kMaxWeight.
   float weight = 1.0f;
   // The one time-out a user must know: a peer that is silent for so long is dead, and everything that waits
   // for it ends with kPeerDead. Progress resets it. The smaller one of worker and server counts.

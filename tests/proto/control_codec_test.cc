@@ -94,11 +94,11 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message = SomeJoin();
   message.mutable_join()->set_world_size(0);
   EXPECT_EQ(refused_for(message), "join.world_size is not in 1..65536");
-  for (float weight :
-       {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (float weight : {0.0f, -1.0f, 1e-44f, 3e38f, std::numeric_limits<float>::infinity(),
+                       std::numeric_limits<float>::quiet_NaN()}) {
     message = SomeJoin();
     message.mutable_join()->set_weight(weight);
-    EXPECT_EQ(refused_for(message), "join.weight is not finite and positive");
+    EXPECT_EQ(refused_for(message), "join.weight is not in 1e-6..1e9");
   }
   message = SomeJoin();
   message.mutable_join()->clear_job();

@@ -35,6 +35,21 @@ TEST(Connection, SmallerDatagramSizeOfEitherSideWins) {
   EXPECT_EQ(pair.server.connection->max_datagram(), ByteCount(1300));
 }
 
+// A buffer that holds no whole number of datagrams, as a core's owner has it, leaves a rest that no chunk
+// fits.
+TEST(Connection, DatagramsOfAnySizeCarryWindows) {
+  for (const int64_t bytes : {1600, 2000, 3000, 9000, 20'000, 65'000, 65'507}) {
+    SCOPED_TRACE(bytes);
+    ConnectionPair::Options options;
+    options.link += " mtu 65535b";
+    options.worker.max_datagram = options.server.max_datagram = ByteCount(bytes);
+    ConnectionPair pair(options);
+    ASSERT_TRUE(pair.Establish());
+    EXPECT_GT(pair.worker.connection->max_datagram(), ByteCount(bytes * 9 / 10));
+    pair.SendWindow({1, 0}, 60, 60, 20, static_cast<uint16_t>(pair.connection->MaxChunkBytes()));
+    EXPECT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 20s));
+  }
+}
 
 TEST(Connection, FallsBackTo1200BytesAtOnceWhenTheKernelRefuses) {
   ConnectionPair::Options options;
@@ -185,7 +200,8 @@ TEST(Connection, WhatTheReceiverRefusesIsNeverSentAgainAndTheReceiptIsExact) {
       SCOPED_TRACE("seed " + std::to_string(seed) + " loss " + std::to_string(loss));
       ConnectionPair::Options options;
       options.seed = seed;
-      options.link = "rate 200mbit delay 25ms jitter 10ms queue 50ms duplicate 1% loss " + std::to_string(loss * 100) + "%";
+      options.link = "rate 200mbit delay 25ms jitter 10ms queue 50ms duplicate 1% loss " +
+                     std::to_string(loss * 100) + "%";
       ConnectionPair pair(options);
       ASSERT_TRUE(pair.Establish(30s));
       const auto refused = [](wire::ReliabilityClass reliability, uint32_t sequence) {
@@ -199,7 +215,8 @@ TEST(Connection, WhatTheReceiverRefusesIsNeverSentAgainAndTheReceiptIsExact) {
         const WindowKey key{id, 0};
         const auto symbol_bytes = static_cast<uint16_t>(pair.connection->MaxChunkBytes());
         pair.SendWindow(key, 60, 100, 20, symbol_bytes);
-        ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 60s)) << "it waits for ever";
+        ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains(key); }, 60s))
+            << "it waits for ever";
         pair.ExpectDelivered(pair.server, key, 60, symbol_bytes);
         const WindowReceipt& receipt = pair.worker.outgoing.at(key).receipt;
         const Recorder::Incoming& in = pair.server.incoming.at(key);

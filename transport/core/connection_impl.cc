@@ -80,7 +80,8 @@ ConnectionStats ConnectionImpl::stats() const {
 }
 
 size_t ConnectionImpl::MaxChunkBytes() const {
-  return (static_cast<size_t>(datagram_bytes_) - wire::kDataOverheadBytes) / 16 * 16;
+  return std::min<size_t>((static_cast<size_t>(datagram_bytes_) - wire::kDataOverheadBytes) / 16 * 16,
+                          kMaxSymbolBytes);
 }
 
 std::optional<IncomingWindow> ConnectionImpl::incoming(WindowKey key) const {
@@ -208,13 +209,8 @@ double ConnectionImpl::PacketsPerRecoveryTime() const {
 
 PathView ConnectionImpl::path_view() const {
   const LossModel& loss = fec_.model();
-  return {loss.p,
-          PacketsPerRecoveryTime(),
-          loss.rho,
-          loss.mean_burst,
-          fec_.extra_repair(),
-          now_,
-          rtt_.smoothed_rtt() * 5 / 4};
+  return {loss.p, PacketsPerRecoveryTime(),   loss.rho, loss.mean_burst, fec_.extra_repair(),
+          now_,   rtt_.smoothed_rtt() * 5 / 4};
 }
 
 void ConnectionImpl::HandleTimeout(Instant now) {

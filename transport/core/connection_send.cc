@@ -43,7 +43,10 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
   Transmit transmit{id_.peer, 0, 0, batch_ect0_};
   for (int segments = 0; segments < kMaxSegments; ++segments) {
     const size_t limit = std::min(static_cast<size_t>(datagram_bytes_), buffer.size() - transmit.size);
-    if (limit < static_cast<size_t>(std::min(kBaseDatagram, datagram_bytes_))) break;
+    // What is left of the buffer after other segments must hold a whole datagram: a chunk is not cut.
+    const auto needed =
+        static_cast<size_t>(segments > 0 ? datagram_bytes_ : std::min(kBaseDatagram, datagram_bytes_));
+    if (limit < needed) break;
     const MutableByteSpan out = buffer.subspan(transmit.size, limit);
     const size_t size = BuildDatagram(now, out);
     if (size == 0) break;
@@ -116,8 +119,7 @@ size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
 
 bool ConnectionImpl::HasFrames() const {
   return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
-         incoming_.HasPendingNack() ||
-         grant_to_send_.has_value() || ping_due_ || !path_responses_.empty();
+         incoming_.HasPendingNack() || grant_to_send_.has_value() || ping_due_ || !path_responses_.empty();
 }
 
 bool ConnectionImpl::WindowAllows(size_t bytes) const {

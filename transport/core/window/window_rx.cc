@@ -11,8 +11,6 @@ namespace {
 
 using wire::ReliabilityClass;
 
-constexpr uint16_t kMaxSymbolBytes = 65'000;
-
 Status Impossible(const char* what) { return Status(StatusCode::kProtocolViolation, what); }
 
 Status ValidateFec(const wire::WindowOpenFrame& open, const codec::ErasureCoder* coder) {
@@ -139,7 +137,8 @@ void WindowRx::Rebuild(uint32_t block, Sink* sink) {
   }
 }
 
-void WindowRx::Deliver(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired, Sink* sink) {
+void WindowRx::Deliver(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired,
+                       Sink* sink) {
   if (sink->OnChunk(reliability, sequence, chunk, repaired) == ChunkVerdict::kRefused) {
     ++stats_.refused;
     return;
@@ -165,8 +164,10 @@ WindowRx::Missing WindowRx::MissingHigh() const {
   for (; at < end; ++at) missing.bitmap.push_back(static_cast<uint8_t>(~have[at]));
   // No chunk lies beyond the last one.
   const bool last_byte = end == have.size() && high_count_ % 8 != 0;
-  if (last_byte) missing.bitmap.back() = static_cast<uint8_t>(missing.bitmap.back() & ((1u << high_count_ % 8) - 1));
-  while (missing.bitmap.back() == 0) missing.bitmap.pop_back();  // one bit is set, since the class is not complete
+  if (last_byte)
+    missing.bitmap.back() = static_cast<uint8_t>(missing.bitmap.back() & ((1u << high_count_ % 8) - 1));
+  while (missing.bitmap.back() == 0)
+    missing.bitmap.pop_back();  // one bit is set, since the class is not complete
   return missing;
 }
 
@@ -184,7 +185,8 @@ void WindowRx::SettleClose() {
   close_bitmap_ = taken_.bytes();
   if (high_taken_ < high_count_) return;
   close_bitmap_.resize((size_t{low_count_} + 7) / 8);
-  if (low_count_ % 8 != 0) close_bitmap_.back() = static_cast<uint8_t>(close_bitmap_.back() & ((1u << low_count_ % 8) - 1));
+  if (low_count_ % 8 != 0)
+    close_bitmap_.back() = static_cast<uint8_t>(close_bitmap_.back() & ((1u << low_count_ % 8) - 1));
 }
 
 void WindowRx::Release() { state_.reset(); }
@@ -198,8 +200,8 @@ std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
   frame.high_complete = high_taken_ == high_count_;
   frame.bits = frame.high_complete ? low_count_ : taken_.size();
   const ByteSpan bitmap = close_bitmap_;
-  // An empty bitmap says of a complete window that everything was taken, of one without all of the high class that
-  // nothing was. So it must be true.
+  // An empty bitmap says of a complete window that everything was taken, of one without all of the high class
+  // that nothing was. So it must be true.
   const bool all = close_reason_ == wire::CloseReason::kComplete && taken_.count() == taken_.size();
   const bool nothing = !frame.high_complete && taken_.count() == 0;
   if (all || nothing || bitmap.empty()) return {frame};

@@ -40,12 +40,12 @@ class ChunkBitmap {
   std::vector<uint8_t> bytes_;
 };
 
-// What its owner did with a chunk that was delivered. A refused one is acknowledged and never asked for again, but the
-// CLOSE says that it was not received, so that it is the sender's again.
+// What its owner did with a chunk that was delivered. A refused one is acknowledged and never asked for
+// again, but the CLOSE says that it was not received, so that it is the sender's again.
 enum class ChunkVerdict : uint8_t { kTaken, kRefused };
 
-// What the close of a window says: a chunk counts as received if and only if it was delivered to the receiver's owner
-// and taken by it. Everything else is the sender's again.
+// What the close of a window says: a chunk counts as received if and only if it was delivered to the
+// receiver's owner and taken by it. Everything else is the sender's again.
 struct WindowReceipt {
   bool high_complete = false;  // all of the high class was taken
   ChunkBitmap low;             // by sequence number of the class
@@ -55,38 +55,41 @@ struct WindowReceipt {
   bool LowTaken(uint32_t sequence) const { return low.Test(sequence); }
 };
 
+// Longest symbol of any window, a multiple of 16: what the largest UDP datagram carries.
+inline constexpr uint16_t kMaxSymbolBytes = 64'992;
+
 // How a sender describes a window it opens.
 struct WindowOptions {
   WindowKey key;
   uint32_t high_count = 0;
   uint32_t low_count = 0;
-  uint16_t symbol_bytes = 0;          // longest chunk (header and body together); a multiple of 16
-  uint8_t fec_k = 20;                 // 0 = no FEC
-  uint8_t fec_depth = 4;              // blocks interleaved; 0 = as the connection advises when the window opens
-  int priority = 0;                   // lower leaves first among windows of the same connection
-  std::vector<uint8_t> metadata;      // opaque, <= wire::kMaxWindowMetadataBytes
+  uint16_t symbol_bytes = 0;      // longest chunk (header and body together); a multiple of 16
+  uint8_t fec_k = 20;             // 0 = no FEC
+  uint8_t fec_depth = 4;          // blocks interleaved; 0 = as the connection advises when the window opens
+  int priority = 0;               // lower leaves first among windows of the same connection
+  std::vector<uint8_t> metadata;  // opaque, <= wire::kMaxWindowMetadataBytes
 };
 
 // What the sender did for a window; final when the window is closed.
 struct WindowTxStats {
-  uint32_t high_sent = 0;             // first transmissions
+  uint32_t high_sent = 0;  // first transmissions
   uint32_t low_sent = 0;
-  uint32_t low_dropped = 0;           // never sent: the window closed first
+  uint32_t low_dropped = 0;  // never sent: the window closed first
   uint32_t retransmissions = 0;
   uint32_t repair_sent = 0;
-  uint32_t lost = 0;                  // declared lost (raw, before FEC), spurious ones undone
-  uint32_t settled = 0;               // lost high chunks that were not resent: other symbols completed the block
+  uint32_t lost = 0;     // declared lost (raw, before FEC), spurious ones undone
+  uint32_t settled = 0;  // lost high chunks that were not resent: other symbols completed the block
 };
 
 // What arrived; final when the window is closed.
 struct WindowRxStats {
-  uint32_t high_received = 0;         // distinct source chunks that arrived themselves
-  uint32_t high_repaired = 0;         // rebuilt by FEC
+  uint32_t high_received = 0;  // distinct source chunks that arrived themselves
+  uint32_t high_repaired = 0;  // rebuilt by FEC
   uint32_t low_received = 0;
   uint32_t repair_received = 0;
-  uint32_t repair_unused = 0;         // repair symbols that came when their block was complete
+  uint32_t repair_unused = 0;  // repair symbols that came when their block was complete
   uint32_t duplicates = 0;
-  uint32_t refused = 0;               // delivered, but not taken by the owner
+  uint32_t refused = 0;  // delivered, but not taken by the owner
 };
 
 }  // namespace longhaul::transport
