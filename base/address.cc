@@ -18,6 +18,14 @@ bool Address::IsV4() const {
   return ip[10] == 0xff && ip[11] == 0xff;
 }
 
+bool Address::IsLoopback() const {
+  if (IsV4()) return ip[12] == 127;
+  for (size_t i = 0; i < 15; ++i) {
+    if (ip[i] != 0) return false;
+  }
+  return ip[15] == 1;
+}
+
 std::string Address::ToString() const {
   char text[64];
   if (IsV4()) {
@@ -25,9 +33,7 @@ std::string Address::ToString() const {
     return text;
   }
   // Without zero compression except for the loopback, which people do read.
-  bool loopback = ip[15] == 1;
-  for (size_t i = 0; i < 15 && loopback; ++i) loopback = ip[i] == 0;
-  if (loopback) {
+  if (IsLoopback()) {
     std::snprintf(text, sizeof text, "[::1]:%u", port);
     return text;
   }

@@ -17,6 +17,8 @@ struct Address {
   auto operator<=>(const Address&) const = default;
   static Address V4(uint8_t a, uint8_t b, uint8_t c, uint8_t d, uint16_t port);
   bool IsV4() const;
+  // 127.0.0.0/8 or ::1: only this machine can be there.
+  bool IsLoopback() const;
   // "127.0.0.1:7700" or "[::1]:7700".
   std::string ToString() const;
 };

@@ -15,6 +15,7 @@
 
 #include "cli/flow_json.h"
 #include "codec/fec.h"
+#include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
@@ -246,9 +247,12 @@ int RunBenchFlow(const BenchFlowOptions& options) {
     if (!parsed.ok()) return Fail("--fault: " + parsed.status().message(), kBenchUsage);
     faults.emplace(*parsed);
   }
-  if (!options.insecure && !options.quiet) {
-    Fail("traffic is NOT encrypted in this version; say --insecure to show that you know", 0);
+  if (!options.insecure && options.key_file.empty()) {
+    return Fail("which key does the server have? --key FILE, or --insecure when it has none", kBenchUsage);
   }
+  auto security = keys::LoadSecurity({.key_file = options.key_file, .insecure = options.insecure});
+  if (!security.ok()) return Fail(security.status().message(), kBenchUsage);
+  core_options->security = security->security.get();
   auto coder = codec::ErasureCodeLibrary::Create();
   if (!coder.ok()) return Fail(coder.status().ToString(), kBenchFailed);
   auto socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));

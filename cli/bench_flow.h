@@ -27,7 +27,8 @@ struct BenchFlowOptions {
   std::string json_file;  // "-": standard output
   double series = 0;      // seconds between the points of the time series in the JSON; 0 = none
   bool quiet = false;
-  bool insecure = false;  // the user knows that traffic is not encrypted
+  std::string key_file = {};  // of the job; or
+  bool insecure = false;      // no encryption and no authentication
 };
 
 // Exit codes of RunBenchFlow.

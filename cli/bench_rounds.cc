@@ -23,6 +23,7 @@
 
 #include "base/random.h"
 #include "cli/bench_flow.h"
+#include "cli/temporary_key.h"
 #include "longhaul/client.h"
 #include "longhaul/server.h"
 #include "wan/link_options.h"
@@ -97,11 +98,13 @@ Result<Plan> MakePlan(const BenchRoundsOptions& o) {
   return plan;
 }
 
-Result<Server> StartServer(const BenchRoundsOptions& o) {
+Result<Server> StartServer(const BenchRoundsOptions& o, const std::string& key_file) {
   ServerOptions server;
   server.listen = "127.0.0.1:0";
   server.job = o.job;
   server.workers = o.workers;
+  server.key_file = key_file;
+  server.insecure = o.insecure;
   if (o.high_share >= 0) server.high_share = o.high_share;
   if (o.high_energy >= 0) server.high_energy = o.high_energy;
   if (o.topk_share >= 0) server.topk_share = o.topk_share;
@@ -191,7 +194,8 @@ class Measurement {
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(o.connect_timeout));
     connect.datagram_bytes = o.datagram_bytes;
     connect.rate_controller = o.rate_controller;
-    connect.insecure = true;
+    connect.key_file = o.key_file;
+    connect.insecure = o.insecure;
     connect.fault = o.fault;
     connect.seed = plan_.seed + rank;
     auto client = Client::Connect(connect);
@@ -401,15 +405,22 @@ int RunBenchRounds(const BenchRoundsOptions& options) {
       !std::ofstream(options.json_file, std::ios::app)) {
     return Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), kBenchUsage);
   }
-  if (!options.insecure && !options.quiet) {
-    Fail("traffic is NOT encrypted in this version; say --insecure to show that you know", 0);
+  if (!options.join.empty() && !options.insecure && options.key_file.empty()) {
+    return Fail("which key does the server have? --key FILE, or --insecure when it has none", kBenchUsage);
   }
   spdlog::set_level(spdlog::level::warn);   // standard output is for the result
   const sigset_t signals = BlockSignals();  // before the first thread
+  std::optional<TemporaryKey> own_key;
+  if (!options.insecure && options.key_file.empty()) {  // both ends are here
+    auto made = TemporaryKey::Make(options.job.empty() ? "bench" : options.job);
+    if (!made.ok()) return Fail(made.status().message(), kBenchFailed);
+    own_key.emplace(*std::move(made));
+    plan->options.key_file = own_key->path();
+  }
   std::optional<Server> server;
   std::string address = options.join;
   if (address.empty()) {
-    auto own = StartServer(options);
+    auto own = StartServer(options, plan->options.key_file);
     if (!own.ok()) {
       const bool usage = own.status().code() == StatusCode::kInvalidArgument;
       return Fail(own.status().message(), usage ? kBenchUsage : kBenchFailed);

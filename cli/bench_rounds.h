@@ -10,7 +10,7 @@ namespace longhaul::cli {
 
 struct BenchRoundsOptions {
   std::string join;  // HOST:PORT; empty: a server in this process, with the settings below
-  std::string job = "default";
+  std::string job = {};  // empty: the key's, and "default" without one
   uint32_t workers = 4;
   int rank = -1;               // >= 0: only this one of them
   std::string bytes = "1mb";   // of a worker's gradient
@@ -28,7 +28,8 @@ struct BenchRoundsOptions {
   std::string fault;      // in the workers' traffic
   std::string json_file;  // "-": standard output
   bool quiet = false;
-  bool insecure = false;
+  std::string key_file = {};  // of the job; or
+  bool insecure = false;      // no encryption and no authentication
   // Of our own server; negative or empty: its default. With --join the server there decides.
   double high_share = -1;
   double high_energy = -1;

@@ -7,6 +7,7 @@
 
 #include "cli/bench_flow.h"
 #include "cli/bench_rounds.h"
+#include "cli/keygen.h"
 #include "cli/run.h"
 #include "proto/version.h"
 
@@ -49,10 +50,9 @@ void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
       ->add_option("--series", flow->series, "seconds between points of a time series in the JSON; 0 = none")
       ->check(CLI::Range(0.0, 3600.0));
   command->add_flag("--quiet", flow->quiet, "no progress and no summary on standard error");
-  command->add_flag("--insecure", flow->insecure,
-                    "accept that traffic is not encrypted (it never is in this version)");
+  AddSecurity(command, &flow->key_file, &flow->insecure);
   command->footer(
-      "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --insecure\n"
+      "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --key job.key\n"
       "Goodput counts distinct chunks that the server has, without headers and retransmissions.\n"
       "Exit codes: 0 fine; 1 the run ended early (the result until then is written); 2 bad options; 3 no "
       "server\n"
@@ -107,8 +107,7 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
                       "faults injected into the workers' traffic, e.g. drop=0.02,seed=7");
   command->add_option("--json", rounds->json_file, "write the result to this file; - for standard output");
   command->add_flag("--quiet", rounds->quiet, "no progress and no summary on standard error");
-  command->add_flag("--insecure", rounds->insecure,
-                    "accept that traffic is not encrypted (it never is in this version)");
+  AddSecurity(command, &rounds->key_file, &rounds->insecure);
   // CLI11 would print the value that stands for "not given" as a default.
   const std::string group = "Of the server, without --join";
   command->add_option("--high-share", rounds->high_share, "share of chunks sent reliably, with FEC")
@@ -137,7 +136,7 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
   command->footer(
       "Example: longhaul bench rounds --join server.example:7700 --workers 4 --bytes 1mb --rounds 100 --json "
       "- "
-      "--insecure\n"
+      "--key job.key\n"
       "A round lasts from the moment when the workers of this process push until all of them have its "
       "result;\n"
       "they begin rounds together. goodput_mbps: gradient bytes of these workers over the time of the "
@@ -147,6 +146,36 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
       "lowest rank here, without retransmissions and repair.\n"
       "Exit codes: 0 fine; 1 the rounds ended early (the result until then is written); 2 bad options; 3 no\n"
       "server there, or it does not let the workers in; 130 interrupted (the result until then is written).");
+}
+
+CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
+  CLI::App* command = app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--out", o->out, "new file, readable by its owner only")->type_name("FILE")->required();
+  command->add_option("--job", o->job, "the job that the key is for");
+  command->add_flag("--ca", o->authority, "make an authority, for jobs in which every machine has its own certificate");
+  command->add_option("--from", o->from, "make a certificate, signed by this authority")->type_name("FILE");
+  command->add_option("--role", o->role, "with --from: whose certificate it is")
+      ->check(CLI::IsMember({"server", "worker", "tool"}));
+  command->add_option("--name", o->name, "with --from: name of the machine or site, as in the server's --allow");
+  command->add_option("--days", o->days, "validity; 0 = 365, of an authority 3650")->check(CLI::Range(0, 36500));
+  command->footer(
+      "One key for all:            longhaul keygen --out job.key --job resnet\n"
+      "A certificate for each:     longhaul keygen --ca --out ca.key\n"
+      "                            longhaul keygen --from ca.key --role server --name ams --job resnet --out "
+      "server.key\n"
+      "                            longhaul keygen --from ca.key --role worker --name fra --job resnet --out "
+      "fra.key\n"
+      "Whoever has a shared key can read the job's traffic and join it; a certificate speaks for one machine.\n"
+      "Exit codes: 0 fine, 1 the file cannot be written, 2 bad options.");
+  return command;
+}
+
+// --key and --insecure of a load generator.
+void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
+  command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
+  command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
+      ->excludes("--key");
 }
 
 // An option of `run` that a daemon understands and checks.
@@ -256,9 +285,10 @@ int main(int argc, char** argv) {
   command->add_option("--min-accuracy", run.min_accuracy, "fail when the test accuracy ends below this, 0..1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  bool insecure = false;
-  command->add_flag("--insecure", insecure,
-                    "accept that traffic is not encrypted (it never is in this version)");
+  command->add_option("--key", run.key_file, "key file of the job; without it a key is made for this run")
+      ->type_name("FILE");
+  command->add_flag("--insecure", run.insecure, "no encryption and no authentication, to see what they cost")
+      ->excludes("--key");
   command->footer(
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
@@ -268,11 +298,13 @@ int main(int argc, char** argv) {
   AddBenchFlow(*bench, &flow);
   longhaul::cli::BenchRoundsOptions rounds;
   AddBenchRounds(*bench, &rounds);
+  longhaul::cli::KeygenOptions key;
+  const CLI::App* keygen = AddKeygen(app, &key);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench)) {
-      std::fprintf(stderr, "longhaul bench: %s; --help says more\n", e.what());
+    if (app.got_subcommand(bench) || *keygen) {
+      std::fprintf(stderr, "longhaul %s: %s; --help says more\n", *keygen ? "keygen" : "bench", e.what());
       return 2;
     }
     const std::string word = argc > 1 ? argv[1] : "";
@@ -283,6 +315,7 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
+  if (*keygen) return longhaul::cli::RunKeygen(key);
   if (bench->got_subcommand("rounds")) return longhaul::cli::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::cli::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);

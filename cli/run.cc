@@ -24,6 +24,7 @@
 
 #include "cli/child_process.h"
 #include "cli/job_view.h"
+#include "cli/temporary_key.h"
 #include "wan/link_options.h"
 #include "wan/tun/tun_wan.h"
 
@@ -159,8 +160,8 @@ class ProgressPrinter {
 
 class Job {
  public:
-  Job(const RunOptions& options, Wan* wan, std::string logs)
-      : options_(options), wan_(wan), logs_(std::move(logs)), view_(options.workers, options.rounds) {}
+  Job(const RunOptions& options, std::string key_file, Wan* wan, std::string logs)
+      : options_(options), key_file_(std::move(key_file)), wan_(wan), logs_(std::move(logs)), view_(options.workers, options.rounds) {}
 
   // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
   int Run(Duration* elapsed) {
@@ -175,6 +176,14 @@ class Job {
   const JobView& view() const { return view_; }
 
  private:
+  void AddSecurity(std::vector<std::string>* argv) const {
+    if (options_.insecure) {
+      argv->push_back("--insecure");
+    } else {
+      argv->insert(argv->end(), {"--key", key_file_});
+    }
+  }
+
   Status StartServer() {
     std::vector<std::string> argv = {(ProgramDirectory() / "longhaul-server").string(),
                                      "--listen",
@@ -187,10 +196,10 @@ class Job {
                                      std::to_string(options_.seed),
                                      "--progress",
                                      "json",
-                                     "--once",
-                                     "--insecure"};
+                                     "--once"};
+    AddSecurity(&argv);
     argv.insert(argv.end(), options_.server_words.begin(), options_.server_words.end());
-    if (wan_->links) argv.push_back("--insecure-bind");
+    if (wan_->links && options_.insecure) argv.push_back("--insecure-bind");
     Result<ChildProcess> child =
         ChildProcess::Start("server", argv, Entering(wan_->server_namespace), logs_ + "/server.log");
     if (!child.ok()) return child.status();
@@ -223,8 +232,8 @@ class Job {
                                        "--seed",
                                        std::to_string(options_.seed),
                                        "--progress",
-                                       "json",
-                                       "--insecure"};
+                                       "json"};
+      AddSecurity(&argv);
       const auto option = [&](const char* flag, const std::string& value) {
         if (!value.empty()) argv.insert(argv.end(), {flag, value});
       };
@@ -332,6 +341,7 @@ class Job {
   }
 
   const RunOptions& options_;
+  std::string key_file_;
   Wan* wan_;
   std::string logs_;
   JobView view_;
@@ -402,6 +412,14 @@ int RunJob(const RunOptions& options) {
   std::filesystem::create_directories(logs, error);
   if (logs.empty() || error) return Fail("cannot make the log directory " + logs, 2);
 
+  std::optional<TemporaryKey> own_key;
+  std::string key_file = options.key_file;
+  if (!options.insecure && key_file.empty()) {
+    Result<TemporaryKey> made = TemporaryKey::Make("default");
+    if (!made.ok()) return Fail(made.status().message());
+    own_key.emplace(*std::move(made));
+    key_file = own_key->path();
+  }
   InstallSignals();
   Wan wan;
   if (Status status = MakeWan(options, *link, &wan); !status.ok())
@@ -411,14 +429,18 @@ int RunJob(const RunOptions& options) {
       "way\n",
       options.workers, options.rate.c_str(), static_cast<double>(link->delay.count()) * 2e-6,
       options.loss.c_str());
-  std::printf("  WAN: %s\n  traffic is NOT encrypted; logs in %s\n", wan.description.c_str(), logs.c_str());
+  std::printf("  WAN: %s\n  traffic is %s; logs in %s\n", wan.description.c_str(),
+              options.insecure ? "NOT encrypted (--insecure)"
+              : own_key        ? "encrypted, by a key made for this run"
+                               : "encrypted",
+              logs.c_str());
   std::fflush(stdout);
 
   Duration elapsed{0};
   int code = 0;
   Json summary;
   {
-    Job job(options, &wan, logs);
+    Job job(options, key_file, &wan, logs);
     code = job.Run(&elapsed);
     summary = job.view().Summary(elapsed);
   }  // no child is left
@@ -433,6 +455,7 @@ int RunJob(const RunOptions& options) {
   summary["wan"] = wan.description;
   summary["seed"] = options.seed;
   summary["policy"] = options.policy;
+  summary["encrypted"] = !options.insecure;
   summary["asked"] = {{"rate", options.rate},           {"delay", options.delay},
                       {"loss", options.loss},           {"queue", options.queue},
                       {"server", options.server_words}, {"workers", options.worker_words}};

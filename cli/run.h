@@ -22,6 +22,8 @@ struct RunOptions {
   std::string data;          // dataset directory; empty: the Debian package's
   std::string json_file;
   std::string log_directory;  // empty: a temporary one, kept when the run fails
+  std::string key_file;       // of the job; empty: one is made for this run and removed after it
+  bool insecure = false;      // no encryption
   double min_accuracy = 0;    // 0..1; below it the run fails
   // Words of the daemons' command lines, handed on as they are: these programs check them.
   std::vector<std::string> server_words;

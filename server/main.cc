@@ -41,8 +41,6 @@ struct Flags {
   std::string progress = "text";
   std::string json_file;
   std::string log_level = "info";
-  bool insecure = false;
-  bool insecure_bind = false;
   bool no_grants = false;
   std::string capacity = "auto";
   std::string capacity_floor;
@@ -97,7 +95,16 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--min-workers", f.server.min_workers, "fewer workers abort a started job; 0 = all of them")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--job", f.server.job, "name of the job; workers of another one are refused");
+  app.add_option("--key", f.server.key_file,
+                 "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
+      ->type_name("FILE");
+  app.add_option("--allow", f.server.allow,
+                 "with a certificate: names of the workers that may join, separated by commas; none = all of the job")
+      ->delimiter(',');
+  app.add_option("--cipher", f.server.cipher, "of the packets; none = what the worker likes best")
+      ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
+  app.add_option("--job", f.server.job,
+                 "name of the job; workers of another one are refused; none = the key's, or \"default\"");
   app.add_option("--policy", f.server.policy, "what is done about lost low-priority chunks")
       ->check(CLI::IsMember({"zero", "count", "stale", "ipw", "residual", "shift"}));
   app.add_option("--shift-alpha", f.server.shift_alpha, "policy shift: step by which it follows, > 0, <= 1")
@@ -154,10 +161,12 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--bench-during-job", f.server.bench_during_job,
                "serve load generators also while a job is running, which they disturb");
   app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it was aborted");
-  app.add_flag("--insecure", f.insecure,
-               "accept that traffic is not encrypted (it never is in this version)");
-  app.add_flag("--insecure-bind", f.insecure_bind,
-               "accept that other machines can reach the port without encryption");
+  app.add_flag("--insecure", f.server.insecure,
+               "instead of a key: no encryption and no authentication, on loopback addresses only")
+      ->excludes("--key");
+  app.add_flag("--insecure-bind", f.server.insecure_bind,
+               "with --insecure: also on addresses that other machines can reach")
+      ->needs("--insecure");
   app.add_option("--fault", f.server.fault,
                  "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
   app.add_option("--progress", f.progress, "what is printed on standard output")
@@ -186,18 +195,12 @@ void PrintLine(const std::string& line) {
   std::fflush(stdout);
 }
 
-bool IsLoopback(const std::string& address) {
-  return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("[::ffff:127.");
-}
-
 void SayWhatIsUsed(const Flags& flags, const Server& server) {
-  spdlog::warn(
-      "traffic is NOT encrypted and NOT authenticated in this version: use it on networks that you trust");
-  if (!IsLoopback(server.address()) && !flags.insecure_bind) {
-    spdlog::warn("{} can be reached from other machines (--insecure-bind says that you know)",
-                 server.address());
+  if (flags.server.insecure) {
+    spdlog::warn("INSECURE: everyone who can reach {} may read and change the job", server.address());
   }
-  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", flags.server.job,
+  spdlog::info("security: {}", server.security());
+  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(),
                flags.server.workers, flags.server.policy, server.fec_backend(), flags.server.fec_k);
   if (flags.no_grants) {
     spdlog::info("workers send as fast as they like (--no-grants)");
@@ -211,7 +214,7 @@ void SayWhatIsUsed(const Flags& flags, const Server& server) {
 void PrintListening(const Flags& flags, const Server& server) {
   if (flags.progress == "json") {
     PrintLine("{\"event\":\"listening\",\"address\":\"" + server.address() +
-              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() + "\"}");
+              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() + "\",\"security\":\"" + server.security() + "\"}");
   } else if (flags.progress == "text") {
     PrintLine("listening on " + server.address());
   }

@@ -13,6 +13,7 @@
 #include "codec/fec.h"
 #include "server/server_core.h"
 #include "server/server_json.h"
+#include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
@@ -31,12 +32,21 @@ constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
 
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
 
-Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options) {
+// What is readable and forgeable by everyone on its way stays on this machine unless somebody says twice that he knows.
+Status CheckInsecureBind(const ServerOptions& options, const Address& listen) {
+  if (!options.insecure || options.insecure_bind || listen.IsLoopback()) return {};
+  return {StatusCode::kInvalidArgument,
+          "without a key the server listens on loopback addresses only, and " + listen.ToString() +
+              " is none: give it a key (--key FILE, made by longhaul keygen), or say --insecure-bind if everyone who can "
+              "reach that address may read and change the job"};
+}
+
+Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, const std::string& job) {
   server::ServerCoreOptions core;
   if (options.fec_k > 255)
     return Status(StatusCode::kInvalidArgument, "fec_k must be 0, 8, 12, 16, 20 or 24");
   if (options.fec_depth > 255) return Status(StatusCode::kInvalidArgument, "fec_depth must be in 0..255");
-  core.settings = {.job = options.job,
+  core.settings = {.job = job,
                    .world_size = options.workers,
                    .min_workers = options.min_workers == 0 ? options.workers : options.min_workers,
                    .policy = options.policy,
@@ -255,6 +265,7 @@ struct Server::Impl {
   }
 
   // What the loop uses comes before the loop, so that it goes after it.
+  keys::LoadedSecurity security;
   std::unique_ptr<codec::ErasureCoder> coder;
   std::string fec_backend = "none";
   EventLines events;
@@ -277,11 +288,21 @@ struct Server::Impl {
 };
 
 Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
-  auto core_options = MakeCoreOptions(options);
+  auto security = keys::LoadSecurity({.key_file = options.key_file,
+                                      .insecure = options.insecure,
+                                      .job = options.job,
+                                      .role = keys::Role::kServer,
+                                      .cipher = options.cipher,
+                                      .allow = options.allow});
+  if (!security.ok()) return security.status();
+  auto core_options = MakeCoreOptions(options, security->job);
   if (!core_options.ok()) return core_options.status();
   auto listen = udp::ResolveListen(options.listen);
   if (!listen.ok()) return listen.status();
+  if (Status bind = CheckInsecureBind(options, *listen); !bind.ok()) return bind;
   auto impl = std::make_unique<Impl>(std::move(on_event));
+  impl->security = *std::move(security);
+  core_options->security = impl->security.security.get();
   if (!options.fault.empty()) {
     auto faults = udp::ParseFaults(options.fault);
     if (!faults.ok()) return faults.status();
@@ -326,6 +347,8 @@ Server::~Server() = default;
 uint16_t Server::port() const { return impl_->address.port; }
 std::string Server::address() const { return impl_->address.ToString(); }
 std::string Server::fec_backend() const { return impl_->fec_backend; }
+std::string Server::job() const { return impl_->security.job; }
+std::string Server::security() const { return impl_->security.description; }
 
 Status Server::Wait() {
   std::unique_lock lock(impl_->mutex);

@@ -102,6 +102,7 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.accepts = true;
   endpoint.max_connections = options.max_connections;
   endpoint.coder = coder;
+  endpoint.security = options.security;
   endpoint.on_accept = [coordinator](transport::Connection& connection) {
     return coordinator->Accept(connection);
   };

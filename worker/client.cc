@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "codec/fec.h"
+#include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
@@ -105,7 +106,7 @@ Status CheckOptions(const ConnectOptions& o) {
   const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
   if (o.servers.size() != 1)
     return invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
-  if (o.job.empty() || o.job.size() > wire::kMaxNameBytes) return invalid("the job's name has 1..256 bytes");
+  if (o.job.size() > wire::kMaxNameBytes) return invalid("the job's name has at most 256 bytes");
   if (o.site.size() > wire::kMaxNameBytes) return invalid("the site's name has at most 256 bytes");
   if (o.world_size == 0 || o.world_size > 65536) return invalid("world_size must be in 1..65536");
   if (o.rank >= o.world_size) {
@@ -125,9 +126,10 @@ Status CheckOptions(const ConnectOptions& o) {
   return Status::Ok();
 }
 
-worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o) {
+worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security) {
   worker::WorkerCoreOptions core;
-  core.job = o.job;
+  core.job = security.job;
+  core.security = security.security.get();
   core.site = o.site;
   core.rank = o.rank;
   core.world_size = o.world_size;
@@ -151,7 +153,7 @@ class ClientImpl {
   using State = worker::WorkerSession::State;
 
   static Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options);
-  ClientImpl(const ConnectOptions& options, codec::ErasureCoder* coder);
+  ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder);
   ~ClientImpl();
 
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
@@ -183,6 +185,7 @@ class ClientImpl {
     };
   }
 
+  keys::LoadedSecurity security_;  // outlives the core
   std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
   worker::WorkerCore core_;  // the loop's thread only
   std::unique_ptr<udp::FaultInjector> faults_;
@@ -204,14 +207,20 @@ Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& op
   if (Status s = CheckOptions(options); !s.ok()) return s;
   Result<codec::ErasureCoder*> coder = SharedCoder();
   if (!coder.ok()) return coder.status();
-  auto impl = std::make_shared<ClientImpl>(options, *coder);
+  Result<keys::LoadedSecurity> security = keys::LoadSecurity({.key_file = options.key_file,
+                                                              .insecure = options.insecure,
+                                                              .job = options.job,
+                                                              .cipher = options.cipher});
+  if (!security.ok()) return security.status();
+  auto impl = std::make_shared<ClientImpl>(options, *std::move(security), *coder);
   if (Status s = impl->Open(options); !s.ok()) return s;
   if (Status s = impl->WaitUntilJoined(); !s.ok()) return s;
   return impl;
 }
 
-ClientImpl::ClientImpl(const ConnectOptions& options, codec::ErasureCoder* coder)
-    : core_(CoreOptions(options), coder, Random(options.seed == 0 ? Entropy() : options.seed)) {}
+ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
+    : security_(std::move(security)),
+      core_(CoreOptions(options, security_), coder, Random(options.seed == 0 ? Entropy() : options.seed)) {}
 
 Status ClientImpl::Open(const ConnectOptions& options) {
   Result<Address> server = udp::ResolvePeer(options.servers.front());

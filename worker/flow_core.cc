@@ -27,6 +27,7 @@ transport::EndpointOptions EndpointOptionsOf(const FlowOptions& options, codec::
   endpoint.connection = options.connection;
   endpoint.connection.rate.max_datagram = options.connection.max_datagram;
   endpoint.coder = coder;
+  endpoint.security = options.security;
   return endpoint;
 }
 

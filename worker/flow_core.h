@@ -36,6 +36,7 @@ struct FlowOptions {
   Duration connect_timeout = std::chrono::seconds(10);
   Duration leave_timeout = std::chrono::seconds(2);
   transport::ConnectionOptions connection = {};
+  transport::Security* security = nullptr;  // null: none; else it must outlive the core
 };
 
 // One moment of the run, for plots.

@@ -442,8 +442,13 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
-  app.add_flag("--insecure", c.insecure,
-               "Accept that traffic is not encrypted (this version has nothing else)");
+  app.add_option("--key", c.key_file,
+                 "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
+      ->type_name("FILE");
+  app.add_option("--cipher", c.cipher, "Of the packets: aes-128-gcm | aes-256-gcm | chacha20-poly1305 [the first]")
+      ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
+  app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
+      ->excludes("--key");
   app.add_option("--fault", c.fault,
                  "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
       ->type_name("SPEC");
@@ -507,7 +512,6 @@ int main(int argc, char** argv) {
   // Logs on stderr; stdout belongs to the progress.
   spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
-  spdlog::warn("traffic is NOT encrypted in this version: gradients and parameters travel readable{}",
-               flags.connect.insecure ? "" : "; say --insecure to show that you know");
+  if (flags.connect.insecure) spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
   return Run(flags);
 }

@@ -12,6 +12,7 @@ transport::EndpointOptions EndpointOptionsOf(const WorkerCoreOptions& options, c
   endpoint.connection.rate.max_datagram = options.connection.max_datagram;
   endpoint.accepts = false;
   endpoint.coder = coder;
+  endpoint.security = options.security;
   return endpoint;
 }
 

@@ -22,6 +22,7 @@ struct WorkerCoreOptions {
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.
   Duration leave_timeout = std::chrono::seconds(2);
   transport::ConnectionOptions connection = {};
+  transport::Security* security = nullptr;  // null: none; else it must outlive the core
   // Bounds; what is beyond is refused with kResourceExhausted.
   size_t max_operations = 4096;
   size_t max_tensors = 65536;

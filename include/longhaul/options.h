@@ -18,8 +18,8 @@ inline constexpr float kMaxWeight = 1e9f;
 struct ConnectOptions {
   // "HOST:PORT" or "[IPv6]:PORT" of the parameter server. Exactly one for now.
   std::vector<std::string> servers = {};
-  // Must be the server's; a worker of another job is refused.
-  std::string job = "default";
+  // Must be the server's; a worker of another job is refused. Empty: the key's, and "default" without a key.
+  std::string job = {};
   // This worker among its peers, 0..world_size-1.
   uint32_t rank = 0;
   uint32_t world_size = 1;
@@ -44,8 +44,13 @@ struct ConnectOptions {
   // is lost; zero: 100 kbit/s.
   Bandwidth rate_cap = {};
   Bandwidth rate_floor = {};
-  // Traffic is authenticated against accidents only and is NOT encrypted in this version: say that you know.
+  // Key of the job (`longhaul keygen`): a key that all of it share, or this worker's certificate. The file must be
+  // readable by its owner only. Everything that is sent is encrypted and authenticated by it (TLS 1.3, then AEAD).
+  std::string key_file = {};
+  // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its way.
   bool insecure = false;
+  // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: the first that both sides have.
+  std::string cipher = {};
   // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:
   // none.
   std::string fault = {};

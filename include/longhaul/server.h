@@ -1,11 +1,9 @@
 // An embedded parameter server: the same one that longhaul-server runs.
 //
-//   auto server = longhaul::Server::Start({.listen = "127.0.0.1:0", .workers = 4});
+//   auto server = longhaul::Server::Start({.listen = "127.0.0.1:0", .workers = 4, .key_file = "job.key"});
 //   if (!server.ok()) return Report(server.status());
 //   ... workers connect to server->port() ...
 //   longhaul::Status outcome = server->Wait();       // with .once: until the job is over
-//
-// Traffic is authenticated against accidents only and is NOT encrypted in this version.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "longhaul/status.h"
 #include "longhaul/units.h"
@@ -22,8 +21,19 @@ namespace longhaul {
 struct ServerOptions {
   // "HOST:PORT" or "[IPv6]:PORT"; port 0 takes any free one (see Server::port()).
   std::string listen = "127.0.0.1:7700";
-  // Workers of another job are refused.
-  std::string job = "default";
+  // Workers of another job are refused. Empty: the key's, and "default" without a key.
+  std::string job = {};
+  // Key of the job (`longhaul keygen`): a key that all of it share, or this server's certificate. The file must be
+  // readable by its owner only.
+  std::string key_file = {};
+  // Certificates only: names of the workers that may join; empty: all with a certificate of the authority for this job.
+  std::vector<std::string> allow = {};
+  // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: what the worker likes best.
+  std::string cipher = {};
+  // Instead of a key: traffic is readable and forgeable by everyone on its way. Only on loopback addresses, unless
+  // insecure_bind says otherwise.
+  bool insecure = false;
+  bool insecure_bind = false;
   // Workers that a job has; it starts when all of them are in. 1..1024.
   uint32_t workers = 1;
   // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
@@ -136,6 +146,9 @@ class Server {
   std::string address() const;
   // The erasure-code backend in use, for example "isa_l_rs_cauchy"; "none" without FEC.
   std::string fec_backend() const;
+  std::string job() const;
+  // How traffic is protected, for people: "shared key of job resnet", "certificate server/ams of job resnet", "none".
+  std::string security() const;
   // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why that job was
   // aborted.
   Status Wait();

@@ -59,5 +59,19 @@ TEST(Address, HashSpreadsPortsOfOneHost) {
   EXPECT_EQ(hashes.size(), 4096u);
 }
 
+TEST(AddressTest, LoopbackIsThisMachineAndNothingElse) {
+  EXPECT_TRUE(Address::V4(127, 0, 0, 1, 1).IsLoopback());
+  EXPECT_TRUE(Address::V4(127, 255, 255, 255, 1).IsLoopback());
+  EXPECT_FALSE(Address::V4(128, 0, 0, 1, 1).IsLoopback());
+  EXPECT_FALSE(Address::V4(0, 0, 0, 0, 1).IsLoopback());
+  EXPECT_FALSE(Address::V4(10, 127, 0, 1, 1).IsLoopback());
+  Address six;
+  EXPECT_FALSE(six.IsLoopback());  // "::", every address
+  six.ip[15] = 1;
+  EXPECT_TRUE(six.IsLoopback());
+  six.ip[0] = 0xfe;
+  EXPECT_FALSE(six.IsLoopback());
+}
+
 }  // namespace
 }  // namespace longhaul

@@ -1,0 +1,23 @@
+// `longhaul keygen`: makes what --key FILE wants: a key that a whole job shares, or a certificate of one's own for every
+// server and worker, signed by an authority that only the operator has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace longhaul::cli {
+
+struct KeygenOptions {
+  std::string out;              // new file, mode 0600
+  std::string job = "default";  // whose members the key is for; not of an authority
+  bool authority = false;       // make an authority (CA)
+  std::string from;             // make a certificate signed by the authority in this file
+  std::string role = "worker";  // with `from`: server | worker | tool
+  std::string name;             // with `from`: of the machine or site, as in the server's --allow
+  uint32_t days = 0;            // validity; 0: 365, of an authority 3650
+};
+
+// Exit code: 0 fine, 1 the file cannot be written, 2 bad options.
+int RunKeygen(const KeygenOptions& options);
+
+}  // namespace longhaul::cli

@@ -1,0 +1,38 @@
+// From what a user says (--key FILE, --insecure) to the endpoint's security. The only place that decides it, so that
+// servers, workers and tools refuse the same things in the same words.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "transport/core/security.h"
+
+namespace longhaul::keys {
+
+enum class Role : uint8_t { kServer, kWorker };
+
+struct SecurityChoice {
+  std::string key_file = {};  // of `longhaul keygen`: a shared key or a certificate; its content says which
+  bool insecure = false;      // instead of a key
+  std::string job = {};       // empty: the key's; without a key "default"
+  Role role = Role::kWorker;
+  std::string cipher = {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
+  // Server, certificates only: names of those that may join. Empty: every certificate of the CA for this job.
+  std::vector<std::string> allow = {};
+};
+
+struct LoadedSecurity {
+  std::unique_ptr<transport::Security> security;  // null with `insecure`: the endpoint's integrity tag
+  std::string job;
+  // For people: "certificate worker/site-b of job resnet", "shared key of job resnet", "none".
+  std::string description;
+};
+
+// Errors, naming the option: kInvalidArgument (neither or both of key and insecure, an unknown cipher, another job than the
+// key's, a server's certificate at a worker, ...), those of ReadKeyFile, and those of the file's content with its name.
+Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice);
+
+}  // namespace longhaul::keys
