@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/crypto/credentials.h"
+#include "transport/crypto/keygen.h"
 #include "transport/keys/key_file.h"
 
 namespace longhaul::cli {
@@ -19,10 +19,9 @@ Result<TemporaryKey> TemporaryKey::Make(const std::string& job) {
     return Status(StatusCode::kInternal, "cannot make a directory for the key: " + name + ": " + std::strerror(errno));
   }
   TemporaryKey key(std::move(name));
-  Result<std::string> text = crypto::NewPsk(job);
+  const auto text = crypto::NewPsk(job);
   if (!text.ok()) return text.status();
-  const keys::SecretText secret(std::move(*text));
-  if (Status written = keys::WriteKeyFile(key.path(), secret.view()); !written.ok()) return written;
+  if (Status written = keys::WriteKeyFile(key.path(), text->text()); !written.ok()) return written;
   return key;
 }
 

@@ -291,7 +291,7 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   auto security = keys::LoadSecurity({.key_file = options.key_file,
                                       .insecure = options.insecure,
                                       .job = options.job,
-                                      .role = keys::Role::kServer,
+                                      .role = crypto::Role::kServer,
                                       .cipher = options.cipher,
                                       .allow = options.allow});
   if (!security.ok()) return security.status();

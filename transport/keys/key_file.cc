@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/crypto/secret_bytes.h"
+#include "transport/crypto/credentials.h"
 
 namespace longhaul::keys {
 namespace {
@@ -40,7 +40,7 @@ Status CheckOwnerAndMode(const std::string& path, const struct stat& info) {
                                                     ": others may use it. Say: chmod 600 " + path);
   }
   if (info.st_size == 0) return Status(StatusCode::kInvalidArgument, "key file " + path + " is empty");
-  if (static_cast<uint64_t>(info.st_size) > kMaxKeyFileBytes) {
+  if (static_cast<uint64_t>(info.st_size) > crypto::kMaxKeyFileBytes) {
     return Status(StatusCode::kInvalidArgument, "key file " + path + " is too long to be one");
   }
   return {};
@@ -60,25 +60,7 @@ Status WriteAll(int fd, std::string_view text) {
 
 }  // namespace
 
-SecretText::SecretText(SecretText&& other) noexcept : text_(std::move(other.text_)) { other.Wipe(); }
-
-SecretText& SecretText::operator=(SecretText&& other) noexcept {
-  if (this != &other) {
-    Wipe();
-    text_ = std::move(other.text_);
-    other.Wipe();
-  }
-  return *this;
-}
-
-void SecretText::Wipe() {
-  // Short strings live in the object itself, and what moved away leaves its bytes behind: all of the capacity.
-  text_.resize(text_.capacity());
-  crypto::Wipe(text_.data(), text_.size());
-  text_.clear();
-}
-
-Result<SecretText> ReadKeyFile(const std::string& path) {
+Result<crypto::SecretBytes> ReadKeyFile(const std::string& path) {
   // Not blocking: a pipe in its place must not stop the program for ever.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
   if (file.fd < 0) {
@@ -89,16 +71,15 @@ Result<SecretText> ReadKeyFile(const std::string& path) {
   if (::fstat(file.fd, &info) != 0)
     return Status(StatusCode::kInternal, "cannot read key file " + path + ": " + Words(errno));
   if (Status fine = CheckOwnerAndMode(path, info); !fine.ok()) return fine;
-  std::string text(static_cast<size_t>(info.st_size), '\0');
+  crypto::SecretBytes secret(static_cast<size_t>(info.st_size));
   size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = ::read(file.fd, text.data() + size, text.size() - size);
+  while (size < secret.size()) {
+    const ssize_t got = ::read(file.fd, secret.span().data() + size, secret.size() - size);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     size += static_cast<size_t>(got);
   }
-  SecretText secret(std::move(text));
-  if (size != secret.view().size()) {
+  if (size != secret.size()) {
     return Status(StatusCode::kInternal, "cannot read key file " + path + ": it changed meanwhile");
   }
   return secret;

@@ -8,31 +8,13 @@
 #include <string_view>
 
 #include "longhaul/status.h"
+#include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::keys {
 
-// A key file with its certificates is far shorter; what is longer is something else.
-inline constexpr size_t kMaxKeyFileBytes = 1 << 20;
-
-// Text that is wiped when it goes.
-class SecretText {
- public:
-  SecretText() = default;
-  explicit SecretText(std::string text) : text_(std::move(text)) {}
-  SecretText(SecretText&& other) noexcept;
-  SecretText& operator=(SecretText&& other) noexcept;
-  ~SecretText() { Wipe(); }
-
-  std::string_view view() const { return text_; }
-  void Wipe();
-
- private:
-  std::string text_;
-};
-
 // Errors, each with the file's name and what to do: kNotFound, kPermissionDenied (others may read it, or it belongs to
 // somebody else), kInvalidArgument (not a regular file, empty, too long), kInternal (cannot be read).
-Result<SecretText> ReadKeyFile(const std::string& path);
+Result<crypto::SecretBytes> ReadKeyFile(const std::string& path);
 
 // Makes a new file of mode 0600, whole or not at all. Never overwrites: kAlreadyExists. Other errors: kNotFound (no such
 // directory), kInternal (cannot be written, with the system's words).

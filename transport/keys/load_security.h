@@ -9,16 +9,15 @@
 
 #include "longhaul/status.h"
 #include "transport/core/security.h"
+#include "transport/crypto/identity_name.h"
 
 namespace longhaul::keys {
-
-enum class Role : uint8_t { kServer, kWorker };
 
 struct SecurityChoice {
   std::string key_file = {};  // of `longhaul keygen`: a shared key or a certificate; its content says which
   bool insecure = false;      // instead of a key
   std::string job = {};       // empty: the key's; without a key "default"
-  Role role = Role::kWorker;
+  crypto::Role role = crypto::Role::kWorker;
   std::string cipher = {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
   // Server, certificates only: names of those that may join. Empty: every certificate of the CA for this job.
   std::vector<std::string> allow = {};
