@@ -1,6 +1,9 @@
 #include "transport/keys/load_security.h"
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -37,6 +40,15 @@ const std::string& JobOf(const crypto::Credentials& credentials) {
   return std::get<crypto::CertificateKey>(credentials).identity.job;
 }
 
+std::optional<crypto::AeadSuite> ParseSuite(std::string_view name) {
+  using crypto::AeadSuite;
+  for (const AeadSuite suite : {AeadSuite::kAes128Gcm, AeadSuite::kAes256Gcm, AeadSuite::kChaCha20Poly1305}) {
+    const std::string_view official = crypto::AeadName(suite);
+    if (std::ranges::equal(name, official, [](char a, char b) { return a == std::tolower(b); })) return suite;
+  }
+  return std::nullopt;
+}
+
 Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
   crypto::TlsOptions options;
   options.role = choice.role;
@@ -46,7 +58,7 @@ Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
     return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
   };
   if (choice.cipher.empty()) return options;
-  const std::optional<crypto::AeadSuite> suite = crypto::ParseAeadSuite(choice.cipher);
+  const std::optional<crypto::AeadSuite> suite = ParseSuite(choice.cipher);
   if (!suite) {
     return Invalid("--cipher is \"" + choice.cipher + "\", but must be aes-128-gcm, aes-256-gcm or chacha20-poly1305");
   }

@@ -1,0 +1,97 @@
+#include "transport/keys/load_security.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <ctime>
+
+#include "key_directory.h"
+#include "transport/crypto/keygen.h"
+#include "transport/keys/key_file.h"
+
+namespace longhaul::keys {
+namespace {
+
+using crypto::Role;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LoadSecurityTest : public KeyDirectory {
+ protected:
+  void SetUp() override {
+    KeyDirectory::SetUp();
+    const auto psk = crypto::NewPsk("apples");
+    ASSERT_TRUE(psk.ok() && WriteKeyFile(Path("psk"), psk->text()).ok());
+    const int64_t now = ::time(nullptr);
+    const crypto::Validity validity{now - 10, now + 1000};
+    const auto authority = crypto::NewCa("test", validity);
+    ASSERT_TRUE(authority.ok());
+    const auto issue = [&](const char* file, Role role) {
+      const auto text = crypto::IssueCertificate(authority->text(), "apples", role, file, validity);
+      ASSERT_TRUE(text.ok()) << text.status().ToString();
+      ASSERT_TRUE(WriteKeyFile(Path(file), text->text()).ok());
+    };
+    issue("server", Role::kServer);
+    issue("worker", Role::kWorker);
+  }
+
+  Status Refusal(const SecurityChoice& choice) {
+    const auto loaded = LoadSecurity(choice);
+    EXPECT_FALSE(loaded.ok());
+    return loaded.ok() ? Status() : loaded.status();
+  }
+};
+
+TEST_F(LoadSecurityTest, ASharedKeyBringsItsJob) {
+  const auto loaded = LoadSecurity({.key_file = Path("psk")});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->job, "apples");
+  EXPECT_EQ(loaded->description, "shared key of job apples");
+  ASSERT_NE(loaded->security, nullptr);
+  EXPECT_TRUE(loaded->security->IsSecure());
+}
+
+TEST_F(LoadSecurityTest, ACertificateSaysWhoItIs) {
+  const auto loaded = LoadSecurity({.key_file = Path("server"), .role = Role::kServer, .allow = {"fra"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->description, "certificate server/server of job apples");
+}
+
+TEST_F(LoadSecurityTest, NothingIsSecureUnlessAskedFor) {
+  EXPECT_THAT(Refusal({}).message(), AllOf(HasSubstr("keygen"), HasSubstr("--insecure")));
+  const auto none = LoadSecurity({.insecure = true});
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->security, nullptr);
+  EXPECT_EQ(none->job, "default");
+  EXPECT_EQ(LoadSecurity({.insecure = true, .job = "pears"})->job, "pears");
+}
+
+TEST_F(LoadSecurityTest, WhatDoesNotGoTogetherIsRefused) {
+  EXPECT_EQ(Refusal({.key_file = Path("psk"), .insecure = true}).code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Refusal({.insecure = true, .cipher = "aes-128-gcm"}).message(), HasSubstr("--cipher"));
+  EXPECT_THAT(Refusal({.insecure = true, .allow = {"a"}}).message(), HasSubstr("--allow"));
+  EXPECT_THAT(Refusal({.key_file = Path("psk"), .allow = {"a"}}).message(), HasSubstr("--allow"));
+  EXPECT_THAT(Refusal({.key_file = Path("psk"), .cipher = "rot13"}).message(), HasSubstr("rot13"));
+  const Status job = Refusal({.key_file = Path("psk"), .job = "pears"});
+  EXPECT_THAT(job.message(), AllOf(HasSubstr("apples"), HasSubstr("pears"), HasSubstr(Path("psk"))));
+  EXPECT_THAT(Refusal({.key_file = Path("server")}).message(), HasSubstr("server"));
+  EXPECT_THAT(Refusal({.key_file = Path("worker"), .role = Role::kServer}).message(), HasSubstr("worker"));
+}
+
+TEST_F(LoadSecurityTest, EveryCipherCanBeAskedFor) {
+  for (const char* cipher : {"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}) {
+    EXPECT_TRUE(LoadSecurity({.key_file = Path("psk"), .cipher = cipher}).ok()) << cipher;
+  }
+}
+
+TEST_F(LoadSecurityTest, ABadFileIsNamedButNeverQuoted) {
+  ASSERT_TRUE(WriteKeyFile(Path("bad"), "longhaul-psk-v1\njob = a\npsk = secretsecret\n").ok());
+  const Status bad = Refusal({.key_file = Path("bad")});
+  EXPECT_THAT(bad.message(), AllOf(HasSubstr(Path("bad")), Not(HasSubstr("secretsecret"))));
+  ASSERT_EQ(::chmod(Path("psk").c_str(), 0644), 0);
+  EXPECT_EQ(Refusal({.key_file = Path("psk")}).code(), StatusCode::kPermissionDenied);
+}
+
+}  // namespace
+}  // namespace longhaul::keys
