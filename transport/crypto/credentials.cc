@@ -1,8 +1,6 @@
 #include "transport/crypto/credentials.h"
 
 #include <openssl/err.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include <array>
@@ -10,6 +8,7 @@
 
 #include "base/check.h"
 #include "transport/crypto/identity_name.h"
+#include "transport/crypto/private_key.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -77,28 +76,6 @@ Result<Credentials> ParsePskFile(std::string_view text) {
   return Credentials(std::move(key));
 }
 
-// Without a callback OpenSSL would ask for a password at the terminal.
-int NoPassword(char*, int, int, void*) { return -1; }
-
-Bio ReadOnlyBio(std::string_view text) {
-  Bio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-  LH_CHECK(bio != nullptr);
-  return bio;
-}
-
-Result<std::vector<Certificate>> ParseCertificates(std::string_view text) {
-  const Bio bio = ReadOnlyBio(text);
-  std::vector<Certificate> found;
-  while (Certificate next{PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr)}) {
-    if (found.size() == kMaxCertificates) return Invalid("more than 16 certificates");
-    found.push_back(std::move(next));
-  }
-  const unsigned long error = ERR_peek_last_error();
-  ERR_clear_error();
-  if (ERR_GET_REASON(error) != PEM_R_NO_START_LINE) return Invalid("a certificate is damaged");
-  return found;
-}
-
 // Sorts the certificates into the own chain and the authorities.
 Result<Credentials> Assemble(PrivateKey private_key, std::vector<Certificate> certificates) {
   CertificateKey key;
@@ -125,24 +102,11 @@ Result<Credentials> Assemble(PrivateKey private_key, std::vector<Certificate> ce
 }
 
 Result<Credentials> ParseBundle(std::string_view text) {
-  const Bio bio = ReadOnlyBio(text);
-  PrivateKey private_key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
-  ERR_clear_error();
+  PrivateKey private_key = ParsePrivateKey(text);
   if (private_key == nullptr) return Invalid("no private key that can be read (encrypted ones cannot)");
   Result<std::vector<Certificate>> certificates = ParseCertificates(text);
   if (!certificates.ok()) return certificates.status();
   return Assemble(std::move(private_key), std::move(certificates).value());
-}
-
-struct GeneralNamesFree {
-  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
-};
-
-std::optional<std::string_view> UriOf(const GENERAL_NAME& name) {
-  if (name.type != GEN_URI) return std::nullopt;
-  const ASN1_IA5STRING* text = name.d.uniformResourceIdentifier;
-  return std::string_view(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                          static_cast<size_t>(ASN1_STRING_length(text)));
 }
 
 }  // namespace
@@ -170,22 +134,6 @@ SecretBytes PrintPskKey(const PskKey& key) {
   }
   out.U8('\n');
   return text;
-}
-
-Result<transport::PeerIdentity> IdentityOf(const x509_st& certificate) {
-  const std::unique_ptr<GENERAL_NAMES, GeneralNamesFree> names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
-  std::optional<transport::PeerIdentity> found;
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const std::optional<std::string_view> uri = UriOf(*sk_GENERAL_NAME_value(names.get(), i));
-    std::optional<transport::PeerIdentity> identity = uri ? ParseIdentityUri(*uri) : std::nullopt;
-    if (identity && found)
-      return Status(StatusCode::kPermissionDenied, "names more than one longhaul:// identity");
-    if (identity) found = std::move(identity);
-  }
-  ERR_clear_error();
-  if (!found) return Status(StatusCode::kPermissionDenied, "names no identity longhaul://JOB/ROLE/NAME");
-  return *found;
 }
 
 }  // namespace longhaul::crypto

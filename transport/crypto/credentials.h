@@ -18,6 +18,7 @@
 
 #include "longhaul/status.h"
 #include "transport/core/security.h"
+#include "transport/crypto/certificate.h"
 #include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/secret_bytes.h"
 
@@ -25,7 +26,6 @@ namespace longhaul::crypto {
 
 inline constexpr size_t kPskBytes = 32;
 inline constexpr size_t kMaxKeyFileBytes = 64 << 10;
-inline constexpr size_t kMaxCertificates = 16;
 
 struct PskKey {
   std::string job;
@@ -47,9 +47,5 @@ Result<Credentials> ParseKeyFile(std::string_view text);
 // The file of a pre-shared key; ParseKeyFile reads it back. REQUIRES: what CheckKeyName and kPskBytes ask
 // for.
 SecretBytes PrintPskKey(const PskKey& key);
-
-// The identity of a certificate: its only URI of ours among its subject alternative names. kPermissionDenied
-// says what is missing.
-Result<transport::PeerIdentity> IdentityOf(const x509_st& certificate);
 
 }  // namespace longhaul::crypto

@@ -7,12 +7,18 @@
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "transport/crypto/certificate.h"
 #include "transport/crypto/credentials.h"
 #include "transport/crypto/openssl_ptr.h"
+#include "transport/crypto/private_key.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -25,8 +31,6 @@ Status Invalid(std::string message) { return Status(StatusCode::kInvalidArgument
 Status Failed(std::string_view what) {
   return Status(StatusCode::kInternal, std::string(what) + ": " + TakeOpenSslError());
 }
-
-int NoPassword(char*, int, int, void*) { return -1; }
 
 // A certificate under construction: the first failure stays.
 class CertificateMaker {
@@ -77,30 +81,24 @@ class CertificateMaker {
 };
 
 // A private key and certificates as PEM, in a buffer that is wiped.
-Result<SecretBytes> PrintBundle(evp_pkey_st* key, std::initializer_list<x509_st*> certificates) {
-  const Bio bio(BIO_new(BIO_s_secmem()));
-  bool ok = bio != nullptr &&
-            PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, NoPassword, nullptr) == 1;
+Result<SecretBytes> PrintBundle(const PrivateKey& key, std::initializer_list<x509_st*> certificates) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  bool ok = bio != nullptr;
   for (x509_st* certificate : certificates) ok = ok && PEM_write_bio_X509(bio.get(), certificate) == 1;
-  if (!ok) return Failed("cannot print keys");
-  char* text = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &text);
-  return SecretBytes(std::string_view(text, static_cast<size_t>(size)));
+  if (!ok) return Failed("cannot print certificates");
+  char* printed = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &printed);
+  const SecretBytes head = PrintPrivateKey(key);
+  SecretBytes text(head.size() + static_cast<size_t>(size));
+  std::copy_n(printed, size, std::copy(head.span().begin(), head.span().end(), text.span().begin()));
+  return text;
 }
-
-PrivateKey NewPrivateKey() { return PrivateKey(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519")); }
 
 Status CheckValidity(const Validity& validity) {
   return validity.not_before <= validity.not_after ? Status() : Invalid("certificate: ends before it begins");
 }
 
 std::string_view KeyUsageOf(Role role) { return role == Role::kServer ? "serverAuth" : "clientAuth"; }
-
-Bio ReadOnlyBio(std::string_view text) {
-  Bio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-  LH_CHECK(bio != nullptr);
-  return bio;
-}
 
 }  // namespace
 
@@ -123,7 +121,7 @@ Result<SecretBytes> NewCa(std::string_view name, const Validity& validity) {
   maker.Extension(maker.get(), NID_subject_key_identifier, "hash");
   maker.Sign(maker.get(), key.get());
   if (!maker.ok()) return Failed("cannot make a CA certificate");
-  return PrintBundle(key.get(), {maker.get()});
+  return PrintBundle(key, {maker.get()});
 }
 
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
@@ -132,11 +130,12 @@ Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_vie
   if (Status valid = CheckKeyName("job", job); !valid.ok()) return valid;
   if (Status valid = CheckKeyName("name", name); !valid.ok()) return valid;
   if (Status valid = CheckValidity(validity); !valid.ok()) return valid;
-  const PrivateKey ca_key(
-      PEM_read_bio_PrivateKey(ReadOnlyBio(ca_bundle).get(), nullptr, NoPassword, nullptr));
-  const Certificate ca(PEM_read_bio_X509(ReadOnlyBio(ca_bundle).get(), nullptr, NoPassword, nullptr));
-  ERR_clear_error();
-  if (ca_key == nullptr || ca == nullptr) return Invalid("CA file: no private key or no certificate");
+  const PrivateKey ca_key = ParsePrivateKey(ca_bundle);
+  Result<std::vector<Certificate>> certificates = ParseCertificates(ca_bundle);
+  if (ca_key == nullptr || !certificates.ok() || certificates->empty()) {
+    return Invalid("CA file: no private key or no certificate");
+  }
+  const Certificate& ca = certificates->front();
   if (X509_check_ca(ca.get()) == 0 || X509_check_private_key(ca.get(), ca_key.get()) != 1) {
     ERR_clear_error();
     return Invalid("CA file: the certificate is no CA's, or not the private key's");
@@ -153,7 +152,7 @@ Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_vie
   maker.Extension(ca.get(), NID_authority_key_identifier, "keyid");
   maker.Sign(ca.get(), ca_key.get());
   if (!maker.ok()) return Failed("cannot issue a certificate");
-  return PrintBundle(key.get(), {maker.get(), ca.get()});
+  return PrintBundle(key, {maker.get(), ca.get()});
 }
 
 }  // namespace longhaul::crypto

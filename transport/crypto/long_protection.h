@@ -21,7 +21,7 @@
 
 namespace longhaul::crypto {
 
-// No call allocates. Not thread-safe.
+// Not thread-safe.
 class LongProtection : public transport::PacketProtection {
  public:
   // K1 and K2 come of `key` by HKDF labels. `secret`: whether outsiders do not know it.

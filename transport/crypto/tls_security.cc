@@ -1,6 +1,5 @@
 #include "transport/crypto/tls_security.h"
 
-#include <openssl/evp.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "transport/crypto/address_cookies.h"
 #include "transport/crypto/hkdf.h"
 #include "transport/crypto/long_protection.h"
+#include "transport/crypto/private_key.h"
 #include "transport/crypto/tls_session.h"
 #include "transport/crypto/tls_settings.h"
 
@@ -22,23 +22,12 @@ SecretBytes RandomSeed() {
   return seed;
 }
 
-SecretBytes PrivateKeyBytes(evp_pkey_st* key) {
-  unsigned char* der = nullptr;
-  const int size = i2d_PrivateKey(key, &der);
-  LH_CHECK_OP(size, >, 0);
-  const MutableByteSpan encoded(der, static_cast<size_t>(size));
-  SecretBytes bytes{ByteSpan(encoded)};
-  WipeBytes(encoded);
-  OPENSSL_free(der);
-  return bytes;
-}
-
 // What an endpoint's lasting keys come of: the same after a restart.
 SecretBytes RootOf(const TlsSettings& settings) {
   constexpr std::string_view kSalt = "longhaul v1 root";
   const ByteSpan salt(reinterpret_cast<const uint8_t*>(kSalt.data()), kSalt.size());
   if (const PskKey* key = settings.psk()) return HkdfExtract(Hash::kSha256, salt, key->psk.span());
-  const SecretBytes key = PrivateKeyBytes(settings.certificate()->private_key.get());
+  const SecretBytes key = PrivateKeyBytes(settings.certificate()->private_key);
   return HkdfExtract(Hash::kSha256, salt, key.span());
 }
 

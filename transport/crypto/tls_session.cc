@@ -24,18 +24,20 @@ constexpr size_t kMaxBytesAfterHandshake = 1024;
 
 Status Denied(std::string message) { return Status(StatusCode::kPermissionDenied, std::move(message)); }
 
+bool IsUnknownIssuer(int error) {
+  return error == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY ||
+         error == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN ||
+         error == X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE || error == X509_V_ERR_CERT_SIGNATURE_FAILURE;
+}
+
 // In a user's words, where OpenSSL's are not.
 std::string CertificateProblem(int error) {
+  if (IsUnknownIssuer(error)) return "was not issued by our CA";
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return "has expired";
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return "is not valid yet";
-    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
-    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      return "was not issued by our CA";
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
       return "is self-signed, not issued by our CA";
     case X509_V_ERR_INVALID_PURPOSE:
@@ -98,9 +100,11 @@ struct TlsCallbacks {
     const int index = SSL_get_ex_data_X509_STORE_CTX_idx();
     TlsSession& self = Of(static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, index)));
     const int depth = X509_STORE_CTX_get_error_depth(store);
-    const std::string whose = depth == 0 ? "the peer's certificate " : "a CA certificate of the peer ";
+    const int error = X509_STORE_CTX_get_error(store);
+    const std::string whose =
+        depth == 0 || IsUnknownIssuer(error) ? "the peer's certificate " : "the CA's certificate ";
     if (preverified != 1) {
-      self.reason_ = whose + CertificateProblem(X509_STORE_CTX_get_error(store));
+      self.reason_ = whose + CertificateProblem(error);
       if (self.settings_->psk() != nullptr)
         self.reason_ = "the server uses certificates, our key is pre-shared";
       return 0;

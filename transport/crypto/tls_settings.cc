@@ -62,6 +62,7 @@ bool Restrict(SSL_CTX* context, const std::string& suites) {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX |
                                      SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+  SSL_CTX_set_mode(context, SSL_MODE_NO_AUTO_CHAIN);  // the peer has the CA's certificate
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_cert_list(context, kMaxCertificateListBytes);
   return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
