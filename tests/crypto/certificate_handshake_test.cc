@@ -1,12 +1,15 @@
 // Handshakes with certificates on both sides: who is let in, and what the others are told.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 
 #include <array>
 
 #include "tests/crypto/heap_watch.h"
 #include "tests/crypto/tls_pair.h"
 #include "transport/crypto/aead_protection.h"
+#include "transport/crypto/private_key.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -25,6 +28,30 @@ Side Worker(const std::string& file) { return Side(file, Role::kWorker); }
 Side Server(const std::string& file) { return Side(file, Role::kServer); }
 Side GoodServer() { return Server(Issue(Role::kServer, "server-0")); }
 Side GoodWorker() { return Worker(Issue(Role::kWorker, "worker-0")); }
+
+// A P-256 key and its certificate, made with OpenSSL alone: issued by Ca(), without key usage extensions.
+std::string ForeignBundle(const std::string& uri) {
+  const PrivateKey key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256")), ca_key = ParsePrivateKey(Ca());
+  const Result<std::vector<Certificate>> ca = ParseCertificates(Ca());
+  const Certificate certificate(X509_new());
+  X509* c = certificate.get();
+  X509_set_version(c, X509_VERSION_3);
+  ASN1_INTEGER_set(X509_get_serialNumber(c), 7);
+  X509_set_issuer_name(c, X509_get_subject_name(ca->front().get()));
+  ASN1_TIME_set(X509_getm_notBefore(c), kThisDay.not_before);
+  ASN1_TIME_set(X509_getm_notAfter(c), kThisDay.not_after);
+  X509_set_pubkey(c, key.get());
+  X509_EXTENSION* name = X509V3_EXT_nconf_nid(nullptr, nullptr, NID_subject_alt_name, ("URI:" + uri).c_str());
+  EXPECT_EQ(X509_add_ext(c, name, -1), 1);
+  X509_EXTENSION_free(name);
+  EXPECT_NE(X509_sign(c, ca_key.get(), nullptr), 0);
+  const Bio bio(BIO_new(BIO_s_mem()));
+  PEM_write_bio_PrivateKey(bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  PEM_write_bio_X509(bio.get(), c);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &text);
+  return std::string(text, static_cast<size_t>(size)) + Ca().substr(Ca().find("-----BEGIN CERTIFICATE"));
+}
 
 // The refusing side's words; the other side must not complete, or learn of it by the alert.
 std::string RefusedByServer(const Side& client, const Side& server) {
@@ -223,6 +250,25 @@ TEST(CertificateHandshakeTest, ThePrivateKeyIsWipedEverywhere) {
     }
     EXPECT_EQ(watch.leaks(), 0u);
   }
+}
+
+// Certificates of keys that longhaul does not make, as a site's own authority may issue them.
+TEST(CertificateHandshakeTest, AForeignKindOfKeyConnectsToo) {
+  const std::string file = ForeignBundle("longhaul://job-a/worker/p-256");
+  TlsPair pair(Worker(file), GoodServer());
+  const Outcome outcome = Exchange(*pair.client, *pair.server);
+  ASSERT_TRUE(pair.server->complete()) << outcome.server.ToString();
+  EXPECT_EQ(pair.server->peer().name, "p-256");
+  EXPECT_EQ(pair.client_security->ResetToken({5}), Worker(file).Make()->ResetToken({5}));
+}
+
+TEST(CertificateHandshakeTest, ACertificateWithoutIdentityIsRefused) {
+  for (const char* uri : {"https://example.net/", "longhaul://job-a/boss/w", "longhaul://job-a/worker/w/x"}) {
+    EXPECT_NE(Worker(ForeignBundle(uri)).Try().status().message().find("names no identity"),
+              std::string::npos);
+  }
+  const std::string two = ForeignBundle("longhaul://job-a/worker/w,URI:longhaul://job-b/worker/w");
+  EXPECT_NE(Worker(two).Try().status().message().find("more than one"), std::string::npos);
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(CredentialsTest, TruncatedAndFlippedFilesEndInAStatus) {
   }
 }
 
-TEST(CredentialsTest, PrivateKeysOfTheGeneratorsAreWiped) {
+TEST(CredentialsTest, ThePskIsWipedAlsoAsText) {
   ASSERT_TRUE(HeapWatch::SeesOpenSsl());
   const std::string file = Text(NewPsk("a"));
   const Result<Credentials> parsed = ParseKeyFile(file);

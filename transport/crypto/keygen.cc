@@ -81,14 +81,14 @@ class CertificateMaker {
 };
 
 // A private key and certificates as PEM, in a buffer that is wiped.
-Result<SecretBytes> PrintBundle(const PrivateKey& key, std::initializer_list<x509_st*> certificates) {
+Result<SecretBytes> PrintBundle(ByteSpan raw_key, std::initializer_list<x509_st*> certificates) {
   const Bio bio(BIO_new(BIO_s_mem()));
   bool ok = bio != nullptr;
   for (x509_st* certificate : certificates) ok = ok && PEM_write_bio_X509(bio.get(), certificate) == 1;
   if (!ok) return Failed("cannot print certificates");
   char* printed = nullptr;
   const long size = BIO_get_mem_data(bio.get(), &printed);
-  const SecretBytes head = PrintPrivateKey(key);
+  const SecretBytes head = PrintEd25519(raw_key);
   SecretBytes text(head.size() + static_cast<size_t>(size));
   std::copy_n(printed, size, std::copy(head.span().begin(), head.span().end(), text.span().begin()));
   return text;
@@ -112,7 +112,9 @@ Result<SecretBytes> NewPsk(std::string_view job) {
 Result<SecretBytes> NewCa(std::string_view name, const Validity& validity) {
   if (Status valid = CheckKeyName("name", name); !valid.ok()) return valid;
   if (Status valid = CheckValidity(validity); !valid.ok()) return valid;
-  const PrivateKey key = NewPrivateKey();
+  SecretBytes raw(kEd25519Bytes);
+  if (RAND_priv_bytes(raw.span().data(), kEd25519Bytes) != 1) return Failed("no random bytes");
+  const PrivateKey key = MakeEd25519(raw.span());
   if (key == nullptr) return Failed("cannot make a key");
   CertificateMaker maker;
   maker.Basics(key.get(), name, validity);
@@ -121,7 +123,7 @@ Result<SecretBytes> NewCa(std::string_view name, const Validity& validity) {
   maker.Extension(maker.get(), NID_subject_key_identifier, "hash");
   maker.Sign(maker.get(), key.get());
   if (!maker.ok()) return Failed("cannot make a CA certificate");
-  return PrintBundle(key, {maker.get()});
+  return PrintBundle(raw.span(), {maker.get()});
 }
 
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
@@ -140,7 +142,9 @@ Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_vie
     ERR_clear_error();
     return Invalid("CA file: the certificate is no CA's, or not the private key's");
   }
-  const PrivateKey key = NewPrivateKey();
+  SecretBytes raw(kEd25519Bytes);
+  if (RAND_priv_bytes(raw.span().data(), kEd25519Bytes) != 1) return Failed("no random bytes");
+  const PrivateKey key = MakeEd25519(raw.span());
   if (key == nullptr) return Failed("cannot make a key");
   CertificateMaker maker;
   maker.Basics(key.get(), name, validity);
@@ -152,7 +156,7 @@ Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_vie
   maker.Extension(ca.get(), NID_authority_key_identifier, "keyid");
   maker.Sign(ca.get(), ca_key.get());
   if (!maker.ok()) return Failed("cannot issue a certificate");
-  return PrintBundle(key, {maker.get(), ca.get()});
+  return PrintBundle(raw.span(), {maker.get(), ca.get()});
 }
 
 }  // namespace longhaul::crypto

@@ -7,6 +7,7 @@
 struct bio_st;
 struct evp_cipher_ctx_st;
 struct evp_mac_ctx_st;
+struct evp_md_ctx_st;
 struct evp_pkey_st;
 struct ssl_ctx_st;
 struct ssl_session_st;
@@ -19,6 +20,7 @@ struct OpenSslFree {
   void operator()(bio_st* p) const;
   void operator()(evp_cipher_ctx_st* p) const;
   void operator()(evp_mac_ctx_st* p) const;
+  void operator()(evp_md_ctx_st* p) const;
   void operator()(evp_pkey_st* p) const;
   void operator()(ssl_ctx_st* p) const;
   void operator()(ssl_session_st* p) const;

@@ -27,7 +27,7 @@ SecretBytes RootOf(const TlsSettings& settings) {
   constexpr std::string_view kSalt = "longhaul v1 root";
   const ByteSpan salt(reinterpret_cast<const uint8_t*>(kSalt.data()), kSalt.size());
   if (const PskKey* key = settings.psk()) return HkdfExtract(Hash::kSha256, salt, key->psk.span());
-  const SecretBytes key = PrivateKeyBytes(settings.certificate()->private_key);
+  const SecretBytes key = LastingSecret(settings.certificate()->private_key);
   return HkdfExtract(Hash::kSha256, salt, key.span());
 }
 
