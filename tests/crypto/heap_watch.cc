@@ -1,0 +1,85 @@
+#include "tests/crypto/heap_watch.h"
+
+#include <malloc.h>
+#include <openssl/crypto.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace longhaul::crypto {
+namespace {
+
+std::atomic<bool> g_watching{false};
+std::atomic<uint64_t> g_allocations{0};
+std::atomic<uint64_t> g_leaks{0};
+uint8_t g_secret[64];
+size_t g_secret_size = 0;
+
+void* Allocate(size_t size) {
+  if (g_watching) ++g_allocations;
+  return std::malloc(size);
+}
+
+void Search(void* block) {
+  if (block == nullptr || !g_watching || g_secret_size == 0) return;
+  if (memmem(block, malloc_usable_size(block), g_secret, g_secret_size) == nullptr) return;
+  ++g_leaks;
+  // The block goes back into the heap with the secret in it and is found again by whoever gets it unwritten.
+  std::memset(block, 0, malloc_usable_size(block));
+}
+
+void* OpenSslMalloc(size_t size, const char*, int) { return Allocate(size); }
+void OpenSslFree(void* block, const char*, int) {
+  Search(block);
+  std::free(block);
+}
+// A block that moves is freed where it was.
+void* OpenSslRealloc(void* block, size_t size, const char*, int) {
+  void* moved = Allocate(size);
+  if (block == nullptr || moved == nullptr) return moved;
+  const size_t old_size = malloc_usable_size(block);
+  std::memcpy(moved, block, old_size < size ? old_size : size);
+  OpenSslFree(block, nullptr, 0);
+  return moved;
+}
+
+// OpenSSL takes these only before its first allocation, so before main.
+const bool g_hooked = CRYPTO_set_mem_functions(&OpenSslMalloc, &OpenSslRealloc, &OpenSslFree) == 1;
+
+}  // namespace
+
+HeapWatch::HeapWatch(ByteSpan secret) {
+  g_secret_size = std::min(secret.size(), sizeof(g_secret));
+  if (g_secret_size > 0) std::memcpy(g_secret, secret.data(), g_secret_size);
+  g_allocations = 0;
+  g_leaks = 0;
+  g_watching = true;
+}
+
+HeapWatch::~HeapWatch() { g_watching = false; }
+
+bool HeapWatch::SeesOpenSsl() { return g_hooked; }
+uint64_t HeapWatch::allocations() const { return g_allocations; }
+uint64_t HeapWatch::leaks() const { return g_leaks; }
+
+namespace {
+void* AllocateOrThrow(size_t size) {
+  if (void* block = Allocate(size == 0 ? 1 : size)) return block;
+  throw std::bad_alloc();
+}
+void SearchAndFree(void* block) {
+  Search(block);
+  std::free(block);
+}
+}  // namespace
+
+}  // namespace longhaul::crypto
+
+void* operator new(size_t size) { return longhaul::crypto::AllocateOrThrow(size); }
+void* operator new[](size_t size) { return longhaul::crypto::AllocateOrThrow(size); }
+void operator delete(void* block) noexcept { longhaul::crypto::SearchAndFree(block); }
+void operator delete[](void* block) noexcept { longhaul::crypto::SearchAndFree(block); }
+void operator delete(void* block, size_t) noexcept { longhaul::crypto::SearchAndFree(block); }
+void operator delete[](void* block, size_t) noexcept { longhaul::crypto::SearchAndFree(block); }

@@ -1,0 +1,83 @@
+// Packet protection of a connection: an AEAD whose keys change in phases while packets are under way.
+//
+//   secret of a direction, phase 0 ── "key", "iv" ──> what its packets are sealed with
+//      └─ "update" ──> secret of phase 1 ── "key", "iv" ...                  (RFC 9001 §5.1, §6.1)
+//
+// Nonce: IV xor (path 8 | packet number 48, right-aligned), so one key serves all paths, whose numbers may
+// overlap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "transport/core/packet_protection.h"
+#include "transport/crypto/aead.h"
+#include "transport/crypto/secret_bytes.h"
+
+namespace longhaul::crypto {
+
+// Which keys open a packet is a rule, never a try, so the time that Open takes says nothing (RFC 9001 §6.3,
+// §6.5): phase as the present one -> present keys; other phase and a number above all authentic ones of the
+// present phase -> next keys, made in advance; other phase and below -> previous keys, kept until the next
+// change.
+//
+// Neither Seal nor Open allocates, but for the packet that changes the peer's keys.
+// Not thread-safe; lives inside one connection.
+class AeadProtection : public transport::PacketProtection {
+ public:
+  // REQUIRES: secrets of HashBytes(AeadHash(suite)).
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret, AeadLimits limits);
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret);
+
+  // REQUIRES: bit 0 of the header is key_phase(). Past the limit of a key, which key updates keep far away,
+  // body and tag become zeros: nothing leaks, and the connection dies of silence.
+  void Seal(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
+            MutableByteSpan tag) override;
+  // Always false once limits.forged_packets did not open.
+  bool Open(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
+            ByteSpan tag) override;
+  bool IsSecure() const override { return true; }
+  bool key_phase() const override { return (send_phase_ & 1) != 0; }
+  // Nothing happens while the peer has not followed the last update: a peer cannot make us run ahead of it.
+  void UpdateKeys() override;
+  uint64_t peer_updates() const override { return receive_phase_; }
+
+  AeadSuite suite() const { return suite_; }
+  uint64_t own_updates() const { return send_phase_; }
+  // Packets that had keys and did not open, under all keys.
+  uint64_t forged_packets() const { return forged_packets_; }
+  // Of the present sending key, in blocks of 16 bytes, header included.
+  uint64_t sealed_blocks() const { return sealed_blocks_; }
+
+ private:
+  struct Keys {
+    std::unique_ptr<Aead> aead;
+    SecretBytes iv;
+  };
+
+  Keys MakeKeys(const SecretBytes& secret, Aead::Use use) const;
+  SecretBytes NextSecret(const SecretBytes& secret) const;
+  void AdvanceSending();
+  void AdvanceReceiving();
+  // nullptr when this packet has none.
+  const Keys* KeysFor(bool same_phase, wire::PacketNumber number) const;
+  static AeadNonce MakeNonce(const SecretBytes& iv, wire::PacketNumber number, uint8_t path);
+
+  AeadSuite suite_;
+  AeadLimits limits_;
+
+  SecretBytes send_secret_;
+  Keys sending_;
+  uint64_t send_phase_ = 0;
+  uint64_t sealed_blocks_ = 0;
+
+  SecretBytes next_receive_secret_;
+  Keys previous_, present_, next_;
+  uint64_t receive_phase_ = 0;
+  // Largest authentic number of the present phase.
+  std::optional<wire::PacketNumber> largest_;
+  uint64_t forged_packets_ = 0;
+};
+
+}  // namespace longhaul::crypto

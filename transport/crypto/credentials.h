@@ -1,0 +1,51 @@
+// What a key file holds. Two kinds, told apart by their first line:
+//
+//   a pre-shared key of a job            a certificate's bundle, PEM
+//     longhaul-psk-v1                      the own private key
+//     job = NAME                           the own certificate, then any between it and the CA
+//     psk = 64 hexadecimal digits          the CA certificate(s): self-signed, trusted for the peer's
+//     certificate
+//
+// Blank lines and lines that begin with # mean nothing in the first kind; PEM skips what is between its
+// blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "transport/core/security.h"
+#include "transport/crypto/certificate.h"
+#include "transport/crypto/openssl_ptr.h"
+#include "transport/crypto/secret_bytes.h"
+
+namespace longhaul::crypto {
+
+inline constexpr size_t kPskBytes = 32;
+inline constexpr size_t kMaxKeyFileBytes = 64 << 10;
+
+struct PskKey {
+  std::string job;
+  SecretBytes psk;  // kPskBytes
+};
+
+struct CertificateKey {
+  transport::PeerIdentity identity;  // what the own certificate says
+  PrivateKey private_key;
+  std::vector<Certificate> chain;        // the own certificate first
+  std::vector<Certificate> authorities;  // at least one
+};
+
+using Credentials = std::variant<PskKey, CertificateKey>;
+
+// kInvalidArgument says what is wrong, never what the file contains.
+Result<Credentials> ParseKeyFile(std::string_view text);
+
+// The file of a pre-shared key; ParseKeyFile reads it back. REQUIRES: what CheckKeyName and kPskBytes ask
+// for.
+SecretBytes PrintPskKey(const PskKey& key);
+
+}  // namespace longhaul::crypto

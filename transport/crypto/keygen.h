@@ -1,0 +1,31 @@
+// Makes keys and certificates. Chance is OpenSSL's generator; time is an argument.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "longhaul/status.h"
+#include "transport/crypto/identity_name.h"
+#include "transport/crypto/secret_bytes.h"
+
+namespace longhaul::crypto {
+
+// Seconds since 1970, UTC; both ends included.
+struct Validity {
+  int64_t not_before = 0;
+  int64_t not_after = 0;
+};
+
+// The text of a new pre-shared key's file.
+Result<SecretBytes> NewPsk(std::string_view job);
+
+// A certification authority: Ed25519 private key and self-signed certificate, PEM. To be kept where
+// certificates are issued, and nowhere else.
+Result<SecretBytes> NewCa(std::string_view name, const Validity& validity);
+
+// A key file for one server, worker or tool: new Ed25519 private key, its certificate, the CA's certificate.
+// `ca_bundle` as from NewCa; keys of other kinds serve too.
+Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
+                                     std::string_view name, const Validity& validity);
+
+}  // namespace longhaul::crypto

@@ -1,0 +1,60 @@
+// One TLS 1.3 handshake between two memory buffers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/core/security.h"
+#include "transport/crypto/openssl_ptr.h"
+#include "transport/crypto/tls_settings.h"
+
+struct x509_store_ctx_st;
+
+namespace longhaul::crypto {
+
+// Who the peer must be is checked inside the handshake, so a refused peer gets an alert and no keys.
+class TlsSession : public transport::HandshakeCrypto {
+ public:
+  TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client);
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
+  ~TlsSession() override;
+
+  // After completion only an alert may still come: a client is complete before the server has judged it.
+  Status HandleData(ByteSpan bytes) override;
+  std::vector<uint8_t> TakeData() override;
+  bool complete() const override { return complete_; }
+  const transport::PeerIdentity& peer() const override;
+  // Once: two protections of the same keys would use every nonce twice.
+  std::unique_ptr<transport::PacketProtection> MakeProtection(ByteSpan context) override;
+
+  // Also REQUIRES: complete().
+  AeadSuite suite() const;
+
+ private:
+  friend struct TlsCallbacks;
+
+  void Advance();
+  void Finish();
+  void ReadAfterHandshake();
+  void Fail(Status status);
+  // The failure of OpenSSL's last call in words.
+  Status Explain() const;
+  // Whether that certificate's holder may talk to us; kPermissionDenied says why not.
+  Status CheckPeer(const x509_st& certificate, transport::PeerIdentity* identity) const;
+
+  std::shared_ptr<const TlsSettings> settings_;
+  bool is_client_;
+  OpenSslPtr<ssl_st> ssl_;
+  bio_st* incoming_ = nullptr;  // ssl_'s
+  bio_st* outgoing_ = nullptr;  // ssl_'s
+  size_t received_bytes_ = 0;
+  bool complete_ = false;
+  bool protection_made_ = false;
+  transport::PeerIdentity peer_;
+  std::string reason_;  // of a refusal, known before OpenSSL's own error
+  Status failure_;
+};
+
+}  // namespace longhaul::crypto

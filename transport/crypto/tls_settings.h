@@ -1,0 +1,29 @@
+// What all sessions of an endpoint share: credentials, options, and OpenSSL's context made of them.
+#pragma once
+
+#include <memory>
+
+#include "longhaul/status.h"
+#include "transport/crypto/openssl_ptr.h"
+#include "transport/crypto/tls_security.h"
+
+namespace longhaul::crypto {
+
+struct TlsSettings {
+  Credentials credentials;
+  TlsOptions options;
+  OpenSslPtr<ssl_ctx_st> client;  // with the suites that a client may offer
+  OpenSslPtr<ssl_ctx_st> server;  // with all of them
+
+  const PskKey* psk() const { return std::get_if<PskKey>(&credentials); }
+  const CertificateKey* certificate() const { return std::get_if<CertificateKey>(&credentials); }
+};
+
+// As TlsSecurity::Create.
+Result<std::shared_ptr<const TlsSettings>> MakeTlsSettings(Credentials credentials, TlsOptions options);
+
+// The suite of a TLS 1.3 cipher by its two bytes (RFC 8446 appendix B.4), and back.
+std::optional<AeadSuite> SuiteOfTls(uint16_t cipher);
+uint16_t TlsOfSuite(AeadSuite suite);
+
+}  // namespace longhaul::crypto
