@@ -1,6 +1,7 @@
 // A program of your own that trains with longhaul: it embeds the client and needs one header.
 //
-//   longhaul-server --listen 127.0.0.1:7700 --workers 1 --insecure --once &
+//   longhaul keygen --out job.key
+//   longhaul-server --listen 127.0.0.1:7700 --workers 1 --key job.key --once &
 //   embed_client 127.0.0.1:7700
 //
 // It fits w to the target (0, 1, 2, ...) by gradient descent; the parameters and the optimizer live on the
@@ -18,10 +19,10 @@ int main(int argc, char** argv) {
     return 1;
   };
 
-  // Join the job as worker 0 of 1. Until encryption exists, say that you know there is none.
+  // Join the job as worker 0 of 1, with the key that the server has: everything on the way is encrypted.
   longhaul::ConnectOptions options;
   options.servers = {argc > 1 ? argv[1] : "127.0.0.1:7700"};
-  options.insecure = true;
+  options.key_file = argc > 2 ? argv[2] : "job.key";
   longhaul::Result<longhaul::Client> client = longhaul::Client::Connect(options);
   if (!client.ok()) return fail(client.status());
 

@@ -1,7 +1,7 @@
 // Local-steps training with the client API: H optimizer steps on this worker between two rounds, old - new as the
 // gradient of the round, and an outer optimizer on the server (docs/local_steps.md).
 //
-//   longhaul-server --listen 127.0.0.1:7700 --workers 1 --insecure --once &
+//   longhaul-server --listen 127.0.0.1:7700 --workers 1 --key job.key --once &
 //   example_local_steps 127.0.0.1:7700
 //
 // It fits w to the target (0, 1, 2, ...).
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
 
   longhaul::ConnectOptions options;
   options.servers = {argc > 1 ? argv[1] : "127.0.0.1:7700"};
-  options.insecure = true;
+  options.key_file = argc > 2 ? argv[2] : "job.key";
   longhaul::Result<longhaul::Client> client = longhaul::Client::Connect(options);
   if (!client.ok()) return fail(client.status());
 

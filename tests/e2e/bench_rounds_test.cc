@@ -14,7 +14,7 @@ class BenchRounds : public JobTest {
  protected:
   std::string json_file() const { return directory() + "/rounds.json"; }
   Program& StartRounds(std::vector<std::string> more) {
-    std::vector<std::string> arguments = {"bench", "rounds", "--json", json_file(), "--insecure"};
+    std::vector<std::string> arguments = {"bench", "rounds", "--json", json_file(), "--key", key_file()};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Start("longhaul", arguments);
   }
@@ -46,7 +46,7 @@ TEST_F(BenchRounds, ReportsTheRoundsOfTwoWorkersOverALossyPath) {
 
 TEST_F(BenchRounds, EveryWorkerMayBeAProcessOfItsOwn) {
   StartServer({{"--workers", "2"}});
-  Program& other = Start("longhaul", {"bench", "rounds", "--insecure", "--join", address(), "--workers", "2",
+  Program& other = Start("longhaul", {"bench", "rounds", "--key", key_file(), "--join", address(), "--workers", "2",
                                       "--rank", "1", "--bytes", "100kb", "--rounds", "5"});
   Program& rounds = StartRounds(
       {"--join", address(), "--workers", "2", "--rank", "0", "--bytes", "100kb", "--rounds", "5"});

@@ -53,6 +53,8 @@ std::optional<wire::CloseFrame> FirstClose(const std::vector<uint8_t>& refusal, 
 
 class Stranger : public JobTest {
  protected:
+  // Without keys, so that what a stranger sends is understood and must be refused for what it says.
+  Flags security() const override { return {{"--insecure", ""}}; }
   void SetUp() override {
     JobTest::SetUp();
     if (!HasFatalFailure()) StartRunningJob();

@@ -93,7 +93,7 @@ TEST_F(Training, LearnsFromResultsThatLoseChunks) {
 
 TEST_F(Training, AnEmbeddedClientConverges) {
   Program& server = StartServer({{"--workers", "1"}, {"--once", ""}});
-  Program& client = Start("embed_client", {address()});
+  Program& client = Start("embed_client", {address(), key_file()});
   ExpectEnd(client, 0);
   ExpectEnd(server, 0);
   const std::string output = client.Output();
@@ -105,7 +105,7 @@ TEST_F(Training, AnEmbeddedClientConverges) {
 
 TEST_F(Training, AnEmbeddedClientWithLocalStepsConverges) {
   Program& server = StartServer({{"--workers", "1"}, {"--once", ""}});
-  Program& client = Start("example_local_steps", {address()});
+  Program& client = Start("example_local_steps", {address(), key_file()});
   ExpectEnd(client, 0);
   ExpectEnd(server, 0);
   const std::string output = client.Output();

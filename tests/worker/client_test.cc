@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 Server StartServer(uint32_t workers, ServerOptions options = {}) {
   options.listen = "127.0.0.1:0";
+  options.insecure = true;
   options.workers = workers;
   Result<Server> server = Server::Start(options);
   EXPECT_TRUE(server.ok()) << server.status().ToString();

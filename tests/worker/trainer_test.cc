@@ -82,6 +82,7 @@ std::vector<Trained> TrainJob(const std::vector<float>& weights, const std::vect
   const auto workers = static_cast<uint32_t>(weights.size());
   ServerOptions server_options;
   server_options.listen = "127.0.0.1:0";
+  server_options.insecure = true;
   server_options.workers = workers;
   server_options.high_share = 1;
   Result<Server> server = Server::Start(server_options);

@@ -9,6 +9,8 @@
 #include <iostream>
 
 #include "base/random.h"
+#include "transport/crypto/keygen.h"
+#include "transport/keys/key_file.h"
 
 namespace longhaul::e2e {
 namespace {
@@ -57,6 +59,8 @@ void JobTest::SetUp() {
   directory_ = pattern;
   chmod(pattern, 0777);
   WriteSmallDataset(dataset());
+  const auto key = crypto::NewPsk("default");
+  ASSERT_TRUE(key.ok() && keys::WriteKeyFile(key_file(), key->text()).ok());
 }
 
 void JobTest::TearDown() {
@@ -77,9 +81,8 @@ Program& JobTest::StartServer(const Flags& more) {
   const Flags flags = Merged({{"--listen", "127.0.0.1:0"},
                               {"--workers", "2"},
                               {"--idle-timeout", "3"},
-                              {"--progress", "json"},
-                              {"--insecure", ""}},
-                             more);
+                              {"--progress", "json"}},
+                             Merged(security(), more));
   server_ = &programs_.emplace_back("longhaul-server", flags, directory_);
   const auto listening = server_->WaitForEvent("listening");
   EXPECT_TRUE(listening) << server_->Everything();
@@ -97,9 +100,8 @@ Program& JobTest::StartWorker(uint32_t rank, const Flags& more) {
                               {"--data", dataset()},
                               {"--eval-every", "0"},
                               {"--idle-timeout", "3"},
-                              {"--progress", "json"},
-                              {"--insecure", ""}},
-                             more);
+                              {"--progress", "json"}},
+                             Merged(security(), more));
   return programs_.emplace_back("longhaul-worker", flags, directory_);
 }
 

@@ -39,6 +39,11 @@ class JobTest : public ::testing::Test {
   // The running job is still running and finishes.
   void ExpectRunningJobFinishes();
 
+  // What all daemons of a test's job are told of keys.
+  virtual Flags security() const { return {{"--key", key_file()}}; }
+  // Of the job "default".
+  std::string key_file() const { return directory_ + "/job.key"; }
+
   const std::string& directory() const { return directory_; }
   std::string dataset() const { return directory_ + "/data"; }
   const std::string& address() const { return address_; }
