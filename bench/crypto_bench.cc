@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "transport/core/integrity_tag.h"
 #include "transport/crypto/aead_protection.h"
+#include "transport/crypto/ipsec_mb/ipsec_mb_aead.h"
 #include "transport/crypto/keygen.h"
 #include "transport/crypto/long_protection.h"
 #include "transport/crypto/tls_security.h"
@@ -77,6 +79,26 @@ BENCHMARK(BM_Open<Aes256Gcm>);
 BENCHMARK(BM_Open<ChaCha>);
 BENCHMARK(BM_Open<Tag>);
 BENCHMARK(BM_Open<Long>);
+
+// The AEAD alone, by each library of this build.
+template <std::unique_ptr<Aead> (*Make)(AeadSuite, Aead::Use, ByteSpan)>
+void BM_AeadSeal(benchmark::State& state) {
+  const auto suite = static_cast<AeadSuite>(state.range(0));
+  const SecretBytes key(AeadKeyBytes(suite));
+  const auto aead = Make(suite, Aead::Use::kSeal, key.span());
+  Packet packet;
+  AeadNonce nonce{};
+  for (auto _ : state) {
+    ++nonce[0];
+    aead->Seal(nonce, packet.header, packet.body, packet.tag);
+  }
+  state.SetLabel(std::string(AeadName(suite)));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kChunkBytes));
+}
+BENCHMARK(BM_AeadSeal<MakeEvpAead>)->DenseRange(0, 2);
+#ifdef LONGHAUL_IPSEC_MB
+BENCHMARK(BM_AeadSeal<MakeIpsecMbAead>)->DenseRange(0, 2);
+#endif
 
 std::unique_ptr<TlsSecurity> MakeSecurity(const SecretBytes& file, Role role) {
   TlsOptions options;

@@ -19,7 +19,7 @@ UNITS = [
     ("wire",    r"proto/",                                   "public base",                        ""),
     ("codec",   r"codec/",                                   "public base wire coder",             "eigen erasurecode os-log locks files"),
     ("core",    r"transport/core/",                          "public base wire coder",             "eigen"),
-    ("crypto",  r"transport/crypto/",                        "public base wire core",              "openssl"),
+    ("crypto",  r"transport/crypto/",                        "public base wire core",              "openssl ipsecmb"),
     ("keys",    r"transport/keys/",                          "public base wire core crypto",       "os files"),
     ("udp",     r"transport/udp/",                           "public base wire coder core link",   "asio os files locks threads"),
     ("tun",     r"wan/(tun/|main)",                     "public base link",                   "asio os files threads locks cli spdlog json"),
@@ -33,7 +33,7 @@ UNITS = [
 ]
 
 LIBRARIES = [
-    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("protobuf", r"google/protobuf/"),
+    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("protobuf", r"google/protobuf/"),
     ("spdlog", r"spdlog/"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
     ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),

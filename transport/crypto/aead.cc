@@ -4,6 +4,9 @@
 
 #include "base/check.h"
 #include "transport/crypto/openssl_ptr.h"
+#ifdef LONGHAUL_IPSEC_MB
+#include "transport/crypto/ipsec_mb/ipsec_mb_aead.h"
+#endif
 
 namespace longhaul::crypto {
 namespace {
@@ -88,7 +91,11 @@ std::unique_ptr<Aead> MakeEvpAead(AeadSuite suite, Aead::Use use, ByteSpan key) 
 }
 
 std::unique_ptr<Aead> MakeAead(AeadSuite suite, Aead::Use use, ByteSpan key) {
+#ifdef LONGHAUL_IPSEC_MB
+  return MakeIpsecMbAead(suite, use, key);
+#else
   return MakeEvpAead(suite, use, key);
+#endif
 }
 
 }  // namespace longhaul::crypto
