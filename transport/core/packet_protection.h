@@ -19,6 +19,14 @@ class PacketProtection {
                     ByteSpan tag) = 0;
   // Whether an attacker on the path can neither read nor forge. Daemons are loud when not.
   virtual bool IsSecure() const = 0;
+  // Phase of the keys that Seal uses now: bit 0 of a short header; whoever writes the header asks before Seal.
+  virtual bool key_phase() const { return false; }
+  // Sending goes on with the next keys (RFC 9001 §6.1). REQUIRES: the peer has acknowledged a packet of the
+  // present phase.
+  virtual void UpdateKeys() {}
+  // How many times the peer's keys have changed: a packet of the next phase was authentic. Sending follows by
+  // itself (RFC 9001 §6.2).
+  virtual uint64_t peer_updates() const { return 0; }
 };
 
 }  // namespace longhaul::transport
