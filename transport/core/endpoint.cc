@@ -10,7 +10,7 @@
 
 #include "proto/version.h"
 #include "transport/core/connection_impl.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/null_security.h"
 
 namespace longhaul::transport {
 namespace {
@@ -42,9 +42,10 @@ struct Endpoint::State {
   size_t next = 0;
   std::deque<StatelessDatagram> stateless;
 
-  std::unique_ptr<PacketProtection> MakeProtection() const {
-    return options.protection ? options.protection() : std::make_unique<IntegrityTag>();
-  }
+  NullSecurity no_security;
+
+  Security& security() { return options.security != nullptr ? *options.security : no_security; }
+  std::unique_ptr<PacketProtection> MakeProtection() { return security().NewSession(false)->MakeProtection({}); }
 
   ConnectionImpl* Find(wire::ConnectionId id) {
     const auto it = connections.find(id);

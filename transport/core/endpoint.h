@@ -11,18 +11,16 @@
 #include "base/random.h"
 #include "transport/core/connection.h"
 #include "transport/core/datagram_core.h"
+#include "transport/core/security.h"
 
 namespace longhaul::transport {
-
-// Makes the protection of a connection once its keys are known. The integrity tag needs none.
-using ProtectionFactory = std::function<std::unique_ptr<PacketProtection>()>;
 
 struct EndpointOptions {
   ConnectionOptions connection;
   bool accepts = false;             // a server
   uint32_t max_connections = 1024;  // more are refused by name
-  // A connection from an address that has not yet proved itself gets at most 3x the bytes it sent.
-  ProtectionFactory protection;          // empty: integrity tag
+  // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity).
+  Security* security = nullptr;
   codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
   // Called for an accepted connection before any of its events. Returning null refuses it.
   std::function<ConnectionObserver*(Connection&)> on_accept;
