@@ -16,7 +16,8 @@ RateOptions WithDatagram(RateOptions rate, ByteCount datagram) {
 }  // namespace
 
 bool ConnectionImpl::TakesCandidates() const {
-  return options_.allow_migration && !id_.is_client && state_ == State::kConnected;
+  const bool allowed = options_.allow_migration.value_or(security_->IsSecure());
+  return allowed && !id_.is_client && state_ == State::kConnected;
 }
 
 // Until the address is validated nothing in its datagrams counts but the answer to our challenge: they are
@@ -74,7 +75,7 @@ std::optional<Transmit> ConnectionImpl::PollChallenge(Instant now, MutableByteSp
   if (!challenge) return std::nullopt;
   const auto size = static_cast<size_t>(challenge->bytes);
   PacketBuilder builder(buffer.first(size));
-  builder.StartShort(id_.remote, next_number_);
+  builder.StartShort(id_.remote, next_number_, protection_->key_phase());
   LH_CHECK(builder.Add(wire::PathChallengeFrame{challenge->data}));
   builder.PadTo(size);
   LH_CHECK_OP(builder.Seal(*protection_), ==, size);

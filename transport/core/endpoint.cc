@@ -45,7 +45,6 @@ struct Endpoint::State {
   NullSecurity no_security;
 
   Security& security() { return options.security != nullptr ? *options.security : no_security; }
-  std::unique_ptr<PacketProtection> MakeProtection() { return security().NewSession(false)->MakeProtection({}); }
 
   ConnectionImpl* Find(wire::ConnectionId id) {
     const auto it = connections.find(id);
@@ -62,7 +61,7 @@ struct Endpoint::State {
     identity.peer = peer;
     ConnectionOptions connection = options.connection;
     if (!is_client) connection.handshake_timeout = kHandshakeTimeout;
-    auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, MakeProtection(), options.coder,
+    auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, &security(), options.coder,
                                                  random.Fork(identity.local.value));
     ConnectionImpl* raw = impl.get();
     connections.emplace(identity.local, std::move(impl));
@@ -110,68 +109,138 @@ struct Endpoint::State {
     PacketBuilder builder(bytes);
     builder.StartLong(wire::LongType::kRefuse, wire::kVersion, init.source, {}, 0);
     builder.Add(wire::CloseFrame{code, reason.substr(0, wire::kMaxCloseReasonBytes)});
-    bytes.resize(builder.Seal(*MakeProtection()));
+    IntegrityTag tag;  // of every version, so that a stranger can be told what he is
+    bytes.resize(builder.Seal(tag));
     SendStateless(to, std::move(bytes));
   }
 
-  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header,
+  // The body of a long packet; nullopt, and counted, when it is malformed or not authentic.
+  std::optional<ByteSpan> OpenLong(const wire::LongHeader& header, size_t header_bytes, MutableByteSpan datagram,
+                                   PacketProtection& protection) {
+    if (datagram.size() < header_bytes + wire::kTagBytes) {
+      ++stats.malformed_dropped;
+      return std::nullopt;
+    }
+    const MutableByteSpan body = datagram.subspan(header_bytes, datagram.size() - header_bytes - wire::kTagBytes);
+    if (protection.Open(header.packet_number, 0, datagram.first(header_bytes), body, datagram.last(wire::kTagBytes))) {
+      return body;
+    }
+    ++stats.not_authentic_dropped;
+    return std::nullopt;
+  }
+
+  void HandleLong(Instant now, const Address& from, MutableByteSpan datagram) {
+    ByteReader reader(datagram);
+    const std::optional<wire::LongHeader> header = wire::DecodeLongHeader(reader);
+    if (!header) {
+      ++stats.malformed_dropped;
+    } else if (header->type == wire::LongType::kInit) {
+      HandleInit(now, from, *header, reader, datagram);
+    } else {
+      HandleAnswer(now, from, *header, reader, datagram);
+    }
+  }
+
+  // ACCEPT, REFUSE and RETRY.
+  void HandleAnswer(Instant now, const Address& from, const wire::LongHeader& header, ByteReader reader,
+                    MutableByteSpan datagram) {
+    ConnectionImpl* c = Find(header.destination);
+    // A REFUSE may carry the server's own version; anything else of another version means nothing.
+    const bool understood = header.type == wire::LongType::kRefuse || header.version == wire::kVersion;
+    if (c == nullptr || !c->is_client() || c->peer() != from || !understood) {
+      ++stats.unknown_connection_dropped;
+      return;
+    }
+    if (header.type == wire::LongType::kRefuse) {
+      IntegrityTag tag;
+      const auto body = OpenLong(header, reader.position(), datagram, tag);
+      if (body) c->HandleRefuse(now, header, *body);
+      return;
+    }
+    std::optional<ByteSpan> cookie;
+    if (header.type == wire::LongType::kRetry) {
+      cookie = wire::DecodeCookie(reader);
+      if (!cookie) {
+        ++stats.malformed_dropped;
+        return;
+      }
+    }
+    const auto body = OpenLong(header, reader.position(), datagram, security().long_protection());
+    if (!body) return;
+    if (cookie) {
+      c->HandleRetry(now, *cookie);
+    } else {
+      c->HandleLong(now, header, *body, datagram.size(), true);
+    }
+  }
+
+  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header, ByteReader reader,
                   MutableByteSpan datagram) {
-    if (!options.accepts || datagram.size() < kMinInitBytes) {
+    const bool begins = header.destination.value == 0;
+    if (!options.accepts || (begins && datagram.size() < kMinInitBytes)) {
       ++stats.malformed_dropped;
       return;
     }
     if (header.version != wire::kVersion) {
+      if (!begins) return void(++stats.unknown_connection_dropped);
       ++stats.version_refused;
       Refuse(from, header, StatusCode::kVersionMismatch, "another protocol version");
       return;
     }
-    const auto known = by_initiator.find({from, header.source.value});
-    if (known != by_initiator.end()) {
-      connections.at(known->second)->HandleLong(now, header, datagram);
+    const std::optional<ByteSpan> cookie = wire::DecodeCookie(reader);
+    if (!cookie) {
+      ++stats.malformed_dropped;
       return;
     }
+    ConnectionImpl* known = begins ? FindInitiator(from, header.source) : Find(header.destination);
+    if (!begins && (known == nullptr || known->is_client() || known->peer() != from)) {
+      ++stats.unknown_connection_dropped;
+      return;
+    }
+    const auto body = OpenLong(header, reader.position(), datagram, security().long_protection());
+    if (!body) return;
+    if (known == nullptr) known = Accept(now, from, header);
+    if (known != nullptr) known->HandleLong(now, header, *body, datagram.size(), !begins);
+  }
+
+  ConnectionImpl* FindInitiator(const Address& from, wire::ConnectionId source) {
+    const auto known = by_initiator.find({from, source.value});
+    return known == by_initiator.end() ? nullptr : Find(known->second);
+  }
+
+  // A connection for an INIT that is authentic as far as that can be told; null: refused.
+  ConnectionImpl* Accept(Instant now, const Address& from, const wire::LongHeader& init) {
     if (connections.size() >= options.max_connections) {
       ++stats.capacity_refused;
-      Refuse(from, header, StatusCode::kResourceExhausted,
+      Refuse(from, init, StatusCode::kResourceExhausted,
              "no room: " + std::to_string(options.max_connections) + " connections");
-      return;
+      return nullptr;
     }
-    ConnectionImpl* connection = Add(now, false, header.source, from);
-    if (!connection->HandleLong(now, header, datagram)) {
-      ++stats.malformed_dropped;  // not authentic: as if it had never come
-      Remove(connection->local_id());
-      return;
+    ConnectionImpl* connection = Add(now, false, init.source, from);
+    // Whoever must prove who he is has no observer before he has.
+    if (security().IsSecure()) {
+      connection->SetAcceptor([this](Connection& c) { return Introduce(c); });
+      return connection;
     }
-    ConnectionObserver* observer = options.on_accept ? options.on_accept(*connection) : nullptr;
+    ConnectionObserver* observer = Introduce(*connection);
     if (observer == nullptr) {
-      ++stats.capacity_refused;
       Remove(connection->local_id());
-      Refuse(from, header, StatusCode::kUnavailable, "the server takes no connections now");
-      return;
+      Refuse(from, init, StatusCode::kUnavailable, "the server takes no connections now");
+      return nullptr;
     }
     connection->SetObserver(observer);
-    ++stats.accepted;
+    return connection;
+  }
+
+  ConnectionObserver* Introduce(Connection& connection) {
+    ConnectionObserver* observer = options.on_accept ? options.on_accept(connection) : nullptr;
+    ++(observer != nullptr ? stats.accepted : stats.capacity_refused);
+    return observer;
   }
 
   void Dispatch(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+    if (wire::IsLongHeader(datagram)) return HandleLong(now, from, datagram);
     ByteReader reader(datagram);
-    if (wire::IsLongHeader(datagram)) {
-      const std::optional<wire::LongHeader> header = wire::DecodeLongHeader(reader);
-      if (!header) {
-        ++stats.malformed_dropped;
-      } else if (header->type == wire::LongType::kInit) {
-        HandleInit(now, from, *header, datagram);
-      } else if (ConnectionImpl* c = Find(header->destination);
-                 c != nullptr && c->is_client() && c->peer() == from) {
-        // A REFUSE may carry the server's own version; an ACCEPT of another version means nothing.
-        if (header->type == wire::LongType::kRefuse || header->version == wire::kVersion) {
-          if (!c->HandleLong(now, *header, datagram)) ++stats.malformed_dropped;
-        }
-      } else {
-        ++stats.unknown_connection_dropped;
-      }
-      return;
-    }
     const std::optional<wire::ShortHeader> header = wire::DecodeShortHeader(reader);
     if (!header) {
       ++stats.malformed_dropped;

@@ -22,7 +22,8 @@ struct EndpointOptions {
   // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity).
   Security* security = nullptr;
   codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
-  // Called for an accepted connection before any of its events. Returning null refuses it.
+  // Called for an accepted connection before any of its events; with security once it is known who the peer is.
+  // Returning null refuses it.
   std::function<ConnectionObserver*(Connection&)> on_accept;
 };
 
@@ -31,6 +32,7 @@ struct EndpointStats {
   uint64_t datagrams_received = 0;
   uint64_t unknown_connection_dropped = 0;
   uint64_t malformed_dropped = 0;
+  uint64_t not_authentic_dropped = 0;  // long packets whose tag does not fit: damaged, or of somebody without the key
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
