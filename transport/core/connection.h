@@ -26,6 +26,7 @@
 #include "proto/frames.h"
 #include "proto/packet_header.h"
 #include "transport/core/security.h"
+#include "transport/core/key_update.h"
 #include "transport/core/rate/rate_controller.h"
 #include "transport/core/window/window_types.h"
 
@@ -88,6 +89,7 @@ struct ConnectionOptions {
   std::optional<bool> allow_migration;
   // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
   bool ecn = true;
+  KeyUpdateLimits key_update;
   RateOptions rate;
 };
 
@@ -129,6 +131,8 @@ struct ConnectionStats {
   uint64_t retries = 0;            // client: RETRY that was followed
   uint64_t refusals_ignored = 0;   // client: REFUSE or CLOSE of the handshake that authentic packets refuted
   uint64_t before_keys_dropped = 0;  // short packets that came before the handshake was complete
+  uint64_t key_updates = 0;         // that this side began
+  uint64_t peer_key_updates = 0;    // changes of the peer's keys
   uint64_t wrong_id_dropped = 0;     // long packets of another connection of the same peer
   std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
   uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports

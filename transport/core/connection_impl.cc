@@ -26,6 +26,7 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       options_(options),
       security_(security),
       handshake_(identity.is_client, security->NewSession(identity.is_client)),
+      key_update_(options.key_update),
       datagram_bytes_(std::min(options.max_datagram.value(), kLargestInit)),
       loss_(&rtt_),
       rate_(MakeRateController(WithDatagram(options.rate, options.max_datagram), random)),
@@ -74,6 +75,7 @@ ConnectionStats ConnectionImpl::stats() const {
   s.packets_expected = acks_.largest_plus_one();
   s.incoming_queue = incoming_queue_.standing();
   s.rate = rate_->Snapshot();
+  s.peer_key_updates = protection_ ? protection_->peer_updates() : 0;
   s.handshake_flights = handshake_.flights();
   if (limiter_) s.limited[static_cast<size_t>(*limiter_)] += now_ - limited_since_;
   return s;
@@ -336,6 +338,7 @@ void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
     spurious ? fec_.estimator().OnSpurious(packet.flight_place)
              : fec_.estimator().OnAcked(packet.flight_place);
   }
+  key_update_.OnPacketAcked(packet.number);
   pmtu_.OnAcked(packet.number, packet.bytes.value(), now_);
   black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
   if (packet.chunk) {

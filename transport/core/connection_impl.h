@@ -40,6 +40,8 @@ class ConnectionImpl final : public Connection {
   static constexpr int kInitsBeforeFallback = 4;
   // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
+  // A stateless reset is at least this long, so that it cannot be told from a packet by its length.
+  static constexpr size_t kMinResetBytes = 40;
   // RETRYs that a client follows.
   static constexpr int kMaxRetries = 4;
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
@@ -94,9 +96,18 @@ class ConnectionImpl final : public Connection {
   // Client: REFUSE, which has only an integrity tag, and RETRY.
   void HandleRefuse(Instant now, const wire::LongHeader& header, ByteSpan frames);
   void HandleRetry(Instant now, ByteSpan cookie);
-  // False: it comes from an address that is none of this connection's; nothing changed.
-  bool HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
+  enum class ShortFate : uint8_t {
+    kHandled,
+    kElsewhere,   // it comes from an address that is none of this connection's
+    kDidNotOpen,  // not authentic
+  };
+  // But for kHandled nothing changed besides counters.
+  ShortFate HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
                    MutableByteSpan datagram, const ReceiveInfo& info);
+  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is over.
+  bool HandleReset(ByteSpan datagram);
+  // The address is the peer's, and it has been seen to get what is sent there.
+  bool Trusts(const Address& from) const;
   void HandleTimeout(Instant now);
   void HandleSendRefused(size_t datagram_bytes);
   // Builds as many datagrams as pacing, window and buffer allow; see DatagramCore::PollTransmit.
@@ -174,6 +185,7 @@ class ConnectionImpl final : public Connection {
   // From now on the sending is held back by this; nullopt: by nothing.
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
+  void UpdateKeysIfDue(Instant now);
   PathView path_view() const;
   double PacketsPerRecoveryTime() const;
 
@@ -189,7 +201,7 @@ class ConnectionImpl final : public Connection {
 
   // The peer's address (connection_migration.cc).
   bool TakesCandidates() const;
-  void HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
+  ShortFate HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
                        MutableByteSpan datagram, const ReceiveInfo& info);
   void Migrate(const Address& to);
   std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
@@ -212,6 +224,7 @@ class ConnectionImpl final : public Connection {
   ConnectionOptions options_;
   Security* security_;
   Handshake handshake_;
+  KeyUpdatePolicy key_update_;
   std::unique_ptr<PacketProtection> protection_;  // null until the handshake has keys
   ConnectionObserver* observer_ = nullptr;
   Acceptor acceptor_;

@@ -22,23 +22,39 @@ bool ConnectionImpl::OpenPacket(wire::PacketNumber number, size_t header_bytes, 
   return true;
 }
 
-bool ConnectionImpl::HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
-                                 MutableByteSpan datagram, const ReceiveInfo& info) {
+ConnectionImpl::ShortFate ConnectionImpl::HandleShort(Instant now, const Address& from,
+                                                      const wire::ShortHeader& header, MutableByteSpan datagram,
+                                                      const ReceiveInfo& info) {
   const bool late = previous_peer_ == from && header.packet_number < acks_.largest_plus_one();
   if (from != id_.peer && !late) {
-    if (!TakesCandidates()) return false;
-    HandleCandidate(now, from, header, datagram, info);
-    return true;
+    return TakesCandidates() ? HandleCandidate(now, from, header, datagram, info) : ShortFate::kElsewhere;
   }
   now_ = now;
-  if (state_ == State::kClosed) return true;
+  if (state_ == State::kClosed) return ShortFate::kHandled;
   if (!protection_) {  // it overtook the handshake, and will come again
     ++stats_.before_keys_dropped;
-    return true;
+    return ShortFate::kHandled;
   }
+  const uint64_t bad_tags = stats_.bad_tag_dropped;
   if (const std::optional<Opened> packet = OpenShort(header, datagram)) {
     TakeShort(now, header.packet_number, *packet, datagram.size(), info);
   }
+  return stats_.bad_tag_dropped > bad_tags ? ShortFate::kDidNotOpen : ShortFate::kHandled;
+}
+
+bool ConnectionImpl::Trusts(const Address& from) const {
+  return from == id_.peer && (state_ == State::kConnected || handshake_.address_proved());
+}
+
+bool ConnectionImpl::HandleReset(ByteSpan datagram) {
+  if (!reset_token_ || datagram.size() < kMinResetBytes || state_ == State::kClosed) return false;
+  // In constant time: how far a guess was right is nobody's business.
+  const ByteSpan end = datagram.last(reset_token_->size());
+  int difference = 0;
+  for (size_t i = 0; i < end.size(); ++i) difference |= end[i] ^ (*reset_token_)[i];
+  if (difference != 0) return false;
+  CloseNow(Status(StatusCode::kUnavailable,
+                  "server " + id_.peer.ToString() + " has forgotten this connection: it was restarted"));
   return true;
 }
 

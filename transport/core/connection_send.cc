@@ -38,6 +38,7 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
     UpdatePacer(now);
   }
   blocked_by_pacer_ = false;
+  UpdateKeysIfDue(now);
   if (std::optional<Transmit> probe = PollMtuProbe(now, buffer)) return probe;
   Transmit transmit{id_.peer, 0, 0, batch_ect0_};
   for (int segments = 0; segments < kMaxSegments; ++segments) {
@@ -59,6 +60,13 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
   }
   if (transmit.size == 0) return std::nullopt;
   return transmit;
+}
+
+void ConnectionImpl::UpdateKeysIfDue(Instant now) {
+  if (state_ != State::kConnected || !protection_->IsSecure()) return;
+  if (!key_update_.Due(protection_->key_phase(), now)) return;
+  protection_->UpdateKeys();
+  ++stats_.key_updates;
 }
 
 size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
@@ -230,6 +238,7 @@ void ConnectionImpl::AddControlData(PacketBuilder* builder) {
 size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder, bool mtu_probe) {
   const size_t size = builder->Seal(*protection_);
   SentPacket sent = builder->TakeSent();
+  key_update_.OnPacketSent(sent.number, protection_->key_phase(), size, now);
   sent.mtu_probe = mtu_probe;
   sent.ect0 = batch_ect0_;
   if (sent.ect0) ecn_.OnMarkedSent();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "transport/core/admission.h"
 #include "transport/core/connection.h"
 #include "transport/core/datagram_core.h"
 #include "transport/core/security.h"
@@ -21,6 +22,7 @@ struct EndpointOptions {
   uint32_t max_connections = 1024;  // more are refused by name
   // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity).
   Security* security = nullptr;
+  AdmissionOptions admission;  // a server's, with security
   codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
   // Called for an accepted connection before any of its events; with security once it is known who the peer is.
   // Returning null refuses it.
@@ -36,6 +38,16 @@ struct EndpointStats {
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
+  uint64_t half_open_refused = 0;      // INITs that found too many handshakes under way
+  uint64_t inits_limited = 0;          // INITs beyond what their address may begin
+  uint64_t failures_limited = 0;       // packets not even opened: too many from there did not open
+  uint64_t retries_sent = 0;           // RETRY with a cookie
+  uint64_t retries_limited = 0;        // not sent: too many
+  uint64_t cookies_refused = 0;        // of INITs: forged, of another address, or too old
+  uint64_t resets_sent = 0;            // stateless resets
+  uint64_t resets_limited = 0;         // not sent: too many
+  uint64_t resets_received = 0;        // connections ended by one
+  uint64_t half_open = 0;              // now
   uint64_t stateless_dropped = 0;  // answers without a connection, beyond the bound of their queue
 };
 
