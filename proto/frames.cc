@@ -86,6 +86,14 @@ const char* Violation(const TransportParametersFrame& f) {
 const char* Violation(const PathChallengeFrame&) { return nullptr; }
 const char* Violation(const PathResponseFrame&) { return nullptr; }
 
+const char* Violation(const CryptoFrame& f) {
+  if (f.received > kMaxHandshakeBytes) return "acknowledges more than a handshake may have";
+  if (f.offset > kMaxHandshakeBytes || f.data.size() > kMaxHandshakeBytes - f.offset) return "handshake too long";
+  return nullptr;
+}
+
+const char* Violation(const NewCidFrame&) { return nullptr; }
+
 // --- Sizes, without the type byte.
 
 size_t BlobSize(size_t bytes) { return VarintSize(bytes) + bytes; }
@@ -142,6 +150,12 @@ size_t BodySize(const TransportParametersFrame& f) {
 
 size_t BodySize(const PathChallengeFrame&) { return 8; }
 size_t BodySize(const PathResponseFrame&) { return 8; }
+
+size_t BodySize(const CryptoFrame& f) {
+  return VarintSize(f.offset) + VarintSize(f.received) + BlobSize(f.data.size());
+}
+
+size_t BodySize(const NewCidFrame& f) { return f.reset_token.size(); }
 
 // --- Writing, after the type byte. The caller has checked the room.
 
@@ -231,6 +245,14 @@ void WriteBody(const TransportParametersFrame& f, ByteWriter& out) {
 
 void WriteBody(const PathChallengeFrame& f, ByteWriter& out) { out.U64(f.data); }
 void WriteBody(const PathResponseFrame& f, ByteWriter& out) { out.U64(f.data); }
+
+void WriteBody(const CryptoFrame& f, ByteWriter& out) {
+  out.Varint(f.offset);
+  out.Varint(f.received);
+  WriteBlob(f.data, out);
+}
+
+void WriteBody(const NewCidFrame& f, ByteWriter& out) { out.Bytes(f.reset_token); }
 
 // --- Reading, after the type byte. A value that does not fit its field, or is not in its shortest form,
 // fails the reader, so that every frame has exactly one encoding.
@@ -354,6 +376,17 @@ void ReadBody(ByteReader& in, TransportParametersFrame* f) {
 void ReadBody(ByteReader& in, PathChallengeFrame* f) { f->data = in.U64(); }
 void ReadBody(ByteReader& in, PathResponseFrame* f) { f->data = in.U64(); }
 
+void ReadBody(ByteReader& in, CryptoFrame* f) {
+  f->offset = ReadVarint(in);
+  f->received = ReadVarint(in);
+  f->data = ReadBlob(in);
+}
+
+void ReadBody(ByteReader& in, NewCidFrame* f) {
+  const ByteSpan token = in.Bytes(f->reset_token.size());
+  std::copy(token.begin(), token.end(), f->reset_token.begin());
+}
+
 template <typename F>
 Result<Frame> Read(ByteReader& in, std::string_view name) {
   F frame;
@@ -379,6 +412,8 @@ constexpr FrameType TypeOf() {
   if constexpr (std::is_same_v<F, TransportParametersFrame>) return FrameType::kTransportParameters;
   if constexpr (std::is_same_v<F, PathChallengeFrame>) return FrameType::kPathChallenge;
   if constexpr (std::is_same_v<F, PathResponseFrame>) return FrameType::kPathResponse;
+  if constexpr (std::is_same_v<F, CryptoFrame>) return FrameType::kCrypto;
+  if constexpr (std::is_same_v<F, NewCidFrame>) return FrameType::kNewCid;
 }
 
 std::string_view Name(FrameType type) {
@@ -409,6 +444,10 @@ std::string_view Name(FrameType type) {
       return "PATH_CHALLENGE";
     case FrameType::kPathResponse:
       return "PATH_RESPONSE";
+    case FrameType::kCrypto:
+      return "CRYPTO";
+    case FrameType::kNewCid:
+      return "NEW_CID";
   }
   return "UNKNOWN";
 }
@@ -470,6 +509,10 @@ Result<Frame> DecodeFrame(ByteReader& in) {
       return Read<PathChallengeFrame>(in, Name(type));
     case FrameType::kPathResponse:
       return Read<PathResponseFrame>(in, Name(type));
+    case FrameType::kCrypto:
+      return Read<CryptoFrame>(in, Name(type));
+    case FrameType::kNewCid:
+      return Read<NewCidFrame>(in, Name(type));
   }
   in.Fail();
   return Status(StatusCode::kProtocolViolation,

@@ -5,6 +5,7 @@
 // ack-eliciting: every frame but PADDING, ACK and CLOSE.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <variant>
@@ -26,9 +27,11 @@ enum class FrameType : uint8_t {
   kWindowClose = 0x12,
   kWindowNack = 0x13,
   kGrant = 0x14,
+  kCrypto = 0x15,
   kPathChallenge = 0x16,
   kPathResponse = 0x17,
-  // Reserved for later versions: kCrypto 0x15, kNewCid 0x18, kRetireCid 0x19, kKeyUpdate 0x1a.
+  kNewCid = 0x18,
+  // Reserved for later versions: kRetireCid 0x19, kKeyUpdate 0x1a.
   kClose = 0x1c,
   kTransportParameters = 0x20,
 };
@@ -148,6 +151,22 @@ struct PathResponseFrame {
   bool operator==(const PathResponseFrame&) const = default;
 };
 
+// A piece of the handshake's ordered byte stream, one per direction. Only in long packets, which are not acknowledged:
+// `received` takes the place of ACK.
+struct CryptoFrame {
+  uint64_t offset = 0;
+  uint64_t received = 0;  // Bytes of the other direction that are here without a gap.
+  ByteSpan data{};
+};
+// Neither stream of a handshake is longer.
+inline constexpr uint64_t kMaxHandshakeBytes = 64 * 1024;
+
+// Server to client, reliable: what a datagram ends with that says that the server has forgotten this connection.
+struct NewCidFrame {
+  std::array<uint8_t, 16> reset_token{};
+  bool operator==(const NewCidFrame&) const = default;
+};
+
 // The connection is over. `code` is a StatusCode.
 struct CloseFrame {
   StatusCode code = StatusCode::kOk;
@@ -173,7 +192,7 @@ struct TransportParametersFrame {
 using Frame =
     std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
                  WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame, PathChallengeFrame,
-                 PathResponseFrame, WindowNackFrame>;
+                 PathResponseFrame, WindowNackFrame, CryptoFrame, NewCidFrame>;
 
 // Appends one frame. False, with nothing written, when it does not fit.
 // REQUIRES: every value lies in its documented range (also for EncodedSize).

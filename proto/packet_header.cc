@@ -78,6 +78,19 @@ void Encode(const DataHeader& header, ByteWriter& out) {
   packed.CopyTo(out);
 }
 
+void EncodeCookie(ByteSpan cookie, ByteWriter& out) {
+  LH_CHECK_OP(cookie.size(), <=, kMaxCookieBytes);
+  out.U8(static_cast<uint8_t>(cookie.size()));
+  out.Bytes(cookie);
+}
+
+std::optional<ByteSpan> DecodeCookie(ByteReader& in) {
+  const size_t bytes = in.U8();
+  if (bytes > kMaxCookieBytes) return std::nullopt;
+  const ByteSpan cookie = in.Bytes(bytes);
+  return in.ok() ? std::optional(cookie) : std::nullopt;
+}
+
 std::optional<LongHeader> DecodeLongHeader(ByteReader& in) {
   const uint8_t flags = in.U8();
   const uint8_t reserved = in.U8();
@@ -87,9 +100,7 @@ std::optional<LongHeader> DecodeLongHeader(ByteReader& in) {
   header.source.value = in.U64();
   header.packet_number = in.U48();
   if (!in.ok() || (flags & ~kLongTypeMask) != kLongForm || reserved != 0) return std::nullopt;
-  const uint8_t type = flags & kLongTypeMask;
-  if (type > static_cast<uint8_t>(LongType::kRefuse)) return std::nullopt;
-  header.type = static_cast<LongType>(type);
+  header.type = static_cast<LongType>(flags & kLongTypeMask);
   return header;
 }
 

@@ -2,8 +2,9 @@
 //
 // A datagram is one packet:
 //
-//   long:   flags 8 | reserved 8 | version 16 | destination CID 64 | source CID 64 | packet number 48 |
-//   frames | tag short:  flags 8 | path 8 | destination CID 64 | packet number 48
+//   long:   flags 8 | reserved 8 | version 16 | destination CID 64 | source CID 64 | packet number 48
+//           [cookie length 8 | cookie, in INIT and RETRY] | frames | tag
+//   short:  flags 8 | path 8 | destination CID 64 | packet number 48
 //           [data header 16 bytes, when flags has kHasData] | frames (data header's frames_length, else the
 //           rest) [chunk: the rest, when flags has kHasData] | tag
 //
@@ -40,10 +41,14 @@ inline constexpr size_t kDataOverheadBytes = kShortHeaderBytes + kDataHeaderByte
 inline constexpr size_t kMinPacketBytes = kShortHeaderBytes + kTagBytes;
 
 enum class LongType : uint8_t {
-  kInit = 0,    // Worker to server, first flight; destination CID is zero.
+  kInit = 0,    // Worker to server; destination CID is zero until the server's is known.
   kAccept = 1,  // Server to worker: source CID is the server's.
   kRefuse = 2,  // Stateless answer: wrong version or no room. Carries one CLOSE frame.
+  kRetry = 3,   // Stateless answer: come again with this cookie. No frames.
 };
+// What proves a client's address to a server that keeps no state; its content is the server's affair.
+inline constexpr size_t kMaxCookieBytes = 64;
+constexpr bool HasCookie(LongType type) { return type == LongType::kInit || type == LongType::kRetry; }
 
 // flags = 1 0 0 0 0 0 type(2)
 struct LongHeader {
@@ -99,6 +104,8 @@ bool IsLongHeader(ByteSpan datagram);
 void Encode(const LongHeader& header, ByteWriter& out);
 void Encode(const ShortHeader& header, ByteWriter& out);
 void Encode(const DataHeader& header, ByteWriter& out);
+// What follows the long header of INIT and RETRY. REQUIRES: at most kMaxCookieBytes; fails `out` when there is no room.
+void EncodeCookie(ByteSpan cookie, ByteWriter& out);
 
 // nullopt when truncated, when a reserved bit or an unknown type is set, when the first bit says the other
 // form, or for a repair symbol of the low class. A long header of another version decodes (so that the server
@@ -106,6 +113,8 @@ void Encode(const DataHeader& header, ByteWriter& out);
 std::optional<LongHeader> DecodeLongHeader(ByteReader& in);
 std::optional<ShortHeader> DecodeShortHeader(ByteReader& in);
 std::optional<DataHeader> DecodeDataHeader(ByteReader& in);
+// Borrows from `in`; nullopt when truncated or longer than kMaxCookieBytes. Empty: no cookie.
+std::optional<ByteSpan> DecodeCookie(ByteReader& in);
 
 }  // namespace longhaul::wire
 

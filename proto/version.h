@@ -6,6 +6,6 @@
 
 namespace longhaul::wire {
 
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 
 }  // namespace longhaul::wire

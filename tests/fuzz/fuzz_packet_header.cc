@@ -33,6 +33,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(DecodeDataHeader(data_reader), input, data_reader.position());
   FUZZ_REQUIRE(!(long_header && short_header));
   if (long_header) FUZZ_REQUIRE(IsLongHeader(input));
+  if (long_header && HasCookie(long_header->type)) {
+    const size_t start = long_reader.position();
+    if (const auto cookie = DecodeCookie(long_reader)) {
+      std::array<uint8_t, 1 + kMaxCookieBytes> bytes{};
+      ByteWriter out(bytes);
+      EncodeCookie(*cookie, out);
+      FUZZ_REQUIRE(out.ok() && out.size() == long_reader.position() - start);
+      FUZZ_REQUIRE(std::equal(out.written().begin(), out.written().end(), input.begin() + start));
+    }
+  }
   if (short_header) FUZZ_REQUIRE(!IsLongHeader(input));
   return 0;
 }

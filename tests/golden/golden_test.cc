@@ -43,6 +43,11 @@ bool DecodeDatagram(ByteSpan bytes, GoldenValue* value) {
     if (!header) return false;
     d.header = *header;
     number = header->packet_number;
+    if (HasCookie(header->type)) {
+      const auto cookie = DecodeCookie(in);
+      if (!cookie) return false;
+      d.cookie = *cookie;
+    }
   } else {
     const auto header = DecodeShortHeader(in);
     if (!header) return false;
@@ -96,7 +101,7 @@ bool Decode(const std::string& kind, ByteSpan bytes, GoldenValue* value) {
 }
 
 bool SameDatagram(const GoldenDatagram& a, const GoldenDatagram& b) {
-  return a.header == b.header && a.data == b.data && SameBytes(a.chunk, b.chunk) &&
+  return a.header == b.header && a.data == b.data && SameBytes(a.chunk, b.chunk) && SameBytes(a.cookie, b.cookie) &&
          std::equal(a.frames.begin(), a.frames.end(), b.frames.begin(), b.frames.end(), Same);
 }
 

@@ -16,6 +16,7 @@ MAX_STREAM = 2**62 - 1
 MAX_CHUNKS = 2**20
 MAX_BLOCKS = 2**16
 MAX_RANGES = 64
+MAX_HANDSHAKE = 2**16
 TAG = 16
 
 
@@ -71,8 +72,13 @@ def long_header(c):
            "packet_number": c.number(6)}
     need(flags & 0x80, "short form")
     need(flags & 0x7C == 0 and reserved == 0, "reserved bit")
-    need(out["type"] <= 2, "unknown type")
     return out
+
+
+def cookie(c):
+    length = c.number(1)
+    need(length <= 64, "cookie too long")
+    return c.take(length).hex()
 
 
 def short_header(c):
@@ -187,11 +193,23 @@ def path_data(c):
     return {"data": c.number(8)}
 
 
+def crypto(c):
+    out = {"offset": c.varint(MAX_HANDSHAKE), "received": c.varint(MAX_HANDSHAKE)}
+    data = c.blob()
+    need(out["offset"] + len(data) <= MAX_HANDSHAKE, "handshake too long")
+    return {**out, "data": data.hex()}
+
+
+def new_cid(c):
+    return {"reset_token": c.take(16).hex()}
+
+
 FRAMES = {
     0x00: ("PADDING", padding), 0x01: ("PING", lambda c: {}), 0x02: ("ACK", ack), 0x06: ("CONTROL", control),
     0x10: ("WINDOW_OPEN", window_open), 0x11: ("WINDOW_STATUS", window_status),
-    0x12: ("WINDOW_CLOSE", window_close), 0x13: ("WINDOW_NACK", window_nack), 0x14: ("GRANT", grant), 0x16: ("PATH_CHALLENGE", path_data),
-    0x17: ("PATH_RESPONSE", path_data), 0x1C: ("CLOSE", close),
+    0x12: ("WINDOW_CLOSE", window_close), 0x13: ("WINDOW_NACK", window_nack), 0x14: ("GRANT", grant),
+    0x15: ("CRYPTO", crypto), 0x16: ("PATH_CHALLENGE", path_data),
+    0x17: ("PATH_RESPONSE", path_data), 0x18: ("NEW_CID", new_cid), 0x1C: ("CLOSE", close),
     0x20: ("TRANSPORT_PARAMETERS", transport_parameters),
 }
 
@@ -224,6 +242,8 @@ def datagram(c):
     head = Cursor(data[:-TAG])
     if data[0] & 0x80:
         out = {"header": long_header(head)}
+        if out["header"]["type"] in (0, 3):
+            out["cookie"] = cookie(head)
     else:
         out = {"header": short_header(head)}
         if out["header"]["has_data"]:

@@ -39,20 +39,25 @@ AckFrame ManyRanges() {
 std::vector<GoldenSample> MakeSamples() {
   std::vector<GoldenSample> s;
   s.push_back({"long_header/init", LongHeader{.type = LongType::kInit,
-                                              .version = 3,
+                                              .version = 4,
                                               .destination = {0},
                                               .source = {0x0001a1b2c3d4e5f6},
                                               .packet_number = 0}});
   s.push_back({"long_header/accept", LongHeader{.type = LongType::kAccept,
-                                                .version = 3,
+                                                .version = 4,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0xfffe000000000001},
                                                 .packet_number = kMaxPacketNumber}});
   s.push_back({"long_header/refuse", LongHeader{.type = LongType::kRefuse,
-                                                .version = 3,
+                                                .version = 4,
                                                 .destination = {0x0001a1b2c3d4e5f6},
                                                 .source = {0},
                                                 .packet_number = 0}});
+  s.push_back({"long_header/retry", LongHeader{.type = LongType::kRetry,
+                                               .version = 4,
+                                               .destination = {0x0001a1b2c3d4e5f6},
+                                               .source = {0x7777000011112222},
+                                               .packet_number = 0x3fffffff}});
   s.push_back({"long_header/other_version", LongHeader{.type = LongType::kInit,
                                                        .version = 0xbeef,
                                                        .destination = {0},
@@ -167,15 +172,36 @@ std::vector<GoldenSample> MakeSamples() {
                                                          .receive_window_bytes = 64u << 20,
                                                          .max_open_windows = 64,
                                                          .max_window_bytes = 1u << 30});
+  frame("crypto_first", CryptoFrame{.offset = 0, .received = 0, .data = Counting(70)});
+  frame("crypto_nothing_new", CryptoFrame{.offset = 300, .received = 16384, .data = {}});
+  frame("crypto_end", CryptoFrame{.offset = kMaxHandshakeBytes - 3, .received = kMaxHandshakeBytes, .data = Counting(3)});
+  frame("new_cid", NewCidFrame{.reset_token = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255}});
   frame("path_challenge", PathChallengeFrame{.data = 0x0102030405060708});
   frame("path_response", PathResponseFrame{.data = 0xfffefdfcfbfaf9f8});
   s.push_back(
       {"datagram/init",
-       GoldenDatagram{.header = LongHeader{.version = 3, .source = {0x0001a1b2c3d4e5f6}},
+       GoldenDatagram{.header = LongHeader{.version = 4, .source = {0x0001a1b2c3d4e5f6}},
                       .frames = {TransportParametersFrame{.max_datagram_bytes = 1200}, PaddingFrame{30}}}});
+  s.push_back({"datagram/init_with_cookie",
+               GoldenDatagram{.header = LongHeader{.version = 4, .source = {7}, .packet_number = 1},
+                              .cookie = Counting(16),
+                              .frames = {CryptoFrame{.data = Counting(5)}, PaddingFrame{3}}}});
+  s.push_back({"datagram/retry", GoldenDatagram{.header = LongHeader{.type = LongType::kRetry,
+                                                                     .version = 4,
+                                                                     .destination = {7},
+                                                                     .source = {0xffff000000000009},
+                                                                     .packet_number = 5},
+                                                .cookie = Counting(16)}});
+  s.push_back({"datagram/accept",
+               GoldenDatagram{.header = LongHeader{.type = LongType::kAccept,
+                                                   .version = 4,
+                                                   .destination = {7},
+                                                   .source = {8},
+                                                   .packet_number = 2},
+                              .frames = {CryptoFrame{.offset = 1300, .received = 312, .data = Counting(40)}}}});
   s.push_back(
       {"datagram/refuse",
-       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 3, .destination = {7}},
+       GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 4, .destination = {7}},
                       .frames = {CloseFrame{StatusCode::kVersionMismatch, "another protocol version"}}}});
   s.push_back(
       {"datagram/frames", GoldenDatagram{.header = ShortHeader{.destination = {7}, .packet_number = 70'000},
@@ -231,6 +257,9 @@ std::vector<uint8_t> EncodeDatagram(const GoldenDatagram& d) {
       },
       d.header);
   if (d.data) Encode(*d.data, out);
+  if (const auto* init = std::get_if<LongHeader>(&d.header); init != nullptr && HasCookie(init->type)) {
+    EncodeCookie(d.cookie, out);
+  }
   const size_t header_bytes = out.size();
   for (const Frame& frame : d.frames) Encode(frame, out);
   out.Bytes(d.chunk);
@@ -327,6 +356,10 @@ void Fields(const TransportParametersFrame& f, JsonLine& out) {
 }
 void Fields(const PathChallengeFrame& f, JsonLine& out) { out.Field("data", f.data); }
 void Fields(const PathResponseFrame& f, JsonLine& out) { out.Field("data", f.data); }
+void Fields(const CryptoFrame& f, JsonLine& out) {
+  out.Field("offset", f.offset).Field("received", f.received).Field("data", f.data);
+}
+void Fields(const NewCidFrame& f, JsonLine& out) { out.Field("reset_token", ByteSpan(f.reset_token)); }
 void Fields(const Frame& frame, JsonLine& out) {
   out.Field("frame", FrameName(frame));
   std::visit([&out](const auto& f) { Fields(f, out); }, frame);
@@ -340,6 +373,9 @@ std::string Object(const T& value) {
 void Fields(const GoldenDatagram& d, JsonLine& out) {
   out.Raw("header", std::visit([](const auto& header) { return Object(header); }, d.header));
   if (d.data) out.Raw("data", Object(*d.data));
+  if (const auto* init = std::get_if<LongHeader>(&d.header); init != nullptr && HasCookie(init->type)) {
+    out.Field("cookie", d.cookie);
+  }
   std::string frames;
   for (const Frame& frame : d.frames) frames += (frames.empty() ? "" : ", ") + Object(frame);
   out.Raw("frames", "[" + frames + "]");

@@ -17,6 +17,7 @@ namespace longhaul::wire {
 struct GoldenDatagram {
   std::variant<LongHeader, ShortHeader> header;
   std::optional<DataHeader> data{};
+  ByteSpan cookie{};  // INIT and RETRY
   std::vector<Frame> frames{};
   ByteSpan chunk{};
 };

@@ -33,6 +33,8 @@ inline bool Same(const Frame& a, const Frame& b) {
         } else if constexpr (std::is_same_v<F, WindowNackFrame>) {
           return x.window_id == y.window_id && x.generation == y.generation && x.first == y.first &&
                  SameBytes(x.bitmap, y.bitmap);
+        } else if constexpr (std::is_same_v<F, CryptoFrame>) {
+          return x.offset == y.offset && x.received == y.received && SameBytes(x.data, y.data);
         } else {
           return x == y;
         }
@@ -81,7 +83,7 @@ inline AckFrame RandomAck(Random& random) {
   return ack;
 }
 
-// A valid frame of type number `type` (0..12); `storage` holds its bytes.
+// A valid frame of type number `type` (0..14); `storage` holds its bytes.
 inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* storage) {
   const auto u32 = [&](uint64_t max = 0xffffffff) { return static_cast<uint32_t>(AnySize(random, max)); };
   const auto u8 = [&](uint64_t max = 255) { return static_cast<uint8_t>(random.Below(max + 1)); };
@@ -143,6 +145,16 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
       if (storage->back() == 0) storage->back() = 0x80;
       const uint32_t last_first = kMaxWindowChunks / 8 - static_cast<uint32_t>(storage->size());
       return WindowNackFrame{u32(), u8(), 8 * u32(last_first), *storage};
+    }
+    case 12: {
+      *storage = RandomBytes(random, random.Below(1300));
+      return CryptoFrame{AnySize(random, kMaxHandshakeBytes - storage->size()), AnySize(random, kMaxHandshakeBytes),
+                         *storage};
+    }
+    case 13: {
+      NewCidFrame f;
+      for (uint8_t& byte : f.reset_token) byte = static_cast<uint8_t>(random.Next());
+      return f;
     }
     default:
       return TransportParametersFrame{

@@ -133,10 +133,35 @@ TEST(PacketHeader, EveryReservedBitFails) {
   }
 }
 
-TEST(PacketHeader, UnknownLongTypeFails) {
-  auto bytes = Encoded(kLong);
-  bytes[0] = 0x83;
-  EXPECT_FALSE(Long(bytes));
+TEST(PacketHeader, EveryLongTypeIsKnownAndTwoOfThemCarryACookie) {
+  for (uint8_t type = 0; type < 4; ++type) {
+    auto bytes = Encoded(kLong);
+    bytes[0] = 0x80 | type;
+    ASSERT_TRUE(Long(bytes));
+    EXPECT_EQ(static_cast<uint8_t>(Long(bytes)->type), type);
+  }
+  EXPECT_TRUE(HasCookie(LongType::kInit) && HasCookie(LongType::kRetry));
+  EXPECT_FALSE(HasCookie(LongType::kAccept) || HasCookie(LongType::kRefuse));
+}
+
+TEST(PacketHeader, CookiesOfEveryLengthSurviveAndLongerOnesFail) {
+  for (size_t bytes = 0; bytes <= kMaxCookieBytes + 1; ++bytes) {
+    std::vector<uint8_t> encoded(1 + bytes, 0x5a);
+    encoded[0] = static_cast<uint8_t>(bytes);
+    ByteReader in(encoded);
+    const auto cookie = DecodeCookie(in);
+    ASSERT_EQ(cookie.has_value(), bytes <= kMaxCookieBytes) << bytes;
+    if (!cookie) continue;
+    EXPECT_EQ(cookie->size(), bytes);
+    std::vector<uint8_t> again(1 + bytes);
+    ByteWriter out(again);
+    EncodeCookie(*cookie, out);
+    EXPECT_TRUE(out.ok());
+    EXPECT_EQ(again, encoded);
+    if (bytes == 0) continue;
+    ByteReader cut(ByteSpan(encoded).first(bytes));
+    EXPECT_FALSE(DecodeCookie(cut)) << bytes;
+  }
 }
 
 TEST(PacketHeader, TheOtherFormFails) {

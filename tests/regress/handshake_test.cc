@@ -42,7 +42,7 @@ TEST(Handshake, BothSidesAgreeOnTheDatagramSizeWhateverIsLost) {
     ConnectionPair pair(options);
     if (!pair.Establish(9s)) continue;  // bad luck
     // Whoever begins with less searches, and asks longer for what the other is seen to send.
-    pair.RunFor(20s);
+    pair.RunFor(40s);
     if (pair.worker.closed > 0 || pair.server.closed > 0) continue;
     EXPECT_EQ(pair.server.connection->MaxChunkBytes(), pair.worker.connection->MaxChunkBytes())
         << "seed " << seed;

@@ -36,6 +36,7 @@ class FakeConnection final : public Connection {
   // --- What a test sets ---
   State state_now = State::kConnected;
   ConnectionStats stats_now;
+  PeerIdentity identity_now;
   size_t max_chunk_bytes = 1392;
   size_t max_open_windows = 64;
   std::map<WindowKey, IncomingWindow> incoming_now;
@@ -53,6 +54,7 @@ class FakeConnection final : public Connection {
   State state() const override { return state_now; }
   wire::ConnectionId local_id() const override { return {}; }
   Address peer() const override { return peer_; }
+  const PeerIdentity& identity() const override { return identity_now; }
   ConnectionStats stats() const override { return stats_now; }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return max_chunk_bytes; }

@@ -103,6 +103,10 @@ class ConnectionPair {
     ConnectionOptions server;
     bool server_up = true;
     uint32_t max_connections = 1024;
+    // Must outlive the pair; null: none.
+    Security* worker_security = nullptr;
+    Security* server_security = nullptr;
+    AdmissionOptions admission = {};
   };
 
   explicit ConnectionPair(const Options& options) : network_(NetworkOptions(options)) {
@@ -111,11 +115,14 @@ class ConnectionPair {
     EndpointOptions w;
     w.connection = options.worker;
     w.coder = &coder_;
+    w.security = options.worker_security;
     worker_endpoint = std::make_unique<Endpoint>(w, Random(options.seed * 2 + 1));
     EndpointOptions s;
     s.connection = options.server;
     s.coder = &coder_;
     s.accepts = true;
+    s.security = options.server_security;
+    s.admission = options.admission;
     s.max_connections = options.max_connections;
     s.on_accept = [this](Connection&) { return &server; };
     server_endpoint = std::make_unique<Endpoint>(s, Random(options.seed * 2 + 2));

@@ -1,7 +1,7 @@
 // One connection between a worker and a server: the coordinator that owns the parts (recovery, rate, windows,
 // control stream) and routes events between them. Sans-I/O: made and driven by an Endpoint.
 //
-// Handshake: INIT (client) -> ACCEPT (server) -> first short packet (client). See docs/wire_format.md.
+// Handshake: INIT (client) -> ACCEPT (server) -> first short packet. See docs/wire_format.md and handshake.h.
 // Every connection ends: OnClosed is called exactly once with a named reason, at the latest one idle time-out
 // after the peer was last heard.
 //
@@ -25,7 +25,8 @@
 #include "longhaul/units.h"
 #include "proto/frames.h"
 #include "proto/packet_header.h"
-#include "transport/core/packet_protection.h"
+#include "transport/core/security.h"
+#include "transport/core/key_update.h"
 #include "transport/core/rate/rate_controller.h"
 #include "transport/core/window/window_types.h"
 
@@ -82,11 +83,13 @@ struct ConnectionOptions {
   uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
   ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
-  // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself. Off: until
-  // packets are authenticated by keys, whoever can read one could take the connection with him.
-  bool allow_migration = false;
+  // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself. Unless said
+  // otherwise only when packets are authenticated by keys: without, whoever can read one could take the connection with
+  // him.
+  std::optional<bool> allow_migration;
   // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
   bool ecn = true;
+  KeyUpdateLimits key_update;
   RateOptions rate;
 };
 
@@ -124,6 +127,13 @@ struct ConnectionStats {
   uint64_t path_timeouts = 0;     // of these, addresses that did not answer
   uint64_t path_refused = 0;      // datagrams from addresses beyond the bound
   uint64_t candidate_dropped = 0;  // datagrams that only made an address a candidate
+  uint64_t handshake_flights = 0;  // flights of long packets that this side began to send, repetitions included
+  uint64_t retries = 0;            // client: RETRY that was followed
+  uint64_t refusals_ignored = 0;   // client: REFUSE or CLOSE of the handshake that authentic packets refuted
+  uint64_t before_keys_dropped = 0;  // short packets that came before the handshake was complete
+  uint64_t key_updates = 0;         // that this side began
+  uint64_t peer_key_updates = 0;    // changes of the peer's keys
+  uint64_t wrong_id_dropped = 0;     // long packets of another connection of the same peer
   std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
   uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports
   uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well
@@ -170,6 +180,8 @@ class Connection {
   virtual State state() const = 0;
   virtual wire::ConnectionId local_id() const = 0;
   virtual Address peer() const = 0;
+  // Who the peer has proved to be; kNone before that and without security.
+  virtual const PeerIdentity& identity() const = 0;
   virtual ConnectionStats stats() const = 0;
   // Largest datagram that is known to arrive: what is sent. Changes with the path.
   virtual ByteCount max_datagram() const = 0;

@@ -21,13 +21,13 @@ RateOptions WithDatagram(RateOptions rate, ByteCount datagram) {
 }  // namespace
 
 ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
-                               std::unique_ptr<PacketProtection> protection, codec::ErasureCoder* coder,
-                               Random random)
+                               Security* security, codec::ErasureCoder* coder, Random random)
     : id_(identity),
       options_(options),
-      protection_(std::move(protection)),
+      security_(security),
+      handshake_(identity.is_client, security->NewSession(identity.is_client)),
+      key_update_(options.key_update),
       datagram_bytes_(std::min(options.max_datagram.value(), kLargestInit)),
-      send_parameters_(identity.is_client),
       loss_(&rtt_),
       rate_(MakeRateController(WithDatagram(options.rate, options.max_datagram), random)),
       pacer_(options.max_datagram),
@@ -75,6 +75,8 @@ ConnectionStats ConnectionImpl::stats() const {
   s.packets_expected = acks_.largest_plus_one();
   s.incoming_queue = incoming_queue_.standing();
   s.rate = rate_->Snapshot();
+  s.peer_key_updates = protection_ ? protection_->peer_updates() : 0;
+  s.handshake_flights = handshake_.flights();
   if (limiter_) s.limited[static_cast<size_t>(*limiter_)] += now_ - limited_since_;
   return s;
 }
@@ -178,16 +180,6 @@ void ConnectionImpl::CloseNow(Status why) {
   closed_ = std::move(why);
 }
 
-void ConnectionImpl::BecomeConnected() {
-  state_ = State::kConnected;
-  send_parameters_ = false;
-  next_init_ = Instant::Infinite();
-  loss_.ResetPtoBackoff();  // of INITs and ACCEPTs, which may not be acknowledged at all
-  pacer_ = Pacer(ByteCount(datagram_bytes_));
-  UpdatePacer(now_);
-  StartPathSearch();
-}
-
 Duration ConnectionImpl::Pto() const { return rtt_.PtoBase(AckTracker::kMaxAckDelay); }
 
 wire::TransportParametersFrame ConnectionImpl::LocalParameters() const {
@@ -221,8 +213,7 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     if (state_ == State::kClosing) {
       CloseNow(*closing_why_);
     } else if (state_ == State::kConnecting) {
-      CloseNow(Status(StatusCode::kUnavailable,
-                      "no answer from " + id_.peer.ToString() + " within " + Seconds(now - last_heard_)));
+      CloseNow(NoAnswer(now));
     } else {
       CloseNow(Status(StatusCode::kPeerDead, silent));
     }
@@ -232,9 +223,9 @@ void ConnectionImpl::HandleTimeout(Instant now) {
     if (closes_left_ == 0 && now >= next_close_) CloseNow(*closing_why_);
     return;
   }
-  if (next_init_ <= now) {
-    send_parameters_ = true;
-    next_init_ = Instant::Infinite();
+  if (state_ == State::kConnecting) {
+    if (refused_at_ <= now) return CloseNow(*refused_);
+    handshake_.OnTimeout(now);
   }
   if (loss_.Deadline() <= now) Apply(now, loss_.OnTimeout(now), 0, 0);
   pmtu_.OnTimeout(now);
@@ -247,6 +238,13 @@ void ConnectionImpl::HandleTimeout(Instant now) {
   }
 }
 
+Status ConnectionImpl::NoAnswer(Instant now) const {
+  std::string text = "no answer from " + id_.peer.ToString() + " within " + Seconds(now - last_heard_);
+  // Who does not share the key is not told so.
+  if (security_->IsSecure() && id_.is_client) text += " (a server with another key does not answer)";
+  return Status(StatusCode::kUnavailable, std::move(text));
+}
+
 Instant ConnectionImpl::IdleDeadline() const {
   const Instant idle = last_heard_ + idle_timeout_;
   return state_ == State::kConnecting ? std::min(idle, created_ + options_.handshake_timeout) : idle;
@@ -256,7 +254,8 @@ Instant ConnectionImpl::NextTimeout() const {
   if (state_ == State::kClosed) return Instant::Infinite();
   Instant next = IdleDeadline();
   if (state_ == State::kClosing) return std::min(next, next_close_);
-  next = std::min({next, loss_.Deadline(), next_init_});
+  next = std::min(next, loss_.Deadline());
+  if (state_ == State::kConnecting) next = std::min({next, handshake_.Deadline(), refused_at_});
   next = std::min(next, acks_.Deadline());
   if (state_ == State::kConnected) {
     if (!ping_due_) next = std::min(next, last_eliciting_sent_ + options_.keepalive);
@@ -278,7 +277,7 @@ void ConnectionImpl::HandleSendRefused(size_t datagram_bytes) {
       static_cast<int64_t>(datagram_bytes) > kBaseDatagram) {
     refused_bytes_ = static_cast<int64_t>(datagram_bytes);
     datagram_bytes_ = kBaseDatagram;
-    send_parameters_ = true;
+    handshake_.SendAgain();
   }
 }
 
@@ -314,7 +313,6 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
   if (outcome.send_probes) {
     ++stats_.pto_fired;
     probes_due_ = 2;
-    if (state_ == State::kConnecting && !id_.is_client) send_parameters_ = true;
     // A probe may as well bring what is missing: that saves the round trip that tells of the loss.
     if (state_ == State::kConnected) SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
   }
@@ -340,6 +338,7 @@ void ConnectionImpl::OnPacketAcked(const SentPacket& packet, bool spurious) {
     spurious ? fec_.estimator().OnSpurious(packet.flight_place)
              : fec_.estimator().OnAcked(packet.flight_place);
   }
+  key_update_.OnPacketAcked(packet.number);
   pmtu_.OnAcked(packet.number, packet.bytes.value(), now_);
   black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
   if (packet.chunk) {
@@ -399,8 +398,8 @@ void ConnectionImpl::SendAgain(std::span<const SentFrame> frames) {
       case wire::FrameType::kGrant:
         if (!grant_to_send_) grant_to_send_ = last_grant_;
         break;
-      case wire::FrameType::kTransportParameters:
-        if (state_ == State::kConnecting) send_parameters_ = true;
+      case wire::FrameType::kNewCid:
+        confirm_due_ = true;
         break;
       default:
         break;

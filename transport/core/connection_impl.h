@@ -11,6 +11,7 @@
 #include "transport/core/connection.h"
 #include "transport/core/control_stream.h"
 #include "transport/core/datagram_core.h"
+#include "transport/core/handshake.h"
 #include "transport/core/incoming_windows.h"
 #include "transport/core/outgoing_windows.h"
 #include "transport/core/packet_builder.h"
@@ -37,10 +38,12 @@ class ConnectionImpl final : public Connection {
   // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way,
   // four in a row go unanswered by mere chance once in sixty connections.
   static constexpr int kInitsBeforeFallback = 4;
-  // An INIT is repeated after this, doubling up to the longest. Below most round trips a repetition costs one
-  // datagram; a handshake that waits a second for each loss costs patience.
-  static constexpr Duration kFirstInitInterval = std::chrono::milliseconds(300);
-  static constexpr Duration kLongestInitInterval = std::chrono::milliseconds(1200);
+  // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long after it.
+  static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
+  // A stateless reset is at least this long, so that it cannot be told from a packet by its length.
+  static constexpr size_t kMinResetBytes = 40;
+  // RETRYs that a client follows.
+  static constexpr int kMaxRetries = 4;
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
   static constexpr size_t kMaxProbeFrames = 8;
   // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and
@@ -58,15 +61,19 @@ class ConnectionImpl final : public Connection {
     Address peer;
   };
 
-  ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
-                 std::unique_ptr<PacketProtection> protection, codec::ErasureCoder* coder, Random random);
+  ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options, Security* security,
+                 codec::ErasureCoder* coder, Random random);
 
   void SetObserver(ConnectionObserver* observer) { observer_ = observer; }
+  // Server: who gives the connection its observer when it is complete, unless it has one by then.
+  using Acceptor = std::function<ConnectionObserver*(Connection&)>;
+  void SetAcceptor(Acceptor acceptor) { acceptor_ = std::move(acceptor); }
 
   // --- Connection ---
   State state() const override { return state_; }
   wire::ConnectionId local_id() const override { return id_.local; }
   Address peer() const override { return id_.peer; }
+  const PeerIdentity& identity() const override;
   ConnectionStats stats() const override;
   ByteCount max_datagram() const override { return ByteCount(datagram_bytes_); }
   size_t MaxChunkBytes() const override;
@@ -83,12 +90,24 @@ class ConnectionImpl final : public Connection {
   void Close(const Status& why) override;
 
   // --- Events, from the endpoint ---
-  // A datagram for this connection. `header_bytes` of it are the decoded header.
-  // False: not authentic, nothing changed.
-  bool HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram);
-  // False: it comes from an address that is none of this connection's; nothing changed.
-  bool HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
+  // A long packet that the endpoint has opened. proves_address: whoever sent it also gets what we send.
+  void HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames, size_t datagram_bytes,
+                  bool proves_address);
+  // Client: REFUSE, which has only an integrity tag, and RETRY.
+  void HandleRefuse(Instant now, const wire::LongHeader& header, ByteSpan frames);
+  void HandleRetry(Instant now, ByteSpan cookie);
+  enum class ShortFate : uint8_t {
+    kHandled,
+    kElsewhere,   // it comes from an address that is none of this connection's
+    kDidNotOpen,  // not authentic
+  };
+  // But for kHandled nothing changed besides counters.
+  ShortFate HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
                    MutableByteSpan datagram, const ReceiveInfo& info);
+  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is over.
+  bool HandleReset(ByteSpan datagram);
+  // The address is the peer's, and it has been seen to get what is sent there.
+  bool Trusts(const Address& from) const;
   void HandleTimeout(Instant now);
   void HandleSendRefused(size_t datagram_bytes);
   // Builds as many datagrams as pacing, window and buffer allow; see DatagramCore::PollTransmit.
@@ -132,10 +151,18 @@ class ConnectionImpl final : public Connection {
   Status HandleWindowClose(const wire::WindowCloseFrame& close);
   void HandleWindowNack(Instant now, const wire::WindowNackFrame& nack);
   Status HandleTransportParameters(const wire::TransportParametersFrame& parameters);
+  // The handshake (connection_handshake.cc).
+  void LearnFromLong(const wire::LongHeader& header, size_t datagram_bytes);
+  Status HandleLongFrames(Instant now, ByteSpan frames, bool* refusal);
+  void TakeRttSample(Instant now);
+  void MakeKeys();
+  void AdvanceHandshake();
+  void Confirm();
+  void Refused(Instant now, Status why);
+  void FailHandshake(Status why);
   void HandlePeerClose(const wire::CloseFrame& close);
   enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };
   ChunkFate DeliverChunk(const wire::DataHeader& header, ByteSpan chunk);
-  void HandleRefuse(const wire::LongHeader& header, ByteSpan frames);
   void ReportProgress(WindowKey key);
   void RunDeferredCloses();
   void ProtocolViolation(const Status& why);
@@ -158,6 +185,7 @@ class ConnectionImpl final : public Connection {
   // From now on the sending is held back by this; nullopt: by nothing.
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
+  void UpdateKeysIfDue(Instant now);
   PathView path_view() const;
   double PacketsPerRecoveryTime() const;
 
@@ -173,7 +201,7 @@ class ConnectionImpl final : public Connection {
 
   // The peer's address (connection_migration.cc).
   bool TakesCandidates() const;
-  void HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
+  ShortFate HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
                        MutableByteSpan datagram, const ReceiveInfo& info);
   void Migrate(const Address& to);
   std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
@@ -189,12 +217,17 @@ class ConnectionImpl final : public Connection {
   void CloseNow(Status why);
   Duration Pto() const;
   Instant IdleDeadline() const;
+  Status NoAnswer(Instant now) const;
   wire::TransportParametersFrame LocalParameters() const;
 
   Identity id_;
   ConnectionOptions options_;
-  std::unique_ptr<PacketProtection> protection_;
+  Security* security_;
+  Handshake handshake_;
+  KeyUpdatePolicy key_update_;
+  std::unique_ptr<PacketProtection> protection_;  // null until the handshake has keys
   ConnectionObserver* observer_ = nullptr;
+  Acceptor acceptor_;
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
 
@@ -208,11 +241,12 @@ class ConnectionImpl final : public Connection {
   Instant announce_by_ = Instant::Infinite();
   std::vector<uint8_t> early_control_;  // came before we announced ourselves
   std::optional<wire::TransportParametersFrame> peer_parameters_;
-  bool send_parameters_ = false;  // INIT or ACCEPT is due
-  int inits_sent_ = 0;
-  Instant next_init_ = Instant::Infinite();  // client: when INIT is repeated
-  int64_t unvalidated_received_ = 0;         // server, before the client has proved its address
-  int64_t unvalidated_sent_ = 0;
+  int64_t largest_accept_ = 0;  // client: size of the largest ACCEPT so far
+  std::vector<uint8_t> cookie_;  // client: from the latest RETRY
+  std::optional<Status> refused_;  // client: believed at refused_at_, unless something authentic comes
+  Instant refused_at_ = Instant::Infinite();
+  bool confirm_due_ = false;  // server: NEW_CID waits to be sent
+  std::optional<std::array<uint8_t, 16>> reset_token_;  // client: the server's
 
   RttEstimator rtt_;
   LossDetection loss_;

@@ -16,21 +16,25 @@ RateOptions WithDatagram(RateOptions rate, ByteCount datagram) {
 }  // namespace
 
 bool ConnectionImpl::TakesCandidates() const {
-  return options_.allow_migration && !id_.is_client && state_ == State::kConnected;
+  const bool allowed = options_.allow_migration.value_or(security_->IsSecure());
+  return allowed && !id_.is_client && state_ == State::kConnected;
 }
 
 // Until the address is validated nothing in its datagrams counts but the answer to our challenge: they are
 // not acknowledged, so what they carry comes again.
-void ConnectionImpl::HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
-                                     MutableByteSpan datagram, const ReceiveInfo& info) {
+ConnectionImpl::ShortFate ConnectionImpl::HandleCandidate(Instant now, const Address& from,
+                                                          const wire::ShortHeader& header,
+                                                          MutableByteSpan datagram, const ReceiveInfo& info) {
   now_ = now;
+  const uint64_t bad_tags = stats_.bad_tag_dropped;
   const std::optional<Opened> packet = OpenShort(header, datagram);
-  if (!packet || packet->frames_length() > packet->body.size()) return;
+  if (!packet) return stats_.bad_tag_dropped > bad_tags ? ShortFate::kDidNotOpen : ShortFate::kHandled;
+  if (packet->frames_length() > packet->body.size()) return ShortFate::kHandled;
   paths_.OnCandidate(now, from, static_cast<int64_t>(datagram.size()), Pto());
   ByteReader reader(ByteSpan(packet->body).first(packet->frames_length()));
   while (!reader.AtEnd()) {
     const Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return;
+    if (!frame.ok()) return ShortFate::kHandled;
     if (const auto* response = std::get_if<wire::PathResponseFrame>(&*frame))
       paths_.OnResponse(from, response->data);
   }
@@ -38,10 +42,11 @@ void ConnectionImpl::HandleCandidate(Instant now, const Address& from, const wir
   // somebody.
   if (!paths_.IsValidated(from) || header.packet_number < acks_.largest_plus_one()) {
     ++stats_.candidate_dropped;
-    return;
+    return ShortFate::kHandled;
   }
   Migrate(from);
   TakeShort(now, header.packet_number, *packet, datagram.size(), info);
+  return ShortFate::kHandled;
 }
 
 void ConnectionImpl::Migrate(const Address& to) {
@@ -74,7 +79,7 @@ std::optional<Transmit> ConnectionImpl::PollChallenge(Instant now, MutableByteSp
   if (!challenge) return std::nullopt;
   const auto size = static_cast<size_t>(challenge->bytes);
   PacketBuilder builder(buffer.first(size));
-  builder.StartShort(id_.remote, next_number_);
+  builder.StartShort(id_.remote, next_number_, protection_->key_phase());
   LH_CHECK(builder.Add(wire::PathChallengeFrame{challenge->data}));
   builder.PadTo(size);
   LH_CHECK_OP(builder.Seal(*protection_), ==, size);
@@ -82,6 +87,7 @@ std::optional<Transmit> ConnectionImpl::PollChallenge(Instant now, MutableByteSp
   SentPacket sent = builder.TakeSent();
   sent.sent_time = now;
   sent.in_flight = sent.ack_eliciting = false;
+  key_update_.OnPacketSent(sent.number, protection_->key_phase(), size, now);
   loss_.OnPacketSent(std::move(sent));
   ++next_number_;
   ++stats_.packets_sent;

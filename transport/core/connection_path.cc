@@ -32,7 +32,7 @@ std::optional<Transmit> ConnectionImpl::PollMtuProbe(Instant now, MutableByteSpa
   mtu_probe_waits_ = pacer_.Credit(now) <= ByteCount(0);
   if (mtu_probe_waits_) return std::nullopt;
   PacketBuilder builder(buffer.first(size));
-  builder.StartShort(id_.remote, next_number_);
+  builder.StartShort(id_.remote, next_number_, protection_->key_phase());
   LH_CHECK(builder.Add(wire::PingFrame{}));
   builder.PadTo(size);
   pmtu_.OnProbeSent(next_number_);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "proto/version.h"
 #include "transport/core/connection_impl.h"
 
 namespace longhaul::transport {
@@ -23,75 +22,39 @@ bool ConnectionImpl::OpenPacket(wire::PacketNumber number, size_t header_bytes, 
   return true;
 }
 
-bool ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, MutableByteSpan datagram) {
-  now_ = now;
-  MutableByteSpan body;
-  if (!OpenPacket(header.packet_number, wire::kLongHeaderBytes, datagram, &body)) return false;
-  if (state_ == State::kClosed || state_ == State::kClosing) return true;
-  if (header.type == wire::LongType::kRefuse) {
-    HandleRefuse(header, body);
-    return true;
-  }
-  last_heard_ = now;
-  if (acks_.IsDuplicate(header.packet_number)) {
-    ++stats_.duplicates_dropped;
-    return true;
-  }
-  ++stats_.packets_received;
-  stats_.bytes_received += datagram.size();
-  if (id_.is_client) {
-    if (state_ == State::kConnecting) {
-      id_.remote = header.source;
-      // ACCEPT is as long as the INIT it answers, so this size went both ways; the fallback may have been
-      // hasty.
-      const auto proven = static_cast<int64_t>(datagram.size());
-      if (proven >= kBaseDatagram) datagram_bytes_ = std::min(proven, options_.max_datagram.value());
-    }
-  } else if (state_ == State::kConnecting) {
-    unvalidated_received_ += static_cast<int64_t>(datagram.size());
-    // What arrived is proof of what this path carries; nothing larger has been shown.
-    datagram_bytes_ = std::min(datagram_bytes_, static_cast<int64_t>(datagram.size()));
-    send_parameters_ = true;
-  }
-  HandleBody(now, header.packet_number, std::nullopt, body, {});
-  if (id_.is_client && state_ == State::kConnecting && peer_parameters_) BecomeConnected();
-  return true;
-}
-
-void ConnectionImpl::HandleRefuse(const wire::LongHeader& header, ByteSpan frames) {
-  if (!id_.is_client || state_ != State::kConnecting) return;
-  ByteReader reader(frames);
-  while (reader.ok() && !reader.AtEnd()) {
-    Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return;
-    const auto* close = std::get_if<wire::CloseFrame>(&*frame);
-    if (close == nullptr) continue;
-    // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
-    if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return;
-    std::string text = "server " + id_.peer.ToString() + " refuses: " + std::string(close->reason);
-    if (close->code == StatusCode::kVersionMismatch) {
-      text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
-              std::to_string(header.version) + ")";
-    }
-    CloseNow(Status(close->code, std::move(text)));
-    return;
-  }
-}
-
-bool ConnectionImpl::HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
-                                 MutableByteSpan datagram, const ReceiveInfo& info) {
+ConnectionImpl::ShortFate ConnectionImpl::HandleShort(Instant now, const Address& from,
+                                                      const wire::ShortHeader& header, MutableByteSpan datagram,
+                                                      const ReceiveInfo& info) {
   const bool late = previous_peer_ == from && header.packet_number < acks_.largest_plus_one();
   if (from != id_.peer && !late) {
-    if (!TakesCandidates()) return false;
-    HandleCandidate(now, from, header, datagram, info);
-    return true;
+    return TakesCandidates() ? HandleCandidate(now, from, header, datagram, info) : ShortFate::kElsewhere;
   }
   now_ = now;
-  if (state_ == State::kClosed) return true;
-  if (id_.is_client && state_ == State::kConnecting) return true;  // overtook the ACCEPT; it will come again
+  if (state_ == State::kClosed) return ShortFate::kHandled;
+  if (!protection_) {  // it overtook the handshake, and will come again
+    ++stats_.before_keys_dropped;
+    return ShortFate::kHandled;
+  }
+  const uint64_t bad_tags = stats_.bad_tag_dropped;
   if (const std::optional<Opened> packet = OpenShort(header, datagram)) {
     TakeShort(now, header.packet_number, *packet, datagram.size(), info);
   }
+  return stats_.bad_tag_dropped > bad_tags ? ShortFate::kDidNotOpen : ShortFate::kHandled;
+}
+
+bool ConnectionImpl::Trusts(const Address& from) const {
+  return from == id_.peer && (state_ == State::kConnected || handshake_.address_proved());
+}
+
+bool ConnectionImpl::HandleReset(ByteSpan datagram) {
+  if (!reset_token_ || datagram.size() < kMinResetBytes || state_ == State::kClosed) return false;
+  // In constant time: how far a guess was right is nobody's business.
+  const ByteSpan end = datagram.last(reset_token_->size());
+  int difference = 0;
+  for (size_t i = 0; i < end.size(); ++i) difference |= end[i] ^ (*reset_token_)[i];
+  if (difference != 0) return false;
+  CloseNow(Status(StatusCode::kUnavailable,
+                  "server " + id_.peer.ToString() + " has forgotten this connection: it was restarted"));
   return true;
 }
 
@@ -125,10 +88,13 @@ void ConnectionImpl::TakeShort(Instant now, wire::PacketNumber number, const Ope
   last_heard_ = now;
   ++stats_.packets_received;
   stats_.bytes_received += datagram_bytes;
-  // The first short packet proves that the client has our ACCEPT, and so its address.
+  // The first short packet proves that the peer has keys: a client whose handshake was empty has our ACCEPT, a server
+  // has taken ours to the end.
   if (state_ == State::kConnecting) {
-    if (!peer_parameters_) return;
+    handshake_.OnAnswered(now);
+    TakeRttSample(now);
     BecomeConnected();
+    if (state_ != State::kConnected) return;
   }
   pmtu_.OnPeerDatagram(static_cast<int64_t>(datagram_bytes), now);
   // The counter is the socket's: what it dropped before this connection began is none of ours.
@@ -182,15 +148,6 @@ Status ConnectionImpl::HandleFrames(Instant now, ByteSpan frames, bool* elicitin
 Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
   // While closing only the peer's CLOSE means anything.
   if (state_ == State::kClosing && !std::holds_alternative<wire::CloseFrame>(frame)) return Status::Ok();
-  // Before the handshake is through only the handshake's own frames are allowed.
-  const bool handshake = std::holds_alternative<wire::TransportParametersFrame>(frame) ||
-                         std::holds_alternative<wire::AckFrame>(frame) ||
-                         std::holds_alternative<wire::PaddingFrame>(frame) ||
-                         std::holds_alternative<wire::CloseFrame>(frame);
-  if (state_ == State::kConnecting && !handshake) {
-    return Status(StatusCode::kProtocolViolation,
-                  std::string(wire::FrameName(frame)) + " during the handshake");
-  }
   struct Visitor {
     ConnectionImpl* self;
     Instant now;
@@ -227,7 +184,16 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
       self->HandlePeerClose(f);
       return Status::Ok();
     }
-    Status operator()(const wire::TransportParametersFrame& f) { return self->HandleTransportParameters(f); }
+    Status operator()(const wire::NewCidFrame& f) {
+      if (!self->id_.is_client) return Status(StatusCode::kProtocolViolation, "NEW_CID from a client");
+      self->reset_token_ = f.reset_token;
+      return Status::Ok();
+    }
+    Status operator()(const wire::TransportParametersFrame&) { return OnlyInHandshake("TRANSPORT_PARAMETERS"); }
+    Status operator()(const wire::CryptoFrame&) { return OnlyInHandshake("CRYPTO"); }
+    static Status OnlyInHandshake(std::string_view name) {
+      return Status(StatusCode::kProtocolViolation, std::string(name) + " outside of the handshake");
+    }
     Status operator()(const wire::PathChallengeFrame& f) {
       // The asker asks again when there is no answer, so what is too much may be dropped.
       if (self->path_responses_.size() < kMaxPathResponses) self->path_responses_.push_back(f.data);

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "proto/version.h"
 #include "transport/core/connection_impl.h"
 
 namespace longhaul::transport {
@@ -39,6 +38,7 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
     UpdatePacer(now);
   }
   blocked_by_pacer_ = false;
+  UpdateKeysIfDue(now);
   if (std::optional<Transmit> probe = PollMtuProbe(now, buffer)) return probe;
   Transmit transmit{id_.peer, 0, 0, batch_ect0_};
   for (int segments = 0; segments < kMaxSegments; ++segments) {
@@ -62,6 +62,13 @@ std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpa
   return transmit;
 }
 
+void ConnectionImpl::UpdateKeysIfDue(Instant now) {
+  if (state_ != State::kConnected || !protection_->IsSecure()) return;
+  if (!key_update_.Due(protection_->key_phase(), now)) return;
+  protection_->UpdateKeys();
+  ++stats_.key_updates;
+}
+
 size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
   switch (state_) {
     case State::kConnecting:
@@ -80,46 +87,9 @@ size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
   return 0;
 }
 
-size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
-  if (!send_parameters_) return 0;
-  if (id_.is_client) {
-    if (++inits_sent_ > kInitsBeforeFallback) datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
-    next_init_ =
-        now + std::min(kFirstInitInterval * (1 << std::min(inits_sent_ - 1, 4)), kLongestInitInterval);
-  }
-  const size_t size = static_cast<size_t>(datagram_bytes_);
-  if (out.size() < size) return 0;
-  // Three times what an unproven address sent is the most it gets (RFC 9000 §8.1).
-  if (!id_.is_client && unvalidated_sent_ + datagram_bytes_ > 3 * unvalidated_received_) return 0;
-  send_parameters_ = false;
-  probes_due_ = 0;
-  PacketBuilder builder(out.first(size));
-  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
-                    id_.remote, id_.local, next_number_);
-  LH_CHECK(builder.Add(LocalParameters()));
-  builder.Remember({wire::FrameType::kTransportParameters, 0, 0});
-  if (acks_.HasPending()) AddAck(now, &builder);
-  builder.PadTo(size);
-  unvalidated_sent_ += datagram_bytes_;
-  // A large INIT probes the path: that it went unanswered is no sign of congestion.
-  return Finish(now, &builder, id_.is_client && datagram_bytes_ > kBaseDatagram);
-}
-
-size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
-  PacketBuilder builder(out.first(std::min(out.size(), static_cast<size_t>(kBaseDatagram))));
-  builder.StartShort(id_.remote, next_number_++);
-  const std::string& message = closing_why_->message();
-  builder.Add(wire::CloseFrame{closing_why_->code(),
-                               std::string_view(message).substr(0, wire::kMaxCloseReasonBytes)});
-  const size_t size = builder.Seal(*protection_);
-  ++stats_.packets_sent;
-  stats_.bytes_sent += size;
-  return size;
-}
-
 bool ConnectionImpl::HasFrames() const {
   return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
-         incoming_.HasPendingNack() || grant_to_send_.has_value() || ping_due_ || !path_responses_.empty();
+         incoming_.HasPendingNack() || grant_to_send_.has_value() || ping_due_ || confirm_due_ || !path_responses_.empty();
 }
 
 bool ConnectionImpl::WindowAllows(size_t bytes) const {
@@ -178,7 +148,7 @@ size_t ConnectionImpl::BuildShort(Instant now, MutableByteSpan out) {
   // a path that swallows large ones would be silent instead of telling.
   const bool small = probe && probes_due_ == 1 && loss_.pto_count() >= 2;
   PacketBuilder builder(out.first(small ? std::min<size_t>(out.size(), kBaseDatagram) : out.size()));
-  builder.StartShort(id_.remote, next_number_);
+  builder.StartShort(id_.remote, next_number_, protection_->key_phase());
   // Frames go first and on their own: small control overtakes bulk. A chunk leaves little room beside it.
   if (ack_due || (may_send && frames)) {
     if (acks_.HasPending()) AddAck(now, &builder);
@@ -217,6 +187,10 @@ void ConnectionImpl::AddAck(Instant now, PacketBuilder* builder) {
 void ConnectionImpl::AddElicitingFrames(Instant now, PacketBuilder* builder) {
   while (!path_responses_.empty() && builder->Add(wire::PathResponseFrame{path_responses_.front()})) {
     path_responses_.erase(path_responses_.begin());
+  }
+  if (confirm_due_ && builder->Add(wire::NewCidFrame{security_->ResetToken(id_.local)})) {
+    builder->Remember({wire::FrameType::kNewCid, 0, 0});
+    confirm_due_ = false;
   }
   if (grant_to_send_ && builder->Add(*grant_to_send_)) {
     builder->Remember({wire::FrameType::kGrant, 0, 0});
@@ -264,6 +238,7 @@ void ConnectionImpl::AddControlData(PacketBuilder* builder) {
 size_t ConnectionImpl::Finish(Instant now, PacketBuilder* builder, bool mtu_probe) {
   const size_t size = builder->Seal(*protection_);
   SentPacket sent = builder->TakeSent();
+  key_update_.OnPacketSent(sent.number, protection_->key_phase(), size, now);
   sent.mtu_probe = mtu_probe;
   sent.ect0 = batch_ect0_;
   if (sent.ect0) ecn_.OnMarkedSent();

@@ -6,11 +6,12 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "proto/version.h"
 #include "transport/core/connection_impl.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/null_security.h"
 
 namespace longhaul::transport {
 namespace {
@@ -19,13 +20,16 @@ namespace {
 constexpr size_t kMaxStateless = 64;
 // A refusal is shorter than what asked for it: nobody gains by making us answer someone else.
 constexpr size_t kMinInitBytes = 1200;
-// How long a half-open connection may hold a place.
-constexpr Duration kHandshakeTimeout = std::chrono::seconds(5);
+// A stateless reset is up to this much longer than the shortest.
+constexpr uint64_t kResetSpread = 24;
+// Packet numbers of long packets stay below (proto/packet_header.h).
+constexpr uint64_t kLongNumbers = uint64_t{1} << 30;
 
 }  // namespace
 
 struct Endpoint::State {
-  State(EndpointOptions o, Random r) : options(std::move(o)), random(r) {}
+  State(EndpointOptions o, Random r)
+      : options(std::move(o)), random(r), admission(options.admission, random.Fork(0).Next()) {}
 
   struct StatelessDatagram {
     Address to;
@@ -35,6 +39,8 @@ struct Endpoint::State {
   EndpointOptions options;
   Random random;
   EndpointStats stats;
+  Admission admission;
+  std::unordered_set<wire::ConnectionId> half_open;  // server: connections whose handshake is not complete
   std::unordered_map<wire::ConnectionId, std::unique_ptr<ConnectionImpl>> connections;
   // Server: which connection an INIT belongs to, by the client's address and connection ID.
   std::map<std::pair<Address, uint64_t>, wire::ConnectionId> by_initiator;
@@ -42,9 +48,9 @@ struct Endpoint::State {
   size_t next = 0;
   std::deque<StatelessDatagram> stateless;
 
-  std::unique_ptr<PacketProtection> MakeProtection() const {
-    return options.protection ? options.protection() : std::make_unique<IntegrityTag>();
-  }
+  NullSecurity no_security;
+
+  Security& security() { return options.security != nullptr ? *options.security : no_security; }
 
   ConnectionImpl* Find(wire::ConnectionId id) {
     const auto it = connections.find(id);
@@ -60,13 +66,16 @@ struct Endpoint::State {
     identity.remote = remote;
     identity.peer = peer;
     ConnectionOptions connection = options.connection;
-    if (!is_client) connection.handshake_timeout = kHandshakeTimeout;
-    auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, MakeProtection(), options.coder,
+    if (!is_client) connection.handshake_timeout = options.admission.half_open_timeout;
+    auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, &security(), options.coder,
                                                  random.Fork(identity.local.value));
     ConnectionImpl* raw = impl.get();
     connections.emplace(identity.local, std::move(impl));
     order.push_back(identity.local);
-    if (!is_client) by_initiator[{peer, remote.value}] = identity.local;
+    if (!is_client) {
+      by_initiator[{peer, remote.value}] = identity.local;
+      half_open.insert(identity.local);
+    }
     return raw;
   }
 
@@ -75,6 +84,7 @@ struct Endpoint::State {
     std::unique_ptr<ConnectionImpl> connection = std::move(it->second);
     connections.erase(it);
     std::erase(order, id);
+    half_open.erase(id);
     if (!connection->is_client())
       by_initiator.erase({connection->first_peer(), connection->remote_id().value});
     return connection;
@@ -109,77 +119,231 @@ struct Endpoint::State {
     PacketBuilder builder(bytes);
     builder.StartLong(wire::LongType::kRefuse, wire::kVersion, init.source, {}, 0);
     builder.Add(wire::CloseFrame{code, reason.substr(0, wire::kMaxCloseReasonBytes)});
-    bytes.resize(builder.Seal(*MakeProtection()));
+    IntegrityTag tag;  // of every version, so that a stranger can be told what he is
+    bytes.resize(builder.Seal(tag));
     SendStateless(to, std::move(bytes));
   }
 
-  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header,
+  // The body of a long packet; nullopt, and counted, when it is malformed or not authentic.
+  std::optional<ByteSpan> OpenLong(const wire::LongHeader& header, size_t header_bytes, MutableByteSpan datagram,
+                                   PacketProtection& protection) {
+    if (datagram.size() < header_bytes + wire::kTagBytes) {
+      ++stats.malformed_dropped;
+      return std::nullopt;
+    }
+    const MutableByteSpan body = datagram.subspan(header_bytes, datagram.size() - header_bytes - wire::kTagBytes);
+    if (protection.Open(header.packet_number, 0, datagram.first(header_bytes), body, datagram.last(wire::kTagBytes))) {
+      return body;
+    }
+    ++stats.not_authentic_dropped;
+    return std::nullopt;
+  }
+
+  void HandleLong(Instant now, const Address& from, MutableByteSpan datagram) {
+    ByteReader reader(datagram);
+    const std::optional<wire::LongHeader> header = wire::DecodeLongHeader(reader);
+    if (!header) {
+      ++stats.malformed_dropped;
+    } else if (header->type == wire::LongType::kInit) {
+      HandleInit(now, from, *header, reader, datagram);
+    } else {
+      HandleAnswer(now, from, *header, reader, datagram);
+    }
+  }
+
+  // ACCEPT, REFUSE and RETRY.
+  void HandleAnswer(Instant now, const Address& from, const wire::LongHeader& header, ByteReader reader,
+                    MutableByteSpan datagram) {
+    ConnectionImpl* c = Find(header.destination);
+    // A REFUSE may carry the server's own version; anything else of another version means nothing.
+    const bool understood = header.type == wire::LongType::kRefuse || header.version == wire::kVersion;
+    if (c == nullptr || !c->is_client() || c->peer() != from || !understood) {
+      ++stats.unknown_connection_dropped;
+      return;
+    }
+    if (header.type == wire::LongType::kRefuse) {
+      IntegrityTag tag;
+      const auto body = OpenLong(header, reader.position(), datagram, tag);
+      if (body) c->HandleRefuse(now, header, *body);
+      return;
+    }
+    std::optional<ByteSpan> cookie;
+    if (header.type == wire::LongType::kRetry) {
+      cookie = wire::DecodeCookie(reader);
+      if (!cookie) {
+        ++stats.malformed_dropped;
+        return;
+      }
+    }
+    const auto body = OpenLong(header, reader.position(), datagram, security().long_protection());
+    if (!body) return;
+    if (cookie) {
+      c->HandleRetry(now, *cookie);
+    } else {
+      c->HandleLong(now, header, *body, datagram.size(), true);
+    }
+  }
+
+  void HandleInit(Instant now, const Address& from, const wire::LongHeader& header, ByteReader reader,
                   MutableByteSpan datagram) {
-    if (!options.accepts || datagram.size() < kMinInitBytes) {
+    const bool begins = header.destination.value == 0;
+    const bool secure = security().IsSecure();
+    if (!options.accepts || (begins && datagram.size() < kMinInitBytes)) {
       ++stats.malformed_dropped;
       return;
     }
     if (header.version != wire::kVersion) {
+      if (!begins) return void(++stats.unknown_connection_dropped);
       ++stats.version_refused;
       Refuse(from, header, StatusCode::kVersionMismatch, "another protocol version");
       return;
     }
-    const auto known = by_initiator.find({from, header.source.value});
-    if (known != by_initiator.end()) {
-      connections.at(known->second)->HandleLong(now, header, datagram);
-      return;
-    }
-    if (connections.size() >= options.max_connections) {
-      ++stats.capacity_refused;
-      Refuse(from, header, StatusCode::kResourceExhausted,
-             "no room: " + std::to_string(options.max_connections) + " connections");
-      return;
-    }
-    ConnectionImpl* connection = Add(now, false, header.source, from);
-    if (!connection->HandleLong(now, header, datagram)) {
-      ++stats.malformed_dropped;  // not authentic: as if it had never come
-      Remove(connection->local_id());
-      return;
-    }
-    ConnectionObserver* observer = options.on_accept ? options.on_accept(*connection) : nullptr;
-    if (observer == nullptr) {
-      ++stats.capacity_refused;
-      Remove(connection->local_id());
-      Refuse(from, header, StatusCode::kUnavailable, "the server takes no connections now");
-      return;
-    }
-    connection->SetObserver(observer);
-    ++stats.accepted;
-  }
-
-  void Dispatch(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
-    ByteReader reader(datagram);
-    if (wire::IsLongHeader(datagram)) {
-      const std::optional<wire::LongHeader> header = wire::DecodeLongHeader(reader);
-      if (!header) {
-        ++stats.malformed_dropped;
-      } else if (header->type == wire::LongType::kInit) {
-        HandleInit(now, from, *header, datagram);
-      } else if (ConnectionImpl* c = Find(header->destination);
-                 c != nullptr && c->is_client() && c->peer() == from) {
-        // A REFUSE may carry the server's own version; an ACCEPT of another version means nothing.
-        if (header->type == wire::LongType::kRefuse || header->version == wire::kVersion) {
-          if (!c->HandleLong(now, *header, datagram)) ++stats.malformed_dropped;
-        }
-      } else {
-        ++stats.unknown_connection_dropped;
-      }
-      return;
-    }
-    const std::optional<wire::ShortHeader> header = wire::DecodeShortHeader(reader);
-    if (!header) {
+    const std::optional<ByteSpan> cookie = wire::DecodeCookie(reader);
+    if (!cookie) {
       ++stats.malformed_dropped;
       return;
     }
-    ConnectionImpl* connection = Find(header->destination);
-    if (connection == nullptr || !connection->HandleShort(now, from, *header, datagram, info)) {
+    ConnectionImpl* known = begins ? FindInitiator(from, header.source) : Find(header.destination);
+    if (!begins && (known == nullptr || known->is_client() || known->peer() != from)) {
       ++stats.unknown_connection_dropped;
+      return;
     }
+    const bool stranger = secure && (known == nullptr || !known->Trusts(from));
+    if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
+    const auto body = OpenLong(header, reader.position(), datagram, security().long_protection());
+    if (!body) {
+      if (stranger) admission.OnDidNotOpen(now, from);
+      return;
+    }
+    bool proved = !begins;
+    if (known == nullptr) {
+      proved = secure && !cookie->empty() && security().CheckCookie(now, from, header.source, *cookie);
+      if (!cookie->empty() && !proved) ++stats.cookies_refused;
+      if (secure && !Admit(now, from, header, proved)) return;
+      known = Accept(now, from, header);
+    }
+    if (known == nullptr) return;
+    known->HandleLong(now, header, *body, datagram.size(), proved);
+    NoteProgress(*known);
+  }
+
+  void NoteProgress(const ConnectionImpl& connection) {
+    if (connection.state() == Connection::State::kConnected) half_open.erase(connection.local_id());
+  }
+
+  // Whether a key exchange with this client may begin.
+  bool Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved) {
+    if (!proved && admission.NeedsCookie(now, half_open.size()) && Retry(now, from, init)) return false;
+    if (!admission.MayBegin(now, from)) {
+      ++stats.inits_limited;
+    } else if (half_open.size() >= options.admission.max_half_open) {
+      ++stats.half_open_refused;
+    } else {
+      return true;
+    }
+    return false;
+  }
+
+  // False: this security has no cookies.
+  bool Retry(Instant now, const Address& to, const wire::LongHeader& init) {
+    const std::optional<Cookie> cookie = security().MakeCookie(now, to, init.source);
+    if (!cookie) return false;
+    if (!admission.MayRetry(now)) {
+      ++stats.retries_limited;
+      return true;
+    }
+    std::vector<uint8_t> bytes(kMinInitBytes);
+    PacketBuilder builder(bytes);
+    // Nothing is remembered: source and number are random, so that no nonce comes twice.
+    builder.StartLong(wire::LongType::kRetry, wire::kVersion, init.source, {random.Next()},
+                      random.Below(kLongNumbers), *cookie);
+    bytes.resize(builder.Seal(security().long_protection()));
+    ++stats.retries_sent;
+    SendStateless(to, std::move(bytes));
+    return true;
+  }
+
+  // A short packet of a connection that is not (any more).
+  void HandleUnknown(Instant now, const Address& from, wire::ConnectionId id, ByteSpan datagram) {
+    ++stats.unknown_connection_dropped;
+    if (!options.accepts) {
+      for (auto& [local, connection] : connections) {
+        if (connection->peer() == from && connection->HandleReset(datagram)) ++stats.resets_received;
+      }
+      return;
+    }
+    if (!security().IsSecure() || datagram.size() <= ConnectionImpl::kMinResetBytes) return;
+    if (!admission.MayReset(now)) return void(++stats.resets_limited);
+    // Shorter than what it answers, so that two of us do not talk for ever.
+    const size_t longest = std::min<size_t>(datagram.size() - 1, ConnectionImpl::kMinResetBytes + kResetSpread);
+    std::vector<uint8_t> bytes(ConnectionImpl::kMinResetBytes +
+                               random.Below(longest - ConnectionImpl::kMinResetBytes + 1));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next());
+    bytes[0] = 0;
+    const auto token = security().ResetToken(id);
+    std::copy(token.begin(), token.end(), bytes.end() - token.size());
+    ++stats.resets_sent;
+    SendStateless(from, std::move(bytes));
+  }
+
+  void HandleShort(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+    ByteReader reader(datagram);
+    const std::optional<wire::ShortHeader> header = wire::DecodeShortHeader(reader);
+    if (!header) return void(++stats.malformed_dropped);
+    ConnectionImpl* connection = Find(header->destination);
+    if (connection == nullptr) return HandleUnknown(now, from, header->destination, datagram);
+    const bool stranger = security().IsSecure() && !connection->Trusts(from);
+    if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
+    switch (connection->HandleShort(now, from, *header, datagram, info)) {
+      case ConnectionImpl::ShortFate::kHandled:
+        NoteProgress(*connection);
+        break;
+      case ConnectionImpl::ShortFate::kElsewhere:
+        ++stats.unknown_connection_dropped;
+        break;
+      case ConnectionImpl::ShortFate::kDidNotOpen:
+        if (stranger) admission.OnDidNotOpen(now, from);
+        break;
+    }
+  }
+
+  ConnectionImpl* FindInitiator(const Address& from, wire::ConnectionId source) {
+    const auto known = by_initiator.find({from, source.value});
+    return known == by_initiator.end() ? nullptr : Find(known->second);
+  }
+
+  // A connection for an INIT that is authentic as far as that can be told; null: refused.
+  ConnectionImpl* Accept(Instant now, const Address& from, const wire::LongHeader& init) {
+    if (connections.size() >= options.max_connections) {
+      ++stats.capacity_refused;
+      Refuse(from, init, StatusCode::kResourceExhausted,
+             "no room: " + std::to_string(options.max_connections) + " connections");
+      return nullptr;
+    }
+    ConnectionImpl* connection = Add(now, false, init.source, from);
+    // Whoever must prove who he is has no observer before he has.
+    if (security().IsSecure()) {
+      connection->SetAcceptor([this](Connection& c) { return Introduce(c); });
+      return connection;
+    }
+    ConnectionObserver* observer = Introduce(*connection);
+    if (observer == nullptr) {
+      Remove(connection->local_id());
+      Refuse(from, init, StatusCode::kUnavailable, "the server takes no connections now");
+      return nullptr;
+    }
+    connection->SetObserver(observer);
+    return connection;
+  }
+
+  ConnectionObserver* Introduce(Connection& connection) {
+    ConnectionObserver* observer = options.on_accept ? options.on_accept(connection) : nullptr;
+    ++(observer != nullptr ? stats.accepted : stats.capacity_refused);
+    return observer;
+  }
+
+  void Dispatch(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info) {
+    wire::IsLongHeader(datagram) ? HandleLong(now, from, datagram) : HandleShort(now, from, datagram, info);
   }
 };
 
@@ -200,7 +364,11 @@ void Endpoint::CloseAll(const Status& why) {
 
 size_t Endpoint::connection_count() const { return state_->connections.size(); }
 
-EndpointStats Endpoint::stats() const { return state_->stats; }
+EndpointStats Endpoint::stats() const {
+  EndpointStats stats = state_->stats;
+  stats.half_open = state_->half_open.size();
+  return stats;
+}
 
 void Endpoint::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
                               const ReceiveInfo& info) {

@@ -9,22 +9,23 @@
 #include <vector>
 
 #include "base/random.h"
+#include "transport/core/admission.h"
 #include "transport/core/connection.h"
 #include "transport/core/datagram_core.h"
+#include "transport/core/security.h"
 
 namespace longhaul::transport {
-
-// Makes the protection of a connection once its keys are known. The integrity tag needs none.
-using ProtectionFactory = std::function<std::unique_ptr<PacketProtection>()>;
 
 struct EndpointOptions {
   ConnectionOptions connection;
   bool accepts = false;             // a server
   uint32_t max_connections = 1024;  // more are refused by name
-  // A connection from an address that has not yet proved itself gets at most 3x the bytes it sent.
-  ProtectionFactory protection;          // empty: integrity tag
+  // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity).
+  Security* security = nullptr;
+  AdmissionOptions admission;  // a server's, with security
   codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
-  // Called for an accepted connection before any of its events. Returning null refuses it.
+  // Called for an accepted connection before any of its events; with security once it is known who the peer is.
+  // Returning null refuses it.
   std::function<ConnectionObserver*(Connection&)> on_accept;
 };
 
@@ -33,9 +34,20 @@ struct EndpointStats {
   uint64_t datagrams_received = 0;
   uint64_t unknown_connection_dropped = 0;
   uint64_t malformed_dropped = 0;
+  uint64_t not_authentic_dropped = 0;  // long packets whose tag does not fit: damaged, or of somebody without the key
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
+  uint64_t half_open_refused = 0;      // INITs that found too many handshakes under way
+  uint64_t inits_limited = 0;          // INITs beyond what their address may begin
+  uint64_t failures_limited = 0;       // packets not even opened: too many from there did not open
+  uint64_t retries_sent = 0;           // RETRY with a cookie
+  uint64_t retries_limited = 0;        // not sent: too many
+  uint64_t cookies_refused = 0;        // of INITs: forged, of another address, or too old
+  uint64_t resets_sent = 0;            // stateless resets
+  uint64_t resets_limited = 0;         // not sent: too many
+  uint64_t resets_received = 0;        // connections ended by one
+  uint64_t half_open = 0;              // now
   uint64_t stateless_dropped = 0;  // answers without a connection, beyond the bound of their queue
 };
 

@@ -7,8 +7,9 @@
 
 namespace longhaul::transport {
 
-void PacketBuilder::StartShort(wire::ConnectionId destination, wire::PacketNumber number) {
+void PacketBuilder::StartShort(wire::ConnectionId destination, wire::PacketNumber number, bool key_phase) {
   is_short_ = true;
+  short_.key_phase = key_phase;
   short_.destination = destination;
   short_.packet_number = number;
   sent_.number = number;
@@ -16,12 +17,13 @@ void PacketBuilder::StartShort(wire::ConnectionId destination, wire::PacketNumbe
 }
 
 void PacketBuilder::StartLong(wire::LongType type, uint16_t version, wire::ConnectionId destination,
-                              wire::ConnectionId source, wire::PacketNumber number) {
+                              wire::ConnectionId source, wire::PacketNumber number, ByteSpan cookie) {
   sent_.number = number;
   ByteWriter writer(out_);
   wire::Encode(wire::LongHeader{type, version, destination, source, number}, writer);
+  if (wire::HasCookie(type)) wire::EncodeCookie(cookie, writer);
+  LH_CHECK(writer.ok());
   header_bytes_ = position_ = writer.size();
-  LH_CHECK_OP(header_bytes_, ==, wire::kLongHeaderBytes);
 }
 
 size_t PacketBuilder::room() const {

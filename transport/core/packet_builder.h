@@ -21,9 +21,10 @@ class PacketBuilder {
   // `out` is where the datagram goes: its length is the longest that may be built.
   explicit PacketBuilder(MutableByteSpan out) : out_(out) {}
 
-  void StartShort(wire::ConnectionId destination, wire::PacketNumber number);
+  void StartShort(wire::ConnectionId destination, wire::PacketNumber number, bool key_phase = false);
+  // `cookie`: only of INIT and RETRY.
   void StartLong(wire::LongType type, uint16_t version, wire::ConnectionId destination,
-                 wire::ConnectionId source, wire::PacketNumber number);
+                 wire::ConnectionId source, wire::PacketNumber number, ByteSpan cookie = {});
 
   // Bytes still free for frames (or for a chunk, when no frame was added).
   size_t room() const;

@@ -57,7 +57,10 @@ class Security {
   virtual ~Security() = default;
 
   virtual std::unique_ptr<HandshakeCrypto> NewSession(bool is_client) = 0;
-  // Of INIT, ACCEPT and RETRY. Nonces come from the header: nothing to keep apart but the headers.
+  // Of INIT, ACCEPT and RETRY (REFUSE keeps the integrity tag). `header` is all in front of the body, with the cookie.
+  // The nonce is the *source* connection ID 64 | type 2 | packet number 30: whoever sends has drawn that ID at random
+  // and repeats no number under it. (The client's ID would not do for ACCEPT: a replayed INIT would make a server use
+  // one nonce twice.)
   virtual PacketProtection& long_protection() = 0;
   // nullopt: this kind of security has no cookies.
   virtual std::optional<Cookie> MakeCookie(Instant now, const Address& from, wire::ConnectionId client) = 0;

@@ -1,0 +1,75 @@
+// What an endpoint does for strangers, bounded: who must show a cookie first, how many handshakes an address may begin, how
+// many of its packets may fail to open, how many stateless answers leave.
+//
+// Addresses share kAddressBuckets buckets by a salted hash of their network (all of IPv4, the first 64 bits of IPv6), so the
+// memory is fixed however many addresses a flood makes up; two that share a bucket share its rate.
+//
+// Without keys there is nothing to protect (NullSecurity): the endpoint does not ask then.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/address.h"
+#include "base/instant.h"
+#include "transport/core/token_bucket.h"
+
+namespace longhaul::transport {
+
+struct AdmissionOptions {
+  bool always_cookie = false;   // every client pays a round trip for the proof of its address
+  uint32_t max_half_open = 64;  // handshakes under way; a quarter of it is load
+  Duration half_open_timeout = std::chrono::seconds(5);
+  uint32_t inits_without_cookie = 200;  // per second; more is load
+  // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without asking.
+  uint32_t retries = 20'000;
+  uint32_t resets = 100;  // per second
+  // Per second and address, twice as many at once. Many workers may share a NAT.
+  uint32_t handshakes_per_address = 100;
+  uint32_t failures_per_address = 1000;  // packets that no key opens
+};
+
+class Admission {
+ public:
+  static constexpr size_t kAddressBuckets = 4096;
+
+  Admission(const AdmissionOptions& options, uint64_t salt);
+
+  // An INIT without a valid cookie has come, while so many handshakes are under way: must it come again with one?
+  bool NeedsCookie(Instant now, size_t half_open);
+  // One more handshake with this address may begin; counts as begun.
+  bool MayBegin(Instant now, const Address& from) { return handshakes_.Take(now, Index(from)); }
+  // Packets from there are worth opening.
+  bool MayOpen(Instant now, const Address& from) { return failures_.Has(now, Index(from)); }
+  void OnDidNotOpen(Instant now, const Address& from) { failures_.Take(now, Index(from)); }
+  bool MayRetry(Instant now) { return retries_.Take(now); }
+  bool MayReset(Instant now) { return resets_.Take(now); }
+
+ private:
+  // Made on first use: most endpoints are clients.
+  class Table {
+   public:
+    explicit Table(double per_second) : full_(per_second, 2 * per_second) {}
+    bool Has(Instant now, size_t i) { return buckets_.empty() || buckets_[i].Has(now); }
+    bool Take(Instant now, size_t i) {
+      if (buckets_.empty()) buckets_.assign(kAddressBuckets, full_);
+      return buckets_[i].Take(now);
+    }
+
+   private:
+    TokenBucket full_;
+    std::vector<TokenBucket> buckets_;
+  };
+
+  size_t Index(const Address& address) const;
+
+  AdmissionOptions options_;
+  uint64_t salt_;
+  TokenBucket inits_;
+  TokenBucket retries_;
+  TokenBucket resets_;
+  Table handshakes_;
+  Table failures_;
+};
+
+}  // namespace longhaul::transport

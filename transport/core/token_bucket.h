@@ -1,0 +1,35 @@
+// So many events per second, and so many at once: what is beyond is refused, not queued.
+#pragma once
+
+#include <algorithm>
+
+#include "base/instant.h"
+
+namespace longhaul::transport {
+
+class TokenBucket {
+ public:
+  // Full at first. `per_second` > 0.
+  TokenBucket(double per_second, double burst) : per_second_(per_second), burst_(burst), tokens_(burst) {}
+
+  bool Has(Instant now) {
+    const double seconds = static_cast<double>(std::max<int64_t>(0, (now - last_).count())) * 1e-9;
+    tokens_ = std::min(burst_, tokens_ + seconds * per_second_);
+    last_ = std::max(last_, now);
+    return tokens_ >= 1;
+  }
+  // False, with nothing taken, when there is none.
+  bool Take(Instant now) {
+    if (!Has(now)) return false;
+    tokens_ -= 1;
+    return true;
+  }
+
+ private:
+  double per_second_;
+  double burst_;
+  double tokens_;
+  Instant last_;
+};
+
+}  // namespace longhaul::transport
