@@ -16,6 +16,7 @@
 #include <iostream>
 #include <string>
 
+#include "cli/number_checks.h"
 #include "longhaul/server.h"
 #include "wan/link_options.h"
 
@@ -289,6 +290,7 @@ int Run(int argc, char** argv) {
                "longhaul-server"};
   Flags flags;
   AddFlags(app, flags);
+  cli::CheckNumbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
