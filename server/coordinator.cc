@@ -573,6 +573,7 @@ ServerStats Coordinator::Stats() const {
     stats.filled = engine.filled;
     stats.tolerated = engine.tolerated;
     stats.duplicate_contributions = engine.duplicate_contributions;
+    stats.taken_and_dropped = engine.taken_and_dropped;
     stats.late_chunks = engine.late_chunks;
     stats.old_windows_refused = engine.old_windows_refused;
     stats.late_windows_taken = engine.late_windows_taken;

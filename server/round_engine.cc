@@ -369,16 +369,14 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
     ++stats_.epoch_refused;
     return ChunkVerdict::kRefused;
   }
-  if (tensor.aggregator().Contributed(peer.rank, chunk)) {
+  if (twice) {  // by the worker's predecessor: the rank counts once
     ++stats_.duplicate_contributions;
-    return ChunkVerdict::kRefused;
+    if (!high) ++transfer.low_taken;
+    return TakeAndDrop();
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (!PassesGuard(peer, transfer, chunk, values)) {
-    // Taken and dropped where it would be owed: it would come again with the next gradient, larger each time.
-    return codec::Repays(policy_.policy) ? ChunkVerdict::kTaken : ChunkVerdict::kRefused;
-  }
+  if (!PassesGuard(peer, transfer, chunk, values)) return TakeAndDrop();
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
@@ -390,6 +388,12 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   std::vector<uint32_t> ready;
   rounds.OnContribution(peer.rank, chunk, &ready);
   FinaliseReady(EntryOf(tensor), ready);
+  return ChunkVerdict::kTaken;
+}
+
+ChunkVerdict RoundEngine::TakeAndDrop() {
+  if (!codec::Repays(policy_.policy)) return ChunkVerdict::kRefused;
+  ++stats_.taken_and_dropped;
   return ChunkVerdict::kTaken;
 }
 

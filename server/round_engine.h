@@ -78,6 +78,7 @@ struct EngineStats {
   uint64_t filled = 0;
   uint64_t tolerated = 0;
   uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
+  uint64_t taken_and_dropped = 0;        // of those and of the rejected: settled, so that nobody repays them
   uint64_t late_chunks = 0;              // of a round that was over, or of a chunk that was final
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
@@ -175,6 +176,9 @@ class RoundEngine {
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
   transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
                                       bool repaired);
+  // For a chunk that must not count, now or later. Refused, it would be owed by policies that repay, and come again
+  // with the next gradient.
+  transport::ChunkVerdict TakeAndDrop();
   // False, and everybody concerned knows, when the values may not be added.
   bool PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk, std::span<const float> values);
   transport::CloseRuleInput CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,

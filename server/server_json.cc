@@ -119,6 +119,7 @@ json JobSummary(const ServerStats& stats) {
               {"round_ms_p50", Milliseconds(stats.round_p50)},
               {"round_ms_p99", Milliseconds(stats.round_p99)},
               {"duplicate_contributions", stats.duplicate_contributions},
+              {"taken_and_dropped", stats.taken_and_dropped},
               {"late_chunks", stats.late_chunks},
               {"old_windows_refused", stats.old_windows_refused},
               {"late_windows_taken", stats.late_windows_taken},

@@ -111,6 +111,7 @@ struct ServerStats {
   uint64_t low_chunks = 0;  // expected, over all rounds
   uint64_t low_lost = 0;    // of them did not arrive
   uint64_t duplicate_contributions = 0;
+  uint64_t taken_and_dropped = 0;  // policy residual: duplicates and rejected chunks that nobody repays
   uint64_t late_chunks = 0;
   uint64_t old_windows_refused = 0;
   uint64_t late_windows_taken = 0;

@@ -105,6 +105,37 @@ struct Job : testing::Test {
   uint64_t count = 0;
 };
 
+// A worker with the memory that the job's policy gives it.
+class Remembering {
+ public:
+  Remembering(FakeWorker* worker, const std::string& policy, const codec::ChunkGeometry& geometry)
+      : worker_(worker),
+        geometry_(geometry),
+        memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
+
+  // Everything of the high class; what the server refuses is settled as not taken.
+  void Push(uint32_t id, uint64_t round, const Values& gradient) {
+    const std::span<const float> prepared = memory_->Prepare(gradient);
+    ASSERT_TRUE(
+        worker_->Open({.key = {id}, .high = geometry_.chunks()}, 0, round, geometry_.count, geometry_.chunk_elements)
+            .ok());
+    for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
+      const auto values = geometry_.Elements(prepared, chunk);
+      const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
+                         transport::ChunkVerdict::kTaken;
+      memory_->SettleChunk(chunk, taken, values);
+    }
+    memory_->Finish();
+  }
+
+  std::span<const float> owed() const { return memory_->owed(); }
+
+ private:
+  FakeWorker* worker_;
+  codec::ChunkGeometry geometry_;
+  std::unique_ptr<codec::SenderMemory> memory_;
+};
+
 // --- A12: aggregate and push ---
 
 TEST_F(Job, PushesAChunkToTheWorkersAsSoonAsItIsFinal) {
@@ -446,6 +477,10 @@ TEST_F(ShiftJob, AMemberThatLeavesBeginsANewEpochThatIsAnnouncedForOneRound) {
 
 // --- Exactly once ---
 
+struct ResidualJob : Job {
+  ResidualJob() : Job(2, "residual") {}
+};
+
 TEST_F(Job, ADuplicateContributionIsNeverAddedTwice) {
   DeclareChunks(2);
   ASSERT_TRUE(Open(a, 1, 2, 0).ok());
@@ -472,6 +507,29 @@ TEST_F(Job, AReplacedWorkerPushesAgainAndWhatItHadContributedCountsOnce) {
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
   EXPECT_EQ(ResultOf(again), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
   EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
+}
+
+// Its gradient is the rank's in this round: where the predecessor's is in, nothing of it is owed.
+TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatItsPredecessorHadContributed) {
+  DeclareChunks(3);
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  PushAll(b, 1, 0, 4);
+  ASSERT_TRUE(Open(a, 1, 1, 2).ok());
+  a.Send({1}, kHigh, 0, Full(2));
+  a.Send({1}, kLow, 1, Full(2));
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2, 1);
+  again.Declare("w", count, "aggregate");
+  Remembering successor(&again, "residual", geometry);
+  successor.Push(1, 0, Values(count, 2));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}}));
+  EXPECT_THAT(successor.owed(), testing::Each(0.0f));
+  EXPECT_EQ(coordinator.Stats().duplicate_contributions, 2u);
+  EXPECT_EQ(coordinator.Stats().taken_and_dropped, 2u);
+  PushAll(b, 2, 1, 4);
+  successor.Push(2, 1, Values(count, 2));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}})) << "each gradient once";
 }
 
 TEST_F(Job, APushThatComesTooLateForItsRoundCountsInTheOneInProgress) {
@@ -747,35 +805,6 @@ TEST_F(NormGuard, AChunkFarAboveTheUsualNormIsLeftOut) {
   EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 1.0f}, {1, 2.0f}}))
       << "the others' mean, and chunk 1 as ever";
 }
-
-// A worker with the memory that the job's policy gives it.
-class Remembering {
- public:
-  Remembering(FakeWorker* worker, const std::string& policy, const codec::ChunkGeometry& geometry)
-      : worker_(worker),
-        geometry_(geometry),
-        memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
-
-  // Everything of the high class; what the server refuses is settled as not taken.
-  void Push(uint32_t id, uint64_t round, const Values& gradient) {
-    const std::span<const float> prepared = memory_->Prepare(gradient);
-    ASSERT_TRUE(
-        worker_->Open({.key = {id}, .high = geometry_.chunks()}, 0, round, geometry_.count, geometry_.chunk_elements)
-            .ok());
-    for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
-      const auto values = geometry_.Elements(prepared, chunk);
-      const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
-                         transport::ChunkVerdict::kTaken;
-      memory_->SettleChunk(chunk, taken, values);
-    }
-    memory_->Finish();
-  }
-
- private:
-  FakeWorker* worker_;
-  codec::ChunkGeometry geometry_;
-  std::unique_ptr<codec::SenderMemory> memory_;
-};
 
 struct GuardedMemory : Job, testing::WithParamInterface<std::string> {
   GuardedMemory() : Job(WithGuard()) {}
