@@ -315,6 +315,7 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   transfer.takes_epoch = entry.epochs.Takes(peer.rank, metadata.shift_epoch);
   transfer.low_energy = static_cast<double>(metadata.total_low_energy);
   transfer.opened = transfer.last_chunk = now_;
+  if (contributed.count() > 0) transfer.superseded = contributed;
   peer.transfers[key] = transfer;
   entry.guard.BeginWindow(peer.rank);
   rounds.OnWindowOpened(peer.rank, contributed, now_);
@@ -360,19 +361,20 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
                                       bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
-  const bool twice = tensor.aggregator().Contributed(peer.rank, chunk);
-  if (transfer.round != rounds.number() || (rounds.IsFinal(chunk) && !twice)) {
+  const bool over = transfer.round != rounds.number();
+  // The rank's contribution is in. By the worker's predecessor it may be in a round that did not wait for this window.
+  if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
+    ++stats_.duplicate_contributions;
+    if (!high) ++transfer.low_taken;
+    return TakeAndDrop();
+  }
+  if (over || rounds.IsFinal(chunk)) {
     ++stats_.late_chunks;
     return ChunkVerdict::kRefused;
   }
   if (!transfer.takes_epoch) {
     ++stats_.epoch_refused;
     return ChunkVerdict::kRefused;
-  }
-  if (twice) {  // by the worker's predecessor: the rank counts once
-    ++stats_.duplicate_contributions;
-    if (!high) ++transfer.low_taken;
-    return TakeAndDrop();
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);

@@ -210,7 +210,7 @@ void LossyRounds::Close(uint32_t rank) {
     if (process.dropped[chunk] && sent[0] != 0 && Injects(Fault::kDroppedOwed, 1)) {
       taken = false;
     } else if (sent[0] != 0 && !process.behind &&
-        Injects(taken ? Fault::kLostThoughSettled : Fault::kSettledThoughLost, 0.2)) {
+               Injects(taken ? Fault::kLostThoughSettled : Fault::kSettledThoughLost, 0.2)) {
       taken = !taken;
     }
     process.memory->SettleChunk(chunk, taken, sent);

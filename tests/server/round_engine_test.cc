@@ -532,6 +532,30 @@ TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatItsPredecessorHadContributed)
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}})) << "each gradient once";
 }
 
+// All of its predecessor's is in: the round does not wait for it, and ends while its window is open.
+TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatArrivesAfterTheRound) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(4));
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  for (const uint32_t chunk : {0u, 1u}) {
+    coordinator.OnChunk(a.connection, {1}, kHigh, chunk, FakeWorker::EncodeChunk(chunk, Full(2)), false);
+  }
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2, 1);
+  again.Declare("w", count, "aggregate");
+  ASSERT_TRUE(Open(again, 1, 2, 0).ok());
+  EXPECT_EQ(again.Send({1}, kHigh, 0, Full(2)), transport::ChunkVerdict::kTaken);
+  b.Send({1}, kHigh, 1, Full(4));
+  EXPECT_EQ(b.Heard(ControlMessage::kRoundReport).size(), 1u);
+  EXPECT_EQ(again.Send({1}, kHigh, 1, Full(2)), transport::ChunkVerdict::kTaken);
+  EXPECT_EQ(coordinator.Stats().taken_and_dropped, 2u);
+  PushAll(b, 2, 1, 4);
+  PushAll(again, 2, 1, 2);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
+}
+
 TEST_F(Job, APushThatComesTooLateForItsRoundCountsInTheOneInProgress) {
   DeclareChunks(1);
   PushAll(a, 1, 0, 1);
