@@ -378,7 +378,7 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (!PassesGuard(peer, transfer, chunk, values)) return TakeAndDrop();
+  if (!PassesGuard(peer, transfer, high, chunk, values)) return TakeAndDrop();
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
@@ -399,10 +399,12 @@ ChunkVerdict RoundEngine::TakeAndDrop() {
   return ChunkVerdict::kTaken;
 }
 
-bool RoundEngine::PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk,
+bool RoundEngine::PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,
                               std::span<const float> values) {
   Entry& entry = EntryOf(*transfer.tensor);
-  const ContributionGuard::Verdict verdict = entry.guard.Check(peer.rank, chunk, values);
+  const float scale = transfer.weight * entry.tensor.ArrivalScale(peer.rank, high);
+  const ContributionGuard::Verdict verdict =
+      entry.guard.Check(peer.rank, chunk, values, scale, transfer.round);
   if (verdict == ContributionGuard::Verdict::kOk) return true;
   ++stats_.by_rank[peer.rank].rejected;
   ++entry.tensor.rounds().tally().rejected_chunks;
@@ -528,6 +530,13 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   if (tensor.rounds().final_order().empty()) results_.BeginRound(tensor);
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
+    if (tensor.Overflowed(chunk)) {
+      host_->RequestAbort(Status(
+          StatusCode::kAborted,
+          "tensor \"" + parameters.spec().name + "\" became infinite in round " +
+              std::to_string(tensor.rounds().number()) +
+              ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
+    }
     results_.OnChunkFinal(tensor, chunk);
   }
 }
@@ -613,6 +622,7 @@ void RoundEngine::OnMemberJoined(uint32_t rank) {
   for (const auto& entry : tensors_) {
     entry->epochs.OnMemberChanged(rank);
     entry->late[rank] = !entry->tensor.rounds().OnMemberJoined(rank);
+    entry->guard.OnMember(rank, entry->tensor.rounds().number() + (entry->late[rank] ? 1 : 0));
   }
 }
 
@@ -623,6 +633,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     ForgetPeer(*entry, rank);
     entry->epochs.OnMemberChanged(rank);
     entry->late[rank] = !entry->tensor.rounds().OnMemberReplaced(rank);
+    entry->guard.OnMember(rank, entry->tensor.rounds().number() + (entry->late[rank] ? 1 : 0));
   }
 }
 

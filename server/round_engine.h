@@ -45,7 +45,7 @@ struct Rejection {
   std::string tensor;
   uint64_t round = 0;
   uint32_t chunk = 0;    // the first one
-  std::string_view why;  // "not finite", "too large"
+  std::string_view why;  // GuardVerdictName
   double excess = 0;     // "too large": the chunk's norm by the usual one
 };
 
@@ -143,7 +143,7 @@ class RoundEngine {
     Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
           Aggregator::Order order, double norm_guard, Stragglers waiting)
         : tensor(parameters, ranks, policy, order),
-          guard(parameters->gradient_geometry().chunks(), ranks, norm_guard),
+          guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(policy.policy)),
           epochs(policy.policy == codec::LossPolicy::kShift, ranks),
           stragglers(std::move(waiting)),
           window_times(ranks),
@@ -180,7 +180,8 @@ class RoundEngine {
   // with the next gradient.
   transport::ChunkVerdict TakeAndDrop();
   // False, and everybody concerned knows, when the values may not be added.
-  bool PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk, std::span<const float> values);
+  bool PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,
+                   std::span<const float> values);
   transport::CloseRuleInput CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,
                                        const transport::IncomingWindow& window) const;
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,

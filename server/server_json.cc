@@ -184,13 +184,17 @@ std::string RejectionText(const Rejection& rejection, const std::string& who) {
     char times[48];
     std::snprintf(times, sizeof times, "a norm %.3g times the usual one", rejection.excess);
     text += times;
+  } else if (rejection.why == GuardVerdictName(ContributionGuard::Verdict::kOverflows)) {
+    text += "values that overflow a sum of float32";
   } else {
     text += "NaN or infinity";
   }
   return text + " in tensor \"" + rejection.tensor + "\", round " + std::to_string(rejection.round) +
          ", chunk " + std::to_string(rejection.chunk) +
          (rejection.excess > 0 ? ": such chunks are not counted (--norm-guard)"
-                               : ": nothing more of this push is counted");
+          : rejection.why == GuardVerdictName(ContributionGuard::Verdict::kNotFinite)
+              ? ": nothing more of this push is counted"
+              : ": such chunks are not counted");
 }
 
 json RejectionJson(const Rejection& rejection, const std::string& who) {

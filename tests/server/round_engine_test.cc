@@ -113,18 +113,22 @@ class Remembering {
         geometry_(geometry),
         memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
 
-  // Everything of the high class; what the server refuses is settled as not taken.
-  void Push(uint32_t id, uint64_t round, const Values& gradient) {
+  // All chunks before `lost` in the high class; the others, of the low class, do not arrive. What the server
+  // refuses is settled as not taken.
+  void Push(uint32_t id, uint64_t round, const Values& gradient, uint32_t lost = UINT32_MAX) {
     const std::span<const float> prepared = memory_->Prepare(gradient);
-    ASSERT_TRUE(
-        worker_->Open({.key = {id}, .high = geometry_.chunks()}, 0, round, geometry_.count, geometry_.chunk_elements)
-            .ok());
-    for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
+    const uint32_t high = std::min(geometry_.chunks(), lost);
+    ASSERT_TRUE(worker_
+                    ->Open({.key = {id}, .high = high, .low = geometry_.chunks() - high}, 0, round,
+                           geometry_.count, geometry_.chunk_elements)
+                    .ok());
+    for (uint32_t chunk = 0; chunk < high; ++chunk) {
       const auto values = geometry_.Elements(prepared, chunk);
       const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
                          transport::ChunkVerdict::kTaken;
       memory_->SettleChunk(chunk, taken, values);
     }
+    if (high < geometry_.chunks()) worker_->Finish({id});
     memory_->Finish();
   }
 
@@ -866,6 +870,62 @@ TEST_P(GuardedMemory, AWorkerWithOneExplodedGradientIsInAgainWithItsNextOne) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, GuardedMemory, testing::Values("zero", "residual", "shift"),
                          [](const auto& test) { return test.param; });
+
+struct RepayingNormGuard : Job {
+  RepayingNormGuard() : Job(WithGuard()) {}
+  static ServerSettings WithGuard() {
+    ServerSettings settings = Settings(2, "residual");
+    settings.norm_guard = 10;
+    return settings;
+  }
+};
+
+// 20 rounds of a chunk are lost: what comes then is 21 times as large as usual, and nobody's explosion.
+TEST_F(RepayingNormGuard, ALargeDebtIsRepaidAndAnInflatedGradientIsNotCounted) {
+  DeclareChunks(2);
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  Remembering calm(&a, "residual", geometry);
+  Remembering unlucky(&b, "residual", geometry);
+  double applied = 0;
+  uint64_t round = 0;
+  for (; round < 40; ++round) {
+    const auto id = static_cast<uint32_t>(round + 1);
+    calm.Push(id, round, Values(count, 1));
+    unlucky.Push(id, round, Values(count, 2), round >= 12 && round < 32 ? 1 : UINT32_MAX);
+    Tick(100 * (static_cast<int64_t>(round) + 1));
+    ASSERT_EQ(events.rounds.size(), round + 1);
+    applied += static_cast<double>(ResultOf(a).at(1));
+  }
+  EXPECT_TRUE(events.rejections.empty());
+  EXPECT_NEAR(applied, 1.5 * 40, 1e-3) << "every gradient counts once";
+  const auto id = static_cast<uint32_t>(round + 1);
+  calm.Push(id, round, Values(count, 1));
+  unlucky.Push(id, round, Values(count, 42));
+  ASSERT_EQ(events.rejections.size(), 1u);
+  EXPECT_EQ(events.rejections[0].rank, 1u);
+  EXPECT_EQ(ResultOf(a).at(1), 0.5f);
+}
+
+TEST_F(Job, AWeightThatMakesAValueOverflowIsNamedAndNotCounted) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 4);
+  ASSERT_TRUE(
+      b.Open({.key = {1}, .high = 1}, 0, 0, count, elements, true, codec::WindowKind::kGradient, 1e6f).ok());
+  b.Send({1}, kHigh, 0, Full(1e33f));
+  ASSERT_EQ(events.rejections.size(), 1u);
+  EXPECT_THAT(RejectionText(events.rejections[0], events.rejected[0]),
+              testing::AllOf(HasSubstr("rank 1"), HasSubstr("pushed values that overflow a sum of float32")));
+  EXPECT_FLOAT_EQ(ResultOf(a).at(0), 4.0f / (1 + 1e6f)) << "as if it had sent zero";
+}
+
+TEST_F(Job, AStepThatMakesTheModelInfiniteEndsTheJobInWords) {
+  DeclareChunks(2, "sgd:lr=1e30");
+  PushAll(a, 1, 0, 1e10f);
+  PushAll(b, 1, 0, 1e10f);
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_EQ(events.over[0].code(), StatusCode::kAborted);
+  EXPECT_THAT(events.over[0].message(), HasSubstr("tensor \"w\" became infinite in round 0"));
+}
 
 // --- What a round says about itself ---
 
