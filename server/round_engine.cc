@@ -189,11 +189,18 @@ void RoundEngine::DecideZeros(Entry& entry) {
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank) && !entry.declared[rank]) return;
   }
-  parameters.SetReady();
+  OnValues(entry);
+}
+
+// Version 0 is there: what has waited for it goes on.
+void RoundEngine::OnValues(Entry& entry) {
+  entry.tensor.parameters().SetReady();
+  entry.values_since = now_;
   std::vector<uint32_t> ready;
   entry.tensor.rounds().CollectReady(&ready);
   FinaliseReady(entry, ready);
   AnswerPulls(entry);
+  LeaveStragglersOut(entry);
 }
 
 void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
@@ -486,13 +493,7 @@ void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason 
   ++stats_.by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
   if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, reason, window);
   Entry& entry = EntryOf(*transfer.tensor);
-  Parameters& parameters = entry.tensor.parameters();
-  if (parameters.initial() != Parameters::Initial::kAwaited) return;
-  parameters.SetReady();
-  std::vector<uint32_t> ready;
-  entry.tensor.rounds().CollectReady(&ready);
-  FinaliseReady(entry, ready);
-  AnswerPulls(entry);
+  if (entry.tensor.parameters().initial() == Parameters::Initial::kAwaited) OnValues(entry);
 }
 
 void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason,
@@ -545,6 +546,10 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   Tensor& tensor = entry.tensor;
   Rounds& rounds = tensor.rounds();
   if (!rounds.begun() || !rounds.AllFinal()) return;
+  rounds.tally().excluded = rounds.Count(Rounds::Part::kLagging);
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    stats_.by_rank[rank].excluded += rounds.part(rank) == Rounds::Part::kLagging ? 1 : 0;
+  }
   TensorRound round;
   round.tensor = &tensor;
   round.round = rounds.number();
@@ -689,11 +694,17 @@ void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
 
 // --- Stragglers ---
 
+bool RoundEngine::HasValues(const Entry& entry) {
+  return entry.tensor.aggregate_only() ||
+         entry.tensor.parameters().initial() == Parameters::Initial::kReady;
+}
+
+// The first round waits for version 0 as long as it takes: whoever has not declared yet may have it.
 Instant RoundEngine::HardDeadline(const Entry& entry, uint32_t rank) const {
   const Rounds& rounds = entry.tensor.rounds();
   const Peer* peer = host_->PeerOfRank(rank);
-  if (!rounds.begun() || peer == nullptr) return Instant::Infinite();
-  return entry.stragglers.Deadline(rounds.begun_at(), peer->connection->stats().smoothed_rtt,
+  if (!rounds.begun() || peer == nullptr || !HasValues(entry)) return Instant::Infinite();
+  return entry.stragglers.Deadline(std::max(rounds.begun_at(), entry.values_since), peer->connection->stats().smoothed_rtt,
                                    rounds.Count(Rounds::Part::kClosed), membership_->joined());
 }
 
@@ -708,7 +719,7 @@ void RoundEngine::CountAsLost(Entry& entry, uint32_t rank) {
 // rule, which is asked again at the deadline.
 void RoundEngine::LeaveStragglersOut(Entry& entry) {
   Rounds& rounds = entry.tensor.rounds();
-  if (!rounds.begun() || entry.tensor.parameters().initial() == Parameters::Initial::kAwaited) return;
+  if (!rounds.begun() || !HasValues(entry)) return;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const Rounds::Part part = rounds.part(rank);
     if (part != Rounds::Part::kAwaited && part != Rounds::Part::kOpen) continue;
@@ -728,7 +739,6 @@ void RoundEngine::LeaveStragglersOut(Entry& entry) {
       CheckAt(deadline);
     } else {
       CountAsLost(entry, rank);
-      ++stats_.by_rank[rank].excluded;
       std::vector<uint32_t> ready;
       rounds.OnExcluded(rank, entry.tensor.aggregator().contributed(rank), &ready);
       FinaliseReady(entry, ready);

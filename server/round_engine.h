@@ -71,7 +71,7 @@ struct EngineStats {
     uint64_t repaired = 0;           // of them rebuilt by FEC
     uint64_t lost = 0;               // contributions that did not arrive, or were rejected
     uint64_t rejected = 0;           // of them refused by the guard
-    uint64_t excluded = 0;           // rounds that did not wait for it
+    uint64_t excluded = 0;           // rounds that were over without it
     uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
   };
   uint64_t tensor_rounds = 0;
@@ -155,6 +155,7 @@ class RoundEngine {
     Stragglers stragglers;
     std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
     std::vector<bool> declared;            // by rank
+    Instant values_since;                  // when version 0 was there
     std::vector<bool> late;         // by rank: takes part from the next round
     std::vector<HeldDeclare> held;  // answered when the round in progress is finished
     std::vector<PendingPull> pulls;
@@ -165,6 +166,8 @@ class RoundEngine {
   Entry& AddTensor(Parameters* parameters);
   bool OfferInitial(Entry& entry, Peer& peer, bool has_initial);
   void DecideZeros(Entry& entry);
+  void OnValues(Entry& entry);
+  static bool HasValues(const Entry& entry);
   void BeginEpoch(Entry& entry);
   void SetEpoch(const Entry& entry, control::Declared& declared) const;
   void SetStateHash(const Tensor& tensor, control::RoundReport& report);

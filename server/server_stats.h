@@ -42,7 +42,7 @@ struct TrafficTotals {
 struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
-  uint64_t excluded = 0;  // rounds that did not wait for it
+  uint64_t excluded = 0;  // tensor rounds that were over without it
   std::string site;
   Address peer;
   uint64_t incarnation = 0;

@@ -122,6 +122,7 @@ json StatsJson(const ClientStats& s) {
           {"state_hashes_agreed", s.state_hashes_agreed},
           {"state_hash_mismatches", s.state_hash_mismatches},
           {"datagrams_dropped", s.datagrams_dropped},
+          {"debts_dropped", s.debts_dropped},
           {"pto_fired", s.pto_fired},
           {"rtt_ms", ms(s.smoothed_rtt)},
           {"min_rtt_ms", ms(s.min_rtt)},

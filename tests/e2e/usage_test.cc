@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         OfServer("ShareNotANumber", {"--high-share", "nan"}, {"nan"}),
         OfServer("CloseRatioNotANumber", {"--close-ratio", "nan"}, {"--close-ratio", "nan", "finite"}),
         OfServer("StragglerFactorInfinite", {"--straggler-factor", "inf"}, {"--straggler-factor", "inf"}),
+        OfServer("RoundBoundOfNothing", {"--round-bound", "1e-10"}, {"--round-bound", "1e-10", "no bound"}),
         OfServer("RoundBoundNotANumber", {"--round-bound", "nan"}, {"--round-bound", "nan", "finite"}),
         OfServer("IdleTimeOutNotANumber", {"--idle-timeout", "nan"}, {"--idle-timeout", "nan", "finite"}),
         OfServer("NegativeSeed", {"--seed", "-1"}, {"--seed", "-1", "negative"}),

@@ -390,7 +390,42 @@ TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenI
   EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
   EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
-  EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 1u);
+  EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 2u) << "rounds 0 and 1";
+  EXPECT_EQ(events.rounds.at(0).excluded, 1u);
+  EXPECT_EQ(events.rounds.at(1).excluded, 1u);
+  EXPECT_EQ(events.rounds.at(2).excluded, 0u);
+}
+
+TEST_F(BoundedRounds, TheBoundOfTheFirstRoundCountsFromTheInitialValuesOn) {
+  count = elements;
+  b.Declare("w", count, "sgd:lr=1");
+  PushAll(b, 1, 0, 4);
+  Tick(500);
+  EXPECT_TRUE(events.rounds.empty()) << "the other one may have the values";
+  a.Declare("w", count, "sgd:lr=1", true);
+  ASSERT_TRUE(
+      a.Open({.key = {1}, .high = 1, .low = 0}, 0, 0, count, elements, false, codec::WindowKind::kInitial)
+          .ok());
+  Tick(1000);
+  EXPECT_TRUE(events.rounds.empty()) << "nothing to step from";
+  a.Send({1}, kHigh, 0, Full(10));
+  EXPECT_TRUE(events.rounds.empty()) << "now it has the time that every round has";
+  EXPECT_EQ(coordinator.NextTimeout(), At(1100));
+  Tick(1100);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  EXPECT_EQ(events.rounds[0].excluded, 1u);
+  EXPECT_EQ(ResultOf(b).at(0), 8.0f) << "10 - 4 / 2";
+}
+
+TEST_F(BoundedRounds, TheBoundOfTheFirstRoundHoldsWhenNobodyHadValues) {
+  count = elements;
+  b.Declare("w", count, "sgd:lr=1");
+  PushAll(b, 1, 0, 4);
+  Tick(500);
+  a.Declare("w", count, "sgd:lr=1");
+  EXPECT_EQ(coordinator.NextTimeout(), At(600));
+  Tick(600);
+  EXPECT_EQ(events.rounds.size(), 1u);
 }
 
 // Its link is slow, its PushPull is not over: it would wait for ever for what is not sent any more.
