@@ -580,6 +580,7 @@ ServerStats Coordinator::Stats() const {
     stats.epoch_refused = engine.epoch_refused;
     const ResultSender::Stats results = engine_->results().stats();
     stats.results_outdated = results.outdated;
+    stats.pulls_held = engine.pulls_held;
     stats.result_chunks_lost = results.chunks.lost;
     stats.result_chunks_repaid = results.chunks.repaid;
     stats.state_hashes = engine.state_hashes;

@@ -222,12 +222,30 @@ void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
 void RoundEngine::AnswerPulls(Entry& entry) {
   const Parameters& parameters = entry.tensor.parameters();
   if (parameters.initial() != Parameters::Initial::kReady) return;
-  std::erase_if(entry.pulls, [&](const PendingPull& pull) {
+  std::erase_if(entry.pulls, [&](PendingPull& pull) {
     if (pull.min_round > parameters.version()) return false;
+    if (!MayPin(parameters)) {
+      stats_.pulls_held += pull.held ? 0 : 1;
+      pull.held = pulls_wait_ = true;
+      return false;
+    }
     Peer* peer = host_->PeerOfRank(pull.rank);
     if (peer != nullptr) results_.SendPull(*peer, entry.tensor, pull.request);
     return true;
   });
+}
+
+bool RoundEngine::MayPin(const Parameters& parameters) const {
+  const uint64_t bound = kMaxPinnedModels * store_.elements() * sizeof(float);
+  return parameters.HasSnapshot() ||
+         results_.pinned_bytes() + parameters.geometry().count * sizeof(float) <= bound;
+}
+
+void RoundEngine::AnswerHeldPulls() {
+  if (!std::exchange(pulls_wait_, false)) return;
+  for (const auto& entry : tensors_) {
+    if (!entry->pulls.empty()) AnswerPulls(*entry);
+  }
 }
 
 // --- Incoming windows ---
@@ -613,6 +631,7 @@ void RoundEngine::AnswerHeld(Entry& entry) {
 void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
                                    const transport::WindowReceipt& receipt) {
   results_.OnWindowClosed(peer, key, receipt);
+  AnswerHeldPulls();
 }
 
 // --- Membership ---
@@ -640,6 +659,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     entry->late[rank] = !entry->tensor.rounds().OnMemberReplaced(rank);
     entry->guard.OnMember(rank, entry->tensor.rounds().number() + (entry->late[rank] ? 1 : 0));
   }
+  AnswerHeldPulls();
 }
 
 void RoundEngine::DropPeer(Peer& peer) {
@@ -665,6 +685,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
     DecideZeros(*entry);
     FinishRoundIfComplete(*entry);
   }
+  AnswerHeldPulls();
 }
 
 // The round in progress goes on without the rank; what it had contributed stays in.

@@ -83,6 +83,7 @@ struct EngineStats {
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
+  uint64_t pulls_held = 0;               // answers that had to wait for memory (kMaxPinnedModels)
   uint64_t state_hashes = 0;             // told, downlink lossy
   std::vector<Rank> by_rank;
 };
@@ -90,6 +91,10 @@ struct EngineStats {
 class RoundEngine {
  public:
   static constexpr size_t kMaxPendingPulls = 64;    // per worker
+  // Snapshots of parameters that pulls hold, in models (4 bytes x elements of all tensors). Workers that pull the
+  // same version share one; more versions are held only for workers that take rounds to receive them. Beyond
+  // this a pull that needs another snapshot waits until one is free.
+  static constexpr uint64_t kMaxPinnedModels = 4;
   static constexpr size_t kMaxHeldDeclares = 4096;  // per worker
 
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
@@ -137,6 +142,7 @@ class RoundEngine {
     uint32_t rank = 0;
     uint32_t request = 0;
     uint64_t min_round = 0;
+    bool held = false;
   };
   // A tensor and who waits for it.
   struct Entry {
@@ -195,6 +201,9 @@ class RoundEngine {
   void FinishRoundIfComplete(Entry& entry);
   void AnswerHeld(Entry& entry);
   void AnswerPulls(Entry& entry);
+  bool MayPin(const Parameters& parameters) const;
+  // Snapshots may be free again.
+  void AnswerHeldPulls();
   void ForgetPeer(Entry& entry, uint32_t rank);
   void ExcludeFromRound(Entry& entry, uint32_t rank);
   // What a worker that is not waited for has lost of the round in progress: all of it.
@@ -211,6 +220,7 @@ class RoundEngine {
   ResultSender results_;
   std::vector<std::unique_ptr<Entry>> tensors_;  // by key
   std::vector<float> scratch_;                   // one decoded chunk
+  bool pulls_wait_ = false;                      // for memory
   Instant now_;
   Instant next_check_ = Instant::Infinite();
   EngineStats stats_;

@@ -125,6 +125,7 @@ json JobSummary(const ServerStats& stats) {
               {"late_windows_taken", stats.late_windows_taken},
               {"epoch_refused", stats.epoch_refused},
               {"results_outdated", stats.results_outdated},
+              {"pulls_held", stats.pulls_held},
               {"result_chunks_lost", stats.result_chunks_lost},
               {"result_chunks_repaid", stats.result_chunks_repaid},
               {"state_hashes", stats.state_hashes},

@@ -117,6 +117,7 @@ struct ServerStats {
   uint64_t late_windows_taken = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
+  uint64_t pulls_held = 0;  // waited for memory (RoundEngine::kMaxPinnedModels)
   uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
   uint64_t result_chunks_repaid = 0;  // and here since, by later results
   uint64_t state_hashes = 0;          // downlink lossy: told to the workers

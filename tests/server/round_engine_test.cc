@@ -765,6 +765,28 @@ TEST_F(Job, APullBeforeEveryoneHasDeclaredWaitsSinceSomeoneMayStillHaveValues) {
   EXPECT_EQ(ResultOf(a).at(0), 0) << "nobody had any: zeros";
 }
 
+// It pulls every version and closes nothing: the server's memory has a bound, and the others go on.
+TEST_F(Job, PullsWaitWhenTheSnapshotsThatAreHeldTakeTooMuch) {
+  DeclareChunks(1, "sgd:lr=1");
+  constexpr uint64_t kVersions = RoundEngine::kMaxPinnedModels + 2;
+  for (uint64_t round = 0; round < kVersions; ++round) {
+    const auto id = static_cast<uint32_t>(round) + 1;
+    PushAll(a, id, round, 2, false);
+    PushAll(b, id, round, 2, false);
+    a.Pull(0, 0, id);
+  }
+  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPinnedModels);
+  EXPECT_EQ(coordinator.Stats().pulls_held, 2u);
+  b.Pull(0, 0, 1);
+  EXPECT_TRUE(b.connection.outgoing.empty());
+  a.CloseResult(a.connection.outgoing.begin()->first);
+  // One snapshot is free, and those who waited share the one in its place.
+  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPinnedModels + 1);
+  ASSERT_EQ(b.connection.outgoing.size(), 1u);
+  EXPECT_EQ(ResultOf(b).at(0), -2.0f * kVersions);
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+}
+
 TEST_F(Job, APullOfAnUnknownTensorIsRefused) {
   a.Pull(4, 0, 1);
   EXPECT_EQ(a.Heard(ControlMessage::kPullRefused).at(0).pull_refused().message(), "no tensor has the key 4");
