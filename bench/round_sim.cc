@@ -13,6 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "cli/number_checks.h"
+#include "server/optimizer_spec.h"
+#include "server/server_core.h"
 #include "tests/sim/push_pull_rounds.h"
 #include "wan/link_options.h"
 
@@ -220,6 +223,21 @@ void PrintTimeline(const Outcome& outcome) {
   }
 }
 
+// What no range of a single flag can refuse.
+Status CheckOptions(const wan::LinkOptions& link, const PushPullOptions& options) {
+  const auto invalid = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
+  if (link.rate.IsZero()) return invalid("--link needs a rate, for example rate 100mbit");
+  if (link.loss >= 1) return invalid("--link loses everything");
+  const auto optimizer = server::ParseOptimizer(options.optimizer);
+  if (!optimizer.ok()) return invalid("--optimizer: " + optimizer.status().message());
+  if (options.settings.downlink == "lossy" && optimizer->kind == server::OptimizerSpec::Kind::kAggregate) {
+    return invalid("--downlink lossy needs an --optimizer, for example sgd:lr=0.1");
+  }
+  server::ServerCoreOptions core;
+  core.settings = options.settings;
+  return core.Validate();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Rounds of PushPull in virtual time beside the full-duplex floor, and where their time went.",
                "longhaul_round_sim");
@@ -236,13 +254,16 @@ int Main(int argc, char** argv) {
   unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
   std::string only;
   app.add_option("--workers", options.workers)->check(CLI::Range(1, 200));
-  app.add_option("--bytes", options.bytes, "of every tensor; several: all are pushed at once");
+  app.add_option("--bytes", options.bytes, "of every tensor; several: all are pushed at once")
+      ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 30));
   app.add_option("--rounds", options.rounds, "measured, for each seed")->check(CLI::Range(1, 100'000));
-  app.add_option("--warmup", options.warmup, "rounds before that count for nothing");
+  app.add_option("--warmup", options.warmup, "rounds before that count for nothing")
+      ->check(CLI::Range(0, 100'000));
   app.add_option("--link", link, "each way, shared by all workers (words as of longhaul-wan)");
   app.add_option("--gap", gap, "between rounds");
   app.add_option("--stagger", stagger, "workers begin at random within this time");
-  app.add_option("--energy-spread", options.energy_spread, "of the logarithm of the chunks' scales");
+  app.add_option("--energy-spread", options.energy_spread, "of the logarithm of the chunks' scales")
+      ->check(CLI::Range(0.0, 5.0));
   app.add_option("--high-share", options.settings.high_share);
   app.add_option("--close-ratio", options.settings.close_ratio);
   app.add_option("--fec-k", options.settings.fec_k);
@@ -259,13 +280,22 @@ int Main(int argc, char** argv) {
   app.add_flag("--print-rounds", print_rounds, "phases of every round");
   app.add_flag("--timeline", print_timeline, "what the links carried in every 10 ms of a round, mean of all");
   app.add_option("--json", json_file);
-  CLI11_PARSE(app, argc, argv);
+  cli::CheckNumbers(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   const auto parsed = wan::ParseLinkOptions(link);
   const auto gap_time = wan::ParseTime(gap);
   const auto stagger_time = wan::ParseTime(stagger);
   for (const Status& status : {parsed.status(), gap_time.status(), stagger_time.status()}) {
     if (status.ok()) continue;
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.ToString().c_str());
+    return 2;
+  }
+  if (const Status status = CheckOptions(*parsed, options); !status.ok()) {
+    std::fprintf(stderr, "longhaul_round_sim: %s\n", status.message().c_str());
     return 2;
   }
   options.link = *parsed;

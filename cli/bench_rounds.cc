@@ -90,6 +90,9 @@ Result<Plan> MakePlan(const BenchRoundsOptions& o) {
     return Invalid("--rank " + std::to_string(o.rank) + " is not below --workers " +
                    std::to_string(o.workers));
   }
+  if (o.high_share >= 0 && o.high_energy > 0) {
+    return Invalid("--high-share and --high-energy are two ways to choose the same chunks: give one");
+  }
   for (uint32_t rank = 0; rank < o.workers; ++rank) {
     if (o.rank < 0 || rank == static_cast<uint32_t>(o.rank)) plan.ranks.push_back(rank);
   }
@@ -105,8 +108,6 @@ Result<Server> StartServer(const BenchRoundsOptions& o, const std::string& key_f
   server.workers = o.workers;
   server.key_file = key_file;
   server.insecure = o.insecure;
-  if (o.high_share >= 0) server.high_share = o.high_share;
-  if (o.high_energy >= 0) server.high_energy = o.high_energy;
   if (o.topk_share >= 0) server.topk_share = o.topk_share;
   if (o.close_ratio >= 0) server.close_ratio = o.close_ratio;
   if (!o.priority.empty()) server.priority = o.priority;
@@ -226,6 +227,8 @@ class Measurement {
       options.count = plan_.elements[i];
       options.priority = static_cast<int>(i);
       options.wire_dtype = plan_.wire_dtype;
+      if (plan_.options.high_share >= 0) options.high_share = plan_.options.high_share;
+      if (plan_.options.high_energy >= 0) options.high_energy = plan_.options.high_energy;
       auto tensor = client.Declare("bench" + std::to_string(i), options);
       if (!tensor.ok()) return tensor.status();
       tensors.push_back(*tensor);
@@ -388,8 +391,6 @@ int Conclude(const BenchRoundsOptions& options, const Measurement& measurement, 
 }  // namespace
 
 std::string BenchRoundsOptions::ServersBusiness() const {
-  if (high_share >= 0) return "--high-share";
-  if (high_energy >= 0) return "--high-energy";
   if (topk_share >= 0) return "--topk";
   if (close_ratio >= 0) return "--close-ratio";
   if (!priority.empty()) return "--priority";

@@ -30,9 +30,10 @@ struct BenchRoundsOptions {
   bool quiet = false;
   std::string key_file = {};  // of the job; or
   bool insecure = false;      // no encryption and no authentication
-  // Of our own server; negative or empty: its default. With --join the server there decides.
+  // Of the workers' gradients; negative: as the server says.
   double high_share = -1;
   double high_energy = -1;
+  // Of our own server; negative or empty: its default. With --join the server there decides.
   double topk_share = -1;
   double close_ratio = -1;
   std::string priority;

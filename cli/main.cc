@@ -8,6 +8,7 @@
 #include "cli/bench_flow.h"
 #include "cli/bench_rounds.h"
 #include "cli/keygen.h"
+#include "cli/number_checks.h"
 #include "cli/run.h"
 #include "proto/version.h"
 
@@ -109,16 +110,17 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
   command->add_flag("--quiet", rounds->quiet, "no progress and no summary on standard error");
   AddSecurity(command, &rounds->key_file, &rounds->insecure);
   // CLI11 would print the value that stands for "not given" as a default.
-  const std::string group = "Of the server, without --join";
-  command->add_option("--high-share", rounds->high_share, "share of chunks sent reliably, with FEC")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("")
-      ->group(group);
   command
-      ->add_option("--high-energy", rounds->high_energy, "instead: as many as hold this share of the energy")
+      ->add_option("--high-share", rounds->high_share,
+                   "share of chunks that these workers send reliably, with FEC; not given: as the server says")
       ->check(CLI::Range(0.0, 1.0))
-      ->default_str("")
-      ->group(group);
+      ->default_str("");
+  command
+      ->add_option("--high-energy", rounds->high_energy,
+                   "instead of --high-share: as many as hold this share of the energy")
+      ->check(CLI::Range(0.0, 1.0))
+      ->default_str("");
+  const std::string group = "Of the server, without --join";
   command->add_option("--priority", rounds->priority, "how chunks are ranked: energy, layer, topk")
       ->default_str("")
       ->group(group);
@@ -261,7 +263,7 @@ int main(int argc, char** argv) {
   command->add_option("--loss", run.loss, "share of packets lost each way, e.g. 2%")->capture_default_str();
   command
       ->add_option("--burst", run.loss_burst, "mean length of loss bursts in packets; 0: independent losses")
-      ->check(CLI::Range(0.0, 1000.0))
+      ->check(CLI::Range(1.0, 1000.0) | CLI::IsMember({"0"}))
       ->capture_default_str();
   command->add_option("--queue", run.queue, "bound of the link's queue as time")->capture_default_str();
   command->add_option("--rounds", run.rounds, "training rounds")
@@ -300,6 +302,7 @@ int main(int argc, char** argv) {
   AddBenchRounds(*bench, &rounds);
   longhaul::cli::KeygenOptions key;
   const CLI::App* keygen = AddKeygen(app, &key);
+  longhaul::cli::CheckNumbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {

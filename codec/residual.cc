@@ -6,8 +6,16 @@
 namespace longhaul::codec {
 
 std::span<const float> ResidualMemory::Combine(std::span<const float> gradient) {
-  const auto size = static_cast<Eigen::Index>(owed_.size());
-  Eigen::Map<Eigen::ArrayXf>(owed_.data(), size) += Eigen::Map<const Eigen::ArrayXf>(gradient.data(), size);
+  for (uint32_t chunk = 0; chunk < geometry().chunks(); ++chunk) {
+    const std::span<const float> fresh = geometry().Elements(gradient, chunk);
+    const std::span<float> owed = geometry().Elements(std::span<float>(owed_), chunk);
+    const auto size = static_cast<Eigen::Index>(owed.size());
+    Eigen::Map<Eigen::ArrayXf> sum(owed.data(), size);
+    sum += Eigen::Map<const Eigen::ArrayXf>(fresh.data(), size);
+    if ((0 * sum).sum() == 0) continue;  // infinity and NaN times zero are NaN
+    std::ranges::copy(fresh, owed.begin());
+    ++debts_dropped_;
+  }
   return owed_;
 }
 

@@ -4,6 +4,9 @@
 // of the gradients given to Prepare; exactly in integers, to rounding in floats. Nothing is lost, only
 // delayed. That covers every way to be lost: by the network, by quantisation, by being left out of a sparse
 // chunk.
+//
+// But for a debt that grows beyond what float holds: it would stay infinite for ever. It is dropped with its chunk,
+// and counted; the gradient travels alone.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +24,14 @@ class ResidualMemory final : public SenderMemory {
       : SenderMemory(geometry), owed_(geometry.count, 0.0f) {}
 
   std::span<const float> owed() const override { return owed_; }
+  uint64_t debts_dropped() const override { return debts_dropped_; }
 
  private:
   std::span<const float> Combine(std::span<const float> gradient) override;
   void Deliver(uint32_t chunk, std::span<const float> sent) override;
 
   std::vector<float> owed_;  // under way: with the gradient
+  uint64_t debts_dropped_ = 0;
 };
 
 }  // namespace longhaul::codec

@@ -42,6 +42,8 @@ class SenderMemory {
   // What waits to be repaid, by element; between Prepare and Finish: with the gradient. Empty but for
   // residual.
   virtual std::span<const float> owed() const { return {}; }
+  // Chunks whose debt had grown beyond what float holds, and was dropped. 0 but for residual.
+  virtual uint64_t debts_dropped() const { return 0; }
   // The shift c, by element. Empty but for shift.
   virtual std::span<const float> shift() const { return {}; }
 

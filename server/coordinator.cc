@@ -573,12 +573,14 @@ ServerStats Coordinator::Stats() const {
     stats.filled = engine.filled;
     stats.tolerated = engine.tolerated;
     stats.duplicate_contributions = engine.duplicate_contributions;
+    stats.taken_and_dropped = engine.taken_and_dropped;
     stats.late_chunks = engine.late_chunks;
     stats.old_windows_refused = engine.old_windows_refused;
     stats.late_windows_taken = engine.late_windows_taken;
     stats.epoch_refused = engine.epoch_refused;
     const ResultSender::Stats results = engine_->results().stats();
     stats.results_outdated = results.outdated;
+    stats.pulls_held = engine.pulls_held;
     stats.result_chunks_lost = results.chunks.lost;
     stats.result_chunks_repaid = results.chunks.repaid;
     stats.state_hashes = engine.state_hashes;

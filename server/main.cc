@@ -16,6 +16,7 @@
 #include <iostream>
 #include <string>
 
+#include "cli/number_checks.h"
 #include "longhaul/server.h"
 #include "wan/link_options.h"
 
@@ -129,7 +130,8 @@ void AddFlags(CLI::App& app, Flags& f) {
          "--straggler-factor", f.server.straggler_factor,
          "leave a worker out of a round that takes so many times what the others usually do; 0 = wait")
       ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--round-bound", f.round_bound_seconds, "no round waits longer, in seconds; 0 = no bound")
+  app.add_option("--round-bound", f.round_bound_seconds, 
+                 "no round waits longer, in seconds (the first one: from its initial values on); 0 = no bound")
       ->check(CLI::Range(0.0, 86400.0));
   app.add_flag("--deterministic", f.server.deterministic,
                "sum in rank order: bitwise the same whatever the order of arrival");
@@ -292,6 +294,7 @@ int Run(int argc, char** argv) {
                "longhaul-server"};
   Flags flags;
   AddFlags(app, flags);
+  cli::CheckNumbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -299,6 +302,11 @@ int Run(int argc, char** argv) {
   }
   flags.server.idle_timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.idle_timeout_seconds));
+  if (flags.round_bound_seconds > 0 && flags.round_bound_seconds < 1e-9) {
+    std::fprintf(stderr, "longhaul-server: --round-bound %g is less than a nanosecond; 0 means no bound\n",
+                 flags.round_bound_seconds);
+    return kExitUsage;
+  }
   flags.server.round_bound =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.round_bound_seconds));
   flags.server.max_model = ByteCount(flags.max_model_bytes);

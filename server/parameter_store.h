@@ -77,6 +77,8 @@ class Parameters {
   void Advance();
   // A copy of current() that stays as it is; shared by all who ask in the same version.
   std::shared_ptr<const std::vector<float>> Snapshot();
+  // Such a copy is held by somebody: another one costs nothing.
+  bool HasSnapshot() const { return snapshot_version_ == version_ && !snapshot_.expired(); }
 
  private:
   uint32_t key_;

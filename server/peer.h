@@ -22,6 +22,7 @@ struct Transfer {
   Tensor* tensor = nullptr;
   uint64_t round = 0;
   float weight = 1;
+  transport::ChunkBitmap superseded;  // chunks of the round that the worker's predecessor had delivered
   bool takes_epoch = true;          // false: made in another shift epoch, nothing of it counts
   uint32_t low_taken = 0;           // low chunks that count
   double low_energy = 0;            // of the low class, as the worker says

@@ -1,6 +1,7 @@
 #include "server/result_sender.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -105,6 +106,18 @@ size_t ResultSender::pulls(const Peer& peer) const {
     }));
   }
   return count;
+}
+
+uint64_t ResultSender::pinned_bytes() const {
+  std::set<const std::vector<float>*> snapshots;
+  for (const auto& [key_of_tensor, results] : results_) {
+    for (const auto& result : results) {
+      if (result->snapshot != nullptr) snapshots.insert(result->snapshot.get());
+    }
+  }
+  uint64_t bytes = 0;
+  for (const std::vector<float>* snapshot : snapshots) bytes += snapshot->size() * sizeof(float);
+  return bytes;
 }
 
 bool ResultSender::TryOpen(Result& result, Tensor& tensor) {

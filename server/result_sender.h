@@ -65,6 +65,8 @@ class ResultSender {
 
   // Unfinished answers to this peer's pulls.
   size_t pulls(const Peer& peer) const;
+  // Bytes of the snapshots that unfinished answers to pulls hold; each counts once.
+  uint64_t pinned_bytes() const;
   // Results that are not finished.
   size_t pending() const;
   Stats stats() const;

@@ -189,11 +189,18 @@ void RoundEngine::DecideZeros(Entry& entry) {
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank) && !entry.declared[rank]) return;
   }
-  parameters.SetReady();
+  OnValues(entry);
+}
+
+// Version 0 is there: what has waited for it goes on.
+void RoundEngine::OnValues(Entry& entry) {
+  entry.tensor.parameters().SetReady();
+  entry.values_since = now_;
   std::vector<uint32_t> ready;
   entry.tensor.rounds().CollectReady(&ready);
   FinaliseReady(entry, ready);
   AnswerPulls(entry);
+  LeaveStragglersOut(entry);
 }
 
 void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
@@ -215,12 +222,30 @@ void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
 void RoundEngine::AnswerPulls(Entry& entry) {
   const Parameters& parameters = entry.tensor.parameters();
   if (parameters.initial() != Parameters::Initial::kReady) return;
-  std::erase_if(entry.pulls, [&](const PendingPull& pull) {
+  std::erase_if(entry.pulls, [&](PendingPull& pull) {
     if (pull.min_round > parameters.version()) return false;
+    if (!MayPin(parameters)) {
+      stats_.pulls_held += pull.held ? 0 : 1;
+      pull.held = pulls_wait_ = true;
+      return false;
+    }
     Peer* peer = host_->PeerOfRank(pull.rank);
     if (peer != nullptr) results_.SendPull(*peer, entry.tensor, pull.request);
     return true;
   });
+}
+
+bool RoundEngine::MayPin(const Parameters& parameters) const {
+  const uint64_t bound = kMaxPinnedModels * store_.elements() * sizeof(float);
+  return parameters.HasSnapshot() ||
+         results_.pinned_bytes() + parameters.geometry().count * sizeof(float) <= bound;
+}
+
+void RoundEngine::AnswerHeldPulls() {
+  if (!std::exchange(pulls_wait_, false)) return;
+  for (const auto& entry : tensors_) {
+    if (!entry->pulls.empty()) AnswerPulls(*entry);
+  }
 }
 
 // --- Incoming windows ---
@@ -315,6 +340,7 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   transfer.takes_epoch = entry.epochs.Takes(peer.rank, metadata.shift_epoch);
   transfer.low_energy = static_cast<double>(metadata.total_low_energy);
   transfer.opened = transfer.last_chunk = now_;
+  if (contributed.count() > 0) transfer.superseded = contributed;
   peer.transfers[key] = transfer;
   entry.guard.BeginWindow(peer.rank);
   rounds.OnWindowOpened(peer.rank, contributed, now_);
@@ -360,8 +386,14 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
                                       bool repaired) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
-  const bool twice = tensor.aggregator().Contributed(peer.rank, chunk);
-  if (transfer.round != rounds.number() || (rounds.IsFinal(chunk) && !twice)) {
+  const bool over = transfer.round != rounds.number();
+  // The rank's contribution is in. By the worker's predecessor it may be in a round that did not wait for this window.
+  if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
+    ++stats_.duplicate_contributions;
+    if (!high) ++transfer.low_taken;
+    return TakeAndDrop();
+  }
+  if (over || rounds.IsFinal(chunk)) {
     ++stats_.late_chunks;
     return ChunkVerdict::kRefused;
   }
@@ -369,16 +401,9 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
     ++stats_.epoch_refused;
     return ChunkVerdict::kRefused;
   }
-  if (tensor.aggregator().Contributed(peer.rank, chunk)) {
-    ++stats_.duplicate_contributions;
-    return ChunkVerdict::kRefused;
-  }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (!PassesGuard(peer, transfer, chunk, values)) {
-    // Taken and dropped where it would be owed: it would come again with the next gradient, larger each time.
-    return codec::Repays(policy_.policy) ? ChunkVerdict::kTaken : ChunkVerdict::kRefused;
-  }
+  if (!PassesGuard(peer, transfer, high, chunk, values)) return TakeAndDrop();
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_.by_rank[peer.rank];
   ++rank.chunks;
@@ -393,10 +418,18 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   return ChunkVerdict::kTaken;
 }
 
-bool RoundEngine::PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk,
+ChunkVerdict RoundEngine::TakeAndDrop() {
+  if (!codec::Repays(policy_.policy)) return ChunkVerdict::kRefused;
+  ++stats_.taken_and_dropped;
+  return ChunkVerdict::kTaken;
+}
+
+bool RoundEngine::PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,
                               std::span<const float> values) {
   Entry& entry = EntryOf(*transfer.tensor);
-  const ContributionGuard::Verdict verdict = entry.guard.Check(peer.rank, chunk, values);
+  const float scale = transfer.weight * entry.tensor.ArrivalScale(peer.rank, high);
+  const ContributionGuard::Verdict verdict =
+      entry.guard.Check(peer.rank, chunk, values, scale, transfer.round);
   if (verdict == ContributionGuard::Verdict::kOk) return true;
   ++stats_.by_rank[peer.rank].rejected;
   ++entry.tensor.rounds().tally().rejected_chunks;
@@ -478,13 +511,7 @@ void RoundEngine::Close(Peer& peer, transport::WindowKey key, wire::CloseReason 
   ++stats_.by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
   if (transfer.kind == Transfer::Kind::kGradient) return CloseGradient(peer, transfer, reason, window);
   Entry& entry = EntryOf(*transfer.tensor);
-  Parameters& parameters = entry.tensor.parameters();
-  if (parameters.initial() != Parameters::Initial::kAwaited) return;
-  parameters.SetReady();
-  std::vector<uint32_t> ready;
-  entry.tensor.rounds().CollectReady(&ready);
-  FinaliseReady(entry, ready);
-  AnswerPulls(entry);
+  if (entry.tensor.parameters().initial() == Parameters::Initial::kAwaited) OnValues(entry);
 }
 
 void RoundEngine::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason,
@@ -522,6 +549,13 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   if (tensor.rounds().final_order().empty()) results_.BeginRound(tensor);
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
+    if (tensor.Overflowed(chunk)) {
+      host_->RequestAbort(Status(
+          StatusCode::kAborted,
+          "tensor \"" + parameters.spec().name + "\" became infinite in round " +
+              std::to_string(tensor.rounds().number()) +
+              ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
+    }
     results_.OnChunkFinal(tensor, chunk);
   }
 }
@@ -530,6 +564,10 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   Tensor& tensor = entry.tensor;
   Rounds& rounds = tensor.rounds();
   if (!rounds.begun() || !rounds.AllFinal()) return;
+  rounds.tally().excluded = rounds.Count(Rounds::Part::kLagging);
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    stats_.by_rank[rank].excluded += rounds.part(rank) == Rounds::Part::kLagging ? 1 : 0;
+  }
   TensorRound round;
   round.tensor = &tensor;
   round.round = rounds.number();
@@ -593,6 +631,7 @@ void RoundEngine::AnswerHeld(Entry& entry) {
 void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
                                    const transport::WindowReceipt& receipt) {
   results_.OnWindowClosed(peer, key, receipt);
+  AnswerHeldPulls();
 }
 
 // --- Membership ---
@@ -607,6 +646,7 @@ void RoundEngine::OnMemberJoined(uint32_t rank) {
   for (const auto& entry : tensors_) {
     entry->epochs.OnMemberChanged(rank);
     entry->late[rank] = !entry->tensor.rounds().OnMemberJoined(rank);
+    entry->guard.OnMember(rank, entry->tensor.rounds().number() + (entry->late[rank] ? 1 : 0));
   }
 }
 
@@ -617,7 +657,9 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     ForgetPeer(*entry, rank);
     entry->epochs.OnMemberChanged(rank);
     entry->late[rank] = !entry->tensor.rounds().OnMemberReplaced(rank);
+    entry->guard.OnMember(rank, entry->tensor.rounds().number() + (entry->late[rank] ? 1 : 0));
   }
+  AnswerHeldPulls();
 }
 
 void RoundEngine::DropPeer(Peer& peer) {
@@ -643,6 +685,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
     DecideZeros(*entry);
     FinishRoundIfComplete(*entry);
   }
+  AnswerHeldPulls();
 }
 
 // The round in progress goes on without the rank; what it had contributed stays in.
@@ -672,11 +715,17 @@ void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
 
 // --- Stragglers ---
 
+bool RoundEngine::HasValues(const Entry& entry) {
+  return entry.tensor.aggregate_only() ||
+         entry.tensor.parameters().initial() == Parameters::Initial::kReady;
+}
+
+// The first round waits for version 0 as long as it takes: whoever has not declared yet may have it.
 Instant RoundEngine::HardDeadline(const Entry& entry, uint32_t rank) const {
   const Rounds& rounds = entry.tensor.rounds();
   const Peer* peer = host_->PeerOfRank(rank);
-  if (!rounds.begun() || peer == nullptr) return Instant::Infinite();
-  return entry.stragglers.Deadline(rounds.begun_at(), peer->connection->stats().smoothed_rtt,
+  if (!rounds.begun() || peer == nullptr || !HasValues(entry)) return Instant::Infinite();
+  return entry.stragglers.Deadline(std::max(rounds.begun_at(), entry.values_since), peer->connection->stats().smoothed_rtt,
                                    rounds.Count(Rounds::Part::kClosed), membership_->joined());
 }
 
@@ -691,7 +740,7 @@ void RoundEngine::CountAsLost(Entry& entry, uint32_t rank) {
 // rule, which is asked again at the deadline.
 void RoundEngine::LeaveStragglersOut(Entry& entry) {
   Rounds& rounds = entry.tensor.rounds();
-  if (!rounds.begun() || entry.tensor.parameters().initial() == Parameters::Initial::kAwaited) return;
+  if (!rounds.begun() || !HasValues(entry)) return;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const Rounds::Part part = rounds.part(rank);
     if (part != Rounds::Part::kAwaited && part != Rounds::Part::kOpen) continue;
@@ -711,7 +760,6 @@ void RoundEngine::LeaveStragglersOut(Entry& entry) {
       CheckAt(deadline);
     } else {
       CountAsLost(entry, rank);
-      ++stats_.by_rank[rank].excluded;
       std::vector<uint32_t> ready;
       rounds.OnExcluded(rank, entry.tensor.aggregator().contributed(rank), &ready);
       FinaliseReady(entry, ready);

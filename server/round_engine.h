@@ -45,7 +45,7 @@ struct Rejection {
   std::string tensor;
   uint64_t round = 0;
   uint32_t chunk = 0;    // the first one
-  std::string_view why;  // "not finite", "too large"
+  std::string_view why;  // GuardVerdictName
   double excess = 0;     // "too large": the chunk's norm by the usual one
 };
 
@@ -71,17 +71,19 @@ struct EngineStats {
     uint64_t repaired = 0;           // of them rebuilt by FEC
     uint64_t lost = 0;               // contributions that did not arrive, or were rejected
     uint64_t rejected = 0;           // of them refused by the guard
-    uint64_t excluded = 0;           // rounds that did not wait for it
+    uint64_t excluded = 0;           // rounds that were over without it
     uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
   };
   uint64_t tensor_rounds = 0;
   uint64_t filled = 0;
   uint64_t tolerated = 0;
   uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
+  uint64_t taken_and_dropped = 0;        // of those and of the rejected: settled, so that nobody repays them
   uint64_t late_chunks = 0;              // of a round that was over, or of a chunk that was final
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
+  uint64_t pulls_held = 0;               // answers that had to wait for memory (kMaxPinnedModels)
   uint64_t state_hashes = 0;             // told, downlink lossy
   std::vector<Rank> by_rank;
 };
@@ -89,6 +91,10 @@ struct EngineStats {
 class RoundEngine {
  public:
   static constexpr size_t kMaxPendingPulls = 64;    // per worker
+  // Snapshots of parameters that pulls hold, in models (4 bytes x elements of all tensors). Workers that pull the
+  // same version share one; more versions are held only for workers that take rounds to receive them. Beyond
+  // this a pull that needs another snapshot waits until one is free.
+  static constexpr uint64_t kMaxPinnedModels = 4;
   static constexpr size_t kMaxHeldDeclares = 4096;  // per worker
 
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
@@ -136,13 +142,14 @@ class RoundEngine {
     uint32_t rank = 0;
     uint32_t request = 0;
     uint64_t min_round = 0;
+    bool held = false;
   };
   // A tensor and who waits for it.
   struct Entry {
     Entry(Parameters* parameters, uint32_t ranks, const codec::LossPolicySpec& policy,
           Aggregator::Order order, double norm_guard, Stragglers waiting)
         : tensor(parameters, ranks, policy, order),
-          guard(parameters->gradient_geometry().chunks(), ranks, norm_guard),
+          guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(policy.policy)),
           epochs(policy.policy == codec::LossPolicy::kShift, ranks),
           stragglers(std::move(waiting)),
           window_times(ranks),
@@ -154,6 +161,7 @@ class RoundEngine {
     Stragglers stragglers;
     std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
     std::vector<bool> declared;            // by rank
+    Instant values_since;                  // when version 0 was there
     std::vector<bool> late;         // by rank: takes part from the next round
     std::vector<HeldDeclare> held;  // answered when the round in progress is finished
     std::vector<PendingPull> pulls;
@@ -164,6 +172,8 @@ class RoundEngine {
   Entry& AddTensor(Parameters* parameters);
   bool OfferInitial(Entry& entry, Peer& peer, bool has_initial);
   void DecideZeros(Entry& entry);
+  void OnValues(Entry& entry);
+  static bool HasValues(const Entry& entry);
   void BeginEpoch(Entry& entry);
   void SetEpoch(const Entry& entry, control::Declared& declared) const;
   void SetStateHash(const Tensor& tensor, control::RoundReport& report);
@@ -175,8 +185,12 @@ class RoundEngine {
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
   transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
                                       bool repaired);
+  // For a chunk that must not count, now or later. Refused, it would be owed by policies that repay, and come again
+  // with the next gradient.
+  transport::ChunkVerdict TakeAndDrop();
   // False, and everybody concerned knows, when the values may not be added.
-  bool PassesGuard(const Peer& peer, const Transfer& transfer, uint32_t chunk, std::span<const float> values);
+  bool PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,
+                   std::span<const float> values);
   transport::CloseRuleInput CloseInput(const Peer& peer, const Entry& entry, const Transfer& transfer,
                                        const transport::IncomingWindow& window) const;
   void Close(Peer& peer, transport::WindowKey key, wire::CloseReason reason,
@@ -187,6 +201,9 @@ class RoundEngine {
   void FinishRoundIfComplete(Entry& entry);
   void AnswerHeld(Entry& entry);
   void AnswerPulls(Entry& entry);
+  bool MayPin(const Parameters& parameters) const;
+  // Snapshots may be free again.
+  void AnswerHeldPulls();
   void ForgetPeer(Entry& entry, uint32_t rank);
   void ExcludeFromRound(Entry& entry, uint32_t rank);
   // What a worker that is not waited for has lost of the round in progress: all of it.
@@ -203,6 +220,7 @@ class RoundEngine {
   ResultSender results_;
   std::vector<std::unique_ptr<Entry>> tensors_;  // by key
   std::vector<float> scratch_;                   // one decoded chunk
+  bool pulls_wait_ = false;                      // for memory
   Instant now_;
   Instant next_check_ = Instant::Infinite();
   EngineStats stats_;

@@ -63,7 +63,6 @@ void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed
   LH_CHECK(parts_[rank] == Part::kAwaited);
   Release(rank, contributed, ready);
   parts_[rank] = Part::kLagging;
-  ++tally_.excluded;
 }
 
 uint32_t Rounds::Count(Part part) const {

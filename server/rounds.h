@@ -29,7 +29,7 @@ struct RoundTally {
   uint32_t filled_chunks = 0;     // of them, in windows that lost more
   uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
   codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
-  uint32_t excluded = 0;          // workers that the round did not wait for
+  uint32_t excluded = 0;          // workers that were lagging when the round was over; set then
   std::array<uint32_t, 6> closed = {};  // windows, by wire::CloseReason
 };
 

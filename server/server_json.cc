@@ -119,11 +119,13 @@ json JobSummary(const ServerStats& stats) {
               {"round_ms_p50", Milliseconds(stats.round_p50)},
               {"round_ms_p99", Milliseconds(stats.round_p99)},
               {"duplicate_contributions", stats.duplicate_contributions},
+              {"taken_and_dropped", stats.taken_and_dropped},
               {"late_chunks", stats.late_chunks},
               {"old_windows_refused", stats.old_windows_refused},
               {"late_windows_taken", stats.late_windows_taken},
               {"epoch_refused", stats.epoch_refused},
               {"results_outdated", stats.results_outdated},
+              {"pulls_held", stats.pulls_held},
               {"result_chunks_lost", stats.result_chunks_lost},
               {"result_chunks_repaid", stats.result_chunks_repaid},
               {"state_hashes", stats.state_hashes},
@@ -183,13 +185,17 @@ std::string RejectionText(const Rejection& rejection, const std::string& who) {
     char times[48];
     std::snprintf(times, sizeof times, "a norm %.3g times the usual one", rejection.excess);
     text += times;
+  } else if (rejection.why == GuardVerdictName(ContributionGuard::Verdict::kOverflows)) {
+    text += "values that overflow a sum of float32";
   } else {
     text += "NaN or infinity";
   }
   return text + " in tensor \"" + rejection.tensor + "\", round " + std::to_string(rejection.round) +
          ", chunk " + std::to_string(rejection.chunk) +
          (rejection.excess > 0 ? ": such chunks are not counted (--norm-guard)"
-                               : ": nothing more of this push is counted");
+          : rejection.why == GuardVerdictName(ContributionGuard::Verdict::kNotFinite)
+              ? ": nothing more of this push is counted"
+              : ": such chunks are not counted");
 }
 
 json RejectionJson(const Rejection& rejection, const std::string& who) {

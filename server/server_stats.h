@@ -42,7 +42,7 @@ struct TrafficTotals {
 struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
-  uint64_t excluded = 0;  // rounds that did not wait for it
+  uint64_t excluded = 0;  // tensor rounds that were over without it
   std::string site;
   Address peer;
   uint64_t incarnation = 0;
@@ -111,11 +111,13 @@ struct ServerStats {
   uint64_t low_chunks = 0;  // expected, over all rounds
   uint64_t low_lost = 0;    // of them did not arrive
   uint64_t duplicate_contributions = 0;
+  uint64_t taken_and_dropped = 0;  // policy residual: duplicates and rejected chunks that nobody repays
   uint64_t late_chunks = 0;
   uint64_t old_windows_refused = 0;
   uint64_t late_windows_taken = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
+  uint64_t pulls_held = 0;  // waited for memory (RoundEngine::kMaxPinnedModels)
   uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
   uint64_t result_chunks_repaid = 0;  // and here since, by later results
   uint64_t state_hashes = 0;          // downlink lossy: told to the workers

@@ -35,7 +35,9 @@ struct ServerSettings {
   // A worker that takes this many times as long as the others usually do is left out of the round. 0: all are
   // waited for; else >= 1.
   double straggler_factor = 0;
-  Duration round_bound{0};     // no round waits longer for anybody; 0: no bound
+  // No round waits longer for anybody; 0: no bound. The first one counts from when version 0 is there: declared by
+  // all, and delivered by the worker that offered it.
+  Duration round_bound{0};
   bool deterministic = false;  // sums in rank order: bitwise the same whatever the order of arrival
   double norm_guard = 0;       // a chunk whose norm is this many times the usual one is refused; 0: none is
   std::string downlink = "reliable";  // reliable | lossy

@@ -1,5 +1,6 @@
 #include "server/tensor.h"
 
+#include <Eigen/Core>
 #include <algorithm>
 
 #include "base/check.h"
@@ -49,6 +50,16 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
                    geometry.Elements(parameters_->mutable_next(), chunk));
   rounds_.MarkFinal(chunk);
   return filled;
+}
+
+bool Tensor::Overflowed(uint32_t chunk) const {
+  const auto finite = [](std::span<const float> values) {
+    const Eigen::Map<const Eigen::ArrayXf> in(values.data(), static_cast<Eigen::Index>(values.size()));
+    return (0 * in).sum() == 0;  // infinity and NaN times zero are NaN
+  };
+  const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
+  return !finite(geometry.Elements(parameters_->next(), chunk)) &&
+         finite(geometry.Elements(parameters_->current(), chunk));
 }
 
 void Tensor::BeginEpoch(double total_weight) {

@@ -45,6 +45,8 @@ class Tensor {
   bool Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight) {
     return aggregator_.Add(rank, chunk, values, weight, filler_->ArrivalScale(rank, high));
   }
+  // The factor, beside its weight, that such a contribution counts with.
+  float ArrivalScale(uint32_t rank, bool high) const { return filler_->ArrivalScale(rank, high); }
   // A worker's window is over: decides whether its losses are tolerated or filled. Above the bubble-filling
   // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
   // gone has no outcome: what it did not contribute is nobody's.
@@ -53,6 +55,9 @@ class Tensor {
   // says what was tolerated and filled. REQUIRES: the parameters are ready, nobody is awaited for this chunk.
   // Returns the contributions that were filled.
   uint32_t Finalise(uint32_t chunk);
+  // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite sum, so
+  // this is the step's doing. REQUIRES: the chunk is final.
+  bool Overflowed(uint32_t chunk) const;
   // The round is finished: on to the next.
   void NextRound();
 

@@ -319,6 +319,8 @@ Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions&
                                   .result_dtype = options.result_dtype,
                                   .priority = options.priority,
                                   .high_ranges = options.high_ranges,
+                                  .high_share = options.high_share,
+                                  .high_energy = options.high_energy,
                                   .count = options.count,
                                   .optimizer = options.optimizer,
                                   .initial = options.initial};

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/number_checks.h"
 #include "longhaul/client.h"
 #include "wan/link_options.h"
 #include "worker/trainer_loop.h"
@@ -122,6 +122,7 @@ json StatsJson(const ClientStats& s) {
           {"state_hashes_agreed", s.state_hashes_agreed},
           {"state_hash_mismatches", s.state_hash_mismatches},
           {"datagrams_dropped", s.datagrams_dropped},
+          {"debts_dropped", s.debts_dropped},
           {"pto_fired", s.pto_fired},
           {"rtt_ms", ms(s.smoothed_rtt)},
           {"min_rtt_ms", ms(s.min_rtt)},
@@ -475,6 +476,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.set_version_flag("--version", "longhaul-worker 0.1.0");
   AddOptions(app, flags);
+  longhaul::cli::CheckNumbers(app);
   TakeLauncherEnvironment();
   try {
     app.parse(argc, argv);
@@ -488,9 +490,6 @@ int main(int argc, char** argv) {
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
   if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
-  if (!std::isfinite(flags.skew)) {  // which the check by range lets through
-    return Fail(Status(StatusCode::kInvalidArgument, "--skew must be in 0..1"), kExitUsage);
-  }
   if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::wan::ParseRate(flags.rate_cap);
   if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::wan::ParseRate(flags.rate_floor);
   if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {

@@ -71,6 +71,8 @@ class PushPipeline {
 
   // What waits to be repaid, by element; empty with policies other than residual.
   std::span<const float> residual() const { return memory_->owed(); }
+  // Chunks whose debt overflowed and was dropped (codec/residual.h).
+  uint64_t debts_dropped() const { return memory_->debts_dropped(); }
   // This worker's shift, by element; empty with policies other than shift.
   std::span<const float> shift() const { return memory_->shift(); }
 

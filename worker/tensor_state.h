@@ -40,6 +40,8 @@ struct TensorState {
   DType result_dtype = DType::kFloat32;
   int priority = 0;  // lower leaves first
   std::vector<TensorOptions::Range> high_ranges;
+  std::optional<double> high_share;  // none: the job's
+  std::optional<double> high_energy;
   std::span<const float> initial;      // borrowed while a declaration is pending
   std::vector<OperationId> declaring;  // operations that wait for the declaration
   uint32_t declare_request = 0;

@@ -344,6 +344,7 @@ std::string WorkerSession::Silence(Duration limit) const {
 ClientStats WorkerSession::stats() const {
   const transport::ConnectionStats c = connection_ != nullptr ? connection_->stats() : last_connection_stats_;
   ClientStats s = totals_;
+  for (const auto& tensor : tensors_) s.debts_dropped += tensor->pipeline ? tensor->pipeline->debts_dropped() : 0;
   for (const auto& tensor : tensors_) {
     if (!tensor->replica) continue;
     s.state_hashes_agreed += tensor->replica->stats().agreed;

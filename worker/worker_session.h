@@ -40,6 +40,8 @@ struct Declaration {
   DType result_dtype = DType::kFloat32;  // of results in chunks
   int priority = 0;                      // lower leaves first; among equals, those declared first
   std::vector<TensorOptions::Range> high_ranges = {};
+  std::optional<double> high_share = std::nullopt;  // none: the job's
+  std::optional<double> high_energy = std::nullopt;
   uint64_t count = 0;
   std::string optimizer = "aggregate";
   std::span<const float> initial = {};  // empty or `count` values, borrowed until the callback

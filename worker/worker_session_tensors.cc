@@ -41,6 +41,11 @@ Status CheckDeclaration(const Declaration& d) {
                   std::to_string(range.first) + " ends beyond its " + std::to_string(d.count)};
     }
   }
+  for (const std::optional<double>& share : {d.high_share, d.high_energy}) {
+    if (!share || (*share >= 0 && *share <= 1)) continue;
+    return {StatusCode::kInvalidArgument, "tensor " + d.name + ": the high share " + std::to_string(*share) +
+                                              " is not in 0..1"};
+  }
   if (!d.initial.empty() && d.initial.size() != d.count) {
     return {StatusCode::kInvalidArgument, "tensor " + d.name + " has " + std::to_string(d.count) +
                                               " elements, but " + std::to_string(d.initial.size()) +
@@ -113,6 +118,8 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
     tensor.result_dtype = declaration.result_dtype;
     tensor.priority = declaration.priority;
     tensor.high_ranges = declaration.high_ranges;
+    tensor.high_share = declaration.high_share;
+    tensor.high_energy = declaration.high_energy;
     tensor.shape.geometry.count = declaration.count;
     tensor.initial = declaration.initial;
   }
@@ -159,6 +166,10 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   tensor.declared = true;
   PushPipeline::Settings pipeline = PushPipeline::SettingsOf(settings_, symbol_bytes_, options_.weight);
   pipeline.high_ranges = tensor.high_ranges;
+  if (tensor.high_share || tensor.high_energy) {
+    pipeline.high_share = tensor.high_share.value_or(settings_.high_share);
+    pipeline.high_energy = tensor.high_energy.value_or(0);
+  }
   pipeline.window_priority = codec::SendOrder(tensor.priority, tensor.shape.key);
   tensor.shape.format.gradient = tensor.wire_dtype;
   if (pipeline.priority == codec::PriorityPolicy::kTopK)

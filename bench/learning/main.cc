@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "bench/learning/report.h"
+#include "cli/number_checks.h"
 
 namespace {
 
@@ -182,11 +183,17 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", flags.quick, "One seed, 70 rounds, the headline tables only");
   app.add_flag("--report", flags.report_only, "Only write the report about the runs that are there");
   app.add_option("--jobs", flags.jobs, "Runs at a time")->capture_default_str()->check(CLI::Range(1, 256));
-  app.add_option("--minutes", flags.minutes, "Begin no run after so many; the next call goes on");
+  app.add_option("--minutes", flags.minutes, "Begin no run after so many; the next call goes on; 0 = run all")
+      ->check(CLI::Range(0.0, 1e6));
   app.add_option("--data", flags.data, "Directory with Fashion-MNIST's IDX files")->capture_default_str();
   app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/learning]");
   app.add_option("--scenario", flags.scenario, "Only this run, for example '{\"policy\": \"residual\"}'");
-  CLI11_PARSE(app, argc, argv);
+  longhaul::cli::CheckNumbers(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   setpriority(PRIO_PROCESS, 0, 19);  // runs for long: whoever works beside it goes first
   return flags.scenario.empty() ? RunTables(flags) : RunOne(flags);
 }

@@ -1,7 +1,10 @@
 #include "bench/learning/scenario.h"
 
 #include <algorithm>
+#include <string_view>
 
+#include "codec/loss_policy.h"
+#include "longhaul/tensor.h"
 #include "wan/loss_process.h"
 
 namespace longhaul::bench {
@@ -70,6 +73,17 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
         value.type() == known[name].type() || (value.is_number() && known[name].is_number());
     if (!same_kind) return bad("setting \"" + name + "\" of a scenario is not of its type");
   }
+  // A number that does not fit would wrap around.
+  for (const char* name : {"workers", "batch", "rounds", "seed"}) {
+    const double value = json.value(name, 1.0);
+    if (!(value >= (name == std::string_view("seed") ? 0 : 1) && value <= 1e9)) {
+      return bad(std::string(name) + ": 1..1e9");
+    }
+  }
+  for (const char* name : {"shift_alpha", "high_share", "high_energy", "topk_share", "bubble_threshold", "skew"}) {
+    const double value = json.value(name, 0.5);
+    if (!(value >= 0 && value <= 1)) return bad(std::string(name) + ": 0..1");
+  }
   s.policy = json.value("policy", s.policy);
   s.shift_alpha = json.value("shift_alpha", s.shift_alpha);
   s.priority = json.value("priority", s.priority);
@@ -91,7 +105,11 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.seed = json.value("seed", s.seed);
 
   if (s.workers < 1 || s.workers > 64) return bad("workers: 1..64");
-  if (s.batch < 1 || s.rounds < 1) return bad("batch and rounds: 1 at least");
+  if (s.batch > 60'000) return bad("batch: 1..60000");
+  if (const auto policy = codec::ParseLossPolicy(s.policy); !policy.ok()) return policy.status();
+  if (s.shift_alpha == 0) return bad("shift_alpha: above 0");
+  if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8");
+  if (!(s.burst == 0 || (s.burst >= 1 && s.burst <= 1000))) return bad("burst: 0 (independent) or 1..1000");
   if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");
   if (s.priority != "energy" && s.priority != "topk") return bad("priority: energy | topk");
   if (s.schedule != "decay" && s.schedule != "drop") return bad("schedule: decay | drop");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,6 +75,10 @@ struct TensorOptions {
     bool operator==(const Range&) const = default;
   };
   std::vector<Range> high_ranges = {};
+  // This worker's own choice for this tensor of how many chunks are high, 0..1: a share of them, or as many as
+  // hold a share of the energy. None: the job's (JobSettings), which the server says.
+  std::optional<double> high_share = std::nullopt;
+  std::optional<double> high_energy = std::nullopt;
   uint64_t count = 0;  // elements, >= 1
   // What the server does with the aggregate: "aggregate" hands it back as it is; an optimizer keeps the
   // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",

@@ -57,6 +57,9 @@ struct ClientStats {
   uint64_t repairs_sent = 0;
   uint64_t repaired_chunks = 0;  // rebuilt by FEC here
   uint64_t lost_chunks = 0;      // low chunks of closed windows that the server did not have
+  // Chunks whose unpaid gradients (policy residual) had grown beyond what float32 holds: dropped. Not 0 means that
+  // gradients are about to overflow, or were.
+  uint64_t debts_dropped = 0;
   uint64_t pto_fired = 0;
   uint64_t datagrams_dropped = 0;  // received and dropped: damaged, duplicate, late or unknown
   ByteCount bytes_sent;            // UDP payload

@@ -71,10 +71,24 @@ TEST_F(BenchRounds, ShorterTypesSendFewerBytes) {
   EXPECT_NEAR(Result()["chunk_bytes_sent"].get<double>(), 10 * 100e3, 5e4);
 }
 
+// The server says a fifth, and takes whatever classes its workers choose.
+TEST_F(BenchRounds, ChoosesTheHighShareOfItsWorkersAlsoWithSomebodysServer) {
+  StartServer({{"--workers", "2"}});
+  const auto lost_with = [&](const std::string& flag, const std::string& share) {
+    Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "200kb", "--rounds", "10",
+                                   flag, share, "--seed", "3", "--fault", "drop=0.1,delay=5ms,seed=7"});
+    ExpectEnd(rounds, 0);
+    return Result()["lost_chunks"].get<int>();
+  };
+  EXPECT_EQ(lost_with("--high-share", "1"), 0);
+  EXPECT_EQ(lost_with("--high-energy", "1"), 0);
+  EXPECT_GT(lost_with("--high-share", "0"), 0);
+}
+
 TEST_F(BenchRounds, RefusesWhatOnlyTheServerDecides) {
-  Program& rounds = StartRounds({"--join", "127.0.0.1:7700", "--high-share", "0.5"});
+  Program& rounds = StartRounds({"--join", "127.0.0.1:7700", "--close-ratio", "0.5"});
   ExpectEnd(rounds, 2);
-  EXPECT_THAT(rounds.Errors(), HasSubstr("--high-share is the server's to decide"));
+  EXPECT_THAT(rounds.Errors(), HasSubstr("--close-ratio is the server's to decide"));
 }
 
 TEST_F(BenchRounds, RefusesARankThatDoesNotExist) {

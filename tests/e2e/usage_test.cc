@@ -53,6 +53,12 @@ Mistake OfFlow(const std::string& name, std::vector<std::string> arguments, std:
   return {"Flow" + name, "longhaul", std::move(arguments), std::move(words)};
 }
 
+Mistake OfRounds(const std::string& name, std::vector<std::string> arguments,
+                 std::vector<std::string> words) {
+  arguments.insert(arguments.begin(), {"bench", "rounds", "--insecure", "--json", "-"});
+  return {"Rounds" + name, "longhaul", std::move(arguments), std::move(words)};
+}
+
 Mistake OfRun(const std::string& name, std::vector<std::string> arguments, std::vector<std::string> words) {
   arguments.insert(arguments.begin(), "run");
   return {"Run" + name, "longhaul", std::move(arguments), std::move(words)};
@@ -74,11 +80,35 @@ INSTANTIATE_TEST_SUITE_P(
                {"--rate-floor", "--rate-cap"}),
         OfFlow("UnknownController", {"--join", "127.0.0.1:1", "--rate-controller", "reno"},
                {"--rate-controller", "reno", "cubic"}),
+        OfRounds("HighShareNotANumber", {"--high-share", "nan"}, {"--high-share", "nan", "finite"}),
+        OfRounds("HighShareAboveOne", {"--high-share", "1.5"}, {"--high-share", "1.5"}),
+        OfRounds("NegativeHighShare", {"--high-share", "-1"}, {"--high-share", "-1"}),
+        OfRounds("HighEnergyNotANumber", {"--high-energy", "nan"}, {"--high-energy", "nan", "finite"}),
+        OfRounds("ShareAndEnergy", {"--high-share", "0.1", "--high-energy", "0.9"},
+                 {"--high-share", "--high-energy", "give one"}),
+        OfRounds("CloseRatioNotANumber", {"--close-ratio", "nan"}, {"--close-ratio", "nan", "finite"}),
+        OfRounds("TopKNotANumber", {"--priority", "topk", "--topk", "nan"}, {"--topk", "nan", "finite"}),
+        OfRounds("EnergySpreadNotANumber", {"--energy-spread", "nan"}, {"--energy-spread", "nan", "finite"}),
+        OfRounds("EnergySpreadInfinite", {"--energy-spread", "inf"}, {"--energy-spread", "inf"}),
+        OfRounds("IdleTimeOutNotANumber", {"--idle-timeout", "nan"}, {"--idle-timeout", "nan", "finite"}),
+        OfRounds("NegativeSeed", {"--seed", "-1"}, {"--seed", "-1", "negative"}),
+        OfRounds("SeedTooLong", {"--seed", "99999999999999999999"}, {"--seed", "2^64"}),
+        OfRounds("NoRounds", {"--rounds", "0"}, {"--rounds"}),
+        OfRounds("BytesNotANumber", {"--bytes", "nan"}, {"--bytes"}),
+        OfRounds("BytesTooMany", {"--bytes", "2gb"}, {"--bytes", "1 GiB"}),
+        OfRounds("NegativeGap", {"--gap", "-5ms"}, {"--gap", "negative"}),
         OfServer("UnknownFlag", {"--bogus"}, {"--bogus"}), OfServer("StrayWord", {"7700"}, {"7700"}),
         OfServer("NoWorkers", {"--workers", "0"}, {"--workers", "1", "1024"}),
         OfServer("WorkersNotANumber", {"--workers", "two"}, {"--workers", "two"}),
         OfServer("ShareAboveOne", {"--high-share", "2"}, {"--high-share", "2"}),
         OfServer("ShareNotANumber", {"--high-share", "nan"}, {"nan"}),
+        OfServer("CloseRatioNotANumber", {"--close-ratio", "nan"}, {"--close-ratio", "nan", "finite"}),
+        OfServer("StragglerFactorInfinite", {"--straggler-factor", "inf"}, {"--straggler-factor", "inf"}),
+        OfServer("RoundBoundOfNothing", {"--round-bound", "1e-10"}, {"--round-bound", "1e-10", "no bound"}),
+        OfServer("RoundBoundNotANumber", {"--round-bound", "nan"}, {"--round-bound", "nan", "finite"}),
+        OfServer("IdleTimeOutNotANumber", {"--idle-timeout", "nan"}, {"--idle-timeout", "nan", "finite"}),
+        OfServer("NegativeSeed", {"--seed", "-1"}, {"--seed", "-1", "negative"}),
+        OfServer("NoHashRounds", {"--hash-rounds", "0"}, {"--hash-rounds", "0"}),
         OfServer("UnknownPolicy", {"--policy", "magic"}, {"--policy", "magic", "residual"}),
         OfServer("UnknownPriority", {"--priority", "magic"}, {"--priority", "magic", "layer"}),
         OfServer("UnknownDownlink", {"--downlink", "pigeon"}, {"--downlink", "pigeon", "lossy"}),
@@ -129,6 +159,21 @@ INSTANTIATE_TEST_SUITE_P(
         OfWorker("FaultSpec", {"--join", "127.0.0.1:7700", "--fault", "drop=maybe"}, {"maybe"}),
         OfWorker("UnwritableJson", {"--join", "127.0.0.1:7700", "--json", "/nonexistent/w.json"},
                  {"/nonexistent/w.json", "No such file"}),
+        OfWorker("SkewNotANumber", {"--join", "127.0.0.1:7700", "--skew", "nan"}, {"--skew", "nan", "finite"}),
+        OfWorker("MomentumNotANumber", {"--join", "127.0.0.1:7700", "--momentum", "nan"},
+                 {"--momentum", "nan", "finite"}),
+        OfWorker("LearningRateInfinite", {"--join", "127.0.0.1:7700", "--lr", "inf"}, {"--lr", "inf"}),
+        OfWorker("WeightNotANumber", {"--join", "127.0.0.1:7700", "--weight", "nan"},
+                 {"--weight", "nan", "finite"}),
+        OfWorker("NegativeSeed", {"--join", "127.0.0.1:7700", "--seed", "-1"}, {"--seed", "-1", "negative"}),
+        OfWorker("NegativeEvalEvery", {"--join", "127.0.0.1:7700", "--eval-every", "-1"},
+                 {"--eval-every", "-1", "negative"}),
+        OfWorker("NegativeIncarnation", {"--join", "127.0.0.1:7700", "--incarnation", "-1"},
+                 {"--incarnation", "-1", "negative"}),
+        OfRun("NegativeSeed", {"--seed", "-1"}, {"--seed", "-1", "negative"}),
+        OfRun("MinAccuracyNotANumber", {"--min-accuracy", "nan"}, {"--min-accuracy", "nan", "finite"}),
+        OfRun("BurstNotANumber", {"--burst", "nan"}, {"--burst", "nan", "finite"}),
+        OfRun("BurstBelowOnePacket", {"--burst", "0.5"}, {"--burst", "0.5"}),
         OfRun("UnknownFlag", {"--bogus"}, {"--bogus"}), OfRun("NoWorkers", {"--workers", "0"}, {"--workers"}),
         OfRun("NoRounds", {"--rounds", "0"}, {"--rounds"}), OfRun("LossWithoutUnit", {"--loss", "2"}, {"2%"}),
         OfRun("LossAboveOne", {"--loss", "200%"}, {"200%"}),
@@ -141,6 +186,36 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"NoSubcommand", "longhaul", {}, {"subcommand"}},
         Mistake{"UnknownSubcommand", "longhaul", {"fly"}, {"fly"}}),
     [](const auto& test) { return test.param.name; });
+
+#ifdef LONGHAUL_BENCH_PROGRAMS
+Mistake OfRoundSim(const std::string& name, std::vector<std::string> arguments,
+                   std::vector<std::string> words) {
+  return {name, "longhaul_round_sim", std::move(arguments), std::move(words)};
+}
+Mistake OfLearningBench(const std::string& name, std::vector<std::string> arguments,
+                        std::vector<std::string> words) {
+  return {"Learning" + name, "longhaul_learning_bench", std::move(arguments), std::move(words)};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfBenches, Usage,
+    ::testing::Values(
+        OfRoundSim("HighShareNotANumber", {"--high-share", "nan"}, {"--high-share", "nan", "finite"}),
+        OfRoundSim("HighShareAboveOne", {"--high-share", "2"}, {"high_share", "0..1"}),
+        OfRoundSim("EnergySpreadNotANumber", {"--energy-spread", "nan"}, {"--energy-spread", "nan", "finite"}),
+        OfRoundSim("EnergySpreadTooLarge", {"--energy-spread", "6"}, {"--energy-spread", "6"}),
+        OfRoundSim("NoBytes", {"--bytes", "0"}, {"--bytes", "0"}),
+        OfRoundSim("BytesTooMany", {"--bytes", "99999999999999"}, {"--bytes"}),
+        OfRoundSim("LinkWithoutRate", {"--link", "delay 20ms"}, {"--link", "rate"}),
+        OfRoundSim("LinkThatLosesAll", {"--link", "rate 1mbit loss 100%"}, {"--link", "everything"}),
+        OfRoundSim("UnknownPolicy", {"--policy", "magic"}, {"magic", "residual"}),
+        OfRoundSim("UnknownOptimizer", {"--optimizer", "magic"}, {"--optimizer", "magic"}),
+        OfRoundSim("NoHashRounds", {"--hash-rounds", "0"}, {"hash_rounds"}),
+        OfRoundSim("LossyDownlinkOfMeans", {"--downlink", "lossy"}, {"--downlink lossy", "--optimizer"}),
+        OfLearningBench("MinutesNotANumber", {"--minutes", "nan"}, {"--minutes", "nan", "finite"}),
+        OfLearningBench("NegativeMinutes", {"--minutes", "-1"}, {"--minutes", "-1"})),
+    [](const auto& test) { return test.param.name; });
+#endif
 
 class Missing : public JobTest {
  protected:

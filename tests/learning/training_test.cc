@@ -170,6 +170,12 @@ TEST(ScenarioTest, IsReadBackAndRefusesWhatItDoesNotKnow) {
   EXPECT_FALSE(Scenario::FromJson({{"rounds", "many"}}).ok());
   EXPECT_FALSE(Scenario::FromJson({{"optimizer", "lbfgs"}}).ok());
   EXPECT_FALSE(Scenario::FromJson({{"loss", 0.9}, {"burst", 1.0}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"policy", "nothing"}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"workers", (uint64_t{1} << 32) + 2}}).ok()) << "it would be two";
+  EXPECT_FALSE(Scenario::FromJson({{"rounds", -1}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"high_share", 7}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"shift_alpha", 0.0}}).ok());
+  EXPECT_FALSE(Scenario::FromJson({{"burst", 0.5}}).ok());
   EXPECT_FALSE(Train(Small("nothing"), kTrain, kTest).ok());
 }
 

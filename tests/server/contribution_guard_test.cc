@@ -43,7 +43,7 @@ TEST(ContributionGuard, RefusesWhatIsNotFiniteWhereverItStands) {
 
 TEST(ContributionGuard, LargeButFiniteIsNotInfinity) {
   ContributionGuard guard(1, 1, 0);
-  EXPECT_EQ(guard.Check(0, 0, Values{3e38f, -3e38f}), Verdict::kOk) << "its squares overflow, it does not";
+  EXPECT_EQ(guard.Check(0, 0, Values{3e37f, -3e37f}), Verdict::kOk) << "its squares overflow, it does not";
   EXPECT_EQ(guard.refused(0), 0u);
 }
 
@@ -72,7 +72,7 @@ TEST(ContributionGuard, ANormFarAboveTheUsualIsRefusedAndTeachesNothing) {
   EXPECT_NEAR(guard.last_excess(), 10.5, 0.01);
   EXPECT_EQ(guard.refused(1), 50u);
   EXPECT_EQ(guard.Check(1, 1, Values{0, 19}), Verdict::kOk);
-  EXPECT_EQ(guard.Check(1, 2, Values{3e38f}), Verdict::kTooLarge);
+  EXPECT_EQ(guard.Check(1, 2, Values{1e37f}), Verdict::kTooLarge);
 }
 
 TEST(ContributionGuard, ALevelThatEverybodyHasReachedBecomesTheUsualOne) {
@@ -139,6 +139,57 @@ TEST(ContributionGuard, GradientsThatGrowStepByStepAreFollowed) {
     ASSERT_EQ(guard.Check(0, 0, Values{norm}), Verdict::kOk) << "round " << round << ", norm " << norm;
   }
   EXPECT_GT(norm, 1000);
+}
+
+TEST(ContributionGuard, WhatWouldOverflowTheSumIsRefusedAndTheRestOfTheWindowIsNot) {
+  ContributionGuard guard(2, 4, 0);
+  EXPECT_EQ(guard.Check(0, 0, Values{1, 3e38f}), Verdict::kOverflows) << "finite, but four of them are not";
+  EXPECT_EQ(guard.Check(0, 1, Values{1e30f}, 1e6f), Verdict::kOk);
+  EXPECT_EQ(guard.Check(1, 0, Values{1e33f}, 1e6f), Verdict::kOverflows) << "weight times value";
+  EXPECT_EQ(guard.Check(2, 0, Values{1, 3e38f}, 1e-6f), Verdict::kOverflows) << "the mean divides by the weights";
+  EXPECT_EQ(guard.refused(0), 1u);
+}
+
+// As Trained, of one chunk under a policy that repays: both ranks have settled rounds 0 to 9.
+ContributionGuard Repaid(double factor, float norm) {
+  ContributionGuard guard(1, 2, factor, /*repays=*/true);
+  for (uint64_t round = 0; round < 10; ++round) {
+    for (uint32_t rank : {0u, 1u}) EXPECT_EQ(guard.Check(rank, 0, Values{norm}, 1, round), Verdict::kOk);
+  }
+  return guard;
+}
+
+TEST(ContributionGuard, ADebtIsJudgedByTheRoundsThatItCanBeOf) {
+  ContributionGuard guard = Repaid(10, 2);
+  EXPECT_EQ(guard.Check(1, 0, Values{59}, 1, 12), Verdict::kOk) << "three gradients: up to 60";
+  EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 13), Verdict::kTooLarge) << "nothing is owed any more";
+  EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 14), Verdict::kTooLarge) << "what was refused is not owed either";
+  EXPECT_EQ(guard.Check(1, 0, Values{41}, 1, 16), Verdict::kTooLarge) << "two gradients: up to 40";
+  EXPECT_EQ(guard.Check(0, 0, Values{21}, 1, 10), Verdict::kTooLarge) << "the other rank is judged as ever";
+}
+
+TEST(ContributionGuard, DebtsTeachNothing) {
+  ContributionGuard guard = Repaid(10, 2);
+  for (uint64_t round = 19; round < 500; round += 10) {
+    ASSERT_EQ(guard.Check(1, 0, Values{150}, 1, round), Verdict::kOk) << round;
+  }
+  EXPECT_EQ(guard.Check(0, 0, Values{21}, 1, 10), Verdict::kTooLarge);
+}
+
+TEST(ContributionGuard, DebtsHaveABound) {
+  ContributionGuard guard = Repaid(10, 2);
+  const float most = 20.0f * ContributionGuard::kMostGradients;
+  EXPECT_EQ(guard.Check(0, 0, Values{most * 1.01f}, 1, 1'000'000), Verdict::kTooLarge);
+  EXPECT_EQ(guard.Check(1, 0, Values{most * 0.99f}, 1, 1'000'000), Verdict::kOk);
+}
+
+TEST(ContributionGuard, AnotherWorkerOfARankOwesNothing) {
+  ContributionGuard guard = Repaid(10, 2);
+  guard.OnMember(1, 30);
+  EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 30), Verdict::kTooLarge);
+  ContributionGuard forgets(1, 2, 10);
+  for (uint64_t round = 0; round < 10; ++round) (void)forgets.Check(0, 0, Values{2}, 1, round);
+  EXPECT_EQ(forgets.Check(0, 0, Values{21}, 1, 30), Verdict::kTooLarge) << "a policy that repays nothing";
 }
 
 // Normal noise of one scale: no false alarm in many rounds at a factor of 3.

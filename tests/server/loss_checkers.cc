@@ -37,7 +37,9 @@ Violation ResidualChecker::Check(const RoundRecord& record) {
       const double gradient = part.gradient[e];
       produced_[e] += part.weight * gradient;
       magnitude_[e] += part.weight * std::abs(gradient);
-      owed[e] += gradient - (part.counted[chunk] ? static_cast<double>(part.sent[e]) : 0.0);
+      const auto sent = static_cast<double>(part.sent[e]);
+      owed[e] += gradient - (part.counted[chunk] || part.dropped[chunk] ? sent : 0.0);
+      if (part.dropped[chunk]) forgotten_[e] += part.weight * sent;
       if (!part.gone) still[e] += part.weight * static_cast<double>(part.memory->owed()[e]);
     }
     if (part.gone) OnGone(part.process, part.weight);

@@ -1,8 +1,9 @@
 // Oracles for rounds under loss. They know what the workers produced and which chunks counted, from whoever
 // arranged the rounds, and keep books of their own in doubles; they share no code with what they check.
 //
-//   residual: over a run, what was applied, what is still owed and what went with workers that left add up to
-//             what was produced, element by element
+//   residual: over a run, what was applied, what is still owed and what is gone add up to what was produced,
+//             element by element. Gone is what workers that left had owed, and what of a successor's gradient
+//             arrived where its predecessor's was in: a rank counts once in a round
 //   shift:    a chunk that did not count is replaced by its worker's expectation, and the server's C is the
 //             weighted sum of the workers' shifts
 //
@@ -31,6 +32,7 @@ struct RoundPart {
   std::vector<float> gradient;
   std::vector<float> sent;                      // as the server decodes it
   std::vector<bool> counted;                    // by chunk
+  std::vector<bool> dropped;                    // by chunk: arrived where the predecessor's was in, gone for good
   const codec::SenderMemory* memory = nullptr;  // null when gone
 };
 

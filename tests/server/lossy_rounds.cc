@@ -131,6 +131,7 @@ void LossyRounds::Begin(Process& process, std::vector<Event>* events) {
     for (float& value : process.sent) value = quantum * std::round(value / quantum);
   }
   process.counted.assign(geometry_.chunks(), false);
+  process.dropped.assign(geometry_.chunks(), false);
   for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
     if (random_.Chance(loss_)) continue;
     const std::span<const float> values = geometry_.Elements(std::span<const float>(process.sent), chunk);
@@ -178,6 +179,7 @@ void LossyRounds::Arrive(const Event& event) {
   if (Count(rank, event.chunk, values)) {
     process.counted[event.chunk] = true;
   } else {
+    process.dropped[event.chunk] = !process.counted[event.chunk];
     ++duplicates_dropped_;
   }
 }
@@ -204,10 +206,13 @@ void LossyRounds::Close(uint32_t rank) {
   tensor_.rounds().OnWindowClosed(rank, tensor_.aggregator().contributed(rank), &ready);
   for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
     const std::span<const float> sent = geometry_.Elements(std::span<const float>(process.sent), chunk);
-    bool taken = process.counted[chunk];
-    if (sent[0] != 0 && !process.behind &&
-        Injects(taken ? Fault::kLostThoughSettled : Fault::kSettledThoughLost, 0.2))
+    bool taken = process.counted[chunk] || process.dropped[chunk];
+    if (process.dropped[chunk] && sent[0] != 0 && Injects(Fault::kDroppedOwed, 1)) {
+      taken = false;
+    } else if (sent[0] != 0 && !process.behind &&
+               Injects(taken ? Fault::kLostThoughSettled : Fault::kSettledThoughLost, 0.2)) {
       taken = !taken;
+    }
     process.memory->SettleChunk(chunk, taken, sent);
   }
   process.memory->Finish();
@@ -262,6 +267,7 @@ Violation LossyRounds::Finish() {
                             .gradient = process.gradient,
                             .sent = process.sent,
                             .counted = process.counted,
+                            .dropped = process.dropped,
                             .memory = process.gone ? nullptr : process.memory.get()});
   };
   for (const auto& process : dead_) add(*process);

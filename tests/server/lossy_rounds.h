@@ -29,6 +29,7 @@ class LossyRounds {
     kSettledThoughLost,  // a lost chunk is settled as taken
     kLostThoughSettled,  // a taken chunk is settled as lost
     kLateCounts,         // a chunk of an old window is added
+    kDroppedOwed,        // a chunk dropped since its rank's is in is settled as lost
     kMissedEpoch,        // a worker that knows nothing of the new epoch is listened to
   };
   struct Options {
@@ -57,6 +58,7 @@ class LossyRounds {
     std::vector<float> gradient;
     std::vector<float> sent;
     std::vector<bool> counted;
+    std::vector<bool> dropped;  // its predecessor's was in
   };
   struct Event {
     enum class Kind : uint8_t { kChunk, kClose, kLeave, kReplace };

@@ -105,6 +105,41 @@ struct Job : testing::Test {
   uint64_t count = 0;
 };
 
+// A worker with the memory that the job's policy gives it.
+class Remembering {
+ public:
+  Remembering(FakeWorker* worker, const std::string& policy, const codec::ChunkGeometry& geometry)
+      : worker_(worker),
+        geometry_(geometry),
+        memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
+
+  // All chunks before `lost` in the high class; the others, of the low class, do not arrive. What the server
+  // refuses is settled as not taken.
+  void Push(uint32_t id, uint64_t round, const Values& gradient, uint32_t lost = UINT32_MAX) {
+    const std::span<const float> prepared = memory_->Prepare(gradient);
+    const uint32_t high = std::min(geometry_.chunks(), lost);
+    ASSERT_TRUE(worker_
+                    ->Open({.key = {id}, .high = high, .low = geometry_.chunks() - high}, 0, round,
+                           geometry_.count, geometry_.chunk_elements)
+                    .ok());
+    for (uint32_t chunk = 0; chunk < high; ++chunk) {
+      const auto values = geometry_.Elements(prepared, chunk);
+      const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
+                         transport::ChunkVerdict::kTaken;
+      memory_->SettleChunk(chunk, taken, values);
+    }
+    if (high < geometry_.chunks()) worker_->Finish({id});
+    memory_->Finish();
+  }
+
+  std::span<const float> owed() const { return memory_->owed(); }
+
+ private:
+  FakeWorker* worker_;
+  codec::ChunkGeometry geometry_;
+  std::unique_ptr<codec::SenderMemory> memory_;
+};
+
 // --- A12: aggregate and push ---
 
 TEST_F(Job, PushesAChunkToTheWorkersAsSoonAsItIsFinal) {
@@ -355,7 +390,42 @@ TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenI
   EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
   EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
-  EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 1u);
+  EXPECT_EQ(coordinator.Stats().members.at(1).excluded, 2u) << "rounds 0 and 1";
+  EXPECT_EQ(events.rounds.at(0).excluded, 1u);
+  EXPECT_EQ(events.rounds.at(1).excluded, 1u);
+  EXPECT_EQ(events.rounds.at(2).excluded, 0u);
+}
+
+TEST_F(BoundedRounds, TheBoundOfTheFirstRoundCountsFromTheInitialValuesOn) {
+  count = elements;
+  b.Declare("w", count, "sgd:lr=1");
+  PushAll(b, 1, 0, 4);
+  Tick(500);
+  EXPECT_TRUE(events.rounds.empty()) << "the other one may have the values";
+  a.Declare("w", count, "sgd:lr=1", true);
+  ASSERT_TRUE(
+      a.Open({.key = {1}, .high = 1, .low = 0}, 0, 0, count, elements, false, codec::WindowKind::kInitial)
+          .ok());
+  Tick(1000);
+  EXPECT_TRUE(events.rounds.empty()) << "nothing to step from";
+  a.Send({1}, kHigh, 0, Full(10));
+  EXPECT_TRUE(events.rounds.empty()) << "now it has the time that every round has";
+  EXPECT_EQ(coordinator.NextTimeout(), At(1100));
+  Tick(1100);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  EXPECT_EQ(events.rounds[0].excluded, 1u);
+  EXPECT_EQ(ResultOf(b).at(0), 8.0f) << "10 - 4 / 2";
+}
+
+TEST_F(BoundedRounds, TheBoundOfTheFirstRoundHoldsWhenNobodyHadValues) {
+  count = elements;
+  b.Declare("w", count, "sgd:lr=1");
+  PushAll(b, 1, 0, 4);
+  Tick(500);
+  a.Declare("w", count, "sgd:lr=1");
+  EXPECT_EQ(coordinator.NextTimeout(), At(600));
+  Tick(600);
+  EXPECT_EQ(events.rounds.size(), 1u);
 }
 
 // Its link is slow, its PushPull is not over: it would wait for ever for what is not sent any more.
@@ -446,6 +516,10 @@ TEST_F(ShiftJob, AMemberThatLeavesBeginsANewEpochThatIsAnnouncedForOneRound) {
 
 // --- Exactly once ---
 
+struct ResidualJob : Job {
+  ResidualJob() : Job(2, "residual") {}
+};
+
 TEST_F(Job, ADuplicateContributionIsNeverAddedTwice) {
   DeclareChunks(2);
   ASSERT_TRUE(Open(a, 1, 2, 0).ok());
@@ -472,6 +546,53 @@ TEST_F(Job, AReplacedWorkerPushesAgainAndWhatItHadContributedCountsOnce) {
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
   EXPECT_EQ(ResultOf(again), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
   EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
+}
+
+// Its gradient is the rank's in this round: where the predecessor's is in, nothing of it is owed.
+TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatItsPredecessorHadContributed) {
+  DeclareChunks(3);
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  PushAll(b, 1, 0, 4);
+  ASSERT_TRUE(Open(a, 1, 1, 2).ok());
+  a.Send({1}, kHigh, 0, Full(2));
+  a.Send({1}, kLow, 1, Full(2));
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2, 1);
+  again.Declare("w", count, "aggregate");
+  Remembering successor(&again, "residual", geometry);
+  successor.Push(1, 0, Values(count, 2));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}}));
+  EXPECT_THAT(successor.owed(), testing::Each(0.0f));
+  EXPECT_EQ(coordinator.Stats().duplicate_contributions, 2u);
+  EXPECT_EQ(coordinator.Stats().taken_and_dropped, 2u);
+  PushAll(b, 2, 1, 4);
+  successor.Push(2, 1, Values(count, 2));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}})) << "each gradient once";
+}
+
+// All of its predecessor's is in: the round does not wait for it, and ends while its window is open.
+TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatArrivesAfterTheRound) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(4));
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  for (const uint32_t chunk : {0u, 1u}) {
+    coordinator.OnChunk(a.connection, {1}, kHigh, chunk, FakeWorker::EncodeChunk(chunk, Full(2)), false);
+  }
+  FakeWorker again(coordinator, 0, 40100);
+  again.connection.max_chunk_bytes = kSymbol;
+  again.Join(2, 1);
+  again.Declare("w", count, "aggregate");
+  ASSERT_TRUE(Open(again, 1, 2, 0).ok());
+  EXPECT_EQ(again.Send({1}, kHigh, 0, Full(2)), transport::ChunkVerdict::kTaken);
+  b.Send({1}, kHigh, 1, Full(4));
+  EXPECT_EQ(b.Heard(ControlMessage::kRoundReport).size(), 1u);
+  EXPECT_EQ(again.Send({1}, kHigh, 1, Full(2)), transport::ChunkVerdict::kTaken);
+  EXPECT_EQ(coordinator.Stats().taken_and_dropped, 2u);
+  PushAll(b, 2, 1, 4);
+  PushAll(again, 2, 1, 2);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}}));
 }
 
 TEST_F(Job, APushThatComesTooLateForItsRoundCountsInTheOneInProgress) {
@@ -644,6 +765,28 @@ TEST_F(Job, APullBeforeEveryoneHasDeclaredWaitsSinceSomeoneMayStillHaveValues) {
   EXPECT_EQ(ResultOf(a).at(0), 0) << "nobody had any: zeros";
 }
 
+// It pulls every version and closes nothing: the server's memory has a bound, and the others go on.
+TEST_F(Job, PullsWaitWhenTheSnapshotsThatAreHeldTakeTooMuch) {
+  DeclareChunks(1, "sgd:lr=1");
+  constexpr uint64_t kVersions = RoundEngine::kMaxPinnedModels + 2;
+  for (uint64_t round = 0; round < kVersions; ++round) {
+    const auto id = static_cast<uint32_t>(round) + 1;
+    PushAll(a, id, round, 2, false);
+    PushAll(b, id, round, 2, false);
+    a.Pull(0, 0, id);
+  }
+  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPinnedModels);
+  EXPECT_EQ(coordinator.Stats().pulls_held, 2u);
+  b.Pull(0, 0, 1);
+  EXPECT_TRUE(b.connection.outgoing.empty());
+  a.CloseResult(a.connection.outgoing.begin()->first);
+  // One snapshot is free, and those who waited share the one in its place.
+  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPinnedModels + 1);
+  ASSERT_EQ(b.connection.outgoing.size(), 1u);
+  EXPECT_EQ(ResultOf(b).at(0), -2.0f * kVersions);
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+}
+
 TEST_F(Job, APullOfAnUnknownTensorIsRefused) {
   a.Pull(4, 0, 1);
   EXPECT_EQ(a.Heard(ControlMessage::kPullRefused).at(0).pull_refused().message(), "no tensor has the key 4");
@@ -748,35 +891,6 @@ TEST_F(NormGuard, AChunkFarAboveTheUsualNormIsLeftOut) {
       << "the others' mean, and chunk 1 as ever";
 }
 
-// A worker with the memory that the job's policy gives it.
-class Remembering {
- public:
-  Remembering(FakeWorker* worker, const std::string& policy, const codec::ChunkGeometry& geometry)
-      : worker_(worker),
-        geometry_(geometry),
-        memory_(codec::MakeSenderMemory({.policy = *codec::ParseLossPolicy(policy)}, geometry)) {}
-
-  // Everything of the high class; what the server refuses is settled as not taken.
-  void Push(uint32_t id, uint64_t round, const Values& gradient) {
-    const std::span<const float> prepared = memory_->Prepare(gradient);
-    ASSERT_TRUE(
-        worker_->Open({.key = {id}, .high = geometry_.chunks()}, 0, round, geometry_.count, geometry_.chunk_elements)
-            .ok());
-    for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
-      const auto values = geometry_.Elements(prepared, chunk);
-      const bool taken = worker_->Send({id}, kHigh, chunk, Values(values.begin(), values.end())) ==
-                         transport::ChunkVerdict::kTaken;
-      memory_->SettleChunk(chunk, taken, values);
-    }
-    memory_->Finish();
-  }
-
- private:
-  FakeWorker* worker_;
-  codec::ChunkGeometry geometry_;
-  std::unique_ptr<codec::SenderMemory> memory_;
-};
-
 struct GuardedMemory : Job, testing::WithParamInterface<std::string> {
   GuardedMemory() : Job(WithGuard()) {}
   static ServerSettings WithGuard() {
@@ -813,6 +927,62 @@ TEST_P(GuardedMemory, AWorkerWithOneExplodedGradientIsInAgainWithItsNextOne) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, GuardedMemory, testing::Values("zero", "residual", "shift"),
                          [](const auto& test) { return test.param; });
+
+struct RepayingNormGuard : Job {
+  RepayingNormGuard() : Job(WithGuard()) {}
+  static ServerSettings WithGuard() {
+    ServerSettings settings = Settings(2, "residual");
+    settings.norm_guard = 10;
+    return settings;
+  }
+};
+
+// 20 rounds of a chunk are lost: what comes then is 21 times as large as usual, and nobody's explosion.
+TEST_F(RepayingNormGuard, ALargeDebtIsRepaidAndAnInflatedGradientIsNotCounted) {
+  DeclareChunks(2);
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  Remembering calm(&a, "residual", geometry);
+  Remembering unlucky(&b, "residual", geometry);
+  double applied = 0;
+  uint64_t round = 0;
+  for (; round < 40; ++round) {
+    const auto id = static_cast<uint32_t>(round + 1);
+    calm.Push(id, round, Values(count, 1));
+    unlucky.Push(id, round, Values(count, 2), round >= 12 && round < 32 ? 1 : UINT32_MAX);
+    Tick(100 * (static_cast<int64_t>(round) + 1));
+    ASSERT_EQ(events.rounds.size(), round + 1);
+    applied += static_cast<double>(ResultOf(a).at(1));
+  }
+  EXPECT_TRUE(events.rejections.empty());
+  EXPECT_NEAR(applied, 1.5 * 40, 1e-3) << "every gradient counts once";
+  const auto id = static_cast<uint32_t>(round + 1);
+  calm.Push(id, round, Values(count, 1));
+  unlucky.Push(id, round, Values(count, 42));
+  ASSERT_EQ(events.rejections.size(), 1u);
+  EXPECT_EQ(events.rejections[0].rank, 1u);
+  EXPECT_EQ(ResultOf(a).at(1), 0.5f);
+}
+
+TEST_F(Job, AWeightThatMakesAValueOverflowIsNamedAndNotCounted) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 4);
+  ASSERT_TRUE(
+      b.Open({.key = {1}, .high = 1}, 0, 0, count, elements, true, codec::WindowKind::kGradient, 1e6f).ok());
+  b.Send({1}, kHigh, 0, Full(1e33f));
+  ASSERT_EQ(events.rejections.size(), 1u);
+  EXPECT_THAT(RejectionText(events.rejections[0], events.rejected[0]),
+              testing::AllOf(HasSubstr("rank 1"), HasSubstr("pushed values that overflow a sum of float32")));
+  EXPECT_FLOAT_EQ(ResultOf(a).at(0), 4.0f / (1 + 1e6f)) << "as if it had sent zero";
+}
+
+TEST_F(Job, AStepThatMakesTheModelInfiniteEndsTheJobInWords) {
+  DeclareChunks(2, "sgd:lr=1e30");
+  PushAll(a, 1, 0, 1e10f);
+  PushAll(b, 1, 0, 1e10f);
+  ASSERT_EQ(events.over.size(), 1u);
+  EXPECT_EQ(events.over[0].code(), StatusCode::kAborted);
+  EXPECT_THAT(events.over[0].message(), HasSubstr("tensor \"w\" became infinite in round 0"));
+}
 
 // --- What a round says about itself ---
 

@@ -48,7 +48,7 @@ class TensorModel {
     const PushRecord* completed = nullptr;   // its window was taken
     std::vector<const PushRecord*> perhaps;  // never completed: may be in, as far as it came
     uint32_t not_in = 0;                     // chunks without the completed push
-    bool ambiguous = false;                  // another process of the rank is in some chunk
+    std::vector<uint32_t> superseded;        // of them, those in which another process of the rank is
   };
 
   uint64_t First(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
@@ -68,6 +68,7 @@ class TensorModel {
   bool Fits(const Choice& choice, uint64_t element, double mean) const;
   void Settle(uint32_t chunk, const Choice& choice, std::vector<Participant>& who);
   std::string Explain(uint64_t round, uint32_t chunk, const std::vector<std::vector<Option>>& options) const;
+  void SettleSuperseded(uint64_t round, const Participant& participant);
   void CheckLossReports(uint64_t round, const std::vector<Participant>& who);
   void CheckResiduals();
   void Violation(const std::string& what);
@@ -145,6 +146,9 @@ ModelOutcome TensorModel::Run() {
     if (!Participants(round, &who)) break;
     for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       if (!CheckChunk(round, chunk, who)) return std::move(outcome_);
+    }
+    for (const Participant& participant : who) {
+      if (Repays() && !participant.superseded.empty()) SettleSuperseded(round, participant);
     }
     CheckLossReports(round, who);
     ++outcome_.rounds_checked;
@@ -386,10 +390,32 @@ void TensorModel::Settle(uint32_t chunk, const Choice& choice, std::vector<Parti
     if (!Repays()) continue;
     for (Bundle& bundle : waiting) bundle.push_back(participant.completed->id.sequence);
     if (option.push != nullptr) {
-      // Its predecessor's contribution was in already: this one may have arrived and been dropped.
-      participant.ambiguous = true;
+      // Its predecessor's contribution was in already: dropped if it arrived, lost otherwise (SettleSuperseded).
+      participant.superseded.push_back(chunk);
       waiting.push_back(Bundle());
     }
+  }
+}
+
+// A rank counts once in a round: where its predecessor's contribution was in, the worker owes nothing of what
+// arrived. What it was told tells how many of these chunks it believes lost; only low ones can have been, as long as
+// windows wait for their high class.
+void TensorModel::SettleSuperseded(uint64_t round, const Participant& participant) {
+  const PushRecord& push = *participant.completed;
+  const auto superseded = static_cast<uint32_t>(participant.superseded.size());
+  const uint32_t nobodys = participant.not_in - superseded;
+  const uint32_t owed = push.lost_chunks - std::min(push.lost_chunks, nobodys);
+  const uint32_t may_be_lost = job_.LeavesOut() ? superseded : std::min(superseded, LowChunks());
+  if (push.lost_chunks < nobodys || owed > may_be_lost) {
+    Violation("round " + std::to_string(round) + ": rank " + std::to_string(push.id.rank) + " was told that " +
+              std::to_string(push.lost_chunks) + " of its chunks were lost; nobody's are " +
+              std::to_string(nobodys) + ", its predecessor is in " + std::to_string(superseded) +
+              ", and at most " + std::to_string(may_be_lost) + " of those can be lost");
+  }
+  for (const uint32_t chunk : participant.superseded) {
+    std::vector<Bundle>& waiting = BooksOf(push).waiting[chunk];
+    if (owed == 0) waiting = {Bundle()};
+    if (owed == superseded) waiting.pop_back();
   }
 }
 

@@ -333,7 +333,8 @@ TEST_P(SlowWorker, DelaysTheOthersByNoMoreThanTheCloseRuleSaysAndItsGradientsCou
     EXPECT_GE(with.share[kSlow], 0.7);
     EXPECT_GE(with.least[kSlow], static_cast<float>(with.pushed[kSlow]) / 3) << "no part of it is starved";
   } else {
-    EXPECT_GE(with.share[kSlow], 0.99) << "its link is as good as the others'";
+    // Its link is as good as the others': at its last push it owes less than one gradient on average.
+    EXPECT_GE(with.share[kSlow], 1 - 1.0 / static_cast<double>(with.pushed[kSlow]));
   }
 }
 
