@@ -50,7 +50,7 @@ class TlsSession : public transport::HandshakeCrypto {
   OpenSslPtr<ssl_st> ssl_;
   bio_st* incoming_ = nullptr;  // ssl_'s
   bio_st* outgoing_ = nullptr;  // ssl_'s
-  size_t received_bytes_ = 0;  // of the handshake, then since its end
+  size_t received_bytes_ = 0;   // of the handshake, then since its end
   bool complete_ = false;
   bool protection_made_ = false;
   transport::PeerIdentity peer_;
