@@ -275,6 +275,20 @@ TEST(PskHandshakeTest, OneByteAtATimeCannotExceedTheBound) {
   EXPECT_NE(status.message().find("64 KiB"), std::string::npos);
 }
 
+TEST(PskHandshakeTest, LittleMayFollowTheHandshake) {
+  TlsPair pair(Client(), Server());
+  Exchange(*pair.client, *pair.server);
+  Status status;
+  size_t bytes = 0;
+  // A record that begins and never ends.
+  for (std::vector<uint8_t> next = {23, 3, 3, 0x40, 0}; status.ok() && bytes < 10'000; bytes += next.size()) {
+    status = pair.client->HandleData(next);
+    next.assign(100, 0);
+  }
+  EXPECT_EQ(status.code(), StatusCode::kProtocolViolation);
+  EXPECT_LT(bytes, 2000u);
+}
+
 // After completion nothing travels in TLS.
 TEST(PskHandshakeTest, BytesAfterTheHandshakeEndTheSession) {
   TlsPair pair(Client(), Server());

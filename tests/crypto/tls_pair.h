@@ -68,8 +68,9 @@ inline Outcome Exchange(transport::HandshakeCrypto& client, transport::Handshake
     outcome.flights += data.empty() ? 0 : 1;
     return !data.empty();
   };
-  while (deliver(client, server, &outcome.server, &outcome.client_bytes) |
-         deliver(server, client, &outcome.client, &outcome.server_bytes)) {
+  for (bool moved = true; moved;) {
+    moved = deliver(client, server, &outcome.server, &outcome.client_bytes);
+    moved = deliver(server, client, &outcome.client, &outcome.server_bytes) || moved;
   }
   return outcome;
 }

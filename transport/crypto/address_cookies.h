@@ -1,8 +1,8 @@
 // Stateless proof that a client receives at the address it sends from (as RFC 9000 §8.1.2 and IKEv2's COOKIE,
 // RFC 7296 §2.6): made from the address alone, checked without having kept anything.
 //
-//   cookie = low 8 bits of the period | first 15 bytes of SipHash-128(key of the period, address | port | CID
-//   | period)
+//   cookie = low 8 bits of the period | first 15 bytes of SipHash-128(key of the period, message)
+//   message = address | port | connection ID | period
 //
 // A period is 30 s; the present and the previous one are valid, so a cookie lives for 30 to 60 s.
 #pragma once

@@ -3,8 +3,7 @@
 //   a pre-shared key of a job            a certificate's bundle, PEM
 //     longhaul-psk-v1                      the own private key
 //     job = NAME                           the own certificate, then any between it and the CA
-//     psk = 64 hexadecimal digits          the CA certificate(s): self-signed, trusted for the peer's
-//     certificate
+//     psk = 64 hexadecimal digits          the CA certificate(s), self-signed: trusted for the peer's
 //
 // Blank lines and lines that begin with # mean nothing in the first kind; PEM skips what is between its
 // blocks.

@@ -145,9 +145,10 @@ TlsSession::~TlsSession() = default;
 
 Status TlsSession::HandleData(ByteSpan bytes) {
   if (!failure_.ok()) return failure_;
-  const size_t limit = kMaxHandshakeBytes + (complete_ ? kMaxBytesAfterHandshake : 0);
+  const size_t limit = complete_ ? kMaxBytesAfterHandshake : kMaxHandshakeBytes;
   if (bytes.size() > limit - std::min(limit, received_bytes_)) {
-    Fail(Status(StatusCode::kProtocolViolation, "TLS: a handshake of more than 64 KiB"));
+    Fail(Status(StatusCode::kProtocolViolation,
+                complete_ ? "TLS: more after the handshake" : "TLS: a handshake of more than 64 KiB"));
     return failure_;
   }
   received_bytes_ += bytes.size();
@@ -209,6 +210,7 @@ void TlsSession::Finish() {
     return Fail(Denied("the peer showed no certificate"));
   }
   complete_ = true;
+  received_bytes_ = 0;
   if (BIO_ctrl_pending(incoming_) > 0) ReadAfterHandshake();
 }
 

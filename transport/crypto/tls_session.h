@@ -22,6 +22,7 @@ class TlsSession : public transport::HandshakeCrypto {
   ~TlsSession() override;
 
   // After completion only an alert may still come: a client is complete before the server has judged it.
+  // A failure after completion takes complete() back.
   Status HandleData(ByteSpan bytes) override;
   std::vector<uint8_t> TakeData() override;
   bool complete() const override { return complete_; }
@@ -49,7 +50,7 @@ class TlsSession : public transport::HandshakeCrypto {
   OpenSslPtr<ssl_st> ssl_;
   bio_st* incoming_ = nullptr;  // ssl_'s
   bio_st* outgoing_ = nullptr;  // ssl_'s
-  size_t received_bytes_ = 0;
+  size_t received_bytes_ = 0;   // of the handshake, then since its end
   bool complete_ = false;
   bool protection_made_ = false;
   transport::PeerIdentity peer_;

@@ -64,6 +64,7 @@ bool Restrict(SSL_CTX* context, const std::string& suites) {
                                      SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
   SSL_CTX_set_mode(context, SSL_MODE_NO_AUTO_CHAIN);  // the peer has the CA's certificate
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_security_level(context, 2);  // 112 bits: no RSA below 2048, no SHA-1
   SSL_CTX_set_max_cert_list(context, kMaxCertificateListBytes);
   return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
          SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
