@@ -398,7 +398,7 @@ std::string BenchRoundsOptions::ServersBusiness() const {
 }
 
 int RunBenchRounds(const BenchRoundsOptions& options) {
-  const auto plan = MakePlan(options);
+  auto plan = MakePlan(options);
   if (!plan.ok()) return Fail(plan.status().message(), kBenchUsage);
   // Found out now, not at the end of the run.
   errno = 0;

@@ -14,6 +14,13 @@
 
 namespace {
 
+// --key and --insecure of a load generator.
+void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
+  command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
+  command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
+      ->excludes("--key");
+}
+
 void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
   CLI::App* command = bench.add_subcommand(
       "flow",
@@ -171,13 +178,6 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
       "Whoever has a shared key can read the job's traffic and join it; a certificate speaks for one machine.\n"
       "Exit codes: 0 fine, 1 the file cannot be written, 2 bad options.");
   return command;
-}
-
-// --key and --insecure of a load generator.
-void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
-  command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
-  command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
-      ->excludes("--key");
 }
 
 // An option of `run` that a daemon understands and checks.
