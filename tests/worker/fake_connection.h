@@ -36,6 +36,7 @@ class FakeConnection final : public transport::Connection {
   State state() const override { return state_; }
   wire::ConnectionId local_id() const override { return {1}; }
   Address peer() const override { return Address::V4(127, 0, 0, 1, 7700); }
+  const transport::PeerIdentity& identity() const override { return identity_; }
   transport::ConnectionStats stats() const override { return connection_stats; }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return max_chunk_bytes; }
@@ -102,6 +103,8 @@ class FakeConnection final : public transport::Connection {
  private:
   State state_ = State::kConnected;
   wire::ControlReader reader_;
+
+  transport::PeerIdentity identity_;
 };
 
 }  // namespace longhaul::worker
