@@ -1,6 +1,6 @@
-// Two Handshakes from bytes, in virtual time: CRYPTO frames are lost, repeated, reordered, cut, and made up. Unless they
-// were made up, both complete once the network is good again; always the amplification bound holds, every timer leads
-// somewhere, and time-outs do not come closer together than they should.
+// Two Handshakes from bytes, in virtual time: CRYPTO frames are lost, repeated, reordered, cut, and made up.
+// Unless they were made up, both complete once the network is good again; always the amplification bound
+// holds, every timer leads somewhere, and time-outs do not come closer together than they should.
 #include <array>
 #include <deque>
 #include <memory>

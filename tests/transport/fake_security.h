@@ -1,5 +1,6 @@
-// Security without cryptography, for tests: flights of any size whose every byte is checked, packets that open only for
-// who has the secret, key phases, cookies, reset tokens. Deterministic, fast, and worth nothing outside of tests.
+// Security without cryptography, for tests: flights of any size whose every byte is checked, packets that
+// open only for who has the secret, key phases, cookies, reset tokens. Deterministic, fast, and worth nothing
+// outside of tests.
 #pragma once
 
 #include <algorithm>
@@ -70,7 +71,8 @@ class FakeProtection final : public PacketProtection {
             MutableByteSpan tag) override {
     Cipher(is_client_, sending_).Seal(number, header, body, tag);
   }
-  bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body, ByteSpan tag) override {
+  bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
+            ByteSpan tag) override {
     const bool same = (header[0] & 1) == (receiving_ & 1);
     const bool next = !same && number > largest_;
     if (!same && !next && receiving_ == 0) return false;
@@ -104,9 +106,9 @@ class FakeProtection final : public PacketProtection {
 class FakeSecurity final : public Security {
  public:
   struct Options {
-    uint64_t key = 1;            // of the cluster; both sides need the same
-    bool psk = true;             // long packets are sealed by it; else by a public constant
-    size_t client_first = 300;   // bytes of the flights, at least 8
+    uint64_t key = 1;           // of the cluster; both sides need the same
+    bool psk = true;            // long packets are sealed by it; else by a public constant
+    size_t client_first = 300;  // bytes of the flights, at least 8
     size_t server_flight = 800;
     size_t client_last = 100;
     bool cookies = true;
@@ -154,7 +156,8 @@ class FakeSecurity final : public Security {
               MutableByteSpan tag) override {
       cipher_.Seal(number, header, body, tag);
     }
-    bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body, ByteSpan tag) override {
+    bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
+              ByteSpan tag) override {
       return cipher_.Open(number, header, body, tag);
     }
     bool IsSecure() const override { return true; }

@@ -22,7 +22,8 @@ FakeSecurity::Options Certificates() {
   return options;
 }
 
-Bytes Init(PacketProtection& protection, uint64_t source, wire::PacketNumber number = 0, ByteSpan cookie = {}) {
+Bytes Init(PacketProtection& protection, uint64_t source, wire::PacketNumber number = 0,
+           ByteSpan cookie = {}) {
   Bytes bytes(1200);
   PacketBuilder builder(bytes);
   builder.StartLong(wire::LongType::kInit, wire::kVersion, {}, {source}, number, cookie);
@@ -88,7 +89,8 @@ class LoneServer {
 };
 
 Address Spoofed(uint32_t i) {
-  return Address::V4(11, static_cast<uint8_t>(i >> 16), static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i), 9);
+  return Address::V4(11, static_cast<uint8_t>(i >> 16), static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i),
+                     9);
 }
 
 TEST(StrangerAttack, SpoofedInitsGetThreeTimesTheirBytesAtMostAndLeaveNoState) {
@@ -101,7 +103,8 @@ TEST(StrangerAttack, SpoofedInitsGetThreeTimesTheirBytesAtMostAndLeaveNoState) {
     ASSERT_LE(server.endpoint->connection_count(), 64u);
   }
   server.Run(20s);
-  for (const auto& [address, bytes] : server.sent) ASSERT_LE(bytes, 3 * server.received[address]) << address.ToString();
+  for (const auto& [address, bytes] : server.sent)
+    ASSERT_LE(bytes, 3 * server.received[address]) << address.ToString();
   const EndpointStats stats = server.endpoint->stats();
   EXPECT_EQ(server.accepted, 0) << "the application never hears of them";
   EXPECT_EQ(server.endpoint->connection_count(), 0u);
@@ -152,7 +155,8 @@ TEST(StrangerAttack, WithoutTheClustersKeyAnInitIsNotAnswered) {
 TEST(StrangerAttack, GarbageFromOneAddressIsSoonNotEvenOpened) {
   FakeSecurity security({});
   LoneServer server(&security);
-  for (uint32_t i = 0; i < 10'000; ++i) server.Receive(Spoofed(1), Init(*std::make_unique<IntegrityTag>(), 5));
+  for (uint32_t i = 0; i < 10'000; ++i)
+    server.Receive(Spoofed(1), Init(*std::make_unique<IntegrityTag>(), 5));
   EXPECT_LE(server.endpoint->stats().not_authentic_dropped, 2001u);
   EXPECT_GE(server.endpoint->stats().failures_limited, 7999u);
   EXPECT_TRUE(server.sent.empty());
@@ -179,7 +183,8 @@ TEST(StrangerAttack, UnderLoadHonestClientsComeInByCookie) {
 }
 
 struct Pair {
-  explicit Pair(const FakeSecurity::Options& w = {}, const FakeSecurity::Options& s = {}) : worker(w, 1), server(s, 2) {
+  explicit Pair(const FakeSecurity::Options& w = {}, const FakeSecurity::Options& s = {})
+      : worker(w, 1), server(s, 2) {
     options.worker_security = &worker;
     options.server_security = &server;
   }
@@ -228,10 +233,24 @@ TEST(StrangerAttack, AnotherKeyIsNamedOrNotAnswered) {
   Pair sides(other, Certificates());
   BarePair pair(sides.options);
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
-  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied) << pair.worker.close_status.ToString();
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied)
+      << pair.worker.close_status.ToString();
   EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
   pair.Run(10s);
   EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+}
+
+TEST(StrangerAttack, OneSideInsecureIsNoConnection) {
+  for (const bool worker_secure : {true, false}) {
+    Pair sides(Certificates(), Certificates());
+    (worker_secure ? sides.options.server_security : sides.options.worker_security) = nullptr;
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 11s));
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
+    EXPECT_EQ(pair.sent_bytes[1], 0u);
+    EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+  }
 }
 
 TEST(StrangerAttack, AServerThatDoesNotTrustTheWorkerSaysWhy) {
@@ -242,7 +261,8 @@ TEST(StrangerAttack, AServerThatDoesNotTrustTheWorkerSaysWhy) {
     sides.options.lost = [lost](int number, bool, MutableByteSpan) { return number == lost; };
     BarePair pair(sides.options);
     ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s)) << lost;
-    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied) << pair.worker.close_status.ToString();
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied)
+        << pair.worker.close_status.ToString();
     EXPECT_NE(pair.worker.close_status.message().find("w7 is not on the list"), std::string::npos);
     EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
     pair.Run(5s);
@@ -399,7 +419,8 @@ TEST(StrangerAttack, AsManyHandshakesAsTheBoundAllowsAtATime) {
     while (const auto t = workers.PollTransmit(server.now, buffer)) {
       for (size_t at = 0; at < t->size; at += t->segment_bytes) {
         const size_t end = std::min(t->size, at + t->segment_bytes);
-        up.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at), buffer.begin() + static_cast<std::ptrdiff_t>(end));
+        up.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at),
+                        buffer.begin() + static_cast<std::ptrdiff_t>(end));
       }
     }
     for (Bytes& d : up) {
