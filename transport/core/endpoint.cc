@@ -29,7 +29,7 @@ constexpr uint64_t kLongNumbers = uint64_t{1} << 30;
 
 struct Endpoint::State {
   State(EndpointOptions o, Random r)
-      : options(std::move(o)), random(r), admission(options.admission, random.Fork(0).Next()) {}
+      : options(std::move(o)), random(r), admission(options.admission, r.Fork(0).Next()) {}
 
   struct StatelessDatagram {
     Address to;
