@@ -219,6 +219,7 @@ constexpr HandedOn kOfWorkers[] = {
     {"--constant-lr", "the learning rate does not fall", true},
     {"--wire-dtype", "element type of gradients on the wire"},
     {"--rate-controller", "what decides how fast to send"},
+    {"--cipher", "of the packets: aes-128-gcm, aes-256-gcm, chacha20-poly1305"},
 };
 
 // What is given of these is appended to `words`, value and all.

@@ -284,7 +284,12 @@ ByteSpan ReadBlob(ByteReader& in) {
 }
 
 void ReadBody(ByteReader& in, PaddingFrame* f) {
-  for (ByteReader ahead = in; ahead.remaining() > 0 && ahead.U8() == 0; in.U8()) ++f->length;
+  ByteReader ahead = in;
+  const ByteSpan rest = ahead.Rest();
+  const auto end = std::find_if(rest.begin(), rest.end(), [](uint8_t byte) { return byte != 0; });
+  const auto zeros = static_cast<size_t>(end - rest.begin());
+  f->length += static_cast<uint32_t>(zeros);
+  in.Bytes(zeros);
 }
 
 void ReadBody(ByteReader&, PingFrame*) {}

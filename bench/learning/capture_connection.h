@@ -32,7 +32,7 @@ class CaptureConnection final : public transport::Connection {
   State state() const override { return State::kConnected; }
   wire::ConnectionId local_id() const override { return {1}; }
   Address peer() const override { return Address::V4(127, 0, 0, 1, 7700); }
-  const transport::PeerIdentity& identity() const override { return identity_; }
+  const transport::PeerIdentity& identity() const override { return nobody_; }
   transport::ConnectionStats stats() const override { return {}; }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return 1392; }
@@ -52,9 +52,8 @@ class CaptureConnection final : public transport::Connection {
   void Close(const Status&) override {}
 
  private:
+  transport::PeerIdentity nobody_;
   std::map<uint32_t, Window> windows_;
-
-  transport::PeerIdentity identity_;
 };
 
 }  // namespace longhaul::bench

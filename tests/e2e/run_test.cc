@@ -84,7 +84,7 @@ TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
   Program& run = StartRun({{"--wan", "loopback"}, {"--rounds", "30"}, {"--delay", "5ms"}, {"--batch", "16"}});
   ExpectEnd(run, 0);
   EXPECT_THAT(run.Output(), AllOf(HasSubstr("round 30/30"), HasSubstr("accuracy"), HasSubstr("loopback"),
-                                  HasSubstr("NOT encrypted")));
+                                  HasSubstr("traffic is encrypted")));
   const json summary = Summary();
   for (const char* key : {"accuracy", "rounds", "seconds", "workers", "bytes_up", "bytes_down",
                           "observed_loss", "repaired_chunks", "filled_chunks", "retransmissions",
@@ -160,7 +160,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
   const std::set<std::string> own = {"--help", "--version", "--listen", "--join", "--job", "--rank", "--world-size",
                                      "--site", "--incarnation", "--weight", "--idle-timeout", "--connect-timeout",
                                      "--datagram-size", "--max-model-bytes", "--allow-bench", "--bench-during-job",
-                                     "--once", "--insecure-bind", "--fault", "--progress", "--log-level",
+                                     "--once", "--insecure-bind", "--allow", "--fault", "--progress", "--log-level",
                                      "--eval-every", "--capacity-floor", "--capacity-cap", "--worker-rate-cap",
                                      "--worker-rate-floor", "--rate-cap", "--rate-floor"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {

@@ -194,7 +194,7 @@ TEST_F(OtherModel, IsRefusedByNameAndTheWorkerMayDeclareAgain) {
     options.servers = {address()};
     options.rank = rank;
     options.world_size = 2;
-    options.insecure = true;
+    options.key_file = key_file();
     return Client::Connect(options);
   };
   auto first = connect(0);

@@ -1,5 +1,6 @@
 // What cannot work is said at once, in words, with the documented exit code: 2 for wrong usage, 3 for what
 // the machine lacks (a free port, the data set), 1 for what the network lacks.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -38,6 +39,8 @@ TEST_P(Usage, IsExplainedWithExitCodeTwo) {
 
 Mistake OfServer(const std::string& name, std::vector<std::string> arguments,
                  std::vector<std::string> words) {
+  const bool secure = std::ranges::find(arguments, "--key") != arguments.end() || name.starts_with("NoKey");
+  if (!secure) arguments.insert(arguments.begin(), "--insecure");
   return {"Server" + name, "longhaul-server", std::move(arguments), std::move(words)};
 }
 
@@ -233,7 +236,7 @@ TEST_F(Missing, APortInUseEndsTheServerWithThree) {
 }
 
 TEST_F(Missing, AnAddressOfAnotherMachineEndsTheServerWithThree) {
-  Program& server = Start("longhaul-server", {"--listen", "192.0.2.1:7700", "--insecure"});
+  Program& server = Start("longhaul-server", {"--listen", "192.0.2.1:7700", "--insecure", "--insecure-bind"});
   ExpectEnd(server, 3, seconds(5) * kSlowness);
   EXPECT_THAT(server.Errors(), HasSubstr("192.0.2.1"));
 }

@@ -1,6 +1,7 @@
 // Whole endpoints from bytes, in virtual time. A worker and a server talk over a network that the input
 // controls: it delivers, drops, repeats and delays datagrams, changes bytes (with a correct tag, as a
-// malicious peer would), and invents packets. It also plays the applications on both sides. Afterwards the
+// malicious peer would), and invents packets. The first byte says whether the two have keys (tests/transport/
+// fake_security.h: a handshake of several flights, cookies, key updates) or not. It also plays the applications on both sides. Afterwards the
 // network falls silent, and every connection must end by itself, with every timer in the future.
 #include <array>
 #include <deque>
@@ -13,8 +14,9 @@
 #include "proto/version.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
+#include "tests/transport/fake_security.h"
 #include "transport/core/endpoint.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/null_security.h"
 
 using namespace longhaul;             // NOLINT
 using namespace longhaul::transport;  // NOLINT
@@ -168,33 +170,20 @@ class Application : public ConnectionObserver {
   int closed_ = 0;
 };
 
-// Gives a changed packet a tag that fits.
-void Reseal(Bytes& datagram) {
-  ByteReader reader(datagram);
-  wire::PacketNumber number = 0;
-  size_t header = 0;
-  if (wire::IsLongHeader(datagram)) {
-    const auto decoded = wire::DecodeLongHeader(reader);
-    if (!decoded) return;
-    number = decoded->packet_number;
-    header = wire::kLongHeaderBytes;
-  } else {
-    const auto decoded = wire::DecodeShortHeader(reader);
-    if (!decoded) return;
-    number = decoded->packet_number;
-    header = wire::kShortHeaderBytes + (decoded->has_data ? wire::kDataHeaderBytes : 0);
-  }
-  if (datagram.size() < header + wire::kTagBytes) return;
-  const MutableByteSpan all(datagram);
-  IntegrityTag().Seal(number, 0, all.first(header),
-                      all.subspan(header, all.size() - header - wire::kTagBytes), all.last(wire::kTagBytes));
-}
-
 class World {
  public:
-  World() {
+  // kind: bit 0 keys, bit 1 a long server flight, bit 2 cookies always, bit 3 long packets under a public key.
+  explicit World(uint8_t kind) : secure_((kind & 1) != 0) {
+    FakeSecurity::Options security;
+    security.psk = (kind & 8) == 0;
+    security.server_flight = (kind & 2) != 0 ? 5000 : 700;
     for (size_t side = 0; side < 2; ++side) {
       EndpointOptions options;
+      securities_[side] = std::make_unique<FakeSecurity>(security, side + 7);
+      if (secure_) options.security = securities_[side].get();
+      options.admission.always_cookie = (kind & 4) != 0;
+      options.admission.max_half_open = 4;
+      options.connection.key_update.packets = 20;
       options.accepts = side == 1;
       options.coder = &coder_;
       options.connection.max_window_bytes = ByteCount(1 << 20);
@@ -349,11 +338,41 @@ class World {
       datagram[at % datagram.size()] = in.U8();
     }
     if (in.Flag()) datagram.resize(in.U16() % (datagram.size() + 1));
-    if (in.U8() < 230) Reseal(datagram);
+    if (in.U8() < 230) Seal(to, datagram);
     Deliver(to, 1);
   }
 
-  // A packet of any content, as authentic as version 1 can tell.
+  // Gives a packet for `to` a tag that fits, as an insider could. Its body then is what the receiver sees.
+  void Seal(size_t to, Bytes& datagram) {
+    ByteReader reader(datagram);
+    wire::PacketNumber number = 0;
+    const bool is_long = wire::IsLongHeader(datagram);
+    bool refuse = false;
+    if (is_long) {
+      const auto decoded = wire::DecodeLongHeader(reader);
+      if (!decoded) return;
+      number = decoded->packet_number;
+      refuse = decoded->type == wire::LongType::kRefuse;
+      if (wire::HasCookie(decoded->type) && !wire::DecodeCookie(reader)) return;
+    } else {
+      const auto decoded = wire::DecodeShortHeader(reader);
+      if (!decoded) return;
+      number = decoded->packet_number;
+      if (decoded->has_data) reader.Bytes(wire::kDataHeaderBytes);
+    }
+    const size_t header = reader.position();
+    if (!reader.ok() || datagram.size() < header + wire::kTagBytes) return;
+    const MutableByteSpan all(datagram);
+    IntegrityTag tag;
+    FakeProtection keys(securities_[to]->last_secret, to == 1);
+    if (!is_long && (datagram[0] & 1) != 0) keys.UpdateKeys();  // generation 1, the only odd one that an insider has
+    PacketProtection* protection = &tag;
+    if (secure_ && !refuse) protection = is_long ? &securities_[to]->long_protection() : &keys;
+    protection->Seal(number, 0, all.first(header), all.subspan(header, all.size() - header - wire::kTagBytes),
+                     all.last(wire::kTagBytes));
+  }
+
+  // A packet of any content, as authentic as the receiver can tell.
   void Invent(size_t to, FuzzInput& in) {
     forged_ = true;
     Bytes datagram(1452);
@@ -363,14 +382,17 @@ class World {
     // Numbers close to what the peer really uses, so that ACKs of them are possible as well.
     const wire::PacketNumber number = kind < 128 ? next_invented_++ : in.U8();
     if (kind % 8 == 7) {
-      wire::Encode(wire::LongHeader{static_cast<wire::LongType>(in.Below(3)),
-                                    in.U8() < 240 ? wire::kVersion : in.U16(),
-                                    to == 0 ? destination : wire::ConnectionId{},
-                                    {in.U8() < 128 ? worker_id_.value : in.U32()},
-                                    number},
-                   out);
+      wire::LongHeader header{static_cast<wire::LongType>(in.Below(4)),
+                              in.U8() < 240 ? wire::kVersion : in.U16(),
+                              to == 0 ? destination : wire::ConnectionId{},
+                              {in.U8() < 128 ? worker_id_.value : in.U32()},
+                              number};
+      if (header.type == wire::LongType::kAccept && in.Flag()) header.source = server_id_;
+      if (header.type == wire::LongType::kInit && in.Flag()) header.destination = server_id_;
+      wire::Encode(header, out);
+      if (wire::HasCookie(header.type)) wire::EncodeCookie(in.Bytes(in.Below(20)), out);
     } else {
-      wire::Encode(wire::ShortHeader{kind % 2 == 1, false, 0, destination, number}, out);
+      wire::Encode(wire::ShortHeader{kind % 2 == 1, secure_ && kind % 16 > 13, 0, destination, number}, out);
     }
     if (kind % 8 != 7 && kind % 2 == 1) {
       wire::DataHeader header;
@@ -387,7 +409,7 @@ class World {
     const size_t padding = kind % 8 == 7 ? (out.size() < 1200 ? 1200 - out.size() : 0) : 0;
     for (size_t i = 0; i < padding; ++i) out.U8(0);
     datagram.resize(out.size() + wire::kTagBytes);
-    Reseal(datagram);
+    Seal(to, datagram);
     Give(to, std::move(datagram));
   }
 
@@ -405,6 +427,8 @@ class World {
   }
 
   codec::ReferenceCoder coder_;
+  bool secure_;
+  std::array<std::unique_ptr<FakeSecurity>, 2> securities_;
   bool forged_ = false;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
   Application worker_;
@@ -420,7 +444,7 @@ class World {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FuzzInput in(data, size);
-  World world;
+  World world(in.U8());
   for (int steps = 0; !in.empty() && steps < 500; ++steps) world.Step(in);
   world.Silence();
   return 0;

@@ -85,18 +85,28 @@ def main():
     run = lambda losses, rounds: bytes([2, losses, rounds - 1])
     act = lambda side, *what: bytes([14 + side]) + bytes(what)
     window = lambda side, key, high, low, fec: act(side, 1, key, 0, high, low, 59, 0 if not fec else 1, 2, 0)
-    hello = run(0, 8)
-    write("connection", "handshake", hello)
-    write("connection", "control", hello + act(0, 0, 15, 0) + act(1, 0, 3, 9) + run(0, 60))
-    write("connection", "window", hello + window(0, 1, 50, 40, False) + run(0, 60))
-    write("connection", "window_fec_loss", hello + window(0, 1, 50, 40, True) + run(0x11, 60) + act(1, 3, 1) + run(0, 60))
-    write("connection", "both_ways", hello + window(0, 1, 50, 50, True) + window(1, 1, 50, 9, True) + run(0x40, 60) +
+    def write_connection(name, steps):  # the first byte: without keys, with keys, keys with long flights and cookies
+        for variant, kind in (("", 0), ("_keys", 1), ("_keys_cookies", 7)):
+            write("connection", name + variant, bytes([kind]) + steps)
+
+    hello = run(0, 12)
+    write_connection("handshake", hello)
+    write_connection("handshake_loss", run(0x52, 64) + run(0x11, 64) + run(0, 64))
+    write_connection("control", hello + act(0, 0, 15, 0) + act(1, 0, 3, 9) + run(0, 60))
+    write_connection("window", hello + window(0, 1, 50, 40, False) + run(0, 60))
+    write_connection("window_fec_loss", hello + window(0, 1, 50, 40, True) + run(0x11, 60) + act(1, 3, 1) + run(0, 60))
+    write_connection("both_ways", hello + window(0, 1, 50, 50, True) + window(1, 1, 50, 9, True) + run(0x40, 60) +
           act(0, 3, 2) + act(1, 3, 2) + run(0x01, 60) + act(0, 7, 255) + run(0, 20))
-    write("connection", "grant", hello + act(1, 5, 1, 0x20, 0) + window(0, 1, 50, 40, True) + run(0, 60))
+    write_connection("grant", hello + act(1, 5, 1, 0x20, 0) + window(0, 1, 50, 40, True) + run(0, 60))
     # Invented packets: a short one with frames (kind 0), a DATA packet (kind 1), a long one (kind 7).
     frames = bytes.fromhex("0100") + bytes.fromhex("140a0a")
-    write("connection", "invented", hello + bytes([11, 0, len(frames)]) + frames + bytes([11, 7, 0, 0, 9, 4]) + frames[:4] +
+    write_connection("invented", hello + bytes([11, 0, len(frames)]) + frames + bytes([11, 7, 0, 0, 9, 4]) + frames[:4] +
           run(0, 60))
+    # fuzz_handshake.cc: kind, then operations.
+    plain = bytes([0, 16, 0, 16, 0, 16])
+    for name, kind in (("short", 0), ("long", 1), ("lossy", 2)):
+        write("handshake", name, bytes([kind]) + plain * 8)
+    write("handshake", "frames", bytes([0, 3, 0, 0, 12]) + b"handshake ok" + plain * 4 + bytes([3, 1, 200, 0, 9]) + plain)
     opening = bytes([1, 0, 20, 0, 30, 1, 3, 1, 0, 2])
     high = b"".join(bytes([0, i, 0]) for i in range(20) if i not in (3, 7))
     low = b"".join(bytes([120, i, 0]) for i in range(30) if i % 5)

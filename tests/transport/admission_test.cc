@@ -64,7 +64,8 @@ TEST(Admission, ScatteredFailuresDisturbNobody) {
     const auto byte = [&] { return static_cast<uint8_t>(random.Next()); };
     admission.OnDidNotOpen(kStart + Duration(100us) * i, Address::V4(byte(), byte(), byte(), byte(), 1));
   }
-  for (uint8_t i = 0; i < 200; ++i) EXPECT_TRUE(admission.MayOpen(kStart + 10s, Address::V4(192, 168, 1, i, 1)));
+  for (uint8_t i = 0; i < 200; ++i)
+    EXPECT_TRUE(admission.MayOpen(kStart + 10s, Address::V4(192, 168, 1, i, 1)));
 }
 
 }  // namespace

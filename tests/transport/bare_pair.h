@@ -1,5 +1,5 @@
-// Two endpoints and nothing between them but a delay and a rule that takes datagrams away: lean, for tests that make
-// thousands of connections. Virtual time.
+// Two endpoints and nothing between them but a delay and a rule that takes datagrams away: lean, for tests
+// that make thousands of connections. Virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,8 +30,11 @@ class BarePair {
       close_status = why;
     }
     void OnControlData(Connection&, ByteSpan bytes) override { control_bytes += bytes.size(); }
-    Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override { return Status::Ok(); }
-    ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
+    Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
+      return Status::Ok();
+    }
+    ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk,
+                         bool) override {
       chunk_bytes += chunk.size();
       return ChunkVerdict::kTaken;
     }

@@ -25,7 +25,8 @@ TEST(KeyUpdatePolicy, IsDueByPacketsBytesOrAgeButNeverUnconfirmed) {
   EXPECT_FALSE(policy.Due(true, start)) << "4 is of the phase before";
   policy.OnPacketAcked(5);
   EXPECT_TRUE(policy.Due(true, start)) << "by bytes";
-  // The peer is first, and its packet comes before our next one: going on at once would leave it two phases behind.
+  // The peer is first, and its packet comes before our next one: going on at once would leave it two phases
+  // behind.
   EXPECT_FALSE(policy.Due(false, start));
   policy.OnPacketSent(7, false, 1, start + 10s);
   policy.OnPacketAcked(7);
@@ -40,7 +41,10 @@ void Transfer(ConnectionPair& pair) {
     pair.SendWindowFrom(*pair.server.connection, {100 + id, 0}, 800, 200, 20, 1392);
     pair.server_host->Pump();
     ASSERT_TRUE(pair.RunUntil(
-        [&] { return pair.worker.outgoing.contains({id, 0}) && pair.server.outgoing.contains({100 + id, 0}); }, 60s));
+        [&] {
+          return pair.worker.outgoing.contains({id, 0}) && pair.server.outgoing.contains({100 + id, 0});
+        },
+        60s));
     pair.ExpectDelivered(pair.server, {id, 0}, 800);
     pair.ExpectDelivered(pair.worker, {100 + id, 0}, 800);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/transport/connection_pair.h"
+#include "tests/transport/fake_security.h"
 #include "transport/core/integrity_tag.h"
 #include "transport/core/packet_builder.h"
 #include "transport/core/path/path_manager.h"
@@ -162,6 +163,29 @@ TEST_F(Migration, ASpoofedAddressCostsThreeTimesItsBytesAndNothingElse) {
   EXPECT_EQ(pair_->worker.closed + pair_->server.closed, 0);
   pair_->ExpectDelivered(pair_->server, {1, 0}, 2000);
   EXPECT_EQ(pair_->connection->stats().packets_lost, 0u);
+}
+
+TEST_F(Migration, IsOnByItselfWhenPacketsHaveKeys) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    FakeSecurity worker({}, seed), server({}, seed + 10);
+    ConnectionPair::Options options;
+    options.seed = seed;
+    options.link += " loss 5%";
+    options.worker_security = &worker;
+    options.server_security = &server;
+    options.worker.key_update.packets = 500;  // keys change on the way as well
+    pair_ = std::make_unique<ConnectionPair>(options);
+    ASSERT_TRUE(pair_->Establish());
+    pair_->SendWindow({1, 0}, 3000, 500);
+    pair_->RunFor(milliseconds(100));
+    ASSERT_FALSE(pair_->worker.outgoing.contains({1, 0}));
+    Rebind(seed % 2 == 0 ? kOtherPort : kOtherHost);
+    ASSERT_TRUE(Finish({1, 0}));
+    pair_->ExpectDelivered(pair_->server, {1, 0}, 3000);
+    EXPECT_EQ(server_stats().migrations, 1u);
+    EXPECT_GE(server_stats().peer_key_updates, 2u);
+    EXPECT_EQ(pair_->worker.closed, 0);
+  }
 }
 
 TEST_F(Migration, TheSameWorkerMayMoveAgainAndBack) {

@@ -36,7 +36,7 @@ class FakeConnection final : public transport::Connection {
   State state() const override { return state_; }
   wire::ConnectionId local_id() const override { return {1}; }
   Address peer() const override { return Address::V4(127, 0, 0, 1, 7700); }
-  const transport::PeerIdentity& identity() const override { return identity_; }
+  const transport::PeerIdentity& identity() const override { return identity_now; }
   transport::ConnectionStats stats() const override { return connection_stats; }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return max_chunk_bytes; }
@@ -96,6 +96,7 @@ class FakeConnection final : public transport::Connection {
   std::vector<transport::WindowKey> requested_missing;
   std::optional<Status> closed_with;
   transport::ConnectionStats connection_stats;
+  transport::PeerIdentity identity_now;
   size_t max_chunk_bytes = 1392;
   size_t max_open = 64;
   bool refuse_control = false;
@@ -103,8 +104,6 @@ class FakeConnection final : public transport::Connection {
  private:
   State state_ = State::kConnected;
   wire::ControlReader reader_;
-
-  transport::PeerIdentity identity_;
 };
 
 }  // namespace longhaul::worker

@@ -17,7 +17,8 @@ bool Admission::NeedsCookie(Instant now, size_t half_open) {
 }
 
 size_t Admission::Index(const Address& address) const {
-  // Mixed by splitmix64's finaliser: the salt keeps an attacker from choosing addresses that share a victim's bucket.
+  // Mixed by splitmix64's finaliser: the salt keeps an attacker from choosing addresses that share a victim's
+  // bucket.
   const size_t begin = address.IsV4() ? 8 : 0;
   uint64_t h = salt_;
   for (size_t i = begin; i < begin + 8; ++i) h = (h ^ address.ip[i]) * 1099511628211ull;

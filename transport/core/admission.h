@@ -1,8 +1,9 @@
-// What an endpoint does for strangers, bounded: who must show a cookie first, how many handshakes an address may begin, how
-// many of its packets may fail to open, how many stateless answers leave.
+// What an endpoint does for strangers, bounded: who must show a cookie first, how many handshakes an address
+// may begin, how many of its packets may fail to open, how many stateless answers leave.
 //
-// Addresses share kAddressBuckets buckets by a salted hash of their network (all of IPv4, the first 64 bits of IPv6), so the
-// memory is fixed however many addresses a flood makes up; two that share a bucket share its rate.
+// Addresses share kAddressBuckets buckets by a salted hash of their network (all of IPv4, the first 64 bits
+// of IPv6), so the memory is fixed however many addresses a flood makes up; two that share a bucket share its
+// rate.
 //
 // Without keys there is nothing to protect (NullSecurity): the endpoint does not ask then.
 #pragma once
@@ -21,7 +22,8 @@ struct AdmissionOptions {
   uint32_t max_half_open = 64;  // handshakes under way; a quarter of it is load
   Duration half_open_timeout = std::chrono::seconds(5);
   uint32_t inits_without_cookie = 200;  // per second; more is load
-  // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without asking.
+  // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without
+  // asking.
   uint32_t retries = 20'000;
   uint32_t resets = 100;  // per second
   // Per second and address, twice as many at once. Many workers may share a NAT.
@@ -35,7 +37,8 @@ class Admission {
 
   Admission(const AdmissionOptions& options, uint64_t salt);
 
-  // An INIT without a valid cookie has come, while so many handshakes are under way: must it come again with one?
+  // An INIT without a valid cookie has come, while so many handshakes are under way: must it come again with
+  // one?
   bool NeedsCookie(Instant now, size_t half_open);
   // One more handshake with this address may begin; counts as begun.
   bool MayBegin(Instant now, const Address& from) { return handshakes_.Take(now, Index(from)); }

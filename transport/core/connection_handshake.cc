@@ -12,6 +12,8 @@ namespace {
 
 // Of one side's parameters in what the keys are made from; two of them and three numbers.
 constexpr size_t kMaxContextBytes = 128;
+// Header, cookie length, CLOSE with the longest reason, tag.
+constexpr int64_t kMaxLongCloseBytes = 26 + 1 + 4 + 256 + 16;
 
 }  // namespace
 
@@ -40,7 +42,8 @@ void ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, Byt
   handshake_.OnPacket(static_cast<int64_t>(datagram_bytes), proves_address);
   LearnFromLong(header, datagram_bytes);
   bool refusal = false;
-  if (Status status = HandleLongFrames(now, frames, &refusal); !status.ok()) return FailHandshake(std::move(status));
+  if (Status status = HandleLongFrames(now, frames, &refusal); !status.ok())
+    return FailHandshake(std::move(status));
   if (refusal || state_ != State::kConnecting) return;
   if (std::exchange(refused_, std::nullopt)) {  // the server is there and goes on
     ++stats_.refusals_ignored;
@@ -56,8 +59,8 @@ void ConnectionImpl::LearnFromLong(const wire::LongHeader& header, size_t datagr
   const auto bytes = static_cast<int64_t>(datagram_bytes);
   if (id_.is_client) {
     id_.remote = header.source;
-    // The first ACCEPT of a flight is as long as the INIT it answers, so this size went both ways; the fallback may
-    // have been hasty.
+    // The first ACCEPT of a flight is as long as the INIT it answers, so this size went both ways; the
+    // fallback may have been hasty.
     if (bytes < kBaseDatagram || bytes <= largest_accept_) return;
     largest_accept_ = bytes;
     datagram_bytes_ = std::min(bytes, options_.max_datagram.value());
@@ -88,8 +91,8 @@ Status ConnectionImpl::HandleLongFrames(Instant now, ByteSpan frames, bool* refu
       }
       return Status::Ok();
     } else if (!std::holds_alternative<wire::PaddingFrame>(*frame)) {
-      status =
-          Status(StatusCode::kProtocolViolation, std::string(wire::FrameName(*frame)) + " during the handshake");
+      status = Status(StatusCode::kProtocolViolation,
+                      std::string(wire::FrameName(*frame)) + " during the handshake");
     }
     if (!status.ok()) return status;
   }
@@ -103,8 +106,8 @@ void ConnectionImpl::TakeRttSample(Instant now) {
   acks_.SetSmoothedRtt(rtt_.smoothed_rtt());
 }
 
-// Keys, then the connection: a server's when the client has proved its address, a client's when nothing of its own is
-// left to be delivered. Otherwise the first short packet tells.
+// Keys, then the connection: a server's when the client has proved its address, a client's when nothing of
+// its own is left to be delivered. Otherwise the first short packet tells.
 void ConnectionImpl::AdvanceHandshake() {
   if (!handshake_.complete() || !peer_parameters_) return;
   if (!protection_) MakeKeys();
@@ -134,7 +137,8 @@ void ConnectionImpl::BecomeConnected() {
   if (!id_.is_client && security_->IsSecure()) Confirm();
   if (!id_.is_client && observer_ == nullptr && acceptor_) {
     observer_ = acceptor_(*this);
-    if (observer_ == nullptr) return Close(Status(StatusCode::kUnavailable, "the server takes no connections now"));
+    if (observer_ == nullptr)
+      return Close(Status(StatusCode::kUnavailable, "the server takes no connections now"));
   }
   StartPathSearch();
 }
@@ -192,7 +196,8 @@ void ConnectionImpl::FailHandshake(Status why) {
 
 size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   if (!handshake_.WantsToSend()) return 0;
-  // A client's packets are padded and carry its parameters until it needs nothing more from the server's flight.
+  // A client's packets are padded and carry its parameters until it needs nothing more from the server's
+  // flight.
   const bool whole = id_.is_client && !protection_;
   if (whole && handshake_.repeats() >= kInitsBeforeFallback) {
     datagram_bytes_ = std::min(datagram_bytes_, kBaseDatagram);
@@ -201,8 +206,9 @@ size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
   if (out.size() < size || !handshake_.MaySend(datagram_bytes_)) return 0;
   const bool padded = whole || (!id_.is_client && handshake_.AtFlightStart());
   PacketBuilder builder(out.first(size));
-  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion, id_.remote,
-                    id_.local, handshake_.NextNumber(), id_.is_client ? ByteSpan(cookie_) : ByteSpan());
+  builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                    id_.remote, id_.local, handshake_.NextNumber(),
+                    id_.is_client ? ByteSpan(cookie_) : ByteSpan());
   if (whole || !id_.is_client) LH_CHECK(builder.Add(LocalParameters()));
   size_t data = 0;
   if (const std::optional<wire::CryptoFrame> frame = handshake_.NextFrame(builder.room())) {
@@ -218,12 +224,13 @@ size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
 }
 
 size_t ConnectionImpl::BuildClose(MutableByteSpan out) {
+  if (!protection_ && !handshake_.MaySend(kMaxLongCloseBytes)) return 0;
   PacketBuilder builder(out.first(std::min(out.size(), static_cast<size_t>(kBaseDatagram))));
   if (protection_) {
     builder.StartShort(id_.remote, next_number_++, protection_->key_phase());
   } else {
-    builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion, id_.remote,
-                      id_.local, handshake_.NextNumber());
+    builder.StartLong(id_.is_client ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                      id_.remote, id_.local, handshake_.NextNumber());
   }
   const std::string& message = closing_why_->message();
   builder.Add(wire::CloseFrame{closing_why_->code(),

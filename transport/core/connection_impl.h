@@ -40,8 +40,8 @@ class ConnectionImpl final : public Connection {
   static constexpr int kInitsBeforeFallback = 4;
   // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
-  // A stateless reset is at least this long, so that it cannot be told from a packet by its length.
-  static constexpr size_t kMinResetBytes = 40;
+  // The shortest stateless reset: one byte less than a PING, the shortest packet that provokes one.
+  static constexpr size_t kMinResetBytes = wire::kMinPacketBytes;
   // RETRYs that a client follows.
   static constexpr int kMaxRetries = 4;
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.

@@ -29,7 +29,7 @@ constexpr uint64_t kLongNumbers = uint64_t{1} << 30;
 
 struct Endpoint::State {
   State(EndpointOptions o, Random r)
-      : options(std::move(o)), random(r), admission(options.admission, random.Fork(0).Next()) {}
+      : options(std::move(o)), random(r), admission(options.admission, r.Fork(0).Next()) {}
 
   struct StatelessDatagram {
     Address to;
@@ -125,14 +125,16 @@ struct Endpoint::State {
   }
 
   // The body of a long packet; nullopt, and counted, when it is malformed or not authentic.
-  std::optional<ByteSpan> OpenLong(const wire::LongHeader& header, size_t header_bytes, MutableByteSpan datagram,
-                                   PacketProtection& protection) {
+  std::optional<ByteSpan> OpenLong(const wire::LongHeader& header, size_t header_bytes,
+                                   MutableByteSpan datagram, PacketProtection& protection) {
     if (datagram.size() < header_bytes + wire::kTagBytes) {
       ++stats.malformed_dropped;
       return std::nullopt;
     }
-    const MutableByteSpan body = datagram.subspan(header_bytes, datagram.size() - header_bytes - wire::kTagBytes);
-    if (protection.Open(header.packet_number, 0, datagram.first(header_bytes), body, datagram.last(wire::kTagBytes))) {
+    const MutableByteSpan body =
+        datagram.subspan(header_bytes, datagram.size() - header_bytes - wire::kTagBytes);
+    if (protection.Open(header.packet_number, 0, datagram.first(header_bytes), body,
+                        datagram.last(wire::kTagBytes))) {
       return body;
     }
     ++stats.not_authentic_dropped;
@@ -275,7 +277,8 @@ struct Endpoint::State {
     if (!security().IsSecure() || datagram.size() <= ConnectionImpl::kMinResetBytes) return;
     if (!admission.MayReset(now)) return void(++stats.resets_limited);
     // Shorter than what it answers, so that two of us do not talk for ever.
-    const size_t longest = std::min<size_t>(datagram.size() - 1, ConnectionImpl::kMinResetBytes + kResetSpread);
+    const size_t longest =
+        std::min<size_t>(datagram.size() - 1, ConnectionImpl::kMinResetBytes + kResetSpread);
     std::vector<uint8_t> bytes(ConnectionImpl::kMinResetBytes +
                                random.Below(longest - ConnectionImpl::kMinResetBytes + 1));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next());

@@ -72,7 +72,8 @@ Status Handshake::Deliver(uint64_t offset, ByteSpan data) {
 Result<bool> Handshake::Pull() {
   const std::vector<uint8_t> data = crypto_->TakeData();
   if (sent_.size() + data.size() > wire::kMaxHandshakeBytes) {
-    return Status(StatusCode::kResourceExhausted, "the handshake is longer than 64 KiB (too many certificates?)");
+    return Status(StatusCode::kResourceExhausted,
+                  "the handshake is longer than 64 KiB (too many certificates?)");
   }
   sent_.insert(sent_.end(), data.begin(), data.end());
   return !data.empty();
@@ -120,7 +121,8 @@ std::optional<wire::CryptoFrame> Handshake::NextFrame(size_t room) const {
   if (sent_.empty() && received_ == 0) return std::nullopt;
   const size_t left = sent_.size() - static_cast<size_t>(flight_next_);
   const size_t bytes = std::min(left, room > kFrameOverhead ? room - kFrameOverhead : 0);
-  return wire::CryptoFrame{flight_next_, received_, ByteSpan(sent_).subspan(static_cast<size_t>(flight_next_), bytes)};
+  return wire::CryptoFrame{flight_next_, received_,
+                           ByteSpan(sent_).subspan(static_cast<size_t>(flight_next_), bytes)};
 }
 
 void Handshake::OnSent(Instant now, size_t data, int64_t bytes) {
@@ -137,7 +139,8 @@ void Handshake::OnSent(Instant now, size_t data, int64_t bytes) {
   last_flight_ = now;
   if (flight_next_ < sent_.size()) return;
   in_flight_ = false;
-  deadline_ = now + std::min(kFirstInterval * (1 << std::min(repeats_ - 1, 4)), kLongestInterval);
+  // Progress in the middle of a flight makes it the first again.
+  deadline_ = now + std::min(kFirstInterval * (1 << std::clamp(repeats_ - 1, 0, 4)), kLongestInterval);
 }
 
 }  // namespace longhaul::transport

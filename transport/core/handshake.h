@@ -1,13 +1,14 @@
-// The handshake of one connection: the byte streams of its HandshakeCrypto in both directions, cut into flights of long
-// packets, repeated by a timer until they show progress, and bounded by what an unproved address may be sent.
+// The handshake of one connection: the byte streams of its HandshakeCrypto in both directions, cut into
+// flights of long packets, repeated by a timer until they show progress, and bounded by what an unproved
+// address may be sent.
 //
 //   client   INIT(0): ClientHello ──▶                          server
 //                    ◀── ACCEPT: ServerHello ... Finished, as many packets as it takes
 //            INIT(S): Finished    ──▶                          complete: its first short packet confirms
 //
-// A CRYPTO frame says where its bytes belong and how many bytes of the other direction are here without a gap; so every
-// flight begins with what the peer is known to lack, and everything in a long packet may come twice. Long packets have
-// numbers of their own and are never acknowledged otherwise.
+// A CRYPTO frame says where its bytes belong and how many bytes of the other direction are here without a
+// gap; so every flight begins with what the peer is known to lack, and everything in a long packet may come
+// twice. Long packets have numbers of their own and are never acknowledged otherwise.
 //
 // The connection builds the packets; this decides what they carry and when. Not thread-safe.
 #pragma once
@@ -27,12 +28,12 @@ namespace longhaul::transport {
 
 class Handshake {
  public:
-  // A flight is repeated after this, doubling up to the longest. Below most round trips a repetition costs one
-  // datagram; a handshake that waits a second for each loss costs patience.
+  // A flight is repeated after this, doubling up to the longest. Below most round trips a repetition costs
+  // one datagram; a handshake that waits a second for each loss costs patience.
   static constexpr Duration kFirstInterval = std::chrono::milliseconds(300);
   static constexpr Duration kLongestInterval = std::chrono::milliseconds(1200);
-  // A peer that repeats itself is answered at once, but not more often than this: repetitions that answer repetitions
-  // must not become a storm.
+  // A peer that repeats itself is answered at once, but not more often than this: repetitions that answer
+  // repetitions must not become a storm.
   static constexpr Duration kMinRepeatGap = std::chrono::milliseconds(100);
   // Three times what an unproved address sent is the most it gets (RFC 9000 §8.1).
   static constexpr int64_t kMaxAmplification = 3;
@@ -70,8 +71,8 @@ class Handshake {
   // Flights since the last progress.
   int repeats() const { return repeats_; }
   uint64_t flights() const { return flights_; }
-  // The round trip that the handshake has shown, once: only of a first flight that was sent once and at one instant
-  // (Karn's rule).
+  // The round trip that the handshake has shown, once: only of a first flight that was sent once and at one
+  // instant (Karn's rule).
   std::optional<Duration> TakeRttSample();
 
   // --- Sending ---
@@ -82,8 +83,8 @@ class Handshake {
   }
   // The next packet begins a flight.
   bool AtFlightStart() const { return flight_start_; }
-  // What the next packet carries, at most `room` bytes as a frame; nullopt: neither stream has anything to say.
-  // Its data borrows from here until the next event.
+  // What the next packet carries, at most `room` bytes as a frame; nullopt: neither stream has anything to
+  // say. Its data borrows from here until the next event.
   std::optional<wire::CryptoFrame> NextFrame(size_t room) const;
   wire::PacketNumber NextNumber() { return next_number_++; }
   // A packet with NextFrame's answer left (`data` bytes of the stream in a datagram of `bytes`).
@@ -102,7 +103,7 @@ class Handshake {
 
   std::vector<uint8_t> sent_;  // our stream from its start
   uint64_t peer_received_ = 0;
-  uint64_t received_ = 0;                           // the peer's stream, without a gap
+  uint64_t received_ = 0;                             // the peer's stream, without a gap
   std::map<uint64_t, std::vector<uint8_t>> waiting_;  // beyond it, by offset
   size_t waiting_bytes_ = 0;
 

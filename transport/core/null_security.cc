@@ -11,7 +11,9 @@ class NullSession final : public HandshakeCrypto {
   std::vector<uint8_t> TakeData() override { return {}; }
   bool complete() const override { return true; }
   const PeerIdentity& peer() const override { return nobody_; }
-  std::unique_ptr<PacketProtection> MakeProtection(ByteSpan) override { return std::make_unique<IntegrityTag>(); }
+  std::unique_ptr<PacketProtection> MakeProtection(ByteSpan) override {
+    return std::make_unique<IntegrityTag>();
+  }
 
  private:
   PeerIdentity nobody_;
@@ -21,7 +23,9 @@ class NullSession final : public HandshakeCrypto {
 
 std::unique_ptr<HandshakeCrypto> NullSecurity::NewSession(bool) { return std::make_unique<NullSession>(); }
 
-std::optional<Cookie> NullSecurity::MakeCookie(Instant, const Address&, wire::ConnectionId) { return std::nullopt; }
+std::optional<Cookie> NullSecurity::MakeCookie(Instant, const Address&, wire::ConnectionId) {
+  return std::nullopt;
+}
 
 bool NullSecurity::CheckCookie(Instant, const Address&, wire::ConnectionId, ByteSpan) { return false; }
 

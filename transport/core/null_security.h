@@ -1,5 +1,5 @@
-// No security: a handshake without a byte, every packet under the integrity tag, no cookies. What --insecure means,
-// and what simulations use.
+// No security: a handshake without a byte, every packet under the integrity tag, no cookies. What --insecure
+// means, and what simulations use.
 #pragma once
 
 #include <memory>

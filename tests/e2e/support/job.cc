@@ -82,7 +82,7 @@ Program& JobTest::StartServer(const Flags& more) {
                               {"--workers", "2"},
                               {"--idle-timeout", "3"},
                               {"--progress", "json"}},
-                             Merged(security(), more));
+                             Merged(more.contains("--insecure") ? Flags() : security(), more));
   server_ = &programs_.emplace_back("longhaul-server", flags, directory_);
   const auto listening = server_->WaitForEvent("listening");
   EXPECT_TRUE(listening) << server_->Everything();
@@ -101,7 +101,7 @@ Program& JobTest::StartWorker(uint32_t rank, const Flags& more) {
                               {"--eval-every", "0"},
                               {"--idle-timeout", "3"},
                               {"--progress", "json"}},
-                             Merged(security(), more));
+                             Merged(more.contains("--insecure") ? Flags() : security(), more));
   return programs_.emplace_back("longhaul-worker", flags, directory_);
 }
 

@@ -1,0 +1,182 @@
+// Who gets in with which key, told in words on both sides; and that no secret shows anywhere.
+//
+//   worker 0, worker 1 ── server ── somebody with no key, another key, a certificate of another kind
+#include <sys/stat.h>
+
+#include <ctime>
+#include <fstream>
+#include <iterator>
+
+#include "tests/e2e/support/job.h"
+#include "transport/crypto/keygen.h"
+#include "transport/keys/key_file.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using crypto::Role;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kDay = 86400;
+
+class SecurityTest : public JobTest {
+ protected:
+  // A worker that is not let in ends with 1, and says one of these words.
+  void ExpectKeptOut(const Flags& flags, const std::string& word) {
+    Program& stranger = StartWorker(0, Merged({{"--connect-timeout", "2"}}, flags));
+    ExpectEnd(stranger, 1);
+    EXPECT_THAT(stranger.Errors(), HasSubstr(word));
+    EXPECT_FALSE(server().FindEvent("join")) << server().Everything();
+  }
+  std::string Path(const std::string& name) const { return directory() + "/" + name; }
+  void Keygen(const std::vector<std::string>& words, int code = 0) {
+    std::vector<std::string> arguments = {"keygen"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    ExpectEnd(Start("longhaul", arguments), code);
+  }
+  // Both of a job's workers come in and finish.
+  void ExpectJob(const Flags& first, const Flags& second) {
+    Program& a = StartWorker(0, Merged(first, {{"--rounds", "5"}}));
+    Program& b = StartWorker(1, Merged(second, {{"--rounds", "5"}}));
+    ExpectEnd(a, 0);
+    ExpectEnd(b, 0);
+  }
+};
+
+TEST_F(SecurityTest, WithoutAKeyNothingStartsAndTheWayOutIsSaid) {
+  Program& server = Start("longhaul-server", {"--listen", "127.0.0.1:0"});
+  ExpectEnd(server, 2);
+  EXPECT_THAT(server.Errors(), AllOf(HasSubstr("--key"), HasSubstr("longhaul keygen"), HasSubstr("--insecure")));
+  Program& worker = Start("longhaul-worker", {"--join", "127.0.0.1:9", "--data", dataset()});
+  ExpectEnd(worker, 2);
+  EXPECT_THAT(worker.Errors(), AllOf(HasSubstr("--key"), HasSubstr("--insecure")));
+  Program& flow = Start("longhaul", {"bench", "flow", "--join", "127.0.0.1:9"});
+  ExpectEnd(flow, 2);
+  EXPECT_THAT(flow.Errors(), HasSubstr("--key"));
+}
+
+TEST_F(SecurityTest, AKeyThatOthersMayReadIsRefused) {
+  ASSERT_EQ(::chmod(key_file().c_str(), 0644), 0);
+  for (const char* program : {"longhaul-server", "longhaul-worker"}) {
+    std::vector<std::string> arguments = {"--key", key_file()};
+    if (std::string(program) == "longhaul-worker") {
+      arguments.insert(arguments.end(), {"--join", "127.0.0.1:9", "--data", dataset()});
+    }
+    Program& refused = Start(program, arguments);
+    ExpectEnd(refused, 2);
+    EXPECT_THAT(refused.Errors(), HasSubstr("chmod 600 " + key_file()));
+  }
+}
+
+TEST_F(SecurityTest, InsecureMustBeSaidOnBothSides) {
+  StartServer();
+  ExpectKeptOut({{"--insecure", ""}}, "the same key");
+  StartServer({{"--insecure", ""}});
+  ExpectKeptOut({}, "the same key");
+}
+
+TEST_F(SecurityTest, InsecureStaysOnLoopbackUnlessToldTwice) {
+  Program& refused = Start("longhaul-server", {"--listen", "0.0.0.0:0", "--insecure"});
+  ExpectEnd(refused, 2);
+  EXPECT_THAT(refused.Errors(), AllOf(HasSubstr("loopback"), HasSubstr("--insecure-bind")));
+  Program& told = Start("longhaul-server",
+                        {"--listen", "0.0.0.0:0", "--insecure", "--insecure-bind", "--progress", "json"});
+  EXPECT_TRUE(told.WaitForEvent("listening")) << told.Everything();
+  EXPECT_THAT(told.Errors(), HasSubstr("INSECURE"));
+}
+
+TEST_F(SecurityTest, AnotherKeyIsNoKey) {
+  StartServer();
+  Keygen({"--out", Path("other.key")});
+  ExpectKeptOut({{"--key", Path("other.key")}}, "the same key");
+  // And the right one still is.
+  ExpectJob({}, {});
+}
+
+TEST_F(SecurityTest, TheKeyOfAnotherJobIsRefused) {
+  StartServer();
+  Keygen({"--out", Path("pears.key"), "--job", "pears"});
+  ExpectKeptOut({{"--key", Path("pears.key")}}, "the same key");
+  // A job that is not the key's is refused before a packet leaves.
+  Program& confused = StartWorker(0, {{"--job", "pears"}});
+  ExpectEnd(confused, 2);
+  EXPECT_THAT(confused.Errors(), AllOf(HasSubstr("pears"), HasSubstr("default")));
+}
+
+TEST_F(SecurityTest, EveryCipherCarriesAJob) {
+  for (const char* cipher : {"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}) {
+    StartServer({{"--once", ""}});
+    ExpectJob({{"--cipher", cipher}}, {{"--cipher", cipher}});
+    ExpectEnd(server(), 0);
+  }
+}
+
+TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
+  Keygen({"--ca", "--out", Path("ca.key")});
+  const auto issue = [&](const std::string& role, const std::string& name, const std::string& job = "default") {
+    Keygen({"--from", Path("ca.key"), "--role", role, "--name", name, "--job", job, "--out", Path(name + ".key")});
+    return Path(name + ".key");
+  };
+  const std::string ams = issue("server", "ams");
+  const std::string fra = issue("worker", "fra");
+  const std::string nyc = issue("worker", "nyc");
+  const std::string rio = issue("worker", "rio");
+  const std::string pears = issue("worker", "oslo", "pears");
+  StartServer({{"--key", ams}, {"--allow", "fra,nyc"}});
+  EXPECT_THAT(server().Errors(), HasSubstr("certificate server/ams"));
+  ExpectKeptOut({{"--key", rio}}, "rio");
+  ExpectKeptOut({{"--key", pears}}, "pears");
+  ExpectKeptOut({}, "the same key");  // a shared key at a server of certificates
+  ExpectJob({{"--key", fra}}, {{"--key", nyc}});
+  // A server's certificate is no worker's, and the other way round.
+  Program& wrong = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", fra});
+  ExpectEnd(wrong, 2);
+  EXPECT_THAT(wrong.Errors(), HasSubstr("worker"));
+}
+
+TEST_F(SecurityTest, CertificatesOutOfTimeOrOfAnotherAuthorityAreRefused) {
+  const int64_t now = ::time(nullptr);
+  const auto authority = crypto::NewCa("one", {now - 30 * kDay, now + 30 * kDay});
+  const auto other = crypto::NewCa("two", {now - 30 * kDay, now + 30 * kDay});
+  ASSERT_TRUE(authority.ok() && other.ok());
+  const auto issue = [&](const crypto::SecretBytes& ca, Role role, const std::string& name, int64_t from, int64_t to) {
+    const auto text = crypto::IssueCertificate(ca.text(), "default", role, name, {from, to});
+    EXPECT_TRUE(text.ok() && keys::WriteKeyFile(Path(name), text->text()).ok());
+    return Path(name);
+  };
+  StartServer({{"--key", issue(*authority, Role::kServer, "server", now - kDay, now + kDay)}});
+  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "old", now - 2 * kDay, now - kDay)}}, "expired");
+  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}}, "not yet valid");
+  ExpectKeptOut({{"--key", issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay)}}, "");
+  ExpectJob({{"--key", issue(*authority, Role::kWorker, "a", now - kDay, now + kDay)}},
+            {{"--key", issue(*authority, Role::kWorker, "b", now - kDay, now + kDay)}});
+}
+
+// What anybody on the machine may look at: arguments, output, logs.
+TEST_F(SecurityTest, NoSecretIsShown) {
+  std::ifstream in(key_file());
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string secret = text.substr(text.find("psk = ") + 6, 64);
+  ASSERT_EQ(secret.size(), 64u);
+  StartServer({{"--log-level", "debug"}});
+  Program& a = StartWorker(0, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  Program& b = StartWorker(1, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  ASSERT_TRUE(a.WaitForEvent("round")) << a.Everything();
+  for (Program* program : {&server(), &a, &b}) {
+    std::ifstream arguments("/proc/" + std::to_string(program->pid()) + "/cmdline");
+    std::ifstream environment("/proc/" + std::to_string(program->pid()) + "/environ");
+    const std::string seen = std::string{std::istreambuf_iterator<char>(arguments), {}} +
+                             std::string{std::istreambuf_iterator<char>(environment), {}};
+    EXPECT_THAT(seen, HasSubstr("--key"));
+    EXPECT_THAT(seen, Not(HasSubstr(secret)));
+  }
+  ExpectEnd(a, 0);
+  ExpectEnd(b, 0);
+  for (Program* program : {&server(), &a, &b}) EXPECT_THAT(program->Everything(), Not(HasSubstr(secret)));
+}
+
+}  // namespace
+}  // namespace longhaul::e2e

@@ -1,0 +1,448 @@
+// What outsiders can do to endpoints that have keys: nothing but be counted.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "proto/version.h"
+#include "tests/transport/bare_pair.h"
+#include "tests/transport/fake_security.h"
+#include "transport/core/integrity_tag.h"
+#include "transport/core/packet_builder.h"
+
+namespace longhaul::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+using Bytes = std::vector<uint8_t>;
+
+FakeSecurity::Options Certificates() {
+  FakeSecurity::Options options;
+  options.psk = false;  // anybody can make an INIT that opens
+  return options;
+}
+
+Bytes Init(PacketProtection& protection, uint64_t source, wire::PacketNumber number = 0,
+           ByteSpan cookie = {}) {
+  Bytes bytes(1200);
+  PacketBuilder builder(bytes);
+  builder.StartLong(wire::LongType::kInit, wire::kVersion, {}, {source}, number, cookie);
+  EXPECT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
+  const Bytes hello(300, 7);
+  EXPECT_TRUE(builder.Add(wire::CryptoFrame{0, 0, hello}));
+  builder.PadTo(bytes.size());
+  bytes.resize(builder.Seal(protection));
+  return bytes;
+}
+
+Bytes Refuse(uint64_t destination) {
+  Bytes bytes(1200);
+  PacketBuilder builder(bytes);
+  builder.StartLong(wire::LongType::kRefuse, wire::kVersion, {destination}, {}, 0);
+  EXPECT_TRUE(builder.Add(wire::CloseFrame{StatusCode::kResourceExhausted, "no room"}));
+  IntegrityTag tag;
+  bytes.resize(builder.Seal(tag));
+  return bytes;
+}
+
+// A server alone, and everything that it sends.
+class LoneServer {
+ public:
+  explicit LoneServer(Security* security, const AdmissionOptions& admission = {}) {
+    EndpointOptions options;
+    options.security = security;
+    options.accepts = true;
+    options.admission = admission;
+    options.on_accept = [this](Connection&) {
+      ++accepted;
+      return &observer;
+    };
+    endpoint = std::make_unique<Endpoint>(options, Random(3));
+  }
+  void Receive(const Address& from, Bytes datagram) {
+    received[from] += datagram.size();
+    endpoint->HandleDatagram(now, from, datagram, {});
+    Poll();
+  }
+  void Poll() {
+    while (const auto t = endpoint->PollTransmit(now, buffer)) {
+      sent[t->destination] += t->size;
+      latest.assign(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(t->size));
+    }
+  }
+  void Run(Duration time) {
+    for (const Instant end = now + time; endpoint->NextTimeout() <= end;) {
+      now = std::max(now, endpoint->NextTimeout());
+      endpoint->HandleTimeout(now);
+      Poll();
+    }
+    now += time;
+  }
+
+  Instant now = Instant::FromNanoseconds(1'000'000'000);
+  BarePair::Application observer;
+  int accepted = 0;
+  std::unique_ptr<Endpoint> endpoint;
+  std::map<Address, uint64_t> received, sent;
+  Bytes latest;
+  Bytes buffer = Bytes(65'535);
+};
+
+Address Spoofed(uint32_t i) {
+  return Address::V4(11, static_cast<uint8_t>(i >> 16), static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i),
+                     9);
+}
+
+TEST(StrangerAttack, SpoofedInitsGetThreeTimesTheirBytesAtMostAndLeaveNoState) {
+  FakeSecurity security(Certificates());
+  LoneServer server(&security);
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    server.Receive(Spoofed(i), Init(security.long_protection(), 1000 + i));
+    server.now += 50us;
+    ASSERT_LE(server.endpoint->stats().half_open, 64u);
+    ASSERT_LE(server.endpoint->connection_count(), 64u);
+  }
+  server.Run(20s);
+  for (const auto& [address, bytes] : server.sent)
+    ASSERT_LE(bytes, 3 * server.received[address]) << address.ToString();
+  const EndpointStats stats = server.endpoint->stats();
+  EXPECT_EQ(server.accepted, 0) << "the application never hears of them";
+  EXPECT_EQ(server.endpoint->connection_count(), 0u);
+  EXPECT_EQ(stats.half_open, 0u);
+  EXPECT_LE(security.sessions, 100u) << "key exchanges that they could cause";
+  EXPECT_GE(stats.retries_sent, 19'000u);
+}
+
+TEST(StrangerAttack, WithCookiesAlwaysASpoofedInitCostsNoSessionAtAll) {
+  FakeSecurity security(Certificates());
+  AdmissionOptions admission;
+  admission.always_cookie = true;
+  LoneServer server(&security, admission);
+  for (uint32_t i = 0; i < 2000; ++i) {
+    server.Receive(Spoofed(i), Init(security.long_protection(), 1000 + i));
+    ASSERT_LT(server.sent[Spoofed(i)], 1200u) << "a RETRY is shorter than the INIT";
+  }
+  EXPECT_EQ(security.sessions, 0u);
+  EXPECT_EQ(server.endpoint->connection_count(), 0u);
+  // The cookie of one address is worth nothing at another, nor with another connection, nor after a minute.
+  ByteReader reader(server.latest);
+  ASSERT_EQ(wire::DecodeLongHeader(reader)->type, wire::LongType::kRetry);
+  const ByteSpan span = *wire::DecodeCookie(reader);
+  const Bytes cookie(span.begin(), span.end());
+  server.Receive(Spoofed(5), Init(security.long_protection(), 2999, 1, cookie));
+  server.Receive(Spoofed(1999), Init(security.long_protection(), 2998, 1, cookie));
+  EXPECT_EQ(server.endpoint->stats().cookies_refused, 2u);
+  EXPECT_EQ(security.sessions, 0u);
+  server.Receive(Spoofed(1999), Init(security.long_protection(), 2999, 1, cookie));
+  EXPECT_EQ(security.sessions, 1u) << "the owner of the address";
+  server.Run(61s);
+  server.Receive(Spoofed(1999), Init(security.long_protection(), 2999, 2, cookie));
+  EXPECT_EQ(server.endpoint->stats().cookies_refused, 3u);
+}
+
+TEST(StrangerAttack, WithoutTheClustersKeyAnInitIsNotAnswered) {
+  FakeSecurity security({});
+  FakeSecurity::Options other;
+  other.key = 2;
+  FakeSecurity stranger(other);
+  LoneServer server(&security);
+  for (uint32_t i = 0; i < 100; ++i) server.Receive(Spoofed(i), Init(stranger.long_protection(), 1000 + i));
+  EXPECT_TRUE(server.sent.empty());
+  EXPECT_EQ(security.sessions, 0u);
+  EXPECT_EQ(server.endpoint->stats().not_authentic_dropped, 100u);
+}
+
+TEST(StrangerAttack, GarbageFromOneAddressIsSoonNotEvenOpened) {
+  FakeSecurity security({});
+  LoneServer server(&security);
+  for (uint32_t i = 0; i < 10'000; ++i)
+    server.Receive(Spoofed(1), Init(*std::make_unique<IntegrityTag>(), 5));
+  EXPECT_LE(server.endpoint->stats().not_authentic_dropped, 2001u);
+  EXPECT_GE(server.endpoint->stats().failures_limited, 7999u);
+  EXPECT_TRUE(server.sent.empty());
+}
+
+// Cookies, RETRY and the bound at work for those who are meant: they all get in.
+TEST(StrangerAttack, UnderLoadHonestClientsComeInByCookie) {
+  FakeSecurity server_side(Certificates());
+  AdmissionOptions admission;
+  admission.always_cookie = true;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    FakeSecurity worker_side(Certificates(), seed);
+    Random random(seed);
+    BarePair::Options o;
+    o.seed = seed;
+    o.worker_security = &worker_side;
+    o.server_security = &server_side;
+    o.admission = admission;
+    o.lost = [&](int, bool, MutableByteSpan) { return random.Chance(0.1); };
+    BarePair pair(o);
+    EXPECT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 10s)) << seed;
+    EXPECT_GE(pair.connection->stats().retries, 1u);
+  }
+}
+
+struct Pair {
+  explicit Pair(const FakeSecurity::Options& w = {}, const FakeSecurity::Options& s = {})
+      : worker(w, 1), server(s, 2) {
+    options.worker_security = &worker;
+    options.server_security = &server;
+  }
+  FakeSecurity worker, server;
+  BarePair::Options options;
+};
+
+TEST(StrangerAttack, AForgedRefusalDoesNotEndAHandshakeThatGoesOn) {
+  Pair sides;
+  BarePair pair(sides.options);
+  pair.Inject(false, pair.server_address, Refuse(pair.connection->local_id().value));
+  EXPECT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Inject(false, pair.server_address, Refuse(pair.connection->local_id().value));
+  pair.Run(5s);
+  EXPECT_EQ(pair.worker.closed, 0);
+  EXPECT_EQ(pair.connection->stats().refusals_ignored, 1u);
+}
+
+TEST(StrangerAttack, ARefusalIsBelievedWhenNothingElseComes) {
+  Pair sides;
+  sides.options.lost = [](int, bool, MutableByteSpan) { return true; };
+  BarePair pair(sides.options);
+  pair.Run(100ms);
+  pair.Inject(false, pair.server_address, Refuse(pair.connection->local_id().value));
+  pair.Run(900ms);
+  EXPECT_EQ(pair.worker.closed, 0);
+  pair.Run(200ms);
+  ASSERT_EQ(pair.worker.closed, 1);
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(pair.worker.close_status.message().find("no room"), std::string::npos);
+}
+
+TEST(StrangerAttack, AnotherKeyIsNamedOrNotAnswered) {
+  FakeSecurity::Options other;
+  other.key = 9;
+  {
+    Pair sides(other, {});
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 11s));
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+    EXPECT_NE(pair.worker.close_status.message().find("another key"), std::string::npos);
+    EXPECT_EQ(sides.server.sessions, 0u);
+    EXPECT_EQ(pair.sent_bytes[1], 0u);
+  }
+  other.psk = false;
+  Pair sides(other, Certificates());
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied)
+      << pair.worker.close_status.ToString();
+  EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
+  pair.Run(10s);
+  EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+}
+
+TEST(StrangerAttack, OneSideInsecureIsNoConnection) {
+  for (const bool worker_secure : {true, false}) {
+    Pair sides(Certificates(), Certificates());
+    (worker_secure ? sides.options.server_security : sides.options.worker_security) = nullptr;
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 11s));
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
+    EXPECT_EQ(pair.sent_bytes[1], 0u);
+    EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+  }
+}
+
+TEST(StrangerAttack, AServerThatDoesNotTrustTheWorkerSaysWhy) {
+  FakeSecurity::Options strict;
+  strict.refuse_clients = "w7 is not on the list";
+  for (int lost = -1; lost < 6; ++lost) {  // whichever datagram is lost
+    Pair sides({}, strict);
+    sides.options.lost = [lost](int number, bool, MutableByteSpan) { return number == lost; };
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s)) << lost;
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPermissionDenied)
+        << pair.worker.close_status.ToString();
+    EXPECT_NE(pair.worker.close_status.message().find("w7 is not on the list"), std::string::npos);
+    EXPECT_EQ(pair.worker.connected + pair.accepted, 0);
+    pair.Run(5s);
+    EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+  }
+}
+
+TEST(StrangerAttack, ChangedTransportParametersGiveKeysThatDoNotFit) {
+  // The long packets' key is public, so whoever sits on the path can change them, in either direction.
+  for (const bool in_init : {true, false}) {
+    FakeSecurity attacker(Certificates());
+    Pair sides(Certificates(), Certificates());
+    int changed = 0;
+    sides.options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+      if (from_worker != in_init || !wire::IsLongHeader(datagram)) return false;
+      ByteReader reader(datagram);
+      const auto header = *wire::DecodeLongHeader(reader);
+      if (wire::HasCookie(header.type)) {
+        EXPECT_TRUE(wire::DecodeCookie(reader));
+      }
+      const size_t at = reader.position();
+      const MutableByteSpan body = datagram.subspan(at, datagram.size() - at - wire::kTagBytes);
+      PacketProtection& p = attacker.long_protection();
+      EXPECT_TRUE(p.Open(header.packet_number, 0, datagram.first(at), body, datagram.last(wire::kTagBytes)));
+      if (body[0] == static_cast<uint8_t>(wire::FrameType::kTransportParameters)) {
+        body[6] ^= 1;  // a byte of the idle time-out or a window
+        ++changed;
+      }
+      p.Seal(header.packet_number, 0, datagram.first(at), body, datagram.last(wire::kTagBytes));
+      return false;
+    };
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 30s));
+    EXPECT_GT(changed, 0);
+    EXPECT_EQ(pair.worker.connected, 0) << in_init;
+    EXPECT_FALSE(pair.worker.close_status.ok());
+    EXPECT_EQ(pair.server.control_bytes + pair.server.chunk_bytes, 0u);
+    pair.Run(30s);
+    EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+  }
+}
+
+TEST(StrangerAttack, AFlippedBitAtAnyOffsetOfAnyHandshakePacketIsALostPacket) {
+  for (int number = 0; number < 4; ++number) {
+    for (size_t at = 0; at < 1452; at += at < 64 ? 1 : 97) {
+      Pair sides;
+      sides.options.lost = [&](int n, bool, MutableByteSpan datagram) {
+        if (n == number) datagram[at % datagram.size()] ^= static_cast<uint8_t>(1 << at % 8);
+        return false;
+      };
+      BarePair pair(sides.options);
+      ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 5s)) << number << " " << at;
+      ASSERT_EQ(pair.worker.closed + pair.server.closed, 0);
+    }
+  }
+}
+
+// Everything that the worker ever said, to the same server again: while it is connected, and afterwards.
+TEST(StrangerAttack, AReplayedSessionChangesNothing) {
+  Pair sides;
+  std::vector<Bytes> tape;
+  sides.options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+    if (from_worker) tape.emplace_back(datagram.begin(), datagram.end());
+    return false;
+  };
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  const Bytes words(5000, 7);
+  EXPECT_TRUE(pair.connection->SendControl(words).ok());
+  pair.Poll(true);
+  pair.Run(1s);
+  ASSERT_EQ(pair.server.control_bytes, 5000u);
+  const std::vector<Bytes> first = tape;
+  for (const Bytes& datagram : first) pair.Inject(true, pair.worker_address, datagram);
+  for (const Bytes& datagram : first) pair.Inject(true, Address::V4(9, 9, 9, 9, 9), datagram);
+  pair.Run(1s);
+  EXPECT_EQ(pair.server.control_bytes, 5000u);
+  EXPECT_EQ(pair.accepted, 1);
+  EXPECT_GE(pair.server.connection->stats().duplicates_dropped, 5u);
+  EXPECT_EQ(pair.server.connection->peer(), pair.worker_address);
+  EXPECT_EQ(pair.worker.closed + pair.server.closed, 0);
+  pair.connection->Close(Status::Ok());
+  pair.Poll(true);
+  pair.Run(20s);
+  ASSERT_EQ(pair.server_endpoint->connection_count(), 0u);
+  const uint64_t sessions = sides.server.sessions;
+  for (const Bytes& datagram : first) pair.Inject(true, pair.worker_address, datagram);
+  pair.Run(20s);
+  EXPECT_EQ(pair.accepted, 1) << "half a handshake, and no more";
+  EXPECT_LE(sides.server.sessions, sessions + 1);
+  EXPECT_EQ(pair.server.control_bytes, 5000u);
+  EXPECT_EQ(pair.server_endpoint->connection_count(), 0u);
+}
+
+TEST(StrangerAttack, ARestartedServerSaysSoAndNobodyElseCan) {
+  Pair sides;
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  // Somebody guesses.
+  Random random(4);
+  for (int i = 0; i < 1000; ++i) {
+    Bytes guess(40 + random.Below(40));
+    for (uint8_t& byte : guess) byte = static_cast<uint8_t>(random.Next());
+    guess[0] = 0;
+    pair.Inject(false, pair.server_address, guess);
+  }
+  EXPECT_EQ(pair.worker.closed, 0);
+  // The server dies and comes again with the same key.
+  EndpointOptions again;
+  FakeSecurity restarted({}, 77);
+  again.security = &restarted;
+  again.accepts = true;
+  pair.server_endpoint = std::make_unique<Endpoint>(again, Random(99));
+  const Instant start = pair.now;
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
+  EXPECT_LE(pair.now - start, 2100ms) << "with the first packet: a keepalive";
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(pair.worker.close_status.message().find("restarted"), std::string::npos);
+  EXPECT_EQ(pair.server_endpoint->stats().resets_sent, 1u);
+  EXPECT_EQ(pair.worker_endpoint->stats().resets_received, 1u);
+}
+
+TEST(StrangerAttack, ResetsAreShorterThanWhatTheyAnswerAndBounded) {
+  FakeSecurity security({});
+  LoneServer server(&security);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    Bytes packet(32 + i % 60, 5);
+    packet[0] = 0;
+    server.Receive(Spoofed(i), packet);
+    ASSERT_LT(server.sent[Spoofed(i)], packet.size());
+  }
+  EXPECT_EQ(server.endpoint->stats().resets_sent, 100u);
+  EXPECT_GT(server.endpoint->stats().resets_limited, 800u);
+}
+
+// The half-open bound holds, and who waits gets in.
+TEST(StrangerAttack, AsManyHandshakesAsTheBoundAllowsAtATime) {
+  FakeSecurity server_side({});
+  AdmissionOptions admission;
+  admission.max_half_open = 4;
+  LoneServer server(&server_side, admission);
+  FakeSecurity worker_side({}, 9);
+  EndpointOptions w;
+  w.security = &worker_side;
+  Endpoint workers(w, Random(8));
+  std::array<BarePair::Application, 30> applications;
+  const Address server_address = Address::V4(10, 0, 0, 2, 7700), from = Address::V4(10, 0, 0, 1, 40000);
+  for (auto& a : applications) workers.Connect(server.now, server_address, &a);
+  Bytes buffer(65'535);
+  for (int ms = 0; ms < 8000; ++ms) {
+    workers.HandleTimeout(server.now);
+    std::vector<Bytes> up, down;
+    while (const auto t = workers.PollTransmit(server.now, buffer)) {
+      for (size_t at = 0; at < t->size; at += t->segment_bytes) {
+        const size_t end = std::min(t->size, at + t->segment_bytes);
+        up.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at),
+                        buffer.begin() + static_cast<std::ptrdiff_t>(end));
+      }
+    }
+    for (Bytes& d : up) {
+      server.endpoint->HandleDatagram(server.now, from, d, {});
+      ASSERT_LE(server.endpoint->stats().half_open, 4u);
+    }
+    server.endpoint->HandleTimeout(server.now);
+    while (const auto t = server.endpoint->PollTransmit(server.now, buffer)) {
+      for (size_t at = 0; at < t->size; at += t->segment_bytes) {
+        const size_t end = std::min(t->size, at + t->segment_bytes);
+        down.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at),
+                          buffer.begin() + static_cast<std::ptrdiff_t>(end));
+      }
+    }
+    for (Bytes& d : down) workers.HandleDatagram(server.now, server_address, d, {});
+    server.now += 1ms;
+  }
+  int connected = 0;
+  for (const auto& a : applications) connected += a.connected;
+  EXPECT_EQ(connected, 30);
+  EXPECT_GT(server.endpoint->stats().half_open_refused, 0u);
+}
+
+}  // namespace
+}  // namespace longhaul::transport
