@@ -57,6 +57,7 @@ PriorityClassifier::PriorityClassifier(const ChunkGeometry& geometry, const Prio
 void PriorityClassifier::SetScores(std::span<const double> scores) {
   LH_CHECK_OP(scores.size(), ==, scores_.size());
   scores_.assign(scores.begin(), scores.end());
+  options_.policy = PriorityPolicy::kExplicit;
 }
 
 uint32_t PriorityClassifier::CountByEnergy(std::span<const uint32_t> order) const {

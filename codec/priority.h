@@ -74,7 +74,7 @@ class PriorityClassifier {
   Priorities Classify(std::span<const float> values, uint64_t round);
   // The same, by the energies of this round's chunks (ChunkEnergy). REQUIRES: energies.size() == chunks().
   Priorities ClassifyEnergies(std::span<const double> energies, uint64_t round);
-  // kExplicit: scores by chunk number, higher matters more. REQUIRES: scores.size() == chunks().
+  // From now on kExplicit: scores by chunk number, higher matters more. REQUIRES: scores.size() == chunks().
   void SetScores(std::span<const double> scores);
 
   std::span<const double> scores() const { return scores_; }

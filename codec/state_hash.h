@@ -1,11 +1,15 @@
 // The proof that replicas agree where results may lose chunks (downlink lossy): every so many rounds the server
-// tells the hash of a tensor's values, and each worker compares it with its own copy.
+// tells the hash of a tensor's values, and each worker compares it with its own copy. In a hash round everything
+// arrives, so that hash cannot see what went wrong before. With it comes a second one, of what the worker should
+// have had after the round before, with what it had missed then: an ordinary round, with its debts.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/crc32c.h"
+#include "codec/chunk.h"
 
 namespace longhaul::codec {
 
@@ -16,6 +20,19 @@ constexpr bool IsHashRound(uint64_t round, uint32_t hash_rounds) { return (round
 // CRC-32C of the values, float32 little-endian as in memory and on the wire: equal bits, equal hash.
 inline uint32_t StateHash(std::span<const float> values) {
   return Crc32c({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+}
+
+// The same by chunks: CRC-32C of the chunks' hashes. Whoever knows of each chunk which of two versions a replica
+// has can tell the replica's hash without its values.
+inline uint32_t HashOfHashes(std::span<const uint32_t> chunk_hashes) {
+  return Crc32c({reinterpret_cast<const uint8_t*>(chunk_hashes.data()), chunk_hashes.size_bytes()});
+}
+inline uint32_t ReplicaHash(const ChunkGeometry& geometry, std::span<const float> values) {
+  std::vector<uint32_t> hashes(geometry.chunks());
+  for (uint32_t chunk = 0; chunk < hashes.size(); ++chunk) {
+    hashes[chunk] = StateHash(geometry.Elements(values, chunk));
+  }
+  return HashOfHashes(hashes);
 }
 
 }  // namespace longhaul::codec

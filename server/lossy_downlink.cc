@@ -26,7 +26,9 @@ LossyDownlink::LossyDownlink(const codec::ChunkGeometry& results, const Options&
       hash_rounds_(options.hash_rounds),
       classifier_(results, {.high_share = options.high_share, .high_energy = options.high_energy}),
       change_(results.chunks(), 0.0),
-      high_(results.chunks(), true) {
+      high_(results.chunks(), true),
+      hashes_(results.chunks()),
+      hashes_before_(results.chunks()) {
   LH_CHECK_OP(hash_rounds_, >=, 1u);
 }
 
@@ -36,10 +38,25 @@ void LossyDownlink::BeginRound(uint64_t round) {
     for (const uint32_t chunk : classifier_.ClassifyEnergies(change_, round).high) high_[chunk] = true;
   }
   std::fill(change_.begin(), change_.end(), 0.0);
+  round_ = round;
+  if (hash_rounds_ > 1 && codec::IsHashRound(round + 1, hash_rounds_)) hashed_round_ = round;
 }
 
 void LossyDownlink::ChangedBy(uint32_t chunk, std::span<const float> before, std::span<const float> after) {
   change_[chunk] = Change(before, after);
+  if (hashed_round_ != round_) return;
+  hashes_before_[chunk] = codec::StateHash(before);
+  hashes_[chunk] = codec::StateHash(after);
+}
+
+std::optional<uint32_t> LossyDownlink::ReplicaHash(uint32_t rank, uint64_t round) const {
+  const auto known = workers_.find(rank);
+  if (known == workers_.end() || known->second.round != round || hashed_round_ != round) return std::nullopt;
+  std::vector<uint32_t> hashes = hashes_;
+  for (uint32_t chunk = 0; chunk < hashes.size(); ++chunk) {
+    if (known->second.missed.Test(chunk)) hashes[chunk] = hashes_before_[chunk];
+  }
+  return codec::HashOfHashes(hashes);
 }
 
 transport::ChunkBitmap LossyDownlink::Low(uint32_t rank, uint64_t round) const {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,10 @@ class LossyDownlink {
   // What the worker has missed of the round's result, all else it has. Of the newest round counts; what is
   // older only makes the statistics.
   void OnReceipt(uint32_t rank, uint64_t round, transport::ChunkBitmap missed);
+  // What the worker has after this round, by its receipt: the round's chunks, and of those it missed the values of
+  // the round before. Known only of the round before a hash round; none when the receipt is not here, or not of
+  // this round. codec::ReplicaHash of the worker's values.
+  std::optional<uint32_t> ReplicaHash(uint32_t rank, uint64_t round) const;
   // It is not known what the worker has.
   void Forget(uint32_t rank) { workers_.erase(rank); }
 
@@ -68,6 +73,10 @@ class LossyDownlink {
   bool begun_ = false;          // there was a round before the one in progress
   std::vector<bool> high_;      // by chunk; all until a round is scored
   std::map<uint32_t, Known> workers_;  // by rank
+  uint64_t round_ = 0;                 // in progress
+  // Chunks of the round before a hash round, and as they were before it.
+  std::optional<uint64_t> hashed_round_;
+  std::vector<uint32_t> hashes_, hashes_before_;
   Stats stats_;
 };
 

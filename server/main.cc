@@ -18,6 +18,7 @@
 
 #include "cli/number_checks.h"
 #include "longhaul/server.h"
+#include "transport/keys/load_security.h"
 #include "wan/link_options.h"
 
 namespace longhaul {
@@ -322,6 +323,17 @@ int Run(int argc, char** argv) {
   if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
     std::fprintf(stderr, "longhaul-server: cannot write --json %s: %s\n", flags.json_file.c_str(),
                  std::strerror(errno));
+    return kExitUsage;
+  }
+  // A wrong key is a wrong command line, unlike a port that this user may not have.
+  const auto security = keys::LoadSecurity({.key_file = flags.server.key_file,
+                                            .insecure = flags.server.insecure,
+                                            .job = flags.server.job,
+                                            .role = crypto::Role::kServer,
+                                            .cipher = flags.server.cipher,
+                                            .allow = flags.server.allow});
+  if (!security.ok()) {
+    std::fprintf(stderr, "longhaul-server: %s\n", security.status().ToString().c_str());
     return kExitUsage;
   }
   std::signal(SIGINT, OnSignal);

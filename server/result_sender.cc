@@ -291,6 +291,12 @@ void ResultSender::OnPeerGone(Peer& peer) {
   }
 }
 
+std::optional<uint32_t> ResultSender::ReplicaHash(const Tensor& tensor, uint32_t rank, uint64_t round) const {
+  const auto downlink = downlinks_.find(tensor.key());
+  if (downlink == downlinks_.end()) return std::nullopt;
+  return downlink->second.ReplicaHash(rank, round);
+}
+
 ResultSender::Stats ResultSender::stats() const {
   Stats stats = stats_;
   for (const auto& [key_of_tensor, downlink] : downlinks_) {

@@ -63,6 +63,9 @@ class ResultSender {
   // The peer is gone: nothing is sent to it any more.
   void OnPeerGone(Peer& peer);
 
+  // As LossyDownlink::ReplicaHash; none with a reliable downlink.
+  std::optional<uint32_t> ReplicaHash(const Tensor& tensor, uint32_t rank, uint64_t round) const;
+
   // Unfinished answers to this peer's pulls.
   size_t pulls(const Peer& peer) const;
   // Bytes of the snapshots that unfinished answers to pulls hold; each counts once.

@@ -606,6 +606,7 @@ void RoundEngine::FinishRoundIfComplete(Entry& entry) {
   report.set_shift_epoch_round(entry.epochs.change_round());
   SetStateHash(tensor, report);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    SetReplicaHash(tensor, rank, report);
     if (Peer* peer = host_->PeerOfRank(rank); peer != nullptr) host_->Send(*peer, message);
   }
   AnswerHeld(entry);
@@ -619,6 +620,15 @@ void RoundEngine::SetStateHash(const Tensor& tensor, control::RoundReport& repor
   report.set_has_state_hash(true);
   report.set_state_hash(codec::StateHash(tensor.parameters().current()));
   ++stats_.state_hashes;
+}
+
+// What the worker should have had after the round before, an ordinary one.
+void RoundEngine::SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const {
+  const auto hash = report.has_state_hash() && report.round() > 0
+                        ? results_.ReplicaHash(tensor, rank, report.round() - 1)
+                        : std::nullopt;
+  report.set_has_replica_hash(hash.has_value());
+  report.set_replica_hash(hash.value_or(0));
 }
 
 void RoundEngine::AnswerHeld(Entry& entry) {

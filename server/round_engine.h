@@ -177,6 +177,7 @@ class RoundEngine {
   void BeginEpoch(Entry& entry);
   void SetEpoch(const Entry& entry, control::Declared& declared) const;
   void SetStateHash(const Tensor& tensor, control::RoundReport& report);
+  void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const;
   // Ok: a tensor with this optimizer can have a lossy downlink, or the job's is reliable.
   Status CheckDownlink(const OptimizerSpec& optimizer) const;
   Status OpenGradient(Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,

@@ -126,6 +126,17 @@ Status CheckOptions(const ConnectOptions& o) {
   return Status::Ok();
 }
 
+Status CheckScores(std::span<const float> scores, uint64_t count) {
+  if (scores.empty() || scores.size() > std::min<uint64_t>(count, wire::kMaxWindowChunks)) {
+    return {StatusCode::kInvalidArgument, std::to_string(scores.size()) + " scores for a tensor of " +
+                                              std::to_string(count) + " elements: 1 to 2^20, not more than elements"};
+  }
+  const auto bad = std::ranges::find_if(scores, [](float s) { return !(s >= 0 && std::isfinite(s)); });
+  if (bad == scores.end()) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "score " + std::to_string(bad - scores.begin()) + " is " +
+                                            std::to_string(*bad) + ", which is negative or not finite"};
+}
+
 worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security) {
   worker::WorkerCoreOptions core;
   core.job = security.job;
@@ -160,6 +171,7 @@ class ClientImpl {
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options);
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
+  Status SetScores(const Tensor& tensor, std::span<const float> scores);
   Status Barrier(const std::string& name);
   Status Leave(const Status& why);
   Status status();
@@ -356,6 +368,14 @@ Operation ClientImpl::PushPull(const Tensor& tensor, std::span<const float> grad
   });
 }
 
+Status ClientImpl::SetScores(const Tensor& tensor, std::span<const float> scores) {
+  if (Status s = CheckTensor(tensor); !s.ok()) return s;
+  if (Status s = CheckScores(scores, tensor.count_); !s.ok()) return s;
+  return loop_->Post([this, handle = tensor.handle_, copy = std::vector<float>(scores.begin(), scores.end())] {
+    core_.SetScores(handle, copy);
+  });
+}
+
 Status ClientImpl::Barrier(const std::string& name) {
   if (OnLoopThread()) return {StatusCode::kFailedPrecondition, "Barrier waits: not from a callback"};
   return Launch([this, name](Promise promise) { core_.Barrier(name, Ending(std::move(promise))); }).Wait();
@@ -471,6 +491,9 @@ Operation Client::Pull(const Tensor& tensor, std::span<float> out, const PullOpt
 }
 Operation Client::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out) {
   return impl_->PushPull(tensor, gradient, out);
+}
+Status Client::SetScores(const Tensor& tensor, std::span<const float> scores) {
+  return impl_->SetScores(tensor, scores);
 }
 Status Client::Barrier(const std::string& name) { return impl_->Barrier(name); }
 Status Client::Leave(const Status& why) { return impl_->Leave(why); }

@@ -20,6 +20,7 @@
 
 #include "cli/number_checks.h"
 #include "longhaul/client.h"
+#include "transport/keys/load_security.h"
 #include "wan/link_options.h"
 #include "worker/trainer_loop.h"
 
@@ -511,6 +512,12 @@ int main(int argc, char** argv) {
   // Logs on stderr; stdout belongs to the progress.
   spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  // A wrong key is a wrong command line, and found out before the data is read.
+  const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
+                                                      .insecure = flags.connect.insecure,
+                                                      .job = flags.connect.job,
+                                                      .cipher = flags.connect.cipher});
+  if (!security.ok()) return Fail(security.status(), kExitUsage);
   if (flags.connect.insecure) spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
   return Run(flags);
 }

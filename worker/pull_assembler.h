@@ -30,6 +30,7 @@ class PullAssembler {
 
   bool complete() const { return received_.count() == received_.size(); }
   uint32_t chunks_received() const { return received_.count(); }
+  const transport::ChunkBitmap& received() const { return received_; }
 
  private:
   codec::ChunkGeometry geometry_;

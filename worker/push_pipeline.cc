@@ -112,6 +112,20 @@ Result<transport::WindowOptions> PushPipeline::Begin(uint64_t round, std::span<c
   return Describe(metadata);
 }
 
+void PushPipeline::SetScores(std::span<const float> parts) {
+  LH_CHECK(!parts.empty());
+  LH_CHECK_OP(parts.size(), <=, std::min<uint64_t>(geometry_.count, wire::kMaxWindowChunks));
+  std::vector<double> scores(geometry_.chunks(), 0.0);
+  for (uint64_t part = 0; part < parts.size(); ++part) {
+    const uint64_t first = geometry_.count * part / parts.size();
+    const uint64_t last = geometry_.count * (part + 1) / parts.size() - 1;
+    for (uint64_t c = first / geometry_.chunk_elements; c <= last / geometry_.chunk_elements; ++c) {
+      scores[c] = std::max(scores[c], static_cast<double>(parts[part]));
+    }
+  }
+  classifier_.SetScores(scores);
+}
+
 Status PushPipeline::CheckFinite(std::span<const float> gradient) const {
   const codec::Kernels& kernels = codec::BestKernels();
   for (uint32_t c = 0; c < geometry_.chunks(); ++c) {

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "codec/chunk.h"
 #include "longhaul/status.h"
+#include "transport/core/window/window_types.h"
 
 namespace longhaul::worker {
 
@@ -22,8 +24,9 @@ class Replica {
     uint64_t mismatches = 0;  // and that did not
   };
 
-  // hash_rounds: of the job, >= 1.
-  Replica(uint64_t count, uint32_t hash_rounds) : hash_rounds_(hash_rounds), values_(count) {}
+  // results: the geometry of the results. hash_rounds: of the job, >= 1.
+  Replica(const codec::ChunkGeometry& results, uint32_t hash_rounds)
+      : results_(results), hash_rounds_(hash_rounds), values_(results.count), missed_(results.chunks()) {}
 
   std::span<const float> values() const { return values_; }
   // For whoever writes the chunks of a result.
@@ -32,12 +35,17 @@ class Replica {
   // Whether a result of this round may come with low chunks. kProtocolViolation: not in a hash round, nor to a
   // worker without the values of the round before.
   Status CheckPartial(uint64_t round) const;
-  // The result of this round is here, whole or as far as it came. Errors: as OnServerHash, when the server's hash
-  // of the round was here first.
-  Status OnResult(uint64_t round);
+  // The result of this round is here, as far as the chunks that were received. Errors: as OnServerHash, when the
+  // server's hash of the round was here first; kDataLoss also when a chunk that was missing in the result before
+  // is missing again: the server has forgotten that it owes it.
+  Status OnResult(uint64_t round, const transport::ChunkBitmap& received);
   // The server's hash of the values after this round. kDataLoss: this worker has other values. A hash of a round
   // of which no result came changes nothing.
   Status OnServerHash(uint64_t round, uint32_t hash);
+  // What the server takes this worker to have after the round before a hash round (codec::ReplicaHash), with
+  // whatever it had missed by then. Comes later than that round's result; of a round of which no result came it
+  // changes nothing. kDataLoss: this worker has other values.
+  Status OnReplicaHash(uint64_t round, uint32_t hash);
 
   const Stats& stats() const { return stats_; }
 
@@ -47,13 +55,18 @@ class Replica {
     uint32_t value = 0;
   };
   Status Compare();
+  Status Judge(uint64_t round, const std::string& what, uint32_t own, uint32_t servers);
+  Status LearnMissed(uint64_t round, const transport::ChunkBitmap& received);
 
+  codec::ChunkGeometry results_;
   uint32_t hash_rounds_;
   std::vector<float> values_;
   std::optional<uint64_t> round_;  // of the newest result
   // The newest of each that has not been compared: either may come first.
   std::optional<Hash> own_;
   std::optional<Hash> servers_;
+  std::optional<Hash> before_hash_round_;  // own
+  transport::ChunkBitmap missed_;          // of the newest result
   Stats stats_;
 };
 

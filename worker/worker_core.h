@@ -60,6 +60,7 @@ class WorkerCore final : public transport::DatagramCore {
   void PushPull(TensorHandle tensor, std::span<const float> gradient, std::span<float> out,
                 Callback callback);
   void Pull(TensorHandle tensor, std::span<float> out, uint64_t min_round, Callback callback);
+  void SetScores(TensorHandle tensor, std::span<const float> scores) { session_.SetScores(tensor, scores); }
   void Barrier(const std::string& name, Callback callback);
   void Leave(const Status& why = Status::Ok());
   // Gives up at once: everything pending ends with `why`.

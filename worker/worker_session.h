@@ -90,6 +90,8 @@ class WorkerSession final : public transport::ConnectionObserver {
   void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
                 Callback callback);
   void Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback);
+  // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
+  void SetScores(TensorHandle handle, std::span<const float> scores);
   void Barrier(const std::string& name, Callback callback);
   // Ok: the orderly end, to be called when nothing is pending (what is, ends with kCancelled). Else the
   // server learns why this worker gives up.

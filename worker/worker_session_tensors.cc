@@ -175,7 +175,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   if (pipeline.priority == codec::PriorityPolicy::kTopK)
     tensor.shape.format.topk_share = settings_.topk_share;
   tensor.pipeline.emplace(tensor.shape, pipeline);
-  if (settings_.downlink == "lossy") tensor.replica.emplace(tensor.shape.geometry.count, settings_.hash_rounds);
+  if (settings_.downlink == "lossy") tensor.replica.emplace(tensor.shape.result(), settings_.hash_rounds);
   if (declared.send_initial() && !tensor.initial.empty()) {
     SendInitial(handle);
   } else {
@@ -246,6 +246,10 @@ void WorkerSession::Pull(TensorHandle handle, std::span<float> out, uint64_t min
   if (Status s = CheckRequest(handle, out.size()); !s.ok()) return operations_.Refuse(std::move(callback), s);
   const OperationId operation = operations_.Begin(now_, std::move(callback));
   if (operations_.IsPending(operation)) waiting_pulls_.push_back({operation, handle, out, min_round});
+}
+
+void WorkerSession::SetScores(TensorHandle handle, std::span<const float> scores) {
+  if (handle < tensors_.size() && tensors_[handle]->pipeline) tensors_[handle]->pipeline->SetScores(scores);
 }
 
 // --- Starting what waits ---
@@ -529,7 +533,8 @@ void WorkerSession::EndPushResult(TensorHandle handle) {
     operations_.stats(push.operation).lost_result_chunks = lost;
     totals_.result_chunks_lost += lost;
     std::ranges::copy(tensor.replica->values(), push.out.begin());
-    if (Status s = tensor.replica->OnResult(push.round); !s.ok()) return FailReplica(tensor, s);
+    const Status agrees = tensor.replica->OnResult(push.round, push.result->received());
+    if (!agrees.ok()) return FailReplica(tensor, agrees);
   }
   tensor.completed_rounds = std::max(tensor.completed_rounds, push.round + 1);
   FinishPushIfDone(handle);
@@ -576,6 +581,11 @@ void WorkerSession::OnRoundReport(const control::RoundReport& report) {
   if (!tensor.active) tensor.next_round = std::max(tensor.next_round, tensor.completed_rounds);
   if (report.has_state_hash() && tensor.replica) {
     if (Status s = tensor.replica->OnServerHash(report.round(), report.state_hash()); !s.ok()) {
+      return FailReplica(tensor, s);
+    }
+  }
+  if (report.has_replica_hash() && report.round() > 0 && tensor.replica) {
+    if (Status s = tensor.replica->OnReplicaHash(report.round() - 1, report.replica_hash()); !s.ok()) {
       return FailReplica(tensor, s);
     }
   }

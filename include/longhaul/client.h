@@ -98,6 +98,13 @@ class Client {
   // overlap `gradient`. Operations on one tensor take effect in the order of the calls.
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
 
+  // Explicit priority: says what matters of the tensor, in place of the job's ranking. It is cut into
+  // scores.size() equal parts (1..2^20, at most count), and a chunk counts as much as the highest score among the
+  // parts that it has elements of; the chunks that count most are high (reliable, with FEC), as many as the high
+  // share says. For example one score a row of a matrix. Holds from the next gradient that is not under way yet,
+  // until the next call. Does not wait. Errors: kInvalidArgument (number of scores; negative or not finite ones).
+  Status SetScores(const Tensor& tensor, std::span<const float> scores);
+
   // Waits until every worker of the job has arrived at the barrier of this name.
   Status Barrier(const std::string& name);
   // The orderly end: waits for what is pending, tells the server, closes. Further calls fail. With an error

@@ -149,7 +149,7 @@ TEST_F(SecurityTest, CertificatesOutOfTimeOrOfAnotherAuthorityAreRefused) {
   };
   StartServer({{"--key", issue(*authority, Role::kServer, "server", now - kDay, now + kDay)}});
   ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "old", now - 2 * kDay, now - kDay)}}, "expired");
-  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}}, "not yet valid");
+  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}}, "not valid yet");
   ExpectKeptOut({{"--key", issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay)}}, "");
   ExpectJob({{"--key", issue(*authority, Role::kWorker, "a", now - kDay, now + kDay)}},
             {{"--key", issue(*authority, Role::kWorker, "b", now - kDay, now + kDay)}});

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "base/random.h"
@@ -91,40 +92,78 @@ TEST_F(Downlink, InAHashRoundEverythingIsHigh) {
   }
 }
 
-// The bound on how old a replica's chunk may be, whatever is lost, skipped or late.
+// The bound on how old a replica's chunk may be, whatever is lost, skipped or late; and that it is used: whenever
+// the round before is known, all that is neither owed nor among the high share may be lost.
 TEST(LossyDownlink, NothingIsMissedTwiceInARow) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Random random(seed);
-    LossyDownlink downlink(kGeometry, {.high_share = random.Uniform(), .high_energy = 0, .hash_rounds = 7});
-    ChunkBitmap before(kChunks);
-    uint64_t lost = 0;
+    const double share = 0.05 + 0.9 * random.Uniform();
+    const auto high = static_cast<uint32_t>(std::ceil(share * kChunks));
+    LossyDownlink downlink(kGeometry, {.high_share = share, .high_energy = 0, .hash_rounds = 7});
+    ChunkBitmap before(kChunks);     // what the worker missed in the round before
+    bool known = false;              // the server has heard of it
+    uint64_t lost = 0;               // told to the server
+    uint64_t newest = 0;             // of them, in the newest round
+    uint64_t rounds_with_low = 0;
     for (uint64_t round = 0; round < 100; ++round) {
       downlink.BeginRound(round);
       for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
         downlink.ChangedBy(chunk, Values{0, 0}, Values{static_cast<float>(random.Uniform()), 0});
       }
+      const std::string when = "seed " + std::to_string(seed) + " round " + std::to_string(round);
       if (random.Uniform() < 0.1) {  // pushed without wanting the result: every chunk is old
-        before = ChunkBitmap(kChunks);
+        before = Missed({});
         for (uint32_t chunk = 0; chunk < kChunks; ++chunk) before.Set(chunk);
+        known = false;
         continue;
       }
       const ChunkBitmap low = downlink.Low(0, round);
+      const bool may_lose = known && !codec::IsHashRound(round, 7);
+      if (may_lose) {
+        ASSERT_GE(low.count() + high + before.count(), kChunks) << when;
+        ASSERT_LE(low.count() + high, kChunks) << when;
+      } else {
+        ASSERT_EQ(low.count(), 0u) << when;
+      }
       ChunkBitmap missed(kChunks);
       for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+        ASSERT_FALSE(low.Test(chunk) && before.Test(chunk)) << when << ": missed before";
         if (low.Test(chunk) && random.Uniform() < 0.6) missed.Set(chunk);
       }
-      for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-        ASSERT_FALSE(missed.Test(chunk) && before.Test(chunk)) << "seed " << seed << " round " << round;
-      }
-      ASSERT_FALSE(codec::IsHashRound(round, 7) && low.count() > 0);
+      rounds_with_low += low.count() > 0 ? 1 : 0;
       before = missed;
-      lost += missed.count();
-      if (random.Uniform() < 0.1) continue;  // its CLOSE is lost
+      known = random.Uniform() >= 0.1;  // else its CLOSE is lost
+      if (!known) continue;
       downlink.OnReceipt(0, round, missed);
+      lost += newest = missed.count();
     }
-    EXPECT_GE(lost, downlink.stats().lost) << seed;
-    EXPECT_GE(downlink.stats().lost, downlink.stats().repaid) << seed;
+    EXPECT_EQ(downlink.stats().lost, lost) << seed;
+    EXPECT_EQ(downlink.stats().repaid, lost - newest) << seed;
+    if (high < kChunks) {
+      EXPECT_GT(rounds_with_low, 20u) << seed;
+    }
   }
+}
+
+// Of the round before a hash round (4 is, in rounds 3, 7, ...), by what the worker missed of it.
+TEST_F(Downlink, TellsTheHashOfWhatAWorkerHas) {
+  for (uint64_t round = 0; round < 3; ++round) {
+    Round(round);
+    downlink.OnReceipt(0, round, round == 2 ? Missed({5, 11}) : Missed({}));
+  }
+  // Round() takes every chunk from {0, 0} to {change, 0}.
+  Values values;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    const bool missed = chunk == 5 || chunk == 11;
+    values.push_back(missed ? 0.0f : chunk == 3 ? 9.0f : chunk == 7 ? 8.0f : 1.0f);
+    values.push_back(0);
+  }
+  Round(3);
+  EXPECT_EQ(downlink.ReplicaHash(0, 2), codec::ReplicaHash(kGeometry, values));
+  EXPECT_EQ(downlink.ReplicaHash(0, 1), std::nullopt) << "not before a hash round";
+  EXPECT_EQ(downlink.ReplicaHash(1, 2), std::nullopt) << "nothing is known of it";
+  downlink.Forget(0);
+  EXPECT_EQ(downlink.ReplicaHash(0, 2), std::nullopt);
 }
 
 // --- The whole server core, with played workers ---
@@ -267,6 +306,17 @@ TEST_F(LossyJob, HashRoundsTellTheHashOfTheValues) {
     EXPECT_EQ(report.state_hash(), codec::StateHash(values)) << report.round();
   }
   EXPECT_EQ(coordinator.Stats().state_hashes, 2u);
+  // Nothing was missed in rounds 1 and 4.
+  for (const uint64_t round : {2, 5}) {
+    Values before(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      before[i] = -(i / elements == 4 ? 5.0f : 1.0f) * static_cast<float>(round);
+    }
+    const control::RoundReport& report = reports[round].round_report();
+    EXPECT_TRUE(report.has_replica_hash());
+    EXPECT_EQ(report.replica_hash(), codec::ReplicaHash({.count = count, .chunk_elements = elements}, before));
+  }
+  EXPECT_FALSE(reports[3].round_report().has_replica_hash());
 }
 
 TEST_F(LossyJob, AMeanGradientIsRefused) {

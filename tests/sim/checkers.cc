@@ -1,7 +1,13 @@
 #include "tests/sim/checkers.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <span>
+#include <tuple>
 
+#include "codec/chunk.h"
+#include "codec/state_hash.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/round_model.h"
 
@@ -44,6 +50,23 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
   return lossy(plan.up[rank]) || lossy(plan.down[rank]);
 }
 
+// Datagrams that a worker may hear before it gives up joining. Of each exchange the ACCEPT and one acknowledgement
+// come without trying again. Every further one means a try in which something came, but not what was needed: it was
+// lost on the way there or back, with probability l (behind a lost packet in a burst of mean B: 1 - 1/B). So k of them
+// have the probability l^(k - 2), and what is rarer than one in ten thousand, about the workers of a long sweep, is not
+// put down to the network.
+uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
+  double lost = 1;
+  double burst = 0;
+  for (const wan::LinkOptions* link : {&plan.up[rank], &plan.down[rank]}) {
+    lost *= (1 - link->loss) * (1 - link->corrupt);
+    if (link->loss_burst > 1) burst = std::max(burst, 1 - 1 / link->loss_burst);
+  }
+  lost = std::max(1 - lost, burst);
+  if (lost <= 0) return 2;
+  return 2 + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
+}
+
 // Empty when this end of a process can be understood from what has happened.
 std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const JobLedger& ledger) {
   const Status& why = process.failure;
@@ -55,8 +78,8 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
     case StatusCode::kUnavailable:
       // Also when the server has answered and died before it let the worker in.
       if (IsSilence(plan, process.heard_lately) || ledger.server_killed) return "";
-      // An ACCEPT and a few acknowledgements, while every copy of the Welcome was lost.
-      if (IsLossy(plan, process.rank) && process.heard_lately <= 4) return "";
+      // An ACCEPT and acknowledgements, while every copy of the Welcome was lost.
+      if (process.heard_lately <= HeardBeforeGivingUp(plan, process.rank)) return "";
       return said + ", but the server had answered";
     case StatusCode::kDeadlineExceeded:
       // The server waits five seconds for a Join, every copy of which was lost.
@@ -190,10 +213,52 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
   }
 }
 
+// Chunk by chunk a replica is the version's, or the one's before; and not behind twice running, nor in a hash round.
+void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* result,
+                   std::vector<std::string>* violations) {
+  const auto version = [&](uint32_t tensor, uint64_t number) {
+    const auto found = ledger.versions.find({tensor, number});
+    return found == ledger.versions.end() ? nullptr : &found->second.values;
+  };
+  struct Behind {
+    uint64_t version = 0;
+    std::vector<bool> chunks;
+  };
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, Behind> behind;
+  for (const ReplicaRecord& replica : ledger.replicas) {
+    const std::vector<float>* now = version(replica.tensor, replica.version);
+    const std::vector<float>* before = version(replica.tensor, replica.version - 1);
+    if (now == nullptr || before == nullptr) continue;  // nobody has pulled it: a worker died in between
+    const std::string name = "tensor " + std::to_string(replica.tensor) + " version " + std::to_string(replica.version) +
+                             ", the replica of rank " + std::to_string(replica.rank) + ": chunk ";
+    const codec::ChunkGeometry chunks{replica.values.size(), ledger.chunk_elements};
+    Behind& last = behind[{replica.tensor, replica.rank, replica.incarnation}];
+    std::vector<bool> is_behind(chunks.chunks(), false);
+    for (uint32_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
+      const auto is = [&](const std::vector<float>& other) {
+        return std::ranges::equal(chunks.Elements(std::span(replica.values), chunk),
+                                  chunks.Elements(std::span(other), chunk));
+      };
+      if (is(*now)) continue;
+      is_behind[chunk] = true;
+      ++result->chunks_behind;
+      if (!is(*before)) violations->push_back(name + std::to_string(chunk) + " is neither this version's nor the one's before");
+      const bool twice = last.version + 1 == replica.version && !last.chunks.empty() && last.chunks[chunk];
+      if (twice) violations->push_back(name + std::to_string(chunk) + " is behind for the second time running");
+      if (codec::IsHashRound(replica.version - 1, job.hash_rounds)) {
+        violations->push_back(name + std::to_string(chunk) + " is behind in a hash round");
+      }
+    }
+    last = {replica.version, std::move(is_behind)};
+    ++result->replicas_checked;
+  }
+}
+
 void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunResult* result) {
   std::vector<std::string> violations = ledger.disagreements;
   CheckEnds(ledger, &violations);
   CheckOutcomes(plan, job, ledger, &violations, &result->weather_deaths);
+  CheckReplicas(plan.jobs[job], ledger, result, &violations);
   result->left_out += ledger.left_out;
   result->late_windows += ledger.late_windows;
   std::vector<uint64_t> contributions(plan.jobs[job].workers, 0);

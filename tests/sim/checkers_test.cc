@@ -119,6 +119,77 @@ TEST_F(LedgerTest, OneWrongElementIsFound) {
   EXPECT_THAT(Violations(), Contains(HasSubstr("round 1 chunk 2: no set of contributions")));
 }
 
+// Six rounds over a lossy downlink, hashes in rounds 2 and 5.
+class ReplicaLedgerTest : public LedgerTest {
+ protected:
+  ReplicaLedgerTest() {
+    plan_ = QuietPlan(3);
+    JobPlan& job = plan_.jobs[0];
+    job.rounds = 6;
+    job.lossy_downlink = true;
+    job.hash_rounds = 3;
+    for (TensorPlan& tensor : job.tensors) tensor.sgd = true;
+    for (wan::LinkOptions& link : plan_.down) link.loss = 0.2;
+    result_ = RunCluster(plan_);
+    ledger_ = result_.ledgers.front();
+  }
+  std::vector<float>& Replica(uint64_t version) {
+    const auto found = std::ranges::find_if(ledger_.replicas, [&](const ReplicaRecord& replica) {
+      return replica.tensor == 0 && replica.rank == 1 && replica.version == version;
+    });
+    return found->values;
+  }
+  // The first chunk of that version becomes what another version has.
+  void MakeChunkOf(uint64_t version, uint64_t other) {
+    const std::vector<float>& values = ledger_.versions.at({0, other}).values;
+    std::copy_n(values.begin(), ledger_.chunk_elements, Replica(version).begin());
+  }
+  RunResult result_;
+};
+
+TEST_F(ReplicaLedgerTest, ReplicasAreCheckedAndSomeAreBehind) {
+  EXPECT_THAT(result_.violations, IsEmpty());
+  EXPECT_EQ(result_.replicas_checked, 2u * 3 * 6);
+  EXPECT_GT(result_.chunks_behind, 0u);
+  EXPECT_THAT(Violations(), IsEmpty());
+}
+
+TEST_F(ReplicaLedgerTest, AReplicaOfItsOwnIsFound) {
+  Replica(4)[5] += 1;
+  EXPECT_THAT(Violations(), Contains(HasSubstr("rank 1: chunk 0 is neither")));
+}
+
+TEST_F(ReplicaLedgerTest, AReplicaThatIsTwoRoundsBehindIsFound) {
+  MakeChunkOf(4, 3);
+  MakeChunkOf(5, 4);
+  EXPECT_THAT(Violations(), Contains(HasSubstr("version 5, the replica of rank 1: chunk 0 is behind for the second")));
+}
+
+TEST_F(ReplicaLedgerTest, AReplicaThatIsBehindInAHashRoundIsFound) {
+  MakeChunkOf(3, 2);
+  EXPECT_THAT(Violations(), Contains(HasSubstr("chunk 0 is behind in a hash round")));
+}
+
+// What is heard in vain while the Welcome is lost, time and again: the more, the lossier the way.
+TEST_F(LedgerTest, HowOftenAWorkerMayBeAnsweredAndNotGetInGrowsWithLoss) {
+  const auto fine = [&](double loss, uint32_t heard) {
+    ledger_.processes[1].finished = false;
+    ledger_.processes[1].failure = Status(StatusCode::kUnavailable, "no");
+    ledger_.processes[1].heard_lately = heard;
+    for (wan::LinkOptions* link : {&plan_.up[1], &plan_.down[1]}) link->loss = loss;
+    for (const std::string& violation : Violations()) {
+      if (violation.find("but the server had answered") != std::string::npos) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(fine(0, 2));
+  EXPECT_FALSE(fine(0, 3));
+  EXPECT_TRUE(fine(0.05, 5));
+  EXPECT_FALSE(fine(0.05, 7));
+  EXPECT_TRUE(fine(0.15, 9));
+  EXPECT_FALSE(fine(0.15, 11));
+}
+
 TEST_F(LedgerTest, AnOperationThatNeverEndsIsFound) {
   ledger_.pushes.back().ends = 0;
   EXPECT_THAT(Violations(), Contains(HasSubstr("never ended")));

@@ -26,8 +26,12 @@ struct GradientId {
 };
 
 int32_t MarkerValue(uint64_t incarnation);
-// sparse: seven of eight fill elements are zero.
-int32_t GradientValue(const GradientId& id, uint64_t element, bool sparse);
+struct GradientKind {
+  bool sparse = false;  // seven of eight fill elements are zero
+  // -127..127, with 127 or -127 in every kMarkerPeriod elements: int8 codes of scale one, so that nothing is rounded.
+  bool bytes = false;
+};
+int32_t GradientValue(const GradientId& id, uint64_t element, GradientKind kind);
 // What a worker offers as the tensor's first values; differs between ranks everywhere.
 int32_t InitialValue(uint32_t job, uint32_t tensor, uint32_t rank, uint64_t element);
 

@@ -45,6 +45,15 @@ struct VersionRecord {
   uint32_t seen = 0;  // times
 };
 
+// The result of a PushPull over a lossy downlink: each of its chunks is that of the version or of the one before.
+struct ReplicaRecord {
+  uint32_t tensor = 0;
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  uint64_t version = 0;
+  std::vector<float> values;
+};
+
 // What a process still had to repay when it was through with a tensor.
 struct ResidualRecord {
   uint32_t tensor = 0;
@@ -82,6 +91,7 @@ struct JobLedger {
   std::vector<OperationRecord> operations;
   std::map<std::pair<uint32_t, uint64_t>, VersionRecord> versions;  // by tensor and version
   std::vector<ResidualRecord> residuals;
+  std::vector<ReplicaRecord> replicas;  // in the order of time
   std::vector<ProcessRecord> processes;
   // Every disagreement between two workers about one version.
   std::vector<std::string> disagreements;

@@ -4,6 +4,7 @@
 //   workers, site 1 ──[ no loss ]──► server, site 0 ──[ loss ]──► workers
 //
 // Replicas may be behind by one round in what they missed, never by two, and are equal in hash rounds.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,9 +13,11 @@
 
 #include "codec/reference_coder.h"
 #include "codec/state_hash.h"
+#include "server/lossy_downlink.h"
 #include "server/server_core.h"
 #include "tests/sim/simulated_host.h"
 #include "wan/link_options.h"
+#include "worker/replica.h"
 #include "worker/worker_core.h"
 
 namespace longhaul::sim {
@@ -209,7 +212,8 @@ void ExpectDivergesAndAgrees(const Options& options) {
   uint64_t lost = 0;
   for (uint32_t rank = 0; rank < Job::kWorkers; ++rank) {
     const ClientStats stats = job.worker_stats(rank);
-    EXPECT_EQ(stats.state_hashes_agreed, options.rounds / options.hash_rounds) << rank;
+    EXPECT_EQ(stats.state_hashes_agreed, 2 * options.rounds / options.hash_rounds)
+        << rank << ": of every hash round and of the round before it";
     EXPECT_EQ(stats.state_hash_mismatches, 0u);
     lost += stats.result_chunks_lost;
   }
@@ -232,6 +236,79 @@ TEST(LossyDownlink, SoTheyDoWithLossBothWays) {
   const std::string link = "rate 100mbit delay 10ms loss 20%";
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     ExpectDivergesAndAgrees({.up = link, .down = link, .seed = seed, .exact = false});
+  }
+}
+
+// --- The books of both ends by themselves, and what happens when one of them is wrong ---
+
+enum class Mistake : uint8_t {
+  kNone,
+  kReceiptForgotten,    // the server takes what was missed for received, and so does not repay it
+  kRepaymentDropped,    // what is owed arrives, but the worker does not write it
+  kChunkWrittenWrong,   // a chunk that arrives is damaged in the worker's memory
+};
+
+// Rounds until a difference is named. hash_rounds: 8.
+std::string FirstComplaint(Mistake mistake, uint64_t seed, uint64_t* agreed) {
+  constexpr codec::ChunkGeometry kGeometry{.count = 400, .chunk_elements = 10};
+  Random random(seed);
+  server::LossyDownlink downlink(kGeometry, {.high_share = 0.2, .high_energy = 0, .hash_rounds = 8});
+  worker::Replica replica(kGeometry, 8);
+  Values values(kGeometry.count);
+  transport::ChunkBitmap owed(kGeometry.chunks());
+  std::string complaint;
+  const auto judge = [&](const Status& status) {
+    if (complaint.empty() && !status.ok()) complaint = status.message();
+  };
+  for (uint64_t round = 0; round < 64 && complaint.empty(); ++round) {
+    downlink.BeginRound(round);
+    const Values before = values;
+    for (float& value : values) value += static_cast<float>(random.Uniform());
+    transport::ChunkBitmap missed(kGeometry.chunks());
+    transport::ChunkBitmap received(kGeometry.chunks());
+    const transport::ChunkBitmap low = downlink.Low(0, round);
+    for (uint32_t chunk = 0; chunk < kGeometry.chunks(); ++chunk) {
+      const std::span<const float> now = kGeometry.Elements(std::span<const float>(values), chunk);
+      downlink.ChangedBy(chunk, kGeometry.Elements(std::span<const float>(before), chunk), now);
+      if (low.Test(chunk) && random.Chance(0.3)) {
+        missed.Set(chunk);
+        continue;
+      }
+      received.Set(chunk);
+      // In the round before a hash round, whose own result would heal it.
+      const bool here = round == 22;
+      if (here && mistake == Mistake::kRepaymentDropped && owed.Test(chunk)) continue;
+      std::ranges::copy(now, kGeometry.Elements(replica.writable(), chunk).begin());
+      const bool first = received.count() == 1;
+      if (here && mistake == Mistake::kChunkWrittenWrong && first) {
+        kGeometry.Elements(replica.writable(), chunk).front() += 1;
+      }
+    }
+    judge(replica.OnResult(round, received));
+    if (codec::IsHashRound(round, 8)) {
+      judge(replica.OnServerHash(round, codec::StateHash(values)));
+      if (const auto hash = downlink.ReplicaHash(0, round - 1)) judge(replica.OnReplicaHash(round - 1, *hash));
+    }
+    owed = missed;
+    const bool forgets = mistake == Mistake::kReceiptForgotten && round == 22;
+    downlink.OnReceipt(0, round, forgets ? transport::ChunkBitmap(kGeometry.chunks()) : missed);
+  }
+  *agreed = replica.stats().agreed;
+  return complaint;
+}
+
+// A hash round alone sees none of these: whatever went wrong before is overwritten by its own result.
+TEST(LossyDownlinkBooks, WhatIsForgottenIsNamedByTheHashOfTheRoundBefore) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    uint64_t agreed = 0;
+    EXPECT_EQ(FirstComplaint(Mistake::kNone, seed, &agreed), "") << seed;
+    EXPECT_EQ(agreed, 2 * 64u / 8) << seed;
+    for (const Mistake mistake :
+         {Mistake::kReceiptForgotten, Mistake::kRepaymentDropped, Mistake::kChunkWrittenWrong}) {
+      EXPECT_THAT(FirstComplaint(mistake, seed, &agreed),
+                  testing::HasSubstr("after round 22 this worker's values are not what the server takes them for"))
+          << "seed " << seed << " mistake " << static_cast<int>(mistake);
+    }
   }
 }
 

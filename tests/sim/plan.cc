@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "base/random.h"
-#include "tests/sim/gradient_code.h"
+#include "codec/chunk.h"
 
 namespace longhaul::sim {
 namespace {
@@ -54,12 +54,24 @@ void DrawRounds(Random random, JobPlan* job) {
 }
 
 // Ten gradients of 200 at most fit into float16 together, one fits into bfloat16; a part of one into neither.
+// One of bytes fits into int8, two do not.
 void DrawWireTypes(Random random, JobPlan* job) {
   const bool repays = job->policy == "residual" || job->policy == "shift";
   if (job->policy == "shift" && job->shift_alpha < 1) return;
   for (TensorPlan& tensor : job->tensors) {
     if (!random.Chance(0.3)) continue;
-    tensor.wire = repays || random.Chance(0.5) ? DType::kFloat16 : DType::kBFloat16;
+    tensor.wire = repays ? DType::kFloat16 : OneOf(random, {DType::kFloat16, DType::kBFloat16, DType::kInt8});
+  }
+}
+
+// Every round is pulled besides, so that the models have what the server has.
+void DrawDownlink(Random random, JobPlan* job) {
+  if (!random.Chance(0.3)) return;
+  job->lossy_downlink = true;
+  job->hash_rounds = Between(random, 1, 5);
+  for (TensorPlan& tensor : job->tensors) {
+    tensor.sgd = true;
+    tensor.pull_apart = false;
   }
 }
 
@@ -88,6 +100,7 @@ JobPlan DrawJob(Random random) {
   for (uint32_t i = 0; i < tensors; ++i) job.tensors.push_back(DrawTensor(random, job.workers));
   DrawRounds(Random(job.seed), &job);
   DrawWireTypes(Random(job.seed + 1), &job);
+  DrawDownlink(Random(job.seed + 2), &job);
   return job;
 }
 
@@ -132,10 +145,10 @@ std::string TensorPlan::Optimizer() const {
 }
 
 uint32_t TensorPlan::GradientElements(uint32_t chunk_elements) const {
-  return wire == DType::kFloat32 ? chunk_elements : 2 * chunk_elements;
+  return chunk_elements * codec::WireRatio(wire);
 }
 
-uint32_t TensorPlan::GradientChunks() const { return wire == DType::kFloat32 ? chunks : (chunks + 1) / 2; }
+uint32_t TensorPlan::GradientChunks() const { return (chunks - 1) / codec::WireRatio(wire) + 1; }
 
 RunPlan DrawPlan(uint64_t seed) {
   Random random(seed);
@@ -189,6 +202,7 @@ std::string RunPlan::ToString() const {
         << (job.policy == "shift" ? " " + std::to_string(job.shift_alpha) : "") << ", high " << job.high_share << ", ratio "
         << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k " << int{job.fec_k}
         << " depth " << int{job.fec_depth} << (job.deterministic ? ", sums in rank order" : "");
+    if (job.lossy_downlink) out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
     if (job.LeavesOut()) {
       out << ", stragglers beyond " << job.straggler_factor << " times or "
           << std::chrono::duration<double>(job.round_bound).count() << " s";

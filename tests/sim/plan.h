@@ -8,6 +8,7 @@
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/gradient_code.h"
 #include "wan/link_options.h"
 
 namespace longhaul::sim {
@@ -28,6 +29,7 @@ struct TensorPlan {
   // Elements of a chunk of its gradients, and how many chunks they are, when float32 chunks have so many elements.
   uint32_t GradientElements(uint32_t chunk_elements) const;
   uint32_t GradientChunks() const;
+  GradientKind Gradients() const { return {.sparse = sparse, .bytes = wire == DType::kInt8}; }
 };
 
 // One server and its workers.
@@ -43,6 +45,8 @@ struct JobPlan {
   double straggler_factor = 0;
   Duration round_bound{0};
   bool deterministic = false;
+  bool lossy_downlink = false;  // every tensor has an optimizer then
+  uint32_t hash_rounds = 3;
   uint8_t fec_k = 20;
   uint8_t fec_depth = 4;
   std::vector<float> weights;          // by rank

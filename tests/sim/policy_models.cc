@@ -63,7 +63,7 @@ class PolicyModel {
   uint64_t End(uint32_t chunk) const { return std::min<uint64_t>(count_, First(chunk) + chunk_elements_); }
   double Weight(uint32_t rank) const { return static_cast<double>(job_.weights[rank]); }
   int32_t Gradient(const PushRecord& push, uint64_t e) const {
-    return GradientValue(push.id, e, plan_.sparse);
+    return GradientValue(push.id, e, plan_.Gradients());
   }
   void Violation(const std::string& what) {
     outcome_.violations.push_back("tensor " + std::to_string(tensor_) + ": " + what);

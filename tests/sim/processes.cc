@@ -45,6 +45,8 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   s.straggler_factor = job.straggler_factor;
   s.round_bound = job.round_bound;
   s.deterministic = job.deterministic;
+  s.downlink = job.lossy_downlink ? "lossy" : "reliable";
+  s.hash_rounds = job.hash_rounds;
   s.fec_k = job.fec_k;
   s.fec_depth = job.fec_depth;
   s.idle_timeout = plan.idle_timeout;
@@ -276,7 +278,7 @@ void WorkerProcess::Push(uint32_t tensor) {
   record.id = {setup_.job, tensor, setup_.rank, setup_.incarnation, run.sequence++};
   record.issued = environment_.network->now();
   for (uint64_t e = 0; e < run.gradient.size(); ++e) {
-    run.gradient[e] = static_cast<float>(GradientValue(record.id, e, plan.sparse));
+    run.gradient[e] = static_cast<float>(GradientValue(record.id, e, plan.Gradients()));
   }
   if (Sabotaged(Sabotage::kDoubledContribution) && record.id.sequence == 1) {
     for (float& value : run.gradient) value *= 2;
@@ -307,6 +309,10 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
   const uint32_t tensor = record.id.tensor;
   if (outcome.ok()) {
     if (job().tensors[tensor].pull_apart) return PullAfterPush(tensor, stats.round + 1);
+    if (job().lossy_downlink) {
+      RecordReplica(tensor, stats.round + 1);
+      return PullAfterPush(tensor, stats.round + 1);
+    }
     RecordVersion(tensor, stats.round + 1);
     return Continue(tensor, stats.round + 1);
   }
@@ -327,6 +333,10 @@ void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {
                 RecordVersion(tensor, stats.round);
                 Continue(tensor, stats.round);
               });
+}
+
+void WorkerProcess::RecordReplica(uint32_t tensor, uint64_t version) {
+  ledger_->replicas.push_back({tensor, setup_.rank, setup_.incarnation, version, tensors_[tensor].out});
 }
 
 void WorkerProcess::RecordVersion(uint32_t tensor, uint64_t version) {

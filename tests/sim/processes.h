@@ -38,7 +38,7 @@ class TappedCore final : public transport::DatagramCore {
   }
   Instant NextTimeout() const override { return deaf_to_time_ ? Instant::Infinite() : core_->NextTimeout(); }
 
-  // Datagrams from this address later than `since` (counts to 8 at most).
+  // Datagrams from this address later than `since` (counts to 32 at most).
   uint32_t HeardSince(const Address& from, Instant since) const;
   // Zero when nothing was.
   Instant LastHeard(const Address& from) const;
@@ -48,7 +48,7 @@ class TappedCore final : public transport::DatagramCore {
  private:
   static constexpr size_t kMaxSamples = 24;
   struct Heard {
-    std::array<Instant, 8> times;
+    std::array<Instant, 32> times;
     uint32_t next = 0;
   };
   transport::DatagramCore* core_;
@@ -124,6 +124,7 @@ class WorkerProcess {
   void TensorDone(uint32_t tensor);
   void AllDone();
   void RecordVersion(uint32_t tensor, uint64_t version);
+  void RecordReplica(uint32_t tensor, uint64_t version);
   size_t Record(const std::string& what);
   void EndRecord(size_t operation, const Status& outcome);
   void Ended(const Status& failure);

@@ -273,7 +273,7 @@ double TensorModel::Mean(const Choice& choice, uint64_t element) const {
     int64_t values = 0;
     for (const uint32_t sequence : option.bundle) {
       id.sequence = sequence;
-      values += GradientValue(id, element, plan_.sparse);
+      values += GradientValue(id, element, plan_.Gradients());
     }
     sum += static_cast<double>(job_.weights[rank]) * static_cast<double>(values);
   }
@@ -444,7 +444,7 @@ void TensorModel::CheckResiduals() {
           int64_t sum = 0;
           for (const uint32_t sequence : bundle) {
             push.id.sequence = sequence;
-            sum += GradientValue(push.id, e, plan_.sparse);
+            sum += GradientValue(push.id, e, plan_.Gradients());
           }
           if (residual.values[e] != static_cast<float>(sum)) return false;
         }

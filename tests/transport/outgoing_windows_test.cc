@@ -65,6 +65,21 @@ TEST_F(OutgoingWindowsTest, EverythingHighLeavesBeforeAnythingLow) {
   EXPECT_EQ(Order(), (std::vector<std::string>{"1h", "1r", "2h", "2r", "1l", "2l"}));
 }
 
+// The receiver would take the first one for over, and its CLOSE would be waited for in vain.
+TEST_F(OutgoingWindowsTest, AGenerationWaitsForTheCloseOfTheOneBefore) {
+  Open(7, 8, 0);
+  WindowOptions next;
+  next.key = {7, 1};
+  next.high_count = 8;
+  next.symbol_bytes = kSymbol;
+  next.fec_k = 8;
+  const Status status = windows_.Open(next, 64, ByteCount(1 << 20));
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("window 7: generation 0 is open"), std::string::npos) << status.message();
+  windows_.Erase({7, 0});
+  EXPECT_TRUE(windows_.Open(next, 64, ByteCount(1 << 20)).ok());
+}
+
 TEST_F(OutgoingWindowsTest, PriorityGoesBeforeAge) {
   Open(1, 8, 0, 5);
   Open(2, 8, 0, 1);

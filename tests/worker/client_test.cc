@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -300,6 +301,78 @@ TEST(ClientTest, AMadeUpOperationOrTensorIsAnError) {
   Result<Tensor> w = client.Declare("w", {.count = 11});
   ASSERT_TRUE(w.ok());
   EXPECT_THAT(client.Push(*w, values).Wait().message(), HasSubstr("11 elements"));
+}
+
+// --- Explicit priority ---
+
+// The last quarter of a tensor has the least energy, so that the job would let it be lost; its scores say otherwise.
+class ExplicitPriority : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kCount = 40 * 352;
+  ExplicitPriority() {
+    ServerOptions options;
+    options.policy = "zero";
+    options.high_share = 0.25;
+    options.close_ratio = 0;
+    server_.emplace(StartServer(1, options));
+    ConnectOptions connect = OptionsFor(*server_, 0, 1);
+    connect.fault = "drop=0.2,seed=5";
+    connect.seed = 5;
+    client_.emplace(MustConnect(connect));
+    for (uint64_t i = 0; i < kCount; ++i) gradient_[i] = i < kCount / 4 * 3 ? 100.0f : 1.0f;
+  }
+  // Values that rounds lost of the tensor's first three quarters, and of the last one.
+  std::pair<uint64_t, uint64_t> Lost(const Tensor& tensor) {
+    std::pair<uint64_t, uint64_t> lost;
+    for (int round = 0; round < 15; ++round) {
+      const Status status = client_->PushPull(tensor, gradient_, out_).Wait();
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      for (uint64_t i = 0; i < kCount; ++i) (i < kCount / 4 * 3 ? lost.first : lost.second) += out_[i] == 0 ? 1 : 0;
+    }
+    return lost;
+  }
+  std::optional<Server> server_;
+  std::optional<Client> client_;
+  std::vector<float> gradient_ = std::vector<float>(kCount);
+  std::vector<float> out_ = std::vector<float>(kCount);
+};
+
+TEST_F(ExplicitPriority, WhatIsScoredIsNotLost) {
+  const Tensor tensor = *client_->Declare("w", {.count = kCount});
+  EXPECT_GT(Lost(tensor).second, 0u) << "else this shows nothing";
+  ASSERT_TRUE(client_->SetScores(tensor, std::vector<float>{0, 0, 0, 1}).ok());
+  const auto [others, last] = Lost(tensor);
+  EXPECT_GT(others, 0u);
+  EXPECT_EQ(last, 0u);
+}
+
+TEST_F(ExplicitPriority, ARangeOfATensorIsNotLost) {
+  TensorOptions options;
+  options.count = kCount;
+  options.high_ranges = {{.first = kCount / 4 * 3, .count = kCount / 4}};
+  const auto [others, last] = Lost(*client_->Declare("w", options));
+  EXPECT_GT(others, 0u);
+  EXPECT_EQ(last, 0u);
+}
+
+TEST_F(ExplicitPriority, ATensorMayHaveAHighShareOfItsOwn) {
+  const auto [others, last] = Lost(*client_->Declare("w", {.high_share = 1, .count = kCount}));
+  EXPECT_EQ(others + last, 0u);
+  const Result<Tensor> refused = client_->Declare("v", {.high_share = 1.5, .count = kCount});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("1.5"));
+}
+
+TEST_F(ExplicitPriority, ScoresThatAreNoneAreRefused) {
+  const Tensor tensor = *client_->Declare("w", {.count = 3});
+  EXPECT_THAT(client_->SetScores(tensor, {}).message(), HasSubstr("0 scores"));
+  EXPECT_THAT(client_->SetScores(tensor, std::vector<float>(4, 1.0f)).message(), HasSubstr("4 scores"));
+  for (const float bad : {-1.0f, std::nanf(""), HUGE_VALF}) {
+    const Status status = client_->SetScores(tensor, std::vector<float>{1, bad});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("score 1 "));
+  }
+  EXPECT_EQ(client_->SetScores(Tensor(), std::vector<float>{1}).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

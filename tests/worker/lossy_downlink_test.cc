@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "codec/state_hash.h"
 #include "tests/worker/session_harness.h"
 #include "worker/replica.h"
@@ -10,6 +12,7 @@ namespace longhaul::worker {
 namespace {
 
 using testing::HasSubstr;
+using transport::ChunkBitmap;
 using Values = std::vector<float>;
 
 // --- Replica ---
@@ -18,28 +21,70 @@ struct ReplicaTest : testing::Test {
   ReplicaTest() { Write(1); }
   void Write(float value) { std::ranges::fill(replica.writable(), value); }
   uint32_t HashOf(float value) const { return codec::StateHash(Values(100, value)); }
-  Replica replica{100, 4};
+  static ChunkBitmap All() { return Received({}); }
+  // All but these.
+  static ChunkBitmap Received(std::initializer_list<uint32_t> missing) {
+    ChunkBitmap received(10);
+    for (uint32_t chunk = 0; chunk < received.size(); ++chunk) {
+      if (std::ranges::find(missing, chunk) == missing.end()) received.Set(chunk);
+    }
+    return received;
+  }
+  static constexpr codec::ChunkGeometry kResults{.count = 100, .chunk_elements = 10};
+  Replica replica{kResults, 4};
 };
 
+// In round 2 two chunks do not arrive; the hash of round 3 comes with one of what the worker had then.
+TEST_F(ReplicaTest, WhatItHadBeforeAHashRoundIsCompared) {
+  Values expected(100, 1);
+  std::ranges::fill(kResults.Elements(std::span(expected), 4), 0.5f);
+  std::ranges::fill(kResults.Elements(replica.writable(), 4), 0.5f);
+  EXPECT_TRUE(replica.OnResult(2, Received({4, 7})).ok());
+  Write(2);
+  EXPECT_TRUE(replica.OnReplicaHash(1, 12345).ok()) << "of another round";
+  EXPECT_TRUE(replica.OnReplicaHash(2, codec::ReplicaHash(kResults, expected)).ok());
+  EXPECT_EQ(replica.stats().agreed, 1u);
+}
+
+TEST_F(ReplicaTest, ADifferenceBeforeAHashRoundIsNamed) {
+  EXPECT_TRUE(replica.OnResult(2, All()).ok());
+  Values other(100, 1);
+  other[42] = 1.5f;
+  const Status status = replica.OnReplicaHash(2, codec::ReplicaHash(kResults, other));
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("after round 2"));
+  EXPECT_EQ(replica.stats().mismatches, 1u);
+}
+
+TEST_F(ReplicaTest, AChunkThatIsMissingTwiceInARowIsNamed) {
+  EXPECT_TRUE(replica.OnResult(0, All()).ok());
+  EXPECT_TRUE(replica.OnResult(1, Received({4, 7})).ok());
+  EXPECT_TRUE(replica.OnResult(2, Received({5})).ok());
+  EXPECT_TRUE(replica.OnResult(4, Received({4})).ok()) << "it was repaid in between";
+  const Status status = replica.OnResult(5, Received({3, 4}));
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("chunk 4 of the result of round 5"));
+}
+
 TEST_F(ReplicaTest, AgreesWithTheServerWhicheverComesFirst) {
-  EXPECT_TRUE(replica.OnResult(3).ok());
+  EXPECT_TRUE(replica.OnResult(3, All()).ok());
   EXPECT_TRUE(replica.OnServerHash(3, HashOf(1)).ok());
   Write(2);
   EXPECT_TRUE(replica.OnServerHash(7, HashOf(2)).ok());
-  EXPECT_TRUE(replica.OnResult(7).ok());
+  EXPECT_TRUE(replica.OnResult(7, All()).ok());
   EXPECT_EQ(replica.stats().agreed, 2u);
   EXPECT_EQ(replica.stats().mismatches, 0u);
 }
 
 TEST_F(ReplicaTest, OneDamagedBitIsFoundAndNamed) {
   for (const bool servers_first : {false, true}) {
-    Replica damaged(100, 4);
+    Replica damaged(kResults, 4);
     auto* bytes = reinterpret_cast<uint8_t*>(damaged.writable().data());
     std::ranges::copy(Values(100, 1), damaged.writable().begin());
     bytes[250] ^= 0x10;
-    const Status first = servers_first ? damaged.OnServerHash(3, HashOf(1)) : damaged.OnResult(3);
+    const Status first = servers_first ? damaged.OnServerHash(3, HashOf(1)) : damaged.OnResult(3, All());
     EXPECT_TRUE(first.ok());
-    const Status second = servers_first ? damaged.OnResult(3) : damaged.OnServerHash(3, HashOf(1));
+    const Status second = servers_first ? damaged.OnResult(3, All()) : damaged.OnServerHash(3, HashOf(1));
     EXPECT_EQ(second.code(), StatusCode::kDataLoss);
     EXPECT_THAT(second.message(), HasSubstr("after round 3"));
     EXPECT_EQ(damaged.stats().mismatches, 1u);
@@ -49,26 +94,26 @@ TEST_F(ReplicaTest, OneDamagedBitIsFoundAndNamed) {
 
 // The next round may be writing when the hash comes.
 TEST_F(ReplicaTest, TheHashIsOfTheRoundNotOfLaterValues) {
-  EXPECT_TRUE(replica.OnResult(3).ok());
+  EXPECT_TRUE(replica.OnResult(3, All()).ok());
   Write(2);
   EXPECT_TRUE(replica.OnServerHash(3, HashOf(1)).ok());
   EXPECT_EQ(replica.stats().agreed, 1u);
 }
 
 TEST_F(ReplicaTest, AHashOfARoundWithoutResultProvesNothing) {
-  EXPECT_TRUE(replica.OnResult(2).ok());
+  EXPECT_TRUE(replica.OnResult(2, All()).ok());
   EXPECT_TRUE(replica.OnServerHash(3, 12345).ok());
-  EXPECT_TRUE(replica.OnResult(7).ok());
+  EXPECT_TRUE(replica.OnResult(7, All()).ok());
   EXPECT_TRUE(replica.OnServerHash(11, 12345).ok());
   EXPECT_EQ(replica.stats().agreed + replica.stats().mismatches, 0u);
 }
 
 TEST_F(ReplicaTest, ChunksMayBeLostOnlyOnTopOfTheRoundBefore) {
   EXPECT_EQ(replica.CheckPartial(0).code(), StatusCode::kProtocolViolation) << "nothing to keep";
-  EXPECT_TRUE(replica.OnResult(0).ok());
+  EXPECT_TRUE(replica.OnResult(0, All()).ok());
   EXPECT_TRUE(replica.CheckPartial(1).ok());
   EXPECT_EQ(replica.CheckPartial(2).code(), StatusCode::kProtocolViolation) << "round 1 is not here";
-  EXPECT_TRUE(replica.OnResult(2).ok());
+  EXPECT_TRUE(replica.OnResult(2, All()).ok());
   EXPECT_THAT(replica.CheckPartial(3).message(), HasSubstr("hash"));
 }
 

@@ -544,6 +544,33 @@ TEST(PushPipelineTest, ExplicitRangesAreHighWhateverTheirEnergy) {
   EXPECT_EQ(codec::ParseChunk(bytes)->index, 3u);
 }
 
+// Five parts of ten chunks each; the fourth matters most, then the first. Energy grows with the chunk's number.
+TEST(PushPipelineTest, ScoresOfPartsDecideFromTheNextGradientOn) {
+  const TensorShape shape = ShapeOf(50 * kChunkElements);
+  PushPipeline pipeline(shape, SettingsWith(0.22));
+  FakeConnection connection;
+  const std::vector<float> gradient = GradientOf(shape.geometry);
+  pipeline.SetScores(std::vector<float>{2, 0, 0, 3, 0});
+  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  std::vector<uint32_t> high;
+  for (const auto& chunk : window.high) high.push_back(codec::ParseChunk(chunk.Bytes())->index);
+  EXPECT_EQ(high, (std::vector<uint32_t>{0, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39}));
+}
+
+// A part that ends within a chunk makes the whole chunk count.
+TEST(PushPipelineTest, AChunkCountsAsMuchAsTheBestOfItsParts) {
+  const TensorShape shape = ShapeOf(10 * kChunkElements);
+  PushPipeline pipeline(shape, SettingsWith(0.4));
+  FakeConnection connection;
+  std::vector<float> scores(4, 0.0f);  // of two and a half chunks each: the second one is in chunks 2, 3 and 4
+  scores[1] = 1;
+  pipeline.SetScores(scores);
+  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, GradientOf(shape.geometry));
+  std::vector<uint32_t> high;
+  for (const auto& chunk : window.high) high.push_back(codec::ParseChunk(chunk.Bytes())->index);
+  EXPECT_EQ(high, (std::vector<uint32_t>{0, 2, 3, 4})) << "and the first of those that do not count";
+}
+
 TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
   const TensorShape shape = ShapeOf(10 * kChunkElements, {DType::kInt8});
   Random random(27);

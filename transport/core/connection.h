@@ -199,8 +199,8 @@ class Connection {
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
   // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
-  // kResourceExhausted (too many open), kFailedPrecondition (not connected), kUnavailable (the path carried such
-  // chunks once and no longer does; the connection ends).
+  // kResourceExhausted (too many open), kFailedPrecondition (not connected, or another generation of the window is
+  // still open), kUnavailable (the path carried such chunks once and no longer does; the connection ends).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,

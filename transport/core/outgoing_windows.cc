@@ -37,6 +37,14 @@ Status OutgoingWindows::Open(const WindowOptions& options, uint32_t limit, ByteC
     return Status(StatusCode::kAlreadyExists,
                   "window " + std::to_string(options.key.id) + " was used before");
   }
+  // The receiver takes an older generation for closed once the next one is, and its CLOSE would never come.
+  if (const auto open = windows_.lower_bound({options.key.id, 0});
+      open != windows_.end() && open->first.id == options.key.id) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "window " + std::to_string(options.key.id) + ": generation " +
+                      std::to_string(open->first.generation) + " is open, so generation " +
+                      std::to_string(options.key.generation) + " has to wait for its CLOSE");
+  }
   if (windows_.size() >= limit) {
     return Status(StatusCode::kResourceExhausted,
                   "the peer allows " + std::to_string(limit) + " open windows");

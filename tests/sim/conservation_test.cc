@@ -1,0 +1,96 @@
+// Conservation by whole cores: what workers produce is in the server's values or still with them, over links that lose
+// up to 60 %, double, reorder and delay, with windows that rounds do not wait for (their late chunks meet the next
+// generation), and workers that are killed, replaced and leave. tests/server/conservation_test.cc has the same without
+// the network's time; here the engine, the sessions and the transport are the ones that run.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+
+#include "tests/sim/cluster.h"
+#include "tests/sim/plan.h"
+
+namespace longhaul::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Totals {
+  uint64_t rounds = 0;
+  uint64_t lost = 0;
+  uint64_t repaid = 0;
+  uint64_t left_out = 0;
+  uint64_t late = 0;
+  uint64_t restarts = 0;
+};
+
+RunPlan PlanOf(const std::string& policy, uint64_t seed) {
+  Random random(seed);
+  RunPlan plan = QuietPlan(3);
+  plan.seed = seed;
+  plan.idle_timeout = seconds(120);  // at 60 % each way silence is common
+  JobPlan& job = plan.jobs[0];
+  job.seed = seed;
+  job.policy = policy;
+  job.rounds = 40;
+  job.high_share = 0.3 * random.Uniform();
+  job.close_ratio = 0.3 + 0.6 * random.Uniform();
+  job.tensors = {{.chunks = 6, .tail = 64}, {.chunks = 5, .tail = 40, .sparse = true}};
+  if (seed % 2 == 0) job.round_bound = milliseconds(150);
+  const double loss = 0.6 * random.Uniform();
+  for (auto* links : {&plan.up, &plan.down}) {
+    for (wan::LinkOptions& link : *links) {
+      link.delay = milliseconds(5);
+      link.jitter = milliseconds(4);
+      link.jitter_reorders = true;
+      link.loss = loss;
+      link.duplicate = 0.1;
+      link.reorder = 0.1;
+    }
+  }
+  if (seed % 3 == 0) {
+    plan.faults.push_back({.kind = FaultKind::kKillAndRestart,
+                           .rank = static_cast<uint32_t>(seed / 3 % 3),
+                           .after_push = 12,
+                           .duration = milliseconds(300)});
+  }
+  return plan;
+}
+
+Totals RunAll(const std::string& policy, uint64_t first, uint64_t seeds) {
+  Totals totals;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const RunPlan plan = PlanOf(policy, seed);
+    const RunResult result = RunCluster(plan);
+    for (const std::string& violation : result.violations) ADD_FAILURE() << "seed " << seed << ": " << violation;
+    totals.rounds += result.rounds_checked;
+    totals.lost += result.chunks_lost;
+    totals.repaid += result.chunks_repaid;
+    totals.left_out += result.left_out;
+    totals.late += result.late_windows;
+    totals.restarts += plan.faults.size();
+  }
+  std::cout << policy << ": " << totals.rounds << " tensor rounds checked, " << totals.lost << " contributions lost, "
+            << totals.repaid << " repaid, " << totals.left_out << " workers left out, " << totals.late
+            << " late windows taken, " << totals.restarts << " workers restarted\n";
+  return totals;
+}
+
+TEST(EngineConservation, ResidualsHoldOverThousandsOfRounds) {
+  const Totals totals = RunAll("residual", 60'000, 24);
+  EXPECT_GT(totals.rounds, 1'500u);
+  EXPECT_GT(totals.repaid, 2'000u);
+  EXPECT_GT(totals.left_out, 100u);
+  EXPECT_GT(totals.late, 10u);
+}
+
+TEST(EngineConservation, ShiftsHoldOverThousandsOfRounds) {
+  const Totals totals = RunAll("shift", 61'000, 24);
+  EXPECT_GT(totals.rounds, 1'500u);
+  EXPECT_GT(totals.lost, 2'000u);
+  EXPECT_GT(totals.left_out, 100u);
+}
+
+}  // namespace
+}  // namespace longhaul::sim
