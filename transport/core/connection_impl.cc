@@ -316,7 +316,10 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     probes_due_ = 2;
     if (state_ == State::kConnecting && !id_.is_client) send_parameters_ = true;
     // A probe may as well bring what is missing: that saves the round trip that tells of the loss.
-    if (state_ == State::kConnected) SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
+    if (state_ == State::kConnected) {
+      SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
+      ProbeWithChunks();
+    }
   }
   const bool nothing = outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty();
   if (nothing && new_ce == 0 && !event.timeout) return;
@@ -380,6 +383,15 @@ void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
     if (window != nullptr) window->OnLost(*packet.chunk, path_view());
   }
   SendAgain(packet.frames);
+}
+
+void ConnectionImpl::ProbeWithChunks() {
+  if (outgoing_.HasChunk()) return;
+  int found = 0;
+  for (const SentChunk& chunk : loss_.UnackedChunks(kMaxProbeChunks)) {
+    WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
+    if (window != nullptr && window->OnProbe(chunk) && ++found == probes_due_) return;
+  }
 }
 
 void ConnectionImpl::SendAgain(std::span<const SentFrame> frames) {
