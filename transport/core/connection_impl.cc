@@ -376,7 +376,7 @@ void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
   if (packet.mtu_probe) {
     if (pmtu_.OnProbeLost(packet.number, now_)) ++stats_.mtu_probes_lost;
   } else {
-    black_hole_.OnPacketLost(packet.number, packet.bytes.value());
+    black_hole_.OnPacketLost(packet.number, packet.bytes.value(), packet.sent_time);
   }
   if (packet.chunk) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
