@@ -212,8 +212,10 @@ void ExpectDivergesAndAgrees(const Options& options) {
   uint64_t lost = 0;
   for (uint32_t rank = 0; rank < Job::kWorkers; ++rank) {
     const ClientStats stats = job.worker_stats(rank);
-    EXPECT_EQ(stats.state_hashes_agreed, 2 * options.rounds / options.hash_rounds)
-        << rank << ": of every hash round and of the round before it";
+    // Of every hash round and of the round before it, unless a CLOSE that was lost came after the hash round's end.
+    const uint64_t hash_rounds = options.rounds / options.hash_rounds;
+    EXPECT_LE(stats.state_hashes_agreed, 2 * hash_rounds) << rank;
+    EXPECT_GE(stats.state_hashes_agreed, options.exact ? 2 * hash_rounds : hash_rounds + 1) << rank;
     EXPECT_EQ(stats.state_hash_mismatches, 0u);
     lost += stats.result_chunks_lost;
   }

@@ -278,6 +278,28 @@ TEST(Connection, ANackBringsALostTailBeforeTheProbeTimeoutWould) {
   EXPECT_GT(took[0], took[1]);
 }
 
+// A window of which nothing arrived: a probe brings it, before any answer says that it was lost.
+TEST(Connection, ProbesCarryWhatIsInFlight) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({1, 0}, 40, 0);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 10s));
+  pair.RunFor(500ms);
+  const auto link = pair.network().Link(pair.worker_site(), pair.server_site()).options();
+  wan::LinkOptions dark = link;
+  dark.loss = 1;
+  pair.network().SetLink(pair.worker_site(), pair.server_site(), dark);
+  pair.SendWindow({2, 0}, 1, 0);
+  pair.RunFor(20ms);
+  pair.network().SetLink(pair.worker_site(), pair.server_site(), link);
+  const ConnectionStats before = pair.connection->stats();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.server.incoming[{2, 0}].high.size() == 1; }, 5s));
+  EXPECT_EQ(pair.connection->stats().pto_fired, before.pto_fired + 1);
+  EXPECT_EQ(pair.connection->stats().packets_lost, before.packets_lost) << "nobody has said so yet";
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({2, 0}); }, 5s));
+  pair.ExpectNoTimeViolation();
+}
+
 // A peer that asks with every datagram gets every missing chunk once a round trip, not more.
 TEST(Connection, APeerThatAsksAllTheTimeIsHeardOncePerRoundTripAndWindow) {
   ConnectionPair pair({});

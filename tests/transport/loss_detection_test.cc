@@ -243,6 +243,31 @@ TEST_F(LossDetectionTest, TheFlightIsBounded) {
 }
 
 // Model: a map from packet number to its fate; the network drops, delays and reorders, ACKs get lost.
+TEST_F(LossDetectionTest, KnowsTheChunksInFlightOldestFirstAndEachOnce) {
+  const auto send_chunk = [this](uint32_t index) {
+    SentPacket p;
+    p.number = next_++;
+    p.sent_time = now_;
+    p.bytes = kBytes;
+    p.ack_eliciting = p.in_flight = true;
+    p.chunk = SentChunk{.window_id = 1, .index = index};
+    loss_.OnPacketSent(std::move(p));
+  };
+  const auto indices = [this](size_t limit) {
+    std::vector<uint32_t> list;
+    for (const SentChunk& chunk : loss_.UnackedChunks(limit)) list.push_back(chunk.index);
+    return list;
+  };
+  EXPECT_TRUE(indices(9).empty());
+  Send(1);
+  for (const uint32_t index : {5u, 4u, 5u, 6u}) send_chunk(index);
+  EXPECT_EQ(indices(9), (std::vector<uint32_t>{5, 4, 6}));
+  EXPECT_EQ(indices(2), (std::vector<uint32_t>{5, 4}));
+  Pass(milliseconds(1));
+  Receive({{2, 2}});
+  EXPECT_EQ(indices(9), (std::vector<uint32_t>{5, 6}));
+}
+
 TEST_F(LossDetectionTest, RandomNetworksNeverLoseCount) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -191,8 +191,10 @@ TEST_F(WindowTxTest, OnlyTheLossesThatRepairCannotReplaceAreRetransmitted) {
   OpenFull({.high = 8});
   const size_t repairs = Drain(kLossy).size() - 8;
   for (uint32_t s = 0; s < repairs + 2; ++s) tx_->OnLost(High(s), kLossy);
-  EXPECT_EQ(Drain(kLossy).size(), 2u);
-  EXPECT_EQ(tx_->stats().retransmissions, 2u);
+  std::vector<uint32_t> again;
+  for (const auto& item : Drain(kLossy)) again.push_back(item.header.index);
+  EXPECT_EQ(again, (std::vector<uint32_t>{0, 1, 0, 1})) << "twice each, see below";
+  EXPECT_EQ(tx_->stats().retransmissions, 4u);
 }
 
 TEST_F(WindowTxTest, ALostRepairSymbolReleasesTheSourceThatWaitedForIt) {
@@ -205,8 +207,8 @@ TEST_F(WindowTxTest, ALostRepairSymbolReleasesTheSourceThatWaitedForIt) {
   }
   tx_->OnLost(Repair(0, static_cast<uint16_t>(repairs - 1)), kLossy);
   const auto items = Drain(kLossy);
-  ASSERT_EQ(items.size(), 1u) << "a repair symbol itself is never resent";
-  EXPECT_EQ(items[0].header.index, 3u);
+  ASSERT_EQ(items.size(), 2u) << "a repair symbol itself is never resent";
+  for (const auto& item : items) EXPECT_EQ(item.header.index, 3u);
 }
 
 TEST_F(WindowTxTest, ALostSourceWaitsWhenARepairSymbolHasArrivedForIt) {
@@ -217,7 +219,9 @@ TEST_F(WindowTxTest, ALostSourceWaitsWhenARepairSymbolHasArrivedForIt) {
   tx_->OnLost(High(3), kLossy);
   EXPECT_TRUE(tx_->Idle()) << "the other seven are in flight";
   tx_->OnLost(High(4), kLossy);
-  EXPECT_EQ(Drain(kLossy).size(), 1u);
+  const auto items = Drain(kLossy);
+  ASSERT_EQ(items.size(), 2u);
+  for (const auto& item : items) EXPECT_EQ(item.header.index, items[0].header.index) << "one is enough";
 }
 
 TEST_F(WindowTxTest, ARetransmissionThatIsLostIsRetransmittedAgain) {
@@ -228,6 +232,80 @@ TEST_F(WindowTxTest, ARetransmissionThatIsLostIsRetransmittedAgain) {
     ASSERT_EQ(Drain(kClean).size(), 1u);
     EXPECT_EQ(tx_->stats().lost, static_cast<uint32_t>(i));
   }
+}
+
+// Nothing follows that would show that it is lost once more.
+TEST_F(WindowTxTest, WhenAllHasLeftARetransmissionIsRepeatedAsTheLossMakesWorthWhile) {
+  const auto copies = [this](double loss, double packets, uint8_t k) {
+    OpenFull({.high = 8, .k = k});
+    Drain(kClean);
+    const PathView path{.loss = loss, .packets_per_recovery_time = packets};
+    tx_->OnLost(High(3), path);
+    return Drain(path).size();
+  };
+  EXPECT_EQ(copies(0, 1000, 8), 1u);
+  EXPECT_EQ(copies(0.02, 1000, 8), 2u);
+  EXPECT_EQ(copies(0.2, 1000, 8), 4u);
+  EXPECT_EQ(copies(0.9, 1000, 8), 4u) << "at most";
+  EXPECT_EQ(copies(0.02, 10, 8), 1u) << "a copy costs a twentieth of what it may save";
+  EXPECT_EQ(copies(0.2, 1000, 0), 1u) << "without FEC nothing leaves but what was lost";
+}
+
+TEST_F(WindowTxTest, BeforeAllHasLeftARetransmissionIsNotRepeated) {
+  OpenFull({.high = 8, .low = 1});
+  for (int i = 0; i < 8; ++i) tx_->Next(kClean);
+  tx_->OnLost(High(3), kLossy);
+  EXPECT_EQ(tx_->Next(kLossy)->header.index, 3u);
+  EXPECT_NE(tx_->NextTier(), Tier::kHighRetransmit);
+}
+
+TEST_F(WindowTxTest, ARepeatedRetransmissionIsLostWhenItsLastCopyIs) {
+  OpenFull({.high = 8});
+  Drain(kClean);
+  tx_->OnLost(High(3), kLossy);
+  ASSERT_EQ(Drain(kLossy).size(), 2u);
+  tx_->OnLost(High(3), kLossy);
+  EXPECT_TRUE(tx_->Idle()) << "the other copy is under way";
+  tx_->OnLost(High(3), kLossy);
+  EXPECT_EQ(tx_->NextTier(), Tier::kHighRetransmit);
+  EXPECT_EQ(tx_->stats().lost, 3u);
+}
+
+TEST_F(WindowTxTest, CopiesThatAreNotNeededAnyMoreDoNotLeaveAndCountNothing) {
+  constexpr PathView kBad{.loss = 0.2, .packets_per_recovery_time = 1000};
+  OpenFull({.high = 8});
+  Drain(kClean);
+  tx_->OnLost(High(3), kBad);
+  tx_->Next(kBad);
+  tx_->Next(kBad);
+  ASSERT_EQ(tx_->NextTier(), Tier::kHighRetransmit);
+  tx_->OnAcked(High(3));
+  AckHigh(0, 3);
+  AckHigh(4, 8);
+  EXPECT_TRUE(tx_->Idle());
+  tx_->OnAcked(High(3));  // the second copy
+  EXPECT_EQ(tx_->stats().lost, 1u) << "the first transmission";
+  tx_->OnAcked(High(3));  // no: that one was only late
+  EXPECT_EQ(tx_->stats().lost, 0u);
+}
+
+TEST_F(WindowTxTest, AProbeBringsWhatItsBlockLacks) {
+  OpenFull({.high = 8, .low = 1});
+  ASSERT_TRUE(Drain(kLossy)[8].header.repair);
+  EXPECT_FALSE(tx_->OnProbe(Low(0))) << "low is never sent again";
+  EXPECT_FALSE(tx_->OnProbe(Repair(0, 0))) << "no source waits for it";
+  AckHigh(0, 7);
+  EXPECT_TRUE(tx_->OnProbe(High(7)));
+  EXPECT_FALSE(tx_->OnProbe(High(7))) << "it waits to leave already";
+  EXPECT_EQ(tx_->Next(kClean)->header.index, 7u);
+  EXPECT_EQ(tx_->stats().lost, 0u) << "a probe timeout is no loss";
+  tx_->OnLost(High(7), kClean);
+  tx_->OnLost(High(7), kClean);  // both copies: the repair symbol is all that is under way
+  EXPECT_TRUE(tx_->Idle());
+  EXPECT_TRUE(tx_->OnProbe(Repair(0, 0)));
+  EXPECT_EQ(tx_->Next(kClean)->header.index, 7u);
+  tx_->OnAcked(Repair(0, 0));
+  EXPECT_FALSE(tx_->OnProbe(High(7))) << "the block is complete";
 }
 
 TEST_F(WindowTxTest, ACompleteBlockSettlesItsLossesWithoutResendingThem) {

@@ -314,7 +314,10 @@ void ConnectionImpl::Apply(Instant now, LossDetection::Outcome outcome, uint64_t
     ++stats_.pto_fired;
     probes_due_ = 2;
     // A probe may as well bring what is missing: that saves the round trip that tells of the loss.
-    if (state_ == State::kConnected) SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
+    if (state_ == State::kConnected) {
+      SendAgain(loss_.UnackedFrames(kMaxProbeFrames));
+      ProbeWithChunks();
+    }
   }
   const bool nothing = outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty();
   if (nothing && new_ce == 0 && !event.timeout) return;
@@ -372,13 +375,22 @@ void ConnectionImpl::OnPacketLost(const SentPacket& packet) {
   if (packet.mtu_probe) {
     if (pmtu_.OnProbeLost(packet.number, now_)) ++stats_.mtu_probes_lost;
   } else {
-    black_hole_.OnPacketLost(packet.number, packet.bytes.value());
+    black_hole_.OnPacketLost(packet.number, packet.bytes.value(), packet.sent_time);
   }
   if (packet.chunk) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
     if (window != nullptr) window->OnLost(*packet.chunk, path_view());
   }
   SendAgain(packet.frames);
+}
+
+void ConnectionImpl::ProbeWithChunks() {
+  if (outgoing_.HasChunk()) return;
+  int found = 0;
+  for (const SentChunk& chunk : loss_.UnackedChunks(kMaxProbeChunks)) {
+    WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
+    if (window != nullptr && window->OnProbe(chunk) && ++found == probes_due_) return;
+  }
 }
 
 void ConnectionImpl::SendAgain(std::span<const SentFrame> frames) {

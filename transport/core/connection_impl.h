@@ -46,6 +46,7 @@ class ConnectionImpl final : public Connection {
   static constexpr int kMaxRetries = 4;
   // Unacknowledged frames that a probe timeout sends again; two probes have room for few of the large ones.
   static constexpr size_t kMaxProbeFrames = 8;
+  static constexpr size_t kMaxProbeChunks = 64;  // looked at for the two that probes carry
   // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and
   // then there is nothing to wait for; a search takes about four round trips per size that does not pass.
   static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
@@ -213,6 +214,8 @@ class ConnectionImpl final : public Connection {
   void OnPacketAcked(const SentPacket& packet, bool spurious);
   void OnPacketLost(const SentPacket& packet);
   void SendAgain(std::span<const SentFrame> frames);
+  // Queues chunks for the probes that are due.
+  void ProbeWithChunks();
 
   void CloseNow(Status why);
   Duration Pto() const;

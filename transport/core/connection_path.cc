@@ -45,7 +45,7 @@ std::optional<Transmit> ConnectionImpl::PollMtuProbe(Instant now, MutableByteSpa
 
 void ConnectionImpl::FollowPathMtu() {
   if (state_ != State::kConnected) return;
-  if (black_hole_.found()) {
+  if (black_hole_.found(std::max(rtt_.smoothed_rtt(), rtt_.latest_rtt()))) {
     ++stats_.black_holes;
     black_hole_.Reset(next_number_);
     pmtu_.OnBlackHole();

@@ -12,7 +12,7 @@ void BlackHoleDetector::OnPacketAcked(wire::PacketNumber number, int64_t bytes) 
   if (suspicious_ > 0 && step >= smallest_step_ && number > first_number_) suspicious_ = 0;
 }
 
-void BlackHoleDetector::OnPacketLost(wire::PacketNumber number, int64_t bytes) {
+void BlackHoleDetector::OnPacketLost(wire::PacketNumber number, int64_t bytes, Instant sent) {
   if (bytes <= base_ || number < ignored_below_) return;
   const size_t step = Step(bytes);
   for (size_t i = step; i < acked_below_.size(); ++i) {
@@ -20,6 +20,8 @@ void BlackHoleDetector::OnPacketLost(wire::PacketNumber number, int64_t bytes) {
   }
   smallest_step_ = suspicious_ == 0 ? step : std::min(smallest_step_, step);
   first_number_ = suspicious_ == 0 ? number : std::min(first_number_, number);
+  first_sent_ = suspicious_ == 0 ? sent : std::min(first_sent_, sent);
+  last_sent_ = suspicious_ == 0 ? sent : std::max(last_sent_, sent);
   ++suspicious_;
 }
 

@@ -166,6 +166,17 @@ std::vector<SentFrame> LossDetection::UnackedFrames(size_t limit) const {
   return frames;
 }
 
+std::vector<SentChunk> LossDetection::UnackedChunks(size_t limit) const {
+  std::vector<SentChunk> chunks;
+  for (size_t i = 0; i < sent_.size() && chunks.size() < limit; ++i) {
+    const Entry& entry = sent_[i];
+    if (!entry.outstanding || !entry.packet.in_flight || !entry.packet.chunk) continue;
+    const SentChunk& chunk = *entry.packet.chunk;
+    if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
 Instant LossDetection::OldestSentTime() const {
   if (in_flight_count_ == 0) return Instant::Infinite();
   for (size_t i = 0; i < sent_.size(); ++i) {

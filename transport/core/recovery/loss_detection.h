@@ -69,6 +69,8 @@ class LossDetection {
   // Frames of packets in flight that must arrive, oldest first, each once, at most `limit`: what a probe had best carry
   // once more.
   std::vector<SentFrame> UnackedFrames(size_t limit) const;
+  // Chunks of packets in flight, oldest first, each once, at most `limit`: likewise.
+  std::vector<SentChunk> UnackedChunks(size_t limit) const;
   // Send time of the oldest packet in flight; Infinite() when none.
   Instant OldestSentTime() const;
   wire::PacketNumber largest_acked() const { return largest_acked_; }

@@ -20,6 +20,7 @@ struct SentChunk {
   uint8_t generation = 0;
   wire::ReliabilityClass reliability = wire::ReliabilityClass::kHigh;
   bool repair = false;
+  bool operator==(const SentChunk&) const = default;
 };
 
 // A frame that must arrive, by its coordinates; the owner knows how to write it again.

@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace longhaul::transport {
+namespace {
+
+constexpr uint8_t kMaxCopies = 255;
+
+}  // namespace
 
 HighLedger::HighLedger(uint32_t high_count, const BlockMap& map)
     : map_(map), sources_(high_count), blocks_(map.block_count()) {
@@ -18,6 +23,7 @@ HighLedger::HighLedger(uint32_t high_count, const BlockMap& map)
 uint32_t HighLedger::OnFirstSent(uint32_t sequence) {
   LH_CHECK(sources_[sequence].fate == Fate::kUnsent);
   sources_[sequence].fate = Fate::kInFlight;
+  sources_[sequence].in_flight = 1;
   if (blocks_.empty()) return kNone;
   const uint32_t block = map_.Locate(sequence).block;
   return --blocks_[block].unsent == 0 ? block : kNone;
@@ -32,7 +38,7 @@ void HighLedger::SetRepairCount(uint32_t block, uint8_t count) {
   repair_order_.push_back(block);
 }
 
-uint32_t HighLedger::TakeRetransmission() {
+HighLedger::Retransmission HighLedger::TakeRetransmission() {
   LH_CHECK(HasRetransmission());
   for (;;) {
     const uint32_t sequence = list_head_;
@@ -43,9 +49,18 @@ uint32_t HighLedger::TakeRetransmission() {
     if (source.fate != Fate::kQueued) continue;  // acknowledged or settled while it stood in line
     --queued_;
     source.fate = Fate::kInFlight;
-    source.asked = false;
-    return sequence;
+    if (source.in_flight < kMaxCopies) ++source.in_flight;
+    const bool repeated = source.repeated;
+    if (repeated && source.more > 0) Repeat(sequence, source.more);
+    return {sequence, repeated};
   }
+}
+
+void HighLedger::Repeat(uint32_t sequence, uint8_t copies) {
+  if (copies == 0) return;
+  Enqueue(sequence);
+  sources_[sequence].repeated = true;
+  sources_[sequence].more = static_cast<uint8_t>(copies - 1);
 }
 
 bool HighLedger::RepairIsOver(size_t place) const {
@@ -70,15 +85,13 @@ HighLedger::Repair HighLedger::TakeRepair() {
 
 void HighLedger::OnSourceLost(uint32_t sequence, bool count_unsent_repair) {
   Source& source = sources_[sequence];
-  if (source.asked) {  // the copy in flight is lost indeed; the next one waits to leave
-    source.asked = false;
-    ++lost_;
-    return;
-  }
-  // Two copies of one chunk cannot be told apart: when the copy in flight has already been taken for the one
+  // Copies of one chunk cannot be told apart: when the copy in flight has already been taken for the one
   // acknowledged, this loss stands for the earlier one, which has been counted.
-  if (source.fate != Fate::kInFlight) return;
+  if (source.in_flight == 0) return;
+  --source.in_flight;
   ++lost_;
+  // Another copy is under way, or waits to leave, or has arrived.
+  if (source.in_flight > 0 || source.fate != Fate::kInFlight) return;
   if (blocks_.empty()) return Enqueue(sequence);
   const uint32_t block = map_.Locate(sequence).block;
   if (blocks_[block].complete) {
@@ -105,17 +118,26 @@ bool HighLedger::OnSourceMissing(uint32_t sequence) {
     if (block.complete) return false;  // what was acknowledged since is enough
     if (source.fate == Fate::kWaiting) --block.waiting;
   }
-  source.asked = source.fate == Fate::kInFlight;
   Enqueue(sequence);
   return true;
+}
+
+bool HighLedger::OnRepairMissing(uint32_t block) {
+  for (uint8_t symbol = 0; symbol < blocks_[block].sources; ++symbol) {
+    const uint32_t sequence = map_.Sequence(block, symbol);
+    if (sources_[sequence].fate == Fate::kWaiting) return OnSourceMissing(sequence);
+  }
+  return false;
 }
 
 void HighLedger::OnSourceAcked(uint32_t sequence) {
   Source& source = sources_[sequence];
   LH_CHECK(source.fate != Fate::kUnsent);
-  // A copy declared lost has arrived after all.
-  if (source.fate != Fate::kInFlight && !source.asked) --lost_;
-  source.asked = false;
+  if (source.in_flight > 0) {
+    --source.in_flight;
+  } else {
+    --lost_;  // a copy declared lost has arrived after all
+  }
   if (source.fate == Fate::kAcked) return;
   if (source.fate == Fate::kSettled) --settled_;
   if (blocks_.empty()) {
@@ -143,6 +165,7 @@ void HighLedger::Enqueue(uint32_t sequence) {
   LH_CHECK(!source.listed);
   source.fate = Fate::kQueued;
   source.listed = true;
+  source.repeated = false;
   source.next = kNone;
   if (list_tail_ == kNone) {
     list_head_ = sequence;
@@ -186,8 +209,7 @@ void HighLedger::CompleteIfEnough(uint32_t block) {
     const uint32_t sequence = map_.Sequence(block, symbol);
     const Fate fate = sources_[sequence].fate;
     if (fate != Fate::kWaiting && fate != Fate::kQueued) continue;
-    if (sources_[sequence].asked) {  // nothing of it was lost, as far as is known
-      sources_[sequence].asked = false;
+    if (sources_[sequence].in_flight > 0) {  // nothing of it was lost, as far as is known
       SetFate(b, sequence, Fate::kInFlight);
       continue;
     }

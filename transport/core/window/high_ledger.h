@@ -29,6 +29,11 @@ class HighLedger {
     uint8_t count = 0;  // m of the block: symbols 0..count-1 will be asked for, in order
   };
 
+  struct Retransmission {
+    uint32_t sequence = 0;
+    bool repeated = false;  // a further copy, by Repeat
+  };
+
   HighLedger(uint32_t high_count, const BlockMap& map);
 
   // A source left for the first time; in ascending order. Returns the block that it filled, or kNone: then
@@ -39,8 +44,11 @@ class HighLedger {
   int Outstanding(uint32_t block) const { return blocks_[block].sources - blocks_[block].acked; }
 
   bool HasRetransmission() const { return queued_ > 0; }
-  // The oldest source to be sent again; it counts as in flight. REQUIRES: HasRetransmission().
-  uint32_t TakeRetransmission();
+  // The oldest source to be sent again; the copy counts as in flight. REQUIRES: HasRetransmission().
+  Retransmission TakeRetransmission();
+  // The source that was just taken is to leave so many times more, behind what waits already. It is lost when
+  // all its copies are.
+  void Repeat(uint32_t sequence, uint8_t copies);
   bool HasRepair() const { return repairs_pending_ > 0; }
   // The next repair symbol; it counts as in flight. Row-major like the sources: one symbol of each of the `depth`
   // oldest blocks in turn, so that a burst does not take all the repair of one block. REQUIRES: HasRepair().
@@ -52,6 +60,8 @@ class HighLedger {
   // The receiver says that it has not got the source, nor can it do without. True when it will be sent again because of
   // this: it was in flight, or lost and hoping for repair.
   bool OnSourceMissing(uint32_t sequence);
+  // The same for the first source of the block that waits for repair, when there is one.
+  bool OnRepairMissing(uint32_t block);
   // Also right after a loss was declared, then a spurious one.
   void OnSourceAcked(uint32_t sequence);
   void OnRepairAcked(uint32_t block, uint8_t number);
@@ -67,7 +77,9 @@ class HighLedger {
   struct Source {
     Fate fate = Fate::kUnsent;
     bool listed = false;    // in the retransmission list (perhaps stale: then its fate is not kQueued)
-    bool asked = false;     // queued because the receiver asked, while a copy was in flight: no loss was declared
+    bool repeated = false;  // queued by Repeat
+    uint8_t in_flight = 0;  // copies of which nothing is known yet; saturates
+    uint8_t more = 0;       // copies that are to follow the one that is queued
     uint32_t next = kNone;  // in that list
   };
   struct Block {

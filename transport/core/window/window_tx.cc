@@ -14,6 +14,10 @@ namespace {
 
 using wire::ReliabilityClass;
 
+// By so many recovery times a probe timeout is later than a loss that later packets show.
+constexpr double kProbeRecoveryTimes = 2;
+constexpr int kMaxFurtherCopies = 3;
+
 // A chunk as submitted: its header copied, its body borrowed.
 struct StoredChunk {
   ByteSpan body;
@@ -125,10 +129,13 @@ WindowTx::Item WindowTx::MakeItem(ReliabilityClass reliability, uint32_t index) 
 
 WindowTx::Item WindowTx::NextHigh(bool retransmission, const PathView& path) {
   State& s = *state_;
-  const uint32_t sequence = retransmission ? s.ledger.TakeRetransmission() : s.next_high++;
+  HighLedger::Retransmission again;
+  if (retransmission) again = s.ledger.TakeRetransmission();
+  const uint32_t sequence = retransmission ? again.sequence : s.next_high++;
   const StoredChunk& chunk = s.high[sequence];
   if (retransmission) {
     ++stats_.retransmissions;
+    if (!again.repeated) s.ledger.Repeat(sequence, FurtherCopies(path));
   } else {
     if (stats_.high_sent == 0) first_high_ = path.now;
     ++stats_.high_sent;
@@ -188,6 +195,15 @@ uint8_t WindowTx::RepairCount(uint32_t block, const PathView& path) const {
   return static_cast<uint8_t>(std::min(max_m, m + (slack <= 1 ? path.extra_repair : 0)));
 }
 
+// With nothing left to follow it, a retransmission that is lost is missed only by the probe timeout. The rule for
+// blocks says what that is worth, for a block of one symbol.
+uint8_t WindowTx::FurtherCopies(const PathView& path) const {
+  if (options_.fec_k == 0 || !Finished()) return 0;
+  const double at_stake = kProbeRecoveryTimes * path.packets_per_recovery_time;
+  const double rho = LossModel{path.loss, path.rho, path.mean_burst}.RhoAt(2, 1);
+  return static_cast<uint8_t>(RepairSymbolsFor(1, kMaxFurtherCopies, path.loss, rho, at_stake));
+}
+
 // Of this window, as they have left so far: never more than the path's, and less when the window waits for
 // its chunks or shares the path with other connections, so that the estimate of one of them is too good for
 // all.
@@ -240,6 +256,12 @@ uint32_t WindowTx::OnNack(const wire::WindowNackFrame& frame) {
     queued += state_->ledger.OnSourceMissing(frame.first + i) ? 1 : 0;
   }
   return queued;
+}
+
+bool WindowTx::OnProbe(const SentChunk& chunk) {
+  if (closed_ || chunk.reliability != ReliabilityClass::kHigh) return false;
+  return chunk.repair ? state_->ledger.OnRepairMissing(chunk.index >> 16)
+                      : state_->ledger.OnSourceMissing(chunk.index);
 }
 
 bool WindowTx::Contradicts(const wire::WindowCloseFrame& frame) const {

@@ -3,6 +3,7 @@
 //
 // High chunks: sent in order of submission, retransmitted when lost unless repair symbols still in flight can
 // complete their block. When the last source symbol of a block has left, repair symbols follow (fec_policy).
+// A retransmission after everything has left is repeated at once, as often as the path's loss makes worth while.
 // Low chunks: sent in order of submission, once; never retransmitted.
 // The window is closed by the receiver's WINDOW_CLOSE, or by Cancel.
 #pragma once
@@ -76,6 +77,10 @@ class WindowTx {
   // The receiver asks for high chunks: those that are neither acknowledged nor queued leave again, next. Returns how many.
   uint32_t OnNack(const wire::WindowNackFrame& frame);
 
+  // Nothing has been heard for a probe timeout, and this is still in flight: if it is of the high class, what its
+  // block lacks leaves again, next. True when something was queued.
+  bool OnProbe(const SentChunk& chunk);
+
   // Applies one segment of the receiver's close. True when the close is now complete (once).
   bool OnClose(const wire::WindowCloseFrame& frame);
   // The sender gives the window up: nothing more will be sent, borrowed bodies are released.
@@ -99,6 +104,8 @@ class WindowTx {
   Item NextRepair();
   Item NextLow();
   uint8_t RepairCount(uint32_t block, const PathView& path) const;
+  // How often a retransmission that leaves now is repeated at once.
+  uint8_t FurtherCopies(const PathView& path) const;
   double PacketsPerRecoveryTime(const PathView& path) const;
   bool RepairLeavesSoon(const PathView& path) const;
   bool Contradicts(const wire::WindowCloseFrame& frame) const;
