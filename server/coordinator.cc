@@ -644,6 +644,8 @@ ServerStats Coordinator::Stats() const {
     stats.epoch_refused = engine.epoch_refused;
     const ResultSender::Stats results = engine_->results().stats();
     stats.results_outdated = results.outdated;
+    stats.memory_bytes = engine_->memory().taken();
+    stats.memory_budget_bytes = engine_->memory().total();
     stats.pulls_held = engine.pulls_held;
     stats.result_chunks_lost = results.chunks.lost;
     stats.result_chunks_repaid = results.chunks.repaid;
