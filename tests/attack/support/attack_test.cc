@@ -82,7 +82,10 @@ nlohmann::json AttackTest::AskServer() {
 }
 
 int64_t AttackTest::Change(const nlohmann::json& before, const nlohmann::json& after, const std::string& counter) {
-  return after["endpoint"].value(counter, int64_t{-1}) - before["endpoint"].value(counter, int64_t{-1});
+  const auto at = [&](const nlohmann::json& status) {
+    return status.value("endpoint", nlohmann::json::object()).value(counter, int64_t{-1});
+  };
+  return at(after) - at(before);
 }
 
 int64_t AttackTest::Dropped(const nlohmann::json& status) {
