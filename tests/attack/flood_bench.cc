@@ -1,5 +1,5 @@
-// How much a flood of INITs slows a training job down: one job without any, then the same with a flood that comes and
-// goes, so that rounds with and without it are of one run. Prints JSON.
+// How much a flood of INITs slows a training job down: one job without any, then the same with a flood that
+// comes and goes, so that rounds with and without it are of one run. Prints JSON.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -79,14 +79,16 @@ class Job {
         result_.memory_before = ResidentBytes(children_[0].pid());
         continue;
       }
-      if (datagrams.empty() || std::chrono::duration<double>(Clock::now() - switched).count() < options_.seconds) continue;
+      if (datagrams.empty() ||
+          std::chrono::duration<double>(Clock::now() - switched).count() < options_.seconds)
+        continue;
       switched = Clock::now();
       if (flood) {
         End(*flood);
         flood.reset();
       } else {
-        flood = std::make_unique<Flood>(
-            port_, FloodOptions{options_.per_second, options_.hosts, datagrams}, std::chrono::hours(1));
+        flood = std::make_unique<Flood>(port_, FloodOptions{options_.per_second, options_.hosts, datagrams},
+                                        std::chrono::hours(1));
       }
       // The round under way belongs to both.
       skip_ = 2;
@@ -103,13 +105,32 @@ class Job {
 
   void Start() {
     Launch({options_.programs + "/longhaul-server", "--listen", "127.0.0.1:0", "--workers",
-            std::to_string(options_.workers), "--key", key_, "--progress", "json", "--once", "--log-level", "error"});
+            std::to_string(options_.workers), "--key", key_, "--progress", "json", "--once", "--log-level",
+            "error"});
     while (port_ == 0 && children_[0].running()) Read();
     for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-      Launch({options_.programs + "/longhaul-worker", "--join", "127.0.0.1:" + std::to_string(port_), "--rank",
-              std::to_string(rank), "--world-size", std::to_string(options_.workers), "--rounds",
-              std::to_string(options_.rounds), "--batch", std::to_string(options_.batch), "--data", options_.data,
-              "--fault", options_.fault, "--eval-every", "0", "--key", key_, "--progress", "json", "--log-level",
+      Launch({options_.programs + "/longhaul-worker",
+              "--join",
+              "127.0.0.1:" + std::to_string(port_),
+              "--rank",
+              std::to_string(rank),
+              "--world-size",
+              std::to_string(options_.workers),
+              "--rounds",
+              std::to_string(options_.rounds),
+              "--batch",
+              std::to_string(options_.batch),
+              "--data",
+              options_.data,
+              "--fault",
+              options_.fault,
+              "--eval-every",
+              "0",
+              "--key",
+              key_,
+              "--progress",
+              "json",
+              "--log-level",
               "error"});
     }
   }
@@ -153,7 +174,8 @@ class Job {
     const auto status = AskStatus(port_, key_, std::chrono::seconds(2));
     if (!status) return;
     result_.endpoint = (*status)["endpoint"];
-    result_.half_open_peak = std::max(result_.half_open_peak, result_.endpoint.value("half_open", int64_t{0}));
+    result_.half_open_peak =
+        std::max(result_.half_open_peak, result_.endpoint.value("half_open", int64_t{0}));
   }
 
   const Options& options_;
@@ -201,8 +223,10 @@ int Main(int argc, char** argv) {
   app.add_option("--workers", options.workers)->check(CLI::Range(1, 64));
   app.add_option("--rounds", options.rounds, "of each of the two jobs")->check(CLI::Range(30, 1'000'000));
   app.add_option("--batch", options.batch)->check(CLI::Range(1, 60'000));
-  app.add_option("--rate", options.per_second, "INITs per second that are aimed at")->check(CLI::Range(1.0, 1e7));
-  app.add_option("--seconds", options.seconds, "of flood, and of rest between")->check(CLI::Range(0.5, 600.0));
+  app.add_option("--rate", options.per_second, "INITs per second that are aimed at")
+      ->check(CLI::Range(1.0, 1e7));
+  app.add_option("--seconds", options.seconds, "of flood, and of rest between")
+      ->check(CLI::Range(0.5, 600.0));
   app.add_option("--hosts", options.hosts, "source addresses")->check(CLI::Range(1, 16'000'000));
   app.add_option("--kind", options.kind, "noise: no key has made them; valid: they open")
       ->check(CLI::IsMember({"noise", "valid"}));

@@ -1,5 +1,5 @@
-// More INITs than a server can answer, while a job trains. How fast the rounds stay is measured by longhaul_attack_bench;
-// here it is about safety: the job ends right, nothing grows, members get in.
+// More INITs than a server can answer, while a job trains. How fast the rounds stay is measured by
+// longhaul_attack_bench; here it is about safety: the job ends right, nothing grows, members get in.
 #include <iostream>
 
 #include "tests/attack/support/attack_test.h"

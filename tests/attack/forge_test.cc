@@ -2,8 +2,8 @@
 #include <atomic>
 
 #include "base/random.h"
-#include "tests/attack/support/attack_test.h"
 #include "proto/packet_header.h"
+#include "tests/attack/support/attack_test.h"
 
 namespace longhaul::attack {
 namespace {
@@ -64,8 +64,8 @@ TEST_F(Forge, RefusalsResetsAndClosesInTheMiddleAreNotBelieved) {
   FinishPair();
 }
 
-// The reset of another server with the same key, and one for another connection, have other tokens. A true one is
-// believed: the tests' own check that resets would work.
+// The reset of another server with the same key, and one for another connection, have other tokens. A true
+// one is believed: the tests' own check that resets would work.
 TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   StartTarget();
   StartPair();
@@ -81,7 +81,8 @@ TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   ASSERT_FALSE(resets.empty());
   for (const auto& reset : resets) tap().Inject(Direction::kDown, reset.bytes);
   for (int i = 0; i < 3; ++i) Round();
-  // Somebody on the path who asks for this very connection learns the token of it only when the server has forgotten it.
+  // Somebody on the path who asks for this very connection learns the token of it only when the server has
+  // forgotten it.
   const std::vector<Bytes> up = tap().Recorded(Direction::kUp);
   asker.Send(LoopbackHost(4), up.back());
   EXPECT_TRUE(asker.Receive(milliseconds(100)).empty()) << "a live connection has no reset";

@@ -1,4 +1,5 @@
-// INITs with addresses that are not the sender's: for the server's memory, and against whoever lives at these addresses.
+// INITs with addresses that are not the sender's: for the server's memory, and against whoever lives at these
+// addresses.
 #include <algorithm>
 
 #include "tests/attack/support/attack_test.h"
@@ -14,7 +15,8 @@ class Spoof : public AttackTest {
   void SendFromEverywhere(SpoofingSocket& socket, const std::vector<Bytes>& inits) {
     for (uint32_t i = 0; i < kHosts; ++i) {
       socket.Send(LoopbackHost(1 + i), inits[i % inits.size()]);
-      if (i % 64 == 63) for (const auto& answer : socket.Receive(milliseconds(2))) answers_.push_back(answer);
+      if (i % 64 == 63)
+        for (const auto& answer : socket.Receive(milliseconds(2))) answers_.push_back(answer);
     }
     // Also what a half-open handshake would repeat.
     for (const auto& answer : socket.Receive(milliseconds(700))) answers_.push_back(answer);
@@ -101,9 +103,8 @@ TEST_F(Spoof, ForeignStaleAndForgedCookiesProveNothing) {
     (void)socket.Receive(milliseconds(1));  // what came later than it was waited for
     socket.Send(host, init);
     const auto answers = socket.Receive(milliseconds(300));
-    return std::any_of(answers.begin(), answers.end(), [&](const auto& answer) {
-      return answer.host == host && answer.bytes[0] == 0x81;
-    });
+    return std::any_of(answers.begin(), answers.end(),
+                       [&](const auto& answer) { return answer.host == host && answer.bytes[0] == 0x81; });
   };
   const uint32_t victim = LoopbackHost(20'001), attacker = LoopbackHost(20'002);
   const auto cookie = cookie_for(attacker, 0x77);
@@ -111,7 +112,8 @@ TEST_F(Spoof, ForeignStaleAndForgedCookiesProveNothing) {
   // Keep the load up, so that an INIT without a good cookie is not admitted anyway.
   const auto expect_refused = [&](uint32_t host, const Bytes& init, const char* what) {
     const nlohmann::json before = AskServer();
-    for (uint64_t i = 0; i < 300; ++i) socket.Send(LoopbackHost(6000 + static_cast<uint32_t>(i)), forger.Init(0xa000 + i));
+    for (uint64_t i = 0; i < 300; ++i)
+      socket.Send(LoopbackHost(6000 + static_cast<uint32_t>(i)), forger.Init(0xa000 + i));
     EXPECT_FALSE(answered_with_accept(host, init)) << what;
     EXPECT_EQ(Change(before, AskServer(), "cookies_refused"), 1) << what;
   };
@@ -121,7 +123,8 @@ TEST_F(Spoof, ForeignStaleAndForgedCookiesProveNothing) {
   forged.back() ^= 1;
   expect_refused(attacker, forger.Init(0x77, forged, 1), "a forged one");
   EXPECT_TRUE(answered_with_accept(attacker, forger.Init(0x77, *cookie, 2))) << "the true one is good";
-  // A restarted server has other cookies. (That they are stale after a minute: tests/crypto, in virtual time.)
+  // A restarted server has other cookies. (That they are stale after a minute: tests/crypto, in virtual
+  // time.)
   server().Signal(SIGTERM);
   ExpectEnd(server(), 0);
   StartTarget({{"--listen", "127.0.0.1:" + std::to_string(port())}});

@@ -1,4 +1,5 @@
-// Members of the job against each other: somebody wants another's rank, and with it the weight of its gradients.
+// Members of the job against each other: somebody wants another's rank, and with it the weight of its
+// gradients.
 #include <ctime>
 
 #include "tests/attack/support/attack_test.h"

@@ -38,7 +38,8 @@ bool IsData(const Passing& p) { return p.bytes.size() > 1000 && (p.bytes[0] & 0x
 class TamperTest : public AttackTest {
  protected:
   // The packet that `wanted` picks is preceded by its changed copies; the job goes on and the sums are right.
-  void ExpectNothingChanged(std::function<bool(const Passing&)> wanted, Tamper::Change change, bool counted_here) {
+  void ExpectNothingChanged(std::function<bool(const Passing&)> wanted, Tamper::Change change,
+                            bool counted_here) {
     StartTarget();
     const nlohmann::json before = AskServer();
     Tamper tamper(std::move(wanted), std::move(change));
@@ -55,9 +56,11 @@ class TamperTest : public AttackTest {
   }
 };
 
-// Each would gain a packet that is believed though it is not what was sent: other parameters, another gradient, an end.
+// Each would gain a packet that is believed though it is not what was sent: other parameters, another
+// gradient, an end.
 TEST_F(TamperTest, FlippedBitsOfTheFirstInit) {
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsLong(p); }, AllFlips, true);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsLong(p); }, AllFlips,
+                       true);
 }
 
 TEST_F(TamperTest, FlippedBitsOfTheClientsLastFlight) {
@@ -71,17 +74,18 @@ TEST_F(TamperTest, FlippedBitsOfTheClientsLastFlight) {
 }
 
 TEST_F(TamperTest, FlippedBitsOfTheAccept) {
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsLong(p); }, AllFlips,
-                       false);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsLong(p); },
+                       AllFlips, false);
 }
 
 TEST_F(TamperTest, FlippedBitsOfAGradientsPacket) {
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, AllFlips, true);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, AllFlips,
+                       true);
 }
 
 TEST_F(TamperTest, FlippedBitsOfAResultsPacket) {
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); }, AllFlips,
-                       false);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); },
+                       AllFlips, false);
 }
 
 TEST_F(TamperTest, EveryLengthOfAnInit) {
@@ -95,8 +99,8 @@ TEST_F(TamperTest, EveryLengthOfAGradientsPacket) {
 }
 
 TEST_F(TamperTest, EveryLengthOfAResultsPacket) {
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); }, Truncated,
-                       false);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); },
+                       Truncated, false);
 }
 
 // Up to the largest datagram there is.
@@ -111,7 +115,8 @@ TEST_F(TamperTest, PacketsThatAreTooLong) {
     }
     return copies;
   };
-  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, longer, true);
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, longer,
+                       true);
 }
 
 }  // namespace

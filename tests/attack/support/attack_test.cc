@@ -11,7 +11,8 @@ constexpr size_t kElements = 5000;
 std::vector<float> Gradient(size_t client, int round) {
   std::vector<float> values(kElements);
   for (size_t i = 0; i < kElements; ++i) {
-    values[i] = static_cast<float>(client * 8192 + static_cast<size_t>(round) * 2) + static_cast<float>(i % 7);
+    values[i] =
+        static_cast<float>(client * 8192 + static_cast<size_t>(round) * 2) + static_cast<float>(i % 7);
   }
   return values;
 }
@@ -69,7 +70,8 @@ void AttackTest::FinishPair() {
   EXPECT_EQ(status.value("rejected_chunks", -1), 0);
   EXPECT_EQ(status.value("joined", -1), 2);
   for (const nlohmann::json& member : status["members"]) {
-    EXPECT_EQ(member.value("chunks", 0), status["members"][0].value("chunks", 1)) << "one gave more than the other";
+    EXPECT_EQ(member.value("chunks", 0), status["members"][0].value("chunks", 1))
+        << "one gave more than the other";
   }
   for (auto& client : clients_) EXPECT_TRUE(client->Leave().ok());
   clients_.clear();
@@ -82,7 +84,8 @@ nlohmann::json AttackTest::AskServer() {
   return status.value_or(nlohmann::json::object());
 }
 
-int64_t AttackTest::Change(const nlohmann::json& before, const nlohmann::json& after, const std::string& counter) {
+int64_t AttackTest::Change(const nlohmann::json& before, const nlohmann::json& after,
+                           const std::string& counter) {
   const auto at = [&](const nlohmann::json& status) {
     return status.value("endpoint", nlohmann::json::object()).value(counter, int64_t{-1});
   };

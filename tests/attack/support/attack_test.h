@@ -1,12 +1,12 @@
-// A job under attack: a real server, two clients whose every result is known in advance, and a status that is asked for
-// before and after.
+// A job under attack: a real server, two clients whose every result is known in advance, and a status that is
+// asked for before and after.
 //
 //   client 0 ── Wiretap ──┐
 //                         ├── longhaul-server ── whoever the test is about
 //   client 1 ─────────────┘
 //
-// A test says what its attack would have gained: a sum that is not what the two gave (Round), a member more, a packet
-// that was believed (Change), memory (Memory), bytes for a third party (ExpectNoAmplifier).
+// A test says what its attack would have gained: a sum that is not what the two gave (Round), a member more,
+// a packet that was believed (Change), memory (Memory), bytes for a third party (ExpectNoAmplifier).
 #pragma once
 
 #include <memory>
@@ -52,7 +52,8 @@ class AttackTest : public e2e::JobTest {
   // The server's answer to the question how it is; a test fails without one.
   nlohmann::json AskServer();
   // By how much an endpoint's counter has grown since `before`.
-  static int64_t Change(const nlohmann::json& before, const nlohmann::json& after, const std::string& counter);
+  static int64_t Change(const nlohmann::json& before, const nlohmann::json& after,
+                        const std::string& counter);
   // Of everything that is counted as dropped, refused or limited, at the endpoint and with the members.
   static int64_t Dropped(const nlohmann::json& status);
   // Resident memory of the server.

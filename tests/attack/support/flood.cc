@@ -11,7 +11,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kBurst = 64;
 constexpr auto kPause = std::chrono::microseconds(200);
-// Of time that a burst may make up for, so that a thread that was not scheduled does not send everything at once.
+// Of time that a burst may make up for, so that a thread that was not scheduled does not send everything at
+// once.
 constexpr double kCatchUp = 0.01;
 
 }  // namespace

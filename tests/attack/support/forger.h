@@ -1,4 +1,5 @@
-// Packets that no honest program would send now: INITs at will, refusals, and everything one can do to a recorded packet.
+// Packets that no honest program would send now: INITs at will, refusals, and everything one can do to a
+// recorded packet.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace longhaul::attack {
 
 using Bytes = std::vector<uint8_t>;
 
-// Somebody with this key file. With a certificate, of any authority, his INITs open at every server of certificates.
+// Somebody with this key file. With a certificate, of any authority, his INITs open at every server of
+// certificates.
 class Forger {
  public:
   explicit Forger(const std::string& key_file);
@@ -36,7 +38,8 @@ Bytes Refuse(uint64_t destination, StatusCode code);
 // The cookie of a RETRY; its form is public.
 std::optional<Bytes> CookieOf(ByteSpan retry);
 
-// Copies with one bit flipped each: every bit of the first and the last `all_bits` bytes, one of every other byte.
+// Copies with one bit flipped each: every bit of the first and the last `all_bits` bytes, one of every other
+// byte.
 std::vector<Bytes> Flipped(ByteSpan packet, size_t all_bits);
 // Every prefix of it, the whole not included.
 std::vector<Bytes> Truncated(ByteSpan packet);

@@ -1,5 +1,5 @@
-// A socket that sends from any address of 127.0.0.0/8 to the server, and counts what comes back to each of them: to the
-// server these are strangers in as many networks.
+// A socket that sends from any address of 127.0.0.0/8 to the server, and counts what comes back to each of
+// them: to the server these are strangers in as many networks.
 #pragma once
 
 #include <cstdint>

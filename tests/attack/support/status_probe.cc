@@ -56,8 +56,8 @@ class Question final : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
     return Status(StatusCode::kFailedPrecondition, "no windows here");
   }
-  transport::ChunkVerdict OnChunk(Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan,
-                                  bool) override {
+  transport::ChunkVerdict OnChunk(Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
+                                  ByteSpan, bool) override {
     return transport::ChunkVerdict::kRefused;
   }
   void OnWindowClosed(Connection&, transport::WindowKey, wire::CloseReason, const transport::WindowReceipt&,
@@ -94,7 +94,8 @@ class ProbeSocket {
     if (::poll(&ready, 1, wait_ms) != 1) return;
     const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     if (got > 0) {
-      endpoint.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)), {});
+      endpoint.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)),
+                              {});
     }
   }
 

@@ -112,7 +112,8 @@ void Wiretap::Forward(Direction direction, ByteSpan bytes) {
     (void)::send(upstream_, bytes.data(), bytes.size(), 0);
   } else if (const uint64_t worker = worker_; worker != 0) {
     const sockaddr_in to = Of(static_cast<uint32_t>(worker >> 16), static_cast<uint16_t>(worker));
-    (void)::sendto(listening_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    (void)::sendto(listening_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to),
+                   sizeof to);
   }
 }
 

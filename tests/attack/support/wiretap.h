@@ -1,5 +1,5 @@
-// A man in the middle: a worker takes it for the server, the server takes it for the worker. It records what passes, and
-// a rule may change, drop or repeat it.
+// A man in the middle: a worker takes it for the server, the server takes it for the worker. It records what
+// passes, and a rule may change, drop or repeat it.
 //
 //   worker ── listens ── Wiretap ── one socket, its own address ── server
 #pragma once
