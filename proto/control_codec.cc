@@ -1,5 +1,6 @@
 #include "proto/control_codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/stubs/logging.h>
 
 #include <cmath>
@@ -21,6 +22,16 @@ constexpr uint32_t kMaxWorldSize = 1u << 16;
 constexpr uint64_t kMaxIdleTimeoutMs = 24ull * 3600 * 1000;
 // A status reply carries JSON; it gets what fits a message beside its other fields.
 constexpr size_t kMaxJsonBytes = kMaxControlMessageBytes - 64;
+
+bool Parse(ByteSpan body, ControlMessage* message) {
+  // libprotobuf would print its complaint about the peer's bytes; the Status is what our caller logs.
+  const google::protobuf::LogSilencer silencer;
+  const auto size = static_cast<int>(body.size());
+  google::protobuf::io::CodedInputStream in(body.data(), size);
+  in.SetRecursionLimit(kMaxControlDepth);
+  in.SetTotalBytesLimit(size);
+  return message->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
+}
 
 Status Violation(std::string_view field, std::string_view rule) {
   return Status(StatusCode::kProtocolViolation, std::string(field) + " " + std::string(rule));
@@ -245,9 +256,7 @@ Result<std::vector<ControlMessage>> ControlReader::Append(ByteSpan bytes) {
     if (in.remaining() < length) break;
     const ByteSpan body = in.Bytes(static_cast<size_t>(length));
     ControlMessage message;
-    // libprotobuf would print its complaint about the peer's bytes; the Status is what our caller logs.
-    const google::protobuf::LogSilencer silencer;
-    if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    if (!Parse(body, &message)) {
       return fail(Status(StatusCode::kProtocolViolation, "control message cannot be parsed"));
     }
     Status valid = ValidateControlMessage(message);

@@ -13,6 +13,8 @@ namespace longhaul::wire {
 
 // Longer messages are the peer's protocol error.
 inline constexpr size_t kMaxControlMessageBytes = 64 * 1024;
+// Messages inside messages, unknown groups included; ours are two deep. Deeper ones are the peer's protocol error.
+inline constexpr int kMaxControlDepth = 4;
 // Bounds on text fields, so that a peer cannot make logs or tables grow.
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxTextBytes = 1024;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/authorization.h"
 
 namespace longhaul::server {
 namespace {
@@ -31,6 +32,14 @@ ControlMessage LeaveMessage(const Status& why) {
   return message;
 }
 
+// Whom a connection that nobody knows yet counts against.
+std::string SourceOf(const transport::Connection& connection) {
+  if (!connection.identity().name.empty()) return IdentityText(connection.identity());
+  const Address address = connection.peer();
+  const size_t network = address.IsV4() ? address.ip.size() : 8;
+  return {address.ip.begin(), address.ip.begin() + static_cast<ptrdiff_t>(network)};
+}
+
 }  // namespace
 
 Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
@@ -55,13 +64,41 @@ void Coordinator::SetNow(Instant now) {
 // --- Connections ---
 
 transport::ConnectionObserver* Coordinator::Accept(transport::Connection& connection) {
-  if (shutting_down_ || strangers() >= kMaxStrangers) return nullptr;
+  if (shutting_down_) return nullptr;
+  MakeRoomFor(connection);
   auto peer = std::make_unique<Peer>(&connection);
-  peer->accepted_at = peer->last_heard = now_;
+  peer->since = peer->accepted_at = peer->last_heard = now_;
   connection.user = peer.get();
   peers_.push_back(std::move(peer));
   next_tick_ = std::min(next_tick_, now_ + kTick);
   return this;
+}
+
+void Coordinator::MakeRoomFor(const transport::Connection& connection) {
+  struct Source {
+    size_t count = 0;
+    Peer* oldest = nullptr;
+  };
+  std::map<std::string, Source> sources;
+  size_t all = 0;
+  for (const auto& peer : peers_) {  // in order of acceptance
+    if (peer->phase != Peer::Phase::kNew) continue;
+    Source& source = sources[SourceOf(*peer->connection)];
+    if (source.count++ == 0) source.oldest = peer.get();
+    ++all;
+  }
+  if (sources.empty()) return;
+  const auto fewer = [](const auto& a, const auto& b) {
+    return std::pair(a.second.count, b.second.oldest->since) < std::pair(b.second.count, a.second.oldest->since);
+  };
+  auto displaced = sources.find(SourceOf(connection));
+  if (displaced == sources.end() || displaced->second.count < kMaxStrangersPerSource) {
+    if (all < kMaxStrangers) return;
+    displaced = std::max_element(sources.begin(), sources.end(), fewer);
+  }
+  ++strangers_displaced_;
+  Disconnect(*displaced->second.oldest,
+             Status(StatusCode::kResourceExhausted, "there are too many connections that have not joined"));
 }
 
 Peer& Coordinator::Heard(transport::Connection& connection) {
@@ -150,10 +187,11 @@ void Coordinator::Send(Peer& peer, const ControlMessage& message) {
 void Coordinator::Disconnect(Peer& peer, const Status& why) {
   if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
     ++joins_refused_;
-    if (events_) events_->OnRefused(peer.connection->peer(), why);
+    if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
     BenchGone(peer);
     peer.phase = Peer::Phase::kLeaving;
   }
+  peer.connection->Admit(false);
   // A member stays one until its connection is over: OnClosed follows.
   peer.connection->Close(why);
 }
@@ -193,8 +231,10 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
                             .world_size = join.world_size(),
                             .incarnation = join.incarnation(),
                             .site = join.site(),
+                            .identity = peer.connection->identity(),
                             .weight = join.weight(),
                             .peer = peer.connection->peer()};
+  if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
   if (Status fits = CheckChunkBytes(peer); !fits.ok()) return Refuse(peer, fits);
   const auto admission = membership_.Join(request, now_);
   if (!admission.ok()) return Refuse(peer, admission.status());
@@ -203,6 +243,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
   peer.phase = Peer::Phase::kJoined;
   peer.rank = request.rank;
   by_rank_[peer.rank] = &peer;
+  peer.connection->Admit(true);
   grants_.Join(now_, peer);
   if (engine_ && !replaces) engine_->OnMemberJoined(peer.rank);
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
@@ -216,7 +257,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
 
 void Coordinator::Refuse(Peer& peer, const Status& why) {
   ++joins_refused_;
-  if (events_) events_->OnRefused(peer.connection->peer(), why);
+  if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
   Dismiss(peer, RefusedMessage(why), why);
 }
 
@@ -297,12 +338,16 @@ void Coordinator::StartJob() {
 // --- Load generators ---
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
+  if (Status may = Authorize(peer.connection->identity(), Request::kBench); !may.ok()) return Refuse(peer, may);
   if (Status admitted = bench_.Admit(peer, join.site(), engine_ != nullptr); !admitted.ok()) {
     return Refuse(peer, admitted);
   }
   peer.phase = Peer::Phase::kBench;
+  peer.connection->Admit(true);
   ++bench_served_;
-  if (events_) events_->OnBench(peer.connection->peer(), join.site(), nullptr);
+  if (events_) {
+    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), join.site(), nullptr);
+  }
   ControlMessage message;
   control::BenchWelcome& welcome = *message.mutable_bench_welcome();
   welcome.set_fec_k(settings_.fec_k);
@@ -342,16 +387,27 @@ void Coordinator::BenchGone(Peer& peer) {
   const std::string site = bench_.site(peer);
   const BenchTotals totals = bench_.Remove(peer);
   bench_bytes_ += totals.high_bytes + totals.low_bytes;
-  if (events_) events_->OnBench(peer.connection->peer(), site, &totals);
+  if (events_) {
+    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), site, &totals);
+  }
 }
 
 void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
+  if (!peer.joined()) {
+    if (Status may = Authorize(peer.connection->identity(), Request::kStatus); !may.ok()) {
+      BenchGone(peer);
+      return Refuse(peer, may);
+    }
+  }
   peer.accepted_at = now_;  // an observer may stay as long as it asks
+  if (!status_ || now_ >= status_at_ + kStatusAge) {
+    status_at_ = now_;
+    status_ = status_json_ ? status_json_(Stats()) : "{}";
+    if (status_->size() > wire::kMaxControlMessageBytes / 2) status_ = "{\"error\":\"the status is too long\"}";
+  }
   ControlMessage message;
   message.mutable_status_reply()->set_request(request.request());
-  std::string json = status_json_ ? status_json_(Stats()) : "{}";
-  if (json.size() > wire::kMaxControlMessageBytes / 2) json = "{\"error\":\"the status is too long\"}";
-  message.mutable_status_reply()->set_json(std::move(json));
+  message.mutable_status_reply()->set_json(*status_);
   Send(peer, message);
 }
 
@@ -372,6 +428,7 @@ void Coordinator::OnBarrier(Peer& peer, const control::Barrier& barrier) {
 void Coordinator::ReleaseBarriers() {
   std::erase_if(barriers_, [this](auto& entry) {
     auto& waiters = entry.second;
+    if (waiters.empty()) return true;  // all of them are gone
     if (waiters.size() < membership_.joined()) return false;
     for (const BarrierWaiter& waiter : waiters) {
       ControlMessage done;
@@ -397,6 +454,7 @@ void Coordinator::OnLeave(Peer& peer, const control::Leave& leave) {
 
 void Coordinator::Dismiss(Peer& peer, const ControlMessage& message, const Status& why) {
   peer.phase = Peer::Phase::kLeaving;
+  peer.connection->Admit(false);
   Send(peer, message);
   peer.close_at = now_ + kLinger;
   peer.close_why = why;
@@ -543,6 +601,12 @@ ServerStats Coordinator::Stats() const {
   ServerStats stats;
   stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
   stats.job = settings_.job;
+  stats.security = settings_.security;
+  if (endpoint_stats_) stats.endpoint = endpoint_stats_();
+  stats.strangers = static_cast<uint64_t>(std::ranges::count(peers_, Peer::Phase::kNew, [](const auto& peer) {
+    return peer->phase;
+  }));
+  stats.strangers_displaced = strangers_displaced_;
   stats.policy = settings_.policy;
   stats.bubble_threshold = settings_.bubble_threshold;
   stats.world_size = settings_.world_size;
@@ -580,6 +644,8 @@ ServerStats Coordinator::Stats() const {
     stats.epoch_refused = engine.epoch_refused;
     const ResultSender::Stats results = engine_->results().stats();
     stats.results_outdated = results.outdated;
+    stats.memory_bytes = engine_->memory().taken();
+    stats.memory_budget_bytes = engine_->memory().total();
     stats.pulls_held = engine.pulls_held;
     stats.result_chunks_lost = results.chunks.lost;
     stats.result_chunks_repaid = results.chunks.repaid;
@@ -592,6 +658,7 @@ ServerStats Coordinator::Stats() const {
     m.rank = rank;
     m.state = member.state;
     m.site = member.site;
+    m.identity = IdentityText(member.identity);
     m.peer = member.peer;
     m.incarnation = member.incarnation;
     m.traffic = gone_by_rank_[rank];
@@ -602,6 +669,7 @@ ServerStats Coordinator::Stats() const {
       m.smoothed_rtt = connection.smoothed_rtt;
       m.min_rtt = connection.min_rtt;
       m.loss = connection.loss;
+      m.cipher = connection.cipher;
       m.traffic.Add(connection);
       m.limited = connection.limited;
       m.grant = stats.grants.by_rank[rank];

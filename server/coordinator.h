@@ -25,15 +25,21 @@
 #include "server/server_stats.h"
 #include "server/settings.h"
 #include "transport/core/connection.h"
+#include "transport/core/endpoint.h"
 
 namespace longhaul::server {
 
 class Coordinator final : public transport::ConnectionObserver, private RoundEngineHost {
  public:
-  // Connections that are not members (yet, or any more); more are refused.
-  static constexpr size_t kMaxStrangers = 64;
-  // A connection that says nothing for this long after it was accepted is closed.
+  // Connections that have not said what they want, or only ask for the status: of all, and of one source (who it is by
+  // its certificate, else where it is from: the IPv4 address, the first 64 bits of IPv6). For one more the oldest one of
+  // that source, or of the source that has the most, has to go: nobody is kept out by connections that do nothing.
+  static constexpr size_t kMaxStrangers = 256;
+  static constexpr size_t kMaxStrangersPerSource = 64;
+  // A connection that does not join for this long after it was accepted is closed.
   static constexpr Duration kJoinTimeout = std::chrono::seconds(5);
+  // A status is made at most this often, whoever asks.
+  static constexpr Duration kStatusAge = std::chrono::milliseconds(100);
   // So long a refused or dismissed peer has to read why, before its connection is closed with the same
   // reason.
   static constexpr Duration kLinger = std::chrono::milliseconds(500);
@@ -46,6 +52,9 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
               std::function<std::string(const ServerStats&)> status_json,
               ByteCount receive_window = transport::ConnectionOptions().receive_window);
   ~Coordinator() override;
+
+  // Where the endpoint's counters in Stats come from; may be empty.
+  void SetEndpointStats(std::function<transport::EndpointStats()> stats) { endpoint_stats_ = std::move(stats); }
 
   void SetNow(Instant now);
   // A connection was accepted. Null refuses it.
@@ -93,6 +102,7 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void OnTensorRound(const TensorRound& round) override;
   void OnRejected(const Rejection& rejection) override;
 
+  void MakeRoomFor(const transport::Connection& connection);
   Peer& Heard(transport::Connection& connection);
   void OnMessage(Peer& peer, const control::ControlMessage& message);
   void OnMemberMessage(Peer& peer, const control::ControlMessage& message);
@@ -117,12 +127,14 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   void ReleaseBarriers();
   void Report(const JobRound& round);
   void EndJob(const Status& outcome);
-  size_t strangers() const { return peers_.size() - membership_.joined() - bench_.connections(); }
   TrafficTotals Traffic() const;
 
   ServerSettings settings_;
   ServerEvents* events_;
   std::function<std::string(const ServerStats&)> status_json_;
+  std::function<transport::EndpointStats()> endpoint_stats_;
+  std::optional<std::string> status_;  // as of status_at_
+  Instant status_at_;
   Membership membership_;
   BenchSink bench_;
   uint64_t bench_served_ = 0;
@@ -143,6 +155,7 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   uint64_t jobs_finished_ = 0;
   uint64_t jobs_aborted_ = 0;
   uint64_t joins_refused_ = 0;
+  uint64_t strangers_displaced_ = 0;
   Status last_outcome_;
   Instant now_;
   Instant next_tick_ = Instant::Infinite();

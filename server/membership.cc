@@ -19,7 +19,7 @@ std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 }  // namespace
 
 Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers)
-    : job_(std::move(job)), min_workers_(min_workers), members_(world_size) {
+    : job_(std::move(job)), min_workers_(min_workers), members_(world_size), owners_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
   LH_CHECK_OP(min_workers, <=, world_size);
 }
@@ -39,6 +39,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                                                     " is not below the world size " +
                                                     std::to_string(world_size()));
   }
+  if (Status owner = CheckOwner(request); !owner.ok()) return owner;
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
   if (taken && request.incarnation <= member.incarnation) {
@@ -57,11 +58,20 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   member = Member{.state = Member::State::kJoined,
                   .incarnation = request.incarnation,
                   .site = request.site,
+                  .identity = request.identity,
                   .weight = request.weight,
                   .peer = request.peer,
                   .last_heard = now};
+  owners_[request.rank] = request.identity.name;
   if (!taken) ++joined_;
   return taken ? Admission::kReplaces : Admission::kNew;
+}
+
+Status Membership::CheckOwner(const JoinRequest& request) const {
+  const std::string& owner = owners_[request.rank];
+  if (owner.empty() || owner == request.identity.name) return {};
+  return {StatusCode::kPermissionDenied, "rank " + std::to_string(request.rank) + " belongs to " + Quoted(owner) +
+                                             " until the job is over, and this is " + Quoted(request.identity.name)};
 }
 
 void Membership::Leave(uint32_t rank) { Free(rank, Member::State::kLeft); }
@@ -72,9 +82,11 @@ void Membership::Free(uint32_t rank, Member::State state) {
   --joined_;
   if (started_) {
     members_[rank].state = state;
-  } else {
-    members_[rank] = Member();
+    return;
   }
+  members_[rank] = Member();
+  if (state == Member::State::kLeft) owners_[rank].clear();
+  if (joined_ == 0) owners_.assign(owners_.size(), "");
 }
 
 bool Membership::TryStart() {
@@ -86,11 +98,13 @@ bool Membership::TryStart() {
 std::string Membership::Describe(uint32_t rank) const {
   const Member& member = members_[rank];
   const std::string site = member.site.empty() ? "" : "site " + member.site + ", ";
-  return "worker rank " + std::to_string(rank) + " (" + site + member.peer.ToString() + ")";
+  const std::string name = member.identity.name.empty() ? "" : member.identity.name + ", ";
+  return "worker rank " + std::to_string(rank) + " (" + name + site + member.peer.ToString() + ")";
 }
 
 void Membership::Reset() {
   members_.assign(members_.size(), Member());
+  owners_.assign(owners_.size(), "");
   joined_ = 0;
   started_ = false;
 }

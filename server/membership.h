@@ -4,8 +4,11 @@
 //                   -> lost      (died or was silent; may come again with the same or a higher incarnation)
 //            joined -> joined    (replaced by a higher incarnation)
 //
-// Before the start a lost or leaving worker's place becomes empty again. Knows no connections. Not
-// thread-safe.
+// Before the start a lost or leaving worker's place becomes empty again.
+//
+// A rank belongs to the identity (the name in the certificate) that took it first, until the job is over: nobody else
+// gets it, whatever incarnation he says. Before the start it is given back by who leaves, and all are free again when
+// nobody is in. Peers without names (one shared key, no keys) are all equal. Knows no connections. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +18,7 @@
 #include "base/address.h"
 #include "base/instant.h"
 #include "longhaul/status.h"
+#include "transport/core/security.h"
 
 namespace longhaul::server {
 
@@ -23,7 +27,8 @@ struct Member {
 
   State state = State::kEmpty;
   uint64_t incarnation = 0;
-  std::string site;
+  std::string site;  // as the worker says
+  transport::PeerIdentity identity;  // as it has proved
   float weight = 1;
   Address peer;
   Instant last_heard;
@@ -36,6 +41,7 @@ struct JoinRequest {
   uint32_t world_size = 0;
   uint64_t incarnation = 0;
   std::string site;
+  transport::PeerIdentity identity = {};
   float weight = 1;
   Address peer;
 };
@@ -51,7 +57,8 @@ class Membership {
   Membership(std::string job, uint32_t world_size, uint32_t min_workers);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
-  // kAlreadyExists (the rank is taken, or the incarnation is older than one that was here).
+  // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation is older
+  // than one that was here).
   Result<Admission> Join(const JoinRequest& request, Instant now);
   // The worker said goodbye, or is dead. REQUIRES: it is joined.
   void Leave(uint32_t rank);
@@ -68,18 +75,22 @@ class Membership {
   bool EnoughWorkers() const { return joined_ >= min_workers_; }
   const Member& member(uint32_t rank) const { return members_[rank]; }
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
-  // "worker rank 2 (site B, 127.0.0.1:4000)".
+  // Whose the rank is: a certificate's name; "" when it is nobody's, or its peers have no names.
+  const std::string& owner(uint32_t rank) const { return owners_[rank]; }
+  // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B, 127.0.0.1:4000)".
   std::string Describe(uint32_t rank) const;
 
   // A new job: everybody is gone, nothing is remembered.
   void Reset();
 
  private:
+  Status CheckOwner(const JoinRequest& request) const;
   void Free(uint32_t rank, Member::State state);
 
   std::string job_;
   uint32_t min_workers_;
   std::vector<Member> members_;
+  std::vector<std::string> owners_;  // by rank
   uint32_t joined_ = 0;
   bool started_ = false;
 };

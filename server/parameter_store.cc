@@ -57,13 +57,13 @@ std::shared_ptr<const std::vector<float>> Parameters::Snapshot() {
   return copy;
 }
 
-Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
+Status ParameterStore::Check(const TensorSpec& spec) const {
   if (const auto known = keys_.find(spec.name); known != keys_.end()) {
-    Parameters* parameters = tensors_[known->second].get();
-    if (parameters->spec() == spec) return parameters;
+    const Parameters& parameters = *tensors_[known->second];
+    if (parameters.spec() == spec) return Status(StatusCode::kAlreadyExists, spec.name);
     return Status(StatusCode::kSettingsMismatch, "tensor \"" + spec.name + "\" is declared as " +
                                                      spec.ToString() + " here, but the server has it as " +
-                                                     parameters->spec().ToString());
+                                                     parameters.spec().ToString());
   }
   if (tensors_.size() >= kMaxTensors) {
     return Status(StatusCode::kResourceExhausted, "more than " + std::to_string(kMaxTensors) + " tensors");
@@ -75,12 +75,19 @@ Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
                       " elements does not fit: the model may have " + std::to_string(bound) + " elements, " +
                       std::to_string(elements_) + " are taken (the server's --max-model-bytes)");
   }
-  const codec::ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
   if ((spec.count + chunk_elements_ - 1) / chunk_elements_ > wire::kMaxWindowChunks) {
     return Status(StatusCode::kResourceExhausted, "tensor \"" + spec.name + "\" has more than " +
                                                       std::to_string(wire::kMaxWindowChunks) +
                                                       " chunks; declare it in parts");
   }
+  return {};
+}
+
+Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
+  const Status check = Check(spec);
+  if (check.code() == StatusCode::kAlreadyExists) return tensors_[keys_.find(spec.name)->second].get();
+  if (!check.ok()) return check;
+  const codec::ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
   const auto key = static_cast<uint32_t>(tensors_.size());
   tensors_.push_back(std::make_unique<Parameters>(key, spec, geometry));
   keys_.emplace(spec.name, key);

@@ -98,13 +98,16 @@ class ParameterStore {
  public:
   static constexpr size_t kMaxTensors = 4096;
 
-  // max_model: bound on 4 bytes x elements over all tensors. The server holds about five times that.
+  // max_model: bound on 4 bytes x elements over all tensors. What the server holds of them is in
+  // server/memory_budget.h.
   ParameterStore(ByteCount max_model, uint32_t chunk_elements)
       : max_model_(max_model), chunk_elements_(chunk_elements) {}
 
   // Finds the tensor, or makes it with the next key. Errors: kSettingsMismatch (declared differently before;
   // both values are named), kResourceExhausted (model or table too large, with the bound).
   Result<Parameters*> Declare(const TensorSpec& spec);
+  // Ok: Declare(spec) would succeed and make it. kAlreadyExists: it would succeed, it is there. Else Declare's error.
+  Status Check(const TensorSpec& spec) const;
   // Null when there is none.
   Parameters* Find(uint32_t key);
   size_t size() const { return tensors_.size(); }

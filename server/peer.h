@@ -51,7 +51,8 @@ struct Peer {
   wire::ControlReader control;
   Phase phase = Phase::kNew;
   uint32_t rank = 0;  // of a member
-  Instant accepted_at;
+  Instant since;        // when it was accepted
+  Instant accepted_at;  // ... or said something that lets it stay
   Instant last_heard;
   uint64_t packets_heard = 0;
   Instant close_at = Instant::Infinite();

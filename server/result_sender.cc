@@ -108,15 +108,18 @@ size_t ResultSender::pulls(const Peer& peer) const {
   return count;
 }
 
-uint64_t ResultSender::pinned_bytes() const {
-  std::set<const std::vector<float>*> snapshots;
+uint64_t ResultSender::pinned_bytes() const { return Bytes(&Result::snapshot); }
+uint64_t ResultSender::kept_bytes() const { return Bytes(&Result::kept); }
+
+uint64_t ResultSender::Bytes(std::shared_ptr<const std::vector<float>> Result::*values) const {
+  std::set<const std::vector<float>*> copies;
   for (const auto& [key_of_tensor, results] : results_) {
     for (const auto& result : results) {
-      if (result->snapshot != nullptr) snapshots.insert(result->snapshot.get());
+      if ((*result).*values != nullptr) copies.insert(((*result).*values).get());
     }
   }
   uint64_t bytes = 0;
-  for (const std::vector<float>* snapshot : snapshots) bytes += snapshot->size() * sizeof(float);
+  for (const std::vector<float>* copy : copies) bytes += copy->size() * sizeof(float);
   return bytes;
 }
 
@@ -228,7 +231,9 @@ void ResultSender::SettleOutdated(Tensor& tensor) {
   Results& results = found->second;
   std::vector<const Result*> over;
   for (const auto& result : results) {
-    if (IsOutdated(*result, tensor) && HasGoneOn(*result, results)) over.push_back(result.get());
+    // Also one that was kept before: else a worker that never closes could have us keep the values of every round.
+    const bool old = IsOutdated(*result, tensor) || result->kept != nullptr;
+    if (old && HasGoneOn(*result, results)) over.push_back(result.get());
   }
   for (const Result* result : over) Drop(tensor, result);
   std::shared_ptr<const std::vector<float>> values;

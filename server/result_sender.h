@@ -70,6 +70,8 @@ class ResultSender {
   size_t pulls(const Peer& peer) const;
   // Bytes of the snapshots that unfinished answers to pulls hold; each counts once.
   uint64_t pinned_bytes() const;
+  // Ditto, of the rounds' results that are kept.
+  uint64_t kept_bytes() const;
   // Results that are not finished.
   size_t pending() const;
   Stats stats() const;
@@ -89,6 +91,8 @@ class ResultSender {
     std::vector<uint32_t> low_sent;                      // of them, those submitted, in this order
   };
   using Results = std::vector<std::unique_ptr<Result>>;
+
+  uint64_t Bytes(std::shared_ptr<const std::vector<float>> Result::*values) const;
 
   // False: no window is free now.
   bool TryOpen(Result& result, Tensor& tensor);

@@ -68,12 +68,16 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
     : settings_(settings),
       membership_(membership),
       host_(host),
+      symbol_bytes_(symbol_bytes),
       store_(settings.max_model, codec::ChunkElementsFor(symbol_bytes)),
+      memory_(settings, codec::ChunkElementsFor(symbol_bytes)),
       policy_{.policy = *codec::ParseLossPolicy(settings.policy),
               .shift_alpha = static_cast<float>(settings.shift_alpha),
               .bubble_threshold = settings.bubble_threshold},
       results_(ResultOptions(settings, symbol_bytes)),
-      scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}) {  // the longest chunks: int8
+      scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}),  // the longest chunks: int8
+      waiting_pulls_(settings.world_size, 0),
+      held_declares_(settings.world_size, 0) {
   stats_.by_rank.resize(settings.world_size);
 }
 
@@ -89,15 +93,16 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
   }
   if (const Status types = CheckWireTypes(declare); !types.ok()) return refuse(types);
   if (const Status downlink = CheckDownlink(*optimizer); !downlink.ok()) return refuse(downlink);
-  const auto parameters =
-      store_.Declare({.name = declare.name(),
-                      .dtype = declare.dtype(),
-                      .wire_dtype = static_cast<DType>(declare.wire_dtype()),
-                      .result_dtype = static_cast<DType>(declare.result_dtype()),
-                      .topk_share = settings_.priority == "topk" ? settings_.topk_share : 0,
-                      .priority = declare.priority(),
-                      .count = declare.count(),
-                      .optimizer = *optimizer});
+  const TensorSpec spec{.name = declare.name(),
+                        .dtype = declare.dtype(),
+                        .wire_dtype = static_cast<DType>(declare.wire_dtype()),
+                        .result_dtype = static_cast<DType>(declare.result_dtype()),
+                        .topk_share = settings_.priority == "topk" ? settings_.topk_share : 0,
+                        .priority = declare.priority(),
+                        .count = declare.count(),
+                        .optimizer = *optimizer};
+  if (const Status memory = CheckMemory(spec); !memory.ok()) return refuse(memory);
+  const auto parameters = store_.Declare(spec);
   if (!parameters.ok()) return refuse(parameters.status());
   Entry* known = Find((*parameters)->key());
   Entry& entry = known != nullptr ? *known : AddTensor(*parameters);
@@ -113,14 +118,22 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
   entry.declared[peer.rank] = true;
   if (!entry.late[peer.rank]) {
     host_->Send(peer, answer);
-  } else if (entry.held.size() >= kMaxHeldDeclares) {
+  } else if (held_declares_[peer.rank] >= kMaxHeldDeclares) {
     return refuse(
         Status(StatusCode::kResourceExhausted, "too many declarations wait for the end of a round"));
   } else {
     // It takes part from the next round on; told before that round begins, it would push too early.
     entry.held.push_back({peer.rank, std::move(answer)});
+    ++held_declares_[peer.rank];
   }
   DecideZeros(entry);
+}
+
+// Takes what the tensor needs, if it is new.
+Status RoundEngine::CheckMemory(const TensorSpec& spec) {
+  const Status check = store_.Check(spec);
+  if (check.code() == StatusCode::kAlreadyExists) return {};
+  return check.ok() ? memory_.Take(spec) : check;
 }
 
 // A sum is no state: what of it is lost on the way down, the next one does not bring.
@@ -210,12 +223,13 @@ void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
     return host_->Send(peer, PullRefusal(pull.request(), why));
   }
   const auto waiting = static_cast<size_t>(std::ranges::count(entry->pulls, peer.rank, &PendingPull::rank));
-  if (waiting + results_.pulls(peer) >= kMaxPendingPulls) {
+  if (waiting + results_.pulls(peer) >= kMaxPendingPulls || waiting_pulls_[peer.rank] >= kMaxWaitingPulls) {
     const Status why(StatusCode::kResourceExhausted,
                      "more than " + std::to_string(kMaxPendingPulls) + " pulls of one worker wait");
     return host_->Send(peer, PullRefusal(pull.request(), why));
   }
   entry->pulls.push_back({peer.rank, pull.request(), pull.min_round()});
+  ++waiting_pulls_[peer.rank];
   AnswerPulls(*entry);
 }
 
@@ -229,6 +243,7 @@ void RoundEngine::AnswerPulls(Entry& entry) {
       pull.held = pulls_wait_ = true;
       return false;
     }
+    --waiting_pulls_[pull.rank];
     Peer* peer = host_->PeerOfRank(pull.rank);
     if (peer != nullptr) results_.SendPull(*peer, entry.tensor, pull.request);
     return true;
@@ -280,6 +295,11 @@ Status RoundEngine::OnWindowOpened(Peer& peer, transport::WindowKey key, const w
                          " of " + std::to_string(geometry.chunk_elements) + " " +
                          std::string(DTypeName(dtype)));
   }
+  if (open.symbol_bytes > symbol_bytes_) {  // incomplete blocks would take so much per chunk
+    return Violation(peer, StatusCode::kSettingsMismatch,
+                     "window with symbols of " + std::to_string(open.symbol_bytes) + " bytes, the job has " +
+                         std::to_string(symbol_bytes_));
+  }
   if (metadata->kind == codec::WindowKind::kInitial) return OpenInitial(peer, key, *entry);
   if (metadata->kind == codec::WindowKind::kGradient) return OpenGradient(peer, key, *metadata, *entry);
   return Violation(peer, StatusCode::kProtocolViolation,
@@ -291,6 +311,10 @@ Status RoundEngine::OpenInitial(Peer& peer, transport::WindowKey key, Entry& ent
   if (parameters.initial() != Parameters::Initial::kAwaited || parameters.initial_sender() != peer.rank) {
     return Status(StatusCode::kFailedPrecondition, "nobody asked for these initial values");
   }
+  const bool open = std::ranges::any_of(peer.transfers, [&entry](const auto& known) {
+    return known.second.kind == Transfer::Kind::kInitial && known.second.tensor == &entry.tensor;
+  });
+  if (open) return Violation(peer, StatusCode::kProtocolViolation, "a second window of initial values");
   Transfer transfer;
   transfer.kind = Transfer::Kind::kInitial;
   transfer.tensor = &entry.tensor;
@@ -633,6 +657,7 @@ void RoundEngine::SetReplicaHash(const Tensor& tensor, uint32_t rank, control::R
 
 void RoundEngine::AnswerHeld(Entry& entry) {
   for (HeldDeclare& held : std::exchange(entry.held, {})) {
+    --held_declares_[held.rank];
     SetEpoch(entry, *held.answer.mutable_declared());  // as it is now
     if (Peer* peer = host_->PeerOfRank(held.rank); peer != nullptr) host_->Send(*peer, held.answer);
   }
@@ -648,8 +673,10 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 
 void RoundEngine::ForgetPeer(Entry& entry, uint32_t rank) {
   entry.declared[rank] = false;
-  std::erase_if(entry.held, [rank](const HeldDeclare& held) { return held.rank == rank; });
-  std::erase_if(entry.pulls, [rank](const PendingPull& pull) { return pull.rank == rank; });
+  held_declares_[rank] -= static_cast<uint32_t>(
+      std::erase_if(entry.held, [rank](const HeldDeclare& held) { return held.rank == rank; }));
+  waiting_pulls_[rank] -= static_cast<uint32_t>(
+      std::erase_if(entry.pulls, [rank](const PendingPull& pull) { return pull.rank == rank; }));
 }
 
 void RoundEngine::OnMemberJoined(uint32_t rank) {

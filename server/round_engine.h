@@ -16,6 +16,7 @@
 #include "base/instant.h"
 #include "codec/window_metadata.h"
 #include "server/contribution_guard.h"
+#include "server/memory_budget.h"
 #include "server/membership.h"
 #include "server/parameter_store.h"
 #include "server/peer.h"
@@ -90,12 +91,13 @@ struct EngineStats {
 
 class RoundEngine {
  public:
-  static constexpr size_t kMaxPendingPulls = 64;    // per worker
+  static constexpr size_t kMaxPendingPulls = 64;    // per worker: of one tensor, and answered but not finished
+  static constexpr uint32_t kMaxWaitingPulls = 4096;  // per worker, of all tensors
   // Snapshots of parameters that pulls hold, in models (4 bytes x elements of all tensors). Workers that pull the
   // same version share one; more versions are held only for workers that take rounds to receive them. Beyond
   // this a pull that needs another snapshot waits until one is free.
-  static constexpr uint64_t kMaxPinnedModels = 4;
-  static constexpr size_t kMaxHeldDeclares = 4096;  // per worker
+  static constexpr uint64_t kMaxPinnedModels = MemoryBudget::kPinnedModels;
+  static constexpr uint32_t kMaxHeldDeclares = 4096;  // per worker, of all tensors
 
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
               RoundEngineHost* host);
@@ -130,6 +132,7 @@ class RoundEngine {
   const EngineStats& stats() const { return stats_; }
   const ResultSender& results() const { return results_; }
   uint64_t elements() const { return store_.elements(); }
+  const MemoryBudget& memory() const { return memory_; }
   size_t tensor_count() const { return tensors_.size(); }
   uint64_t rounds_completed(uint32_t key) const { return tensors_[key]->tensor.rounds().number(); }
 
@@ -169,6 +172,7 @@ class RoundEngine {
 
   Entry* Find(uint32_t key) { return key < tensors_.size() ? tensors_[key].get() : nullptr; }
   Entry& EntryOf(const Tensor& tensor) { return *tensors_[tensor.key()]; }
+  Status CheckMemory(const TensorSpec& spec);
   Entry& AddTensor(Parameters* parameters);
   bool OfferInitial(Entry& entry, Peer& peer, bool has_initial);
   void DecideZeros(Entry& entry);
@@ -216,12 +220,16 @@ class RoundEngine {
   ServerSettings settings_;
   const Membership* membership_;
   RoundEngineHost* host_;
+  uint16_t symbol_bytes_;
   ParameterStore store_;
+  MemoryBudget memory_;
   codec::LossPolicySpec policy_;
   ResultSender results_;
   std::vector<std::unique_ptr<Entry>> tensors_;  // by key
   std::vector<float> scratch_;                   // one decoded chunk
   bool pulls_wait_ = false;                      // for memory
+  std::vector<uint32_t> waiting_pulls_;          // by rank, of all tensors
+  std::vector<uint32_t> held_declares_;          // ditto
   Instant now_;
   Instant next_check_ = Instant::Infinite();
   EngineStats stats_;

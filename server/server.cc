@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "codec/fec.h"
+#include "server/authorization.h"
 #include "server/server_core.h"
 #include "server/server_json.h"
 #include "transport/keys/load_security.h"
@@ -84,6 +85,9 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, 
   return core;
 }
 
+// " (worker fra)", or nothing.
+std::string In(const std::string& who) { return who.empty() ? "" : " (" + who + ")"; }
+
 // Connection IDs must differ between runs, also with the same job seed.
 Random EntropyRandom() {
   std::random_device device;
@@ -100,13 +104,15 @@ class EventLines final : public server::ServerEvents {
 
   void OnJoin(uint32_t rank, const Member& member, bool replaces) override {
     const std::string site = member.site.empty() ? "" : ", site " + member.site;
-    const std::string text = "worker rank " + std::to_string(rank) + " joined from " +
-                             member.peer.ToString() + site +
+    const std::string who = server::IdentityText(member.identity);
+    const std::string text = "worker rank " + std::to_string(rank) + " joined from " + member.peer.ToString() +
+                             In(who) + site +
                              (replaces ? ", replacing an older incarnation" : "");
     Emit(ServerEvent::Kind::kJoin, text,
          {{"event", "join"},
           {"rank", rank},
           {"site", member.site},
+          {"identity", who},
           {"peer", member.peer.ToString()},
           {"incarnation", member.incarnation},
           {"replaces", replaces}});
@@ -132,16 +138,22 @@ class EventLines final : public server::ServerEvents {
     Emit(ServerEvent::Kind::kRejected, server::RejectionText(rejection, who),
          server::RejectionJson(rejection, who));
   }
-  void OnRefused(const Address& peer, const Status& why) override {
-    Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + ": " + why.ToString(),
+  void OnRefused(const Address& peer, const std::string& who, const Status& why) override {
+    Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + In(who) + ": " + why.ToString(),
          {{"event", "refused"},
           {"peer", peer.ToString()},
+          {"identity", who},
           {"code", StatusCodeName(why.code())},
           {"message", why.message()}});
   }
-  void OnBench(const Address& peer, const std::string& site, const server::BenchTotals* totals) override {
-    json line = {{"event", "bench"}, {"peer", peer.ToString()}, {"site", site}, {"ended", totals != nullptr}};
-    std::string text = "load generator " + peer.ToString() + " is in; what it sends is counted and dropped";
+  void OnBench(const Address& peer, const std::string& who, const std::string& site,
+               const server::BenchTotals* totals) override {
+    json line = {{"event", "bench"},
+                 {"peer", peer.ToString()},
+                 {"identity", who},
+                 {"site", site},
+                 {"ended", totals != nullptr}};
+    std::string text = "load generator " + peer.ToString() + In(who) + " is in; what it sends is counted and dropped";
     if (totals != nullptr) {
       const double seconds = std::chrono::duration<double>(totals->elapsed).count();
       line["bytes_up"] = totals->high_bytes + totals->low_bytes;
@@ -149,7 +161,7 @@ class EventLines final : public server::ServerEvents {
       char words[64];
       std::snprintf(words, sizeof words, " is gone: %.1f MB in %.1f s",
                     static_cast<double>(totals->high_bytes + totals->low_bytes) * 1e-6, seconds);
-      text = "load generator " + peer.ToString() + words;
+      text = "load generator " + peer.ToString() + In(who) + words;
     }
     Emit(ServerEvent::Kind::kBench, text, line);
   }
@@ -303,6 +315,7 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   auto impl = std::make_unique<Impl>(std::move(on_event));
   impl->security = *std::move(security);
   core_options->security = impl->security.security.get();
+  core_options->settings.security = impl->security.description;
   if (!options.fault.empty()) {
     auto faults = udp::ParseFaults(options.fault);
     if (!faults.ok()) return faults.status();

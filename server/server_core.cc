@@ -9,6 +9,8 @@
 namespace longhaul::server {
 namespace {
 
+constexpr uint32_t kDismissed = 256;
+
 Status Invalid(const std::string& setting, const std::string& value, const std::string& range) {
   return Status(StatusCode::kInvalidArgument, setting + " is " + value + ", but must be " + range);
 }
@@ -100,7 +102,12 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection.idle_timeout = options.settings.idle_timeout;
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
   endpoint.accepts = true;
-  endpoint.max_connections = options.max_connections;
+  // Members and load generators with those whom they replace or who just leave, strangers, handshakes under way, and
+  // some that are only being told why they may not stay.
+  endpoint.max_connections = 2 * (options.settings.world_size + options.settings.bench_connections) +
+                             static_cast<uint32_t>(Coordinator::kMaxStrangers) +
+                             endpoint.admission.max_half_open + kDismissed;
+  endpoint.connection.wary = true;
   endpoint.coder = coder;
   endpoint.security = options.security;
   endpoint.on_accept = [coordinator](transport::Connection& connection) {
@@ -145,6 +152,7 @@ ServerCore::ServerCore(ServerCoreOptions options, codec::ErasureCoder* coder, Ra
   const Status valid = options.Validate();
   LH_CHECK_OP(valid.ToString(), ==, Status().ToString());
   LH_CHECK(coder != nullptr || options.settings.fec_k == 0);
+  coordinator_.SetEndpointStats([this] { return endpoint_.stats(); });
 }
 
 ServerCore::~ServerCore() = default;

@@ -20,7 +20,6 @@ namespace longhaul::server {
 struct ServerCoreOptions {
   ServerSettings settings;
   transport::ConnectionOptions connection;  // but max_datagram and idle_timeout, which the settings say
-  uint32_t max_connections = 1024;
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;  // may be null; must outlive the core
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".

@@ -67,10 +67,32 @@ void AddTraffic(const TrafficTotals& traffic, json* out) {
   o["late_dropped"] = traffic.late_dropped;
 }
 
+json ToJson(const transport::EndpointStats& endpoint) {
+  return {{"datagrams", endpoint.datagrams_received},
+          {"accepted", endpoint.accepted},
+          {"half_open", endpoint.half_open},
+          {"unknown_connection_dropped", endpoint.unknown_connection_dropped},
+          {"malformed_dropped", endpoint.malformed_dropped},
+          {"not_authentic_dropped", endpoint.not_authentic_dropped},
+          {"failures_limited", endpoint.failures_limited},
+          {"inits_limited", endpoint.inits_limited},
+          {"half_open_refused", endpoint.half_open_refused},
+          {"capacity_refused", endpoint.capacity_refused},
+          {"version_refused", endpoint.version_refused},
+          {"retries_sent", endpoint.retries_sent},
+          {"retries_limited", endpoint.retries_limited},
+          {"cookies_refused", endpoint.cookies_refused},
+          {"resets_sent", endpoint.resets_sent},
+          {"resets_limited", endpoint.resets_limited},
+          {"stateless_dropped", endpoint.stateless_dropped}};
+}
+
 json ToJson(const MemberStats& member) {
   json out = {{"rank", member.rank},
               {"state", StateName(member.state)},
               {"site", member.site},
+              {"identity", member.identity},
+              {"cipher", member.cipher},
               {"peer", member.peer.ToString()},
               {"incarnation", member.incarnation},
               {"silent_seconds", Seconds(member.silent)},
@@ -125,6 +147,8 @@ json JobSummary(const ServerStats& stats) {
               {"late_windows_taken", stats.late_windows_taken},
               {"epoch_refused", stats.epoch_refused},
               {"results_outdated", stats.results_outdated},
+              {"memory_bytes", stats.memory_bytes},
+              {"memory_budget_bytes", stats.memory_budget_bytes},
               {"pulls_held", stats.pulls_held},
               {"result_chunks_lost", stats.result_chunks_lost},
               {"result_chunks_repaid", stats.result_chunks_repaid},
@@ -143,6 +167,10 @@ json ToJson(const ServerStats& stats) {
   out["jobs_finished"] = stats.jobs_finished;
   out["jobs_aborted"] = stats.jobs_aborted;
   out["joins_refused"] = stats.joins_refused;
+  out["strangers"] = stats.strangers;
+  out["strangers_displaced"] = stats.strangers_displaced;
+  out["security"] = stats.security;
+  out["endpoint"] = ToJson(stats.endpoint);
   out["bench"] = {{"connections", stats.bench_connections},
                   {"served", stats.bench_served},
                   {"bytes_up", stats.bench_bytes}};

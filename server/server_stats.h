@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/address.h"
@@ -15,6 +16,7 @@
 #include "server/grants.h"
 #include "server/membership.h"
 #include "transport/core/connection.h"
+#include "transport/core/endpoint.h"
 
 namespace longhaul::server {
 
@@ -43,7 +45,9 @@ struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
   uint64_t excluded = 0;  // tensor rounds that were over without it
-  std::string site;
+  std::string site;      // as it says
+  std::string identity;  // as it has proved: IdentityText
+  std::string_view cipher;  // of its packets; "" without keys, or while it is gone
   Address peer;
   uint64_t incarnation = 0;
   Duration silent{0};  // since it was last heard
@@ -89,6 +93,10 @@ struct ServerStats {
 
   Phase phase = Phase::kWaiting;
   std::string job;
+  std::string security;         // how peers prove who they are; "none" without keys
+  transport::EndpointStats endpoint;  // what was dropped, refused and limited before any connection
+  uint64_t strangers = 0;             // connections that have not joined, now
+  uint64_t strangers_displaced = 0;   // of them, those that had to make room (Coordinator::kMaxStrangers)
   std::string policy;           // as the operator decided
   double bubble_threshold = 0;  // loss of a window above which its lost chunks are filled, 0..1
   uint32_t world_size = 0;
@@ -117,6 +125,8 @@ struct ServerStats {
   uint64_t late_windows_taken = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
+  uint64_t memory_bytes = 0;         // of the tensors' state, as planned
+  uint64_t memory_budget_bytes = 0;  // that a job may take (server/memory_budget.h)
   uint64_t pulls_held = 0;  // waited for memory (RoundEngine::kMaxPinnedModels)
   uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
   uint64_t result_chunks_repaid = 0;  // and here since, by later results
@@ -137,7 +147,10 @@ class ServerEvents {
   virtual void OnJoin(uint32_t rank, const Member& member, bool replaces) {
     (void)rank, (void)member, (void)replaces;
   }
-  virtual void OnRefused(const Address& peer, const Status& why) { (void)peer, (void)why; }
+  // who: IdentityText of it, "" when it has none.
+  virtual void OnRefused(const Address& peer, const std::string& who, const Status& why) {
+    (void)peer, (void)who, (void)why;
+  }
   virtual void OnStart(uint32_t workers, uint32_t symbol_bytes) { (void)workers, (void)symbol_bytes; }
   virtual void OnRound(const JobRound& round, const ServerStats& stats) { (void)round, (void)stats; }
   // A push has values that were refused; `who` describes the worker.
@@ -147,8 +160,9 @@ class ServerEvents {
     (void)rank, (void)who, (void)why;
   }
   // A load generator was let in (`totals` null), or is gone.
-  virtual void OnBench(const Address& peer, const std::string& site, const BenchTotals* totals) {
-    (void)peer, (void)site, (void)totals;
+  virtual void OnBench(const Address& peer, const std::string& who, const std::string& site,
+                       const BenchTotals* totals) {
+    (void)peer, (void)who, (void)site, (void)totals;
   }
   // The job is over. `stats` are its last; Ok: every worker has left orderly.
   virtual void OnJobOver(const Status& outcome, const ServerStats& stats) { (void)outcome, (void)stats; }

@@ -40,6 +40,7 @@ class CaptureConnection final : public transport::Connection {
     return std::nullopt;
   }
   ByteCount backlog() const override { return {}; }
+  void Admit(bool) override {}
   Status SendControl(ByteSpan) override { return Status::Ok(); }
   // Opens the window, or opens it again: ids are used round after round.
   Status OpenWindow(const transport::WindowOptions& options) override;

@@ -81,6 +81,24 @@ TEST(ControlCodec, TooLongAMessageIsAnErrorBeforeItArrives) {
   EXPECT_FALSE(reader.Append({}).ok()) << "the stream stays broken";
 }
 
+// A field of a later version may be a message; one that nests without end is an attack on the parser's stack.
+TEST(ControlCodec, UnknownFieldsMayNestOnlySoDeep) {
+  const auto nested = [](int depth) {
+    std::string body;
+    SomeJoin().SerializeToString(&body);
+    for (int i = 0; i < depth; ++i) body += "\xc3\x3e";  // group 1000 begins
+    for (int i = 0; i < depth; ++i) body += "\xc4\x3e";  // ... and ends
+    std::vector<uint8_t> bytes(VarintSize(body.size()));
+    ByteWriter(bytes).Varint(body.size());
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    return ControlReader().Append(bytes);
+  };
+  EXPECT_TRUE(nested(kMaxControlDepth).ok());
+  for (const int depth : {kMaxControlDepth + 1, 100, 10'000}) {
+    EXPECT_EQ(nested(depth).status().code(), StatusCode::kProtocolViolation) << depth;
+  }
+}
+
 TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   const auto refused_for = [](const ControlMessage& message) {
     ControlReader reader;

@@ -15,7 +15,7 @@ using control::ControlMessage;
 using testing::HasSubstr;
 
 struct Recorder final : ServerEvents {
-  void OnRefused(const Address&, const Status& why) override { refused.push_back(why.ToString()); }
+  void OnRefused(const Address&, const std::string&, const Status& why) override { refused.push_back(why.ToString()); }
   void OnStart(uint32_t, uint32_t) override { ++starts; }
   void OnLeave(uint32_t, const std::string& who, const Status& why) override {
     left.push_back(who + " " + why.ToString());
@@ -133,14 +133,116 @@ TEST_F(TwoWorkers, AStrangerThatSaysNothingIsClosed) {
   EXPECT_EQ(a.connection.closed->code(), StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(TwoWorkers, StrangersAreBounded) {
-  std::deque<transport::FakeConnection> crowd;
-  for (size_t i = 0; i < Coordinator::kMaxStrangers; ++i) {
-    crowd.emplace_back(Address::V4(10, 0, 0, 1, static_cast<uint16_t>(i)));
+// Connections that do nothing, from an address each or from one.
+struct Crowd : TwoWorkers {
+  void Add(Address address, const std::string& name = "") {
+    crowd.emplace_back(address);
+    if (!name.empty()) {
+      crowd.back().identity_now = {transport::PeerIdentity::Kind::kCertificate, "default", "worker", name};
+    }
+    coordinator.SetNow(At(static_cast<int64_t>(crowd.size())));
     ASSERT_NE(coordinator.Accept(crowd.back()), nullptr);
+    coordinator.OnConnected(crowd.back());
   }
-  crowd.emplace_back(Address::V4(10, 0, 0, 2, 1));
-  EXPECT_EQ(coordinator.Accept(crowd.back()), nullptr);
+  size_t Closed() const {
+    return static_cast<size_t>(std::ranges::count_if(crowd, [](const auto& c) { return c.closed.has_value(); }));
+  }
+
+  std::deque<transport::FakeConnection> crowd;
+};
+
+TEST_F(Crowd, OneSourceHasAShareAndItsOldestMakesRoom) {
+  for (uint16_t port = 0; port < 1024; ++port) Add(Address::V4(10, 0, 0, 1, port));
+  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource);
+  EXPECT_EQ(coordinator.Stats().strangers_displaced, 1024 - Coordinator::kMaxStrangersPerSource);
+  EXPECT_EQ(Closed(), 1024 - Coordinator::kMaxStrangersPerSource);
+  EXPECT_TRUE(crowd.front().closed);
+  EXPECT_FALSE(crowd.back().closed);
+  EXPECT_EQ(crowd.front().closed->ToString(),
+            "ResourceExhausted: there are too many connections that have not joined");
+  a.Join(2);
+  b.Join(2);
+  EXPECT_EQ(events.starts, 1) << "nobody is kept out";
+}
+
+TEST_F(Crowd, ManySourcesAreBoundedTogetherAndTheLargestMakesRoom) {
+  for (uint16_t port = 0; port < 50; ++port) Add(Address::V4(10, 0, 0, 1, port));
+  for (int i = 0; i < 1000; ++i) {
+    Add(Address::V4(10, 1, static_cast<uint8_t>(i / 250), static_cast<uint8_t>(i % 250), 7));
+  }
+  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangers);
+  for (size_t i = 0; i < 49; ++i) EXPECT_TRUE(crowd[i].closed) << i;
+  a.Join(2);
+  EXPECT_FALSE(a.connection.closed);
+}
+
+TEST_F(Crowd, WhoHasANameIsCountedByItWhereverHeComesFrom) {
+  for (int i = 0; i < 100; ++i) Add(Address::V4(10, 1, 0, static_cast<uint8_t>(i), 7), "fra");
+  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource);
+  Add(Address::V4(10, 1, 0, 0, 8), "ams");
+  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource + 1);
+}
+
+TEST_F(TwoWorkers, OnlyMembersMayOpenWindows) {
+  a.Connect();
+  EXPECT_FALSE(a.connection.admitted_now);
+  FakeWorker c(coordinator, 0, 40100), d(coordinator, 1, 40101);
+  c.Join(2);
+  EXPECT_TRUE(c.connection.admitted_now);
+  d.Join(2);
+  d.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  EXPECT_FALSE(c.connection.admitted_now) << "the job is over";
+}
+
+TEST_F(TwoWorkers, RanksAndRequestsAreBoundToWhoTheCertificateNames) {
+  const auto certificate = [](FakeWorker& worker, const std::string& role, const std::string& name) {
+    worker.connection.identity_now = {transport::PeerIdentity::Kind::kCertificate, "default", role, name};
+  };
+  certificate(a, "worker", "fra");
+  certificate(b, "tool", "bench");
+  a.Join(2);
+  b.Join(2);
+  EXPECT_EQ(b.Heard(ControlMessage::kRefused).at(0).refused().message(),
+            "the certificate of tool bench is not for joining the job: that takes a worker's");
+  FakeWorker thief(coordinator, 0, 40100);
+  certificate(thief, "worker", "ams");
+  thief.Join(2, 7);
+  const auto refused = thief.Heard(ControlMessage::kRefused);
+  EXPECT_EQ(refused.at(0).refused().code(), static_cast<uint32_t>(StatusCode::kPermissionDenied));
+  EXPECT_THAT(refused.at(0).refused().message(), HasSubstr("rank 0 belongs to \"fra\""));
+  EXPECT_FALSE(a.connection.closed);
+
+  ControlMessage status;
+  status.mutable_status_request()->set_request(9);
+  FakeWorker watcher(coordinator, 0, 40101), tool(coordinator, 0, 40102);
+  certificate(watcher, "worker", "ams");
+  certificate(tool, "tool", "bench");
+  watcher.Connect();
+  watcher.Say(status);
+  EXPECT_THAT(watcher.Heard(ControlMessage::kRefused).at(0).refused().message(),
+              HasSubstr("worker ams is not for watching the job"));
+  tool.Connect();
+  tool.Say(status);
+  EXPECT_EQ(tool.Heard(ControlMessage::kStatusReply).size(), 1u);
+  a.Say(status);
+  EXPECT_EQ(a.Heard(ControlMessage::kStatusReply).size(), 1u) << "a member";
+  EXPECT_EQ(coordinator.Stats().members.at(0).identity, "worker fra");
+}
+
+TEST_F(TwoWorkers, AStatusIsMadeOnceForAllWhoAskAtTheSameTime) {
+  a.Join(2);
+  ControlMessage message;
+  message.mutable_status_request()->set_request(9);
+  a.Say(message);
+  b.Join(2);
+  a.Say(message);
+  Tick(200);
+  a.Say(message);
+  const auto replies = a.Heard(ControlMessage::kStatusReply);
+  ASSERT_EQ(replies.size(), 3u);
+  EXPECT_EQ(replies[0].status_reply().json(), "{\"joined\":1}");
+  EXPECT_EQ(replies[1].status_reply().json(), "{\"joined\":1}");
+  EXPECT_EQ(replies[2].status_reply().json(), "{\"joined\":2}");
 }
 
 TEST_F(TwoWorkers, GarbageOnTheControlStreamEndsThatConnectionOnly) {
@@ -271,6 +373,16 @@ TEST_F(TwoWorkers, MessagesOfTheWrongKindOrTimeAreProtocolErrors) {
 struct OneOfTwoIsEnough : TwoWorkers {
   OneOfTwoIsEnough() : TwoWorkers(1) {}
 };
+
+TEST_F(OneOfTwoIsEnough, BarriersOfAWorkerThatIsGoneLeaveNothingBehind) {
+  Start();
+  for (uint32_t i = 0; i < Coordinator::kMaxBarriers - 1; ++i) b.Barrier("b" + std::to_string(i), i);
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  FakeWorker again(coordinator, 1, 40100);
+  again.Join(2, 1);
+  for (uint32_t i = 0; i < Coordinator::kMaxBarriers; ++i) again.Barrier("c" + std::to_string(i), i);
+  EXPECT_FALSE(again.connection.closed);
+}
 
 TEST_F(OneOfTwoIsEnough, TheJobGoesOnWithTheWorkersThatAreLeft) {
   Start();

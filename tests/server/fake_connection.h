@@ -46,6 +46,7 @@ class FakeConnection final : public Connection {
   std::vector<std::pair<WindowKey, wire::CloseReason>> closed_windows;
   std::vector<WindowKey> requested_missing;
   std::optional<Status> closed;
+  bool admitted_now = false;
   std::optional<std::pair<Bandwidth, ByteCount>> grant;
   // Every control message since the last call.
   std::vector<control::ControlMessage> TakeControl() { return std::exchange(control_, {}); }
@@ -63,6 +64,7 @@ class FakeConnection final : public Connection {
     return it == incoming_now.end() ? std::nullopt : std::optional(it->second);
   }
   ByteCount backlog() const override { return ByteCount(0); }
+  void Admit(bool admitted) override { admitted_now = admitted; }
   Status SendControl(ByteSpan bytes) override {
     auto messages = reader_.Append(bytes);
     LH_CHECK(messages.ok());

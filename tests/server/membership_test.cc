@@ -76,6 +76,60 @@ TEST(Membership, ALostWorkerMayComeBackButNotAnOlderIncarnationOfIt) {
   EXPECT_FALSE(membership.EnoughWorkers());
 }
 
+JoinRequest Named(const std::string& name, uint32_t rank, uint64_t incarnation = 0) {
+  JoinRequest request = Worker(rank, incarnation);
+  request.identity = {transport::PeerIdentity::Kind::kCertificate, "mnist", "worker", name};
+  return request;
+}
+
+TEST(Membership, ARankBelongsToWhoTookItFirstUntilTheJobIsOver) {
+  Membership membership("mnist", 2, 1);
+  ASSERT_TRUE(membership.Join(Named("fra", 0), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Named("ams", 1), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  const Status thief = membership.Join(Named("ams", 0, 99), At(0)).status();
+  EXPECT_EQ(thief.ToString(),
+            "PermissionDenied: rank 0 belongs to \"fra\" until the job is over, and this is \"ams\"");
+  EXPECT_EQ(*membership.Join(Named("fra", 0, 1), At(0)), Admission::kReplaces);
+  EXPECT_EQ(membership.member(0).identity.name, "fra");
+  membership.Lose(0);
+  EXPECT_EQ(membership.Join(Named("ams", 0, 99), At(0)).status().code(), StatusCode::kPermissionDenied);
+  membership.Leave(1);
+  EXPECT_EQ(membership.Join(Named("fra", 1, 99), At(0)).status().code(), StatusCode::kPermissionDenied)
+      << "after a goodbye too: what it contributed is in the model";
+  membership.Reset();
+  EXPECT_TRUE(membership.Join(Named("ams", 0), At(0)).ok());
+  EXPECT_EQ(membership.Describe(0), "worker rank 0 (ams, site B, 127.0.0.1:40000)");
+}
+
+TEST(Membership, BeforeTheStartARankIsKeptForWhoIsLostAndGivenBackByWhoLeaves) {
+  Membership membership("mnist", 3, 3);
+  const auto join = [&](JoinRequest request) {
+    request.world_size = 3;
+    return membership.Join(request, At(0)).status().code();
+  };
+  ASSERT_EQ(join(Named("fra", 0)), StatusCode::kOk);
+  ASSERT_EQ(join(Named("ams", 1)), StatusCode::kOk);
+  ASSERT_EQ(join(Named("ams", 2)), StatusCode::kOk) << "one site may have several workers";
+  membership.Lose(0);
+  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kPermissionDenied);
+  membership.Leave(1);
+  EXPECT_EQ(join(Named("fra", 1)), StatusCode::kOk);
+  membership.Lose(1);
+  membership.Lose(2);
+  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kOk) << "nobody was in: there is no job that they could be kept for";
+}
+
+TEST(Membership, WithoutNamesOnlyTheIncarnationCounts) {
+  Membership membership("mnist", 2, 2);
+  JoinRequest shared = Worker(0);
+  shared.identity = {transport::PeerIdentity::Kind::kPsk, "mnist", "", ""};
+  ASSERT_TRUE(membership.Join(shared, At(0)).ok());
+  EXPECT_EQ(membership.Join(shared, At(0)).status().code(), StatusCode::kAlreadyExists);
+  shared.incarnation = 1;
+  EXPECT_EQ(*membership.Join(shared, At(0)), Admission::kReplaces);
+}
+
 TEST(Membership, BeforeTheStartALostPlaceIsEmptyAgain) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1, 5), At(0)).ok());

@@ -416,7 +416,7 @@ void ServerProcess::OnJoin(uint32_t rank, const server::Member& member, bool rep
                      (replaces ? " replaces its predecessor" : " joins"));
 }
 
-void ServerProcess::OnRefused(const Address& peer, const Status& why) {
+void ServerProcess::OnRefused(const Address& peer, const std::string&, const Status& why) {
   environment_.Trace("server " + std::to_string(job_) + " refuses " + peer.ToString() + ": " +
                      why.ToString());
 }

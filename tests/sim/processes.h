@@ -164,7 +164,7 @@ class ServerProcess final : public server::ServerEvents {
 
   // ServerEvents
   void OnJoin(uint32_t rank, const server::Member& member, bool replaces) override;
-  void OnRefused(const Address& peer, const Status& why) override;
+  void OnRefused(const Address& peer, const std::string& who, const Status& why) override;
   void OnStart(uint32_t workers, uint32_t symbol_bytes) override;
   void OnRound(const server::JobRound& round, const server::ServerStats& stats) override;
   void OnLeave(uint32_t rank, const std::string& who, const Status& why) override;

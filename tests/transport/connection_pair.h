@@ -46,6 +46,7 @@ class Recorder : public ConnectionObserver {
   }
   void OnControlData(Connection&, ByteSpan bytes) override {
     control.insert(control.end(), bytes.begin(), bytes.end());
+    longest_control = std::max(longest_control, bytes.size());
   }
   void OnControlWritable(Connection&) override { ++writable; }
   Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame& open) override {
@@ -89,6 +90,7 @@ class Recorder : public ConnectionObserver {
   bool auto_close = true;
   Status close_status;
   std::vector<uint8_t> control;
+  size_t longest_control = 0;  // bytes at once
   std::map<WindowKey, Incoming> incoming;
   std::map<WindowKey, Outgoing> outgoing;
   std::map<WindowKey, int> closes;  // times that an outgoing window was over

@@ -46,6 +46,7 @@ class FakeConnection final : public transport::Connection {
   }
   ByteCount backlog() const override { return {}; }
 
+  void Admit(bool) override {}
   Status SendControl(ByteSpan bytes) override {
     if (refuse_control) return {StatusCode::kResourceExhausted, "full"};
     Result<std::vector<control::ControlMessage>> messages = reader_.Append(bytes);

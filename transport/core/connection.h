@@ -44,7 +44,8 @@ class ConnectionObserver {
   virtual void OnConnected(Connection& connection) { (void)connection; }
   // The last call about this connection; it may be destroyed any time after the observer returns.
   virtual void OnClosed(Connection& connection, const Status& why) = 0;
-  // The next bytes of the peer's control stream, in order, exactly once.
+  // The next bytes of the peer's control stream, in order, exactly once; at most kMaxControlSlice at a time.
+  static constexpr size_t kMaxControlSlice = 16 * 1024;
   virtual void OnControlData(Connection& connection, ByteSpan bytes) = 0;
   // All control data given to SendControl so far was acknowledged after SendControl had refused for lack of
   // room.
@@ -83,6 +84,9 @@ struct ConnectionOptions {
   uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
   ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
+  // Server: until the owner calls Connection::Admit a peer gets no windows, and the bounds of kWary hold for its control
+  // stream, so that who has not said what he wants costs little.
+  bool wary = false;
   // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself. Unless said
   // otherwise only when packets are authenticated by keys: without, whoever can read one could take the connection with
   // him.
@@ -92,6 +96,14 @@ struct ConnectionOptions {
   KeyUpdateLimits key_update;
   RateOptions rate;
 };
+
+// What is kept for a peer that is not admitted (ConnectionOptions::wary).
+struct WaryLimits {
+  size_t control_received = 16 * 1024;  // out of order, or before we are connected
+  size_t control_pieces = 64;
+  size_t control_backlog = 128 * 1024;
+};
+inline constexpr WaryLimits kWary;
 
 // Counters since the start; every drop, retransmission and repair is in here.
 struct ConnectionStats {
@@ -114,6 +126,7 @@ struct ConnectionStats {
   uint64_t malformed_dropped = 0;
   uint64_t unknown_window_dropped = 0;  // DATA before its OPEN and beyond the bound of what is buffered
   uint64_t late_dropped = 0;            // DATA of a closed window
+  uint64_t not_admitted_dropped = 0;    // DATA and windows of a peer that is not (or no longer) admitted
   uint64_t pto_fired = 0;
   uint64_t nacks_sent = 0;      // WINDOW_NACK
   uint64_t nacks_received = 0;  // of them, those that queued something
@@ -134,6 +147,7 @@ struct ConnectionStats {
   uint64_t key_updates = 0;         // that this side began
   uint64_t peer_key_updates = 0;    // changes of the peer's keys
   uint64_t wrong_id_dropped = 0;     // long packets of another connection of the same peer
+  std::string_view cipher;        // of the packets (PacketProtection::name); "" without keys
   std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
   uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports
   uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well
@@ -196,6 +210,9 @@ class Connection {
   void* user = nullptr;
 
   // --- Requests: they queue, PollTransmit sends ---
+  // With ConnectionOptions::wary: from now on the peer may open windows and send what the options allow, or (false) no
+  // windows any more. Of a peer that is not admitted OnWindowOpened is told, but whatever it answers nothing is kept.
+  virtual void Admit(bool admitted) = 0;
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
   // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),

@@ -45,6 +45,18 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       first_peer_(identity.peer) {
   last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
   UpdatePacer(now);
+  if (!options.wary || identity.is_client) return;
+  admitted_ = false;
+  control_rx_.SetLimits(kWary.control_received, kWary.control_pieces);
+  control_tx_.SetMaxBacklog(kWary.control_backlog);
+}
+
+void ConnectionImpl::Admit(bool admitted) {
+  if (!options_.wary) return;
+  admitted_ = admitted;
+  if (!admitted) return;
+  control_rx_.SetLimits(ControlReceiveStream::kMaxBuffered, ControlReceiveStream::kMaxPieces);
+  control_tx_.SetMaxBacklog(static_cast<size_t>(options_.max_control_backlog.value()));
 }
 
 void ConnectionImpl::UpdatePacer(Instant now) {
@@ -54,6 +66,7 @@ void ConnectionImpl::UpdatePacer(Instant now) {
 
 ConnectionStats ConnectionImpl::stats() const {
   ConnectionStats s = stats_;
+  if (protection_) s.cipher = protection_->name();
   s.packets_lost = loss_.packets_lost();
   s.packets_spurious = loss_.packets_spurious();
   s.smoothed_rtt = rtt_.has_sample() ? rtt_.smoothed_rtt() : Duration(0);

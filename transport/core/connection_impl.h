@@ -80,6 +80,7 @@ class ConnectionImpl final : public Connection {
   size_t MaxChunkBytes() const override;
   std::optional<IncomingWindow> incoming(WindowKey key) const override;
   ByteCount backlog() const override { return outgoing_.backlog(); }
+  void Admit(bool admitted) override;
   Status SendControl(ByteSpan bytes) override;
   Status OpenWindow(const WindowOptions& options) override;
   Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
@@ -147,6 +148,7 @@ class ConnectionImpl final : public Connection {
   Status HandleFrame(Instant now, const wire::Frame& frame);
   Status HandleAck(Instant now, const wire::AckFrame& ack);
   void HandleControl(const wire::ControlFrame& frame, Status* status);
+  void TellControlData(ByteSpan bytes);
   Status HandleWindowOpen(const wire::WindowOpenFrame& open);
   Status HandleWindowStatus(const wire::WindowStatusFrame& status);
   Status HandleWindowClose(const wire::WindowCloseFrame& close);
@@ -241,6 +243,7 @@ class ConnectionImpl final : public Connection {
   int64_t refused_bytes_ = 0;     // by the kernel, during the handshake
   bool mtu_probe_waits_ = false;  // for the pacer
   bool announced_ = false;        // OnConnected was called
+  bool admitted_ = true;          // may open windows
   Instant announce_by_ = Instant::Infinite();
   std::vector<uint8_t> early_control_;  // came before we announced ourselves
   std::optional<wire::TransportParametersFrame> peer_parameters_;

@@ -94,7 +94,7 @@ void ConnectionImpl::Announce() {
   observer_->OnConnected(*this);
   if (state_ != State::kConnected || early_control_.empty()) return;
   const std::vector<uint8_t> early = std::exchange(early_control_, {});
-  observer_->OnControlData(*this, early);
+  TellControlData(early);
 }
 
 }  // namespace longhaul::transport

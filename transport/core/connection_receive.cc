@@ -227,8 +227,21 @@ void ConnectionImpl::HandleControl(const wire::ControlFrame& frame, Status* stat
   std::vector<uint8_t> ready;
   *status = control_rx_.OnFrame(frame, &ready);
   if (!status->ok() || ready.empty() || observer_ == nullptr) return;
-  if (announced_) return observer_->OnControlData(*this, ready);
+  if (announced_) return TellControlData(ready);
+  if (early_control_.size() + ready.size() > control_rx_.max_buffered()) {
+    *status = Status(StatusCode::kProtocolViolation, "too much on the control stream before the path is known");
+    return;
+  }
   early_control_.insert(early_control_.end(), ready.begin(), ready.end());
+}
+
+// In slices: what is made of them lives at the same time.
+void ConnectionImpl::TellControlData(ByteSpan bytes) {
+  while (!bytes.empty() && state_ == State::kConnected) {
+    const size_t slice = std::min(bytes.size(), ConnectionObserver::kMaxControlSlice);
+    observer_->OnControlData(*this, bytes.first(slice));
+    bytes = bytes.subspan(slice);
+  }
 }
 
 Status ConnectionImpl::HandleTransportParameters(const wire::TransportParametersFrame& parameters) {
@@ -247,6 +260,12 @@ Status ConnectionImpl::HandleTransportParameters(const wire::TransportParameters
 
 Status ConnectionImpl::HandleWindowOpen(const wire::WindowOpenFrame& open) {
   const WindowKey key{open.window_id, open.generation};
+  if (!admitted_) {
+    ++stats_.not_admitted_dropped;
+    Announce();
+    if (observer_ != nullptr) (void)observer_->OnWindowOpened(*this, key, open);
+    return Status::Ok();
+  }
   Result<IncomingWindows::OpenVerdict> verdict = incoming_.OnOpen(open);
   if (!verdict.ok()) return verdict.status();
   if (*verdict != IncomingWindows::OpenVerdict::kOpened) return Status::Ok();
@@ -277,6 +296,7 @@ Status ConnectionImpl::HandleWindowOpen(const wire::WindowOpenFrame& open) {
 
 Status ConnectionImpl::HandleWindowStatus(const wire::WindowStatusFrame& status) {
   const WindowKey key{status.window_id, status.generation};
+  if (!admitted_) return Status::Ok();
   if (WindowRx* rx = incoming_.Find(key); rx != nullptr) {
     rx->OnStatus(status);
     ReportProgress(key);
@@ -322,6 +342,10 @@ void ConnectionImpl::HandlePeerClose(const wire::CloseFrame& close) {
 ConnectionImpl::ChunkFate ConnectionImpl::DeliverChunk(const wire::DataHeader& header, ByteSpan chunk) {
   const WindowKey key{header.window_id, header.generation};
   if (chunk.empty()) return ChunkFate::kInvalid;
+  if (!admitted_) {
+    ++stats_.not_admitted_dropped;
+    return ChunkFate::kTaken;
+  }
   if (incoming_.IsClosed(key)) {
     ++stats_.late_dropped;
     return ChunkFate::kTaken;

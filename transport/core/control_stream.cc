@@ -64,12 +64,12 @@ void ControlSendStream::OnLost(uint64_t offset, uint64_t length) {
 }
 
 Status ControlReceiveStream::OnFrame(const wire::ControlFrame& frame, std::vector<uint8_t>* ready) {
-  if (frame.data.empty() || pieces_.size() >= kMaxPieces) {
+  if (frame.data.empty() || pieces_.size() >= max_pieces_) {
     return Status(StatusCode::kProtocolViolation, "control stream comes in too many or empty pieces");
   }
   const uint64_t end = frame.offset + frame.data.size();
   if (end <= next_) return Status::Ok();
-  if (end - next_ > kMaxBuffered || buffered_ + frame.data.size() > kMaxBuffered) {
+  if (end - next_ > max_buffered_ || buffered_ + frame.data.size() > max_buffered_) {
     return Status(StatusCode::kProtocolViolation,
                   "control stream runs further ahead than the receiver allows");
   }

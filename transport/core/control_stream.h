@@ -22,6 +22,8 @@ class ControlSendStream {
  public:
   explicit ControlSendStream(size_t max_backlog) : max_backlog_(max_backlog) {}
 
+  void SetMaxBacklog(size_t bytes) { max_backlog_ = bytes; }
+
   // Errors: kResourceExhausted when more than max_backlog bytes would be unacknowledged; nothing is taken.
   Status Append(ByteSpan bytes);
   bool HasData() const { return !lost_.empty() || next_new_ < end(); }
@@ -56,12 +58,21 @@ class ControlReceiveStream {
   // Pieces that may wait, however short they are: each costs a map node.
   static constexpr size_t kMaxPieces = 8192;
 
-  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond
-  // kMaxBuffered or kMaxPieces, and for an empty piece.
+  // Smaller bounds, for a peer that is not trusted with more yet.
+  void SetLimits(size_t max_buffered, size_t max_pieces) {
+    max_buffered_ = max_buffered;
+    max_pieces_ = max_pieces;
+  }
+  size_t max_buffered() const { return max_buffered_; }
+
+  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond the bounds on bytes and pieces,
+  // and for an empty piece.
   Status OnFrame(const wire::ControlFrame& frame, std::vector<uint8_t>* ready);
 
  private:
   uint64_t next_ = 0;
+  size_t max_buffered_ = kMaxBuffered;
+  size_t max_pieces_ = kMaxPieces;
   size_t buffered_ = 0;
   std::map<uint64_t, std::vector<uint8_t>> pieces_;  // by offset; may overlap
 };

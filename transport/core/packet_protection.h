@@ -2,6 +2,8 @@
 // cryptography; the integrity tag (transport/core/integrity_tag.h) is its first implementation.
 #pragma once
 
+#include <string_view>
+
 #include "base/bytes.h"
 #include "proto/packet_header.h"
 
@@ -19,6 +21,8 @@ class PacketProtection {
                     ByteSpan tag) = 0;
   // Whether an attacker on the path can neither read nor forge. Daemons are loud when not.
   virtual bool IsSecure() const = 0;
+  // For people: "AES-128-GCM"; "" when it is no cipher.
+  virtual std::string_view name() const { return ""; }
   // Phase of the keys that Seal uses now: bit 0 of a short header; whoever writes the header asks before Seal.
   virtual bool key_phase() const { return false; }
   // Sending goes on with the next keys (RFC 9001 §6.1). REQUIRES: the peer has acknowledged a packet of the

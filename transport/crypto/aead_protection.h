@@ -38,6 +38,7 @@ class AeadProtection : public transport::PacketProtection {
   bool Open(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
             ByteSpan tag) override;
   bool IsSecure() const override { return true; }
+  std::string_view name() const override { return AeadName(suite_); }
   bool key_phase() const override { return (send_phase_ & 1) != 0; }
   // Nothing happens while the peer has not followed the last update: a peer cannot make us run ahead of it.
   void UpdateKeys() override;

@@ -1,0 +1,77 @@
+#include "server/memory_budget.h"
+
+#include <algorithm>
+
+#include "codec/loss_policy.h"
+
+namespace longhaul::server {
+namespace {
+
+// Counters, sums of weights, orders of finishing, what is usual; vectors may have grown to twice their need.
+constexpr uint64_t kPerChunk = 64;
+constexpr uint64_t kPerLossyChunk = 64;
+// Contributed, superseded, missed, and three of the open window.
+constexpr uint64_t kBitsPerWorkerAndChunk = 8;
+// Of a contribution that is held: its entry and its values' allocation.
+constexpr uint64_t kPerHeld = 96;
+
+// State of the optimizer per element.
+uint64_t OptimizerFloats(const OptimizerSpec& optimizer) {
+  switch (optimizer.kind) {
+    case OptimizerSpec::Kind::kAggregate:
+      return 0;
+    case OptimizerSpec::Kind::kSgd:
+      return optimizer.momentum > 0 ? 1 : 0;
+    case OptimizerSpec::Kind::kAdam:
+    case OptimizerSpec::Kind::kAdamW:
+      return 2;
+  }
+  return 2;
+}
+
+}  // namespace
+
+MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
+    : workers_(settings.world_size),
+      deterministic_(settings.deterministic),
+      lossy_(settings.downlink == "lossy"),
+      filler_floats_(settings.policy == "stale" || settings.policy == "shift" ? 1 : 0),
+      chunk_elements_(chunk_elements) {
+  const auto policy = codec::ParseLossPolicy(settings.policy);
+  guard_remembers_ = settings.norm_guard > 0 && policy.ok() && codec::Repays(*policy);
+  const auto model = static_cast<uint64_t>(settings.max_model.value());
+  TensorSpec largest;
+  largest.count = std::max<uint64_t>(1, model / sizeof(float));
+  largest.optimizer.kind = OptimizerSpec::Kind::kAdam;
+  total_ = Plan(largest) + std::max(kOverhead, model);
+}
+
+uint64_t MemoryBudget::PerElement(const OptimizerSpec& optimizer) const {
+  const uint64_t floats = 2 + 1 + filler_floats_ + OptimizerFloats(optimizer) + kPinnedModels;
+  return sizeof(float) * (floats + (deterministic_ ? workers_ : 0));
+}
+
+uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
+  // Chunks of gradients and results are at least as long as these (codec::WireFormat).
+  const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
+  const uint64_t per_chunk =
+      kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
+      workers_ * (kBitsPerWorkerAndChunk / 8 + (guard_remembers_ ? sizeof(uint32_t) : 0) + (deterministic_ ? kPerHeld : 0));
+  return spec.count * PerElement(spec.optimizer) + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
+         uint64_t{4} * sizeof(float) * chunk_elements_;
+}
+
+Status MemoryBudget::Take(const TensorSpec& spec) {
+  const uint64_t bytes = Plan(spec);
+  if (bytes > total_ - taken_) {
+    return {StatusCode::kResourceExhausted,
+            "tensor \"" + spec.name + "\" does not fit: with " + std::to_string(workers_) +
+                " workers it may take the server " + std::to_string(bytes) + " bytes, and of " +
+                std::to_string(total_) + " that this job may take " + std::to_string(taken_) +
+                " are planned (the server's --max-model-bytes)"};
+  }
+  taken_ += bytes;
+  return {};
+}
+
+}  // namespace longhaul::server

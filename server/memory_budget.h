@@ -1,0 +1,57 @@
+// How much memory a job's tensors may take, counted before any of it is allocated.
+//
+// A declaration is 30 bytes, and what it makes the server keep is not: copies of the values, and per worker and
+// tensor bitmaps and times even when the tensor has one element. The plan counts the most that a tensor can come to
+// in the server's own state, whatever its workers do:
+//
+//   per element        4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer + 4 pulls held for slow readers)
+//   deterministic      + 4 bytes per element and worker (server/aggregator.h)
+//   per chunk          counters, and per worker bits; with a norm guard under a policy that repays 4 bytes
+//   per worker         kPerWorker
+//   per tensor         kPerTensor
+//
+// The budget is what one tensor of --max-model-bytes would come to, plus max(kOverhead, --max-model-bytes) for tensors
+// that are small. Beside it every member's connection has its own bounds: docs/architecture.md lists all.
+#pragma once
+
+#include <cstdint>
+
+#include "longhaul/status.h"
+#include "server/parameter_store.h"
+#include "server/settings.h"
+
+namespace longhaul::server {
+
+class MemoryBudget {
+ public:
+  static constexpr uint64_t kPerWorker = 1024;      // of one tensor: times of its windows, and the like
+  static constexpr uint64_t kPerTensor = 8 * 1024;  // names, tables, one chunk's mean
+  static constexpr uint64_t kOverhead = uint64_t{256} << 20;
+  // Snapshots of parameters that pulls hold, in models (RoundEngine::kMaxPinnedModels).
+  static constexpr uint64_t kPinnedModels = 4;
+
+  // chunk_elements: of float32, the job's.
+  MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements);
+
+  // The most that the tensor can come to, in bytes.
+  uint64_t Plan(const TensorSpec& spec) const;
+  // Takes the tensor's bytes. kResourceExhausted, with nothing taken, names the bound.
+  Status Take(const TensorSpec& spec);
+
+  uint64_t taken() const { return taken_; }
+  uint64_t total() const { return total_; }
+
+ private:
+  uint64_t PerElement(const OptimizerSpec& optimizer) const;
+
+  uint64_t workers_;
+  bool deterministic_;
+  bool guard_remembers_;  // what each worker owes, by chunk
+  bool lossy_;
+  uint64_t filler_floats_;  // per element
+  uint32_t chunk_elements_;
+  uint64_t total_ = 0;
+  uint64_t taken_ = 0;
+};
+
+}  // namespace longhaul::server

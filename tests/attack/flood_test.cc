@@ -1,0 +1,67 @@
+// More INITs than a server can answer, while a job trains. How fast the rounds stay is measured by
+// longhaul_attack_bench; here it is about safety: the job ends right, nothing grows, members get in.
+#include <iostream>
+
+#include "tests/attack/support/attack_test.h"
+#include "tests/attack/support/flood.h"
+
+namespace longhaul::attack {
+namespace {
+
+constexpr double kPerSecond = 100'000.0 / kSlowness;
+constexpr Duration kFlood = seconds(3);
+
+class FloodTest : public AttackTest {
+ protected:
+  // Rounds, right to the bit, as long as the flood lasts; memory and half-open handshakes bounded.
+  void ExpectJobUnderFlood(std::vector<Bytes> inits) {
+    StartTarget();
+    StartPair();
+    Round();
+    const nlohmann::json before = AskServer();
+    const int64_t memory = Memory();
+    Flood flood(port(), {.per_second = kPerSecond, .hosts = 50'000, .datagrams = std::move(inits)}, kFlood);
+    int rounds = 0;
+    int questions = 0;
+    for (const auto end = e2e::Clock::now() + kFlood; e2e::Clock::now() < end; ++rounds) {
+      Round();
+      if (rounds % 64 != 0) continue;
+      ++questions;
+      EXPECT_LE(AskServer()["endpoint"].value("half_open", 999), 64) << "and newcomers of the job get in";
+    }
+    flood.Stop();
+    const nlohmann::json after = AskServer();
+    RecordProperty("rounds", rounds);
+    RecordProperty("per_second", static_cast<int>(flood.per_second()));
+    std::cout << static_cast<int64_t>(flood.per_second()) << " INITs per second, " << rounds << " rounds, "
+              << Change(before, after, "datagrams") << " of " << flood.sent() << " taken in, "
+              << Change(before, after, "retries_sent") << " retries, memory " << (Memory() - memory) / 1024
+              << " KiB more\n";
+    EXPECT_GT(flood.per_second(), 1000);
+    EXPECT_GT(rounds, 3);
+    EXPECT_LE(Memory() - memory, kFlatBytes);
+    EXPECT_EQ(Change(before, after, "accepted"), questions + 1) << "nobody but who asked for the status";
+    (void)flood.socket().Receive(milliseconds(10));
+    ExpectNoAmplifier(flood.socket());
+    Round();
+    FinishPair();
+  }
+};
+
+// Would gain: the server's processor, so that rounds stop.
+TEST_F(FloodTest, OfInitsThatNoKeyHasMade) {
+  std::vector<Bytes> inits;
+  for (uint64_t i = 0; i < 1024; ++i) inits.push_back(NoiseInit(0x1000 + i));
+  ExpectJobUnderFlood(std::move(inits));
+}
+
+// The worst that an insider, or whoever has recorded INITs, can do from outside: they open.
+TEST_F(FloodTest, OfInitsThatOpen) {
+  Forger forger(key_file());
+  std::vector<Bytes> inits;
+  for (uint64_t i = 0; i < 1024; ++i) inits.push_back(forger.Init(0x1000 + i));
+  ExpectJobUnderFlood(std::move(inits));
+}
+
+}  // namespace
+}  // namespace longhaul::attack

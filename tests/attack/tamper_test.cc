@@ -1,0 +1,123 @@
+// Somebody on the path changes packets: one bit of every byte, every length, every bit of headers and tags.
+#include <atomic>
+
+#include "tests/attack/support/attack_test.h"
+
+namespace longhaul::attack {
+namespace {
+
+constexpr size_t kHeaderAndTag = 32;
+
+// Puts changed copies in front of one packet that `wanted` picks, once.
+class Tamper {
+ public:
+  using Change = std::function<std::vector<Bytes>(ByteSpan)>;
+  Tamper(std::function<bool(const Passing&)> wanted, Change change)
+      : wanted_(std::move(wanted)), change_(std::move(change)) {}
+
+  Wiretap::Rule rule() {
+    return [this](Passing& passing) {
+      if (done_ != 0 || !wanted_(passing)) return;
+      passing.before = change_(passing.bytes);
+      done_ = passing.before.size();
+    };
+  }
+  size_t done() const { return done_; }
+
+ private:
+  std::function<bool(const Passing&)> wanted_;
+  Change change_;
+  std::atomic<size_t> done_{0};
+};
+
+auto AllFlips(ByteSpan packet) { return Flipped(packet, kHeaderAndTag); }
+
+bool IsLong(const Passing& p) { return !p.bytes.empty() && (p.bytes[0] & 0x80) != 0; }
+bool IsData(const Passing& p) { return p.bytes.size() > 1000 && (p.bytes[0] & 0xc0) == 0x40; }
+
+class TamperTest : public AttackTest {
+ protected:
+  // The packet that `wanted` picks is preceded by its changed copies; the job goes on and the sums are right.
+  void ExpectNothingChanged(std::function<bool(const Passing&)> wanted, Tamper::Change change,
+                            bool counted_here) {
+    StartTarget();
+    const nlohmann::json before = AskServer();
+    Tamper tamper(std::move(wanted), std::move(change));
+    StartPair(tamper.rule());
+    for (int i = 0; i < 10; ++i) Round();
+    ASSERT_GT(tamper.done(), 500u) << "the packet was not seen";
+    const nlohmann::json after = AskServer();
+    // A few may have been lost before the server: it is not the path that is tested here.
+    if (counted_here) {
+      EXPECT_GE(Dropped(after) - Dropped(before), static_cast<int64_t>(tamper.done() * 95 / 100));
+    }
+    EXPECT_EQ(server().FindEvent("abort"), std::nullopt);
+    FinishPair();
+  }
+};
+
+// Each would gain a packet that is believed though it is not what was sent: other parameters, another
+// gradient, an end.
+TEST_F(TamperTest, FlippedBitsOfTheFirstInit) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsLong(p); }, AllFlips,
+                       true);
+}
+
+TEST_F(TamperTest, FlippedBitsOfTheClientsLastFlight) {
+  std::atomic<int> accepts{0};
+  ExpectNothingChanged(
+      [&](const Passing& p) {
+        if (p.direction == Direction::kDown) ++accepts;
+        return p.direction == Direction::kUp && IsLong(p) && accepts > 0;
+      },
+      [](ByteSpan packet) { return Flipped(packet, packet.size()); }, true);
+}
+
+TEST_F(TamperTest, FlippedBitsOfTheAccept) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsLong(p); },
+                       AllFlips, false);
+}
+
+TEST_F(TamperTest, FlippedBitsOfAGradientsPacket) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, AllFlips,
+                       true);
+}
+
+TEST_F(TamperTest, FlippedBitsOfAResultsPacket) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); },
+                       AllFlips, false);
+}
+
+TEST_F(TamperTest, EveryLengthOfAnInit) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsLong(p); }, Truncated,
+                       true);
+}
+
+TEST_F(TamperTest, EveryLengthOfAGradientsPacket) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, Truncated,
+                       true);
+}
+
+TEST_F(TamperTest, EveryLengthOfAResultsPacket) {
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kDown && IsData(p); },
+                       Truncated, false);
+}
+
+// Up to the largest datagram there is.
+TEST_F(TamperTest, PacketsThatAreTooLong) {
+  const auto longer = [](ByteSpan packet) {
+    std::vector<Bytes> copies;
+    for (size_t size = packet.size() + 1; size < 2600; ++size) {
+      copies.emplace_back(packet.begin(), packet.end()).resize(size);
+    }
+    for (const size_t size : {4096u, 8972u, 9000u, 16384u, 32768u, 65000u, 65506u, 65507u}) {
+      copies.emplace_back(packet.begin(), packet.end()).resize(size);
+    }
+    return copies;
+  };
+  ExpectNothingChanged([](const Passing& p) { return p.direction == Direction::kUp && IsData(p); }, longer,
+                       true);
+}
+
+}  // namespace
+}  // namespace longhaul::attack

@@ -1,0 +1,17 @@
+// What this test program has on its heap, as malloc counts it.
+#pragma once
+
+#include <cstdint>
+
+namespace longhaul::server {
+
+// From construction on. One at a time.
+class HeapMeter {
+ public:
+  HeapMeter();
+  // More bytes than at the beginning, now, and the most there ever were.
+  int64_t grown() const;
+  int64_t peak() const;
+};
+
+}  // namespace longhaul::server

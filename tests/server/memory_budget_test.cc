@@ -1,0 +1,266 @@
+// What peers can make the server allocate: measured on the heap, not believed.
+#include "server/memory_budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/server/fake_worker.h"
+#include "tests/server/heap_meter.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr auto kHigh = wire::ReliabilityClass::kHigh;
+constexpr auto kLow = wire::ReliabilityClass::kLow;
+
+ServerSettings Settings(uint32_t workers, ByteCount max_model = ByteCount(64 * kMiB)) {
+  ServerSettings settings;
+  settings.world_size = workers;
+  settings.min_workers = 1;
+  settings.max_model = max_model;
+  return settings;
+}
+
+// A started job.
+struct Job {
+  explicit Job(const ServerSettings& settings) : coordinator(settings, nullptr, nullptr) {
+    coordinator.SetNow(At(0));
+    for (uint32_t rank = 0; rank < settings.world_size; ++rank) {
+      workers.emplace_back(coordinator, rank);
+      workers.back().Join(settings.world_size);
+      workers.back().connection.TakeControl();
+    }
+  }
+  uint32_t chunk_elements() const { return codec::ChunkElementsFor(1392); }
+  // The bytes that declaring makes the heap grow by, what the worker is told not counted.
+  int64_t Declare(const std::string& name, uint64_t count, const std::string& optimizer) {
+    const HeapMeter heap;
+    workers[0].Declare(name, count, optimizer);
+    code = workers[0].Heard(ControlMessage::kDeclared).at(0).declared().code();
+    return heap.grown();
+  }
+
+  Coordinator coordinator;
+  std::deque<FakeWorker> workers;
+  uint32_t code = 0;
+};
+
+struct Case {
+  const char* what;
+  uint32_t workers;
+  uint64_t count;
+  const char* optimizer;
+  void (*change)(ServerSettings&);
+};
+
+class Planned : public testing::TestWithParam<Case> {};
+
+TEST_P(Planned, ADeclarationTakesNoMoreThanThePlanAndThePlanIsNotMuchMore) {
+  const Case& c = GetParam();
+  ServerSettings settings = Settings(c.workers);
+  c.change(settings);
+  Job job(settings);
+  const int64_t grown = job.Declare("w", c.count, c.optimizer);
+  ASSERT_EQ(job.code, 0u);
+  const auto planned = static_cast<int64_t>(job.coordinator.Stats().memory_bytes);
+  EXPECT_LE(grown, planned);
+  EXPECT_GE(grown * (settings.deterministic ? 8 : 4), planned) << "what is planned for later is not most of it";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, Planned,
+    testing::Values(
+        Case{"tiny", 256, 1, "aggregate", [](ServerSettings&) {}},
+        Case{"tiny, stragglers", 256, 1, "sgd:lr=0.1", [](ServerSettings& s) { s.straggler_factor = 3; }},
+        Case{"large", 2, 1'000'000, "sgd:lr=0.1,momentum=0.9", [](ServerSettings&) {}},
+        Case{"adam and shift", 2, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.policy = "shift"; }},
+        Case{"stale", 2, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.policy = "stale"; }},
+        Case{"guard", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.norm_guard = 8; }},
+        Case{"lossy", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.downlink = "lossy"; }},
+        Case{"deterministic", 8, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.deterministic = true; }}),
+    [](const auto& test) {
+      std::string name = test.param.what;
+      std::ranges::replace_if(name, [](char c) { return c == ' ' || c == ','; }, '_');
+      return name;
+    });
+
+// All that a round and its readers can add: contributions that are held, and pulls of several versions.
+TEST(MemoryBudget, WhatRoundsAndPullsAddIsInThePlan) {
+  ServerSettings settings = Settings(4);
+  settings.deterministic = true;
+  settings.norm_guard = 8;
+  Job job(settings);
+  const uint64_t count = 100 * job.chunk_elements();
+  const HeapMeter heap;
+  for (FakeWorker& worker : job.workers) worker.Declare("w", count, "adam:lr=0.001");
+  const std::vector<float> ones(job.chunk_elements(), 1.0f);
+  int64_t others = 0;  // of the fake connections
+  for (uint32_t round = 0; round < 6; ++round) {
+    for (uint32_t pull = 0; pull < 8; ++pull) job.workers[0].Pull(0, round, round * 8 + pull);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      FakeWorker& worker = job.workers[rank];
+      ASSERT_TRUE(worker.Open({.key = {round + 1, 0}, .high = 0, .low = 100}, 0, round, count, job.chunk_elements(), false)
+                      .ok());
+      for (uint32_t chunk = 0; chunk < 100; ++chunk) worker.Send({round + 1, 0}, kLow, chunk, ones);
+      worker.connection.TakeControl();
+    }
+  }
+  for (const FakeWorker& worker : job.workers) {
+    for (const auto& [key, window] : worker.connection.outgoing) {
+      others += static_cast<int64_t>(window.chunks.size() * (sizeof(window.chunks[0]) * 2 + 64));
+    }
+  }
+  EXPECT_GT(job.coordinator.Stats().pulls_held, 0u) << "the readers were slow enough";
+  EXPECT_LE(heap.peak() - others, static_cast<int64_t>(job.coordinator.Stats().memory_bytes));
+}
+
+TEST(MemoryBudget, ThousandsOfTinyTensorsDoNotTakeMoreThanTheJobMay) {
+  Job job(Settings(1024, ByteCount(kMiB)));
+  const HeapMeter heap;
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < 4096; ++i) {
+    (void)job.Declare("t" + std::to_string(i), 1, "aggregate");
+    taken += job.code == 0 ? 1 : 0;
+  }
+  const ServerStats stats = job.coordinator.Stats();
+  EXPECT_LE(heap.grown(), static_cast<int64_t>(stats.memory_budget_bytes));
+  EXPECT_LE(stats.memory_budget_bytes, MemoryBudget::kOverhead + 16 * kMiB);
+  EXPECT_GT(taken, 200u) << "as many as a model has";
+  EXPECT_LT(taken, 300u);
+  job.workers[1].Declare("one more", 1, "aggregate");
+  const auto answer = job.workers[1].Heard(ControlMessage::kDeclared);
+  EXPECT_EQ(answer.at(0).declared().code(), static_cast<uint32_t>(StatusCode::kResourceExhausted));
+  EXPECT_THAT(answer.at(0).declared().message(), HasSubstr("with 1024 workers it may take the server"));
+  EXPECT_THAT(answer.at(0).declared().message(), HasSubstr("--max-model-bytes"));
+  job.workers[1].Declare("t0", 1, "aggregate");
+  EXPECT_EQ(job.workers[1].Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u) << "what is there costs nothing";
+}
+
+TEST(MemoryBudget, WhatIsRefusedAllocatesNothing) {
+  Job job(Settings(2, ByteCount(kMiB)));
+  (void)job.Declare("first", 1, "aggregate");
+  const HeapMeter heap;
+  for (const uint64_t count : {uint64_t{kMiB / 4}, uint64_t{1} << 38, uint64_t{1} << 40}) {
+    EXPECT_LT(job.Declare("w", count, "adam:lr=0.1"), 1024) << count;
+    EXPECT_EQ(job.code, static_cast<uint32_t>(StatusCode::kResourceExhausted)) << count;
+  }
+  EXPECT_LT(heap.peak(), 64 * 1024);
+}
+
+TEST(MemoryBudget, AModelOfTheLargestSizeFitsWhateverTheSettings) {
+  for (const bool deterministic : {false, true}) {
+    for (const uint32_t workers : {1u, 16u, 1024u}) {
+      ServerSettings settings = Settings(workers, ByteCount(int64_t{1} << 40));
+      settings.deterministic = deterministic;
+      settings.norm_guard = 8;
+      settings.downlink = "lossy";
+      settings.policy = "residual";
+      MemoryBudget budget(settings, 344);
+      TensorSpec spec;
+      spec.count = (uint64_t{1} << 38) / 200;
+      spec.optimizer.kind = OptimizerSpec::Kind::kAdam;
+      for (int i = 0; i < 200; ++i) EXPECT_TRUE(budget.Take(spec).ok()) << i << " of " << workers;
+    }
+  }
+}
+
+// --- What one member can make the server keep beside the tensors ---
+
+struct Member : testing::Test {
+  Member() : job(Settings(2)) {
+    for (FakeWorker& worker : job.workers) worker.Declare("w", kCount, "sgd:lr=0.1");
+    job.workers[1].connection.TakeControl();
+  }
+  static constexpr uint64_t kCount = 1'000'000;
+
+  Job job;
+  FakeWorker& insider = job.workers[0];
+};
+
+TEST_F(Member, PullsThatWaitAreBoundedOverAllTensors) {
+  for (int i = 0; i < 200; ++i) insider.Declare("t" + std::to_string(i), 1, "aggregate");
+  insider.connection.TakeControl();
+  const HeapMeter heap;
+  uint32_t refused = 0;
+  for (uint32_t key = 0; key < 200; ++key) {
+    for (uint32_t i = 0; i < 100; ++i) insider.Pull(key, 1'000'000, key * 100 + i);
+    refused += static_cast<uint32_t>(insider.Heard(ControlMessage::kPullRefused).size());
+  }
+  EXPECT_EQ(refused, 20'000 - RoundEngine::kMaxWaitingPulls);
+  EXPECT_LT(heap.grown(), 1 * kMiB);
+  EXPECT_FALSE(insider.connection.closed);
+  insider.Die(Status(StatusCode::kPeerDead, "gone"));
+  FakeWorker again(job.coordinator, 0, 40100);
+  again.Join(2, 1);
+  again.Pull(0, 1'000'000, 1);
+  EXPECT_TRUE(again.Heard(ControlMessage::kPullRefused).empty()) << "its predecessor's are forgotten";
+}
+
+TEST_F(Member, DeclarationsThatWaitForARoundAreBoundedOverAllTensors) {
+  // The job's round is under way, so who comes now takes part from the next one on.
+  const uint32_t chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
+  ASSERT_TRUE(job.workers[1].Open({.key = {1, 0}, .high = chunks}, 0, 0, kCount, job.chunk_elements(), false).ok());
+  insider.Die(Status(StatusCode::kPeerDead, "gone"));
+  FakeWorker late(job.coordinator, 0, 40100);
+  late.Join(2, 1);
+  late.connection.TakeControl();
+  const HeapMeter heap;
+  uint32_t refused = 0;
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    late.Declare("w", kCount, "sgd:lr=0.1", false, i);
+    refused += static_cast<uint32_t>(late.Heard(ControlMessage::kDeclared).size());
+  }
+  EXPECT_EQ(refused, 20'000 - RoundEngine::kMaxHeldDeclares);
+  EXPECT_LT(heap.grown(), 2 * kMiB);
+}
+
+TEST_F(Member, AWindowWithLongerSymbolsThanTheJobsIsRefused) {
+  const uint32_t chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
+  insider.connection.max_chunk_bytes = 65520;
+  EXPECT_FALSE(insider.Open({.key = {1, 0}, .high = chunks}, 0, 0, kCount, job.chunk_elements(), false).ok());
+  ASSERT_TRUE(insider.connection.closed);
+  EXPECT_EQ(insider.connection.closed->ToString(),
+            "SettingsMismatch: window with symbols of 65520 bytes, the job has 1392");
+}
+
+TEST_F(Member, OneWindowOfInitialValuesPerTensorIsOpenAtATime) {
+  insider.Declare("init", kCount, "sgd:lr=0.1", true);
+  const uint32_t chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
+  const auto open = [&](uint32_t id) {
+    return insider.Open({.key = {id, 0}, .high = chunks}, 1, 0, kCount, job.chunk_elements(), false,
+                        codec::WindowKind::kInitial);
+  };
+  EXPECT_TRUE(open(1).ok());
+  EXPECT_EQ(open(2).message(), "a second window of initial values");
+  EXPECT_TRUE(insider.connection.closed);
+}
+
+// A worker that wants the result of every third round and closes none: the server keeps the values of one.
+TEST_F(Member, ResultsThatAreNeverClosedHoldTheValuesOfOneRoundAtMost) {
+  const uint32_t elements = job.chunk_elements();
+  for (FakeWorker& worker : job.workers) worker.Declare("small", elements, "sgd:lr=0.1");
+  const std::vector<float> ones(elements, 1.0f);
+  std::optional<HeapMeter> heap;
+  for (uint32_t round = 0; round < 300; ++round) {
+    for (FakeWorker& worker : job.workers) {
+      const bool wants = &worker == &insider && round % 3 == 0;
+      ASSERT_TRUE(worker.Open({.key = {round + 1, 0}, .high = 1}, 1, round, elements, elements, wants).ok());
+      worker.Send({round + 1, 0}, kHigh, 0, ones);
+      worker.connection.TakeControl();
+      worker.connection.closed_windows.clear();
+      std::erase_if(worker.connection.outgoing, [](const auto& entry) { return entry.second.cancelled; });
+    }
+    if (round == 20) heap.emplace();
+  }
+  EXPECT_LT(heap->grown(), 16 * 1024) << "a copy of the values is " << elements * sizeof(float);
+  EXPECT_LE(insider.connection.outgoing.size(), 3u);
+}
+
+}  // namespace
+}  // namespace longhaul::server

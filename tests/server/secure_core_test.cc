@@ -1,0 +1,194 @@
+// The server core with real TLS and certificates: who is let in, and as whom. Virtual time; a datagram takes 10 ms.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <vector>
+
+#include "codec/reference_coder.h"
+#include "server/server_core.h"
+#include "server/server_json.h"
+#include "transport/crypto/keygen.h"
+#include "transport/crypto/tls_security.h"
+
+namespace longhaul::server {
+namespace {
+
+using control::ControlMessage;
+using crypto::Role;
+using testing::HasSubstr;
+
+const Address kServer = Address::V4(10, 0, 0, 1, 7700);
+constexpr int64_t kToday = 1'800'000'000;
+constexpr crypto::Validity kThisYear{kToday - 86'400, kToday + 365 * 86'400};
+
+std::unique_ptr<crypto::TlsSecurity> Security(const std::string& job, Role role, const std::string& name) {
+  static const crypto::SecretBytes ca = crypto::NewCa("ca", kThisYear).value();
+  const crypto::SecretBytes file = crypto::IssueCertificate(ca.text(), job, role, name, kThisYear).value();
+  crypto::TlsOptions options;
+  options.role = role;
+  options.wall_clock = [] { return kToday; };
+  return crypto::TlsSecurity::Create(crypto::ParseKeyFile(file.text()).value(), options).value();
+}
+
+struct Client final : transport::ConnectionObserver {
+  Client(uint16_t port, std::unique_ptr<crypto::TlsSecurity> key)
+      : address(Address::V4(10, 0, 0, 2, port)), security(std::move(key)), endpoint(Options(), Random(port)) {}
+  transport::EndpointOptions Options() {
+    transport::EndpointOptions options;
+    options.security = security.get();
+    return options;
+  }
+
+  void OnConnected(transport::Connection&) override { connected = true; }
+  void OnClosed(transport::Connection&, const Status& why) override { closed = why; }
+  void OnControlData(transport::Connection&, ByteSpan bytes) override {
+    const auto messages = reader.Append(bytes);
+    ASSERT_TRUE(messages.ok());
+    heard.insert(heard.end(), messages->begin(), messages->end());
+  }
+  Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
+    return {};
+  }
+  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
+                                  ByteSpan, bool) override {
+    return transport::ChunkVerdict::kTaken;
+  }
+  void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
+                      const transport::WindowReceipt&, const transport::WindowTxStats&) override {}
+
+  void Join(uint32_t rank, uint64_t incarnation = 0) {
+    ControlMessage message;
+    control::Join& join = *message.mutable_join();
+    join.set_job("pears");
+    join.set_rank(rank);
+    join.set_world_size(2);
+    join.set_incarnation(incarnation);
+    join.set_weight(1);
+    ASSERT_TRUE(connection->SendControl(wire::EncodeControlMessage(message)).ok());
+  }
+
+  Address address;
+  std::unique_ptr<crypto::TlsSecurity> security;
+  transport::Endpoint endpoint;
+  transport::Connection* connection = nullptr;
+  wire::ControlReader reader;
+  bool connected = false;
+  std::optional<Status> closed;
+  std::vector<ControlMessage> heard;
+};
+
+struct SecureNet : testing::Test {
+  SecureNet() : security(Security("pears", Role::kServer, "ams")) {
+    ServerCoreOptions options;
+    options.settings.job = "pears";
+    options.settings.world_size = 2;
+    options.settings.min_workers = 1;
+    options.security = security.get();
+    core.emplace(options, &coder, Random(7));
+  }
+  Client& Connect(const std::string& job, Role role, const std::string& name) {
+    Client& client = *clients.emplace_back(
+        std::make_unique<Client>(static_cast<uint16_t>(1001 + clients.size()), Security(job, role, name)));
+    client.connection = client.endpoint.Connect(now, kServer, &client);
+    RunFor(std::chrono::milliseconds(300));
+    return client;
+  }
+  template <typename Core>
+  void Send(Core& from, const Address& source) {
+    std::vector<uint8_t> buffer(65507);
+    while (const auto transmit = from.PollTransmit(now, buffer)) {
+      for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
+        const size_t length = std::min(transmit->segment_bytes, transmit->size - at);
+        const auto begin = buffer.begin() + static_cast<ptrdiff_t>(at);
+        flying.push_back({now + std::chrono::milliseconds(10), source, transmit->destination,
+                          {begin, begin + static_cast<ptrdiff_t>(length)}});
+      }
+    }
+  }
+  void RunFor(Duration duration) {
+    for (const Instant end = now + duration; now < end; now = now + std::chrono::milliseconds(1)) {
+      core->HandleTimeout(now);
+      for (auto& client : clients) client->endpoint.HandleTimeout(now);
+      while (!flying.empty() && flying.front().due <= now) {
+        Flying datagram = std::move(flying.front());
+        flying.pop_front();
+        if (datagram.to == kServer) core->HandleDatagram(now, datagram.from, datagram.bytes, {});
+        for (auto& client : clients) {
+          if (datagram.to == client->address) client->endpoint.HandleDatagram(now, datagram.from, datagram.bytes, {});
+        }
+      }
+      Send(*core, kServer);
+      for (auto& client : clients) Send(client->endpoint, client->address);
+    }
+  }
+
+  struct Flying {
+    Instant due;
+    Address from, to;
+    std::vector<uint8_t> bytes;
+  };
+  Instant now = Instant::FromNanoseconds(1'000'000'000);
+  std::unique_ptr<crypto::TlsSecurity> security;
+  codec::ReferenceCoder coder;
+  std::optional<ServerCore> core;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::deque<Flying> flying;
+};
+
+TEST_F(SecureNet, MembersAreWhoTheirCertificatesName) {
+  Client& fra = Connect("pears", Role::kWorker, "fra");
+  ASSERT_TRUE(fra.connected);
+  fra.Join(0);
+  RunFor(std::chrono::milliseconds(200));
+  const nlohmann::json status = ToJson(core->stats());
+  ASSERT_EQ(status["members"].size(), 1u);
+  EXPECT_EQ(status["members"][0]["identity"], "worker fra");
+  EXPECT_THAT(status["members"][0]["cipher"].get<std::string>(), HasSubstr("AES"));
+  EXPECT_EQ(status["endpoint"]["accepted"], 1u);
+  EXPECT_EQ(status["endpoint"]["half_open"], 0u);
+
+  Client& lon = Connect("pears", Role::kWorker, "lon");
+  lon.Join(0, 99);
+  RunFor(std::chrono::seconds(1));
+  ASSERT_TRUE(lon.closed);
+  EXPECT_EQ(lon.closed->ToString(),
+            "PermissionDenied: rank 0 belongs to \"fra\" until the job is over, and this is \"lon\"");
+  EXPECT_FALSE(fra.closed);
+
+  Client& again = Connect("pears", Role::kWorker, "fra");
+  again.Join(0, 1);
+  RunFor(std::chrono::milliseconds(200));
+  ASSERT_FALSE(again.heard.empty());
+  EXPECT_TRUE(again.heard[0].has_welcome());
+}
+
+// The one place of truth about jobs is the handshake: what comes out of it is of this job.
+TEST_F(SecureNet, AnotherJobsIdentityIsRefusedByTheHandshakeBeforeTheServerHearsOfIt) {
+  Client& stranger = Connect("apples", Role::kWorker, "fra");
+  RunFor(std::chrono::seconds(1));
+  EXPECT_FALSE(stranger.connected);
+  EXPECT_EQ(core->endpoint_stats().accepted, 0u);
+  EXPECT_EQ(core->stats().strangers, 0u);
+  ASSERT_TRUE(stranger.closed);
+  EXPECT_EQ(stranger.closed->code(), StatusCode::kPermissionDenied);
+}
+
+TEST_F(SecureNet, AToolMayAskAndMeasureButNotJoin) {
+  Client& tool = Connect("pears", Role::kTool, "bench");
+  ASSERT_TRUE(tool.connected);
+  ControlMessage message;
+  message.mutable_status_request()->set_request(3);
+  ASSERT_TRUE(tool.connection->SendControl(wire::EncodeControlMessage(message)).ok());
+  RunFor(std::chrono::milliseconds(100));
+  ASSERT_EQ(tool.heard.size(), 1u);
+  EXPECT_TRUE(tool.heard[0].has_status_reply());
+  tool.Join(0);
+  RunFor(std::chrono::seconds(1));
+  ASSERT_TRUE(tool.closed);
+  EXPECT_EQ(tool.closed->ToString(),
+            "PermissionDenied: the certificate of tool bench is not for joining the job: that takes a worker's");
+}
+
+}  // namespace
+}  // namespace longhaul::server
