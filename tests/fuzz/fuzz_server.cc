@@ -165,7 +165,15 @@ class Hostile final : public ConnectionObserver {
     if (connection == &closed) connection = nullptr;
   }
   void OnControlData(Connection&, ByteSpan bytes) override {
-    if (const auto messages = reader_.Append(bytes); messages.ok()) heard += messages->size();
+    const auto messages = reader_.Append(bytes);
+    FUZZ_REQUIRE(messages.ok());  // what the server says is valid
+    for (const ControlMessage& message : *messages) {
+      if (message.has_declared() && message.declared().code() == 0) {
+        tensor_ = message.declared().key();
+        round_ = message.declared().next_round();
+      }
+      if (message.has_round_report()) round_ = message.round_report().round() + 1;
+    }
   }
   Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame&) override {
     last_incoming_ = key;
@@ -242,7 +250,6 @@ class Hostile final : public ConnectionObserver {
   Address address;
   std::unique_ptr<Endpoint> endpoint;
   Connection* connection = nullptr;
-  size_t heard = 0;
   bool takes_results = true;
   bool lossy = false;
 
@@ -251,8 +258,8 @@ class Hostile final : public ConnectionObserver {
     codec::WindowMetadata metadata;
     metadata.kind = static_cast<codec::WindowKind>(in.U8() < 200 ? 0 : in.Below(4));
     metadata.wants_result = in.Flag();
-    metadata.key = in.U8() < 200 ? 0 : static_cast<uint32_t>(Number(in));
-    metadata.round = in.U8() < 200 ? in.Below(8) : Number(in);
+    metadata.key = in.U8() < 200 ? tensor_ : static_cast<uint32_t>(Number(in));
+    metadata.round = in.U8() < 200 ? round_ + in.Below(3) : Number(in);
     metadata.count = in.U8() < 200 ? kCount : Number(in);
     const uint32_t fitting = static_cast<uint32_t>((c.MaxChunkBytes() - 16) / 4);
     metadata.chunk_elements = in.U8() < 200 ? fitting : static_cast<uint32_t>(Number(in));
@@ -281,7 +288,9 @@ class Hostile final : public ConnectionObserver {
     Bytes chunk;
     if (in.U8() < 200) {
       const uint32_t index = in.U8() < 200 ? in.Below(4) : in.U32();
-      const uint32_t count = std::min<uint32_t>(elements_, in.U8() < 200 ? kCount : in.U8());
+      const uint64_t begin = uint64_t{index} * elements_;
+      const uint64_t rest = begin < kCount ? kCount - begin : kCount;
+      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(elements_, in.U8() < 200 ? rest : in.U8()));
       const auto header = codec::EncodeDenseHeader(index, count);
       chunk.assign(header.begin(), header.end());
       const std::vector<float> values(count, Real(in));
@@ -301,6 +310,8 @@ class Hostile final : public ConnectionObserver {
   wire::ControlReader reader_;
   WindowKey last_incoming_;
   WindowOptions window_;
+  uint32_t tensor_ = 0;  // as the server has named it
+  uint64_t round_ = 0;   // the next one
   uint32_t elements_ = 0;
   uint32_t next_window_ = 0;
   std::deque<Bytes> bodies_;
