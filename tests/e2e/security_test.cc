@@ -163,8 +163,8 @@ TEST_F(SecurityTest, NoSecretIsShown) {
   const std::string secret = text.substr(text.find("psk = ") + 6, 64);
   ASSERT_EQ(secret.size(), 64u);
   StartServer({{"--log-level", "debug"}});
-  Program& a = StartWorker(0, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
-  Program& b = StartWorker(1, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  Program& a = StartWorker(0, {{"--rounds", "60"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  Program& b = StartWorker(1, {{"--rounds", "60"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
   ASSERT_TRUE(a.WaitForEvent("round")) << a.Everything();
   for (Program* program : {&server(), &a, &b}) {
     std::ifstream arguments("/proc/" + std::to_string(program->pid()) + "/cmdline");

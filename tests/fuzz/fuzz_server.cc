@@ -4,6 +4,7 @@
 //
 // Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's requests
 // each end once, and when its job ends it is told why; after a shutdown the server is empty.
+#include <google/protobuf/stubs/logging.h>
 #include <sanitizer/allocator_interface.h>
 
 #include <array>
@@ -261,7 +262,7 @@ class Hostile final : public ConnectionObserver {
     metadata.key = in.U8() < 200 ? tensor_ : static_cast<uint32_t>(Number(in));
     metadata.round = in.U8() < 200 ? round_ + in.Below(3) : Number(in);
     metadata.count = in.U8() < 200 ? kCount : Number(in);
-    const uint32_t fitting = static_cast<uint32_t>((c.MaxChunkBytes() - 16) / 4);
+    const uint32_t fitting = static_cast<uint32_t>((c.MaxChunkBytes() - codec::kChunkHeaderBytes) / 4);
     metadata.chunk_elements = in.U8() < 200 ? fitting : static_cast<uint32_t>(Number(in));
     metadata.weight = in.U8() < 200 ? 1 : Real(in);
     metadata.total_low_energy = in.U8() < 128 ? 1 : Real(in);
@@ -279,7 +280,7 @@ class Hostile final : public ConnectionObserver {
       const ByteSpan raw = in.Bytes(in.Below(70));
       window_.metadata.assign(raw.begin(), raw.end());
     }
-    elements_ = std::min<uint32_t>(fitting, static_cast<uint32_t>(window_.symbol_bytes / 4));
+    elements_ = std::min<uint32_t>(fitting, window_.symbol_bytes / 4u);
     (void)c.OpenWindow(window_);
   }
 
@@ -543,6 +544,9 @@ class World {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  // The hostile ones' names need not be UTF-8, and protobuf would say so every time.
+  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
   FuzzInput in(data, size);
   World world(in.U8());
   for (int steps = 0; !in.empty() && steps < 200; ++steps) world.Step(in);
