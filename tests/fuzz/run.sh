@@ -18,8 +18,8 @@ run_one() {
   mkdir -p "$grown"
   local inputs=("$grown")
   [ ! -d "$here/corpus/$name" ] || inputs+=("$here/corpus/$name")
-  "$fuzzer" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 -print_coverage=1 -print_funcs=0 \
-    -artifact_prefix="$artifacts/$name-" "${inputs[@]}" >"$log" 2>&1
+  "$fuzzer" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=256 \
+    -print_final_stats=1 -print_coverage=1 -print_funcs=0 -artifact_prefix="$artifacts/$name-" "${inputs[@]}" >"$log" 2>&1
   status=$?
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -1)
