@@ -18,6 +18,8 @@ run_one() {
   mkdir -p "$grown"
   local inputs=("$grown")
   [ ! -d "$here/corpus/$name" ] || inputs+=("$here/corpus/$name")
+  # The schedule by entropy takes two thirds of the time where an input has thousands of features.
+  case $name in connection | server) inputs=(-entropic=0 "${inputs[@]}") ;; esac
   "$fuzzer" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=256 \
     -print_final_stats=1 -print_coverage=1 -print_funcs=0 -artifact_prefix="$artifacts/$name-" "${inputs[@]}" >"$log" 2>&1
   status=$?
