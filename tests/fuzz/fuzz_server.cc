@@ -356,7 +356,8 @@ class Honest {
     return options;
   }
   void Round(worker::TensorHandle tensor) {
-    if (++begun_ > 200) return core.Leave();
+    if (begun_ == 200) return core.Leave();
+    ++begun_;
     core.PushPull(tensor, gradient_, out_, [this, tensor](const Status& outcome, const OperationStats&) {
       ++ended;
       if (outcome.ok()) Round(tensor);
