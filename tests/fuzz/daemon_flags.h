@@ -1,5 +1,5 @@
-// The daemons' own command lines without the daemons: flags are parsed and checked as in their main(), then nothing is
-// started. Each lives in a file of its own, since it takes in the program's main file.
+// The daemons' own command lines without the daemons: flags are parsed and checked as in their main(), then
+// nothing is started. Each lives in a file of its own, since it takes in the program's main file.
 #pragma once
 
 #include <string>

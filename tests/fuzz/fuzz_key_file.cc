@@ -1,8 +1,9 @@
-// Key files from bytes, and everything that is made of what can be read: an endpoint's security, its cookies and
-// tokens, both sides of a handshake. Files come raw, or as changes of good ones.
+// Key files from bytes, and everything that is made of what can be read: an endpoint's security, its cookies
+// and tokens, both sides of a handshake. Files come raw, or as changes of good ones.
 //
-// Holds: a file that is refused is refused in plain words, which contain nothing of it; what a pre-shared key's file
-// says is what PrintPskKey writes; a shared key lets in whoever has it, and a certificate nobody of its own role.
+// Holds: a file that is refused is refused in plain words, which contain nothing of it; what a pre-shared
+// key's file says is what PrintPskKey writes; a shared key lets in whoever has it, and a certificate nobody
+// of its own role.
 #include <cctype>
 #include <string>
 #include <utility>
@@ -103,7 +104,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TryKeyFile(kind, {reinterpret_cast<const char*>(rest.data()), rest.size()}, {});
     return 0;
   }
-  const std::string* const files[] = {&keys.worker, &keys.server, &keys.tool, &keys.psk, &keys.ca, &keys.other_worker};
+  const std::string* const files[] = {&keys.worker, &keys.server, &keys.tool,
+                                      &keys.psk,    &keys.ca,     &keys.other_worker};
   const std::string& file = *files[in.Below(std::size(files))];
   std::string text = file;
   if ((kind & 0x40) != 0) {

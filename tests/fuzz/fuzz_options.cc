@@ -1,8 +1,8 @@
-// What users type, from bytes: link words, fault specs, rates, times, sizes, optimizers, addresses, and the daemons'
-// own flags with everything that is checked behind them.
+// What users type, from bytes: link words, fault specs, rates, times, sizes, optimizers, addresses, and the
+// daemons' own flags with everything that is checked behind them.
 //
-// Holds: a value is read or refused in words; what was read is in range and is written so that it reads back the same;
-// no numeric option takes what is not a number.
+// Holds: a value is read or refused in words; what was read is in range and is written so that it reads back
+// the same; no numeric option takes what is not a number.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <string>
@@ -60,7 +60,8 @@ void TryHostPort(std::string_view text) {
   const auto parsed = udp::ParseHostPort(text);
   if (!parsed.ok()) return CheckRefusal(parsed.status());
   FUZZ_REQUIRE(!parsed->host.empty());
-  const std::string host = parsed->host.find(':') == std::string::npos ? parsed->host : "[" + parsed->host + "]";
+  const std::string host =
+      parsed->host.find(':') == std::string::npos ? parsed->host : "[" + parsed->host + "]";
   const auto again = udp::ParseHostPort(host + ":" + std::to_string(parsed->port));
   FUZZ_REQUIRE(again.ok() && *again == *parsed);
 }
@@ -90,7 +91,8 @@ void TryNumbers(std::vector<std::string> words) {
   FUZZ_REQUIRE(small <= 1024);
 }
 
-// Lines, last one first, as the command line library wants them. Help and configuration files are not what is tried.
+// Lines, last one first, as the command line library wants them. Help and configuration files are not what is
+// tried.
 std::vector<std::string> Words(std::string_view text) {
   std::vector<std::string> words;
   while (!text.empty() && words.size() < 64) {

@@ -1,9 +1,10 @@
-// A whole server from bytes, in virtual time: an honest worker trains (a real WorkerCore), another member of the job
-// says and sends what the input tells it, and so does a stranger who never joins: control messages, windows with
-// metadata and chunks of all kinds, closes, datagrams changed on their way with a tag that fits, time that passes.
+// A whole server from bytes, in virtual time: an honest worker trains (a real WorkerCore), another member of
+// the job says and sends what the input tells it, and so does a stranger who never joins: control messages,
+// windows with metadata and chunks of all kinds, closes, datagrams changed on their way with a tag that fits,
+// time that passes.
 //
-// Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's requests
-// each end once, and when its job ends it is told why; after a shutdown the server is empty.
+// Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's
+// requests each end once, and when its job ends it is told why; after a shutdown the server is empty.
 #include <google/protobuf/stubs/logging.h>
 #include <sanitizer/allocator_interface.h>
 
@@ -64,8 +65,18 @@ uint64_t Number(FuzzInput& in) {
 }
 
 float Real(FuzzInput& in) {
-  constexpr float kReals[] = {0, 1, -1, 0.5f, 1e-30f, 1e30f, 3e38f, std::numeric_limits<float>::infinity(),
-                              std::numeric_limits<float>::quiet_NaN(), 1e-45f, -3e38f, 100};
+  constexpr float kReals[] = {0,
+                              1,
+                              -1,
+                              0.5f,
+                              1e-30f,
+                              1e30f,
+                              3e38f,
+                              std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN(),
+                              1e-45f,
+                              -3e38f,
+                              100};
   return kReals[in.Below(std::size(kReals))];
 }
 
@@ -180,15 +191,16 @@ class Hostile final : public ConnectionObserver {
     last_incoming_ = key;
     return {};
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t sequence, ByteSpan, bool) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t sequence, ByteSpan,
+                       bool) override {
     return sequence % 4 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& c, WindowKey key) override {
     const auto window = c.incoming(key);
     if (window && window->complete && takes_results) c.CloseWindow(key, wire::CloseReason::kComplete);
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&, const WindowTxStats&) override {
-  }
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
+                      const WindowTxStats&) override {}
 
   void Connect(Instant now) { connection = endpoint->Connect(now, kServer, this); }
 
@@ -291,7 +303,8 @@ class Hostile final : public ConnectionObserver {
       const uint32_t index = in.U8() < 200 ? in.Below(4) : in.U32();
       const uint64_t begin = uint64_t{index} * elements_;
       const uint64_t rest = begin < kCount ? kCount - begin : kCount;
-      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(elements_, in.U8() < 200 ? rest : in.U8()));
+      const uint32_t count =
+          static_cast<uint32_t>(std::min<uint64_t>(elements_, in.U8() < 200 ? rest : in.U8()));
       const auto header = codec::EncodeDenseHeader(index, count);
       chunk.assign(header.begin(), header.end());
       const std::vector<float> values(count, Real(in));
@@ -452,7 +465,8 @@ class World {
       for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
         const size_t size = std::min(transmit->segment_bytes, transmit->size - at);
         if (queue_.size() < kMaxQueued)
-          queue_.push_back({address, transmit->destination, {buffer_.begin() + at, buffer_.begin() + at + size}});
+          queue_.push_back(
+              {address, transmit->destination, {buffer_.begin() + at, buffer_.begin() + at + size}});
       }
     }
   }
@@ -468,7 +482,8 @@ class World {
     if (datagram.to == kServer) core_.HandleDatagram(now_, datagram.from, datagram.bytes, {});
     if (datagram.to == honest_.address) honest_.core.HandleDatagram(now_, datagram.from, datagram.bytes, {});
     for (Hostile* hostile : {&insider_, &stranger_}) {
-      if (datagram.to == hostile->address) hostile->endpoint->HandleDatagram(now_, datagram.from, datagram.bytes, {});
+      if (datagram.to == hostile->address)
+        hostile->endpoint->HandleDatagram(now_, datagram.from, datagram.bytes, {});
     }
   }
 
@@ -528,7 +543,8 @@ class World {
     if (!reader.ok() || datagram.size() < header + wire::kTagBytes) return;
     const MutableByteSpan all(datagram);
     IntegrityTag().Seal(decoded->packet_number, 0, all.first(header),
-                        all.subspan(header, all.size() - header - wire::kTagBytes), all.last(wire::kTagBytes));
+                        all.subspan(header, all.size() - header - wire::kTagBytes),
+                        all.last(wire::kTagBytes));
   }
 
   bool lossy_;

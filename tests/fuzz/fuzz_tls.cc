@@ -1,9 +1,9 @@
-// Two real TLS sessions, with keys that fit each other or do not, and somebody on the path who changes, drops, repeats
-// and invents bytes of both directions; sometimes one side's own certificate is damaged too.
+// Two real TLS sessions, with keys that fit each other or do not, and somebody on the path who changes,
+// drops, repeats and invents bytes of both directions; sometimes one side's own certificate is damaged too.
 //
-// Holds: only who has the right key is ever let in, and under its true name; the server is never sooner complete than
-// its client; who has failed stays so; left alone, those who may become complete do, with keys that only the two of
-// them agree on; a session sends and keeps little, whatever it is told.
+// Holds: only who has the right key is ever let in, and under its true name; the server is never sooner
+// complete than its client; who has failed stays so; left alone, those who may become complete do, with keys
+// that only the two of them agree on; a session sends and keeps little, whatever it is told.
 #include <sanitizer/allocator_interface.h>
 
 #include <array>
@@ -30,7 +30,8 @@ constexpr size_t kMaxSent = 16 << 10;
 // 64 KiB of the peer's bytes at most, what TLS makes of them, and its own objects.
 constexpr size_t kMaxMemory = 2 << 20;
 
-std::unique_ptr<TlsSecurity> Make(const std::string& file, crypto::Role role, std::vector<AeadSuite> suites = {}) {
+std::unique_ptr<TlsSecurity> Make(const std::string& file, crypto::Role role,
+                                  std::vector<AeadSuite> suites = {}) {
   auto credentials = crypto::ParseKeyFile(file);
   if (!credentials.ok()) return nullptr;
   crypto::TlsOptions options;
@@ -233,7 +234,8 @@ void Meet(TlsSecurity& client, TlsSecurity& server, const Meeting& rules, FuzzIn
   FUZZ_REQUIRE(__sanitizer_get_current_allocated_bytes() < before + kMaxMemory);
 }
 
-// One side presents a file that was damaged inside: it gets in as whom its authority has named, or not at all.
+// One side presents a file that was damaged inside: it gets in as whom its authority has named, or not at
+// all.
 void MeetDamaged(FuzzInput& in) {
   const Meeting& good = AllMeetings()[1];
   const bool damaged_client = in.Flag();

@@ -1,5 +1,5 @@
-// Key files as `longhaul keygen` makes them, the same in every run, and damage to them: of their text, and of what is
-// inside their PEM blocks, which no change of the text would leave well-formed.
+// Key files as `longhaul keygen` makes them, the same in every run, and damage to them: of their text, and of
+// what is inside their PEM blocks, which no change of the text would leave well-formed.
 #pragma once
 
 #include <openssl/evp.h>
@@ -78,7 +78,8 @@ void Damage(FuzzInput& in, Text& text) {
         break;
       case 2: {
         const Text part(here, here + static_cast<ptrdiff_t>(std::min<size_t>(in.U16(), text.size() - at)));
-        text.insert(text.begin() + static_cast<ptrdiff_t>(in.U16() % (text.size() + 1)), part.begin(), part.end());
+        text.insert(text.begin() + static_cast<ptrdiff_t>(in.U16() % (text.size() + 1)), part.begin(),
+                    part.end());
         break;
       }
       default:

@@ -22,7 +22,8 @@ void TryServerFlags(std::vector<std::string> words) {
   FUZZ_REQUIRE(flags.round_bound_seconds >= 0 && flags.round_bound_seconds <= 86400);
   const ServerOptions& o = flags.server;
   FUZZ_REQUIRE(o.workers >= 1 && o.workers <= 1024 && o.min_workers <= 1024);
-  for (const double share : {o.shift_alpha, o.high_share, o.high_energy, o.topk_share, o.bubble_threshold, o.close_ratio}) {
+  for (const double share :
+       {o.shift_alpha, o.high_share, o.high_energy, o.topk_share, o.bubble_threshold, o.close_ratio}) {
     FUZZ_REQUIRE(share >= 0 && share <= 1);
   }
   FUZZ_REQUIRE(o.datagram_bytes >= 1200 && o.datagram_bytes <= 65507);

@@ -12,7 +12,8 @@ void TryWorkerFlags(std::vector<std::string> words) {
   Flags flags;
   AddOptions(app, flags);
   cli::CheckNumbers(app);
-  for (CLI::Option* option : app.get_options()) option->envname("");  // the fuzzer's own environment is no input
+  for (CLI::Option* option : app.get_options())
+    option->envname("");  // the fuzzer's own environment is no input
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError&) {

@@ -6,8 +6,8 @@
 
 namespace longhaul::keys {
 
-// One byte, not none: for a file both are less than the kernel writes at all, but the limit of a program that dumps are
-// piped to is only looked at when it is exactly 1 (Linux, fs/coredump.c).
+// One byte, not none: for a file both are less than the kernel writes at all, but the limit of a program that
+// dumps are piped to is only looked at when it is exactly 1 (Linux, fs/coredump.c).
 void ForbidCoreDumps() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
