@@ -172,7 +172,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--insecure-bind", f.server.insecure_bind,
                "with --insecure: also on addresses that other machines can reach")
       ->needs("--insecure");
-  app.add_flag("--allow-core-dump", f.allow_core_dump, "with a key: a crash may leave a core dump, which contains it");
+  app.add_flag("--allow-core-dump", f.allow_core_dump,
+               "with a key: a crash may leave a core dump, which contains it");
   app.add_option("--fault", f.server.fault,
                  "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
   app.add_option("--progress", f.progress, "what is printed on standard output")
