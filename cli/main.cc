@@ -11,6 +11,7 @@
 #include "cli/number_checks.h"
 #include "cli/run.h"
 #include "proto/version.h"
+#include "transport/keys/core_dumps.h"
 
 namespace {
 
@@ -319,6 +320,8 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
+  // Every subcommand makes or reads keys.
+  longhaul::keys::ForbidCoreDumps();
   if (*keygen) return longhaul::cli::RunKeygen(key);
   if (bench->got_subcommand("rounds")) return longhaul::cli::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::cli::RunBenchFlow(flow);

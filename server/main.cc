@@ -18,6 +18,7 @@
 
 #include "cli/number_checks.h"
 #include "longhaul/server.h"
+#include "transport/keys/core_dumps.h"
 #include "transport/keys/load_security.h"
 #include "wan/link_options.h"
 
@@ -44,6 +45,7 @@ struct Flags {
   std::string json_file;
   std::string log_level = "info";
   bool no_grants = false;
+  bool allow_core_dump = false;
   std::string capacity = "auto";
   std::string capacity_floor;
   std::string capacity_cap;
@@ -170,6 +172,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--insecure-bind", f.server.insecure_bind,
                "with --insecure: also on addresses that other machines can reach")
       ->needs("--insecure");
+  app.add_flag("--allow-core-dump", f.allow_core_dump,
+               "with a key: a crash may leave a core dump, which contains it");
   app.add_option("--fault", f.server.fault,
                  "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
   app.add_option("--progress", f.progress, "what is printed on standard output")
@@ -325,6 +329,7 @@ int Run(int argc, char** argv) {
                  std::strerror(errno));
     return kExitUsage;
   }
+  if (!flags.server.key_file.empty() && !flags.allow_core_dump) keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, unlike a port that this user may not have.
   const auto security = keys::LoadSecurity({.key_file = flags.server.key_file,
                                             .insecure = flags.server.insecure,

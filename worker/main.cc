@@ -20,6 +20,7 @@
 
 #include "cli/number_checks.h"
 #include "longhaul/client.h"
+#include "transport/keys/core_dumps.h"
 #include "transport/keys/load_security.h"
 #include "wan/link_options.h"
 #include "worker/trainer_loop.h"
@@ -45,6 +46,7 @@ struct Flags {
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
   bool weight_given = false;
+  bool allow_core_dump = false;
   double skew = 0;
   std::string wire_dtype = "float32";
   std::string rate_cap;
@@ -63,8 +65,7 @@ Examples:
 
 Every option can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200. RANK, WORLD_SIZE,
 MASTER_ADDR and MASTER_PORT are understood when neither flag nor LONGHAUL_* says otherwise.
-Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.
-Traffic is NOT encrypted in this version.)";
+Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.)";
 
 // The value of an environment variable, empty when unset.
 std::string Env(const char* name) {
@@ -451,6 +452,8 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
   app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
       ->excludes("--key");
+  app.add_flag("--allow-core-dump", flags.allow_core_dump,
+               "With a key: a crash may leave a core dump, which contains it");
   app.add_option("--fault", c.fault,
                  "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
       ->type_name("SPEC");
@@ -512,6 +515,7 @@ int main(int argc, char** argv) {
   // Logs on stderr; stdout belongs to the progress.
   spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, and found out before the data is read.
   const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
                                                       .insecure = flags.connect.insecure,

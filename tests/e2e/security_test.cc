@@ -1,6 +1,7 @@
 // Who gets in with which key, told in words on both sides; and that no secret shows anywhere.
 //
 //   worker 0, worker 1 ── server ── somebody with no key, another key, a certificate of another kind
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <ctime>
@@ -162,8 +163,8 @@ TEST_F(SecurityTest, NoSecretIsShown) {
   const std::string secret = text.substr(text.find("psk = ") + 6, 64);
   ASSERT_EQ(secret.size(), 64u);
   StartServer({{"--log-level", "debug"}});
-  Program& a = StartWorker(0, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
-  Program& b = StartWorker(1, {{"--rounds", "300"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  Program& a = StartWorker(0, {{"--rounds", "60"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
+  Program& b = StartWorker(1, {{"--rounds", "60"}, {"--fault", "delay=5ms"}, {"--log-level", "trace"}});
   ASSERT_TRUE(a.WaitForEvent("round")) << a.Everything();
   for (Program* program : {&server(), &a, &b}) {
     std::ifstream arguments("/proc/" + std::to_string(program->pid()) + "/cmdline");
@@ -176,6 +177,34 @@ TEST_F(SecurityTest, NoSecretIsShown) {
   ExpectEnd(a, 0);
   ExpectEnd(b, 0);
   for (Program* program : {&server(), &a, &b}) EXPECT_THAT(program->Everything(), Not(HasSubstr(secret)));
+}
+
+// The soft limit of a core dump's size, as the kernel has it.
+std::string CoreLimit(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/limits");
+  const std::string limits{std::istreambuf_iterator<char>(in), {}};
+  const size_t line = limits.find("Max core file size");
+  const size_t begin = limits.find_first_not_of(' ', line + 18);
+  return line == std::string::npos ? "" : limits.substr(begin, limits.find(' ', begin) - begin);
+}
+
+TEST_F(SecurityTest, WhoHasAKeyLeavesNoCoreDumpUnlessToldTo) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_CORE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;  // as in `ulimit -c unlimited`; programs inherit it
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &limit), 0);
+  const std::string usual = CoreLimit(::getpid());
+  ASSERT_FALSE(usual.empty());
+  const std::string none = usual == "0" ? "0" : "1";
+  StartServer();
+  Program& worker = StartWorker(0);
+  ASSERT_TRUE(server().WaitForEvent("join")) << server().Everything();
+  EXPECT_EQ(CoreLimit(server().pid()), none);
+  EXPECT_EQ(CoreLimit(worker.pid()), none);
+  StartServer({{"--allow-core-dump", ""}});
+  EXPECT_EQ(CoreLimit(server().pid()), usual);
+  StartServer({{"--insecure", ""}});
+  EXPECT_EQ(CoreLimit(server().pid()), usual);
 }
 
 }  // namespace

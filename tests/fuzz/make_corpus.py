@@ -57,6 +57,63 @@ LEAVE = framed(10, number(1, 11) + blob(2, b"rank 2 is gone"))
 BARRIER = framed(13, number(1, 4) + blob(2, b"epoch"))
 
 
+# fuzz_server.cc's World::Step and Hostile::Act. The first byte says what the job is like.
+def write_server():
+    insider = lambda *what: bytes([3]) + bytes(what)
+    stranger = lambda *what: bytes([0x43]) + bytes(what)
+    run = lambda rounds, losses=0: bytes([0, losses, rounds - 1])
+    join = insider(4, 1) + run(8)
+    window = lambda high, low, kind=0: insider(5, kind, 1, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, high, 0, low, 0, 0, 0)
+    chunk = lambda index, low, value: bytes([low, 0, 0, index, 0, value, 0])
+    chunks = insider(7, 3) + chunk(0, 0, 1) + chunk(1, 0, 3) + chunk(2, 0, 2)
+    mixed = insider(7, 3) + chunk(0, 0, 1) + chunk(1, 1, 3) + chunk(2, 1, 2)
+    for name, kind in (("residual", 0), ("lossy", 1), ("shift", 5 * 4), ("bounded", 2 + 0x20 + 0x40), ("ordered", 0x80 + 8)):
+        train = join + (window(3, 0) + chunks + run(16)) * 2 + window(1, 2) + mixed + run(16, 0x11)
+        write("server", name, bytes([kind]) + train + insider(3, 10, 8, 0, 0) + run(8))
+    declare = lambda name, optimizer: insider(1, 1, 7, name, 0, 0, optimizer, 1, 1, 1, 128)
+    write("server", "declares", bytes([0]) + join + declare(1, 0) + declare(2, 1) + declare(2, 2) + run(16))
+    write("server", "messages", bytes([0x22]) + join + insider(0, 3, 1, 0, 0, 0) + insider(0, 4, 1, 0) + run(8) +
+          stranger(0, 5, 1) + stranger(0, 6, 1) + run(8) + insider(0, 7, 0, 0) + run(16))
+    write("server", "bench", bytes([0x20]) + stranger(0, 6, 1) + run(8) + b"\x43" + window(3, 3)[1:] + b"\x43" + chunks[1:] + run(8))
+    write("server", "changed", bytes([0]) + join + window(3, 0) + chunks + bytes([2, 3, 0, 9, 9, 0, 4, 1, 0, 50, 200, 1]) + run(16))
+
+
+# fuzz_tls.cc: who meets whom, context, then Path::Step: what is done to the bytes to the client (0) or server (1).
+def write_tls():
+    to_server, to_client = bytes([1]), bytes([0])
+    handshake = to_server + to_client + to_server
+    for kind in range(18):
+        write("tls", f"meeting_{kind}", bytes([kind, 1, 9, 0]) + handshake)
+    change = lambda to, at, value: bytes([6 + to, 0]) + struct.pack(">H", at) + bytes([3, value])
+    for kind in (0, 1):
+        write("tls", f"hello_changed_{kind}", bytes([kind, 1, 9, 0]) + change(1, 11, 3) + handshake)
+        write("tls", f"server_changed_{kind}", bytes([kind, 1, 9, 0]) + to_server + change(0, 45, 1) + to_client)
+        write("tls", f"alert_{kind}", bytes([kind, 1, 9, 0]) + to_server + bytes([8, 21, 2, 2, 40]) + handshake)
+        write("tls", f"hello_made_up_{kind}", bytes([kind, 1, 9, 0]) + bytes([11, 1, 40, 3, 3]) + bytes(38) + handshake)
+        write("tls", f"replayed_{kind}", bytes([kind, 1, 9, 0]) + to_server + bytes([13, 0, 0, 0, 1, 0]) + handshake)
+    for side in (0, 1):
+        write("tls", f"damaged_{side}", bytes([0xe0, side, 1, 0, 1, 0, 3, 5]))
+
+
+def write_options():
+    words = {
+        0: [b"rate 200mbit delay 25ms 2ms loss 2% queue 50ms", b"rate=1gbit,delay=40ms,loss=gemodel,5%,burst,10,outage=3s..5s",
+            b"unlimited jitter-reorders reorder 1% duplicate 2% corrupt 0.1% mtu 1400b limit 64kib"],
+        1: [b"drop=0.02,delay=25ms,jitter=2ms,dup=0.01,reorder=0.01,corrupt=0.001,rate=200mbit,queue=50ms,seed=7,side=in"],
+        2: [b"1.5gbit"], 3: [b"250us"], 4: [b"64kib"], 5: [b"2.5%"],
+        6: [b"sgd:lr=0.1,momentum=0.9,nesterov,weight_decay=0.0001", b"adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8"],
+        7: [b"server.example:7700", b"[::1]:7700"],
+        8: [b"--real\n1e3\n--natural\n18446744073709551615\n--small\n7\n--whole\n-5\n--share=0.5\n--names\na,b"],
+        9: [b"--listen\n0.0.0.0:7700\n--workers\n4\n--key\njob.key\n--allow\nfra,nyc\n--policy\nshift\n--topk=0.1",
+            b"--capacity\n200mbit\n--worker-rate-cap\n1gbit\n--no-grants\n--insecure\n--insecure-bind\n--fec-k\n8"],
+        10: [b"--join\n127.0.0.1:7700\n--rank\n1\n--world-size\n4\n--optimizer\nadam:lr=0.001\n--wire-dtype\nint8",
+             b"--rate-cap\n1gbit\n--rate-floor\n1mbit\n--idle-timeout\n5\n--weight\n2.5\n--local-steps\n8\n--insecure"],
+    }
+    for kind, texts in words.items():
+        for number_, text in enumerate(texts):
+            write("options", f"o{kind}_{number_}", bytes([kind]) + text)
+
+
 def main():
     for line in (HERE.parent / "golden" / "vectors.txt").read_text().splitlines():
         name, _, data = line.partition(" ")
@@ -102,6 +159,13 @@ def main():
     frames = bytes.fromhex("0100") + bytes.fromhex("140a0a")
     write_connection("invented", hello + bytes([11, 0, len(frames)]) + frames + bytes([11, 7, 0, 0, 9, 4]) + frames[:4] +
           run(0, 60))
+    write_server()
+    write_tls()
+    write_options()
+    write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
+    for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
+        write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))
+        write("key_file", f"block_{which}", bytes([which, which, which % 4, 0, 0, 90, 3, 1]))
     # fuzz_handshake.cc: kind, then operations.
     plain = bytes([0, 16, 0, 16, 0, 16])
     for name, kind in (("short", 0), ("long", 1), ("lossy", 2)):

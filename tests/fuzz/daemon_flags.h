@@ -1,0 +1,14 @@
+// The daemons' own command lines without the daemons: flags are parsed and checked as in their main(), then
+// nothing is started. Each lives in a file of its own, since it takes in the program's main file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace longhaul::fuzz {
+
+// Words last first. A broken property stops the program.
+void TryServerFlags(std::vector<std::string> words);
+void TryWorkerFlags(std::vector<std::string> words);
+
+}  // namespace longhaul::fuzz

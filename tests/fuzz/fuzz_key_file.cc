@@ -1,0 +1,118 @@
+// Key files from bytes, and everything that is made of what can be read: an endpoint's security, its cookies
+// and tokens, both sides of a handshake. Files come raw, or as changes of good ones.
+//
+// Holds: a file that is refused is refused in plain words, which contain nothing of it; what a pre-shared
+// key's file says is what PrintPskKey writes; a shared key lets in whoever has it, and a certificate nobody
+// of its own role.
+#include <cctype>
+#include <string>
+#include <utility>
+
+#include "tests/fuzz/key_files.h"
+#include "transport/crypto/credentials.h"
+#include "transport/crypto/tls_security.h"
+
+using namespace longhaul;  // NOLINT
+
+namespace {
+
+using crypto::Credentials;
+using crypto::TlsSecurity;
+using transport::HandshakeCrypto;
+
+// Words for people, without the file's own.
+void CheckRefusal(const Status& status, std::string_view secret) {
+  const std::string& message = status.message();
+  FUZZ_REQUIRE(!message.empty() && message.size() < 400);
+  for (const char c : message) FUZZ_REQUIRE(std::isprint(static_cast<unsigned char>(c)));
+  constexpr size_t kLeak = 12;
+  for (size_t at = 0; at + kLeak <= secret.size(); ++at) {
+    FUZZ_REQUIRE(message.find(secret.substr(at, kLeak)) == std::string::npos);
+  }
+}
+
+std::string_view SecretOf(std::string_view file) {
+  if (const size_t psk = file.find("psk = "); psk != std::string_view::npos) return file.substr(psk + 6, 64);
+  const size_t begin = file.find("PRIVATE KEY-----\n");
+  return begin == std::string_view::npos ? std::string_view() : file.substr(begin + 17, 64);
+}
+
+void Exchange(HandshakeCrypto& client, HandshakeCrypto& server) {
+  for (int flights = 0;; ++flights) {
+    FUZZ_REQUIRE(flights < 8);
+    const auto out = client.TakeData();
+    if (!out.empty()) (void)server.HandleData(out);
+    const auto back = server.TakeData();
+    if (!back.empty()) (void)client.HandleData(back);
+    if (out.empty() && back.empty()) return;
+  }
+}
+
+void Use(TlsSecurity& security, bool psk) {
+  const Instant now = Instant::FromNanoseconds(99'000'000'000);
+  const Address from = Address::V4(10, 0, 0, 1, 7700);
+  const wire::ConnectionId id{17};
+  auto cookie = *security.MakeCookie(now, from, id);
+  FUZZ_REQUIRE(security.CheckCookie(now, from, id, cookie));
+  cookie[5] ^= 1;
+  FUZZ_REQUIRE(!security.CheckCookie(now, from, id, cookie));
+  FUZZ_REQUIRE(security.ResetToken(id) != security.ResetToken({18}));
+
+  std::vector<uint8_t> header(26, 1), body(100, 2), tag(wire::kTagBytes);
+  security.long_protection().Seal(3, 0, header, body, tag);
+  FUZZ_REQUIRE(security.long_protection().Open(3, 0, header, body, tag));
+  FUZZ_REQUIRE(body == std::vector<uint8_t>(100, 2));
+
+  const auto client = security.NewSession(true), server = security.NewSession(false);
+  Exchange(*client, *server);
+  FUZZ_REQUIRE(server->complete() == psk);
+  if (psk) FUZZ_REQUIRE(client->complete());
+}
+
+crypto::TlsOptions Options(uint8_t kind) {
+  crypto::TlsOptions options;
+  options.role = static_cast<crypto::Role>(kind % 3);
+  options.wall_clock = [] { return fuzz::kToday; };
+  return options;
+}
+
+void TryKeyFile(uint8_t kind, std::string_view text, std::string_view secret) {
+  Result<Credentials> credentials = crypto::ParseKeyFile(text);
+  if (!credentials.ok()) return CheckRefusal(credentials.status(), secret);
+  const auto* psk = std::get_if<crypto::PskKey>(&*credentials);
+  if (psk != nullptr) {
+    const auto printed = crypto::PrintPskKey(*psk);
+    const auto again = crypto::ParseKeyFile(printed.text());
+    FUZZ_REQUIRE(again.ok() && std::get<crypto::PskKey>(*again).job == psk->job);
+    FUZZ_REQUIRE(crypto::PrintPskKey(std::get<crypto::PskKey>(*again)).text() == printed.text());
+  }
+  const bool shared = psk != nullptr;
+  auto security = TlsSecurity::Create(std::move(credentials).value(), Options(kind));
+  if (!security.ok()) return CheckRefusal(security.status(), secret);
+  Use(**security, shared);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const fuzz::KeyFiles& keys = fuzz::AllKeyFiles();
+  fuzz::RestartChance(2);
+  FuzzInput in(data, size);
+  const uint8_t kind = in.U8();
+  if (kind >= 0xc0) {  // raw
+    const ByteSpan rest = in.Bytes(size);
+    TryKeyFile(kind, {reinterpret_cast<const char*>(rest.data()), rest.size()}, {});
+    return 0;
+  }
+  const std::string* const files[] = {&keys.worker, &keys.server, &keys.tool,
+                                      &keys.psk,    &keys.ca,     &keys.other_worker};
+  const std::string& file = *files[in.Below(std::size(files))];
+  std::string text = file;
+  if ((kind & 0x40) != 0) {
+    fuzz::Damage(in, text);
+  } else if (!in.empty()) {
+    text = fuzz::DamageBlock(in, file);
+  }
+  TryKeyFile(kind, text, SecretOf(file));
+  return 0;
+}

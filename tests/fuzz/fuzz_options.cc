@@ -1,0 +1,148 @@
+// What users type, from bytes: link words, fault specs, rates, times, sizes, optimizers, addresses, and the
+// daemons' own flags with everything that is checked behind them.
+//
+// Holds: a value is read or refused in words; what was read is in range and is written so that it reads back
+// the same; no numeric option takes what is not a number.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/address.h"
+#include "cli/number_checks.h"
+#include "server/optimizer.h"
+#include "server/optimizer_spec.h"
+#include "tests/fuzz/daemon_flags.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/property.h"
+#include "transport/udp/fault_spec.h"
+#include "transport/udp/resolve.h"
+#include "wan/link_options.h"
+
+using namespace longhaul;  // NOLINT
+
+namespace {
+
+void CheckRefusal(const Status& status) {
+  FUZZ_REQUIRE(status.code() == StatusCode::kInvalidArgument && !status.message().empty());
+}
+
+void TryLink(std::string_view text) {
+  const auto link = wan::ParseLinkOptions(text);
+  if (!link.ok()) return CheckRefusal(link.status());
+  FUZZ_REQUIRE(link->Validate().ok());
+  const auto again = wan::ParseLinkOptions(link->ToString());
+  FUZZ_REQUIRE(again.ok() && *again == *link);
+}
+
+void TryFaults(std::string_view text) {
+  const auto faults = udp::ParseFaults(text);
+  if (!faults.ok()) return CheckRefusal(faults.status());
+  FUZZ_REQUIRE(faults->link.Validate().ok());
+}
+
+template <typename T>
+void TryValue(const Result<T>& value, const T& zero) {
+  if (!value.ok()) return CheckRefusal(value.status());
+  FUZZ_REQUIRE(*value >= zero);
+}
+
+void TryOptimizer(std::string_view text) {
+  const auto spec = server::ParseOptimizer(text);
+  if (!spec.ok()) return CheckRefusal(spec.status());
+  FUZZ_REQUIRE(std::isfinite(spec->lr) && spec->lr >= 0 && spec->momentum >= 0 && spec->momentum < 1);
+  FUZZ_REQUIRE(std::isfinite(spec->weight_decay) && spec->weight_decay >= 0);
+  const auto again = server::ParseOptimizer(spec->ToString());
+  FUZZ_REQUIRE(again.ok() && *again == *spec);
+}
+
+void TryHostPort(std::string_view text) {
+  const auto parsed = udp::ParseHostPort(text);
+  if (!parsed.ok()) return CheckRefusal(parsed.status());
+  FUZZ_REQUIRE(!parsed->host.empty());
+  const std::string host =
+      parsed->host.find(':') == std::string::npos ? parsed->host : "[" + parsed->host + "]";
+  const auto again = udp::ParseHostPort(host + ":" + std::to_string(parsed->port));
+  FUZZ_REQUIRE(again.ok() && *again == *parsed);
+}
+
+// One option of every kind of number, as the programs declare them.
+void TryNumbers(std::vector<std::string> words) {
+  CLI::App app;
+  double real = 0, share = 0;
+  uint64_t natural = 0;
+  uint32_t small = 0;
+  int64_t whole = 0;
+  std::vector<std::string> names;
+  app.add_option("--real", real);
+  app.add_option("--share", share)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--natural", natural);
+  app.add_option("--small", small)->check(CLI::Range(1, 1024));
+  app.add_option("--whole", whole);
+  app.add_option("--names", names)->delimiter(',');
+  cli::CheckNumbers(app);
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError&) {
+    return;
+  }
+  FUZZ_REQUIRE(std::isfinite(real));
+  FUZZ_REQUIRE(share >= 0 && share <= 1);
+  FUZZ_REQUIRE(small <= 1024);
+}
+
+// Lines, last one first, as the command line library wants them. Help and configuration files are not what is
+// tried.
+std::vector<std::string> Words(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty() && words.size() < 64) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    words.emplace(words.begin(), text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FuzzInput in(data, size);
+  const uint8_t kind = in.U8();
+  const ByteSpan rest = in.Bytes(size);
+  const std::string_view text(reinterpret_cast<const char*>(rest.data()), rest.size());
+  switch (kind % 11) {
+    case 0:
+      TryLink(text);
+      break;
+    case 1:
+      TryFaults(text);
+      break;
+    case 2:
+      TryValue(wan::ParseRate(text), Bandwidth::Zero());
+      break;
+    case 3:
+      TryValue(wan::ParseTime(text), Duration(0));
+      break;
+    case 4:
+      TryValue(wan::ParseBytes(text), ByteCount(0));
+      break;
+    case 5:
+      TryValue(wan::ParsePercent(text), 0.0);
+      break;
+    case 6:
+      TryOptimizer(text);
+      break;
+    case 7:
+      TryHostPort(text);
+      break;
+    case 8:
+      TryNumbers(Words(text));
+      break;
+    case 9:
+      fuzz::TryServerFlags(Words(text));
+      break;
+    default:
+      fuzz::TryWorkerFlags(Words(text));
+  }
+  return 0;
+}

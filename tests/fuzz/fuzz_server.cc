@@ -1,0 +1,572 @@
+// A whole server from bytes, in virtual time: an honest worker trains (a real WorkerCore), another member of
+// the job says and sends what the input tells it, and so does a stranger who never joins: control messages,
+// windows with metadata and chunks of all kinds, closes, datagrams changed on their way with a tag that fits,
+// time that passes.
+//
+// Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's
+// requests each end once, and when its job ends it is told why; after a shutdown the server is empty.
+#include <google/protobuf/stubs/logging.h>
+#include <sanitizer/allocator_interface.h>
+
+#include <array>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "codec/chunk.h"
+#include "codec/reference_coder.h"
+#include "codec/window_metadata.h"
+#include "proto/control_codec.h"
+#include "proto/packet_header.h"
+#include "server/server_core.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/property.h"
+#include "transport/core/integrity_tag.h"
+#include "worker/worker_core.h"
+
+using namespace longhaul;             // NOLINT
+using namespace longhaul::transport;  // NOLINT
+
+namespace {
+
+using control::ControlMessage;
+using Bytes = std::vector<uint8_t>;
+
+constexpr size_t kMaxQueued = 300;
+constexpr int kMaxPolls = 5000;
+constexpr int kMaxWakeUps = 50000;
+constexpr ByteCount kMaxModel{256 << 10};
+// The job's model several times over (values, sums, optimizer, results under way), buffered packets of every
+// connection, and both workers of the test itself.
+constexpr size_t kMaxMemory = 48 << 20;
+constexpr uint64_t kCount = 1000;  // elements of the honest worker's tensor
+
+const Address kServer = Address::V4(10, 0, 0, 1, 7700);
+
+// Numbers that are usual, at a bound, or anything.
+uint64_t Number(FuzzInput& in) {
+  switch (in.Below(6)) {
+    case 0:
+      return in.U8();
+    case 1:
+      return in.U32();
+    case 2:
+      return uint64_t{in.U32()} << 32 | in.U32();
+    case 3:
+      return uint64_t{1} << in.Below(64);
+    case 4:
+      return kCount;
+    default:
+      return in.Below(4);
+  }
+}
+
+float Real(FuzzInput& in) {
+  constexpr float kReals[] = {0,
+                              1,
+                              -1,
+                              0.5f,
+                              1e-30f,
+                              1e30f,
+                              3e38f,
+                              std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN(),
+                              1e-45f,
+                              -3e38f,
+                              100};
+  return kReals[in.Below(std::size(kReals))];
+}
+
+std::string Name(FuzzInput& in) {
+  constexpr const char* kNames[] = {"w", "x", "y", "default", ""};
+  const uint32_t which = in.Below(8);
+  if (which < std::size(kNames)) return kNames[which];
+  if (which == 5) return std::string(in.U16() % 2000, 'n');
+  const ByteSpan bytes = in.Bytes(in.Below(24));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string Optimizer(FuzzInput& in) {
+  constexpr const char* kOptimizers[] = {"aggregate", "sgd:lr=0.1,momentum=0.9", "adam:lr=0.001",
+                                         "adamw:lr=1e30,eps=1e-30", "sgd:lr=1e308"};
+  const uint32_t which = in.Below(6);
+  return which < std::size(kOptimizers) ? kOptimizers[which] : Name(in);
+}
+
+void FillJoin(FuzzInput& in, control::Join& join) {
+  join.set_job(in.U8() < 230 ? "default" : Name(in));
+  join.set_rank(in.U8() < 200 ? 1 : static_cast<uint32_t>(Number(in)));
+  join.set_world_size(in.U8() < 230 ? 2 : static_cast<uint32_t>(Number(in)));
+  join.set_incarnation(in.U8());
+  join.set_site(Name(in));
+  join.set_weight(in.U8() < 200 ? 1 : Real(in));
+}
+
+void FillDeclare(FuzzInput& in, control::Declare& declare) {
+  declare.set_request(in.U8());
+  declare.set_name(Name(in));
+  declare.set_dtype(in.U8() < 230 ? 1 : in.U8());
+  declare.set_count(in.U8() < 128 ? kCount : Number(in));
+  declare.set_optimizer(Optimizer(in));
+  declare.set_has_initial(in.Flag());
+  declare.set_wire_dtype(in.Below(6));
+  declare.set_result_dtype(in.Below(6));
+  declare.set_priority(static_cast<int32_t>(in.U8()) - 128);
+}
+
+ControlMessage Message(FuzzInput& in) {
+  ControlMessage message;
+  switch (in.Below(9)) {
+    case 0:
+      FillJoin(in, *message.mutable_join());
+      break;
+    case 1:
+    case 2:
+      FillDeclare(in, *message.mutable_declare());
+      break;
+    case 3:
+      message.mutable_pull_request()->set_request(in.U8());
+      message.mutable_pull_request()->set_key(static_cast<uint32_t>(Number(in)));
+      message.mutable_pull_request()->set_min_round(Number(in));
+      break;
+    case 4:
+      message.mutable_barrier()->set_request(in.U8());
+      message.mutable_barrier()->set_name(Name(in));
+      break;
+    case 5:
+      message.mutable_status_request()->set_request(in.U8());
+      break;
+    case 6:
+      message.mutable_bench_join()->set_site(Name(in));
+      break;
+    case 7:
+      message.mutable_leave()->set_code(in.U8());
+      message.mutable_leave()->set_message(Name(in));
+      break;
+    default:  // what only servers say
+      message.mutable_welcome()->set_rank(in.U8());
+  }
+  return message;
+}
+
+Bytes Framed(const ControlMessage& message) {
+  const std::string body = message.SerializeAsString();
+  Bytes bytes(body.size() + 8);
+  ByteWriter out(bytes);
+  out.U32(static_cast<uint32_t>(body.size()) | 0x80000000u);  // a varint of four bytes
+  out.Bytes({reinterpret_cast<const uint8_t*>(body.data()), body.size()});
+  bytes.resize(out.size());
+  return bytes;
+}
+
+// A client of the transport that does what the input says.
+class Hostile final : public ConnectionObserver {
+ public:
+  Hostile(Address own, codec::ErasureCoder* coder, uint64_t seed) : address(own) {
+    EndpointOptions options;
+    options.coder = coder;
+    endpoint = std::make_unique<Endpoint>(options, Random(seed));
+  }
+
+  void OnConnected(Connection&) override {}
+  void OnClosed(Connection& closed, const Status& why) override {
+    FUZZ_REQUIRE(!why.ToString().empty());
+    if (connection == &closed) connection = nullptr;
+  }
+  void OnControlData(Connection&, ByteSpan bytes) override {
+    const auto messages = reader_.Append(bytes);
+    FUZZ_REQUIRE(messages.ok());  // what the server says is valid
+    for (const ControlMessage& message : *messages) {
+      if (message.has_declared() && message.declared().code() == 0) {
+        tensor_ = message.declared().key();
+        round_ = message.declared().next_round();
+      }
+      if (message.has_round_report()) round_ = message.round_report().round() + 1;
+    }
+  }
+  Status OnWindowOpened(Connection&, WindowKey key, const wire::WindowOpenFrame&) override {
+    last_incoming_ = key;
+    return {};
+  }
+  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t sequence, ByteSpan,
+                       bool) override {
+    return sequence % 4 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
+  }
+  void OnWindowProgress(Connection& c, WindowKey key) override {
+    const auto window = c.incoming(key);
+    if (window && window->complete && takes_results) c.CloseWindow(key, wire::CloseReason::kComplete);
+  }
+  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
+                      const WindowTxStats&) override {}
+
+  void Connect(Instant now) { connection = endpoint->Connect(now, kServer, this); }
+
+  void Act(FuzzInput& in, Instant now) {
+    if (connection == nullptr) {
+      reader_ = {};
+      Connect(now);
+      return;
+    }
+    Connection& c = *connection;
+    switch (in.Below(12)) {
+      case 0:
+      case 1:
+      case 2:
+        (void)c.SendControl(Framed(Message(in)));
+        break;
+      case 3:  // bytes without an order
+        (void)c.SendControl(in.Bytes(in.U8()));
+        break;
+      case 4: {  // a member, as it should be
+        ControlMessage join;
+        join.mutable_join()->set_job("default");
+        join.mutable_join()->set_rank(1);
+        join.mutable_join()->set_world_size(2);
+        join.mutable_join()->set_incarnation(in.U8());
+        join.mutable_join()->set_weight(1);
+        ControlMessage declare;
+        declare.mutable_declare()->set_name("w");
+        declare.mutable_declare()->set_count(kCount);
+        declare.mutable_declare()->set_optimizer(Spec());
+        (void)c.SendControl(Framed(join));
+        (void)c.SendControl(Framed(declare));
+        break;
+      }
+      case 5:
+      case 6:
+        OpenWindow(c, in);
+        break;
+      case 7:
+        for (uint32_t chunks = in.Below(40); chunks > 0; --chunks) SubmitChunk(c, in);
+        break;
+      case 8:
+        takes_results = in.Flag();
+        c.CloseWindow(last_incoming_, static_cast<wire::CloseReason>(in.Below(6)));
+        break;
+      case 9:
+        c.RequestMissing(last_incoming_);
+        c.Grant(Bandwidth::Mbps(in.U8()), ByteCount(in.U16()));
+        break;
+      case 10:
+        c.CancelWindow(window_.key);
+        break;
+      default:
+        if (in.U8() > 200) c.Close(Status(StatusCode::kAborted, "enough"));
+    }
+  }
+
+  const char* Spec() const { return lossy ? "sgd:lr=0.1" : "aggregate"; }
+
+  Address address;
+  std::unique_ptr<Endpoint> endpoint;
+  Connection* connection = nullptr;
+  bool takes_results = true;
+  bool lossy = false;
+
+ private:
+  void OpenWindow(Connection& c, FuzzInput& in) {
+    codec::WindowMetadata metadata;
+    metadata.kind = static_cast<codec::WindowKind>(in.U8() < 200 ? 0 : in.Below(4));
+    metadata.wants_result = in.Flag();
+    metadata.key = in.U8() < 200 ? tensor_ : static_cast<uint32_t>(Number(in));
+    metadata.round = in.U8() < 200 ? round_ + in.Below(3) : Number(in);
+    metadata.count = in.U8() < 200 ? kCount : Number(in);
+    const uint32_t fitting = static_cast<uint32_t>((c.MaxChunkBytes() - codec::kChunkHeaderBytes) / 4);
+    metadata.chunk_elements = in.U8() < 200 ? fitting : static_cast<uint32_t>(Number(in));
+    metadata.weight = in.U8() < 200 ? 1 : Real(in);
+    metadata.total_low_energy = in.U8() < 128 ? 1 : Real(in);
+    metadata.high_sparsity = in.U8() < 200 ? 0 : Real(in);
+    metadata.shift_epoch = in.Below(3);
+    window_ = {};
+    window_.key = {++next_window_, static_cast<uint8_t>(in.Below(2))};
+    window_.high_count = in.U8() < 200 ? in.Below(4) : in.U16();
+    window_.low_count = in.U8() < 200 ? in.Below(4) : in.U16();
+    window_.symbol_bytes = static_cast<uint16_t>(in.U8() < 200 ? c.MaxChunkBytes() : 16 * (1 + in.Below(80)));
+    window_.fec_k = in.Flag() ? 8 : 0;
+    window_.fec_depth = 1;
+    window_.metadata = codec::EncodeWindowMetadata(metadata);
+    if (in.U8() > 230) {
+      const ByteSpan raw = in.Bytes(in.Below(70));
+      window_.metadata.assign(raw.begin(), raw.end());
+    }
+    elements_ = std::min<uint32_t>(fitting, window_.symbol_bytes / 4u);
+    (void)c.OpenWindow(window_);
+  }
+
+  void SubmitChunk(Connection& c, FuzzInput& in) {
+    const auto reliability = in.Flag() ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh;
+    Bytes chunk;
+    if (in.U8() < 200) {
+      const uint32_t index = in.U8() < 200 ? in.Below(4) : in.U32();
+      const uint64_t begin = uint64_t{index} * elements_;
+      const uint64_t rest = begin < kCount ? kCount - begin : kCount;
+      const uint32_t count =
+          static_cast<uint32_t>(std::min<uint64_t>(elements_, in.U8() < 200 ? rest : in.U8()));
+      const auto header = codec::EncodeDenseHeader(index, count);
+      chunk.assign(header.begin(), header.end());
+      const std::vector<float> values(count, Real(in));
+      const auto* raw = reinterpret_cast<const uint8_t*>(values.data());
+      chunk.insert(chunk.end(), raw, raw + values.size() * sizeof(float));
+      if (in.U8() > 220) chunk[in.U8() % chunk.size()] = in.U8();
+    } else {
+      const ByteSpan raw = in.Bytes(in.U8());
+      chunk.assign(raw.begin(), raw.end());
+    }
+    chunk.resize(std::min<size_t>(chunk.size(), window_.symbol_bytes));
+    if (chunk.empty() || bodies_.size() > 500) return;
+    bodies_.push_back(std::move(chunk));  // borrowed until the window is closed
+    (void)c.SubmitChunk(window_.key, reliability, {}, bodies_.back());
+  }
+
+  wire::ControlReader reader_;
+  WindowKey last_incoming_;
+  WindowOptions window_;
+  uint32_t tensor_ = 0;  // as the server has named it
+  uint64_t round_ = 0;   // the next one
+  uint32_t elements_ = 0;
+  uint32_t next_window_ = 0;
+  std::deque<Bytes> bodies_;
+};
+
+// Joins as rank 0, declares one tensor, and pushes and pulls for as long as the job lasts.
+class Honest {
+ public:
+  Honest(codec::ErasureCoder* coder, bool lossy) : core(Options(), coder, Random(5)), lossy_(lossy) {}
+
+  void Start(Instant now) {
+    core.Start(now, kServer);
+    ++begun_;
+    worker::Declaration declaration;
+    declaration.name = "w";
+    declaration.count = kCount;
+    declaration.optimizer = lossy_ ? "sgd:lr=0.1" : "aggregate";
+    declaration.initial = gradient_;
+    if (!lossy_) declaration.initial = {};
+    core.Declare(declaration, [this](const Result<worker::TensorHandle>& handle) {
+      ++ended;
+      if (handle.ok()) Round(*handle);
+    });
+  }
+  // Nothing that was asked for is still open.
+  void CheckEnded() const {
+    FUZZ_REQUIRE(core.ended() && begun_ == ended);
+    if (core.state() == worker::WorkerCore::State::kFailed) {
+      FUZZ_REQUIRE(!core.failure().ok() && !core.failure().message().empty());
+    }
+  }
+
+  const Address address = Address::V4(10, 0, 0, 2, 7000);
+  worker::WorkerCore core;
+  uint64_t ended = 0;
+
+ private:
+  static worker::WorkerCoreOptions Options() {
+    worker::WorkerCoreOptions options;
+    options.world_size = 2;
+    return options;
+  }
+  void Round(worker::TensorHandle tensor) {
+    if (begun_ == 200) return core.Leave();
+    ++begun_;
+    core.PushPull(tensor, gradient_, out_, [this, tensor](const Status& outcome, const OperationStats&) {
+      ++ended;
+      if (outcome.ok()) Round(tensor);
+    });
+  }
+
+  bool lossy_;
+  uint64_t begun_ = 0;
+  std::vector<float> gradient_ = std::vector<float>(kCount, 0.25f);
+  std::vector<float> out_ = std::vector<float>(kCount);
+};
+
+class World {
+ public:
+  explicit World(uint8_t kind)
+      : lossy_((kind & 1) != 0),
+        core_(Options(kind), &coder_, Random(7)),
+        honest_(&coder_, lossy_),
+        insider_(Address::V4(10, 0, 0, 3, 7000), &coder_, 11),
+        stranger_(Address::V4(10, 0, 0, 4, 7000), &coder_, 12),
+        before_(__sanitizer_get_current_allocated_bytes()) {
+    insider_.lossy = lossy_;
+    honest_.Start(now_);
+    insider_.Connect(now_);
+    stranger_.Connect(now_);
+    Run(0, 12);
+  }
+
+  void Step(FuzzInput& in) {
+    const uint8_t op = in.U8();
+    Hostile& who = (op & 0x40) != 0 ? stranger_ : insider_;
+    switch (op & 7) {
+      case 0:
+        Run(in.U8(), 1 + in.Below(32));
+        break;
+      case 1:
+        Advance(std::chrono::milliseconds(in.U16() % 4000));
+        break;
+      case 2:
+        Corrupt(who, in);
+        break;
+      default:
+        who.Act(in, now_);
+        Poll();
+    }
+    FUZZ_REQUIRE(__sanitizer_get_current_allocated_bytes() < before_ + kMaxMemory);
+    (void)core_.stats();
+  }
+
+  void Finish() {
+    Run(0, 40);
+    core_.Shutdown(now_, Status());
+    for (int i = 0; i < 60 && !core_.Drained(); ++i) Run(0, 20);
+    FUZZ_REQUIRE(core_.Drained());
+    for (int i = 0; i < 300 && !honest_.core.ended(); ++i) Run(0, 20);
+    honest_.CheckEnded();
+  }
+
+ private:
+  struct Datagram {
+    Address from, to;
+    Bytes bytes;
+  };
+
+  static server::ServerCoreOptions Options(uint8_t kind) {
+    constexpr const char* kPolicies[] = {"residual", "zero", "count", "stale", "ipw", "shift"};
+    server::ServerCoreOptions options;
+    server::ServerSettings& s = options.settings;
+    s.world_size = 2;
+    s.min_workers = (kind & 2) != 0 ? 1 : 2;
+    s.downlink = (kind & 1) != 0 ? "lossy" : "reliable";
+    s.hash_rounds = 2;
+    s.policy = kPolicies[(kind >> 2 & 7) % std::size(kPolicies)];
+    s.max_model = kMaxModel;
+    s.fec_k = 8;
+    s.idle_timeout = std::chrono::seconds(2);
+    s.bench_connections = 2;
+    s.bench_during_job = (kind & 0x20) != 0;
+    s.norm_guard = (kind & 0x40) != 0 ? 10 : 0;
+    s.deterministic = (kind & 0x80) != 0;
+    if ((kind & 0x20) != 0) s.round_bound = std::chrono::milliseconds(500);
+    options.max_connections = 8;
+    FUZZ_REQUIRE(options.Validate().ok());
+    return options;
+  }
+
+  void PollOne(DatagramCore& from, const Address& address) {
+    for (int polls = 0;; ++polls) {
+      FUZZ_REQUIRE(polls < kMaxPolls);
+      const auto transmit = from.PollTransmit(now_, buffer_);
+      if (!transmit) return;
+      for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
+        const size_t size = std::min(transmit->segment_bytes, transmit->size - at);
+        if (queue_.size() < kMaxQueued)
+          queue_.push_back(
+              {address, transmit->destination, {buffer_.begin() + at, buffer_.begin() + at + size}});
+      }
+    }
+  }
+
+  void Poll() {
+    PollOne(core_, kServer);
+    PollOne(honest_.core, honest_.address);
+    PollOne(*insider_.endpoint, insider_.address);
+    PollOne(*stranger_.endpoint, stranger_.address);
+  }
+
+  void Give(Datagram datagram) {
+    if (datagram.to == kServer) core_.HandleDatagram(now_, datagram.from, datagram.bytes, {});
+    if (datagram.to == honest_.address) honest_.core.HandleDatagram(now_, datagram.from, datagram.bytes, {});
+    for (Hostile* hostile : {&insider_, &stranger_}) {
+      if (datagram.to == hostile->address)
+        hostile->endpoint->HandleDatagram(now_, datagram.from, datagram.bytes, {});
+    }
+  }
+
+  // Rounds of 5 ms in which everything arrives, but for what a pattern of losses takes from the hostile ones.
+  void Run(uint8_t losses, uint32_t rounds) {
+    int number = 0;
+    for (; rounds > 0; --rounds) {
+      Poll();
+      for (size_t count = queue_.size(); count > 0; --count) {
+        Datagram datagram = std::move(queue_.front());
+        queue_.pop_front();
+        const bool honest = datagram.from == honest_.address || datagram.to == honest_.address;
+        if (honest || (losses >> number++ % 8 & 1) == 0) Give(std::move(datagram));
+      }
+      Advance(std::chrono::milliseconds(5));
+    }
+  }
+
+  void Advance(Duration time) {
+    const Instant target = now_ + time;
+    DatagramCore* const cores[] = {&core_, &honest_.core, insider_.endpoint.get(), stranger_.endpoint.get()};
+    for (int wake_ups = 0; now_ < target; ++wake_ups) {
+      FUZZ_REQUIRE(wake_ups < kMaxWakeUps);
+      Instant next = target;
+      for (const DatagramCore* core : cores) next = std::min(next, core->NextTimeout());
+      now_ = std::max(now_, next);
+      for (DatagramCore* core : cores) core->HandleTimeout(now_);
+      Poll();
+    }
+  }
+
+  // The next datagram of a hostile peer is another one, with a tag that fits.
+  void Corrupt(const Hostile& who, FuzzInput& in) {
+    const auto found = std::ranges::find_if(queue_, [&](const Datagram& d) { return d.from == who.address; });
+    if (found == queue_.end()) return;
+    Datagram datagram = std::move(*found);
+    queue_.erase(found);
+    Bytes& bytes = datagram.bytes;
+    // Not the connection IDs: what names another connection is that one's own affair.
+    for (uint32_t changes = 1 + in.Below(4); changes > 0; --changes) {
+      const size_t at = wire::kShortHeaderBytes + (in.U8() < 200 ? in.Below(80) : in.U16());
+      if (at < bytes.size()) bytes[at] = in.U8();
+    }
+    if (in.U8() > 200) bytes.resize(std::max<size_t>(40, in.U16() % (bytes.size() + 1)));
+    Seal(bytes);
+    Give(std::move(datagram));
+    Poll();
+  }
+
+  static void Seal(Bytes& datagram) {
+    if (wire::IsLongHeader(datagram)) return;
+    ByteReader reader(datagram);
+    const auto decoded = wire::DecodeShortHeader(reader);
+    if (!decoded) return;
+    if (decoded->has_data) reader.Bytes(wire::kDataHeaderBytes);
+    const size_t header = reader.position();
+    if (!reader.ok() || datagram.size() < header + wire::kTagBytes) return;
+    const MutableByteSpan all(datagram);
+    IntegrityTag().Seal(decoded->packet_number, 0, all.first(header),
+                        all.subspan(header, all.size() - header - wire::kTagBytes),
+                        all.last(wire::kTagBytes));
+  }
+
+  bool lossy_;
+  codec::ReferenceCoder coder_;
+  Instant now_ = Instant::FromNanoseconds(1'000'000'000);
+  server::ServerCore core_;
+  Honest honest_;
+  Hostile insider_, stranger_;
+  std::deque<Datagram> queue_;
+  Bytes buffer_ = Bytes(65507);
+  size_t before_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  // The hostile ones' names need not be UTF-8, and protobuf would say so every time.
+  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
+  FuzzInput in(data, size);
+  World world(in.U8());
+  for (int steps = 0; !in.empty() && steps < 200; ++steps) world.Step(in);
+  world.Finish();
+  return 0;
+}
