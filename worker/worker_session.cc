@@ -211,6 +211,8 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return OnDeclared(message.declared());
     case ControlMessage::kPullRefused:
       return OnPullRefused(message.pull_refused());
+    case ControlMessage::kPushTaken:
+      return OnPushTaken(message.push_taken());
     case ControlMessage::kRoundReport:
       return OnRoundReport(message.round_report());
     case ControlMessage::kLeave:
