@@ -128,7 +128,9 @@ Status Validate(const control::PullRefused& refused) {
   return First({Code("pull_refused.code", refused.code()), Text("pull_refused.message", refused.message())});
 }
 
-Status Validate(const control::PushTaken&) { return {}; }
+Status Validate(const control::PushTaken& taken) {
+  return taken.generation() > 255 ? Violation("push_taken.generation", "is more than 255") : Status();
+}
 
 Status Validate(const control::RoundReport& report) {
   return First({Share("round_report.loss", report.loss()),

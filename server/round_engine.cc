@@ -350,6 +350,8 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
     ControlMessage taken;
     taken.mutable_push_taken()->set_key(entry.tensor.key());
     taken.mutable_push_taken()->set_round(rounds.number());
+    taken.mutable_push_taken()->set_window(key.id);
+    taken.mutable_push_taken()->set_generation(key.generation);
     host_->Send(peer, taken);
   }
   return {};

@@ -369,8 +369,13 @@ void WorkerSession::OnPushTaken(const control::PushTaken& taken) {
   const auto found = handle_by_key_.find(taken.key());
   if (found == handle_by_key_.end()) return Fail(Unexpected("PushTaken"));
   TensorState& tensor = *tensors_[found->second];
-  const bool awaited =
-      tensor.active && !tensor.active->initial && !tensor.active->result && !tensor.active->taken;
+  const transport::WindowKey window{taken.window(), static_cast<uint8_t>(taken.generation())};
+  if (!tensor.active || tensor.active->window != window) {
+    // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that round.
+    tensor.next_round = std::max(tensor.next_round, taken.round() + 1);
+    return;
+  }
+  const bool awaited = !tensor.active->initial && !tensor.active->result && !tensor.active->taken;
   if (!awaited || taken.round() < tensor.active->round) return Fail(Unexpected("PushTaken"));
   tensor.active->taken = true;
   CountIn(tensor, taken.round());

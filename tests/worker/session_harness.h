@@ -101,10 +101,13 @@ class SessionHarness {
     m.mutable_round_report()->set_state_hash(state_hash.value_or(0));
     Send(m);
   }
-  void SendPushTaken(uint64_t round, uint32_t key = 0) {
+  // Of the worker's n-th window.
+  void SendPushTaken(uint64_t round, uint32_t key = 0, size_t n = 0) {
     control::ControlMessage m;
     m.mutable_push_taken()->set_key(key);
     m.mutable_push_taken()->set_round(round);
+    m.mutable_push_taken()->set_window(Window(n).options.key.id);
+    m.mutable_push_taken()->set_generation(Window(n).options.key.generation);
     Send(m);
   }
   void SendLeave(StatusCode code, const std::string& text) {
@@ -156,7 +159,7 @@ class SessionHarness {
     const codec::WindowMetadata metadata = Metadata(window);
     if (metadata.kind == codec::WindowKind::kGradient && !metadata.wants_result &&
         reason != wire::CloseReason::kExcluded) {
-      SendPushTaken(metadata.round, metadata.key);
+      SendPushTaken(metadata.round, metadata.key, n);
     }
     CloseWindow(n, lost_low, high_complete, reason);
   }
