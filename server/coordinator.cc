@@ -55,7 +55,8 @@ void Coordinator::SetNow(Instant now) {
 // --- Connections ---
 
 transport::ConnectionObserver* Coordinator::Accept(transport::Connection& connection) {
-  if (shutting_down_ || strangers() >= kMaxStrangers) return nullptr;
+  // A whole job may come at once.
+  if (shutting_down_ || strangers() >= std::max<size_t>(kMaxStrangers, 2 * membership_.world_size())) return nullptr;
   auto peer = std::make_unique<Peer>(&connection);
   peer->accepted_at = peer->last_heard = now_;
   connection.user = peer.get();
