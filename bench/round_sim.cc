@@ -17,6 +17,7 @@
 #include "server/optimizer_spec.h"
 #include "server/server_core.h"
 #include "tests/sim/push_pull_rounds.h"
+#include "base/quantile.h"
 #include "wan/link_options.h"
 
 namespace longhaul::bench {
@@ -131,17 +132,10 @@ std::vector<Outcome> RunAll(const std::vector<Cell>& cells, uint64_t seeds, unsi
   return outcomes;
 }
 
-double Percentile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(std::ceil(share * last))];
-}
-
 double PhasePercentile(const Outcome& outcome, Duration PushPullPhases::*phase, double share) {
   std::vector<double> values;
   for (const PushPullPhases& round : outcome.rounds) values.push_back(Ms(round.*phase));
-  return Percentile(std::move(values), share);
+  return Quantile(std::move(values), share);
 }
 
 double Share(uint64_t part, uint64_t whole) {
@@ -189,7 +183,7 @@ json Report(const Cell& cell, const Outcome& outcome) {
     for (size_t i = 0; i < cell.options.bytes.size(); ++i) {
       std::vector<double> values;
       for (const PushPullPhases& round : outcome.rounds) values.push_back(Ms(round.by_tensor[i]));
-      std::printf(" %.0f", Percentile(values, 0.5));
+      std::printf(" %.0f", Quantile(values, 0.5));
     }
     std::printf("\n");
   }
@@ -243,6 +237,7 @@ int Main(int argc, char** argv) {
                "longhaul_round_sim");
   app.option_defaults()->always_capture_default();
   PushPullOptions options;
+  options.energy_spread = 0.5;  // as longhaul bench rounds
   std::string link = "rate 100mbit delay 20ms";
   std::string gap = "0ms";
   std::string stagger = "0ms";
@@ -315,6 +310,10 @@ int Main(int argc, char** argv) {
   } else {
     cells.push_back({link, options});
   }
+  if (cells.empty()) {
+    std::fprintf(stderr, "longhaul_round_sim: no cell's name contains \"%s\"\n", only.c_str());
+    return 2;
+  }
   const std::vector<Outcome> outcomes = RunAll(cells, seeds, jobs);
   json all = json::array();
   bool failed = false;
@@ -334,8 +333,11 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "longhaul_round_sim: %s cannot be written\n", json_file.c_str());
       return 1;
     }
-    std::fprintf(file, "%s\n", all.dump(2).c_str());
-    std::fclose(file);
+    const bool written = std::fprintf(file, "%s\n", all.dump(2).c_str()) > 0;
+    if (std::fclose(file) != 0 || !written) {
+      std::fprintf(stderr, "longhaul_round_sim: %s cannot be written\n", json_file.c_str());
+      return 1;
+    }
   }
   return failed ? 1 : 0;
 }

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantile.h"
 #include "base/random.h"
 #include "cli/bench_flow.h"
 #include "cli/temporary_key.h"
@@ -44,12 +45,6 @@ int Fail(const std::string& what, int code) {
 }
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-double Quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size() - 1)))];
-}
 
 // What the flags mean, checked.
 struct Plan {
@@ -151,6 +146,7 @@ class Measurement {
     const std::lock_guard lock(mutex_);  // so long no client goes away
     if (stopped_) return;
     stopped_ = true;
+    changed_.notify_all();
     outcome_ = why;
     for (Client* client : clients_) (void)client->Leave(why);
   }
@@ -247,9 +243,15 @@ class Measurement {
       }
       if (!status.ok()) return status;
       End(round, client, rank);
-      std::this_thread::sleep_for(plan_.gap);
+      Rest();
     }
     return {};
+  }
+
+  // The gap between two rounds, or less when everything ends meanwhile.
+  void Rest() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, plan_.gap, [this] { return stopped_; });
   }
 
   // A worker has its result; the last one ends the round.

@@ -139,6 +139,10 @@ Status Validate(const control::PullRefused& refused) {
   return First({Code("pull_refused.code", refused.code()), Text("pull_refused.message", refused.message())});
 }
 
+Status Validate(const control::PushTaken& taken) {
+  return taken.generation() > 255 ? Violation("push_taken.generation", "is more than 255") : Status();
+}
+
 Status Validate(const control::RoundReport& report) {
   return First({Share("round_report.loss", report.loss()),
                 report.fill_reason().size() > kMaxNameBytes
@@ -199,6 +203,8 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.pull_request());
     case ControlMessage::kPullRefused:
       return Validate(message.pull_refused());
+    case ControlMessage::kPushTaken:
+      return Validate(message.push_taken());
     case ControlMessage::kRoundReport:
       return Validate(message.round_report());
     case ControlMessage::kLeave:

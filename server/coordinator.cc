@@ -92,8 +92,8 @@ void Coordinator::MakeRoomFor(const transport::Connection& connection) {
     return std::pair(a.second.count, b.second.oldest->since) < std::pair(b.second.count, a.second.oldest->since);
   };
   auto displaced = sources.find(SourceOf(connection));
-  if (displaced == sources.end() || displaced->second.count < kMaxStrangersPerSource) {
-    if (all < kMaxStrangers) return;
+  if (displaced == sources.end() || displaced->second.count < MaxStrangersPerSource(settings_.world_size)) {
+    if (all < MaxStrangers(settings_.world_size)) return;
     displaced = std::max_element(sources.begin(), sources.end(), fewer);
   }
   ++strangers_displaced_;

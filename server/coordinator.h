@@ -9,6 +9,7 @@
 // A worker's Leave is answered by closing its connection with Ok. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,11 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   // that source, or of the source that has the most, has to go: nobody is kept out by connections that do nothing.
   static constexpr size_t kMaxStrangers = 256;
   static constexpr size_t kMaxStrangersPerSource = 64;
+  // A whole job may come at once, and from one machine.
+  static size_t MaxStrangers(uint32_t world_size) { return std::max(kMaxStrangers, 2 * size_t{world_size}); }
+  static size_t MaxStrangersPerSource(uint32_t world_size) {
+    return std::max(kMaxStrangersPerSource, 2 * size_t{world_size});
+  }
   // A connection that does not join for this long after it was accepted is closed.
   static constexpr Duration kJoinTimeout = std::chrono::seconds(5);
   // A status is made at most this often, whoever asks.

@@ -120,7 +120,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--high-energy", f.server.high_energy,
                  "instead of --high-share: as many chunks as hold this share of the energy, 0..1")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(CLI::Range(0.0, 1.0))
+      ->excludes("--high-share");
   app.add_option("--topk", f.server.topk_share, "priority topk: share of elements that travels, > 0, <= 1")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--bubble-threshold", f.server.bubble_threshold,

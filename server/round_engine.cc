@@ -370,6 +370,13 @@ Status RoundEngine::OpenGradient(Peer& peer, transport::WindowKey key, const cod
   rounds.OnWindowOpened(peer.rank, contributed, now_);
   if (metadata.wants_result) {
     results_.SendRound(peer, entry.tensor, {entry.epochs.epoch(), entry.epochs.change_round()});
+  } else {
+    ControlMessage taken;
+    taken.mutable_push_taken()->set_key(entry.tensor.key());
+    taken.mutable_push_taken()->set_round(rounds.number());
+    taken.mutable_push_taken()->set_window(key.id);
+    taken.mutable_push_taken()->set_generation(key.generation);
+    host_->Send(peer, taken);
   }
   return {};
 }

@@ -105,7 +105,7 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   // Members and load generators with those whom they replace or who just leave, strangers, handshakes under way, and
   // some that are only being told why they may not stay.
   endpoint.max_connections = 2 * (options.settings.world_size + options.settings.bench_connections) +
-                             static_cast<uint32_t>(Coordinator::kMaxStrangers) +
+                             static_cast<uint32_t>(Coordinator::MaxStrangers(options.settings.world_size)) +
                              endpoint.admission.max_half_open + kDismissed;
   endpoint.connection.wary = true;
   endpoint.coder = coder;

@@ -19,12 +19,14 @@
 namespace longhaul::worker {
 
 // A push between its first chunk and its end. It is over when the gradient window is closed and, with a
-// result wanted, the result is here: all of it, or, with a lossy downlink, enough.
+// result wanted, the result is here: all of it, or, with a lossy downlink, enough. Without one the server
+// must have said in which round it counts: the next push is for a later one.
 struct ActivePush {
   OperationId operation = 0;
   uint64_t round = 0;
   transport::WindowKey window;
   bool window_closed = false;
+  bool taken = false;                   // the server has said which round it counts in
   bool initial = false;                 // carries initial values: no operation of its own
   std::optional<PullAssembler> result;  // when a result is wanted
   std::span<float> out;                 // where it is wanted; with a replica the result is written there first

@@ -120,7 +120,11 @@ void WorkerSession::OnClosed(transport::Connection& connection, const Status& wh
     return;
   }
   const bool silence = why.code() == StatusCode::kPeerDead;
-  if (!connected_ && (silence || why.code() == StatusCode::kUnavailable)) {
+  // The endpoint says that nobody answered, or what the server answered.
+  const bool refused = why.code() == StatusCode::kUnavailable && why.message().find(" refuses: ") != std::string::npos;
+  if (!connected_ && refused) {
+    Fail(why);
+  } else if (!connected_ && (silence || why.code() == StatusCode::kUnavailable)) {
     Fail(Status(StatusCode::kUnavailable, Silence(now_ - (connect_deadline_ - options_.connect_timeout))));
   } else if (silence) {
     const Duration limit = welcomed_ ? std::min(settings_.idle_timeout, options_.connection.idle_timeout)
@@ -211,6 +215,8 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return OnDeclared(message.declared());
     case ControlMessage::kPullRefused:
       return OnPullRefused(message.pull_refused());
+    case ControlMessage::kPushTaken:
+      return OnPushTaken(message.push_taken());
     case ControlMessage::kRoundReport:
       return OnRoundReport(message.round_report());
     case ControlMessage::kLeave:

@@ -154,6 +154,7 @@ class WorkerSession final : public transport::ConnectionObserver {
   void OnStart(const control::Start& start);
   void OnDeclared(const control::Declared& declared);
   void OnPullRefused(const control::PullRefused& refused);
+  void OnPushTaken(const control::PushTaken& taken);
   void OnRoundReport(const control::RoundReport& report);
   void OnServerLeave(const control::Leave& leave);
 
@@ -181,6 +182,7 @@ class WorkerSession final : public transport::ConnectionObserver {
   // Ok when a window with chunks that may be lost can be taken.
   Status CheckPartial(const TensorState& tensor, const codec::WindowMetadata& metadata) const;
   Instant NextWindowCheck() const;
+  void CountIn(TensorState& tensor, uint64_t round);
   void FinishPushIfDone(TensorHandle handle);
   void EndPush(TensorHandle handle, const Status& outcome);
   // Whom an incoming window is for; kNotFound when nobody waits for it (any more).

@@ -358,10 +358,34 @@ void WorkerSession::OnWindowClosed(transport::Connection& connection, transport:
   FinishPushIfDone(handle);
 }
 
+// A push that came too late for its round counts in the one that was in progress.
+void WorkerSession::CountIn(TensorState& tensor, uint64_t round) {
+  tensor.active->round = round;
+  tensor.next_round = std::max(tensor.next_round, round + 1);
+  operations_.stats(tensor.active->operation).round = round;
+}
+
+void WorkerSession::OnPushTaken(const control::PushTaken& taken) {
+  const auto found = handle_by_key_.find(taken.key());
+  if (found == handle_by_key_.end()) return Fail(Unexpected("PushTaken"));
+  TensorState& tensor = *tensors_[found->second];
+  const transport::WindowKey window{taken.window(), static_cast<uint8_t>(taken.generation())};
+  if (!tensor.active || tensor.active->window != window) {
+    // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that round.
+    tensor.next_round = std::max(tensor.next_round, taken.round() + 1);
+    return;
+  }
+  const bool awaited = !tensor.active->initial && !tensor.active->result && !tensor.active->taken;
+  if (!awaited || taken.round() < tensor.active->round) return Fail(Unexpected("PushTaken"));
+  tensor.active->taken = true;
+  CountIn(tensor, taken.round());
+  FinishPushIfDone(found->second);
+}
+
 void WorkerSession::FinishPushIfDone(TensorHandle handle) {
   TensorState& tensor = *tensors_[handle];
   const ActivePush& push = *tensor.active;
-  if (!push.window_closed || (push.result && !push.result_over)) return;
+  if (!push.window_closed || !(push.result ? push.result_over : push.taken)) return;
   EndPush(handle, Status::Ok());
 }
 
@@ -426,10 +450,7 @@ Status WorkerSession::OnWindowOpened(transport::Connection& connection, transpor
   }
   if (use->request == 0) {
     tensor.active->result_window = key;
-    // A push that came too late for its round counts in the one that was in progress.
-    tensor.active->round = metadata->round;
-    tensor.next_round = std::max(tensor.next_round, metadata->round + 1);
-    operations_.stats(tensor.active->operation).round = metadata->round;
+    CountIn(tensor, metadata->round);
     tensor.LearnEpoch(metadata->shift_epoch, metadata->shift_epoch_round);
   } else {
     ActivePull& pull = active_pulls_.at(use->request);

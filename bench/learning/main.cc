@@ -136,9 +136,15 @@ Status WriteReport(const std::vector<Table>& tables, const std::vector<Scenario>
 
 int RunOne(const Flags& flags) {
   const nlohmann::json json = nlohmann::json::parse(flags.scenario, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Fail({longhaul::StatusCode::kInvalidArgument, "--scenario is not JSON"});
+  if (json.is_discarded()) {
+    (void)Fail({longhaul::StatusCode::kInvalidArgument, "--scenario is not JSON"});
+    return 2;
+  }
   const Result<Scenario> scenario = Scenario::FromJson(json);
-  if (!scenario.ok()) return Fail(scenario.status());
+  if (!scenario.ok()) {
+    (void)Fail(scenario.status());
+    return 2;
+  }
   const Result<Data> data = Load(flags.data);
   if (!data.ok()) return Fail(data.status());
   const double start = ThreadSeconds();

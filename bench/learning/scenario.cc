@@ -66,6 +66,7 @@ nlohmann::json Scenario::ToJson() const {
 Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   Scenario s;
   const auto bad = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
+  if (!json.is_object()) return bad("a scenario is a JSON object, for example {\"policy\": \"residual\"}");
   const nlohmann::json known = s.ToJson();
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
@@ -84,6 +85,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
     const double value = json.value(name, 0.5);
     if (!(value >= 0 && value <= 1)) return bad(std::string(name) + ": 0..1");
   }
+  if (json.value("topk_share", 0.5) == 0) return bad("topk_share: above 0");
   s.policy = json.value("policy", s.policy);
   s.shift_alpha = json.value("shift_alpha", s.shift_alpha);
   s.priority = json.value("priority", s.priority);

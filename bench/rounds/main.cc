@@ -13,8 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "base/quantile.h"
 #include "bench/rounds/tcp_rounds.h"
 #include "bench/wan/programs.h"
+#include "cli/number_checks.h"
 #include "wan/link_options.h"
 
 namespace longhaul::bench {
@@ -210,12 +212,6 @@ RoundsOutcome RunLonghaul(wan::TunWan* wan, const Cell& cell, const Runner& runn
   return outcome;
 }
 
-double Quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size() - 1)))];
-}
-
 json Report(const Cell& cell, const Runner& runner, const RoundsOutcome& outcome, json details) {
   const double floor = FullDuplexFloor(cell);
   const double p50 = Quantile(outcome.seconds, 0.5);
@@ -244,6 +240,16 @@ json Report(const Cell& cell, const Runner& runner, const RoundsOutcome& outcome
   return details;
 }
 
+// False, with words, when it cannot be written. Nothing to do without a name.
+bool WriteJson(const std::string& name, const json& all) {
+  if (name.empty()) return true;
+  std::ofstream file(name);
+  file << all.dump(1) << "\n";
+  file.close();
+  if (!file) std::fprintf(stderr, "longhaul_rounds_bench: %s cannot be written\n", name.c_str());
+  return static_cast<bool>(file);
+}
+
 int Compare(const Flags& f, const std::vector<Cell>& cells, const std::vector<Runner>& runners) {
   json all = json::array();
   bool failed = false;
@@ -269,15 +275,7 @@ int Compare(const Flags& f, const std::vector<Cell>& cells, const std::vector<Ru
       // That TCP is too slow to end in time is a result.
       failed |= outcome.seconds.empty() || (runner.longhaul && !outcome.error.empty());
       all.push_back(Report(cell, runner, outcome, std::move(details)));
-    }
-  }
-  if (!f.json_file.empty()) {
-    std::ofstream file(f.json_file);
-    file << all.dump(1) << "\n";
-    file.close();
-    if (!file) {
-      std::fprintf(stderr, "longhaul_rounds_bench: %s cannot be written\n", f.json_file.c_str());
-      failed = true;
+      failed |= !WriteJson(f.json_file, all);  // after each: what a long run has is not lost with it
     }
   }
   return g_interrupted ? 130 : failed ? kFailed : 0;
@@ -294,7 +292,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--rtt", f.rtt, "round trip without queue");
   app.add_option("--queue", f.queue, "bound of the link's queue as time");
   app.add_option("--loss", f.loss, "list of losses, each way")->delimiter(',');
-  app.add_option("--burst", f.burst, "mean length of loss bursts in packets; 0 = independent");
+  app.add_option("--burst", f.burst, "mean length of loss bursts in packets; 0 = independent")
+      ->check(CLI::Range(0.0, 1000.0));
   app.add_option(
          "--runners", f.runners,
          "list of tcp-cubic, tcp-bbr (each also with -parts, -stock, -parts-stock), longhaul, longhaul-bbr, "
@@ -315,6 +314,7 @@ int Run(int argc, char** argv) {
       "longhaul_rounds_bench"};
   Flags flags;
   AddFlags(app, flags);
+  cli::CheckNumbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -332,6 +332,7 @@ int Run(int argc, char** argv) {
     if (!runner.ok()) return usage(runner.status());
     runners.push_back(*runner);
   }
+  if (!WriteJson(flags.json_file, json::array())) return kUsage;  // found out now, not after an hour
   signal(SIGINT, [](int) { g_interrupted = true; });
   signal(SIGTERM, [](int) { g_interrupted = true; });
   signal(SIGPIPE, SIG_IGN);

@@ -89,7 +89,8 @@ class Client {
   // that disagrees with the server's is kSettingsMismatch.
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
-  // Contributes to the tensor's next round. Done when the server has taken the gradient.
+  // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the round
+  // that it counts in.
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
   // Fetches the parameters. Only for tensors with an optimizer.
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});

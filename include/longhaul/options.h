@@ -61,7 +61,7 @@ struct ConnectOptions {
 
 struct TensorOptions {
   DType dtype = DType::kFloat32;  // of the values that are given and returned; float32 is what there is
-  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (with a scale per chunk),
+  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (blocks of one chunk, with a scale each),
   // rounded stochastically.
   DType wire_dtype = DType::kFloat32;
   // Of results on their way back: float32 is what there is.

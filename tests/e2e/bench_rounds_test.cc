@@ -43,7 +43,7 @@ void ExpectConsistent(const nlohmann::json& r) {
   ASSERT_EQ(seconds.size(), r["rounds"]);
   std::sort(seconds.begin(), seconds.end());
   const auto at = [&](double share) {
-    return seconds[static_cast<size_t>(std::ceil(share * static_cast<double>(seconds.size() - 1)))];
+    return seconds[static_cast<size_t>(std::ceil(share * static_cast<double>(seconds.size()))) - 1];
   };
   EXPECT_EQ(r["seconds_p50"], at(0.5));
   EXPECT_EQ(r["seconds_p99"], at(0.99));

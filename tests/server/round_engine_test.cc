@@ -396,6 +396,28 @@ TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenI
   EXPECT_EQ(events.rounds.at(2).excluded, 0u);
 }
 
+TEST_F(BoundedRounds, APushWithoutAResultIsToldItsRound) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 4);
+  Tick(100);
+  a.Heard(ControlMessage::kPushTaken);
+  const auto push = [&](FakeWorker& who, uint32_t id, uint64_t round) {
+    ASSERT_TRUE(who.Open({.key = {id}, .high = 2, .low = 0}, 0, round, count, elements,
+                         /*wants_result=*/false, codec::WindowKind::kGradient, 1)
+                    .ok());
+    for (uint32_t chunk : {0u, 1u}) who.Send({id}, kHigh, chunk, Full(2));
+  };
+  push(b, 1, 0);  // the round that it was left out of
+  push(a, 2, 1);
+  for (FakeWorker* worker : {&a, &b}) {
+    const auto taken = worker->Heard(ControlMessage::kPushTaken);
+    ASSERT_EQ(taken.size(), 1u);
+    EXPECT_EQ(taken[0].push_taken().round(), 1u);
+    EXPECT_EQ(taken[0].push_taken().key(), 0u);
+  }
+  EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
+}
+
 TEST_F(BoundedRounds, TheBoundOfTheFirstRoundCountsFromTheInitialValuesOn) {
   count = elements;
   b.Declare("w", count, "sgd:lr=1");

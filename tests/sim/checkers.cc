@@ -139,14 +139,14 @@ void CheckProcess(const RunPlan& plan, const ProcessRecord& process, const JobLe
 
 void CheckEnds(const JobLedger& ledger, std::vector<std::string>* violations) {
   const auto check = [&](const std::string& what, uint32_t rank, uint64_t incarnation, int ends,
-                         const Status& outcome, bool left_out) {
+                         const Status& outcome) {
     const ProcessRecord* process = Find(ledger, rank, incarnation);
     const std::string name =
         what + " of rank " + std::to_string(rank) + " incarnation " + std::to_string(incarnation);
     const bool killed = process != nullptr && process->killed;
     if (ends > 1) violations->push_back(name + " ended " + std::to_string(ends) + " times");
     if (ends == 0 && !killed) violations->push_back(name + " never ended");
-    if (ends == 0 || killed || outcome.ok() || left_out || process == nullptr) return;
+    if (ends == 0 || killed || outcome.ok() || process == nullptr) return;
     const bool given_up = process->stranded && outcome.code() == StatusCode::kCancelled;
     if (!given_up && outcome.code() != process->failure.code()) {
       violations->push_back(name + " ended with " + outcome.ToString() + ", but its process with " +
@@ -155,10 +155,10 @@ void CheckEnds(const JobLedger& ledger, std::vector<std::string>* violations) {
   };
   for (const PushRecord& push : ledger.pushes) {
     check("push " + std::to_string(push.id.sequence) + " of tensor " + std::to_string(push.id.tensor),
-          push.id.rank, push.id.incarnation, push.ends, push.outcome, push.left_out);
+          push.id.rank, push.id.incarnation, push.ends, push.outcome);
   }
   for (const OperationRecord& operation : ledger.operations) {
-    check(operation.what, operation.rank, operation.incarnation, operation.ends, operation.outcome, false);
+    check(operation.what, operation.rank, operation.incarnation, operation.ends, operation.outcome);
   }
 }
 

@@ -1,6 +1,6 @@
 // Conservation by whole cores: what workers produce is in the server's values or still with them, over links that lose
 // up to 60 %, double, reorder and delay, with windows that rounds do not wait for (their late chunks meet the next
-// generation), and workers that are killed, replaced and leave. tests/server/conservation_test.cc has the same without
+// generation), and workers that are killed and replaced by their next incarnation. tests/server/conservation_test.cc has the same without
 // the network's time; here the engine, the sessions and the transport are the ones that run.
 #include <gtest/gtest.h>
 
@@ -83,6 +83,7 @@ TEST(EngineConservation, ResidualsHoldOverThousandsOfRounds) {
   EXPECT_GT(totals.repaid, 2'000u);
   EXPECT_GT(totals.left_out, 100u);
   EXPECT_GT(totals.late, 10u);
+  EXPECT_GT(totals.restarts, 5u);
 }
 
 TEST(EngineConservation, ShiftsHoldOverThousandsOfRounds) {

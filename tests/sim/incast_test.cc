@@ -81,7 +81,8 @@ TEST_P(IncastTest, AnEstimatedCapacityIsLearnedInTheFirstRound) {
   // Random loss of a worker's tail costs it a probe timeout, which no grant evens out: one run in five may
   // have several, another one.
   std::sort(spreads.begin(), spreads.end());
-  EXPECT_LE(spreads[2], GetParam().loss > 0 ? 1.15 : 1.1);
+  // So does a push whose PushTaken is lost.
+  EXPECT_LE(spreads[2], GetParam().loss > 0 ? 1.2 : 1.1);
   EXPECT_LE(spreads[3], GetParam().loss > 0 ? 1.4 : 1.1);
   EXPECT_LE(spreads[4], GetParam().loss > 0 ? 2 : 1.1);
 }

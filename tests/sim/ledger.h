@@ -22,8 +22,7 @@ struct PushRecord {
   Instant ended;
   int ends = 0;  // times its callback ran
   Status outcome;
-  uint64_t round = 0;        // valid when the outcome is Ok, or left out
-  bool left_out = false;     // "the round went on without this worker"; the process goes on
+  uint64_t round = 0;        // valid when the outcome is Ok
   uint32_t lost_chunks = 0;  // as reported to the application
 };
 

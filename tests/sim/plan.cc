@@ -49,8 +49,6 @@ void DrawRounds(Random random, JobPlan* job) {
   // Always with a bound: whoever is late would wait for the others, who have done all their rounds.
   job->round_bound = Between(random, milliseconds(60), milliseconds(random.Chance(0.5) ? 300 : 3000));
   if (random.Chance(0.5)) job->straggler_factor = 1 + 2 * random.Uniform();
-  // A push without a result does not say in which round it counted.
-  for (TensorPlan& tensor : job->tensors) tensor.pull_apart = false;
 }
 
 // Ten gradients of 200 at most fit into float16 together, one fits into bfloat16; a part of one into neither.

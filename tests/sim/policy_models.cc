@@ -147,7 +147,7 @@ class PolicyModel {
         return false;
       }
       if (completed && push.round == round) participant.completed = &push;
-      if (!completed && !push.left_out) participant.perhaps.push_back(&push);
+      if (!completed) participant.perhaps.push_back(&push);
     }
     return true;
   }

@@ -314,10 +314,8 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
       return PullAfterPush(tensor, stats.round + 1);
     }
     RecordVersion(tensor, stats.round + 1);
-    return Continue(tensor, stats.round + 1);
+    Continue(tensor, stats.round + 1);
   }
-  record.left_out = outcome.code() == StatusCode::kAborted && !core_->ended();
-  if (record.left_out) Continue(tensor, stats.round + 1);
 }
 
 void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {

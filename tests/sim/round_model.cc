@@ -197,14 +197,7 @@ bool TensorModel::Participants(uint64_t round, std::vector<Participant>* who) {
           return false;
         }
         participant.completed = push;
-      } else if (push->left_out && push->round == round) {
-        // Nothing of it is in; a worker that repays keeps it.
-        for (auto& possibilities : BooksOf(*push).waiting) {
-          for (Bundle& bundle : possibilities) {
-            if (Repays()) bundle.push_back(push->id.sequence);
-          }
-        }
-      } else if (!completed && !push->left_out) {
+      } else if (!completed) {
         participant.perhaps.push_back(push);
       }
     }

@@ -603,5 +603,25 @@ TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
   EXPECT_NE(all_bytes(1, 5), all_bytes(1, 6));
 }
 
+// Noise that all chunks share would not average out over them.
+TEST(PushPipelineTest, ChunksOfEqualValuesAreRoundedDifferently) {
+  const uint32_t in_chunk = ShapeOf(100'000, {DType::kInt8}).gradient().chunk_elements;
+  const TensorShape shape = ShapeOf(2 * in_chunk, {DType::kInt8});
+  PushPipeline::Settings settings = SettingsFor({DType::kInt8}, codec::LossPolicy::kResidual);
+  settings.high_share = 1;
+  PushPipeline pipeline(shape, settings);
+  Random random(28);
+  std::vector<float> gradient = RandomGradient(random, in_chunk);
+  gradient.resize(2 * size_t{in_chunk});
+  std::copy_n(gradient.begin(), in_chunk, gradient.begin() + in_chunk);
+  FakeConnection connection;
+  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  ASSERT_EQ(window.high.size(), 2u);
+  const auto codes = [](const std::vector<uint8_t>& chunk) {
+    return std::vector<uint8_t>(chunk.begin() + codec::kChunkHeaderBytes, chunk.end());
+  };
+  EXPECT_NE(codes(window.high[0].Bytes()), codes(window.high[1].Bytes()));
+}
+
 }  // namespace
 }  // namespace longhaul::worker

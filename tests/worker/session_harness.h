@@ -101,6 +101,15 @@ class SessionHarness {
     m.mutable_round_report()->set_state_hash(state_hash.value_or(0));
     Send(m);
   }
+  // Of the worker's n-th window.
+  void SendPushTaken(uint64_t round, uint32_t key = 0, size_t n = 0) {
+    control::ControlMessage m;
+    m.mutable_push_taken()->set_key(key);
+    m.mutable_push_taken()->set_round(round);
+    m.mutable_push_taken()->set_window(Window(n).options.key.id);
+    m.mutable_push_taken()->set_generation(Window(n).options.key.generation);
+    Send(m);
+  }
   void SendLeave(StatusCode code, const std::string& text) {
     control::ControlMessage m;
     m.mutable_leave()->set_code(static_cast<uint32_t>(code));
@@ -142,9 +151,20 @@ class SessionHarness {
     EXPECT_TRUE(metadata.ok());
     return *metadata;
   }
-  // Closes a window of the worker's: the low chunks in `lost` did not arrive.
+  // Closes a window of the worker's: the low chunks in `lost` did not arrive. One that wants no result was
+  // taken into its round, unless it is refused.
   void CloseGradient(size_t n, const std::vector<uint32_t>& lost_low = {}, bool high_complete = true,
                      wire::CloseReason reason = wire::CloseReason::kRatio) {
+    FakeConnection::Window& window = Window(n);
+    const codec::WindowMetadata metadata = Metadata(window);
+    if (metadata.kind == codec::WindowKind::kGradient && !metadata.wants_result &&
+        reason != wire::CloseReason::kExcluded) {
+      SendPushTaken(metadata.round, metadata.key, n);
+    }
+    CloseWindow(n, lost_low, high_complete, reason);
+  }
+  void CloseWindow(size_t n, const std::vector<uint32_t>& lost_low = {}, bool high_complete = true,
+                   wire::CloseReason reason = wire::CloseReason::kRatio) {
     FakeConnection::Window& window = Window(n);
     transport::WindowReceipt receipt;
     receipt.high_complete = high_complete;

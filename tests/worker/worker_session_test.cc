@@ -273,6 +273,85 @@ TEST(WorkerSessionTest, ARoundThatWentOnWithoutUsIsNamedAndTheNextOneWorks) {
   EXPECT_EQ(h.Metadata(h.Window(1)).round, 5u);
 }
 
+TEST(WorkerSessionTest, APushWithoutAResultEndsWhenItsRoundIsKnown) {
+  for (const bool told_first : {true, false}) {
+    SCOPED_TRACE(told_first);
+    SessionHarness h;
+    h.JoinAndStart();
+    const TensorHandle w = h.DeclareTensor("w", 100);
+    const std::vector<float> gradient(100, 1.0f);
+    Outcome push;
+    h.session.Push(w, gradient, push.Callback());
+    h.session.Settle();
+    told_first ? h.SendPushTaken(3) : h.CloseWindow(0);
+    EXPECT_FALSE(push.done());
+    told_first ? h.CloseWindow(0) : h.SendPushTaken(3);
+    EXPECT_TRUE(push.done() && push.status.ok());
+    EXPECT_EQ(push.stats.round, 3u);
+  }
+}
+
+TEST(WorkerSessionTest, APushThatTheServerTookLateIsNotFollowedByOneOfTheSameRound) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  Outcome first, second;
+  h.session.Push(w, gradient, first.Callback());
+  h.session.Push(w, gradient, second.Callback());
+  h.session.Settle();
+  h.SendRoundReport(0);  // the round was over before the push came
+  h.SendPushTaken(1);
+  h.CloseWindow(0);
+  EXPECT_EQ(first.stats.round, 1u);
+  EXPECT_EQ(h.connection.windows.size(), 1u) << "the second would be another of round 1";
+  h.SendRoundReport(1);
+  ASSERT_EQ(h.connection.windows.size(), 2u);
+  EXPECT_EQ(h.Metadata(h.Window(1)).round, 2u);
+}
+
+TEST(WorkerSessionTest, APushTakenThatContradictsIsTheServersProtocolError) {
+  for (const int what : {1, 2, 3}) {
+    SCOPED_TRACE(what);
+    SessionHarness h;
+    h.JoinAndStart();
+    const TensorHandle w = h.DeclareTensor("w", 100);
+    const std::vector<float> gradient(100, 1.0f);
+    std::vector<float> model(100);
+    h.SendRoundReport(4);
+    Outcome push;
+    if (what == 1) h.session.PushPull(w, gradient, model, push.Callback());
+    if (what >= 2) h.session.Push(w, gradient, push.Callback());
+    h.session.Settle();
+    if (what == 2) h.SendPushTaken(5);
+    EXPECT_FALSE(h.session.ended());
+    h.SendPushTaken(what == 3 ? 4 : 5);  // one with a result, twice, a round that was over
+    EXPECT_TRUE(h.session.ended());
+    EXPECT_EQ(push.status.code(), StatusCode::kProtocolViolation);
+  }
+}
+
+// The CLOSE of a round that went on without the worker, after the server had begun to count it.
+TEST(WorkerSessionTest, APushThatWasGivenUpBeforeItsRoundWasKnownCountsThere) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 100);
+  const std::vector<float> gradient(100, 1.0f);
+  Outcome first, second;
+  h.session.Push(w, gradient, first.Callback());
+  h.session.Settle();
+  h.CloseWindow(0, {}, false, wire::CloseReason::kExcluded);
+  EXPECT_EQ(first.status.code(), StatusCode::kAborted);
+  h.SendPushTaken(2);
+  EXPECT_FALSE(h.session.ended());
+  h.SendRoundReport(2);
+  h.session.Push(w, gradient, second.Callback());
+  h.session.Settle();
+  ASSERT_EQ(h.connection.windows.size(), 2u);
+  EXPECT_EQ(h.Metadata(h.Window(1)).round, 3u);
+  EXPECT_FALSE(second.done());
+}
+
 TEST(WorkerSessionTest, PullsWhatTheServerHas) {
   SessionHarness h;
   h.JoinAndStart();
