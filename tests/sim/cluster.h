@@ -30,6 +30,7 @@ struct RunResult {
   uint64_t replicas_checked = 0;  // results over a lossy downlink
   uint64_t chunks_behind = 0;     // of them, chunks of the version before
   uint64_t left_out = 0;        // workers that rounds did not wait for
+  uint64_t unseen_versions = 0;  // tensors with a version between two others that no worker saw: checked up to there
   uint64_t late_windows = 0;    // their windows that later rounds took
   uint64_t weather_deaths = 0;  // jobs ended by a lossy link that was silent by chance
   std::vector<JobLedger> ledgers;

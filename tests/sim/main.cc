@@ -83,7 +83,7 @@ int Sweep(uint64_t first, uint64_t seeds) {
   uint64_t left_out = 0;
   uint64_t replicas = 0;
   uint64_t behind = 0;
-  uint64_t late = 0;
+  uint64_t late = 0, unseen = 0;
   uint64_t weather = 0;
   Instant longest;
   uint64_t longest_seed = first;
@@ -103,6 +103,7 @@ int Sweep(uint64_t first, uint64_t seeds) {
     replicas += result.replicas_checked;
     behind += result.chunks_behind;
     late += result.late_windows;
+    unseen += result.unseen_versions;
     weather += result.weather_deaths;
     if (result.finished > longest) longest_seed = seed;
     longest = std::max(longest, result.finished);
@@ -116,11 +117,11 @@ int Sweep(uint64_t first, uint64_t seeds) {
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
       "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, %llu "
-      "repaid, %llu replicas with %llu chunks behind, %llu workers left out of a round, %llu late windows taken, %llu jobs ended by loss alone, longest run "
+      "repaid, %llu replicas with %llu chunks behind, %llu workers left out of a round, %llu late windows taken, %llu tensors with a version that nobody saw, %llu jobs ended by loss alone, longest run "
       "%.1f s of virtual time (seed %llu), %d failed\n",
       number(done), number(first), seconds, number(datagrams), number(rounds), number(lost), number(repaid), number(replicas),
       number(behind),
-      number(left_out), number(late), number(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
+      number(left_out), number(late), number(unseen), number(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
       number(longest_seed), failures);
   return failures == 0 ? 0 : 1;
 }

@@ -156,6 +156,7 @@ ModelOutcome TensorModel::Run() {
   }
   const auto last = ledger_.versions.upper_bound({tensor_, UINT64_MAX});
   outcome_.complete = std::prev(last)->first.second == round;
+  outcome_.gap = outcome_.violations.empty() && version(round + 1) == nullptr && !outcome_.complete;
   if (outcome_.violations.empty() && outcome_.complete) CheckResiduals();
   return std::move(outcome_);
 }
