@@ -452,7 +452,6 @@ class World {
     s.norm_guard = (kind & 0x40) != 0 ? 10 : 0;
     s.deterministic = (kind & 0x80) != 0;
     if ((kind & 0x20) != 0) s.round_bound = std::chrono::milliseconds(500);
-    options.max_connections = 8;
     FUZZ_REQUIRE(options.Validate().ok());
     return options;
   }
