@@ -41,7 +41,7 @@ constexpr int kMaxWakeUps = 50000;
 constexpr ByteCount kMaxModel{256 << 10};
 // The job's model several times over (values, sums, optimizer, results under way), buffered packets of every
 // connection, and both workers of the test itself.
-constexpr size_t kMaxMemory = 48 << 20;
+constexpr size_t kMaxMemory = 16 << 20;
 constexpr uint64_t kCount = 1000;  // elements of the honest worker's tensor
 
 const Address kServer = Address::V4(10, 0, 0, 1, 7700);
@@ -452,7 +452,6 @@ class World {
     s.norm_guard = (kind & 0x40) != 0 ? 10 : 0;
     s.deterministic = (kind & 0x80) != 0;
     if ((kind & 0x20) != 0) s.round_bound = std::chrono::milliseconds(500);
-    options.max_connections = 8;
     FUZZ_REQUIRE(options.Validate().ok());
     return options;
   }
