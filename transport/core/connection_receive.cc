@@ -73,6 +73,7 @@ void ConnectionImpl::HandleRefuse(const wire::LongHeader& header, ByteSpan frame
       text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
               std::to_string(header.version) + ")";
     }
+    ++stats_.refusals;
     CloseNow(Status(close->code, std::move(text)));
     return;
   }
