@@ -13,11 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/quantile.h"
 #include "cli/number_checks.h"
 #include "server/optimizer_spec.h"
 #include "server/server_core.h"
 #include "tests/sim/push_pull_rounds.h"
-#include "base/quantile.h"
 #include "wan/link_options.h"
 
 namespace longhaul::bench {

@@ -3,6 +3,8 @@
 #include <Eigen/Core>
 #include <algorithm>
 
+#include "codec/finite.h"
+
 namespace longhaul::codec {
 
 std::span<const float> ResidualMemory::Combine(std::span<const float> gradient) {
@@ -10,9 +12,8 @@ std::span<const float> ResidualMemory::Combine(std::span<const float> gradient) 
     const std::span<const float> fresh = geometry().Elements(gradient, chunk);
     const std::span<float> owed = geometry().Elements(std::span<float>(owed_), chunk);
     const auto size = static_cast<Eigen::Index>(owed.size());
-    Eigen::Map<Eigen::ArrayXf> sum(owed.data(), size);
-    sum += Eigen::Map<const Eigen::ArrayXf>(fresh.data(), size);
-    if ((0 * sum).sum() == 0) continue;  // infinity and NaN times zero are NaN
+    Eigen::Map<Eigen::ArrayXf>(owed.data(), size) += Eigen::Map<const Eigen::ArrayXf>(fresh.data(), size);
+    if (AllFinite(owed)) continue;
     std::ranges::copy(fresh, owed.begin());
     ++debts_dropped_;
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "codec/finite.h"
 
 namespace longhaul::server {
 namespace {
@@ -17,8 +18,7 @@ std::optional<double> FiniteEnergy(std::span<const float> values) {
   // One fast pass answers nearly always: a finite sum of squares has only finite terms.
   const float fast = in.square().sum();
   if (std::isfinite(fast)) return fast;
-  const bool finite = std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-  if (!finite) return std::nullopt;
+  if (!codec::AllFinite(values)) return std::nullopt;
   return in.cast<double>().square().sum();  // the squares were beyond float
 }
 

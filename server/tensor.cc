@@ -1,9 +1,9 @@
 #include "server/tensor.h"
 
-#include <Eigen/Core>
 #include <algorithm>
 
 #include "base/check.h"
+#include "codec/finite.h"
 
 namespace longhaul::server {
 
@@ -53,13 +53,9 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
 }
 
 bool Tensor::Overflowed(uint32_t chunk) const {
-  const auto finite = [](std::span<const float> values) {
-    const Eigen::Map<const Eigen::ArrayXf> in(values.data(), static_cast<Eigen::Index>(values.size()));
-    return (0 * in).sum() == 0;  // infinity and NaN times zero are NaN
-  };
   const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
-  return !finite(geometry.Elements(parameters_->next(), chunk)) &&
-         finite(geometry.Elements(parameters_->current(), chunk));
+  return !codec::AllFinite(geometry.Elements(parameters_->next(), chunk)) &&
+         codec::AllFinite(geometry.Elements(parameters_->current(), chunk));
 }
 
 void Tensor::BeginEpoch(double total_weight) {

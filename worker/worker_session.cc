@@ -120,11 +120,8 @@ void WorkerSession::OnClosed(transport::Connection& connection, const Status& wh
     return;
   }
   const bool silence = why.code() == StatusCode::kPeerDead;
-  // The endpoint says that nobody answered, or what the server answered.
-  const bool refused = why.code() == StatusCode::kUnavailable && why.message().find(" refuses: ") != std::string::npos;
-  if (!connected_ && refused) {
-    Fail(why);
-  } else if (!connected_ && (silence || why.code() == StatusCode::kUnavailable)) {
+  const bool refused = last_connection_stats_.refusals > 0;  // it did answer
+  if (!connected_ && !refused && (silence || why.code() == StatusCode::kUnavailable)) {
     Fail(Status(StatusCode::kUnavailable, Silence(now_ - (connect_deadline_ - options_.connect_timeout))));
   } else if (silence) {
     const Duration limit = welcomed_ ? std::min(settings_.idle_timeout, options_.connection.idle_timeout)

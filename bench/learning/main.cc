@@ -42,9 +42,11 @@ double ThreadSeconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-int Fail(const Status& status) {
+constexpr int kUsage = 2;
+
+int Fail(const Status& status, int code = 1) {
   std::cerr << "longhaul_learning_bench: " << status.ToString() << "\n";
-  return 1;
+  return code;
 }
 
 struct Data {
@@ -136,15 +138,10 @@ Status WriteReport(const std::vector<Table>& tables, const std::vector<Scenario>
 
 int RunOne(const Flags& flags) {
   const nlohmann::json json = nlohmann::json::parse(flags.scenario, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    (void)Fail({longhaul::StatusCode::kInvalidArgument, "--scenario is not JSON"});
-    return 2;
-  }
+  if (json.is_discarded())
+    return Fail({longhaul::StatusCode::kInvalidArgument, "--scenario is not JSON"}, kUsage);
   const Result<Scenario> scenario = Scenario::FromJson(json);
-  if (!scenario.ok()) {
-    (void)Fail(scenario.status());
-    return 2;
-  }
+  if (!scenario.ok()) return Fail(scenario.status(), kUsage);
   const Result<Data> data = Load(flags.data);
   if (!data.ok()) return Fail(data.status());
   const double start = ThreadSeconds();
@@ -198,7 +195,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? 0 : kUsage;
   }
   setpriority(PRIO_PROCESS, 0, 19);  // runs for long: whoever works beside it goes first
   return flags.scenario.empty() ? RunTables(flags) : RunOne(flags);

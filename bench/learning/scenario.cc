@@ -85,7 +85,6 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
     const double value = json.value(name, 0.5);
     if (!(value >= 0 && value <= 1)) return bad(std::string(name) + ": 0..1");
   }
-  if (json.value("topk_share", 0.5) == 0) return bad("topk_share: above 0");
   s.policy = json.value("policy", s.policy);
   s.shift_alpha = json.value("shift_alpha", s.shift_alpha);
   s.priority = json.value("priority", s.priority);
@@ -110,6 +109,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (s.batch > 60'000) return bad("batch: 1..60000");
   if (const auto policy = codec::ParseLossPolicy(s.policy); !policy.ok()) return policy.status();
   if (s.shift_alpha == 0) return bad("shift_alpha: above 0");
+  if (s.priority == "topk" && s.topk_share == 0) return bad("topk_share: above 0");
   if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8");
   if (!(s.burst == 0 || (s.burst >= 1 && s.burst <= 1000))) return bad("burst: 0 (independent) or 1..1000");
   if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");

@@ -155,6 +155,15 @@ TEST_F(BenchRounds, InterruptedItWritesWhatItHas) {
   EXPECT_EQ(Result()["outcome"], "Cancelled");
 }
 
+TEST_F(BenchRounds, InterruptedInALongGapItWritesWhatItHas) {
+  Program& rounds = StartRounds(
+      {"--workers", "2", "--bytes", "100kb", "--rounds", "100000", "--warmup", "0", "--gap", "60s"});
+  ASSERT_TRUE(Eventually([&] { return rounds.Errors().find("last ") != std::string::npos; }));
+  rounds.Signal(SIGINT);
+  ExpectEnd(rounds, 130);
+  EXPECT_EQ(Result()["rounds"], 1);
+}
+
 TEST_F(BenchRounds, SaysWhenNobodyIsThere) {
   const UdpPeer mute;
   Program& rounds = StartRounds({"--join", mute.address(), "--workers", "2", "--connect-timeout", "1"});

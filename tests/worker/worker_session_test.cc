@@ -12,6 +12,7 @@ namespace longhaul::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const uint32_t kChunkElements = codec::ChunkElementsFor(SessionHarness::kSymbolBytes);
 
@@ -45,6 +46,15 @@ TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {
   EXPECT_EQ(join.incarnation(), 7u);
   EXPECT_EQ(join.site(), "fra");
   EXPECT_EQ(join.weight(), 3.0f);
+}
+
+TEST(WorkerSessionTest, AServerThatAnsweredIsNotCalledSilent) {
+  SessionHarness h;
+  h.connection.connection_stats.refusals = 1;
+  h.session.OnClosed(h.connection, Status(StatusCode::kUnavailable, "server 127.0.0.1:7700 is full"));
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(h.session.failure().message(), Not(HasSubstr("no answer")));
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("is full"));
 }
 
 TEST(WorkerSessionTest, GivesUpConnectingAndNamesTheAddress) {

@@ -131,6 +131,7 @@ struct ConnectionStats {
   uint64_t nacks_sent = 0;      // WINDOW_NACK
   uint64_t nacks_received = 0;  // of them, those that queued something
   uint64_t nacks_ignored = 0;   // asked again within a round trip
+  uint64_t refusals = 0;        // REFUSE: the server answered, and that it takes no connection
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;  // as the peer reports about its socket

@@ -176,6 +176,7 @@ void ConnectionImpl::HandleRefuse(Instant now, const wire::LongHeader& header, B
 
 // With keys the refusal waits: whoever can see our INIT can make one up, and only what follows tells.
 void ConnectionImpl::Refused(Instant now, Status why) {
+  ++stats_.refusals;
   if (!security_->IsSecure()) return CloseNow(std::move(why));
   if (refused_at_ < Instant::Infinite()) return;
   refused_ = std::move(why);
