@@ -66,7 +66,7 @@ uint64_t SuccessorsThatPushed(const RunResult& result) {
   uint64_t successors = 0;
   for (const JobLedger& ledger : result.ledgers) {
     std::map<uint32_t, std::set<uint64_t>> incarnations;  // by rank
-    for (const PushRecord& push : ledger.pushes) incarnations[push.rank].insert(push.incarnation);
+    for (const PushRecord& push : ledger.pushes) incarnations[push.id.rank].insert(push.id.incarnation);
     for (const auto& [rank, seen] : incarnations) successors += seen.size() - 1;
   }
   return successors;
