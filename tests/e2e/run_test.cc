@@ -157,12 +157,36 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
     return found;
   };
   const std::set<std::string> run = flags({"longhaul", "run", "--help"});
-  const std::set<std::string> own = {"--help", "--version", "--listen", "--join", "--job", "--rank", "--world-size",
-                                     "--site", "--incarnation", "--weight", "--idle-timeout", "--connect-timeout",
-                                     "--datagram-size", "--max-model-bytes", "--allow-bench", "--bench-during-job",
-                                     "--once", "--insecure-bind", "--allow", "--fault", "--progress", "--log-level",
-                                     "--eval-every", "--capacity-floor", "--capacity-cap", "--worker-rate-cap",
-                                     "--worker-rate-floor", "--rate-cap", "--rate-floor"};
+  const std::set<std::string> own = {"--help",
+                                     "--version",
+                                     "--listen",
+                                     "--join",
+                                     "--job",
+                                     "--rank",
+                                     "--world-size",
+                                     "--site",
+                                     "--incarnation",
+                                     "--weight",
+                                     "--idle-timeout",
+                                     "--connect-timeout",
+                                     "--datagram-size",
+                                     "--max-model-bytes",
+                                     "--allow-bench",
+                                     "--bench-during-job",
+                                     "--once",
+                                     "--insecure-bind",
+                                     "--allow",
+                                     "--allow-core-dump",
+                                     "--fault",
+                                     "--progress",
+                                     "--log-level",
+                                     "--eval-every",
+                                     "--capacity-floor",
+                                     "--capacity-cap",
+                                     "--worker-rate-cap",
+                                     "--worker-rate-floor",
+                                     "--rate-cap",
+                                     "--rate-floor"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;

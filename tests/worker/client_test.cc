@@ -116,6 +116,7 @@ TEST(ClientTest, TheServerKeepsAndUpdatesTheParameters) {
 TEST(ClientTest, ADeadAddressIsNamedWithinTheTimeout) {
   ConnectOptions options;
   options.servers = {"127.0.0.1:9"};
+  options.insecure = true;
   options.connect_timeout = milliseconds(300);
   const auto begun = Clock::now();
   Result<Client> client = Client::Connect(options);
@@ -129,6 +130,7 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
   const auto status = [](auto change) {
     ConnectOptions options;
     options.servers = {"127.0.0.1:9"};
+    options.insecure = true;
     change(options);
     Result<Client> client = Client::Connect(options);
     EXPECT_EQ(client.status().code(), StatusCode::kInvalidArgument) << client.status().ToString();
@@ -148,6 +150,7 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
               HasSubstr("rate_floor"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.idle_timeout = Duration(0); }), HasSubstr("idle_timeout"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.fault = "nonsense=1"; }), HasSubstr("nonsense"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.insecure = false; }), HasSubstr("no key"));
 }
 
 TEST(ClientTest, TheServersRefusalReachesTheCaller) {
