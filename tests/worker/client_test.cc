@@ -139,7 +139,7 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
   EXPECT_THAT(status([](ConnectOptions& o) { o.servers.clear(); }), HasSubstr("server"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.servers = {"no-port"}; }), HasSubstr("no-port"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.rank = 1; }), HasSubstr("rank 1"));
-  EXPECT_THAT(status([](ConnectOptions& o) { o.job = ""; }), HasSubstr("job"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.job = std::string(257, 'j'); }), HasSubstr("job"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.weight = 0; }), HasSubstr("weight"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.datagram_bytes = 100; }), HasSubstr("datagram_bytes"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.rate_controller = "reno"; }), HasSubstr("\"reno\""));
