@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "bench/security_pair.h"
 #include "codec/fec.h"
 #include "transport/core/endpoint.h"
 
@@ -37,17 +38,21 @@ class Owner final : public ConnectionObserver {
 };
 
 // One window of `chunks` chunks of 1392 bytes, a fifth of them high with FEC, per iteration; no loss, no
-// delay.
+// delay. Second argument: SecurityKind.
 void BM_ConnectionLoop(benchmark::State& state) {
   const auto chunks = static_cast<uint32_t>(state.range(0));
   auto coder = codec::ErasureCodeLibrary::Create();
   LH_CHECK(coder.ok());
   Owner worker, server;
+  const bench::SecurityPair security = bench::MakeSecurityPair(state.range(1));
+  state.SetLabel(security.name);
   EndpointOptions options;
+  options.security = security.client.get();
   options.coder = coder->get();
   options.connection.rate.initial = Bandwidth::Mbps(10'000);
   options.connection.rate.floor = Bandwidth::Mbps(10'000);
   Endpoint client(options, Random(1));
+  options.security = security.server.get();
   options.accepts = true;
   options.on_accept = [&](Connection&) { return &server; };
   Endpoint listener(options, Random(2));
@@ -93,7 +98,13 @@ void BM_ConnectionLoop(benchmark::State& state) {
   state.counters["packets_per_second"] =
       benchmark::Counter(static_cast<double>(state.iterations()) * chunks, benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_ConnectionLoop)->Arg(300)->Arg(3000);
+BENCHMARK(BM_ConnectionLoop)
+    ->ArgNames({"chunks", "security"})
+    ->Args({300, bench::kIntegrityTag})
+    ->Args({3000, bench::kIntegrityTag})
+    ->Args({3000, bench::kAes128Gcm})
+    ->Args({3000, bench::kAes256Gcm})
+    ->Args({3000, bench::kChaCha20Poly1305});
 
 }  // namespace
 }  // namespace longhaul::transport

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "bench/security_pair.h"
 #include "codec/fec.h"
 #include "transport/core/endpoint.h"
 #include "transport/udp/clock.h"
@@ -152,7 +153,7 @@ class WorkerOwner final : public transport::ConnectionObserver {
   uint64_t lost = 0;
 };
 
-// One window per iteration. Arguments: chunks of 1392 bytes, percent of them in the high class.
+// One window per iteration. Arguments: chunks of 1392 bytes, percent of them in the high class, SecurityKind.
 void BM_UdpConnectionLoop(benchmark::State& state) {
   const auto chunks = static_cast<uint32_t>(state.range(0));
   const auto high = static_cast<uint32_t>(chunks * state.range(1) / 100);
@@ -161,12 +162,16 @@ void BM_UdpConnectionLoop(benchmark::State& state) {
   LH_CHECK(server_coder.ok() && worker_coder.ok());
   ServerOwner server;
   WorkerOwner worker;
+  const bench::SecurityPair security = bench::MakeSecurityPair(state.range(2));
+  state.SetLabel(security.name);
   EndpointOptions options;
+  options.security = security.server.get();
   options.coder = server_coder->get();
   options.accepts = true;
   options.on_accept = [&](Connection&) { return &server; };
   Endpoint server_endpoint(options, Random(1));
   options.coder = worker_coder->get();
+  options.security = security.client.get();
   options.accepts = false;
   Endpoint worker_endpoint(options, Random(2));
   UdpSocket server_socket = OpenLoopback(true);
@@ -207,10 +212,14 @@ void BM_UdpConnectionLoop(benchmark::State& state) {
   state.counters["lost"] = static_cast<double>(worker.lost);
 }
 BENCHMARK(BM_UdpConnectionLoop)
-    ->Args({720, 0})
-    ->Args({12'000, 0})
-    ->Args({12'000, 20})
-    ->Args({12'000, 100})
+    ->ArgNames({"chunks", "high", "security"})
+    ->Args({720, 0, bench::kIntegrityTag})
+    ->Args({12'000, 0, bench::kIntegrityTag})
+    ->Args({12'000, 0, bench::kAes128Gcm})
+    ->Args({12'000, 20, bench::kIntegrityTag})
+    ->Args({12'000, 20, bench::kAes128Gcm})
+    ->Args({12'000, 100, bench::kIntegrityTag})
+    ->Args({12'000, 100, bench::kAes128Gcm})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
