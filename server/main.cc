@@ -16,6 +16,7 @@
 #include <iostream>
 #include <string>
 
+#include "cli/config_file.h"
 #include "cli/number_checks.h"
 #include "longhaul/server.h"
 #include "transport/keys/core_dumps.h"
@@ -301,6 +302,7 @@ int Run(int argc, char** argv) {
   Flags flags;
   AddFlags(app, flags);
   cli::CheckNumbers(app);
+  cli::AddConfigFile(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/config_file.h"
 #include "cli/number_checks.h"
 #include "longhaul/client.h"
 #include "transport/keys/core_dumps.h"
@@ -481,6 +482,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "longhaul-worker 0.1.0");
   AddOptions(app, flags);
   longhaul::cli::CheckNumbers(app);
+  longhaul::cli::AddConfigFile(app);
   TakeLauncherEnvironment();
   try {
     app.parse(argc, argv);

@@ -220,6 +220,53 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 #endif
 
+class ConfigFile : public JobTest {
+ protected:
+  // A server with that file, and `more` on its command line.
+  Program& StartWith(const std::string& text, std::vector<std::string> more = {}) {
+    const std::string file = directory() + "/server.toml";
+    std::ofstream(file) << text;
+    more.insert(more.end(), {"--config", file});
+    return Start("longhaul-server", more);
+  }
+};
+
+TEST_F(ConfigFile, ItsOptionsCountUnlessTheCommandLineHasThem) {
+  const std::string text =
+      "# a job\nworkers = 3\ninsecure = true\nlisten = \"127.0.0.1:0\"\nprogress = \"json\"\n";
+  Program& server = StartWith(text);
+  Program& other = StartWith(text, {"--progress", "text"});
+  ASSERT_TRUE(Eventually([&] { return server.Output().find("\"listening\"") != std::string::npos; }))
+      << server.Errors();
+  ASSERT_TRUE(Eventually([&] { return other.Output().find("listening on 127.0.0.1:") != std::string::npos; }))
+      << other.Errors();
+  for (Program* program : {&server, &other}) {
+    program->Signal(SIGTERM);
+    ExpectEnd(*program, 0);
+  }
+}
+
+TEST_F(ConfigFile, WhatItCannotSayIsRefusedInWords) {
+  const struct {
+    std::string text, word;
+  } kMistakes[] = {{"wrokers = 3\n", "wrokers"},
+                   {"seed = -3\n", "is negative"},
+                   {"norm-guard = nan\n", "nan"},
+                   {"workers = \"many\"\n", "many"},
+                   {"[section]\nworkers = 3\n", "section"},
+                   {"insecure-bind = true\n", "--insecure"},
+                   {"insecure = perhaps\n", "perhaps"}};
+  for (const auto& [text, word] : kMistakes) {
+    SCOPED_TRACE(text);
+    Program& server = StartWith(text);
+    ExpectEnd(server, 2);
+    EXPECT_THAT(server.Errors(), HasSubstr(word));
+  }
+  Program& missing = Start("longhaul-server", {"--insecure", "--config", directory() + "/nothing.toml"});
+  ExpectEnd(missing, 2);
+  EXPECT_THAT(missing.Errors(), HasSubstr("nothing.toml"));
+}
+
 class Missing : public JobTest {
  protected:
   // A worker that never gets as far as the network.

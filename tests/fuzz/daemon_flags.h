@@ -7,8 +7,10 @@
 
 namespace longhaul::fuzz {
 
-// Words last first. A broken property stops the program.
+// Words last first, or the text of a --config file. A broken property stops the program.
 void TryServerFlags(std::vector<std::string> words);
+void TryServerConfig(const std::string& text);
 void TryWorkerFlags(std::vector<std::string> words);
+void TryWorkerConfig(const std::string& text);
 
 }  // namespace longhaul::fuzz

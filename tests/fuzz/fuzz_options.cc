@@ -110,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t kind = in.U8();
   const ByteSpan rest = in.Bytes(size);
   const std::string_view text(reinterpret_cast<const char*>(rest.data()), rest.size());
-  switch (kind % 11) {
+  switch (kind % 13) {
     case 0:
       TryLink(text);
       break;
@@ -141,8 +141,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 9:
       fuzz::TryServerFlags(Words(text));
       break;
-    default:
+    case 10:
       fuzz::TryWorkerFlags(Words(text));
+      break;
+    case 11:
+      fuzz::TryServerConfig(std::string(text));
+      break;
+    default:
+      fuzz::TryWorkerConfig(std::string(text));
   }
   return 0;
 }

@@ -108,6 +108,9 @@ def write_options():
             b"--capacity\n200mbit\n--worker-rate-cap\n1gbit\n--no-grants\n--insecure\n--insecure-bind\n--fec-k\n8"],
         10: [b"--join\n127.0.0.1:7700\n--rank\n1\n--world-size\n4\n--optimizer\nadam:lr=0.001\n--wire-dtype\nint8",
              b"--rate-cap\n1gbit\n--rate-floor\n1mbit\n--idle-timeout\n5\n--weight\n2.5\n--local-steps\n8\n--insecure"],
+        11: [b"# a server\nworkers = 4\nlisten = \"0.0.0.0:7700\"\ninsecure = true\nallow = [\"fra\", \"nyc\"]\nloss-policy=zero",
+             b"[section]\nworkers=1\n[[x]]\na.b.c = 'd'\n; comment\nshift-alpha: 0.5\n"],
+        12: [b"join=127.0.0.1:7700\nrank=0\nworld-size=2\nweight=2.5\ninsecure=on\nwire-dtype=int8\n"],
     }
     for kind, texts in words.items():
         for number_, text in enumerate(texts):

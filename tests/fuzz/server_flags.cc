@@ -2,18 +2,25 @@
 #include "server/main.cc"  // NOLINT(bugprone-suspicious-include): its flags are its own
 #undef main
 
+#include <sstream>
+
 #include "tests/fuzz/daemon_flags.h"
 #include "tests/fuzz/property.h"
 
 namespace longhaul::fuzz {
 
-void TryServerFlags(std::vector<std::string> words) {
+namespace {
+
+// `parse` has the app read the input.
+template <typename Parse>
+void Try(Parse parse) {
   CLI::App app;
   Flags flags;
   AddFlags(app, flags);
   cli::CheckNumbers(app);
+  app.allow_config_extras(CLI::config_extras_mode::error);
   try {
-    app.parse(std::move(words));
+    parse(app);
   } catch (const CLI::ParseError&) {
     return;
   }
@@ -30,6 +37,17 @@ void TryServerFlags(std::vector<std::string> words) {
   FUZZ_REQUIRE(flags.max_model_bytes >= 4);
   FUZZ_REQUIRE(!o.insecure || o.key_file.empty());
   FUZZ_REQUIRE(o.insecure || !o.insecure_bind);
+}
+
+}  // namespace
+
+void TryServerFlags(std::vector<std::string> words) {
+  Try([&](CLI::App& app) { app.parse(std::move(words)); });
+}
+
+void TryServerConfig(const std::string& text) {
+  std::istringstream in(text);
+  Try([&](CLI::App& app) { app.parse_from_stream(in); });
 }
 
 }  // namespace longhaul::fuzz

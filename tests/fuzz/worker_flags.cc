@@ -2,20 +2,27 @@
 #include "worker/main.cc"  // NOLINT(bugprone-suspicious-include): its options are its own
 #undef main
 
+#include <sstream>
+
 #include "tests/fuzz/daemon_flags.h"
 #include "tests/fuzz/property.h"
 
 namespace longhaul::fuzz {
 
-void TryWorkerFlags(std::vector<std::string> words) {
+namespace {
+
+// `parse` has the app read the input.
+template <typename Parse>
+void Try(Parse parse) {
   CLI::App app;
   Flags flags;
   AddOptions(app, flags);
   cli::CheckNumbers(app);
+  app.allow_config_extras(CLI::config_extras_mode::error);
   for (CLI::Option* option : app.get_options())
     option->envname("");  // the fuzzer's own environment is no input
   try {
-    app.parse(std::move(words));
+    parse(app);
   } catch (const CLI::ParseError&) {
     return;
   }
@@ -27,6 +34,17 @@ void TryWorkerFlags(std::vector<std::string> words) {
   const Status valid = worker::Validate(flags.train);
   FUZZ_REQUIRE(valid.ok() || !valid.message().empty());
   FUZZ_REQUIRE(!flags.connect.insecure || flags.connect.key_file.empty());
+}
+
+}  // namespace
+
+void TryWorkerFlags(std::vector<std::string> words) {
+  Try([&](CLI::App& app) { app.parse(std::move(words)); });
+}
+
+void TryWorkerConfig(const std::string& text) {
+  std::istringstream in(text);
+  Try([&](CLI::App& app) { app.parse_from_stream(in); });
 }
 
 }  // namespace longhaul::fuzz
