@@ -82,6 +82,8 @@ json ToJson(const transport::EndpointStats& endpoint) {
           {"retries_sent", endpoint.retries_sent},
           {"retries_limited", endpoint.retries_limited},
           {"cookies_refused", endpoint.cookies_refused},
+          {"refusals_sent", endpoint.refusals_sent},
+          {"refusals_limited", endpoint.refusals_limited},
           {"resets_sent", endpoint.resets_sent},
           {"resets_limited", endpoint.resets_limited},
           {"stateless_dropped", endpoint.stateless_dropped}};

@@ -7,6 +7,7 @@
 #include "tests/transport/bare_pair.h"
 #include "tests/transport/fake_security.h"
 #include "transport/core/integrity_tag.h"
+#include "transport/core/null_security.h"
 #include "transport/core/packet_builder.h"
 
 namespace longhaul::transport {
@@ -397,6 +398,46 @@ TEST(StrangerAttack, ResetsAreShorterThanWhatTheyAnswerAndBounded) {
   }
   EXPECT_EQ(server.endpoint->stats().resets_sent, 100u);
   EXPECT_GT(server.endpoint->stats().resets_limited, 800u);
+}
+
+// Whoever refuses every stranger is no tool against a third party either, with keys and without.
+TEST(StrangerAttack, RefusalsAreShorterThanWhatTheyAnswerAndBounded) {
+  FakeSecurity with_keys(Certificates());
+  NullSecurity without;
+  for (const bool keys : {true, false}) {
+    Security& security = keys ? static_cast<Security&>(with_keys) : without;
+    LoneServer server(&security);
+    for (uint32_t i = 0; i < 1000; ++i) {
+      Bytes init = Init(security.long_protection(), 1000 + i);
+      ASSERT_EQ(init[0] & 3, static_cast<int>(wire::LongType::kInit));
+      init[3] ^= 1;  // the version
+      server.Receive(Spoofed(i), init);
+      ASSERT_LT(server.sent[Spoofed(i)], init.size());
+    }
+    EndpointStats stats = server.endpoint->stats();
+    EXPECT_EQ(stats.version_refused, 1000u);
+    EXPECT_EQ(stats.refusals_sent, 100u);
+    EXPECT_EQ(stats.refusals_limited, 900u);
+    EXPECT_EQ(server.endpoint->connection_count(), 0u);
+    // A second later there are some again.
+    server.now += 1s;
+    Bytes init = Init(security.long_protection(), 7);
+    init[3] ^= 1;
+    server.Receive(Spoofed(5000), init);
+    EXPECT_EQ(server.endpoint->stats().refusals_sent, 101u);
+    ByteReader reader(server.latest);
+    EXPECT_EQ(wire::DecodeLongHeader(reader)->type, wire::LongType::kRefuse);
+  }
+}
+
+TEST(StrangerAttack, AFullServerRefusesNoFasterThanThat) {
+  NullSecurity security;
+  LoneServer server(&security);  // takes 1024
+  for (uint32_t i = 0; i < 2024; ++i) server.Receive(Spoofed(i), Init(security.long_protection(), 1000 + i));
+  EXPECT_EQ(server.endpoint->connection_count(), 1024u);
+  EXPECT_EQ(server.endpoint->stats().capacity_refused, 1000u);
+  EXPECT_EQ(server.endpoint->stats().refusals_sent, 100u);
+  EXPECT_EQ(server.endpoint->stats().refusals_limited, 900u);
 }
 
 // The half-open bound holds, and who waits gets in.

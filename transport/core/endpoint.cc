@@ -18,8 +18,11 @@ namespace {
 
 // Stateless answers (REFUSE, the echo of a CLOSE) that wait to be sent; more are dropped and counted.
 constexpr size_t kMaxStateless = 64;
-// A refusal is shorter than what asked for it: nobody gains by making us answer someone else.
 constexpr size_t kMinInitBytes = 1200;
+// Long header, CLOSE with the longest reason, tag. Only an INIT that begins something is refused, so a
+// refusal is shorter than what asked for it.
+constexpr size_t kMaxRefuseBytes = wire::kLongHeaderBytes + 4 + wire::kMaxCloseReasonBytes + wire::kTagBytes;
+static_assert(kMaxRefuseBytes < kMinInitBytes);
 // A stateless reset is up to this much longer than the shortest.
 constexpr uint64_t kResetSpread = 24;
 // Packet numbers of long packets stay below (proto/packet_header.h).
@@ -114,13 +117,17 @@ struct Endpoint::State {
     stateless.push_back({to, std::move(bytes)});
   }
 
-  void Refuse(const Address& to, const wire::LongHeader& init, StatusCode code, std::string_view reason) {
-    std::vector<uint8_t> bytes(kMinInitBytes);
+  // Shorter than what asked for it, so that nobody gains by making us answer someone else.
+  void Refuse(Instant now, const Address& to, const wire::LongHeader& init, StatusCode code,
+              std::string_view reason) {
+    if (!admission.MayRefuse(now)) return void(++stats.refusals_limited);
+    std::vector<uint8_t> bytes(kMaxRefuseBytes);
     PacketBuilder builder(bytes);
     builder.StartLong(wire::LongType::kRefuse, wire::kVersion, init.source, {}, 0);
     builder.Add(wire::CloseFrame{code, reason.substr(0, wire::kMaxCloseReasonBytes)});
     IntegrityTag tag;  // of every version, so that a stranger can be told what he is
     bytes.resize(builder.Seal(tag));
+    ++stats.refusals_sent;
     SendStateless(to, std::move(bytes));
   }
 
@@ -197,7 +204,7 @@ struct Endpoint::State {
     if (header.version != wire::kVersion) {
       if (!begins) return void(++stats.unknown_connection_dropped);
       ++stats.version_refused;
-      Refuse(from, header, StatusCode::kVersionMismatch, "another protocol version");
+      Refuse(now, from, header, StatusCode::kVersionMismatch, "another protocol version");
       return;
     }
     const std::optional<ByteSpan> cookie = wire::DecodeCookie(reader);
@@ -319,7 +326,7 @@ struct Endpoint::State {
   ConnectionImpl* Accept(Instant now, const Address& from, const wire::LongHeader& init) {
     if (connections.size() >= options.max_connections) {
       ++stats.capacity_refused;
-      Refuse(from, init, StatusCode::kResourceExhausted,
+      Refuse(now, from, init, StatusCode::kResourceExhausted,
              "no room: " + std::to_string(options.max_connections) + " connections");
       return nullptr;
     }
@@ -332,7 +339,7 @@ struct Endpoint::State {
     ConnectionObserver* observer = Introduce(*connection);
     if (observer == nullptr) {
       Remove(connection->local_id());
-      Refuse(from, init, StatusCode::kUnavailable, "the server takes no connections now");
+      Refuse(now, from, init, StatusCode::kUnavailable, "the server takes no connections now");
       return nullptr;
     }
     connection->SetObserver(observer);

@@ -47,6 +47,8 @@ struct EndpointStats {
   uint64_t resets_sent = 0;            // stateless resets
   uint64_t resets_limited = 0;         // not sent: too many
   uint64_t resets_received = 0;        // connections ended by one
+  uint64_t refusals_sent = 0;          // REFUSE
+  uint64_t refusals_limited = 0;       // not sent: too many
   uint64_t half_open = 0;              // now
   uint64_t stateless_dropped = 0;  // answers without a connection, beyond the bound of their queue
 };
