@@ -65,7 +65,8 @@ class Security {
   // nullopt: this kind of security has no cookies.
   virtual std::optional<Cookie> MakeCookie(Instant now, const Address& from, wire::ConnectionId client) = 0;
   virtual bool CheckCookie(Instant now, const Address& from, wire::ConnectionId client, ByteSpan cookie) = 0;
-  // The same after a restart with the same key.
+  // The same after a restart with the same key, and another at any other server, whatever its key: who is
+  // told one believes it.
   virtual std::array<uint8_t, 16> ResetToken(wire::ConnectionId local) = 0;
   // Whether an attacker on the path can neither read nor forge.
   virtual bool IsSecure() const = 0;
