@@ -74,6 +74,7 @@ json ToJson(const transport::EndpointStats& endpoint) {
           {"unknown_connection_dropped", endpoint.unknown_connection_dropped},
           {"malformed_dropped", endpoint.malformed_dropped},
           {"not_authentic_dropped", endpoint.not_authentic_dropped},
+          {"late_long_dropped", endpoint.late_long_dropped},
           {"failures_limited", endpoint.failures_limited},
           {"inits_limited", endpoint.inits_limited},
           {"half_open_refused", endpoint.half_open_refused},

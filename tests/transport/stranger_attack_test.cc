@@ -321,6 +321,56 @@ TEST(StrangerAttack, AFlippedBitAtAnyOffsetOfAnyHandshakePacketIsALostPacket) {
   }
 }
 
+// Once both have heard each other's short packets, whatever says that it belongs to the handshake is not even
+// opened.
+TEST(StrangerAttack, LateAndForgedHandshakePacketsCostNothingAndChangeNothing) {
+  FakeSecurity attacker(Certificates());
+  Pair sides(Certificates(), Certificates());
+  std::array<std::vector<Bytes>, 2> tape;  // long packets to the worker, to the server
+  sides.options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+    if (wire::IsLongHeader(datagram))
+      tape[from_worker ? 1 : 0].emplace_back(datagram.begin(), datagram.end());
+    return false;
+  };
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  const wire::ConnectionId worker_id = pair.connection->local_id(),
+                           server_id = pair.server.connection->local_id();
+  // The key of long packets is public here: these open, and bring bytes that the handshake never had.
+  const Bytes more(100, 7);
+  for (const size_t to_server : {0, 1}) {
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{100}, uint64_t{400}, uint64_t{800}}) {
+      Bytes bytes(1200);
+      PacketBuilder builder(bytes);
+      builder.StartLong(to_server != 0 ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                        to_server != 0 ? server_id : worker_id, to_server != 0 ? worker_id : server_id, 9);
+      ASSERT_TRUE(builder.Add(wire::CryptoFrame{offset, 0, more}));
+      bytes.resize(builder.Seal(attacker.long_protection()));
+      tape[to_server].push_back(bytes);
+    }
+  }
+  tape[0].push_back(Refuse(worker_id.value));
+  const uint64_t opened = sides.worker.long_opens() + sides.server.long_opens();
+  const uint64_t bytes = sides.worker.handshake_bytes + sides.server.handshake_bytes;
+  const int sent = pair.sent;
+  for (const size_t to_server : {0, 1}) {
+    const Address from = to_server != 0 ? pair.worker_address : pair.server_address;
+    const Endpoint& endpoint = to_server != 0 ? *pair.server_endpoint : *pair.worker_endpoint;
+    const Connection& connection = to_server != 0 ? *pair.server.connection : *pair.connection;
+    const ConnectionStats before = connection.stats();
+    const auto late = tape[to_server];
+    ASSERT_GE(late.size(), 5u);
+    for (const Bytes& datagram : late) pair.Inject(to_server != 0, from, datagram);
+    EXPECT_EQ(endpoint.stats().late_long_dropped, late.size());
+    EXPECT_EQ(connection.stats().packets_received, before.packets_received);
+    EXPECT_EQ(connection.state(), Connection::State::kConnected);
+  }
+  EXPECT_EQ(sides.worker.long_opens() + sides.server.long_opens(), opened);
+  EXPECT_EQ(sides.worker.handshake_bytes + sides.server.handshake_bytes, bytes);
+  EXPECT_EQ(pair.sent, sent) << "nobody was answered";
+}
+
 // Everything that the worker ever said, to the same server again: while it is connected, and afterwards.
 TEST(StrangerAttack, AReplayedSessionChangesNothing) {
   Pair sides;

@@ -25,7 +25,7 @@ const PeerIdentity& ConnectionImpl::identity() const {
 void ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames,
                                 size_t datagram_bytes, bool proves_address) {
   now_ = now;
-  if (state_ == State::kClosed || state_ == State::kClosing) return;
+  if (!TakesLong()) return;
   const bool other = id_.is_client && id_.remote.value != 0 && header.source != id_.remote;
   if (other || (!id_.is_client && header.source != id_.remote)) {
     ++stats_.wrong_id_dropped;

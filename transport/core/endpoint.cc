@@ -170,6 +170,7 @@ struct Endpoint::State {
       ++stats.unknown_connection_dropped;
       return;
     }
+    if (!c->TakesLong()) return void(++stats.late_long_dropped);
     if (header.type == wire::LongType::kRefuse) {
       IntegrityTag tag;
       const auto body = OpenLong(header, reader.position(), datagram, tag);
@@ -217,6 +218,7 @@ struct Endpoint::State {
       ++stats.unknown_connection_dropped;
       return;
     }
+    if (known != nullptr && !known->TakesLong()) return void(++stats.late_long_dropped);
     const bool stranger = secure && (known == nullptr || !known->Trusts(from));
     if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
     const auto body = OpenLong(header, reader.position(), datagram, security().long_protection());

@@ -35,6 +35,7 @@ struct EndpointStats {
   uint64_t unknown_connection_dropped = 0;
   uint64_t malformed_dropped = 0;
   uint64_t not_authentic_dropped = 0;  // long packets whose tag does not fit: damaged, or of somebody without the key
+  uint64_t late_long_dropped = 0;      // long packets of a connection that has long had its handshake
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
