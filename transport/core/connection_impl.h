@@ -62,8 +62,10 @@ class ConnectionImpl final : public Connection {
     Address peer;
   };
 
+  // `over`: who must outlive the connection and learns its local ID when it is over; the endpoint need not
+  // ask each for every datagram.
   ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options, Security* security,
-                 codec::ErasureCoder* coder, Random random);
+                 codec::ErasureCoder* coder, Random random, std::vector<wire::ConnectionId>* over);
 
   void SetObserver(ConnectionObserver* observer) { observer_ = observer; }
   // Server: who gives the connection its observer when it is complete, unless it has one by then.
@@ -241,6 +243,7 @@ class ConnectionImpl final : public Connection {
   Acceptor acceptor_;
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
+  std::vector<wire::ConnectionId>* over_;
 
   int64_t datagram_bytes_;  // largest datagram sent; the handshake begins, pmtu_ goes on
   Dplpmtud pmtu_;

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/check.h"
 #include "proto/version.h"
 #include "transport/core/connection_impl.h"
 #include "transport/core/null_security.h"
@@ -47,6 +48,7 @@ struct Endpoint::State {
   std::unordered_map<wire::ConnectionId, std::unique_ptr<ConnectionImpl>> connections;
   // Server: which connection an INIT belongs to, by the client's address and connection ID.
   std::map<std::pair<Address, uint64_t>, wire::ConnectionId> by_initiator;
+  std::vector<wire::ConnectionId> over;   // closed, and not told to their owners yet; in order of closing
   std::vector<wire::ConnectionId> order;  // for round robin; same set as `connections`
   size_t next = 0;
   std::deque<StatelessDatagram> stateless;
@@ -71,7 +73,7 @@ struct Endpoint::State {
     ConnectionOptions connection = options.connection;
     if (!is_client) connection.handshake_timeout = options.admission.half_open_timeout;
     auto impl = std::make_unique<ConnectionImpl>(now, identity, connection, &security(), options.coder,
-                                                 random.Fork(identity.local.value));
+                                                 random.Fork(identity.local.value), &over);
     ConnectionImpl* raw = impl.get();
     connections.emplace(identity.local, std::move(impl));
     order.push_back(identity.local);
@@ -84,6 +86,7 @@ struct Endpoint::State {
 
   std::unique_ptr<ConnectionImpl> Remove(wire::ConnectionId id) {
     const auto it = connections.find(id);
+    LH_CHECK(it != connections.end());
     std::unique_ptr<ConnectionImpl> connection = std::move(it->second);
     connections.erase(it);
     std::erase(order, id);
@@ -95,11 +98,9 @@ struct Endpoint::State {
 
   // Tells the owners of connections that are over, and forgets them.
   void Reap() {
-    std::vector<wire::ConnectionId> over;
-    for (const wire::ConnectionId id : order) {
-      if (connections.at(id)->closed_status()) over.push_back(id);
-    }
-    for (const wire::ConnectionId id : over) {
+    if (over.empty()) return;
+    // Whoever is told may close others: these wait for the next time.
+    for (const wire::ConnectionId id : std::exchange(over, {})) {
       std::unique_ptr<ConnectionImpl> connection = Remove(id);
       std::vector<uint8_t> last = connection->TakeFinalDatagram();
       if (!last.empty()) SendStateless(connection->peer(), std::move(last));
