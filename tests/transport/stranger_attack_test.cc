@@ -36,11 +36,11 @@ Bytes Init(PacketProtection& protection, uint64_t source, wire::PacketNumber num
   return bytes;
 }
 
-Bytes Refuse(uint64_t destination) {
+Bytes Refuse(uint64_t destination, StatusCode code = StatusCode::kResourceExhausted) {
   Bytes bytes(1200);
   PacketBuilder builder(bytes);
   builder.StartLong(wire::LongType::kRefuse, wire::kVersion, {destination}, {}, 0);
-  EXPECT_TRUE(builder.Add(wire::CloseFrame{StatusCode::kResourceExhausted, "no room"}));
+  EXPECT_TRUE(builder.Add(wire::CloseFrame{code, "no room"}));
   IntegrityTag tag;
   bytes.resize(builder.Seal(tag));
   return bytes;
@@ -216,6 +216,21 @@ TEST(StrangerAttack, ARefusalIsBelievedWhenNothingElseComes) {
   ASSERT_EQ(pair.worker.closed, 1);
   EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(pair.worker.close_status.message().find("no room"), std::string::npos);
+}
+
+// A job that has ended well has another exit code than one that never began.
+TEST(StrangerAttack, ARefusalIsNoSuccessWhateverItsCode) {
+  for (const bool keys : {true, false}) {
+    Pair sides;
+    if (!keys) sides.options.worker_security = sides.options.server_security = nullptr;
+    sides.options.lost = [](int, bool, MutableByteSpan) { return true; };
+    BarePair pair(sides.options);
+    pair.Inject(false, pair.server_address, Refuse(pair.connection->local_id().value, StatusCode::kOk));
+    pair.Run(1500ms);
+    ASSERT_EQ(pair.worker.closed, 1);
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+    EXPECT_NE(pair.worker.close_status.message().find("refuses"), std::string::npos);
+  }
 }
 
 TEST(StrangerAttack, AnotherKeyIsNamedOrNotAnswered) {
