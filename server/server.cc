@@ -15,6 +15,7 @@
 #include "server/server_core.h"
 #include "server/server_json.h"
 #include "transport/keys/load_security.h"
+#include "transport/keys/server_name.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
@@ -40,6 +41,19 @@ Status CheckInsecureBind(const ServerOptions& options, const Address& listen) {
           "without a key the server listens on loopback addresses only, and " + listen.ToString() +
               " is none: give it a key (--key FILE, made by longhaul keygen), or say --insecure-bind if everyone who can "
               "reach that address may read and change the job"};
+}
+
+// Opens the port where `options` say.
+Result<udp::UdpSocket> Listen(const ServerOptions& options) {
+  auto listen = udp::ResolveListen(options.listen);
+  if (!listen.ok()) return listen.status();
+  if (Status bind = CheckInsecureBind(options, *listen); !bind.ok()) return bind;
+  auto socket = udp::UdpSocket::Open(*listen);
+  // The text was fine; this machine just has no such address.
+  if (!socket.ok() && socket.status().code() == StatusCode::kInvalidArgument) {
+    return Status(StatusCode::kUnavailable, socket.status().message());
+  }
+  return socket;
 }
 
 Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, const std::string& job) {
@@ -300,18 +314,18 @@ struct Server::Impl {
 };
 
 Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
+  auto socket = Listen(options);  // first: the port is part of the server's name
+  if (!socket.ok()) return socket.status();
   auto security = keys::LoadSecurity({.key_file = options.key_file,
                                       .insecure = options.insecure,
                                       .job = options.job,
                                       .role = crypto::Role::kServer,
                                       .cipher = options.cipher,
-                                      .allow = options.allow});
+                                      .allow = options.allow,
+                                      .server_name = keys::ServerName(socket->local_address())});
   if (!security.ok()) return security.status();
   auto core_options = MakeCoreOptions(options, security->job);
   if (!core_options.ok()) return core_options.status();
-  auto listen = udp::ResolveListen(options.listen);
-  if (!listen.ok()) return listen.status();
-  if (Status bind = CheckInsecureBind(options, *listen); !bind.ok()) return bind;
   auto impl = std::make_unique<Impl>(std::move(on_event));
   impl->security = *std::move(security);
   core_options->security = impl->security.security.get();
@@ -326,12 +340,6 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
     if (!coder.ok()) return Status(StatusCode::kFailedPrecondition, coder.status().message());
     impl->fec_backend = codec::ErasureCodeLibrary::Description();
     impl->coder = std::move(*coder);
-  }
-  auto socket = udp::UdpSocket::Open(*listen);
-  if (!socket.ok()) {
-    // The text was fine; this machine just has no such address.
-    const bool address = socket.status().code() == StatusCode::kInvalidArgument;
-    return address ? Status(StatusCode::kUnavailable, socket.status().message()) : socket.status();
   }
   impl->address = socket->local_address();
   impl->once = options.once;

@@ -74,6 +74,7 @@ json ToJson(const transport::EndpointStats& endpoint) {
           {"unknown_connection_dropped", endpoint.unknown_connection_dropped},
           {"malformed_dropped", endpoint.malformed_dropped},
           {"not_authentic_dropped", endpoint.not_authentic_dropped},
+          {"late_long_dropped", endpoint.late_long_dropped},
           {"failures_limited", endpoint.failures_limited},
           {"inits_limited", endpoint.inits_limited},
           {"half_open_refused", endpoint.half_open_refused},
@@ -82,6 +83,8 @@ json ToJson(const transport::EndpointStats& endpoint) {
           {"retries_sent", endpoint.retries_sent},
           {"retries_limited", endpoint.retries_limited},
           {"cookies_refused", endpoint.cookies_refused},
+          {"refusals_sent", endpoint.refusals_sent},
+          {"refusals_limited", endpoint.refusals_limited},
           {"resets_sent", endpoint.resets_sent},
           {"resets_limited", endpoint.resets_limited},
           {"stateless_dropped", endpoint.stateless_dropped}};

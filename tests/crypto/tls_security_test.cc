@@ -48,6 +48,25 @@ TEST(TlsSecurityTest, ResetTokensSurviveARestartAndDifferByConnectionAndKey) {
   EXPECT_NE(other->ResetToken(kServerCid), Side(bundle, Role::kServer).Make()->ResetToken(kServerCid));
 }
 
+// Else anybody could let one server say that another has forgotten its connections.
+TEST(TlsSecurityTest, ServersWithOneKeyDoNotMakeEachOthersResetTokens) {
+  const std::string psk = Text(NewPsk("job-a"));
+  const std::string bundle = Text(IssueCertificate(Ca(), "job-a", Role::kServer, "s", kThisDay));
+  for (const std::string& file : {psk, bundle}) {
+    const auto token = [&](const std::string& name) {
+      Side side(file, Role::kServer);
+      side.options.server_name = name;
+      return side.Make()->ResetToken(kServerCid);
+    };
+    const std::string host(300, 'x');
+    EXPECT_EQ(token("one:7700"), token("one:7700")) << "after a restart";
+    EXPECT_NE(token("one:7700"), token("two:7700"));
+    EXPECT_NE(token("one:7700"), token(""));
+    EXPECT_EQ(token(host), token(host));
+    EXPECT_NE(token(host), token(host + 'x'));
+  }
+}
+
 TEST(TlsSecurityTest, CookiesAreTheServersOwn) {
   const std::string file = Text(NewPsk("job-a"));
   const auto server = Side(file, Role::kServer).Make(), restarted = Side(file, Role::kServer).Make();

@@ -1,8 +1,9 @@
 // Whole endpoints from bytes, in virtual time. A worker and a server talk over a network that the input
 // controls: it delivers, drops, repeats and delays datagrams, changes bytes (with a correct tag, as a
 // malicious peer would), and invents packets. The first byte says whether the two have keys (tests/transport/
-// fake_security.h: a handshake of several flights, cookies, key updates) or not. It also plays the applications on both sides. Afterwards the
-// network falls silent, and every connection must end by itself, with every timer in the future.
+// fake_security.h: a handshake of several flights, cookies, key updates) or not, and whether the server is
+// wary of whom it has not admitted. It also plays the applications on both sides. Afterwards the network
+// falls silent, and every connection must end by itself, with every timer in the future.
 #include <array>
 #include <deque>
 #include <memory>
@@ -52,6 +53,7 @@ class Application : public ConnectionObserver {
   ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan,
                        bool) override {
     FUZZ_REQUIRE(incoming_.contains(key));
+    FUZZ_REQUIRE(admitted_);
     FUZZ_REQUIRE(delivered_.insert({key, {reliability, sequence}}).second);  // exactly once
     return sequence % 5 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
@@ -65,9 +67,12 @@ class Application : public ConnectionObserver {
     FUZZ_REQUIRE(outgoing_.erase(key) == 1);
   }
 
-  void Attach(Connection* connection, const bool* forged) {
+  // wary: ConnectionOptions::wary; admitted when Act says so.
+  void Attach(Connection* connection, const bool* forged, bool wary = false) {
     connection_ = connection;
     forged_ = forged;
+    wary_ = wary;
+    admitted_ = !wary;
   }
 
   // The application does something that its API allows.
@@ -103,7 +108,12 @@ class Application : public ConnectionObserver {
         Ask(c);
         break;
       default:
-        if (in.U8() > 240) c.Close(Status(StatusCode::kAborted, "the application has had enough"));
+        if (const uint8_t what = in.U8(); what > 240) {
+          c.Close(Status(StatusCode::kAborted, "the application has had enough"));
+        } else if (wary_ && what < 32) {
+          admitted_ = what % 2 == 1;
+          c.Admit(admitted_);
+        }
         break;
     }
   }
@@ -163,6 +173,8 @@ class Application : public ConnectionObserver {
   std::set<std::pair<WindowKey, std::pair<wire::ReliabilityClass, uint32_t>>> delivered_;
   WindowOptions last_;
   bool refuse_windows_ = false;
+  bool wary_ = false;
+  bool admitted_ = true;
   const bool* forged_ = nullptr;  // the network has invented or changed packets
   uint64_t control_sent_ = 0;
   uint64_t control_received_ = 0;
@@ -172,7 +184,8 @@ class Application : public ConnectionObserver {
 
 class World {
  public:
-  // kind: bit 0 keys, bit 1 a long server flight, bit 2 cookies always, bit 3 long packets under a public key.
+  // kind: bit 0 keys, bit 1 a long server flight, bit 2 cookies always, bit 3 long packets under a public
+  // key, bit 4 a server that keeps little for whom it has not admitted.
   explicit World(uint8_t kind) : secure_((kind & 1) != 0) {
     FakeSecurity::Options security;
     security.psk = (kind & 8) == 0;
@@ -185,14 +198,16 @@ class World {
       options.admission.max_half_open = 4;
       options.connection.key_update.packets = 20;
       options.accepts = side == 1;
+      options.connection.wary = side == 1 && (kind & 16) != 0;
       options.coder = &coder_;
       options.connection.max_window_bytes = ByteCount(1 << 20);
       options.connection.max_open_windows = 8;
       options.connection.max_control_backlog = ByteCount(16384);
       options.max_connections = 8;
-      options.on_accept = [this](Connection& connection) -> ConnectionObserver* {
+      options.on_accept = [this,
+                           wary = options.connection.wary](Connection& connection) -> ConnectionObserver* {
         applications_.push_back(std::make_unique<Application>());
-        applications_.back()->Attach(&connection, &forged_);
+        applications_.back()->Attach(&connection, &forged_, wary);
         if (server_ == nullptr) server_ = applications_.back().get();
         server_id_ = connection.local_id();
         return applications_.back().get();

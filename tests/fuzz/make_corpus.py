@@ -158,6 +158,12 @@ def main():
     write_connection("both_ways", hello + window(0, 1, 50, 50, True) + window(1, 1, 50, 9, True) + run(0x40, 60) +
           act(0, 3, 2) + act(1, 3, 2) + run(0x01, 60) + act(0, 7, 255) + run(0, 20))
     write_connection("grant", hello + act(1, 5, 1, 0x20, 0) + window(0, 1, 50, 40, True) + run(0, 60))
+    # A wary server: a window before it admits the worker, one while it does, one after it has taken that back.
+    admit = lambda yes: act(1, 7, 1 if yes else 0)
+    for kind in (16, 17):
+        write("connection", f"wary_{kind}", bytes([kind]) + hello + window(0, 1, 50, 40, True) + run(0, 20) +
+              act(0, 0, 255, 15) + admit(True) + window(0, 2, 50, 40, True) + run(0x11, 40) + admit(False) +
+              window(0, 3, 50, 40, False) + run(0, 40))
     # Invented packets: a short one with frames (kind 0), a DATA packet (kind 1), a long one (kind 7).
     frames = bytes.fromhex("0100") + bytes.fromhex("140a0a")
     write_connection("invented", hello + bytes([11, 0, len(frames)]) + frames + bytes([11, 7, 0, 0, 9, 4]) + frames[:4] +

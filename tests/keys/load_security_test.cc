@@ -79,6 +79,16 @@ TEST_F(LoadSecurityTest, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(Refusal({.key_file = Path("worker"), .role = Role::kServer}).message(), HasSubstr("worker"));
 }
 
+TEST_F(LoadSecurityTest, TheServersNameReachesItsResetTokens) {
+  const auto token = [&](const std::string& name) {
+    const auto loaded = LoadSecurity({.key_file = Path("psk"), .role = Role::kServer, .server_name = name});
+    return loaded.ok() ? loaded->security->ResetToken({7}) : std::array<uint8_t, 16>{};
+  };
+  EXPECT_NE(token("here"), (std::array<uint8_t, 16>{}));
+  EXPECT_EQ(token("here"), token("here"));
+  EXPECT_NE(token("here"), token("there"));
+}
+
 TEST_F(LoadSecurityTest, EveryCipherCanBeAskedFor) {
   for (const char* cipher : {"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}) {
     EXPECT_TRUE(LoadSecurity({.key_file = Path("psk"), .cipher = cipher}).ok()) << cipher;

@@ -65,6 +65,7 @@ class BarePair {
     AdmissionOptions admission = {};
     // Number of the datagram over both directions, and whether the worker sent it: true takes it away.
     std::function<bool(int number, bool from_worker, MutableByteSpan datagram)> lost;
+    uint32_t max_connections = 1024;  // of the server
   };
 
   explicit BarePair(const Options& options) : options_(options) {
@@ -77,6 +78,7 @@ class BarePair {
     s.security = options.server_security;
     s.admission = options.admission;
     s.accepts = true;
+    s.max_connections = options.max_connections;
     s.on_accept = [this](Connection&) {
       ++accepted;
       return &server;

@@ -145,6 +145,8 @@ class FakeSecurity final : public Security {
   bool IsSecure() const override { return true; }
 
   uint64_t sessions = 0;     // made so far: what an attacker can make a server do
+  uint64_t handshake_bytes = 0;  // that reached the sessions
+  uint64_t long_opens() const { return long_.opens; }
   uint64_t last_secret = 0;  // of the latest protection, so that a test can seal as an insider
 
  private:
@@ -158,9 +160,12 @@ class FakeSecurity final : public Security {
     }
     bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
               ByteSpan tag) override {
+      ++opens;
       return cipher_.Open(number, header, body, tag);
     }
     bool IsSecure() const override { return true; }
+
+    uint64_t opens = 0;  // tried
 
    private:
     FakeCipher cipher_;
@@ -177,6 +182,7 @@ class FakeSecurity final : public Security {
       identity_.job = "job";
     }
     Status HandleData(ByteSpan bytes) override {
+      owner_->handshake_bytes += bytes.size();
       for (const uint8_t byte : bytes) {
         if (Status status = Take(byte); !status.ok()) return status;
       }

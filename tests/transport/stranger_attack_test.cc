@@ -7,6 +7,7 @@
 #include "tests/transport/bare_pair.h"
 #include "tests/transport/fake_security.h"
 #include "transport/core/integrity_tag.h"
+#include "transport/core/null_security.h"
 #include "transport/core/packet_builder.h"
 
 namespace longhaul::transport {
@@ -35,11 +36,11 @@ Bytes Init(PacketProtection& protection, uint64_t source, wire::PacketNumber num
   return bytes;
 }
 
-Bytes Refuse(uint64_t destination) {
+Bytes Refuse(uint64_t destination, StatusCode code = StatusCode::kResourceExhausted) {
   Bytes bytes(1200);
   PacketBuilder builder(bytes);
   builder.StartLong(wire::LongType::kRefuse, wire::kVersion, {destination}, {}, 0);
-  EXPECT_TRUE(builder.Add(wire::CloseFrame{StatusCode::kResourceExhausted, "no room"}));
+  EXPECT_TRUE(builder.Add(wire::CloseFrame{code, "no room"}));
   IntegrityTag tag;
   bytes.resize(builder.Seal(tag));
   return bytes;
@@ -217,6 +218,21 @@ TEST(StrangerAttack, ARefusalIsBelievedWhenNothingElseComes) {
   EXPECT_NE(pair.worker.close_status.message().find("no room"), std::string::npos);
 }
 
+// A job that has ended well has another exit code than one that never began.
+TEST(StrangerAttack, ARefusalIsNoSuccessWhateverItsCode) {
+  for (const bool keys : {true, false}) {
+    Pair sides;
+    if (!keys) sides.options.worker_security = sides.options.server_security = nullptr;
+    sides.options.lost = [](int, bool, MutableByteSpan) { return true; };
+    BarePair pair(sides.options);
+    pair.Inject(false, pair.server_address, Refuse(pair.connection->local_id().value, StatusCode::kOk));
+    pair.Run(1500ms);
+    ASSERT_EQ(pair.worker.closed, 1);
+    EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+    EXPECT_NE(pair.worker.close_status.message().find("refuses"), std::string::npos);
+  }
+}
+
 TEST(StrangerAttack, AnotherKeyIsNamedOrNotAnswered) {
   FakeSecurity::Options other;
   other.key = 9;
@@ -320,6 +336,56 @@ TEST(StrangerAttack, AFlippedBitAtAnyOffsetOfAnyHandshakePacketIsALostPacket) {
   }
 }
 
+// Once both have heard each other's short packets, whatever says that it belongs to the handshake is not even
+// opened.
+TEST(StrangerAttack, LateAndForgedHandshakePacketsCostNothingAndChangeNothing) {
+  FakeSecurity attacker(Certificates());
+  Pair sides(Certificates(), Certificates());
+  std::array<std::vector<Bytes>, 2> tape;  // long packets to the worker, to the server
+  sides.options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+    if (wire::IsLongHeader(datagram))
+      tape[from_worker ? 1 : 0].emplace_back(datagram.begin(), datagram.end());
+    return false;
+  };
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  const wire::ConnectionId worker_id = pair.connection->local_id(),
+                           server_id = pair.server.connection->local_id();
+  // The key of long packets is public here: these open, and bring bytes that the handshake never had.
+  const Bytes more(100, 7);
+  for (const size_t to_server : {0, 1}) {
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{100}, uint64_t{400}, uint64_t{800}}) {
+      Bytes bytes(1200);
+      PacketBuilder builder(bytes);
+      builder.StartLong(to_server != 0 ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                        to_server != 0 ? server_id : worker_id, to_server != 0 ? worker_id : server_id, 9);
+      ASSERT_TRUE(builder.Add(wire::CryptoFrame{offset, 0, more}));
+      bytes.resize(builder.Seal(attacker.long_protection()));
+      tape[to_server].push_back(bytes);
+    }
+  }
+  tape[0].push_back(Refuse(worker_id.value));
+  const uint64_t opened = sides.worker.long_opens() + sides.server.long_opens();
+  const uint64_t bytes = sides.worker.handshake_bytes + sides.server.handshake_bytes;
+  const int sent = pair.sent;
+  for (const size_t to_server : {0, 1}) {
+    const Address from = to_server != 0 ? pair.worker_address : pair.server_address;
+    const Endpoint& endpoint = to_server != 0 ? *pair.server_endpoint : *pair.worker_endpoint;
+    const Connection& connection = to_server != 0 ? *pair.server.connection : *pair.connection;
+    const ConnectionStats before = connection.stats();
+    const auto late = tape[to_server];
+    ASSERT_GE(late.size(), 5u);
+    for (const Bytes& datagram : late) pair.Inject(to_server != 0, from, datagram);
+    EXPECT_EQ(endpoint.stats().late_long_dropped, late.size());
+    EXPECT_EQ(connection.stats().packets_received, before.packets_received);
+    EXPECT_EQ(connection.state(), Connection::State::kConnected);
+  }
+  EXPECT_EQ(sides.worker.long_opens() + sides.server.long_opens(), opened);
+  EXPECT_EQ(sides.worker.handshake_bytes + sides.server.handshake_bytes, bytes);
+  EXPECT_EQ(pair.sent, sent) << "nobody was answered";
+}
+
 // Everything that the worker ever said, to the same server again: while it is connected, and afterwards.
 TEST(StrangerAttack, AReplayedSessionChangesNothing) {
   Pair sides;
@@ -397,6 +463,46 @@ TEST(StrangerAttack, ResetsAreShorterThanWhatTheyAnswerAndBounded) {
   }
   EXPECT_EQ(server.endpoint->stats().resets_sent, 100u);
   EXPECT_GT(server.endpoint->stats().resets_limited, 800u);
+}
+
+// Whoever refuses every stranger is no tool against a third party either, with keys and without.
+TEST(StrangerAttack, RefusalsAreShorterThanWhatTheyAnswerAndBounded) {
+  FakeSecurity with_keys(Certificates());
+  NullSecurity without;
+  for (const bool keys : {true, false}) {
+    Security& security = keys ? static_cast<Security&>(with_keys) : without;
+    LoneServer server(&security);
+    for (uint32_t i = 0; i < 1000; ++i) {
+      Bytes init = Init(security.long_protection(), 1000 + i);
+      ASSERT_EQ(init[0] & 3, static_cast<int>(wire::LongType::kInit));
+      init[3] ^= 1;  // the version
+      server.Receive(Spoofed(i), init);
+      ASSERT_LT(server.sent[Spoofed(i)], init.size());
+    }
+    EndpointStats stats = server.endpoint->stats();
+    EXPECT_EQ(stats.version_refused, 1000u);
+    EXPECT_EQ(stats.refusals_sent, 100u);
+    EXPECT_EQ(stats.refusals_limited, 900u);
+    EXPECT_EQ(server.endpoint->connection_count(), 0u);
+    // A second later there are some again.
+    server.now += 1s;
+    Bytes init = Init(security.long_protection(), 7);
+    init[3] ^= 1;
+    server.Receive(Spoofed(5000), init);
+    EXPECT_EQ(server.endpoint->stats().refusals_sent, 101u);
+    ByteReader reader(server.latest);
+    EXPECT_EQ(wire::DecodeLongHeader(reader)->type, wire::LongType::kRefuse);
+  }
+}
+
+TEST(StrangerAttack, AFullServerRefusesNoFasterThanThat) {
+  NullSecurity security;
+  LoneServer server(&security);  // takes 1024
+  for (uint32_t i = 0; i < 2024; ++i) server.Receive(Spoofed(i), Init(security.long_protection(), 1000 + i));
+  EXPECT_EQ(server.endpoint->connection_count(), 1024u);
+  EXPECT_EQ(server.endpoint->stats().capacity_refused, 1000u);
+  EXPECT_EQ(server.endpoint->stats().refusals_sent, 100u);
+  EXPECT_EQ(server.endpoint->stats().refusals_limited, 900u);
 }
 
 // The half-open bound holds, and who waits gets in.

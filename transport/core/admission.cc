@@ -8,6 +8,7 @@ Admission::Admission(const AdmissionOptions& options, uint64_t salt)
       inits_(options.inits_without_cookie, options.inits_without_cookie),
       retries_(options.retries, options.retries),
       resets_(options.resets, options.resets),
+      refusals_(options.refusals, options.refusals),
       handshakes_(options.handshakes_per_address),
       failures_(options.failures_per_address) {}
 

@@ -5,7 +5,8 @@
 // of IPv6), so the memory is fixed however many addresses a flood makes up; two that share a bucket share its
 // rate.
 //
-// Without keys there is nothing to protect (NullSecurity): the endpoint does not ask then.
+// Without keys there is nothing to protect (NullSecurity): the endpoint then asks for its refusals only,
+// which a stranger's wrong version is enough for.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct AdmissionOptions {
   // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without
   // asking.
   uint32_t retries = 20'000;
-  uint32_t resets = 100;  // per second
+  uint32_t resets = 100;    // per second
+  uint32_t refusals = 100;  // REFUSEs per second; with keys and without
   // Per second and address, twice as many at once. Many workers may share a NAT.
   uint32_t handshakes_per_address = 100;
   uint32_t failures_per_address = 1000;  // packets that no key opens
@@ -47,6 +49,7 @@ class Admission {
   void OnDidNotOpen(Instant now, const Address& from) { failures_.Take(now, Index(from)); }
   bool MayRetry(Instant now) { return retries_.Take(now); }
   bool MayReset(Instant now) { return resets_.Take(now); }
+  bool MayRefuse(Instant now) { return refusals_.Take(now); }
 
  private:
   // Made on first use: most endpoints are clients.
@@ -71,6 +74,7 @@ class Admission {
   TokenBucket inits_;
   TokenBucket retries_;
   TokenBucket resets_;
+  TokenBucket refusals_;
   Table handshakes_;
   Table failures_;
 };

@@ -25,7 +25,7 @@ const PeerIdentity& ConnectionImpl::identity() const {
 void ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames,
                                 size_t datagram_bytes, bool proves_address) {
   now_ = now;
-  if (state_ == State::kClosed || state_ == State::kClosing) return;
+  if (!TakesLong()) return;
   const bool other = id_.is_client && id_.remote.value != 0 && header.source != id_.remote;
   if (other || (!id_.is_client && header.source != id_.remote)) {
     ++stats_.wrong_id_dropped;
@@ -177,6 +177,8 @@ void ConnectionImpl::HandleRefuse(Instant now, const wire::LongHeader& header, B
 // With keys the refusal waits: whoever can see our INIT can make one up, and only what follows tells.
 void ConnectionImpl::Refused(Instant now, Status why) {
   ++stats_.refusals;
+  // However the server puts it, nobody takes it for the job's orderly end.
+  if (why.ok()) why = Status(StatusCode::kUnavailable, "server " + id_.peer.ToString() + " refuses");
   if (!security_->IsSecure()) return CloseNow(std::move(why));
   if (refused_at_ < Instant::Infinite()) return;
   refused_ = std::move(why);

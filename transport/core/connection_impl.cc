@@ -21,12 +21,14 @@ RateOptions WithDatagram(RateOptions rate, ByteCount datagram) {
 }  // namespace
 
 ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
-                               Security* security, codec::ErasureCoder* coder, Random random)
+                               Security* security, codec::ErasureCoder* coder, Random random,
+                               std::vector<wire::ConnectionId>* over)
     : id_(identity),
       options_(options),
       security_(security),
       handshake_(identity.is_client, security->NewSession(identity.is_client)),
       key_update_(options.key_update),
+      over_(over),
       datagram_bytes_(std::min(options.max_datagram.value(), kLargestInit)),
       loss_(&rtt_),
       rate_(MakeRateController(WithDatagram(options.rate, options.max_datagram), random)),
@@ -191,6 +193,7 @@ void ConnectionImpl::CloseNow(Status why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   closed_ = std::move(why);
+  over_->push_back(id_.local);
 }
 
 Duration ConnectionImpl::Pto() const { return rtt_.PtoBase(AckTracker::kMaxAckDelay); }

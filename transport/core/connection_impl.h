@@ -62,8 +62,10 @@ class ConnectionImpl final : public Connection {
     Address peer;
   };
 
+  // `over`: who must outlive the connection and learns its local ID when it is over; the endpoint need not
+  // ask each for every datagram.
   ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options, Security* security,
-                 codec::ErasureCoder* coder, Random random);
+                 codec::ErasureCoder* coder, Random random, std::vector<wire::ConnectionId>* over);
 
   void SetObserver(ConnectionObserver* observer) { observer_ = observer; }
   // Server: who gives the connection its observer when it is complete, unless it has one by then.
@@ -92,7 +94,13 @@ class ConnectionImpl final : public Connection {
   void Close(const Status& why) override;
 
   // --- Events, from the endpoint ---
-  // A long packet that the endpoint has opened. proves_address: whoever sent it also gets what we send.
+  // Long packets still have something to say: none does any more once the peer has sent a short one, or the
+  // connection is over. Asked before they are opened, so that late and forged ones cost nothing.
+  bool TakesLong() const {
+    return !heard_short_ && (state_ == State::kConnecting || state_ == State::kConnected);
+  }
+  // A long packet that the endpoint has opened. proves_address: whoever sent it also
+  // gets what we send.
   void HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames, size_t datagram_bytes,
                   bool proves_address);
   // Client: REFUSE, which has only an integrity tag, and RETRY.
@@ -235,6 +243,7 @@ class ConnectionImpl final : public Connection {
   Acceptor acceptor_;
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
+  std::vector<wire::ConnectionId>* over_;
 
   int64_t datagram_bytes_;  // largest datagram sent; the handshake begins, pmtu_ goes on
   Dplpmtud pmtu_;
@@ -252,6 +261,7 @@ class ConnectionImpl final : public Connection {
   std::optional<Status> refused_;  // client: believed at refused_at_, unless something authentic comes
   Instant refused_at_ = Instant::Infinite();
   bool confirm_due_ = false;  // server: NEW_CID waits to be sent
+  bool heard_short_ = false;  // an authentic one: the peer needs nothing of the handshake any more
   std::optional<std::array<uint8_t, 16>> reset_token_;  // client: the server's
 
   RttEstimator rtt_;

@@ -86,6 +86,7 @@ void ConnectionImpl::TakeShort(Instant now, wire::PacketNumber number, const Ope
     return;
   }
   last_heard_ = now;
+  heard_short_ = true;
   ++stats_.packets_received;
   stats_.bytes_received += datagram_bytes;
   // The first short packet proves that the peer has keys: a client whose handshake was empty has our ACCEPT, a server

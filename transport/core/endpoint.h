@@ -35,6 +35,7 @@ struct EndpointStats {
   uint64_t unknown_connection_dropped = 0;
   uint64_t malformed_dropped = 0;
   uint64_t not_authentic_dropped = 0;  // long packets whose tag does not fit: damaged, or of somebody without the key
+  uint64_t late_long_dropped = 0;      // long packets of a connection that has long had its handshake
   uint64_t version_refused = 0;
   uint64_t capacity_refused = 0;
   uint64_t accepted = 0;
@@ -47,6 +48,8 @@ struct EndpointStats {
   uint64_t resets_sent = 0;            // stateless resets
   uint64_t resets_limited = 0;         // not sent: too many
   uint64_t resets_received = 0;        // connections ended by one
+  uint64_t refusals_sent = 0;          // REFUSE
+  uint64_t refusals_limited = 0;       // not sent: too many
   uint64_t half_open = 0;              // now
   uint64_t stateless_dropped = 0;  // answers without a connection, beyond the bound of their queue
 };

@@ -1,5 +1,5 @@
-// What an endpoint knows of keys: sessions of the handshake, protection of long packets, cookies, reset tokens.
-// The seam between the sans-I/O core and TLS (transport/crypto/tls_security.h).
+// What an endpoint knows of keys: sessions of the handshake, protection of long packets, cookies, reset
+// tokens. The seam between the sans-I/O core and TLS (transport/crypto/tls_security.h).
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ class HandshakeCrypto {
  public:
   virtual ~HandshakeCrypto() = default;
 
-  // kPermissionDenied (wrong key, expired, other job ...) or kProtocolViolation ends the connection; TakeData()
-  // may then have an alert for the peer, and every further call returns the same.
+  // kPermissionDenied (wrong key, expired, other job ...) or kProtocolViolation ends the connection;
+  // TakeData() may then have an alert for the peer, and every further call returns the same.
   virtual Status HandleData(ByteSpan bytes) = 0;
   // What to send next, empty when nothing. The client has its first flight at once.
   virtual std::vector<uint8_t> TakeData() = 0;
@@ -57,15 +57,16 @@ class Security {
   virtual ~Security() = default;
 
   virtual std::unique_ptr<HandshakeCrypto> NewSession(bool is_client) = 0;
-  // Of INIT, ACCEPT and RETRY (REFUSE keeps the integrity tag). `header` is all in front of the body, with the cookie.
-  // The nonce is the *source* connection ID 64 | type 2 | packet number 30: whoever sends has drawn that ID at random
-  // and repeats no number under it. (The client's ID would not do for ACCEPT: a replayed INIT would make a server use
-  // one nonce twice.)
+  // Of INIT, ACCEPT and RETRY (REFUSE keeps the integrity tag). `header` is all in front of the body, with
+  // the cookie. Every holder of the key seals under it, and a restarted or stateless sender cannot know which
+  // numbers it has used: it must stand numbers that come twice (deterministic authenticated encryption, SIV:
+  // equal packets look equal, and nothing else is lost; transport/crypto/long_protection.h).
   virtual PacketProtection& long_protection() = 0;
   // nullopt: this kind of security has no cookies.
   virtual std::optional<Cookie> MakeCookie(Instant now, const Address& from, wire::ConnectionId client) = 0;
   virtual bool CheckCookie(Instant now, const Address& from, wire::ConnectionId client, ByteSpan cookie) = 0;
-  // The same after a restart with the same key.
+  // The same after a restart with the same key, and another at any other server, whatever its key: who is
+  // told one believes it.
   virtual std::array<uint8_t, 16> ResetToken(wire::ConnectionId local) = 0;
   // Whether an attacker on the path can neither read nor forge.
   virtual bool IsSecure() const = 0;

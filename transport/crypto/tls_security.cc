@@ -36,13 +36,21 @@ LongProtection MakeLongProtection(const TlsSettings& settings, const SecretBytes
   return LongProtection(HkdfExpandLabel(Hash::kSha256, root.span(), "long packets", {}, 32).span(), true);
 }
 
+// A key of this server alone, though others may have the same root.
+SecretBytes MakeResetKey(const TlsSettings& settings, const SecretBytes& root) {
+  const SecretBytes all = HkdfExpandLabel(Hash::kSha256, root.span(), "reset tokens", {}, 32);
+  const std::string who = "server " + settings.options.server_name;
+  const ByteSpan name(reinterpret_cast<const uint8_t*>(who.data()), who.size());
+  return HkdfExtract(Hash::kSha256, all.span(), name);  // HMAC-SHA-256(all, name)
+}
+
 }  // namespace
 
 struct TlsSecurity::Impl {
   Impl(std::shared_ptr<const TlsSettings> s, const SecretBytes& root)
       : settings(std::move(s)),
         long_packets(MakeLongProtection(*settings, root)),
-        reset_key(HkdfExpandLabel(Hash::kSha256, root.span(), "reset tokens", {}, 32)),
+        reset_key(MakeResetKey(*settings, root)),
         cookies(RandomSeed()) {}
 
   std::shared_ptr<const TlsSettings> settings;

@@ -5,7 +5,7 @@
 //   exporter "EXPORTER-longhaul v1" over the context ──> master
 //     ├─ "client" ──> secret of the client's packets, phase 0 ──> aead_protection.h
 //     └─ "server" ──> secret of the server's packets, phase 0
-//   pre-shared key, or the own private key ──> "long packets", "reset tokens"
+//   pre-shared key, or the own private key ──> "long packets", "reset tokens" with the server's name
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,10 @@ struct TlsOptions {
   std::function<int64_t()> wall_clock;
   // Server with certificates: the names that may connect. Empty: all of the CA's.
   std::vector<std::string> allowed_names;
+  // Server: what tells it from the others with the same key, and stays the same when it is restarted. Part of
+  // the key of its reset tokens: without it one server would answer a stray packet with a token of another's
+  // connection. Not secret.
+  std::string server_name;
 };
 
 // Not thread-safe: one endpoint's. Its sessions hold what they need and may outlive it.

@@ -54,6 +54,7 @@ Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
   options.role = choice.role;
   options.job = choice.job;
   options.allowed_names = choice.allow;
+  options.server_name = choice.server_name;
   options.wall_clock = [] {
     return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
   };

@@ -21,6 +21,7 @@ struct SecurityChoice {
   std::string cipher = {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
   // Server, certificates only: names of those that may join. Empty: every certificate of the CA for this job.
   std::vector<std::string> allow = {};
+  std::string server_name = {};  // server: crypto::TlsOptions::server_name, from ServerName() (server_name.h)
 };
 
 struct LoadedSecurity {

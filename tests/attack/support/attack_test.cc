@@ -94,8 +94,9 @@ int64_t AttackTest::Change(const nlohmann::json& before, const nlohmann::json& a
 
 int64_t AttackTest::Dropped(const nlohmann::json& status) {
   int64_t sum = 0;
-  for (const char* counter : {"unknown_connection_dropped", "malformed_dropped", "not_authentic_dropped",
-                              "failures_limited", "inits_limited", "half_open_refused", "version_refused"}) {
+  for (const char* counter :
+       {"unknown_connection_dropped", "malformed_dropped", "not_authentic_dropped", "late_long_dropped",
+        "failures_limited", "inits_limited", "half_open_refused", "version_refused"}) {
     sum += status["endpoint"].value(counter, int64_t{0});
   }
   for (const char* counter : {"duplicates_dropped", "bad_tag_dropped", "malformed_dropped"}) {

@@ -1,0 +1,95 @@
+// Endpoint and INITs: who must come again with a cookie, who is refused, who becomes a connection.
+
+#include <string>
+
+#include "proto/version.h"
+#include "transport/core/endpoint_state.h"
+
+namespace longhaul::transport {
+
+void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::LongHeader& header,
+                                 ByteReader reader, MutableByteSpan datagram) {
+  const bool begins = header.destination.value == 0;
+  const bool secure = security.IsSecure();
+  if (!options.accepts || (begins && datagram.size() < kMinInitBytes)) {
+    ++stats.malformed_dropped;
+    return;
+  }
+  if (header.version != wire::kVersion) {
+    if (!begins) return void(++stats.unknown_connection_dropped);
+    ++stats.version_refused;
+    answers.Refuse(now, from, header, StatusCode::kVersionMismatch, "another protocol version");
+    return;
+  }
+  const std::optional<ByteSpan> cookie = wire::DecodeCookie(reader);
+  if (!cookie) {
+    ++stats.malformed_dropped;
+    return;
+  }
+  ConnectionImpl* known = begins ? set.FindInitiator(from, header.source) : set.Find(header.destination);
+  if (!begins && (known == nullptr || known->is_client() || known->peer() != from)) {
+    ++stats.unknown_connection_dropped;
+    return;
+  }
+  if (known != nullptr && !known->TakesLong()) return void(++stats.late_long_dropped);
+  const bool stranger = secure && (known == nullptr || !known->Trusts(from));
+  if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
+  const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
+  if (!body) {
+    if (stranger) admission.OnDidNotOpen(now, from);
+    return;
+  }
+  bool proved = !begins;
+  if (known == nullptr) {
+    proved = secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie);
+    if (!cookie->empty() && !proved) ++stats.cookies_refused;
+    if (secure && !Admit(now, from, header, proved)) return;
+    known = Accept(now, from, header);
+  }
+  if (known == nullptr) return;
+  known->HandleLong(now, header, *body, datagram.size(), proved);
+  NoteProgress(*known);
+}
+
+bool Endpoint::State::Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved) {
+  if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init)) return false;
+  if (!admission.MayBegin(now, from)) {
+    ++stats.inits_limited;
+  } else if (half_open.size() >= options.admission.max_half_open) {
+    ++stats.half_open_refused;
+  } else {
+    return true;
+  }
+  return false;
+}
+
+ConnectionImpl* Endpoint::State::Accept(Instant now, const Address& from, const wire::LongHeader& init) {
+  if (set.size() >= options.max_connections) {
+    ++stats.capacity_refused;
+    answers.Refuse(now, from, init, StatusCode::kResourceExhausted,
+                   "no room: " + std::to_string(options.max_connections) + " connections");
+    return nullptr;
+  }
+  ConnectionImpl* connection = Add(now, false, init.source, from);
+  // Whoever must prove who he is has no observer before he has.
+  if (security.IsSecure()) {
+    connection->SetAcceptor([this](Connection& c) { return Introduce(c); });
+    return connection;
+  }
+  ConnectionObserver* observer = Introduce(*connection);
+  if (observer == nullptr) {
+    Remove(connection->local_id());
+    answers.Refuse(now, from, init, StatusCode::kUnavailable, "the server takes no connections now");
+    return nullptr;
+  }
+  connection->SetObserver(observer);
+  return connection;
+}
+
+ConnectionObserver* Endpoint::State::Introduce(Connection& connection) {
+  ConnectionObserver* observer = options.on_accept ? options.on_accept(connection) : nullptr;
+  ++(observer != nullptr ? stats.accepted : stats.capacity_refused);
+  return observer;
+}
+
+}  // namespace longhaul::transport
