@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/temporary_key.h"
 #include "longhaul/client.h"
 #include "longhaul/server.h"
 #include "wan/link_options.h"
@@ -43,6 +44,8 @@ struct Flags {
   std::vector<std::string> modes = {"off", "given", "estimated"};
   std::vector<uint64_t> seeds = {1};
   bool results = false;
+  bool insecure = false;
+  std::string key_file = {};  // made for the run, unless insecure
   std::string rate_controller = "longhaul";
 };
 
@@ -104,6 +107,8 @@ class Run {
     ServerOptions options;
     options.listen = wan_->sites().front().address + ":" + std::to_string(kServerPort);
     options.workers = static_cast<uint32_t>(flags_.workers);
+    options.key_file = flags_.key_file;
+    options.insecure = options.insecure_bind = flags_.insecure;
     options.grants = mode_ != "off";
     if (mode_ == "given") options.capacity = *wan::ParseRate(flags_.rate);
     auto server = Server::Start(options);
@@ -123,7 +128,8 @@ class Run {
     connect.servers = {wan_->sites().front().address + ":" + std::to_string(kServerPort)};
     connect.rank = static_cast<uint32_t>(rank);
     connect.world_size = static_cast<uint32_t>(flags_.workers);
-    connect.insecure = true;
+    connect.key_file = flags_.key_file;
+    connect.insecure = flags_.insecure;
     connect.rate_controller = flags_.rate_controller;
     connect.seed = seed_ * 1000 + static_cast<uint64_t>(rank);
     auto client = Client::Connect(connect);
@@ -186,6 +192,7 @@ class Run {
     std::sort(spreads.begin(), spreads.end());
     return {{"grants", mode_},
             {"seed", seed_},
+            {"protection", flags_.insecure ? "insecure" : "encrypted"},
             {"own_loss_first_round", Share(drops_.front(), drops_[1])},
             {"own_loss_later_rounds", Share(drops_[1], drops_.back())},
             {"packets", drops_.back().packets},
@@ -230,7 +237,19 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", flags.seeds);
   app.add_option("--rate-controller", flags.rate_controller)->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
   app.add_flag("--results", flags.results, "workers wait for the round's result (PushPull)");
+  app.add_flag("--insecure", flags.insecure,
+               "without encryption; default: under a key that is made for the run");
   CLI11_PARSE(app, argc, argv);
+  std::optional<cli::TemporaryKey> key;
+  if (!flags.insecure) {
+    auto made = cli::TemporaryKey::Make("default");
+    if (!made.ok()) {
+      std::fprintf(stderr, "longhaul_incast_bench: %s\n", made.status().ToString().c_str());
+      return 1;
+    }
+    key.emplace(*std::move(made));
+    flags.key_file = key->path();
+  }
   spdlog::set_level(spdlog::level::warn);  // standard output is for the results
   for (const uint64_t seed : flags.seeds) {
     for (const std::string& mode : flags.modes) {

@@ -178,6 +178,14 @@ bool WriteJson(const std::string& file, const json& value) {
   return static_cast<bool>(out);
 }
 
+// A certificate may be a tool's or a worker's.
+Result<keys::LoadedSecurity> LoadToolsSecurity(const BenchFlowOptions& o) {
+  auto tool =
+      keys::LoadSecurity({.key_file = o.key_file, .insecure = o.insecure, .role = crypto::Role::kTool});
+  if (tool.ok()) return tool;
+  return keys::LoadSecurity({.key_file = o.key_file, .insecure = o.insecure, .role = crypto::Role::kWorker});
+}
+
 void PrintSummary(const FlowReport& r) {
   std::fprintf(
       stderr,
@@ -250,7 +258,7 @@ int RunBenchFlow(const BenchFlowOptions& options) {
   if (!options.insecure && options.key_file.empty()) {
     return Fail("which key does the server have? --key FILE, or --insecure when it has none", kBenchUsage);
   }
-  auto security = keys::LoadSecurity({.key_file = options.key_file, .insecure = options.insecure});
+  auto security = LoadToolsSecurity(options);
   if (!security.ok()) return Fail(security.status().message(), kBenchUsage);
   core_options->security = security->security.get();
   auto coder = codec::ErasureCodeLibrary::Create();

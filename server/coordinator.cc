@@ -645,6 +645,7 @@ ServerStats Coordinator::Stats() const {
     const ResultSender::Stats results = engine_->results().stats();
     stats.results_outdated = results.outdated;
     stats.memory_bytes = engine_->memory().taken();
+    stats.memory_member_bytes = engine_->memory().per_member();
     stats.memory_budget_bytes = engine_->memory().total();
     stats.pulls_held = engine.pulls_held;
     stats.result_chunks_lost = results.chunks.lost;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "codec/erasure_coder.h"
 #include "codec/loss_policy.h"
+#include "transport/core/window/fec_policy.h"
 
 namespace longhaul::server {
 namespace {
@@ -14,6 +16,10 @@ constexpr uint64_t kPerLossyChunk = 64;
 constexpr uint64_t kBitsPerWorkerAndChunk = 8;
 // Of a contribution that is held: its entry and its values' allocation.
 constexpr uint64_t kPerHeld = 96;
+// Of a chunk, and padding of its symbol.
+constexpr uint64_t kChunkHeader = 32;
+constexpr uint64_t kSmallestBlock = 8;
+constexpr uint64_t kMostRepair = codec::ErasureCoder::MaxRepair(kSmallestBlock);
 
 // State of the optimizer per element.
 uint64_t OptimizerFloats(const OptimizerSpec& optimizer) {
@@ -34,6 +40,7 @@ uint64_t OptimizerFloats(const OptimizerSpec& optimizer) {
 MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
     : workers_(settings.world_size),
       deterministic_(settings.deterministic),
+      fec_depth_(std::max<uint64_t>(settings.fec_depth, transport::kMaxFecDepth)),
       lossy_(settings.downlink == "lossy"),
       filler_floats_(settings.policy == "stale" || settings.policy == "shift" ? 1 : 0),
       chunk_elements_(chunk_elements) {
@@ -61,6 +68,15 @@ uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
          uint64_t{4} * sizeof(float) * chunk_elements_;
 }
 
+uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
+  const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
+  const uint64_t symbol = sizeof(float) * chunk_elements_ + kChunkHeader;
+  const uint64_t repair =
+      std::min((chunks + kSmallestBlock - 1) / kSmallestBlock, fec_depth_) * kMostRepair * symbol;
+  return sizeof(float) * spec.count + 2 * chunks * (symbol + kPerArrivingChunk) +
+         kLeavingWindows * (chunks * kPerLeavingChunk + repair) + kPerMemberTensor;
+}
+
 Status MemoryBudget::Take(const TensorSpec& spec) {
   const uint64_t bytes = Plan(spec);
   if (bytes > total_ - taken_) {
@@ -71,6 +87,7 @@ Status MemoryBudget::Take(const TensorSpec& spec) {
                 " are planned (the server's --max-model-bytes)"};
   }
   taken_ += bytes;
+  per_member_ += PerMember(spec);
   return {};
 }
 

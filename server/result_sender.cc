@@ -100,12 +100,18 @@ bool ResultSender::HasGoneOn(const Result& result, const Results& all) {
 
 size_t ResultSender::pulls(const Peer& peer) const {
   size_t count = 0;
-  for (const auto& [key_of_tensor, results] : results_) {
-    count += static_cast<size_t>(std::count_if(results.begin(), results.end(), [&](const auto& result) {
-      return result->peer == &peer && result->snapshot != nullptr;
-    }));
-  }
+  for (const auto& [key_of_tensor, results] : results_) count += Pulls(results, peer);
   return count;
+}
+
+size_t ResultSender::pulls(const Peer& peer, const Tensor& tensor) const {
+  const auto found = results_.find(tensor.key());
+  return found == results_.end() ? 0 : Pulls(found->second, peer);
+}
+
+size_t ResultSender::Pulls(const Results& results, const Peer& peer) {
+  return static_cast<size_t>(std::ranges::count_if(
+      results, [&](const auto& result) { return result->peer == &peer && result->snapshot != nullptr; }));
 }
 
 uint64_t ResultSender::pinned_bytes() const { return Bytes(&Result::snapshot); }

@@ -68,6 +68,7 @@ class ResultSender {
 
   // Unfinished answers to this peer's pulls.
   size_t pulls(const Peer& peer) const;
+  size_t pulls(const Peer& peer, const Tensor& tensor) const;
   // Bytes of the snapshots that unfinished answers to pulls hold; each counts once.
   uint64_t pinned_bytes() const;
   // Ditto, of the rounds' results that are kept.
@@ -92,6 +93,7 @@ class ResultSender {
   };
   using Results = std::vector<std::unique_ptr<Result>>;
 
+  static size_t Pulls(const Results& results, const Peer& peer);
   uint64_t Bytes(std::shared_ptr<const std::vector<float>> Result::*values) const;
 
   // False: no window is free now.

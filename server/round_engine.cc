@@ -238,13 +238,14 @@ void RoundEngine::AnswerPulls(Entry& entry) {
   if (parameters.initial() != Parameters::Initial::kReady) return;
   std::erase_if(entry.pulls, [&](PendingPull& pull) {
     if (pull.min_round > parameters.version()) return false;
-    if (!MayPin(parameters)) {
+    Peer* peer = host_->PeerOfRank(pull.rank);
+    const bool enough = peer != nullptr && results_.pulls(*peer, entry.tensor) >= kMaxPullsOfTensor;
+    if (enough || !MayPin(parameters)) {
       stats_.pulls_held += pull.held ? 0 : 1;
       pull.held = pulls_wait_ = true;
       return false;
     }
     --waiting_pulls_[pull.rank];
-    Peer* peer = host_->PeerOfRank(pull.rank);
     if (peer != nullptr) results_.SendPull(*peer, entry.tensor, pull.request);
     return true;
   });

@@ -84,7 +84,7 @@ struct EngineStats {
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
-  uint64_t pulls_held = 0;               // answers that had to wait for memory (kMaxPinnedModels)
+  uint64_t pulls_held = 0;  // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
   uint64_t state_hashes = 0;             // told, downlink lossy
   std::vector<Rank> by_rank;
 };
@@ -97,6 +97,9 @@ class RoundEngine {
   // same version share one; more versions are held only for workers that take rounds to receive them. Beyond
   // this a pull that needs another snapshot waits until one is free.
   static constexpr uint64_t kMaxPinnedModels = MemoryBudget::kPinnedModels;
+  // Of one tensor, per worker: answered but not finished. Each has a table of the tensor's chunks; further
+  // ones wait.
+  static constexpr size_t kMaxPullsOfTensor = MemoryBudget::kPullsOfTensor;
   static constexpr uint32_t kMaxHeldDeclares = 4096;  // per worker, of all tensors
 
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,

@@ -151,6 +151,7 @@ json JobSummary(const ServerStats& stats) {
               {"epoch_refused", stats.epoch_refused},
               {"results_outdated", stats.results_outdated},
               {"memory_bytes", stats.memory_bytes},
+              {"memory_member_bytes", stats.memory_member_bytes},
               {"memory_budget_bytes", stats.memory_budget_bytes},
               {"pulls_held", stats.pulls_held},
               {"result_chunks_lost", stats.result_chunks_lost},

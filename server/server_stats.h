@@ -126,8 +126,9 @@ struct ServerStats {
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
   uint64_t memory_bytes = 0;         // of the tensors' state, as planned
+  uint64_t memory_member_bytes = 0;  // beside it for each member's connection, at most
   uint64_t memory_budget_bytes = 0;  // that a job may take (server/memory_budget.h)
-  uint64_t pulls_held = 0;  // waited for memory (RoundEngine::kMaxPinnedModels)
+  uint64_t pulls_held = 0;           // waited for memory (RoundEngine::kMaxPinnedModels, kMaxPullsOfTensor)
   uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
   uint64_t result_chunks_repaid = 0;  // and here since, by later results
   uint64_t state_hashes = 0;          // downlink lossy: told to the workers

@@ -45,7 +45,7 @@ struct Flags {
   double limit = 90;
   uint64_t seed = 1;
   std::vector<std::string> server_flags, rounds_flags;
-  bool targets = false;
+  bool targets = false, insecure = false;
   std::string json_file;
 };
 
@@ -59,6 +59,7 @@ struct Runner {
   std::string name;
   bool longhaul = false;
   std::string control;  // longhaul: --rate-controller
+  bool insecure = false;  // longhaul: no encryption
   TcpRunner tcp;
 };
 
@@ -71,6 +72,7 @@ Result<Runner> ParseRunner(const std::string& name) {
     rest.resize(rest.size() - word.size());
     return true;
   };
+  if (rest.starts_with("longhaul") && ends_with("-insecure")) runner.insecure = true;
   if (rest == "longhaul" || rest == "longhaul-bbr" || rest == "longhaul-cubic") {
     runner.longhaul = true;
     runner.control = rest == "longhaul" ? rest : rest.substr(9);
@@ -82,7 +84,7 @@ Result<Runner> ParseRunner(const std::string& name) {
     return Status(StatusCode::kInvalidArgument,
                   "--runners: '" + name +
                       "' is none of tcp-cubic, tcp-bbr (each also with -parts, -stock, "
-                      "-parts-stock), longhaul, longhaul-bbr, longhaul-cubic");
+                      "-parts-stock), longhaul, longhaul-bbr, longhaul-cubic (each also with -insecure)");
   }
   runner.tcp.control = rest.substr(4);
   return runner;
@@ -156,7 +158,13 @@ RoundsOutcome RunLonghaul(wan::TunWan* wan, const Cell& cell, const Runner& runn
   const std::string workers = std::to_string(cell.plan.workers);
   std::vector<std::string> server_flags = {"--workers", workers};
   server_flags.insert(server_flags.end(), f.server_flags.begin(), f.server_flags.end());
-  auto server = StartServer(wan, scratch, server_flags);
+  const auto protection = Protection::Make(runner.insecure);
+  if (!protection.ok()) {
+    outcome.error = protection.status().message();
+    return outcome;
+  }
+  (*details)["protection"] = ProtectionName(runner.insecure);
+  auto server = StartServer(wan, scratch, *protection, server_flags);
   if (!server.ok()) {
     outcome.error = server.status().message();
     return outcome;
@@ -166,7 +174,6 @@ RoundsOutcome RunLonghaul(wan::TunWan* wan, const Cell& cell, const Runner& runn
                                    "rounds",
                                    "--join",
                                    kServerAddress,
-                                   "--insecure",
                                    "--quiet",
                                    "--workers",
                                    workers,
@@ -182,7 +189,9 @@ RoundsOutcome RunLonghaul(wan::TunWan* wan, const Cell& cell, const Runner& runn
                                    scratch.File("rounds.json"),
                                    "--rate-controller",
                                    runner.control};
-  argv.insert(argv.end(), f.rounds_flags.begin(), f.rounds_flags.end());
+  for (const auto& more : {protection->ClientFlags(), f.rounds_flags}) {
+    argv.insert(argv.end(), more.begin(), more.end());
+  }
   auto rounds = StartIn(wan, "B", "rounds", argv, scratch.File("rounds.log"));
   if (!rounds.ok()) {
     outcome.error = rounds.status().message();
@@ -297,11 +306,13 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option(
          "--runners", f.runners,
          "list of tcp-cubic, tcp-bbr (each also with -parts, -stock, -parts-stock), longhaul, longhaul-bbr, "
-         "longhaul-cubic")
+         "longhaul-cubic (each also with -insecure: not encrypted)")
       ->delimiter(',');
   app.add_option("--limit", f.limit, "seconds that a run may take; what it has until then counts")
       ->check(CLI::Range(1.0, 86400.0));
   app.add_flag("--targets", f.targets, "the cells that have targets instead of the link and the sizes above");
+  app.add_flag("--insecure", f.insecure,
+               "longhaul without encryption; default: under a key that is made for the run");
   app.add_option("--seed", f.seed, "of the link");
   app.add_option("--server-flags", f.server_flags, "more flags for longhaul-server")->delimiter(' ');
   app.add_option("--rounds-flags", f.rounds_flags, "more flags for longhaul bench rounds")->delimiter(' ');
@@ -328,7 +339,7 @@ int Run(int argc, char** argv) {
   if (!cells.ok()) return usage(cells.status());
   std::vector<Runner> runners;
   for (const std::string& name : flags.runners) {
-    const auto runner = ParseRunner(name);
+    const auto runner = ParseRunner(ProtectedRunner(name, flags.insecure));
     if (!runner.ok()) return usage(runner.status());
     runners.push_back(*runner);
   }

@@ -42,10 +42,14 @@ Result<Runner> ParseRunner(const std::string& name) {
     if (strip("-x4")) r.connections = 4;
     r.control = rest.substr(4);
     if (r.control == "cubic" || r.control == "bbr" || r.control == "reno") return r;
-  } else if (rest == "longhaul") {
+    return Status(StatusCode::kInvalidArgument, "no controller " + name);
+  }
+  if (strip("-insecure")) r.insecure = true;
+  if (rest == "longhaul") {
     r.control = rest;
     return r;
-  } else if (rest == "longhaul-bbr" || rest == "longhaul-cubic") {
+  }
+  if (rest == "longhaul-bbr" || rest == "longhaul-cubic") {
     r.control = rest.substr(9);
     return r;
   }

@@ -24,13 +24,14 @@ struct Path {
 };
 
 // Who sends: "tcp-cubic", "tcp-bbr", "tcp-bbr-x4", with "-stock" for the kernel's own buffer bounds;
-// "longhaul", "longhaul-bbr", "longhaul-cubic".
+// "longhaul", "longhaul-bbr", "longhaul-cubic", with "-insecure" without encryption.
 struct Runner {
   std::string name;
   std::string control;  // of the kernel, or --rate-controller of ours
   bool tcp = false;
   bool tuned = true;  // buffers of 64 MB
   int connections = 1;
+  bool insecure = false;  // ours: no encryption
 };
 // kInvalidArgument for a name of none.
 Result<Runner> ParseRunner(const std::string& name);
@@ -43,6 +44,7 @@ struct Timing {
 // One runner over one path, once.
 struct Outcome {
   std::string runner;
+  std::string protection = "none";  // ours: ProtectionName()
   double goodput_mbps = 0;   // payload that arrived, without headers
   double payload_share = 0;  // of a full packet's IP bytes
   double sender_cpu = 0;     // cores busy: of the sending program

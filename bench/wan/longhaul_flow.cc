@@ -15,17 +15,8 @@ namespace {
 using nlohmann::json;
 
 std::vector<std::string> FlowArguments(const std::string& json_file, const std::string& control) {
-  return {ProgramPath("longhaul"),
-          "bench",
-          "flow",
-          "--join",
-          "10.77.1.1:7700",
-          "--insecure",
-          "--quiet",
-          "--json",
-          json_file,
-          "--rate-controller",
-          control};
+  return {ProgramPath("longhaul"), "bench", "flow", "--join", kServerAddress, "--quiet", "--json", json_file,
+          "--rate-controller",     control};
 }
 
 }  // namespace
@@ -33,7 +24,12 @@ std::vector<std::string> FlowArguments(const std::string& json_file, const std::
 void RunLonghaul(wan::TunWan* wan, const Runner& runner, const Timing& timing, double series,
                  const std::vector<std::string>& more_flags, Outcome* outcome) {
   const Scratch scratch;
-  auto server = StartServer(wan, scratch);
+  const auto protection = Protection::Make(runner.insecure);
+  if (!protection.ok()) {
+    outcome->error = protection.status().message();
+    return;
+  }
+  auto server = StartServer(wan, scratch, *protection);
   if (!server.ok()) {
     outcome->error = server.status().message();
     return;
@@ -42,7 +38,8 @@ void RunLonghaul(wan::TunWan* wan, const Runner& runner, const Timing& timing, d
   std::vector<std::string> argv = FlowArguments(scratch.File("flow.json"), runner.control);
   argv.insert(argv.end(), {"--seconds", std::to_string(seconds(timing.length)), "--warmup",
                            std::to_string(seconds(timing.warmup)), "--series", std::to_string(series)});
-  argv.insert(argv.end(), more_flags.begin(), more_flags.end());
+  for (const auto& more : {protection->ClientFlags(), more_flags})
+    argv.insert(argv.end(), more.begin(), more.end());
   const double server_cpu = CpuSeconds(server->pid());
   auto flow = StartIn(wan, "B", "flow", argv, scratch.File("flow.log"));
   if (!flow.ok()) {
@@ -71,14 +68,15 @@ void RunLonghaul(wan::TunWan* wan, const Runner& runner, const Timing& timing, d
 namespace {
 
 // One worker of the incast job, in a thread of its own inside site B: the client library's thread follows it.
-Status PushRounds(wan::TunWan* wan, uint32_t rank, const IncastOptions& options, size_t elements,
-                  std::vector<double>* push_ms) {
+Status PushRounds(wan::TunWan* wan, uint32_t rank, const IncastOptions& options, const Protection& protection,
+                  size_t elements, std::vector<double>* push_ms) {
   if (Status in = wan->EnterSite("B"); !in.ok()) return in;
   ConnectOptions connect;
-  connect.servers = {"10.77.1.1:7700"};
+  connect.servers = {kServerAddress};
   connect.rank = rank;
   connect.world_size = static_cast<uint32_t>(options.workers);
-  connect.insecure = true;
+  connect.key_file = protection.key_file();
+  connect.insecure = options.insecure;
   auto client = Client::Connect(connect);
   if (!client.ok()) return client.status();
   TensorOptions tensor_options;
@@ -110,7 +108,12 @@ void RunIncast(wan::TunWan* wan, const IncastOptions& options, Outcome* outcome)
   }
   std::vector<std::string> flags = {"--workers", std::to_string(options.workers), "--high-share", "1"};
   flags.insert(flags.end(), options.server_flags.begin(), options.server_flags.end());
-  auto server = StartServer(wan, scratch, flags);
+  const auto protection = Protection::Make(options.insecure);
+  if (!protection.ok()) {
+    outcome->error = protection.status().message();
+    return;
+  }
+  auto server = StartServer(wan, scratch, *protection, flags);
   if (!server.ok()) {
     outcome->error = server.status().message();
     return;
@@ -122,7 +125,8 @@ void RunIncast(wan::TunWan* wan, const IncastOptions& options, Outcome* outcome)
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < workers; ++rank) {
     threads.emplace_back([&, rank] {
-      ends[rank] = PushRounds(wan, static_cast<uint32_t>(rank), options, elements, &push_ms[rank]);
+      ends[rank] =
+          PushRounds(wan, static_cast<uint32_t>(rank), options, *protection, elements, &push_ms[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();

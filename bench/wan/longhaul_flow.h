@@ -14,6 +14,7 @@ struct IncastOptions {
   std::string bytes = "1mb";  // of each worker's gradient
   int rounds = 10;
   std::vector<std::string> server_flags;
+  bool insecure = false;
 };
 // A real job: in every round all workers push their gradient at the same moment, everything high. Fills the
 // outcome but for the link's part; details: "push_ms" by round and worker.

@@ -13,6 +13,7 @@
 
 #include "bench/wan/forwarder_load.h"
 #include "bench/wan/longhaul_flow.h"
+#include "bench/wan/protection.h"
 #include "bench/wan/report.h"
 #include "bench/wan/tcp_flow.h"
 
@@ -31,7 +32,7 @@ struct Flags {
   int repeat = 1;
   std::vector<std::string> controllers = {"tcp-cubic", "tcp-bbr", "tcp-bbr-x4", "longhaul"};
   std::vector<std::string> flow_flags;
-  bool untuned = false, incast = false, forwarder = false;
+  bool untuned = false, incast = false, forwarder = false, insecure = false;
   IncastOptions incast_options;
   std::string json_file, markdown_file;
   uint64_t seed = 1;
@@ -50,7 +51,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option(
          "--controllers", f.controllers,
          "list of tcp-cubic, tcp-bbr, tcp-bbr-x4 (each also with -stock: the kernel's own buffer bounds), "
-         "longhaul, longhaul-bbr, longhaul-cubic")
+         "longhaul, longhaul-bbr, longhaul-cubic (each also with -insecure: not encrypted)")
       ->delimiter(',');
   app.add_option("--flow-flags", f.flow_flags, "more flags for longhaul bench flow")->delimiter(' ');
   app.add_option("--series", f.series,
@@ -65,6 +66,8 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "of --incast: more flags for longhaul-server")
       ->delimiter(' ');
   app.add_flag("--forwarder", f.forwarder, "only find out what the emulator itself carries");
+  app.add_flag("--insecure", f.insecure,
+               "longhaul without encryption; default: under a key that is made for the run");
   app.add_option("--seed", f.seed, "of the link");
   app.add_option("--json", f.json_file, "write everything to this file");
   app.add_option("--markdown", f.markdown_file, "write the tables to this file, not to standard output");
@@ -126,6 +129,7 @@ Outcome RunOne(wan::TunWan* wan, const Runner& runner, const Timing& timing, con
   if (runner.tcp) {
     RunTcp(wan, runner, timing, &outcome);
   } else {
+    outcome.protection = ProtectionName(runner.insecure);
     RunLonghaul(wan, runner, timing, f.series, f.flow_flags, &outcome);
   }
   watch.Finish(&outcome);
@@ -204,8 +208,9 @@ int Incast(const Flags& f, const Path& path) {
       return kNoLink;
     }
     Outcome outcome;
-    outcome.runner = "incast x" + std::to_string(f.incast_options.workers);
+    outcome.runner = "incast x" + std::to_string(f.incast_options.workers) + (f.insecure ? " insecure" : "");
     const LinkWatch watch(wan->get());
+    outcome.protection = ProtectionName(f.insecure);
     RunIncast(wan->get(), f.incast_options, &outcome);
     watch.Finish(&outcome);
     if (!outcome.error.empty()) code = kFailed;
@@ -260,9 +265,10 @@ int Run(int argc, char** argv) {
                  paths.ok() ? "--warmup is not below --seconds" : paths.status().message().c_str());
     return kUsage;
   }
+  flags.incast_options.insecure = flags.insecure;
   std::vector<Runner> runners;
   for (const std::string& name : flags.controllers) {
-    const auto runner = ParseRunner(name);
+    const auto runner = ParseRunner(ProtectedRunner(name, flags.insecure));
     if (!runner.ok()) {
       std::fprintf(stderr, "longhaul_wan_bench: %s\n", runner.status().message().c_str());
       return kUsage;

@@ -65,15 +65,12 @@ Result<ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const st
       name, argv, [raw] { return ::setns(raw, CLONE_NEWNET); }, log);
 }
 
-Result<ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch,
+Result<ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const Protection& protection,
                                  const std::vector<std::string>& more_flags) {
-  std::vector<std::string> argv = {ProgramPath("longhaul-server"),
-                                   "--listen",
-                                   kServerAddress,
-                                   "--insecure",
-                                   "--insecure-bind",
-                                   "--progress",
+  std::vector<std::string> argv = {ProgramPath("longhaul-server"), "--listen", kServerAddress, "--progress",
                                    "json"};
+  const std::vector<std::string> key = protection.ServerFlags();
+  argv.insert(argv.end(), key.begin(), key.end());
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());
   auto server = StartIn(wan, "A", "server", argv, scratch.File("server.log"));
   if (!server.ok()) return server;

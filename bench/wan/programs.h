@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/wan/protection.h"
 #include "cli/child_process.h"
 #include "wan/tun/tun_wan.h"
 
@@ -39,7 +40,7 @@ std::optional<nlohmann::json> ReadJson(const std::string& file);
 Result<cli::ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const std::string& name,
                                   const std::vector<std::string>& argv, const std::string& log);
 // Returns once it listens.
-Result<cli::ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch,
+Result<cli::ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const Protection& protection,
                                       const std::vector<std::string>& more_flags = {});
 
 }  // namespace longhaul::bench

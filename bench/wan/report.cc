@@ -49,6 +49,7 @@ json ToJson(const std::vector<CellResult>& cells) {
     json runs = json::array();
     for (const Outcome& o : cell.outcomes) {
       runs.push_back({{"runner", o.runner},
+                      {"protection", o.protection},
                       {"error", o.error},
                       {"goodput_mbps", o.goodput_mbps},
                       {"share_of_limit", o.goodput_mbps / LimitMbps(cell.path)},

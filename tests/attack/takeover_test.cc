@@ -1,21 +1,16 @@
 // Members of the job against each other: somebody wants another's rank, and with it the weight of its
 // gradients.
-#include <ctime>
-
-#include "tests/attack/support/attack_test.h"
-#include "transport/crypto/keygen.h"
-#include "transport/keys/key_file.h"
+#include "tests/attack/support/certified_test.h"
 
 namespace longhaul::attack {
 namespace {
 
-using ::testing::HasSubstr;
-
-class Takeover : public AttackTest {
+template <typename Job>
+class TryToJoin : public Job {
  protected:
   Result<Client> Try(uint32_t rank, uint64_t incarnation, const std::string& key) {
     ConnectOptions options;
-    options.servers = {address()};
+    options.servers = {this->address()};
     options.rank = rank;
     options.world_size = 2;
     options.incarnation = incarnation;
@@ -24,6 +19,8 @@ class Takeover : public AttackTest {
     return Client::Connect(options);
   }
 };
+
+class Takeover : public TryToJoin<AttackTest> {};
 
 TEST_F(Takeover, OfARankNeedsANewerIncarnation) {
   StartTarget();
@@ -49,27 +46,7 @@ TEST_F(Takeover, ByAnOlderIncarnationIsRefusedAlsoWhenTheRankIsAway) {
 }
 
 // With certificates the newest incarnation is worth nothing to who is somebody else.
-class CertifiedTakeover : public Takeover {
- protected:
-  void SetUp() override {
-    Takeover::SetUp();
-    const int64_t now = ::time(nullptr);
-    const crypto::Validity day{now - 3600, now + 86400};
-    const auto ca = crypto::NewCa("authority", day);
-    ASSERT_TRUE(ca.ok());
-    const auto issue = [&](crypto::Role role, const std::string& name) {
-      const auto text = crypto::IssueCertificate(ca->text(), "default", role, name, day);
-      EXPECT_TRUE(text.ok() && keys::WriteKeyFile(KeyOf(name), text->text()).ok()) << name;
-    };
-    issue(crypto::Role::kServer, "server");
-    issue(crypto::Role::kTool, "tool");
-    for (const char* name : {"worker0", "worker1", "intruder"}) issue(crypto::Role::kWorker, name);
-  }
-  std::string KeyOf(const std::string& name) const { return directory() + "/" + name + ".pem"; }
-  e2e::Flags security() const override { return {{"--key", KeyOf("server")}}; }
-  std::string client_key(uint32_t rank) const override { return KeyOf("worker" + std::to_string(rank)); }
-  std::string tool_key() const override { return KeyOf("tool"); }
-};
+class CertifiedTakeover : public TryToJoin<CertifiedTest> {};
 
 TEST_F(CertifiedTakeover, NeedsTheSameIdentity) {
   StartTarget();

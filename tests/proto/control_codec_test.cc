@@ -81,6 +81,28 @@ TEST(ControlCodec, TooLongAMessageIsAnErrorBeforeItArrives) {
   EXPECT_FALSE(reader.Append({}).ok()) << "the stream stays broken";
 }
 
+TEST(ControlCodec, TheLongestMessageIsReadAndOneByteMoreIsNot) {
+  const auto padded = [](size_t length) {
+    std::string body;
+    SomeJoin().SerializeToString(&body);
+    body += "\xc2\x3e";  // bytes in the unknown field 1000, as many as are left
+    const size_t filling = length - body.size() - 4;
+    std::vector<uint8_t> size(4);
+    for (size_t i = 0; i < 4; ++i)
+      size[i] = static_cast<uint8_t>(filling >> 7 * i & 0x7f) | (i < 3 ? 0x80 : 0);
+    body.append(size.begin(), size.end()).append(filling, 'x');
+    std::vector<uint8_t> bytes(VarintSize(body.size()));
+    ByteWriter(bytes).Varint(body.size());
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    return bytes;
+  };
+  const auto longest = ControlReader().Append(padded(kMaxControlMessageBytes));
+  ASSERT_TRUE(longest.ok()) << longest.status().ToString();
+  EXPECT_EQ(longest->size(), 1u);
+  EXPECT_EQ(ControlReader().Append(padded(kMaxControlMessageBytes + 1)).status().code(),
+            StatusCode::kProtocolViolation);
+}
+
 // A field of a later version may be a message; one that nests without end is an attack on the parser's stack.
 TEST(ControlCodec, UnknownFieldsMayNestOnlySoDeep) {
   const auto nested = [](int depth) {

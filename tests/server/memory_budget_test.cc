@@ -6,8 +6,12 @@
 
 #include <deque>
 
+#include "codec/fec.h"
 #include "tests/server/fake_worker.h"
 #include "tests/server/heap_meter.h"
+#include "transport/core/window/fec_policy.h"
+#include "transport/core/window/window_rx.h"
+#include "transport/core/window/window_tx.h"
 
 namespace longhaul::server {
 namespace {
@@ -239,6 +243,104 @@ TEST_F(Member, OneWindowOfInitialValuesPerTensorIsOpenAtATime) {
   EXPECT_TRUE(open(1).ok());
   EXPECT_EQ(open(2).message(), "a second window of initial values");
   EXPECT_TRUE(insider.connection.closed);
+}
+
+// Every answer has a table of the tensor's chunks: 64 of them would be more than the model.
+TEST_F(Member, PullsOfOneTensorAreAnsweredAFewAtATime) {
+  const auto answers = [this] { return insider.connection.outgoing.size(); };
+  for (uint32_t i = 0; i < RoundEngine::kMaxPendingPulls; ++i) insider.Pull(0, 0, i);
+  EXPECT_TRUE(insider.Heard(ControlMessage::kPullRefused).empty());
+  ASSERT_EQ(answers(), RoundEngine::kMaxPullsOfTensor);
+  EXPECT_EQ(job.coordinator.Stats().pulls_held,
+            RoundEngine::kMaxPendingPulls - RoundEngine::kMaxPullsOfTensor);
+  // Another worker does not wait for this one's.
+  job.workers[1].Pull(0, 0, 1);
+  EXPECT_EQ(job.workers[1].connection.outgoing.size(), 1u);
+  // All are answered in the end.
+  uint32_t closed = 0;
+  for (; answers() > 0; ++closed) {
+    EXPECT_LE(answers(), RoundEngine::kMaxPullsOfTensor);
+    insider.CloseResult(insider.connection.outgoing.begin()->first);
+  }
+  EXPECT_EQ(closed, RoundEngine::kMaxPendingPulls);
+}
+
+// The tables of windows that leave, and what repair symbols take, as a connection really has them.
+TEST_F(Member, WindowsThatLeaveTakeNoMoreThanTheirShareOfThePlan) {
+  const auto coder = codec::ErasureCodeLibrary::Create();
+  ASSERT_TRUE(coder.ok());
+  TensorSpec spec;
+  spec.count = kCount;
+  const MemoryBudget budget(Settings(2), job.chunk_elements());
+  const auto chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
+  const std::vector<uint8_t> body(1376);
+  for (const uint8_t k : {uint8_t{0}, uint8_t{8}, uint8_t{24}}) {
+    for (const bool high : {true, false}) {
+      const HeapMeter heap;
+      std::deque<transport::WindowTx> windows;
+      for (uint32_t id = 0; id < MemoryBudget::kLeavingWindows; ++id) {
+        transport::WindowOptions options;
+        options.key = {id, 0};
+        (high ? options.high_count : options.low_count) = chunks;
+        options.symbol_bytes = 1392;
+        options.fec_k = k;
+        options.fec_depth = transport::kMaxFecDepth;
+        windows.emplace_back(options, coder->get());
+        const std::vector<uint8_t> header(16);
+        for (uint32_t i = 0; i < chunks; ++i) {
+          ASSERT_TRUE(windows.back().Submit(high ? kHigh : kLow, header, body).ok());
+        }
+        // The worker acknowledges nothing, so that as much repair as there is leaves.
+        const transport::PathView lossy{.loss = 0.5, .packets_per_recovery_time = 1e6, .extra_repair = 24};
+        for (uint32_t i = 0; i < chunks * 2 && windows.back().Next(lossy); ++i) {
+        }
+      }
+      // What values and arriving windows may take is not theirs.
+      const uint64_t others = sizeof(float) * kCount + 2 * chunks * (1392 + MemoryBudget::kPerArrivingChunk);
+      EXPECT_LE(heap.peak(), static_cast<int64_t>(budget.PerMember(spec) - others))
+          << "k " << int{k} << " high " << high;
+      EXPECT_GE(heap.peak(), int64_t{MemoryBudget::kLeavingWindows} * chunks * 16)
+          << "else this measures nothing";
+    }
+  }
+}
+
+// One symbol of every block is here, and nothing else comes; k and depth are the worker's choice.
+TEST_F(Member, BlocksThatAreNeverCompleteTakeNoMoreThanTheGradient) {
+  const auto coder = codec::ErasureCodeLibrary::Create();
+  ASSERT_TRUE(coder.ok());
+  class Nobody : public transport::WindowRx::Sink {
+    transport::ChunkVerdict OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override {
+      return transport::ChunkVerdict::kTaken;
+    }
+  } nobody;
+  TensorSpec spec;
+  spec.count = kCount;
+  const MemoryBudget budget(Settings(2), job.chunk_elements());
+  const auto chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
+  const std::vector<uint8_t> symbol(1392);
+  for (const int k : codec::kBlockSizes) {
+    for (const int depth : {1, 4, 255}) {
+      const wire::WindowOpenFrame open{.high_count = chunks,
+                                       .symbol_bytes = 1392,
+                                       .fec_k = static_cast<uint8_t>(k),
+                                       .fec_depth = static_cast<uint8_t>(depth)};
+      ASSERT_TRUE(transport::WindowRx::ValidateOpen(open, ByteCount(int64_t{1} << 30), coder->get()).ok());
+      const transport::BlockMap map(chunks, open.fec_k, open.fec_depth);
+      const HeapMeter heap;
+      transport::WindowRx window(open, coder->get());
+      for (uint32_t block = 0; block < map.block_count(); ++block) {
+        const auto index = wire::DataHeader::RepairIndex(static_cast<uint16_t>(block), 0);
+        ASSERT_EQ(window.OnData({.index = index, .repair = true}, symbol, &nobody),
+                  transport::WindowRx::Verdict::kNew);
+      }
+      const int64_t bytes = int64_t{chunks} * 1392;
+      EXPECT_GE(heap.peak(), bytes) << "a buffer for all of every block";
+      EXPECT_LE(heap.peak(), bytes + static_cast<int64_t>(chunks * MemoryBudget::kPerArrivingChunk +
+                                                          MemoryBudget::kPerMemberTensor / 4));
+      EXPECT_LE(2 * heap.peak(), static_cast<int64_t>(budget.PerMember(spec)));
+    }
+  }
 }
 
 // A worker that wants the result of every third round and closes none: the server keeps the values of one.

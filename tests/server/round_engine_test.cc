@@ -802,8 +802,8 @@ TEST_F(Job, PullsWaitWhenTheSnapshotsThatAreHeldTakeTooMuch) {
   b.Pull(0, 0, 1);
   EXPECT_TRUE(b.connection.outgoing.empty());
   a.CloseResult(a.connection.outgoing.begin()->first);
-  // One snapshot is free, and those who waited share the one in its place.
-  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPinnedModels + 1);
+  // One snapshot is free, and those who waited share the one in its place; one of them has enough already.
+  EXPECT_EQ(a.connection.outgoing.size(), RoundEngine::kMaxPullsOfTensor);
   ASSERT_EQ(b.connection.outgoing.size(), 1u);
   EXPECT_EQ(ResultOf(b).at(0), -2.0f * kVersions);
   a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));

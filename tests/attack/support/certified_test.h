@@ -1,0 +1,27 @@
+// A job under attack (attack_test.h) whose members have certificates of one authority: a server, a tool, two
+// workers.
+//
+// Unlike with a shared key, everybody can make INITs that open: the key of long packets is public then, and
+// what keeps strangers out is TLS. A stranger here is somebody with an authority of his own.
+#pragma once
+
+#include <string>
+
+#include "tests/attack/support/attack_test.h"
+
+namespace longhaul::attack {
+
+class CertifiedTest : public AttackTest {
+ protected:
+  void SetUp() override;
+
+  // "server", "tool", "worker0", "worker1", "intruder" (a worker that has no rank yet); and "stranger", a
+  // worker of another authority.
+  std::string KeyOf(const std::string& name) const { return directory() + "/" + name + ".pem"; }
+
+  e2e::Flags security() const override { return {{"--key", KeyOf("server")}}; }
+  std::string client_key(uint32_t rank) const override { return KeyOf("worker" + std::to_string(rank)); }
+  std::string tool_key() const override { return KeyOf("tool"); }
+};
+
+}  // namespace longhaul::attack
