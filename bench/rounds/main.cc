@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,7 @@ struct Flags {
   double limit = 90;
   uint64_t seed = 1;
   std::vector<std::string> server_flags, rounds_flags;
-  bool targets = false, insecure = false;
+  bool targets = false, insecure = false, loopback = false;
   std::string json_file;
 };
 
@@ -53,6 +54,7 @@ struct Cell {
   RoundsPlan plan;
   wan::LinkOptions link;
   std::string name;
+  bool loopback = false;  // no emulated link: everything on this machine
 };
 
 struct Runner {
@@ -130,6 +132,12 @@ Result<std::vector<Cell>> MakeCells(const Flags& f) {
     made.push_back(MakeCell(f, 8, "100kb", "100mbit", "40ms", "5%", 0));
     for (const char* loss : {"0%", "0.1%", "1%"})
       made.push_back(MakeCell(f, 1, "16mb", "500mbit", "80ms", loss, 0));
+  } else if (f.loopback) {
+    made.push_back(MakeCell(f, f.workers, f.bytes, f.rate, f.rtt, "0%", 0));
+    if (made.back().ok()) {
+      made.back()->loopback = true;
+      made.back()->name = std::to_string(f.workers) + " x " + f.bytes + ", loopback";
+    }
   } else {
     for (const std::string& loss : f.loss) {
       made.push_back(MakeCell(f, f.workers, f.bytes, f.rate, f.rtt, loss, f.burst));
@@ -144,8 +152,9 @@ Result<std::vector<Cell>> MakeCells(const Flags& f) {
 }
 
 // Gradients one after the other at the link's rate while results return behind them; headers and loss
-// included.
+// included. None without a link.
 double FullDuplexFloor(const Cell& cell) {
+  if (cell.loopback) return 0;
   const double wire = kHeaders * static_cast<double>(cell.plan.bytes) * cell.plan.workers;
   const double round_trip = std::chrono::duration<double>(cell.link.delay * 2).count();
   return (wire / cell.link.rate.bytes_per_second() + round_trip) / (1 - cell.link.loss);
@@ -173,7 +182,7 @@ RoundsOutcome RunLonghaul(wan::TunWan* wan, const Cell& cell, const Runner& runn
                                    "bench",
                                    "rounds",
                                    "--join",
-                                   kServerAddress,
+                                   wan == nullptr ? kLoopbackAddress : kServerAddress,
                                    "--quiet",
                                    "--workers",
                                    workers,
@@ -229,8 +238,9 @@ json Report(const Cell& cell, const Runner& runner, const RoundsOutcome& outcome
     std::printf("| %s | %s | %.3f | - | - | - | 0 | %s |\n", cell.name.c_str(), runner.name.c_str(), floor,
                 outcome.error.c_str());
   } else {
+    const auto times = [floor](double seconds) { return floor > 0 ? seconds / floor : 0; };
     std::printf("| %s | %s | %.3f | %.3f (%.2f) | %.3f (%.2f) | %.3f | %zu | %s |\n", cell.name.c_str(),
-                runner.name.c_str(), floor, p50, p50 / floor, p99, p99 / floor, Quantile(outcome.seconds, 1),
+                runner.name.c_str(), floor, p50, times(p50), p99, times(p99), Quantile(outcome.seconds, 1),
                 outcome.seconds.size(), outcome.error.c_str());
   }
   std::fflush(stdout);
@@ -238,7 +248,7 @@ json Report(const Cell& cell, const Runner& runner, const RoundsOutcome& outcome
                   {"runner", runner.name},
                   {"workers", cell.plan.workers},
                   {"bytes", cell.plan.bytes},
-                  {"link", cell.link.ToString()},
+                  {"link", cell.loopback ? "loopback" : cell.link.ToString()},
                   {"floor_seconds", floor},
                   {"seconds_p50", p50},
                   {"seconds_p99", p99},
@@ -267,20 +277,24 @@ int Compare(const Flags& f, const std::vector<Cell>& cells, const std::vector<Ru
       "|---|---|---|---|---|---|---|---|\n");
   for (const Cell& cell : cells) {
     // One link for all runners, one after the other.
-    auto wan = wan::TunWan::Up({.sites = {"A", "B"},
-                                .link = cell.link,
-                                .seed = f.seed,
-                                .backend = wan::Backend::kTun,
-                                .max_packets_in_flight = 1 << 18});
-    if (!wan.ok()) {
-      std::fprintf(stderr, "longhaul_rounds_bench: %s\n", wan.status().ToString().c_str());
-      return kNoLink;
+    std::unique_ptr<wan::TunWan> wan;
+    if (!cell.loopback) {
+      auto up = wan::TunWan::Up({.sites = {"A", "B"},
+                                 .link = cell.link,
+                                 .seed = f.seed,
+                                 .backend = wan::Backend::kTun,
+                                 .max_packets_in_flight = 1 << 18});
+      if (!up.ok()) {
+        std::fprintf(stderr, "longhaul_rounds_bench: %s\n", up.status().ToString().c_str());
+        return kNoLink;
+      }
+      wan = *std::move(up);
     }
     for (const Runner& runner : runners) {
       if (g_interrupted) break;
       json details = json::object();
-      const RoundsOutcome outcome = runner.longhaul ? RunLonghaul(wan->get(), cell, runner, f, &details)
-                                                    : RunTcpRounds(wan->get(), runner.tcp, cell.plan);
+      const RoundsOutcome outcome = runner.longhaul ? RunLonghaul(wan.get(), cell, runner, f, &details)
+                                                    : RunTcpRounds(wan.get(), runner.tcp, cell.plan);
       // That TCP is too slow to end in time is a result.
       failed |= outcome.seconds.empty() || (runner.longhaul && !outcome.error.empty());
       all.push_back(Report(cell, runner, outcome, std::move(details)));
@@ -313,6 +327,10 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--targets", f.targets, "the cells that have targets instead of the link and the sizes above");
   app.add_flag("--insecure", f.insecure,
                "longhaul without encryption; default: under a key that is made for the run");
+  app.add_flag("--loopback", f.loopback,
+               "no emulated link: all on this machine, what the programs themselves cost (--rate, --loss do "
+               "not count)")
+      ->excludes("--targets");
   app.add_option("--seed", f.seed, "of the link");
   app.add_option("--server-flags", f.server_flags, "more flags for longhaul-server")->delimiter(' ');
   app.add_option("--rounds-flags", f.rounds_flags, "more flags for longhaul bench rounds")->delimiter(' ');

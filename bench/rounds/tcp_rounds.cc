@@ -48,11 +48,11 @@ bool SetControl(int fd, const std::string& control) {
          setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
 }
 
-sockaddr_in ServerAddress() {
+sockaddr_in ServerAddress(bool loopback) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(kPort);
-  inet_pton(AF_INET, "10.77.1.1", &address.sin_addr);
+  inet_pton(AF_INET, loopback ? "127.0.0.1" : "10.77.1.1", &address.sin_addr);
   return address;
 }
 
@@ -127,6 +127,8 @@ class TcpRounds {
   // Elements of a part.
   size_t First(uint32_t part) const { return elements_ * part / parts_; }
 
+  Status Enter(const char* site) { return wan_ == nullptr ? Status::Ok() : wan_->EnterSite(site); }
+
   void WaitForListening() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return listening_ || !error_.empty(); });
@@ -164,12 +166,12 @@ class TcpRounds {
   // --- Server, in site A ---
 
   std::string Serve() {
-    if (Status in = wan_->EnterSite("A"); !in.ok()) return in.ToString();
-    if (!SetBufferBounds(runner_.tuned)) return Errno("setting tcp_rmem");
+    if (Status in = Enter("A"); !in.ok()) return in.ToString();
+    if (wan_ != nullptr && !SetBufferBounds(runner_.tuned)) return Errno("setting tcp_rmem");
     const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int on = 1;
     setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const sockaddr_in address = ServerAddress();
+    const sockaddr_in address = ServerAddress(wan_ == nullptr);
     if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
         listen(listener.get(), 256) != 0) {
       return Errno("listening");
@@ -244,11 +246,11 @@ class TcpRounds {
   // --- Workers, in site B ---
 
   std::string Work(uint32_t rank) {
-    if (Status in = wan_->EnterSite("B"); !in.ok()) return in.ToString();
-    if (!SetBufferBounds(runner_.tuned)) return Errno("setting tcp_wmem");
+    if (Status in = Enter("B"); !in.ok()) return in.ToString();
+    if (wan_ != nullptr && !SetBufferBounds(runner_.tuned)) return Errno("setting tcp_wmem");
     const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!SetControl(fd.get(), runner_.control)) return Errno("TCP_CONGESTION " + runner_.control);
-    const sockaddr_in address = ServerAddress();
+    const sockaddr_in address = ServerAddress(wan_ == nullptr);
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       return Errno("connecting");
     }

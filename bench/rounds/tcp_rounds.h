@@ -36,6 +36,7 @@ struct TcpRunner {
   uint32_t parts = 1;
 };
 
+// Without a link (`wan` null) over loopback, where runner.tuned changes nothing.
 RoundsOutcome RunTcpRounds(wan::TunWan* wan, const TcpRunner& runner, const RoundsPlan& plan);
 
 }  // namespace longhaul::bench

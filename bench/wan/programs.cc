@@ -57,6 +57,7 @@ std::optional<json> ReadJson(const std::string& file) {
 
 Result<ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const std::string& name,
                              const std::vector<std::string>& argv, const std::string& log) {
+  if (wan == nullptr) return ChildProcess::Start(name, argv, {}, log);
   const auto fd = wan->OpenSiteNamespace(site);
   if (!fd.ok()) return fd.status();
   const wan::UniqueFd owned(*fd);
@@ -67,8 +68,8 @@ Result<ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const st
 
 Result<ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const Protection& protection,
                                  const std::vector<std::string>& more_flags) {
-  std::vector<std::string> argv = {ProgramPath("longhaul-server"), "--listen", kServerAddress, "--progress",
-                                   "json"};
+  std::vector<std::string> argv = {ProgramPath("longhaul-server"), "--listen",
+                                   wan == nullptr ? kLoopbackAddress : kServerAddress, "--progress", "json"};
   const std::vector<std::string> key = protection.ServerFlags();
   argv.insert(argv.end(), key.begin(), key.end());
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());

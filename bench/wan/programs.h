@@ -14,8 +14,9 @@
 
 namespace longhaul::bench {
 
-// Where longhaul-server listens, in site A.
+// Where longhaul-server listens, in site A; without a link between sites, on this machine.
 inline constexpr const char* kServerAddress = "10.77.1.1:7700";
+inline constexpr const char* kLoopbackAddress = "127.0.0.1:17700";
 
 // A program beside this one.
 std::string ProgramPath(const std::string& name);
@@ -37,6 +38,7 @@ class Scratch {
 std::string LastLine(const std::string& file);
 std::optional<nlohmann::json> ReadJson(const std::string& file);
 
+// `wan` may be null: on this machine, in no site.
 Result<cli::ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const std::string& name,
                                   const std::vector<std::string>& argv, const std::string& log);
 // Returns once it listens.
