@@ -550,5 +550,23 @@ TEST(StrangerAttack, AsManyHandshakesAsTheBoundAllowsAtATime) {
   EXPECT_GT(server.endpoint->stats().half_open_refused, 0u);
 }
 
+// A host that begins handshakes and never goes on, at an address that is its own, leaves room for others.
+TEST(StrangerAttack, OneHostCannotHaveAllHalfOpenPlaces) {
+  FakeSecurity security(Certificates());
+  AdmissionOptions admission;
+  admission.max_half_open = 8;
+  admission.inits_without_cookie = 1'000'000;
+  LoneServer server(&security, admission);
+  const auto begin = [&](const Address& from, uint64_t source) {
+    const auto cookie = security.MakeCookie(server.now, from, {source});
+    server.Receive(from, Init(security.long_protection(), source, 0, *cookie));
+  };
+  for (uint16_t i = 0; i < 100; ++i)
+    begin(Address::V4(198, 51, 100, 7, static_cast<uint16_t>(1000 + i)), 100 + i);
+  EXPECT_EQ(server.endpoint->stats().half_open, 4u);
+  begin(Address::V4(192, 0, 2, 1, 40000), 7);
+  EXPECT_EQ(server.endpoint->stats().half_open, 5u) << "another host comes in";
+}
+
 }  // namespace
 }  // namespace longhaul::transport

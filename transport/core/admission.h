@@ -20,7 +20,7 @@ namespace longhaul::transport {
 
 struct AdmissionOptions {
   bool always_cookie = false;   // every client pays a round trip for the proof of its address
-  uint32_t max_half_open = 64;  // handshakes under way; a quarter of it is load
+  uint32_t max_half_open = 64;  // handshakes under way (half of it with one host); a quarter is load
   Duration half_open_timeout = std::chrono::seconds(5);
   uint32_t inits_without_cookie = 200;  // per second; more is load
   // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without

@@ -1,5 +1,6 @@
 // Endpoint and INITs: who must come again with a cookie, who is refused, who becomes a connection.
 
+#include <algorithm>
 #include <string>
 
 #include "proto/version.h"
@@ -55,12 +56,23 @@ bool Endpoint::State::Admit(Instant now, const Address& from, const wire::LongHe
   if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init)) return false;
   if (!admission.MayBegin(now, from)) {
     ++stats.inits_limited;
-  } else if (half_open.size() >= options.admission.max_half_open) {
+  } else if (half_open.size() >= options.admission.max_half_open || HalfOpenOf(from) >= HalfOpenPerHost()) {
     ++stats.half_open_refused;
   } else {
     return true;
   }
   return false;
+}
+
+uint32_t Endpoint::State::HalfOpenPerHost() const {
+  return std::max(1u, options.admission.max_half_open / 2);
+}
+
+uint32_t Endpoint::State::HalfOpenOf(const Address& from) const {
+  return static_cast<uint32_t>(std::ranges::count_if(half_open, [&](wire::ConnectionId id) {
+    const ConnectionImpl* connection = set.Find(id);
+    return connection != nullptr && connection->peer().ip == from.ip;
+  }));
 }
 
 ConnectionImpl* Endpoint::State::Accept(Instant now, const Address& from, const wire::LongHeader& init) {
