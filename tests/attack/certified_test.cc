@@ -136,7 +136,7 @@ TEST_F(Certified, ACookieIsWorthNothingElsewhere) {
   ExpectNothingGained(1);
 }
 
-// Would gain: all the handshakes that there is time for, since the address is no lie.
+// Would gain: all the room for handshakes, so that nobody new gets in, since the address is no lie.
 TEST_F(Certified, AProvedAddressBeginsNoMoreHandshakesThanThereIsRoomFor) {
   constexpr uint64_t kConnections = 500;
   const uint32_t host = LoopbackHost(30'000);
@@ -145,8 +145,8 @@ TEST_F(Certified, AProvedAddressBeginsNoMoreHandshakesThanThereIsRoomFor) {
   ASSERT_GE(cookies_.size(), kConnections / 2);
   Send(host, 0x1000, kConnections, 1);
   Take(kLast);
-  EXPECT_GT(accepts_.size(), kRoom / 2u) << "cookies let some of them in";
-  EXPECT_LE(accepts_.size(), static_cast<size_t>(kRoom));
+  EXPECT_GT(accepts_.size(), kRoom / 4u) << "cookies let some of them in";
+  EXPECT_LE(accepts_.size(), kRoom / 2u) << "one host's share of the room";
   Round();
   // Nobody finishes, and after the half-open time-out they are gone.
   EXPECT_TRUE(e2e::Eventually([&] { return AskServer()["endpoint"].value("half_open", 999) <= 1; }));

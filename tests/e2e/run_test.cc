@@ -159,6 +159,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
   const std::set<std::string> run = flags({"longhaul", "run", "--help"});
   const std::set<std::string> own = {"--help",
                                      "--version",
+                                     "--config",
                                      "--listen",
                                      "--join",
                                      "--job",
