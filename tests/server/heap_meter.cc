@@ -14,11 +14,17 @@ std::atomic<int64_t> g_bytes{0};
 std::atomic<int64_t> g_peak{0};
 int64_t g_begin = 0;
 
-void* Allocate(size_t size) {
+void* AllocateOrNull(size_t size) {
   void* block = std::malloc(size == 0 ? 1 : size);
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) return nullptr;
   g_bytes += static_cast<int64_t>(malloc_usable_size(block));
   g_peak = std::max(g_peak.load(), g_bytes.load());
+  return block;
+}
+
+void* Allocate(size_t size) {
+  void* block = AllocateOrNull(size);
+  if (block == nullptr) throw std::bad_alloc();
   return block;
 }
 
@@ -40,6 +46,12 @@ int64_t HeapMeter::peak() const { return g_peak - g_begin; }
 
 void* operator new(size_t size) { return longhaul::server::Allocate(size); }
 void* operator new[](size_t size) { return longhaul::server::Allocate(size); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return longhaul::server::AllocateOrNull(size);
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return longhaul::server::AllocateOrNull(size);
+}
 void operator delete(void* block) noexcept { longhaul::server::Free(block); }
 void operator delete[](void* block) noexcept { longhaul::server::Free(block); }
 void operator delete(void* block, size_t) noexcept { longhaul::server::Free(block); }
