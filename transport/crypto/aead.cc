@@ -92,10 +92,9 @@ std::unique_ptr<Aead> MakeEvpAead(AeadSuite suite, Aead::Use use, ByteSpan key) 
 
 std::unique_ptr<Aead> MakeAead(AeadSuite suite, Aead::Use use, ByteSpan key) {
 #ifdef LONGHAUL_IPSEC_MB
-  return MakeIpsecMbAead(suite, use, key);
-#else
-  return MakeEvpAead(suite, use, key);
+  if (IpsecMbSuitsProcessor()) return MakeIpsecMbAead(suite, use, key);
 #endif
+  return MakeEvpAead(suite, use, key);
 }
 
 }  // namespace longhaul::crypto

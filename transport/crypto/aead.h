@@ -55,7 +55,7 @@ class Aead {
 
 // By OpenSSL's EVP. REQUIRES: key.size() == AeadKeyBytes(suite).
 std::unique_ptr<Aead> MakeEvpAead(AeadSuite suite, Aead::Use use, ByteSpan key);
-// The fastest in this build.
+// The fastest in this build on this processor.
 std::unique_ptr<Aead> MakeAead(AeadSuite suite, Aead::Use use, ByteSpan key);
 
 }  // namespace longhaul::crypto

@@ -92,7 +92,14 @@ class IpsecMbChaCha : public Aead {
 
 }  // namespace
 
+bool IpsecMbSuitsProcessor() {
+  constexpr uint64_t kNeeded = IMB_CPUFLAGS_AVX2 | IMB_FEATURE_SAFE_DATA | IMB_FEATURE_SELF_TEST_PASS;
+  const uint64_t features = Manager().features;
+  return (features & kNeeded) == kNeeded && (features & IMB_FEATURE_AESNI_EMU) == 0;
+}
+
 std::unique_ptr<Aead> MakeIpsecMbAead(AeadSuite suite, Aead::Use, ByteSpan key) {
+  LH_CHECK(IpsecMbSuitsProcessor());
   LH_CHECK_OP(key.size(), ==, AeadKeyBytes(suite));
   if (suite == AeadSuite::kChaCha20Poly1305) return std::make_unique<IpsecMbChaCha>(key);
   return std::make_unique<IpsecMbGcm>(suite, key);
