@@ -142,6 +142,7 @@ class FakeSecurity final : public Security {
     out.U64(Mix(options_.key + 7, local.value));
     return token;
   }
+  uint64_t Unpredictable(uint64_t seeded) override { return seeded; }
   bool IsSecure() const override { return true; }
 
   uint64_t sessions = 0;     // made so far: what an attacker can make a server do

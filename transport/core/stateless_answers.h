@@ -57,6 +57,8 @@ class StatelessAnswers {
     std::vector<uint8_t> bytes;
   };
 
+  uint64_t Unpredictable() { return security_->Unpredictable(random_->Next()); }
+
   Security* security_;
   Admission* admission_;
   Random* random_;
