@@ -38,10 +38,10 @@ void StatelessAnswers::Refuse(Instant now, const Address& to, const wire::LongHe
   Send(to, std::move(bytes));
 }
 
-bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init) {
+bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened) {
   const std::optional<Cookie> cookie = security_->MakeCookie(now, to, init.source);
   if (!cookie) return false;
-  if (!admission_->MayRetry(now)) {
+  if (!admission_->MayRetry(now, opened)) {
     ++stats_->retries_limited;
     return true;
   }
