@@ -635,5 +635,25 @@ TEST(StrangerAttack, OneHostCannotHaveAllHalfOpenPlaces) {
   EXPECT_EQ(server.endpoint->stats().half_open, 5u) << "another host comes in";
 }
 
+// Whoever has one address of IPv6 has 2^64 of them.
+TEST(StrangerAttack, ANetworkOfIpv6IsOneHost) {
+  FakeSecurity security(Certificates());
+  AdmissionOptions admission;
+  admission.max_half_open = 8;
+  LoneServer server(&security, admission);
+  const auto begin = [&](uint8_t network, uint64_t i) {
+    Address from;
+    from.ip = {0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, network};
+    for (size_t byte = 0; byte < 8; ++byte) from.ip[15 - byte] = static_cast<uint8_t>(i >> 8 * byte);
+    from.port = 9;
+    const auto cookie = security.MakeCookie(server.now, from, {i + 1});
+    server.Receive(from, Init(security.long_protection(), i + 1, 0, *cookie));
+  };
+  for (uint64_t i = 0; i < 100; ++i) begin(1, i * 0x123456789);
+  EXPECT_EQ(server.endpoint->stats().half_open, 4u);
+  begin(2, 7);
+  EXPECT_EQ(server.endpoint->stats().half_open, 5u) << "another network comes in";
+}
+
 }  // namespace
 }  // namespace longhaul::transport

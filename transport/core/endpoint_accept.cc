@@ -76,9 +76,10 @@ uint32_t Endpoint::State::HalfOpenPerHost() const {
 }
 
 uint32_t Endpoint::State::HalfOpenOf(const Address& from) const {
+  const uint64_t network = NetworkOf(from);
   return static_cast<uint32_t>(std::ranges::count_if(half_open, [&](wire::ConnectionId id) {
     const ConnectionImpl* connection = set.Find(id);
-    return connection != nullptr && connection->peer().ip == from.ip;
+    return connection != nullptr && NetworkOf(connection->peer()) == network;
   }));
 }
 
