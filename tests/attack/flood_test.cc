@@ -55,7 +55,9 @@ TEST_F(FloodTest, OfInitsThatNoKeyHasMade) {
   ExpectJobUnderFlood(std::move(inits));
 }
 
-// Would gain: that nobody at the address in whose name the noise is made can join.
+// Would gain: that nobody at the address in whose name the noise is made can join. (This flood comes in
+// bursts, between which a newcomer may have luck even without a cookie; tests/transport has one without
+// pauses.)
 TEST_F(FloodTest, InANewcomersNameDoesNotKeepItOut) {
   StartTarget();
   StartPair();
