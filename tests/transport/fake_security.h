@@ -145,7 +145,7 @@ class FakeSecurity final : public Security {
   uint64_t Unpredictable(uint64_t seeded) override { return seeded; }
   bool IsSecure() const override { return true; }
 
-  uint64_t sessions = 0;     // made so far: what an attacker can make a server do
+  uint64_t sessions = 0;         // made so far: what an attacker can make a server do
   uint64_t handshake_bytes = 0;  // that reached the sessions
   uint64_t long_opens() const { return long_.opens; }
   uint64_t last_secret = 0;  // of the latest protection, so that a test can seal as an insider
