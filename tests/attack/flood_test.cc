@@ -55,6 +55,37 @@ TEST_F(FloodTest, OfInitsThatNoKeyHasMade) {
   ExpectJobUnderFlood(std::move(inits));
 }
 
+// Would gain: that nobody at the address in whose name the noise is made can join. (This flood comes in
+// bursts, between which a newcomer may have luck even without a cookie; tests/transport has one without
+// pauses.)
+TEST_F(FloodTest, InANewcomersNameDoesNotKeepItOut) {
+  StartTarget();
+  StartPair();
+  Round();
+  const nlohmann::json before = AskServer();
+  std::vector<Bytes> inits;
+  for (uint64_t i = 0; i < 1024; ++i) inits.push_back(NoiseInit(0x1000 + i));
+  Flood flood(port(),
+              {.per_second = 30'000.0 / kSlowness,
+               .hosts = 1,
+               .first_host = kProbeIndex,
+               .datagrams = std::move(inits)},
+              seconds(30));
+  ASSERT_TRUE(e2e::Eventually([&] { return flood.sent() > 10'000; })) << "the address has nothing left";
+  for (int i = 0; i < 5; ++i) {
+    Round();
+    (void)AskServer();  // a newcomer
+  }
+  const nlohmann::json during = AskServer();
+  flood.Stop();
+  EXPECT_GE(Change(before, during, "failures_limited"), 1000) << "too slow a flood";
+  EXPECT_GE(Change(before, during, "retries_sent"), 1000);
+  EXPECT_EQ(Change(before, during, "accepted"), 6) << "who asked, and nobody else";
+  (void)flood.socket().Receive(milliseconds(10));
+  ExpectNoAmplifier(flood.socket());
+  FinishPair();
+}
+
 // The worst that an insider, or whoever has recorded INITs, can do from outside: they open.
 TEST_F(FloodTest, OfInitsThatOpen) {
   Forger forger(key_file());

@@ -47,13 +47,49 @@ TEST(Admission, OneAddressCannotUseUpAnothers) {
     Address from = loud;
     from.port = port;  // ports are free: the host counts
     begun += admission.MayBegin(kStart, from) ? 1 : 0;
-    admission.OnDidNotOpen(kStart, from);
+    admission.OnDidNotOpen(kStart, from, false);
   }
   EXPECT_EQ(begun, 20);
-  EXPECT_FALSE(admission.MayOpen(kStart, loud));
-  EXPECT_TRUE(admission.MayOpen(kStart, quiet));
+  EXPECT_FALSE(admission.MayOpen(kStart, loud, false));
+  EXPECT_TRUE(admission.MayOpen(kStart, quiet, false));
   EXPECT_TRUE(admission.MayBegin(kStart, quiet));
-  EXPECT_TRUE(admission.MayOpen(kStart + 1s, loud));
+  EXPECT_TRUE(admission.MayOpen(kStart + 1s, loud, false));
+}
+
+// Noise in somebody's name costs what he may send without proof, and the other way round.
+TEST(Admission, NoiseWithoutProofLeavesRoomForWhoHasProof) {
+  for (const bool loud_has_proof : {true, false}) {
+    AdmissionOptions options;
+    options.failures_per_address = 10;
+    Admission admission(options, 7);
+    const Address host = Address::V4(10, 0, 0, 1, 1);
+    for (int i = 0; i < 1000; ++i) admission.OnDidNotOpen(kStart, host, loud_has_proof);
+    EXPECT_FALSE(admission.MayOpen(kStart, host, loud_has_proof));
+    EXPECT_TRUE(admission.MayOpen(kStart, host, !loud_has_proof));
+  }
+}
+
+TEST(Admission, RetriesToWhoDidNotOpenLeaveThoseOfTheOthers) {
+  AdmissionOptions options;
+  options.retries = 10;
+  Admission admission(options, 7);
+  int retries = 0;
+  for (int i = 0; i < 100; ++i) retries += admission.MayRetry(kStart, false) ? 1 : 0;
+  EXPECT_EQ(retries, 10);
+  EXPECT_TRUE(admission.MayRetry(kStart, true));
+}
+
+TEST(Admission, AHostIsAnAddressOfIpv4AndHalfOfIpv6) {
+  Address a, b;
+  a.ip = {0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  b = a;
+  b.ip[8] = b.ip[15] = 99;
+  b.port = 5;
+  EXPECT_EQ(NetworkOf(a), NetworkOf(b));
+  b.ip[7] = 99;
+  EXPECT_NE(NetworkOf(a), NetworkOf(b));
+  EXPECT_EQ(NetworkOf(Address::V4(10, 0, 0, 1, 1)), NetworkOf(Address::V4(10, 0, 0, 1, 2)));
+  EXPECT_NE(NetworkOf(Address::V4(10, 0, 0, 1, 1)), NetworkOf(Address::V4(10, 0, 0, 2, 1)));
 }
 
 // 10,000 failures a second from addresses that do not exist leave room in every bucket.
@@ -62,10 +98,11 @@ TEST(Admission, ScatteredFailuresDisturbNobody) {
   Random random(5);
   for (int i = 0; i < 100'000; ++i) {
     const auto byte = [&] { return static_cast<uint8_t>(random.Next()); };
-    admission.OnDidNotOpen(kStart + Duration(100us) * i, Address::V4(byte(), byte(), byte(), byte(), 1));
+    admission.OnDidNotOpen(kStart + Duration(100us) * i, Address::V4(byte(), byte(), byte(), byte(), 1),
+                           false);
   }
   for (uint8_t i = 0; i < 200; ++i)
-    EXPECT_TRUE(admission.MayOpen(kStart + 10s, Address::V4(192, 168, 1, i, 1)));
+    EXPECT_TRUE(admission.MayOpen(kStart + 10s, Address::V4(192, 168, 1, i, 1), false));
 }
 
 }  // namespace

@@ -142,9 +142,10 @@ class FakeSecurity final : public Security {
     out.U64(Mix(options_.key + 7, local.value));
     return token;
   }
+  uint64_t Unpredictable(uint64_t seeded) override { return seeded; }
   bool IsSecure() const override { return true; }
 
-  uint64_t sessions = 0;     // made so far: what an attacker can make a server do
+  uint64_t sessions = 0;         // made so far: what an attacker can make a server do
   uint64_t handshake_bytes = 0;  // that reached the sessions
   uint64_t long_opens() const { return long_.opens; }
   uint64_t last_secret = 0;  // of the latest protection, so that a test can seal as an insider

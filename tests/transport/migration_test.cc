@@ -1,6 +1,7 @@
 // A worker whose address changes under a running connection, and those who only pretend to be it.
 #include <gtest/gtest.h>
 
+#include "proto/version.h"
 #include "tests/transport/connection_pair.h"
 #include "tests/transport/fake_security.h"
 #include "transport/core/integrity_tag.h"
@@ -186,6 +187,40 @@ TEST_F(Migration, IsOnByItselfWhenPacketsHaveKeys) {
     EXPECT_GE(server_stats().peer_key_updates, 2u);
     EXPECT_EQ(pair_->worker.closed, 0);
   }
+}
+
+// The NAT gives the worker another port while somebody without the key makes noise in the NAT's name. He does
+// not know the connection's ID, so nothing of it counts against who does.
+TEST_F(Migration, NoiseInANatsNameDoesNotKeepAWorkerFromMoving) {
+  FakeSecurity worker({}, 1), server({}, 2);
+  ConnectionPair::Options options;
+  options.worker_security = &worker;
+  options.server_security = &server;
+  pair_ = std::make_unique<ConnectionPair>(options);
+  ASSERT_TRUE(pair_->Establish());
+  pair_->SendWindow({1, 0}, 3000, 500);
+  pair_->RunFor(milliseconds(100));
+  const auto noise = [&](int packets) {
+    for (int i = 0; i < packets; ++i) {
+      std::vector<uint8_t> init(1200, 7);
+      PacketBuilder builder(init);
+      builder.StartLong(wire::LongType::kInit, wire::kVersion, {}, {1000}, 0);
+      builder.PadTo(init.size());
+      IntegrityTag tag;
+      builder.Seal(tag);
+      pair_->server_endpoint->HandleDatagram(pair_->now(), kOtherPort, init, {});
+    }
+  };
+  noise(5000);
+  Rebind(kOtherPort);
+  for (int ms = 0; ms < 5000 && !pair_->worker.outgoing.contains({1, 0}); ++ms) {
+    noise(20);
+    pair_->RunFor(milliseconds(1));
+  }
+  ASSERT_TRUE(Finish({1, 0}, seconds(0)));
+  EXPECT_EQ(pair_->server.connection->peer(), kOtherPort);
+  EXPECT_EQ(server_stats().migrations, 1u);
+  EXPECT_GT(pair_->server_endpoint->stats().failures_limited, 3000u);
 }
 
 TEST_F(Migration, TheSameWorkerMayMoveAgainAndBack) {

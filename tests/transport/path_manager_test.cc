@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "transport/core/null_security.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -16,7 +18,8 @@ const Address kB = Address::V4(10, 0, 0, 1, 1001);
 
 class PathManagerTest : public testing::Test {
  protected:
-  PathManager paths_{Random(1)};
+  NullSecurity security_;
+  PathManager paths_{&security_, Random(1)};
   Instant now_ = Instant() + seconds(1);
 };
 
@@ -77,7 +80,8 @@ TEST_F(PathManagerTest, AnAnswerToAnEarlierChallengeCounts) {
 
 TEST_F(PathManagerTest, NobodyGetsMoreThanThreeTimesWhatHeSent) {
   for (const int64_t size : {33, 100, 500, 1200}) {
-    PathManager paths{Random(2)};
+    NullSecurity security;
+    PathManager paths{&security, Random(2)};
     Instant now = now_;
     int64_t received = 0;
     int64_t sent = 0;

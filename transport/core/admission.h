@@ -1,9 +1,12 @@
 // What an endpoint does for strangers, bounded: who must show a cookie first, how many handshakes an address
 // may begin, how many of its packets may fail to open, how many stateless answers leave.
 //
-// Addresses share kAddressBuckets buckets by a salted hash of their network (all of IPv4, the first 64 bits
-// of IPv6), so the memory is fixed however many addresses a flood makes up; two that share a bucket share its
-// rate.
+// Addresses share kAddressBuckets buckets by a salted hash of their network, so the memory is fixed however
+// many addresses a flood makes up; two that share a bucket share its rate.
+//
+// Packets that do not open are counted twice over: those of senders that have proved to receive at their
+// address, and all the others, whose addresses may be made up. So who makes noise in another's name uses up
+// what that address may send without proof, and nothing of what it may send with one.
 //
 // Without keys there is nothing to protect (NullSecurity): the endpoint then asks for its refusals only,
 // which a stranger's wrong version is enough for.
@@ -23,15 +26,19 @@ struct AdmissionOptions {
   uint32_t max_half_open = 64;  // handshakes under way (half of it with one host); a quarter is load
   Duration half_open_timeout = std::chrono::seconds(5);
   uint32_t inits_without_cookie = 200;  // per second; more is load
-  // Per second. A cookie costs less than the INIT that asks for it; the bound is for who is sent them without
-  // asking.
+  // Per second, for INITs that were opened; as many again for those that were not. A cookie costs less than
+  // the INIT that asks for it; the bound is for who is sent them without asking.
   uint32_t retries = 20'000;
   uint32_t resets = 100;    // per second
   uint32_t refusals = 100;  // REFUSEs per second; with keys and without
   // Per second and address, twice as many at once. Many workers may share a NAT.
   uint32_t handshakes_per_address = 100;
-  uint32_t failures_per_address = 1000;  // packets that no key opens
+  uint32_t failures_per_address = 1000;  // packets that no key opens; as many again of proved senders
 };
+
+// What is one host to us: an IPv4 address, or 64 bits of IPv6, of which anybody has all addresses who has one
+// (RFC 6177).
+uint64_t NetworkOf(const Address& address);
 
 class Admission {
  public:
@@ -44,10 +51,16 @@ class Admission {
   bool NeedsCookie(Instant now, size_t half_open);
   // One more handshake with this address may begin; counts as begun.
   bool MayBegin(Instant now, const Address& from) { return handshakes_.Take(now, Index(from)); }
-  // Packets from there are worth opening.
-  bool MayOpen(Instant now, const Address& from) { return failures_.Has(now, Index(from)); }
-  void OnDidNotOpen(Instant now, const Address& from) { failures_.Take(now, Index(from)); }
-  bool MayRetry(Instant now) { return retries_.Take(now); }
+  // Packets from there are worth opening. `proved`: whoever sent it has shown, by a cookie or a connection
+  // ID, that he gets what is sent there.
+  bool MayOpen(Instant now, const Address& from, bool proved) {
+    return FailuresOf(proved).Has(now, Index(from));
+  }
+  void OnDidNotOpen(Instant now, const Address& from, bool proved) {
+    FailuresOf(proved).Take(now, Index(from));
+  }
+  // A RETRY may answer an INIT, one that was `opened` or one that was not.
+  bool MayRetry(Instant now, bool opened) { return (opened ? retries_ : unopened_retries_).Take(now); }
   bool MayReset(Instant now) { return resets_.Take(now); }
   bool MayRefuse(Instant now) { return refusals_.Take(now); }
 
@@ -68,15 +81,18 @@ class Admission {
   };
 
   size_t Index(const Address& address) const;
+  Table& FailuresOf(bool proved) { return proved ? proved_failures_ : failures_; }
 
   AdmissionOptions options_;
   uint64_t salt_;
   TokenBucket inits_;
   TokenBucket retries_;
+  TokenBucket unopened_retries_;
   TokenBucket resets_;
   TokenBucket refusals_;
   Table handshakes_;
   Table failures_;
+  Table proved_failures_;
 };
 
 }  // namespace longhaul::transport

@@ -43,7 +43,7 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       idle_timeout_(options.idle_timeout),
       ecn_(options.ecn),
       random_(random.Fork(1)),
-      paths_(random.Fork(2)),
+      paths_(security, random.Fork(2)),
       first_peer_(identity.peer) {
   last_grant_.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
   UpdatePacer(now);

@@ -9,13 +9,15 @@ ConnectionImpl* ConnectionSet::Add(Instant now, bool is_client, wire::Connection
                                    codec::ErasureCoder* coder, Random* random) {
   ConnectionImpl::Identity identity;
   identity.is_client = is_client;
+  uint64_t seeded = 0;
   do {
-    identity.local.value = random->Next();
+    seeded = random->Next();
+    identity.local.value = security->Unpredictable(seeded);
   } while (identity.local.value == 0 || all_.contains(identity.local));
   identity.remote = remote;
   identity.peer = peer;
-  auto made = std::make_unique<ConnectionImpl>(now, identity, options, security, coder,
-                                               random->Fork(identity.local.value), &over_);
+  auto made =
+      std::make_unique<ConnectionImpl>(now, identity, options, security, coder, random->Fork(seeded), &over_);
   ConnectionImpl* raw = made.get();
   all_.emplace(identity.local, std::move(made));
   order_.push_back(identity.local);

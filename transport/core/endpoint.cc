@@ -12,7 +12,7 @@ Endpoint::State::State(EndpointOptions o, Random r)
     : options(std::move(o)),
       random(r),
       security(options.security != nullptr ? *options.security : no_security),
-      admission(options.admission, r.Fork(0).Next()),
+      admission(options.admission, security.Unpredictable(r.Fork(0).Next())),
       answers(&security, &admission, &random, &stats) {}
 
 ConnectionImpl* Endpoint::State::Add(Instant now, bool is_client, wire::ConnectionId remote,

@@ -34,15 +34,21 @@ void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::L
   }
   if (known != nullptr && !known->TakesLong()) return void(++stats.late_long_dropped);
   const bool stranger = secure && (known == nullptr || !known->Trusts(from));
-  if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
-  const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
-  if (!body) {
-    if (stranger) admission.OnDidNotOpen(now, from);
+  // Nobody can guess our connection ID: who names it has got it from us.
+  const bool proved =
+      !begins || (secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie));
+  if (stranger && !admission.MayOpen(now, from, proved)) {
+    ++stats.failures_limited;
+    // The noise may be somebody else's, in this one's name: who shows that it is not is opened again.
+    if (!proved) answers.Retry(now, from, header, false);
     return;
   }
-  bool proved = !begins;
+  const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
+  if (!body) {
+    if (stranger) admission.OnDidNotOpen(now, from, proved);
+    return;
+  }
   if (known == nullptr) {
-    proved = secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie);
     if (!cookie->empty() && !proved) ++stats.cookies_refused;
     if (secure && !Admit(now, from, header, proved)) return;
     known = Accept(now, from, header);
@@ -53,7 +59,8 @@ void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::L
 }
 
 bool Endpoint::State::Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved) {
-  if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init)) return false;
+  if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init, true))
+    return false;
   if (!admission.MayBegin(now, from)) {
     ++stats.inits_limited;
   } else if (half_open.size() >= options.admission.max_half_open || HalfOpenOf(from) >= HalfOpenPerHost()) {
@@ -69,9 +76,10 @@ uint32_t Endpoint::State::HalfOpenPerHost() const {
 }
 
 uint32_t Endpoint::State::HalfOpenOf(const Address& from) const {
+  const uint64_t network = NetworkOf(from);
   return static_cast<uint32_t>(std::ranges::count_if(half_open, [&](wire::ConnectionId id) {
     const ConnectionImpl* connection = set.Find(id);
-    return connection != nullptr && connection->peer().ip == from.ip;
+    return connection != nullptr && NetworkOf(connection->peer()) == network;
   }));
 }
 

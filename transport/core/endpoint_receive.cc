@@ -88,7 +88,9 @@ void Endpoint::State::HandleShort(Instant now, const Address& from, MutableByteS
   ConnectionImpl* connection = set.Find(header->destination);
   if (connection == nullptr) return HandleUnknown(now, from, header->destination, datagram);
   const bool stranger = security.IsSecure() && !connection->Trusts(from);
-  if (stranger && !admission.MayOpen(now, from)) return void(++stats.failures_limited);
+  // Who names our connection ID gets what we send, or sees it: noise from elsewhere does not count here, so
+  // it keeps nobody from moving.
+  if (stranger && !admission.MayOpen(now, from, true)) return void(++stats.failures_limited);
   switch (connection->HandleShort(now, from, *header, datagram, info)) {
     case ConnectionImpl::ShortFate::kHandled:
       NoteProgress(*connection);
@@ -97,7 +99,7 @@ void Endpoint::State::HandleShort(Instant now, const Address& from, MutableByteS
       ++stats.unknown_connection_dropped;
       break;
     case ConnectionImpl::ShortFate::kDidNotOpen:
-      if (stranger) admission.OnDidNotOpen(now, from);
+      if (stranger) admission.OnDidNotOpen(now, from, true);
       break;
   }
 }

@@ -44,7 +44,7 @@ struct Endpoint::State {
                   MutableByteSpan datagram);
   // Whether a key exchange with this client may begin; else counted, and answered if that helps.
   bool Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved);
-  // Handshakes under way with this host, and how many there may be: one host cannot have all places.
+  // Handshakes under way with this host (NetworkOf), and how many there may be: one cannot have all places.
   uint32_t HalfOpenOf(const Address& from) const;
   uint32_t HalfOpenPerHost() const;
   // A connection for an INIT that is authentic as far as that can be told; null: refused.

@@ -18,6 +18,7 @@ class NullSecurity final : public Security {
   std::optional<Cookie> MakeCookie(Instant now, const Address& from, wire::ConnectionId client) override;
   bool CheckCookie(Instant now, const Address& from, wire::ConnectionId client, ByteSpan cookie) override;
   std::array<uint8_t, 16> ResetToken(wire::ConnectionId local) override;
+  uint64_t Unpredictable(uint64_t seeded) override { return seeded; }
   bool IsSecure() const override { return false; }
 
  private:

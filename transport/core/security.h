@@ -68,6 +68,11 @@ class Security {
   // The same after a restart with the same key, and another at any other server, whatever its key: who is
   // told one believes it.
   virtual std::array<uint8_t, 16> ResetToken(wire::ConnectionId local) = 0;
+  // A number that nobody can guess, whatever he has seen of the others: connection IDs, challenges, filler,
+  // salts. `seeded` is the endpoint's own chance, which can be computed from a few of its outputs: security
+  // without keys (simulations) gives it back, so that its runs can be repeated. Who draws it always draws as
+  // much of it, so everything else stays repeatable with keys too.
+  virtual uint64_t Unpredictable(uint64_t seeded) = 0;
   // Whether an attacker on the path can neither read nor forge.
   virtual bool IsSecure() const = 0;
 };

@@ -38,19 +38,19 @@ void StatelessAnswers::Refuse(Instant now, const Address& to, const wire::LongHe
   Send(to, std::move(bytes));
 }
 
-bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init) {
+bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened) {
   const std::optional<Cookie> cookie = security_->MakeCookie(now, to, init.source);
   if (!cookie) return false;
-  if (!admission_->MayRetry(now)) {
+  if (!admission_->MayRetry(now, opened)) {
     ++stats_->retries_limited;
     return true;
   }
   std::vector<uint8_t> bytes(kMaxRetryBytes);
   PacketBuilder builder(bytes);
   // Nothing is remembered: source and number are random, so that no two RETRYs look the same.
-  const wire::ConnectionId source{random_->Next()};
-  builder.StartLong(wire::LongType::kRetry, wire::kVersion, init.source, source, random_->Below(kLongNumbers),
-                    *cookie);
+  const wire::ConnectionId source{Unpredictable()};
+  builder.StartLong(wire::LongType::kRetry, wire::kVersion, init.source, source,
+                    Unpredictable() % kLongNumbers, *cookie);
   bytes.resize(builder.Seal(security_->long_protection()));
   ++stats_->retries_sent;
   Send(to, std::move(bytes));
@@ -62,8 +62,11 @@ void StatelessAnswers::Reset(Instant now, const Address& to, wire::ConnectionId 
   if (!admission_->MayReset(now)) return void(++stats_->resets_limited);
   // Shorter than what it answers, so that two of us do not talk for ever.
   const size_t longest = std::min<size_t>(packet_bytes - 1, kMinResetBytes + kResetSpread);
-  std::vector<uint8_t> bytes(kMinResetBytes + random_->Below(longest - kMinResetBytes + 1));
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_->Next());
+  std::vector<uint8_t> bytes(kMinResetBytes + Unpredictable() % (longest - kMinResetBytes + 1));
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    const uint64_t filler = Unpredictable();
+    std::memcpy(bytes.data() + at, &filler, std::min(sizeof filler, bytes.size() - at));
+  }
   bytes[0] = 0;
   const auto token = security_->ResetToken(id);
   std::copy(token.begin(), token.end(), bytes.end() - token.size());

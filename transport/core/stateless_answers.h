@@ -38,9 +38,9 @@ class StatelessAnswers {
   // Refuses an INIT that begins something, unless there were too many refusals.
   void Refuse(Instant now, const Address& to, const wire::LongHeader& init, StatusCode code,
               std::string_view reason);
-  // Asks for the INIT again with a cookie, unless there were too many RETRYs. False: this security has no
-  // cookies.
-  bool Retry(Instant now, const Address& to, const wire::LongHeader& init);
+  // Asks for the INIT, which was `opened` or not, again with a cookie, unless there were too many RETRYs.
+  // False: this security has no cookies.
+  bool Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened);
   // Says that there is no connection `id` (any more), to whom sent it a short packet of so many bytes;
   // nothing without keys, or when the packet is too short for a shorter answer, or when there were too many
   // resets.
@@ -56,6 +56,8 @@ class StatelessAnswers {
     Address to;
     std::vector<uint8_t> bytes;
   };
+
+  uint64_t Unpredictable() { return security_->Unpredictable(random_->Next()); }
 
   Security* security_;
   Admission* admission_;

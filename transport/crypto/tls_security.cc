@@ -94,4 +94,10 @@ std::array<uint8_t, 16> TlsSecurity::ResetToken(wire::ConnectionId local) {
   return out;
 }
 
+uint64_t TlsSecurity::Unpredictable(uint64_t) {
+  uint64_t value = 0;
+  LH_CHECK(RAND_bytes(reinterpret_cast<uint8_t*>(&value), sizeof value) == 1);
+  return value;
+}
+
 }  // namespace longhaul::crypto

@@ -57,6 +57,8 @@ class TlsSecurity : public transport::Security {
                                               wire::ConnectionId client) override;
   bool CheckCookie(Instant now, const Address& from, wire::ConnectionId client, ByteSpan cookie) override;
   std::array<uint8_t, 16> ResetToken(wire::ConnectionId local) override;
+  // OpenSSL's generator, which the operating system seeds.
+  uint64_t Unpredictable(uint64_t seeded) override;
   bool IsSecure() const override { return true; }
 
  private:

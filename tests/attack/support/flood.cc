@@ -44,7 +44,7 @@ void Flood::Run(Duration limit) {
       continue;
     }
     for (SpoofingSocket::Outgoing& datagram : batch) {
-      datagram = {LoopbackHost(1 + static_cast<uint32_t>(n % options_.hosts)),
+      datagram = {LoopbackHost(options_.first_host + static_cast<uint32_t>(n % options_.hosts)),
                   options_.datagrams[n % options_.datagrams.size()]};
       ++n;
     }

@@ -13,6 +13,7 @@ namespace longhaul::attack {
 struct FloodOptions {
   double per_second = 100'000;
   uint32_t hosts = 50'000;       // source addresses, one after the other
+  uint32_t first_host = 1;       // index of the first (LoopbackHost)
   std::vector<Bytes> datagrams;  // one after the other, not empty
 };
 

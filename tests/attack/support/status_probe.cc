@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "proto/control_codec.h"
+#include "tests/attack/support/spoofing_socket.h"
 #include "transport/core/endpoint.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
@@ -25,7 +26,7 @@ namespace {
 using transport::Connection;
 
 constexpr Duration kStatusAge = std::chrono::milliseconds(110);
-constexpr uint32_t kProbeHost = 0x7f630001;
+const uint32_t kProbeHost = LoopbackHost(kProbeIndex);
 
 sockaddr_in Of(uint32_t host, uint16_t port) {
   sockaddr_in address{};

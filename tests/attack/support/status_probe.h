@@ -11,6 +11,9 @@
 
 namespace longhaul::attack {
 
+// Where the question comes from: its LoopbackHost.
+inline constexpr uint32_t kProbeIndex = 0x630000;
+
 // A fresh status (a server makes one at most every 100 ms); nullopt when none comes within `limit`. Every
 // question is a connection of its own, from 127.99.0.1, so that it also says whether newcomers get in.
 std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string& key_file, Duration limit);

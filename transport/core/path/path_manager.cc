@@ -62,7 +62,8 @@ bool PathManager::WantsChallenge(const Candidate& candidate) {
 std::optional<PathManager::Challenge> PathManager::NextChallenge(Instant now) {
   for (Candidate& candidate : candidates_) {
     if (!WantsChallenge(candidate) || now < candidate.next_challenge) continue;
-    const Challenge challenge{candidate.address, random_.Next(), std::min(kChallengeBytes, Room(candidate))};
+    const Challenge challenge{candidate.address, security_->Unpredictable(random_.Next()),
+                              std::min(kChallengeBytes, Room(candidate))};
     candidate.asked.push_back(challenge.data);
     candidate.sent += challenge.bytes;
     candidate.next_challenge = now + candidate.interval;

@@ -19,6 +19,7 @@
 #include "base/instant.h"
 #include "base/random.h"
 #include "longhaul/units.h"
+#include "transport/core/security.h"
 
 namespace longhaul::transport {
 
@@ -47,7 +48,9 @@ class PathManager {
     bool operator==(const Counters&) const = default;
   };
 
-  explicit PathManager(Random random) : random_(random) {}
+  // Whoever guesses a challenge can answer it from anywhere, so `security`, which must outlive this, makes
+  // them.
+  PathManager(Security* security, Random random) : security_(security), random_(random) {}
 
   // An authentic datagram came from an address that is not the peer's. `pto`: the probe timeout, at present.
   void OnCandidate(Instant now, const Address& from, int64_t bytes, Duration pto);
@@ -84,6 +87,7 @@ class PathManager {
     return kMaxAmplification * candidate.received - candidate.sent;
   }
 
+  Security* security_;
   Random random_;
   std::vector<Candidate> candidates_;
   Counters counters_;
