@@ -38,7 +38,8 @@ class ConnectionImpl final : public Connection {
   // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way,
   // four in a row go unanswered by mere chance once in sixty connections.
   static constexpr int kInitsBeforeFallback = 4;
-  // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long after it.
+  // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long
+  // after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
   // The shortest stateless reset: one byte less than a PING, the shortest packet that provokes one.
   static constexpr size_t kMinResetBytes = wire::kMinPacketBytes;
@@ -113,8 +114,9 @@ class ConnectionImpl final : public Connection {
   };
   // But for kHandled nothing changed besides counters.
   ShortFate HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
-                   MutableByteSpan datagram, const ReceiveInfo& info);
-  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is over.
+                        MutableByteSpan datagram, const ReceiveInfo& info);
+  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is
+  // over.
   bool HandleReset(ByteSpan datagram);
   // The address is the peer's, and it has been seen to get what is sent there.
   bool Trusts(const Address& from) const;
@@ -171,6 +173,7 @@ class ConnectionImpl final : public Connection {
   void Confirm();
   void Refused(Instant now, Status why);
   void FailHandshake(Status why);
+  static std::string ReasonOf(const wire::CloseFrame& close);
   void HandlePeerClose(const wire::CloseFrame& close);
   enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };
   ChunkFate DeliverChunk(const wire::DataHeader& header, ByteSpan chunk);
@@ -213,7 +216,7 @@ class ConnectionImpl final : public Connection {
   // The peer's address (connection_migration.cc).
   bool TakesCandidates() const;
   ShortFate HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
-                       MutableByteSpan datagram, const ReceiveInfo& info);
+                            MutableByteSpan datagram, const ReceiveInfo& info);
   void Migrate(const Address& to);
   std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
 
@@ -256,8 +259,8 @@ class ConnectionImpl final : public Connection {
   Instant announce_by_ = Instant::Infinite();
   std::vector<uint8_t> early_control_;  // came before we announced ourselves
   std::optional<wire::TransportParametersFrame> peer_parameters_;
-  int64_t largest_accept_ = 0;  // client: size of the largest ACCEPT so far
-  std::vector<uint8_t> cookie_;  // client: from the latest RETRY
+  int64_t largest_accept_ = 0;     // client: size of the largest ACCEPT so far
+  std::vector<uint8_t> cookie_;    // client: from the latest RETRY
   std::optional<Status> refused_;  // client: believed at refused_at_, unless something authentic comes
   Instant refused_at_ = Instant::Infinite();
   bool confirm_due_ = false;  // server: NEW_CID waits to be sent
