@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/core/connection.h"
@@ -128,6 +129,8 @@ class ConnectionImpl final : public Connection {
 
   // Set once the connection is over; the endpoint then calls OnClosed and forgets it.
   const std::optional<Status>& closed_status() const { return closed_; }
+  // Server: why the handshake failed, once; the connection may still be telling the peer.
+  std::optional<Status> TakeHandshakeFailure() { return std::exchange(handshake_failure_, std::nullopt); }
   ConnectionObserver* observer() const { return observer_; }
   // Server: the client's connection ID, by which a repeated INIT is recognised.
   wire::ConnectionId remote_id() const { return id_.remote; }
@@ -200,6 +203,8 @@ class ConnectionImpl final : public Connection {
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
   void UpdateKeysIfDue(Instant now);
+  // Closes when the keys may not be used any longer.
+  void EndAtAeadLimit();
   PathView path_view() const;
   double PacketsPerRecoveryTime() const;
 
@@ -246,6 +251,7 @@ class ConnectionImpl final : public Connection {
   Acceptor acceptor_;
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
+  std::optional<Status> handshake_failure_;  // server
   std::vector<wire::ConnectionId>* over_;
 
   int64_t datagram_bytes_;  // largest datagram sent; the handshake begins, pmtu_ goes on
