@@ -187,14 +187,17 @@ void ConnectionImpl::Refused(Instant now, Status why) {
 
 void ConnectionImpl::FailHandshake(Status why) {
   ++stats_.malformed_dropped;
-  if (!id_.is_client) return Close(why);
-  // The server need not wait for its time-out. Once is enough for a courtesy.
+  if (!id_.is_client) {
+    handshake_failure_ = why;
+    return Close(why);
+  }
+  // The server knows who it is, and need not wait for its time-out. Once is enough for a courtesy.
   closing_why_ = why;
   if (id_.remote.value != 0) {
     final_datagram_.resize(static_cast<size_t>(kBaseDatagram));
     final_datagram_.resize(BuildClose(final_datagram_));
   }
-  CloseNow(std::move(why));
+  CloseNow(Status(why.code(), "server " + id_.peer.ToString() + ": " + why.message()));
 }
 
 size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {
