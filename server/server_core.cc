@@ -114,6 +114,9 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.on_accept = [coordinator](transport::Connection& connection) {
     return coordinator->Accept(connection);
   };
+  endpoint.on_handshake_failed = [events = options.events](const Address& peer, const Status& why) {
+    if (events) events->OnHandshakeFailed(peer, why);
+  };
   return endpoint;
 }
 
