@@ -32,8 +32,7 @@ enum class StatusCode : uint8_t {
   kPeerDead = 14,           // Nothing was heard from the peer for the idle time-out.
   kSettingsMismatch = 15,   // Worker and server disagree about the job or a tensor.
   kInternal = 16,           // A system call failed in a way nobody planned for.
-  kAeadLimitReached =
-      17,  // The connection's keys have done all they safely can (RFC 9001 §6.6): connect again.
+  kAeadLimitReached = 17,   // The cipher may do no more for the connection (RFC 9001 §6.6): connect again.
 };
 
 // The code's name without the k, for example "PeerDead".

@@ -91,9 +91,15 @@ TEST(KeyUpdate, OneSideAloneTakesTheOtherAlong) {
 // --- What no key update mends (RFC 9001 §6.6) ---
 
 struct Limited {
+  static FakeSecurity::Options With(FakeProtection::Limits limits) {
+    FakeSecurity::Options options;
+    options.limits = limits;
+    return options;
+  }
   explicit Limited(FakeProtection::Limits limits, uint64_t update_packets = UINT64_MAX)
-      : worker({}), server({.limits = limits}, 2) {
+      : worker({}), server(With(limits), 2) {
     ConnectionPair::Options options;
+    options.link = "rate 20mbit delay 5ms queue 50ms";  // few packets leave while an update is confirmed
     options.worker_security = &worker;
     options.server_security = &server;
     options.worker.key_update.packets = options.server.key_update.packets = update_packets;
@@ -140,7 +146,7 @@ TEST(AeadLimits, TooMuchSealedWithOneKeyEndsTheConnectionByName) {
 
 TEST(AeadLimits, KeyUpdatesKeepTheLimitOfOneKeyAway) {
   Limited limited({.sealed = 300}, 100);
-  limited.pair->SendWindowFrom(*limited.pair->server.connection, {1, 0}, 800, 0, 0, 1392);
+  limited.pair->SendWindowFrom(*limited.pair->server.connection, {1, 0}, 2000, 0, 0, 1392);
   limited.pair->server_host->Pump();
   EXPECT_TRUE(limited.pair->RunUntil([&] { return limited.pair->server.outgoing.contains({1, 0}); }, 60s));
   EXPECT_EQ(limited.pair->server.closed, 0);
