@@ -24,6 +24,7 @@ std::string_view StatusCodeName(StatusCode code) {
     case StatusCode::kPeerDead: return "PeerDead";
     case StatusCode::kSettingsMismatch: return "SettingsMismatch";
     case StatusCode::kInternal: return "Internal";
+    case StatusCode::kAeadLimitReached: return "AeadLimitReached";
   }
   return "Unknown";
 }

@@ -15,6 +15,7 @@
 
 #include "cli/flow_json.h"
 #include "codec/fec.h"
+#include "proto/utf8.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
@@ -85,6 +86,10 @@ Result<worker::FlowOptions> CoreOptions(const BenchFlowOptions& o) {
     }
   }
   if (o.warmup >= o.seconds) return Status(StatusCode::kInvalidArgument, "--warmup is not below --seconds");
+  if (o.site.size() > wire::kMaxNameBytes || !wire::IsPrintable(o.site)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--site: a name has at most 256 bytes and no control characters");
+  }
   core.site = o.site;
   core.window_bytes = *bytes;
   core.reliability = o.reliability == "low" ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "longhaul/options.h"
+#include "proto/utf8.h"
 
 namespace longhaul::wire {
 namespace {
@@ -37,15 +38,30 @@ Status Violation(std::string_view field, std::string_view rule) {
   return Status(StatusCode::kProtocolViolation, std::string(field) + " " + std::string(rule));
 }
 
+Status NameOrNone(std::string_view field, const std::string& value) {
+  if (value.size() > kMaxNameBytes) return Violation(field, "is longer than 256 bytes");
+  if (!IsPrintable(value)) return Violation(field, "has control characters");
+  return {};
+}
+
 Status Name(std::string_view field, const std::string& value) {
   if (value.empty()) return Violation(field, "is empty");
-  if (value.size() > kMaxNameBytes) return Violation(field, "is longer than 256 bytes");
-  return {};
+  return NameOrNone(field, value);
 }
 
 Status Text(std::string_view field, const std::string& value) {
   if (value.size() > kMaxTextBytes) return Violation(field, "is longer than 1024 bytes");
   return {};
+}
+
+// Texts are for people, who read them on terminals and in logs.
+void MakePrintable(std::string* text) { *text = Printable(*text, kMaxTextBytes); }
+
+void MakeTextsPrintable(ControlMessage* message) {
+  if (message->has_refused()) MakePrintable(message->mutable_refused()->mutable_message());
+  if (message->has_declared()) MakePrintable(message->mutable_declared()->mutable_message());
+  if (message->has_pull_refused()) MakePrintable(message->mutable_pull_refused()->mutable_message());
+  if (message->has_leave()) MakePrintable(message->mutable_leave()->mutable_message());
 }
 
 Status Code(std::string_view field, uint32_t value) {
@@ -80,9 +96,8 @@ Status Validate(const control::Join& join) {
   if (!(join.weight() >= kMinWeight && join.weight() <= kMaxWeight)) {
     return Violation("join.weight", "is not in 1e-6..1e9");
   }
-  return First(
-      {Name("join.job", join.job()), World("join", join.rank(), join.world_size()),
-       join.site().size() > kMaxNameBytes ? Violation("join.site", "is longer than 256 bytes") : Status()});
+  return First({Name("join.job", join.job()), World("join", join.rank(), join.world_size()),
+                NameOrNone("join.site", join.site())});
 }
 
 Status Validate(const control::Welcome& welcome) {
@@ -145,9 +160,7 @@ Status Validate(const control::PushTaken& taken) {
 
 Status Validate(const control::RoundReport& report) {
   return First({Share("round_report.loss", report.loss()),
-                report.fill_reason().size() > kMaxNameBytes
-                    ? Violation("round_report.fill_reason", "is longer than 256 bytes")
-                    : Status()});
+                NameOrNone("round_report.fill_reason", report.fill_reason())});
 }
 
 Status Validate(const control::Leave& leave) {
@@ -165,10 +178,7 @@ Status Validate(const control::Barrier& barrier) { return Name("barrier.name", b
 
 Status Validate(const control::BarrierDone&) { return {}; }
 
-Status Validate(const control::BenchJoin& join) {
-  if (join.site().size() <= kMaxNameBytes) return {};
-  return Violation("bench_join.site", "is longer than 256 bytes");
-}
+Status Validate(const control::BenchJoin& join) { return NameOrNone("bench_join.site", join.site()); }
 
 Status Validate(const control::BenchWelcome& welcome) {
   if (welcome.fec_k() > 32) return Violation("bench_welcome.fec_k", "is above 32");
@@ -267,6 +277,7 @@ Result<std::vector<ControlMessage>> ControlReader::Append(ByteSpan bytes) {
     }
     Status valid = ValidateControlMessage(message);
     if (!valid.ok()) return fail(std::move(valid));
+    MakeTextsPrintable(&message);
     messages.push_back(std::move(message));
     used += in.position();
   }

@@ -13,7 +13,8 @@ namespace longhaul::wire {
 
 // Longer messages are the peer's protocol error.
 inline constexpr size_t kMaxControlMessageBytes = 64 * 1024;
-// Messages inside messages, unknown groups included; ours are two deep. Deeper ones are the peer's protocol error.
+// Messages inside messages, unknown groups included; ours are two deep. Deeper ones are the peer's protocol
+// error.
 inline constexpr int kMaxControlDepth = 4;
 // Bounds on text fields, so that a peer cannot make logs or tables grow.
 inline constexpr size_t kMaxNameBytes = 256;
@@ -22,14 +23,16 @@ inline constexpr size_t kMaxTextBytes = 1024;
 // The bytes to put on the stream. REQUIRES: a message is set and Validate(message) is Ok.
 std::vector<uint8_t> EncodeControlMessage(const control::ControlMessage& message);
 
-// Ranges and lengths of every field (rank < world_size, shares in 0..1 and finite, names not empty and within
-// kMaxNameBytes, weight finite and > 0, count >= 1, ...). kProtocolViolation names the field.
+// Ranges and lengths of every field (rank < world_size, shares in 0..1 and finite, names not empty, within
+// kMaxNameBytes and without control characters (IsPrintable), weight finite and > 0, count >= 1, ...).
+// kProtocolViolation names the field.
 Status ValidateControlMessage(const control::ControlMessage& message);
 
 // Cuts the peer's stream into messages. Holds at most one incomplete message.
 class ControlReader {
  public:
-  // Appends stream bytes and returns every message that is now complete, each validated. After an error the
+  // Appends stream bytes and returns every message that is now complete, each validated and its texts for
+  // people made Printable. After an error the
   // stream is unusable: the connection must be closed.
   Result<std::vector<control::ControlMessage>> Append(ByteSpan bytes);
 

@@ -73,7 +73,7 @@ const char* Violation(const WindowNackFrame& f) {
 const char* Violation(const GrantFrame&) { return nullptr; }
 
 const char* Violation(const CloseFrame& f) {
-  return f.code <= StatusCode::kInternal ? nullptr : "unknown status code";
+  return f.code <= StatusCode::kAeadLimitReached ? nullptr : "unknown status code";
 }
 
 const char* Violation(const TransportParametersFrame& f) {
@@ -88,7 +88,8 @@ const char* Violation(const PathResponseFrame&) { return nullptr; }
 
 const char* Violation(const CryptoFrame& f) {
   if (f.received > kMaxHandshakeBytes) return "acknowledges more than a handshake may have";
-  if (f.offset > kMaxHandshakeBytes || f.data.size() > kMaxHandshakeBytes - f.offset) return "handshake too long";
+  if (f.offset > kMaxHandshakeBytes || f.data.size() > kMaxHandshakeBytes - f.offset)
+    return "handshake too long";
   return nullptr;
 }
 
@@ -109,7 +110,8 @@ size_t BodySize(const PingFrame&) { return 0; }
 
 size_t BodySize(const AckFrame& f) {
   size_t size = VarintSize(f.ranges.front().largest) + VarintSize(f.ack_delay_us) +
-                VarintSize(f.ranges.size() - 1) + VarintSize(f.ecn_ect0) + VarintSize(f.ecn_ce) + VarintSize(f.host_drops);
+                VarintSize(f.ranges.size() - 1) + VarintSize(f.ecn_ect0) + VarintSize(f.ecn_ce) +
+                VarintSize(f.host_drops);
   for (size_t i = 0; i < f.ranges.size(); ++i) {
     if (i > 0) size += VarintSize(f.ranges[i - 1].smallest - f.ranges[i].largest - 2);
     size += VarintSize(f.ranges[i].largest - f.ranges[i].smallest);
@@ -129,8 +131,7 @@ size_t BodySize(const WindowStatusFrame& f) {
 }
 
 size_t BodySize(const WindowCloseFrame& f) {
-  return VarintSize(f.window_id) + 3 + VarintSize(f.bits) + VarintSize(f.first) +
-         BlobSize(f.bitmap.size());
+  return VarintSize(f.window_id) + 3 + VarintSize(f.bits) + VarintSize(f.first) + BlobSize(f.bitmap.size());
 }
 
 size_t BodySize(const WindowNackFrame& f) {

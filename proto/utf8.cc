@@ -23,6 +23,28 @@ size_t CharacterBytes(std::string_view text) {
   return bytes;
 }
 
+// `character`: one of UTF-8, whole.
+bool IsControl(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(character[i]); };
+  if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
+  if (character.size() == 2) return byte(0) == 0xc2 && byte(1) < 0xa0;
+  if (character.size() != 3 || byte(0) != 0xe2) return false;
+  return (byte(1) == 0x80 && byte(2) >= 0xa8 && byte(2) <= 0xae) ||
+         (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
+}
+
+// Bytes of the printable character at the start of `text`; 0 when there is none.
+size_t PrintableBytes(std::string_view text) {
+  const size_t bytes = CharacterBytes(text);
+  return bytes == 0 || IsControl(text.substr(0, bytes)) ? 0 : bytes;
+}
+
+std::string Escaped(char c) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const auto byte = static_cast<uint8_t>(c);
+  return {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+}
+
 }  // namespace
 
 std::string_view ValidUtf8Prefix(std::string_view text, size_t max_bytes) {
@@ -33,6 +55,27 @@ std::string_view ValidUtf8Prefix(std::string_view text, size_t max_bytes) {
     end += bytes;
   }
   return text.substr(0, end);
+}
+
+std::string Printable(std::string_view text, size_t max_bytes) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t bytes = PrintableBytes(text);
+    const std::string next = bytes > 0 ? std::string(text.substr(0, bytes)) : Escaped(text[0]);
+    if (out.size() + next.size() > max_bytes) break;
+    out += next;
+    text.remove_prefix(bytes > 0 ? bytes : 1);
+  }
+  return out;
+}
+
+bool IsPrintable(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = PrintableBytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
 }
 
 }  // namespace longhaul::wire

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "proto/utf8.h"
 #include "server/authorization.h"
 
 namespace longhaul::server {
@@ -11,24 +12,17 @@ namespace {
 
 using control::ControlMessage;
 
-std::string Truncated(const std::string& text, size_t bound) {
-  if (text.size() <= bound) return text;
-  size_t end = bound;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;  // not inside a UTF-8 character
-  return text.substr(0, end);
-}
-
 ControlMessage RefusedMessage(const Status& why) {
   ControlMessage message;
   message.mutable_refused()->set_code(static_cast<uint32_t>(why.code()));
-  message.mutable_refused()->set_message(Truncated(why.message(), wire::kMaxTextBytes));
+  message.mutable_refused()->set_message(wire::Printable(why.message(), wire::kMaxTextBytes));
   return message;
 }
 
 ControlMessage LeaveMessage(const Status& why) {
   ControlMessage message;
   message.mutable_leave()->set_code(static_cast<uint32_t>(why.code()));
-  message.mutable_leave()->set_message(Truncated(why.message(), wire::kMaxTextBytes));
+  message.mutable_leave()->set_message(wire::Printable(why.message(), wire::kMaxTextBytes));
   return message;
 }
 
@@ -89,7 +83,8 @@ void Coordinator::MakeRoomFor(const transport::Connection& connection) {
   }
   if (sources.empty()) return;
   const auto fewer = [](const auto& a, const auto& b) {
-    return std::pair(a.second.count, b.second.oldest->since) < std::pair(b.second.count, a.second.oldest->since);
+    return std::pair(a.second.count, b.second.oldest->since) <
+           std::pair(b.second.count, a.second.oldest->since);
   };
   auto displaced = sources.find(SourceOf(connection));
   if (displaced == sources.end() || displaced->second.count < MaxStrangersPerSource(settings_.world_size)) {
@@ -338,7 +333,8 @@ void Coordinator::StartJob() {
 // --- Load generators ---
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
-  if (Status may = Authorize(peer.connection->identity(), Request::kBench); !may.ok()) return Refuse(peer, may);
+  if (Status may = Authorize(peer.connection->identity(), Request::kBench); !may.ok())
+    return Refuse(peer, may);
   if (Status admitted = bench_.Admit(peer, join.site(), engine_ != nullptr); !admitted.ok()) {
     return Refuse(peer, admitted);
   }
@@ -346,7 +342,8 @@ void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
   peer.connection->Admit(true);
   ++bench_served_;
   if (events_) {
-    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), join.site(), nullptr);
+    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), join.site(),
+                     nullptr);
   }
   ControlMessage message;
   control::BenchWelcome& welcome = *message.mutable_bench_welcome();
@@ -403,7 +400,8 @@ void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& requ
   if (!status_ || now_ >= status_at_ + kStatusAge) {
     status_at_ = now_;
     status_ = status_json_ ? status_json_(Stats()) : "{}";
-    if (status_->size() > wire::kMaxControlMessageBytes / 2) status_ = "{\"error\":\"the status is too long\"}";
+    if (status_->size() > wire::kMaxControlMessageBytes / 2)
+      status_ = "{\"error\":\"the status is too long\"}";
   }
   ControlMessage message;
   message.mutable_status_reply()->set_request(request.request());
@@ -603,9 +601,8 @@ ServerStats Coordinator::Stats() const {
   stats.job = settings_.job;
   stats.security = settings_.security;
   if (endpoint_stats_) stats.endpoint = endpoint_stats_();
-  stats.strangers = static_cast<uint64_t>(std::ranges::count(peers_, Peer::Phase::kNew, [](const auto& peer) {
-    return peer->phase;
-  }));
+  stats.strangers = static_cast<uint64_t>(
+      std::ranges::count(peers_, Peer::Phase::kNew, [](const auto& peer) { return peer->phase; }));
   stats.strangers_displaced = strangers_displaced_;
   stats.policy = settings_.policy;
   stats.bubble_threshold = settings_.bubble_threshold;

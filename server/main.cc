@@ -188,7 +188,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "listen.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
-      "bench, abort or finished.");
+      "handshake_failed, suppressed, bench, abort or finished.");
 }
 
 void SetUpLogging(const Flags& flags) {

@@ -8,6 +8,7 @@
 #include "codec/chunk.h"
 #include "codec/priority.h"
 #include "codec/state_hash.h"
+#include "proto/utf8.h"
 #include "transport/core/window/close_rule.h"
 
 namespace longhaul::server {
@@ -21,7 +22,7 @@ ControlMessage DeclaredAnswer(uint32_t request, const Status& status) {
   control::Declared& declared = *message.mutable_declared();
   declared.set_request(request);
   declared.set_code(static_cast<uint32_t>(status.code()));
-  declared.set_message(status.message().substr(0, wire::kMaxTextBytes));
+  declared.set_message(wire::Printable(status.message(), wire::kMaxTextBytes));
   return message;
 }
 
@@ -30,7 +31,7 @@ ControlMessage PullRefusal(uint32_t request, const Status& status) {
   control::PullRefused& refused = *message.mutable_pull_refused();
   refused.set_request(request);
   refused.set_code(static_cast<uint32_t>(status.code()));
-  refused.set_message(status.message().substr(0, wire::kMaxTextBytes));
+  refused.set_message(wire::Printable(status.message(), wire::kMaxTextBytes));
   return message;
 }
 
@@ -419,7 +420,8 @@ ChunkVerdict RoundEngine::AddGradient(Peer& peer, Transfer& transfer, bool high,
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   const bool over = transfer.round != rounds.number();
-  // The rank's contribution is in. By the worker's predecessor it may be in a round that did not wait for this window.
+  // The rank's contribution is in. By the worker's predecessor it may be in a round that did not wait for
+  // this window.
   if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
     ++stats_.duplicate_contributions;
     if (!high) ++transfer.low_taken;
@@ -582,11 +584,11 @@ void RoundEngine::FinaliseReady(Entry& entry, const std::vector<uint32_t>& ready
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
     if (tensor.Overflowed(chunk)) {
-      host_->RequestAbort(Status(
-          StatusCode::kAborted,
-          "tensor \"" + parameters.spec().name + "\" became infinite in round " +
-              std::to_string(tensor.rounds().number()) +
-              ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
+      host_->RequestAbort(
+          Status(StatusCode::kAborted,
+                 "tensor \"" + parameters.spec().name + "\" became infinite in round " +
+                     std::to_string(tensor.rounds().number()) +
+                     ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
     }
     results_.OnChunkFinal(tensor, chunk);
   }
@@ -761,8 +763,7 @@ void RoundEngine::ExcludeFromRound(Entry& entry, uint32_t rank) {
 // --- Stragglers ---
 
 bool RoundEngine::HasValues(const Entry& entry) {
-  return entry.tensor.aggregate_only() ||
-         entry.tensor.parameters().initial() == Parameters::Initial::kReady;
+  return entry.tensor.aggregate_only() || entry.tensor.parameters().initial() == Parameters::Initial::kReady;
 }
 
 // The first round waits for version 0 as long as it takes: whoever has not declared yet may have it.
@@ -770,7 +771,8 @@ Instant RoundEngine::HardDeadline(const Entry& entry, uint32_t rank) const {
   const Rounds& rounds = entry.tensor.rounds();
   const Peer* peer = host_->PeerOfRank(rank);
   if (!rounds.begun() || peer == nullptr || !HasValues(entry)) return Instant::Infinite();
-  return entry.stragglers.Deadline(std::max(rounds.begun_at(), entry.values_since), peer->connection->stats().smoothed_rtt,
+  return entry.stragglers.Deadline(std::max(rounds.begun_at(), entry.values_since),
+                                   peer->connection->stats().smoothed_rtt,
                                    rounds.Count(Rounds::Part::kClosed), membership_->joined());
 }
 

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "base/random.h"
 #include "codec/fec.h"
 #include "server/authorization.h"
+#include "server/log_limiter.h"
 #include "server/server_core.h"
 #include "server/server_json.h"
 #include "transport/keys/load_security.h"
@@ -32,15 +34,22 @@ using server::ServerStats;
 // How long a stopping server waits for its peers to hear it.
 constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
 
+// Lines and events per second about those who were not let in. Two of them each: strangers who fail at the
+// handshake must not hide whom the job refuses.
+constexpr uint32_t kRefusalLines = 10;
+constexpr Duration kRefusalPeriod = std::chrono::seconds(1);
+
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
 
-// What is readable and forgeable by everyone on its way stays on this machine unless somebody says twice that he knows.
+// What is readable and forgeable by everyone on its way stays on this machine unless somebody says twice that
+// he knows.
 Status CheckInsecureBind(const ServerOptions& options, const Address& listen) {
   if (!options.insecure || options.insecure_bind || listen.IsLoopback()) return {};
-  return {StatusCode::kInvalidArgument,
-          "without a key the server listens on loopback addresses only, and " + listen.ToString() +
-              " is none: give it a key (--key FILE, made by longhaul keygen), or say --insecure-bind if everyone who can "
-              "reach that address may read and change the job"};
+  return {StatusCode::kInvalidArgument, "without a key the server listens on loopback addresses only, and " +
+                                            listen.ToString() +
+                                            " is none: give it a key (--key FILE, made by longhaul keygen), "
+                                            "or say --insecure-bind if everyone who can "
+                                            "reach that address may read and change the job"};
 }
 
 // Opens the port where `options` say.
@@ -119,8 +128,8 @@ class EventLines final : public server::ServerEvents {
   void OnJoin(uint32_t rank, const Member& member, bool replaces) override {
     const std::string site = member.site.empty() ? "" : ", site " + member.site;
     const std::string who = server::IdentityText(member.identity);
-    const std::string text = "worker rank " + std::to_string(rank) + " joined from " + member.peer.ToString() +
-                             In(who) + site +
+    const std::string text = "worker rank " + std::to_string(rank) + " joined from " +
+                             member.peer.ToString() + In(who) + site +
                              (replaces ? ", replacing an older incarnation" : "");
     Emit(ServerEvent::Kind::kJoin, text,
          {{"event", "join"},
@@ -152,7 +161,16 @@ class EventLines final : public server::ServerEvents {
     Emit(ServerEvent::Kind::kRejected, server::RejectionText(rejection, who),
          server::RejectionJson(rejection, who));
   }
+  void OnHandshakeFailed(const Address& peer, const Status& why) override {
+    if (!handshakes_.Allow(udp::Now())) return;
+    Emit(ServerEvent::Kind::kRefused, "handshake with " + peer.ToString() + " failed: " + why.ToString(),
+         {{"event", "handshake_failed"},
+          {"peer", peer.ToString()},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}});
+  }
   void OnRefused(const Address& peer, const std::string& who, const Status& why) override {
+    if (!refusals_.Allow(udp::Now())) return;
     Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + In(who) + ": " + why.ToString(),
          {{"event", "refused"},
           {"peer", peer.ToString()},
@@ -167,7 +185,8 @@ class EventLines final : public server::ServerEvents {
                  {"identity", who},
                  {"site", site},
                  {"ended", totals != nullptr}};
-    std::string text = "load generator " + peer.ToString() + In(who) + " is in; what it sends is counted and dropped";
+    std::string text =
+        "load generator " + peer.ToString() + In(who) + " is in; what it sends is counted and dropped";
     if (totals != nullptr) {
       const double seconds = std::chrono::duration<double>(totals->elapsed).count();
       line["bytes_up"] = totals->high_bytes + totals->low_bytes;
@@ -190,7 +209,19 @@ class EventLines final : public server::ServerEvents {
     if (on_job_over) on_job_over(outcome, stats);
   }
 
+  // Says how many were not told one by one; due at NextTimeout().
+  void HandleTimeout(Instant now) {
+    SaySuppressed(handshakes_.TakeSuppressed(now), "handshakes failed", "handshake_failed");
+    SaySuppressed(refusals_.TakeSuppressed(now), "were refused", "refused");
+  }
+  Instant NextTimeout() const { return std::min(handshakes_.Due(), refusals_.Due()); }
+
  private:
+  void SaySuppressed(uint64_t count, const std::string& what, const std::string& event) {
+    if (count == 0) return;
+    Emit(ServerEvent::Kind::kRefused, std::to_string(count) + " more " + what + " (not logged one by one)",
+         {{"event", "suppressed"}, {"of", event}, {"count", count}});
+  }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
     if (kind == ServerEvent::Kind::kRound) {
       spdlog::debug("{}", text);
@@ -205,6 +236,8 @@ class EventLines final : public server::ServerEvents {
   }
 
   std::function<void(const ServerEvent&)> sink_;
+  server::LogLimiter handshakes_{kRefusalLines, kRefusalPeriod};
+  server::LogLimiter refusals_{kRefusalLines, kRefusalPeriod};
 };
 
 }  // namespace
@@ -250,6 +283,7 @@ struct Server::Impl {
     }
     void HandleTimeout(Instant now) override {
       impl_->core->HandleTimeout(now);
+      impl_->events.HandleTimeout(now);
       impl_->CheckDrain();
     }
     void HandleSendRefused(Instant now, const Address& to, size_t bytes) override {
@@ -261,7 +295,7 @@ struct Server::Impl {
       return transmit;
     }
     Instant NextTimeout() const override {
-      const Instant next = impl_->core->NextTimeout();
+      const Instant next = std::min(impl_->core->NextTimeout(), impl_->events.NextTimeout());
       return impl_->stopping ? std::min(next, impl_->deadline) : next;
     }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/loss_policy.h"
+#include "proto/utf8.h"
 
 namespace longhaul::server {
 namespace {
@@ -102,8 +103,8 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection.idle_timeout = options.settings.idle_timeout;
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
   endpoint.accepts = true;
-  // Members and load generators with those whom they replace or who just leave, strangers, handshakes under way, and
-  // some that are only being told why they may not stay.
+  // Members and load generators with those whom they replace or who just leave, strangers, handshakes under
+  // way, and some that are only being told why they may not stay.
   endpoint.max_connections = 2 * (options.settings.world_size + options.settings.bench_connections) +
                              static_cast<uint32_t>(Coordinator::MaxStrangers(options.settings.world_size)) +
                              endpoint.admission.max_half_open + kDismissed;
@@ -112,6 +113,9 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.security = options.security;
   endpoint.on_accept = [coordinator](transport::Connection& connection) {
     return coordinator->Accept(connection);
+  };
+  endpoint.on_handshake_failed = [events = options.events](const Address& peer, const Status& why) {
+    if (events) events->OnHandshakeFailed(peer, why);
   };
   return endpoint;
 }
@@ -123,6 +127,9 @@ Status ServerCoreOptions::Validate() const {
   const auto ms = [](Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); };
   if (s.job.empty() || s.job.size() > wire::kMaxNameBytes)
     return Invalid("job", "\"" + s.job + "\"", "1..256 bytes long");
+  if (!wire::IsPrintable(s.job))
+    return Invalid("job", "\"" + wire::Printable(s.job, wire::kMaxNameBytes) + "\"",
+                   "without control characters");
   if (const auto policy = codec::ParseLossPolicy(s.policy); !policy.ok()) return policy.status();
   if (s.fec_k != 0 && !IsBlockSize(s.fec_k))
     return Invalid("fec_k", std::to_string(s.fec_k), "0, 8, 12, 16, 20 or 24");

@@ -70,6 +70,7 @@ void AddTraffic(const TrafficTotals& traffic, json* out) {
 json ToJson(const transport::EndpointStats& endpoint) {
   return {{"datagrams", endpoint.datagrams_received},
           {"accepted", endpoint.accepted},
+          {"handshakes_failed", endpoint.handshakes_failed},
           {"half_open", endpoint.half_open},
           {"unknown_connection_dropped", endpoint.unknown_connection_dropped},
           {"malformed_dropped", endpoint.malformed_dropped},

@@ -44,9 +44,9 @@ struct TrafficTotals {
 struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
-  uint64_t excluded = 0;  // tensor rounds that were over without it
-  std::string site;      // as it says
-  std::string identity;  // as it has proved: IdentityText
+  uint64_t excluded = 0;    // tensor rounds that were over without it
+  std::string site;         // as it says
+  std::string identity;     // as it has proved: IdentityText
   std::string_view cipher;  // of its packets; "" without keys, or while it is gone
   Address peer;
   uint64_t incarnation = 0;
@@ -73,18 +73,18 @@ struct JobRound {
   uint32_t tensors = 0;
   uint32_t contributors = 0;  // the most of any tensor
   uint32_t last_rank = 0;
-  double loss = 0;  // share of low chunks that did not arrive
-  uint32_t low_chunks = 0;  // expected, over all workers
-  uint32_t low_lost = 0;    // of them did not arrive
+  double loss = 0;                      // share of low chunks that did not arrive
+  uint32_t low_chunks = 0;              // expected, over all workers
+  uint32_t low_lost = 0;                // of them did not arrive
   std::array<uint32_t, 6> closed = {};  // the workers' windows, by wire::CloseReason
   uint32_t repaired_chunks = 0;
   uint32_t filled_chunks = 0;
   uint32_t lost_chunks = 0;
-  uint32_t rejected_chunks = 0;  // of them refused by the guard
+  uint32_t rejected_chunks = 0;   // of them refused by the guard
   uint32_t tolerated_chunks = 0;  // of them, in windows that lost no more than the bubble-filling threshold
   uint32_t excluded = 0;          // workers that the round did not wait for, over its tensors
   codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of its tensors
-  uint64_t chunk_bytes_up = 0;  // during the interval
+  uint64_t chunk_bytes_up = 0;                                   // during the interval
   uint64_t chunk_bytes_down = 0;
 };
 
@@ -93,12 +93,12 @@ struct ServerStats {
 
   Phase phase = Phase::kWaiting;
   std::string job;
-  std::string security;         // how peers prove who they are; "none" without keys
+  std::string security;               // how peers prove who they are; "none" without keys
   transport::EndpointStats endpoint;  // what was dropped, refused and limited before any connection
   uint64_t strangers = 0;             // connections that have not joined, now
   uint64_t strangers_displaced = 0;   // of them, those that had to make room (Coordinator::kMaxStrangers)
-  std::string policy;           // as the operator decided
-  double bubble_threshold = 0;  // loss of a window above which its lost chunks are filled, 0..1
+  std::string policy;                 // as the operator decided
+  double bubble_threshold = 0;        // loss of a window above which its lost chunks are filled, 0..1
   uint32_t world_size = 0;
   uint32_t joined = 0;
   uint64_t jobs_finished = 0;
@@ -125,14 +125,14 @@ struct ServerStats {
   uint64_t late_windows_taken = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
-  uint64_t memory_bytes = 0;         // of the tensors' state, as planned
-  uint64_t memory_member_bytes = 0;  // beside it for each member's connection, at most
-  uint64_t memory_budget_bytes = 0;  // that a job may take (server/memory_budget.h)
-  uint64_t pulls_held = 0;           // waited for memory (RoundEngine::kMaxPinnedModels, kMaxPullsOfTensor)
+  uint64_t memory_bytes = 0;          // of the tensors' state, as planned
+  uint64_t memory_member_bytes = 0;   // beside it for each member's connection, at most
+  uint64_t memory_budget_bytes = 0;   // that a job may take (server/memory_budget.h)
+  uint64_t pulls_held = 0;            // waited for memory (RoundEngine::kMaxPinnedModels, kMaxPullsOfTensor)
   uint64_t result_chunks_lost = 0;    // downlink lossy: missed by workers,
   uint64_t result_chunks_repaid = 0;  // and here since, by later results
   uint64_t state_hashes = 0;          // downlink lossy: told to the workers
-  Duration round_p50{0};  // of the last 4,096 rounds
+  Duration round_p50{0};              // of the last 4,096 rounds
   Duration round_p99{0};
   TrafficTotals traffic;  // this job's members, also those who are gone
   GrantStats grants;
@@ -152,6 +152,8 @@ class ServerEvents {
   virtual void OnRefused(const Address& peer, const std::string& who, const Status& why) {
     (void)peer, (void)who, (void)why;
   }
+  // Somebody did not get as far as that. The address need not be his, and it happens as often as he likes.
+  virtual void OnHandshakeFailed(const Address& peer, const Status& why) { (void)peer, (void)why; }
   virtual void OnStart(uint32_t workers, uint32_t symbol_bytes) { (void)workers, (void)symbol_bytes; }
   virtual void OnRound(const JobRound& round, const ServerStats& stats) { (void)round, (void)stats; }
   // A push has values that were refused; `who` describes the worker.

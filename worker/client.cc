@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "codec/fec.h"
+#include "proto/utf8.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
@@ -108,6 +109,8 @@ Status CheckOptions(const ConnectOptions& o) {
     return invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
   if (o.job.size() > wire::kMaxNameBytes) return invalid("the job's name has at most 256 bytes");
   if (o.site.size() > wire::kMaxNameBytes) return invalid("the site's name has at most 256 bytes");
+  if (!wire::IsPrintable(o.job)) return invalid("the job's name has control characters");
+  if (!wire::IsPrintable(o.site)) return invalid("the site's name has control characters");
   if (o.world_size == 0 || o.world_size > 65536) return invalid("world_size must be in 1..65536");
   if (o.rank >= o.world_size) {
     return invalid("rank " + std::to_string(o.rank) + " is not below world_size " +
@@ -129,7 +132,8 @@ Status CheckOptions(const ConnectOptions& o) {
 Status CheckScores(std::span<const float> scores, uint64_t count) {
   if (scores.empty() || scores.size() > std::min<uint64_t>(count, wire::kMaxWindowChunks)) {
     return {StatusCode::kInvalidArgument, std::to_string(scores.size()) + " scores for a tensor of " +
-                                              std::to_string(count) + " elements: 1 to 2^20, not more than elements"};
+                                              std::to_string(count) +
+                                              " elements: 1 to 2^20, not more than elements"};
   }
   const auto bad = std::ranges::find_if(scores, [](float s) { return !(s >= 0 && std::isfinite(s)); });
   if (bad == scores.end()) return Status::Ok();
@@ -230,7 +234,8 @@ Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& op
   return impl;
 }
 
-ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
+ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security,
+                       codec::ErasureCoder* coder)
     : security_(std::move(security)),
       core_(CoreOptions(options, security_), coder, Random(options.seed == 0 ? Entropy() : options.seed)) {}
 
@@ -371,9 +376,10 @@ Operation ClientImpl::PushPull(const Tensor& tensor, std::span<const float> grad
 Status ClientImpl::SetScores(const Tensor& tensor, std::span<const float> scores) {
   if (Status s = CheckTensor(tensor); !s.ok()) return s;
   if (Status s = CheckScores(scores, tensor.count_); !s.ok()) return s;
-  return loop_->Post([this, handle = tensor.handle_, copy = std::vector<float>(scores.begin(), scores.end())] {
-    core_.SetScores(handle, copy);
-  });
+  return loop_->Post(
+      [this, handle = tensor.handle_, copy = std::vector<float>(scores.begin(), scores.end())] {
+        core_.SetScores(handle, copy);
+      });
 }
 
 Status ClientImpl::Barrier(const std::string& name) {

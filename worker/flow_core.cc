@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "proto/utf8.h"
 
 namespace longhaul::worker {
 namespace {
@@ -93,7 +94,7 @@ void FlowCore::OnConnected(transport::Connection& connection) {
   connected_ = true;
   if (state_ != State::kConnecting) return;
   ControlMessage message;
-  message.mutable_bench_join()->set_site(options_.site.substr(0, wire::kMaxNameBytes));
+  message.mutable_bench_join()->set_site(wire::Printable(options_.site, wire::kMaxNameBytes));
   (void)connection.SendControl(wire::EncodeControlMessage(message));
 }
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "codec/loss_policy.h"
 #include "codec/priority.h"
+#include "proto/utf8.h"
 
 namespace longhaul::worker {
 namespace {
@@ -177,7 +178,7 @@ void WorkerSession::Leave(const Status& why) {
   End(State::kLeaving, Status(StatusCode::kCancelled, "this worker has left the job"));
   ControlMessage message;
   message.mutable_leave()->set_code(static_cast<uint32_t>(why.code()));
-  message.mutable_leave()->set_message(why.message().substr(0, wire::kMaxTextBytes));
+  message.mutable_leave()->set_message(wire::Printable(why.message(), wire::kMaxTextBytes));
   SendMessage(message);
   leave_deadline_ = now_ + options_.leave_timeout;
 }
@@ -310,6 +311,10 @@ void WorkerSession::Barrier(const std::string& name, Callback callback) {
     return operations_.Refuse(std::move(callback),
                               Status(StatusCode::kInvalidArgument, "a barrier's name has 1..256 bytes"));
   }
+  if (!wire::IsPrintable(name)) {
+    return operations_.Refuse(std::move(callback), Status(StatusCode::kInvalidArgument,
+                                                          "a barrier's name has no control characters"));
+  }
   const OperationId operation = operations_.Begin(now_, std::move(callback));
   if (!operations_.IsPending(operation)) return;
   ControlMessage message;
@@ -347,7 +352,8 @@ std::string WorkerSession::Silence(Duration limit) const {
 ClientStats WorkerSession::stats() const {
   const transport::ConnectionStats c = connection_ != nullptr ? connection_->stats() : last_connection_stats_;
   ClientStats s = totals_;
-  for (const auto& tensor : tensors_) s.debts_dropped += tensor->pipeline ? tensor->pipeline->debts_dropped() : 0;
+  for (const auto& tensor : tensors_)
+    s.debts_dropped += tensor->pipeline ? tensor->pipeline->debts_dropped() : 0;
   for (const auto& tensor : tensors_) {
     if (!tensor->replica) continue;
     s.state_hashes_agreed += tensor->replica->stats().agreed;

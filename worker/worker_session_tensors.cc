@@ -8,6 +8,7 @@
 #include "codec/chunk.h"
 #include "codec/send_order.h"
 #include "codec/window_metadata.h"
+#include "proto/utf8.h"
 #include "transport/core/window/close_rule.h"
 #include "worker/worker_session.h"
 
@@ -19,6 +20,14 @@ using control::ControlMessage;
 Status CheckDeclaration(const Declaration& d) {
   if (d.name.empty() || d.name.size() > wire::kMaxNameBytes) {
     return {StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes"};
+  }
+  if (!wire::IsPrintable(d.name)) {
+    return {StatusCode::kInvalidArgument,
+            "tensor " + wire::Printable(d.name, wire::kMaxNameBytes) + ": a name has no control characters"};
+  }
+  if (d.optimizer.empty() || d.optimizer.size() > wire::kMaxNameBytes || !wire::IsPrintable(d.optimizer)) {
+    return {StatusCode::kInvalidArgument,
+            "tensor " + d.name + ": an optimizer is 1..256 bytes without control characters"};
   }
   if (d.count == 0) return {StatusCode::kInvalidArgument, "tensor " + d.name + " has no elements"};
   if (d.dtype != DType::kFloat32) {
@@ -43,8 +52,8 @@ Status CheckDeclaration(const Declaration& d) {
   }
   for (const std::optional<double>& share : {d.high_share, d.high_energy}) {
     if (!share || (*share >= 0 && *share <= 1)) continue;
-    return {StatusCode::kInvalidArgument, "tensor " + d.name + ": the high share " + std::to_string(*share) +
-                                              " is not in 0..1"};
+    return {StatusCode::kInvalidArgument,
+            "tensor " + d.name + ": the high share " + std::to_string(*share) + " is not in 0..1"};
   }
   if (!d.initial.empty() && d.initial.size() != d.count) {
     return {StatusCode::kInvalidArgument, "tensor " + d.name + " has " + std::to_string(d.count) +
@@ -296,7 +305,8 @@ bool WorkerSession::StartPush(const PushRequest& request) {
   push.operation = request.operation;
   push.round = tensor.prepared_round;
   push.out = request.out;
-  if (wants_result) push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : request.out);
+  if (wants_result)
+    push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : request.out);
   // No window is free, or the connection is ending: the request keeps its place.
   if (!OpenPrepared(request.handle, &push)) return false;
   tensor.next_round = tensor.prepared_round + 1;
@@ -371,7 +381,8 @@ void WorkerSession::OnPushTaken(const control::PushTaken& taken) {
   TensorState& tensor = *tensors_[found->second];
   const transport::WindowKey window{taken.window(), static_cast<uint8_t>(taken.generation())};
   if (!tensor.active || tensor.active->window != window) {
-    // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that round.
+    // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that
+    // round.
     tensor.next_round = std::max(tensor.next_round, taken.round() + 1);
     return;
   }
@@ -491,8 +502,8 @@ Status WorkerSession::CheckPartial(const TensorState& tensor, const codec::Windo
   return {StatusCode::kProtocolViolation, "values that nothing replaces may lose chunks on their way"};
 }
 
-// When a result that may lose chunks is enough: by the rule for gradients, but not before the server is finished
-// with it. Until then chunks may be left that are not even final, and so the round may not be over.
+// When a result that may lose chunks is enough: by the rule for gradients, but not before the server is
+// finished with it. Until then chunks may be left that are not even final, and so the round may not be over.
 void WorkerSession::OnWindowProgress(transport::Connection& connection, transport::WindowKey key) {
   const auto found = incoming_.find(key);
   if (found == incoming_.end() || !found->second.partial) return;
@@ -513,14 +524,13 @@ void WorkerSession::OnWindowProgress(transport::Connection& connection, transpor
     use.check_at = use.nack_at;
     return;
   }
-  const transport::CloseDecision decision =
-      transport::EvaluateClose(*window,
-                               {.energy_ratio = settings_.close_ratio,
-                                .energy_received = window->low_ratio,
-                                .smoothed_rtt = rtt(),
-                                .last_chunk = use.finished,
-                                .finished = use.finished},
-                               now_);
+  const transport::CloseDecision decision = transport::EvaluateClose(*window,
+                                                                     {.energy_ratio = settings_.close_ratio,
+                                                                      .energy_received = window->low_ratio,
+                                                                      .smoothed_rtt = rtt(),
+                                                                      .last_chunk = use.finished,
+                                                                      .finished = use.finished},
+                                                                     now_);
   if (!decision.close) {
     use.check_at = decision.check_again;
     return;

@@ -23,15 +23,16 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7700";
   // Workers of another job are refused. Empty: the key's, and "default" without a key.
   std::string job = {};
-  // Key of the job (`longhaul keygen`): a key that all of it share, or this server's certificate. The file must be
-  // readable by its owner only.
+  // Key of the job (`longhaul keygen`): a key that all of it share, or this server's certificate. The file
+  // must be readable by its owner only.
   std::string key_file = {};
-  // Certificates only: names of the workers that may join; empty: all with a certificate of the authority for this job.
+  // Certificates only: names of the workers that may join; empty: all with a certificate of the authority for
+  // this job.
   std::vector<std::string> allow = {};
   // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: what the worker likes best.
   std::string cipher = {};
-  // Instead of a key: traffic is readable and forgeable by everyone on its way. Only on loopback addresses, unless
-  // insecure_bind says otherwise.
+  // Instead of a key: traffic is readable and forgeable by everyone on its way. Only on loopback addresses,
+  // unless insecure_bind says otherwise.
   bool insecure = false;
   bool insecure_bind = false;
   // Workers that a job has; it starts when all of them are in. 1..1024.
@@ -115,7 +116,7 @@ struct ServerEvent {
     kStart,     // all workers are in
     kRound,     // a round is finished
     kLeave,     // a worker has left (code 0) or is lost
-    kRefused,   // somebody was not let in
+    kRefused,   // somebody was not let in, or did not get through the handshake; of each at most 10 a second
     kBench,     // a load generator came or went
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
@@ -147,7 +148,8 @@ class Server {
   // The erasure-code backend in use, for example "isa_l_rs_cauchy"; "none" without FEC.
   std::string fec_backend() const;
   std::string job() const;
-  // How traffic is protected, for people: "shared key of job resnet", "certificate server/ams of job resnet", "none".
+  // How traffic is protected, for people: "shared key of job resnet", "certificate server/ams of job resnet",
+  // "none".
   std::string security() const;
   // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why that job was
   // aborted.

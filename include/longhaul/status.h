@@ -16,22 +16,23 @@ namespace longhaul {
 // What went wrong, in terms that a caller can act on. Values are stable: they travel on the wire.
 enum class StatusCode : uint8_t {
   kOk = 0,
-  kInvalidArgument = 1,      // The caller's argument can never work.
-  kNotFound = 2,             // A file, tensor or peer by that name does not exist.
-  kAlreadyExists = 3,        // For example a second worker with the same rank.
-  kFailedPrecondition = 4,   // Right call, wrong time: not connected, already closed.
-  kResourceExhausted = 5,    // A named bound is reached; try again when something has drained.
-  kUnavailable = 6,          // The peer cannot be reached, or refuses for now.
-  kDeadlineExceeded = 7,     // WaitFor's time has passed; the operation goes on.
-  kProtocolViolation = 8,    // The peer broke the protocol.
-  kPermissionDenied = 9,     // Authentication or authorisation failed.
-  kCancelled = 10,           // Given up by this side.
-  kAborted = 11,             // Given up by the other side, or by a policy of the job.
-  kDataLoss = 12,            // Data is damaged or truncated (files, datasets, checkpoints).
-  kVersionMismatch = 13,     // The peer speaks another version of the protocol.
-  kPeerDead = 14,            // Nothing was heard from the peer for the idle time-out.
-  kSettingsMismatch = 15,    // Worker and server disagree about the job or a tensor.
-  kInternal = 16,            // A system call failed in a way nobody planned for.
+  kInvalidArgument = 1,     // The caller's argument can never work.
+  kNotFound = 2,            // A file, tensor or peer by that name does not exist.
+  kAlreadyExists = 3,       // For example a second worker with the same rank.
+  kFailedPrecondition = 4,  // Right call, wrong time: not connected, already closed.
+  kResourceExhausted = 5,   // A named bound is reached; try again when something has drained.
+  kUnavailable = 6,         // The peer cannot be reached, or refuses for now.
+  kDeadlineExceeded = 7,    // WaitFor's time has passed; the operation goes on.
+  kProtocolViolation = 8,   // The peer broke the protocol.
+  kPermissionDenied = 9,    // Authentication or authorisation failed.
+  kCancelled = 10,          // Given up by this side.
+  kAborted = 11,            // Given up by the other side, or by a policy of the job.
+  kDataLoss = 12,           // Data is damaged or truncated (files, datasets, checkpoints).
+  kVersionMismatch = 13,    // The peer speaks another version of the protocol.
+  kPeerDead = 14,           // Nothing was heard from the peer for the idle time-out.
+  kSettingsMismatch = 15,   // Worker and server disagree about the job or a tensor.
+  kInternal = 16,           // A system call failed in a way nobody planned for.
+  kAeadLimitReached = 17,   // The cipher may do no more for the connection (RFC 9001 §6.6): connect again.
 };
 
 // The code's name without the k, for example "PeerDead".
@@ -64,8 +65,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {         // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design
     if (status_.ok()) status_ = Status(StatusCode::kInternal, "Result built from an Ok status");
   }
 

@@ -26,7 +26,7 @@ TEST(Status, NamesTheCodeAndSaysTheMessage) {
 
 TEST(Status, EveryCodeHasItsOwnName) {
   std::set<std::string_view> names;
-  for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
+  for (int code = 0; code <= static_cast<int>(StatusCode::kAeadLimitReached); ++code) {
     const std::string_view name = StatusCodeName(static_cast<StatusCode>(code));
     EXPECT_NE(name, "Unknown") << code;
     EXPECT_TRUE(names.insert(name).second) << name;
@@ -43,6 +43,7 @@ TEST(Status, CodesOnTheWireAreStable) {
   EXPECT_EQ(static_cast<int>(StatusCode::kPeerDead), 14);
   EXPECT_EQ(static_cast<int>(StatusCode::kSettingsMismatch), 15);
   EXPECT_EQ(static_cast<int>(StatusCode::kInternal), 16);
+  EXPECT_EQ(static_cast<int>(StatusCode::kAeadLimitReached), 17);
 }
 
 TEST(Result, HoldsAValueOrTheReason) {

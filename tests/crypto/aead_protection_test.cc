@@ -261,6 +261,28 @@ TEST_P(AeadProtectionTest, TooManyForgedPacketsEndReceiving) {
   EXPECT_FALSE(Opens(limited, good)) << "the third forgery was the last that this connection's keys may meet";
 }
 
+TEST_P(AeadProtectionTest, ALimitIsToldWhileThereIsRoomForAClose) {
+  AeadProtection sealing(GetParam(), Secret(1), Secret(2),
+                         AeadLimits{.sealed_blocks = AeadProtection::kBlocksForClose + 16});
+  wire::PacketNumber number = 0;
+  for (; sealing.limit_reached().empty(); ++number) ASSERT_TRUE(Opens(server_, Sealed(sealing, number)));
+  EXPECT_EQ(number, 3u) << "of 8 blocks each";
+  EXPECT_EQ(sealing.limit_reached(), "too much was sealed with one key");
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Opens(server_, Sealed(sealing, ++number))) << "enough for CLOSE";
+  sealing.UpdateKeys();
+  EXPECT_EQ(sealing.limit_reached(), "") << "a key update mends it";
+
+  AeadProtection opening(GetParam(), Secret(2), Secret(1), AeadLimits{.forged_packets = 2});
+  Packet bad = Sealed(client_, 1);
+  bad.tag[0] ^= 1;
+  EXPECT_FALSE(Opens(opening, bad));
+  EXPECT_EQ(opening.limit_reached(), "");
+  EXPECT_FALSE(Opens(opening, bad));
+  EXPECT_EQ(opening.limit_reached(), "too many packets did not open");
+  opening.UpdateKeys();
+  EXPECT_NE(opening.limit_reached(), "") << "it counts for all keys of a connection";
+}
+
 TEST_P(AeadProtectionTest, PacketsDoNotAllocate) {
   ASSERT_TRUE(HeapWatch::SeesOpenSsl());
   std::vector<uint8_t> header(32), body(1408), tag(16);

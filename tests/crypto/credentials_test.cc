@@ -39,19 +39,19 @@ TEST(CredentialsTest, CommentsBlankLinesAndCarriageReturnsMeanNothing) {
 
 TEST(CredentialsTest, WrongPskFilesAreRefusedByName) {
   const std::string zeros(kZeros);
-  EXPECT_EQ(Problem(""), "key file: empty");
-  EXPECT_EQ(Problem("hello"), "key file: neither longhaul-psk-v1 nor PEM");
-  EXPECT_EQ(Problem("longhaul-psk-v2\n"), "key file: neither longhaul-psk-v1 nor PEM");
-  EXPECT_EQ(Problem(Psk("job = a\n")), "key file: job or psk is missing");
-  EXPECT_EQ(Problem(Psk("psk = " + zeros)), "key file: job or psk is missing");
-  EXPECT_EQ(Problem(Psk("job = a\npsk = " + zeros.substr(1))), "key file: psk is not 64 hexadecimal digits");
-  EXPECT_EQ(Problem(Psk("job = a\npsk = " + zeros + "0")), "key file: psk is not 64 hexadecimal digits");
-  EXPECT_EQ(Problem(Psk("job = a\npsk = g" + zeros.substr(1))), "key file: psk is not 64 hexadecimal digits");
-  EXPECT_EQ(Problem(Psk("job = a\njob = b\n")), "key file: a line is neither job nor psk, or comes twice");
-  EXPECT_EQ(Problem(Psk("color = red\n")), "key file: a line is neither job nor psk, or comes twice");
-  EXPECT_EQ(Problem(Psk("job\n")), "key file: a line is not NAME = VALUE");
+  EXPECT_EQ(Problem(""), "empty");
+  EXPECT_EQ(Problem("hello"), "neither longhaul-psk-v1 nor PEM");
+  EXPECT_EQ(Problem("longhaul-psk-v2\n"), "neither longhaul-psk-v1 nor PEM");
+  EXPECT_EQ(Problem(Psk("job = a\n")), "job or psk is missing");
+  EXPECT_EQ(Problem(Psk("psk = " + zeros)), "job or psk is missing");
+  EXPECT_EQ(Problem(Psk("job = a\npsk = " + zeros.substr(1))), "psk is not 64 hexadecimal digits");
+  EXPECT_EQ(Problem(Psk("job = a\npsk = " + zeros + "0")), "psk is not 64 hexadecimal digits");
+  EXPECT_EQ(Problem(Psk("job = a\npsk = g" + zeros.substr(1))), "psk is not 64 hexadecimal digits");
+  EXPECT_EQ(Problem(Psk("job = a\njob = b\n")), "a line is neither job nor psk, or comes twice");
+  EXPECT_EQ(Problem(Psk("color = red\n")), "a line is neither job nor psk, or comes twice");
+  EXPECT_EQ(Problem(Psk("job\n")), "a line is not NAME = VALUE");
   EXPECT_NE(Problem(Psk("job = a/b\npsk = " + zeros)).find("characters"), std::string::npos);
-  EXPECT_EQ(Problem(std::string(kMaxKeyFileBytes + 1, '#')), "key file: larger than 64 KiB");
+  EXPECT_EQ(Problem(std::string(kMaxKeyFileBytes + 1, '#')), "larger than 64 KiB");
 }
 
 TEST(CredentialsTest, AnIssuedCertificateIsReadBack) {
@@ -76,26 +76,25 @@ TEST(CredentialsTest, WrongBundlesAreRefusedByName) {
                     authority = good.substr(second);
   EXPECT_EQ(Problem(good), "none");
   EXPECT_EQ(Problem(certificate + private_key + authority), "none");
-  EXPECT_EQ(Problem(ca), "key file: a CA's own file: it issues certificates, daemons get those");
-  EXPECT_EQ(Problem(private_key), "key file: no certificate");
-  EXPECT_EQ(Problem(certificate + authority),
-            "key file: no private key that can be read (encrypted ones cannot)");
-  EXPECT_EQ(Problem(private_key + certificate), "key file: no CA certificate");
+  EXPECT_EQ(Problem(ca), "a CA's own file: it issues certificates, daemons get those");
+  EXPECT_EQ(Problem(private_key), "no certificate");
+  EXPECT_EQ(Problem(certificate + authority), "no private key that can be read (encrypted ones cannot)");
+  EXPECT_EQ(Problem(private_key + certificate), "no CA certificate");
   EXPECT_EQ(Problem(other.substr(0, other.find("-----BEGIN CERTIFICATE")) + certificate + authority),
-            "key file: the first certificate is not the private key's");
+            "the first certificate is not the private key's");
   std::string damaged = good;
   damaged[second + 100] = '*';
-  EXPECT_EQ(Problem(damaged), "key file: a certificate is damaged");
+  EXPECT_EQ(Problem(damaged), "a certificate is damaged");
   std::string many = good;
   for (size_t i = 0; i < kMaxCertificates; ++i) many += authority;
-  EXPECT_EQ(Problem(many), "key file: more than 16 certificates");
+  EXPECT_EQ(Problem(many), "more than 16 certificates");
 }
 
 TEST(CredentialsTest, EncryptedPrivateKeysAreRefusedWithoutAskingForAPassword) {
   EXPECT_EQ(Problem("-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
                     "MIGbMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAi0Wn5Xg5ZcvgICCAAw\n"
                     "-----END ENCRYPTED PRIVATE KEY-----\n"),
-            "key file: no private key that can be read (encrypted ones cannot)");
+            "no private key that can be read (encrypted ones cannot)");
 }
 
 TEST(CredentialsTest, TruncatedAndFlippedFilesEndInAStatus) {

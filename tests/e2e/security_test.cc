@@ -8,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "proto/packet_header.h"
 #include "tests/e2e/support/job.h"
+#include "tests/e2e/support/udp_peer.h"
 #include "transport/crypto/keygen.h"
 #include "transport/keys/key_file.h"
 
@@ -29,6 +31,9 @@ class SecurityTest : public JobTest {
     ExpectEnd(stranger, 1);
     EXPECT_THAT(stranger.Errors(), HasSubstr(word));
     EXPECT_FALSE(server().FindEvent("join")) << server().Everything();
+    // Whoever runs the server can see who knocks, and why it was in vain.
+    EXPECT_TRUE(server().WaitForEvent("handshake_failed")) << server().Everything();
+    EXPECT_THAT(server().Errors(), HasSubstr("handshake with 127.0.0.1:"));
   }
   std::string Path(const std::string& name) const { return directory() + "/" + name; }
   void Keygen(const std::vector<std::string>& words, int code = 0) {
@@ -48,7 +53,8 @@ class SecurityTest : public JobTest {
 TEST_F(SecurityTest, WithoutAKeyNothingStartsAndTheWayOutIsSaid) {
   Program& server = Start("longhaul-server", {"--listen", "127.0.0.1:0"});
   ExpectEnd(server, 2);
-  EXPECT_THAT(server.Errors(), AllOf(HasSubstr("--key"), HasSubstr("longhaul keygen"), HasSubstr("--insecure")));
+  EXPECT_THAT(server.Errors(),
+              AllOf(HasSubstr("--key"), HasSubstr("longhaul keygen"), HasSubstr("--insecure")));
   Program& worker = Start("longhaul-worker", {"--join", "127.0.0.1:9", "--data", dataset()});
   ExpectEnd(worker, 2);
   EXPECT_THAT(worker.Errors(), AllOf(HasSubstr("--key"), HasSubstr("--insecure")));
@@ -91,6 +97,7 @@ TEST_F(SecurityTest, AnotherKeyIsNoKey) {
   StartServer();
   Keygen({"--out", Path("other.key")});
   ExpectKeptOut({{"--key", Path("other.key")}}, "the same key");
+  EXPECT_THAT(server().Errors(), HasSubstr("its INIT does not open: it has another key"));
   // And the right one still is.
   ExpectJob({}, {});
 }
@@ -115,8 +122,10 @@ TEST_F(SecurityTest, EveryCipherCarriesAJob) {
 
 TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   Keygen({"--ca", "--out", Path("ca.key")});
-  const auto issue = [&](const std::string& role, const std::string& name, const std::string& job = "default") {
-    Keygen({"--from", Path("ca.key"), "--role", role, "--name", name, "--job", job, "--out", Path(name + ".key")});
+  const auto issue = [&](const std::string& role, const std::string& name,
+                         const std::string& job = "default") {
+    Keygen({"--from", Path("ca.key"), "--role", role, "--name", name, "--job", job, "--out",
+            Path(name + ".key")});
     return Path(name + ".key");
   };
   const std::string ams = issue("server", "ams");
@@ -127,7 +136,10 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   StartServer({{"--key", ams}, {"--allow", "fra,nyc"}});
   EXPECT_THAT(server().Errors(), HasSubstr("certificate server/ams"));
   ExpectKeptOut({{"--key", rio}}, "rio");
+  EXPECT_THAT(server().Errors(), HasSubstr("failed: PermissionDenied: the peer's certificate is rio's"));
   ExpectKeptOut({{"--key", pears}}, "pears");
+  EXPECT_THAT(server().Errors(),
+              HasSubstr("failed: PermissionDenied: the peer's certificate is of job pears"));
   ExpectKeptOut({}, "the same key");  // a shared key at a server of certificates
   ExpectJob({{"--key", fra}}, {{"--key", nyc}});
   // A server's certificate is no worker's, and the other way round.
@@ -141,17 +153,56 @@ TEST_F(SecurityTest, CertificatesOutOfTimeOrOfAnotherAuthorityAreRefused) {
   const auto authority = crypto::NewCa("one", {now - 30 * kDay, now + 30 * kDay});
   const auto other = crypto::NewCa("two", {now - 30 * kDay, now + 30 * kDay});
   ASSERT_TRUE(authority.ok() && other.ok());
-  const auto issue = [&](const crypto::SecretBytes& ca, Role role, const std::string& name, int64_t from, int64_t to) {
+  const auto issue = [&](const crypto::SecretBytes& ca, Role role, const std::string& name, int64_t from,
+                         int64_t to) {
     const auto text = crypto::IssueCertificate(ca.text(), "default", role, name, {from, to});
     EXPECT_TRUE(text.ok() && keys::WriteKeyFile(Path(name), text->text()).ok());
     return Path(name);
   };
   StartServer({{"--key", issue(*authority, Role::kServer, "server", now - kDay, now + kDay)}});
   ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "old", now - 2 * kDay, now - kDay)}}, "expired");
-  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}}, "not valid yet");
-  ExpectKeptOut({{"--key", issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay)}}, "");
+  ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}},
+                "not valid yet");
+  ExpectKeptOut({{"--key", issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay)}},
+                "server " + address() + ": the peer's certificate was not issued by our CA");
   ExpectJob({{"--key", issue(*authority, Role::kWorker, "a", now - kDay, now + kDay)}},
             {{"--key", issue(*authority, Role::kWorker, "b", now - kDay, now + kDay)}});
+}
+
+// What a server answers a packet of a connection that it does not know: the last 16 bytes are the token of
+// that ID.
+std::string ResetToken(uint16_t port, uint64_t connection) {
+  std::vector<uint8_t> packet(200);
+  ByteWriter out(packet);
+  wire::Encode(wire::ShortHeader{.destination = {connection}, .packet_number = 1}, out);
+  UdpPeer peer;
+  peer.Send(port, packet);
+  const auto answer = peer.Receive(kPatience);
+  if (!answer || answer->bytes.size() < 32) return "none";
+  return {answer->bytes.end() - 16, answer->bytes.end()};
+}
+
+// Whoever is told a token believes it: a server of the same key must not make another's, and a restarted one
+// must make its own again.
+TEST_F(SecurityTest, ResetTokensAreTheServersOwnAndSurviveARestart) {
+  constexpr uint64_t kConnection = 0x1122334455667788;
+  StartServer();
+  const std::string listen = address();
+  const std::string token = ResetToken(port(), kConnection);
+  ASSERT_EQ(token.size(), 16u) << server().Everything();
+  EXPECT_EQ(ResetToken(port(), kConnection), token);
+  EXPECT_NE(ResetToken(port(), kConnection + 1), token);
+  Program& first = server();
+  StartServer();
+  ASSERT_NE(address(), listen);
+  const std::string other = ResetToken(port(), kConnection);
+  EXPECT_EQ(other.size(), 16u);
+  EXPECT_NE(other, token) << "one key, another port";
+  first.Signal(SIGTERM);
+  ExpectEnd(first, 0);
+  StartServer({{"--listen", listen}});
+  ASSERT_EQ(address(), listen);
+  EXPECT_EQ(ResetToken(port(), kConnection), token) << "the same key and port, after a restart";
 }
 
 // The soft limit of a core dump's size, as the kernel has it.

@@ -162,7 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
         OfWorker("FaultSpec", {"--join", "127.0.0.1:7700", "--fault", "drop=maybe"}, {"maybe"}),
         OfWorker("UnwritableJson", {"--join", "127.0.0.1:7700", "--json", "/nonexistent/w.json"},
                  {"/nonexistent/w.json", "No such file"}),
-        OfWorker("SkewNotANumber", {"--join", "127.0.0.1:7700", "--skew", "nan"}, {"--skew", "nan", "finite"}),
+        OfWorker("SkewNotANumber", {"--join", "127.0.0.1:7700", "--skew", "nan"},
+                 {"--skew", "nan", "finite"}),
         OfWorker("MomentumNotANumber", {"--join", "127.0.0.1:7700", "--momentum", "nan"},
                  {"--momentum", "nan", "finite"}),
         OfWorker("LearningRateInfinite", {"--join", "127.0.0.1:7700", "--lr", "inf"}, {"--lr", "inf"}),
@@ -205,7 +206,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         OfRoundSim("HighShareNotANumber", {"--high-share", "nan"}, {"--high-share", "nan", "finite"}),
         OfRoundSim("HighShareAboveOne", {"--high-share", "2"}, {"high_share", "0..1"}),
-        OfRoundSim("EnergySpreadNotANumber", {"--energy-spread", "nan"}, {"--energy-spread", "nan", "finite"}),
+        OfRoundSim("EnergySpreadNotANumber", {"--energy-spread", "nan"},
+                   {"--energy-spread", "nan", "finite"}),
         OfRoundSim("EnergySpreadTooLarge", {"--energy-spread", "6"}, {"--energy-spread", "6"}),
         OfRoundSim("NoBytes", {"--bytes", "0"}, {"--bytes", "0"}),
         OfRoundSim("BytesTooMany", {"--bytes", "99999999999999"}, {"--bytes"}),
@@ -262,6 +264,10 @@ TEST_F(ConfigFile, WhatItCannotSayIsRefusedInWords) {
     ExpectEnd(server, 2);
     EXPECT_THAT(server.Errors(), HasSubstr(word));
   }
+  Program& sections = StartWith("# a job\ninsecure = true\n\n  [server]\nworkers = 3\n");
+  ExpectEnd(sections, 2);
+  EXPECT_THAT(sections.Errors(), HasSubstr("config file " + directory() +
+                                           "/server.toml, line 4: [server]: there are no sections here"));
   Program& missing = Start("longhaul-server", {"--insecure", "--config", directory() + "/nothing.toml"});
   ExpectEnd(missing, 2);
   EXPECT_THAT(missing.Errors(), HasSubstr("nothing.toml"));

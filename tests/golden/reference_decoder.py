@@ -174,7 +174,7 @@ def grant(c):
 
 def close(c):
     code, reason = c.number(1), c.blob(256)
-    need(code <= 16, "unknown status code")
+    need(code <= 17, "unknown status code")
     try:
         return {"code": code, "reason": reason.decode("utf-8")}
     except UnicodeDecodeError as error:

@@ -99,6 +99,7 @@ TEST_F(LoadSecurityTest, ABadFileIsNamedButNeverQuoted) {
   ASSERT_TRUE(WriteKeyFile(Path("bad"), "longhaul-psk-v1\njob = a\npsk = secretsecret\n").ok());
   const Status bad = Refusal({.key_file = Path("bad")});
   EXPECT_THAT(bad.message(), AllOf(HasSubstr(Path("bad")), Not(HasSubstr("secretsecret"))));
+  EXPECT_EQ(bad.message(), "key file " + Path("bad") + ": psk is not 64 hexadecimal digits");
   ASSERT_EQ(::chmod(Path("psk").c_str(), 0644), 0);
   EXPECT_EQ(Refusal({.key_file = Path("psk")}).code(), StatusCode::kPermissionDenied);
 }

@@ -144,6 +144,24 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message.mutable_join()->clear_job();
   EXPECT_EQ(refused_for(message), "join.job is empty");
   EXPECT_EQ(refused_for(SomeDeclare(std::string(257, 'x'))), "declare.name is longer than 256 bytes");
+  EXPECT_EQ(refused_for(SomeDeclare("w\x1b[2J")), "declare.name has control characters");
+  message = SomeDeclare("w");
+  message.mutable_declare()->set_optimizer("sgd:lr=0.1\n");
+  EXPECT_EQ(refused_for(message), "declare.optimizer has control characters");
+  for (const std::string name : {"a\nb", "\u0085", "\u202e"}) {
+    message = SomeJoin();
+    message.mutable_join()->set_job(name);
+    EXPECT_EQ(refused_for(message), "join.job has control characters");
+    message = SomeJoin();
+    message.mutable_join()->set_site(name);
+    EXPECT_EQ(refused_for(message), "join.site has control characters");
+    message.Clear();
+    message.mutable_bench_join()->set_site(name);
+    EXPECT_EQ(refused_for(message), "bench_join.site has control characters");
+    message.Clear();
+    message.mutable_barrier()->set_name(name);
+    EXPECT_EQ(refused_for(message), "barrier.name has control characters");
+  }
   message = SomeDeclare("w");
   message.mutable_declare()->set_count(0);
   EXPECT_EQ(refused_for(message), "declare.count is not in 1..2^40");
@@ -167,6 +185,31 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   EXPECT_EQ(refused_for(message), "leave.code is not a status code");
   message.Clear();
   EXPECT_EQ(refused_for(message), "control message is empty or of an unknown kind");
+}
+
+TEST(ControlCodec, TextsForPeopleArriveWithoutWhatCommandsATerminal) {
+  const std::string sent = "\x1b[2Jgone\n";
+  const std::string shown = "\\x1b[2Jgone\\x0a";
+  const auto received = [](const ControlMessage& message) {
+    ControlReader reader;
+    return reader.Append(Framed(message)).value().at(0);
+  };
+  ControlMessage message;
+  message.mutable_refused()->set_code(9);
+  message.mutable_refused()->set_message(sent);
+  EXPECT_EQ(received(message).refused().message(), shown);
+  message.Clear();
+  message.mutable_declared()->set_message(sent);
+  EXPECT_EQ(received(message).declared().message(), shown);
+  message.Clear();
+  message.mutable_pull_refused()->set_code(9);
+  message.mutable_pull_refused()->set_message(sent);
+  EXPECT_EQ(received(message).pull_refused().message(), shown);
+  message.Clear();
+  message.mutable_leave()->set_message(sent);
+  EXPECT_EQ(received(message).leave().message(), shown);
+  message.mutable_leave()->set_message(std::string(kMaxTextBytes, '\n'));
+  EXPECT_EQ(received(message).leave().message().size(), kMaxTextBytes);
 }
 
 TEST(ControlCodec, RandomBytesNeverCrashTheReader) {

@@ -106,7 +106,7 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
                              .high_count = high,
                              .low_count = u32(kMaxWindowChunks / 2),
                              .symbol_bytes = static_cast<uint16_t>(u32(0xffff)),
-                             .fec_k = static_cast<uint8_t>(random.Chance(0.5) ? 8 + random.Below(17) : 0),
+                             .fec_k = static_cast<uint8_t>(random.Chance(0.5) ? 8 + random.Below(18) : 0),
                              .fec_depth = static_cast<uint8_t>(1 + random.Below(255)),
                              .metadata = *storage};
     }
@@ -148,8 +148,8 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
     }
     case 12: {
       *storage = RandomBytes(random, random.Below(1300));
-      return CryptoFrame{AnySize(random, kMaxHandshakeBytes - storage->size()), AnySize(random, kMaxHandshakeBytes),
-                         *storage};
+      return CryptoFrame{AnySize(random, kMaxHandshakeBytes - storage->size()),
+                         AnySize(random, kMaxHandshakeBytes), *storage};
     }
     case 13: {
       NewCidFrame f;

@@ -126,8 +126,8 @@ TEST(Frames, WhatDoesNotFitWritesNothing) {
 TEST(Frames, EmptyInputIsTruncated) { ExpectRefused({}, "truncated"); }
 
 TEST(Frames, UnknownAndReservedTypesFail) {
-  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14,
-                               0x15, 0x16, 0x17, 0x18, 0x1c, 0x20};
+  const std::set<int> known = {0x00, 0x01, 0x02, 0x06, 0x10, 0x11, 0x12, 0x13,
+                               0x14, 0x15, 0x16, 0x17, 0x18, 0x1c, 0x20};
   for (int type = 0; type < 256; ++type) {
     if (known.contains(type)) continue;
     ExpectRefused({static_cast<uint8_t>(type), 0, 0, 0, 0, 0, 0, 0, 0},
@@ -235,7 +235,8 @@ TEST(Frames, WindowCloseBitmapMatchesItsCount) {
 // type, id, generation, first, bitmap
 TEST(Frames, WindowNackNamesAtLeastOneChunk) {
   EXPECT_TRUE(Decoded(Bytes{0x13, 1, 0, 8, 2, 0x00, 0x01}).ok());
-  EXPECT_TRUE(Decoded(Bytes{0x13, 1, 0, 0x80, 0x0f, 0xff, 0xf8, 1, 0x80}).ok()) << "the last chunk that can be";
+  EXPECT_TRUE(Decoded(Bytes{0x13, 1, 0, 0x80, 0x0f, 0xff, 0xf8, 1, 0x80}).ok())
+      << "the last chunk that can be";
   ExpectRefused({0x13, 1, 0, 8, 0}, "asks for nothing");
   ExpectRefused({0x13, 1, 0, 8, 2, 0x01, 0x00}, "asks for nothing");
   ExpectRefused({0x13, 1, 0, 4, 1, 0x01}, "inside a byte");
@@ -250,8 +251,8 @@ TEST(Frames, WindowNackNamesAtLeastOneChunk) {
 }
 
 TEST(Frames, CloseCarriesAKnownCodeAndText) {
-  EXPECT_TRUE(Decoded(Bytes{0x1c, 16, 0}).ok());
-  ExpectRefused({0x1c, 17, 0}, "unknown status code");
+  EXPECT_TRUE(Decoded(Bytes{0x1c, 17, 0}).ok());
+  ExpectRefused({0x1c, 18, 0}, "unknown status code");
   EXPECT_TRUE(Decoded(Bytes{0x1c, 1, 2, 0xc3, 0xa4}).ok());
   ExpectRefused({0x1c, 1, 1, 0xc3}, "CLOSE");              // half a character
   ExpectRefused({0x1c, 1, 2, 0xc0, 0x80}, "CLOSE");        // overlong

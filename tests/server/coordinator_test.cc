@@ -15,7 +15,9 @@ using control::ControlMessage;
 using testing::HasSubstr;
 
 struct Recorder final : ServerEvents {
-  void OnRefused(const Address&, const std::string&, const Status& why) override { refused.push_back(why.ToString()); }
+  void OnRefused(const Address&, const std::string&, const Status& why) override {
+    refused.push_back(why.ToString());
+  }
   void OnStart(uint32_t, uint32_t) override { ++starts; }
   void OnLeave(uint32_t, const std::string& who, const Status& why) override {
     left.push_back(who + " " + why.ToString());
@@ -100,6 +102,24 @@ TEST_F(TwoWorkers, AnotherJobOrWorldSizeIsRefusedWithBothValuesPrinted) {
   EXPECT_EQ(events.refused.size(), 2u);
 }
 
+// A name is shown in logs, progress and statuses: one that commands a terminal or forges a line has no place
+// there.
+TEST_F(TwoWorkers, AJoinWhoseNameHasControlCharactersIsRefusedWithTheReason) {
+  a.Connect();
+  ControlMessage join;
+  join.mutable_join()->set_job("default");
+  join.mutable_join()->set_world_size(2);
+  join.mutable_join()->set_weight(1);
+  join.mutable_join()->set_site("fra\nworker rank 1 left");
+  std::string text = join.SerializeAsString();
+  text.insert(text.begin(), static_cast<char>(text.size()));
+  coordinator.OnControlData(a.connection,
+                            ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->ToString(), "ProtocolViolation: join.site has control characters");
+  EXPECT_EQ(events.refused, std::vector<std::string>{a.connection.closed->ToString()});
+}
+
 TEST_F(TwoWorkers, AHigherIncarnationTakesTheRankOver) {
   Start();
   FakeWorker again(coordinator, 0, 40100);
@@ -145,7 +165,8 @@ struct Crowd : TwoWorkers {
     coordinator.OnConnected(crowd.back());
   }
   size_t Closed() const {
-    return static_cast<size_t>(std::ranges::count_if(crowd, [](const auto& c) { return c.closed.has_value(); }));
+    return static_cast<size_t>(
+        std::ranges::count_if(crowd, [](const auto& c) { return c.closed.has_value(); }));
   }
 
   std::deque<transport::FakeConnection> crowd;

@@ -1,4 +1,5 @@
-// The server core with real TLS and certificates: who is let in, and as whom. Virtual time; a datagram takes 10 ms.
+// The server core with real TLS and certificates: who is let in, and as whom. Virtual time; a datagram takes
+// 10 ms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +23,10 @@ const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 constexpr int64_t kToday = 1'800'000'000;
 constexpr crypto::Validity kThisYear{kToday - 86'400, kToday + 365 * 86'400};
 
-std::unique_ptr<crypto::TlsSecurity> Security(const std::string& job, Role role, const std::string& name) {
+std::unique_ptr<crypto::TlsSecurity> Security(const std::string& job, Role role, const std::string& name,
+                                              const crypto::Validity& validity = kThisYear) {
   static const crypto::SecretBytes ca = crypto::NewCa("ca", kThisYear).value();
-  const crypto::SecretBytes file = crypto::IssueCertificate(ca.text(), job, role, name, kThisYear).value();
+  const crypto::SecretBytes file = crypto::IssueCertificate(ca.text(), job, role, name, validity).value();
   crypto::TlsOptions options;
   options.role = role;
   options.wall_clock = [] { return kToday; };
@@ -33,7 +35,9 @@ std::unique_ptr<crypto::TlsSecurity> Security(const std::string& job, Role role,
 
 struct Client final : transport::ConnectionObserver {
   Client(uint16_t port, std::unique_ptr<crypto::TlsSecurity> key)
-      : address(Address::V4(10, 0, 0, 2, port)), security(std::move(key)), endpoint(Options(), Random(port)) {}
+      : address(Address::V4(10, 0, 0, 2, port)),
+        security(std::move(key)),
+        endpoint(Options(), Random(port)) {}
   transport::EndpointOptions Options() {
     transport::EndpointOptions options;
     options.security = security.get();
@@ -50,8 +54,8 @@ struct Client final : transport::ConnectionObserver {
   Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
     return {};
   }
-  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
-                                  ByteSpan, bool) override {
+  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass,
+                                  uint32_t, ByteSpan, bool) override {
     return transport::ChunkVerdict::kTaken;
   }
   void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
@@ -78,6 +82,17 @@ struct Client final : transport::ConnectionObserver {
   std::vector<ControlMessage> heard;
 };
 
+struct KeptOut final : ServerEvents {
+  void OnHandshakeFailed(const Address& peer, const Status& why) override {
+    failed.push_back(peer.ToString() + " " + why.ToString());
+  }
+  void OnRefused(const Address& peer, const std::string&, const Status& why) override {
+    refused.push_back(peer.ToString() + " " + why.ToString());
+  }
+  std::vector<std::string> failed;
+  std::vector<std::string> refused;
+};
+
 struct SecureNet : testing::Test {
   SecureNet() : security(Security("pears", Role::kServer, "ams")) {
     ServerCoreOptions options;
@@ -85,11 +100,15 @@ struct SecureNet : testing::Test {
     options.settings.world_size = 2;
     options.settings.min_workers = 1;
     options.security = security.get();
+    options.events = &kept_out;
     core.emplace(options, &coder, Random(7));
   }
   Client& Connect(const std::string& job, Role role, const std::string& name) {
+    return ConnectWith(Security(job, role, name));
+  }
+  Client& ConnectWith(std::unique_ptr<crypto::TlsSecurity> key) {
     Client& client = *clients.emplace_back(
-        std::make_unique<Client>(static_cast<uint16_t>(1001 + clients.size()), Security(job, role, name)));
+        std::make_unique<Client>(static_cast<uint16_t>(1001 + clients.size()), std::move(key)));
     client.connection = client.endpoint.Connect(now, kServer, &client);
     RunFor(std::chrono::milliseconds(300));
     return client;
@@ -101,7 +120,9 @@ struct SecureNet : testing::Test {
       for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
         const size_t length = std::min(transmit->segment_bytes, transmit->size - at);
         const auto begin = buffer.begin() + static_cast<ptrdiff_t>(at);
-        flying.push_back({now + std::chrono::milliseconds(10), source, transmit->destination,
+        flying.push_back({now + std::chrono::milliseconds(10),
+                          source,
+                          transmit->destination,
                           {begin, begin + static_cast<ptrdiff_t>(length)}});
       }
     }
@@ -115,7 +136,8 @@ struct SecureNet : testing::Test {
         flying.pop_front();
         if (datagram.to == kServer) core->HandleDatagram(now, datagram.from, datagram.bytes, {});
         for (auto& client : clients) {
-          if (datagram.to == client->address) client->endpoint.HandleDatagram(now, datagram.from, datagram.bytes, {});
+          if (datagram.to == client->address)
+            client->endpoint.HandleDatagram(now, datagram.from, datagram.bytes, {});
         }
       }
       Send(*core, kServer);
@@ -131,10 +153,74 @@ struct SecureNet : testing::Test {
   Instant now = Instant::FromNanoseconds(1'000'000'000);
   std::unique_ptr<crypto::TlsSecurity> security;
   codec::ReferenceCoder coder;
+  KeptOut kept_out;
   std::optional<ServerCore> core;
   std::vector<std::unique_ptr<Client>> clients;
   std::deque<Flying> flying;
 };
+
+// Who does not get in is somebody's misconfigured worker far more often than an attacker: its owner asks the
+// server's.
+TEST_F(SecureNet, AFailedHandshakeIsToldWithItsAddressAndReasonAndCounted) {
+  ConnectWith(Security("pears", Role::kWorker, "fra", {kToday - 2 * 86'400, kToday - 86'400}));
+  EXPECT_THAT(kept_out.failed,
+              testing::ElementsAre("10.0.0.2:1001 PermissionDenied: the peer's certificate has expired"));
+  RunFor(std::chrono::seconds(6));
+  EXPECT_EQ(kept_out.failed.size(), 1u) << "told once, whatever was sent again";
+  EXPECT_TRUE(clients[0]->closed) << "and its owner hears it as well";
+  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 1u);
+  EXPECT_EQ(ToJson(core->stats())["endpoint"]["handshakes_failed"], 1);
+  EXPECT_TRUE(kept_out.refused.empty());
+}
+
+TEST_F(SecureNet, AnInitOfAnotherKindOfKeyIsToldAsAFailedHandshake) {
+  crypto::TlsOptions options;
+  options.role = Role::kWorker;
+  auto key = crypto::TlsSecurity::Create(crypto::ParseKeyFile(crypto::NewPsk("pears").value().text()).value(),
+                                         options);
+  ConnectWith(std::move(key).value());
+  EXPECT_THAT(kept_out.failed,
+              testing::ElementsAre("10.0.0.2:1001 PermissionDenied: its INIT does not open: it has "
+                                   "another key or none, or was damaged"));
+  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 1u);
+}
+
+TEST_F(SecureNet, AClientThatDoesNotTrustTheServerNamesItsAddress) {
+  const crypto::SecretBytes ca = crypto::NewCa("another", kThisYear).value();
+  const crypto::SecretBytes file =
+      crypto::IssueCertificate(ca.text(), "pears", Role::kWorker, "fra", kThisYear).value();
+  crypto::TlsOptions options;
+  options.role = Role::kWorker;
+  options.wall_clock = [] { return kToday; };
+  auto key = crypto::TlsSecurity::Create(crypto::ParseKeyFile(file.text()).value(), options).value();
+  Client& fra = ConnectWith(std::move(key));
+  ASSERT_TRUE(fra.closed);
+  EXPECT_EQ(fra.closed->ToString(),
+            "PermissionDenied: server 10.0.0.1:7700: the peer's certificate was not issued by our CA");
+  ASSERT_EQ(kept_out.failed.size(), 1u) << "the server hears it without the address that it has";
+  EXPECT_THAT(kept_out.failed[0],
+              HasSubstr("client 10.0.0.2:1001 refuses: the peer's certificate was not issued"));
+}
+
+TEST_F(SecureNet, WhoBeginsAHandshakeAndVanishesIsToldWhenItsTimeIsOver) {
+  Client& client =
+      *clients.emplace_back(std::make_unique<Client>(1001, Security("pears", Role::kWorker, "fra")));
+  client.connection = client.endpoint.Connect(now, kServer, &client);
+  RunFor(std::chrono::milliseconds(15));
+  clients.clear();
+  RunFor(std::chrono::seconds(6));
+  ASSERT_EQ(kept_out.failed.size(), 1u);
+  EXPECT_THAT(kept_out.failed[0],
+              HasSubstr("10.0.0.2:1001 Unavailable: no answer from 10.0.0.2:1001 within"));
+}
+
+TEST_F(SecureNet, AHandshakeThatSucceedsIsNoFailureHoweverItEnds) {
+  Client& fra = Connect("pears", Role::kWorker, "fra");
+  ASSERT_TRUE(fra.connected);
+  fra.connection->Close(Status(StatusCode::kAborted, "enough"));
+  RunFor(std::chrono::seconds(1));
+  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 0u);
+}
 
 TEST_F(SecureNet, MembersAreWhoTheirCertificatesName) {
   Client& fra = Connect("pears", Role::kWorker, "fra");
@@ -186,8 +272,9 @@ TEST_F(SecureNet, AToolMayAskAndMeasureButNotJoin) {
   tool.Join(0);
   RunFor(std::chrono::seconds(1));
   ASSERT_TRUE(tool.closed);
-  EXPECT_EQ(tool.closed->ToString(),
-            "PermissionDenied: the certificate of tool bench is not for joining the job: that takes a worker's");
+  EXPECT_EQ(
+      tool.closed->ToString(),
+      "PermissionDenied: the certificate of tool bench is not for joining the job: that takes a worker's");
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ struct Client final : transport::ConnectionObserver {
   Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
     return {};
   }
-  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
-                                  ByteSpan, bool) override {
+  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass,
+                                  uint32_t, ByteSpan, bool) override {
     return transport::ChunkVerdict::kTaken;
   }
   void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
@@ -205,6 +205,8 @@ TEST(ServerCoreOptions, ImpossibleValuesAreNamedWithTheirRange) {
   };
   EXPECT_EQ(error([](ServerSettings&) {}), "");
   EXPECT_EQ(error([](ServerSettings& s) { s.world_size = 0; }), "workers is 0, but must be in 1..1024");
+  EXPECT_EQ(error([](ServerSettings& s) { s.job = "a\nb"; }),
+            "job is \"a\\x0ab\", but must be without control characters");
   EXPECT_EQ(error([](ServerSettings& s) { s.min_workers = 5; }), "min_workers is 5, but must be in 1..4");
   EXPECT_EQ(error([](ServerSettings& s) { s.fec_k = 7; }), "fec_k is 7, but must be 0, 8, 12, 16, 20 or 24");
   EXPECT_THAT(error([](ServerSettings& s) { s.close_ratio = 1.5; }), HasSubstr("close_ratio is 1.5"));

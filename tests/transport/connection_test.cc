@@ -116,6 +116,29 @@ TEST(Connection, AFullServerRefusesByName) {
   EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kResourceExhausted);
 }
 
+// Whoever answers an INIT may put anything into its reason, and it ends on somebody's terminal.
+TEST(Connection, ARefusalIsToldWithoutWhatCommandsATerminal) {
+  ConnectionPair pair({});
+  pair.Connect();
+  std::vector<uint8_t> refuse =
+      LongPacket(wire::LongType::kRefuse, wire::kVersion, pair.connection->local_id(), {},
+                 wire::CloseFrame{StatusCode::kUnavailable, "\x1b[2Jno\nworker 7 joined"});
+  pair.worker_endpoint->HandleDatagram(pair.network().now(), pair.server_address, refuse, {});
+  pair.worker_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 1s));
+  EXPECT_EQ(pair.worker.close_status,
+            Status(StatusCode::kUnavailable, "server 10.0.0.2:7700 refuses: \\x1b[2Jno\\x0aworker 7 joined"));
+}
+
+TEST(Connection, AReasonIsToldWithoutWhatCommandsATerminal) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.connection->Close(Status(StatusCode::kAborted, "\x1b[2Jbye\n\u202erest"));
+  pair.worker_host->Pump();
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.server.closed > 0; }, 1s));
+  EXPECT_EQ(pair.server.close_status, Status(StatusCode::kAborted, "\\x1b[2Jbye\\x0a\\xe2\\x80\\xaerest"));
+}
+
 TEST(Connection, ControlDataArrivesInOrderExactlyOnceUnderLossAndReordering) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -64,30 +64,48 @@ class FakeCipher {
 
 class FakeProtection final : public PacketProtection {
  public:
+  // How much a key may do: packets sealed with one, packets that did not open with any.
+  struct Limits {
+    uint64_t sealed = UINT64_MAX;
+    uint64_t forged = UINT64_MAX;
+  };
+  FakeProtection(uint64_t secret, bool is_client, bool bodies, Limits limits)
+      : secret_(secret), is_client_(is_client), bodies_(bodies), limits_(limits) {}
   FakeProtection(uint64_t secret, bool is_client, bool bodies = true)
-      : secret_(secret), is_client_(is_client), bodies_(bodies) {}
+      : FakeProtection(secret, is_client, bodies, Limits()) {}
 
   void Seal(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
             MutableByteSpan tag) override {
+    ++sealed_;
     Cipher(is_client_, sending_).Seal(number, header, body, tag);
   }
   bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
             ByteSpan tag) override {
     const bool same = (header[0] & 1) == (receiving_ & 1);
     const bool next = !same && number > largest_;
+    if (forged_ >= limits_.forged) return false;
     if (!same && !next && receiving_ == 0) return false;
     const uint64_t generation = same ? receiving_ : next ? receiving_ + 1 : receiving_ - 1;
-    if (!Cipher(!is_client_, generation).Open(number, header, body, tag)) return false;
+    if (!Cipher(!is_client_, generation).Open(number, header, body, tag)) {
+      ++forged_;
+      return false;
+    }
     if (next) {
       ++receiving_;
-      sending_ = std::max(sending_, receiving_);
+      if (receiving_ > sending_) UpdateKeys();
     }
     if (same || next) largest_ = std::max(largest_, number);
     return true;
   }
   bool IsSecure() const override { return true; }
   bool key_phase() const override { return (sending_ & 1) != 0; }
-  void UpdateKeys() override { ++sending_; }
+  void UpdateKeys() override {
+    ++sending_;
+    sealed_ = 0;
+  }
+  std::string_view limit_reached() const override {
+    return forged_ >= limits_.forged ? "forged" : sealed_ >= limits_.sealed ? "sealed" : "";
+  }
   uint64_t peer_updates() const override { return receiving_; }
 
  private:
@@ -98,6 +116,9 @@ class FakeProtection final : public PacketProtection {
   uint64_t secret_;
   bool is_client_;
   bool bodies_;
+  Limits limits_;
+  uint64_t sealed_ = 0;
+  uint64_t forged_ = 0;
   uint64_t sending_ = 0;
   uint64_t receiving_ = 0;
   wire::PacketNumber largest_ = 0;
@@ -114,6 +135,7 @@ class FakeSecurity final : public Security {
     bool cookies = true;
     bool bodies = true;          // off: packets' bodies are neither masked nor in the tag, which is faster
     std::string refuse_clients;  // server: why it trusts nobody
+    FakeProtection::Limits limits = {};
   };
 
   explicit FakeSecurity(const Options& options, uint64_t seed = 1)
@@ -195,7 +217,8 @@ class FakeSecurity final : public Security {
     std::unique_ptr<PacketProtection> MakeProtection(ByteSpan context) override {
       uint64_t secret = Mix(secret_, Crc32c(context));
       owner_->last_secret = secret;
-      return std::make_unique<FakeProtection>(secret, is_client_, owner_->options_.bodies);
+      return std::make_unique<FakeProtection>(secret, is_client_, owner_->options_.bodies,
+                                              owner_->options_.limits);
     }
 
    private:

@@ -88,5 +88,69 @@ TEST(KeyUpdate, OneSideAloneTakesTheOtherAlong) {
   EXPECT_EQ(pair.connection->stats().bad_tag_dropped + pair.server.connection->stats().bad_tag_dropped, 0u);
 }
 
+// --- What no key update mends (RFC 9001 §6.6) ---
+
+struct Limited {
+  static FakeSecurity::Options With(FakeProtection::Limits limits) {
+    FakeSecurity::Options options;
+    options.limits = limits;
+    return options;
+  }
+  explicit Limited(FakeProtection::Limits limits, uint64_t update_packets = UINT64_MAX)
+      : worker({}), server(With(limits), 2) {
+    ConnectionPair::Options options;
+    options.link = "rate 20mbit delay 5ms queue 50ms";  // few packets leave while an update is confirmed
+    options.worker_security = &worker;
+    options.server_security = &server;
+    options.worker.key_update.packets = options.server.key_update.packets = update_packets;
+    pair.emplace(options);
+    EXPECT_TRUE(pair->Establish());
+  }
+  void Forge(int packets) {
+    for (int i = 0; i < packets; ++i) {
+      std::vector<uint8_t> forged(64);
+      ByteWriter out(forged);
+      wire::Encode(wire::ShortHeader{.destination = pair->server.connection->local_id(),
+                                     .packet_number = static_cast<wire::PacketNumber>(1000 + i)},
+                   out);
+      pair->server_endpoint->HandleDatagram(pair->now(), pair->worker_address, forged, {});
+      pair->server_host->Pump();
+    }
+  }
+  void ExpectEnd(const std::string& reason) {
+    EXPECT_TRUE(pair->RunUntil([&] { return pair->server.closed > 0 && pair->worker.closed > 0; }, 5s));
+    EXPECT_EQ(pair->server.close_status.code(), StatusCode::kAeadLimitReached);
+    EXPECT_NE(pair->server.close_status.message().find(reason), std::string::npos)
+        << pair->server.close_status.ToString();
+    EXPECT_EQ(pair->worker.close_status.code(), StatusCode::kAeadLimitReached) << "and the peer is told";
+  }
+  FakeSecurity worker, server;
+  std::optional<ConnectionPair> pair;
+};
+
+TEST(AeadLimits, TooManyForgedPacketsEndTheConnectionByName) {
+  Limited limited({.forged = 20});
+  limited.Forge(19);
+  limited.pair->RunFor(100ms);
+  EXPECT_EQ(limited.pair->server.closed, 0);
+  limited.Forge(1);
+  limited.ExpectEnd("forged");
+}
+
+TEST(AeadLimits, TooMuchSealedWithOneKeyEndsTheConnectionByName) {
+  Limited limited({.sealed = 300});
+  limited.pair->SendWindowFrom(*limited.pair->server.connection, {1, 0}, 800, 0, 0, 1392);
+  limited.pair->server_host->Pump();
+  limited.ExpectEnd("sealed");
+}
+
+TEST(AeadLimits, KeyUpdatesKeepTheLimitOfOneKeyAway) {
+  Limited limited({.sealed = 300}, 100);
+  limited.pair->SendWindowFrom(*limited.pair->server.connection, {1, 0}, 2000, 0, 0, 1392);
+  limited.pair->server_host->Pump();
+  EXPECT_TRUE(limited.pair->RunUntil([&] { return limited.pair->server.outgoing.contains({1, 0}); }, 60s));
+  EXPECT_EQ(limited.pair->server.closed, 0);
+}
+
 }  // namespace
 }  // namespace longhaul::transport

@@ -140,6 +140,10 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
   EXPECT_THAT(status([](ConnectOptions& o) { o.servers = {"no-port"}; }), HasSubstr("no-port"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.rank = 1; }), HasSubstr("rank 1"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.job = std::string(257, 'j'); }), HasSubstr("job"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.job = "a\nb"; }),
+              HasSubstr("job's name has control characters"));
+  EXPECT_THAT(status([](ConnectOptions& o) { o.site = "\x1b[2J"; }),
+              HasSubstr("site's name has control characters"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.weight = 0; }), HasSubstr("weight"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.datagram_bytes = 100; }), HasSubstr("datagram_bytes"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.rate_controller = "reno"; }), HasSubstr("\"reno\""));
@@ -308,7 +312,8 @@ TEST(ClientTest, AMadeUpOperationOrTensorIsAnError) {
 
 // --- Explicit priority ---
 
-// The last quarter of a tensor has the least energy, so that the job would let it be lost; its scores say otherwise.
+// The last quarter of a tensor has the least energy, so that the job would let it be lost; its scores say
+// otherwise.
 class ExplicitPriority : public ::testing::Test {
  protected:
   static constexpr uint64_t kCount = 40 * 352;
@@ -330,7 +335,8 @@ class ExplicitPriority : public ::testing::Test {
     for (int round = 0; round < 15; ++round) {
       const Status status = client_->PushPull(tensor, gradient_, out_).Wait();
       EXPECT_TRUE(status.ok()) << status.ToString();
-      for (uint64_t i = 0; i < kCount; ++i) (i < kCount / 4 * 3 ? lost.first : lost.second) += out_[i] == 0 ? 1 : 0;
+      for (uint64_t i = 0; i < kCount; ++i)
+        (i < kCount / 4 * 3 ? lost.first : lost.second) += out_[i] == 0 ? 1 : 0;
     }
     return lost;
   }

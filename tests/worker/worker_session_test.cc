@@ -482,14 +482,36 @@ TEST(WorkerSessionTest, AShorterResultTypeIsRefusedInWords) {
   const size_t said = h.connection.sent.size();
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
     Outcome declared;
-    h.session.Declare({.name = "w", .wire_dtype = DType::kInt8, .result_dtype = dtype, .count = 8, .initial = {}},
-                      declared.DeclareCallback());
+    h.session.Declare(
+        {.name = "w", .wire_dtype = DType::kInt8, .result_dtype = dtype, .count = 8, .initial = {}},
+        declared.DeclareCallback());
     h.session.Settle();
     EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(declared.status.message().find(std::string(DTypeName(dtype))), std::string::npos)
         << declared.status.message();
   }
   EXPECT_EQ(h.connection.sent.size(), said);
+}
+
+TEST(WorkerSessionTest, NamesWithControlCharactersAreRefusedHere) {
+  SessionHarness h;
+  h.JoinAndStart();
+  const auto declared = [&](const Declaration& declaration) {
+    Outcome outcome;
+    h.session.Declare(declaration, outcome.DeclareCallback());
+    h.session.Settle();
+    return outcome.status.ToString();
+  };
+  EXPECT_EQ(declared({.name = "w\n", .count = 1, .initial = {}}),
+            "InvalidArgument: tensor w\\x0a: a name has no control characters");
+  EXPECT_EQ(declared({.name = "w", .count = 1, .optimizer = "sgd\x1b", .initial = {}}),
+            "InvalidArgument: tensor w: an optimizer is 1..256 bytes without control characters");
+  EXPECT_EQ(declared({.name = "w", .count = 1, .optimizer = std::string(257, 'x'), .initial = {}}),
+            "InvalidArgument: tensor w: an optimizer is 1..256 bytes without control characters");
+  Outcome barrier;
+  h.session.Barrier("epoch\t1", barrier.Callback());
+  h.session.Settle();
+  EXPECT_EQ(barrier.status.ToString(), "InvalidArgument: a barrier's name has no control characters");
 }
 
 TEST(WorkerSessionTest, BarriersEndWhenTheServerSaysSo) {

@@ -83,7 +83,7 @@ Status ConnectionImpl::HandleLongFrames(Instant now, ByteSpan frames, bool* refu
     } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
       *refusal = true;
       const std::string who = id_.is_client ? "server " : "client ";
-      Status why(close->code, who + id_.peer.ToString() + " refuses: " + std::string(close->reason));
+      Status why(close->code, who + id_.peer.ToString() + " refuses: " + ReasonOf(*close));
       if (id_.is_client) {
         Refused(now, std::move(why));
       } else if (handshake_.address_proved()) {
@@ -165,7 +165,7 @@ void ConnectionImpl::HandleRefuse(Instant now, const wire::LongHeader& header, B
     if (close == nullptr) continue;
     // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
     if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return;
-    std::string text = "server " + id_.peer.ToString() + " refuses: " + std::string(close->reason);
+    std::string text = "server " + id_.peer.ToString() + " refuses: " + ReasonOf(*close);
     if (close->code == StatusCode::kVersionMismatch) {
       text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
               std::to_string(header.version) + ")";
@@ -187,14 +187,17 @@ void ConnectionImpl::Refused(Instant now, Status why) {
 
 void ConnectionImpl::FailHandshake(Status why) {
   ++stats_.malformed_dropped;
-  if (!id_.is_client) return Close(why);
-  // The server need not wait for its time-out. Once is enough for a courtesy.
+  if (!id_.is_client) {
+    handshake_failure_ = why;
+    return Close(why);
+  }
+  // The server knows who it is, and need not wait for its time-out. Once is enough for a courtesy.
   closing_why_ = why;
   if (id_.remote.value != 0) {
     final_datagram_.resize(static_cast<size_t>(kBaseDatagram));
     final_datagram_.resize(BuildClose(final_datagram_));
   }
-  CloseNow(std::move(why));
+  CloseNow(Status(why.code(), "server " + id_.peer.ToString() + ": " + why.message()));
 }
 
 size_t ConnectionImpl::BuildLong(Instant now, MutableByteSpan out) {

@@ -191,6 +191,7 @@ void ConnectionImpl::Close(const Status& why) {
 
 void ConnectionImpl::CloseNow(Status why) {
   if (state_ == State::kClosed) return;
+  if (state_ == State::kConnecting && !id_.is_client) handshake_failure_ = why;
   state_ = State::kClosed;
   closed_ = std::move(why);
   over_->push_back(id_.local);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/core/connection.h"
@@ -38,7 +39,8 @@ class ConnectionImpl final : public Connection {
   // Unanswered INITs after which the client falls back to kBaseDatagram: on a path that loses 20 % each way,
   // four in a row go unanswered by mere chance once in sixty connections.
   static constexpr int kInitsBeforeFallback = 4;
-  // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long after it.
+  // A client with keys believes a REFUSE, which anybody can send, when nothing authentic has come for so long
+  // after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
   // The shortest stateless reset: one byte less than a PING, the shortest packet that provokes one.
   static constexpr size_t kMinResetBytes = wire::kMinPacketBytes;
@@ -113,8 +115,9 @@ class ConnectionImpl final : public Connection {
   };
   // But for kHandled nothing changed besides counters.
   ShortFate HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
-                   MutableByteSpan datagram, const ReceiveInfo& info);
-  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is over.
+                        MutableByteSpan datagram, const ReceiveInfo& info);
+  // Client: whether this datagram, which no key opens, says that the server has forgotten us. Then it is
+  // over.
   bool HandleReset(ByteSpan datagram);
   // The address is the peer's, and it has been seen to get what is sent there.
   bool Trusts(const Address& from) const;
@@ -126,6 +129,8 @@ class ConnectionImpl final : public Connection {
 
   // Set once the connection is over; the endpoint then calls OnClosed and forgets it.
   const std::optional<Status>& closed_status() const { return closed_; }
+  // Server: why the handshake failed, once; the connection may still be telling the peer.
+  std::optional<Status> TakeHandshakeFailure() { return std::exchange(handshake_failure_, std::nullopt); }
   ConnectionObserver* observer() const { return observer_; }
   // Server: the client's connection ID, by which a repeated INIT is recognised.
   wire::ConnectionId remote_id() const { return id_.remote; }
@@ -171,6 +176,7 @@ class ConnectionImpl final : public Connection {
   void Confirm();
   void Refused(Instant now, Status why);
   void FailHandshake(Status why);
+  static std::string ReasonOf(const wire::CloseFrame& close);
   void HandlePeerClose(const wire::CloseFrame& close);
   enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };
   ChunkFate DeliverChunk(const wire::DataHeader& header, ByteSpan chunk);
@@ -197,6 +203,8 @@ class ConnectionImpl final : public Connection {
   void SetLimiter(Instant now, std::optional<RateLimiter> limiter);
   void UpdatePacer(Instant now);
   void UpdateKeysIfDue(Instant now);
+  // Closes when the keys may not be used any longer.
+  void EndAtAeadLimit();
   PathView path_view() const;
   double PacketsPerRecoveryTime() const;
 
@@ -213,7 +221,7 @@ class ConnectionImpl final : public Connection {
   // The peer's address (connection_migration.cc).
   bool TakesCandidates() const;
   ShortFate HandleCandidate(Instant now, const Address& from, const wire::ShortHeader& header,
-                       MutableByteSpan datagram, const ReceiveInfo& info);
+                            MutableByteSpan datagram, const ReceiveInfo& info);
   void Migrate(const Address& to);
   std::optional<Transmit> PollChallenge(Instant now, MutableByteSpan buffer);
 
@@ -243,6 +251,7 @@ class ConnectionImpl final : public Connection {
   Acceptor acceptor_;
   State state_ = State::kConnecting;
   std::optional<Status> closed_;
+  std::optional<Status> handshake_failure_;  // server
   std::vector<wire::ConnectionId>* over_;
 
   int64_t datagram_bytes_;  // largest datagram sent; the handshake begins, pmtu_ goes on
@@ -256,8 +265,8 @@ class ConnectionImpl final : public Connection {
   Instant announce_by_ = Instant::Infinite();
   std::vector<uint8_t> early_control_;  // came before we announced ourselves
   std::optional<wire::TransportParametersFrame> peer_parameters_;
-  int64_t largest_accept_ = 0;  // client: size of the largest ACCEPT so far
-  std::vector<uint8_t> cookie_;  // client: from the latest RETRY
+  int64_t largest_accept_ = 0;     // client: size of the largest ACCEPT so far
+  std::vector<uint8_t> cookie_;    // client: from the latest RETRY
   std::optional<Status> refused_;  // client: believed at refused_at_, unless something authentic comes
   Instant refused_at_ = Instant::Infinite();
   bool confirm_due_ = false;  // server: NEW_CID waits to be sent

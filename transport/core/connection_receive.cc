@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "proto/utf8.h"
 #include "transport/core/connection_impl.h"
 
 namespace longhaul::transport {
@@ -23,8 +24,8 @@ bool ConnectionImpl::OpenPacket(wire::PacketNumber number, size_t header_bytes, 
 }
 
 ConnectionImpl::ShortFate ConnectionImpl::HandleShort(Instant now, const Address& from,
-                                                      const wire::ShortHeader& header, MutableByteSpan datagram,
-                                                      const ReceiveInfo& info) {
+                                                      const wire::ShortHeader& header,
+                                                      MutableByteSpan datagram, const ReceiveInfo& info) {
   const bool late = previous_peer_ == from && header.packet_number < acks_.largest_plus_one();
   if (from != id_.peer && !late) {
     return TakesCandidates() ? HandleCandidate(now, from, header, datagram, info) : ShortFate::kElsewhere;
@@ -89,8 +90,8 @@ void ConnectionImpl::TakeShort(Instant now, wire::PacketNumber number, const Ope
   heard_short_ = true;
   ++stats_.packets_received;
   stats_.bytes_received += datagram_bytes;
-  // The first short packet proves that the peer has keys: a client whose handshake was empty has our ACCEPT, a server
-  // has taken ours to the end.
+  // The first short packet proves that the peer has keys: a client whose handshake was empty has our ACCEPT,
+  // a server has taken ours to the end.
   if (state_ == State::kConnecting) {
     handshake_.OnAnswered(now);
     TakeRttSample(now);
@@ -128,7 +129,8 @@ void ConnectionImpl::HandleBody(Instant now, wire::PacketNumber number,
     }
   }
   if (data) incoming_queue_.OnPacket(now, data->timestamp_us, rtt_.smoothed_rtt());
-  if (host_drops_before_) acks_.SetHostDrops(info.host_drops - std::min(info.host_drops, *host_drops_before_));
+  if (host_drops_before_)
+    acks_.SetHostDrops(info.host_drops - std::min(info.host_drops, *host_drops_before_));
   acks_.OnPacketReceived(number, eliciting, info.ecn_ce, now);
   if (info.ecn_ect0) acks_.CountEct0();
   if (data && data->last_of_window) acks_.RequestImmediateAck();
@@ -190,7 +192,9 @@ Status ConnectionImpl::HandleFrame(Instant now, const wire::Frame& frame) {
       self->reset_token_ = f.reset_token;
       return Status::Ok();
     }
-    Status operator()(const wire::TransportParametersFrame&) { return OnlyInHandshake("TRANSPORT_PARAMETERS"); }
+    Status operator()(const wire::TransportParametersFrame&) {
+      return OnlyInHandshake("TRANSPORT_PARAMETERS");
+    }
     Status operator()(const wire::CryptoFrame&) { return OnlyInHandshake("CRYPTO"); }
     static Status OnlyInHandshake(std::string_view name) {
       return Status(StatusCode::kProtocolViolation, std::string(name) + " outside of the handshake");
@@ -230,7 +234,8 @@ void ConnectionImpl::HandleControl(const wire::ControlFrame& frame, Status* stat
   if (!status->ok() || ready.empty() || observer_ == nullptr) return;
   if (announced_) return TellControlData(ready);
   if (early_control_.size() + ready.size() > control_rx_.max_buffered()) {
-    *status = Status(StatusCode::kProtocolViolation, "too much on the control stream before the path is known");
+    *status =
+        Status(StatusCode::kProtocolViolation, "too much on the control stream before the path is known");
     return;
   }
   early_control_.insert(early_control_.end(), ready.begin(), ready.end());
@@ -329,12 +334,17 @@ void ConnectionImpl::HandleWindowNack(Instant now, const wire::WindowNackFrame& 
   }
 }
 
+// It ends on somebody's terminal or in a log.
+std::string ConnectionImpl::ReasonOf(const wire::CloseFrame& close) {
+  return wire::Printable(close.reason, wire::kMaxCloseReasonBytes);
+}
+
 void ConnectionImpl::HandlePeerClose(const wire::CloseFrame& close) {
   if (state_ == State::kClosing) {
     CloseNow(*closing_why_);
     return;
   }
-  closing_why_ = close.code == StatusCode::kOk ? Status::Ok() : Status(close.code, std::string(close.reason));
+  closing_why_ = close.code == StatusCode::kOk ? Status::Ok() : Status(close.code, ReasonOf(close));
   final_datagram_.resize(static_cast<size_t>(kBaseDatagram));
   final_datagram_.resize(BuildClose(final_datagram_));
   CloseNow(*closing_why_);

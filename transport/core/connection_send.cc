@@ -69,7 +69,17 @@ void ConnectionImpl::UpdateKeysIfDue(Instant now) {
   ++stats_.key_updates;
 }
 
+void ConnectionImpl::EndAtAeadLimit() {
+  if (state_ != State::kConnected) return;
+  const std::string_view reached = protection_->limit_reached();
+  if (reached.empty()) return;
+  Close(Status(StatusCode::kAeadLimitReached, "connection with " + id_.peer.ToString() + ", " +
+                                                  std::string(protection_->name()) + ": " +
+                                                  std::string(reached)));
+}
+
 size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
+  EndAtAeadLimit();
   switch (state_) {
     case State::kConnecting:
       return BuildLong(now, out);
@@ -89,7 +99,8 @@ size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
 
 bool ConnectionImpl::HasFrames() const {
   return control_tx_.HasData() || outgoing_.HasPendingFrame() || incoming_.HasPendingClose() ||
-         incoming_.HasPendingNack() || grant_to_send_.has_value() || ping_due_ || confirm_due_ || !path_responses_.empty();
+         incoming_.HasPendingNack() || grant_to_send_.has_value() || ping_due_ || confirm_due_ ||
+         !path_responses_.empty();
 }
 
 bool ConnectionImpl::WindowAllows(size_t bytes) const {

@@ -36,13 +36,20 @@ void Endpoint::State::Reap() {
     std::unique_ptr<ConnectionImpl> connection = Remove(id);
     std::vector<uint8_t> last = connection->TakeFinalDatagram();
     if (!last.empty()) answers.Send(connection->peer(), std::move(last));
+    if (const auto why = connection->TakeHandshakeFailure()) HandshakeFailed(connection->peer(), *why);
     if (connection->observer() != nullptr) {
       connection->observer()->OnClosed(*connection, *connection->closed_status());
     }
   }
 }
 
-void Endpoint::State::NoteProgress(const ConnectionImpl& connection) {
+void Endpoint::State::HandshakeFailed(const Address& peer, const Status& why) {
+  ++stats.handshakes_failed;
+  if (options.on_handshake_failed) options.on_handshake_failed(peer, why);
+}
+
+void Endpoint::State::NoteProgress(ConnectionImpl& connection) {
+  if (const auto why = connection.TakeHandshakeFailure()) HandshakeFailed(connection.peer(), *why);
   if (connection.state() == Connection::State::kConnected) half_open.erase(connection.local_id());
 }
 

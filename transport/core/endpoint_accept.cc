@@ -20,6 +20,9 @@ void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::L
     if (!begins) return void(++stats.unknown_connection_dropped);
     ++stats.version_refused;
     answers.Refuse(now, from, header, StatusCode::kVersionMismatch, "another protocol version");
+    HandshakeFailed(from, Status(StatusCode::kVersionMismatch,
+                                 "its protocol version is " + std::to_string(header.version) + ", ours " +
+                                     std::to_string(wire::kVersion)));
     return;
   }
   const std::optional<ByteSpan> cookie = wire::DecodeCookie(reader);
@@ -46,6 +49,10 @@ void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::L
   const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
   if (!body) {
     if (stranger) admission.OnDidNotOpen(now, from, proved);
+    if (known == nullptr) {
+      HandshakeFailed(from, Status(StatusCode::kPermissionDenied,
+                                   "its INIT does not open: it has another key or none, or was damaged"));
+    }
     return;
   }
   if (known == nullptr) {

@@ -23,8 +23,9 @@ struct Endpoint::State {
   std::unique_ptr<ConnectionImpl> Remove(wire::ConnectionId id);
   // Tells the owners of connections that are over, and forgets them.
   void Reap();
-  // A handshake is over when its connection is connected.
-  void NoteProgress(const ConnectionImpl& connection);
+  // A handshake is over when its connection is connected, or has failed.
+  void NoteProgress(ConnectionImpl& connection);
+  void HandshakeFailed(const Address& peer, const Status& why);
 
   // --- Receiving (endpoint_receive.cc) ---
   void Handle(Instant now, const Address& from, MutableByteSpan datagram, const ReceiveInfo& info);

@@ -23,11 +23,15 @@ class PacketProtection {
   virtual bool IsSecure() const = 0;
   // For people: "AES-128-GCM"; "" when it is no cipher.
   virtual std::string_view name() const { return ""; }
-  // Phase of the keys that Seal uses now: bit 0 of a short header; whoever writes the header asks before Seal.
+  // Phase of the keys that Seal uses now: bit 0 of a short header; whoever writes the header asks before
+  // Seal.
   virtual bool key_phase() const { return false; }
   // Sending goes on with the next keys (RFC 9001 §6.1). REQUIRES: the peer has acknowledged a packet of the
   // present phase.
   virtual void UpdateKeys() {}
+  // Which limit of the cipher is reached that no key update mends (RFC 9001 §6.6), for people; "" while there
+  // is none. The connection must end now: what can still be sealed is enough for CLOSE.
+  virtual std::string_view limit_reached() const { return ""; }
   // How many times the peer's keys have changed: a packet of the next phase was authentic. Sending follows by
   // itself (RFC 9001 §6.2).
   virtual uint64_t peer_updates() const { return 0; }

@@ -54,6 +54,12 @@ void AeadProtection::UpdateKeys() {
   if (send_phase_ <= receive_phase_) AdvanceSending();
 }
 
+std::string_view AeadProtection::limit_reached() const {
+  if (forged_packets_ >= limits_.forged_packets) return "too many packets did not open";
+  if (limits_.sealed_blocks - sealed_blocks_ < kBlocksForClose) return "too much was sealed with one key";
+  return "";
+}
+
 AeadProtection::Keys AeadProtection::MakeKeys(const SecretBytes& secret, Aead::Use use) const {
   const Hash hash = AeadHash(suite_);
   const SecretBytes key = HkdfExpandLabel(hash, secret.span(), "key", {}, AeadKeyBytes(suite_));

@@ -26,12 +26,16 @@ namespace longhaul::crypto {
 // Not thread-safe; lives inside one connection.
 class AeadProtection : public transport::PacketProtection {
  public:
+  // Blocks that limit_reached() leaves: one of the largest datagrams, which may be under way, and a few with
+  // CLOSE.
+  static constexpr uint64_t kBlocksForClose = 2 * 65536 / 16;
+
   // REQUIRES: secrets of HashBytes(AeadHash(suite)).
   AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret, AeadLimits limits);
   AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret);
 
   // REQUIRES: bit 0 of the header is key_phase(). Past the limit of a key, which key updates keep far away,
-  // body and tag become zeros: nothing leaks, and the connection dies of silence.
+  // body and tag become zeros and nothing leaks; limit_reached() comes first.
   void Seal(wire::PacketNumber number, uint8_t path, ByteSpan header, MutableByteSpan body,
             MutableByteSpan tag) override;
   // Always false once limits.forged_packets did not open.
@@ -43,6 +47,8 @@ class AeadProtection : public transport::PacketProtection {
   // Nothing happens while the peer has not followed the last update: a peer cannot make us run ahead of it.
   void UpdateKeys() override;
   uint64_t peer_updates() const override { return receive_phase_; }
+  // Of the present sending key only when UpdateKeys can do nothing about it.
+  std::string_view limit_reached() const override;
 
   AeadSuite suite() const { return suite_; }
   uint64_t own_updates() const { return send_phase_; }

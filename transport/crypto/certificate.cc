@@ -14,9 +14,7 @@
 namespace longhaul::crypto {
 namespace {
 
-Status Damaged(std::string message) {
-  return Status(StatusCode::kInvalidArgument, "key file: " + std::move(message));
-}
+Status Damaged(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
 
 struct GeneralNamesFree {
   void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }

@@ -15,9 +15,7 @@ namespace {
 
 constexpr std::string_view kPskMagic = "longhaul-psk-v1";
 
-Status Invalid(std::string message) {
-  return Status(StatusCode::kInvalidArgument, "key file: " + std::move(message));
-}
+Status Invalid(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
