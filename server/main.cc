@@ -220,10 +220,11 @@ void SayWhatIsUsed(const Flags& flags, const Server& server) {
   if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
 }
 
-void PrintListening(const Flags& flags, const Server& server) {
+void PrintListening(const Flags& flags, const Server& server, const std::string& security) {
   if (flags.progress == "json") {
     PrintLine("{\"event\":\"listening\",\"address\":\"" + server.address() +
-              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() + "\",\"security\":\"" + server.security() + "\"}");
+              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() +
+              "\",\"security\":\"" + security + "\"}");
   } else if (flags.progress == "text") {
     PrintLine("listening on " + server.address());
   }
@@ -352,7 +353,7 @@ int Run(int argc, char** argv) {
   auto server = Server::Start(flags.server, [&progress](const ServerEvent& event) { progress.On(event); });
   if (!server.ok()) return CannotStart(server.status());
   SayWhatIsUsed(flags, *server);
-  PrintListening(flags, *server);
+  PrintListening(flags, *server, security->kind);
   return WaitForEnd(flags, progress, *server);
 }
 

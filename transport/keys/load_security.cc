@@ -75,6 +75,7 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   if (choice.insecure) {
     loaded.job = choice.job.empty() ? kDefaultJob : choice.job;
     loaded.description = "none";
+    loaded.kind = "insecure";
     return loaded;
   }
   Result<crypto::SecretBytes> text = ReadKeyFile(choice.key_file);
@@ -92,6 +93,7 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   if (!options.ok()) return options.status();
   loaded.job = choice.job.empty() ? JobOf(*credentials) : choice.job;
   loaded.description = Describe(*credentials);
+  loaded.kind = std::holds_alternative<crypto::PskKey>(*credentials) ? "tls-psk" : "tls-certificates";
   auto security = crypto::TlsSecurity::Create(*std::move(credentials), *std::move(options));
   if (!security.ok()) return named(security.status());
   loaded.security = *std::move(security);

@@ -29,6 +29,8 @@ struct LoadedSecurity {
   std::string job;
   // For people: "certificate worker/site-b of job resnet", "shared key of job resnet", "none".
   std::string description;
+  // For programs: "tls-psk", "tls-certificates" or "insecure".
+  std::string kind;
 };
 
 // Errors, naming the option: kInvalidArgument (neither or both of key and insecure, an unknown cipher, another job than the

@@ -14,15 +14,12 @@
 #include <vector>
 
 #include "base/random.h"
-#include "proto/control_codec.h"
-#include "transport/core/endpoint.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
+#include "worker/status_core.h"
 
 namespace longhaul::attack {
 namespace {
-
-using transport::Connection;
 
 constexpr Duration kStatusAge = std::chrono::milliseconds(110);
 constexpr uint32_t kProbeHost = 0x7f630001;
@@ -34,41 +31,6 @@ sockaddr_in Of(uint32_t host, uint16_t port) {
   address.sin_port = htons(port);
   return address;
 }
-
-// Asks as soon as it is connected; takes no windows.
-class Question final : public transport::ConnectionObserver {
- public:
-  void OnConnected(Connection& connection) override {
-    control::ControlMessage message;
-    message.mutable_status_request()->set_request(1);
-    (void)connection.SendControl(wire::EncodeControlMessage(message));
-  }
-  void OnClosed(Connection&, const Status&) override { over = true; }
-  void OnControlData(Connection&, ByteSpan bytes) override {
-    const auto messages = reader_.Append(bytes);
-    if (!messages.ok()) return;
-    for (const control::ControlMessage& message : *messages) {
-      if (message.has_status_reply()) {
-        answer = nlohmann::json::parse(message.status_reply().json(), nullptr, /*allow_exceptions=*/false);
-      }
-    }
-  }
-  Status OnWindowOpened(Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
-    return Status(StatusCode::kFailedPrecondition, "no windows here");
-  }
-  transport::ChunkVerdict OnChunk(Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
-                                  ByteSpan, bool) override {
-    return transport::ChunkVerdict::kRefused;
-  }
-  void OnWindowClosed(Connection&, transport::WindowKey, wire::CloseReason, const transport::WindowReceipt&,
-                      const transport::WindowTxStats&) override {}
-
-  std::optional<nlohmann::json> answer;
-  bool over = false;
-
- private:
-  wire::ControlReader reader_;
-};
 
 class ProbeSocket {
  public:
@@ -82,20 +44,19 @@ class ProbeSocket {
   ProbeSocket(const ProbeSocket&) = delete;
   ProbeSocket& operator=(const ProbeSocket&) = delete;
 
-  void SendAll(transport::Endpoint& endpoint) {
-    while (const auto batch = endpoint.PollTransmit(udp::Now(), buffer_)) {
+  void SendAll(worker::StatusCore& core) {
+    while (const auto batch = core.PollTransmit(udp::Now(), buffer_)) {
       for (size_t at = 0; at < batch->size; at += batch->segment_bytes) {
         (void)::send(fd_, buffer_.data() + at, std::min(batch->segment_bytes, batch->size - at), 0);
       }
     }
   }
-  void ReceiveOne(transport::Endpoint& endpoint, const Address& server, int wait_ms) {
+  void ReceiveOne(worker::StatusCore& core, const Address& server, int wait_ms) {
     pollfd ready{fd_, POLLIN, 0};
     if (::poll(&ready, 1, wait_ms) != 1) return;
     const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     if (got > 0) {
-      endpoint.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)),
-                              {});
+      core.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)), {});
     }
   }
 
@@ -110,21 +71,19 @@ std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string&
   std::this_thread::sleep_for(kStatusAge);
   const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
   if (!security.ok()) return std::nullopt;
-  transport::EndpointOptions options;
-  options.security = security->security.get();
   const Address server = Address::V4(127, 0, 0, 1, server_port);
   ProbeSocket socket(server_port);
-  Question question;
-  transport::Endpoint endpoint(options, Random(std::random_device{}()));
-  Connection* connection = endpoint.Connect(udp::Now(), server, &question);
-  for (const Instant end = udp::Now() + limit; udp::Now() < end && !question.answer && !question.over;) {
-    socket.SendAll(endpoint);
-    socket.ReceiveOne(endpoint, server, 1);
-    if (endpoint.NextTimeout() <= udp::Now()) endpoint.HandleTimeout(udp::Now());
+  worker::StatusCore core({.timeout = limit, .security = security->security.get()},
+                          Random(std::random_device{}()), {});
+  core.Ask(udp::Now(), server);
+  while (!core.outcome()) {
+    socket.SendAll(core);
+    socket.ReceiveOne(core, server, 1);
+    if (core.NextTimeout() <= udp::Now()) core.HandleTimeout(udp::Now());
   }
-  if (!question.over) connection->Close(Status());
-  socket.SendAll(endpoint);
-  return question.answer;
+  socket.SendAll(core);
+  if (!core.outcome()->ok()) return std::nullopt;
+  return nlohmann::json::parse(**core.outcome(), nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace longhaul::attack
