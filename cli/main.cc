@@ -182,13 +182,17 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
   CLI::App* command = app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
   command->option_defaults()->always_capture_default();
   command->add_option("--out", o->out, "new file, readable by its owner only")->type_name("FILE")->required();
-  command->add_option("--job", o->job, "the job that the key is for");
+  command->add_option("--job", o->job, "the job that the key is for; none = default");
   command->add_flag("--ca", o->authority, "make an authority, for jobs in which every machine has its own certificate");
   command->add_option("--from", o->from, "make a certificate, signed by this authority")->type_name("FILE");
-  command->add_option("--role", o->role, "with --from: whose certificate it is")
+  command->add_option("--role", o->role, "with --from: whose certificate it is; none = worker")
       ->check(CLI::IsMember({"server", "worker", "tool"}));
   command->add_option("--name", o->name, "with --from: name of the machine or site, as in the server's --allow");
-  command->add_option("--days", o->days, "validity; 0 = 365, of an authority 3650")->check(CLI::Range(0, 36500));
+  command
+      ->add_option("--days", o->days,
+                   "of an authority or a certificate; 0 = 3650, of a certificate 365 or as long as its "
+                   "authority lives")
+      ->check(CLI::Range(0, 36500));
   command->footer(
       "One key for all:            longhaul keygen --out job.key --job resnet\n"
       "A certificate for each:     longhaul keygen --ca --out ca.key\n"
