@@ -13,6 +13,7 @@ using control::ControlMessage;
 
 transport::EndpointOptions EndpointOptionsOf(const StatusOptions& options) {
   transport::EndpointOptions endpoint;
+  endpoint.accepts = false;
   endpoint.security = options.security;
   return endpoint;
 }

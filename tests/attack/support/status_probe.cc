@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "worker/status_core.h"
+#include "worker/worker_core.h"
 
 namespace longhaul::attack {
 namespace {
@@ -44,14 +46,14 @@ class ProbeSocket {
   ProbeSocket(const ProbeSocket&) = delete;
   ProbeSocket& operator=(const ProbeSocket&) = delete;
 
-  void SendAll(worker::StatusCore& core) {
+  void SendAll(transport::DatagramCore& core) {
     while (const auto batch = core.PollTransmit(udp::Now(), buffer_)) {
       for (size_t at = 0; at < batch->size; at += batch->segment_bytes) {
         (void)::send(fd_, buffer_.data() + at, std::min(batch->segment_bytes, batch->size - at), 0);
       }
     }
   }
-  void ReceiveOne(worker::StatusCore& core, const Address& server, int wait_ms) {
+  void ReceiveOne(transport::DatagramCore& core, const Address& server, int wait_ms) {
     pollfd ready{fd_, POLLIN, 0};
     if (::poll(&ready, 1, wait_ms) != 1) return;
     const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
@@ -65,25 +67,46 @@ class ProbeSocket {
   std::vector<uint8_t> buffer_ = std::vector<uint8_t>(65536);
 };
 
+// Until `over`, and then what is still to be sent.
+void Drive(transport::DatagramCore& core, uint16_t server_port, const std::function<bool()>& over) {
+  const Address server = Address::V4(127, 0, 0, 1, server_port);
+  ProbeSocket socket(server_port);
+  while (!over()) {
+    socket.SendAll(core);
+    socket.ReceiveOne(core, server, 1);
+    if (core.NextTimeout() <= udp::Now()) core.HandleTimeout(udp::Now());
+  }
+  socket.SendAll(core);
+}
+
 }  // namespace
 
 std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string& key_file, Duration limit) {
   std::this_thread::sleep_for(kStatusAge);
   const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
   if (!security.ok()) return std::nullopt;
-  const Address server = Address::V4(127, 0, 0, 1, server_port);
-  ProbeSocket socket(server_port);
   worker::StatusCore core({.timeout = limit, .security = security->security.get()},
                           Random(std::random_device{}()), {});
-  core.Ask(udp::Now(), server);
-  while (!core.outcome()) {
-    socket.SendAll(core);
-    socket.ReceiveOne(core, server, 1);
-    if (core.NextTimeout() <= udp::Now()) core.HandleTimeout(udp::Now());
-  }
-  socket.SendAll(core);
+  core.Ask(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
+  Drive(core, server_port, [&core] { return core.outcome().has_value(); });
   if (!core.outcome()->ok()) return std::nullopt;
   return nlohmann::json::parse(**core.outcome(), nullptr, /*allow_exceptions=*/false);
+}
+
+Status JoinAsTool(uint16_t server_port, const std::string& key_file, uint32_t rank, uint64_t incarnation,
+                  Duration limit) {
+  const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
+  if (!security.ok()) return security.status();
+  worker::WorkerCore core({.job = security->job,
+                           .rank = rank,
+                           .world_size = 2,
+                           .incarnation = incarnation,
+                           .connect_timeout = limit,
+                           .security = security->security.get()},
+                          nullptr, Random(std::random_device{}()));
+  core.Start(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
+  Drive(core, server_port, [&core] { return core.joined() || core.ended(); });
+  return core.joined() ? Status() : core.failure();
 }
 
 }  // namespace longhaul::attack
