@@ -30,6 +30,7 @@ TEST_F(Replay, FromAnotherAddressMovesNothing) {
   StartPair();
   for (int i = 0; i < 5; ++i) Round();
   const nlohmann::json before = AskServer();
+  ASSERT_TRUE(before.contains("members") && before["members"].size() == 2);
   const std::string peer = before["members"][0].value("peer", "");
   ASSERT_NE(peer, "");
   SpoofingSocket elsewhere(port());
@@ -38,6 +39,7 @@ TEST_F(Replay, FromAnotherAddressMovesNothing) {
   (void)elsewhere.Receive(milliseconds(50));
   ExpectNoAmplifier(elsewhere);
   const nlohmann::json after = AskServer();
+  ASSERT_TRUE(after.contains("members") && after["members"].size() == 2);
   EXPECT_EQ(after["members"][0].value("peer", ""), peer);
   EXPECT_GE(after.value("duplicates_dropped", 0) - before.value("duplicates_dropped", 0), 100)
       << "they did come";

@@ -27,11 +27,13 @@ class TryToJoin : public Job {
   void ExpectRefused(uint32_t rank, StatusCode why, const std::function<Status()>& attempt) {
     const nlohmann::json before = this->AskServer();
     const Status refused = attempt();
-    EXPECT_EQ(refused.code(), why) << refused.ToString();
+    ASSERT_EQ(refused.code(), why) << refused.ToString();
     this->Round();
     const nlohmann::json after = this->AskServer();
     EXPECT_EQ(after.value("joins_refused", -1), before.value("joins_refused", -1) + 1);
     EXPECT_EQ(after.value("joined", -1), 2);
+    ASSERT_GT(before["members"].size(), rank);
+    ASSERT_GT(after["members"].size(), rank);
     for (const char* of_holder : {"peer", "identity", "incarnation", "state"}) {
       ASSERT_TRUE(before["members"][rank].contains(of_holder)) << of_holder;
       EXPECT_EQ(after["members"][rank][of_holder], before["members"][rank][of_holder]) << of_holder;
@@ -70,6 +72,7 @@ TEST_F(Takeover, ByAnOlderIncarnationIsRefusedAlsoWhenTheRankIsAway) {
   const nlohmann::json after = AskServer();
   EXPECT_EQ(after.value("joins_refused", -1), 5);
   EXPECT_EQ(after.value("joined", -1), 1);
+  ASSERT_TRUE(after.contains("members") && after["members"].size() == 2);
   EXPECT_EQ(after["members"][0].value("incarnation", -1), 7);
   EXPECT_EQ(after["members"][0].value("state", ""), "lost");
   // And it is the incarnation that kept them out.
