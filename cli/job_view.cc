@@ -98,6 +98,7 @@ Json JobView::Summary(Duration elapsed) const {
   summary["rounds"] = round_;
   summary["seconds"] = static_cast<double>(elapsed.count()) * 1e-9;
   summary["workers"] = worker_finished_.size();
+  summary["security"] = server_finished_.value("security", "");
   for (const char* key : {"bytes_up", "bytes_down", "chunk_bytes_up", "chunk_bytes_down", "repaired_chunks",
                           "filled_chunks", "tolerated_chunks", "lost_chunks"}) {
     summary[key] = static_cast<uint64_t>(At(server_finished_, key, 0));

@@ -28,7 +28,7 @@ class JobView {
   // "[######......] round 120/400 | loss 0.412 | accuracy 85.31 % | up 41.2 down 40.1 Mbit/s | lost 2.1 % |
   // ..."
   std::string ProgressLine(size_t width) const;
-  // Keys: accuracy, rounds, seconds, workers, bytes_up, bytes_down, observed_loss, repaired_chunks,
+  // Keys: accuracy, rounds, seconds, workers, security, bytes_up, bytes_down, observed_loss, repaired_chunks,
   // filled_chunks, lost_chunks, retransmissions, round_ms_p50, round_ms_p99, training_loss. A round's time is
   // rank 0's, from the push of its gradient to the last byte of the update. Link drops are added by the
   // caller.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <optional>
 
 #include "transport/crypto/keygen.h"
@@ -26,8 +27,17 @@ Status Check(const KeygenOptions& o) {
     return invalid("--from needs --name: whose certificate it is, for example the site");
   }
   if (o.from.empty() && !o.name.empty()) return invalid("--name is for certificates, which need --from FILE");
+  if (o.from.empty() && !o.role.empty()) return invalid("--role is for certificates, which need --from FILE");
+  if (o.authority && !o.job.empty()) {
+    return invalid("--job and --ca: an authority is of all jobs, each of its certificates of one");
+  }
+  if (!o.authority && o.from.empty() && o.days != 0) {
+    return invalid("--days is for --ca and --from: a shared key does not end");
+  }
   return {};
 }
+
+std::string JobOf(const KeygenOptions& o) { return o.job.empty() ? "default" : o.job; }
 
 struct Made {
   crypto::SecretBytes text;
@@ -40,36 +50,77 @@ crypto::Validity From(int64_t now, uint32_t days) {
   return {.not_before = now - 3600, .not_after = now + int64_t{days} * 86400};
 }
 
+std::string Date(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm utc{};
+  char text[40] = "";
+  if (::gmtime_r(&time, &utc) == nullptr ||
+      std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc) == 0) {
+    return "?";
+  }
+  return text;
+}
+
+// Of a certificate that is valid from now on.
+Result<crypto::Validity> Within(const crypto::Validity& authority, int64_t now, uint32_t days) {
+  const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
+  if (now > authority.not_after) {
+    return invalid("the authority ended at " + Date(authority.not_after) +
+                   ": make a new one, and with it new certificates");
+  }
+  if (now < authority.not_before) {
+    return invalid("the authority begins at " + Date(authority.not_before) +
+                   ": is this machine's clock right?");
+  }
+  crypto::Validity validity = From(now, days != 0 ? days : kDays);
+  if (validity.not_after <= authority.not_after) return validity;
+  if (days != 0) {
+    return invalid("--days " + std::to_string(days) + " is beyond the authority's end, " +
+                   Date(authority.not_after) + ": at most " +
+                   std::to_string((authority.not_after - now) / 86400));
+  }
+  validity.not_after = authority.not_after;
+  return validity;
+}
+
 Result<Made> MakeAuthority(const KeygenOptions& o, int64_t now) {
   const uint32_t days = o.days != 0 ? o.days : kAuthorityDays;
-  auto text = crypto::NewCa("longhaul", From(now, days));
+  const crypto::Validity validity = From(now, days);
+  auto text = crypto::NewCa("longhaul", validity);
   if (!text.ok()) return text.status();
-  return Made{*std::move(text), "authority, " + std::to_string(days) + " days",
+  return Made{*std::move(text), "authority until " + Date(validity.not_after),
               "Keep it off the machines that train. Certificates: longhaul keygen --from " + o.out +
                   " --role server --name NAME --job JOB --out FILE"};
 }
 
 Result<Made> MakeCertificate(const KeygenOptions& o, int64_t now) {
-  const uint32_t days = o.days != 0 ? o.days : kDays;
-  const std::optional<crypto::Role> role = crypto::ParseRole(o.role);
+  const std::string role_name = o.role.empty() ? "worker" : o.role;
+  const std::optional<crypto::Role> role = crypto::ParseRole(role_name);
   if (!role) return Status(StatusCode::kInvalidArgument, "--role is server, worker or tool");
   const auto authority = keys::ReadKeyFile(o.from);
   if (!authority.ok()) return authority.status();
-  auto text = crypto::IssueCertificate(authority->text(), o.job, *role, o.name, From(now, days));
-  if (!text.ok()) return Status(text.status().code(), o.from + ": " + text.status().message());
+  const auto of_authority = [&](const Status& why) {
+    return Status(why.code(), o.from + ": " + why.message());
+  };
+  const auto ca = crypto::CaValidity(authority->text());
+  if (!ca.ok()) return of_authority(ca.status());
+  const auto validity = Within(*ca, now, o.days);
+  if (!validity.ok()) return of_authority(validity.status());
+  auto text = crypto::IssueCertificate(authority->text(), JobOf(o), *role, o.name, *validity);
+  if (!text.ok()) return of_authority(text.status());
   const char* const program = *role == crypto::Role::kServer   ? "longhaul-server"
                               : *role == crypto::Role::kWorker ? "longhaul-worker"
-                                                               : "longhaul bench";
+                                                               : "longhaul status";
   return Made{*std::move(text),
-              "certificate of " + o.role + " " + o.name + " for job " + o.job + ", " + std::to_string(days) +
-                  " days",
+              "certificate of " + role_name + " " + o.name + " for job " + JobOf(o) + " until " +
+                  Date(validity->not_after),
               "It is for one machine: " + std::string(program) + " --key " + o.out};
 }
 
 Result<Made> MakeShared(const KeygenOptions& o) {
-  auto text = crypto::NewPsk(o.job);
+  auto text = crypto::NewPsk(JobOf(o));
   if (!text.ok()) return text.status();
-  return Made{*std::move(text), "shared key of job " + o.job,
+  return Made{*std::move(text), "shared key of job " + JobOf(o),
               "Give it to the server and to every worker, by a way that you trust: --key " + o.out};
 }
 

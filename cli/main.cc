@@ -10,12 +10,13 @@
 #include "cli/keygen.h"
 #include "cli/number_checks.h"
 #include "cli/run.h"
+#include "cli/status.h"
 #include "proto/version.h"
 #include "transport/keys/core_dumps.h"
 
 namespace {
 
-// --key and --insecure of a load generator.
+// --key and --insecure of whoever talks to a server.
 void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
   command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
   command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
@@ -158,17 +159,40 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
       "server there, or it does not let the workers in; 130 interrupted (the result until then is written).");
 }
 
+CLI::App* AddStatus(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
+  CLI::App* command =
+      app.add_subcommand("status", "print what a running longhaul-server says of its job, as JSON");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--join", o->join, "address of the server")->type_name("HOST:PORT")->required();
+  command->add_option("--timeout", o->timeout, "seconds to wait for the answer")
+      ->check(CLI::Range(0.1, 86400.0));
+  AddSecurity(command, &o->key_file, &o->insecure);
+  command->footer(
+      "Example: longhaul status --join server.example:7700 --key job.key\n"
+      "Of certificates it takes a tool's (longhaul keygen --from CA --role tool), whose name is on the "
+      "server's\n"
+      "--allow where that is given. In the answer: job, workers, phase, rounds, members, counters, and "
+      "security:\n"
+      "tls-psk, tls-certificates, or insecure.\n"
+      "Exit codes: 0 fine, 1 cannot print, 2 bad options, 3 no server there, or it does not answer us.");
+  return command;
+}
+
 CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
   CLI::App* command = app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
   command->option_defaults()->always_capture_default();
   command->add_option("--out", o->out, "new file, readable by its owner only")->type_name("FILE")->required();
-  command->add_option("--job", o->job, "the job that the key is for");
+  command->add_option("--job", o->job, "the job that the key is for; none = default");
   command->add_flag("--ca", o->authority, "make an authority, for jobs in which every machine has its own certificate");
   command->add_option("--from", o->from, "make a certificate, signed by this authority")->type_name("FILE");
-  command->add_option("--role", o->role, "with --from: whose certificate it is")
+  command->add_option("--role", o->role, "with --from: whose certificate it is; none = worker")
       ->check(CLI::IsMember({"server", "worker", "tool"}));
   command->add_option("--name", o->name, "with --from: name of the machine or site, as in the server's --allow");
-  command->add_option("--days", o->days, "validity; 0 = 365, of an authority 3650")->check(CLI::Range(0, 36500));
+  command
+      ->add_option("--days", o->days,
+                   "of an authority or a certificate; 0 = 3650, of a certificate 365 or as long as its "
+                   "authority lives")
+      ->check(CLI::Range(0, 36500));
   command->footer(
       "One key for all:            longhaul keygen --out job.key --job resnet\n"
       "A certificate for each:     longhaul keygen --ca --out ca.key\n"
@@ -304,12 +328,15 @@ int main(int argc, char** argv) {
   AddBenchRounds(*bench, &rounds);
   longhaul::cli::KeygenOptions key;
   const CLI::App* keygen = AddKeygen(app, &key);
+  longhaul::cli::StatusCommandOptions question;
+  const CLI::App* status = AddStatus(app, &question);
   longhaul::cli::CheckNumbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench) || *keygen) {
-      std::fprintf(stderr, "longhaul %s: %s; --help says more\n", *keygen ? "keygen" : "bench", e.what());
+    if (app.got_subcommand(bench) || *keygen || *status) {
+      const char* const name = *keygen ? "keygen" : *status ? "status" : "bench";
+      std::fprintf(stderr, "longhaul %s: %s; --help says more\n", name, e.what());
       return 2;
     }
     const std::string word = argc > 1 ? argv[1] : "";
@@ -323,6 +350,7 @@ int main(int argc, char** argv) {
   // Every subcommand makes or reads keys.
   longhaul::keys::ForbidCoreDumps();
   if (*keygen) return longhaul::cli::RunKeygen(key);
+  if (*status) return longhaul::cli::RunStatus(question);
   if (bench->got_subcommand("rounds")) return longhaul::cli::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::cli::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);

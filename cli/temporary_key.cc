@@ -1,36 +1,47 @@
 #include "cli/temporary_key.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "transport/crypto/keygen.h"
-#include "transport/keys/key_file.h"
 
 namespace longhaul::cli {
+namespace {
+
+// Since Linux 6.3, where some systems insist on it; older headers do not know it.
+constexpr unsigned kNoExecSeal = 0x0008;
+
+// Not closed on exec: children are to read it.
+int NewMemoryFile() {
+  const int fd = ::memfd_create("longhaul-key", kNoExecSeal);
+  return fd < 0 && errno == EINVAL ? ::memfd_create("longhaul-key", 0) : fd;
+}
+
+}  // namespace
 
 Result<TemporaryKey> TemporaryKey::Make(const std::string& job) {
-  const char* base = std::getenv("TMPDIR");
-  std::string name = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/longhaul-key-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) {
-    return Status(StatusCode::kInternal, "cannot make a directory for the key: " + name + ": " + std::strerror(errno));
-  }
-  TemporaryKey key(std::move(name));
   const auto text = crypto::NewPsk(job);
   if (!text.ok()) return text.status();
-  if (Status written = keys::WriteKeyFile(key.path(), text->text()); !written.ok()) return written;
+  TemporaryKey key(NewMemoryFile());
+  const auto size = static_cast<ssize_t>(text->text().size());
+  // The mode is what readers ask of a key file.
+  if (key.fd_ < 0 || ::fchmod(key.fd_, 0600) != 0 ||
+      ::write(key.fd_, text->text().data(), text->text().size()) != size) {
+    return Status(StatusCode::kInternal,
+                  std::string("cannot make a file in memory for the key: ") + std::strerror(errno));
+  }
   return key;
 }
 
-TemporaryKey::TemporaryKey(TemporaryKey&& other) noexcept : directory_(std::exchange(other.directory_, {})) {}
+TemporaryKey::TemporaryKey(TemporaryKey&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
 TemporaryKey::~TemporaryKey() {
-  if (directory_.empty()) return;
-  ::unlink(path().c_str());
-  ::rmdir(directory_.c_str());
+  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace longhaul::cli

@@ -1,5 +1,5 @@
-// A shared key for one run of programs on this machine: in a directory of its own that nobody else may enter, gone with
-// the object.
+// A shared key for one run of programs on this machine: in memory, with no name in any directory, so that
+// nothing is left of it however the programs end.
 #pragma once
 
 #include <string>
@@ -10,19 +10,22 @@ namespace longhaul::cli {
 
 class TemporaryKey {
  public:
-  // Errors: kInternal, with the system's words (no room or no right in the directory for temporary files).
+  // Errors: kInternal, with the system's words.
   static Result<TemporaryKey> Make(const std::string& job);
 
   TemporaryKey(TemporaryKey&& other) noexcept;
   TemporaryKey& operator=(TemporaryKey&&) = delete;
+  // Gone when this and the last child are.
   ~TemporaryKey();
 
-  std::string path() const { return directory_ + "/job.key"; }
+  // For this process and the children that it starts meanwhile, which inherit the file; nobody else can open
+  // it by this.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
 
  private:
-  explicit TemporaryKey(std::string directory) : directory_(std::move(directory)) {}
+  explicit TemporaryKey(int fd) : fd_(fd) {}
 
-  std::string directory_;  // empty: moved away
+  int fd_;  // -1: moved away
 };
 
 }  // namespace longhaul::cli

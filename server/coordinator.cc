@@ -600,6 +600,7 @@ ServerStats Coordinator::Stats() const {
   stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
   stats.job = settings_.job;
   stats.security = settings_.security;
+  stats.identity = settings_.identity;
   if (endpoint_stats_) stats.endpoint = endpoint_stats_();
   stats.strangers = static_cast<uint64_t>(
       std::ranges::count(peers_, Peer::Phase::kNew, [](const auto& peer) { return peer->phase; }));

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -103,9 +104,10 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--key", f.server.key_file,
                  "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
       ->type_name("FILE");
-  app.add_option("--allow", f.server.allow,
-                 "with a certificate: names of the workers that may join, separated by commas; none = all of the job")
-      ->delimiter(',');
+  app.add_option(
+      "--allow", f.server.allow,
+      "with a certificate: names that may connect, workers' and tools' (status, bench), separated by commas; "
+      "none = all of the job");
   app.add_option("--cipher", f.server.cipher, "of the packets; none = what the worker likes best")
       ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
   app.add_option("--job", f.server.job,
@@ -191,6 +193,19 @@ void AddFlags(CLI::App& app, Flags& f) {
       "handshake_failed, suppressed, bench, abort or finished.");
 }
 
+// CLI11's own delimiter would drop what is empty, so that a list of nothing would let everybody in.
+std::vector<std::string> SplitNames(const std::vector<std::string>& lists) {
+  std::vector<std::string> names;
+  for (const std::string& list : lists) {
+    for (size_t begin = 0; begin <= list.size();) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      names.push_back(list.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return names.empty() ? std::vector<std::string>{""} : names;
+}
+
 void SetUpLogging(const Flags& flags) {
   auto logger = spdlog::stderr_color_mt("longhaul-server");
   logger->set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
@@ -204,11 +219,22 @@ void PrintLine(const std::string& line) {
   std::fflush(stdout);
 }
 
-void SayWhatIsUsed(const Flags& flags, const Server& server) {
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedSecurity& security) {
   if (flags.server.insecure) {
     spdlog::warn("INSECURE: everyone who can reach {} may read and change the job", server.address());
   }
   spdlog::info("security: {}", server.security());
+  if (!security.allow.empty()) {
+    spdlog::info("may connect (--allow): {}", Joined(security.allow));
+  } else if (security.kind == "tls-certificates") {
+    spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
+  }
   spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(),
                flags.server.workers, flags.server.policy, server.fec_backend(), flags.server.fec_k);
   if (flags.no_grants) {
@@ -220,10 +246,11 @@ void SayWhatIsUsed(const Flags& flags, const Server& server) {
   if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
 }
 
-void PrintListening(const Flags& flags, const Server& server) {
+void PrintListening(const Flags& flags, const Server& server, const std::string& security) {
   if (flags.progress == "json") {
     PrintLine("{\"event\":\"listening\",\"address\":\"" + server.address() +
-              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() + "\",\"security\":\"" + server.security() + "\"}");
+              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() +
+              "\",\"security\":\"" + security + "\"}");
   } else if (flags.progress == "text") {
     PrintLine("listening on " + server.address());
   }
@@ -332,6 +359,7 @@ int Run(int argc, char** argv) {
                  std::strerror(errno));
     return kExitUsage;
   }
+  if (app.count("--allow") > 0) flags.server.allow = SplitNames(flags.server.allow);
   if (!flags.server.key_file.empty() && !flags.allow_core_dump) keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, unlike a port that this user may not have.
   const auto security = keys::LoadSecurity({.key_file = flags.server.key_file,
@@ -351,8 +379,8 @@ int Run(int argc, char** argv) {
   Progress progress(flags);
   auto server = Server::Start(flags.server, [&progress](const ServerEvent& event) { progress.On(event); });
   if (!server.ok()) return CannotStart(server.status());
-  SayWhatIsUsed(flags, *server);
-  PrintListening(flags, *server);
+  SayWhatIsUsed(flags, *server, *security);
+  PrintListening(flags, *server, security->kind);
   return WaitForEnd(flags, progress, *server);
 }
 

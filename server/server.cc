@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "codec/fec.h"
+#include "proto/control_codec.h"
 #include "server/authorization.h"
 #include "server/log_limiter.h"
 #include "server/server_core.h"
@@ -103,7 +104,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, 
                               .worker_cap = NoneIsMax(options.worker_rate_cap)}};
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
-    return server::ToJson(stats).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);
   };
   return core;
 }
@@ -363,7 +364,8 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   auto impl = std::make_unique<Impl>(std::move(on_event));
   impl->security = *std::move(security);
   core_options->security = impl->security.security.get();
-  core_options->settings.security = impl->security.description;
+  core_options->settings.security = impl->security.kind;
+  core_options->settings.identity = impl->security.description;
   if (!options.fault.empty()) {
     auto faults = udp::ParseFaults(options.fault);
     if (!faults.ok()) return faults.status();

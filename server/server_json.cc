@@ -127,6 +127,7 @@ json JobSummary(const ServerStats& stats) {
     for (size_t i = 0; i < closed.size(); ++i) closed[i] += member.close_reasons[i];
   }
   json out = {{"job", stats.job},
+              {"security", stats.security},
               {"policy", stats.policy},
               {"bubble_threshold", stats.bubble_threshold},
               {"workers", stats.world_size},
@@ -174,7 +175,7 @@ json ToJson(const ServerStats& stats) {
   out["joins_refused"] = stats.joins_refused;
   out["strangers"] = stats.strangers;
   out["strangers_displaced"] = stats.strangers_displaced;
-  out["security"] = stats.security;
+  out["identity"] = stats.identity;
   out["endpoint"] = ToJson(stats.endpoint);
   out["bench"] = {{"connections", stats.bench_connections},
                   {"served", stats.bench_served},
@@ -183,6 +184,18 @@ json ToJson(const ServerStats& stats) {
   for (const MemberStats& member : stats.members) members.push_back(ToJson(member));
   out["members"] = members;
   return out;
+}
+
+std::string StatusText(const ServerStats& stats, size_t max_bytes) {
+  const auto print = [](const json& value) {
+    return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+  json status = ToJson(stats);
+  std::string text = print(status);
+  if (text.size() <= max_bytes) return text;
+  status["members"] = json::array();
+  status["members_left_out"] = stats.members.size();
+  return print(status);
 }
 
 json RoundJson(const JobRound& round, const ServerStats& stats) {

@@ -11,8 +11,11 @@ namespace longhaul::server {
 
 // Everything of the stats; one entry of "members" per worker that is or was in.
 nlohmann::json ToJson(const ServerStats& stats);
-// The summary of a job: rounds, seconds, bytes_up, bytes_down, observed_loss, repaired_chunks, filled_chunks,
-// lost_chunks, retransmissions, round_ms_p50, round_ms_p99, ...
+// The same as text. What would be longer than `max_bytes` has no "members", and "members_left_out" says how
+// many.
+std::string StatusText(const ServerStats& stats, size_t max_bytes);
+// The summary of a job: job, security, rounds, seconds, bytes_up, bytes_down, observed_loss, repaired_chunks,
+// filled_chunks, lost_chunks, retransmissions, round_ms_p50, round_ms_p99, ...
 nlohmann::json JobSummary(const ServerStats& stats);
 // round, seconds, loss, bubble_threshold, filled_chunks, tolerated_chunks, fill_reason, windows_closed by
 // reason, rtt_ms by rank, ...: docs/statistics.md has them all.

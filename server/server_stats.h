@@ -93,7 +93,8 @@ struct ServerStats {
 
   Phase phase = Phase::kWaiting;
   std::string job;
-  std::string security;               // how peers prove who they are; "none" without keys
+  std::string security;               // tls-psk, tls-certificates or insecure
+  std::string identity;               // the server's key or certificate, for people; "none" without
   transport::EndpointStats endpoint;  // what was dropped, refused and limited before any connection
   uint64_t strangers = 0;             // connections that have not joined, now
   uint64_t strangers_displaced = 0;   // of them, those that had to make room (Coordinator::kMaxStrangers)

@@ -20,7 +20,8 @@ struct GrantSettings {
 
 struct ServerSettings {
   std::string job = "default";
-  std::string security = "none";  // for people: how peers prove who they are
+  std::string security = "insecure";  // tls-psk | tls-certificates | insecure
+  std::string identity = "none";      // for people: the key or certificate that this server has
   uint32_t world_size = 1;
   uint32_t min_workers = 1;  // fewer abort a started job; 1..world_size
   // What becomes of lost low chunks: zero | count | stale | ipw | residual | shift.

@@ -56,6 +56,7 @@ struct Flags {
   std::string progress = "text";
   std::string json_file;
   std::string log_level = "info";
+  std::string security;  // tls-psk, tls-certificates or insecure
 };
 
 constexpr const char* kFooter = R"(
@@ -180,10 +181,11 @@ json RoundJson(const RoundProgress& p, double bubble_threshold) {
   return line;
 }
 
-json SummaryJson(const TrainSummary& s) {
+json SummaryJson(const TrainSummary& s, const std::string& security) {
   json line = {{"event", "finished"},
                {"rounds", s.rounds},
                {"seconds", s.seconds},
+               {"security", security},
                {"training_loss", s.training_loss},
                {"round_seconds_p50", s.round_seconds_p50},
                {"round_seconds_p99", s.round_seconds_p99},
@@ -197,7 +199,8 @@ json SummaryJson(const TrainSummary& s) {
 
 class Progress {
  public:
-  explicit Progress(const std::string& mode) : json_(mode == "json"), text_(mode == "text") {}
+  Progress(const std::string& mode, std::string security)
+      : json_(mode == "json"), text_(mode == "text"), security_(std::move(security)) {}
 
   void Joined(const longhaul::JobSettings& s) {
     bubble_threshold_ = s.bubble_threshold;
@@ -230,7 +233,7 @@ class Progress {
     std::fflush(stdout);
   }
   void Finished(const TrainSummary& s) {
-    if (json_) return Line(SummaryJson(s));
+    if (json_) return Line(SummaryJson(s, security_));
     if (!text_) return;
     std::printf("finished %llu rounds in %.1f s (round p50 %.0f ms, p99 %.0f ms)",
                 static_cast<unsigned long long>(s.rounds), s.seconds, s.round_seconds_p50 * 1e3,
@@ -246,6 +249,7 @@ class Progress {
 
   bool json_;
   bool text_;
+  std::string security_;
   double bubble_threshold_ = 0;  // of the job
 };
 
@@ -314,7 +318,7 @@ int Run(const Flags& flags) {
   using longhaul::worker::Dataset;
   using longhaul::worker::DatasetPart;
   Interrupts interrupts;
-  Progress progress(flags.progress);
+  Progress progress(flags.progress, flags.security);
 
   Dataset shard;
   Dataset test;
@@ -353,7 +357,7 @@ int Run(const Flags& flags) {
   progress.Finished(*summary);
   if (Status s = client->Leave(); !s.ok()) spdlog::warn("the end was not orderly: {}", s.ToString());
   if (!flags.json_file.empty()) {
-    json result = SummaryJson(*summary);
+    json result = SummaryJson(*summary, flags.security);
     result["rank"] = flags.connect.rank;
     errno = 0;
     std::ofstream file(flags.json_file);
@@ -524,6 +528,7 @@ int main(int argc, char** argv) {
                                                       .job = flags.connect.job,
                                                       .cipher = flags.connect.cipher});
   if (!security.ok()) return Fail(security.status(), kExitUsage);
+  flags.security = security->kind;
   if (flags.connect.insecure) spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
   return Run(flags);
 }

@@ -23,6 +23,15 @@ WorkerCore::WorkerCore(WorkerCoreOptions options, codec::ErasureCoder* coder, Ra
 
 WorkerCore::~WorkerCore() = default;
 
+ClientStats WorkerCore::stats() const {
+  ClientStats stats = session_.stats();
+  const transport::EndpointStats endpoint = endpoint_.stats();
+  stats.datagrams_dropped += endpoint.unknown_connection_dropped + endpoint.malformed_dropped +
+                             endpoint.not_authentic_dropped + endpoint.late_long_dropped +
+                             endpoint.failures_limited;
+  return stats;
+}
+
 void WorkerCore::Start(Instant now, const Address& server) {
   session_.AdvanceTo(now);
   session_.Start(now, endpoint_.Connect(now, server, &session_));

@@ -50,7 +50,8 @@ class WorkerCore final : public transport::DatagramCore {
   const Status& failure() const { return session_.failure(); }
   bool joined() const { return session_.welcomed(); }
   const JobSettings& settings() const { return session_.settings(); }
-  ClientStats stats() const { return session_.stats(); }
+  // With what the endpoint dropped before it reached the connection.
+  ClientStats stats() const;
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }
   const WorkerSession& session() const { return session_; }
 

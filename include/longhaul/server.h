@@ -26,8 +26,8 @@ struct ServerOptions {
   // Key of the job (`longhaul keygen`): a key that all of it share, or this server's certificate. The file
   // must be readable by its owner only.
   std::string key_file = {};
-  // Certificates only: names of the workers that may join; empty: all with a certificate of the authority for
-  // this job.
+  // Certificates only: names of the workers and tools that may connect, as in `longhaul keygen --name`;
+  // empty: all with a certificate of the authority for this job.
   std::vector<std::string> allow = {};
   // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: what the worker likes best.
   std::string cipher = {};

@@ -1,5 +1,6 @@
 // How much a flood of INITs slows a training job down: one job without any, then the same with a flood that
-// comes and goes, so that rounds with and without it are of one run. Prints JSON.
+// comes and goes, so that rounds with and without it are of one run. Prints JSON, and says with its exit code
+// whether the bars are held.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -34,7 +35,16 @@ struct Options {
   std::string fault = "delay=10ms";
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::string programs;
+  // Bars; missing one is the exit code.
+  double max_p50_ratio = 1.2;
+  int64_t max_memory_growth = 8 << 20;
+  double max_accuracy_loss = 0.01;
+  double min_rate_share = 0.9;
 };
+
+constexpr int64_t kMaxHalfOpen = 64;  // AdmissionOptions::max_half_open
+// Fewer rounds have no median that says anything.
+constexpr size_t kMinRounds = 20;
 
 struct JobResult {
   std::vector<double> calm, flooded;  // seconds of rounds
@@ -215,6 +225,38 @@ json Report(const Options& options, const JobResult& clean, const JobResult& att
           {"finished", clean.ok && attacked.ok}};
 }
 
+// What a reader of the numbers would object to; empty: nothing.
+std::vector<std::string> Missed(const Options& options, const JobResult& clean, const JobResult& attacked) {
+  std::vector<std::string> missed;
+  const auto hold = [&](bool held, const std::string& bar) {
+    if (!held) missed.push_back(bar);
+  };
+  const double calm = Percentile(attacked.calm, 0.5);
+  const double flooded = Percentile(attacked.flooded, 0.5);
+  const double rate =
+      attacked.flooded_seconds > 0 ? static_cast<double>(attacked.inits) / attacked.flooded_seconds : 0;
+  const int64_t growth = attacked.memory_peak - attacked.memory_before;
+  const int64_t growth_clean = clean.memory_peak - clean.memory_before;
+  hold(clean.ok && attacked.ok, "both jobs finish");
+  hold(attacked.calm.size() >= kMinRounds && attacked.flooded.size() >= kMinRounds,
+       "at least " + std::to_string(kMinRounds) +
+           " rounds with and without flood (more --rounds, fewer --seconds)");
+  hold(rate >= options.min_rate_share * options.per_second,
+       "the flood is as fast as it was to be: " + std::to_string(static_cast<int64_t>(rate)) +
+           " INITs per second");
+  hold(calm > 0 && flooded <= options.max_p50_ratio * calm,
+       "p50 of rounds under flood over p50 without it at most " + std::to_string(options.max_p50_ratio));
+  hold(growth <= growth_clean + options.max_memory_growth, "memory grows by at most " +
+                                                               std::to_string(options.max_memory_growth) +
+                                                               " bytes more than without flood");
+  hold(attacked.accuracy > 0 && attacked.accuracy >= clean.accuracy - options.max_accuracy_loss,
+       "accuracy at most " + std::to_string(options.max_accuracy_loss) +
+           " below that of the job without flood");
+  hold(attacked.half_open_peak <= kMaxHalfOpen,
+       "at most " + std::to_string(kMaxHalfOpen) + " half-open handshakes");
+  return missed;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   options.programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
@@ -232,7 +274,25 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"noise", "valid"}));
   app.add_option("--fault", options.fault, "of the workers: how far away they are");
   app.add_option("--data", options.data);
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--max-p50-ratio", options.max_p50_ratio,
+                 "bar: rounds under flood over rounds without, at p50")
+      ->check(CLI::Range(0.1, 1000.0));
+  app.add_option("--max-memory-growth", options.max_memory_growth,
+                 "bar: bytes that the server grows by, beyond what it does without flood")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-accuracy-loss", options.max_accuracy_loss, "bar: below the job without flood, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--min-rate-share", options.min_rate_share, "bar: of --rate that was really sent, 0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  app.footer(
+      "Exit codes: 0 every bar is held; 1 one is missed (\"missed\" in the JSON says which, so does "
+      "standard\n"
+      "error) or a job failed; 2 bad options.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   const auto key = cli::TemporaryKey::Make("default");
   if (!key.ok()) throw std::runtime_error(key.status().ToString());
@@ -243,8 +303,12 @@ int Main(int argc, char** argv) {
   }
   const JobResult clean = Job(options, key->path()).Run({});
   const JobResult attacked = Job(options, key->path()).Run(datagrams);
-  std::cout << Report(options, clean, attacked).dump(2) << "\n";
-  return clean.ok && attacked.ok ? 0 : 1;
+  const std::vector<std::string> missed = Missed(options, clean, attacked);
+  json report = Report(options, clean, attacked);
+  report["missed"] = missed;
+  std::cout << report.dump(2) << "\n";
+  for (const std::string& bar : missed) std::cerr << "longhaul_attack_bench: missed: " << bar << "\n";
+  return missed.empty() ? 0 : 1;
 }
 
 }  // namespace

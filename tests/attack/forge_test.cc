@@ -1,4 +1,5 @@
 // Datagrams in the server's name: whoever ends a connection stalls the job.
+#include <algorithm>
 #include <atomic>
 
 #include "base/random.h"
@@ -8,7 +9,23 @@
 namespace longhaul::attack {
 namespace {
 
-class Forge : public AttackTest {};
+// What a worker compares: the end of a short packet that does not open.
+Bytes TokenOf(const Bytes& reset) {
+  EXPECT_GE(reset.size(), 16u);
+  return Bytes(reset.end() - std::min<std::ptrdiff_t>(16, std::ssize(reset)), reset.end());
+}
+
+class Forge : public AttackTest {
+ protected:
+  // The worker gets all of them, drops them, and goes on.
+  void ExpectNotBelieved(const std::vector<SpoofingSocket::Incoming>& resets) {
+    const uint64_t before = clients()[0]->stats().datagrams_dropped;
+    for (const auto& reset : resets) tap().Inject(Direction::kDown, reset.bytes);
+    for (int i = 0; i < 3; ++i) Round();
+    EXPECT_GE(clients()[0]->stats().datagrams_dropped - before, resets.size());
+    EXPECT_TRUE(clients()[0]->status().ok()) << clients()[0]->status().ToString();
+  }
+};
 
 uint64_t SourceOf(ByteSpan long_packet) {
   ByteReader reader(long_packet);
@@ -43,6 +60,7 @@ TEST_F(Forge, RefusalsResetsAndClosesInTheMiddleAreNotBelieved) {
   Bytes last = tap().Recorded(Direction::kDown).back();
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   Random random(kSeed);
+  const uint64_t dropped = clients()[0]->stats().datagrams_dropped;
   for (int round = 0; round < 5; ++round) {
     std::vector<Bytes> forged;
     forged.push_back(Refuse(worker, StatusCode::kUnavailable));
@@ -61,6 +79,8 @@ TEST_F(Forge, RefusalsResetsAndClosesInTheMiddleAreNotBelieved) {
     tap().InjectGently(Direction::kDown, forged);
     Round();
   }
+  EXPECT_GE(clients()[0]->stats().datagrams_dropped - dropped, tap().injected() * 95 / 100)
+      << "they did come";
   FinishPair();
 }
 
@@ -70,7 +90,19 @@ TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   StartTarget();
   StartPair();
   Round();
-  // What a server that knows nothing of them says to other connections.
+  const std::vector<Bytes> up = tap().Recorded(Direction::kUp);
+  // For this very connection, but of another server of the job: its key is the same, and it knows nothing of
+  // it.
+  Program& other = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--workers", "2", "--key", key_file(),
+                                             "--progress", "json"});
+  const auto listening = other.WaitForEvent("listening");
+  ASSERT_TRUE(listening) << other.Everything();
+  SpoofingSocket stray(listening->value("port", uint16_t{0}));
+  for (int i = 0; i < 20; ++i) stray.Send(LoopbackHost(3), up.back());
+  const auto foreign = stray.Receive(milliseconds(200));
+  ASSERT_FALSE(foreign.empty());
+  ExpectNotBelieved(foreign);
+  // Of this server, for connections that it does not know.
   SpoofingSocket asker(port());
   for (uint64_t i = 0; i < 20; ++i) {
     Bytes question = NoiseInit(i, 200);
@@ -79,11 +111,9 @@ TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   }
   const auto resets = asker.Receive(milliseconds(200));
   ASSERT_FALSE(resets.empty());
-  for (const auto& reset : resets) tap().Inject(Direction::kDown, reset.bytes);
-  for (int i = 0; i < 3; ++i) Round();
+  ExpectNotBelieved(resets);
   // Somebody on the path who asks for this very connection learns the token of it only when the server has
   // forgotten it.
-  const std::vector<Bytes> up = tap().Recorded(Direction::kUp);
   asker.Send(LoopbackHost(4), up.back());
   EXPECT_TRUE(asker.Receive(milliseconds(100)).empty()) << "a live connection has no reset";
   Round();
@@ -93,6 +123,7 @@ TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   asker.Send(LoopbackHost(5), up.back());
   const auto truth = asker.Receive(milliseconds(300));
   ASSERT_FALSE(truth.empty());
+  EXPECT_NE(TokenOf(truth.front().bytes), TokenOf(foreign.front().bytes));
   tap().Inject(Direction::kDown, truth.front().bytes);
   EXPECT_TRUE(e2e::Eventually([&] { return !clients()[0]->status().ok(); }, seconds(5)));
   EXPECT_EQ(clients()[0]->status().code(), StatusCode::kUnavailable) << clients()[0]->status().ToString();

@@ -29,13 +29,21 @@ TEST_F(Replay, FromAnotherAddressMovesNothing) {
   StartTarget();
   StartPair();
   for (int i = 0; i < 5; ++i) Round();
-  const std::string peer = AskServer()["members"][0].value("peer", "");
+  const nlohmann::json before = AskServer();
+  ASSERT_TRUE(before.contains("members") && before["members"].size() == 2);
+  const std::string peer = before["members"][0].value("peer", "");
+  ASSERT_NE(peer, "");
   SpoofingSocket elsewhere(port());
   elsewhere.SendGently(LoopbackHost(77), tap().Recorded(Direction::kUp));
   for (int i = 0; i < 5; ++i) Round();
   (void)elsewhere.Receive(milliseconds(50));
   ExpectNoAmplifier(elsewhere);
-  EXPECT_EQ(AskServer()["members"][0].value("peer", ""), peer);
+  const nlohmann::json after = AskServer();
+  ASSERT_TRUE(after.contains("members") && after["members"].size() == 2);
+  EXPECT_EQ(after["members"][0].value("peer", ""), peer);
+  EXPECT_GE(after.value("duplicates_dropped", 0) - before.value("duplicates_dropped", 0), 100)
+      << "they did come";
+  EXPECT_EQ(Change(before, after, "accepted"), 1) << "only the question itself";
   FinishPair();
 }
 
@@ -59,6 +67,12 @@ TEST_F(Replay, OfAWholeSessionAfterItsEndConnectsNobody) {
   EXPECT_EQ(after.value("joined", -1), 0);
   EXPECT_GE(Change(before, after, "unknown_connection_dropped"), static_cast<int64_t>(session.size()));
   EXPECT_LE(after["endpoint"].value("half_open", 99), 2) << "one for each address that showed the INIT";
+  // The next job of this server has the same key: nothing of the old one counts in it either.
+  StartPair();
+  elsewhere.SendGently(LoopbackHost(0), session);
+  tap().InjectGently(Direction::kUp, session);
+  for (int i = 0; i < 5; ++i) Round();
+  FinishPair();
 }
 
 TEST_F(Replay, OfAWholeSessionAtARestartedServerConnectsNobody) {
@@ -80,6 +94,13 @@ TEST_F(Replay, OfAWholeSessionAtARestartedServerConnectsNobody) {
   EXPECT_EQ(after.value("joined", -1), 0);
   EXPECT_FALSE(server().FindEvent("join"));
   EXPECT_GE(Dropped(after) - Dropped(before), static_cast<int64_t>(session.size()));
+  // Nor in the middle of the restarted server's own job.
+  StartPair();
+  for (int i = 0; i < 5; ++i) {
+    elsewhere.SendGently(LoopbackHost(0), session);
+    Round();
+  }
+  FinishPair();
 }
 
 }  // namespace

@@ -142,6 +142,10 @@ TEST(KeygenTest, WrongNamesAndTimesAreRefused) {
   EXPECT_FALSE(NewPsk(std::string(65, 'a')).ok());
   EXPECT_FALSE(NewCa("ca", {kToday, kToday - 1}).ok());
   EXPECT_FALSE(IssueCertificate("nonsense", "job", Role::kWorker, "w", kThisDay).ok());
+  EXPECT_FALSE(CaValidity("nonsense").ok());
+  ASSERT_TRUE(CaValidity(ca).ok());
+  EXPECT_EQ(CaValidity(ca)->not_before, kThisDay.not_before);
+  EXPECT_EQ(CaValidity(ca)->not_after, kThisDay.not_after);
   const std::string leaf = Text(IssueCertificate(ca, "job", Role::kWorker, "w", kThisDay));
   EXPECT_EQ(IssueCertificate(leaf, "job", Role::kServer, "s", kThisDay).status().message(),
             "CA file: the certificate is no CA's, or not the private key's");

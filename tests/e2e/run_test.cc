@@ -322,13 +322,21 @@ TEST_P(RunEnds, CtrlCEndsEverythingWith130) {
   ExpectNothingLeft(run.pid(), processes, Duration(0));
 }
 
+// Of the job's key not even a file: whoever finds one could read what was recorded of the run.
 TEST_P(RunEnds, KillLeavesNothingWithinFiveSeconds) {
+  const std::string temporary = directory() + "/tmp";
+  ASSERT_TRUE(std::filesystem::create_directory(temporary));
+  std::filesystem::permissions(temporary, std::filesystem::perms::all);
+  ::setenv("TMPDIR", temporary.c_str(), 1);
   Program& run = StartLongRun();
+  ::unsetenv("TMPDIR");
+  EXPECT_THAT(run.Output(), HasSubstr("encrypted, by a key made for this run"));
   const auto processes = Descendants(run.pid());
   EXPECT_GE(processes.size(), 3u);
   run.Signal(SIGKILL);
   ExpectEnd(run, 128 + SIGKILL);
   ExpectNothingLeft(run.pid(), processes, seconds(5) * kSlowness);
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
 TEST_P(RunEnds, AKilledWorkerIsNamedAndNothingIsLeft) {

@@ -148,6 +148,81 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   EXPECT_THAT(wrong.Errors(), HasSubstr("worker"));
 }
 
+// A list that is empty by mistake, of an unset variable for example, must not let everybody in.
+TEST_F(SecurityTest, TheAllowListIsCheckedAndShown) {
+  Keygen({"--ca", "--out", Path("ca.key")});
+  Keygen({"--from", Path("ca.key"), "--role", "server", "--name", "ams", "--out", Path("ams.key")});
+  for (const char* empty : {"", ",", "fra,", "fra,,nyc", " , "}) {
+    Program& refused =
+        Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", Path("ams.key"), "--allow", empty});
+    ExpectEnd(refused, 2);
+    EXPECT_THAT(refused.Errors(), AllOf(HasSubstr("--allow"), HasSubstr("empty"))) << '"' << empty << '"';
+  }
+  StartServer({{"--key", Path("ams.key")}, {"--allow", "fra, nyc"}});
+  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): fra, nyc"));
+  StartServer({{"--key", Path("ams.key")}});
+  EXPECT_THAT(server().Errors(), HasSubstr("may connect: every certificate"));
+  // Of a file, as of the command line.
+  std::ofstream(Path("list.toml")) << "allow = [\"fra\", \"nyc\"]\n";
+  StartServer({{"--key", Path("ams.key")}, {"--config", Path("list.toml")}});
+  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): fra, nyc"));
+  std::ofstream(Path("none.toml")) << "allow = []\n";
+  Program& refused = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", Path("ams.key"),
+                                               "--config", Path("none.toml")});
+  ExpectEnd(refused, 2);
+  EXPECT_THAT(refused.Errors(), HasSubstr("--allow"));
+}
+
+TEST_F(SecurityTest, KeygenRefusesWhatMeansNothingTogether) {
+  const auto refused = [&](std::vector<std::string> words, const std::string& why) {
+    words.insert(words.begin(), {"keygen", "--out", Path("never.key")});
+    Program& keygen = Start("longhaul", words);
+    ExpectEnd(keygen, 2);
+    EXPECT_THAT(keygen.Errors(), HasSubstr(why));
+    EXPECT_EQ(ReadFile(Path("never.key")), "");
+  };
+  Keygen({"--ca", "--out", Path("ca.key")});
+  const std::string ca = Path("ca.key");
+  refused({"--ca", "--from", ca}, "--from");
+  refused({"--ca", "--job", "pears"}, "--job and --ca");
+  refused({"--ca", "--name", "ams"}, "--name");
+  refused({"--ca", "--role", "server"}, "--role");
+  refused({"--name", "ams"}, "--name");
+  refused({"--role", "worker"}, "--role");
+  refused({"--days", "30"}, "--days");
+  refused({"--from", ca}, "--name");
+  refused({"--from", ca, "--name", "a b"}, "A-Z a-z");
+  refused({"--from", ca, "--name", "ams", "--job", "a/b"}, "A-Z a-z");
+  refused({"--from", key_file(), "--name", "ams"}, "CA file");
+}
+
+// Who has the authority's file finds out here, and not at the first handshake after its end.
+TEST_F(SecurityTest, KeygenIssuesNothingThatItsAuthorityDoesNotOutlive) {
+  const int64_t now = ::time(nullptr);
+  const auto authority = [&](const std::string& name, int64_t from, int64_t to) {
+    const auto text = crypto::NewCa(name, {from, to});
+    EXPECT_TRUE(text.ok() && keys::WriteKeyFile(Path(name), text->text()).ok());
+    return Path(name);
+  };
+  const auto issue = [&](const std::string& ca, const std::string& days, int code) -> Program& {
+    Program& keygen = Start("longhaul", {"keygen", "--from", ca, "--name", "fra", "--days", days, "--out",
+                                         ca + "." + days + ".key"});
+    ExpectEnd(keygen, code);
+    return keygen;
+  };
+  EXPECT_THAT(issue(authority("old", now - 9 * kDay, now - kDay), "1", 2).Errors(),
+              HasSubstr("the authority ended"));
+  EXPECT_THAT(issue(Path("old"), "0", 2).Errors(), HasSubstr("the authority ended"));
+  EXPECT_THAT(issue(authority("early", now + kDay, now + 9 * kDay), "1", 2).Errors(), HasSubstr("clock"));
+  const std::string ca = authority("ten", now - kDay, now + 10 * kDay + 600);
+  EXPECT_THAT(issue(ca, "11", 2).Errors(), AllOf(HasSubstr("--days 11"), HasSubstr("at most 10")));
+  EXPECT_THAT(issue(ca, "10", 0).Output(), HasSubstr("certificate of worker fra for job default until "));
+  issue(ca, "0", 0);  // as long as the authority lives
+  Keygen({"--from", ca, "--role", "server", "--name", "ams", "--out", Path("ams.key")});
+  StartServer({{"--key", Path("ams.key")}});
+  ExpectJob({{"--key", ca + ".0.key"}}, {{"--key", ca + ".10.key"}});
+}
+
 TEST_F(SecurityTest, CertificatesOutOfTimeOrOfAnotherAuthorityAreRefused) {
   const int64_t now = ::time(nullptr);
   const auto authority = crypto::NewCa("one", {now - 30 * kDay, now + 30 * kDay});
@@ -163,8 +238,19 @@ TEST_F(SecurityTest, CertificatesOutOfTimeOrOfAnotherAuthorityAreRefused) {
   ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "old", now - 2 * kDay, now - kDay)}}, "expired");
   ExpectKeptOut({{"--key", issue(*authority, Role::kWorker, "early", now + kDay, now + 2 * kDay)}},
                 "not valid yet");
-  ExpectKeptOut({{"--key", issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay)}},
+  // Each side finds out: a worker that trusts its own authority only refuses the server, and one that trusts
+  // ours and shows another's certificate is refused by it.
+  const std::string foreign = issue(*other, Role::kWorker, "foreign", now - kDay, now + kDay);
+  ExpectKeptOut({{"--key", foreign}},
                 "server " + address() + ": the peer's certificate was not issued by our CA");
+  const std::string ours = ReadFile(issue(*authority, Role::kWorker, "ours", now - kDay, now + kDay));
+  const std::string theirs = ReadFile(foreign);
+  const std::string begin =
+      "-----BEGIN CERTIFICATE-----";  // of the certificate, and of the authority's after it
+  ASSERT_TRUE(keys::WriteKeyFile(Path("mixed"),
+                                 theirs.substr(0, theirs.rfind(begin)) + ours.substr(ours.rfind(begin)))
+                  .ok());
+  ExpectKeptOut({{"--key", Path("mixed")}}, "refuses: the peer's certificate was not issued by our CA");
   ExpectJob({{"--key", issue(*authority, Role::kWorker, "a", now - kDay, now + kDay)}},
             {{"--key", issue(*authority, Role::kWorker, "b", now - kDay, now + kDay)}});
 }
@@ -203,6 +289,33 @@ TEST_F(SecurityTest, ResetTokensAreTheServersOwnAndSurviveARestart) {
   StartServer({{"--listen", listen}});
   ASSERT_EQ(address(), listen);
   EXPECT_EQ(ResetToken(port(), kConnection), token) << "the same key and port, after a restart";
+}
+
+// The other way round: a worker gives its gradients to no server that cannot prove itself.
+TEST_F(SecurityTest, WorkersRefuseAServerOutOfTimeOrOfAnotherAuthorityOrJob) {
+  const int64_t now = ::time(nullptr);
+  const auto authority = crypto::NewCa("one", {now - 30 * kDay, now + 30 * kDay});
+  const auto other = crypto::NewCa("two", {now - 30 * kDay, now + 30 * kDay});
+  ASSERT_TRUE(authority.ok() && other.ok());
+  const auto issue = [&](const crypto::SecretBytes& ca, const std::string& job, Role role,
+                         const std::string& name, int64_t from, int64_t to) {
+    const auto text = crypto::IssueCertificate(ca.text(), job, role, name, {from, to});
+    EXPECT_TRUE(text.ok() && keys::WriteKeyFile(Path(name), text->text()).ok());
+    return Path(name);
+  };
+  const Flags fra = {{"--key", issue(*authority, "default", Role::kWorker, "fra", now - kDay, now + kDay)}};
+  const Flags nyc = {{"--key", issue(*authority, "default", Role::kWorker, "nyc", now - kDay, now + kDay)}};
+  StartServer({{"--key", issue(*authority, "default", Role::kServer, "old", now - 2 * kDay, now - kDay)}});
+  ExpectKeptOut(fra, "certificate has expired");
+  StartServer({{"--key", issue(*authority, "default", Role::kServer, "early", now + kDay, now + 2 * kDay)}});
+  ExpectKeptOut(fra, "certificate is not valid yet");
+  StartServer({{"--key", issue(*other, "default", Role::kServer, "foreign", now - kDay, now + kDay)}});
+  ExpectKeptOut(fra, "not issued by our CA");
+  StartServer({{"--key", issue(*authority, "pears", Role::kServer, "pear", now - kDay, now + kDay)}});
+  ExpectKeptOut(fra, "pears");
+  // And the right one still is.
+  StartServer({{"--key", issue(*authority, "default", Role::kServer, "good", now - kDay, now + kDay)}});
+  ExpectJob(fra, nyc);
 }
 
 // The soft limit of a core dump's size, as the kernel has it.

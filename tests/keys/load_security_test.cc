@@ -14,6 +14,7 @@ namespace {
 
 using crypto::Role;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -48,6 +49,7 @@ TEST_F(LoadSecurityTest, ASharedKeyBringsItsJob) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
   EXPECT_EQ(loaded->job, "apples");
   EXPECT_EQ(loaded->description, "shared key of job apples");
+  EXPECT_EQ(loaded->kind, "tls-psk");
   ASSERT_NE(loaded->security, nullptr);
   EXPECT_TRUE(loaded->security->IsSecure());
 }
@@ -63,6 +65,7 @@ TEST_F(LoadSecurityTest, NothingIsSecureUnlessAskedFor) {
   const auto none = LoadSecurity({.insecure = true});
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none->security, nullptr);
+  EXPECT_EQ(none->kind, "insecure");
   EXPECT_EQ(none->job, "default");
   EXPECT_EQ(LoadSecurity({.insecure = true, .job = "pears"})->job, "pears");
 }
@@ -77,6 +80,28 @@ TEST_F(LoadSecurityTest, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(job.message(), AllOf(HasSubstr("apples"), HasSubstr("pears"), HasSubstr(Path("psk"))));
   EXPECT_THAT(Refusal({.key_file = Path("server")}).message(), HasSubstr("server"));
   EXPECT_THAT(Refusal({.key_file = Path("worker"), .role = Role::kServer}).message(), HasSubstr("worker"));
+}
+
+TEST_F(LoadSecurityTest, TheAllowListHasNamesThatCertificatesCanHave) {
+  const auto with = [&](std::vector<std::string> allow) {
+    return SecurityChoice{.key_file = Path("server"), .role = Role::kServer, .allow = std::move(allow)};
+  };
+  const auto loaded = LoadSecurity(with({" fra", "nyc\t ", "a.b_c-9"}));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_THAT(loaded->allow, ElementsAre("fra", "nyc", "a.b_c-9"));
+  EXPECT_EQ(loaded->kind, "tls-certificates");
+  for (const char* empty : {"", " ", "\t"})
+    EXPECT_THAT(Refusal(with({"fra", empty})).message(), HasSubstr("empty"));
+  EXPECT_THAT(Refusal(with({"fra", "nyc", " fra "})).message(),
+              AllOf(HasSubstr("\"fra\""), HasSubstr("twice")));
+  for (const char* name : {"worker/fra", "fra*", "f ra", "longhaul://a/worker/b", "fra\n", "\xc3\xa9"}) {
+    const Status refused = Refusal(with({name}));
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(refused.message(), AllOf(HasSubstr("--allow"), HasSubstr("A-Z a-z 0-9"))) << name;
+  }
+  EXPECT_THAT(Refusal(with({"a\x1b[31mred"})).message(),
+              AllOf(HasSubstr("\"a?[31mred\""), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(Refusal(with({std::string(65, 'x')})).message(), HasSubstr("1 to 64"));
 }
 
 TEST_F(LoadSecurityTest, TheServersNameReachesItsResetTokens) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -98,6 +99,37 @@ Status CheckValidity(const Validity& validity) {
   return validity.not_before <= validity.not_after ? Status() : Invalid("certificate: ends before it begins");
 }
 
+// Ours are within the range of time_t.
+int64_t SecondsOf(const ASN1_TIME* time) {
+  tm utc{};
+  return ASN1_TIME_to_tm(time, &utc) == 1 ? int64_t{::timegm(&utc)} : 0;
+}
+
+Validity ValidityOf(const x509_st* certificate) {
+  return {.not_before = SecondsOf(X509_get0_notBefore(certificate)),
+          .not_after = SecondsOf(X509_get0_notAfter(certificate))};
+}
+
+struct Authority {
+  Certificate certificate;
+  PrivateKey key;
+};
+
+Result<Authority> ParseAuthority(std::string_view ca_bundle) {
+  if (ca_bundle.size() > kMaxKeyFileBytes) return Invalid("CA file: larger than 64 KiB");
+  PrivateKey key = ParsePrivateKey(ca_bundle);
+  Result<std::vector<Certificate>> certificates = ParseCertificates(ca_bundle);
+  if (key == nullptr || !certificates.ok() || certificates->empty()) {
+    return Invalid("CA file: no private key or no certificate");
+  }
+  Certificate& ca = certificates->front();
+  if (X509_check_ca(ca.get()) == 0 || X509_check_private_key(ca.get(), key.get()) != 1) {
+    ERR_clear_error();
+    return Invalid("CA file: the certificate is no CA's, or not the private key's");
+  }
+  return Authority{std::move(ca), std::move(key)};
+}
+
 std::string_view KeyUsageOf(Role role) { return role == Role::kServer ? "serverAuth" : "clientAuth"; }
 
 }  // namespace
@@ -126,22 +158,21 @@ Result<SecretBytes> NewCa(std::string_view name, const Validity& validity) {
   return PrintBundle(raw.span(), {maker.get()});
 }
 
+Result<Validity> CaValidity(std::string_view ca_bundle) {
+  const Result<Authority> authority = ParseAuthority(ca_bundle);
+  if (!authority.ok()) return authority.status();
+  return ValidityOf(authority->certificate.get());
+}
+
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
                                      std::string_view name, const Validity& validity) {
-  if (ca_bundle.size() > kMaxKeyFileBytes) return Invalid("CA file: larger than 64 KiB");
   if (Status valid = CheckKeyName("job", job); !valid.ok()) return valid;
   if (Status valid = CheckKeyName("name", name); !valid.ok()) return valid;
   if (Status valid = CheckValidity(validity); !valid.ok()) return valid;
-  const PrivateKey ca_key = ParsePrivateKey(ca_bundle);
-  Result<std::vector<Certificate>> certificates = ParseCertificates(ca_bundle);
-  if (ca_key == nullptr || !certificates.ok() || certificates->empty()) {
-    return Invalid("CA file: no private key or no certificate");
-  }
-  const Certificate& ca = certificates->front();
-  if (X509_check_ca(ca.get()) == 0 || X509_check_private_key(ca.get(), ca_key.get()) != 1) {
-    ERR_clear_error();
-    return Invalid("CA file: the certificate is no CA's, or not the private key's");
-  }
+  const Result<Authority> authority = ParseAuthority(ca_bundle);
+  if (!authority.ok()) return authority.status();
+  const Certificate& ca = authority->certificate;
+  const PrivateKey& ca_key = authority->key;
   SecretBytes raw(kEd25519Bytes);
   if (RAND_priv_bytes(raw.span().data(), kEd25519Bytes) != 1) return Failed("no random bytes");
   const PrivateKey key = MakeEd25519(raw.span());

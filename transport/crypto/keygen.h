@@ -23,8 +23,12 @@ Result<SecretBytes> NewPsk(std::string_view job);
 // certificates are issued, and nowhere else.
 Result<SecretBytes> NewCa(std::string_view name, const Validity& validity);
 
+// When the certificate of a CA as from NewCa is valid. kInvalidArgument when it is none.
+Result<Validity> CaValidity(std::string_view ca_bundle);
+
 // A key file for one server, worker or tool: new Ed25519 private key, its certificate, the CA's certificate.
-// `ca_bundle` as from NewCa; keys of other kinds serve too.
+// `ca_bundle` as from NewCa; keys of other kinds serve too. That the CA is valid for as long is the caller's
+// affair (CaValidity): peers look at both.
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
                                      std::string_view name, const Validity& validity);
 

@@ -29,6 +29,33 @@ Status Check(const SecurityChoice& choice) {
   return {};
 }
 
+// For messages: what a terminal might take for a command is not repeated.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text.substr(0, 64)) quoted += c >= ' ' && c <= '~' ? c : '?';
+  return quoted + (text.size() > 64 ? "...\"" : "\"");
+}
+
+// A list that lets nobody in by mistake, or everybody, is found out here and not when a worker is missing.
+Result<std::vector<std::string>> AllowedNames(const std::vector<std::string>& given) {
+  std::vector<std::string> names;
+  for (std::string_view name : given) {
+    const size_t begin = name.find_first_not_of(" \t");
+    name = begin == std::string_view::npos ? std::string_view() : name.substr(begin);
+    name = name.substr(0, name.find_last_not_of(" \t") + 1);
+    if (name.empty())
+      return Invalid("--allow: a name is empty; leave --allow out to let in every certificate of the job");
+    if (!crypto::CheckKeyName("name", name).ok()) {
+      return Invalid(
+          "--allow: " + Quoted(name) +
+          " is the name of no certificate: names are 1 to 64 of A-Z a-z 0-9 . _ - (no roles, no patterns)");
+    }
+    if (std::ranges::count(names, name) > 0) return Invalid("--allow: " + Quoted(name) + " is there twice");
+    names.emplace_back(name);
+  }
+  return names;
+}
+
 std::string Describe(const crypto::Credentials& credentials) {
   if (const auto* shared = std::get_if<crypto::PskKey>(&credentials)) return "shared key of job " + shared->job;
   const transport::PeerIdentity& own = std::get<crypto::CertificateKey>(credentials).identity;
@@ -53,7 +80,6 @@ Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
   crypto::TlsOptions options;
   options.role = choice.role;
   options.job = choice.job;
-  options.allowed_names = choice.allow;
   options.server_name = choice.server_name;
   options.wall_clock = [] {
     return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
@@ -75,6 +101,7 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   if (choice.insecure) {
     loaded.job = choice.job.empty() ? kDefaultJob : choice.job;
     loaded.description = "none";
+    loaded.kind = "insecure";
     return loaded;
   }
   Result<crypto::SecretBytes> text = ReadKeyFile(choice.key_file);
@@ -90,8 +117,13 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   }
   Result<crypto::TlsOptions> options = OptionsOf(choice);
   if (!options.ok()) return options.status();
+  Result<std::vector<std::string>> allow = AllowedNames(choice.allow);
+  if (!allow.ok()) return allow.status();
+  loaded.allow = *std::move(allow);
+  options->allowed_names = loaded.allow;
   loaded.job = choice.job.empty() ? JobOf(*credentials) : choice.job;
   loaded.description = Describe(*credentials);
+  loaded.kind = std::holds_alternative<crypto::PskKey>(*credentials) ? "tls-psk" : "tls-certificates";
   auto security = crypto::TlsSecurity::Create(*std::move(credentials), *std::move(options));
   if (!security.ok()) return named(security.status());
   loaded.security = *std::move(security);

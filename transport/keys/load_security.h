@@ -19,7 +19,8 @@ struct SecurityChoice {
   std::string job = {};       // empty: the key's; without a key "default"
   crypto::Role role = crypto::Role::kWorker;
   std::string cipher = {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
-  // Server, certificates only: names of those that may join. Empty: every certificate of the CA for this job.
+  // Server, certificates only: names of those that may connect, workers and tools; blanks around them do not
+  // count. Empty: every certificate of the CA for this job.
   std::vector<std::string> allow = {};
   std::string server_name = {};  // server: crypto::TlsOptions::server_name, from ServerName() (server_name.h)
 };
@@ -29,10 +30,15 @@ struct LoadedSecurity {
   std::string job;
   // For people: "certificate worker/site-b of job resnet", "shared key of job resnet", "none".
   std::string description;
+  // For programs: "tls-psk", "tls-certificates" or "insecure".
+  std::string kind;
+  std::vector<std::string> allow;  // as they are compared: without blanks
 };
 
-// Errors, naming the option: kInvalidArgument (neither or both of key and insecure, an unknown cipher, another job than the
-// key's, a server's certificate at a worker, ...), those of ReadKeyFile, and those of the file's content with its name.
+// Errors, naming the option: kInvalidArgument (neither or both of key and insecure, an unknown cipher, a name
+// of the allow-list that no certificate can have or that is there twice, another job than the key's, a
+// server's certificate at a worker, ...), those of ReadKeyFile, and those of the file's content with its
+// name.
 Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice);
 
 }  // namespace longhaul::keys

@@ -17,6 +17,18 @@ std::vector<float> Gradient(size_t client, int round) {
   return values;
 }
 
+nlohmann::json EndpointOf(const nlohmann::json& status) {
+  return status.value("endpoint", nlohmann::json::object());
+}
+
+// A name that is not there is a mistake of the test, and not a zero.
+int64_t Counter(const nlohmann::json& object, const std::string& name) {
+  const auto it = object.find(name);
+  const bool found = it != object.end() && it->is_number_integer();
+  EXPECT_TRUE(found) << "no counter \"" << name << "\" in " << object.dump();
+  return found ? it->get<int64_t>() : 0;
+}
+
 }  // namespace
 
 void AttackTest::StartTarget(const e2e::Flags& more) {
@@ -24,6 +36,8 @@ void AttackTest::StartTarget(const e2e::Flags& more) {
 }
 
 void AttackTest::StartPair(Wiretap::Rule rule) {
+  tensors_.clear();
+  rounds_ = 0;
   tap_ = std::make_unique<Wiretap>(port());
   if (rule) tap_->SetRule(std::move(rule));
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -47,7 +61,8 @@ void AttackTest::StartPair(Wiretap::Rule rule) {
 void AttackTest::Round() {
   ASSERT_EQ(tensors_.size(), 2u);
   e2e::Pause(Duration(0));  // a server whose output nobody reads waits for its reader
-  const std::vector<float> given[2] = {Gradient(0, rounds_), Gradient(1, rounds_)};
+  const std::vector<float> given[2] = {Gradient(0, given_), Gradient(1, given_)};
+  ++given_;
   ++rounds_;
   std::vector<float> results[2] = {std::vector<float>(kElements), std::vector<float>(kElements)};
   Operation operations[2];
@@ -86,10 +101,7 @@ nlohmann::json AttackTest::AskServer() {
 
 int64_t AttackTest::Change(const nlohmann::json& before, const nlohmann::json& after,
                            const std::string& counter) {
-  const auto at = [&](const nlohmann::json& status) {
-    return status.value("endpoint", nlohmann::json::object()).value(counter, int64_t{-1});
-  };
-  return at(after) - at(before);
+  return Counter(EndpointOf(after), counter) - Counter(EndpointOf(before), counter);
 }
 
 int64_t AttackTest::Dropped(const nlohmann::json& status) {
@@ -97,10 +109,10 @@ int64_t AttackTest::Dropped(const nlohmann::json& status) {
   for (const char* counter :
        {"unknown_connection_dropped", "malformed_dropped", "not_authentic_dropped", "late_long_dropped",
         "failures_limited", "inits_limited", "half_open_refused", "version_refused"}) {
-    sum += status["endpoint"].value(counter, int64_t{0});
+    sum += Counter(EndpointOf(status), counter);
   }
   for (const char* counter : {"duplicates_dropped", "bad_tag_dropped", "malformed_dropped"}) {
-    sum += status.value(counter, int64_t{0});
+    sum += Counter(status, counter);
   }
   return sum;
 }

@@ -45,7 +45,8 @@ class AttackTest : public e2e::JobTest {
 
   // A server that takes two workers, nothing of whose gradients may be lost.
   void StartTarget(const e2e::Flags& more = {});
-  // Both clients are in; the first comes through the tap, with the rule from its first packet on.
+  // Both clients are in; the first comes through the tap, with the rule from its first packet on. Also after
+  // FinishPair, for another job.
   void StartPair(Wiretap::Rule rule = {});
   // One round of both: every element of the result must be what the two gave, to the bit.
   void Round();
@@ -55,7 +56,7 @@ class AttackTest : public e2e::JobTest {
   Wiretap& tap() { return *tap_; }
   // The server's answer to the question how it is; a test fails without one.
   nlohmann::json AskServer();
-  // By how much an endpoint's counter has grown since `before`.
+  // By how much an endpoint's counter has grown since `before`; a test fails when there is no such counter.
   static int64_t Change(const nlohmann::json& before, const nlohmann::json& after,
                         const std::string& counter);
   // Of everything that is counted as dropped, refused or limited, at the endpoint and with the members.
@@ -69,7 +70,8 @@ class AttackTest : public e2e::JobTest {
   std::unique_ptr<Wiretap> tap_;
   std::vector<std::optional<Client>> clients_;
   std::vector<Tensor> tensors_;
-  int rounds_ = 0;
+  int rounds_ = 0;  // of the pair
+  int given_ = 0;   // rounds of all pairs, so that no two have the same values
 };
 
 }  // namespace longhaul::attack

@@ -9,21 +9,20 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/random.h"
-#include "proto/control_codec.h"
 #include "tests/attack/support/spoofing_socket.h"
-#include "transport/core/endpoint.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
+#include "worker/status_core.h"
+#include "worker/worker_core.h"
 
 namespace longhaul::attack {
 namespace {
-
-using transport::Connection;
 
 constexpr Duration kStatusAge = std::chrono::milliseconds(110);
 const uint32_t kProbeHost = LoopbackHost(kProbeIndex);
@@ -35,41 +34,6 @@ sockaddr_in Of(uint32_t host, uint16_t port) {
   address.sin_port = htons(port);
   return address;
 }
-
-// Asks as soon as it is connected; takes no windows.
-class Question final : public transport::ConnectionObserver {
- public:
-  void OnConnected(Connection& connection) override {
-    control::ControlMessage message;
-    message.mutable_status_request()->set_request(1);
-    (void)connection.SendControl(wire::EncodeControlMessage(message));
-  }
-  void OnClosed(Connection&, const Status&) override { over = true; }
-  void OnControlData(Connection&, ByteSpan bytes) override {
-    const auto messages = reader_.Append(bytes);
-    if (!messages.ok()) return;
-    for (const control::ControlMessage& message : *messages) {
-      if (message.has_status_reply()) {
-        answer = nlohmann::json::parse(message.status_reply().json(), nullptr, /*allow_exceptions=*/false);
-      }
-    }
-  }
-  Status OnWindowOpened(Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
-    return Status(StatusCode::kFailedPrecondition, "no windows here");
-  }
-  transport::ChunkVerdict OnChunk(Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
-                                  ByteSpan, bool) override {
-    return transport::ChunkVerdict::kRefused;
-  }
-  void OnWindowClosed(Connection&, transport::WindowKey, wire::CloseReason, const transport::WindowReceipt&,
-                      const transport::WindowTxStats&) override {}
-
-  std::optional<nlohmann::json> answer;
-  bool over = false;
-
- private:
-  wire::ControlReader reader_;
-};
 
 class ProbeSocket {
  public:
@@ -83,20 +47,19 @@ class ProbeSocket {
   ProbeSocket(const ProbeSocket&) = delete;
   ProbeSocket& operator=(const ProbeSocket&) = delete;
 
-  void SendAll(transport::Endpoint& endpoint) {
-    while (const auto batch = endpoint.PollTransmit(udp::Now(), buffer_)) {
+  void SendAll(transport::DatagramCore& core) {
+    while (const auto batch = core.PollTransmit(udp::Now(), buffer_)) {
       for (size_t at = 0; at < batch->size; at += batch->segment_bytes) {
         (void)::send(fd_, buffer_.data() + at, std::min(batch->segment_bytes, batch->size - at), 0);
       }
     }
   }
-  void ReceiveOne(transport::Endpoint& endpoint, const Address& server, int wait_ms) {
+  void ReceiveOne(transport::DatagramCore& core, const Address& server, int wait_ms) {
     pollfd ready{fd_, POLLIN, 0};
     if (::poll(&ready, 1, wait_ms) != 1) return;
     const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     if (got > 0) {
-      endpoint.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)),
-                              {});
+      core.HandleDatagram(udp::Now(), server, MutableByteSpan(buffer_).first(static_cast<size_t>(got)), {});
     }
   }
 
@@ -105,27 +68,46 @@ class ProbeSocket {
   std::vector<uint8_t> buffer_ = std::vector<uint8_t>(65536);
 };
 
+// Until `over`, and then what is still to be sent.
+void Drive(transport::DatagramCore& core, uint16_t server_port, const std::function<bool()>& over) {
+  const Address server = Address::V4(127, 0, 0, 1, server_port);
+  ProbeSocket socket(server_port);
+  while (!over()) {
+    socket.SendAll(core);
+    socket.ReceiveOne(core, server, 1);
+    if (core.NextTimeout() <= udp::Now()) core.HandleTimeout(udp::Now());
+  }
+  socket.SendAll(core);
+}
+
 }  // namespace
 
 std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string& key_file, Duration limit) {
   std::this_thread::sleep_for(kStatusAge);
   const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
   if (!security.ok()) return std::nullopt;
-  transport::EndpointOptions options;
-  options.security = security->security.get();
-  const Address server = Address::V4(127, 0, 0, 1, server_port);
-  ProbeSocket socket(server_port);
-  Question question;
-  transport::Endpoint endpoint(options, Random(std::random_device{}()));
-  Connection* connection = endpoint.Connect(udp::Now(), server, &question);
-  for (const Instant end = udp::Now() + limit; udp::Now() < end && !question.answer && !question.over;) {
-    socket.SendAll(endpoint);
-    socket.ReceiveOne(endpoint, server, 1);
-    if (endpoint.NextTimeout() <= udp::Now()) endpoint.HandleTimeout(udp::Now());
-  }
-  if (!question.over) connection->Close(Status());
-  socket.SendAll(endpoint);
-  return question.answer;
+  worker::StatusCore core({.timeout = limit, .security = security->security.get()},
+                          Random(std::random_device{}()), {});
+  core.Ask(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
+  Drive(core, server_port, [&core] { return core.outcome().has_value(); });
+  if (!core.outcome()->ok()) return std::nullopt;
+  return nlohmann::json::parse(**core.outcome(), nullptr, /*allow_exceptions=*/false);
+}
+
+Status JoinAsTool(uint16_t server_port, const std::string& key_file, uint32_t rank, uint64_t incarnation,
+                  Duration limit) {
+  const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
+  if (!security.ok()) return security.status();
+  worker::WorkerCore core({.job = security->job,
+                           .rank = rank,
+                           .world_size = 2,
+                           .incarnation = incarnation,
+                           .connect_timeout = limit,
+                           .security = security->security.get()},
+                          nullptr, Random(std::random_device{}()));
+  core.Start(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
+  Drive(core, server_port, [&core] { return core.joined() || core.ended(); });
+  return core.joined() ? Status() : core.failure();
 }
 
 }  // namespace longhaul::attack
