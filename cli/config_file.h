@@ -27,7 +27,7 @@ class FlatToml final : public CLI::ConfigTOML {
           CLI::ExitCodes::ConfigError);
     }
     std::istringstream whole(text.str());
-    return ConfigTOML::from_config(whole);
+    return CLI::ConfigTOML::from_config(whole);
   }
 
  private:
