@@ -179,9 +179,10 @@ class TlsFlips : public testing::TestWithParam<bool> {
     window.symbol_bytes = kChunkBytes;
     window.fec_k = 0;
     ASSERT_TRUE(from.OpenWindow(window).ok());
-    const Bytes head(12, 1), body(kChunkBytes - 12, static_cast<uint8_t>(id));
     for (uint32_t i = 0; i < kChunks; ++i) {
-      ASSERT_TRUE(from.SubmitChunk(window.key, wire::ReliabilityClass::kHigh, head, body).ok());
+      ASSERT_TRUE(from.SubmitChunk(window.key, wire::ReliabilityClass::kHigh, ByteSpan(chunk_).first(12),
+                                   ByteSpan(chunk_).subspan(12))
+                      .ok());
     }
   }
 
@@ -189,6 +190,7 @@ class TlsFlips : public testing::TestWithParam<bool> {
   static constexpr uint16_t kChunkBytes = 1392;
 
   const Trusted sides_;
+  const Bytes chunk_ = Bytes(kChunkBytes, 5);  // connections borrow it
   Wanted wanted_;
   Bytes held_;
   bool from_worker_ = false;
