@@ -139,7 +139,7 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   EXPECT_THAT(server().Errors(), HasSubstr("failed: PermissionDenied: the peer's certificate is rio's"));
   ExpectKeptOut({{"--key", pears}}, "pears");
   EXPECT_THAT(server().Errors(),
-              HasSubstr("failed: PermissionDenied: the peer's certificate is of job pears"));
+              HasSubstr("refuses: the peer's certificate is of job default, not of pears"));
   ExpectKeptOut({}, "the same key");  // a shared key at a server of certificates
   ExpectJob({{"--key", fra}}, {{"--key", nyc}});
   // A server's certificate is no worker's, and the other way round.

@@ -88,6 +88,21 @@ TEST_F(Stranger, OfAnotherJobIsRefusedAndTheJobFinishes) {
   ExpectRunningJobFinishes();
 }
 
+// What anybody can cause as often as he likes fills no disk.
+TEST_F(Stranger, ManyInARowAreToldOneByOneAndThenCounted) {
+  UdpPeer peer;
+  for (uint64_t id = 1; id <= 60; ++id) peer.Send(port(), Init(kOtherVersion, id));
+  const auto suppressed = server().WaitForEvent("suppressed");
+  ASSERT_TRUE(suppressed) << server().Everything();
+  EXPECT_EQ(suppressed->value("of", ""), "handshake_failed");
+  EXPECT_GE(suppressed->value("count", 0), 20) << "10 a second are told one by one";
+  const auto told = server().FindEvent("handshake_failed");
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->value("peer", ""), peer.address());
+  EXPECT_EQ(told->value("code", ""), "VersionMismatch");
+  ExpectRunningJobFinishes();
+}
+
 TEST_F(Stranger, OfAnotherVersionIsRefusedByNameAndTheJobFinishes) {
   UdpPeer peer;
   peer.Send(port(), Init(kOtherVersion, 0x1122334455667788));
