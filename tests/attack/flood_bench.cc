@@ -97,8 +97,9 @@ class Job {
         End(*flood);
         flood.reset();
       } else {
-        flood = std::make_unique<Flood>(port_, FloodOptions{options_.per_second, options_.hosts, datagrams},
-                                        std::chrono::hours(1));
+        FloodOptions flood_options{
+            .per_second = options_.per_second, .hosts = options_.hosts, .datagrams = datagrams};
+        flood = std::make_unique<Flood>(port_, std::move(flood_options), std::chrono::hours(1));
       }
       // The round under way belongs to both.
       skip_ = 2;
