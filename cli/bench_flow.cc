@@ -212,7 +212,7 @@ int ExitCode(const FlowCore& core, bool interrupted) {
 }
 
 int Conclude(const BenchFlowOptions& options, const FlowCore& core, const udp::EventLoop& loop,
-             bool interrupted) {
+             const std::string& security, bool interrupted) {
   const FlowReport report = core.report();
   const Status outcome =
       interrupted ? Status(StatusCode::kCancelled, "interrupted; measured until then") : core.outcome();
@@ -222,6 +222,7 @@ int Conclude(const BenchFlowOptions& options, const FlowCore& core, const udp::E
   if (options.json_file.empty()) return code;
   json summary = FlowJson(report);
   summary["class"] = options.reliability;
+  summary["security"] = security;
   summary["outcome"] = StatusCodeName(outcome.code());
   summary["message"] = outcome.message();
   summary["cpu_seconds"] = CpuSeconds();
@@ -285,7 +286,7 @@ int RunBenchFlow(const BenchFlowOptions& options) {
   });
   core.Start(udp::Now(), *server);
   (*loop)->Run();
-  return Conclude(options, core, **loop, interrupted);
+  return Conclude(options, core, **loop, security->kind, interrupted);
 }
 
 }  // namespace longhaul::cli

@@ -46,6 +46,7 @@ TEST_F(BenchFlow, ReportsWhatTheServerHasConfirmed) {
   EXPECT_GT(r["retransmits"].get<int>() + r["chunks_repaired"].get<int>(), 0);
   EXPECT_GE(r["series"].size(), 10u);
   EXPECT_EQ(r["outcome"], "Ok");
+  EXPECT_EQ(r["security"], "tls-psk");
   EXPECT_TRUE(server().WaitForLine("\"ended\":true"));
 }
 
