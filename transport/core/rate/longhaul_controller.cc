@@ -39,10 +39,14 @@ constexpr double kFloorSigmas = 1.5;
 constexpr uint64_t kRoundsPerFit = 8;
 constexpr double kStandingQueue = 0.25;  // of the minimum RTT
 constexpr double kYield = 0.97;
+constexpr double kLeastYielded = 1.0 / 16;  // of the filter's maximum, which forgets within two cycles
 constexpr double kMinCwndGain = 1.1;
 constexpr double kGainCut = 0.85;
 constexpr double kGainGrowth = 1.02;
 constexpr int64_t kQuantaPerBdp = 64;
+// A queue this long hurts nobody, and on paths shorter than a timer's lateness (inside a machine, a rack)
+// shares of the BDP would be single datagrams: nothing to segment, and the timer would set the pace.
+constexpr Duration kQuantumAlways = std::chrono::microseconds(50);
 constexpr double kBurstWeight = 0.05;
 
 }  // namespace
@@ -91,9 +95,7 @@ bool LonghaulController::IsSampleLimited(const RateSample& sample) const {
 void LonghaulController::OnCongestionEvent(const CongestionEvent& event) {
   Bbr::OnCongestionEvent(event);
   ForgetAnotherPath();
-  if (event.latest_rtt > Duration::zero()) {
-    last_rtt_ = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
-  }
+  if (path_rtt_ > Duration::zero()) last_rtt_ = path_rtt_;
   LearnShortQueueFloor();
 }
 
@@ -263,14 +265,16 @@ bool LonghaulController::QueueSeen(const Round& round) const {
 }
 
 // The sum of what several flows have once seen is more than the path has: a queue stands although nobody
-// probes. Then what the last round trip delivered is the share, and a little less drains.
+// probes. Then what the last round trip delivered is the share, and a little less drains. Not without end: on
+// paths much shorter than a millisecond a busy host delays packets as a queue does, and no rate is low enough
+// to end that.
 bool LonghaulController::YieldToStandingQueue() {
   if (state_ != BbrState::kProbeBwCruise || last_round_.limited || !has_min_rtt()) return false;
   if (last_round_.min_rtt == Duration::max() ||
       last_round_.min_rtt - min_rtt_ <= min_rtt_ * kStandingQueue + std::chrono::milliseconds(1))
     return false;
   InitLowerBounds();
-  bw_shortterm_ = std::min(bw_shortterm_, last_round_.bw * kYield);
+  bw_shortterm_ = std::min(bw_shortterm_, std::max(last_round_.bw * kYield, max_bw_ * kLeastYielded));
   return true;
 }
 
@@ -350,8 +354,8 @@ void LonghaulController::PickProbeWait() {
 // The queue that this UP has built, not one that others keep there: that would never let us ask for our
 // share.
 bool LonghaulController::UpBuiltQueue(double of_min_rtt) const {
-  return has_min_rtt() && rtt_ > Duration::zero() &&
-         rtt_ - up_start_rtt_ > min_rtt_ * of_min_rtt + std::chrono::milliseconds(1);
+  return has_min_rtt() && path_rtt_ > Duration::zero() &&
+         path_rtt_ - up_start_rtt_ > min_rtt_ * of_min_rtt + std::chrono::milliseconds(1);
 }
 
 bool LonghaulController::IsTimeToGoDown() {
@@ -413,7 +417,7 @@ bool LonghaulController::MeetsMinRtt(Duration rtt) const {
 
 void LonghaulController::SetSendQuantum() {
   Bbr::SetSendQuantum();
-  const ByteCount share(Bdp().value() / kQuantaPerBdp);
+  const ByteCount share = std::max(ByteCount(Bdp().value() / kQuantaPerBdp), bounded_rate_ * kQuantumAlways);
   send_quantum_ = std::min(send_quantum_, std::max(share, options_.max_datagram * int64_t{2}));
 }
 

@@ -90,6 +90,7 @@ void Bbr::TakeEvent(const CongestionEvent& event) {
   delivered_ = event.delivered;
   in_flight_ = event.bytes_in_flight;
   rtt_ = event.latest_rtt;
+  path_rtt_ = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
   smoothed_rtt_ = event.smoothed_rtt;
   sample_rate_ = SampleRate(rs_);
   sample_limited_ = sample_rate_.IsZero() || IsSampleLimited(rs_);
@@ -134,7 +135,7 @@ void Bbr::UpdateRound() {
   round_.acked += newly_acked_;
   round_.bw = std::max(round_.bw, sample_rate_);
   round_.limited = round_.limited && sample_limited_;
-  if (rtt_ > Duration::zero()) round_.min_rtt = std::min(round_.min_rtt, rtt_);
+  if (path_rtt_ > Duration::zero()) round_.min_rtt = std::min(round_.min_rtt, path_rtt_);
 }
 
 void Bbr::UpdateMaxBw() {
