@@ -90,9 +90,9 @@ TEST_P(RateRegression, UltraLowRoundTripTimesDoNotFreezeTheWindow) {
   EXPECT_GE(simulation->Goodput(0).mbps(), 1000);  // measured 2000
 }
 
-// Our own: a busy host delayed packets by its scheduler's ticks, round after round; on a path of microseconds that
-// looks like a standing queue that others keep. Yielding to it by 3 % a round ended at 2 Mbit/s, where the peer's
-// ACK delay was all of the RTT and kept it there.
+// Our own: a busy host delayed packets by its scheduler's ticks, round after round; on a path of microseconds
+// that looks like a standing queue that others keep. Yielding to it by 3 % a round ended at 2 Mbit/s, where
+// the peer's ACK delay was all of the RTT and kept it there.
 TEST_P(RateRegression, ABusyHostIsNoStandingQueue) {
   LinkOptions link;
   link.rate = Bandwidth::Mbps(2000);
@@ -112,7 +112,7 @@ TEST_P(RateRegression, ABusyHostIsNoStandingQueue) {
     least = std::min(least, simulation->controller(0).pacing_rate());
     return false;
   });
-  EXPECT_GE(least.mbps(), 2000.0 / 17);  // without a bound 37, and falling
+  EXPECT_GE(least.mbps(), 2000.0 / 17);                                   // without a bound 37, and falling
   EXPECT_GE(Slots(simulation.get(), 1, milliseconds(50)).front(), 1000);  // measured 1800
 }
 

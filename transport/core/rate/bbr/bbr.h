@@ -230,8 +230,8 @@ class Bbr : public RateController {
   ByteCount newly_acked_;
   ByteCount newly_lost_;  // what the peer's host dropped left out, CE marks counted
   Duration rtt_{0};       // RS.rtt; zero when there is none
-  // Of it, what the path and its queue took, without the peer's ACK delay. At a low rate the delay is all of the
-  // RTT of a short path: taken for a queue, it would keep the rate low.
+  // Of it, what the path and its queue took, without the peer's ACK delay. At a low rate the delay is all of
+  // the RTT of a short path: taken for a queue, it would keep the rate low.
   Duration path_rtt_{0};
   ByteCount delivered_;   // C.delivered
   ByteCount in_flight_;   // C.inflight
