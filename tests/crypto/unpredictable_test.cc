@@ -7,6 +7,8 @@
 #include "proto/version.h"
 #include "tests/crypto/tls_pair.h"
 #include "tests/transport/bare_pair.h"
+#include "tests/transport/fake_security.h"
+#include "transport/core/admission.h"
 #include "transport/core/null_security.h"
 #include "transport/core/packet_builder.h"
 #include "transport/core/path/path_manager.h"
@@ -63,6 +65,31 @@ uint64_t ChallengeOf(Security* security) {
   return paths.NextChallenge(kNow)->data;
 }
 
+// Which of many addresses share the client's bucket at a server of that seed: their INITs are not opened once
+// the client's have used it up.
+std::vector<uint32_t> SharersOf(Security& security) {
+  EndpointOptions options;
+  options.security = &security;
+  options.accepts = true;
+  Endpoint endpoint(options, Random(kSeed));
+  NullSecurity none;
+  const Bytes garbage = Init(none);
+  const auto is_limited = [&](const Address& from) {
+    const uint64_t before = endpoint.stats().failures_limited;
+    Bytes datagram = garbage;
+    endpoint.HandleDatagram(kNow, from, datagram, {});
+    return endpoint.stats().failures_limited > before;
+  };
+  while (!is_limited(kClient)) {
+  }
+  std::vector<uint32_t> sharers;
+  for (uint32_t i = 0; i < 10 * transport::Admission::kAddressBuckets; ++i) {
+    const auto byte = [i](int shift) { return static_cast<uint8_t>(i >> shift); };
+    if (is_limited(Address::V4(11, byte(16), byte(8), byte(0), 9))) sharers.push_back(i);
+  }
+  return sharers;
+}
+
 // The same key and the same seed, twice.
 class UnpredictableTest : public testing::Test {
  protected:
@@ -105,6 +132,13 @@ TEST_F(UnpredictableTest, TheFillerOfResetsDoesNotFollowFromTheSeed) {
   ASSERT_GE(second.size(), 32u);
   const auto filler = [](const Bytes& reset) { return Bytes(reset.begin() + 1, reset.begin() + 16); };
   EXPECT_NE(filler(first), filler(second));
+}
+
+TEST_F(UnpredictableTest, BucketsOfAddressesDoNotFollowFromTheSeed) {
+  EXPECT_NE(SharersOf(*one), SharersOf(*two));
+  transport::FakeSecurity fake({});
+  EXPECT_FALSE(SharersOf(fake).empty());
+  EXPECT_EQ(SharersOf(fake), SharersOf(fake)) << "a simulation can be repeated";
 }
 
 TEST_F(UnpredictableTest, NoTwoOfTenThousandAreTheSame) {

@@ -223,6 +223,50 @@ TEST_F(Migration, NoiseInANatsNameDoesNotKeepAWorkerFromMoving) {
   EXPECT_GT(pair_->server_endpoint->stats().failures_limited, 3000u);
 }
 
+// The same with 20,000 short packets a second that name a connection: another one of that host, which changes
+// nothing, or the worker's own. Then one of its packets must find room among these first.
+TEST_F(Migration, NoiseWithAConnectionIdDelaysItsOwnConnectionOnly) {
+  for (const uint64_t seed : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const bool own = seed % 2 != 0;
+    SCOPED_TRACE(testing::Message() << (own ? "its own" : "another's") << ", seed " << seed);
+    FakeSecurity worker({}, 1), server({}, 2);
+    ConnectionPair::Options options;
+    options.worker_security = &worker;
+    options.server_security = &server;
+    pair_ = std::make_unique<ConnectionPair>(options);
+    ASSERT_TRUE(pair_->Establish());
+    Connection* moving = pair_->server.connection;
+    Recorder other;
+    pair_->worker_endpoint->Connect(pair_->now(), pair_->server_address, &other);
+    pair_->worker_host->Pump();
+    ASSERT_TRUE(
+        pair_->RunUntil([&] { return other.connected > 0 && pair_->server.connected > 1; }, seconds(5)));
+    const wire::ConnectionId named = own ? moving->local_id() : pair_->server.connection->local_id();
+    pair_->SendWindow({1, 0}, 3000, 500);
+    pair_->RunFor(milliseconds(100));
+    Random random(seed);
+    wire::PacketNumber number = 1'000'000;
+    const auto noise = [&] {
+      Address from = kOtherPort;
+      if (random.Chance(0.5)) from.port = static_cast<uint16_t>(random.Next());
+      std::vector<uint8_t> bytes = Forged(named, ++number, wire::GrantFrame{}, 100);
+      pair_->server_endpoint->HandleDatagram(pair_->now(), from, bytes, {});
+    };
+    for (int i = 0; i < 5000; ++i) noise();
+    Rebind(kOtherPort);
+    const Instant start = pair_->now();
+    while (moving->peer() != kOtherPort && pair_->now() - start < seconds(10)) {
+      noise();
+      pair_->RunFor(Duration(30'000 + static_cast<int64_t>(random.Below(40'000))));
+    }
+    EXPECT_EQ(moving->peer(), kOtherPort);
+    EXPECT_LE(pair_->now() - start, seconds(1));
+    EXPECT_GT(pair_->server_endpoint->stats().failures_limited, 3000u);
+    ASSERT_TRUE(Finish({1, 0}));
+    EXPECT_EQ(pair_->worker.closed + other.closed, 0);
+  }
+}
+
 TEST_F(Migration, TheSameWorkerMayMoveAgainAndBack) {
   Make();
   for (const Address& to : {kOtherPort, kOtherHost, pair_->worker_address}) {

@@ -240,6 +240,100 @@ TEST(StrangerAttack, NoiseInAWorkersNameDoesNotKeepItOut) {
   }
 }
 
+// The same by somebody who has seen a connection ID of another worker at that address: connected, and noise
+// in short packets; or in its handshake, and noise in INITs. It is no proof that he is there.
+TEST(StrangerAttack, NoiseWithAnothersConnectionIdDoesNotKeepAWorkerOut) {
+  Random random(13);
+  for (const bool half_open : {false, true}) {
+    SCOPED_TRACE(half_open ? "INITs" : "short packets");
+    Pair sides;
+    wire::ConnectionId named;
+    bool silent = half_open;  // nothing of the first worker's gets through but its first INIT
+    sides.options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+      ByteReader reader(datagram);
+      const auto header = wire::DecodeLongHeader(reader);
+      if (from_worker) {
+        ByteReader again(datagram);
+        const wire::ConnectionId to =
+            header ? header->destination : wire::DecodeShortHeader(again)->destination;
+        return silent && to.value != 0 && to == named;
+      }
+      if (header && header->type == wire::LongType::kAccept && named.value == 0) named = header->source;
+      return false;
+    };
+    BarePair pair(sides.options);
+    ASSERT_TRUE(pair.RunUntil([&] { return half_open ? named.value != 0 : pair.BothConnected(); }, 1s));
+    pair.Run(100ms);
+    const auto noise = [&] {
+      Address from = pair.worker_address;
+      if (random.Chance(0.5)) return pair.Inject(true, from, Garbage(random.Next()));
+      if (!half_open) from.port = static_cast<uint16_t>(random.Next());
+      Bytes packet(half_open ? 1200 : 100);
+      PacketBuilder builder(packet);
+      if (half_open) {
+        builder.StartLong(wire::LongType::kInit, wire::kVersion, named, {random.Next()}, 0);
+      } else {
+        builder.StartShort(named, 1000 + random.Below(1'000'000));
+      }
+      builder.PadTo(packet.size());
+      IntegrityTag tag;
+      builder.Seal(tag);
+      pair.Inject(true, from, std::move(packet));
+    };
+    for (int i = 0; i < 10'000; ++i) noise();
+    // What a bucket gets back comes at no instant at which the newcomer's packets do.
+    pair.Run(217us);
+    BarePair::Application newcomer;
+    pair.worker_endpoint->Connect(pair.now, pair.server_address, &newcomer);
+    pair.Poll(true);
+    const Instant start = pair.now;
+    while (newcomer.connected == 0 && pair.now - start < 8s) {
+      noise();
+      pair.Run(Duration(20'000 + static_cast<int64_t>(random.Below(10'000))));
+    }
+    EXPECT_EQ(newcomer.connected, 1);
+    EXPECT_LE(pair.now - start, 2s);
+    EXPECT_GE(pair.server_endpoint->stats().failures_limited, 2000u);
+    silent = false;
+    // Nor does it keep out the worker whose connection is named.
+    const Instant heard = pair.now;
+    while (!pair.BothConnected() && pair.now - heard < 4s) {
+      noise();
+      pair.Run(Duration(20'000 + static_cast<int64_t>(random.Below(10'000))));
+    }
+    EXPECT_EQ(pair.worker.connected, 1);
+    EXPECT_EQ(pair.worker.closed + newcomer.closed + pair.server.closed, 0);
+  }
+}
+
+// Packets of the connection's own address are opened, however much comes in its name from elsewhere.
+TEST(StrangerAttack, NoiseFromElsewhereIsBoundedAndCostsAConnectionNothing) {
+  Pair sides;
+  BarePair pair(sides.options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  const wire::ConnectionId id = pair.server.connection->local_id();
+  const uint64_t bad_tags = pair.server.connection->stats().bad_tag_dropped;
+  for (uint32_t i = 0; i < 10'000; ++i) {
+    Bytes packet(100);
+    PacketBuilder builder(packet);
+    builder.StartShort(id, 1000 + i);
+    builder.PadTo(packet.size());
+    IntegrityTag tag;
+    builder.Seal(tag);
+    pair.Inject(true, Spoofed(i), std::move(packet));  // a new address each: none has a bucket of its own
+  }
+  EXPECT_EQ(pair.server.connection->stats().bad_tag_dropped, bad_tags + 2000);
+  EXPECT_EQ(pair.server_endpoint->stats().failures_limited, 8000u);
+  const Bytes words(50'000, 7);
+  EXPECT_TRUE(pair.connection->SendControl(words).ok());
+  pair.Poll(true);
+  pair.Run(500ms);
+  EXPECT_EQ(pair.server.control_bytes, 50'000u);
+  EXPECT_EQ(pair.connection->stats().packets_lost, 0u);
+  EXPECT_EQ(pair.server.connection->peer(), pair.worker_address);
+}
+
 // Cookies, RETRY and the bound at work for those who are meant: they all get in.
 TEST(StrangerAttack, UnderLoadHonestClientsComeInByCookie) {
   FakeSecurity server_side(Certificates());

@@ -4,9 +4,11 @@
 // Addresses share kAddressBuckets buckets by a salted hash of their network, so the memory is fixed however
 // many addresses a flood makes up; two that share a bucket share its rate.
 //
-// Packets that do not open are counted twice over: those of senders that have proved to receive at their
-// address, and all the others, whose addresses may be made up. So who makes noise in another's name uses up
-// what that address may send without proof, and nothing of what it may send with one.
+// INITs that do not open are counted twice over: those with a good cookie, whose senders have proved to
+// receive at their address, and all the others, whose addresses may be made up. So who makes noise in
+// another's name uses up what that address may send without proof, and nothing of what it may send with one.
+// Packets that name a connection prove no address (connection IDs travel in clear): they count against that
+// connection (ConnectionImpl::kStraysPerSecond), never here.
 //
 // Without keys there is nothing to protect (NullSecurity): the endpoint then asks for its refusals only,
 // which a stranger's wrong version is enough for.
@@ -33,7 +35,7 @@ struct AdmissionOptions {
   uint32_t refusals = 100;  // REFUSEs per second; with keys and without
   // Per second and address, twice as many at once. Many workers may share a NAT.
   uint32_t handshakes_per_address = 100;
-  uint32_t failures_per_address = 1000;  // packets that no key opens; as many again of proved senders
+  uint32_t failures_per_address = 1000;  // INITs that no key opens; as many again with a cookie
 };
 
 // What is one host to us: an IPv4 address, or 64 bits of IPv6, of which anybody has all addresses who has one
@@ -51,8 +53,8 @@ class Admission {
   bool NeedsCookie(Instant now, size_t half_open);
   // One more handshake with this address may begin; counts as begun.
   bool MayBegin(Instant now, const Address& from) { return handshakes_.Take(now, Index(from)); }
-  // Packets from there are worth opening. `proved`: whoever sent it has shown, by a cookie or a connection
-  // ID, that he gets what is sent there.
+  // INITs from there are worth opening. `proved`: whoever sent it has shown, by a cookie, that he gets what
+  // is sent there.
   bool MayOpen(Instant now, const Address& from, bool proved) {
     return FailuresOf(proved).Has(now, Index(from));
   }

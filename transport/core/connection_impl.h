@@ -26,6 +26,7 @@
 #include "transport/core/recovery/loss_detection.h"
 #include "transport/core/recovery/queue_delay.h"
 #include "transport/core/recovery/rtt_estimator.h"
+#include "transport/core/token_bucket.h"
 #include "transport/core/window/fec_advisor.h"
 
 namespace longhaul::transport {
@@ -52,6 +53,9 @@ class ConnectionImpl final : public Connection {
   // OnConnected waits at most this long for the path's MTU. The usual handshake proves the largest size, and
   // then there is nothing to wait for; a search takes about four round trips per size that does not pass.
   static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
+  // Packets per second, twice as many at once, that name this connection, come from an address that it knows
+  // nothing of, and do not open. What is beyond is not opened.
+  static constexpr double kStraysPerSecond = 1000;
   // Answers to PATH_CHALLENGE that wait to leave.
   static constexpr size_t kMaxPathResponses = 4;
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
@@ -110,8 +114,8 @@ class ConnectionImpl final : public Connection {
   void HandleRetry(Instant now, ByteSpan cookie);
   enum class ShortFate : uint8_t {
     kHandled,
-    kElsewhere,   // it comes from an address that is none of this connection's
-    kDidNotOpen,  // not authentic
+    kElsewhere,  // it comes from an address that is none of this connection's
+    kLimited,    // so it does, and too much from such addresses did not open: not opened
   };
   // But for kHandled nothing changed besides counters.
   ShortFate HandleShort(Instant now, const Address& from, const wire::ShortHeader& header,
@@ -319,6 +323,7 @@ class ConnectionImpl final : public Connection {
   EcnValidator ecn_;
   Random random_;
   PathManager paths_;
+  TokenBucket strays_{kStraysPerSecond, 2 * kStraysPerSecond};
   Address first_peer_;
   std::optional<Address>
       previous_peer_;  // before the last migration: what is still under way comes from there

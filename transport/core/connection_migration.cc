@@ -26,9 +26,18 @@ ConnectionImpl::ShortFate ConnectionImpl::HandleCandidate(Instant now, const Add
                                                           const wire::ShortHeader& header,
                                                           MutableByteSpan datagram, const ReceiveInfo& info) {
   now_ = now;
+  // Whoever has seen our connection ID can send noise with it from any address. It counts here, against this
+  // connection alone: by its source address it would count against whoever really is there. An address from
+  // which one packet was authentic is opened like the peer's own, so that noise in its name does not keep it
+  // from answering the challenge.
+  const bool known = paths_.IsCandidate(from);
+  if (!known && !strays_.Has(now)) return ShortFate::kLimited;
   const uint64_t bad_tags = stats_.bad_tag_dropped;
   const std::optional<Opened> packet = OpenShort(header, datagram);
-  if (!packet) return stats_.bad_tag_dropped > bad_tags ? ShortFate::kDidNotOpen : ShortFate::kHandled;
+  if (!packet) {
+    if (!known && stats_.bad_tag_dropped > bad_tags) strays_.Take(now);
+    return ShortFate::kHandled;
+  }
   if (packet->frames_length() > packet->body.size()) return ShortFate::kHandled;
   paths_.OnCandidate(now, from, static_cast<int64_t>(datagram.size()), Pto());
   ByteReader reader(ByteSpan(packet->body).first(packet->frames_length()));

@@ -36,11 +36,10 @@ ConnectionImpl::ShortFate ConnectionImpl::HandleShort(Instant now, const Address
     ++stats_.before_keys_dropped;
     return ShortFate::kHandled;
   }
-  const uint64_t bad_tags = stats_.bad_tag_dropped;
   if (const std::optional<Opened> packet = OpenShort(header, datagram)) {
     TakeShort(now, header.packet_number, *packet, datagram.size(), info);
   }
-  return stats_.bad_tag_dropped > bad_tags ? ShortFate::kDidNotOpen : ShortFate::kHandled;
+  return ShortFate::kHandled;
 }
 
 bool ConnectionImpl::Trusts(const Address& from) const {

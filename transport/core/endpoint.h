@@ -49,7 +49,7 @@ struct EndpointStats {
   uint64_t handshakes_failed = 0;
   uint64_t half_open_refused = 0;  // INITs that found too many handshakes under way
   uint64_t inits_limited = 0;      // INITs beyond what their address may begin
-  uint64_t failures_limited = 0;   // packets not even opened: too many from there did not open
+  uint64_t failures_limited = 0;   // packets not even opened: too many of the kind did not open
   uint64_t retries_sent = 0;       // RETRY with a cookie
   uint64_t retries_limited = 0;    // not sent: too many
   uint64_t cookies_refused = 0;    // of INITs: forged, of another address, or too old

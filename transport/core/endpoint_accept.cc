@@ -36,8 +36,11 @@ void Endpoint::State::HandleInit(Instant now, const Address& from, const wire::L
     return;
   }
   if (known != nullptr && !known->TakesLong()) return void(++stats.late_long_dropped);
-  const bool stranger = secure && (known == nullptr || !known->Trusts(from));
-  // Nobody can guess our connection ID: who names it has got it from us.
+  // What names a connection and comes from its address is opened, as its short packets are: a connection ID
+  // that was seen on the path is no proof that whoever sends it is at that address, so what does not open
+  // counts against no address.
+  const bool stranger = secure && begins && (known == nullptr || !known->Trusts(from));
+  // Nobody can guess our connection ID: who names it, in a packet that opens, has got it from us.
   const bool proved =
       !begins || (secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie));
   if (stranger && !admission.MayOpen(now, from, proved)) {

@@ -87,10 +87,6 @@ void Endpoint::State::HandleShort(Instant now, const Address& from, MutableByteS
   if (!header) return void(++stats.malformed_dropped);
   ConnectionImpl* connection = set.Find(header->destination);
   if (connection == nullptr) return HandleUnknown(now, from, header->destination, datagram);
-  const bool stranger = security.IsSecure() && !connection->Trusts(from);
-  // Who names our connection ID gets what we send, or sees it: noise from elsewhere does not count here, so
-  // it keeps nobody from moving.
-  if (stranger && !admission.MayOpen(now, from, true)) return void(++stats.failures_limited);
   switch (connection->HandleShort(now, from, *header, datagram, info)) {
     case ConnectionImpl::ShortFate::kHandled:
       NoteProgress(*connection);
@@ -98,8 +94,8 @@ void Endpoint::State::HandleShort(Instant now, const Address& from, MutableByteS
     case ConnectionImpl::ShortFate::kElsewhere:
       ++stats.unknown_connection_dropped;
       break;
-    case ConnectionImpl::ShortFate::kDidNotOpen:
-      if (stranger) admission.OnDidNotOpen(now, from, true);
+    case ConnectionImpl::ShortFate::kLimited:
+      ++stats.failures_limited;
       break;
   }
 }

@@ -29,8 +29,9 @@ class PacketProtection {
   // Sending goes on with the next keys (RFC 9001 §6.1). REQUIRES: the peer has acknowledged a packet of the
   // present phase.
   virtual void UpdateKeys() {}
-  // Which limit of the cipher is reached that no key update mends (RFC 9001 §6.6), for people; "" while there
-  // is none. The connection must end now: what can still be sealed is enough for CLOSE.
+  // Which limit of the cipher the present keys have reached (RFC 9001 §6.6), for people; "" while there is
+  // none. Asked after the key update that was due: then the connection must end now, and what can still be
+  // sealed is enough for CLOSE.
   virtual std::string_view limit_reached() const { return ""; }
   // How many times the peer's keys have changed: a packet of the next phase was authentic. Sending follows by
   // itself (RFC 9001 §6.2).

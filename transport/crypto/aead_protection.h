@@ -47,7 +47,8 @@ class AeadProtection : public transport::PacketProtection {
   // Nothing happens while the peer has not followed the last update: a peer cannot make us run ahead of it.
   void UpdateKeys() override;
   uint64_t peer_updates() const override { return receive_phase_; }
-  // Of the present sending key only when UpdateKeys can do nothing about it.
+  // Of the present sending key as well, though UpdateKeys may still mend it: asked after the update that was
+  // due. KeyUpdateLimits are far below, so who comes here could not update.
   std::string_view limit_reached() const override;
 
   AeadSuite suite() const { return suite_; }

@@ -56,6 +56,7 @@ class PathManager {
   void OnCandidate(Instant now, const Address& from, int64_t bytes, Duration pto);
   // A PATH_RESPONSE came from there.
   void OnResponse(const Address& from, uint64_t data);
+  bool IsCandidate(const Address& address) const { return Find(address) != nullptr; }
   bool IsValidated(const Address& address) const;
   // The connection now uses that address.
   void OnMigrated(const Address& to);
