@@ -46,7 +46,7 @@ int RunStatus(const StatusCommandOptions& options) {
   }
   const auto security = keys::LoadSecurity(
       {.key_file = options.key_file, .insecure = options.insecure, .role = crypto::Role::kTool});
-  if (!security.ok()) return Fail(security.status().message(), kStatusUsage);
+  if (!security.ok()) return Fail(security.status().ToString(), kStatusUsage);
   const auto server = udp::ResolvePeer(options.join);
   if (!server.ok()) {
     const bool usage = server.status().code() == StatusCode::kInvalidArgument;
