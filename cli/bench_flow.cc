@@ -265,7 +265,7 @@ int RunBenchFlow(const BenchFlowOptions& options) {
     return Fail("which key does the server have? --key FILE, or --insecure when it has none", kBenchUsage);
   }
   auto security = LoadToolsSecurity(options);
-  if (!security.ok()) return Fail(security.status().message(), kBenchUsage);
+  if (!security.ok()) return Fail(security.status().ToString(), kBenchUsage);
   core_options->security = security->security.get();
   auto coder = codec::ErasureCodeLibrary::Create();
   if (!coder.ok()) return Fail(coder.status().ToString(), kBenchFailed);

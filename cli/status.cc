@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
+#include "cli/printable_json.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
@@ -15,8 +15,6 @@
 
 namespace longhaul::cli {
 namespace {
-
-using nlohmann::json;
 
 int Fail(const std::string& what, int code) {
   std::fprintf(stderr, "longhaul status: %s\n", what.c_str());
@@ -28,12 +26,10 @@ uint64_t Entropy() {
   return uint64_t{device()} << 32 ^ device();
 }
 
-// Ours: indented, and what is no JSON is not printed.
-int Print(const std::string& text) {
-  const json answer = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!answer.is_object()) return Fail("the server's answer is no JSON object", kStatusUnreachable);
-  const std::string pretty = answer.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  const bool written = std::fputs(pretty.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+int Print(const std::string& answer) {
+  const auto text = PrintableJson(answer);
+  if (!text.ok()) return Fail(text.status().ToString(), kStatusUnreachable);
+  const bool written = std::fputs((*text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : Fail("cannot write to standard output", 1);
 }
 
@@ -46,7 +42,7 @@ int RunStatus(const StatusCommandOptions& options) {
   }
   const auto security = keys::LoadSecurity(
       {.key_file = options.key_file, .insecure = options.insecure, .role = crypto::Role::kTool});
-  if (!security.ok()) return Fail(security.status().message(), kStatusUsage);
+  if (!security.ok()) return Fail(security.status().ToString(), kStatusUsage);
   const auto server = udp::ResolvePeer(options.join);
   if (!server.ok()) {
     const bool usage = server.status().code() == StatusCode::kInvalidArgument;

@@ -329,7 +329,7 @@ int Run(int argc, char** argv) {
   Flags flags;
   AddFlags(app, flags);
   cli::CheckNumbers(app);
-  cli::AddConfigFile(app);
+  cli::AddConfigFile(app, "workers = 4");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

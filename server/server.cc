@@ -35,11 +35,6 @@ using server::ServerStats;
 // How long a stopping server waits for its peers to hear it.
 constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
 
-// Lines and events per second about those who were not let in. Two of them each: strangers who fail at the
-// handshake must not hide whom the job refuses.
-constexpr uint32_t kRefusalLines = 10;
-constexpr Duration kRefusalPeriod = std::chrono::seconds(1);
-
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
 
 // What is readable and forgeable by everyone on its way stays on this machine unless somebody says twice that
@@ -163,16 +158,22 @@ class EventLines final : public server::ServerEvents {
          server::RejectionJson(rejection, who));
   }
   void OnHandshakeFailed(const Address& peer, const Status& why) override {
-    if (!handshakes_.Allow(udp::Now())) return;
-    Emit(ServerEvent::Kind::kRefused, "handshake with " + peer.ToString() + " failed: " + why.ToString(),
+    const std::string text = "handshake with " + peer.ToString() + " failed: " + why.ToString();
+    const auto verdict = handshakes_.Add(udp::Now(), text);
+    SayHandshakesLeftOut(verdict.left_out);
+    if (!verdict.line) return;
+    Emit(ServerEvent::Kind::kRefused, text,
          {{"event", "handshake_failed"},
           {"peer", peer.ToString()},
           {"code", StatusCodeName(why.code())},
           {"message", why.message()}});
   }
   void OnRefused(const Address& peer, const std::string& who, const Status& why) override {
-    if (!refusals_.Allow(udp::Now())) return;
-    Emit(ServerEvent::Kind::kRefused, "refused " + peer.ToString() + In(who) + ": " + why.ToString(),
+    const std::string text = "refused " + peer.ToString() + In(who) + ": " + why.ToString();
+    const auto verdict = refusals_.Add(udp::Now(), text);
+    SayRefusalsLeftOut(verdict.left_out);
+    if (!verdict.line) return;
+    Emit(ServerEvent::Kind::kRefused, text,
          {{"event", "refused"},
           {"peer", peer.ToString()},
           {"identity", who},
@@ -212,15 +213,20 @@ class EventLines final : public server::ServerEvents {
 
   // Says how many were not told one by one; due at NextTimeout().
   void HandleTimeout(Instant now) {
-    SaySuppressed(handshakes_.TakeSuppressed(now), "handshakes failed", "handshake_failed");
-    SaySuppressed(refusals_.TakeSuppressed(now), "were refused", "refused");
+    SayHandshakesLeftOut(handshakes_.TakeLeftOut(now));
+    SayRefusalsLeftOut(refusals_.TakeLeftOut(now));
   }
   Instant NextTimeout() const { return std::min(handshakes_.Due(), refusals_.Due()); }
 
  private:
-  void SaySuppressed(uint64_t count, const std::string& what, const std::string& event) {
+  void SayHandshakesLeftOut(uint64_t count) {
+    SayLeftOut(count, "failed at the handshake", "handshake_failed");
+  }
+  void SayRefusalsLeftOut(uint64_t count) { SayLeftOut(count, "were refused", "refused"); }
+  void SayLeftOut(uint64_t count, const std::string& what, const std::string& event) {
     if (count == 0) return;
-    Emit(ServerEvent::Kind::kRefused, std::to_string(count) + " more " + what + " (not logged one by one)",
+    Emit(ServerEvent::Kind::kRefused,
+         std::to_string(count) + " more " + what + " (repeated, or too many to log each)",
          {{"event", "suppressed"}, {"of", event}, {"count", count}});
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
@@ -237,8 +243,9 @@ class EventLines final : public server::ServerEvents {
   }
 
   std::function<void(const ServerEvent&)> sink_;
-  server::LogLimiter handshakes_{kRefusalLines, kRefusalPeriod};
-  server::LogLimiter refusals_{kRefusalLines, kRefusalPeriod};
+  // Two: strangers who fail at the handshake must not hide whom the job refuses.
+  server::LogLimiter handshakes_;
+  server::LogLimiter refusals_;
 };
 
 }  // namespace

@@ -94,7 +94,7 @@ struct ServerStats {
   Phase phase = Phase::kWaiting;
   std::string job;
   std::string security;               // tls-psk, tls-certificates or insecure
-  std::string identity;               // the server's key or certificate, for people; "none" without
+  std::string identity;               // the server's key or certificate, for people; "insecure" without
   transport::EndpointStats endpoint;  // what was dropped, refused and limited before any connection
   uint64_t strangers = 0;             // connections that have not joined, now
   uint64_t strangers_displaced = 0;   // of them, those that had to make room (Coordinator::kMaxStrangers)

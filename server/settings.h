@@ -21,7 +21,7 @@ struct GrantSettings {
 struct ServerSettings {
   std::string job = "default";
   std::string security = "insecure";  // tls-psk | tls-certificates | insecure
-  std::string identity = "none";      // for people: the key or certificate that this server has
+  std::string identity = "insecure";  // for people: the key or certificate that this server has
   uint32_t world_size = 1;
   uint32_t min_workers = 1;  // fewer abort a started job; 1..world_size
   // What becomes of lost low chunks: zero | count | stale | ipw | residual | shift.
@@ -37,8 +37,8 @@ struct ServerSettings {
   // A worker that takes this many times as long as the others usually do is left out of the round. 0: all are
   // waited for; else >= 1.
   double straggler_factor = 0;
-  // No round waits longer for anybody; 0: no bound. The first one counts from when version 0 is there: declared by
-  // all, and delivered by the worker that offered it.
+  // No round waits longer for anybody; 0: no bound. The first one counts from when version 0 is there:
+  // declared by all, and delivered by the worker that offered it.
   Duration round_bound{0};
   bool deterministic = false;  // sums in rank order: bitwise the same whatever the order of arrival
   double norm_guard = 0;       // a chunk whose norm is this many times the usual one is refused; 0: none is

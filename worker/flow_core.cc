@@ -114,7 +114,8 @@ void FlowCore::OnClosed(transport::Connection& connection, const Status& why) {
 
 std::string FlowCore::Silence() const {
   return "no answer from server " + server_name_ + " within " + Seconds(options_.connect_timeout) +
-         "; is longhaul-server running there, with the same key, and does a firewall let UDP through?";
+         "; is longhaul-server running there, with the same key (or both without one), and does a firewall "
+         "let UDP through?";
 }
 
 void FlowCore::OnControlData(transport::Connection&, ByteSpan bytes) {

@@ -62,11 +62,12 @@ struct Flags {
 constexpr const char* kFooter = R"(
 Examples:
   longhaul-worker --join 127.0.0.1:7700 --rank 0 --world-size 1 --insecure
-  longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --rounds 500 --progress json
-  MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker
+  longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --key job.key --rounds 500
+  MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker --key job.key
 
-Every option can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200. RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT are understood when neither flag nor LONGHAUL_* says otherwise.
+Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
+LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+understood when neither flag nor LONGHAUL_* says otherwise.
 Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.)";
 
 // The value of an environment variable, empty when unset.
@@ -450,10 +451,12 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--key", c.key_file,
-                 "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
+  app.add_option(
+         "--key", c.key_file,
+         "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
       ->type_name("FILE");
-  app.add_option("--cipher", c.cipher, "Of the packets: aes-128-gcm | aes-256-gcm | chacha20-poly1305 [the first]")
+  app.add_option("--cipher", c.cipher,
+                 "Of the packets: aes-128-gcm | aes-256-gcm | chacha20-poly1305 [the first]")
       ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
   app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
       ->excludes("--key");
@@ -471,7 +474,9 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
   for (CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    if (name != "--help" && name != "--version") option->envname(EnvName(name));
+    // What an environment hands down unseen is not what somebody chose for this job.
+    if (name == "--help" || name == "--version" || name == "--insecure") continue;
+    option->envname(EnvName(name));
   }
 }
 
@@ -486,7 +491,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "longhaul-worker 0.1.0");
   AddOptions(app, flags);
   longhaul::cli::CheckNumbers(app);
-  longhaul::cli::AddConfigFile(app);
+  longhaul::cli::AddConfigFile(app, "rounds = 500");
   TakeLauncherEnvironment();
   try {
     app.parse(argc, argv);
@@ -529,6 +534,7 @@ int main(int argc, char** argv) {
                                                       .cipher = flags.connect.cipher});
   if (!security.ok()) return Fail(security.status(), kExitUsage);
   flags.security = security->kind;
-  if (flags.connect.insecure) spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
+  if (flags.connect.insecure)
+    spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
   return Run(flags);
 }

@@ -82,9 +82,10 @@ void StatusCore::OnMessage(const ControlMessage& message) {
 // --- Ends ---
 
 Status StatusCore::Silence() const {
-  return {StatusCode::kUnavailable,
-          "no answer from server " + server_name_ + " within " + Seconds(options_.timeout) +
-              "; is longhaul-server running there, with the same key, and does a firewall let UDP through?"};
+  return {StatusCode::kUnavailable, "no answer from server " + server_name_ + " within " +
+                                        Seconds(options_.timeout) +
+                                        "; is longhaul-server running there, with the same key (or both "
+                                        "without one), and does a firewall let UDP through?"};
 }
 
 void StatusCore::End(Result<std::string> outcome) {

@@ -346,7 +346,8 @@ std::string WorkerSession::ServerName() const { return "server " + server_name_;
 
 std::string WorkerSession::Silence(Duration limit) const {
   return "no answer from " + ServerName() + " within " + Seconds(limit) +
-         "; is longhaul-server running there, with the same key, and does a firewall let UDP through?";
+         "; is longhaul-server running there, with the same key (or both without one), and does a firewall "
+         "let UDP through?";
 }
 
 ClientStats WorkerSession::stats() const {

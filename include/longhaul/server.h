@@ -149,7 +149,7 @@ class Server {
   std::string fec_backend() const;
   std::string job() const;
   // How traffic is protected, for people: "shared key of job resnet", "certificate server/ams of job resnet",
-  // "none".
+  // "insecure".
   std::string security() const;
   // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why that job was
   // aborted.

@@ -1,4 +1,6 @@
 // Every program explains itself.
+#include <fstream>
+
 #include "tests/e2e/support/job.h"
 
 namespace longhaul::e2e {
@@ -25,6 +27,28 @@ TEST_P(Help, ExitsWithZeroAndNamesTheMainOptions) {
   for (const std::string& name : GetParam().names) EXPECT_THAT(program.Output(), HasSubstr(name));
   EXPECT_EQ(program.Errors(), "");
 }
+
+// The example of --config in `program`'s manual, in a file.
+class Example : public JobTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(Example, OfAConfigFileIsTakenByTheProgramThatNamesIt) {
+  Program& help = Start(GetParam(), {"--help"});
+  ExpectEnd(help, 0);
+  std::string text = help.Output();
+  std::erase(text, '\n');
+  const size_t begin = text.find("e.g. ", text.find("--config")) + 5;
+  const std::string file = directory() + "/example.toml";
+  std::ofstream(file) << text.substr(begin, text.find(';', begin) - begin) << "\n";
+  // It gets as far as the key, which is not there.
+  Program& program =
+      Start(GetParam(), {"--config", file, "--key", directory() + "/missing.key",
+                         GetParam() == "longhaul-worker" ? "--join" : "--listen", "127.0.0.1:0"});
+  ExpectEnd(program, 2);
+  EXPECT_THAT(program.Errors(), HasSubstr("missing.key"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, Example, ::testing::Values("longhaul-server", "longhaul-worker"),
+                         [](const auto& test) { return test.param.substr(9); });
 
 INSTANTIATE_TEST_SUITE_P(
     Programs, Help,

@@ -61,7 +61,10 @@ TEST_F(StatusTest, InsecureIsSaidWhereverSomebodyLooks) {
   StartServer({{"--insecure", ""}, {"--json", Path("summary.json")}});
   EXPECT_EQ(server().FindEvent("listening")->value("security", ""), "insecure");
   EXPECT_THAT(server().Errors(), HasSubstr("INSECURE"));
-  EXPECT_EQ(Answer({"--insecure"}).value("security", ""), "insecure");
+  EXPECT_THAT(server().Errors(), HasSubstr("security: insecure"));
+  const nlohmann::json answer = Answer({"--insecure"});
+  EXPECT_EQ(answer.value("security", ""), "insecure");
+  EXPECT_EQ(answer.value("identity", ""), "insecure");
   Program& a = StartWorker(0, {{"--insecure", ""}, {"--rounds", "3"}});
   Program& b = StartWorker(1, {{"--insecure", ""}, {"--rounds", "3"}});
   ExpectEnd(a, 0);
@@ -78,8 +81,8 @@ TEST_F(StatusTest, InsecureIsSaidWhereverSomebodyLooks) {
 TEST_F(StatusTest, WhoHasNoKeyOrAnotherOneIsTold) {
   StartServer();
   ExpectNoAnswer({}, 2, "--key");
-  ExpectNoAnswer({"--key", Path("missing.key")}, 2, "missing.key");
-  ExpectNoAnswer({"--insecure"}, 3, "with the same key");
+  ExpectNoAnswer({"--key", Path("missing.key")}, 2, "longhaul status: NotFound: ");
+  ExpectNoAnswer({"--insecure"}, 3, "with the same key (or both without one)");
   ExpectEnd(Start("longhaul", {"keygen", "--out", Path("other.key")}), 0);
   ExpectNoAnswer({"--key", Path("other.key")}, 3, "with the same key");
   StartServer({{"--insecure", ""}});

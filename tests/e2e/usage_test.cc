@@ -268,9 +268,37 @@ TEST_F(ConfigFile, WhatItCannotSayIsRefusedInWords) {
   ExpectEnd(sections, 2);
   EXPECT_THAT(sections.Errors(), HasSubstr("config file " + directory() +
                                            "/server.toml, line 4: [server]: there are no sections here"));
+  Program& unknown = StartWith("insecure = true\nwrokers = 3\n");
+  ExpectEnd(unknown, 2);
+  EXPECT_THAT(unknown.Errors(),
+              HasSubstr("config file " + directory() + "/server.toml, line 2: unknown option wrokers"));
   Program& missing = Start("longhaul-server", {"--insecure", "--config", directory() + "/nothing.toml"});
   ExpectEnd(missing, 2);
   EXPECT_THAT(missing.Errors(), HasSubstr("nothing.toml"));
+}
+
+class Environment : public JobTest {
+ protected:
+  void SetUp() override {
+    setenv("LONGHAUL_INSECURE", "1", 1);
+    JobTest::SetUp();
+  }
+  void TearDown() override {
+    JobTest::TearDown();
+    unsetenv("LONGHAUL_INSECURE");
+    unsetenv("LONGHAUL_KEY");
+  }
+};
+
+TEST_F(Environment, NamesTheWorkersKeyButDoesNotTurnSecurityOff) {
+  const std::vector<std::string> arguments = {"--join", "127.0.0.1:9", "--data", directory() + "/nothing"};
+  Program& without = Start("longhaul-worker", arguments);
+  ExpectEnd(without, 2);
+  EXPECT_THAT(without.Errors(), HasSubstr("no key: --key FILE"));
+  setenv("LONGHAUL_KEY", key_file().c_str(), 1);
+  Program& with = Start("longhaul-worker", arguments);
+  ExpectEnd(with, 3);  // as far as the data set
+  EXPECT_THAT(with.Errors(), HasSubstr("/nothing"));
 }
 
 class Missing : public JobTest {

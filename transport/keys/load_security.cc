@@ -100,7 +100,7 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   LoadedSecurity loaded;
   if (choice.insecure) {
     loaded.job = choice.job.empty() ? kDefaultJob : choice.job;
-    loaded.description = "none";
+    loaded.description = "insecure";
     loaded.kind = "insecure";
     return loaded;
   }

@@ -28,7 +28,7 @@ struct SecurityChoice {
 struct LoadedSecurity {
   std::unique_ptr<transport::Security> security;  // null with `insecure`: the endpoint's integrity tag
   std::string job;
-  // For people: "certificate worker/site-b of job resnet", "shared key of job resnet", "none".
+  // For people: "certificate worker/site-b of job resnet", "shared key of job resnet", "insecure".
   std::string description;
   // For programs: "tls-psk", "tls-certificates" or "insecure".
   std::string kind;
