@@ -34,7 +34,8 @@ class FlatToml final : public CLI::ConfigTOML {
 
  private:
   [[noreturn]] void Refuse(int number, const std::string& why) const {
-    throw CLI::ConfigError("config file " + app_->get_config_ptr()->as<std::string>() + ", line " +
+    const CLI::Option* file = app_->get_config_ptr();  // none where a fuzzer gives the text
+    throw CLI::ConfigError("config file " + (file ? file->as<std::string>() : "") + ", line " +
                                std::to_string(number) + ": " + why,
                            CLI::ExitCodes::ConfigError);
   }

@@ -101,8 +101,9 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--min-workers", f.server.min_workers, "fewer workers abort a started job; 0 = all of them")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--key", f.server.key_file,
-                 "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
+  app.add_option(
+         "--key", f.server.key_file,
+         "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
       ->type_name("FILE");
   app.add_option(
       "--allow", f.server.allow,
@@ -137,8 +138,9 @@ void AddFlags(CLI::App& app, Flags& f) {
          "--straggler-factor", f.server.straggler_factor,
          "leave a worker out of a round that takes so many times what the others usually do; 0 = wait")
       ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--round-bound", f.round_bound_seconds, 
-                 "no round waits longer, in seconds (the first one: from its initial values on); 0 = no bound")
+  app.add_option(
+         "--round-bound", f.round_bound_seconds,
+         "no round waits longer, in seconds (the first one: from its initial values on); 0 = no bound")
       ->check(CLI::Range(0.0, 86400.0));
   app.add_flag("--deterministic", f.server.deterministic,
                "sum in rank order: bitwise the same whatever the order of arrival");
@@ -235,8 +237,8 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
   } else if (security.kind == "tls-certificates") {
     spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
   }
-  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(),
-               flags.server.workers, flags.server.policy, server.fec_backend(), flags.server.fec_k);
+  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(), flags.server.workers,
+               flags.server.policy, server.fec_backend(), flags.server.fec_k);
   if (flags.no_grants) {
     spdlog::info("workers send as fast as they like (--no-grants)");
   } else {

@@ -18,6 +18,7 @@ void Try(Parse parse) {
   Flags flags;
   AddFlags(app, flags);
   cli::CheckNumbers(app);
+  app.config_formatter(std::make_shared<cli::FlatToml>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
     parse(app);

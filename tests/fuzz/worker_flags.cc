@@ -18,6 +18,7 @@ void Try(Parse parse) {
   Flags flags;
   AddOptions(app, flags);
   cli::CheckNumbers(app);
+  app.config_formatter(std::make_shared<cli::FlatToml>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   for (CLI::Option* option : app.get_options())
     option->envname("");  // the fuzzer's own environment is no input

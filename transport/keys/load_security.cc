@@ -21,10 +21,12 @@ Status Check(const SecurityChoice& choice) {
   if (choice.insecure && !choice.key_file.empty()) return Invalid("a key and --insecure: say one of them");
   if (!choice.insecure && choice.key_file.empty()) {
     return Invalid(
-        "no key: --key FILE, which `longhaul keygen --out FILE` makes for all of the job; or --insecure, which everyone on "
+        "no key: --key FILE, which `longhaul keygen --out FILE` makes for all of the job; or --insecure, "
+        "which everyone on "
         "the way can read and forge");
   }
-  if (choice.insecure && !choice.allow.empty()) return Invalid("--allow needs certificates, and --insecure has none");
+  if (choice.insecure && !choice.allow.empty())
+    return Invalid("--allow needs certificates, and --insecure has none");
   if (choice.insecure && !choice.cipher.empty()) return Invalid("--cipher and --insecure: say one of them");
   return {};
 }
@@ -57,7 +59,8 @@ Result<std::vector<std::string>> AllowedNames(const std::vector<std::string>& gi
 }
 
 std::string Describe(const crypto::Credentials& credentials) {
-  if (const auto* shared = std::get_if<crypto::PskKey>(&credentials)) return "shared key of job " + shared->job;
+  if (const auto* shared = std::get_if<crypto::PskKey>(&credentials))
+    return "shared key of job " + shared->job;
   const transport::PeerIdentity& own = std::get<crypto::CertificateKey>(credentials).identity;
   return "certificate " + own.role + "/" + own.name + " of job " + own.job;
 }
@@ -87,7 +90,8 @@ Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
   if (choice.cipher.empty()) return options;
   const std::optional<crypto::AeadSuite> suite = ParseSuite(choice.cipher);
   if (!suite) {
-    return Invalid("--cipher is \"" + choice.cipher + "\", but must be aes-128-gcm, aes-256-gcm or chacha20-poly1305");
+    return Invalid("--cipher is \"" + choice.cipher +
+                   "\", but must be aes-128-gcm, aes-256-gcm or chacha20-poly1305");
   }
   options.suites = {*suite};
   return options;

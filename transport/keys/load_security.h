@@ -1,5 +1,5 @@
-// From what a user says (--key FILE, --insecure) to the endpoint's security. The only place that decides it, so that
-// servers, workers and tools refuse the same things in the same words.
+// From what a user says (--key FILE, --insecure) to the endpoint's security. The only place that decides it,
+// so that servers, workers and tools refuse the same things in the same words.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ struct SecurityChoice {
   bool insecure = false;      // instead of a key
   std::string job = {};       // empty: the key's; without a key "default"
   crypto::Role role = crypto::Role::kWorker;
-  std::string cipher = {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
+  std::string cipher =
+      {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
   // Server, certificates only: names of those that may connect, workers and tools; blanks around them do not
   // count. Empty: every certificate of the CA for this job.
   std::vector<std::string> allow = {};
