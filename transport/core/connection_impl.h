@@ -54,8 +54,9 @@ class ConnectionImpl final : public Connection {
   // then there is nothing to wait for; a search takes about four round trips per size that does not pass.
   static constexpr Duration kMaxSettleTime = std::chrono::seconds(3);
   // Packets per second, twice as many at once, that name this connection, come from an address that it knows
-  // nothing of, and do not open. What is beyond is not opened.
-  static constexpr double kStraysPerSecond = 1000;
+  // nothing of, and do not open. What is beyond is not opened: a few percent of a core go to noise at most,
+  // and of a faster flood a worker that moves has its share.
+  static constexpr double kStraysPerSecond = 20'000;
   // Answers to PATH_CHALLENGE that wait to leave.
   static constexpr size_t kMaxPathResponses = 4;
   // How often CLOSE is repeated, one PTO apart, while the peer does not echo it.
