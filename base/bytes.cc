@@ -23,7 +23,7 @@ uint64_t ByteReader::Varint() {
   const size_t width = size_t{1} << (data_[position_] >> 6);
   const uint64_t raw = Unsigned(width);
   if (!ok_) return 0;
-  return raw & (~uint64_t{0} >> (66 - 8 * width)); // the two length bits are not part of the value
+  return raw & (~uint64_t{0} >> (66 - 8 * width));  // the two length bits are not part of the value
 }
 
 ByteSpan ByteReader::Bytes(size_t n) {

@@ -20,7 +20,7 @@ std::string Describe(const A& a, const B& b) {
   ((condition) ? void(0) : ::longhaul::internal::CheckFailed(__FILE__, __LINE__, #condition, ""))
 
 // Compares and prints both values: LH_CHECK_OP(bytes, <=, bound).
-#define LH_CHECK_OP(a, op, b)                                                      \
-  (((a)op(b)) ? void(0)                                                            \
+#define LH_CHECK_OP(a, op, b)                                                            \
+  (((a)op(b)) ? void(0)                                                                  \
               : ::longhaul::internal::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b, \
                                                   ::longhaul::internal::Describe(a, b)))

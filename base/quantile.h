@@ -8,8 +8,8 @@
 
 namespace longhaul {
 
-// The smallest value that at least `share` of the values do not exceed; 0 of none. share: 0..1, so that 0 is the least
-// and 1 the greatest. Of 100 values, 0.99 is the second greatest.
+// The smallest value that at least `share` of the values do not exceed; 0 of none. share: 0..1, so that 0 is
+// the least and 1 the greatest. Of 100 values, 0.99 is the second greatest.
 inline double Quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   const auto count = static_cast<double>(values.size());

@@ -21,7 +21,8 @@ class Owner final : public ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status::Ok();
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk, bool) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk,
+                       bool) override {
     bytes += chunk.size();
     return ChunkVerdict::kTaken;
   }

@@ -1,6 +1,6 @@
-// longhaul_incast_bench: workers that push at the same moment through one emulated link into one server, over real
-// sockets between two network namespaces; with server grants and without. What the queue dropped is read from the
-// link itself. Needs what longhaul-wan needs.
+// longhaul_incast_bench: workers that push at the same moment through one emulated link into one server, over
+// real sockets between two network namespaces; with server grants and without. What the queue dropped is read
+// from the link itself. Needs what longhaul-wan needs.
 //
 //   8 clients, site B ──[ queue | rate ]── delay, loss ── server, site A
 #include <spdlog/spdlog.h>
@@ -59,7 +59,8 @@ struct Drops {
 class Run {
  public:
   Run(const Flags& flags, const std::string& mode, uint64_t seed) : flags_(flags), mode_(mode), seed_(seed) {
-    finished_.resize(static_cast<size_t>(flags.rounds), std::vector<double>(static_cast<size_t>(flags.workers)));
+    finished_.resize(static_cast<size_t>(flags.rounds),
+                     std::vector<double>(static_cast<size_t>(flags.workers)));
   }
 
   Result<json> Do() {
@@ -68,7 +69,8 @@ class Run {
     std::vector<std::thread> threads;
     std::barrier start(flags_.workers);
     for (int rank = 0; rank < flags_.workers; ++rank) {
-      threads.emplace_back([this, rank, &start] { Keep(wan_->EnterSite("B"), [&] { return Work(rank, start); }); });
+      threads.emplace_back(
+          [this, rank, &start] { Keep(wan_->EnterSite("B"), [&] { return Work(rank, start); }); });
     }
     for (std::thread& thread : threads) thread.join();
     const json stats = json::parse(server_->StatsJson());
@@ -79,7 +81,8 @@ class Run {
 
  private:
   Status MakeLink() {
-    auto link = wan::ParseLinkOptions("rate " + flags_.rate + " delay " + flags_.delay + " loss " + flags_.loss);
+    auto link =
+        wan::ParseLinkOptions("rate " + flags_.rate + " delay " + flags_.delay + " loss " + flags_.loss);
     if (!link.ok()) return link.status();
     link->queue_bytes = link->rate * (link->delay * 2) * flags_.buffer_bdp;
     wan::LinkOptions down = *link;
@@ -97,10 +100,12 @@ class Run {
 
   // On a thread of its own: entering a namespace is for good.
   Status InSite(const std::string& site, const std::function<Status()>& what) {
-    return std::async(std::launch::async, [&] {
-             const Status entered = wan_->EnterSite(site);
-             return entered.ok() ? what() : entered;
-           }).get();
+    return std::async(std::launch::async,
+                      [&] {
+                        const Status entered = wan_->EnterSite(site);
+                        return entered.ok() ? what() : entered;
+                      })
+        .get();
   }
 
   Status StartServer() {
@@ -147,7 +152,8 @@ class Run {
       if (rank == 0) CountDrops();
       std::this_thread::sleep_for(kCompute);
       const auto begun = Clock::now();
-      Operation push = flags_.results ? client->PushPull(*tensor, gradient, out) : client->Push(*tensor, gradient);
+      Operation push =
+          flags_.results ? client->PushPull(*tensor, gradient, out) : client->Push(*tensor, gradient);
       status = push.Wait();
       finished_[static_cast<size_t>(round)][static_cast<size_t>(rank)] =
           std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
@@ -222,8 +228,9 @@ class Run {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Workers that push at the same moment through one emulated link, with server grants and without.",
-               "longhaul_incast_bench");
+  CLI::App app(
+      "Workers that push at the same moment through one emulated link, with server grants and without.",
+      "longhaul_incast_bench");
   app.option_defaults()->always_capture_default();
   app.add_option("--workers", flags.workers)->check(CLI::Range(1, 64));
   app.add_option("--rounds", flags.rounds)->check(CLI::Range(2, 10000));
@@ -235,7 +242,8 @@ int Main(int argc, char** argv) {
   app.add_option("--grants", flags.modes, "off, given, estimated")
       ->check(CLI::IsMember({"off", "given", "estimated"}));
   app.add_option("--seed", flags.seeds);
-  app.add_option("--rate-controller", flags.rate_controller)->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  app.add_option("--rate-controller", flags.rate_controller)
+      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
   app.add_flag("--results", flags.results, "workers wait for the round's result (PushPull)");
   app.add_flag("--insecure", flags.insecure,
                "without encryption; default: under a key that is made for the run");

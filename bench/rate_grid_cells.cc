@@ -340,17 +340,13 @@ std::vector<Cell> FairnessCells(const GridOptions& options) {
           cell.targets.min_share = 0.35;
           cell.targets.max_share = 0.65;
         }
-        cell.run = [link, list = controls](uint64_t seed) {
-          return RunTogether(WithSeed(link, seed), list);
-        };
+        cell.run = [link, list = controls](uint64_t seed) { return RunTogether(WithSeed(link, seed), list); };
         cells.push_back(cell);
       }
       cell.row = "late joiner";
       cell.targets = Targets();
       cell.targets.max_recovery = 5;
-      cell.run = [link, own](uint64_t seed) {
-        return RunLateJoiner(WithSeed(link, seed), own);
-      };
+      cell.run = [link, own](uint64_t seed) { return RunLateJoiner(WithSeed(link, seed), own); };
       cells.push_back(std::move(cell));
     }
   }

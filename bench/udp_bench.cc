@@ -139,7 +139,8 @@ class WorkerOwner final : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status::Ok();
   }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan,
+                                  bool) override {
     return transport::ChunkVerdict::kTaken;
   }
   void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,

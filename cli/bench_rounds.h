@@ -9,17 +9,17 @@
 namespace longhaul::cli {
 
 struct BenchRoundsOptions {
-  std::string join;  // HOST:PORT; empty: a server in this process, with the settings below
+  std::string join;      // HOST:PORT; empty: a server in this process, with the settings below
   std::string job = {};  // empty: the key's, and "default" without one
   uint32_t workers = 4;
-  int rank = -1;               // >= 0: only this one of them
-  std::string bytes = "1mb";   // of a worker's gradient
-  uint32_t tensors = 1;        // the gradient is cut into so many, all pushed at once, first ones first
-  uint32_t rounds = 100;       // measured
-  uint32_t warmup = 5;         // before them
-  std::string gap = "0ms";     // between a round's end and the next one's start
+  int rank = -1;              // >= 0: only this one of them
+  std::string bytes = "1mb";  // of a worker's gradient
+  uint32_t tensors = 1;       // the gradient is cut into so many, all pushed at once, first ones first
+  uint32_t rounds = 100;      // measured
+  uint32_t warmup = 5;        // before them
+  std::string gap = "0ms";    // between a round's end and the next one's start
   std::string wire_dtype = "float32";  // of the gradients
-  double energy_spread = 0.5;  // of the logarithm of the chunks' scales
+  double energy_spread = 0.5;          // of the logarithm of the chunks' scales
   std::string rate_controller = "longhaul";
   double idle_timeout = 10;
   double connect_timeout = 0;  // 0 = idle_timeout

@@ -22,7 +22,8 @@ int Fail(const std::string& what, int code) {
 // What does not go together is refused before anything is made.
 Status Check(const KeygenOptions& o) {
   const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
-  if (o.authority && !o.from.empty()) return invalid("--ca makes an authority, --from uses one: say one of them");
+  if (o.authority && !o.from.empty())
+    return invalid("--ca makes an authority, --from uses one: say one of them");
   if (!o.from.empty() && o.name.empty()) {
     return invalid("--from needs --name: whose certificate it is, for example the site");
   }

@@ -1,5 +1,5 @@
-// `longhaul keygen`: makes what --key FILE wants: a key that a whole job shares, or a certificate of one's own for every
-// server and worker, signed by an authority that only the operator has.
+// `longhaul keygen`: makes what --key FILE wants: a key that a whole job shares, or a certificate of one's
+// own for every server and worker, signed by an authority that only the operator has.
 #pragma once
 
 #include <cstdint>

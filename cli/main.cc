@@ -62,7 +62,8 @@ void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
   command->add_flag("--quiet", flow->quiet, "no progress and no summary on standard error");
   AddSecurity(command, &flow->key_file, &flow->insecure);
   command->footer(
-      "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --key job.key\n"
+      "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --key "
+      "job.key\n"
       "Goodput counts distinct chunks that the server has, without headers and retransmissions.\n"
       "Exit codes: 0 fine; 1 the run ended early (the result until then is written); 2 bad options; 3 no "
       "server\n"
@@ -120,8 +121,9 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
   AddSecurity(command, &rounds->key_file, &rounds->insecure);
   // CLI11 would print the value that stands for "not given" as a default.
   command
-      ->add_option("--high-share", rounds->high_share,
-                   "share of chunks that these workers send reliably, with FEC; not given: as the server says")
+      ->add_option(
+          "--high-share", rounds->high_share,
+          "share of chunks that these workers send reliably, with FEC; not given: as the server says")
       ->check(CLI::Range(0.0, 1.0))
       ->default_str("");
   command
@@ -179,15 +181,18 @@ CLI::App* AddStatus(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
 }
 
 CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
-  CLI::App* command = app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
+  CLI::App* command =
+      app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
   command->option_defaults()->always_capture_default();
   command->add_option("--out", o->out, "new file, readable by its owner only")->type_name("FILE")->required();
   command->add_option("--job", o->job, "the job that the key is for; none = default");
-  command->add_flag("--ca", o->authority, "make an authority, for jobs in which every machine has its own certificate");
+  command->add_flag("--ca", o->authority,
+                    "make an authority, for jobs in which every machine has its own certificate");
   command->add_option("--from", o->from, "make a certificate, signed by this authority")->type_name("FILE");
   command->add_option("--role", o->role, "with --from: whose certificate it is; none = worker")
       ->check(CLI::IsMember({"server", "worker", "tool"}));
-  command->add_option("--name", o->name, "with --from: name of the machine or site, as in the server's --allow");
+  command->add_option("--name", o->name,
+                      "with --from: name of the machine or site, as in the server's --allow");
   command
       ->add_option("--days", o->days,
                    "of an authority or a certificate; 0 = 3650, of a certificate 365 or as long as its "
@@ -200,7 +205,8 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
       "server.key\n"
       "                            longhaul keygen --from ca.key --role worker --name fra --job resnet --out "
       "fra.key\n"
-      "Whoever has a shared key can read the job's traffic and join it; a certificate speaks for one machine.\n"
+      "Whoever has a shared key can read the job's traffic and join it; a certificate speaks for one "
+      "machine.\n"
       "Exit codes: 0 fine, 1 the file cannot be written, 2 bad options.");
   return command;
 }

@@ -1,6 +1,6 @@
-// What the command line library takes for numbers although they are none: a range check lets nan through, which
-// is neither below nor above anything; an unsigned -1 becomes 2^64 - 1, and what is too long the largest number
-// there is.
+// What the command line library takes for numbers although they are none: a range check lets nan through,
+// which is neither below nor above anything; an unsigned -1 becomes 2^64 - 1, and what is too long the
+// largest number there is.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -161,7 +161,11 @@ class ProgressPrinter {
 class Job {
  public:
   Job(const RunOptions& options, std::string key_file, Wan* wan, std::string logs)
-      : options_(options), key_file_(std::move(key_file)), wan_(wan), logs_(std::move(logs)), view_(options.workers, options.rounds) {}
+      : options_(options),
+        key_file_(std::move(key_file)),
+        wan_(wan),
+        logs_(std::move(logs)),
+        view_(options.workers, options.rounds) {}
 
   // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
   int Run(Duration* elapsed) {

@@ -39,7 +39,8 @@ class ErasureCoder {
 
   // Computes repair symbols 0..repair.size()-1.
   //   source: k spans of `symbol_bytes` each   repair: spans of `symbol_bytes`, written
-  // REQUIRES: Supports(k), source.size() == k, 1 <= repair.size() <= MaxRepair(k), symbol_bytes a multiple of 16.
+  // REQUIRES: Supports(k), source.size() == k, 1 <= repair.size() <= MaxRepair(k), symbol_bytes a multiple
+  // of 16.
   virtual void Encode(int k, size_t symbol_bytes, std::span<const ByteSpan> source,
                       std::span<const MutableByteSpan> repair) = 0;
 

@@ -5,8 +5,8 @@
 // delayed. That covers every way to be lost: by the network, by quantisation, by being left out of a sparse
 // chunk.
 //
-// But for a debt that grows beyond what float holds: it would stay infinite for ever. It is dropped with its chunk,
-// and counted; the gradient travels alone.
+// But for a debt that grows beyond what float holds: it would stay infinite for ever. It is dropped with its
+// chunk, and counted; the gradient travels alone.
 #pragma once
 
 #include <cstdint>

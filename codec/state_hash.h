@@ -1,7 +1,8 @@
-// The proof that replicas agree where results may lose chunks (downlink lossy): every so many rounds the server
-// tells the hash of a tensor's values, and each worker compares it with its own copy. In a hash round everything
-// arrives, so that hash cannot see what went wrong before. With it comes a second one, of what the worker should
-// have had after the round before, with what it had missed then: an ordinary round, with its debts.
+// The proof that replicas agree where results may lose chunks (downlink lossy): every so many rounds the
+// server tells the hash of a tensor's values, and each worker compares it with its own copy. In a hash round
+// everything arrives, so that hash cannot see what went wrong before. With it comes a second one, of what the
+// worker should have had after the round before, with what it had missed then: an ordinary round, with its
+// debts.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ inline uint32_t StateHash(std::span<const float> values) {
   return Crc32c({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
 }
 
-// The same by chunks: CRC-32C of the chunks' hashes. Whoever knows of each chunk which of two versions a replica
-// has can tell the replica's hash without its values.
+// The same by chunks: CRC-32C of the chunks' hashes. Whoever knows of each chunk which of two versions a
+// replica has can tell the replica's hash without its values.
 inline uint32_t HashOfHashes(std::span<const uint32_t> chunk_hashes) {
   return Crc32c({reinterpret_cast<const uint8_t*>(chunk_hashes.data()), chunk_hashes.size_bytes()});
 }

@@ -13,7 +13,8 @@
 #include <vector>
 
 int main(int argc, char** argv) {
-  // Everything that can fail returns a Status or a Result: nothing throws, and no wait outlasts the server's silence.
+  // Everything that can fail returns a Status or a Result: nothing throws, and no wait outlasts the server's
+  // silence.
   const auto fail = [](const longhaul::Status& status) {
     std::fprintf(stderr, "embed_client: %s\n", status.ToString().c_str());
     return 1;

@@ -106,8 +106,8 @@ enum class CloseReason : uint8_t {
   kCancelled = 5,  // The sender gave the window up.
 };
 
-// Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which chunks it took. Sent in
-// segments when the bitmap is long; a window is closed for the sender when it has all of it.
+// Ends a window; in-band, repeated until acknowledged, idempotent. Receiver to sender: which chunks it took.
+// Sent in segments when the bitmap is long; a window is closed for the sender when it has all of it.
 struct WindowCloseFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
@@ -116,19 +116,20 @@ struct WindowCloseFrame {
   // Bits in the whole bitmap: one per low chunk, then, without high_complete, one per high chunk.
   uint32_t bits = 0;
   uint32_t first = 0;  // Number of the segment's first bit, a multiple of 8.
-  // Bit i (LSB first) of byte j stands for bit first + 8 j + i: the chunk was taken. Empty with bits > 0: everything was
-  // taken (kComplete with high_complete), or nothing was (without high_complete).
+  // Bit i (LSB first) of byte j stands for bit first + 8 j + i: the chunk was taken. Empty with bits > 0:
+  // everything was taken (kComplete with high_complete), or nothing was (without high_complete).
   ByteSpan bitmap{};
 };
 inline constexpr size_t kMaxCloseBitmapBytes = 1024;
 
-// Receiver to sender: the high chunks that the receiver is still waiting for, so that the sender need not find out by
-// itself what was lost. Not repeated when it is lost.
+// Receiver to sender: the high chunks that the receiver is still waiting for, so that the sender need not
+// find out by itself what was lost. Not repeated when it is lost.
 struct WindowNackFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
   uint32_t first = 0;  // Sequence number of the bitmap's first chunk, a multiple of 8.
-  ByteSpan bitmap{};   // Bit i (LSB first) of byte j: high chunk first + 8 j + i is missing. The last byte is not zero.
+  ByteSpan bitmap{};   // Bit i (LSB first) of byte j: high chunk first + 8 j + i is missing. The last byte is
+                       // not zero.
 };
 inline constexpr size_t kMaxNackBitmapBytes = 1024;
 
@@ -151,8 +152,8 @@ struct PathResponseFrame {
   bool operator==(const PathResponseFrame&) const = default;
 };
 
-// A piece of the handshake's ordered byte stream, one per direction. Only in long packets, which are not acknowledged:
-// `received` takes the place of ACK.
+// A piece of the handshake's ordered byte stream, one per direction. Only in long packets, which are not
+// acknowledged: `received` takes the place of ACK.
 struct CryptoFrame {
   uint64_t offset = 0;
   uint64_t received = 0;  // Bytes of the other direction that are here without a gap.
@@ -161,7 +162,8 @@ struct CryptoFrame {
 // Neither stream of a handshake is longer.
 inline constexpr uint64_t kMaxHandshakeBytes = 64 * 1024;
 
-// Server to client, reliable: what a datagram ends with that says that the server has forgotten this connection.
+// Server to client, reliable: what a datagram ends with that says that the server has forgotten this
+// connection.
 struct NewCidFrame {
   std::array<uint8_t, 16> reset_token{};
   bool operator==(const NewCidFrame&) const = default;

@@ -104,7 +104,8 @@ bool IsLongHeader(ByteSpan datagram);
 void Encode(const LongHeader& header, ByteWriter& out);
 void Encode(const ShortHeader& header, ByteWriter& out);
 void Encode(const DataHeader& header, ByteWriter& out);
-// What follows the long header of INIT and RETRY. REQUIRES: at most kMaxCookieBytes; fails `out` when there is no room.
+// What follows the long header of INIT and RETRY. REQUIRES: at most kMaxCookieBytes; fails `out` when there
+// is no room.
 void EncodeCookie(ByteSpan cookie, ByteWriter& out);
 
 // nullopt when truncated, when a reserved bit or an unknown type is set, when the first bit says the other

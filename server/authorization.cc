@@ -23,9 +23,11 @@ Status Authorize(const transport::PeerIdentity& identity, Request request) {
     case Request::kJoin:
       return worker ? Status() : Denied(identity, "joining the job: that takes a worker's");
     case Request::kBench:
-      return worker || tool ? Status() : Denied(identity, "load generators: that takes a tool's or a worker's");
+      return worker || tool ? Status()
+                            : Denied(identity, "load generators: that takes a tool's or a worker's");
     case Request::kStatus:
-      return tool ? Status() : Denied(identity, "watching the job: that takes a tool's, or a member of the job");
+      return tool ? Status()
+                  : Denied(identity, "watching the job: that takes a tool's, or a member of the job");
   }
   return Denied(identity, "this");
 }

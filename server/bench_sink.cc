@@ -82,11 +82,12 @@ void BenchSink::OnWindowProgress(Peer& peer, transport::WindowKey key) {
   if (received != window.received) window.last_chunk = now_;
   window.received = received;
   if (incoming->sender_finished && window.finished.IsInfinite()) window.finished = now_;
-  const transport::CloseRuleInput input{.energy_ratio = close_ratio_,
-                                        .energy_received = incoming->low_ratio,  // noise: every chunk has as much
-                                        .smoothed_rtt = peer.connection->stats().smoothed_rtt,
-                                        .last_chunk = window.last_chunk,
-                                        .finished = window.finished};
+  const transport::CloseRuleInput input{
+      .energy_ratio = close_ratio_,
+      .energy_received = incoming->low_ratio,  // noise: every chunk has as much
+      .smoothed_rtt = peer.connection->stats().smoothed_rtt,
+      .last_chunk = window.last_chunk,
+      .finished = window.finished};
   const transport::CloseDecision decision = transport::EvaluateClose(*incoming, input, now_);
   window.check_at = decision.check_again;
   if (decision.close) Close(flow, key, *decision.close);

@@ -47,7 +47,8 @@ class BenchSink {
   // --- Windows (see transport::ConnectionObserver). REQUIRES: Contains(peer). ---
   // Errors: kResourceExhausted (windows or bytes open at once).
   Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
-  transport::ChunkVerdict OnChunk(Peer& peer, wire::ReliabilityClass reliability, ByteSpan chunk, bool repaired);
+  transport::ChunkVerdict OnChunk(Peer& peer, wire::ReliabilityClass reliability, ByteSpan chunk,
+                                  bool repaired);
   void OnWindowProgress(Peer& peer, transport::WindowKey key);
 
   // Closes what time alone closes, and gives every load generator its report when that is due.

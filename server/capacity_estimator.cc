@@ -13,16 +13,17 @@ constexpr double kExcessLoss = 0.05;
 constexpr double kLossWeight = 1.0 / 16;
 // A queue of q is drained in two round trips by sending q / (2 rtt) less; never less than three quarters.
 constexpr double kMaxDrain = 0.25;
-// Raising 2.5 % and then 5 % a round trip builds an eighth of a BDP in three of them, before the news of it is
-// back; a quarter a round trip when what queues is evidently not ours.
+// Raising 2.5 % and then 5 % a round trip builds an eighth of a BDP in three of them, before the news of it
+// is back; a quarter a round trip when what queues is evidently not ours.
 constexpr double kFirstStep = 0.025;
 constexpr double kMaxStep = 0.05;
 constexpr double kFreeStep = 0.25;
-// After a queue the estimate rests for eight round trips, and twice as long each time that probing found nothing.
+// After a queue the estimate rests for eight round trips, and twice as long each time that probing found
+// nothing.
 constexpr int kHoldRtts = 8;
 constexpr int kMaxHoldRtts = 32;
-// A short queue without loss lowers the estimate by this at a time: what was measured while a host or the link stalled is
-// no capacity, and what queues drains anyway.
+// A short queue without loss lowers the estimate by this at a time: what was measured while a host or the
+// link stalled is no capacity, and what queues drains anyway.
 constexpr double kCut = 0.95;
 
 }  // namespace
@@ -37,7 +38,8 @@ bool CapacityEstimator::Congested(const ArrivalSample& s) const {
   if (s.sending < 2) return false;
   // Who sends less than he may fills a queue of his own; a shared one is seen by those who send all they may.
   if (known() && (s.bound == 0 || s.bound_free > 0)) return false;
-  const bool queued = s.queued >= 2 && s.queued >= kQueuedShare * s.sending && (!known() || s.bound_queued > 0);
+  const bool queued =
+      s.queued >= 2 && s.queued >= kQueuedShare * s.sending && (!known() || s.bound_queued > 0);
   // Without a queue anywhere loss is the path's own.
   const bool lossy = s.loss > usual_loss_ + kExcessLoss && s.queue >= NoQueue(s.rtt);
   return queued || lossy;

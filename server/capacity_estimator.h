@@ -21,15 +21,15 @@ namespace longhaul::server {
 // What was seen during about one round trip. Counts are of workers that sent all the time.
 struct ArrivalSample {
   Instant now;
-  Duration rtt{0};     // the longest of the senders
-  Bandwidth arrival;   // UDP payload, all connections together
-  double loss = 0;     // share of the packets sent that did not arrive, 0..1
+  Duration rtt{0};    // the longest of the senders
+  Bandwidth arrival;  // UDP payload, all connections together
+  double loss = 0;    // share of the packets sent that did not arrive, 0..1
   int sending = 0;
-  int queued = 0;      // of them with a standing queue, longer than CapacityEstimator::QueueThreshold
-  int bound = 0;       // of the senders, those who send all that they were granted
+  int queued = 0;        // of them with a standing queue, longer than CapacityEstimator::QueueThreshold
+  int bound = 0;         // of the senders, those who send all that they were granted
   int bound_queued = 0;  // of those, with a standing queue
   int bound_free = 0;    // of those, without any queue
-  Duration queue{0};   // the median of the senders' standing queues
+  Duration queue{0};     // the median of the senders' standing queues
 };
 
 class CapacityEstimator {
@@ -68,11 +68,11 @@ class CapacityEstimator {
   Bandwidth capacity_;
   double usual_loss_ = 0;
   double drain_ = 0;
-  double step_ = 0;         // of the latest raise
+  double step_ = 0;  // of the latest raise
   Instant lowered_at_;
   Instant raised_at_;
-  Instant hold_until_;      // no raise before
-  Duration hold_{0};        // how long the next one lasts
+  Instant hold_until_;  // no raise before
+  Duration hold_{0};    // how long the next one lasts
 };
 
 }  // namespace longhaul::server

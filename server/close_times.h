@@ -2,8 +2,8 @@
 //
 //   soft = median + 3 max(MAD, median / 16, 1 ms)
 //
-// of the last 32 times, from the eighth on (MAD: median absolute deviation). The median and not the mean, since
-// the deadline must not move with the outliers that it is there to cut off. Not thread-safe.
+// of the last 32 times, from the eighth on (MAD: median absolute deviation). The median and not the mean,
+// since the deadline must not move with the outliers that it is there to cut off. Not thread-safe.
 #pragma once
 
 #include <array>

@@ -127,8 +127,7 @@ void ContributionGuard::GiveWay(uint32_t chunk) {
 void ContributionGuard::SetUsual(Usual& usual, double energy) {
   const double before = static_cast<double>(usual.energy);
   // Squares of finite floats may exceed float: the average stays finite.
-  usual.energy =
-      static_cast<float>(std::min(energy, static_cast<double>(std::numeric_limits<float>::max())));
+  usual.energy = static_cast<float>(std::min(energy, static_cast<double>(std::numeric_limits<float>::max())));
   usual_sum_ += static_cast<double>(usual.energy) - before;
 }
 

@@ -6,15 +6,15 @@
 // when its norm exceeds `factor` times both: position alone would refuse the first gradient of a part that
 // had none for a while (an embedding's rare rows), the tensor alone would refuse a bias among small weights.
 //
-// Under a policy that repays, a contribution may bring what its rank could not deliver in the rounds before. The
-// norm of a sum of n gradients is at most n times the largest of them: the bound is n times as high for a rank
-// whose chunk was not settled in the last n - 1 rounds, n <= kMostGradients. Only single gradients teach what is
-// usual. Who stays silent to bring much at once brings no more than he could have in the meantime.
+// Under a policy that repays, a contribution may bring what its rank could not deliver in the rounds before.
+// The norm of a sum of n gradients is at most n times the largest of them: the bound is n times as high for a
+// rank whose chunk was not settled in the last n - 1 rounds, n <= kMostGradients. Only single gradients teach
+// what is usual. Who stays silent to bring much at once brings no more than he could have in the meantime.
 //
 // Refusing ends, in two ways. What was refused is gone: no policy sends it again (docs/decisions/0013). And a
-// level that everybody has reached becomes the usual one: after kGivesWay refusals in a row at a position, with
-// nothing accepted between, the usual norm there is `factor` times what it was (twice at least). A single worker
-// among others cannot bring that about.
+// level that everybody has reached becomes the usual one: after kGivesWay refusals in a row at a position,
+// with nothing accepted between, the usual norm there is `factor` times what it was (twice at least). A
+// single worker among others cannot bring that about.
 //
 // Not thread-safe.
 #pragma once
@@ -38,7 +38,8 @@ class ContributionGuard {
   static constexpr double kLeastStep = 2;
   // A larger debt is judged as one of so many gradients: the step that one contribution can make is bounded.
   static constexpr uint32_t kMostGradients = 64;
-  // Room in float for what loss policies make of a sum: they scale contributions (ipw: by 4) and add to the mean.
+  // Room in float for what loss policies make of a sum: they scale contributions (ipw: by 4) and add to the
+  // mean.
   static constexpr double kHeadroom = 8;
 
   // factor: 0 = norms are not judged (and nothing is stored for it), else >= 1. repays: what was not settled
@@ -50,10 +51,10 @@ class ContributionGuard {
 
   // A rank's window is new: nothing of it was refused.
   void BeginWindow(uint32_t rank) { windows_[rank] = {}; }
-  // Whether `scale` times the values may be added in this round; settled it is either way. What is accepted is
-  // learned from, so call it once for what is added. After something that is not finite everything of the window
-  // is refused: the rest comes from the same computation. kOverflows: the sum over all ranks could become
-  // infinite. REQUIRES: rank and chunk in range, rounds never decrease.
+  // Whether `scale` times the values may be added in this round; settled it is either way. What is accepted
+  // is learned from, so call it once for what is added. After something that is not finite everything of the
+  // window is refused: the rest comes from the same computation. kOverflows: the sum over all ranks could
+  // become infinite. REQUIRES: rank and chunk in range, rounds never decrease.
   Verdict Check(uint32_t rank, uint32_t chunk, std::span<const float> values, float scale = 1,
                 uint64_t round = 0);
 
@@ -86,9 +87,10 @@ class ContributionGuard {
   const double factor_;
   std::vector<Window> windows_;  // by rank
   std::vector<Usual> usual_;     // by chunk; empty without a factor
-  // By rank and chunk: the first round that is not settled. Empty without a factor, or when nothing is repaid.
+  // By rank and chunk: the first round that is not settled. Empty without a factor, or when nothing is
+  // repaid.
   std::vector<uint32_t> unsettled_;
-  double usual_sum_ = 0;         // over chunks that have accepted anything
+  double usual_sum_ = 0;  // over chunks that have accepted anything
   uint32_t usual_count_ = 0;
   double last_excess_ = 0;
 };

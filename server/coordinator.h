@@ -32,9 +32,10 @@ namespace longhaul::server {
 
 class Coordinator final : public transport::ConnectionObserver, private RoundEngineHost {
  public:
-  // Connections that have not said what they want, or only ask for the status: of all, and of one source (who it is by
-  // its certificate, else where it is from: the IPv4 address, the first 64 bits of IPv6). For one more the oldest one of
-  // that source, or of the source that has the most, has to go: nobody is kept out by connections that do nothing.
+  // Connections that have not said what they want, or only ask for the status: of all, and of one source (who
+  // it is by its certificate, else where it is from: the IPv4 address, the first 64 bits of IPv6). For one
+  // more the oldest one of that source, or of the source that has the most, has to go: nobody is kept out by
+  // connections that do nothing.
   static constexpr size_t kMaxStrangers = 256;
   static constexpr size_t kMaxStrangersPerSource = 64;
   // A whole job may come at once, and from one machine.
@@ -60,7 +61,9 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
   ~Coordinator() override;
 
   // Where the endpoint's counters in Stats come from; may be empty.
-  void SetEndpointStats(std::function<transport::EndpointStats()> stats) { endpoint_stats_ = std::move(stats); }
+  void SetEndpointStats(std::function<transport::EndpointStats()> stats) {
+    endpoint_stats_ = std::move(stats);
+  }
 
   void SetNow(Instant now);
   // A connection was accepted. Null refuses it.
@@ -92,7 +95,8 @@ class Coordinator final : public transport::ConnectionObserver, private RoundEng
                                   bool repaired) override;
   void OnWindowProgress(transport::Connection& connection, transport::WindowKey key) override;
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
-                      const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
+                      const transport::WindowReceipt& receipt,
+                      const transport::WindowTxStats& stats) override;
 
  private:
   struct BarrierWaiter {

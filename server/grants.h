@@ -1,5 +1,5 @@
-// Server grants: how fast each worker may send, so that all of them together do not overflow the one link into
-// the server (incast) and finish together.
+// Server grants: how fast each worker may send, so that all of them together do not overflow the one link
+// into the server (incast) and finish together.
 //
 //   windows (bytes to come) ──┐
 //   arrivals, loss, queues  ──┼─> capacity, given or estimated ─> shares by water-filling ─> Connection::Grant
@@ -14,10 +14,10 @@
 //             flight excluded;
 //   draining  active, but all that it lacks is in flight: its share goes to the others already now.
 //
-// The sum of what expected and active workers hold is never above the capacity; a grant is a rate of UDP payload
-// that is sent, so FEC, retransmissions and what gets lost later are in it, and IP headers are taken off it.
-// Idle workers hold at most kLatecomers on top: should all of them begin at once, that is an eighth of a
-// bandwidth-delay product in the queue.
+// The sum of what expected and active workers hold is never above the capacity; a grant is a rate of UDP
+// payload that is sent, so FEC, retransmissions and what gets lost later are in it, and IP headers are taken
+// off it. Idle workers hold at most kLatecomers on top: should all of them begin at once, that is an eighth
+// of a bandwidth-delay product in the queue.
 //
 // Without a given capacity nobody is bounded until the estimator has seen a shared queue. Sans-I/O, not
 // thread-safe.
@@ -36,13 +36,13 @@
 namespace longhaul::server {
 
 struct GrantStats {
-  Bandwidth capacity;       // in use; zero while unknown
+  Bandwidth capacity;  // in use; zero while unknown
   bool estimated = false;
-  uint64_t updates = 0;     // GRANT frames asked for
+  uint64_t updates = 0;  // GRANT frames asked for
   struct Worker {
-    Bandwidth rate;         // zero: not bounded
+    Bandwidth rate;  // zero: not bounded
     ByteCount receive_window;
-    Bandwidth arrival;      // of the latest round trip while it sent
+    Bandwidth arrival;  // of the latest round trip while it sent
   };
   std::vector<Worker> by_rank;
 };
@@ -83,20 +83,20 @@ class Grants {
   struct Worker {
     Peer* peer = nullptr;
     bool active = false;
-    bool was_active = false;    // in this busy period
+    bool was_active = false;  // in this busy period
     bool draining = false;
     Instant active_since;
-    ByteCount demand;           // most that its windows lacked at once, in this busy period
-    ByteCount usual_demand;     // in the one before: what is expected of it
-    ByteCount rest;             // what a grant can still be about
-    Counts previous;            // as of the latest tick ...
-    Counts before_previous;     // ... and the one before
-    bool measured = false;      // both ticks were in this activity
-    Bandwidth sent;             // during both ticks: what arrived, and what did not
-    Bandwidth sent_then;        // the same, when it was judged last
-    Instant judged_at;          // once a round trip: does it use what it was granted?
-    Bandwidth best;             // most that it was seen to send, lately
-    int unused = 0;             // so many times in a row it did not
+    ByteCount demand;        // most that its windows lacked at once, in this busy period
+    ByteCount usual_demand;  // in the one before: what is expected of it
+    ByteCount rest;          // what a grant can still be about
+    Counts previous;         // as of the latest tick ...
+    Counts before_previous;  // ... and the one before
+    bool measured = false;   // both ticks were in this activity
+    Bandwidth sent;          // during both ticks: what arrived, and what did not
+    Bandwidth sent_then;     // the same, when it was judged last
+    Instant judged_at;       // once a round trip: does it use what it was granted?
+    Bandwidth best;          // most that it was seen to send, lately
+    int unused = 0;          // so many times in a row it did not
     Bandwidth arrival;
     Duration queue{0};
     Duration rtt{0};
@@ -136,7 +136,7 @@ class Grants {
   std::vector<Worker> workers_;  // by rank
   uint32_t active_ = 0;
   uint32_t present_ = 0;
-  bool dirty_ = false;          // somebody came, went, began or gave his share back
+  bool dirty_ = false;  // somebody came, went, began or gave his share back
   Instant busy_since_;
   Instant previous_tick_;
   Instant before_previous_tick_;

@@ -1,14 +1,15 @@
 // Downlink lossy: which chunks of a tensor's results may be lost on the way to a worker, and what each worker
 // has missed.
 //
-// A result is a state, not an increment: a chunk that a worker misses it keeps as it was, and has again as soon
-// as the chunk next arrives. So what it missed is high in its next result, and no replica is ever more than one
-// round behind in any chunk. High are besides the chunks that have changed most in the last rounds (by the
-// squared norm of the change, smoothed and chosen like gradients: codec/priority.h); the rest may be lost.
+// A result is a state, not an increment: a chunk that a worker misses it keeps as it was, and has again as
+// soon as the chunk next arrives. So what it missed is high in its next result, and no replica is ever more
+// than one round behind in any chunk. High are besides the chunks that have changed most in the last rounds
+// (by the squared norm of the change, smoothed and chosen like gradients: codec/priority.h); the rest may be
+// lost.
 //
-// Everything is high in a hash round (codec/state_hash.h), and for a worker of which it is not known what it has
-// of the round before: its first result, or it came again, was left out, pushed without wanting the result, or
-// its CLOSE is not here yet.
+// Everything is high in a hash round (codec/state_hash.h), and for a worker of which it is not known what it
+// has of the round before: its first result, or it came again, was left out, pushed without wanting the
+// result, or its CLOSE is not here yet.
 //
 // Of one tensor; one bitmap per worker. Not thread-safe.
 #pragma once
@@ -51,9 +52,9 @@ class LossyDownlink {
   // What the worker has missed of the round's result, all else it has. Of the newest round counts; what is
   // older only makes the statistics.
   void OnReceipt(uint32_t rank, uint64_t round, transport::ChunkBitmap missed);
-  // What the worker has after this round, by its receipt: the round's chunks, and of those it missed the values of
-  // the round before. Known only of the round before a hash round; none when the receipt is not here, or not of
-  // this round. codec::ReplicaHash of the worker's values.
+  // What the worker has after this round, by its receipt: the round's chunks, and of those it missed the
+  // values of the round before. Known only of the round before a hash round; none when the receipt is not
+  // here, or not of this round. codec::ReplicaHash of the worker's values.
   std::optional<uint32_t> ReplicaHash(uint32_t rank, uint64_t round) const;
   // It is not known what the worker has.
   void Forget(uint32_t rank) { workers_.erase(rank); }
@@ -69,9 +70,9 @@ class LossyDownlink {
   codec::ChunkGeometry results_;
   uint32_t hash_rounds_;
   codec::PriorityClassifier classifier_;
-  std::vector<double> change_;  // by chunk, of the round in progress
-  bool begun_ = false;          // there was a round before the one in progress
-  std::vector<bool> high_;      // by chunk; all until a round is scored
+  std::vector<double> change_;         // by chunk, of the round in progress
+  bool begun_ = false;                 // there was a round before the one in progress
+  std::vector<bool> high_;             // by chunk; all until a round is scored
   std::map<uint32_t, Known> workers_;  // by rank
   uint64_t round_ = 0;                 // in progress
   // Chunks of the round before a hash round, and as they were before it.

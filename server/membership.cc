@@ -70,8 +70,9 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
 Status Membership::CheckOwner(const JoinRequest& request) const {
   const std::string& owner = owners_[request.rank];
   if (owner.empty() || owner == request.identity.name) return {};
-  return {StatusCode::kPermissionDenied, "rank " + std::to_string(request.rank) + " belongs to " + Quoted(owner) +
-                                             " until the job is over, and this is " + Quoted(request.identity.name)};
+  return {StatusCode::kPermissionDenied, "rank " + std::to_string(request.rank) + " belongs to " +
+                                             Quoted(owner) + " until the job is over, and this is " +
+                                             Quoted(request.identity.name)};
 }
 
 void Membership::Leave(uint32_t rank) { Free(rank, Member::State::kLeft); }

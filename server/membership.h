@@ -6,9 +6,10 @@
 //
 // Before the start a lost or leaving worker's place becomes empty again.
 //
-// A rank belongs to the identity (the name in the certificate) that took it first, until the job is over: nobody else
-// gets it, whatever incarnation he says. Before the start it is given back by who leaves, and all are free again when
-// nobody is in. Peers without names (one shared key, no keys) are all equal. Knows no connections. Not thread-safe.
+// A rank belongs to the identity (the name in the certificate) that took it first, until the job is over:
+// nobody else gets it, whatever incarnation he says. Before the start it is given back by who leaves, and all
+// are free again when nobody is in. Peers without names (one shared key, no keys) are all equal. Knows no
+// connections. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct Member {
 
   State state = State::kEmpty;
   uint64_t incarnation = 0;
-  std::string site;  // as the worker says
+  std::string site;                  // as the worker says
   transport::PeerIdentity identity;  // as it has proved
   float weight = 1;
   Address peer;
@@ -57,8 +58,8 @@ class Membership {
   Membership(std::string job, uint32_t world_size, uint32_t min_workers);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
-  // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation is older
-  // than one that was here).
+  // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation
+  // is older than one that was here).
   Result<Admission> Join(const JoinRequest& request, Instant now);
   // The worker said goodbye, or is dead. REQUIRES: it is joined.
   void Leave(uint32_t rank);
@@ -77,7 +78,8 @@ class Membership {
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
   // Whose the rank is: a certificate's name; "" when it is nobody's, or its peers have no names.
   const std::string& owner(uint32_t rank) const { return owners_[rank]; }
-  // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B, 127.0.0.1:4000)".
+  // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
+  // 127.0.0.1:4000)".
   std::string Describe(uint32_t rank) const;
 
   // A new job: everybody is gone, nothing is remembered.

@@ -63,7 +63,8 @@ uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
   const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
   const uint64_t per_chunk =
       kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
-      workers_ * (kBitsPerWorkerAndChunk / 8 + (guard_remembers_ ? sizeof(uint32_t) : 0) + (deterministic_ ? kPerHeld : 0));
+      workers_ * (kBitsPerWorkerAndChunk / 8 + (guard_remembers_ ? sizeof(uint32_t) : 0) +
+                  (deterministic_ ? kPerHeld : 0));
   return spec.count * PerElement(spec.optimizer) + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
          uint64_t{4} * sizeof(float) * chunk_elements_;
 }

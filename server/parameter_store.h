@@ -27,9 +27,9 @@ struct TensorSpec {
   uint32_t dtype = 0;
   DType wire_dtype = DType::kFloat32;    // of gradients in chunks
   DType result_dtype = DType::kFloat32;  // of results in chunks
-  double topk_share = 0;                 // > 0: gradients travel as so many of their elements (the job's setting)
-  int32_t priority = 0;                  // results of tensors with a lower one leave first
-  uint64_t count = 0;                    // elements, >= 1
+  double topk_share = 0;  // > 0: gradients travel as so many of their elements (the job's setting)
+  int32_t priority = 0;   // results of tensors with a lower one leave first
+  uint64_t count = 0;     // elements, >= 1
   OptimizerSpec optimizer;
 
   bool operator==(const TensorSpec&) const = default;
@@ -106,7 +106,8 @@ class ParameterStore {
   // Finds the tensor, or makes it with the next key. Errors: kSettingsMismatch (declared differently before;
   // both values are named), kResourceExhausted (model or table too large, with the bound).
   Result<Parameters*> Declare(const TensorSpec& spec);
-  // Ok: Declare(spec) would succeed and make it. kAlreadyExists: it would succeed, it is there. Else Declare's error.
+  // Ok: Declare(spec) would succeed and make it. kAlreadyExists: it would succeed, it is there. Else
+  // Declare's error.
   Status Check(const TensorSpec& spec) const;
   // Null when there is none.
   Parameters* Find(uint32_t key);

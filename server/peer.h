@@ -23,14 +23,14 @@ struct Transfer {
   uint64_t round = 0;
   float weight = 1;
   transport::ChunkBitmap superseded;  // chunks of the round that the worker's predecessor had delivered
-  bool takes_epoch = true;          // false: made in another shift epoch, nothing of it counts
-  uint32_t low_taken = 0;           // low chunks that count
-  double low_energy = 0;            // of the low class, as the worker says
-  double low_energy_received = 0;   // of the low chunks that are here
+  bool takes_epoch = true;            // false: made in another shift epoch, nothing of it counts
+  uint32_t low_taken = 0;             // low chunks that count
+  double low_energy = 0;              // of the low class, as the worker says
+  double low_energy_received = 0;     // of the low chunks that are here
   Instant opened;
   bool on_time = true;  // made for the round in progress
   bool high_done = false;
-  Instant nacked = Instant::Infinite();  // when the missing high chunks were asked for
+  Instant nacked = Instant::Infinite();    // when the missing high chunks were asked for
   uint32_t received = 0;                   // everything that came, repair symbols too, as of last_chunk
   Instant last_chunk;                      // when something of the window came last
   Instant finished = Instant::Infinite();  // when the sender was first seen finished
@@ -50,7 +50,7 @@ struct Peer {
   transport::Connection* connection;
   wire::ControlReader control;
   Phase phase = Phase::kNew;
-  uint32_t rank = 0;  // of a member
+  uint32_t rank = 0;    // of a member
   Instant since;        // when it was accepted
   Instant accepted_at;  // ... or said something that lets it stay
   Instant last_heard;

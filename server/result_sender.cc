@@ -197,7 +197,8 @@ void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   if (low) result.low_sent.push_back(chunk);
   // Fails only when the connection is closing: then OnPeerGone follows.
   (void)result.peer->connection->SubmitChunk(
-      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header, AsBytes(values));
+      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header,
+      AsBytes(values));
 }
 
 void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
@@ -237,7 +238,8 @@ void ResultSender::SettleOutdated(Tensor& tensor) {
   Results& results = found->second;
   std::vector<const Result*> over;
   for (const auto& result : results) {
-    // Also one that was kept before: else a worker that never closes could have us keep the values of every round.
+    // Also one that was kept before: else a worker that never closes could have us keep the values of every
+    // round.
     const bool old = IsOutdated(*result, tensor) || result->kept != nullptr;
     if (old && HasGoneOn(*result, results)) over.push_back(result.get());
   }

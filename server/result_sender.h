@@ -1,13 +1,13 @@
 // Sends values to the workers: the result of a round, chunk by chunk as the chunks become final, and pulls.
 //
 // One outgoing window per result. Bodies are borrowed: of a round's result from the parameters (stable until
-// the round after the next one writes them), of a pull from a snapshot. A worker that rounds do not wait for may
-// take longer than that: its result keeps the values, and the round writes elsewhere. That is one result per
-// worker and tensor at most. More results than a connection has windows for wait in line.
+// the round after the next one writes them), of a pull from a snapshot. A worker that rounds do not wait for
+// may take longer than that: its result keeps the values, and the round writes elsewhere. That is one result
+// per worker and tensor at most. More results than a connection has windows for wait in line.
 //
-// With a lossy downlink a round's result has a low class as well (server/lossy_downlink.h). Its window opens with
-// the round's first final chunk and not before: until then the CLOSE of the result before, which says what the
-// worker has, has had the time to come. Not thread-safe.
+// With a lossy downlink a round's result has a low class as well (server/lossy_downlink.h). Its window opens
+// with the round's first final chunk and not before: until then the CLOSE of the result before, which says
+// what the worker has, has had the time to come. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -114,7 +114,7 @@ class ResultSender {
   void Drop(Tensor& tensor, const Result* result);
 
   Options options_;
-  std::map<uint32_t, Results> results_;  // by tensor key
+  std::map<uint32_t, Results> results_;          // by tensor key
   std::map<uint32_t, LossyDownlink> downlinks_;  // by tensor key; empty with a reliable downlink
   // Results that wait for a window, per connection, oldest first.
   std::map<Peer*, std::deque<std::pair<Tensor*, Result*>>> waiting_;

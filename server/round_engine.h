@@ -15,12 +15,12 @@
 
 #include "base/instant.h"
 #include "codec/window_metadata.h"
+#include "server/close_times.h"
 #include "server/contribution_guard.h"
-#include "server/memory_budget.h"
 #include "server/membership.h"
+#include "server/memory_budget.h"
 #include "server/parameter_store.h"
 #include "server/peer.h"
-#include "server/close_times.h"
 #include "server/result_sender.h"
 #include "server/settings.h"
 #include "server/shift_epochs.h"
@@ -84,18 +84,18 @@ struct EngineStats {
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: taken into the one in progress
-  uint64_t pulls_held = 0;  // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
-  uint64_t state_hashes = 0;             // told, downlink lossy
+  uint64_t pulls_held = 0;    // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
+  uint64_t state_hashes = 0;  // told, downlink lossy
   std::vector<Rank> by_rank;
 };
 
 class RoundEngine {
  public:
-  static constexpr size_t kMaxPendingPulls = 64;    // per worker: of one tensor, and answered but not finished
+  static constexpr size_t kMaxPendingPulls = 64;  // per worker: of one tensor, and answered but not finished
   static constexpr uint32_t kMaxWaitingPulls = 4096;  // per worker, of all tensors
-  // Snapshots of parameters that pulls hold, in models (4 bytes x elements of all tensors). Workers that pull the
-  // same version share one; more versions are held only for workers that take rounds to receive them. Beyond
-  // this a pull that needs another snapshot waits until one is free.
+  // Snapshots of parameters that pulls hold, in models (4 bytes x elements of all tensors). Workers that pull
+  // the same version share one; more versions are held only for workers that take rounds to receive them.
+  // Beyond this a pull that needs another snapshot waits until one is free.
   static constexpr uint64_t kMaxPinnedModels = MemoryBudget::kPinnedModels;
   // Of one tensor, per worker: answered but not finished. Each has a table of the tensor's chunks; further
   // ones wait.
@@ -168,8 +168,8 @@ class RoundEngine {
     std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
     std::vector<bool> declared;            // by rank
     Instant values_since;                  // when version 0 was there
-    std::vector<bool> late;         // by rank: takes part from the next round
-    std::vector<HeldDeclare> held;  // answered when the round in progress is finished
+    std::vector<bool> late;                // by rank: takes part from the next round
+    std::vector<HeldDeclare> held;         // answered when the round in progress is finished
     std::vector<PendingPull> pulls;
   };
 
@@ -193,8 +193,8 @@ class RoundEngine {
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
   transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
                                       bool repaired);
-  // For a chunk that must not count, now or later. Refused, it would be owed by policies that repay, and come again
-  // with the next gradient.
+  // For a chunk that must not count, now or later. Refused, it would be owed by policies that repay, and come
+  // again with the next gradient.
   transport::ChunkVerdict TakeAndDrop();
   // False, and everybody concerned knows, when the values may not be added.
   bool PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,

@@ -3,8 +3,8 @@
 // A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
 // when all chunks are final; the next one then begins with the workers that are members at that moment.
 //
-// A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens a
-// window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
+// A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
+// a window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
 // tensor values and no connections. Not thread-safe.
 #pragma once
 
@@ -22,14 +22,14 @@ namespace longhaul::server {
 // What became of the workers' windows in one round, summed over the workers.
 struct RoundTally {
   uint32_t repaired_chunks = 0;
-  uint32_t low_chunks = 0;   // expected
-  uint32_t low_lost = 0;     // of them did not arrive
-  uint32_t lost_chunks = 0;  // contributions of both classes that did not arrive
+  uint32_t low_chunks = 0;        // expected
+  uint32_t low_lost = 0;          // of them did not arrive
+  uint32_t lost_chunks = 0;       // contributions of both classes that did not arrive
   uint32_t tolerated_chunks = 0;  // of them, in windows that lost no more than the bubble-filling threshold
   uint32_t filled_chunks = 0;     // of them, in windows that lost more
   uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
   codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
-  uint32_t excluded = 0;          // workers that were lagging when the round was over; set then
+  uint32_t excluded = 0;                // workers that were lagging when the round was over; set then
   std::array<uint32_t, 6> closed = {};  // windows, by wire::CloseReason
 };
 
@@ -65,14 +65,16 @@ class Rounds {
   // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
   // it (its window is over already), it takes part from the next one.
   bool OnMemberJoined(uint32_t rank);
-  // `contributed`: chunks of the rank that are in already (a lagging worker's predecessor may have sent some).
+  // `contributed`: chunks of the rank that are in already (a lagging worker's predecessor may have sent
+  // some).
   void OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now);
-  // The rank's contribution to the chunk is now in. REQUIRES: part(rank) == kOpen, the chunk is not final; once
-  // per rank and chunk.
+  // The rank's contribution to the chunk is now in. REQUIRES: part(rank) == kOpen, the chunk is not final;
+  // once per rank and chunk.
   void OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready);
   // The rank's window is over; `contributed` are the chunks of it that are in.
   void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
-  // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: part(rank) == kAwaited.
+  // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: part(rank) ==
+  // kAwaited.
   void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
   // The rank is no member any more: as OnWindowClosed, and nobody waits for it in later rounds.
   void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);

@@ -21,7 +21,7 @@ struct ServerCoreOptions {
   ServerSettings settings;
   transport::ConnectionOptions connection;  // but max_datagram and idle_timeout, which the settings say
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
-  ServerEvents* events = nullptr;  // may be null; must outlive the core
+  ServerEvents* events = nullptr;           // may be null; must outlive the core
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".
   std::function<std::string(const ServerStats&)> status_json;
 

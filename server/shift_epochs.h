@@ -1,15 +1,16 @@
-// When one tensor's shift epochs change, and whose contributions belong to the epoch in force (codec/shift.h).
+// When one tensor's shift epochs change, and whose contributions belong to the epoch in force
+// (codec/shift.h).
 //
-// The server knows only the sum of the workers' shifts. When a worker leaves, joins or is replaced, its part of
-// that sum is nobody's: everybody begins again from zero, in a new epoch. All workers must do so in the same
-// round. So the change is announced with the results of one whole round, which every worker has before it
-// pushes the next one:
+// The server knows only the sum of the workers' shifts. When a worker leaves, joins or is replaced, its part
+// of that sum is nobody's: everybody begins again from zero, in a new epoch. All workers must do so in the
+// same round. So the change is announced with the results of one whole round, which every worker has before
+// it pushes the next one:
 //
 //   round r: a member changes   r + 1: the change is announced   r + 2: the new epoch is in force
 //
 // In between the old epoch goes on. Its sum still has the part of a worker that is gone, which then counts as
-// what it usually sent; a worker that is new has no part, and what it sends is refused until its epoch begins.
-// Knows no values. Not thread-safe.
+// what it usually sent; a worker that is new has no part, and what it sends is refused until its epoch
+// begins. Knows no values. Not thread-safe.
 #pragma once
 
 #include <cstdint>

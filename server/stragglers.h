@@ -32,8 +32,8 @@ class Stragglers {
   void OnHighDone(uint32_t rank, Duration since_begin);
   // What the others are measured by; nullopt before half of `ranks` have a history, and without a factor.
   std::optional<Duration> Usual() const;
-  // When a round that began at `begin` stops waiting for a worker at this RTT. done: windows of the round that are
-  // over, of so many members.
+  // When a round that began at `begin` stops waiting for a worker at this RTT. done: windows of the round
+  // that are over, of so many members.
   Instant Deadline(Instant begin, Duration rtt, uint32_t done, uint32_t members) const;
 
  private:

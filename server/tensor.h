@@ -55,8 +55,8 @@ class Tensor {
   // says what was tolerated and filled. REQUIRES: the parameters are ready, nobody is awaited for this chunk.
   // Returns the contributions that were filled.
   uint32_t Finalise(uint32_t chunk);
-  // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite sum, so
-  // this is the step's doing. REQUIRES: the chunk is final.
+  // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite
+  // sum, so this is the step's doing. REQUIRES: the chunk is final.
   bool Overflowed(uint32_t chunk) const;
   // The round is finished: on to the next.
   void NextRound();

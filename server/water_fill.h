@@ -14,7 +14,7 @@
 namespace longhaul::server {
 
 struct Claim {
-  double weight = 1;  // >= 0
+  double weight = 1;                     // >= 0
   Bandwidth floor = {};                  // at least this ...
   Bandwidth ceiling = Bandwidth::Max();  // ... and at most this, which wins over the floor
 };

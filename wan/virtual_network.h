@@ -27,7 +27,8 @@ enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
 
 class VirtualNetwork {
  public:
-  // What the routers of a link make of the bits: `queue` is how long the datagram will wait in front of the rate.
+  // What the routers of a link make of the bits: `queue` is how long the datagram will wait in front of the
+  // rate.
   using EcnRule = std::function<Ecn(Instant now, Ecn ecn, Duration queue)>;
 
   // Whoever owns an address.

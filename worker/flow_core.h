@@ -109,12 +109,13 @@ class FlowCore final : public transport::DatagramCore, private transport::Connec
   void OnControlData(transport::Connection& connection, ByteSpan bytes) override;
   Status OnWindowOpened(transport::Connection& connection, transport::WindowKey key,
                         const wire::WindowOpenFrame& open) override;
-  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass, uint32_t,
-                                  ByteSpan, bool) override {
+  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass,
+                                  uint32_t, ByteSpan, bool) override {
     return transport::ChunkVerdict::kRefused;
   }
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
-                      const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
+                      const transport::WindowReceipt& receipt,
+                      const transport::WindowTxStats& stats) override;
 
   void OnMessage(const control::ControlMessage& message);
   void OnWelcome(const control::BenchWelcome& welcome);

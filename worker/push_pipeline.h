@@ -69,8 +69,8 @@ class PushPipeline {
   // The window is given up, or was never opened: nothing of it was taken. Harmless without a window.
   void Abandon();
 
-  // From the next Begin on chunks are ranked by these, not by the job's priority: scores of so many equal parts of
-  // the tensor; a chunk has the highest of the parts in it. REQUIRES: 1..min(count, 2^20) of them.
+  // From the next Begin on chunks are ranked by these, not by the job's priority: scores of so many equal
+  // parts of the tensor; a chunk has the highest of the parts in it. REQUIRES: 1..min(count, 2^20) of them.
   void SetScores(std::span<const float> parts);
 
   // What waits to be repaid, by element; empty with policies other than residual.

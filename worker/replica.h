@@ -1,6 +1,6 @@
-// A worker's own copy of a tensor's values, where results may lose chunks (downlink lossy): what does not arrive
-// stays as it was in the round before. Results are written straight into it; every so many rounds the server's
-// hash proves that it has what the server has.
+// A worker's own copy of a tensor's values, where results may lose chunks (downlink lossy): what does not
+// arrive stays as it was in the round before. Results are written straight into it; every so many rounds the
+// server's hash proves that it has what the server has.
 //
 // Not thread-safe.
 #pragma once
@@ -32,19 +32,19 @@ class Replica {
   // For whoever writes the chunks of a result.
   std::span<float> writable() { return values_; }
 
-  // Whether a result of this round may come with low chunks. kProtocolViolation: not in a hash round, nor to a
-  // worker without the values of the round before.
+  // Whether a result of this round may come with low chunks. kProtocolViolation: not in a hash round, nor to
+  // a worker without the values of the round before.
   Status CheckPartial(uint64_t round) const;
-  // The result of this round is here, as far as the chunks that were received. Errors: as OnServerHash, when the
-  // server's hash of the round was here first; kDataLoss also when a chunk that was missing in the result before
-  // is missing again: the server has forgotten that it owes it.
+  // The result of this round is here, as far as the chunks that were received. Errors: as OnServerHash, when
+  // the server's hash of the round was here first; kDataLoss also when a chunk that was missing in the result
+  // before is missing again: the server has forgotten that it owes it.
   Status OnResult(uint64_t round, const transport::ChunkBitmap& received);
-  // The server's hash of the values after this round. kDataLoss: this worker has other values. A hash of a round
-  // of which no result came changes nothing.
+  // The server's hash of the values after this round. kDataLoss: this worker has other values. A hash of a
+  // round of which no result came changes nothing.
   Status OnServerHash(uint64_t round, uint32_t hash);
   // What the server takes this worker to have after the round before a hash round (codec::ReplicaHash), with
-  // whatever it had missed by then. Comes later than that round's result; of a round of which no result came it
-  // changes nothing. kDataLoss: this worker has other values.
+  // whatever it had missed by then. Comes later than that round's result; of a round of which no result came
+  // it changes nothing. kDataLoss: this worker has other values.
   Status OnReplicaHash(uint64_t round, uint32_t hash);
 
   const Stats& stats() const { return stats_; }

@@ -29,7 +29,7 @@ struct ActivePush {
   bool taken = false;                   // the server has said which round it counts in
   bool initial = false;                 // carries initial values: no operation of its own
   std::optional<PullAssembler> result;  // when a result is wanted
-  std::span<float> out;                 // where it is wanted; with a replica the result is written there first
+  std::span<float> out;  // where it is wanted; with a replica the result is written there first
   bool result_over = false;
   std::optional<transport::WindowKey> result_window;
 };
@@ -56,8 +56,8 @@ struct TensorState {
   std::optional<Replica> replica;                    // downlink lossy, once declared
   std::optional<transport::WindowOptions> prepared;  // what the pipeline has ready, until a window is free
   uint64_t prepared_round = 0;
-  // Policy shift: the newest epoch that is known, and from which round on the next one is in force (0: no change
-  // is announced).
+  // Policy shift: the newest epoch that is known, and from which round on the next one is in force (0: no
+  // change is announced).
   uint32_t shift_epoch = 0;
   uint64_t shift_epoch_round = 0;
   // What a message or a result says about it; older news than what is known change nothing.

@@ -42,8 +42,9 @@ Status Validate(const TrainOptions& options);
 // The server's reports of one round, of those tensors whose report was here when their operation ended.
 struct RoundReports {
   uint32_t tensors = 0;
-  OperationStats::RoundInfo sum;  // but contributors: the most; last_rank and fill_reason: where most was lost
-  uint32_t most_lost = 0;         // chunks of one tensor
+  OperationStats::RoundInfo
+      sum;                 // but contributors: the most; last_rank and fill_reason: where most was lost
+  uint32_t most_lost = 0;  // chunks of one tensor
 
   void Add(const OperationStats::RoundInfo& info);
 };

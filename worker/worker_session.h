@@ -117,7 +117,8 @@ class WorkerSession final : public transport::ConnectionObserver {
                                   bool repaired) override;
   void OnWindowProgress(transport::Connection& connection, transport::WindowKey key) override;
   void OnWindowClosed(transport::Connection& connection, transport::WindowKey key, wire::CloseReason reason,
-                      const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats) override;
+                      const transport::WindowReceipt& receipt,
+                      const transport::WindowTxStats& stats) override;
 
  private:
   // A push that waits for its turn or is on its way.

@@ -81,7 +81,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
       return bad(std::string(name) + ": 1..1e9");
     }
   }
-  for (const char* name : {"shift_alpha", "high_share", "high_energy", "topk_share", "bubble_threshold", "skew"}) {
+  for (const char* name :
+       {"shift_alpha", "high_share", "high_energy", "topk_share", "bubble_threshold", "skew"}) {
     const double value = json.value(name, 0.5);
     if (!(value >= 0 && value <= 1)) return bad(std::string(name) + ": 0..1");
   }

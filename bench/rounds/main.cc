@@ -60,7 +60,7 @@ struct Cell {
 struct Runner {
   std::string name;
   bool longhaul = false;
-  std::string control;  // longhaul: --rate-controller
+  std::string control;    // longhaul: --rate-controller
   bool insecure = false;  // longhaul: no encryption
   TcpRunner tcp;
 };

@@ -45,9 +45,9 @@ struct Timing {
 struct Outcome {
   std::string runner;
   std::string protection = "none";  // ours: ProtectionName()
-  double goodput_mbps = 0;   // payload that arrived, without headers
-  double payload_share = 0;  // of a full packet's IP bytes
-  double sender_cpu = 0;     // cores busy: of the sending program
+  double goodput_mbps = 0;          // payload that arrived, without headers
+  double payload_share = 0;         // of a full packet's IP bytes
+  double sender_cpu = 0;            // cores busy: of the sending program
   double receiver_cpu = 0;
   double forwarder_cpu = 0;   // of the emulator
   uint64_t link_packets = 0;  // that entered the link towards the receiver

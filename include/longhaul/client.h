@@ -89,8 +89,8 @@ class Client {
   // that disagrees with the server's is kSettingsMismatch.
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
-  // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the round
-  // that it counts in.
+  // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
+  // round that it counts in.
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
   // Fetches the parameters. Only for tensors with an optimizer.
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
@@ -100,10 +100,11 @@ class Client {
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
 
   // Explicit priority: says what matters of the tensor, in place of the job's ranking. It is cut into
-  // scores.size() equal parts (1..2^20, at most count), and a chunk counts as much as the highest score among the
-  // parts that it has elements of; the chunks that count most are high (reliable, with FEC), as many as the high
-  // share says. For example one score a row of a matrix. Holds from the next gradient that is not under way yet,
-  // until the next call. Does not wait. Errors: kInvalidArgument (number of scores; negative or not finite ones).
+  // scores.size() equal parts (1..2^20, at most count), and a chunk counts as much as the highest score among
+  // the parts that it has elements of; the chunks that count most are high (reliable, with FEC), as many as
+  // the high share says. For example one score a row of a matrix. Holds from the next gradient that is not
+  // under way yet, until the next call. Does not wait. Errors: kInvalidArgument (number of scores; negative
+  // or not finite ones).
   Status SetScores(const Tensor& tensor, std::span<const float> scores);
 
   // Waits until every worker of the job has arrived at the barrier of this name.

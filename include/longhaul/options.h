@@ -45,10 +45,12 @@ struct ConnectOptions {
   // is lost; zero: 100 kbit/s.
   Bandwidth rate_cap = {};
   Bandwidth rate_floor = {};
-  // Key of the job (`longhaul keygen`): a key that all of it share, or this worker's certificate. The file must be
-  // readable by its owner only. Everything that is sent is encrypted and authenticated by it (TLS 1.3, then AEAD).
+  // Key of the job (`longhaul keygen`): a key that all of it share, or this worker's certificate. The file
+  // must be readable by its owner only. Everything that is sent is encrypted and authenticated by it
+  // (TLS 1.3, then AEAD).
   std::string key_file = {};
-  // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its way.
+  // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its
+  // way.
   bool insecure = false;
   // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: the first that both sides have.
   std::string cipher = {};
@@ -61,8 +63,8 @@ struct ConnectOptions {
 
 struct TensorOptions {
   DType dtype = DType::kFloat32;  // of the values that are given and returned; float32 is what there is
-  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (blocks of one chunk, with a scale each),
-  // rounded stochastically.
+  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (blocks of one chunk, with a
+  // scale each), rounded stochastically.
   DType wire_dtype = DType::kFloat32;
   // Of results on their way back: float32 is what there is.
   DType result_dtype = DType::kFloat32;
@@ -75,8 +77,8 @@ struct TensorOptions {
     bool operator==(const Range&) const = default;
   };
   std::vector<Range> high_ranges = {};
-  // This worker's own choice for this tensor of how many chunks are high, 0..1: a share of them, or as many as
-  // hold a share of the energy. None: the job's (JobSettings), which the server says.
+  // This worker's own choice for this tensor of how many chunks are high, 0..1: a share of them, or as many
+  // as hold a share of the energy. None: the job's (JobSettings), which the server says.
   std::optional<double> high_share = std::nullopt;
   std::optional<double> high_energy = std::nullopt;
   uint64_t count = 0;  // elements, >= 1

@@ -20,22 +20,22 @@ struct OperationStats {
   uint32_t repairs_sent = 0;     // repair symbols (FEC) sent with our chunks
   uint32_t repaired_chunks = 0;  // received chunks that FEC rebuilt here
   uint32_t lost_chunks = 0;      // chunks of ours that the server did not have when it closed the window
-  // Chunks of the result that did not arrive (the server's --downlink lossy): their values are still those of the
-  // round before.
+  // Chunks of the result that did not arrive (the server's --downlink lossy): their values are still those of
+  // the round before.
   uint32_t lost_result_chunks = 0;
-  Duration rtt{0};               // smoothed round-trip time when the operation ended
-  double seconds = 0;            // from the call to the end
+  Duration rtt{0};     // smoothed round-trip time when the operation ended
+  double seconds = 0;  // from the call to the end
   // The server's report of the round. Best effort: absent when it was not here yet at the end.
   struct RoundInfo {
     uint32_t last_rank = 0;  // whose window closed last
     uint32_t contributors = 0;
-    uint32_t repaired_chunks = 0;  // by FEC at the server, over all workers
+    uint32_t repaired_chunks = 0;   // by FEC at the server, over all workers
     uint32_t filled_chunks = 0;     // lost contributions of windows above the bubble-filling threshold
     uint32_t tolerated_chunks = 0;  // lost contributions of the others
     uint32_t rejected_chunks = 0;   // contributions that the server's guard refused
     // What the loss policy did about losses: none_lost, below_threshold, above_threshold, repaid, shifted.
     std::string fill_reason;
-    uint32_t excluded = 0;  // workers that the round did not wait for
+    uint32_t excluded = 0;    // workers that the round did not wait for
     uint32_t low_chunks = 0;  // of the low class, over all workers
     uint32_t low_lost = 0;    // of them did not arrive
     uint32_t lost_chunks = 0;
@@ -57,8 +57,8 @@ struct ClientStats {
   uint64_t repairs_sent = 0;
   uint64_t repaired_chunks = 0;  // rebuilt by FEC here
   uint64_t lost_chunks = 0;      // low chunks of closed windows that the server did not have
-  // Chunks whose unpaid gradients (policy residual) had grown beyond what float32 holds: dropped. Not 0 means that
-  // gradients are about to overflow, or were.
+  // Chunks whose unpaid gradients (policy residual) had grown beyond what float32 holds: dropped. Not 0 means
+  // that gradients are about to overflow, or were.
   uint64_t debts_dropped = 0;
   uint64_t pto_fired = 0;
   uint64_t datagrams_dropped = 0;  // received and dropped: damaged, duplicate, late or unknown

@@ -27,8 +27,14 @@ class ByteCount {
   constexpr int64_t value() const { return bytes_; }
   constexpr auto operator<=>(const ByteCount&) const = default;
 
-  constexpr ByteCount& operator+=(ByteCount o) { bytes_ += o.bytes_; return *this; }
-  constexpr ByteCount& operator-=(ByteCount o) { bytes_ -= o.bytes_; return *this; }
+  constexpr ByteCount& operator+=(ByteCount o) {
+    bytes_ += o.bytes_;
+    return *this;
+  }
+  constexpr ByteCount& operator-=(ByteCount o) {
+    bytes_ -= o.bytes_;
+    return *this;
+  }
   friend constexpr ByteCount operator+(ByteCount a, ByteCount b) { return ByteCount(a.bytes_ + b.bytes_); }
   friend constexpr ByteCount operator-(ByteCount a, ByteCount b) { return ByteCount(a.bytes_ - b.bytes_); }
   friend constexpr ByteCount operator*(ByteCount a, int64_t n) { return ByteCount(a.bytes_ * n); }
@@ -55,8 +61,8 @@ class Bandwidth {
   // What moves `bytes` in `time`; Max() when time is not positive.
   static constexpr Bandwidth FromBytesAndTime(ByteCount bytes, Duration time) {
     if (time.count() <= 0) return Max();
-    return Bandwidth(static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 /
-                                          static_cast<double>(time.count())));
+    return Bandwidth(
+        static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(time.count())));
   }
 
   constexpr int64_t bits_per_second() const { return bps_; }
@@ -68,10 +74,12 @@ class Bandwidth {
   // How long `bytes` take at this rate; Duration::max() at rate zero.
   constexpr Duration TransferTime(ByteCount bytes) const {
     if (bps_ <= 0) return Duration::max();
-    return Duration(static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(bps_)));
+    return Duration(
+        static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(bps_)));
   }
   friend constexpr ByteCount operator*(Bandwidth b, Duration t) {
-    return ByteCount(static_cast<int64_t>(static_cast<double>(b.bps_) / 8e9 * static_cast<double>(t.count())));
+    return ByteCount(
+        static_cast<int64_t>(static_cast<double>(b.bps_) / 8e9 * static_cast<double>(t.count())));
   }
   friend constexpr ByteCount operator*(Duration t, Bandwidth b) { return b * t; }
   friend constexpr Bandwidth operator*(Bandwidth b, double gain) {

@@ -116,7 +116,8 @@ TEST(ResidualMemory, ADebtThatOverflowsIsDroppedWithItsChunkAndCounted) {
   Settle(memory, memory.Prepare(huge), nothing_arrives);
   EXPECT_EQ(memory.debts_dropped(), 0u);
   Settle(memory, memory.Prepare(huge), nothing_arrives);
-  EXPECT_THAT(memory.owed(), ElementsAre(2e38f, 1, 1, 2, 2, 2, 2)) << "the second gradient, where both do not fit";
+  EXPECT_THAT(memory.owed(), ElementsAre(2e38f, 1, 1, 2, 2, 2, 2))
+      << "the second gradient, where both do not fit";
   EXPECT_EQ(memory.debts_dropped(), 1u);
   Settle(memory, memory.Prepare(std::vector<float>(7, 1.0f)), [](uint32_t) { return false; });
   EXPECT_THAT(memory.owed(), Each(0.0f));

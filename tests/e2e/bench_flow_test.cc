@@ -13,8 +13,8 @@ class BenchFlow : public JobTest {
  protected:
   std::string json_file() const { return directory() + "/flow.json"; }
   Program& StartFlow(std::vector<std::string> more = {}, const std::string& to = "") {
-    std::vector<std::string> arguments = {"bench",  "flow",      "--join",    to.empty() ? address() : to,
-                                          "--json", json_file(), "--key", key_file()};
+    std::vector<std::string> arguments = {"bench",  "flow",      "--join", to.empty() ? address() : to,
+                                          "--json", json_file(), "--key",  key_file()};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Start("longhaul", arguments);
   }

@@ -49,17 +49,20 @@ void ExpectConsistent(const nlohmann::json& r) {
   EXPECT_EQ(r["seconds_p99"], at(0.99));
   EXPECT_EQ(r["seconds_max"], seconds.back());
   const double all = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  const double bits = 8 * r["bytes"].get<double>() * r["workers_here"].get<double>() * r["rounds"].get<double>();
+  const double bits =
+      8 * r["bytes"].get<double>() * r["workers_here"].get<double>() * r["rounds"].get<double>();
   EXPECT_NEAR(r["goodput_mbps"].get<double>(), bits / all / 1e6, 1e-6 * r["goodput_mbps"].get<double>());
 }
 
 TEST_F(BenchRounds, ReportsTheRoundsOfTwoWorkersOverALossyPath) {
   // Without a threshold the policy fills whatever is lost.
   StartServer({{"--workers", "2"}, {"--policy", "count"}, {"--bubble-threshold", "0"}});
-  Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "200kb", "--tensors", "2",
-                                 "--rounds", "30", "--warmup", "5", "--gap", "20ms", "--seed", "3",
-                                 "--high-share", "0.5", "--fault",
-                                 "drop=0.1,delay=10ms,rate=40mbit,queue=50ms,seed=7"});
+  Program& rounds = StartRounds(
+      {"--join",       address(), "--workers", "2",
+       "--bytes",      "200kb",   "--tensors", "2",
+       "--rounds",     "30",      "--warmup",  "5",
+       "--gap",        "20ms",    "--seed",    "3",
+       "--high-share", "0.5",     "--fault",   "drop=0.1,delay=10ms,rate=40mbit,queue=50ms,seed=7"});
   ExpectEnd(rounds, 0);
   EXPECT_THAT(rounds.Errors(), HasSubstr("30 rounds: p50"));
   const nlohmann::json r = Result();
@@ -90,8 +93,8 @@ TEST_F(BenchRounds, ReportsTheRoundsOfTwoWorkersOverALossyPath) {
 
 TEST_F(BenchRounds, EveryWorkerMayBeAProcessOfItsOwn) {
   StartServer({{"--workers", "2"}});
-  Program& other = Start("longhaul", {"bench", "rounds", "--key", key_file(), "--join", address(), "--workers", "2",
-                                      "--rank", "1", "--bytes", "100kb", "--rounds", "5"});
+  Program& other = Start("longhaul", {"bench", "rounds", "--key", key_file(), "--join", address(),
+                                      "--workers", "2", "--rank", "1", "--bytes", "100kb", "--rounds", "5"});
   Program& rounds = StartRounds(
       {"--join", address(), "--workers", "2", "--rank", "0", "--bytes", "100kb", "--rounds", "5"});
   ExpectEnd(rounds, 0);
@@ -113,7 +116,8 @@ TEST_F(BenchRounds, BringsItsOwnServer) {
 }
 
 TEST_F(BenchRounds, ShorterTypesSendFewerBytes) {
-  Program& rounds = StartRounds({"--workers", "2", "--bytes", "400kb", "--rounds", "10", "--wire-dtype", "int8"});
+  Program& rounds =
+      StartRounds({"--workers", "2", "--bytes", "400kb", "--rounds", "10", "--wire-dtype", "int8"});
   ExpectEnd(rounds, 0);
   EXPECT_EQ(Result()["wire_dtype"], "int8");
   EXPECT_NEAR(Result()["chunk_bytes_sent"].get<double>(), 10 * 100e3, 5e4);
@@ -123,8 +127,8 @@ TEST_F(BenchRounds, ShorterTypesSendFewerBytes) {
 TEST_F(BenchRounds, ChoosesTheHighShareOfItsWorkersAlsoWithSomebodysServer) {
   StartServer({{"--workers", "2"}});
   const auto lost_with = [&](const std::string& flag, const std::string& share) {
-    Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "200kb", "--rounds", "10",
-                                   flag, share, "--seed", "3", "--fault", "drop=0.1,delay=5ms,seed=7"});
+    Program& rounds = StartRounds({"--join", address(), "--workers", "2", "--bytes", "200kb", "--rounds",
+                                   "10", flag, share, "--seed", "3", "--fault", "drop=0.1,delay=5ms,seed=7"});
     ExpectEnd(rounds, 0);
     return Result()["lost_chunks"].get<int>();
   };

@@ -144,7 +144,8 @@ TEST_F(RunTest, TrainsWithTheLessUsualSettings) {
   EXPECT_EQ(worker.find("rror"), std::string::npos) << worker;
 }
 
-// Every learning setting of the daemons can be given to `run`: what it does not hand on is what it decides itself.
+// Every learning setting of the daemons can be given to `run`: what it does not hand on is what it decides
+// itself.
 TEST_F(RunTest, KnowsTheDaemonsSettings) {
   const auto flags = [&](const std::vector<std::string>& words) {
     Program& program = Start(words[0], {words.begin() + 1, words.end()});

@@ -74,7 +74,8 @@ TEST_F(Training, GoesOnThroughInjectedLossAndDelay) {
 
 TEST_F(Training, LearnsFromResultsThatLoseChunks) {
   const std::string loss = "drop=0.05,delay=3ms,seed=";
-  Train(60, {{"--fault", loss + "7"}}, {{"--downlink", "lossy"}, {"--hash-rounds", "12"}, {"--fault", loss + "8"}});
+  Train(60, {{"--fault", loss + "7"}},
+        {{"--downlink", "lossy"}, {"--hash-rounds", "12"}, {"--fault", loss + "8"}});
   uint64_t lost = 0;
   for (const std::string of : {"worker0", "worker1"}) {
     const json worker = Summary(of);

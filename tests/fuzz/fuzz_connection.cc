@@ -50,8 +50,8 @@ class Application : public ConnectionObserver {
     incoming_.insert(key);
     return Status::Ok();
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan,
-                       bool) override {
+  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
+                       ByteSpan, bool) override {
     FUZZ_REQUIRE(incoming_.contains(key));
     FUZZ_REQUIRE(admitted_);
     FUZZ_REQUIRE(delivered_.insert({key, {reliability, sequence}}).second);  // exactly once
@@ -380,7 +380,8 @@ class World {
     const MutableByteSpan all(datagram);
     IntegrityTag tag;
     FakeProtection keys(securities_[to]->last_secret, to == 1);
-    if (!is_long && (datagram[0] & 1) != 0) keys.UpdateKeys();  // generation 1, the only odd one that an insider has
+    if (!is_long && (datagram[0] & 1) != 0)
+      keys.UpdateKeys();  // generation 1, the only odd one that an insider has
     PacketProtection* protection = &tag;
     if (secure_ && !refuse) protection = is_long ? &securities_[to]->long_protection() : &keys;
     protection->Seal(number, 0, all.first(header), all.subspan(header, all.size() - header - wire::kTagBytes),

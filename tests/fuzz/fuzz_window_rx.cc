@@ -61,7 +61,8 @@ class Receiver : public WindowRx::Sink {
  public:
   explicit Receiver(const Sender* sender) : sender_(sender) {}
 
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                       bool repaired) override {
     FUZZ_REQUIRE(!closed);
     FUZZ_REQUIRE(delivered.emplace(reliability, sequence).second);  // exactly once
     FUZZ_REQUIRE(!repaired || reliability == ReliabilityClass::kHigh);
@@ -128,7 +129,8 @@ class Play {
     uint32_t next = 0, set = 0, bits = 0;
     for (const wire::WindowCloseFrame& frame : rx_.CloseFrames()) {
       FUZZ_REQUIRE(wire::EncodedSize(frame) > 0);  // checks every documented range
-      FUZZ_REQUIRE(frame.high_complete == (receiver_.CountTaken(ReliabilityClass::kHigh) == open_.high_count));
+      FUZZ_REQUIRE(frame.high_complete ==
+                   (receiver_.CountTaken(ReliabilityClass::kHigh) == open_.high_count));
       bits = open_.low_count + (frame.high_complete ? 0 : open_.high_count);
       FUZZ_REQUIRE(frame.bits == bits);
       FUZZ_REQUIRE(frame.first == next);

@@ -101,7 +101,8 @@ bool Decode(const std::string& kind, ByteSpan bytes, GoldenValue* value) {
 }
 
 bool SameDatagram(const GoldenDatagram& a, const GoldenDatagram& b) {
-  return a.header == b.header && a.data == b.data && SameBytes(a.chunk, b.chunk) && SameBytes(a.cookie, b.cookie) &&
+  return a.header == b.header && a.data == b.data && SameBytes(a.chunk, b.chunk) &&
+         SameBytes(a.cookie, b.cookie) &&
          std::equal(a.frames.begin(), a.frames.end(), b.frames.begin(), b.frames.end(), Same);
 }
 

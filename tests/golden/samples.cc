@@ -174,7 +174,8 @@ std::vector<GoldenSample> MakeSamples() {
                                                          .max_window_bytes = 1u << 30});
   frame("crypto_first", CryptoFrame{.offset = 0, .received = 0, .data = Counting(70)});
   frame("crypto_nothing_new", CryptoFrame{.offset = 300, .received = 16384, .data = {}});
-  frame("crypto_end", CryptoFrame{.offset = kMaxHandshakeBytes - 3, .received = kMaxHandshakeBytes, .data = Counting(3)});
+  frame("crypto_end",
+        CryptoFrame{.offset = kMaxHandshakeBytes - 3, .received = kMaxHandshakeBytes, .data = Counting(3)});
   frame("new_cid", NewCidFrame{.reset_token = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255}});
   frame("path_challenge", PathChallengeFrame{.data = 0x0102030405060708});
   frame("path_response", PathResponseFrame{.data = 0xfffefdfcfbfaf9f8});
@@ -192,13 +193,14 @@ std::vector<GoldenSample> MakeSamples() {
                                                                      .source = {0xffff000000000009},
                                                                      .packet_number = 5},
                                                 .cookie = Counting(16)}});
-  s.push_back({"datagram/accept",
-               GoldenDatagram{.header = LongHeader{.type = LongType::kAccept,
-                                                   .version = 4,
-                                                   .destination = {7},
-                                                   .source = {8},
-                                                   .packet_number = 2},
-                              .frames = {CryptoFrame{.offset = 1300, .received = 312, .data = Counting(40)}}}});
+  s.push_back(
+      {"datagram/accept",
+       GoldenDatagram{.header = LongHeader{.type = LongType::kAccept,
+                                           .version = 4,
+                                           .destination = {7},
+                                           .source = {8},
+                                           .packet_number = 2},
+                      .frames = {CryptoFrame{.offset = 1300, .received = 312, .data = Counting(40)}}}});
   s.push_back(
       {"datagram/refuse",
        GoldenDatagram{.header = LongHeader{.type = LongType::kRefuse, .version = 4, .destination = {7}},

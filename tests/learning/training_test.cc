@@ -143,7 +143,8 @@ TEST(TrainingTest, WorkersMayLeaveBeExcludedAndBeReplaced) {
       EXPECT_TRUE(std::isfinite(difference));
       EXPECT_GT(difference, 0) << policy << ", " << membership;
     }
-    // A replaced worker takes with it its debt or its shift, and in any case what it knows of the chunks' energies.
+    // A replaced worker takes with it its debt or its shift, and in any case what it knows of the chunks'
+    // energies.
     const double difference = LargestDifference(after("replaced", 53), after("none", 53));
     EXPECT_TRUE(std::isfinite(difference));
     EXPECT_GT(difference, 0) << policy;

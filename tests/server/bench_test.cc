@@ -15,7 +15,9 @@ using testing::HasSubstr;
 using wire::ReliabilityClass;
 
 struct Recorder final : ServerEvents {
-  void OnRefused(const Address&, const std::string&, const Status& why) override { refused.push_back(why.ToString()); }
+  void OnRefused(const Address&, const std::string&, const Status& why) override {
+    refused.push_back(why.ToString());
+  }
   void OnStart(uint32_t, uint32_t) override { ++starts; }
   void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
   void OnBench(const Address&, const std::string&, const std::string&, const BenchTotals* totals) override {

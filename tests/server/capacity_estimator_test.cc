@@ -34,8 +34,7 @@ class CapacityEstimatorTest : public testing::Test {
       const double sent = estimator.budget().mbps();
       queue_ms = std::max(0.0, queue_ms + (sent / link - 1) * 5);
       longest_ = std::max(longest_, queue_ms);
-      estimator.OnSample(
-          Shared(queue_ms > 0 ? link : sent, Duration(static_cast<int64_t>(queue_ms * 1e6))));
+      estimator.OnSample(Shared(queue_ms > 0 ? link : sent, Duration(static_cast<int64_t>(queue_ms * 1e6))));
     }
   }
 

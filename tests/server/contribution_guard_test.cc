@@ -146,7 +146,8 @@ TEST(ContributionGuard, WhatWouldOverflowTheSumIsRefusedAndTheRestOfTheWindowIsN
   EXPECT_EQ(guard.Check(0, 0, Values{1, 3e38f}), Verdict::kOverflows) << "finite, but four of them are not";
   EXPECT_EQ(guard.Check(0, 1, Values{1e30f}, 1e6f), Verdict::kOk);
   EXPECT_EQ(guard.Check(1, 0, Values{1e33f}, 1e6f), Verdict::kOverflows) << "weight times value";
-  EXPECT_EQ(guard.Check(2, 0, Values{1, 3e38f}, 1e-6f), Verdict::kOverflows) << "the mean divides by the weights";
+  EXPECT_EQ(guard.Check(2, 0, Values{1, 3e38f}, 1e-6f), Verdict::kOverflows)
+      << "the mean divides by the weights";
   EXPECT_EQ(guard.refused(0), 1u);
 }
 
@@ -163,7 +164,8 @@ TEST(ContributionGuard, ADebtIsJudgedByTheRoundsThatItCanBeOf) {
   ContributionGuard guard = Repaid(10, 2);
   EXPECT_EQ(guard.Check(1, 0, Values{59}, 1, 12), Verdict::kOk) << "three gradients: up to 60";
   EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 13), Verdict::kTooLarge) << "nothing is owed any more";
-  EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 14), Verdict::kTooLarge) << "what was refused is not owed either";
+  EXPECT_EQ(guard.Check(1, 0, Values{21}, 1, 14), Verdict::kTooLarge)
+      << "what was refused is not owed either";
   EXPECT_EQ(guard.Check(1, 0, Values{41}, 1, 16), Verdict::kTooLarge) << "two gradients: up to 40";
   EXPECT_EQ(guard.Check(0, 0, Values{21}, 1, 10), Verdict::kTooLarge) << "the other rank is judged as ever";
 }

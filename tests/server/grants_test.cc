@@ -115,8 +115,7 @@ TEST(GrantsTest, NobodyIsBoundedWhenTheCapacityIsUnknown) {
 }
 
 TEST(GrantsTest, SwitchedOffItSaysNothing) {
-  Cluster cluster(4, {.enabled = false,
-                      .capacity = Bandwidth::Mbps(100)});
+  Cluster cluster(4, {.enabled = false, .capacity = Bandwidth::Mbps(100)});
   cluster.JoinAll();
   cluster.Open(0);
   cluster.Advance(milliseconds(100));
@@ -166,7 +165,7 @@ TEST(GrantsTest, AWorkerThatStopsGivesItsShareBackAtOnce) {
 TEST(GrantsTest, AShareIsGivenBackWhenAllThatIsLeftIsInFlight) {
   Cluster cluster(2);
   cluster.JoinAll();
-  cluster.Open(0, 600);     // 870 KB
+  cluster.Open(0, 600);  // 870 KB
   cluster.Open(1, 20'000);
   cluster.arrives_mbps = {98, 98};
   cluster.Advance(milliseconds(58));  // 0 lacks 160 KB, and 245 KB are on their way

@@ -30,9 +30,9 @@ struct RoundPart {
   bool gone = false;    // died in this round
   bool behind = false;  // knew nothing of the shift epoch: its shift says nothing
   std::vector<float> gradient;
-  std::vector<float> sent;                      // as the server decodes it
-  std::vector<bool> counted;                    // by chunk
-  std::vector<bool> dropped;                    // by chunk: arrived where the predecessor's was in, gone for good
+  std::vector<float> sent;    // as the server decodes it
+  std::vector<bool> counted;  // by chunk
+  std::vector<bool> dropped;  // by chunk: arrived where the predecessor's was in, gone for good
   const codec::SenderMemory* memory = nullptr;  // null when gone
 };
 

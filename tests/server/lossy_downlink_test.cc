@@ -92,18 +92,18 @@ TEST_F(Downlink, InAHashRoundEverythingIsHigh) {
   }
 }
 
-// The bound on how old a replica's chunk may be, whatever is lost, skipped or late; and that it is used: whenever
-// the round before is known, all that is neither owed nor among the high share may be lost.
+// The bound on how old a replica's chunk may be, whatever is lost, skipped or late; and that it is used:
+// whenever the round before is known, all that is neither owed nor among the high share may be lost.
 TEST(LossyDownlink, NothingIsMissedTwiceInARow) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Random random(seed);
     const double share = 0.05 + 0.9 * random.Uniform();
     const auto high = static_cast<uint32_t>(std::ceil(share * kChunks));
     LossyDownlink downlink(kGeometry, {.high_share = share, .high_energy = 0, .hash_rounds = 7});
-    ChunkBitmap before(kChunks);     // what the worker missed in the round before
-    bool known = false;              // the server has heard of it
-    uint64_t lost = 0;               // told to the server
-    uint64_t newest = 0;             // of them, in the newest round
+    ChunkBitmap before(kChunks);  // what the worker missed in the round before
+    bool known = false;           // the server has heard of it
+    uint64_t lost = 0;            // told to the server
+    uint64_t newest = 0;          // of them, in the newest round
     uint64_t rounds_with_low = 0;
     for (uint64_t round = 0; round < 100; ++round) {
       downlink.BeginRound(round);
@@ -314,7 +314,8 @@ TEST_F(LossyJob, HashRoundsTellTheHashOfTheValues) {
     }
     const control::RoundReport& report = reports[round].round_report();
     EXPECT_TRUE(report.has_replica_hash());
-    EXPECT_EQ(report.replica_hash(), codec::ReplicaHash({.count = count, .chunk_elements = elements}, before));
+    EXPECT_EQ(report.replica_hash(),
+              codec::ReplicaHash({.count = count, .chunk_elements = elements}, before));
   }
   EXPECT_FALSE(reports[3].round_report().has_replica_hash());
 }

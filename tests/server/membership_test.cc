@@ -117,7 +117,8 @@ TEST(Membership, BeforeTheStartARankIsKeptForWhoIsLostAndGivenBackByWhoLeaves) {
   EXPECT_EQ(join(Named("fra", 1)), StatusCode::kOk);
   membership.Lose(1);
   membership.Lose(2);
-  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kOk) << "nobody was in: there is no job that they could be kept for";
+  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kOk)
+      << "nobody was in: there is no job that they could be kept for";
 }
 
 TEST(Membership, WithoutNamesOnlyTheIncarnationCounts) {

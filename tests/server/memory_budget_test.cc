@@ -74,7 +74,8 @@ TEST_P(Planned, ADeclarationTakesNoMoreThanThePlanAndThePlanIsNotMuchMore) {
   ASSERT_EQ(job.code, 0u);
   const auto planned = static_cast<int64_t>(job.coordinator.Stats().memory_bytes);
   EXPECT_LE(grown, planned);
-  EXPECT_GE(grown * (settings.deterministic ? 8 : 4), planned) << "what is planned for later is not most of it";
+  EXPECT_GE(grown * (settings.deterministic ? 8 : 4), planned)
+      << "what is planned for later is not most of it";
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -87,10 +88,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"stale", 2, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.policy = "stale"; }},
         Case{"guard", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.norm_guard = 8; }},
         Case{"lossy", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.downlink = "lossy"; }},
-        Case{"deterministic", 8, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.deterministic = true; }}),
+        Case{"deterministic", 8, 1'000'000, "adam:lr=0.1",
+             [](ServerSettings& s) { s.deterministic = true; }}),
     [](const auto& test) {
       std::string name = test.param.what;
-      std::ranges::replace_if(name, [](char c) { return c == ' ' || c == ','; }, '_');
+      std::ranges::replace_if(
+          name, [](char c) { return c == ' ' || c == ','; }, '_');
       return name;
     });
 
@@ -109,7 +112,9 @@ TEST(MemoryBudget, WhatRoundsAndPullsAddIsInThePlan) {
     for (uint32_t pull = 0; pull < 8; ++pull) job.workers[0].Pull(0, round, round * 8 + pull);
     for (uint32_t rank = 0; rank < 4; ++rank) {
       FakeWorker& worker = job.workers[rank];
-      ASSERT_TRUE(worker.Open({.key = {round + 1, 0}, .high = 0, .low = 100}, 0, round, count, job.chunk_elements(), false)
+      ASSERT_TRUE(worker
+                      .Open({.key = {round + 1, 0}, .high = 0, .low = 100}, 0, round, count,
+                            job.chunk_elements(), false)
                       .ok());
       for (uint32_t chunk = 0; chunk < 100; ++chunk) worker.Send({round + 1, 0}, kLow, chunk, ones);
       worker.connection.TakeControl();
@@ -143,7 +148,8 @@ TEST(MemoryBudget, ThousandsOfTinyTensorsDoNotTakeMoreThanTheJobMay) {
   EXPECT_THAT(answer.at(0).declared().message(), HasSubstr("with 1024 workers it may take the server"));
   EXPECT_THAT(answer.at(0).declared().message(), HasSubstr("--max-model-bytes"));
   job.workers[1].Declare("t0", 1, "aggregate");
-  EXPECT_EQ(job.workers[1].Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u) << "what is there costs nothing";
+  EXPECT_EQ(job.workers[1].Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u)
+      << "what is there costs nothing";
 }
 
 TEST(MemoryBudget, WhatIsRefusedAllocatesNothing) {
@@ -209,7 +215,8 @@ TEST_F(Member, PullsThatWaitAreBoundedOverAllTensors) {
 TEST_F(Member, DeclarationsThatWaitForARoundAreBoundedOverAllTensors) {
   // The job's round is under way, so who comes now takes part from the next one on.
   const uint32_t chunks = static_cast<uint32_t>((kCount + job.chunk_elements() - 1) / job.chunk_elements());
-  ASSERT_TRUE(job.workers[1].Open({.key = {1, 0}, .high = chunks}, 0, 0, kCount, job.chunk_elements(), false).ok());
+  ASSERT_TRUE(
+      job.workers[1].Open({.key = {1, 0}, .high = chunks}, 0, 0, kCount, job.chunk_elements(), false).ok());
   insider.Die(Status(StatusCode::kPeerDead, "gone"));
   FakeWorker late(job.coordinator, 0, 40100);
   late.Join(2, 1);

@@ -590,7 +590,8 @@ TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatItsPredecessorHadContributed)
   EXPECT_EQ(coordinator.Stats().taken_and_dropped, 2u);
   PushAll(b, 2, 1, 4);
   successor.Push(2, 1, Values(count, 2));
-  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}})) << "each gradient once";
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 3.0f}, {1, 3.0f}, {2, 3.0f}}))
+      << "each gradient once";
 }
 
 // All of its predecessor's is in: the round does not wait for it, and ends while its window is open.
@@ -729,7 +730,8 @@ TEST_F(Job, AnUnknownWireTypeOrAShorterResultTypeIsRefusedInWords) {
     return a.Heard(ControlMessage::kDeclared).at(0).declared();
   };
   EXPECT_THAT(answer(9, 0).message(), HasSubstr("unknown element type"));
-  EXPECT_THAT(answer(3, 1).message(), HasSubstr("results travel as float32 in this version, not as bfloat16"));
+  EXPECT_THAT(answer(3, 1).message(),
+              HasSubstr("results travel as float32 in this version, not as bfloat16"));
   EXPECT_EQ(answer(3, 1).code(), static_cast<uint32_t>(StatusCode::kInvalidArgument));
   EXPECT_EQ(answer(3, 0).code(), 0u);
 }

@@ -52,7 +52,9 @@ struct Cell {
     Push(kRanks - 1, 8, lost);
     Finish();
   }
-  std::span<const float> values(uint32_t chunk) const { return parameters->geometry().Elements(parameters->current(), chunk); }
+  std::span<const float> values(uint32_t chunk) const {
+    return parameters->geometry().Elements(parameters->current(), chunk);
+  }
 
   ParameterStore store{ByteCount(4000), 2};
   Parameters* parameters = *store.Declare({.name = "w", .dtype = 0, .count = 2 * kChunks, .optimizer = {}});

@@ -44,7 +44,8 @@ TEST(WaterFillTest, FloorsThatDoNotFitAreScaledDown) {
                                      {.weight = 1, .floor = Bandwidth::Mbps(100)}};
   const auto shares = WaterFill(kCapacity, claims);
   EXPECT_LE(Sum(shares), kCapacity);
-  EXPECT_NEAR(shares[0].mbps(), 2 * shares[1].mbps(), 0.001);  // the first one's floor is the capacity at most
+  EXPECT_NEAR(shares[0].mbps(), 2 * shares[1].mbps(),
+              0.001);  // the first one's floor is the capacity at most
 }
 
 TEST(WaterFillTest, NobodyWantsAnything) {
@@ -63,10 +64,12 @@ TEST(WaterFillTest, HoldsItsPromisesForRandomClaims) {
       claim.weight = random.Chance(0.1) ? 0 : random.Uniform() * 1e9;
       claim.floor = Bandwidth::BitsPerSecond(static_cast<int64_t>(random.Below(2'000'000)));
       if (random.Chance(0.5)) {
-        claim.ceiling = claim.floor + Bandwidth::BitsPerSecond(static_cast<int64_t>(random.Below(40'000'000)));
+        claim.ceiling =
+            claim.floor + Bandwidth::BitsPerSecond(static_cast<int64_t>(random.Below(40'000'000)));
       }
     }
-    const Bandwidth capacity = Bandwidth::BitsPerSecond(static_cast<int64_t>(1'000 + random.Below(400'000'000)));
+    const Bandwidth capacity =
+        Bandwidth::BitsPerSecond(static_cast<int64_t>(1'000 + random.Below(400'000'000)));
     const auto shares = WaterFill(capacity, claims);
     ASSERT_EQ(shares.size(), claims.size());
     EXPECT_LE(Sum(shares), capacity);
@@ -82,7 +85,8 @@ TEST(WaterFillTest, HoldsItsPromisesForRandomClaims) {
     for (size_t i = 0; i < claims.size(); ++i) {
       EXPECT_LE(shares[i], claims[i].ceiling);
       if (floors <= capacity) {
-        EXPECT_GE(shares[i].bits_per_second() + 1, std::min(claims[i].floor, claims[i].ceiling).bits_per_second());
+        EXPECT_GE(shares[i].bits_per_second() + 1,
+                  std::min(claims[i].floor, claims[i].ceiling).bits_per_second());
       }
       // Who is between his bounds has what his weight says, compared with anyone else between his.
       for (size_t j = 0; j < i && floors <= capacity; ++j) {

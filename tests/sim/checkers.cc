@@ -50,11 +50,11 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
   return lossy(plan.up[rank]) || lossy(plan.down[rank]);
 }
 
-// Datagrams that a worker may hear before it gives up joining. Of each exchange the ACCEPT and one acknowledgement
-// come without trying again. Every further one means a try in which something came, but not what was needed: it was
-// lost on the way there or back, with probability l (behind a lost packet in a burst of mean B: 1 - 1/B). So k of them
-// have the probability l^(k - 2), and what is rarer than one in ten thousand, about the workers of a long sweep, is not
-// put down to the network.
+// Datagrams that a worker may hear before it gives up joining. Of each exchange the ACCEPT and one
+// acknowledgement come without trying again. Every further one means a try in which something came, but not
+// what was needed: it was lost on the way there or back, with probability l (behind a lost packet in a burst
+// of mean B: 1 - 1/B). So k of them have the probability l^(k - 2), and what is rarer than one in ten
+// thousand, about the workers of a long sweep, is not put down to the network.
 uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
   double lost = 1;
   double burst = 0;
@@ -213,7 +213,8 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
   }
 }
 
-// Chunk by chunk a replica is the version's, or the one's before; and not behind twice running, nor in a hash round.
+// Chunk by chunk a replica is the version's, or the one's before; and not behind twice running, nor in a hash
+// round.
 void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* result,
                    std::vector<std::string>* violations) {
   const auto version = [&](uint32_t tensor, uint64_t number) {
@@ -229,8 +230,9 @@ void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* resul
     const std::vector<float>* now = version(replica.tensor, replica.version);
     const std::vector<float>* before = version(replica.tensor, replica.version - 1);
     if (now == nullptr || before == nullptr) continue;  // nobody has pulled it: a worker died in between
-    const std::string name = "tensor " + std::to_string(replica.tensor) + " version " + std::to_string(replica.version) +
-                             ", the replica of rank " + std::to_string(replica.rank) + ": chunk ";
+    const std::string name = "tensor " + std::to_string(replica.tensor) + " version " +
+                             std::to_string(replica.version) + ", the replica of rank " +
+                             std::to_string(replica.rank) + ": chunk ";
     const codec::ChunkGeometry chunks{replica.values.size(), ledger.chunk_elements};
     Behind& last = behind[{replica.tensor, replica.rank, replica.incarnation}];
     std::vector<bool> is_behind(chunks.chunks(), false);
@@ -242,9 +244,12 @@ void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* resul
       if (is(*now)) continue;
       is_behind[chunk] = true;
       ++result->chunks_behind;
-      if (!is(*before)) violations->push_back(name + std::to_string(chunk) + " is neither this version's nor the one's before");
+      if (!is(*before))
+        violations->push_back(name + std::to_string(chunk) +
+                              " is neither this version's nor the one's before");
       const bool twice = last.version + 1 == replica.version && !last.chunks.empty() && last.chunks[chunk];
-      if (twice) violations->push_back(name + std::to_string(chunk) + " is behind for the second time running");
+      if (twice)
+        violations->push_back(name + std::to_string(chunk) + " is behind for the second time running");
       if (codec::IsHashRound(replica.version - 1, job.hash_rounds)) {
         violations->push_back(name + std::to_string(chunk) + " is behind in a hash round");
       }
@@ -277,7 +282,8 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     const bool all = plan.jobs[job].LeavesOut() ? model.rounds_checked >= plan.jobs[job].rounds
                                                 : model.rounds_checked == plan.jobs[job].rounds;
     complete = complete && model.complete && all;
-    // A pull brings what the server has by then. When rounds do not wait for everybody, no pull need come between two.
+    // A pull brings what the server has by then. When rounds do not wait for everybody, no pull need come
+    // between two.
     const JobPlan& of = plan.jobs[job];
     const bool skipped = model.gap && of.LeavesOut() && (of.lossy_downlink || of.tensors[tensor].pull_apart);
     result->unseen_versions += skipped ? 1 : 0;
@@ -285,7 +291,8 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     ambiguous = ambiguous || model.ambiguous;
   }
   // The server's own count agrees with what the results show.
-  const bool everything_seen = complete && !ambiguous && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
+  const bool everything_seen =
+      complete && !ambiguous && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
   if (everything_seen && violations.empty() && ledger.chunks_by_rank != contributions) {
     violations.push_back("the server counts other contributions than its results contain");
   }

@@ -162,7 +162,8 @@ TEST_F(ReplicaLedgerTest, AReplicaOfItsOwnIsFound) {
 TEST_F(ReplicaLedgerTest, AReplicaThatIsTwoRoundsBehindIsFound) {
   MakeChunkOf(4, 3);
   MakeChunkOf(5, 4);
-  EXPECT_THAT(Violations(), Contains(HasSubstr("version 5, the replica of rank 1: chunk 0 is behind for the second")));
+  EXPECT_THAT(Violations(),
+              Contains(HasSubstr("version 5, the replica of rank 1: chunk 0 is behind for the second")));
 }
 
 TEST_F(ReplicaLedgerTest, AReplicaThatIsBehindInAHashRoundIsFound) {

@@ -24,13 +24,14 @@ struct RunResult {
   uint64_t events = 0;
   uint64_t datagrams = 0;
   size_t most_pending_events = 0;
-  uint64_t rounds_checked = 0;  // tensor rounds that the model recomputed
-  uint64_t chunks_lost = 0;     // contributions that did not arrive, as the model saw
-  uint64_t chunks_repaid = 0;   // lost contributions that a later round brought
+  uint64_t rounds_checked = 0;    // tensor rounds that the model recomputed
+  uint64_t chunks_lost = 0;       // contributions that did not arrive, as the model saw
+  uint64_t chunks_repaid = 0;     // lost contributions that a later round brought
   uint64_t replicas_checked = 0;  // results over a lossy downlink
   uint64_t chunks_behind = 0;     // of them, chunks of the version before
-  uint64_t left_out = 0;        // workers that rounds did not wait for
-  uint64_t unseen_versions = 0;  // tensors with a version between two others that no worker saw: checked up to there
+  uint64_t left_out = 0;          // workers that rounds did not wait for
+  uint64_t unseen_versions =
+      0;  // tensors with a version between two others that no worker saw: checked up to there
   uint64_t late_windows = 0;    // their windows that later rounds took
   uint64_t weather_deaths = 0;  // jobs ended by a lossy link that was silent by chance
   std::vector<JobLedger> ledgers;

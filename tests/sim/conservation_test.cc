@@ -77,7 +77,8 @@ Totals RunAll(const std::string& policy, uint64_t first, uint64_t seeds) {
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const RunPlan plan = PlanOf(policy, seed);
     const RunResult result = RunCluster(plan);
-    for (const std::string& violation : result.violations) ADD_FAILURE() << "seed " << seed << ": " << violation;
+    for (const std::string& violation : result.violations)
+      ADD_FAILURE() << "seed " << seed << ": " << violation;
     totals.rounds += result.rounds_checked;
     totals.lost += result.chunks_lost;
     totals.repaid += result.chunks_repaid;

@@ -28,7 +28,8 @@ struct GradientId {
 int32_t MarkerValue(uint64_t incarnation);
 struct GradientKind {
   bool sparse = false;  // seven of eight fill elements are zero
-  // -127..127, with 127 or -127 in every kMarkerPeriod elements: int8 codes of scale one, so that nothing is rounded.
+  // -127..127, with 127 or -127 in every kMarkerPeriod elements: int8 codes of scale one, so that nothing is
+  // rounded.
   bool bytes = false;
 };
 int32_t GradientValue(const GradientId& id, uint64_t element, GradientKind kind);

@@ -111,7 +111,8 @@ class Incast {
     round_begin_ = network_.now() + options_.compute;
     before_ = Counters();
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
-      const Duration late(static_cast<int64_t>(chance_.Uniform() * static_cast<double>(options_.stagger.count())));
+      const Duration late(
+          static_cast<int64_t>(chance_.Uniform() * static_cast<double>(options_.stagger.count())));
       network_.Schedule(round_begin_ + late, [this, rank] { Push(rank); });
     }
   }

@@ -1,5 +1,6 @@
-// A server and n workers that push at the same moment, round after round, through whatever links: the whole cores
-// in virtual time, nothing checked but traffic. For incast, where the cluster simulation (cluster.h) is for faults.
+// A server and n workers that push at the same moment, round after round, through whatever links: the whole
+// cores in virtual time, nothing checked but traffic. For incast, where the cluster simulation (cluster.h) is
+// for faults.
 //
 //   worker 0 ──┐  site 1: one link for all, into site 0
 //   worker 1 ──┼──[ queue | rate ]── delay ── server, site 0
@@ -21,7 +22,8 @@ struct IncastOptions {
   uint32_t workers = 8;
   uint32_t rounds = 4;
   uint64_t bytes = 1'000'000;  // of every gradient
-  // The link into the server that all workers share; the other way has the same rate and delay and a long queue.
+  // The link into the server that all workers share; the other way has the same rate and delay and a long
+  // queue.
   wan::LinkOptions link;
   // Not empty: every worker has a link of its own instead, and these are they.
   std::vector<wan::LinkOptions> own_links = {};
@@ -33,12 +35,12 @@ struct IncastOptions {
 };
 
 struct IncastRound {
-  std::vector<Duration> finished;   // by worker: from its own push to the end of it; zero: did not push
-  Duration duration{0};             // first push to last end
-  uint64_t packets = 0;             // that entered the links into the server, up to the round's end
+  std::vector<Duration> finished;  // by worker: from its own push to the end of it; zero: did not push
+  Duration duration{0};            // first push to last end
+  uint64_t packets = 0;            // that entered the links into the server, up to the round's end
   uint64_t queue_drops = 0;
   uint64_t random_drops = 0;
-  Duration longest_queue{0};        // so far
+  Duration longest_queue{0};  // so far
   // Slowest worker's time over the fastest one's.
   double spread() const;
 };
@@ -47,7 +49,7 @@ struct IncastResult {
   std::string failure;  // empty: every round came to its end
   std::vector<IncastRound> rounds;
   std::vector<ClientStats> workers;  // at the end
-  Bandwidth capacity;  // as the server has it at the end
+  Bandwidth capacity;                // as the server has it at the end
   uint64_t grants = 0;
 
   // Of the rounds [from, to).

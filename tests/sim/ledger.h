@@ -44,7 +44,8 @@ struct VersionRecord {
   uint32_t seen = 0;  // times
 };
 
-// The result of a PushPull over a lossy downlink: each of its chunks is that of the version or of the one before.
+// The result of a PushPull over a lossy downlink: each of its chunks is that of the version or of the one
+// before.
 struct ReplicaRecord {
   uint32_t tensor = 0;
   uint32_t rank = 0;

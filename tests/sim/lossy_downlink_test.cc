@@ -155,8 +155,8 @@ class Job {
     if (++round_ < options_.rounds && failure_.empty()) StartRound();
   }
 
-  // Element by element: what the worker has is the server's, or what the server had one round before, and that
-  // not in two rounds running.
+  // Element by element: what the worker has is the server's, or what the server had one round before, and
+  // that not in two rounds running.
   void Check() {
     const std::string when = " in round " + std::to_string(round_);
     if (options_.exact && servers_ != model_) return Fail("the server's values are not the model's" + when);
@@ -212,7 +212,8 @@ void ExpectDivergesAndAgrees(const Options& options) {
   uint64_t lost = 0;
   for (uint32_t rank = 0; rank < Job::kWorkers; ++rank) {
     const ClientStats stats = job.worker_stats(rank);
-    // Of every hash round and of the round before it, unless a CLOSE that was lost came after the hash round's end.
+    // Of every hash round and of the round before it, unless a CLOSE that was lost came after the hash
+    // round's end.
     const uint64_t hash_rounds = options.rounds / options.hash_rounds;
     EXPECT_LE(stats.state_hashes_agreed, 2 * hash_rounds) << rank;
     EXPECT_GE(stats.state_hashes_agreed, options.exact ? 2 * hash_rounds : hash_rounds + 1) << rank;
@@ -245,9 +246,9 @@ TEST(LossyDownlink, SoTheyDoWithLossBothWays) {
 
 enum class Mistake : uint8_t {
   kNone,
-  kReceiptForgotten,    // the server takes what was missed for received, and so does not repay it
-  kRepaymentDropped,    // what is owed arrives, but the worker does not write it
-  kChunkWrittenWrong,   // a chunk that arrives is damaged in the worker's memory
+  kReceiptForgotten,   // the server takes what was missed for received, and so does not repay it
+  kRepaymentDropped,   // what is owed arrives, but the worker does not write it
+  kChunkWrittenWrong,  // a chunk that arrives is damaged in the worker's memory
 };
 
 // Rounds until a difference is named. hash_rounds: 8.
@@ -289,7 +290,8 @@ std::string FirstComplaint(Mistake mistake, uint64_t seed, uint64_t* agreed) {
     judge(replica.OnResult(round, received));
     if (codec::IsHashRound(round, 8)) {
       judge(replica.OnServerHash(round, codec::StateHash(values)));
-      if (const auto hash = downlink.ReplicaHash(0, round - 1)) judge(replica.OnReplicaHash(round - 1, *hash));
+      if (const auto hash = downlink.ReplicaHash(0, round - 1))
+        judge(replica.OnReplicaHash(round - 1, *hash));
     }
     owed = missed;
     const bool forgets = mistake == Mistake::kReceiptForgotten && round == 22;
@@ -307,8 +309,9 @@ TEST(LossyDownlinkBooks, WhatIsForgottenIsNamedByTheHashOfTheRoundBefore) {
     EXPECT_EQ(agreed, 2 * 64u / 8) << seed;
     for (const Mistake mistake :
          {Mistake::kReceiptForgotten, Mistake::kRepaymentDropped, Mistake::kChunkWrittenWrong}) {
-      EXPECT_THAT(FirstComplaint(mistake, seed, &agreed),
-                  testing::HasSubstr("after round 22 this worker's values are not what the server takes them for"))
+      EXPECT_THAT(
+          FirstComplaint(mistake, seed, &agreed),
+          testing::HasSubstr("after round 22 this worker's values are not what the server takes them for"))
           << "seed " << seed << " mistake " << static_cast<int>(mistake);
     }
   }

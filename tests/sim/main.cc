@@ -116,13 +116,14 @@ int Sweep(uint64_t first, uint64_t seeds) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
-      "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, %llu "
-      "repaid, %llu replicas with %llu chunks behind, %llu workers left out of a round, %llu late windows taken, %llu tensors with a version that nobody saw, %llu jobs ended by loss alone, longest run "
+      "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, "
+      "%llu "
+      "repaid, %llu replicas with %llu chunks behind, %llu workers left out of a round, %llu late windows "
+      "taken, %llu tensors with a version that nobody saw, %llu jobs ended by loss alone, longest run "
       "%.1f s of virtual time (seed %llu), %d failed\n",
-      number(done), number(first), seconds, number(datagrams), number(rounds), number(lost), number(repaid), number(replicas),
-      number(behind),
-      number(left_out), number(late), number(unseen), number(weather), static_cast<double>(longest.nanoseconds()) / 1e9,
-      number(longest_seed), failures);
+      number(done), number(first), seconds, number(datagrams), number(rounds), number(lost), number(repaid),
+      number(replicas), number(behind), number(left_out), number(late), number(unseen), number(weather),
+      static_cast<double>(longest.nanoseconds()) / 1e9, number(longest_seed), failures);
   return failures == 0 ? 0 : 1;
 }
 

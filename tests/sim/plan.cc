@@ -197,9 +197,10 @@ std::string RunPlan::ToString() const {
     const JobPlan& job = jobs[j];
     out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << "), "
         << job.rounds << " rounds, policy " << job.policy
-        << (job.policy == "shift" ? " " + std::to_string(job.shift_alpha) : "") << ", high " << job.high_share << ", ratio "
-        << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k " << int{job.fec_k}
-        << " depth " << int{job.fec_depth} << (job.deterministic ? ", sums in rank order" : "");
+        << (job.policy == "shift" ? " " + std::to_string(job.shift_alpha) : "") << ", high " << job.high_share
+        << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k "
+        << int{job.fec_k} << " depth " << int{job.fec_depth}
+        << (job.deterministic ? ", sums in rank order" : "");
     if (job.lossy_downlink) out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
     if (job.LeavesOut()) {
       out << ", stragglers beyond " << job.straggler_factor << " times or "
@@ -208,8 +209,8 @@ std::string RunPlan::ToString() const {
     out << "\n";
     for (const TensorPlan& t : job.tensors) {
       out << "  tensor: " << t.chunks << " chunks, the last of " << t.tail << ", " << t.Optimizer()
-          << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "") << ", " << DTypeName(t.wire)
-          << ", initial values from mask " << t.initial_offers << "\n";
+          << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "") << ", "
+          << DTypeName(t.wire) << ", initial values from mask " << t.initial_offers << "\n";
     }
     for (uint32_t rank = 0; rank < job.workers; ++rank) {
       out << "  rank " << rank << ": weight " << job.weights[rank] << ", starts at "

@@ -23,10 +23,11 @@ struct TensorPlan {
   bool pull_apart = false;  // Push, then Pull; else PushPull
   bool sparse = false;
   DType wire = DType::kFloat32;  // of gradients; such that none of the job's values is rounded
-  uint32_t initial_offers = 0;  // bit r: rank r offers initial values
+  uint32_t initial_offers = 0;   // bit r: rank r offers initial values
 
   std::string Optimizer() const;
-  // Elements of a chunk of its gradients, and how many chunks they are, when float32 chunks have so many elements.
+  // Elements of a chunk of its gradients, and how many chunks they are, when float32 chunks have so many
+  // elements.
   uint32_t GradientElements(uint32_t chunk_elements) const;
   uint32_t GradientChunks() const;
   GradientKind Gradients() const { return {.sparse = sparse, .bytes = wire == DType::kInt8}; }

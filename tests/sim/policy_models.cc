@@ -45,7 +45,7 @@ class PolicyModel {
     }
     const auto last = ledger_.versions.upper_bound({tensor_, UINT64_MAX});
     outcome_.complete = std::prev(last)->first.second == round;
-  outcome_.gap = outcome_.violations.empty() && Version(round + 1) == nullptr && !outcome_.complete;
+    outcome_.gap = outcome_.violations.empty() && Version(round + 1) == nullptr && !outcome_.complete;
     return std::move(outcome_);
   }
 

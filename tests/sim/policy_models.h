@@ -1,5 +1,5 @@
-// Plain models of the loss policies whose results the marker alone does not explain (round_model.h), judged by what
-// the applications saw.
+// Plain models of the loss policies whose results the marker alone does not explain (round_model.h), judged
+// by what the applications saw.
 //
 //   shift   keeps every worker's shift and their sum C itself. Every version must be C plus what some of the workers
 //           that pushed had to say beyond their shifts; so C == sum of w_i c_i all the time. A new epoch, from zero,

@@ -227,9 +227,10 @@ std::vector<Option> TensorModel::OptionsOf(const Participant& who, uint32_t chun
     const uint32_t low = LowChunks();
     const double loss = low == 0 ? 0 : static_cast<double>(who.completed->lost_chunks) / low;
     options.push_back({.counts = true, .filled = loss > job_.bubble_threshold});
-    // A successor's window may have lost more than counted here, when its predecessor was in some chunks; and of a
-    // window that a round did not wait for, nobody here knows what was lost of its high class.
-    if (!who.perhaps.empty() || job_.LeavesOut()) options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
+    // A successor's window may have lost more than counted here, when its predecessor was in some chunks; and
+    // of a window that a round did not wait for, nobody here knows what was lost of its high class.
+    if (!who.perhaps.empty() || job_.LeavesOut())
+      options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
   } else {
     options.push_back({});
     if (!who.perhaps.empty() || job_.LeavesOut()) {
@@ -384,7 +385,8 @@ void TensorModel::Settle(uint32_t chunk, const Choice& choice, std::vector<Parti
     if (!Repays()) continue;
     for (Bundle& bundle : waiting) bundle.push_back(participant.completed->id.sequence);
     if (option.push != nullptr) {
-      // Its predecessor's contribution was in already: dropped if it arrived, lost otherwise (SettleSuperseded).
+      // Its predecessor's contribution was in already: dropped if it arrived, lost otherwise
+      // (SettleSuperseded).
       participant.superseded.push_back(chunk);
       waiting.push_back(Bundle());
     }
@@ -392,8 +394,8 @@ void TensorModel::Settle(uint32_t chunk, const Choice& choice, std::vector<Parti
 }
 
 // A rank counts once in a round: where its predecessor's contribution was in, the worker owes nothing of what
-// arrived. What it was told tells how many of these chunks it believes lost; only low ones can have been, as long as
-// windows wait for their high class.
+// arrived. What it was told tells how many of these chunks it believes lost; only low ones can have been, as
+// long as windows wait for their high class.
 void TensorModel::SettleSuperseded(uint64_t round, const Participant& participant) {
   const PushRecord& push = *participant.completed;
   const auto superseded = static_cast<uint32_t>(participant.superseded.size());
@@ -401,10 +403,11 @@ void TensorModel::SettleSuperseded(uint64_t round, const Participant& participan
   const uint32_t owed = push.lost_chunks - std::min(push.lost_chunks, nobodys);
   const uint32_t may_be_lost = job_.LeavesOut() ? superseded : std::min(superseded, LowChunks());
   if (push.lost_chunks < nobodys || owed > may_be_lost) {
-    Violation("round " + std::to_string(round) + ": rank " + std::to_string(push.id.rank) + " was told that " +
-              std::to_string(push.lost_chunks) + " of its chunks were lost; nobody's are " +
-              std::to_string(nobodys) + ", its predecessor is in " + std::to_string(superseded) +
-              ", and at most " + std::to_string(may_be_lost) + " of those can be lost");
+    Violation("round " + std::to_string(round) + ": rank " + std::to_string(push.id.rank) +
+              " was told that " + std::to_string(push.lost_chunks) +
+              " of its chunks were lost; nobody's are " + std::to_string(nobodys) +
+              ", its predecessor is in " + std::to_string(superseded) + ", and at most " +
+              std::to_string(may_be_lost) + " of those can be lost");
   }
   for (const uint32_t chunk : participant.superseded) {
     std::vector<Bundle>& waiting = BooksOf(push).waiting[chunk];

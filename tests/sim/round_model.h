@@ -23,7 +23,7 @@ struct ModelOutcome {
   std::vector<uint64_t> contributions;  // by rank
   // All versions from the first to the last that anybody saw could be checked.
   bool complete = false;
-  bool gap = false;        // the checking ended at a version that nobody saw, although somebody saw a later one
+  bool gap = false;  // the checking ended at a version that nobody saw, although somebody saw a later one
   bool ambiguous = false;  // contributions cannot all be told from the results
   std::vector<std::string> violations;
 };

@@ -79,7 +79,9 @@ class BurstPath final : public WindowRx::Sink {
     return result;
   }
 
-  ChunkVerdict OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override { return ChunkVerdict::kTaken; }
+  ChunkVerdict OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override {
+    return ChunkVerdict::kTaken;
+  }
 
  private:
   struct Flying {

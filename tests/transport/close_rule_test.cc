@@ -72,7 +72,8 @@ TEST(CloseRule, TooLittleEnergyClosesAsSoftOneGraceAfterTheSenderFinished) {
   const auto early = EvaluateClose(Window(true, true), Input(0.5, At(100), At(100)), At(119));
   EXPECT_FALSE(early.close);
   EXPECT_EQ(early.check_again, At(120));
-  EXPECT_EQ(EvaluateClose(Window(true, true), Input(0.5, At(100), At(100)), At(120)).close, CloseReason::kSoft);
+  EXPECT_EQ(EvaluateClose(Window(true, true), Input(0.5, At(100), At(100)), At(120)).close,
+            CloseReason::kSoft);
 }
 
 TEST(CloseRule, TooLittleEnergyWaitsForASenderThatIsStillSending) {
@@ -96,7 +97,8 @@ TEST(CloseRule, TheSoftDeadlineEndsTheGraceToo) {
   EXPECT_EQ(EvaluateClose(Window(true, true), input, At(199)).check_again, At(200));
   EXPECT_EQ(EvaluateClose(Window(true, true), input, At(200)).close, CloseReason::kSoft);
   input.soft = At(300);
-  EXPECT_EQ(EvaluateClose(Window(true, true), input, At(199)).check_again, At(215)) << "the grace is over sooner";
+  EXPECT_EQ(EvaluateClose(Window(true, true), input, At(199)).check_again, At(215))
+      << "the grace is over sooner";
 }
 
 TEST(CloseRule, TheSoftDeadlineEndsTheQuietTimeOfEnoughEnergyToo) {
@@ -104,7 +106,8 @@ TEST(CloseRule, TheSoftDeadlineEndsTheQuietTimeOfEnoughEnergyToo) {
   input.soft = At(200);
   EXPECT_EQ(EvaluateClose(Window(true, false), input, At(199)).check_again, At(200));
   EXPECT_EQ(EvaluateClose(Window(true, false), input, At(200)).close, CloseReason::kSoft);
-  EXPECT_EQ(EvaluateClose(Window(true, false), input, At(215)).close, CloseReason::kRatio) << "the better reason";
+  EXPECT_EQ(EvaluateClose(Window(true, false), input, At(215)).close, CloseReason::kRatio)
+      << "the better reason";
 }
 
 TEST(CloseRule, AWindowWithItsHighClassNeverClosesAsHard) {
@@ -165,8 +168,8 @@ TEST(CloseRule, WhatTheQuestionBroughtClosesAsUsual) {
   EXPECT_EQ(EvaluateClose(Window(true, true, true), input, At(400)).close, CloseReason::kComplete);
 }
 
-// Whoever follows the decisions and their timers gets a window closed, whatever happens; never twice asked; with a hard
-// deadline no later than it says.
+// Whoever follows the decisions and their timers gets a window closed, whatever happens; never twice asked;
+// with a hard deadline no later than it says.
 TEST(CloseRule, FollowedByTheClockEveryWindowWithAHardDeadlineEnds) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

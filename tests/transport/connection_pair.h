@@ -64,7 +64,8 @@ class Recorder : public ConnectionObserver {
     if (!chunks.emplace(sequence, std::vector<uint8_t>(chunk.begin(), chunk.end())).second)
       ++in.repeated_deliveries;
     if (repaired) ++in.repaired;
-    return refuse_chunk && refuse_chunk(key, reliability, sequence) ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
+    return refuse_chunk && refuse_chunk(key, reliability, sequence) ? ChunkVerdict::kRefused
+                                                                    : ChunkVerdict::kTaken;
   }
   void OnWindowProgress(Connection& c, WindowKey key) override {
     const std::optional<IncomingWindow> w = c.incoming(key);

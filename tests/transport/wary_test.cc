@@ -77,7 +77,8 @@ TEST(ControlData, ComesInSlicesHoweverMuchAGapHeldBack) {
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<uint8_t>(i * 7);
   ASSERT_TRUE(pair.connection->SendControl(sent).ok());
   pair.worker_host->Pump();
-  ASSERT_TRUE(pair.RunUntil([&] { return pair.server.control.size() == sent.size(); }, std::chrono::seconds(60)));
+  ASSERT_TRUE(
+      pair.RunUntil([&] { return pair.server.control.size() == sent.size(); }, std::chrono::seconds(60)));
   EXPECT_EQ(pair.server.control, sent);
   EXPECT_LE(pair.server.longest_control, ConnectionObserver::kMaxControlSlice);
   EXPECT_GT(pair.server.longest_control, 8u * 1024) << "there was no gap worth the name";

@@ -74,7 +74,8 @@ class Pair final : public WindowRx::Sink {
     return false;
   }
 
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                       bool repaired) override {
     const bool high = reliability == ReliabilityClass::kHigh;
     std::vector<uint8_t> expected = chunks_[high ? sequence : scenario_.options.high_count + sequence];
     if (repaired) expected.resize(scenario_.options.symbol_bytes);
@@ -379,7 +380,9 @@ TEST(WindowPair, ABurstAsLongAsTheInterleaverIsDeepNeedsNoRetransmission) {
     WindowTx tx(scenario.options, &coder);
     WindowRx rx(tx.OpenFrame(), &coder);
     class Ignore final : public WindowRx::Sink {
-      ChunkVerdict OnChunk(ReliabilityClass, uint32_t, ByteSpan, bool) override { return ChunkVerdict::kTaken; }
+      ChunkVerdict OnChunk(ReliabilityClass, uint32_t, ByteSpan, bool) override {
+        return ChunkVerdict::kTaken;
+      }
     } ignore;
     const std::vector<uint8_t> body(30, 1);
     for (int i = 0; i < 80; ++i) ASSERT_TRUE(tx.Submit(ReliabilityClass::kHigh, {}, body).ok());

@@ -30,7 +30,8 @@ struct Delivery {
 
 class Collector final : public WindowRx::Sink {
  public:
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
+                       bool repaired) override {
     if (then) then();
     // Afterwards, since the chunk is valid during the whole call whatever is done in it.
     deliveries.push_back({reliability, sequence, {chunk.begin(), chunk.end()}, repaired});

@@ -84,12 +84,8 @@ class WindowTxTest : public testing::Test {
     for (uint32_t s = from; s < to; ++s) tx_->OnAcked(High(s));
   }
   wire::WindowCloseFrame Close(CloseReason reason, uint32_t bits, uint32_t first, ByteSpan bitmap) {
-    return {.window_id = 7,
-            .generation = 2,
-            .reason = reason,
-            .bits = bits,
-            .first = first,
-            .bitmap = bitmap};
+    return {
+        .window_id = 7, .generation = 2, .reason = reason, .bits = bits, .first = first, .bitmap = bitmap};
   }
 
   codec::ReferenceCoder coder_;
@@ -399,7 +395,8 @@ TEST_F(WindowTxTest, ABlockWithSlackGetsNoRepairSymbolsAndTheTailTheMoreTheLater
   EXPECT_GT(repairs[7], 1);
 }
 
-// A window that waits for its chunks ends later than the path would let it: its blocks have the slack of that.
+// A window that waits for its chunks ends later than the path would let it: its blocks have the slack of
+// that.
 TEST_F(WindowTxTest, ChunksThatAreStillToComeAreSlack) {
   using std::chrono::milliseconds;
   const auto repairs_sent = [this](bool slowly) {
@@ -561,7 +558,8 @@ TEST_F(WindowTxTest, ANackNamesChunksFromItsFirstOn) {
   EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 16, .bitmap = bitmap}), 1u)
       << "chunk 17; there are none from 24 on";
   EXPECT_EQ(tx_->Next(kClean)->header.index, 17u);
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 1, .first = 0, .bitmap = bitmap}), 0u) << "another generation";
+  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 1, .first = 0, .bitmap = bitmap}), 0u)
+      << "another generation";
   EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0xfffffff8, .bitmap = bitmap}), 0u);
 }
 

@@ -105,7 +105,8 @@ class Worker : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status(StatusCode::kUnavailable, "none wanted");
   }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan, bool) override {
+  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan,
+                                  bool) override {
     return transport::ChunkVerdict::kTaken;
   }
   void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason,

@@ -201,7 +201,8 @@ TEST_F(LossyResult, TheHighClassIsWaitedForAndAskedForOncePerRoundTrip) {
   Chunk(1, 0, 20);
   Progress(3, /*high_complete=*/false, /*finished=*/true);
   h.Advance(39);
-  EXPECT_TRUE(h.connection.requested_missing.empty()) << "the server's own retransmissions may be on their way";
+  EXPECT_TRUE(h.connection.requested_missing.empty())
+      << "the server's own retransmissions may be on their way";
   h.Advance(1);
   EXPECT_EQ(h.connection.requested_missing.size(), 1u);
   Progress(3, false, true);

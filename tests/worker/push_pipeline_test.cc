@@ -554,7 +554,8 @@ TEST(PushPipelineTest, ExplicitRangesAreHighWhateverTheirEnergy) {
   EXPECT_EQ(codec::ParseChunk(bytes)->index, 3u);
 }
 
-// Five parts of ten chunks each; the fourth matters most, then the first. Energy grows with the chunk's number.
+// Five parts of ten chunks each; the fourth matters most, then the first. Energy grows with the chunk's
+// number.
 TEST(PushPipelineTest, ScoresOfPartsDecideFromTheNextGradientOn) {
   const TensorShape shape = ShapeOf(50 * kChunkElements);
   PushPipeline pipeline(shape, SettingsWith(0.22));
@@ -572,7 +573,8 @@ TEST(PushPipelineTest, AChunkCountsAsMuchAsTheBestOfItsParts) {
   const TensorShape shape = ShapeOf(10 * kChunkElements);
   PushPipeline pipeline(shape, SettingsWith(0.4));
   FakeConnection connection;
-  std::vector<float> scores(4, 0.0f);  // of two and a half chunks each: the second one is in chunks 2, 3 and 4
+  std::vector<float> scores(4,
+                            0.0f);  // of two and a half chunks each: the second one is in chunks 2, 3 and 4
   scores[1] = 1;
   pipeline.SetScores(scores);
   const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, GradientOf(shape.geometry));

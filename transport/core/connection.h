@@ -25,9 +25,9 @@
 #include "longhaul/units.h"
 #include "proto/frames.h"
 #include "proto/packet_header.h"
-#include "transport/core/security.h"
 #include "transport/core/key_update.h"
 #include "transport/core/rate/rate_controller.h"
+#include "transport/core/security.h"
 #include "transport/core/window/window_types.h"
 
 namespace longhaul::transport {
@@ -39,8 +39,8 @@ class ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
 
-  // The handshake is complete and the search for the path's MTU, where one was needed, is over; windows and control
-  // data may be sent.
+  // The handshake is complete and the search for the path's MTU, where one was needed, is over; windows and
+  // control data may be sent.
   virtual void OnConnected(Connection& connection) { (void)connection; }
   // The last call about this connection; it may be destroyed any time after the observer returns.
   virtual void OnClosed(Connection& connection, const Status& why) = 0;
@@ -54,8 +54,8 @@ class ConnectionObserver {
   // The peer opened a window towards us. An error refuses it: the window is closed as kExcluded.
   virtual Status OnWindowOpened(Connection& connection, WindowKey key, const wire::WindowOpenFrame& open) = 0;
   // A chunk of an open window is here; exactly once per chunk. `repaired`: rebuilt by FEC; then `chunk` has
-  // the window's symbol length, padded with zeros. A chunk that is refused does not come again either; the CLOSE
-  // will tell the sender that it was not received.
+  // the window's symbol length, padded with zeros. A chunk that is refused does not come again either; the
+  // CLOSE will tell the sender that it was not received.
   virtual ChunkVerdict OnChunk(Connection& connection, WindowKey key, wire::ReliabilityClass reliability,
                                uint32_t sequence, ByteSpan chunk, bool repaired) = 0;
   // Something about an open incoming window changed (chunks arrived, or the sender is finished): the moment
@@ -72,8 +72,8 @@ class ConnectionObserver {
 };
 
 struct ConnectionOptions {
-  // UDP payload; 1200 is what every path carries. 1452 for Ethernet, 1344 under a VPN, 8952 with jumbo frames: what
-  // the path really carries is found out (path/dplpmtud.h).
+  // UDP payload; 1200 is what every path carries. 1452 for Ethernet, 1344 under a VPN, 8952 with jumbo
+  // frames: what the path really carries is found out (path/dplpmtud.h).
   ByteCount max_datagram{1452};
   Duration idle_timeout = std::chrono::seconds(10);
   Duration handshake_timeout =
@@ -84,12 +84,12 @@ struct ConnectionOptions {
   uint32_t max_open_windows = 64;      // incoming windows open at once
   ByteCount max_window_bytes{int64_t{1} << 30};
   ByteCount max_control_backlog{4 << 20};  // unacknowledged control bytes; more is refused by SendControl
-  // Server: until the owner calls Connection::Admit a peer gets no windows, and the bounds of kWary hold for its control
-  // stream, so that who has not said what he wants costs little.
+  // Server: until the owner calls Connection::Admit a peer gets no windows, and the bounds of kWary hold for
+  // its control stream, so that who has not said what he wants costs little.
   bool wary = false;
-  // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself. Unless said
-  // otherwise only when packets are authenticated by keys: without, whoever can read one could take the connection with
-  // him.
+  // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself.
+  // Unless said otherwise only when packets are authenticated by keys: without, whoever can read one could
+  // take the connection with him.
   std::optional<bool> allow_migration;
   // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
   bool ecn = true;
@@ -134,26 +134,27 @@ struct ConnectionStats {
   uint64_t refusals = 0;        // REFUSE: the server answered, and that it takes no connection
   uint64_t windows_opened = 0;
   uint64_t windows_closed = 0;
-  uint64_t host_drops = 0;  // as the peer reports about its socket
-  uint64_t migrations = 0;        // times that the peer's address was changed
-  uint64_t path_candidates = 0;   // other addresses that spoke for the peer
-  uint64_t path_challenges = 0;   // sent to them
-  uint64_t path_timeouts = 0;     // of these, addresses that did not answer
-  uint64_t path_refused = 0;      // datagrams from addresses beyond the bound
+  uint64_t host_drops = 0;         // as the peer reports about its socket
+  uint64_t migrations = 0;         // times that the peer's address was changed
+  uint64_t path_candidates = 0;    // other addresses that spoke for the peer
+  uint64_t path_challenges = 0;    // sent to them
+  uint64_t path_timeouts = 0;      // of these, addresses that did not answer
+  uint64_t path_refused = 0;       // datagrams from addresses beyond the bound
   uint64_t candidate_dropped = 0;  // datagrams that only made an address a candidate
-  uint64_t handshake_flights = 0;  // flights of long packets that this side began to send, repetitions included
-  uint64_t retries = 0;            // client: RETRY that was followed
-  uint64_t refusals_ignored = 0;   // client: REFUSE or CLOSE of the handshake that authentic packets refuted
+  uint64_t handshake_flights =
+      0;                 // flights of long packets that this side began to send, repetitions included
+  uint64_t retries = 0;  // client: RETRY that was followed
+  uint64_t refusals_ignored = 0;  // client: REFUSE or CLOSE of the handshake that authentic packets refuted
   uint64_t before_keys_dropped = 0;  // short packets that came before the handshake was complete
-  uint64_t key_updates = 0;         // that this side began
-  uint64_t peer_key_updates = 0;    // changes of the peer's keys
+  uint64_t key_updates = 0;          // that this side began
+  uint64_t peer_key_updates = 0;     // changes of the peer's keys
   uint64_t wrong_id_dropped = 0;     // long packets of another connection of the same peer
-  std::string_view cipher;        // of the packets (PacketProtection::name); "" without keys
-  std::string_view ecn_state;     // "off", "testing", "unknown", "capable", "failed"
-  uint64_t ecn_ce = 0;            // of our packets, marked Congestion Experienced, as the peer reports
-  uint64_t mtu_probes_sent = 0;  // without INITs, which prove a size as well
-  uint64_t mtu_probes_lost = 0;  // in none of the counters of loss
-  uint64_t black_holes = 0;      // times that the path began to swallow large datagrams, or seemed to
+  std::string_view cipher;           // of the packets (PacketProtection::name); "" without keys
+  std::string_view ecn_state;        // "off", "testing", "unknown", "capable", "failed"
+  uint64_t ecn_ce = 0;               // of our packets, marked Congestion Experienced, as the peer reports
+  uint64_t mtu_probes_sent = 0;      // without INITs, which prove a size as well
+  uint64_t mtu_probes_lost = 0;      // in none of the counters of loss
+  uint64_t black_holes = 0;          // times that the path began to swallow large datagrams, or seemed to
   Duration smoothed_rtt{0};
   Duration min_rtt{0};
   Duration latest_rtt{0};
@@ -165,11 +166,11 @@ struct ConnectionStats {
   double mean_loss_burst = 1;   // packets lost in a row
   uint32_t fec_depth = 0;       // blocks interleaved by a window that leaves the depth to us
   // Of what the peer sends, as seen here: packets_expected - packets_received did not arrive (yet).
-  uint64_t packets_expected = 0;     // one more than the largest packet number received
-  Duration incoming_queue{0};        // standing queue on the way here (recovery/queue_delay.h)
+  uint64_t packets_expected = 0;  // one more than the largest packet number received
+  Duration incoming_queue{0};     // standing queue on the way here (recovery/queue_delay.h)
   RateSnapshot rate;
-  // For how long each RateLimiter held the sending back, from the handshake to the latest event. Time in which
-  // nothing did (a batch was full) is in none.
+  // For how long each RateLimiter held the sending back, from the handshake to the latest event. Time in
+  // which nothing did (a batch was full) is in none.
   std::array<Duration, kRateLimiters> limited{};
 };
 
@@ -200,9 +201,10 @@ class Connection {
   virtual ConnectionStats stats() const = 0;
   // Largest datagram that is known to arrive: what is sent. Changes with the path.
   virtual ByteCount max_datagram() const = 0;
-  // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes. It may grow and
-  // shrink with the path. Windows keep their chunk length: those that the path no longer carries wait while it is
-  // found out what it does carry, and when that is too little the connection ends as kUnavailable, naming both sizes.
+  // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes. It may
+  // grow and shrink with the path. Windows keep their chunk length: those that the path no longer carries
+  // wait while it is found out what it does carry, and when that is too little the connection ends as
+  // kUnavailable, naming both sizes.
   virtual size_t MaxChunkBytes() const = 0;
   virtual std::optional<IncomingWindow> incoming(WindowKey key) const = 0;
   // Chunk bytes submitted and not yet sent, over all outgoing windows.
@@ -211,14 +213,16 @@ class Connection {
   void* user = nullptr;
 
   // --- Requests: they queue, PollTransmit sends ---
-  // With ConnectionOptions::wary: from now on the peer may open windows and send what the options allow, or (false) no
-  // windows any more. Of a peer that is not admitted OnWindowOpened is told, but whatever it answers nothing is kept.
+  // With ConnectionOptions::wary: from now on the peer may open windows and send what the options allow, or
+  // (false) no windows any more. Of a peer that is not admitted OnWindowOpened is told, but whatever it
+  // answers nothing is kept.
   virtual void Admit(bool admitted) = 0;
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
   // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
-  // kResourceExhausted (too many open), kFailedPrecondition (not connected, or another generation of the window is
-  // still open), kUnavailable (the path carried such chunks once and no longer does; the connection ends).
+  // kResourceExhausted (too many open), kFailedPrecondition (not connected, or another generation of the
+  // window is still open), kUnavailable (the path carried such chunks once and no longer does; the connection
+  // ends).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
@@ -227,8 +231,9 @@ class Connection {
   virtual void CancelWindow(WindowKey key) = 0;
   // Ends an incoming window and tells the sender what arrived. Idempotent.
   virtual void CloseWindow(WindowKey key, wire::CloseReason reason) = 0;
-  // Asks the sender of an open incoming window for all high chunks that are still missing (WINDOW_NACK). Not repeated
-  // when it is lost; the sender listens once per round trip and window. Nothing happens when none is missing.
+  // Asks the sender of an open incoming window for all high chunks that are still missing (WINDOW_NACK). Not
+  // repeated when it is lost; the sender listens once per round trip and window. Nothing happens when none is
+  // missing.
   virtual void RequestMissing(WindowKey key) = 0;
   // Asks the peer for a rate and a window (server grants). Bandwidth::Zero() = no bound.
   virtual void Grant(Bandwidth rate, ByteCount receive_window) = 0;

@@ -65,8 +65,8 @@ class ControlReceiveStream {
   }
   size_t max_buffered() const { return max_buffered_; }
 
-  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond the bounds on bytes and pieces,
-  // and for an empty piece.
+  // Takes a piece; appends to `ready` what is now in order. kProtocolViolation beyond the bounds on bytes and
+  // pieces, and for an empty piece.
   Status OnFrame(const wire::ControlFrame& frame, std::vector<uint8_t>* ready);
 
  private:

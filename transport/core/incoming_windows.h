@@ -70,8 +70,8 @@ class IncomingWindows {
   static constexpr Duration kRepeatAfter = std::chrono::milliseconds(3);
   std::optional<wire::WindowCloseFrame> PeekClose();
   void PopClose(Instant now);
-  // WINDOW_NACK for an open window whose high class is incomplete; once while one waits. Peek makes it from what is
-  // missing at that moment, in `*bitmap`, which it borrows.
+  // WINDOW_NACK for an open window whose high class is incomplete; once while one waits. Peek makes it from
+  // what is missing at that moment, in `*bitmap`, which it borrows.
   void RequestMissing(WindowKey key);
   std::optional<wire::WindowNackFrame> PeekNack(std::vector<uint8_t>* bitmap);
   void PopNack() { nacks_.pop_front(); }

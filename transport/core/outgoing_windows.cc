@@ -149,7 +149,8 @@ void OutgoingWindows::Requeue(wire::FrameType type, WindowKey key) {
   if (!waits) pending_.push_front({type, key});
 }
 
-std::optional<uint32_t> OutgoingWindows::OnNack(const wire::WindowNackFrame& frame, Instant now, Duration interval) {
+std::optional<uint32_t> OutgoingWindows::OnNack(const wire::WindowNackFrame& frame, Instant now,
+                                                Duration interval) {
   const auto it = windows_.find({frame.window_id, frame.generation});
   if (it == windows_.end()) return 0;
   Entry& entry = it->second;

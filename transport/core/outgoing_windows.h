@@ -53,8 +53,9 @@ class OutgoingWindows {
   // The frame was lost on its way.
   void Requeue(wire::FrameType type, WindowKey key);
 
-  // The receiver asks for chunks. Honoured once per `interval` and window, since what it asks for leaves with priority;
-  // nullopt: too early, ignored. Else the number of chunks that were queued. A window that is unknown (closed) wants none.
+  // The receiver asks for chunks. Honoured once per `interval` and window, since what it asks for leaves with
+  // priority; nullopt: too early, ignored. Else the number of chunks that were queued. A window that is
+  // unknown (closed) wants none.
   std::optional<uint32_t> OnNack(const wire::WindowNackFrame& frame, Instant now, Duration interval);
 
   ByteCount backlog() const;

@@ -30,14 +30,14 @@ Status CheckOwnerAndMode(const std::string& path, const struct stat& info) {
   }
   if (info.st_uid != ::geteuid() && info.st_uid != 0) {
     return Status(StatusCode::kPermissionDenied, "key file " + path + " belongs to another user (" +
-                                                    std::to_string(info.st_uid) +
-                                                    "), who could read or replace it");
+                                                     std::to_string(info.st_uid) +
+                                                     "), who could read or replace it");
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    return Status(StatusCode::kPermissionDenied, "key file " + path + " has mode " + mode +
-                                                    ": others may use it. Say: chmod 600 " + path);
+    return Status(StatusCode::kPermissionDenied,
+                  "key file " + path + " has mode " + mode + ": others may use it. Say: chmod 600 " + path);
   }
   if (info.st_size == 0) return Status(StatusCode::kInvalidArgument, "key file " + path + " is empty");
   if (static_cast<uint64_t>(info.st_size) > crypto::kMaxKeyFileBytes) {
@@ -96,8 +96,8 @@ Status WriteKeyFile(const std::string& path, std::string_view text) {
     return Status(code, "cannot write " + path + ": " + Words(errno));
   }
   // Whatever the umask says about owners: readable by its owner, and by nobody else.
-  Status written = ::fchmod(file.fd, 0600) == 0 ? WriteAll(file.fd, text)
-                                                 : Status(StatusCode::kInternal, Words(errno));
+  Status written =
+      ::fchmod(file.fd, 0600) == 0 ? WriteAll(file.fd, text) : Status(StatusCode::kInternal, Words(errno));
   if (written.ok()) return written;
   ::unlink(path.c_str());
   return Status(written.code(), "cannot write " + path + ": " + written.message());

@@ -35,7 +35,9 @@ constexpr int kEct0 = 2;
 // The control messages of a send.
 class SendControl {
  public:
-  void AddSegmentBytes(size_t segment_bytes) { Add(SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(segment_bytes)); }
+  void AddSegmentBytes(size_t segment_bytes) {
+    Add(SOL_UDP, UDP_SEGMENT, static_cast<uint16_t>(segment_bytes));
+  }
   void AddEct0(bool v4) { Add(v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, kEct0); }
   void AttachTo(msghdr& message) {
     message.msg_control = size_ > 0 ? bytes_.data() : nullptr;

@@ -48,8 +48,8 @@ void DeliveryRateSampler::OnPacketLost(const SentPacket& packet) { lost_ += pack
 
 LostPacket DeliveryRateSampler::Describe(const SentPacket& packet) const {
   const DeliverySnapshot& d = packet.delivery;
-  return {packet.bytes, d.bytes_in_flight, lost_ - d.lost, d.delivered, packet.sent_time,
-          packet.number, d.app_limited};
+  return {packet.bytes,     d.bytes_in_flight, lost_ - d.lost, d.delivered,
+          packet.sent_time, packet.number,     d.app_limited};
 }
 
 RateSample DeliveryRateSampler::TakeSample(Duration min_rtt, Instant now) {

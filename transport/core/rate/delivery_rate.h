@@ -27,7 +27,8 @@ struct RateSample {
   bool valid = false;  // speaks of delivery_rate alone
 };
 
-// A packet that was just declared lost, with what was true when it left (draft-ietf-ccwg-bbr, per-packet state).
+// A packet that was just declared lost, with what was true when it left (draft-ietf-ccwg-bbr, per-packet
+// state).
 struct LostPacket {
   ByteCount bytes;
   ByteCount tx_in_flight;  // in flight when it left, itself included

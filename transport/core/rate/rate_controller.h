@@ -79,8 +79,8 @@ struct RateOptions {
   Bandwidth cap = Bandwidth::Max();
   Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
   double bubble_threshold = 0.3;            // in-window rule: at or above this raw loss the rate is halved
-  // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The fitted
-  // target loss never exceeds it, unless the path alone loses more.
+  // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The
+  // fitted target loss never exceeds it, unless the path alone loses more.
   double loss_budget = 0.05;
 };
 

@@ -1,5 +1,5 @@
-// The largest value of a sliding window in O(1) space (K. Nichols' filter, as draft-ietf-ccwg-bbr uses it): the three
-// best of the window, each of a later part of it.
+// The largest value of a sliding window in O(1) space (K. Nichols' filter, as draft-ietf-ccwg-bbr uses it):
+// the three best of the window, each of a later part of it.
 #pragma once
 
 #include <array>

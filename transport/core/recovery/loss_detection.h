@@ -66,8 +66,8 @@ class LossDetection {
   bool HasAckElicitingInFlight() const { return eliciting_in_flight_ > 0; }
   uint64_t packet_threshold() const { return packet_threshold_; }
   int pto_count() const { return pto_count_; }
-  // Frames of packets in flight that must arrive, oldest first, each once, at most `limit`: what a probe had best carry
-  // once more.
+  // Frames of packets in flight that must arrive, oldest first, each once, at most `limit`: what a probe had
+  // best carry once more.
   std::vector<SentFrame> UnackedFrames(size_t limit) const;
   // Chunks of packets in flight, oldest first, each once, at most `limit`: likewise.
   std::vector<SentChunk> UnackedChunks(size_t limit) const;
@@ -78,8 +78,8 @@ class LossDetection {
   std::optional<wire::PacketNumber> newest_acked() const {
     return any_acked_ ? std::optional(largest_acked_) : std::nullopt;
   }
-  // Totals since the start, for statistics, without probes for the path's MTU. Loss is raw: before FEC and without
-  // undoing spurious ones.
+  // Totals since the start, for statistics, without probes for the path's MTU. Loss is raw: before FEC and
+  // without undoing spurious ones.
   uint64_t packets_lost() const { return packets_lost_; }
   uint64_t packets_spurious() const { return packets_spurious_; }
 

@@ -1,8 +1,8 @@
 // How long the peer's packets waited in queues on their way to us, from the timestamps that they carry.
 //
-// Arrival minus timestamp is the one-way delay plus the distance of two clocks that nobody knows; its minimum is
-// that of an empty path, and what is above it is the queue. The minimum is taken anew every 10..20 s, since
-// clocks drift apart (50 ppm x 20 s = 1 ms).
+// Arrival minus timestamp is the one-way delay plus the distance of two clocks that nobody knows; its minimum
+// is that of an empty path, and what is above it is the queue. The minimum is taken anew every 10..20 s,
+// since clocks drift apart (50 ppm x 20 s = 1 ms).
 //
 // The lowest of half a round trip counts, not the mean: bursts and late timers pass, a standing queue stays
 // (RFC 8289 §3).

@@ -24,7 +24,7 @@ class RttEstimator {
   Duration latest_rtt() const { return latest_; }
   // latest_rtt without what the peer says it held the acknowledgement back; never below min_rtt.
   Duration adjusted_rtt() const { return adjusted_; }
-  Duration min_rtt() const { return min_; }          // over the connection's life
+  Duration min_rtt() const { return min_; }  // over the connection's life
   // smoothed_rtt + max(4 rttvar, granularity) + max_ack_delay (RFC 9002 §6.2.1), without back-off.
   Duration PtoBase(Duration max_ack_delay) const;
 

@@ -50,9 +50,9 @@ struct SentPacket {
   Instant sent_time;
   ByteCount bytes;  // UDP payload, headers and tag included
   bool ack_eliciting = false;
-  bool in_flight = false;  // counts towards bytes_in_flight
-  bool ect0 = false;       // left marked as ECN-capable
-  bool mtu_probe = false;  // its loss says how large datagrams may be, not that the path is congested
+  bool in_flight = false;     // counts towards bytes_in_flight
+  bool ect0 = false;          // left marked as ECN-capable
+  bool mtu_probe = false;     // its loss says how large datagrams may be, not that the path is congested
   uint64_t flight_place = 0;  // among those in flight but probes, in order of sending (LossEstimator::OnSent)
   std::optional<SentChunk> chunk;
   std::vector<SentFrame> frames;

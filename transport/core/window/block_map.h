@@ -16,7 +16,7 @@ class BlockMap {
  public:
   struct Position {
     uint32_t block = 0;
-    uint8_t symbol = 0;   // 0..SourceSymbols(block)-1
+    uint8_t symbol = 0;  // 0..SourceSymbols(block)-1
     bool operator==(const Position&) const = default;
   };
 
@@ -44,7 +44,7 @@ class BlockMap {
   uint32_t depth_ = 1;
   uint32_t block_count_ = 0;
   uint32_t full_superblocks_ = 0;
-  uint32_t rest_blocks_ = 0;        // blocks of the last, partial superblock
+  uint32_t rest_blocks_ = 0;  // blocks of the last, partial superblock
 };
 
 }  // namespace longhaul::transport

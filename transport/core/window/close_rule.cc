@@ -22,7 +22,8 @@ CloseDecision WithHigh(const IncomingWindow& window, const CloseRuleInput& input
     if (window.sender_finished || now >= quiet) return CloseAs(wire::CloseReason::kRatio);
     wait.check_again = quiet;
   }
-  const Instant soft = std::min(input.soft, window.sender_finished ? input.finished + grace : Instant::Infinite());
+  const Instant soft =
+      std::min(input.soft, window.sender_finished ? input.finished + grace : Instant::Infinite());
   if (now >= soft) return CloseAs(wire::CloseReason::kSoft);
   wait.check_again = std::min(wait.check_again, soft);
   return wait;

@@ -9,10 +9,10 @@
 //     asked a round trip ago (kMinCloseGrace at least), still not      -> close as kHard
 //   otherwise                                                          -> wait
 //
-// The high class is a hard requirement of every close but the last. Energy, not a number of packets, says how much of
-// the low class is enough: what is missing then matters little. Grace gives packets that were reordered, or FEC repair
-// in flight, time to arrive: a quarter of the round trip, at least kMinCloseGrace. The deadlines are the caller's; the
-// server learns them from earlier rounds (server/close_times.h).
+// The high class is a hard requirement of every close but the last. Energy, not a number of packets, says how
+// much of the low class is enough: what is missing then matters little. Grace gives packets that were
+// reordered, or FEC repair in flight, time to arrive: a quarter of the round trip, at least kMinCloseGrace.
+// The deadlines are the caller's; the server learns them from earlier rounds (server/close_times.h).
 //
 // A pure function: time is an argument, nothing is remembered.
 #pragma once
@@ -41,8 +41,8 @@ struct CloseRuleInput {
 };
 
 struct CloseDecision {
-  std::optional<wire::CloseReason> close;     // set: close now, for this reason
-  bool nack = false;                          // ask now for what is missing of the high class (Connection::RequestMissing)
+  std::optional<wire::CloseReason> close;  // set: close now, for this reason
+  bool nack = false;  // ask now for what is missing of the high class (Connection::RequestMissing)
   Instant check_again = Instant::Infinite();  // else: when time alone may change the answer
 };
 

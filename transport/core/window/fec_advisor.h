@@ -19,8 +19,8 @@ class FecAdvisor {
   const LossEstimator& estimator() const { return estimator_; }
 
   // Fates have become known. packets_per_recovery_time: packets sent in 1.25 RTT at the current rate.
-  // path_loss: the path loses no more than that by itself, so the rest of the loss is what a full queue dropped,
-  // and repair symbols would only fill it further.
+  // path_loss: the path loses no more than that by itself, so the rest of the loss is what a full queue
+  // dropped, and repair symbols would only fill it further.
   void Update(Instant now, Duration smoothed_rtt, double packets_per_recovery_time, double path_loss = 1);
 
   // As of the last Update.

@@ -50,15 +50,16 @@ class HighLedger {
   // all its copies are.
   void Repeat(uint32_t sequence, uint8_t copies);
   bool HasRepair() const { return repairs_pending_ > 0; }
-  // The next repair symbol; it counts as in flight. Row-major like the sources: one symbol of each of the `depth`
-  // oldest blocks in turn, so that a burst does not take all the repair of one block. REQUIRES: HasRepair().
+  // The next repair symbol; it counts as in flight. Row-major like the sources: one symbol of each of the
+  // `depth` oldest blocks in turn, so that a burst does not take all the repair of one block. REQUIRES:
+  // HasRepair().
   Repair TakeRepair();
 
   // `count_unsent_repair`: repair symbols that have not left yet will leave soon enough to wait for.
   void OnSourceLost(uint32_t sequence, bool count_unsent_repair);
   void OnRepairLost(uint32_t block, uint8_t number, bool count_unsent_repair);
-  // The receiver says that it has not got the source, nor can it do without. True when it will be sent again because of
-  // this: it was in flight, or lost and hoping for repair.
+  // The receiver says that it has not got the source, nor can it do without. True when it will be sent again
+  // because of this: it was in flight, or lost and hoping for repair.
   bool OnSourceMissing(uint32_t sequence);
   // The same for the first source of the block that waits for repair, when there is one.
   bool OnRepairMissing(uint32_t block);
@@ -107,8 +108,8 @@ class HighLedger {
   uint32_t list_head_ = kNone;
   uint32_t list_tail_ = kNone;
   std::vector<uint32_t> repair_order_;  // blocks in the order they were filled
-  size_t repair_head_ = 0;    // every block before it has no more to send
-  size_t repair_cursor_ = 0;  // whose turn it is
+  size_t repair_head_ = 0;              // every block before it has no more to send
+  size_t repair_cursor_ = 0;            // whose turn it is
   uint32_t queued_ = 0;
   uint32_t repairs_pending_ = 0;
   uint32_t lost_ = 0;

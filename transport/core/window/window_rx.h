@@ -29,10 +29,10 @@ class WindowRx {
   };
 
   enum class Verdict : uint8_t {
-    kNew,         // delivered, or a useful repair symbol
-    kDuplicate,   // had it, or its block is complete
-    kClosed,      // came after the close: counted, never delivered
-    kInvalid,     // outside the window's counts or lengths: the peer's protocol error
+    kNew,        // delivered, or a useful repair symbol
+    kDuplicate,  // had it, or its block is complete
+    kClosed,     // came after the close: counted, never delivered
+    kInvalid,    // outside the window's counts or lengths: the peer's protocol error
   };
 
   // REQUIRES: `open` passed ValidateOpen. coder may be null when it has no FEC.
@@ -41,8 +41,8 @@ class WindowRx {
   WindowRx(const WindowRx&) = delete;
   WindowRx& operator=(const WindowRx&) = delete;
 
-  // Errors: kProtocolViolation (counts, lengths or FEC parameters impossible), kResourceExhausted (larger than
-  // `max_window_bytes`). To be asked before a WindowRx is made.
+  // Errors: kProtocolViolation (counts, lengths or FEC parameters impossible), kResourceExhausted (larger
+  // than `max_window_bytes`). To be asked before a WindowRx is made.
   static Status ValidateOpen(const wire::WindowOpenFrame& open, ByteCount max_window_bytes,
                              const codec::ErasureCoder* coder);
 
@@ -58,9 +58,11 @@ class WindowRx {
   uint32_t high_done() const { return stats_.high_received + stats_.high_repaired; }
   bool HighComplete() const { return high_done() == high_count_; }
   bool Complete() const { return HighComplete() && stats_.low_received == low_count_; }
-  double LowRatio() const { return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_; }
-  // The high chunks that neither came nor could be rebuilt, as WINDOW_NACK names them: as many as one frame holds, from
-  // the first one on. An empty bitmap: none, or the window is closed.
+  double LowRatio() const {
+    return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_;
+  }
+  // The high chunks that neither came nor could be rebuilt, as WINDOW_NACK names them: as many as one frame
+  // holds, from the first one on. An empty bitmap: none, or the window is closed.
   struct Missing {
     uint32_t first = 0;
     std::vector<uint8_t> bitmap;
@@ -69,14 +71,17 @@ class WindowRx {
   // The sender said that nothing new will follow: by WINDOW_STATUS, or by last_of_window on a packet.
   bool sender_finished() const { return sender_finished_; }
 
-  // Ends the window; idempotent (the first reason stays). No chunk is delivered afterwards; buffers are freed.
+  // Ends the window; idempotent (the first reason stays). No chunk is delivered afterwards; buffers are
+  // freed.
   void Close(wire::CloseReason reason);
   bool closed() const { return closed_; }
   wire::CloseReason close_reason() const { return close_reason_; }
-  // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed(), no delivery
-  // is under way.
+  // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed(), no
+  // delivery is under way.
   std::vector<wire::WindowCloseFrame> CloseFrames() const;
-  bool HighTaken(uint32_t sequence) const { return sequence < high_count_ && taken_.Test(low_count_ + sequence); }
+  bool HighTaken(uint32_t sequence) const {
+    return sequence < high_count_ && taken_.Test(low_count_ + sequence);
+  }
   bool LowTaken(uint32_t sequence) const { return sequence < low_count_ && taken_.Test(sequence); }
 
   WindowRxStats stats() const { return stats_; }
@@ -89,7 +94,8 @@ class WindowRx {
   bool IsValid(const wire::DataHeader& header, size_t chunk_bytes) const;
   void OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* sink);
   void Rebuild(uint32_t block, Sink* sink);
-  void Deliver(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired, Sink* sink);
+  void Deliver(wire::ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired,
+               Sink* sink);
   void SettleClose();
   void Release();
 
@@ -102,15 +108,15 @@ class WindowRx {
   BlockMap map_;
   ChunkBitmap high_received_;
   ChunkBitmap low_received_;
-  ChunkBitmap taken_;                 // low chunks, then high ones
+  ChunkBitmap taken_;  // low chunks, then high ones
   uint32_t high_taken_ = 0;
   std::vector<uint8_t> close_bitmap_;
   bool sender_finished_ = false;
   bool closed_ = false;
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   WindowRxStats stats_;
-  bool delivering_ = false;        // inside OnData: Close must leave the buffers to it
-  std::unique_ptr<State> state_;   // incomplete blocks; null without FEC, once closed and once all high is in
+  bool delivering_ = false;       // inside OnData: Close must leave the buffers to it
+  std::unique_ptr<State> state_;  // incomplete blocks; null without FEC, once closed and once all high is in
 };
 
 }  // namespace longhaul::transport

@@ -195,8 +195,8 @@ uint8_t WindowTx::RepairCount(uint32_t block, const PathView& path) const {
   return static_cast<uint8_t>(std::min(max_m, m + (slack <= 1 ? path.extra_repair : 0)));
 }
 
-// With nothing left to follow it, a retransmission that is lost is missed only by the probe timeout. The rule for
-// blocks says what that is worth, for a block of one symbol.
+// With nothing left to follow it, a retransmission that is lost is missed only by the probe timeout. The rule
+// for blocks says what that is worth, for a block of one symbol.
 uint8_t WindowTx::FurtherCopies(const PathView& path) const {
   if (options_.fec_k == 0 || !Finished()) return 0;
   const double at_stake = kProbeRecoveryTimes * path.packets_per_recovery_time;

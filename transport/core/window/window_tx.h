@@ -3,9 +3,9 @@
 //
 // High chunks: sent in order of submission, retransmitted when lost unless repair symbols still in flight can
 // complete their block. When the last source symbol of a block has left, repair symbols follow (fec_policy).
-// A retransmission after everything has left is repeated at once, as often as the path's loss makes worth while.
-// Low chunks: sent in order of submission, once; never retransmitted.
-// The window is closed by the receiver's WINDOW_CLOSE, or by Cancel.
+// A retransmission after everything has left is repeated at once, as often as the path's loss makes worth
+// while. Low chunks: sent in order of submission, once; never retransmitted. The window is closed by the
+// receiver's WINDOW_CLOSE, or by Cancel.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct PathView {
   double mean_burst = 1;                 // LossEstimator::mean_burst()
   int extra_repair = 0;                  // RepairHold::extra()
   Instant now = {};
-  Duration recovery_time{0};             // 1.25 RTT; zero: unknown
+  Duration recovery_time{0};  // 1.25 RTT; zero: unknown
 };
 
 class WindowTx {
@@ -42,10 +42,10 @@ class WindowTx {
 
   // One packet's worth. The spans are valid until the next call that changes the window.
   struct Item {
-    wire::DataHeader header;             // but frames_length and timestamp
+    wire::DataHeader header;  // but frames_length and timestamp
     SentChunk chunk;
-    ByteSpan first;                      // chunk header (or the whole repair symbol)
-    ByteSpan second;                     // chunk body
+    ByteSpan first;   // chunk header (or the whole repair symbol)
+    ByteSpan second;  // chunk body
     size_t size() const { return first.size() + second.size(); }
   };
 
@@ -55,14 +55,16 @@ class WindowTx {
   WindowTx(const WindowTx&) = delete;
   WindowTx& operator=(const WindowTx&) = delete;
 
-  // Adds the next chunk of a class. `header` (<= kMaxChunkHeaderBytes) is copied; `body` is borrowed until the
-  // window is closed or cancelled. Errors: kInvalidArgument (too long), kFailedPrecondition (class full, closed).
+  // Adds the next chunk of a class. `header` (<= kMaxChunkHeaderBytes) is copied; `body` is borrowed until
+  // the window is closed or cancelled. Errors: kInvalidArgument (too long), kFailedPrecondition (class full,
+  // closed).
   Status Submit(wire::ReliabilityClass reliability, ByteSpan header, ByteSpan body);
 
   const WindowOptions& options() const { return options_; }
   // Everything promised in the options has been submitted.
   bool AllSubmitted() const;
-  // Nothing is left to send for the first time (repair symbols included) and nothing waits for retransmission.
+  // Nothing is left to send for the first time (repair symbols included) and nothing waits for
+  // retransmission.
   bool Idle() const { return NextTier() == Tier::kNothing; }
   // Every chunk left at least once: time for WINDOW_STATUS{finished}.
   bool Finished() const;
@@ -74,11 +76,12 @@ class WindowTx {
   void OnAcked(const SentChunk& chunk);
   void OnLost(const SentChunk& chunk, const PathView& path);
 
-  // The receiver asks for high chunks: those that are neither acknowledged nor queued leave again, next. Returns how many.
+  // The receiver asks for high chunks: those that are neither acknowledged nor queued leave again, next.
+  // Returns how many.
   uint32_t OnNack(const wire::WindowNackFrame& frame);
 
-  // Nothing has been heard for a probe timeout, and this is still in flight: if it is of the high class, what its
-  // block lacks leaves again, next. True when something was queued.
+  // Nothing has been heard for a probe timeout, and this is still in flight: if it is of the high class, what
+  // its block lacks leaves again, next. True when something was queued.
   bool OnProbe(const SentChunk& chunk);
 
   // Applies one segment of the receiver's close. True when the close is now complete (once).
@@ -93,7 +96,7 @@ class WindowTx {
   WindowTxStats stats() const;
   // Bytes of chunks submitted and not yet sent.
   ByteCount backlog() const { return backlog_; }
-  wire::WindowOpenFrame OpenFrame() const;      // metadata borrows from this object
+  wire::WindowOpenFrame OpenFrame() const;  // metadata borrows from this object
   wire::WindowStatusFrame StatusFrame() const;
 
  private:
@@ -121,9 +124,9 @@ class WindowTx {
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   bool closed_ = false;
   WindowTxStats stats_;
-  Instant first_high_;             // when the first high chunk left
+  Instant first_high_;  // when the first high chunk left
   ByteCount backlog_;
-  std::unique_ptr<State> state_;   // chunks, blocks, queues; null once closed
+  std::unique_ptr<State> state_;  // chunks, blocks, queues; null once closed
 };
 
 }  // namespace longhaul::transport

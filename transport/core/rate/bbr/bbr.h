@@ -233,14 +233,14 @@ class Bbr : public RateController {
   // Of it, what the path and its queue took, without the peer's ACK delay. At a low rate the delay is all of
   // the RTT of a short path: taken for a queue, it would keep the rate low.
   Duration path_rtt_{0};
-  ByteCount delivered_;   // C.delivered
-  ByteCount in_flight_;   // C.inflight
+  ByteCount delivered_;  // C.delivered
+  ByteCount in_flight_;  // C.inflight
 
   // Rounds.
   struct Round {
     ByteCount acked;
-    ByteCount lost;    // CE marks counted
-    ByteCount marked;  // of `lost`
+    ByteCount lost;       // CE marks counted
+    ByteCount marked;     // of `lost`
     int loss_events = 0;  // runs of consecutive packets
     Duration min_rtt = Duration::max();
     Bandwidth bw;         // largest sample

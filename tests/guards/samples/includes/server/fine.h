@@ -1,5 +1,5 @@
 #pragma once
 
-#include "base/up.h"
-#include <vector>
 #include <Eigen/Core>
+#include <vector>
+#include "base/up.h"

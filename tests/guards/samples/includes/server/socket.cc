@@ -1,4 +1,4 @@
-#include "server/fine.h"
-#include <asio/ip/udp.hpp>
 #include <sys/socket.h>
+#include <asio/ip/udp.hpp>
 #include <thread>
+#include "server/fine.h"
