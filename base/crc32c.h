@@ -1,5 +1,5 @@
 // CRC-32C (Castagnoli), as in RFC 3720 §12.1: finds every burst of up to 32 bits and all but one in 2^32 of
-// other damage. No protection against anybody who means it.
+// other damage. No protection against deliberate changes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A point in time that nobody in the core can read by himself: time is always an argument.
+// A point in time. The core has no clock: time is always an argument.
 #pragma once
 
 #include <compare>
@@ -9,7 +9,7 @@
 
 namespace longhaul {
 
-// Nanoseconds since an epoch that only the shell (or the simulator) knows. There is no now() on purpose.
+// Nanoseconds since an epoch that the shell (or the simulator) chooses. Deliberately without now().
 class Instant {
  public:
   constexpr Instant() = default;

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "codec/chunk.h"
-#include "server/aggregator.h"
+#include "codec/chunk/chunk.h"
+#include "server/tensor/aggregator.h"
 
 namespace longhaul::server {
 namespace {

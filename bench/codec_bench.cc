@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "base/random.h"
-#include "codec/chunk.h"
-#include "codec/fec.h"
-#include "codec/filler.h"
-#include "codec/priority.h"
-#include "codec/quantize.h"
-#include "codec/reference_coder.h"
-#include "codec/sender_memory.h"
-#include "codec/top_k.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/quantize.h"
+#include "codec/chunk/top_k.h"
+#include "codec/fec/fec.h"
+#include "codec/policy/filler.h"
+#include "codec/policy/priority.h"
+#include "codec/policy/sender_memory.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::codec {
 namespace {
@@ -147,7 +147,7 @@ BENCHMARK(BM_ParseAndDecodeChunk)->ArgName("sparse")->Arg(0)->Arg(1);
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8};
 
-// Processor time that one call takes, over enough calls to be told; others may use the machine, too.
+// Processor time that one call takes, over enough calls to be measurable; the machine may be shared.
 template <typename F>
 double SecondsOf(F f) {
   constexpr int kCalls = 20'000;
@@ -159,7 +159,7 @@ double SecondsOf(F f) {
   return static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC / kCalls;
 }
 
-// Times f(kernels); the counter says how many times faster the best ones are than the plain ones.
+// Times f(kernels); the counter is how many times faster the best ones are than the plain ones.
 template <typename F>
 void AgainstPlain(benchmark::State& state, size_t elements, F f) {
   for (auto _ : state) {
@@ -294,7 +294,7 @@ void BM_FillerMean(benchmark::State& state) {
     benchmark::ClobberMemory();
   }
   CountElements(state, sum.size());
-  state.SetLabel(std::string(LossPolicyName(policy)));
+  state.SetLabel(std::string(NameOf(policy)));
 }
 BENCHMARK(BM_FillerMean)->DenseRange(0, 5);
 
@@ -312,7 +312,7 @@ void BM_SenderMemoryRound(benchmark::State& state) {
     memory->Finish();
   }
   CountElements(state, gradient.size());
-  state.SetLabel(std::string(LossPolicyName(policy)));
+  state.SetLabel(std::string(NameOf(policy)));
 }
 BENCHMARK(BM_SenderMemoryRound)->DenseRange(3, 5)->Unit(benchmark::kMicrosecond);
 

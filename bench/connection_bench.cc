@@ -7,31 +7,25 @@
 
 #include "base/check.h"
 #include "bench/security_pair.h"
-#include "codec/fec.h"
-#include "transport/core/endpoint.h"
+#include "codec/fec/fec.h"
+#include "transport/core/endpoint/endpoint.h"
 
 namespace longhaul::transport {
 namespace {
 
-class Owner final : public ConnectionObserver {
- public:
-  void OnConnected(Connection& c) override { connection = &c; }
-  void OnClosed(Connection&, const Status&) override { connection = nullptr; }
-  void OnControlData(Connection&, ByteSpan) override {}
-  Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
-    return Status::Ok();
-  }
-  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk,
-                       bool) override {
-    bytes += chunk.size();
-    return ChunkVerdict::kTaken;
-  }
-  void OnWindowProgress(Connection& c, WindowKey key) override {
-    if (c.incoming(key)->complete) c.CloseWindow(key, wire::CloseReason::kComplete);
-  }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
-                      const WindowTxStats&) override {
-    ++windows_closed;
+struct Owner {
+  // Takes everything.
+  void Poll(Endpoint& endpoint) {
+    while (const auto happened = endpoint.PollEvent()) {
+      if (std::holds_alternative<event::Connected>(happened->event)) connection = happened->connection;
+      if (std::holds_alternative<event::Closed>(happened->event)) connection = nullptr;
+      if (std::holds_alternative<event::WindowClosed>(happened->event)) ++windows_closed;
+      if (const auto* chunk = std::get_if<event::Chunk>(&happened->event)) bytes += chunk->bytes.size();
+      const auto* state = std::get_if<event::WindowState>(&happened->event);
+      if (state != nullptr && state->window.complete) {
+        happened->connection->CloseWindow(state->key, wire::CloseReason::kComplete);
+      }
+    }
   }
   Connection* connection = nullptr;
   uint64_t bytes = 0;
@@ -55,7 +49,6 @@ void BM_ConnectionLoop(benchmark::State& state) {
   Endpoint client(options, Random(1));
   options.security = security.server.get();
   options.accepts = true;
-  options.on_accept = [&](Connection&) { return &server; };
   Endpoint listener(options, Random(2));
   const Address a = Address::V4(10, 0, 0, 1, 1), b = Address::V4(10, 0, 0, 2, 2);
   std::vector<uint8_t> buffer(65'535);
@@ -63,19 +56,22 @@ void BM_ConnectionLoop(benchmark::State& state) {
   const auto pump = [&] {
     now += std::chrono::microseconds(50);
     client.HandleTimeout(now);
+    worker.Poll(client);
     listener.HandleTimeout(now);
-    const auto move = [&](Endpoint& from, Endpoint& to, const Address& source) {
+    server.Poll(listener);
+    const auto move = [&](Endpoint& from, Endpoint& to, Owner& owner, const Address& source) {
       while (auto t = from.PollTransmit(now, buffer)) {
         for (size_t at = 0; at < t->size; at += t->segment_bytes) {
           to.HandleDatagram(
               now, source, MutableByteSpan(buffer).subspan(at, std::min(t->segment_bytes, t->size - at)), {});
+          owner.Poll(to);
         }
       }
     };
-    move(client, listener, a);
-    move(listener, client, b);
+    move(client, listener, server, a);
+    move(listener, client, worker, b);
   };
-  client.Connect(now, b, &worker);
+  client.Connect(now, b);
   while (worker.connection == nullptr || server.connection == nullptr) pump();
   const std::vector<uint8_t> body(1380, 7);
   const std::vector<uint8_t> header(12, 1);

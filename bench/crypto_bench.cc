@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 #include "transport/crypto/aead_protection.h"
 #include "transport/crypto/keygen.h"
 #include "transport/crypto/long_protection.h"

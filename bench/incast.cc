@@ -3,7 +3,6 @@
 // from the link itself. Needs what longhaul-wan needs.
 //
 //   8 clients, site B ──[ queue | rate ]── delay, loss ── server, site A
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,9 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "cli/temporary_key.h"
+#include "base/flags/job_flags.h"
+#include "base/units_text.h"
 #include "longhaul/client.h"
 #include "longhaul/server.h"
+#include "transport/keys/temporary_key.h"
 #include "wan/link_options.h"
 #include "wan/tun/tun_wan.h"
 
@@ -46,7 +47,7 @@ struct Flags {
   bool results = false;
   bool insecure = false;
   std::string key_file = {};  // made for the run, unless insecure
-  std::string rate_controller = "longhaul";
+  RateControl rate_controller = RateControl::kLonghaul;
 };
 
 struct Drops {
@@ -115,7 +116,7 @@ class Run {
     options.key_file = flags_.key_file;
     options.insecure = options.insecure_bind = flags_.insecure;
     options.grants = mode_ != "off";
-    if (mode_ == "given") options.capacity = *wan::ParseRate(flags_.rate);
+    if (mode_ == "given") options.capacity = *ParseRate(flags_.rate);
     auto server = Server::Start(options);
     if (!server.ok()) return server.status();
     server_.emplace(std::move(*server));
@@ -242,15 +243,14 @@ int Main(int argc, char** argv) {
   app.add_option("--grants", flags.modes, "off, given, estimated")
       ->check(CLI::IsMember({"off", "given", "estimated"}));
   app.add_option("--seed", flags.seeds);
-  app.add_option("--rate-controller", flags.rate_controller)
-      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  cli::AddEnum(app, "--rate-controller", &flags.rate_controller, "of the workers");
   app.add_flag("--results", flags.results, "workers wait for the round's result (PushPull)");
   app.add_flag("--insecure", flags.insecure,
                "without encryption; default: under a key that is made for the run");
   CLI11_PARSE(app, argc, argv);
-  std::optional<cli::TemporaryKey> key;
+  std::optional<keys::TemporaryKey> key;
   if (!flags.insecure) {
-    auto made = cli::TemporaryKey::Make("default");
+    auto made = keys::TemporaryKey::Make("default");
     if (!made.ok()) {
       std::fprintf(stderr, "longhaul_incast_bench: %s\n", made.status().ToString().c_str());
       return 1;
@@ -258,7 +258,6 @@ int Main(int argc, char** argv) {
     key.emplace(*std::move(made));
     flags.key_file = key->path();
   }
-  spdlog::set_level(spdlog::level::warn);  // standard output is for the results
   for (const uint64_t seed : flags.seeds) {
     for (const std::string& mode : flags.modes) {
       const Result<json> summary = Run(flags, mode, seed).Do();

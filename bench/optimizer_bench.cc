@@ -6,9 +6,9 @@
 #include <cmath>
 #include <vector>
 
-#include "server/optimizer.h"
+#include "codec/policy/optimizer.h"
 
-namespace longhaul::server {
+namespace longhaul::codec {
 namespace {
 
 constexpr size_t kCount = 1'000'000;  // 4 MB per array: none of them stays in a core's cache
@@ -88,4 +88,4 @@ void BM_AdamPlainLoop(benchmark::State& state) {
 BENCHMARK(BM_AdamPlainLoop);
 
 }  // namespace
-}  // namespace longhaul::server
+}  // namespace longhaul::codec

@@ -81,7 +81,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   GridOptions options;
-  options.controller = *transport::ParseRateControl(controller);
+  options.controller = *FromName<RateControl>(controller);
   options.rate = Bandwidth::Mbps(mbps);
   std::vector<Cell> cells;
   try {

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "base/instant.h"
-#include "tests/transport/rate_sim.h"
+#include "tests/sim/rate/rate_sim.h"
 
 namespace longhaul::bench {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using transport::RateControl;
 using transport::sim::FlowOptions;
 using transport::sim::LinkOptions;
 using transport::sim::Simulation;

@@ -48,7 +48,7 @@ struct Cell {
 };
 
 struct GridOptions {
-  transport::RateControl controller = transport::RateControl::kLonghaul;
+  RateControl controller = RateControl::kLonghaul;
   Bandwidth rate = Bandwidth::Mbps(100);
 };
 

@@ -1,4 +1,4 @@
-// What the rate grid says: medians over seeds, as Markdown tables, as JSON, and against the targets.
+// The results of the rate grid: medians over seeds, as Markdown tables, as JSON, and against the targets.
 #pragma once
 
 #include <ostream>

@@ -13,9 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/flags/job_flags.h"
+#include "base/flags/number_checks.h"
 #include "base/quantile.h"
-#include "cli/number_checks.h"
-#include "server/optimizer_spec.h"
+#include "base/units_text.h"
+#include "codec/policy/optimizer.h"
 #include "server/server_core.h"
 #include "tests/sim/push_pull_rounds.h"
 #include "wan/link_options.h"
@@ -172,7 +174,7 @@ json Report(const Cell& cell, const Outcome& outcome) {
       Share(t.down_repair, t.down_packets), Share(t.down_again, t.down_packets),
       Share(t.down_queue_drops, t.down_packets), Ms(t.longest_up_queue), Ms(t.longest_down_queue),
       Share(t.up_pto, outcome.rounds.size()) / 100);
-  if (cell.options.settings.downlink == "lossy") {
+  if (cell.options.settings.downlink == Downlink::kLossy) {
     std::printf("    downlink lossy: result chunks lost %llu repaid %llu, hashes agreed %llu\n",
                 static_cast<unsigned long long>(outcome.result_chunks_lost),
                 static_cast<unsigned long long>(outcome.result_chunks_repaid),
@@ -222,9 +224,10 @@ Status CheckOptions(const wan::LinkOptions& link, const PushPullOptions& options
   const auto invalid = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
   if (link.rate.IsZero()) return invalid("--link needs a rate, for example rate 100mbit");
   if (link.loss >= 1) return invalid("--link loses everything");
-  const auto optimizer = server::ParseOptimizer(options.optimizer);
+  const auto optimizer = codec::ParseOptimizer(options.optimizer);
   if (!optimizer.ok()) return invalid("--optimizer: " + optimizer.status().message());
-  if (options.settings.downlink == "lossy" && optimizer->kind == server::OptimizerSpec::Kind::kAggregate) {
+  if (options.settings.downlink == Downlink::kLossy &&
+      optimizer->kind == codec::OptimizerSpec::Kind::kAggregate) {
     return invalid("--downlink lossy needs an --optimizer, for example sgd:lr=0.1");
   }
   server::ServerCoreOptions core;
@@ -259,14 +262,8 @@ int Main(int argc, char** argv) {
   app.add_option("--stagger", stagger, "workers begin at random within this time");
   app.add_option("--energy-spread", options.energy_spread, "of the logarithm of the chunks' scales")
       ->check(CLI::Range(0.0, 5.0));
-  app.add_option("--high-share", options.settings.high_share);
-  app.add_option("--close-ratio", options.settings.close_ratio);
-  app.add_option("--fec-k", options.settings.fec_k);
-  app.add_option("--policy", options.settings.policy);
   app.add_option("--optimizer", options.optimizer, "at the server");
-  app.add_option("--downlink", options.settings.downlink, "lossy needs an optimizer")
-      ->check(CLI::IsMember({"reliable", "lossy"}));
-  app.add_option("--hash-rounds", options.settings.hash_rounds);
+  cli::AddJobFlags(app, &options.settings);
   app.add_flag("!--no-grants", options.settings.grants.enabled);
   app.add_option("--seeds", seeds)->check(CLI::Range(1, 1000));
   app.add_option("--jobs", jobs, "threads")->check(CLI::Range(1, 256));
@@ -282,8 +279,8 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   const auto parsed = wan::ParseLinkOptions(link);
-  const auto gap_time = wan::ParseTime(gap);
-  const auto stagger_time = wan::ParseTime(stagger);
+  const auto gap_time = ParseTime(gap);
+  const auto stagger_time = ParseTime(stagger);
   for (const Status& status : {parsed.status(), gap_time.status(), stagger_time.status()}) {
     if (status.ok()) continue;
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.ToString().c_str());

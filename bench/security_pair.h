@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "transport/core/null_security.h"
+#include "transport/core/security/integrity_tag.h"
 #include "transport/crypto/keygen.h"
 #include "transport/crypto/tls_security.h"
 

@@ -1,5 +1,5 @@
 // The whole protocol over real sockets on the loopback: a worker's thread sends windows to a server's thread.
-// What it does not say: how fast a network card is, what encryption costs, or what happens at a distance.
+// Not measured: how fast a network card is, what encryption costs, or what happens at a distance.
 
 #include <benchmark/benchmark.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "bench/security_pair.h"
-#include "codec/fec.h"
-#include "transport/core/endpoint.h"
+#include "codec/fec/fec.h"
+#include "tests/transport/application.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 
@@ -19,8 +19,8 @@ namespace {
 
 using transport::ChunkBitmap;
 using transport::Connection;
-using transport::Endpoint;
 using transport::EndpointOptions;
+using transport::PumpedEndpoint;
 using transport::Transmit;
 using transport::WindowKey;
 using wire::ReliabilityClass;
@@ -100,32 +100,22 @@ void BM_SocketPair(benchmark::State& state) {
 }
 BENCHMARK(BM_SocketPair)->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
-class ServerOwner final : public transport::ConnectionObserver {
+class ServerOwner final : public transport::Application {
  public:
-  void OnClosed(Connection&, const Status&) override {}
-  void OnControlData(Connection&, ByteSpan) override {}
-  Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
-    return Status::Ok();
-  }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan chunk,
-                                  bool) override {
-    bytes += chunk.size();
+  transport::ChunkVerdict OnChunk(Connection&, const transport::event::Chunk& chunk) override {
+    bytes += chunk.bytes.size();
     return transport::ChunkVerdict::kTaken;
   }
-  void OnWindowProgress(Connection& connection, WindowKey key) override {
-    const auto window = connection.incoming(key);
-    if (!window) return;
-    if (window->complete)
-      connection.CloseWindow(key, wire::CloseReason::kComplete);
-    else if (window->high_complete && window->sender_finished)
-      connection.CloseWindow(key, wire::CloseReason::kSoft);
+  void OnWindowState(Connection& connection, const transport::event::WindowState& state) override {
+    if (state.window.complete)
+      connection.CloseWindow(state.key, wire::CloseReason::kComplete);
+    else if (state.window.high_complete && state.window.sender_finished)
+      connection.CloseWindow(state.key, wire::CloseReason::kSoft);
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
-                      const transport::WindowTxStats&) override {}
   std::atomic<uint64_t> bytes{0};
 };
 
-class WorkerOwner final : public transport::ConnectionObserver {
+class WorkerOwner final : public transport::Application {
  public:
   void OnConnected(Connection& c) override {
     connection = &c;
@@ -135,17 +125,8 @@ class WorkerOwner final : public transport::ConnectionObserver {
     std::fprintf(stderr, "connection closed: %s\n", why.ToString().c_str());
     connection = nullptr;
   }
-  void OnControlData(Connection&, ByteSpan) override {}
-  Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
-    return Status::Ok();
-  }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan,
-                                  bool) override {
-    return transport::ChunkVerdict::kTaken;
-  }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
-                      const transport::WindowTxStats& stats) override {
-    lost += stats.lost;
+  void OnWindowClosed(Connection&, const transport::event::WindowClosed& closed) override {
+    lost += closed.stats.lost;
     window_closed->set_value();
   }
   Connection* connection = nullptr;
@@ -169,12 +150,11 @@ void BM_UdpConnectionLoop(benchmark::State& state) {
   options.security = security.server.get();
   options.coder = server_coder->get();
   options.accepts = true;
-  options.on_accept = [&](Connection&) { return &server; };
-  Endpoint server_endpoint(options, Random(1));
+  PumpedEndpoint server_endpoint(options, Random(1), [&](Connection&) { return &server; });
   options.coder = worker_coder->get();
   options.security = security.client.get();
   options.accepts = false;
-  Endpoint worker_endpoint(options, Random(2));
+  PumpedEndpoint worker_endpoint(options, Random(2));
   UdpSocket server_socket = OpenLoopback(true);
   const Address address = server_socket.local_address();
   const auto server_loop = MakeLoop(&server_endpoint, std::move(server_socket));

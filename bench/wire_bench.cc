@@ -7,7 +7,7 @@
 
 #include "proto/frames.h"
 #include "proto/packet_header.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul {
 namespace {

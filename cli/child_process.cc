@@ -3,74 +3,38 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "wan/tun/process.h"
+
 namespace longhaul::cli {
-namespace {
-
-[[noreturn]] void RunChild(const std::vector<std::string>& argv, const std::function<int()>& before_exec,
-                           int output, int error_output, pid_t parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::setpgid(0, 0);  // a Ctrl-C at the terminal reaches the parent alone, who ends us in order
-  ::dup2(output, STDOUT_FILENO);
-  if (error_output >= 0) ::dup2(error_output, STDERR_FILENO);
-  if (before_exec && before_exec() != 0) ::_exit(127);
-  std::vector<char*> pointers;
-  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
-  pointers.push_back(nullptr);
-  ::execv(pointers[0], pointers.data());
-  const char* reason = std::strerror(errno);
-  (void)!::write(STDERR_FILENO, argv[0].data(), argv[0].size());
-  (void)!::write(STDERR_FILENO, ": ", 2);
-  (void)!::write(STDERR_FILENO, reason, std::strlen(reason));
-  (void)!::write(STDERR_FILENO, "\n", 1);
-  ::_exit(127);
-}
-
-}  // namespace
 
 Result<ChildProcess> ChildProcess::Start(std::string name, const std::vector<std::string>& argv,
                                          const std::function<int()>& before_exec,
                                          const std::string& stderr_file) {
-  int pipe_ends[2];
-  if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return Status(StatusCode::kInternal, "pipe for " + name + ": " + std::strerror(errno));
-  }
-  int error_output = -1;
-  if (!stderr_file.empty()) {
-    error_output = ::open(stderr_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (error_output < 0) {
-      const std::string reason = std::strerror(errno);
-      ::close(pipe_ends[0]);
-      ::close(pipe_ends[1]);
-      return Status(StatusCode::kInternal, "cannot write " + stderr_file + ": " + reason);
-    }
-  }
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid == 0) RunChild(argv, before_exec, pipe_ends[1], error_output, parent);
-  const int fork_error = errno;
-  ::close(pipe_ends[1]);
-  if (error_output >= 0) ::close(error_output);
-  if (pid < 0) {
-    ::close(pipe_ends[0]);
-    return Status(StatusCode::kInternal, "fork for " + name + ": " + std::strerror(fork_error));
-  }
-  ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return wan::OsError("pipe for " + name, errno);
   ChildProcess child;
+  child.output_.Reset(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  FileDescriptor errors;
+  if (!stderr_file.empty()) {
+    errors.Reset(::open(stderr_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!errors.valid()) return wan::OsError("cannot write " + stderr_file, errno);
+  }
+  const Result<pid_t> pid = wan::Spawn(argv, {.die_with_parent = true,
+                                              .output = write_end.get(),
+                                              .errors = errors.get(),
+                                              .own_group = true,
+                                              .before_exec = before_exec});
+  if (!pid.ok()) return pid.status();
+  ::fcntl(child.output_.get(), F_SETFL, O_NONBLOCK);
   child.name_ = std::move(name);
-  child.pid_ = pid;
-  child.output_ = pipe_ends[0];
+  child.pid_ = *pid;
   return child;
 }
 
@@ -93,14 +57,13 @@ ChildProcess::~ChildProcess() {
       WaitFor(std::chrono::seconds(2));
     }
   }
-  if (output_ >= 0) ::close(output_);
 }
 
 void ChildProcess::ReadLines(const std::function<void(const std::string&)>& on_line) {
-  if (output_ < 0) return;
+  if (!output_.valid()) return;
   char buffer[16384];
   for (;;) {
-    const ssize_t n = ::read(output_, buffer, sizeof buffer);
+    const ssize_t n = ::read(output_.get(), buffer, sizeof buffer);
     if (n > 0) {
       partial_.append(buffer, static_cast<size_t>(n));
       size_t start = 0;
@@ -113,8 +76,7 @@ void ChildProcess::ReadLines(const std::function<void(const std::string&)>& on_l
     }
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) {
-      ::close(output_);
-      output_ = -1;
+      output_.Reset();
     }
     return;
   }
@@ -140,7 +102,7 @@ bool ChildProcess::WaitFor(Duration limit) {
     if (waited >= limit) return false;
     // Draining keeps a child that writes its last words from blocking on a full pipe.
     char sink[4096];
-    while (output_ >= 0 && ::read(output_, sink, sizeof sink) > 0) {
+    while (output_.valid() && ::read(output_.get(), sink, sizeof sink) > 0) {
     }
     ::poll(nullptr, 0, static_cast<int>(kStep.count()));
   }

@@ -1,4 +1,4 @@
-// A child process whose standard output is read line by line and whose end is noticed. It dies with us.
+// A child process whose standard output is read line by line. It ends with this process.
 #pragma once
 
 #include <sys/types.h>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 
@@ -17,8 +18,9 @@ class ChildProcess {
   // Lines longer than this are cut: a child cannot make us grow.
   static constexpr size_t kMaxLineBytes = 1u << 20;
 
-  // Starts argv[0] with the arguments. `before_exec` runs in the child (to enter a namespace); non-zero from
-  // it ends the child with 127. Standard error is shared with ours unless `stderr_file` is given.
+  // Starts argv[0] with the arguments, in a process group of its own. `before_exec` runs in the child (to
+  // enter a namespace). Standard error is shared with ours unless `stderr_file` is given. Errors: as
+  // wan::Spawn, also when the program cannot be executed or `before_exec` is not 0.
   static Result<ChildProcess> Start(std::string name, const std::vector<std::string>& argv,
                                     const std::function<int()>& before_exec, const std::string& stderr_file);
 
@@ -32,7 +34,7 @@ class ChildProcess {
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
   // For poll(); -1 at the end of its output.
-  int output() const { return output_; }
+  int output() const { return output_.get(); }
   // Reads what is there and calls `on_line` for each complete line.
   void ReadLines(const std::function<void(const std::string&)>& on_line);
   // Reaps without waiting; true when it has ended.
@@ -49,7 +51,7 @@ class ChildProcess {
 
   std::string name_;
   pid_t pid_ = -1;
-  int output_ = -1;
+  FileDescriptor output_;
   bool ended_ = false;
   int exit_code_ = -1;
   std::string partial_;

@@ -3,6 +3,12 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <limits>
+#include <sstream>
+
+#include "base/quantile.h"
+
+#include "base/quantile.h"
 
 namespace longhaul::cli {
 namespace {
@@ -17,14 +23,6 @@ std::string Format(const char* format, ...) {
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   return text;
-}
-
-// Nearest rank; 0 when empty.
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  const auto rank = static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end());
-  return values[rank];
 }
 
 }  // namespace
@@ -59,12 +57,26 @@ void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
     last_worker_round_ = event;
     round_ = static_cast<uint64_t>(At(event, "round", static_cast<double>(round_)));
     training_loss_ = At(event, "training_loss", training_loss_);
-    if (round_seconds_.size() < kMaxRoundTimes) round_seconds_.push_back(At(event, "seconds", 0));
   }
   if (event.contains("accuracy")) {
     accuracy_ = At(event, "accuracy", accuracy_);
     has_accuracy_ = true;
   }
+  if (kind == "round" && history_.size() < kMaxRounds) {
+    history_.push_back({round_, At(event, "seconds", 0), training_loss_,
+                        has_accuracy_ ? accuracy_ : std::numeric_limits<double>::quiet_NaN(),
+                        At(event, "observed_loss", 0), repaired_, filled_});
+  }
+}
+
+std::string JobView::RoundsTable() const {
+  std::ostringstream table;
+  table << "round\tseconds\ttraining_loss\taccuracy\tlost_share\trepaired_chunks\tfilled_chunks\n";
+  for (const Round& r : history_) {
+    table << r.round << '\t' << r.seconds << '\t' << r.training_loss << '\t' << r.accuracy << '\t'
+          << r.lost_share << '\t' << r.repaired << '\t' << r.filled << '\n';
+  }
+  return table.str();
 }
 
 std::string JobView::ProgressLine(size_t width) const {
@@ -106,8 +118,10 @@ Json JobView::Summary(Duration elapsed) const {
   summary["observed_loss"] = At(server_finished_, "observed_loss", 0);
   summary["rtt_ms"] = At(last_worker_round_, "rtt_ms", 0);
   summary["retransmissions"] = static_cast<uint64_t>(retransmissions);
-  summary["round_ms_p50"] = Quantile(round_seconds_, 0.50) * 1e3;
-  summary["round_ms_p99"] = Quantile(round_seconds_, 0.99) * 1e3;
+  std::vector<double> seconds;
+  for (const Round& round : history_) seconds.push_back(round.seconds);
+  summary["round_ms_p50"] = Quantile(seconds, 0.50) * 1e3;
+  summary["round_ms_p99"] = Quantile(seconds, 0.99) * 1e3;
   return summary;
 }
 

@@ -13,7 +13,8 @@ namespace longhaul::cli {
 
 class JobView {
  public:
-  static constexpr size_t kMaxRoundTimes = 1u << 20;
+  // Rounds that are remembered for quantiles and for the table: 48 bytes each.
+  static constexpr size_t kMaxRounds = 1u << 20;
 
   JobView(uint32_t workers, uint64_t rounds) : rounds_(rounds), worker_finished_(workers) {}
 
@@ -33,6 +34,10 @@ class JobView {
   // rank 0's, from the push of its gradient to the last byte of the update. Link drops are added by the
   // caller.
   nlohmann::json Summary(Duration elapsed) const;
+  // A line for each round of rank 0, tab-separated, with a header: round, seconds, training_loss, accuracy
+  // (the last one measured; nan before), lost_share, repaired_chunks and filled_chunks (sums of all workers
+  // until then).
+  std::string RoundsTable() const;
 
  private:
   double At(const nlohmann::json& object, const char* key, double otherwise) const;
@@ -44,7 +49,12 @@ class JobView {
   bool has_accuracy_ = false;
   uint64_t repaired_ = 0;
   uint64_t filled_ = 0;
-  std::vector<double> round_seconds_;  // rank 0; at most kMaxRoundTimes
+  struct Round {
+    uint64_t round;
+    double seconds, training_loss, accuracy, lost_share;
+    uint64_t repaired, filled;
+  };
+  std::vector<Round> history_;  // rank 0; at most kMaxRounds
   nlohmann::json last_server_round_ = nlohmann::json::object();
   nlohmann::json server_finished_ = nlohmann::json::object();
   std::vector<nlohmann::json> worker_finished_;

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kDays = 365;
 constexpr uint32_t kAuthorityDays = 3650;
 
-int Fail(const std::string& what, int code) {
+int FailKeygen(const std::string& what, int code) {
   std::fprintf(stderr, "longhaul keygen: %s\n", what.c_str());
   return code;
 }
@@ -134,11 +134,11 @@ Result<Made> Make(const KeygenOptions& o) {
 }  // namespace
 
 int RunKeygen(const KeygenOptions& options) {
-  if (Status fine = Check(options); !fine.ok()) return Fail(fine.message(), 2);
+  if (Status fine = Check(options); !fine.ok()) return FailKeygen(fine.message(), 2);
   Result<Made> made = Make(options);
-  if (!made.ok()) return Fail(made.status().message(), 2);
+  if (!made.ok()) return FailKeygen(made.status().message(), 2);
   if (Status written = keys::WriteKeyFile(options.out, made->text.text()); !written.ok()) {
-    return Fail(written.message(), written.code() == StatusCode::kAlreadyExists ? 2 : 1);
+    return FailKeygen(written.message(), written.code() == StatusCode::kAlreadyExists ? 2 : 1);
   }
   std::printf("%s: %s, mode 0600\n%s\n", options.out.c_str(), made->what.c_str(), made->next.c_str());
   return 0;

@@ -5,33 +5,35 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_flow.h"
-#include "cli/bench_rounds.h"
+#include "base/flags/help_page.h"
+#include "base/flags/job_flags.h"
+#include "base/flags/number_checks.h"
+#include "bench/load/bench_flow.h"
+#include "bench/load/bench_rounds.h"
 #include "cli/keygen.h"
-#include "cli/number_checks.h"
 #include "cli/run.h"
 #include "cli/status.h"
 #include "proto/version.h"
-#include "transport/keys/core_dumps.h"
+#include "transport/keys/key_file.h"
 
 namespace {
 
-// --key and --insecure of whoever talks to a server.
+// --key and --insecure of the commands that talk to a server.
 void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
   command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
   command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
       ->excludes("--key");
 }
 
-void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
+void AddBenchFlow(CLI::App& bench, longhaul::load::BenchFlowOptions* flow) {
   CLI::App* command = bench.add_subcommand(
       "flow",
       "push windows back to back to a running longhaul-server for some seconds and measure the transport");
   command->option_defaults()->always_capture_default();
   command->add_option("--join", flow->join, "address of the server")->type_name("HOST:PORT")->required();
   command->add_option("--bytes", flow->bytes, "of one window, e.g. 1mb; up to 64 MiB");
-  command->add_option("--class", flow->reliability, "high: reliable, with FEC; low: may be lost")
-      ->check(CLI::IsMember({"high", "low"}));
+  longhaul::cli::AddEnum(*command, "--class", &flow->reliability,
+                         "high: reliable, with FEC; low: may be lost");
   command->add_option("--seconds", flow->seconds, "length of the run")->check(CLI::Range(0.1, 86400.0));
   command->add_option("--warmup", flow->warmup, "seconds at its start that do not count")
       ->check(CLI::Range(0.0, 86400.0));
@@ -40,8 +42,8 @@ void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
       ->add_option("--fec-k", flow->fec_k,
                    "source symbols per FEC block; 0 = no FEC, -1 = as the server says")
       ->check(CLI::IsMember({-1, 0, 8, 12, 16, 20, 24}));
-  command->add_option("--rate-controller", flow->rate_controller, "longhaul, or bbr or cubic for comparison")
-      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  longhaul::cli::AddEnum(*command, "--rate-controller", &flow->rate_controller,
+                         "what decides how fast to send");
   command->add_option("--rate-cap", flow->rate_cap, "never send faster than this, e.g. 100mbit");
   command->add_option("--rate-floor", flow->rate_floor, "never send slower than this, e.g. 1mbit");
   command->add_option("--site", flow->site, "where this runs, for the server's messages");
@@ -70,7 +72,7 @@ void AddBenchFlow(CLI::App& bench, longhaul::cli::BenchFlowOptions* flow) {
       "there, or it does not take load generators; 130 interrupted (the result until then is written).");
 }
 
-void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) {
+void AddBenchRounds(CLI::App& bench, longhaul::load::BenchRoundsOptions* rounds) {
   CLI::App* command = bench.add_subcommand(
       "rounds", "rounds of PushPull by N workers against a server, and how long they take");
   command->option_defaults()->always_capture_default();
@@ -97,9 +99,8 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
       ->add_option("--energy-spread", rounds->energy_spread,
                    "how unequal chunks are: deviation of the logarithm of their scale; 0 = all alike")
       ->check(CLI::Range(0.0, 5.0));
-  command
-      ->add_option("--rate-controller", rounds->rate_controller, "longhaul, or bbr or cubic for comparison")
-      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}));
+  longhaul::cli::AddEnum(*command, "--rate-controller", &rounds->rate_controller,
+                         "what decides how fast to send");
   command
       ->add_option("--wire-dtype", rounds->wire_dtype,
                    "element type of gradients on the wire: float32, bfloat16, float16, int8")
@@ -119,33 +120,10 @@ void AddBenchRounds(CLI::App& bench, longhaul::cli::BenchRoundsOptions* rounds) 
   command->add_option("--json", rounds->json_file, "write the result to this file; - for standard output");
   command->add_flag("--quiet", rounds->quiet, "no progress and no summary on standard error");
   AddSecurity(command, &rounds->key_file, &rounds->insecure);
-  // CLI11 would print the value that stands for "not given" as a default.
-  command
-      ->add_option(
-          "--high-share", rounds->high_share,
-          "share of chunks that these workers send reliably, with FEC; not given: as the server says")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("");
-  command
-      ->add_option("--high-energy", rounds->high_energy,
-                   "instead of --high-share: as many as hold this share of the energy")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("");
-  const std::string group = "Of the server, without --join";
-  command->add_option("--priority", rounds->priority, "how chunks are ranked: energy, layer, topk")
-      ->default_str("")
-      ->group(group);
-  command->add_option("--topk", rounds->topk_share, "priority topk: share of elements that travels")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("")
-      ->group(group);
-  command->add_option("--close-ratio", rounds->close_ratio, "share of the rest that lets a window close")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("")
-      ->group(group);
-  command->add_option("--policy", rounds->policy, "what becomes of lost chunks")
-      ->default_str("")
-      ->group(group);
+  longhaul::cli::AddJobFlags(*command, &rounds->job_spec,
+                             "Of the server, without --join; --high-share and --high-energy also of these "
+                             "workers alone, with it",
+                             &rounds->job_words);
   command->footer(
       "Example: longhaul bench rounds --join server.example:7700 --workers 4 --bytes 1mb --rounds 100 --json "
       "- "
@@ -219,22 +197,7 @@ struct HandedOn {
 };
 
 constexpr HandedOn kOfServer[] = {
-    {"--shift-alpha", "policy shift: step by which it follows"},
-    {"--priority", "how chunks are ranked: energy, layer, topk"},
-    {"--high-share", "share of chunks sent reliably and with FEC"},
-    {"--high-energy", "instead: as many chunks as hold this share of the energy"},
-    {"--topk", "priority topk: share of elements that travels"},
-    {"--bubble-threshold", "loss of a window above which its lost chunks are filled"},
-    {"--close-ratio", "share of the low class's energy that lets a window close"},
-    {"--straggler-factor", "leave workers out that take so many times the usual"},
-    {"--round-bound", "no round waits longer, in seconds"},
-    {"--deterministic", "sum in rank order", true},
-    {"--norm-guard", "refuse a chunk whose norm is so many times the usual one"},
-    {"--downlink", "reliable or lossy"},
-    {"--hash-rounds", "downlink lossy: rounds between proofs that the replicas agree"},
     {"--min-workers", "fewer abort the job"},
-    {"--fec-k", "source symbols per FEC block"},
-    {"--fec-depth", "FEC blocks interleaved"},
     {"--capacity", "rate of the link that the workers share"},
     {"--no-grants", "do not tell workers how fast to send", true},
 };
@@ -301,17 +264,14 @@ int main(int argc, char** argv) {
   command->add_option("--rounds", run.rounds, "training rounds")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command
-      ->add_option("--policy", run.policy,
-                   "what becomes of lost low-priority chunks: zero, count, stale, ipw, residual, shift")
-      ->check(CLI::IsMember({"zero", "count", "stale", "ipw", "residual", "shift"}))
-      ->capture_default_str();
   command->add_option("--seed", run.seed, "of the job and of the link")->capture_default_str();
   command
       ->add_option("--wan", run.wan, "auto, tun, netem, or loopback (seeded fault injector, needs no rights)")
       ->check(CLI::IsMember({"auto", "tun", "netem", "loopback"}))
       ->capture_default_str();
-  HandOn(*command, kOfServer, "Handed to the server (longhaul-server --help)", &run.server_words);
+  const std::string of_server = "Handed to the server (longhaul-server --help)";
+  longhaul::cli::AddJobFlags(*command, &run.job_spec, of_server, &run.server_words);
+  HandOn(*command, kOfServer, of_server, &run.server_words);
   HandOn(*command, kOfWorkers, "Handed to the workers (longhaul-worker --help)", &run.worker_words);
   command->add_option("--data", run.data, "directory of the dataset's IDX files");
   command->add_option("--json", run.json_file, "write the summary to this file");
@@ -326,17 +286,18 @@ int main(int argc, char** argv) {
   command->footer(
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
-  longhaul::cli::BenchFlowOptions flow;
+  longhaul::load::BenchFlowOptions flow;
   CLI::App* bench = app.add_subcommand("bench", "measure a server");
   bench->require_subcommand(1);
   AddBenchFlow(*bench, &flow);
-  longhaul::cli::BenchRoundsOptions rounds;
+  longhaul::load::BenchRoundsOptions rounds;
   AddBenchRounds(*bench, &rounds);
   longhaul::cli::KeygenOptions key;
   const CLI::App* keygen = AddKeygen(app, &key);
   longhaul::cli::StatusCommandOptions question;
   const CLI::App* status = AddStatus(app, &question);
   longhaul::cli::CheckNumbers(app);
+  longhaul::cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
@@ -357,7 +318,7 @@ int main(int argc, char** argv) {
   longhaul::keys::ForbidCoreDumps();
   if (*keygen) return longhaul::cli::RunKeygen(key);
   if (*status) return longhaul::cli::RunStatus(question);
-  if (bench->got_subcommand("rounds")) return longhaul::cli::RunBenchRounds(rounds);
-  if (bench->got_subcommand("flow")) return longhaul::cli::RunBenchFlow(flow);
+  if (bench->got_subcommand("rounds")) return longhaul::load::RunBenchRounds(rounds);
+  if (bench->got_subcommand("flow")) return longhaul::load::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);
 }

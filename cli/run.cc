@@ -24,7 +24,7 @@
 
 #include "cli/child_process.h"
 #include "cli/job_view.h"
-#include "cli/temporary_key.h"
+#include "transport/keys/temporary_key.h"
 #include "wan/link_options.h"
 #include "wan/tun/tun_wan.h"
 
@@ -43,7 +43,7 @@ constexpr int kUsage = 2;
 // A server that has not said that it listens by then never will.
 constexpr Duration kServerStart = std::chrono::seconds(10);
 
-int Fail(const std::string& what, int code = 1) {
+int FailRun(const std::string& what, int code = 1) {
   std::fprintf(stderr, "longhaul run: %s\n", what.c_str());
   return code;
 }
@@ -194,8 +194,6 @@ class Job {
                                      wan_->server_host + (wan_->links ? ":7700" : ":0"),
                                      "--workers",
                                      std::to_string(options_.workers),
-                                     "--policy",
-                                     options_.policy,
                                      "--seed",
                                      std::to_string(options_.seed),
                                      "--progress",
@@ -325,7 +323,7 @@ class Job {
       if (std::all_of(children.begin(), children.end(), [](ChildProcess* c) { return c->Poll(); })) break;
     }
     StopAll();
-    Fail(what);
+    FailRun(what);
     int code = 1;
     for (ChildProcess* child : Children()) {
       PrintLastWords(child->name());
@@ -404,40 +402,40 @@ void InstallSignals() {
 
 int RunJob(const RunOptions& options) {
   Result<wan::LinkOptions> link = LinkOf(options);
-  if (!link.ok()) return Fail(link.status().message(), 2);
+  if (!link.ok()) return FailRun(link.status().message(), 2);
   // Found out now, not after minutes of training.
   errno = 0;
   if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
-    return Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), 2);
+    return FailRun("cannot write --json " + options.json_file + ": " + std::strerror(errno), 2);
   }
   const bool own_logs = options.log_directory.empty();
   const std::string logs = own_logs ? TemporaryDirectory() : options.log_directory;
   std::error_code error;
   std::filesystem::create_directories(logs, error);
-  if (logs.empty() || error) return Fail("cannot make the log directory " + logs, 2);
+  if (logs.empty() || error) return FailRun("cannot make the log directory " + logs, 2);
 
-  std::optional<TemporaryKey> own_key;
+  std::optional<keys::TemporaryKey> own_key;
   std::string key_file = options.key_file;
   if (!options.insecure && key_file.empty()) {
-    Result<TemporaryKey> made = TemporaryKey::Make("default");
-    if (!made.ok()) return Fail(made.status().message());
+    Result<keys::TemporaryKey> made = keys::TemporaryKey::Make("default");
+    if (!made.ok()) return FailRun(made.status().message());
     own_key.emplace(*std::move(made));
     key_file = own_key->path();
   }
   InstallSignals();
   Wan wan;
   if (Status status = MakeWan(options, *link, &wan); !status.ok())
-    return Fail("no WAN: " + status.ToString());
+    return FailRun("no WAN: " + status.ToString());
   std::printf(
       "longhaul run: %u workers in site B, one server in site A, %s each way, RTT %.0f ms, loss %s each "
       "way\n",
       options.workers, options.rate.c_str(), static_cast<double>(link->delay.count()) * 2e-6,
       options.loss.c_str());
-  std::printf("  WAN: %s\n  traffic is %s; logs in %s\n", wan.description.c_str(),
+  std::printf("  WAN: %s\n  traffic is %s%s%s\n", wan.description.c_str(),
               options.insecure ? "NOT encrypted (--insecure)"
               : own_key        ? "encrypted, by a key made for this run"
                                : "encrypted",
-              logs.c_str());
+              own_logs ? "" : "; logs in ", own_logs ? "" : logs.c_str());
   std::fflush(stdout);
 
   Duration elapsed{0};
@@ -447,10 +445,11 @@ int RunJob(const RunOptions& options) {
     Job job(options, key_file, &wan, logs);
     code = job.Run(&elapsed);
     summary = job.view().Summary(elapsed);
+    std::ofstream(logs + "/rounds.tsv") << job.view().RoundsTable();
   }  // no child is left
   const Json links = LinkReport(wan);
   if (wan.links) {
-    if (Status down = wan.links->Down(); !down.ok()) Fail("taking the WAN down: " + down.ToString());
+    if (Status down = wan.links->Down(); !down.ok()) FailRun("taking the WAN down: " + down.ToString());
   }
   uint64_t drops = 0;
   for (const Json& l : links) drops += l["dropped_loss"].get<uint64_t>() + l["dropped_queue"].get<uint64_t>();
@@ -458,7 +457,7 @@ int RunJob(const RunOptions& options) {
   summary["links"] = links;
   summary["wan"] = wan.description;
   summary["seed"] = options.seed;
-  summary["policy"] = options.policy;
+  summary["policy"] = NameOf(options.job_spec.policy);
   summary["encrypted"] = !options.insecure;
   summary["asked"] = {{"rate", options.rate},           {"delay", options.delay},
                       {"loss", options.loss},           {"queue", options.queue},
@@ -471,10 +470,11 @@ int RunJob(const RunOptions& options) {
     out << summary.dump(2) << "\n";
     out.flush();
     if (!out)
-      code = std::max(code, Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno)));
+      code =
+          std::max(code, FailRun("cannot write --json " + options.json_file + ": " + std::strerror(errno)));
   }
   if (code == 0 && !(summary.value("accuracy", 0.0) >= options.min_accuracy)) {
-    code = Fail("accuracy is below --min-accuracy");
+    code = FailRun("accuracy is below --min-accuracy");
   }
   if (code == 0 && own_logs) {
     std::filesystem::remove_all(logs, error);

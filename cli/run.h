@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/job.h"
+
 namespace longhaul::cli {
 
 struct RunOptions {
@@ -16,7 +18,6 @@ struct RunOptions {
   double loss_burst = 0;       // mean burst length; 0 = independent losses
   std::string queue = "50ms";
   uint64_t rounds = 500;
-  std::string policy = "residual";
   uint64_t seed = 1;
   std::string wan = "auto";  // auto | tun | netem | loopback
   std::string data;          // dataset directory; empty: the Debian package's
@@ -25,6 +26,7 @@ struct RunOptions {
   std::string key_file;       // of the job; empty: one is made for this run and removed after it
   bool insecure = false;      // no encryption
   double min_accuracy = 0;    // 0..1; below it the run fails
+  JobSpec job_spec = {};      // as far as it is given in server_words
   // Words of the daemons' command lines, handed on as they are: these programs check them.
   std::vector<std::string> server_words;
   std::vector<std::string> worker_words;

@@ -1,7 +1,10 @@
-// `longhaul status`: what a running longhaul-server says of itself and its job, as JSON.
+// `longhaul status`: a running longhaul-server's state and its job's, as JSON.
 #pragma once
 
 #include <string>
+#include <string_view>
+
+#include "longhaul/status.h"
 
 namespace longhaul::cli {
 
@@ -18,5 +21,15 @@ inline constexpr int kStatusUnreachable = 3;  // no server, or it does not answe
 
 // Prints the server's JSON on standard output.
 int RunStatus(const StatusCommandOptions& options);
+
+// JSON from a peer, for a terminal.
+
+// Objects and arrays within each other; the server's own answers have 3.
+constexpr int kMaxJsonDepth = 16;
+
+// `text` indented by two, in printable ASCII and line feeds only: of all else, in names and values, stands
+// the \uXXXX, so that it is the same JSON and commands nothing to a terminal. At most 40 times as long as
+// `text`. kProtocolViolation: no JSON object, or one deeper than kMaxJsonDepth.
+Result<std::string> PrintableJson(std::string_view text);
 
 }  // namespace longhaul::cli

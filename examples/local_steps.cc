@@ -1,5 +1,5 @@
 // Local-steps training with the client API: H optimizer steps on this worker between two rounds, old - new as
-// the gradient of the round, and an outer optimizer on the server (docs/local_steps.md).
+// the gradient of the round, and an outer optimizer on the server (docs/howto/local_steps.md).
 //
 //   longhaul-server --listen 127.0.0.1:7700 --workers 1 --key job.key --once &
 //   example_local_steps 127.0.0.1:7700

@@ -1,5 +1,6 @@
 #include "proto/control_codec.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/stubs/logging.h>
 
@@ -7,8 +8,11 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 #include "base/check.h"
+#include "base/job_settings.h"
 #include "longhaul/options.h"
 #include "proto/utf8.h"
 
@@ -16,6 +20,55 @@ namespace longhaul::wire {
 namespace {
 
 using control::ControlMessage;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Reflection;
+
+// One field of the message and the C++ type of its setting.
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, double value) {
+  to.SetDouble(message, field, value);
+}
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, bool value) {
+  to.SetBool(message, field, value);
+}
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, uint64_t value) {
+  to.SetUInt64(message, field, value);
+}
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, Duration value) {
+  to.SetUInt64(message, field, static_cast<uint64_t>(value.count()));
+}
+template <typename T>  // uint8_t, uint32_t and enumerations
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, T value) {
+  to.SetUInt32(message, field, static_cast<uint32_t>(value));
+}
+
+// False: the number is beyond the type.
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
+          double* value) {
+  *value = from.GetDouble(message, field);
+  return true;
+}
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
+          bool* value) {
+  *value = from.GetBool(message, field);
+  return true;
+}
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
+          uint64_t* value) {
+  *value = from.GetUInt64(message, field);
+  return true;
+}
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
+          Duration* value) {
+  const uint64_t nanoseconds = from.GetUInt64(message, field);
+  *value = Duration(static_cast<int64_t>(nanoseconds));
+  return nanoseconds <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+}
+template <typename T>
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field, T* value) {
+  const uint32_t number = from.GetUInt32(message, field);
+  *value = static_cast<T>(number);
+  return static_cast<uint32_t>(*value) == number;
+}
 
 // A tensor larger than this cannot be addressed by chunk positions.
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
@@ -54,7 +107,7 @@ Status Text(std::string_view field, const std::string& value) {
   return {};
 }
 
-// Texts are for people, who read them on terminals and in logs.
+// Texts are read on terminals and in logs.
 void MakePrintable(std::string* text) { *text = Printable(*text, kMaxTextBytes); }
 
 void MakeTextsPrintable(ControlMessage* message) {
@@ -101,21 +154,8 @@ Status Validate(const control::Join& join) {
 }
 
 Status Validate(const control::Welcome& welcome) {
-  if (welcome.fec_k() > 32) return Violation("welcome.fec_k", "is above 32");
-  if (welcome.fec_depth() > 255) return Violation("welcome.fec_depth", "is above 255");
-  if (welcome.idle_timeout_ms() == 0 || welcome.idle_timeout_ms() > kMaxIdleTimeoutMs) {
-    return Violation("welcome.idle_timeout_ms", "is not in 1 ms..24 h");
-  }
-  if (!(welcome.shift_alpha() > 0)) return Violation("welcome.shift_alpha", "is not positive");
-  if (!(welcome.topk_share() > 0)) return Violation("welcome.topk_share", "is not positive");
-  if (welcome.hash_rounds() == 0) return Violation("welcome.hash_rounds", "is zero");
-  return First(
-      {World("welcome", welcome.rank(), welcome.world_size()), Name("welcome.policy", welcome.policy()),
-       Name("welcome.priority", welcome.priority()), Name("welcome.downlink", welcome.downlink()),
-       Share("welcome.shift_alpha", welcome.shift_alpha()), Share("welcome.topk_share", welcome.topk_share()),
-       Share("welcome.high_energy", welcome.high_energy()), Share("welcome.high_share", welcome.high_share()),
-       Share("welcome.bubble_threshold", welcome.bubble_threshold()),
-       Share("welcome.close_ratio", welcome.close_ratio())});
+  const auto spec = DecodeJobSpec(welcome.job_spec());
+  return spec.ok() ? Status() : Violation("welcome.job_spec:", spec.status().message());
 }
 
 Status Validate(const control::Refused& refused) {
@@ -237,6 +277,32 @@ Status ValidateControlMessage(const ControlMessage& message) {
       break;
   }
   return Violation("control message", "is empty or of an unknown kind");
+}
+
+void EncodeJobSpec(const JobSpec& spec, control::JobSpec* message) {
+  for (const JobSetting& setting : JobSettings()) {
+    const FieldDescriptor* const field = message->GetDescriptor()->FindFieldByName(std::string(setting.name));
+    LH_CHECK(field != nullptr);
+    std::visit([&](auto member) { Put(*message->GetReflection(), message, field, spec.*member); },
+               setting.field);
+  }
+}
+
+Result<JobSpec> DecodeJobSpec(const control::JobSpec& message) {
+  JobSpec spec;
+  for (const JobSetting& setting : JobSettings()) {
+    const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName(std::string(setting.name));
+    LH_CHECK(field != nullptr);
+    const bool fits = std::visit(
+        [&](auto member) { return Take(*message.GetReflection(), message, field, &(spec.*member)); },
+        setting.field);
+    if (!fits) {
+      return Status(StatusCode::kInvalidArgument,
+                    std::string(setting.name) + " is out of range; it must be " + setting.Requirement());
+    }
+  }
+  if (Status valid = spec.Validate(); !valid.ok()) return valid;
+  return spec;
 }
 
 std::vector<uint8_t> EncodeControlMessage(const ControlMessage& message) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "longhaul/job.h"
 #include "longhaul/status.h"
 #include "proto/control.pb.h"
 
@@ -19,6 +20,12 @@ inline constexpr int kMaxControlDepth = 4;
 // Bounds on text fields, so that a peer cannot make logs or tables grow.
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxTextBytes = 1024;
+
+// A job's settings as they travel and back, by the table in base/job_settings.h: the message has a field of
+// the setting's name for each.
+void EncodeJobSpec(const JobSpec& spec, control::JobSpec* message);
+// Errors: kInvalidArgument (JobSpec::Validate), naming the setting.
+Result<JobSpec> DecodeJobSpec(const control::JobSpec& message);
 
 // The bytes to put on the stream. REQUIRES: a message is set and Validate(message) is Ok.
 std::vector<uint8_t> EncodeControlMessage(const control::ControlMessage& message);

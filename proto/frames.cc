@@ -12,7 +12,7 @@
 namespace longhaul::wire {
 namespace {
 
-// --- What a frame may say: one rule for both directions. The sender breaking it is our bug, the peer
+// --- What a frame may contain: one rule for both directions. The sender breaking it is our bug, the peer
 // breaking it is a protocol violation. nullptr when all is well.
 
 const char* Violation(const PaddingFrame& f) { return f.length >= 1 ? nullptr : "empty padding"; }
@@ -102,7 +102,7 @@ size_t BlobSize(size_t bytes) { return VarintSize(bytes) + bytes; }
 // What of a reason travels: as much as fits and is text. A status may quote a file name or a peer.
 std::string_view WireReason(const CloseFrame& f) { return ValidUtf8Prefix(f.reason, kMaxCloseReasonBytes); }
 
-// A bound larger than what a varint can say is as good as none: it travels as the largest varint.
+// A bound above the largest varint is no bound: it travels as the largest varint.
 uint64_t Saturated(uint64_t bound) { return std::min(bound, kMaxVarint); }
 
 size_t BodySize(const PaddingFrame& f) { return f.length - size_t{1}; }
@@ -345,7 +345,7 @@ void ReadBody(ByteReader& in, WindowStatusFrame* f) {
 void ReadBody(ByteReader& in, WindowCloseFrame* f) {
   f->window_id = ReadNarrow<uint32_t>(in);
   f->generation = in.U8();
-  f->reason = static_cast<CloseReason>(in.U8());  // Violation() knows which exist
+  f->reason = static_cast<CloseReason>(in.U8());  // Violation() checks the value
   f->high_complete = ReadBool(in);
   f->bits = ReadNarrow<uint32_t>(in);
   f->first = ReadNarrow<uint32_t>(in);
@@ -365,7 +365,7 @@ void ReadBody(ByteReader& in, GrantFrame* f) {
 }
 
 void ReadBody(ByteReader& in, CloseFrame* f) {
-  f->code = static_cast<StatusCode>(in.U8());  // Violation() knows which exist
+  f->code = static_cast<StatusCode>(in.U8());  // Violation() checks the value
   const ByteSpan reason = ReadBlob(in);
   f->reason = {reinterpret_cast<const char*>(reason.data()), reason.size()};
   if (WireReason(*f).size() != reason.size()) in.Fail();  // too long, or not UTF-8

@@ -71,7 +71,8 @@ struct ControlFrame {
 };
 
 // Opens a window. Carried reliably and repeated in the window's first packets. Everything the receiver's
-// transport must know; `metadata` is opaque to the transport (codec/window_metadata.h), at most 512 bytes.
+// transport must know; `metadata` is opaque to the transport (codec/chunk/window_metadata.h), at most 512
+// bytes.
 struct WindowOpenFrame {
   uint32_t window_id = 0;
   uint8_t generation = 0;
@@ -140,7 +141,7 @@ struct GrantFrame {
   bool operator==(const GrantFrame&) const = default;
 };
 
-// Asks whoever is at an address to send `data` back, which only he can know.
+// Asks the host at an address to send `data` back; no other host can know it.
 struct PathChallengeFrame {
   uint64_t data = 0;
   bool operator==(const PathChallengeFrame&) const = default;
@@ -162,7 +163,7 @@ struct CryptoFrame {
 // Neither stream of a handshake is longer.
 inline constexpr uint64_t kMaxHandshakeBytes = 64 * 1024;
 
-// Server to client, reliable: what a datagram ends with that says that the server has forgotten this
+// Server to client, reliable: the end of a datagram that tells the client that the server no longer has this
 // connection.
 struct NewCidFrame {
   std::array<uint8_t, 16> reset_token{};

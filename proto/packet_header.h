@@ -1,4 +1,4 @@
-// The headers of longhaul packets; docs/wire_format.md owns the layout, tests/golden its vectors.
+// The headers of longhaul packets; docs/reference/wire_format.md owns the layout, tests/golden its vectors.
 //
 // A datagram is one packet:
 //
@@ -8,7 +8,7 @@
 //           [data header 16 bytes, when flags has kHasData] | frames (data header's frames_length, else the
 //           rest) [chunk: the rest, when flags has kHasData] | tag
 //
-// Headers travel in clear and are authenticated. Decoders fail on anything they do not know.
+// Headers travel in clear and are authenticated. Decoders fail on anything unknown.
 #pragma once
 
 #include <compare>
@@ -46,7 +46,7 @@ enum class LongType : uint8_t {
   kRefuse = 2,  // Stateless answer: wrong version or no room. Carries one CLOSE frame.
   kRetry = 3,   // Stateless answer: come again with this cookie. No frames.
 };
-// What proves a client's address to a server that keeps no state; its content is the server's affair.
+// What proves a client's address to a server that keeps no state; its content is opaque to the client.
 inline constexpr size_t kMaxCookieBytes = 64;
 constexpr bool HasCookie(LongType type) { return type == LongType::kInit || type == LongType::kRetry; }
 

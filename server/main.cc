@@ -12,17 +12,23 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
 
-#include "cli/config_file.h"
-#include "cli/number_checks.h"
+#include "base/files.h"
+#include "base/flags/config_file.h"
+#include "base/flags/flag_names.h"
+#include "base/flags/help_page.h"
+#include "base/flags/job_flags.h"
+#include "base/flags/number_checks.h"
+#include "base/signals.h"
+#include "base/units_text.h"
+#include "bench/load/sink.h"
 #include "longhaul/server.h"
-#include "transport/keys/core_dumps.h"
+#include "server/daemon.h"
+#include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
-#include "wan/link_options.h"
 
 namespace longhaul {
 namespace {
@@ -33,15 +39,9 @@ constexpr int kExitCannotListen = 3;
 // How often the main thread looks for a signal.
 constexpr Duration kSignalPoll = std::chrono::milliseconds(100);
 
-std::atomic<int> g_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-extern "C" void OnSignal(int signal) { g_signal.store(signal); }
-
 struct Flags {
   ServerOptions server;
-  double idle_timeout_seconds = 10;
-  double round_bound_seconds = 0;
+  load::SinkOptions load;
   int64_t max_model_bytes = int64_t{1} << 30;
   std::string progress = "text";
   std::string json_file;
@@ -55,35 +55,25 @@ struct Flags {
   std::string worker_rate_floor;
 };
 
-// Of a rate with its unit, for example 200mbit.
-CLI::Validator IsRate() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        const auto rate = wan::ParseRate(text);
-        if (!rate.ok()) return rate.status().message();
-        return rate->IsZero() ? "a bound that is unlimited is none: leave it out" : std::string();
-      },
-      "RATE");
-}
-
 void AddGrantFlags(CLI::App& app, Flags& f) {
   app.add_option("--capacity", f.capacity,
                  "rate of the link into the server that the workers share, e.g. 200mbit; auto = estimated")
-      ->check(IsRate() | CLI::IsMember({"auto"}));
-  app.add_option("--capacity-floor", f.capacity_floor, "the estimate is never below this")->check(IsRate());
-  app.add_option("--capacity-cap", f.capacity_cap, "the estimate is never above this")->check(IsRate());
-  app.add_option("--worker-rate-cap", f.worker_rate_cap, "no worker may send faster")->check(IsRate());
+      ->check(cli::IsRate() | CLI::IsMember({"auto"}));
+  app.add_option("--capacity-floor", f.capacity_floor, "the estimate is never below this")
+      ->check(cli::IsRate());
+  app.add_option("--capacity-cap", f.capacity_cap, "the estimate is never above this")->check(cli::IsRate());
+  app.add_option("--worker-rate-cap", f.worker_rate_cap, "no worker may send faster")->check(cli::IsRate());
   app.add_option(
          "--worker-rate-floor", f.worker_rate_floor,
          "every worker that has something to send may send as fast as this, as far as the capacity goes")
-      ->check(IsRate());
+      ->check(cli::IsRate());
   app.add_flag("--no-grants", f.no_grants, "do not tell workers how fast to send");
 }
 
 // REQUIRES: the flags have passed their checks.
 void TakeGrantFlags(const Flags& f, ServerOptions* options) {
   const auto take = [](const std::string& text, Bandwidth* rate) {
-    if (!text.empty() && text != "auto") *rate = *wan::ParseRate(text);
+    if (!text.empty() && text != "auto") *rate = *ParseRate(text);
   };
   options->grants = !f.no_grants;
   take(f.capacity, &options->capacity);
@@ -109,67 +99,20 @@ void AddFlags(CLI::App& app, Flags& f) {
       "--allow", f.server.allow,
       "with a certificate: names that may connect, workers' and tools' (status, bench), separated by commas; "
       "none = all of the job");
-  app.add_option("--cipher", f.server.cipher, "of the packets; none = what the worker likes best")
-      ->check(CLI::IsMember({"aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"}));
+  cli::AddEnum(app, "--cipher", &f.server.cipher, "of the packets; any = what the worker likes best");
   app.add_option("--job", f.server.job,
                  "name of the job; workers of another one are refused; none = the key's, or \"default\"");
-  app.add_option("--policy", f.server.policy, "what is done about lost low-priority chunks")
-      ->check(CLI::IsMember({"zero", "count", "stale", "ipw", "residual", "shift"}));
-  app.add_option("--shift-alpha", f.server.shift_alpha, "policy shift: step by which it follows, > 0, <= 1")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--priority", f.server.priority,
-                 "how chunks are ranked: by energy, by layer (front first), or only the top elements travel")
-      ->check(CLI::IsMember({"energy", "layer", "topk"}));
-  app.add_option("--high-share", f.server.high_share, "share of chunks sent reliably and with FEC, 0..1")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--high-energy", f.server.high_energy,
-                 "instead of --high-share: as many chunks as hold this share of the energy, 0..1")
-      ->check(CLI::Range(0.0, 1.0))
-      ->excludes("--high-share");
-  app.add_option("--topk", f.server.topk_share, "priority topk: share of elements that travels, > 0, <= 1")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--bubble-threshold", f.server.bubble_threshold,
-                 "raw loss of a window above which its lost chunks are filled, 0..1")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--close-ratio", f.server.close_ratio,
-                 "share of the low-priority chunks' energy that lets a window close, 0..1")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option(
-         "--straggler-factor", f.server.straggler_factor,
-         "leave a worker out of a round that takes so many times what the others usually do; 0 = wait")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option(
-         "--round-bound", f.round_bound_seconds,
-         "no round waits longer, in seconds (the first one: from its initial values on); 0 = no bound")
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_flag("--deterministic", f.server.deterministic,
-               "sum in rank order: bitwise the same whatever the order of arrival");
-  app.add_option("--norm-guard", f.server.norm_guard,
-                 "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--downlink", f.server.downlink,
-                 "lossy: results may lose chunks, which come again with the next round; needs an optimizer")
-      ->check(CLI::IsMember({"reliable", "lossy"}));
-  app.add_option("--hash-rounds", f.server.hash_rounds,
-                 "downlink lossy: every so many rounds all arrives and a hash proves that all have the same")
-      ->check(CLI::Range(1, 1000000));
-  app.add_option("--fec-k", f.server.fec_k, "source symbols per FEC block; 0 = no FEC")
-      ->check(CLI::IsMember({0, 8, 12, 16, 20, 24}));
-  app.add_option("--fec-depth", f.server.fec_depth,
-                 "FEC blocks interleaved against bursts, 1..255; 0 = by the bursts that are seen")
-      ->check(CLI::Range(0, 255));
-  app.add_option("--idle-timeout", f.idle_timeout_seconds, "seconds of silence after which a worker is dead")
-      ->check(CLI::Range(0.1, 86400.0));
+  cli::AddJobFlags(app, &f.server.job_spec);
   app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
   app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors")
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
-  app.add_option("--seed", f.server.seed, "seed of the job: the workers' send-order rotation");
-  app.add_option("--allow-bench", f.server.allow_bench,
-                 "load generators (longhaul bench flow) that are served at once; 0 refuses them")
+  app.add_option("--max-load-generators,--allow-bench", f.load.max_connections,
+                 "load generators (longhaul bench flow) that are served at once, each for up to 64 MiB; 0 "
+                 "refuses them")
       ->check(CLI::Range(0, 1024));
-  app.add_flag("--bench-during-job", f.server.bench_during_job,
+  app.add_flag("--bench-during-job", f.load.during_job,
                "serve load generators also while a job is running, which they disturb");
   app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it was aborted");
   app.add_flag("--insecure", f.server.insecure,
@@ -238,7 +181,7 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
     spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
   }
   spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(), flags.server.workers,
-               flags.server.policy, server.fec_backend(), flags.server.fec_k);
+               NameOf(flags.server.job_spec.policy), server.fec_backend(), flags.server.job_spec.fec_k);
   if (flags.no_grants) {
     spdlog::info("workers send as fast as they like (--no-grants)");
   } else {
@@ -273,21 +216,11 @@ class Progress {
   bool json_failed() const { return json_failed_; }
 
  private:
-  // Written beside and renamed, so that a reader never sees half of it; devices and pipes stay what they are.
   void WriteSummary(const std::string& json) {
-    const std::string& path = flags_.json_file;
-    std::error_code error;
-    const auto type = std::filesystem::symlink_status(path, error).type();
-    const bool rename =
-        type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found;
-    const std::string target = rename ? path + ".part" : path;
-    errno = 0;
-    std::ofstream out(target);
-    out << json << "\n";
-    out.close();
-    if (out && (!rename || std::rename(target.c_str(), path.c_str()) == 0)) return;
+    const Status written = WriteFileAtomically(flags_.json_file, json + "\n");
+    if (written.ok()) return;
     json_failed_ = true;
-    spdlog::error("cannot write --json {}: {}", path, std::strerror(errno));
+    spdlog::error("--json: {}", written.message());
   }
 
   const Flags& flags_;
@@ -295,7 +228,7 @@ class Progress {
 };
 
 int CannotStart(const Status& why) {
-  std::fprintf(stderr, "longhaul-server: %s\n", why.ToString().c_str());
+  std::fprintf(stderr, "longhaul-server: %s\n", cli::WithFlagNames(why.ToString()).c_str());
   switch (why.code()) {
     case StatusCode::kInvalidArgument:
       return kExitUsage;
@@ -310,14 +243,14 @@ int CannotStart(const Status& why) {
 }
 
 // Waits for the end of the server, or for a signal, which it turns into an orderly end.
-int WaitForEnd(const Flags& flags, const Progress& progress, Server& server) {
+int WaitForEnd(const Flags& flags, const Progress& progress, Server& server, const EndingSignals& signals) {
   for (;;) {
     if (const auto outcome = server.WaitFor(kSignalPoll)) {
       if (outcome->ok()) return progress.json_failed() ? kExitFailure : 0;
       std::fprintf(stderr, "longhaul-server: %s\n", outcome->ToString().c_str());
       return flags.server.once ? kExitFailure : 0;
     }
-    if (const int signal = g_signal.load(); signal != 0) {
+    if (const int signal = signals.Take(); signal != 0) {
       spdlog::info("signal {}: telling the workers and shutting down", signal);
       server.Stop();
       return 0;
@@ -332,20 +265,12 @@ int Run(int argc, char** argv) {
   AddFlags(app, flags);
   cli::CheckNumbers(app);
   cli::AddConfigFile(app, "workers = 4");
+  cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
-  flags.server.idle_timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.idle_timeout_seconds));
-  if (flags.round_bound_seconds > 0 && flags.round_bound_seconds < 1e-9) {
-    std::fprintf(stderr, "longhaul-server: --round-bound %g is less than a nanosecond; 0 means no bound\n",
-                 flags.round_bound_seconds);
-    return kExitUsage;
-  }
-  flags.server.round_bound =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.round_bound_seconds));
   flags.server.max_model = ByteCount(flags.max_model_bytes);
   TakeGrantFlags(flags, &flags.server);
   SetUpLogging(flags);
@@ -371,19 +296,26 @@ int Run(int argc, char** argv) {
                                             .cipher = flags.server.cipher,
                                             .allow = flags.server.allow});
   if (!security.ok()) {
-    std::fprintf(stderr, "longhaul-server: %s\n", security.status().ToString().c_str());
+    std::fprintf(stderr, "longhaul-server: %s\n", cli::WithFlagNames(security.status().ToString()).c_str());
     return kExitUsage;
   }
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
+  const EndingSignals signals;  // before the first thread
   std::signal(SIGPIPE, SIG_IGN);
 
+  flags.server.log = [](LogLevel level, std::string_view text) {
+    spdlog::log(level == LogLevel::kDebug
+                    ? spdlog::level::debug
+                    : (level == LogLevel::kInfo ? spdlog::level::info : spdlog::level::warn),
+                "{}", text);
+  };
   Progress progress(flags);
-  auto server = Server::Start(flags.server, [&progress](const ServerEvent& event) { progress.On(event); });
+  auto server = server::Daemon::Start(
+      flags.server, [&progress](const ServerEvent& event) { progress.On(event); },
+      load::MakeSink(flags.load));
   if (!server.ok()) return CannotStart(server.status());
   SayWhatIsUsed(flags, *server, *security);
   PrintListening(flags, *server, security->kind);
-  return WaitForEnd(flags, progress, *server);
+  return WaitForEnd(flags, progress, *server, signals);
 }
 
 }  // namespace

@@ -1,24 +1,22 @@
 #include "longhaul/server.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "base/random.h"
-#include "codec/fec.h"
+#include "codec/fec/fec.h"
 #include "proto/control_codec.h"
-#include "server/authorization.h"
-#include "server/log_limiter.h"
+#include "server/daemon.h"
+#include "server/job/authorization.h"
+#include "server/report/log_limiter.h"
+#include "server/report/server_json.h"
 #include "server/server_core.h"
-#include "server/server_json.h"
+#include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
-#include "transport/keys/server_name.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
@@ -37,14 +35,14 @@ constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
 
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
 
-// What is readable and forgeable by everyone on its way stays on this machine unless somebody says twice that
-// he knows.
+// What is readable and forgeable by everyone on its way stays on this machine unless insecure_bind is given
+// as well.
 Status CheckInsecureBind(const ServerOptions& options, const Address& listen) {
   if (!options.insecure || options.insecure_bind || listen.IsLoopback()) return {};
   return {StatusCode::kInvalidArgument, "without a key the server listens on loopback addresses only, and " +
                                             listen.ToString() +
-                                            " is none: give it a key (--key FILE, made by longhaul keygen), "
-                                            "or say --insecure-bind if everyone who can "
+                                            " is none: give it a key ('key_file', made by longhaul keygen), "
+                                            "or say 'insecure_bind' if everyone who can "
                                             "reach that address may read and change the job"};
 }
 
@@ -63,40 +61,19 @@ Result<udp::UdpSocket> Listen(const ServerOptions& options) {
 
 Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, const std::string& job) {
   server::ServerCoreOptions core;
-  if (options.fec_k > 255)
-    return Status(StatusCode::kInvalidArgument, "fec_k must be 0, 8, 12, 16, 20 or 24");
-  if (options.fec_depth > 255) return Status(StatusCode::kInvalidArgument, "fec_depth must be in 0..255");
-  core.settings = {.job = job,
-                   .world_size = options.workers,
-                   .min_workers = options.min_workers == 0 ? options.workers : options.min_workers,
-                   .policy = options.policy,
-                   .shift_alpha = options.shift_alpha,
-                   .priority = options.priority,
-                   .high_share = options.high_share,
-                   .high_energy = options.high_energy,
-                   .topk_share = options.topk_share,
-                   .bubble_threshold = options.bubble_threshold,
-                   .close_ratio = options.close_ratio,
-                   .straggler_factor = options.straggler_factor,
-                   .round_bound = options.round_bound,
-                   .deterministic = options.deterministic,
-                   .norm_guard = options.norm_guard,
-                   .downlink = options.downlink,
-                   .hash_rounds = options.hash_rounds,
-                   .fec_k = static_cast<uint8_t>(options.fec_k),
-                   .fec_depth = static_cast<uint8_t>(options.fec_depth),
-                   .idle_timeout = options.idle_timeout,
-                   .seed = options.seed,
-                   .max_datagram = ByteCount(options.datagram_bytes),
-                   .max_model = options.max_model,
-                   .bench_connections = options.allow_bench,
-                   .bench_during_job = options.bench_during_job,
-                   .grants = {.enabled = options.grants,
-                              .capacity = options.capacity,
-                              .capacity_floor = options.capacity_floor,
-                              .capacity_cap = NoneIsMax(options.capacity_cap),
-                              .worker_floor = options.worker_rate_floor,
-                              .worker_cap = NoneIsMax(options.worker_rate_cap)}};
+  server::ServerSettings& s = core.settings;
+  static_cast<JobSpec&>(s) = options.job_spec;
+  s.job = job;
+  s.world_size = options.workers;
+  s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
+  s.max_datagram = ByteCount(options.datagram_bytes);
+  s.max_model = options.max_model;
+  s.grants = {.enabled = options.grants,
+              .capacity = options.capacity,
+              .capacity_floor = options.capacity_floor,
+              .capacity_cap = NoneIsMax(options.capacity_cap),
+              .worker_floor = options.worker_rate_floor,
+              .worker_cap = NoneIsMax(options.worker_rate_cap)};
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);
@@ -107,16 +84,11 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, 
 // " (worker fra)", or nothing.
 std::string In(const std::string& who) { return who.empty() ? "" : " (" + who + ")"; }
 
-// Connection IDs must differ between runs, also with the same job seed.
-Random EntropyRandom() {
-  std::random_device device;
-  return Random((uint64_t{device()} << 32) ^ device());
-}
-
 // Turns the core's events into lines. Lives on the loop's thread.
 class EventLines final : public server::ServerEvents {
  public:
-  explicit EventLines(std::function<void(const ServerEvent&)> sink) : sink_(std::move(sink)) {}
+  EventLines(std::function<void(const ServerEvent&)> sink, LogCallback log)
+      : sink_(std::move(sink)), log_(std::move(log)) {}
 
   // Called after a job is over, with how it ended.
   std::function<void(const Status& outcome, const ServerStats& stats)> on_job_over;
@@ -143,7 +115,8 @@ class EventLines final : public server::ServerEvents {
          {{"event", "start"}, {"workers", workers}, {"symbol_bytes", symbol_bytes}});
   }
   void OnRound(const JobRound& round, const ServerStats& stats) override {
-    if (sink_) Emit(ServerEvent::Kind::kRound, server::RoundText(round), server::RoundJson(round, stats));
+    if (sink_ || log_)
+      Emit(ServerEvent::Kind::kRound, server::RoundText(round), server::RoundJson(round, stats));
   }
   void OnLeave(uint32_t rank, const std::string& who, const Status& why) override {
     Emit(ServerEvent::Kind::kLeave, who + (why.ok() ? " left" : " is lost: " + why.ToString()),
@@ -181,7 +154,7 @@ class EventLines final : public server::ServerEvents {
           {"message", why.message()}});
   }
   void OnBench(const Address& peer, const std::string& who, const std::string& site,
-               const server::BenchTotals* totals) override {
+               const server::GuestTotals* totals) override {
     json line = {{"event", "bench"},
                  {"peer", peer.ToString()},
                  {"identity", who},
@@ -229,20 +202,20 @@ class EventLines final : public server::ServerEvents {
          std::to_string(count) + " more " + what + " (repeated, or too many to log each)",
          {{"event", "suppressed"}, {"of", event}, {"count", count}});
   }
+  static LogLevel LevelOf(ServerEvent::Kind kind) {
+    if (kind == ServerEvent::Kind::kRound) return LogLevel::kDebug;
+    const bool bad = kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
+                     kind == ServerEvent::Kind::kRejected;
+    return bad ? LogLevel::kWarning : LogLevel::kInfo;
+  }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
-    if (kind == ServerEvent::Kind::kRound) {
-      spdlog::debug("{}", text);
-    } else if (kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
-               kind == ServerEvent::Kind::kRejected) {
-      spdlog::warn("{}", text);
-    } else {
-      spdlog::info("{}", text);
-    }
+    if (log_) log_(LevelOf(kind), text);
     // Names come from the network: replace rather than throw on what is not UTF-8.
     if (sink_) sink_({kind, text, value.dump(-1, ' ', false, json::error_handler_t::replace)});
   }
 
   std::function<void(const ServerEvent&)> sink_;
+  LogCallback log_;
   // Two: strangers who fail at the handshake must not hide whom the job refuses.
   server::LogLimiter handshakes_;
   server::LogLimiter refusals_;
@@ -251,7 +224,8 @@ class EventLines final : public server::ServerEvents {
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(std::function<void(const ServerEvent&)> sink) : events(std::move(sink)) {}
+  Impl(std::function<void(const ServerEvent&)> sink, LogCallback log)
+      : events(std::move(sink), std::move(log)) {}
   ~Impl() {
     RequestStop();
     if (thread.joinable()) thread.join();
@@ -337,6 +311,7 @@ struct Server::Impl {
   std::unique_ptr<codec::ErasureCoder> coder;
   std::string fec_backend = "none";
   EventLines events;
+  std::unique_ptr<server::Guests> guests;
   std::unique_ptr<server::ServerCore> core;
   std::optional<udp::FaultInjector> faults;
   Driven driven{this};
@@ -356,6 +331,12 @@ struct Server::Impl {
 };
 
 Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
+  return server::Daemon::Start(options, std::move(on_event), nullptr);
+}
+
+Result<Server> server::Daemon::Start(const ServerOptions& options,
+                                     std::function<void(const ServerEvent&)> on_event,
+                                     const MakeGuests& make_guests) {
   auto socket = Listen(options);  // first: the port is part of the server's name
   if (!socket.ok()) return socket.status();
   auto security = keys::LoadSecurity({.key_file = options.key_file,
@@ -368,7 +349,7 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   if (!security.ok()) return security.status();
   auto core_options = MakeCoreOptions(options, security->job);
   if (!core_options.ok()) return core_options.status();
-  auto impl = std::make_unique<Impl>(std::move(on_event));
+  auto impl = std::make_unique<Server::Impl>(std::move(on_event), options.log);
   impl->security = *std::move(security);
   core_options->security = impl->security.security.get();
   core_options->settings.security = impl->security.kind;
@@ -378,7 +359,7 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
     if (!faults.ok()) return faults.status();
     impl->faults.emplace(*faults);
   }
-  if (options.fec_k > 0) {
+  if (options.job_spec.fec_k > 0) {
     auto coder = codec::ErasureCodeLibrary::Create();
     if (!coder.ok()) return Status(StatusCode::kFailedPrecondition, coder.status().message());
     impl->fec_backend = codec::ErasureCodeLibrary::Description();
@@ -386,16 +367,20 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   }
   impl->address = socket->local_address();
   impl->once = options.once;
-  for (const std::string& warning : socket->warnings()) spdlog::warn("{}", warning);
+  for (const std::string& warning : socket->warnings()) {
+    if (options.log) options.log(LogLevel::kWarning, warning);
+  }
 
   core_options->events = &impl->events;
-  impl->core =
-      std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(), EntropyRandom());
+  if (make_guests) impl->guests = make_guests(core_options->settings);
+  core_options->guests = impl->guests.get();
+  impl->core = std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(),
+                                                    Random(udp::EntropySeed()));
   auto loop =
       udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
   if (!loop.ok()) return loop.status();
   impl->loop = std::move(*loop);
-  Impl* raw = impl.get();
+  Server::Impl* raw = impl.get();
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };

@@ -1,5 +1,5 @@
-// The parameter server without sockets, clock and threads: an endpoint, and the coordinator that observes its
-// connections. Drive it as any DatagramCore.
+// The parameter server without sockets, clock and threads: an endpoint, and the coordinator that takes its
+// events. Drive it as any DatagramCore.
 //
 // Serves job after job: when one is over (finished or aborted), its tensors are dropped and workers of the
 // next one may join. Not thread-safe.
@@ -9,11 +9,11 @@
 #include <string>
 
 #include "base/random.h"
-#include "codec/erasure_coder.h"
-#include "server/coordinator.h"
-#include "server/server_stats.h"
+#include "codec/fec/erasure_coder.h"
+#include "server/job/coordinator.h"
+#include "server/report/server_stats.h"
 #include "server/settings.h"
-#include "transport/core/endpoint.h"
+#include "transport/core/endpoint/endpoint.h"
 
 namespace longhaul::server {
 
@@ -22,6 +22,7 @@ struct ServerCoreOptions {
   transport::ConnectionOptions connection;  // but max_datagram and idle_timeout, which the settings say
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;           // may be null; must outlive the core
+  Guests* guests = nullptr;                 // null refuses all; else it must outlive the core
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".
   std::function<std::string(const ServerStats&)> status_json;
 
@@ -32,7 +33,7 @@ struct ServerCoreOptions {
 class ServerCore final : public transport::DatagramCore {
  public:
   // coder: null only with settings.fec_k == 0; must outlive the core. REQUIRES: options.Validate().ok().
-  ServerCore(ServerCoreOptions options, codec::ErasureCoder* coder, Random random);
+  ServerCore(const ServerCoreOptions& options, codec::ErasureCoder* coder, Random random);
   ~ServerCore() override;
 
   void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
@@ -54,6 +55,9 @@ class ServerCore final : public transport::DatagramCore {
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }
 
  private:
+  // The coordinator hears what happened on the endpoint.
+  void Drain();
+
   Coordinator coordinator_;
   transport::Endpoint endpoint_;
 };

@@ -1,13 +1,12 @@
-// One direction of a link, as a pure function of time and chance.
+// Which packets a link loses: independently, or in bursts.
 //
-//   packet -> outage? -> too large? -> lost? -> drop-tail queue served at the rate -> delay -> delivered
-//                                               full?                            (jitter, reorder)
+//   Bernoulli         every packet with the same probability
+//   Gilbert-Elliott   two states; in the good one nothing is lost, in the bad one everything is
+//                     (netem's `loss gemodel p r` with 1-h = 100 % and 1-k = 0 %)
 //
-// The model holds no packet. It computes at the entrance when a packet leaves, which is exact for a
-// first-in-first-out queue with a constant rate, and the caller keeps the bytes until then. Its counters are
-// the oracle for "what did the network do": no other place decides the fate of a packet.
-//
-// Not thread-safe. Instants must not go back; an earlier one counts as the latest seen.
+// A user thinks in the average loss L and the mean burst length B, so the state machine is derived from them:
+//   leave the bad state   r = 1 / B                 (bursts are geometric with mean B)
+//   enter the bad state   p = r * L / (1 - L)       (so that the share of the bad state, p / (p + r), is L)
 #pragma once
 
 #include <array>
@@ -18,10 +17,47 @@
 #include "base/random.h"
 #include "longhaul/units.h"
 #include "wan/link_options.h"
-#include "wan/loss_process.h"
 
 namespace longhaul::wan {
 
+// The transition probabilities per packet of a Gilbert-Elliott process.
+struct GilbertElliott {
+  double enter_bad = 0;
+  double leave_bad = 1;
+
+  // REQUIRES: Possible(average_loss, mean_burst).
+  static GilbertElliott From(double average_loss, double mean_burst);
+  // Not every pair exists: bursts of mean 1 cannot lose more than half, since two bursts need a gap.
+  static bool Possible(double average_loss, double mean_burst);
+};
+
+class LossProcess {
+ public:
+  // average_loss in 0..1; mean_burst 0 means Bernoulli, otherwise >= 1 packets.
+  // The first state is drawn from the stationary distribution, so a short run is not biased.
+  LossProcess(double average_loss, double mean_burst, Random random);
+
+  // Whether the next packet is lost. Time plays no role: a burst is counted in packets.
+  bool Next();
+
+ private:
+  double average_loss_;
+  bool bursty_;
+  GilbertElliott chain_;
+  Random random_;
+  bool bad_ = false;
+};
+
+// One direction of a link, as a pure function of time and chance.
+//
+//   packet -> outage? -> too large? -> lost? -> drop-tail queue served at the rate -> delay -> delivered
+//                                               full?                            (jitter, reorder)
+//
+// The model holds no packet. It computes at the entrance when a packet leaves, which is exact for a
+// first-in-first-out queue with a constant rate, and the caller keeps the bytes until then. Its counters are
+// the oracle for "what did the network do": no other place decides the fate of a packet.
+//
+// Not thread-safe. Instants must not go back; an earlier one counts as the latest seen.
 enum class DropReason : uint8_t { kNone, kLoss, kQueue, kOutage, kMtu };
 // "loss", "queue", ...
 const char* DropReasonName(DropReason reason);

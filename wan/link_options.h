@@ -1,4 +1,4 @@
-// What one direction of a link does to packets, and the words that say so (netem's names).
+// What one direction of a link does to packets, and its text form (netem's names).
 #pragma once
 
 #include <string>
@@ -55,24 +55,23 @@ struct LinkOptions {
   std::string ToString() const;
 };
 
+// How a share without a percent sign is read: "0.02" as 2 % (kRatio), or refused, since tc reads it as 0.02
+// %.
+enum class BareShares { kRefused, kRatio };
+
 // Reads words such as
 //   rate 200mbit delay 25ms 2ms loss 2% queue 50ms
 //   rate=1gbit,delay=40ms,loss=gemodel,5%,burst,10,outage=3s..5s
-// on top of `base`: what is not mentioned stays. Words are separated by spaces, commas or equal signs.
-//   rate R | unlimited      bit kbit mbit gbit (bits per second)
-//   delay T [J]  jitter J   ns us ms s; `jitter-reorders` lets jitter change the order
-//   loss P [burst N]        percent; `loss gemodel P burst N` is the same as `loss P burst N`
-//   gemodel P burst N       also `gemodel P N`
-//   queue T|B, limit T|B    a time, or bytes: b kb mb (1000), kib mib (1024)
-//   reorder P  duplicate P  corrupt P  mtu B  outage T..T (may be repeated)
-// A number without its unit is refused, since tc reads such numbers in three different ways.
-// Errors: kInvalidArgument naming the word, the value and what would be right.
-Result<LinkOptions> ParseLinkOptions(std::string_view words, const LinkOptions& base = {});
-
-// The parsers of single values, for command lines.
-Result<Bandwidth> ParseRate(std::string_view text);
-Result<Duration> ParseTime(std::string_view text);
-Result<ByteCount> ParseBytes(std::string_view text);
-Result<double> ParsePercent(std::string_view text);  // "2%" -> 0.02
+// on top of `base`: what is not mentioned stays. Words are separated by spaces, commas or equal signs; units
+// are those of base/units_text.h.
+//   rate R | unlimited
+//   delay T [J]  jitter J   `jitter-reorders` lets jitter change the order
+//   loss P (drop P)         percent; `burst N`: drops come in bursts of N packets on average
+//   gemodel P burst N       the same as `loss P burst N`; also `gemodel P N`, `loss gemodel P burst N`
+//   queue T|B (limit T|B)   a time, or a size with its unit
+//   reorder P  duplicate P (dup P)  corrupt P  mtu B  outage T..T (may be repeated)
+// Errors: kInvalidArgument naming the word, the value and what would be right; also for a word given twice.
+Result<LinkOptions> ParseLinkOptions(std::string_view words, const LinkOptions& base = {},
+                                     BareShares bare = BareShares::kRefused);
 
 }  // namespace longhaul::wan

@@ -20,12 +20,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "wan/tun/os_error.h"
+#include "base/files.h"
+#include "base/flags/help_page.h"
+#include "base/signals.h"
+#include "wan/tun/namespaces.h"
 #include "wan/tun/process.h"
 #include "wan/tun/run_state.h"
-#include "wan/tun/site_namespace.h"
 #include "wan/tun/tun_wan.h"
-#include "wan/tun/user_namespace.h"
 
 namespace longhaul::wan {
 namespace {
@@ -85,7 +86,7 @@ int Fail(const Status& status) {
 
 struct UpArguments {
   std::vector<std::string> sites;
-  // Values of the link options by their word, as ParseLinkOptions() knows them.
+  // Values of the link options by their word, as ParseLinkOptions() reads them.
   std::map<std::string, std::string> words;
   std::vector<std::string> outages;
   bool jitter_reorders = false;
@@ -205,6 +206,7 @@ class Reporter {
     for (const auto& link : wan_.Links()) PrintRow(seconds, link, {}, seconds);
     const ForwarderStats f = wan_.ForwarderStatistics();
     const TunKernelCounters k = wan_.KernelCounters();
+    const uint64_t lost = f.overload + f.write_errors + k.dropped_before_read + k.dropped_after_write;
     if (f.packets_read > 0) {
       std::printf(
           "forwarder: %llu packets, late by p50 %.0f us, p99 %.0f us, max %.0f us; %.2f s of CPU; dropped "
@@ -212,9 +214,7 @@ class Reporter {
           "the model: %llu\n",
           static_cast<unsigned long long>(f.packets_read), Micro(f.lateness.Quantile(0.5)),
           Micro(f.lateness.Quantile(0.99)), Micro(f.lateness.max()),
-          static_cast<double>(f.cpu_time.count()) / 1e9,
-          static_cast<unsigned long long>(f.overload + f.write_errors + k.dropped_before_read +
-                                          k.dropped_after_write));
+          static_cast<double>(f.cpu_time.count()) / 1e9, static_cast<unsigned long long>(lost));
     }
     std::fflush(stdout);
   }
@@ -263,7 +263,7 @@ class ReadyPipe {
     }
     close(ends[0]);
     setsid();
-    return ReadyPipe(UniqueFd(ends[1]));
+    return ReadyPipe(FileDescriptor(ends[1]));
   }
 
   void Tell(int code) {
@@ -277,16 +277,9 @@ class ReadyPipe {
   }
 
  private:
-  explicit ReadyPipe(UniqueFd pipe) : pipe_(std::move(pipe)) {}
-  UniqueFd pipe_;
+  explicit ReadyPipe(FileDescriptor pipe) : pipe_(std::move(pipe)) {}
+  FileDescriptor pipe_;
 };
-
-sigset_t EndingSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, s);
-  return set;
-}
 
 int Up(const UpArguments& arguments) {
   auto options = ToOptions(arguments);
@@ -298,8 +291,7 @@ int Up(const UpArguments& arguments) {
     ready = std::move(*pipe);
   }
   // Blocked before any thread exists, so that only the loop below receives them.
-  const sigset_t ending = EndingSignals();
-  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  const EndingSignals ending({SIGINT, SIGTERM, SIGHUP});
   auto wan = TunWan::Up(std::move(*options));
   if (!wan.ok()) {
     const int code = Fail(wan.status());
@@ -312,8 +304,7 @@ int Up(const UpArguments& arguments) {
     reporter.Tick();
     ready->Tell(kSuccess);
   }
-  constexpr timespec kSecond{1, 0};
-  while (sigtimedwait(&ending, nullptr, &kSecond) < 0) reporter.Tick();
+  while (ending.Take(std::chrono::seconds(1)) == 0) reporter.Tick();
   const Status status = (*wan)->Down();
   reporter.Summary();
   return status.ok() ? kSuccess : Fail(status);
@@ -518,6 +509,7 @@ int Main(int argc, char** argv) {
   DescribeFind(*exec, find);
   exec->add_option("site", site, "Name of the site")->required();
   exec->add_option("command", command, "The command and its arguments")->required();
+  cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

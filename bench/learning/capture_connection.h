@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/core/connection.h"
+#include "transport/core/connection/connection.h"
 
 namespace longhaul::bench {
 
@@ -32,13 +32,11 @@ class CaptureConnection final : public transport::Connection {
   State state() const override { return State::kConnected; }
   wire::ConnectionId local_id() const override { return {1}; }
   Address peer() const override { return Address::V4(127, 0, 0, 1, 7700); }
-  const transport::PeerIdentity& identity() const override { return nobody_; }
+  const transport::PeerIdentity& identity() const override { return no_identity_; }
   transport::ConnectionStats stats() const override { return {}; }
+  Duration smoothed_rtt() const override { return Duration(0); }
   ByteCount max_datagram() const override { return ByteCount(1452); }
   size_t MaxChunkBytes() const override { return 1392; }
-  std::optional<transport::IncomingWindow> incoming(transport::WindowKey) const override {
-    return std::nullopt;
-  }
   ByteCount backlog() const override { return {}; }
   void Admit(bool) override {}
   Status SendControl(ByteSpan) override { return Status::Ok(); }
@@ -47,13 +45,15 @@ class CaptureConnection final : public transport::Connection {
   Status SubmitChunk(transport::WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
                      ByteSpan body) override;
   void CancelWindow(transport::WindowKey key) override { windows_.erase(key.id); }
+  void RefuseChunk(transport::WindowKey, wire::ReliabilityClass, uint32_t) override {}
   void CloseWindow(transport::WindowKey, wire::CloseReason) override {}
   void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
+  void SetHalveThreshold(double) override {}
   void Close(const Status&) override {}
 
  private:
-  transport::PeerIdentity nobody_;
+  transport::PeerIdentity no_identity_;
   std::map<uint32_t, Window> windows_;
 };
 

@@ -33,9 +33,9 @@ codec::ChunkGeometry BaseOf(uint64_t count) { return {count, codec::ChunkElement
 
 Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
                                                    std::span<const Values> initial) {
-  const Result<codec::LossPolicy> policy = codec::ParseLossPolicy(scenario.policy);
-  if (!policy.ok()) return policy.status();
-  const Result<server::OptimizerSpec> optimizer = server::ParseOptimizer(OptimizerText(scenario));
+  const std::optional<LossPolicy> policy = FromName<LossPolicy>(scenario.policy);
+  if (!policy) return Status(StatusCode::kInvalidArgument, "unknown policy " + scenario.policy);
+  const Result<codec::OptimizerSpec> optimizer = codec::ParseOptimizer(OptimizerText(scenario));
   if (!optimizer.ok()) return optimizer.status();
 
   const Result<codec::WireFormat> format = FormatOf(scenario);
@@ -47,9 +47,13 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
   std::unique_ptr<Exchange> exchange(new Exchange());
   exchange->format_ = *format;
   exchange->scenario_ = scenario;
-  exchange->policy_ = {.policy = *policy,
-                       .shift_alpha = static_cast<float>(scenario.shift_alpha),
-                       .bubble_threshold = scenario.bubble_threshold};
+  exchange->job_spec_ = {.policy = *policy,
+                         .shift_alpha = scenario.shift_alpha,
+                         .priority = format->topk_share > 0 ? Priority::kTopK : Priority::kEnergy,
+                         .high_share = scenario.high_share,
+                         .high_energy = scenario.high_energy,
+                         .bubble_threshold = scenario.bubble_threshold,
+                         .seed = scenario.seed};
   // The server's half sums in chunks of gradients; how initial values and results are cut does not matter
   // here.
   const uint32_t chunk_elements = codec::GradientGeometry(BaseOf(1), *format).chunk_elements;
@@ -70,7 +74,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
     model->SetReady();
     exchange->models_.push_back(model);
     exchange->tensors_.push_back(
-        std::make_unique<server::Tensor>(model, scenario.workers, exchange->policy_));
+        std::make_unique<server::Tensor>(model, scenario.workers, exchange->job_spec_));
     for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
       exchange->tensors_.back()->rounds().OnMemberJoined(rank);
     }
@@ -92,13 +96,8 @@ void Exchange::MakeWorkerHalf(uint32_t rank) {
   worker.pipelines.clear();
   for (size_t t = 0; t < tensors_.size(); ++t) {
     worker::PushPipeline::Settings settings;
-    settings.policy = policy_;
-    settings.priority =
-        format_.topk_share > 0 ? codec::PriorityPolicy::kTopK : codec::PriorityPolicy::kEnergy;
-    settings.high_share = scenario_.high_share;
-    settings.high_energy = scenario_.high_energy;
+    static_cast<JobSpec&>(settings) = job_spec_;
     settings.symbol_bytes = kSymbolBytes;
-    settings.seed = scenario_.seed;
     settings.rank = rank;
     const worker::TensorShape shape{
         .key = static_cast<uint32_t>(t), .geometry = BaseOf(models_[t]->geometry().count), .format = format_};
@@ -162,12 +161,15 @@ void Exchange::Replace(uint32_t rank) {
 
 void Exchange::Send(Worker& worker, std::span<const Values> gradients) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    Result<transport::WindowOptions> options =
-        worker.pipelines[t]->Begin(round_, gradients[t], /*wants_result=*/true, tensors_[t]->shift_epoch());
-    LH_CHECK(options.ok());  // gradients of this model are finite
-    options->key = {static_cast<uint32_t>(t), 0};
-    LH_CHECK(worker.connection.OpenWindow(*options).ok());
-    LH_CHECK(worker.pipelines[t]->Submit(worker.connection, options->key).ok());
+    worker::PushPipeline& pipeline = *worker.pipelines[t];
+    auto everything = worker::WorkBudget::Everything();
+    pipeline.Begin(round_, gradients[t], /*wants_result=*/true, tensors_[t]->shift_epoch());
+    LH_CHECK(pipeline.Encode(everything));
+    LH_CHECK(pipeline.refusal().ok());  // gradients of this model are finite
+    transport::WindowOptions options = pipeline.window();
+    options.key = {static_cast<uint32_t>(t), 0};
+    LH_CHECK(worker.connection.OpenWindow(options).ok());
+    LH_CHECK(pipeline.Submit(worker.connection, options.key, everything).ok());
   }
 }
 
@@ -225,6 +227,8 @@ void Exchange::CloseWindow(uint32_t rank, size_t t) {
   Finalise(tensor, ready);
   if (!present) return;
   worker.pipelines[t]->OnClosed({.high_complete = true, .low = worker.low_received[t], .high = {}}, {});
+  auto everything = worker::WorkBudget::Everything();
+  LH_CHECK(worker.pipelines[t]->Settle(everything));
 }
 
 void Exchange::Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready) {

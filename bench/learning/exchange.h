@@ -3,7 +3,7 @@
 //
 // Each worker sends the high chunks of all its tensors, then the low ones, as a connection does; its loss
 // process takes a step for every packet, so a burst hits neighbours in sending order. High chunks arrive all
-// the same (FEC and retransmission), low chunks are lost as the process says. Contributions are added in rank
+// the same (FEC and retransmission), low chunks are lost by the loss process. Contributions are added in rank
 // order. Results are reliable. Deterministic; not thread-safe.
 #pragma once
 
@@ -15,10 +15,10 @@
 #include "base/random.h"
 #include "bench/learning/capture_connection.h"
 #include "bench/learning/scenario.h"
-#include "server/parameter_store.h"
-#include "server/tensor.h"
-#include "wan/loss_process.h"
-#include "worker/push_pipeline.h"
+#include "server/tensor/parameter_store.h"
+#include "server/tensor/tensor.h"
+#include "wan/link_model.h"
+#include "worker/client/push_pipeline.h"
 
 namespace longhaul::bench {
 
@@ -43,7 +43,7 @@ class Exchange {
   static Result<std::unique_ptr<Exchange>> Create(const Scenario& scenario, std::span<const Values> initial);
 
   // One round. gradients[rank][tensor]; only those of present workers are read. Who is gone stays away until
-  // a round in which it is present again. REQUIRES: somebody is present.
+  // a round in which it is present again. REQUIRES: a worker is present.
   void Round(const std::vector<std::span<const Values>>& gradients, std::span<const Attendance> attendance);
   // A worker is replaced by a new process: what it remembered is gone.
   void Replace(uint32_t rank);
@@ -72,7 +72,7 @@ class Exchange {
   void Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready);
 
   Scenario scenario_;
-  codec::LossPolicySpec policy_;
+  JobSpec job_spec_;
   codec::WireFormat format_;
   bool new_epoch_ = true;  // the members have changed
   uint64_t round_ = 0;

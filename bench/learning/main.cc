@@ -12,8 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/flags/number_checks.h"
 #include "bench/learning/report.h"
-#include "cli/number_checks.h"
 
 namespace {
 
@@ -118,7 +118,8 @@ Status WriteReport(const std::vector<Table>& tables, const std::vector<Scenario>
   std::snprintf(cost, sizeof cost, "%zu of %zu runs; %.0f minutes of one processor, %.1f seconds a run.\n\n",
                 done, runs.size(), seconds / 60, done == 0 ? 0 : seconds / static_cast<double>(done));
   const std::string text =
-      "# Learning under loss: tables\n\nWritten by `tools/dev bench learning`; docs/learning.md says how to "
+      "# Learning under loss: tables\n\nWritten by `tools/dev bench learning`; docs/explanation/learning.md "
+      "says how to "
       "read "
       "it.\nFinal test accuracy minus that of the lossless run of the same seed, in points: mean ± its "
       "standard "
@@ -160,7 +161,7 @@ int RunOne(const Flags& flags) {
 int RunTables(const Flags& flags) {
   const std::filesystem::path directory = !flags.out.empty() ? flags.out
                                           : flags.quick      ? "build/learning-quick"
-                                                             : "docs/learning";
+                                                             : "docs/results/learning";
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   Result<Results> results = Results::Open((directory / "results.jsonl").string());
@@ -189,7 +190,7 @@ int main(int argc, char** argv) {
   app.add_option("--minutes", flags.minutes, "Begin no run after so many; the next call goes on; 0 = run all")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--data", flags.data, "Directory with Fashion-MNIST's IDX files")->capture_default_str();
-  app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/learning]");
+  app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/results/learning]");
   app.add_option("--scenario", flags.scenario, "Only this run, for example '{\"policy\": \"residual\"}'");
   longhaul::cli::CheckNumbers(app);
   try {
@@ -197,6 +198,6 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
-  setpriority(PRIO_PROCESS, 0, 19);  // runs for long: whoever works beside it goes first
+  setpriority(PRIO_PROCESS, 0, 19);  // runs for long: other work goes first
   return flags.scenario.empty() ? RunTables(flags) : RunOne(flags);
 }

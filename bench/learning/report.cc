@@ -114,10 +114,10 @@ std::string ToSvg(const Table& table, const Results& results) {
   const auto x = [&](double position) { return kLeft + position / right * kWidth; };
   const auto y = [&](double points) { return kTop + (highest - points) / (highest - lowest) * kHeight; };
 
-  std::string svg = Format(
+  std::string svg =
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"420\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"800\" height=\"420\" fill=\"white\"/>\n");
+      "<rect width=\"800\" height=\"420\" fill=\"white\"/>\n";
   svg += Format("<text x=\"%.0f\" y=\"20\" font-size=\"14\">", kLeft) + table.title +
          ": accuracy minus lossless, points</text>\n";
   const double step = highest - lowest > 3 ? 1.0 : highest - lowest > 1.5 ? 0.5 : 0.1;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "codec/loss_policy.h"
+#include "codec/policy/loss_policy.h"
 #include "longhaul/tensor.h"
-#include "wan/loss_process.h"
+#include "wan/link_model.h"
 
 namespace longhaul::bench {
 namespace {
@@ -108,7 +108,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
 
   if (s.workers < 1 || s.workers > 64) return bad("workers: 1..64");
   if (s.batch > 60'000) return bad("batch: 1..60000");
-  if (const auto policy = codec::ParseLossPolicy(s.policy); !policy.ok()) return policy.status();
+  if (!FromName<LossPolicy>(s.policy)) return bad("policy: zero | count | stale | ipw | residual | shift");
   if (s.shift_alpha == 0) return bad("shift_alpha: above 0");
   if (s.priority == "topk" && s.topk_share == 0) return bad("topk_share: above 0");
   if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8");

@@ -29,7 +29,7 @@ struct Scenario {
   // What happens to workers:
   //   none
   //   left      one leaves for a seventh of the rounds, in the middle, and comes back
-  //   excluded  the same one stays a member, but all that it has to say in that time is lost
+  //   excluded  the same one stays a member, but all that it sends in that time is lost
   //   replaced  every 50 rounds one worker is replaced by a new process that remembers nothing
   std::string membership = "none";
 

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/dataset.h"
-#include "worker/mini_batches.h"
+#include "worker/demo/dataset.h"
+#include "worker/demo/mini_batches.h"
 
 namespace longhaul::bench {
 

@@ -17,7 +17,7 @@ struct Cell {
 struct Table {
   std::string name;  // of its plot's file
   std::string title;
-  std::string text;  // what the reader must know
+  std::string text;  // for the reader, above the table
   std::string corner;
   std::vector<std::string> columns;
   struct Row {

@@ -3,7 +3,7 @@
 
 #include "bench/learning/exchange.h"
 #include "bench/learning/scenario.h"
-#include "worker/mlp.h"
+#include "worker/demo/mlp.h"
 
 namespace longhaul::bench {
 

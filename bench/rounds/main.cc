@@ -14,10 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "base/flags/number_checks.h"
 #include "base/quantile.h"
+#include "base/units_text.h"
 #include "bench/rounds/tcp_rounds.h"
 #include "bench/wan/programs.h"
-#include "cli/number_checks.h"
 #include "wan/link_options.h"
 
 namespace longhaul::bench {
@@ -95,12 +96,12 @@ Result<Runner> ParseRunner(const std::string& name) {
 Result<Cell> MakeCell(const Flags& f, uint32_t workers, const std::string& bytes, const std::string& rate,
                       const std::string& rtt, const std::string& loss, double burst) {
   Cell cell;
-  const auto size = wan::ParseBytes(bytes);
-  const auto gap = wan::ParseTime(f.gap);
-  const auto speed = wan::ParseRate(rate);
-  const auto round_trip = wan::ParseTime(rtt);
-  const auto queue = wan::ParseTime(f.queue);
-  const auto lost = loss == "0" ? Result<double>(0.0) : wan::ParsePercent(loss);
+  const auto size = ParseBytes(bytes);
+  const auto gap = ParseTime(f.gap);
+  const auto speed = ParseRate(rate);
+  const auto round_trip = ParseTime(rtt);
+  const auto queue = ParseTime(f.queue);
+  const auto lost = ParsePercent(loss);
   for (const Status& s :
        {size.status(), gap.status(), speed.status(), round_trip.status(), queue.status(), lost.status()}) {
     if (!s.ok()) return s;
@@ -111,7 +112,7 @@ Result<Cell> MakeCell(const Flags& f, uint32_t workers, const std::string& bytes
   cell.plan.rounds = f.rounds;
   cell.plan.warmup = f.warmup;
   cell.plan.gap = *gap;
-  cell.plan.limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(f.limit));
+  cell.plan.limit = FromSeconds(f.limit);
   cell.link.rate = *speed;
   cell.link.delay = *round_trip / 2;
   cell.link.queue_time = *queue;

@@ -16,13 +16,12 @@
 #include <mutex>
 #include <thread>
 
-#include "wan/tun/unique_fd.h"
+#include "base/files.h"
 
 namespace longhaul::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using wan::UniqueFd;
 
 constexpr uint16_t kPort = 7900;
 constexpr size_t kBlockElements = 16 * 1024;
@@ -142,7 +141,7 @@ class TcpRounds {
     changed_.notify_all();
   }
 
-  // Under the lock. Whoever waits in a socket goes on with an error.
+  // Under the lock. Threads that wait in a socket go on with an error.
   void CloseAll() {
     closed_ = true;
     for (const int fd : sockets_) shutdown(fd, SHUT_RDWR);
@@ -168,7 +167,7 @@ class TcpRounds {
   std::string Serve() {
     if (Status in = Enter("A"); !in.ok()) return in.ToString();
     if (wan_ != nullptr && !SetBufferBounds(runner_.tuned)) return Errno("setting tcp_rmem");
-    const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int on = 1;
     setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     const sockaddr_in address = ServerAddress(wan_ == nullptr);
@@ -181,24 +180,24 @@ class TcpRounds {
       listening_ = true;
       changed_.notify_all();
     }
-    std::vector<UniqueFd> connections;
+    std::vector<FileDescriptor> connections;
     while (connections.size() < plan_.workers) {
       pollfd wait{listener.get(), POLLIN, 0};
       if (closed()) return "";
       if (poll(&wait, 1, 50) <= 0) continue;
-      UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!connection.ok()) continue;
+      FileDescriptor connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.valid()) continue;
       if (!SetControl(connection.get(), runner_.control)) return Errno("TCP_CONGESTION " + runner_.control);
       Register(connection.get());
       connections.push_back(std::move(connection));
     }
     std::vector<std::thread> threads;
-    for (const UniqueFd& connection : connections) {
+    for (const FileDescriptor& connection : connections) {
       threads.emplace_back([this, fd = connection.get()] { Add(fd); });
       threads.emplace_back([this, fd = connection.get()] { Answer(fd); });
     }
     for (std::thread& thread : threads) thread.join();
-    for (const UniqueFd& connection : connections) Unregister(connection.get());
+    for (const FileDescriptor& connection : connections) Unregister(connection.get());
     return "";
   }
 
@@ -219,7 +218,7 @@ class TcpRounds {
         }
         const std::lock_guard lock(mutex_);
         if (++arrived_[part] % plan_.workers != 0) continue;
-        // All workers are in this round, so nobody needs this part of the one before.
+        // All workers are in this round, so no worker needs this part of the one before.
         std::vector<float>& next = sum_[(round + 1) % 2];
         std::fill(next.begin() + static_cast<std::ptrdiff_t>(First(part)),
                   next.begin() + static_cast<std::ptrdiff_t>(First(part + 1)), 0.0f);
@@ -248,7 +247,7 @@ class TcpRounds {
   std::string Work(uint32_t rank) {
     if (Status in = Enter("B"); !in.ok()) return in.ToString();
     if (wan_ != nullptr && !SetBufferBounds(runner_.tuned)) return Errno("setting tcp_wmem");
-    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!SetControl(fd.get(), runner_.control)) return Errno("TCP_CONGESTION " + runner_.control);
     const sockaddr_in address = ServerAddress(wan_ == nullptr);
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {

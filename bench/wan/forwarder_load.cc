@@ -10,13 +10,12 @@
 #include <atomic>
 #include <thread>
 
-#include "wan/tun/unique_fd.h"
+#include "base/files.h"
 
 namespace longhaul::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using wan::UniqueFd;
 
 constexpr size_t kDatagram = 1472;  // 1500 bytes with IP and UDP
 constexpr unsigned kBatch = 32;
@@ -51,7 +50,7 @@ void RunForwarderLoad(wan::TunWan* wan, double offered_mbps, Duration length, Ou
   std::string error;
   std::thread sink([&] {
     if (Status in = wan->EnterSite("A"); !in.ok()) error = in.ToString();
-    const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const FileDescriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = AddressOf("10.77.1.1");
     if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) error = "bind";
     const int buffer = 16 << 20;
@@ -69,7 +68,7 @@ void RunForwarderLoad(wan::TunWan* wan, double offered_mbps, Duration length, Ou
   const auto begin = Clock::now();
   std::thread sender([&] {
     if (Status in = wan->EnterSite("B"); !in.ok()) error = in.ToString();
-    const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const FileDescriptor fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = AddressOf("10.77.1.1");
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       error = "connect";

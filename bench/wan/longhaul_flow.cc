@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/units_text.h"
 #include "bench/wan/programs.h"
 #include "longhaul/client.h"
 
@@ -101,7 +102,7 @@ Status PushRounds(wan::TunWan* wan, uint32_t rank, const IncastOptions& options,
 
 void RunIncast(wan::TunWan* wan, const IncastOptions& options, Outcome* outcome) {
   const Scratch scratch;
-  const auto bytes = wan::ParseBytes(options.bytes);
+  const auto bytes = ParseBytes(options.bytes);
   if (!bytes.ok()) {
     outcome->error = bytes.status().message();
     return;

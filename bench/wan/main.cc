@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units_text.h"
 #include "bench/wan/forwarder_load.h"
 #include "bench/wan/longhaul_flow.h"
 #include "bench/wan/protection.h"
@@ -93,18 +94,16 @@ Result<std::vector<Path>> Paths(const Flags& f) {
   if (f.untuned) return UntunedPaths();
   if (f.incast) return std::vector<Path>{MakePath(200, 20, 0)};
   std::vector<Path> paths;
-  const auto rate = wan::ParseRate(f.rate);
+  const auto rate = ParseRate(f.rate);
   if (!rate.ok()) return rate.status();
-  const auto rtt = wan::ParseTime(f.rtt), queue = wan::ParseTime(f.queue);
+  const auto rtt = ParseTime(f.rtt), queue = ParseTime(f.queue);
   if (!rtt.ok()) return rtt.status();
   if (!queue.ok()) return queue.status();
   for (const std::string& text : f.loss) {
     Path path{.mbps = rate->mbps(), .rtt = *rtt, .queue = *queue, .burst = f.burst};
-    if (text != "0") {
-      const auto loss = wan::ParsePercent(text);
-      if (!loss.ok()) return loss.status();
-      path.loss = *loss;
-    }
+    const auto loss = ParsePercent(text);
+    if (!loss.ok()) return loss.status();
+    path.loss = *loss;
     if (path.loss == 0) path.burst = 0;
     if (Status s = path.Link().Validate(); !s.ok()) return s;
     paths.push_back(path);
@@ -117,7 +116,7 @@ Result<std::unique_ptr<wan::TunWan>> Up(const wan::LinkOptions& link, uint64_t s
   options.sites = {"A", "B"};
   options.link = link;
   options.seed = seed;
-  options.backend = wan::Backend::kTun;  // the one whose counters tell loss from queue
+  options.backend = wan::Backend::kTun;  // its counters separate loss from queue
   options.max_packets_in_flight = 1 << 18;
   return wan::TunWan::Up(options);
 }

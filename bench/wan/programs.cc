@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "wan/tun/unique_fd.h"
+#include "base/files.h"
 
 namespace longhaul::bench {
 
@@ -60,7 +60,7 @@ Result<ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const st
   if (wan == nullptr) return ChildProcess::Start(name, argv, {}, log);
   const auto fd = wan->OpenSiteNamespace(site);
   if (!fd.ok()) return fd.status();
-  const wan::UniqueFd owned(*fd);
+  const FileDescriptor owned(*fd);
   const int raw = owned.get();
   return ChildProcess::Start(
       name, argv, [raw] { return ::setns(raw, CLONE_NEWNET); }, log);

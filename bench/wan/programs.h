@@ -23,7 +23,7 @@ std::string ProgramPath(const std::string& name);
 // User and system time of a process, in seconds.
 double CpuSeconds(pid_t pid);
 
-// A directory for what the programs say; removed at the end.
+// A directory for the output of the programs; removed at the end.
 class Scratch {
  public:
   Scratch();

@@ -7,7 +7,7 @@ namespace longhaul::bench {
 Result<Protection> Protection::Make(bool insecure) {
   Protection protection;
   if (insecure) return protection;
-  auto key = cli::TemporaryKey::Make("default");
+  auto key = keys::TemporaryKey::Make("default");
   if (!key.ok()) return key.status();
   protection.key_.emplace(*std::move(key));
   return protection;

@@ -1,12 +1,12 @@
 // How longhaul's programs of a benchmark are protected: encrypted under a key that lives as long as the run,
-// or not at all, which is then said to both sides by name.
+// or not at all, which both sides must then name.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/temporary_key.h"
+#include "transport/keys/temporary_key.h"
 
 namespace longhaul::bench {
 
@@ -19,11 +19,11 @@ class Protection {
   std::string key_file() const { return key_ ? key_->path() : std::string(); }
   // Of longhaul-server, whose address is not a loopback one.
   std::vector<std::string> ServerFlags() const;
-  // Of whoever joins it.
+  // Of the programs that join it.
   std::vector<std::string> ClientFlags() const;
 
  private:
-  std::optional<cli::TemporaryKey> key_;
+  std::optional<keys::TemporaryKey> key_;
 };
 
 // The runner with this name; "longhaul..." gets an "-insecure" where it is meant, so that tables say so.

@@ -14,13 +14,12 @@
 #include <fstream>
 #include <thread>
 
-#include "wan/tun/unique_fd.h"
+#include "base/files.h"
 
 namespace longhaul::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using wan::UniqueFd;
 
 constexpr uint16_t kPort = 7800;
 constexpr size_t kBlock = 256 * 1024;
@@ -73,7 +72,7 @@ sockaddr_in SinkAddress() {
 std::string Sink(wan::TunWan* wan, Shared& s) {
   if (Status in = wan->EnterSite("A"); !in.ok()) return in.ToString();
   if (!SetBufferBounds(s.runner.tuned)) return Errno("setting tcp_rmem");
-  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const sockaddr_in address = SinkAddress();
@@ -82,7 +81,7 @@ std::string Sink(wan::TunWan* wan, Shared& s) {
     return Errno("listening");
   }
   s.listening = true;
-  std::vector<UniqueFd> connections;
+  std::vector<FileDescriptor> connections;
   std::vector<pollfd> polls;
   std::vector<uint8_t> block(kBlock);
   Clock::time_point first{};
@@ -93,7 +92,7 @@ std::string Sink(wan::TunWan* wan, Shared& s) {
   while (!s.stop) {
     poll(polls.data(), polls.size(), 20);
     const auto now = Clock::now();
-    if (connections.empty() && now > give_up) return "nobody connects";
+    if (connections.empty() && now > give_up) return "no client connects";
     if (!connections.empty() && !measuring && now >= first + s.timing.warmup) {
       measuring = true;
       s.bytes = 0;
@@ -106,8 +105,8 @@ std::string Sink(wan::TunWan* wan, Shared& s) {
       return "";
     }
     if ((polls[0].revents & POLLIN) != 0) {
-      UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (connection.ok()) {
+      FileDescriptor connection(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (connection.valid()) {
         if (connections.empty()) first = now;
         polls.push_back({connection.get(), POLLIN, 0});
         connections.push_back(std::move(connection));
@@ -126,11 +125,11 @@ std::string Sink(wan::TunWan* wan, Shared& s) {
 std::string Send(wan::TunWan* wan, Shared& s) {
   if (Status in = wan->EnterSite("B"); !in.ok()) return in.ToString();
   if (!SetBufferBounds(s.runner.tuned)) return Errno("setting tcp_wmem");
-  std::vector<UniqueFd> connections;
+  std::vector<FileDescriptor> connections;
   std::vector<pollfd> polls;
   const sockaddr_in address = SinkAddress();
   for (int i = 0; i < s.runner.connections; ++i) {
-    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, s.runner.control.data(),
                    static_cast<socklen_t>(s.runner.control.size())) != 0) {
       return Errno("TCP_CONGESTION " + s.runner.control);

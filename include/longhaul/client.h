@@ -1,8 +1,10 @@
 // The worker's end of a parameter server: declare tensors, push gradients, pull what became of them.
 //
-//   auto client = longhaul::Client::Connect({.servers = {"127.0.0.1:7700"}, .job = "demo", .insecure =
-//   true}); auto w = client->Declare("w", {.count = n, .optimizer = "sgd:lr=0.1"}); longhaul::Operation step
-//   = client->PushPull(*w, gradient, weights); longhaul::Status status = step.Wait();
+//   auto client = longhaul::Client::Connect({.servers = {"127.0.0.1:7700"}, .key_file = "job.key"});
+//   if (!client.ok()) return client.status();
+//   auto w = client->Declare("w", {.count = n, .optimizer = "sgd:lr=0.1"});
+//   longhaul::Operation step = client->PushPull(*w, gradient, weights);
+//   longhaul::Status status = step.Wait();
 //
 // Every wait ends: when the server dies, falls silent for the idle time-out or ends the job, everything
 // pending completes with a Status that says who and why.
@@ -44,7 +46,8 @@ class Operation {
   Status WaitFor(Duration limit) const;
   bool done() const;
   // Calls `callback` once with the outcome: on the client's background thread, or at once on the caller's
-  // when the operation is done already. It must not block; it may start operations.
+  // when the operation is done already. Callbacks given before the end have run when Wait returns. It must
+  // not block; it may start operations.
   void Then(std::function<void(const Status&)> callback) const;
   // Zeros until done.
   OperationStats stats() const;
@@ -69,14 +72,16 @@ class Tensor {
   uint64_t count_ = 0;
   DType dtype_ = DType::kFloat32;
   uint32_t handle_ = UINT32_MAX;
+  bool has_optimizer_ = false;
   const void* owner_ = nullptr;
 };
 
 class Client {
  public:
   // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
-  // Errors: kInvalidArgument (options), kUnavailable (nobody answers at that address), kVersionMismatch (both
-  // versions are named), kSettingsMismatch, kAlreadyExists (the rank is taken), or what else the server says.
+  // Errors: kInvalidArgument (options), kUnavailable (no answer comes from that address), kVersionMismatch
+  // (both versions are named), kSettingsMismatch, kAlreadyExists (the rank is taken), or what else the server
+  // says.
   static Result<Client> Connect(const ConnectOptions& options);
 
   Client(Client&&) noexcept;
@@ -92,11 +97,13 @@ class Client {
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
   // round that it counts in.
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
-  // Fetches the parameters. Only for tensors with an optimizer.
+  // Fetches the parameters. Errors: kFailedPrecondition (the tensor has no optimizer, so the server keeps
+  // none).
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
   // Contributes to the next round and receives its result (updated parameters, or the aggregate), chunk by
-  // chunk while others are still on their way: the fast path. `out` may be read when done; it must not
-  // overlap `gradient`. Operations on one tensor take effect in the order of the calls.
+  // chunk while others are still on their way: the fast path. `out` may be read when done. Errors:
+  // kInvalidArgument (`out` overlaps `gradient`; a value of the gradient is not finite). Operations on one
+  // tensor take effect in the order of the calls.
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
 
   // Explicit priority: says what matters of the tensor, in place of the job's ranking. It is cut into
@@ -115,7 +122,8 @@ class Client {
 
   uint32_t rank() const;
   uint32_t world_size() const;
-  JobSettings settings() const;
+  // Of the job, as the server has them.
+  JobSpec settings() const;
   // Ok while the client works, else why it does not.
   Status status() const;
   ClientStats stats() const;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/job.h"
+#include "longhaul/log.h"
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
 
@@ -38,9 +40,8 @@ struct ConnectOptions {
   Duration connect_timeout{0};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
-  // Decides how fast to send: "longhaul" (BBR's model with a fitted target loss), "bbr" (its draft), "cubic"
-  // (RFC 9438). The server's grant bounds all of them.
-  std::string rate_controller = "longhaul";
+  // Decides how fast to send. The server's grant bounds all of them.
+  RateControl rate_controller = RateControl::kLonghaul;
   // Never faster than the cap, which bounds UDP payload; zero: no cap. Never slower than the floor, whatever
   // is lost; zero: 100 kbit/s.
   Bandwidth rate_cap = {};
@@ -52,13 +53,16 @@ struct ConnectOptions {
   // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its
   // way.
   bool insecure = false;
-  // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: the first that both sides have.
-  std::string cipher = {};
+  // kAny: the first that both sides have.
+  Cipher cipher = Cipher::kAny;
   // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:
   // none.
   std::string fault = {};
   // Seeds connection IDs and send-order permutations; zero: taken from the operating system.
   uint64_t seed = 0;
+  // Called on any thread with what no Status says, such as a socket buffer that the system made smaller.
+  // Empty: nothing is logged; the library never writes to standard output or standard error.
+  LogCallback log = {};
 };
 
 struct TensorOptions {
@@ -78,7 +82,7 @@ struct TensorOptions {
   };
   std::vector<Range> high_ranges = {};
   // This worker's own choice for this tensor of how many chunks are high, 0..1: a share of them, or as many
-  // as hold a share of the energy. None: the job's (JobSettings), which the server says.
+  // as hold a share of the energy. None: the job's (JobSpec), which the server says.
   std::optional<double> high_share = std::nullopt;
   std::optional<double> high_energy = std::nullopt;
   uint64_t count = 0;  // elements, >= 1
@@ -94,27 +98,6 @@ struct TensorOptions {
 struct PullOptions {
   // Waits until the tensor has completed at least so many rounds.
   uint64_t min_round = 0;
-};
-
-// The server's settings of the job; workers cannot change them.
-struct JobSettings {
-  uint32_t rank = 0;
-  uint32_t world_size = 0;
-  // What becomes of lost low-priority chunks: zero | count | stale | ipw | residual | shift.
-  std::string policy;
-  double shift_alpha = 0.1;           // step of policy shift
-  std::string priority = "energy";    // how chunks are ranked: energy | layer | topk
-  double high_share = 0;              // share of chunks sent reliably with FEC, 0..1
-  double high_energy = 0;             // > 0: instead, as many as hold this share of the energy, 0..1
-  double topk_share = 0.1;            // priority topk: share of elements that travels
-  double bubble_threshold = 0;        // loss above which lost chunks are filled, 0..1
-  double close_ratio = 0;             // share of the low class's energy that lets a window close, 0..1
-  std::string downlink = "reliable";  // reliable | lossy
-  uint32_t hash_rounds = 64;          // downlink lossy: rounds between state hashes
-  uint32_t fec_k = 0;                 // source symbols per FEC block; 0 = none
-  uint32_t fec_depth = 0;             // blocks interleaved; 0 = by the bursts that are seen
-  Duration idle_timeout{0};
-  uint64_t seed = 0;
 };
 
 }  // namespace longhaul

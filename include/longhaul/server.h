@@ -1,9 +1,9 @@
 // An embedded parameter server: the same one that longhaul-server runs.
 //
-//   auto server = longhaul::Server::Start({.listen = "127.0.0.1:0", .workers = 4, .key_file = "job.key"});
-//   if (!server.ok()) return Report(server.status());
-//   ... workers connect to server->port() ...
-//   longhaul::Status outcome = server->Wait();       // with .once: until the job is over
+//   auto server = longhaul::Server::Start({.listen = "127.0.0.1:0", .key_file = "job.key", .workers = 4});
+//   if (!server.ok()) return server.status();
+//   std::printf("workers connect to %s\n", server->address().c_str());
+//   longhaul::Status outcome = server->Wait();  // with .once: until the job is over
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/job.h"
+#include "longhaul/log.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 
@@ -29,9 +31,9 @@ struct ServerOptions {
   // Certificates only: names of the workers and tools that may connect, as in `longhaul keygen --name`;
   // empty: all with a certificate of the authority for this job.
   std::vector<std::string> allow = {};
-  // "aes-128-gcm", "aes-256-gcm" or "chacha20-poly1305"; empty: what the worker likes best.
-  std::string cipher = {};
-  // Instead of a key: traffic is readable and forgeable by everyone on its way. Only on loopback addresses,
+  // kAny: what the worker likes best.
+  Cipher cipher = Cipher::kAny;
+  // Instead of a key: any host on the path can read and forge the traffic. Only on loopback addresses,
   // unless insecure_bind says otherwise.
   bool insecure = false;
   bool insecure_bind = false;
@@ -39,48 +41,8 @@ struct ServerOptions {
   uint32_t workers = 1;
   // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
   uint32_t min_workers = 0;
-  // What becomes of lost low-priority chunks: "zero", "count", "stale", "ipw" (those that arrived count by
-  // the inverse of their worker's delivered share), "residual" (the worker adds what was lost to its next
-  // gradient) or "shift" (a lost chunk counts as what its worker usually sends).
-  std::string policy = "residual";
-  // Step by which policy "shift" follows a worker's gradients, > 0 and <= 1.
-  double shift_alpha = 0.1;
-  // How chunks are ranked: "energy", "layer" (front of the tensor first) or "topk" (only the largest elements
-  // travel; needs a policy that remembers the rest: residual or shift).
-  std::string priority = "energy";
-  // Share of a gradient's chunks, most important first, that travels reliably and with FEC, 0..1.
-  double high_share = 0.2;
-  // Above zero, and instead of high_share: as many chunks as hold this share of the gradient's energy, 0..1.
-  double high_energy = 0;
-  // With priority "topk": share of the elements that travels, > 0 and <= 1.
-  double topk_share = 0.1;
-  // Raw loss of a window's low class above which its losses are filled, 0..1.
-  double bubble_threshold = 0.1;
-  // Share of the energy of a window's low class that lets the window close when its high class is complete,
-  // 0..1.
-  double close_ratio = 0.9;
-  // A worker that takes so many times as long as the others usually do is left out of the round; its gradient
-  // counts in a later one. 0: every round waits for every worker. Else >= 1.
-  double straggler_factor = 0;
-  // No round waits longer than this for anybody; zero: no bound.
-  Duration round_bound{0};
-  // Sums contributions in rank order: bitwise equal results whatever the order of arrival. Costs memory for
-  // every worker's contribution to unfinished chunks.
-  bool deterministic = false;
-  // Refuses a chunk whose norm is so many times what is usual for it; 0: none. Values that are not finite are
-  // always refused.
-  double norm_guard = 0;
-  // "reliable", or "lossy": results may lose chunks on the way down, which the next round repays.
-  std::string downlink = "reliable";
-  // With a lossy downlink: every so many rounds everything is sent reliably, and a hash proves that all
-  // workers have the same values. >= 1.
-  uint32_t hash_rounds = 64;
-  // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
-  uint32_t fec_k = 20;
-  // FEC blocks interleaved against bursts, 1..255; 0 = four times the mean burst that a connection sees.
-  uint32_t fec_depth = 0;
-  // A worker that is silent for so long is dead. 100 ms to 24 h.
-  Duration idle_timeout = std::chrono::seconds(10);
+  // What its workers have to know: loss policy, priority, FEC, when windows close, ...
+  JobSpec job_spec = {};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
   // Bound on 4 bytes x elements of all tensors. The server's memory is about five times the model.
@@ -96,17 +58,13 @@ struct ServerOptions {
   // No worker is granted more, nor less as far as the capacity goes; zero: no bound.
   Bandwidth worker_rate_cap = {};
   Bandwidth worker_rate_floor = {};
-  // Of the job: workers rotate the send order of their chunks by it.
-  uint64_t seed = 1;
-  // Load generators (`longhaul bench flow`) that are served at once; their traffic is counted and dropped and
-  // costs up to 64 MiB each. More are refused; 0 refuses all. 0..1024.
-  uint32_t allow_bench = 16;
-  // Serves load generators also while a job is running. Otherwise they are sent away when it starts.
-  bool bench_during_job = false;
   // Ends after the first job: Wait() then returns how it ended.
   bool once = false;
   // Faults to inject into this process' own traffic, for example "drop=0.02,delay=25ms,seed=7". Empty: none.
-  std::string fault;
+  std::string fault = {};
+  // Called on any thread with a line for every event but rounds (those with kDebug), and with what no Status
+  // says, such as a socket buffer that the system made smaller. Empty: nothing is logged.
+  LogCallback log = {};
 };
 
 // What happens in a server. Called on the server's thread: must return soon and must not call the server.
@@ -116,7 +74,7 @@ struct ServerEvent {
     kStart,     // all workers are in
     kRound,     // a round is finished
     kLeave,     // a worker has left (code 0) or is lost
-    kRefused,   // somebody was not let in, or did not get through the handshake; of each at most 10 a second
+    kRefused,   // a join was refused or a handshake failed; after ten of a kind one every 10 s
     kBench,     // a load generator came or went
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
@@ -128,6 +86,10 @@ struct ServerEvent {
   // The same with all values, as one JSON object: {"event":"join","rank":0,...}.
   std::string json;
 };
+
+namespace server {
+struct Daemon;
+}
 
 class Server {
  public:
@@ -162,6 +124,7 @@ class Server {
   std::string StatsJson() const;
 
  private:
+  friend struct server::Daemon;
   struct Impl;
   explicit Server(std::unique_ptr<Impl> impl);
 

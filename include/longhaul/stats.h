@@ -4,10 +4,24 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 
 #include "longhaul/units.h"
 
 namespace longhaul {
+
+// One counter of a set S, for JSON, metrics and documentation: each set has a table of them, from which all
+// that prints, adds or describes the set follows.
+template <typename S>
+struct Counter {
+  // uint64_t counts events or bytes since the start; every other type is a state at the moment of asking.
+  std::variant<uint64_t S::*, uint32_t S::*, int S::*, double S::*, ByteCount S::*, Bandwidth S::*,
+               Duration S::*, std::string S::*, std::string_view S::*>
+      field;
+  std::string_view name;  // of the field; in JSON durations have _ms behind it, rates _mbps
+  std::string_view help;
+};
 
 // One operation (Push, Pull, PushPull). Final once the operation is done.
 struct OperationStats {
@@ -44,60 +58,110 @@ struct OperationStats {
   std::optional<RoundInfo> round_info;
 };
 
-// One client since it connected.
+// One client since it connected; kClientCounters says what each counter means.
 struct ClientStats {
   uint64_t operations_started = 0;
   uint64_t operations_succeeded = 0;
   uint64_t operations_failed = 0;
-  // Of the connection.
   uint64_t packets_sent = 0;
   uint64_t packets_received = 0;
-  uint64_t packets_lost = 0;  // of ours, declared lost (before FEC)
+  uint64_t packets_lost = 0;
   uint64_t retransmissions = 0;
   uint64_t repairs_sent = 0;
-  uint64_t repaired_chunks = 0;  // rebuilt by FEC here
-  uint64_t lost_chunks = 0;      // low chunks of closed windows that the server did not have
-  // Chunks whose unpaid gradients (policy residual) had grown beyond what float32 holds: dropped. Not 0 means
-  // that gradients are about to overflow, or were.
+  uint64_t repaired_chunks = 0;
+  uint64_t lost_chunks = 0;
   uint64_t debts_dropped = 0;
   uint64_t pto_fired = 0;
-  uint64_t datagrams_dropped = 0;  // received and dropped: damaged, duplicate, late or unknown
-  ByteCount bytes_sent;            // UDP payload
+  uint64_t datagrams_dropped = 0;
+  ByteCount bytes_sent;
   ByteCount bytes_received;
-  ByteCount chunk_bytes_sent;      // first transmissions
-  ByteCount chunk_bytes_received;  // distinct chunks
+  ByteCount chunk_bytes_sent;
+  ByteCount chunk_bytes_received;
   Duration smoothed_rtt{0};
   Duration min_rtt{0};
   Duration latest_rtt{0};
-  double loss = 0;      // recent loss of what we send, before FEC, 0..1
-  Bandwidth bandwidth;  // estimate of the path towards the server
-  // What the rate controller has fitted of the path towards the server (docs/glossary.md: target loss).
-  double fit_floor = 0;      // l0: lost at any rate, 0..1
-  Bandwidth fit_capacity;    // C; zero while unknown
-  double target_loss = 0;    // l*, 0..1
-  double fit_r_squared = 0;  // 0..1
-  int fit_samples = 0;       // round trips
-  std::string fit_state;     // "fitted", or why not: "few_samples", "no_excitation", ...
-  std::string rate_state;    // "startup", "probe_bw_cruise", ...
-  // For how long what held the sending back: nothing to send, the estimate of the path (its rate, its bytes
-  // in flight), what the server can take, what the server grants, and the own cap.
+  double loss = 0;
+  Bandwidth bandwidth;
+  double fit_floor = 0;
+  Bandwidth fit_capacity;
+  double target_loss = 0;
+  double fit_r_squared = 0;
+  int fit_samples = 0;
+  std::string fit_state;
+  std::string rate_state;
   Duration limited_by_app{0};
   Duration limited_by_pacing{0};
   Duration limited_by_cwnd{0};
   Duration limited_by_receive_window{0};
   Duration limited_by_grant{0};
   Duration limited_by_cap{0};
-  // Of the rounds that the server has reported to this worker.
   uint64_t rounds_reported = 0;
   uint64_t round_repaired_chunks = 0;
   uint64_t round_filled_chunks = 0;
   uint64_t round_tolerated_chunks = 0;
   uint64_t round_rejected_chunks = 0;
   uint64_t round_lost_chunks = 0;
-  // With the server's --downlink lossy.
-  uint64_t result_chunks_lost = 0;     // values that stayed for one round more as they were
-  uint64_t state_hashes_agreed = 0;    // proofs that this worker's values are the server's
-  uint64_t state_hash_mismatches = 0;  // each ends the job
+  uint64_t result_chunks_lost = 0;
+  uint64_t state_hashes_agreed = 0;
+  uint64_t state_hash_mismatches = 0;
+};
+
+inline constexpr Counter<ClientStats> kClientCounters[] = {
+    {&ClientStats::operations_started, "operations_started", "operations since the client connected"},
+    {&ClientStats::operations_succeeded, "operations_succeeded", "of them, ended well"},
+    {&ClientStats::operations_failed, "operations_failed", "of them, ended with an error"},
+    {&ClientStats::packets_sent, "packets_sent", "packets sent"},
+    {&ClientStats::packets_received, "packets_received", "packets received"},
+    {&ClientStats::packets_lost, "packets_lost", "own packets declared lost, before FEC"},
+    {&ClientStats::retransmissions, "retransmissions", "high chunks sent again"},
+    {&ClientStats::repairs_sent, "repairs_sent", "repair symbols (FEC) sent"},
+    {&ClientStats::repaired_chunks, "repaired_chunks", "received chunks that FEC rebuilt here"},
+    {&ClientStats::lost_chunks, "lost_chunks", "low chunks of closed windows that the server did not have"},
+    {&ClientStats::debts_dropped, "debts_dropped",
+     "chunks whose unpaid gradients (policy residual) had grown beyond float32; not 0: gradients overflow, "
+     "or are about to"},
+    {&ClientStats::pto_fired, "pto_fired", "probe timeouts"},
+    {&ClientStats::datagrams_dropped, "datagrams_dropped",
+     "received and dropped: damaged, duplicate, late or unknown"},
+    {&ClientStats::bytes_sent, "bytes_sent", "UDP payload sent"},
+    {&ClientStats::bytes_received, "bytes_received", "UDP payload received"},
+    {&ClientStats::chunk_bytes_sent, "chunk_bytes_sent", "chunk bytes, first transmissions"},
+    {&ClientStats::chunk_bytes_received, "chunk_bytes_received", "bytes of distinct chunks received"},
+    {&ClientStats::smoothed_rtt, "smoothed_rtt", "smoothed round-trip time"},
+    {&ClientStats::min_rtt, "min_rtt", "smallest round-trip time"},
+    {&ClientStats::latest_rtt, "latest_rtt", "latest round-trip time"},
+    {&ClientStats::loss, "loss", "recent loss of what is sent, before FEC, 0..1"},
+    {&ClientStats::bandwidth, "bandwidth", "estimate of the path towards the server"},
+    {&ClientStats::fit_floor, "fit_floor", "l0, the loss that the path has at any rate, 0..1"},
+    {&ClientStats::fit_capacity, "fit_capacity", "C, capacity of the path; 0 while unknown"},
+    {&ClientStats::target_loss, "target_loss", "l*, the loss that the controller aims at, 0..1"},
+    {&ClientStats::fit_r_squared, "fit_r_squared", "how well the fit explains what was seen, 0..1"},
+    {&ClientStats::fit_samples, "fit_samples", "round trips in the fit"},
+    {&ClientStats::fit_state, "fit_state", "fitted, or why not: few_samples, no_excitation, ..."},
+    {&ClientStats::rate_state, "rate_state", "state of the rate controller: startup, probe_bw_cruise, ..."},
+    {&ClientStats::limited_by_app, "limited_by_app", "time in which there was nothing to send"},
+    {&ClientStats::limited_by_pacing, "limited_by_pacing",
+     "time in which the estimated rate of the path held the sending back"},
+    {&ClientStats::limited_by_cwnd, "limited_by_cwnd", "time in which the bytes in flight did"},
+    {&ClientStats::limited_by_receive_window, "limited_by_receive_window",
+     "time in which the server's receive window did"},
+    {&ClientStats::limited_by_grant, "limited_by_grant", "time in which the server's grant did"},
+    {&ClientStats::limited_by_cap, "limited_by_cap", "time in which the own cap did"},
+    {&ClientStats::rounds_reported, "rounds_reported", "rounds that the server has reported"},
+    {&ClientStats::round_repaired_chunks, "round_repaired_chunks",
+     "in them: chunks rebuilt by FEC at the server, over all workers"},
+    {&ClientStats::round_filled_chunks, "round_filled_chunks",
+     "in them: lost contributions that the policy filled"},
+    {&ClientStats::round_tolerated_chunks, "round_tolerated_chunks",
+     "in them: lost contributions at or below the bubble threshold"},
+    {&ClientStats::round_rejected_chunks, "round_rejected_chunks",
+     "in them: contributions that the guard refused"},
+    {&ClientStats::round_lost_chunks, "round_lost_chunks", "in them: contributions that did not arrive"},
+    {&ClientStats::result_chunks_lost, "result_chunks_lost",
+     "downlink lossy: values that stayed for one round more as they were"},
+    {&ClientStats::state_hashes_agreed, "state_hashes_agreed",
+     "downlink lossy: proofs that this worker's values are the server's"},
+    {&ClientStats::state_hash_mismatches, "state_hash_mismatches", "downlink lossy: each ends the job"},
 };
 
 }  // namespace longhaul

@@ -31,7 +31,7 @@ enum class StatusCode : uint8_t {
   kVersionMismatch = 13,    // The peer speaks another version of the protocol.
   kPeerDead = 14,           // Nothing was heard from the peer for the idle time-out.
   kSettingsMismatch = 15,   // Worker and server disagree about the job or a tensor.
-  kInternal = 16,           // A system call failed in a way nobody planned for.
+  kInternal = 16,           // A system call failed unexpectedly.
   kAeadLimitReached = 17,   // The cipher may do no more for the connection (RFC 9001 §6.6): connect again.
 };
 

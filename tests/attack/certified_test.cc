@@ -80,7 +80,7 @@ TEST_F(Certified, AFloodOfInitsThatOpenCostsCookiesOnly) {
   flood.Stop();
   const nlohmann::json after = AskServer();
   std::cout << static_cast<int64_t>(flood.per_second()) << " INITs per second, " << rounds << " rounds, "
-            << Change(before_, after, "datagrams") << " of " << flood.sent() << " taken in, "
+            << Change(before_, after, "datagrams_received") << " of " << flood.sent() << " taken in, "
             << Change(before_, after, "retries_sent") << " retries\n";
   EXPECT_GT(flood.per_second(), 1000);
   EXPECT_GT(rounds, 2);

@@ -12,11 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/quantile.h"
 #include "cli/child_process.h"
-#include "cli/temporary_key.h"
 #include "tests/attack/support/flood.h"
 #include "tests/attack/support/forger.h"
 #include "tests/attack/support/status_probe.h"
+#include "transport/keys/temporary_key.h"
 
 namespace longhaul::attack {
 namespace {
@@ -56,12 +57,6 @@ struct JobResult {
   int64_t half_open_peak = 0;
   bool ok = false;
 };
-
-double Percentile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 int64_t ResidentBytes(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/statm");
@@ -204,10 +199,10 @@ class Job {
 json Report(const Options& options, const JobResult& clean, const JobResult& attacked) {
   const auto rounds = [](const std::vector<double>& seconds) {
     return json{{"rounds", seconds.size()},
-                {"ms_p50", Percentile(seconds, 0.5) * 1e3},
-                {"ms_p99", Percentile(seconds, 0.99) * 1e3}};
+                {"ms_p50", Quantile(seconds, 0.5) * 1e3},
+                {"ms_p99", Quantile(seconds, 0.99) * 1e3}};
   };
-  const double calm = Percentile(attacked.calm, 0.5);
+  const double calm = Quantile(attacked.calm, 0.5);
   return {{"kind", options.kind},
           {"workers", options.workers},
           {"inits", attacked.inits},
@@ -216,7 +211,7 @@ json Report(const Options& options, const JobResult& clean, const JobResult& att
           {"flood_seconds", attacked.flooded_seconds},
           {"without_flood", rounds(attacked.calm)},
           {"with_flood", rounds(attacked.flooded)},
-          {"p50_ratio", calm > 0 ? Percentile(attacked.flooded, 0.5) / calm : 0},
+          {"p50_ratio", calm > 0 ? Quantile(attacked.flooded, 0.5) / calm : 0},
           {"accuracy_clean_job", clean.accuracy},
           {"accuracy_attacked_job", attacked.accuracy},
           {"server_memory_growth_bytes", attacked.memory_peak - attacked.memory_before},
@@ -232,8 +227,8 @@ std::vector<std::string> Missed(const Options& options, const JobResult& clean, 
   const auto hold = [&](bool held, const std::string& bar) {
     if (!held) missed.push_back(bar);
   };
-  const double calm = Percentile(attacked.calm, 0.5);
-  const double flooded = Percentile(attacked.flooded, 0.5);
+  const double calm = Quantile(attacked.calm, 0.5);
+  const double flooded = Quantile(attacked.flooded, 0.5);
   const double rate =
       attacked.flooded_seconds > 0 ? static_cast<double>(attacked.inits) / attacked.flooded_seconds : 0;
   const int64_t growth = attacked.memory_peak - attacked.memory_before;
@@ -295,7 +290,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
 
-  const auto key = cli::TemporaryKey::Make("default");
+  const auto key = keys::TemporaryKey::Make("default");
   if (!key.ok()) throw std::runtime_error(key.status().ToString());
   std::vector<Bytes> datagrams;
   Forger forger(key->path());

@@ -13,21 +13,26 @@ class Tamper {
  public:
   using Change = std::function<std::vector<Bytes>(ByteSpan)>;
   Tamper(std::function<bool(const Passing&)> wanted, Change change)
-      : wanted_(std::move(wanted)), change_(std::move(change)) {}
+      : state_(std::make_shared<State>(std::move(wanted), std::move(change))) {}
 
+  // The tap's thread may use it when the test has ended early.
   Wiretap::Rule rule() {
-    return [this](Passing& passing) {
-      if (done_ != 0 || !wanted_(passing)) return;
-      passing.before = change_(passing.bytes);
-      done_ = passing.before.size();
+    return [state = state_](Passing& passing) {
+      if (state->done != 0 || !state->wanted(passing)) return;
+      passing.before = state->change(passing.bytes);
+      state->done = passing.before.size();
     };
   }
-  size_t done() const { return done_; }
+  size_t done() const { return state_->done; }
 
  private:
-  std::function<bool(const Passing&)> wanted_;
-  Change change_;
-  std::atomic<size_t> done_{0};
+  struct State {
+    State(std::function<bool(const Passing&)> w, Change c) : wanted(std::move(w)), change(std::move(c)) {}
+    std::function<bool(const Passing&)> wanted;
+    Change change;
+    std::atomic<size_t> done{0};
+  };
+  std::shared_ptr<State> state_;
 };
 
 auto AllFlips(ByteSpan packet) { return Flipped(packet, kHeaderAndTag); }

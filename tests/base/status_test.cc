@@ -18,9 +18,9 @@ TEST(Status, DefaultIsOk) {
 }
 
 TEST(Status, NamesTheCodeAndSaysTheMessage) {
-  const Status status(StatusCode::kPeerDead, "server 127.0.0.1:7700 was silent for 10 s");
+  const Status status(StatusCode::kPeerDead, "server 127.0.0.1:7700 was silent for 10.0 s");
   EXPECT_FALSE(status.ok());
-  EXPECT_EQ(status.ToString(), "PeerDead: server 127.0.0.1:7700 was silent for 10 s");
+  EXPECT_EQ(status.ToString(), "PeerDead: server 127.0.0.1:7700 was silent for 10.0 s");
   EXPECT_EQ(Status(StatusCode::kCancelled, "").ToString(), "Cancelled");
 }
 

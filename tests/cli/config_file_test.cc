@@ -1,5 +1,5 @@
 // --config FILE: what its lines say, and what is said of those that say nothing.
-#include "cli/config_file.h"
+#include "base/flags/config_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,6 +81,7 @@ TEST_F(ConfigFileTest, UnknownOptionsAreRefusedWithTheirLine) {
   EXPECT_EQ(Read("key = a\nbogus\n"), At(2) + "unknown option bogus");
   EXPECT_EQ(Read("config = other.toml\n"), At(1) + "unknown option config");
   EXPECT_THAT(Read("= 3\n"), HasSubstr(At(1)));
+  EXPECT_EQ(Read("\x1b]0;pwned = 3\n"), At(1) + "unknown option ?]0;pwned") << "a terminal would obey";
 }
 
 TEST_F(ConfigFileTest, ListsGoOnOneLine) {

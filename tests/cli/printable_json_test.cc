@@ -1,5 +1,5 @@
 // What a server answers, on its way to a terminal.
-#include "cli/printable_json.h"
+#include "cli/status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

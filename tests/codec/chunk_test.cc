@@ -1,5 +1,5 @@
 // Chunks: what a packet says about the elements it carries, and what a parser must refuse.
-#include "codec/chunk.h"
+#include "codec/chunk/chunk.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "base/random.h"
-#include "codec/reference_coder.h"
 #include "tests/codec/blocks.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::codec {
 namespace {

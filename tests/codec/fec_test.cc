@@ -1,6 +1,6 @@
 // liberasurecode behind our interface: bit-exact against the blackboard coder, safe against what a network
 // can ask of it, and used only in the way in which it does not crash.
-#include "codec/fec.h"
+#include "codec/fec/fec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "codec/reference_coder.h"
 #include "tests/codec/blocks.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::codec {
 namespace {

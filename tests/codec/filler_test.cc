@@ -1,7 +1,7 @@
 // A11: above the bubble-filling threshold the policy fills what is lost; below it, the loss is tolerated.
 //
 // Four workers of weight 1, values in integers, so that every expectation is exact.
-#include "codec/filler.h"
+#include "codec/policy/filler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,13 +51,13 @@ TEST(BubbleFill, LossAboveTheBubbleThresholdFillsLostLowChunks) {
 
 TEST(BubbleFill, LossBelowTheThresholdIsToleratedAsItIs) {
   for (LossPolicy policy : kByTally) {
-    EXPECT_THAT(Mean(policy, kBelowThreshold, kSum, kPrevious), ElementsAre(6, -3)) << LossPolicyName(policy);
+    EXPECT_THAT(Mean(policy, kBelowThreshold, kSum, kPrevious), ElementsAre(6, -3)) << NameOf(policy);
   }
 }
 
 TEST(BubbleFill, WithoutLossEveryPolicyIsThePlainMean) {
   for (LossPolicy policy : kByTally) {
-    EXPECT_THAT(Mean(policy, {.arrived = 4}, {8, 4}, kPrevious), ElementsAre(2, 1)) << LossPolicyName(policy);
+    EXPECT_THAT(Mean(policy, {.arrived = 4}, {8, 4}, kPrevious), ElementsAre(2, 1)) << NameOf(policy);
   }
 }
 
@@ -212,13 +212,13 @@ TEST(Bias, OfUnlikeWorkersOnlyIpwIsFairToThoseWithABadPath) {
 }
 
 TEST(FillReason, SaysWhyLossesWereAnsweredAsTheyWere) {
-  for (const LossPolicy policy : kLossPolicies) {
-    EXPECT_EQ(ReasonFor(policy, {.arrived = 4}), FillReason::kNoneLost) << LossPolicyName(policy);
+  for (const LossPolicy policy : ValuesOf<LossPolicy>()) {
+    EXPECT_EQ(ReasonFor(policy, {.arrived = 4}), FillReason::kNoneLost) << NameOf(policy);
   }
   for (const LossPolicy policy :
        {LossPolicy::kZero, LossPolicy::kCount, LossPolicy::kStale, LossPolicy::kIpw}) {
-    EXPECT_EQ(ReasonFor(policy, kBelowThreshold), FillReason::kBelowThreshold) << LossPolicyName(policy);
-    EXPECT_EQ(ReasonFor(policy, kAboveThreshold), FillReason::kAboveThreshold) << LossPolicyName(policy);
+    EXPECT_EQ(ReasonFor(policy, kBelowThreshold), FillReason::kBelowThreshold) << NameOf(policy);
+    EXPECT_EQ(ReasonFor(policy, kAboveThreshold), FillReason::kAboveThreshold) << NameOf(policy);
     EXPECT_EQ(ReasonFor(policy, {.arrived = 2, .tolerated = 1, .filled = 1}), FillReason::kAboveThreshold);
   }
   EXPECT_EQ(ReasonFor(LossPolicy::kResidual, kBelowThreshold), FillReason::kRepaid);

@@ -1,4 +1,4 @@
-#include "codec/priority.h"
+#include "codec/policy/priority.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,22 +181,22 @@ TEST(Priority, ContributionOverRoundsKeepsAClassFromFlapping) {
   const auto noise = TensorOf({9, 12, 0, 0, 0, 0, 0, 0, 0, 0});
   EXPECT_THAT(smooth.Classify(noise, 1).high, ElementsAre(0));
   EXPECT_THAT(jumpy.Classify(noise, 1).high, ElementsAre(1));
-  EXPECT_NEAR(smooth.scores()[0], 0.8 * 10 + 0.2 * 9, 1e-4);
-  EXPECT_NEAR(smooth.scores()[1], 0.8 * 1 + 0.2 * 12, 1e-4);
+  EXPECT_NEAR(smooth.energies()[0], 0.8 * 10 + 0.2 * 9, 1e-4);
+  EXPECT_NEAR(smooth.energies()[1], 0.8 * 1 + 0.2 * 12, 1e-4);
 }
 
 TEST(Priority, LayerOrderSendsTheFrontFirst) {
   PriorityOptions options = Options(0.3);
-  options.policy = PriorityPolicy::kLayerOrder;
+  options.policy = Priority::kLayer;
   PriorityClassifier classifier(GeometryOf(10), options);
   EXPECT_THAT(classifier.Classify(TensorOf({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), 0).high, ElementsAre(0, 1, 2));
 }
 
 TEST(Priority, ExplicitScoresOverruleEnergy) {
   PriorityOptions options = Options(0.2);
-  options.policy = PriorityPolicy::kExplicit;
   PriorityClassifier classifier(GeometryOf(10), options);
-  classifier.SetScores(std::vector<double>{0, 0, 0, 0, 9, 0, 0, 8, 0, 0});
+  classifier.SetScore(4, 9);
+  classifier.SetScore(7, 8);
   EXPECT_THAT(classifier.Classify(TensorOf({9, 8, 7, 6, 5, 4, 3, 2, 1, 0}), 0).high, ElementsAre(4, 7));
 }
 
@@ -217,7 +217,7 @@ TEST(Priority, OneBadGradientDoesNotPoisonTheScores) {
   const Priorities p = classifier.Classify(tensor, 0);
   EXPECT_THAT(p.high, ElementsAre(4));  // what is not a number is surely delivered, so that it is seen
   EXPECT_EQ(Everything(p).size(), 10u);
-  for (double score : classifier.scores()) EXPECT_TRUE(std::isfinite(score));
+  for (double score : classifier.energies()) EXPECT_TRUE(std::isfinite(score));
   const auto sane = TensorOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   for (uint64_t round = 1; round < 100; ++round) classifier.Classify(sane, round);
   EXPECT_THAT(classifier.Classify(sane, 100).high, ElementsAre(9));
@@ -271,7 +271,7 @@ TEST(Priority, HighEnergyOfNothingAndOfAnythingIsAtLeastOneChunk) {
 
 TEST(Priority, LayerOrderTakesTheFrontUntilItHoldsTheEnergy) {
   PriorityOptions options = Options(0.1);
-  options.policy = PriorityPolicy::kLayerOrder;
+  options.policy = Priority::kLayer;
   options.high_energy = 0.5;
   PriorityClassifier classifier(GeometryOf(6), options);
   EXPECT_THAT(classifier.Classify(TensorOf({1, 1, 1, 5, 1, 1}), 0).high, ElementsAre(0, 1, 2, 3));
@@ -309,11 +309,62 @@ TEST(Priority, TheFirstChunkThatIsNotFiniteIsReported) {
   EXPECT_EQ(classifier.Classify(tensor, 2).not_finite, 7u);
 }
 
-TEST(Priority, NamesAreThoseOfTheSettings) {
-  EXPECT_EQ(*ParsePriorityPolicy("energy"), PriorityPolicy::kEnergy);
-  EXPECT_EQ(*ParsePriorityPolicy("layer"), PriorityPolicy::kLayerOrder);
-  EXPECT_EQ(*ParsePriorityPolicy("topk"), PriorityPolicy::kTopK);
-  EXPECT_EQ(ParsePriorityPolicy("top-k").status().code(), StatusCode::kInvalidArgument);
+// The high class, by a sort: ranges first, then by score, then by position; as many as the share says, or
+// until they hold the energy.
+std::vector<uint32_t> HighBySorting(const PriorityOptions& options, const std::vector<double>& scores,
+                                    const std::vector<double>& energies, const std::vector<bool>& always) {
+  std::vector<uint32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return always[a] != always[b] ? always[a] : scores[a] > scores[b];
+  });
+  size_t high = static_cast<size_t>(std::ceil(options.high_share * static_cast<double>(order.size())));
+  if (options.high_energy > 0) {
+    double held = 0;
+    const double total = std::accumulate(energies.begin(), energies.end(), 0.0);
+    for (high = 0; high < order.size() && held < options.high_energy * total;)
+      held += energies[order[high++]];
+  }
+  high = std::max({size_t{1}, high, static_cast<size_t>(std::ranges::count(always, true))});
+  order.resize(high);
+  std::ranges::sort(order);
+  return order;
+}
+
+// Scores are small integers, so that sums are exact and many are equal.
+TEST(Priority, TheSelectionIsTheSortsInStepsOfAnySize) {
+  constexpr uint64_t kSeed = 31;
+  Random random(kSeed);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto chunks = static_cast<uint32_t>(5 + random.Below(200));
+    PriorityOptions options = Options(0.05 + 0.9 * random.Uniform(), 0.0);
+    if (random.Chance(0.5)) options.high_energy = 0.05 + 0.95 * random.Uniform();
+    std::vector<bool> always(chunks, false);
+    if (random.Chance(0.3)) {
+      const auto chunk = static_cast<uint32_t>(random.Below(chunks));
+      options.high_ranges = {{.first = uint64_t{chunk} * GeometryOf(chunks).chunk_elements, .count = 1}};
+      always[chunk] = true;
+    }
+    PriorityClassifier classifier(GeometryOf(chunks), options);
+    std::vector<double> energies(chunks), scores(chunks);
+    const double scale = std::exp2(std::round(random.Normal() * 20));
+    for (double& e : energies) e = scale * static_cast<double>(random.Below(9));
+    energies[0] = scale;
+    scores = energies;
+    if (random.Chance(0.3)) {
+      for (uint32_t c = 0; c < chunks; ++c)
+        classifier.SetScore(c, scores[c] = static_cast<double>(random.Below(4)));
+    }
+    classifier.Begin(0);
+    for (uint32_t c = 0; c < chunks; ++c) classifier.Score(c, energies[c]);
+    const auto step = static_cast<uint32_t>(1 + random.Below(2 * chunks));
+    while (!classifier.Rank(step)) {
+    }
+    const Priorities p = classifier.Take();
+    ASSERT_EQ(p.high, HighBySorting(options, scores, energies, always))
+        << "trial " << trial << ", seed " << kSeed << ", steps of " << step << " of " << chunks << " chunks";
+    ASSERT_EQ(p.high.size() + p.low.size(), chunks);
+  }
 }
 
 }  // namespace

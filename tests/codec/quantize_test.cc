@@ -1,5 +1,5 @@
 // Shorter element types: what a value becomes, that chance is fair, and that every machine agrees.
-#include "codec/quantize.h"
+#include "codec/chunk/quantize.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The oracle itself, against arithmetic done by hand and against its own algebra.
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Repayment: no gradient is lost, only delayed. Integers in floats, so that sums are exact.
-#include "codec/residual.h"
+#include "codec/policy/sender_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

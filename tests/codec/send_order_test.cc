@@ -1,4 +1,4 @@
-#include "codec/send_order.h"
+#include "codec/policy/priority.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What every policy's worker half has in common; residual and shift have tests of their own.
-#include "codec/sender_memory.h"
+#include "codec/policy/sender_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,12 +26,12 @@ void LoseTheMiddle(SenderMemory& memory) {
 }
 
 TEST(SenderMemory, PoliciesThatForgetSendTheGradientItselfEveryTime) {
-  for (const LossPolicy policy : kLossPolicies) {
+  for (const LossPolicy policy : ValuesOf<LossPolicy>()) {
     if (Remembers(policy)) continue;
     const auto memory = MakeSenderMemory({.policy = policy}, kGeometry);
     LoseTheMiddle(*memory);
     const std::span<const float> prepared = memory->Prepare(kGradient);
-    EXPECT_EQ(prepared.data(), kGradient.data()) << LossPolicyName(policy) << ": borrowed, not copied";
+    EXPECT_EQ(prepared.data(), kGradient.data()) << NameOf(policy) << ": borrowed, not copied";
     EXPECT_EQ(prepared.size(), kGradient.size());
     EXPECT_THAT(memory->owed(), IsEmpty());
     EXPECT_THAT(memory->shift(), IsEmpty());
@@ -41,7 +41,7 @@ TEST(SenderMemory, PoliciesThatForgetSendTheGradientItselfEveryTime) {
 }
 
 TEST(SenderMemory, TheOthersRememberEachInItsWay) {
-  for (const LossPolicy policy : kLossPolicies) {
+  for (const LossPolicy policy : ValuesOf<LossPolicy>()) {
     const auto memory = MakeSenderMemory({.policy = policy, .shift_alpha = 0.5f}, kGeometry);
     EXPECT_THAT(memory->Prepare(kGradient), ElementsAreArray(kGradient)) << "nothing is owed or expected yet";
     memory->Finish();

@@ -1,6 +1,6 @@
 // Both halves of the policy: a lost chunk counts as what its worker was expected to send, and the server's C
 // is the weighted sum of the workers' shifts.
-#include "codec/shift.h"
+#include "codec/policy/shift.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -97,7 +97,9 @@ TEST(Shift, ANewEpochBeginsWithoutExpectationsOnBothSides) {
   MeanOf(server, sum);
   worker.BeginEpoch();
   server.BeginEpoch(2);
+  EXPECT_THAT(worker.Prepare(Values(4, 6)), Each(6)) << "nothing is expected yet";
   EXPECT_THAT(worker.shift(), Each(0));
+  worker.Finish();
   EXPECT_THAT(server.shift_sum(), Each(0));
   EXPECT_THAT(MeanOf(server, Values(4, 6)), Each(3)) << "the new epoch's weight";
 }

@@ -1,4 +1,4 @@
-#include "codec/top_k.h"
+#include "codec/chunk/top_k.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "codec/window_metadata.h"
+#include "codec/chunk/window_metadata.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/random.h"
-#include "codec/chunk.h"
+#include "codec/chunk/chunk.h"
 #include "proto/frames.h"
 
 namespace longhaul::codec {
@@ -22,12 +22,11 @@ WindowMetadata Example() {
           .chunk_elements = 345,
           .weight = 32,
           .total_low_energy = 0.25f,
-          .high_sparsity = 0.875f,
           .shift_epoch = 3,
           .shift_epoch_round = uint64_t{1} << 33};
 }
 
-TEST(WindowMetadata, SaysWhichTensorAndRoundAndHowSparseTheHighClassIs) {
+TEST(WindowMetadata, SaysWhichTensorAndRoundAndHowMuchEnergyTheLowClassHas) {
   const WindowMetadata metadata = Example();
   const auto bytes = EncodeWindowMetadata(metadata);
   EXPECT_EQ(bytes.size(), kWindowMetadataBytes);
@@ -69,7 +68,6 @@ TEST(WindowMetadata, ImpossibleValuesAreRefusedByName) {
   Refused("chunk size", [](auto& m) { m.chunk_elements = kMaxChunkElements + 1; });
   for (float weight : {0.0f, -1.0f, nan, inf}) Refused("weight", [=](auto& m) { m.weight = weight; });
   for (float energy : {-1.0f, nan, inf}) Refused("energy", [=](auto& m) { m.total_low_energy = energy; });
-  for (float share : {-0.1f, 1.1f, nan}) Refused("sparsity", [=](auto& m) { m.high_sparsity = share; });
 }
 
 TEST(WindowMetadata, ATensorThatNoWindowCanCarryIsRefused) {
@@ -91,6 +89,9 @@ TEST(WindowMetadata, WrongLengthsAndReservedBitsAreRefused) {
   EXPECT_FALSE(DecodeWindowMetadata(flags).ok());
   auto reserved = bytes;
   reserved[3] = 1;
+  EXPECT_FALSE(DecodeWindowMetadata(reserved).ok());
+  reserved = bytes;
+  reserved[43] = 1;
   EXPECT_FALSE(DecodeWindowMetadata(reserved).ok());
 }
 

@@ -9,7 +9,7 @@
 #include "tests/crypto/heap_watch.h"
 #include "tests/crypto/tls_pair.h"
 #include "transport/crypto/aead_protection.h"
-#include "transport/crypto/private_key.h"
+#include "transport/crypto/certificate.h"
 
 namespace longhaul::crypto {
 namespace {

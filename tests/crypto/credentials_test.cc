@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "tests/crypto/heap_watch.h"
 #include "tests/crypto/tls_pair.h"
-#include "transport/crypto/identity_name.h"
+#include "transport/crypto/certificate.h"
 
 namespace longhaul::crypto {
 namespace {

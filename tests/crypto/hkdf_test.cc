@@ -1,5 +1,5 @@
 // HKDF against published vectors.
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/key_derivation.h"
 
 #include <gtest/gtest.h>
 

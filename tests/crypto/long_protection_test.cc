@@ -10,7 +10,7 @@
 
 #include "tests/crypto/heap_watch.h"
 #include "tests/crypto/hex.h"
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 namespace {

@@ -70,18 +70,18 @@ TEST_P(TlsLossMasks, EveryLossOfTheFirstEightDatagramsEndsWell) {
   EXPECT_LE(masks.slowest, 10s);
 }
 
-TEST(TlsLossMasksOfSixteen, EveryLossWithAPreSharedKeyEndsWell) {
+TEST(TlsLossMasksOfMany, EveryLossWithAPreSharedKeyEndsWell) {
   const Trusted sides = MakeTrusted(false);
   LossMasks masks;
-  masks.RunAll(16, [&] { return sides.Options(); });
+  masks.RunAll(transport::kMaskBits, [&] { return sides.Options(); });
   masks.Print();
-  ASSERT_EQ(masks.connected + masks.refused, 1u << 16);
-  EXPECT_LE(masks.refused, (1u << 16) * 4 / 100);
+  ASSERT_EQ(masks.connected + masks.refused, 1u << transport::kMaskBits);
+  EXPECT_LE(masks.refused, (1u << transport::kMaskBits) * 4 / 100);
   EXPECT_LE(masks.slowest, 15s);
 }
 
 // Each costs signatures on both sides: a sample.
-TEST(TlsLossMasksOfSixteen, FiveHundredLossesWithCertificatesEndWell) {
+TEST(TlsLossMasksOfMany, FiveHundredLossesWithCertificatesEndWell) {
   const Trusted sides = MakeTrusted(true);
   const uint64_t seed = 16;
   Random random(seed);

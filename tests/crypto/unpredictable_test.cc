@@ -8,10 +8,10 @@
 #include "tests/crypto/tls_pair.h"
 #include "tests/transport/bare_pair.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/admission.h"
-#include "transport/core/null_security.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
+#include "transport/core/endpoint/admission.h"
 #include "transport/core/path/path_manager.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -29,11 +29,10 @@ const Instant kNow = Instant() + 100s;
 const Address kClient = Address::V4(10, 0, 0, 1, 40000), kServer = Address::V4(10, 0, 0, 2, 7700);
 
 uint64_t ConnectionIdOf(Security* security) {
-  transport::BarePair::Application nobody;
   EndpointOptions options;
   options.security = security;
   Endpoint endpoint(options, Random(kSeed));
-  return endpoint.Connect(kNow, kServer, &nobody)->local_id().value;
+  return endpoint.Connect(kNow, kServer)->local_id().value;
 }
 
 // What a server of that seed says to one datagram.

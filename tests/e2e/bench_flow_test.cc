@@ -29,9 +29,10 @@ TEST_F(BenchFlow, ReportsWhatTheServerHasConfirmed) {
   ExpectEnd(flow, 0);
   EXPECT_THAT(flow.Errors(), HasSubstr("Mbit/s")) << "progress";
   const nlohmann::json r = Result();
-  for (const char* key : {"goodput_mbps", "rtt_ms_p50", "rtt_ms_p99", "queue_ms_p50", "loss", "retransmits",
-                          "limiter", "fit", "bytes", "seconds", "controller", "packets_sent", "repair_sent",
-                          "chunks_repaired", "spurious", "datagram_bytes", "series", "outcome"}) {
+  for (const char* key :
+       {"goodput_mbps", "rtt_ms_p50", "rtt_ms_p99", "queue_ms_p50", "loss", "retransmissions", "limiter",
+        "fit", "bytes", "seconds", "controller", "packets_sent", "repairs_sent", "chunks_repaired",
+        "packets_spurious", "datagram_bytes", "series", "outcome"}) {
     EXPECT_TRUE(r.contains(key)) << key;
   }
   for (const char* key : {"l0", "capacity_mbps", "target", "r2", "n", "state"}) {
@@ -43,7 +44,7 @@ TEST_F(BenchFlow, ReportsWhatTheServerHasConfirmed) {
   EXPECT_GT(r["goodput_mbps"], 1.0);
   EXPECT_LT(r["goodput_mbps"], 40.0);
   EXPECT_GE(r["rtt_ms_p50"], 20.0);
-  EXPECT_GT(r["retransmits"].get<int>() + r["chunks_repaired"].get<int>(), 0);
+  EXPECT_GT(r["retransmissions"].get<int>() + r["chunks_repaired"].get<int>(), 0);
   EXPECT_GE(r["series"].size(), 10u);
   EXPECT_EQ(r["outcome"], "Ok");
   EXPECT_EQ(r["security"], "tls-psk");
@@ -73,7 +74,7 @@ TEST_F(BenchFlow, SaysWhenTheServerTakesNone) {
   StartServer({{"--allow-bench", "0"}});
   Program& flow = StartFlow();
   ExpectEnd(flow, 3);
-  EXPECT_THAT(flow.Errors(), HasSubstr("--allow-bench 0"));
+  EXPECT_THAT(flow.Errors(), HasSubstr("--max-load-generators 0"));
 }
 
 TEST_F(BenchFlow, SaysThatTheServerHasDiedAndKeepsTheResult) {

@@ -53,10 +53,11 @@ INSTANTIATE_TEST_SUITE_P(Programs, Example, ::testing::Values("longhaul-server",
 INSTANTIATE_TEST_SUITE_P(
     Programs, Help,
     ::testing::Values(
-        Manual{"longhaul-server",
-               {},
-               {"--listen", "--workers", "--min-workers", "--policy", "--idle-timeout", "--once",
-                "--allow-bench", "--key", "--allow", "--insecure", "--fault", "--json", "Exit codes"}},
+        Manual{
+            "longhaul-server",
+            {},
+            {"--listen", "--workers", "--min-workers", "--policy", "--idle-timeout", "--once",
+             "--max-load-generators", "--key", "--allow", "--insecure", "--fault", "--json", "Exit codes"}},
         Manual{"longhaul-worker",
                {},
                {"--join", "--rank", "--world-size", "--site", "--rounds", "--data", "--idle-timeout", "--key",

@@ -58,7 +58,7 @@ TEST_F(Kill, AKilledServerEndsTheWorkersWithPeerDeadAndItsAddress) {
   server_->Signal(SIGKILL);
   for (Program* worker : workers_) {
     ExpectEndWithin(*worker, 1, killed, kIdle + kSlack);
-    EXPECT_THAT(worker->Errors(), AllOf(HasSubstr("PeerDead"), HasSubstr(address()), HasSubstr("3 s")));
+    EXPECT_THAT(worker->Errors(), AllOf(HasSubstr("PeerDead"), HasSubstr(address()), HasSubstr("3.0 s")));
   }
 }
 

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "tests/e2e/support/job.h"
-#include "wan/tun/site_namespace.h"
+#include "wan/tun/namespaces.h"
 #include "wan/tun/tun_device.h"
 
 namespace longhaul::e2e {
@@ -131,8 +131,8 @@ TEST_F(RunTest, TrainsWithTheLessUsualSettings) {
                            {"--policy", "shift"},
                            {"--shift-alpha", "0.2"},
                            {"--close-ratio", "0.8"},
-                           {"--straggler-factor", "20"},
-                           {"--round-bound", "5"},
+                           {"--straggler-factor", "1000"},
+                           {"--round-bound", "60"},  // a busy host is no straggler
                            {"--local-steps", "2"},
                            {"--local-optimizer", "adamw:lr=0.001"},
                            {"--optimizer", "sgd:lr=0.7,momentum=0.9,nesterov"},
@@ -173,6 +173,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--connect-timeout",
                                      "--datagram-size",
                                      "--max-model-bytes",
+                                     "--max-load-generators",
                                      "--allow-bench",
                                      "--bench-during-job",
                                      "--once",

@@ -1,5 +1,5 @@
 // `longhaul status`: a running server tells who may know how its job is, and how it is protected.
-#include "server/server_json.h"
+#include "server/report/server_json.h"
 #include "tests/e2e/support/job.h"
 
 namespace longhaul::e2e {
@@ -50,7 +50,7 @@ TEST_F(StatusTest, ARunningJobIsShownWithItsRoundsMembersAndProtection) {
   EXPECT_GE(status.value("rounds", 0), 1);
   ASSERT_THAT(status["members"], SizeIs(2));
   EXPECT_EQ(status["members"][1].value("site", ""), "site1");
-  EXPECT_GT(status["endpoint"].value("datagrams", 0), 0);
+  EXPECT_GT(status["endpoint"].value("datagrams_received", 0), 0);
   // Who asks disturbs nobody.
   ExpectRunningJobFinishes();
   EXPECT_EQ(server().FindEvent("finished")->value("security", ""), "tls-psk");

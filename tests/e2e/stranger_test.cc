@@ -13,8 +13,8 @@
 #include "proto/version.h"
 #include "tests/e2e/support/job.h"
 #include "tests/e2e/support/udp_peer.h"
-#include "transport/core/integrity_tag.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::e2e {
 namespace {
@@ -88,8 +88,8 @@ TEST_F(Stranger, OfAnotherJobIsRefusedAndTheJobFinishes) {
   ExpectRunningJobFinishes();
 }
 
-// What anybody can cause as often as he likes fills no disk (server/log_limiter.h): one who repeats himself
-// is told once, and counted.
+// What anybody can cause as often as he likes fills no disk (server/report/log_limiter.h): one who repeats
+// himself is told once, and counted.
 TEST_F(Stranger, WhoRepeatsHimselfIsToldOnceAndThenCounted) {
   UdpPeer peer;
   for (uint64_t id = 1; id <= 60; ++id) peer.Send(port(), Init(kOtherVersion, id));

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "codec/chunk.h"
-#include "codec/window_metadata.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/window_metadata.h"
 #include "tests/fuzz/property.h"
 
 using namespace longhaul;         // NOLINT

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "codec/reference_coder.h"
 #include "proto/version.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
+#include "tests/sim/reference_coder.h"
+#include "tests/transport/application.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/endpoint.h"
-#include "transport/core/null_security.h"
+#include "transport/core/security/integrity_tag.h"
 
 using namespace longhaul;             // NOLINT
 using namespace longhaul::transport;  // NOLINT
@@ -35,7 +35,7 @@ const Bytes& Body() {
   return body;
 }
 
-class Application : public ConnectionObserver {
+class FuzzedApplication : public Application {
  public:
   void OnConnected(Connection&) override { ++connected_; }
   void OnClosed(Connection& connection, const Status&) override {
@@ -50,21 +50,20 @@ class Application : public ConnectionObserver {
     incoming_.insert(key);
     return Status::Ok();
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
-                       ByteSpan, bool) override {
+  ChunkVerdict OnChunk(Connection&, const event::Chunk& chunk) override {
+    const auto& [key, reliability, sequence, bytes, repaired] = chunk;
+    FUZZ_REQUIRE(!bytes.empty());
     FUZZ_REQUIRE(incoming_.contains(key));
     FUZZ_REQUIRE(admitted_);
     FUZZ_REQUIRE(delivered_.insert({key, {reliability, sequence}}).second);  // exactly once
     return sequence % 5 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
-  void OnWindowProgress(Connection& connection, WindowKey key) override {
-    const std::optional<IncomingWindow> window = connection.incoming(key);
-    FUZZ_REQUIRE(window.has_value());
-    if (window->complete) connection.CloseWindow(key, wire::CloseReason::kComplete);
+  void OnWindowState(Connection& connection, const event::WindowState& state) override {
+    FUZZ_REQUIRE(incoming_.contains(state.key));
+    if (state.window.complete) connection.CloseWindow(state.key, wire::CloseReason::kComplete);
   }
-  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason, const WindowReceipt&,
-                      const WindowTxStats&) override {
-    FUZZ_REQUIRE(outgoing_.erase(key) == 1);
+  void OnWindowClosed(Connection&, const event::WindowClosed& closed) override {
+    FUZZ_REQUIRE(outgoing_.erase(closed.key) == 1);
   }
 
   // wary: ConnectionOptions::wary; admitted when Act says so.
@@ -204,16 +203,15 @@ class World {
       options.connection.max_open_windows = 8;
       options.connection.max_control_backlog = ByteCount(16384);
       options.max_connections = 8;
-      options.on_accept = [this,
-                           wary = options.connection.wary](Connection& connection) -> ConnectionObserver* {
-        applications_.push_back(std::make_unique<Application>());
+      const auto accept = [this, wary = options.connection.wary](Connection& connection) -> Application* {
+        applications_.push_back(std::make_unique<FuzzedApplication>());
         applications_.back()->Attach(&connection, &forged_, wary);
         if (server_ == nullptr) server_ = applications_.back().get();
         server_id_ = connection.local_id();
         return applications_.back().get();
       };
       sides_[side].address = Address::V4(10, 0, 0, static_cast<uint8_t>(side + 1), 7700);
-      sides_[side].endpoint = std::make_unique<Endpoint>(options, Random(side + 1));
+      sides_[side].endpoint = std::make_unique<PumpedEndpoint>(options, Random(side + 1), accept);
     }
     Connection* connection = sides_[0].endpoint->Connect(now_, sides_[1].address, &worker_);
     worker_.Attach(connection, &forged_);
@@ -283,7 +281,7 @@ class World {
  private:
   struct Side {
     Address address;
-    std::unique_ptr<Endpoint> endpoint;
+    std::unique_ptr<PumpedEndpoint> endpoint;
     std::deque<Bytes> queue;  // on their way to this side
   };
 
@@ -447,9 +445,9 @@ class World {
   std::array<std::unique_ptr<FakeSecurity>, 2> securities_;
   bool forged_ = false;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
-  Application worker_;
-  std::vector<std::unique_ptr<Application>> applications_;
-  Application* server_ = nullptr;
+  FuzzedApplication worker_;
+  std::vector<std::unique_ptr<FuzzedApplication>> applications_;
+  FuzzedApplication* server_ = nullptr;
   std::array<Side, 2> sides_;
   wire::ConnectionId worker_id_, server_id_;
   wire::PacketNumber next_invented_ = 1000;

@@ -9,7 +9,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/handshake.h"
+#include "transport/core/connection/handshake.h"
 
 using namespace longhaul;             // NOLINT
 using namespace longhaul::transport;  // NOLINT

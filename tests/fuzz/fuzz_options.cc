@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "base/address.h"
-#include "cli/number_checks.h"
-#include "server/optimizer.h"
-#include "server/optimizer_spec.h"
+#include "base/flags/number_checks.h"
+#include "base/units_text.h"
+#include "codec/policy/optimizer.h"
 #include "tests/fuzz/daemon_flags.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
-#include "transport/udp/fault_spec.h"
+#include "transport/udp/fault_injector.h"
 #include "transport/udp/resolve.h"
 #include "wan/link_options.h"
 
@@ -48,11 +48,11 @@ void TryValue(const Result<T>& value, const T& zero) {
 }
 
 void TryOptimizer(std::string_view text) {
-  const auto spec = server::ParseOptimizer(text);
+  const auto spec = codec::ParseOptimizer(text);
   if (!spec.ok()) return CheckRefusal(spec.status());
   FUZZ_REQUIRE(std::isfinite(spec->lr) && spec->lr >= 0 && spec->momentum >= 0 && spec->momentum < 1);
   FUZZ_REQUIRE(std::isfinite(spec->weight_decay) && spec->weight_decay >= 0);
-  const auto again = server::ParseOptimizer(spec->ToString());
+  const auto again = codec::ParseOptimizer(spec->ToString());
   FUZZ_REQUIRE(again.ok() && *again == *spec);
 }
 
@@ -118,16 +118,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       TryFaults(text);
       break;
     case 2:
-      TryValue(wan::ParseRate(text), Bandwidth::Zero());
+      TryValue(ParseRate(text), Bandwidth::Zero());
       break;
     case 3:
-      TryValue(wan::ParseTime(text), Duration(0));
+      TryValue(ParseTime(text), Duration(0));
       break;
     case 4:
-      TryValue(wan::ParseBytes(text), ByteCount(0));
+      TryValue(ParseBytes(text), ByteCount(0));
       break;
     case 5:
-      TryValue(wan::ParsePercent(text), 0.0);
+      TryValue(ParsePercent(text), 0.0);
       break;
     case 6:
       TryOptimizer(text);

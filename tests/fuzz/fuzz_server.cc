@@ -16,16 +16,18 @@
 #include <optional>
 #include <vector>
 
-#include "codec/chunk.h"
-#include "codec/reference_coder.h"
-#include "codec/window_metadata.h"
+#include "bench/load/sink.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/window_metadata.h"
 #include "proto/control_codec.h"
 #include "proto/packet_header.h"
 #include "server/server_core.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
-#include "transport/core/integrity_tag.h"
-#include "worker/worker_core.h"
+#include "tests/sim/reference_coder.h"
+#include "tests/transport/application.h"
+#include "transport/core/security/integrity_tag.h"
+#include "worker/client/worker_core.h"
 
 using namespace longhaul;             // NOLINT
 using namespace longhaul::transport;  // NOLINT
@@ -147,7 +149,7 @@ ControlMessage Message(FuzzInput& in) {
       message.mutable_leave()->set_message(Name(in));
       break;
     default:  // what only servers say
-      message.mutable_welcome()->set_rank(in.U8());
+      message.mutable_welcome()->mutable_job_spec()->set_fec_k(in.U8());
   }
   return message;
 }
@@ -163,15 +165,14 @@ Bytes Framed(const ControlMessage& message) {
 }
 
 // A client of the transport that does what the input says.
-class Hostile final : public ConnectionObserver {
+class Hostile final : public Application {
  public:
   Hostile(Address own, codec::ErasureCoder* coder, uint64_t seed) : address(own) {
     EndpointOptions options;
     options.coder = coder;
-    endpoint = std::make_unique<Endpoint>(options, Random(seed));
+    endpoint = std::make_unique<PumpedEndpoint>(options, Random(seed));
   }
 
-  void OnConnected(Connection&) override {}
   void OnClosed(Connection& closed, const Status& why) override {
     FUZZ_REQUIRE(!why.ToString().empty());
     if (connection == &closed) connection = nullptr;
@@ -191,16 +192,12 @@ class Hostile final : public ConnectionObserver {
     last_incoming_ = key;
     return {};
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t sequence, ByteSpan,
-                       bool) override {
-    return sequence % 4 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
+  ChunkVerdict OnChunk(Connection&, const event::Chunk& chunk) override {
+    return chunk.sequence % 4 == 3 ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
   }
-  void OnWindowProgress(Connection& c, WindowKey key) override {
-    const auto window = c.incoming(key);
-    if (window && window->complete && takes_results) c.CloseWindow(key, wire::CloseReason::kComplete);
+  void OnWindowState(Connection& c, const event::WindowState& state) override {
+    if (state.window.complete && takes_results) c.CloseWindow(state.key, wire::CloseReason::kComplete);
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
-                      const WindowTxStats&) override {}
 
   void Connect(Instant now) { connection = endpoint->Connect(now, kServer, this); }
 
@@ -261,7 +258,7 @@ class Hostile final : public ConnectionObserver {
   const char* Spec() const { return lossy ? "sgd:lr=0.1" : "aggregate"; }
 
   Address address;
-  std::unique_ptr<Endpoint> endpoint;
+  std::unique_ptr<PumpedEndpoint> endpoint;
   Connection* connection = nullptr;
   bool takes_results = true;
   bool lossy = false;
@@ -278,7 +275,6 @@ class Hostile final : public ConnectionObserver {
     metadata.chunk_elements = in.U8() < 200 ? fitting : static_cast<uint32_t>(Number(in));
     metadata.weight = in.U8() < 200 ? 1 : Real(in);
     metadata.total_low_energy = in.U8() < 128 ? 1 : Real(in);
-    metadata.high_sparsity = in.U8() < 200 ? 0 : Real(in);
     metadata.shift_epoch = in.Below(3);
     window_ = {};
     window_.key = {++next_window_, static_cast<uint8_t>(in.Below(2))};
@@ -387,7 +383,8 @@ class World {
  public:
   explicit World(uint8_t kind)
       : lossy_((kind & 1) != 0),
-        core_(Options(kind), &coder_, Random(7)),
+        sink_({.max_connections = 2, .during_job = (kind & 0x20) != 0}, {}),
+        core_(Options(kind, &sink_), &coder_, Random(7)),
         honest_(&coder_, lossy_),
         insider_(Address::V4(10, 0, 0, 3, 7000), &coder_, 11),
         stranger_(Address::V4(10, 0, 0, 4, 7000), &coder_, 12),
@@ -435,20 +432,18 @@ class World {
     Bytes bytes;
   };
 
-  static server::ServerCoreOptions Options(uint8_t kind) {
-    constexpr const char* kPolicies[] = {"residual", "zero", "count", "stale", "ipw", "shift"};
+  static server::ServerCoreOptions Options(uint8_t kind, server::Guests* guests) {
     server::ServerCoreOptions options;
+    options.guests = guests;
     server::ServerSettings& s = options.settings;
     s.world_size = 2;
     s.min_workers = (kind & 2) != 0 ? 1 : 2;
-    s.downlink = (kind & 1) != 0 ? "lossy" : "reliable";
+    s.downlink = (kind & 1) != 0 ? Downlink::kLossy : Downlink::kReliable;
     s.hash_rounds = 2;
-    s.policy = kPolicies[(kind >> 2 & 7) % std::size(kPolicies)];
+    s.policy = static_cast<LossPolicy>((kind >> 2 & 7) % kNamesOf<LossPolicy>.size());
     s.max_model = kMaxModel;
     s.fec_k = 8;
     s.idle_timeout = std::chrono::seconds(2);
-    s.bench_connections = 2;
-    s.bench_during_job = (kind & 0x20) != 0;
     s.norm_guard = (kind & 0x40) != 0 ? 10 : 0;
     s.deterministic = (kind & 0x80) != 0;
     if ((kind & 0x20) != 0) s.round_bound = std::chrono::milliseconds(500);
@@ -457,6 +452,7 @@ class World {
   }
 
   void PollOne(DatagramCore& from, const Address& address) {
+    while (from.HasWork()) from.Work(now_);
     for (int polls = 0;; ++polls) {
       FUZZ_REQUIRE(polls < kMaxPolls);
       const auto transmit = from.PollTransmit(now_, buffer_);
@@ -549,6 +545,7 @@ class World {
   bool lossy_;
   codec::ReferenceCoder coder_;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
+  load::Sink sink_;
   server::ServerCore core_;
   Honest honest_;
   Hostile insider_, stranger_;

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "codec/reference_coder.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
+#include "tests/sim/reference_coder.h"
 #include "transport/core/window/window_rx.h"
 
 using namespace longhaul;             // NOLINT
@@ -57,20 +57,30 @@ class Sender {
   BlockMap map_;
 };
 
-class Receiver : public WindowRx::Sink {
+class Receiver {
  public:
   explicit Receiver(const Sender* sender) : sender_(sender) {}
 
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-                       bool repaired) override {
+  // What the window has for its owner now.
+  void Poll(WindowRx& rx) {
+    while (const auto chunk = rx.PollChunk()) {
+      if (Takes(*chunk)) continue;
+      FUZZ_REQUIRE(rx.Refuse(chunk->reliability, chunk->sequence));
+      FUZZ_REQUIRE(!rx.Refuse(chunk->reliability, chunk->sequence));
+    }
+    rx.EndLoans();
+  }
+
+  bool Takes(const WindowRx::Chunk& chunk) {
+    const auto& [reliability, sequence, bytes, repaired] = chunk;
     FUZZ_REQUIRE(!closed);
     FUZZ_REQUIRE(delivered.emplace(reliability, sequence).second);  // exactly once
     FUZZ_REQUIRE(!repaired || reliability == ReliabilityClass::kHigh);
     const Bytes expected = repaired ? sender_->Symbol(sequence) : sender_->Chunk({reliability, sequence});
-    FUZZ_REQUIRE(std::equal(chunk.begin(), chunk.end(), expected.begin(), expected.end()));
-    if (sequence % refuse_every != 1) return ChunkVerdict::kTaken;
+    FUZZ_REQUIRE(std::equal(bytes.begin(), bytes.end(), expected.begin(), expected.end()));
+    if (sequence % refuse_every != 1) return true;
     refused.emplace(reliability, sequence);
-    return ChunkVerdict::kRefused;
+    return false;
   }
 
   uint32_t Count(ReliabilityClass reliability) const {
@@ -168,12 +178,19 @@ class Play {
     return header;
   }
 
+  WindowRx::Verdict Give(const wire::DataHeader& header, const Bytes& bytes) {
+    const WindowRx::Verdict verdict = rx_.OnData(header, bytes);
+    receiver_.Poll(rx_);
+    return verdict;
+  }
+
   void SendSource(ReliabilityClass reliability, uint32_t sequence, FuzzInput& in) {
     const wire::DataHeader header = Header(reliability, sequence, in);
     const uint32_t count = reliability == ReliabilityClass::kHigh ? open_.high_count : open_.low_count;
     const bool had = receiver_.delivered.contains({reliability, sequence});
     const bool duplicate = rx_.IsDuplicate(header);
-    const WindowRx::Verdict verdict = rx_.OnData(header, sender_.Chunk({reliability, sequence}), &receiver_);
+    const Bytes bytes = sender_.Chunk({reliability, sequence});
+    const WindowRx::Verdict verdict = Give(header, bytes);
     if (receiver_.closed) {
       FUZZ_REQUIRE(verdict == WindowRx::Verdict::kClosed || sequence >= count);
     } else if (sequence >= count) {
@@ -196,7 +213,7 @@ class Play {
         ReliabilityClass::kHigh,
         wire::DataHeader::RepairIndex(static_cast<uint16_t>(block), static_cast<uint16_t>(number)), in);
     header.repair = true;
-    const WindowRx::Verdict verdict = rx_.OnData(header, sender_.Repair(block, number), &receiver_);
+    const WindowRx::Verdict verdict = Give(header, sender_.Repair(block, number));
     if (receiver_.closed) return;
     FUZZ_REQUIRE(verdict == WindowRx::Verdict::kNew || verdict == WindowRx::Verdict::kDuplicate);
     symbols_[block].insert(open_.fec_k + number);
@@ -211,7 +228,7 @@ class Play {
     if (header.repair) length = in.Below(open_.symbol_bytes);
     const size_t before = receiver_.delivered.size();
     (void)rx_.IsDuplicate(header);
-    const WindowRx::Verdict verdict = rx_.OnData(header, Bytes(length), &receiver_);
+    const WindowRx::Verdict verdict = Give(header, Bytes(length));
     FUZZ_REQUIRE(verdict != WindowRx::Verdict::kNew);
     FUZZ_REQUIRE(receiver_.delivered.size() == before);
   }

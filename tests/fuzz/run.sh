@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Runs every fuzzer of a build for SECONDS each, two at a time: run.sh SECONDS [BIN_DIR].
+# Runs every fuzzer of a build for SECONDS each, two at a time: run.sh SECONDS [BIN_DIR [RESULTS]].
 # One line per fuzzer, then what all of them have reached. Findings and logs stay in BIN_DIR/../fuzz-artifacts.
 set -u
-seconds=${1:?usage: run.sh SECONDS [BIN_DIR]}
+seconds=${1:?usage: run.sh SECONDS [BIN_DIR [RESULTS]]}
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${2:-$here/../../build/fuzz/bin}
 [ -d "$bin" ] || { echo "no $bin: build first (cmake --workflow --preset fuzz)" >&2; exit 2; }
+# RESULTS: a file with a line for each fuzzer, "ok NAME" or "failed NAME".
+results=${3:-/dev/null}
 work=$(cd "$bin/.." && pwd)
 artifacts=$work/fuzz-artifacts
 mkdir -p "$artifacts"
@@ -30,10 +32,11 @@ run_one() {
   [ "$status" -eq 0 ] || result="FINDING $(sed -n 's/.*Test unit written to //p' "$log" | tail -1) (log $log)"
   printf '%-16s %10s executions  %6s edges  %6s inputs kept  %s\n' \
     "$name" "${executions:-?}" "${coverage:-?}" "${corpus:-?}" "$result"
+  if [ "$status" -eq 0 ]; then echo "ok $name"; else echo "failed $name"; fi >>"$results"
   return "$status"
 }
 export -f run_one
-export seconds here work artifacts
+export seconds here work artifacts results
 
 fuzzers=$(find "$bin" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort)
 [ -n "$fuzzers" ] || { echo "no fuzzers in $bin" >&2; exit 2; }

@@ -26,14 +26,11 @@ void Try(Parse parse) {
     return;
   }
   TakeGrantFlags(flags, &flags.server);
-  FUZZ_REQUIRE(flags.idle_timeout_seconds >= 0.1 && flags.idle_timeout_seconds <= 86400);
-  FUZZ_REQUIRE(flags.round_bound_seconds >= 0 && flags.round_bound_seconds <= 86400);
   const ServerOptions& o = flags.server;
   FUZZ_REQUIRE(o.workers >= 1 && o.workers <= 1024 && o.min_workers <= 1024);
-  for (const double share :
-       {o.shift_alpha, o.high_share, o.high_energy, o.topk_share, o.bubble_threshold, o.close_ratio}) {
-    FUZZ_REQUIRE(share >= 0 && share <= 1);
-  }
+  JobSpec job_spec = o.job_spec;  // every field is in its range; that two fit together the server checks
+  job_spec.priority = Priority::kEnergy;
+  FUZZ_REQUIRE(job_spec.Validate().ok());
   FUZZ_REQUIRE(o.datagram_bytes >= 1200 && o.datagram_bytes <= 65507);
   FUZZ_REQUIRE(flags.max_model_bytes >= 4);
   FUZZ_REQUIRE(!o.insecure || o.key_file.empty());

@@ -1,9 +1,10 @@
 #define main LonghaulWorkerMain
-#include "worker/main.cc"  // NOLINT(bugprone-suspicious-include): its options are its own
+#include "worker/daemon/main.cc"  // NOLINT(bugprone-suspicious-include): its options are its own
 #undef main
 
 #include <sstream>
 
+#include "base/units_text.h"
 #include "tests/fuzz/daemon_flags.h"
 #include "tests/fuzz/property.h"
 
@@ -28,8 +29,8 @@ void Try(Parse parse) {
     return;
   }
   FUZZ_REQUIRE(ParseDType(flags.wire_dtype).has_value());
-  FUZZ_REQUIRE(flags.rate_cap.empty() || wan::ParseRate(flags.rate_cap).ok());
-  FUZZ_REQUIRE(flags.rate_floor.empty() || wan::ParseRate(flags.rate_floor).ok());
+  FUZZ_REQUIRE(flags.rate_cap.empty() || ParseRate(flags.rate_cap).ok());
+  FUZZ_REQUIRE(flags.rate_floor.empty() || ParseRate(flags.rate_floor).ok());
   FUZZ_REQUIRE(FromSeconds(flags.idle_timeout_s) >= std::chrono::milliseconds(100));
   FUZZ_REQUIRE(FromSeconds(flags.connect_timeout_s) >= Duration(0));
   const Status valid = worker::Validate(flags.train);

@@ -10,7 +10,7 @@
 
 #include "tests/golden/samples.h"
 #include "tests/proto/frame_samples.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::wire {
 namespace {

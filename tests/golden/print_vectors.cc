@@ -1,5 +1,5 @@
 // Writes vectors.txt and vectors.jsonl to the folder given. Only for a deliberate change of the wire format,
-// together with proto/version.h, docs/wire_format.md and the CHANGELOG.
+// together with proto/version.h, docs/reference/wire_format.md and the CHANGELOG.
 #include <fstream>
 #include <iostream>
 

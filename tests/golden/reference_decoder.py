@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A second opinion on the wire: decodes headers, frames, chunks and datagrams.
 
-Written from docs/wire_format.md alone, sharing nothing with proto/ and codec/. Plain Python 3, no packages, and slow on purpose.
+Written from docs/reference/wire_format.md alone, sharing nothing with proto/ and codec/. Plain Python 3, no packages, and slow on purpose.
 
     reference_decoder.py --check            every vector must decode to its line of vectors.jsonl, every reject must fail
     reference_decoder.py KIND HEX           KIND: long_header short_header data_header frame chunk datagram

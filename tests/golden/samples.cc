@@ -3,7 +3,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::wire {
 namespace {

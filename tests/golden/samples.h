@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "codec/chunk.h"
+#include "codec/chunk/chunk.h"
 #include "proto/frames.h"
 #include "proto/packet_header.h"
 

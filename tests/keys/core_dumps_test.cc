@@ -1,4 +1,4 @@
-#include "transport/keys/core_dumps.h"
+#include "transport/keys/key_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

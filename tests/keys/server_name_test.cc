@@ -1,4 +1,4 @@
-#include "transport/keys/server_name.h"
+#include "transport/keys/key_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "base/job_settings.h"
 #include "base/random.h"
 
 namespace longhaul::wire {
@@ -166,17 +167,10 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message.mutable_declare()->set_count(0);
   EXPECT_EQ(refused_for(message), "declare.count is not in 1..2^40");
   message.Clear();
-  message.mutable_welcome()->set_world_size(1);
-  message.mutable_welcome()->set_policy("zero");
-  message.mutable_welcome()->set_idle_timeout_ms(1000);
-  message.mutable_welcome()->set_shift_alpha(0.1);
-  message.mutable_welcome()->set_priority("energy");
-  message.mutable_welcome()->set_topk_share(0.1);
-  message.mutable_welcome()->set_downlink("reliable");
-  message.mutable_welcome()->set_hash_rounds(64);
+  EncodeJobSpec({}, message.mutable_welcome()->mutable_job_spec());
   EXPECT_EQ(refused_for(message), "accepted");
-  message.mutable_welcome()->set_close_ratio(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_EQ(refused_for(message), "welcome.close_ratio is not in 0..1");
+  message.mutable_welcome()->mutable_job_spec()->set_close_ratio(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(refused_for(message), "welcome.job_spec: close_ratio is nan, but must be in 0..1");
   message.Clear();
   message.mutable_start()->set_symbol_bytes(1000);
   EXPECT_EQ(refused_for(message), "start.symbol_bytes is not a positive multiple of 16 below 65536");
@@ -185,6 +179,39 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   EXPECT_EQ(refused_for(message), "leave.code is not a status code");
   message.Clear();
   EXPECT_EQ(refused_for(message), "control message is empty or of an unknown kind");
+}
+
+// Each setting in turn has a value of its own and comes back; the message has no field beside theirs.
+TEST(ControlCodec, EverySettingOfAJobTravels) {
+  for (const JobSetting& setting : JobSettings()) {
+    JobSpec spec;
+    for (const char* text : {"16", "0.25", "stale", "layer", "lossy", "true"}) {
+      if (setting.Set(text, &spec).ok()) break;
+    }
+    ASSERT_NE(spec, JobSpec()) << setting.name;
+    control::JobSpec message;
+    EncodeJobSpec(spec, &message);
+    const Result<JobSpec> decoded = DecodeJobSpec(message);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ(*decoded, spec) << setting.name;
+  }
+  EXPECT_EQ(control::JobSpec::descriptor()->field_count(), static_cast<int>(JobSettings().size()));
+}
+
+TEST(ControlCodec, SettingsOutOfRangeDoNotArrive) {
+  const auto refused = [](auto change) {
+    control::JobSpec message;
+    EncodeJobSpec({}, &message);
+    change(message);
+    return !DecodeJobSpec(message).ok();
+  };
+  EXPECT_FALSE(refused([](control::JobSpec&) {}));
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.set_policy(6); }));
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.set_policy(256); })) << "0 in eight bits";
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.set_fec_k(256 + 20); }));
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.set_idle_timeout(uint64_t{1} << 63); }));
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.set_hash_rounds(0); }));
+  EXPECT_TRUE(refused([](control::JobSpec& m) { m.Clear(); })) << "an empty one";
 }
 
 TEST(ControlCodec, TextsForPeopleArriveWithoutWhatCommandsATerminal) {

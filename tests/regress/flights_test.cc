@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/transport/fake_security.h"
-#include "transport/core/handshake.h"
+#include "transport/core/connection/handshake.h"
 
 namespace longhaul::transport {
 namespace {

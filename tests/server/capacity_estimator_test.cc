@@ -1,4 +1,4 @@
-#include "server/capacity_estimator.h"
+#include "server/grants/capacity_estimator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/close_times.h"
+#include "server/tensor/stragglers.h"
 
 #include <gtest/gtest.h>
 

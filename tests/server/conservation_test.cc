@@ -9,7 +9,6 @@
 namespace longhaul::server {
 namespace {
 
-using codec::LossPolicy;
 using Fault = LossyRounds::Fault;
 
 constexpr uint64_t kFirstSeed = 20'000;
@@ -23,9 +22,9 @@ struct Case {
 
 LossyRounds::Options OptionsOf(const Case& c, uint64_t seed) {
   LossyRounds::Options options;
-  options.policy.policy = c.policy;
-  options.policy.shift_alpha = c.integers ? 1.0f : 0.1f;
-  options.policy.bubble_threshold = 0.2;
+  options.job_spec.policy = c.policy;
+  options.job_spec.shift_alpha = c.integers ? 1.0 : 0.1;
+  options.job_spec.bubble_threshold = 0.2;
   options.integers = c.integers;
   // Every other run quantises what it sends.
   if (seed % 2 == 1) options.quantum = c.integers ? 2 : 0.25;
@@ -83,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(, Conservation,
                                          Case{LossPolicy::kResidual, false}, Case{LossPolicy::kShift, true},
                                          Case{LossPolicy::kShift, false}),
                          [](const auto& c) {
-                           return std::string(codec::LossPolicyName(c.param.policy)) +
+                           return std::string(NameOf(c.param.policy)) +
                                   (c.param.integers ? "_exactly_in_integers" : "_to_rounding_in_floats");
                          });
 

@@ -1,4 +1,4 @@
-#include "server/contribution_guard.h"
+#include "server/tensor/contribution_guard.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Who is in the job, when it starts and how it ends.
-#include "server/coordinator.h"
+#include "server/job/coordinator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,28 +14,18 @@ namespace {
 using control::ControlMessage;
 using testing::HasSubstr;
 
-struct Recorder final : ServerEvents {
-  void OnRefused(const Address&, const std::string&, const Status& why) override {
-    refused.push_back(why.ToString());
-  }
-  void OnStart(uint32_t, uint32_t) override { ++starts; }
-  void OnLeave(uint32_t, const std::string& who, const Status& why) override {
-    left.push_back(who + " " + why.ToString());
-  }
-  void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
-
-  std::vector<std::string> refused;
-  std::vector<std::string> left;
-  std::vector<Status> over;
-  int starts = 0;
-};
-
 struct TwoWorkers : testing::Test {
   explicit TwoWorkers(uint32_t min_workers = 2)
-      : coordinator({.world_size = 2, .min_workers = min_workers}, &events, [](const ServerStats& stats) {
+      : coordinator(Settings(min_workers), &events, [](const ServerStats& stats) {
           return "{\"joined\":" + std::to_string(stats.joined) + "}";
         }) {
     coordinator.SetNow(At(0));
+  }
+  static ServerSettings Settings(uint32_t min_workers) {
+    ServerSettings settings;
+    settings.world_size = 2;
+    settings.min_workers = min_workers;
+    return settings;
   }
   void Start() {
     a.Join(2);
@@ -61,8 +51,7 @@ TEST_F(TwoWorkers, EveryoneIsWelcomedAtOnceAndStartedWhenAllAreIn) {
   a.Join(2);
   const auto first = a.connection.TakeControl();
   ASSERT_EQ(first.size(), 1u);
-  EXPECT_EQ(first[0].welcome().world_size(), 2u);
-  EXPECT_EQ(first[0].welcome().policy(), "residual");
+  EXPECT_EQ(*wire::DecodeJobSpec(first[0].welcome().job_spec()), JobSpec());
   b.Join(2);
   const auto start = a.Heard(ControlMessage::kStart);
   ASSERT_EQ(start.size(), 1u);
@@ -113,8 +102,8 @@ TEST_F(TwoWorkers, AJoinWhoseNameHasControlCharactersIsRefusedWithTheReason) {
   join.mutable_join()->set_site("fra\nworker rank 1 left");
   std::string text = join.SerializeAsString();
   text.insert(text.begin(), static_cast<char>(text.size()));
-  coordinator.OnControlData(a.connection,
-                            ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  a.Happens(
+      transport::event::ControlBytes{ByteSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size())});
   ASSERT_TRUE(a.connection.closed);
   EXPECT_EQ(a.connection.closed->ToString(), "ProtocolViolation: join.site has control characters");
   EXPECT_EQ(events.refused, std::vector<std::string>{a.connection.closed->ToString()});
@@ -161,8 +150,8 @@ struct Crowd : TwoWorkers {
       crowd.back().identity_now = {transport::PeerIdentity::Kind::kCertificate, "default", "worker", name};
     }
     coordinator.SetNow(At(static_cast<int64_t>(crowd.size())));
-    ASSERT_NE(coordinator.Accept(crowd.back()), nullptr);
-    coordinator.OnConnected(crowd.back());
+    coordinator.Handle(&crowd.back(), transport::event::Accepted{});
+    coordinator.Handle(&crowd.back(), transport::event::Connected{});
   }
   size_t Closed() const {
     return static_cast<size_t>(
@@ -174,9 +163,9 @@ struct Crowd : TwoWorkers {
 
 TEST_F(Crowd, OneSourceHasAShareAndItsOldestMakesRoom) {
   for (uint16_t port = 0; port < 1024; ++port) Add(Address::V4(10, 0, 0, 1, port));
-  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource);
-  EXPECT_EQ(coordinator.Stats().strangers_displaced, 1024 - Coordinator::kMaxStrangersPerSource);
-  EXPECT_EQ(Closed(), 1024 - Coordinator::kMaxStrangersPerSource);
+  EXPECT_EQ(coordinator.Stats().strangers, Strangers::kMaxPerSource);
+  EXPECT_EQ(coordinator.Stats().strangers_displaced, 1024 - Strangers::kMaxPerSource);
+  EXPECT_EQ(Closed(), 1024 - Strangers::kMaxPerSource);
   EXPECT_TRUE(crowd.front().closed);
   EXPECT_FALSE(crowd.back().closed);
   EXPECT_EQ(crowd.front().closed->ToString(),
@@ -191,7 +180,7 @@ TEST_F(Crowd, ManySourcesAreBoundedTogetherAndTheLargestMakesRoom) {
   for (int i = 0; i < 1000; ++i) {
     Add(Address::V4(10, 1, static_cast<uint8_t>(i / 250), static_cast<uint8_t>(i % 250), 7));
   }
-  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangers);
+  EXPECT_EQ(coordinator.Stats().strangers, Strangers::kMax);
   for (size_t i = 0; i < 49; ++i) EXPECT_TRUE(crowd[i].closed) << i;
   a.Join(2);
   EXPECT_FALSE(a.connection.closed);
@@ -199,9 +188,9 @@ TEST_F(Crowd, ManySourcesAreBoundedTogetherAndTheLargestMakesRoom) {
 
 TEST_F(Crowd, WhoHasANameIsCountedByItWhereverHeComesFrom) {
   for (int i = 0; i < 100; ++i) Add(Address::V4(10, 1, 0, static_cast<uint8_t>(i), 7), "fra");
-  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource);
+  EXPECT_EQ(coordinator.Stats().strangers, Strangers::kMaxPerSource);
   Add(Address::V4(10, 1, 0, 0, 8), "ams");
-  EXPECT_EQ(coordinator.Stats().strangers, Coordinator::kMaxStrangersPerSource + 1);
+  EXPECT_EQ(coordinator.Stats().strangers, Strangers::kMaxPerSource + 1);
 }
 
 TEST_F(TwoWorkers, OnlyMembersMayOpenWindows) {
@@ -211,7 +200,7 @@ TEST_F(TwoWorkers, OnlyMembersMayOpenWindows) {
   c.Join(2);
   EXPECT_TRUE(c.connection.admitted_now);
   d.Join(2);
-  d.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  d.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   EXPECT_FALSE(c.connection.admitted_now) << "the job is over";
 }
 
@@ -269,7 +258,7 @@ TEST_F(TwoWorkers, AStatusIsMadeOnceForAllWhoAskAtTheSameTime) {
 TEST_F(TwoWorkers, GarbageOnTheControlStreamEndsThatConnectionOnly) {
   a.Join(2);
   const std::vector<uint8_t> garbage = {5, 0xff, 0xff, 0xff, 0xff, 0xff};
-  coordinator.OnControlData(a.connection, garbage);
+  a.Happens(transport::event::ControlBytes{garbage});
   ASSERT_TRUE(a.connection.closed);
   EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);
   EXPECT_FALSE(b.connection.closed);
@@ -277,11 +266,12 @@ TEST_F(TwoWorkers, GarbageOnTheControlStreamEndsThatConnectionOnly) {
 
 TEST_F(TwoWorkers, TheDeathOfAWorkerAbortsTheJobNamingRankAndSite) {
   Start();
-  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   const auto leave = a.Heard(ControlMessage::kLeave);
   ASSERT_EQ(leave.size(), 1u);
   EXPECT_EQ(leave[0].leave().code(), static_cast<uint32_t>(StatusCode::kAborted));
-  EXPECT_EQ(leave[0].leave().message(), "worker rank 1 (site B, 127.0.0.1:40001): PeerDead: silent for 10 s");
+  EXPECT_EQ(leave[0].leave().message(),
+            "worker rank 1 (site B, 127.0.0.1:40001): PeerDead: silent for 10.0 s");
   ASSERT_EQ(events.over.size(), 1u);
   EXPECT_EQ(events.over[0].code(), StatusCode::kAborted);
   Tick(600);
@@ -291,7 +281,7 @@ TEST_F(TwoWorkers, TheDeathOfAWorkerAbortsTheJobNamingRankAndSite) {
 
 TEST_F(TwoWorkers, AfterAnAbortTheServerIsReadyForANewJob) {
   Start();
-  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   FakeWorker c(coordinator, 0, 40100), d(coordinator, 1, 40101);
   c.Join(2);
   d.Join(2);
@@ -317,7 +307,7 @@ TEST_F(TwoWorkers, TheJobIsFinishedWhenEveryoneHasLeft) {
 
 TEST_F(TwoWorkers, AWorkerThatGoesBeforeTheStartLeavesItsPlaceEmpty) {
   a.Join(2);
-  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   EXPECT_TRUE(events.over.empty());
   FakeWorker again(coordinator, 0, 40100);
   again.Join(2);
@@ -360,12 +350,10 @@ TEST_F(TwoWorkers, AnObserverAsksForTheStatusWithoutJoining) {
 
 TEST_F(TwoWorkers, AWindowBeforeJoinEndsTheConnection) {
   a.Connect();
-  wire::WindowOpenFrame open;
-  open.window_id = 1;
-  open.low_count = 1u << 20;
-  open.symbol_bytes = 16;
-  EXPECT_EQ(coordinator.OnWindowOpened(a.connection, {1, 0}, open).code(), StatusCode::kProtocolViolation);
-  EXPECT_TRUE(a.connection.closed);
+  const wire::WindowOpenFrame open{.window_id = 1, .low_count = 1u << 20, .symbol_bytes = 16};
+  a.Happens(transport::event::WindowOpened{{1, 0}, open});
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);
 }
 
 TEST_F(TwoWorkers, AShutdownTellsTheWorkersAndTakesNoOneAnyMore) {
@@ -373,7 +361,8 @@ TEST_F(TwoWorkers, AShutdownTellsTheWorkersAndTakesNoOneAnyMore) {
   coordinator.Shutdown(Status());
   EXPECT_EQ(a.Heard(ControlMessage::kLeave).at(0).leave().message(), "the server is shutting down");
   transport::FakeConnection late(Address::V4(127, 0, 0, 1, 9));
-  EXPECT_EQ(coordinator.Accept(late), nullptr);
+  coordinator.Handle(&late, transport::event::Accepted{});
+  EXPECT_TRUE(late.closed);
   Tick(600);
   a.Die(*a.connection.closed);
   b.Die(*b.connection.closed);
@@ -397,20 +386,20 @@ struct OneOfTwoIsEnough : TwoWorkers {
 
 TEST_F(OneOfTwoIsEnough, BarriersOfAWorkerThatIsGoneLeaveNothingBehind) {
   Start();
-  for (uint32_t i = 0; i < Coordinator::kMaxBarriers - 1; ++i) b.Barrier("b" + std::to_string(i), i);
-  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  for (uint32_t i = 0; i < Barriers::kMaxBarriers - 1; ++i) b.Barrier("b" + std::to_string(i), i);
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   FakeWorker again(coordinator, 1, 40100);
   again.Join(2, 1);
-  for (uint32_t i = 0; i < Coordinator::kMaxBarriers; ++i) again.Barrier("c" + std::to_string(i), i);
+  for (uint32_t i = 0; i < Barriers::kMaxBarriers; ++i) again.Barrier("c" + std::to_string(i), i);
   EXPECT_FALSE(again.connection.closed);
 }
 
 TEST_F(OneOfTwoIsEnough, TheJobGoesOnWithTheWorkersThatAreLeft) {
   Start();
-  b.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   EXPECT_TRUE(events.over.empty());
   EXPECT_TRUE(a.Heard(ControlMessage::kLeave).empty());
-  a.Die(Status(StatusCode::kPeerDead, "silent for 10 s"));
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   ASSERT_EQ(events.over.size(), 1u);
   EXPECT_THAT(events.over[0].message(), HasSubstr("worker rank 0"));
 }

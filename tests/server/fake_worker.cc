@@ -17,10 +17,10 @@ std::vector<uint8_t> FakeWorker::EncodeMetadata(const codec::WindowMetadata& met
 }
 
 std::vector<std::pair<uint32_t, std::vector<float>>> FakeWorker::ChunksOf(
-    const transport::FakeConnection::Outgoing& window) {
+    const transport::FakeConnection::Window& window) {
   std::vector<std::pair<uint32_t, std::vector<float>>> chunks;
   for (const auto& submitted : window.chunks) {
-    const std::vector<uint8_t> bytes = submitted.bytes();
+    const std::vector<uint8_t> bytes = submitted.Bytes();
     const auto chunk = codec::ParseChunk(bytes);
     EXPECT_TRUE(chunk.ok());
     std::vector<float> values(chunk->count);

@@ -1,4 +1,4 @@
-// A worker as the coordinator sees it: a fake connection and the observer calls that a real one would make.
+// A worker as the coordinator sees it: a fake connection and the events that a real one would have.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,14 +7,40 @@
 #include <string>
 #include <vector>
 
-#include "codec/chunk.h"
-#include "codec/window_metadata.h"
-#include "server/coordinator.h"
-#include "tests/server/fake_connection.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/window_metadata.h"
+#include "server/job/coordinator.h"
+#include "tests/transport/fake_connection.h"
 
 namespace longhaul::server {
 
 inline Instant At(int64_t ms) { return Instant::FromNanoseconds(ms * 1000000); }
+
+// What the server tells its owner.
+struct Recorder final : ServerEvents {
+  void OnRefused(const Address&, const std::string&, const Status& why) override {
+    refused.push_back(why.ToString());
+  }
+  void OnStart(uint32_t, uint32_t) override { ++starts; }
+  void OnRound(const JobRound& round, const ServerStats&) override { rounds.push_back(round); }
+  void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
+  void OnRejected(const Rejection& rejection, const std::string& who) override {
+    rejections.push_back(rejection);
+    rejected.push_back(who);
+  }
+  void OnBench(const Address&, const std::string&, const std::string&, const GuestTotals* totals) override {
+    ++(totals == nullptr ? came : gone);
+    if (totals != nullptr) last = *totals;
+  }
+
+  std::vector<std::string> refused;
+  std::vector<JobRound> rounds;
+  std::vector<Status> over;
+  std::vector<Rejection> rejections;
+  std::vector<std::string> rejected;  // who
+  int starts = 0, came = 0, gone = 0;
+  GuestTotals last;
+};
 
 class FakeWorker {
  public:
@@ -23,13 +49,15 @@ class FakeWorker {
         coordinator_(coordinator),
         rank_(rank) {}
 
+  void Happens(const transport::Event& event) { coordinator_.Handle(&connection, event); }
+
   // --- Control ---
   void Connect() {
-    ASSERT_NE(coordinator_.Accept(connection), nullptr);
-    coordinator_.OnConnected(connection);
+    Happens(transport::event::Accepted{});
+    Happens(transport::event::Connected{});
   }
   void Say(const control::ControlMessage& message) {
-    coordinator_.OnControlData(connection, wire::EncodeControlMessage(message));
+    Happens(transport::event::ControlBytes{wire::EncodeControlMessage(message)});
     coordinator_.AfterEvent();
   }
   void Join(uint32_t world_size, uint64_t incarnation = 0, const std::string& job = "default") {
@@ -76,7 +104,7 @@ class FakeWorker {
   // The connection ends as the endpoint would tell it.
   void Die(const Status& why) {
     connection.state_now = transport::Connection::State::kClosed;
-    coordinator_.OnClosed(connection, why);
+    Happens(transport::event::Closed{why});
     coordinator_.AfterEvent();
   }
 
@@ -100,29 +128,24 @@ class FakeWorker {
   Status Open(Push push, uint32_t tensor, uint64_t round, uint64_t count, uint32_t chunk_elements,
               bool wants_result = true, codec::WindowKind kind = codec::WindowKind::kGradient,
               float weight = 1) {
-    codec::WindowMetadata metadata;
-    metadata.kind = kind;
-    metadata.key = tensor;
-    metadata.round = round;
-    metadata.count = count;
-    metadata.chunk_elements = chunk_elements;
-    metadata.weight = weight;
-    metadata.wants_result = wants_result;
+    codec::WindowMetadata metadata{.kind = kind,
+                                   .wants_result = wants_result,
+                                   .key = tensor,
+                                   .round = round,
+                                   .count = count,
+                                   .chunk_elements = chunk_elements,
+                                   .weight = weight};
     const std::vector<uint8_t> bytes = EncodeMetadata(metadata);
-    wire::WindowOpenFrame open;
-    open.window_id = push.key.id;
-    open.high_count = push.high;
-    open.low_count = push.low;
-    open.symbol_bytes = static_cast<uint16_t>(connection.max_chunk_bytes);
-    open.metadata = bytes;
-    transport::IncomingWindow window;
-    window.high_count = push.high;
-    window.low_count = push.low;
-    connection.incoming_now[push.key] = window;
-    Status status = coordinator_.OnWindowOpened(connection, push.key, open);
-    if (!status.ok()) connection.incoming_now.erase(push.key);
+    const wire::WindowOpenFrame open{.window_id = push.key.id,
+                                     .high_count = push.high,
+                                     .low_count = push.low,
+                                     .symbol_bytes = static_cast<uint16_t>(connection.max_chunk_bytes),
+                                     .metadata = bytes};
+    connection.incoming_now[push.key] = transport::IncomingWindow::Opened(push.high, push.low);
+    Happens(transport::event::WindowOpened{push.key, open});
     coordinator_.AfterEvent();
-    return status;
+    return connection.incoming_now.contains(push.key) ? Status()
+                                                      : Status(StatusCode::kUnavailable, "it was refused");
   }
   // One chunk in a datagram of its own.
   transport::ChunkVerdict Send(transport::WindowKey key, wire::ReliabilityClass reliability, uint32_t chunk,
@@ -133,10 +156,17 @@ class FakeWorker {
                              : window.stats.low_received;
     ++received;
     Update(window);
-    const auto verdict =
-        coordinator_.OnChunk(connection, key, reliability, 0, EncodeChunk(chunk, values), repaired);
+    const auto verdict = SendWithoutState(key, reliability, EncodeChunk(chunk, values), repaired);
     Progress(key);
     return verdict;
+  }
+  // A chunk alone, of which the window's state says nothing.
+  transport::ChunkVerdict SendWithoutState(transport::WindowKey key, wire::ReliabilityClass reliability,
+                                           ByteSpan bytes, bool repaired = false) {
+    const int before = connection.refused_chunks;
+    Happens(transport::event::Chunk{key, reliability, 0, bytes, repaired});
+    return connection.refused_chunks > before ? transport::ChunkVerdict::kRefused
+                                              : transport::ChunkVerdict::kTaken;
   }
   // The sender has nothing new to send any more.
   void Finish(transport::WindowKey key) {
@@ -144,7 +174,10 @@ class FakeWorker {
     Progress(key);
   }
   void Progress(transport::WindowKey key) {
-    coordinator_.OnWindowProgress(connection, key);
+    const auto window = connection.incoming_now.find(key);
+    if (window != connection.incoming_now.end()) {
+      Happens(transport::event::WindowState{key, window->second, connection.stats_now.smoothed_rtt});
+    }
     coordinator_.AfterEvent();
   }
   // The worker has everything of a window of ours, but these low chunks (by sequence number).
@@ -159,20 +192,20 @@ class FakeWorker {
       connection.outgoing.erase(window);
     }
     const auto reason = lost_low.empty() ? wire::CloseReason::kComplete : wire::CloseReason::kSoft;
-    coordinator_.OnWindowClosed(connection, key, reason, receipt, {});
+    Happens(transport::event::WindowClosed{key, reason, &receipt, {}});
     coordinator_.AfterEvent();
   }
 
   static std::vector<uint8_t> EncodeChunk(uint32_t chunk, const std::vector<float>& values);
   static std::vector<uint8_t> EncodeMetadata(const codec::WindowMetadata& metadata);
-  static codec::WindowMetadata MetadataOf(const transport::FakeConnection::Outgoing& window) {
+  static codec::WindowMetadata MetadataOf(const transport::FakeConnection::Window& window) {
     return *codec::DecodeWindowMetadata(window.options.metadata);
   }
   // The values in a window of ours, by chunk, in the order in which they were submitted.
   static std::vector<std::pair<uint32_t, std::vector<float>>> ChunksOf(
-      const transport::FakeConnection::Outgoing& window);
+      const transport::FakeConnection::Window& window);
   // The one window towards this worker that is open.
-  transport::FakeConnection::Outgoing& Result() { return connection.outgoing.rbegin()->second; }
+  transport::FakeConnection::Window& Result() { return connection.outgoing.rbegin()->second; }
 
   transport::FakeConnection connection;
 

@@ -1,10 +1,10 @@
-#include "server/grants.h"
+#include "server/grants/grants.h"
 
 #include <gtest/gtest.h>
 
 #include <deque>
 
-#include "tests/server/fake_connection.h"
+#include "tests/transport/fake_connection.h"
 
 namespace longhaul::server {
 namespace {
@@ -32,16 +32,12 @@ class Cluster {
     grants.Run(now);
   }
   void Open(uint32_t rank, uint32_t chunks = kChunks) {
-    peers[rank].transfers[{1, 0}] = Transfer();
-    transport::IncomingWindow window;
-    window.low_count = chunks;
-    connections[rank].incoming_now[{1, 0}] = window;
+    peers[rank].transfers[{1, 0}].closer = transport::WindowCloser(0, chunks, now);
     grants.OnWindow(now, rank);
     grants.Run(now);
   }
   void Close(uint32_t rank) {
     peers[rank].transfers.clear();
-    connections[rank].incoming_now.clear();
     grants.OnWindow(now, rank);
     grants.Run(now);
   }
@@ -51,8 +47,9 @@ class Cluster {
     while (now < end) {
       now += milliseconds(1);
       for (uint32_t rank = 0; rank < n_; ++rank) {
-        auto window = connections[rank].incoming_now.find({1, 0});
-        if (window == connections[rank].incoming_now.end()) continue;
+        const auto transfer = peers[rank].transfers.find({1, 0});
+        if (transfer == peers[rank].transfers.end()) continue;
+        transport::IncomingWindow window = transfer->second.closer.window();
         bits_[rank] += arrives_mbps[rank] * 1e3;
         while (bits_[rank] >= 1452 * 8) {
           bits_[rank] -= 1452 * 8;
@@ -60,9 +57,10 @@ class Cluster {
           ++stats.packets_received;
           ++stats.packets_expected;
           stats.bytes_received += 1452;
-          auto& low = window->second.stats.low_received;
-          low = std::min(low + 1, window->second.low_count);
+          auto& low = window.stats.low_received;
+          low = std::min(low + 1, window.low_count);
         }
+        transfer->second.closer.Observe(window, connections[rank].stats_now.smoothed_rtt, now);
       }
       if (now >= grants.NextTimeout()) grants.Run(now);
     }

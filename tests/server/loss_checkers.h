@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "codec/chunk.h"
-#include "codec/sender_memory.h"
+#include "codec/chunk/chunk.h"
+#include "codec/policy/sender_memory.h"
 
 namespace longhaul::server {
 

@@ -2,7 +2,7 @@
 //
 //   values of a round ---> high: missed before, changed most ---> arrives
 //                     \--> low: the rest --------------------x-> stays as it was, high in the next round
-#include "server/lossy_downlink.h"
+#include "server/results/lossy_downlink.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/random.h"
-#include "codec/state_hash.h"
+#include "codec/policy/state_hash.h"
 #include "tests/server/fake_worker.h"
 
 namespace longhaul::server {
@@ -171,9 +171,9 @@ TEST_F(Downlink, TellsTheHashOfWhatAWorkerHas) {
 ServerSettings Settings() {
   ServerSettings settings;
   settings.world_size = 2;
-  settings.policy = "zero";
+  settings.policy = LossPolicy::kZero;
   settings.max_model = ByteCount(4 << 20);
-  settings.downlink = "lossy";
+  settings.downlink = longhaul::Downlink::kLossy;
   settings.high_share = 0.2;
   settings.hash_rounds = 3;
   return settings;

@@ -27,11 +27,10 @@ LossyRounds::LossyRounds(const Options& options)
       ranks_(2 + static_cast<uint32_t>(random_.Below(5))),
       store_(ByteCount(4096), geometry_.chunk_elements),
       parameters_(*store_.Declare({.name = "w", .dtype = 0, .count = geometry_.count, .optimizer = {}})),
-      tensor_(parameters_, ranks_, options.policy,
+      tensor_(parameters_, ranks_, options.job_spec,
               random_.Chance(0.5) ? Aggregator::Order::kArrival : Aggregator::Order::kRank),
       residual_checker_(geometry_, options.integers),
-      shift_checker_(geometry_, static_cast<double>(options.policy.shift_alpha), options.integers,
-                     options.quantum / 2),
+      shift_checker_(geometry_, options.job_spec.shift_alpha, options.integers, options.quantum / 2),
       closed_(ranks_, false) {
   parameters_->SetReady();
   for (uint32_t rank = 0; rank < ranks_; ++rank) Join(rank);
@@ -56,7 +55,7 @@ void LossyRounds::Join(uint32_t rank) {
   process->rank = rank;
   process->weight =
       options_.integers ? static_cast<float>(1u << rank % 3) : 0.5f + 0.7f * static_cast<float>(rank);
-  process->memory = codec::MakeSenderMemory(options_.policy, geometry_);
+  process->memory = codec::MakeSenderMemory(options_.job_spec, geometry_);
   process->behind = Shifts();
   members_[rank] = std::move(process);
   EXPECT_TRUE(tensor_.rounds().OnMemberJoined(rank));
@@ -239,7 +238,7 @@ void LossyRounds::Replace(uint32_t rank, std::vector<Event>* more) {
   successor->weight = Of(rank).weight;
   // Its shift is not the one that C holds for this rank.
   successor->behind = Shifts();
-  successor->memory = codec::MakeSenderMemory(options_.policy, geometry_);
+  successor->memory = codec::MakeSenderMemory(options_.job_spec, geometry_);
   Of(rank).gone = true;
   dead_.push_back(std::move(members_[rank]));
   members_[rank] = std::move(successor);

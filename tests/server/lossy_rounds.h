@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "server/tensor.h"
+#include "server/tensor/tensor.h"
 #include "tests/server/loss_checkers.h"
 
 namespace longhaul::server {
@@ -33,7 +33,7 @@ class LossyRounds {
     kMissedEpoch,        // a worker that knows nothing of the new epoch is listened to
   };
   struct Options {
-    codec::LossPolicySpec policy;
+    JobSpec job_spec;
     bool integers = true;  // gradients -8..8, weights powers of two; else normal, and any weight
     double quantum = 0;    // what is sent is rounded to multiples of this; 0: travels as it is
     Fault fault = Fault::kNone;
@@ -69,7 +69,7 @@ class LossyRounds {
     std::vector<float> values = {};
   };
 
-  bool Shifts() const { return options_.policy.policy == codec::LossPolicy::kShift; }
+  bool Shifts() const { return options_.job_spec.policy == LossPolicy::kShift; }
   float Gradient();
   bool Injects(Fault fault, double chance);
   Process& Of(uint32_t rank) { return *members_.at(rank); }

@@ -1,4 +1,4 @@
-#include "server/membership.h"
+#include "server/member/membership.h"
 
 #include <gtest/gtest.h>
 

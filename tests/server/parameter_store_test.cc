@@ -1,4 +1,4 @@
-#include "server/parameter_store.h"
+#include "server/tensor/parameter_store.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ namespace longhaul::server {
 namespace {
 
 TensorSpec Spec(const char* name, uint64_t count, const char* optimizer = "sgd:lr=0.1") {
-  return {.name = name, .dtype = 0, .count = count, .optimizer = *ParseOptimizer(optimizer)};
+  return {.name = name, .dtype = 0, .count = count, .optimizer = *codec::ParseOptimizer(optimizer)};
 }
 
 TEST(ParameterStore, TheSameDeclarationTwiceIsTheSameTensor) {

@@ -1,4 +1,4 @@
-#include "server/round_log.h"
+#include "server/report/round_log.h"
 
 #include <gtest/gtest.h>
 

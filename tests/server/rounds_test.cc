@@ -1,4 +1,4 @@
-#include "server/rounds.h"
+#include "server/tensor/rounds.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@ namespace longhaul::server {
 namespace {
 
 using Chunks = std::vector<uint32_t>;
-using Part = Rounds::Part;
+using Part = Rounds::Participation;
 
 // Three chunks, three workers, all of them members.
 struct ThreeWorkers : testing::Test {
@@ -83,7 +83,7 @@ TEST_F(ThreeWorkers, AWorkerThatDiesReleasesWhatItHadNotContributedAndNobodyWait
   Finish({1, 0, 2});
   NextRound();
   EXPECT_EQ(rounds.number(), 1u);
-  EXPECT_EQ(rounds.part(2), Part::kAbsent);
+  EXPECT_EQ(rounds.participation(2), Part::kAbsent);
   Open(0);
   Open(1);
   EXPECT_EQ(Contribute(0, {0}), Chunks{});
@@ -96,7 +96,7 @@ TEST_F(ThreeWorkers, AReplacedWorkerIsAwaitedAgainInTheSameRound) {
   Contribute(1, {0, 1, 2});
   EXPECT_EQ(Contribute(2, {1}), Chunks{1});
   EXPECT_TRUE(rounds.OnMemberReplaced(2));
-  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+  EXPECT_EQ(rounds.participation(2), Part::kAwaited);
   Open(2);
   EXPECT_EQ(Contribute(2, {2, 0}), (Chunks{2, 0})) << "chunk 1 of the old incarnation stays in";
 }
@@ -116,7 +116,7 @@ TEST_F(ThreeWorkers, AWorkerThatJoinsInMidRoundTakesPartFromTheNextOne) {
   Finish(Contribute(1, {0, 1, 2}));
   EXPECT_TRUE(rounds.AllFinal());
   NextRound();
-  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+  EXPECT_EQ(rounds.participation(2), Part::kAwaited);
 }
 
 TEST_F(ThreeWorkers, ChunksThatCouldNotBeFinishedAreCollectedLater) {
@@ -135,20 +135,20 @@ TEST_F(ThreeWorkers, NobodyWaitsForALaggingWorkerUntilItOpensItsWindow) {
   EXPECT_EQ(Exclude(2), (Chunks{0, 1, 2}));
   Finish({0, 1, 2});
   NextRound();
-  EXPECT_EQ(rounds.part(2), Part::kLagging);
+  EXPECT_EQ(rounds.participation(2), Part::kLagging);
   Open(0);
   Open(1);
   Contribute(0, {0, 1, 2});
   Finish(Contribute(1, {1}));
   // It comes when chunk 1 is final: it may still contribute to the others, which wait for it from now on.
   Open(2);
-  EXPECT_EQ(rounds.part(2), Part::kOpen);
+  EXPECT_EQ(rounds.participation(2), Part::kOpen);
   EXPECT_EQ(Contribute(1, {0, 2}), Chunks{});
   EXPECT_EQ(Contribute(2, {2}), Chunks{2});
   EXPECT_EQ(Close(2), Chunks{0});
   Finish({2, 0});
   NextRound();
-  EXPECT_EQ(rounds.part(2), Part::kAwaited);
+  EXPECT_EQ(rounds.participation(2), Part::kAwaited);
 }
 
 TEST_F(ThreeWorkers, ALaggingWorkersPredecessorMayHaveContributedAlready) {
@@ -182,12 +182,12 @@ TEST_F(ThreeWorkers, ALaggingWorkerThatGoesIsNoMemberAnyMore) {
   Open(0);
   Exclude(1);
   EXPECT_EQ(Gone(1), Chunks{});
-  EXPECT_EQ(rounds.part(1), Part::kAbsent);
+  EXPECT_EQ(rounds.participation(1), Part::kAbsent);
   Contribute(0, {0, 1, 2});
   Finish(Exclude(2));
   NextRound();
-  EXPECT_EQ(rounds.part(1), Part::kAbsent);
-  EXPECT_EQ(rounds.part(2), Part::kLagging);
+  EXPECT_EQ(rounds.participation(1), Part::kAbsent);
+  EXPECT_EQ(rounds.participation(2), Part::kLagging);
 }
 
 }  // namespace

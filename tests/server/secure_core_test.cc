@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <vector>
 
-#include "codec/reference_coder.h"
-#include "server/server_core.h"
-#include "server/server_json.h"
+#include "server/report/server_json.h"
+#include "tests/server/core_net.h"
 #include "transport/crypto/keygen.h"
 #include "transport/crypto/tls_security.h"
 
@@ -19,7 +17,6 @@ using control::ControlMessage;
 using crypto::Role;
 using testing::HasSubstr;
 
-const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 constexpr int64_t kToday = 1'800'000'000;
 constexpr crypto::Validity kThisYear{kToday - 86'400, kToday + 365 * 86'400};
 
@@ -33,55 +30,6 @@ std::unique_ptr<crypto::TlsSecurity> Security(const std::string& job, Role role,
   return crypto::TlsSecurity::Create(crypto::ParseKeyFile(file.text()).value(), options).value();
 }
 
-struct Client final : transport::ConnectionObserver {
-  Client(uint16_t port, std::unique_ptr<crypto::TlsSecurity> key)
-      : address(Address::V4(10, 0, 0, 2, port)),
-        security(std::move(key)),
-        endpoint(Options(), Random(port)) {}
-  transport::EndpointOptions Options() {
-    transport::EndpointOptions options;
-    options.security = security.get();
-    return options;
-  }
-
-  void OnConnected(transport::Connection&) override { connected = true; }
-  void OnClosed(transport::Connection&, const Status& why) override { closed = why; }
-  void OnControlData(transport::Connection&, ByteSpan bytes) override {
-    const auto messages = reader.Append(bytes);
-    ASSERT_TRUE(messages.ok());
-    heard.insert(heard.end(), messages->begin(), messages->end());
-  }
-  Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
-    return {};
-  }
-  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass,
-                                  uint32_t, ByteSpan, bool) override {
-    return transport::ChunkVerdict::kTaken;
-  }
-  void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
-                      const transport::WindowReceipt&, const transport::WindowTxStats&) override {}
-
-  void Join(uint32_t rank, uint64_t incarnation = 0) {
-    ControlMessage message;
-    control::Join& join = *message.mutable_join();
-    join.set_job("pears");
-    join.set_rank(rank);
-    join.set_world_size(2);
-    join.set_incarnation(incarnation);
-    join.set_weight(1);
-    ASSERT_TRUE(connection->SendControl(wire::EncodeControlMessage(message)).ok());
-  }
-
-  Address address;
-  std::unique_ptr<crypto::TlsSecurity> security;
-  transport::Endpoint endpoint;
-  transport::Connection* connection = nullptr;
-  wire::ControlReader reader;
-  bool connected = false;
-  std::optional<Status> closed;
-  std::vector<ControlMessage> heard;
-};
-
 struct KeptOut final : ServerEvents {
   void OnHandshakeFailed(const Address& peer, const Status& why) override {
     failed.push_back(peer.ToString() + " " + why.ToString());
@@ -93,70 +41,30 @@ struct KeptOut final : ServerEvents {
   std::vector<std::string> refused;
 };
 
-struct SecureNet : testing::Test {
-  SecureNet() : security(Security("pears", Role::kServer, "ams")) {
+struct ServerSide {
+  std::unique_ptr<crypto::TlsSecurity> security = Security("pears", Role::kServer, "ams");
+  KeptOut kept_out;
+};
+
+struct SecureNet : ServerSide, CoreNet {
+  SecureNet() : CoreNet(Options(*this)) {}
+  static ServerCoreOptions Options(ServerSide& side) {
     ServerCoreOptions options;
     options.settings.job = "pears";
     options.settings.world_size = 2;
     options.settings.min_workers = 1;
-    options.security = security.get();
-    options.events = &kept_out;
-    core.emplace(options, &coder, Random(7));
+    options.security = side.security.get();
+    options.events = &side.kept_out;
+    return options;
   }
-  Client& Connect(const std::string& job, Role role, const std::string& name) {
+  CoreClient& Connect(const std::string& job, Role role, const std::string& name) {
     return ConnectWith(Security(job, role, name));
   }
-  Client& ConnectWith(std::unique_ptr<crypto::TlsSecurity> key) {
-    Client& client = *clients.emplace_back(
-        std::make_unique<Client>(static_cast<uint16_t>(1001 + clients.size()), std::move(key)));
-    client.connection = client.endpoint.Connect(now, kServer, &client);
+  CoreClient& ConnectWith(std::unique_ptr<crypto::TlsSecurity> key) {
+    CoreClient& client = Add(std::move(key));
     RunFor(std::chrono::milliseconds(300));
     return client;
   }
-  template <typename Core>
-  void Send(Core& from, const Address& source) {
-    std::vector<uint8_t> buffer(65507);
-    while (const auto transmit = from.PollTransmit(now, buffer)) {
-      for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
-        const size_t length = std::min(transmit->segment_bytes, transmit->size - at);
-        const auto begin = buffer.begin() + static_cast<ptrdiff_t>(at);
-        flying.push_back({now + std::chrono::milliseconds(10),
-                          source,
-                          transmit->destination,
-                          {begin, begin + static_cast<ptrdiff_t>(length)}});
-      }
-    }
-  }
-  void RunFor(Duration duration) {
-    for (const Instant end = now + duration; now < end; now = now + std::chrono::milliseconds(1)) {
-      core->HandleTimeout(now);
-      for (auto& client : clients) client->endpoint.HandleTimeout(now);
-      while (!flying.empty() && flying.front().due <= now) {
-        Flying datagram = std::move(flying.front());
-        flying.pop_front();
-        if (datagram.to == kServer) core->HandleDatagram(now, datagram.from, datagram.bytes, {});
-        for (auto& client : clients) {
-          if (datagram.to == client->address)
-            client->endpoint.HandleDatagram(now, datagram.from, datagram.bytes, {});
-        }
-      }
-      Send(*core, kServer);
-      for (auto& client : clients) Send(client->endpoint, client->address);
-    }
-  }
-
-  struct Flying {
-    Instant due;
-    Address from, to;
-    std::vector<uint8_t> bytes;
-  };
-  Instant now = Instant::FromNanoseconds(1'000'000'000);
-  std::unique_ptr<crypto::TlsSecurity> security;
-  codec::ReferenceCoder coder;
-  KeptOut kept_out;
-  std::optional<ServerCore> core;
-  std::vector<std::unique_ptr<Client>> clients;
-  std::deque<Flying> flying;
 };
 
 // Who does not get in is somebody's misconfigured worker far more often than an attacker: its owner asks the
@@ -168,8 +76,8 @@ TEST_F(SecureNet, AFailedHandshakeIsToldWithItsAddressAndReasonAndCounted) {
   RunFor(std::chrono::seconds(6));
   EXPECT_EQ(kept_out.failed.size(), 1u) << "told once, whatever was sent again";
   EXPECT_TRUE(clients[0]->closed) << "and its owner hears it as well";
-  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 1u);
-  EXPECT_EQ(ToJson(core->stats())["endpoint"]["handshakes_failed"], 1);
+  EXPECT_EQ(core.endpoint_stats().handshakes_failed, 1u);
+  EXPECT_EQ(ToJson(core.stats())["endpoint"]["handshakes_failed"], 1);
   EXPECT_TRUE(kept_out.refused.empty());
 }
 
@@ -182,7 +90,7 @@ TEST_F(SecureNet, AnInitOfAnotherKindOfKeyIsToldAsAFailedHandshake) {
   EXPECT_THAT(kept_out.failed,
               testing::ElementsAre("10.0.0.2:1001 PermissionDenied: its INIT does not open: it has "
                                    "another key or none, or was damaged"));
-  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 1u);
+  EXPECT_EQ(core.endpoint_stats().handshakes_failed, 1u);
 }
 
 TEST_F(SecureNet, AClientThatDoesNotTrustTheServerNamesItsAddress) {
@@ -193,7 +101,7 @@ TEST_F(SecureNet, AClientThatDoesNotTrustTheServerNamesItsAddress) {
   options.role = Role::kWorker;
   options.wall_clock = [] { return kToday; };
   auto key = crypto::TlsSecurity::Create(crypto::ParseKeyFile(file.text()).value(), options).value();
-  Client& fra = ConnectWith(std::move(key));
+  CoreClient& fra = ConnectWith(std::move(key));
   ASSERT_TRUE(fra.closed);
   EXPECT_EQ(fra.closed->ToString(),
             "PermissionDenied: server 10.0.0.1:7700: the peer's certificate was not issued by our CA");
@@ -203,9 +111,7 @@ TEST_F(SecureNet, AClientThatDoesNotTrustTheServerNamesItsAddress) {
 }
 
 TEST_F(SecureNet, WhoBeginsAHandshakeAndVanishesIsToldWhenItsTimeIsOver) {
-  Client& client =
-      *clients.emplace_back(std::make_unique<Client>(1001, Security("pears", Role::kWorker, "fra")));
-  client.connection = client.endpoint.Connect(now, kServer, &client);
+  Add(Security("pears", Role::kWorker, "fra"));
   RunFor(std::chrono::milliseconds(15));
   clients.clear();
   RunFor(std::chrono::seconds(6));
@@ -215,35 +121,36 @@ TEST_F(SecureNet, WhoBeginsAHandshakeAndVanishesIsToldWhenItsTimeIsOver) {
 }
 
 TEST_F(SecureNet, AHandshakeThatSucceedsIsNoFailureHoweverItEnds) {
-  Client& fra = Connect("pears", Role::kWorker, "fra");
+  CoreClient& fra = Connect("pears", Role::kWorker, "fra");
   ASSERT_TRUE(fra.connected);
   fra.connection->Close(Status(StatusCode::kAborted, "enough"));
+  fra.host.Pump();
   RunFor(std::chrono::seconds(1));
-  EXPECT_EQ(core->endpoint_stats().handshakes_failed, 0u);
+  EXPECT_EQ(core.endpoint_stats().handshakes_failed, 0u);
 }
 
 TEST_F(SecureNet, MembersAreWhoTheirCertificatesName) {
-  Client& fra = Connect("pears", Role::kWorker, "fra");
+  CoreClient& fra = Connect("pears", Role::kWorker, "fra");
   ASSERT_TRUE(fra.connected);
-  fra.Join(0);
+  fra.Join(0, 0, "pears");
   RunFor(std::chrono::milliseconds(200));
-  const nlohmann::json status = ToJson(core->stats());
+  const nlohmann::json status = ToJson(core.stats());
   ASSERT_EQ(status["members"].size(), 1u);
   EXPECT_EQ(status["members"][0]["identity"], "worker fra");
-  EXPECT_THAT(status["members"][0]["cipher"].get<std::string>(), HasSubstr("AES"));
+  EXPECT_THAT(status["members"][0]["traffic"]["cipher"].get<std::string>(), HasSubstr("AES"));
   EXPECT_EQ(status["endpoint"]["accepted"], 1u);
   EXPECT_EQ(status["endpoint"]["half_open"], 0u);
 
-  Client& lon = Connect("pears", Role::kWorker, "lon");
-  lon.Join(0, 99);
+  CoreClient& lon = Connect("pears", Role::kWorker, "lon");
+  lon.Join(0, 99, "pears");
   RunFor(std::chrono::seconds(1));
   ASSERT_TRUE(lon.closed);
   EXPECT_EQ(lon.closed->ToString(),
             "PermissionDenied: rank 0 belongs to \"fra\" until the job is over, and this is \"lon\"");
   EXPECT_FALSE(fra.closed);
 
-  Client& again = Connect("pears", Role::kWorker, "fra");
-  again.Join(0, 1);
+  CoreClient& again = Connect("pears", Role::kWorker, "fra");
+  again.Join(0, 1, "pears");
   RunFor(std::chrono::milliseconds(200));
   ASSERT_FALSE(again.heard.empty());
   EXPECT_TRUE(again.heard[0].has_welcome());
@@ -251,25 +158,25 @@ TEST_F(SecureNet, MembersAreWhoTheirCertificatesName) {
 
 // The one place of truth about jobs is the handshake: what comes out of it is of this job.
 TEST_F(SecureNet, AnotherJobsIdentityIsRefusedByTheHandshakeBeforeTheServerHearsOfIt) {
-  Client& stranger = Connect("apples", Role::kWorker, "fra");
+  CoreClient& stranger = Connect("apples", Role::kWorker, "fra");
   RunFor(std::chrono::seconds(1));
   EXPECT_FALSE(stranger.connected);
-  EXPECT_EQ(core->endpoint_stats().accepted, 0u);
-  EXPECT_EQ(core->stats().strangers, 0u);
+  EXPECT_EQ(core.endpoint_stats().accepted, 0u);
+  EXPECT_EQ(core.stats().strangers, 0u);
   ASSERT_TRUE(stranger.closed);
   EXPECT_EQ(stranger.closed->code(), StatusCode::kPermissionDenied);
 }
 
 TEST_F(SecureNet, AToolMayAskAndMeasureButNotJoin) {
-  Client& tool = Connect("pears", Role::kTool, "bench");
+  CoreClient& tool = Connect("pears", Role::kTool, "bench");
   ASSERT_TRUE(tool.connected);
   ControlMessage message;
   message.mutable_status_request()->set_request(3);
-  ASSERT_TRUE(tool.connection->SendControl(wire::EncodeControlMessage(message)).ok());
+  tool.Say(message);
   RunFor(std::chrono::milliseconds(100));
   ASSERT_EQ(tool.heard.size(), 1u);
   EXPECT_TRUE(tool.heard[0].has_status_reply());
-  tool.Join(0);
+  tool.Join(0, 0, "pears");
   RunFor(std::chrono::seconds(1));
   ASSERT_TRUE(tool.closed);
   EXPECT_EQ(

@@ -1,4 +1,4 @@
-#include "server/shift_epochs.h"
+#include "server/tensor/shift_epochs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/stragglers.h"
+#include "server/tensor/stragglers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A tensor's round under a loss policy: what is tolerated, what is filled, and why.
 //
 // Four workers of weight 1; chunks of two elements.
-#include "server/tensor.h"
+#include "server/tensor/tensor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,14 +12,13 @@ namespace longhaul::server {
 namespace {
 
 using codec::FillReason;
-using codec::LossPolicy;
 using testing::Each;
 
 constexpr uint32_t kRanks = 4;
 constexpr uint32_t kChunks = 10;
 
 struct Cell {
-  explicit Cell(const codec::LossPolicySpec& policy) : tensor(parameters, kRanks, policy) {
+  explicit Cell(const JobSpec& policy) : tensor(parameters, kRanks, policy) {
     parameters->SetReady();
     for (uint32_t rank = 0; rank < kRanks; ++rank) tensor.rounds().OnMemberJoined(rank);
   }
@@ -68,7 +67,7 @@ TEST(Tensor, LossUpToTheThresholdIsToleratedAndCounted) {
        {LossPolicy::kZero, LossPolicy::kCount, LossPolicy::kStale, LossPolicy::kIpw}) {
     Cell cell({.policy = policy, .bubble_threshold = 0.2});
     cell.Round({0, 5});
-    EXPECT_THAT(cell.values(0), Each(3)) << "(4 + 4 + 4 + 0) / 4 with " << LossPolicyName(policy);
+    EXPECT_THAT(cell.values(0), Each(3)) << "(4 + 4 + 4 + 0) / 4 with " << NameOf(policy);
     EXPECT_THAT(cell.values(1), Each(5));
     EXPECT_EQ(cell.tally.tolerated_chunks, 2u);
     EXPECT_EQ(cell.tally.filled_chunks, 0u);

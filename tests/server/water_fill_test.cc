@@ -1,4 +1,4 @@
-#include "server/water_fill.h"
+#include "server/grants/grants.h"
 
 #include <gtest/gtest.h>
 

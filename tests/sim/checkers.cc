@@ -6,8 +6,8 @@
 #include <span>
 #include <tuple>
 
-#include "codec/chunk.h"
-#include "codec/state_hash.h"
+#include "codec/chunk/chunk.h"
+#include "codec/policy/state_hash.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/round_model.h"
 
@@ -285,7 +285,8 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     // A pull brings what the server has by then. When rounds do not wait for everybody, no pull need come
     // between two.
     const JobPlan& of = plan.jobs[job];
-    const bool skipped = model.gap && of.LeavesOut() && (of.lossy_downlink || of.tensors[tensor].pull_apart);
+    const bool skipped =
+        model.gap && of.LeavesOut() && (of.downlink == Downlink::kLossy || of.tensors[tensor].pull_apart);
     result->unseen_versions += skipped ? 1 : 0;
     explained = explained && ((model.complete && all) || skipped);
     ambiguous = ambiguous || model.ambiguous;

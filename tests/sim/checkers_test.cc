@@ -41,7 +41,7 @@ TEST(Checkers, FindReplicasThatDisagree) {
 
 TEST(Checkers, FindAResidualThatIsGone) {
   RunPlan plan = Sabotaged(Sabotage::kLostResidual);
-  plan.jobs[0].policy = "residual";
+  plan.jobs[0].policy = LossPolicy::kResidual;
   // All that the last round loses has to be in the residual.
   for (wan::LinkOptions& link : plan.up) link.loss = 0.25;
   plan.jobs[0].close_ratio = 0.5;
@@ -69,7 +69,7 @@ TEST(Checkers, FindARunThatDoesNotEnd) {
 
 // Of policies with models of their own: a lossy run is explained, and no longer so with one value changed.
 template <typename Check>
-void ExpectOneWrongValueFound(const std::string& policy, Check check) {
+void ExpectOneWrongValueFound(LossPolicy policy, Check check) {
   RunPlan plan = QuietPlan(3);
   plan.jobs[0].policy = policy;
   plan.jobs[0].close_ratio = 0.5;
@@ -88,12 +88,12 @@ void ExpectOneWrongValueFound(const std::string& policy, Check check) {
   EXPECT_THAT(check(plan.jobs[0], 0, ledger).violations, Contains(HasSubstr("round 2")));
 }
 
-TEST(Checkers, FindAWrongValueWithShift) { ExpectOneWrongValueFound("shift", CheckShift); }
-TEST(Checkers, FindAWrongValueWithIpw) { ExpectOneWrongValueFound("ipw", CheckIpw); }
+TEST(Checkers, FindAWrongValueWithShift) { ExpectOneWrongValueFound(LossPolicy::kShift, CheckShift); }
+TEST(Checkers, FindAWrongValueWithIpw) { ExpectOneWrongValueFound(LossPolicy::kIpw, CheckIpw); }
 
 TEST(Checkers, FindADoubledContributionWithShift) {
   RunPlan plan = Sabotaged(Sabotage::kDoubledContribution);
-  plan.jobs[0].policy = "shift";
+  plan.jobs[0].policy = LossPolicy::kShift;
   EXPECT_THAT(RunCluster(plan).violations, Contains(HasSubstr("no set of contributions explains")));
 }
 
@@ -126,7 +126,7 @@ class ReplicaLedgerTest : public LedgerTest {
     plan_ = QuietPlan(3);
     JobPlan& job = plan_.jobs[0];
     job.rounds = 6;
-    job.lossy_downlink = true;
+    job.downlink = Downlink::kLossy;
     job.hash_rounds = 3;
     for (TensorPlan& tensor : job.tensors) tensor.sgd = true;
     for (wan::LinkOptions& link : plan_.down) link.loss = 0.2;

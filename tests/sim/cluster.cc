@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "codec/fec.h"
-#include "codec/reference_coder.h"
+#include "codec/fec/fec.h"
 #include "tests/sim/checkers.h"
 #include "tests/sim/processes.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::sim {
 namespace {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "codec/reference_coder.h"
 #include "server/server_core.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
 #include "wan/link_options.h"
-#include "worker/worker_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 namespace {
@@ -78,10 +78,8 @@ class Training final : public server::ServerEvents {
     const auto link = wan::ParseLinkOptions("rate 200mbit delay 10ms jitter 4ms jitter-reorders loss 2%");
     ASSERT_TRUE(link.ok()) << link.status().ToString();
     network_.SetLinkBothWays(site, server_site, *link);
-    worker::WorkerCoreOptions options;
-    options.rank = rank;
-    options.world_size = kWorkers;
-    options.weight = 1.0f / static_cast<float>(rank + 3);
+    const worker::WorkerCoreOptions options{
+        .rank = rank, .world_size = kWorkers, .weight = 1.0f / static_cast<float>(rank + 3)};
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
     worker.core = std::make_unique<worker::WorkerCore>(options, &coder_, Random(100 + rank));
@@ -93,10 +91,7 @@ class Training final : public server::ServerEvents {
   }
 
   void Declare(uint32_t rank) {
-    worker::Declaration declaration;
-    declaration.name = "w";
-    declaration.count = kElements;
-    declaration.optimizer = optimizer_;
+    const worker::Declaration declaration{.name = "w", .count = kElements, .optimizer = optimizer_};
     workers_[rank]->core->Declare(declaration, [this, rank](const Result<worker::TensorHandle>& handle) {
       if (!handle.ok()) {
         trained_.failure = handle.status().ToString();

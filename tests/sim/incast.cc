@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "codec/reference_coder.h"
 #include "server/server_core.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
-#include "worker/worker_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 namespace {
@@ -76,9 +76,7 @@ class Incast {
   }
 
   void AddWorker(uint32_t rank, wan::VirtualNetwork::SiteId site) {
-    worker::WorkerCoreOptions options;
-    options.rank = rank;
-    options.world_size = options_.workers;
+    const worker::WorkerCoreOptions options{.rank = rank, .world_size = options_.workers};
     Worker& worker = workers_.emplace_back();
     worker.core = std::make_unique<worker::WorkerCore>(options, &coder_, chance_.Fork(100 + rank));
     worker.host = std::make_unique<SimulatedHost>(
@@ -93,9 +91,7 @@ class Incast {
   }
 
   void Declare(uint32_t rank) {
-    worker::Declaration declaration;
-    declaration.name = "gradient";
-    declaration.count = workers_[rank].gradient.size();
+    const worker::Declaration declaration{.name = "gradient", .count = workers_[rank].gradient.size()};
     workers_[rank].core->Declare(declaration, [this, rank](const Result<worker::TensorHandle>& handle) {
       if (!handle.ok()) {
         result_.failure = handle.status().ToString();

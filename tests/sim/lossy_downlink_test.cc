@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "codec/reference_coder.h"
-#include "codec/state_hash.h"
-#include "server/lossy_downlink.h"
+#include "codec/policy/state_hash.h"
+#include "server/results/lossy_downlink.h"
 #include "server/server_core.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
 #include "wan/link_options.h"
-#include "worker/replica.h"
-#include "worker/worker_core.h"
+#include "worker/client/replica.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 namespace {
@@ -28,7 +28,7 @@ using Values = std::vector<float>;
 struct Options {
   std::string up = "rate 100mbit delay 10ms";
   std::string down = "rate 100mbit delay 10ms loss 20%";
-  std::string downlink = "lossy";
+  Downlink downlink = Downlink::kLossy;
   uint64_t rounds = 24;
   uint32_t hash_rounds = 6;
   uint64_t seed = 1;
@@ -47,7 +47,7 @@ class Job {
     server.settings.world_size = server.settings.min_workers = kWorkers;
     server.settings.downlink = options.downlink;
     server.settings.hash_rounds = options.hash_rounds;
-    server.settings.policy = "residual";
+    server.settings.policy = LossPolicy::kResidual;
     server.settings.close_ratio = 1;
     const auto server_site = network_.AddSite("server");
     const auto site = network_.AddSite("workers");
@@ -92,9 +92,7 @@ class Job {
   const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 
   void AddWorker(uint32_t rank, wan::VirtualNetwork::SiteId site) {
-    worker::WorkerCoreOptions options;
-    options.rank = rank;
-    options.world_size = kWorkers;
+    const worker::WorkerCoreOptions options{.rank = rank, .world_size = kWorkers};
     Worker& worker = workers_.emplace_back();
     worker.core = std::make_unique<worker::WorkerCore>(options, &coder_, chance_.Fork(100 + rank));
     worker.host = std::make_unique<SimulatedHost>(
@@ -105,10 +103,7 @@ class Job {
   }
 
   void Declare(uint32_t rank) {
-    worker::Declaration declaration;
-    declaration.name = "w";
-    declaration.count = kCount;
-    declaration.optimizer = "sgd:lr=0.5";
+    const worker::Declaration declaration{.name = "w", .count = kCount, .optimizer = "sgd:lr=0.5"};
     workers_[rank].core->Declare(declaration, [this, rank](const Result<worker::TensorHandle>& handle) {
       if (!handle.ok()) return Fail(handle.status().ToString());
       workers_[rank].handle = *handle;
@@ -318,7 +313,7 @@ TEST(LossyDownlinkBooks, WhatIsForgottenIsNamedByTheHashOfTheRoundBefore) {
 }
 
 TEST(LossyDownlink, WithAReliableOneNothingIsLostAndNothingHashed) {
-  Job job({.downlink = "reliable"});
+  Job job({.downlink = Downlink::kReliable});
   job.Run();
   ASSERT_EQ(job.failure(), "");
   EXPECT_EQ(job.stale_values(), 0u);

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "base/random.h"
-#include "codec/chunk.h"
+#include "codec/chunk/chunk.h"
 
 namespace longhaul::sim {
 namespace {
@@ -43,7 +43,8 @@ TensorPlan DrawTensor(Random& random, uint32_t workers) {
 // What a round waits for, how it is summed, and the policies that came later.
 void DrawRounds(Random random, JobPlan* job) {
   job->deterministic = random.Chance(0.2);
-  if (random.Chance(0.4)) job->policy = OneOf(random, {"shift", "shift", "ipw"});
+  if (random.Chance(0.4))
+    job->policy = OneOf(random, {LossPolicy::kShift, LossPolicy::kShift, LossPolicy::kIpw});
   job->shift_alpha = OneOf(random, {1.0, 0.5, 0.25});
   if (!random.Chance(0.3)) return;
   // Always with a bound: whoever is late would wait for the others, who have done all their rounds.
@@ -54,8 +55,8 @@ void DrawRounds(Random random, JobPlan* job) {
 // Ten gradients of 200 at most fit into float16 together, one fits into bfloat16; a part of one into neither.
 // One of bytes fits into int8, two do not.
 void DrawWireTypes(Random random, JobPlan* job) {
-  const bool repays = job->policy == "residual" || job->policy == "shift";
-  if (job->policy == "shift" && job->shift_alpha < 1) return;
+  const bool repays = job->policy == LossPolicy::kResidual || job->policy == LossPolicy::kShift;
+  if (job->policy == LossPolicy::kShift && job->shift_alpha < 1) return;
   for (TensorPlan& tensor : job->tensors) {
     if (!random.Chance(0.3)) continue;
     tensor.wire = repays ? DType::kFloat16 : OneOf(random, {DType::kFloat16, DType::kBFloat16, DType::kInt8});
@@ -65,7 +66,7 @@ void DrawWireTypes(Random random, JobPlan* job) {
 // Every round is pulled besides, so that the models have what the server has.
 void DrawDownlink(Random random, JobPlan* job) {
   if (!random.Chance(0.3)) return;
-  job->lossy_downlink = true;
+  job->downlink = Downlink::kLossy;
   job->hash_rounds = Between(random, 1, 5);
   for (TensorPlan& tensor : job->tensors) {
     tensor.sgd = true;
@@ -79,7 +80,8 @@ JobPlan DrawJob(Random random) {
   job.workers = random.Chance(0.1) ? 1 : Between(random, 2, kMaxRanks);
   job.min_workers = random.Chance(0.6) ? job.workers : Between(random, 1, job.workers);
   job.rounds = Between(random, 3, random.Chance(0.2) ? 10 : 5);
-  job.policy = OneOf(random, {"residual", "residual", "zero", "count", "stale"});
+  job.policy = OneOf(random, {LossPolicy::kResidual, LossPolicy::kResidual, LossPolicy::kZero,
+                              LossPolicy::kCount, LossPolicy::kStale});
   job.high_share = random.Chance(0.2) ? OneOf(random, {0.0, 1.0}) : 0.05 + 0.5 * random.Uniform();
   job.close_ratio = random.Chance(0.2) ? 1.0 : 0.5 + 0.5 * random.Uniform();
   job.bubble_threshold = random.Chance(0.3) ? 0.0 : 0.3 * random.Uniform();
@@ -196,12 +198,13 @@ std::string RunPlan::ToString() const {
   for (size_t j = 0; j < jobs.size(); ++j) {
     const JobPlan& job = jobs[j];
     out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << "), "
-        << job.rounds << " rounds, policy " << job.policy
-        << (job.policy == "shift" ? " " + std::to_string(job.shift_alpha) : "") << ", high " << job.high_share
-        << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold << ", fec k "
-        << int{job.fec_k} << " depth " << int{job.fec_depth}
+        << job.rounds << " rounds, policy " << NameOf(job.policy)
+        << (job.policy == LossPolicy::kShift ? " " + std::to_string(job.shift_alpha) : "") << ", high "
+        << job.high_share << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold
+        << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}
         << (job.deterministic ? ", sums in rank order" : "");
-    if (job.lossy_downlink) out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
+    if (job.downlink == Downlink::kLossy)
+      out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
     if (job.LeavesOut()) {
       out << ", stragglers beyond " << job.straggler_factor << " times or "
           << std::chrono::duration<double>(job.round_bound).count() << " s";

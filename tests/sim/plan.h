@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "longhaul/job.h"
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
 #include "tests/sim/faults.h"
@@ -34,27 +35,20 @@ struct TensorPlan {
 };
 
 // One server and its workers.
-struct JobPlan {
+struct JobPlan : JobSpec {
+  JobPlan() {
+    shift_alpha = 1;
+    hash_rounds = 3;
+    fec_depth = 4;
+  }
+
   uint32_t workers = 2;
   uint32_t min_workers = 2;
   uint32_t rounds = 3;
-  std::string policy = "residual";
-  double shift_alpha = 1;
-  double high_share = 0.2;
-  double close_ratio = 0.9;
-  double bubble_threshold = 0.1;
-  double straggler_factor = 0;
-  Duration round_bound{0};
-  bool deterministic = false;
-  bool lossy_downlink = false;  // every tensor has an optimizer then
-  uint32_t hash_rounds = 3;
-  uint8_t fec_k = 20;
-  uint8_t fec_depth = 4;
   std::vector<float> weights;          // by rank
   std::vector<Duration> start_delays;  // by rank
   Duration think{0};                   // between two rounds of a tensor, at most
   std::vector<TensorPlan> tensors;
-  uint64_t seed = 1;
 
   // A round may go on without a worker that is alive.
   bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0; }

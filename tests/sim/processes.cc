@@ -4,7 +4,7 @@
 #include <bit>
 #include <sstream>
 
-#include "codec/chunk.h"
+#include "codec/chunk/chunk.h"
 
 namespace longhaul::sim {
 namespace {
@@ -16,14 +16,13 @@ constexpr Duration kTrail = std::chrono::milliseconds(500);
 
 worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess::Setup& setup) {
   const JobPlan& job = plan.jobs[setup.job];
-  worker::WorkerCoreOptions options;
-  options.job = "job" + std::to_string(setup.job);
-  options.site = "site" + std::to_string(setup.rank);
-  options.rank = setup.rank;
-  options.world_size = job.workers;
-  options.incarnation = setup.incarnation;
-  options.weight = job.weights[setup.rank];
-  options.connect_timeout = plan.idle_timeout;
+  worker::WorkerCoreOptions options{.job = "job" + std::to_string(setup.job),
+                                    .site = "site" + std::to_string(setup.rank),
+                                    .rank = setup.rank,
+                                    .world_size = job.workers,
+                                    .incarnation = setup.incarnation,
+                                    .weight = job.weights[setup.rank],
+                                    .connect_timeout = plan.idle_timeout};
   options.connection.max_datagram = plan.datagram;
   options.connection.idle_timeout = plan.idle_timeout;
   return options;
@@ -34,23 +33,11 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   server::ServerCoreOptions options;
   options.events = events;
   server::ServerSettings& s = options.settings;
+  static_cast<JobSpec&>(s) = job;
   s.job = "job" + std::to_string(index);
   s.world_size = job.workers;
   s.min_workers = job.min_workers;
-  s.policy = job.policy;
-  s.shift_alpha = job.shift_alpha;
-  s.high_share = job.high_share;
-  s.bubble_threshold = job.bubble_threshold;
-  s.close_ratio = job.close_ratio;
-  s.straggler_factor = job.straggler_factor;
-  s.round_bound = job.round_bound;
-  s.deterministic = job.deterministic;
-  s.downlink = job.lossy_downlink ? "lossy" : "reliable";
-  s.hash_rounds = job.hash_rounds;
-  s.fec_k = job.fec_k;
-  s.fec_depth = job.fec_depth;
   s.idle_timeout = plan.idle_timeout;
-  s.seed = job.seed;
   s.max_datagram = plan.datagram;
   return options;
 }
@@ -230,11 +217,10 @@ void WorkerProcess::DeclareAll() {
     TensorRun& run = tensors_[i];
     run.gradient.resize(uint64_t{plan.chunks - 1} * chunk_elements + tail);
     run.out.resize(run.gradient.size());
-    worker::Declaration declaration;
-    declaration.name = "tensor" + std::to_string(i);
-    declaration.count = run.gradient.size();
-    declaration.optimizer = plan.Optimizer();
-    declaration.wire_dtype = plan.wire;
+    worker::Declaration declaration{.name = "tensor" + std::to_string(i),
+                                    .wire_dtype = plan.wire,
+                                    .count = run.gradient.size(),
+                                    .optimizer = plan.Optimizer()};
     if (plan.initial_offers >> setup_.rank & 1) {
       for (uint64_t e = 0; e < run.gradient.size(); ++e) {
         run.initial.push_back(static_cast<float>(InitialValue(setup_.job, i, setup_.rank, e)));
@@ -309,7 +295,7 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
   const uint32_t tensor = record.id.tensor;
   if (outcome.ok()) {
     if (job().tensors[tensor].pull_apart) return PullAfterPush(tensor, stats.round + 1);
-    if (job().lossy_downlink) {
+    if (job().downlink == Downlink::kLossy) {
       RecordReplica(tensor, stats.round + 1);
       return PullAfterPush(tensor, stats.round + 1);
     }

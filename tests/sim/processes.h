@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "codec/erasure_coder.h"
+#include "codec/fec/erasure_coder.h"
 #include "server/server_core.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/simulated_host.h"
-#include "worker/worker_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 
@@ -37,6 +37,8 @@ class TappedCore final : public transport::DatagramCore {
     return core_->PollTransmit(now, buffer);
   }
   Instant NextTimeout() const override { return deaf_to_time_ ? Instant::Infinite() : core_->NextTimeout(); }
+  bool HasWork() const override { return core_->HasWork(); }
+  void Work(Instant now) override { core_->Work(now); }
 
   // Datagrams from this address later than `since` (counts to 32 at most).
   uint32_t HeardSince(const Address& from, Instant since) const;

@@ -6,11 +6,11 @@
 #include <memory>
 #include <numeric>
 
-#include "codec/fec.h"
-#include "codec/reference_coder.h"
+#include "codec/fec/fec.h"
 #include "server/server_core.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
-#include "worker/worker_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 namespace {
@@ -48,6 +48,8 @@ class ObservedCore final : public transport::DatagramCore {
     return transmit;
   }
   Instant NextTimeout() const override { return core_->NextTimeout(); }
+  bool HasWork() const override { return core_->HasWork(); }
+  void Work(Instant now) override { core_->Work(now); }
 
  private:
   transport::DatagramCore* core_;
@@ -132,9 +134,7 @@ class Rounds final : public server::ServerEvents {
   const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 
   void AddWorker(uint32_t rank, wan::VirtualNetwork::SiteId site) {
-    worker::WorkerCoreOptions options;
-    options.rank = rank;
-    options.world_size = options_.workers;
+    const worker::WorkerCoreOptions options{.rank = rank, .world_size = options_.workers};
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
     worker.core = std::make_unique<worker::WorkerCore>(options, Coder(), chance_.Fork(100 + rank));
@@ -162,10 +162,9 @@ class Rounds final : public server::ServerEvents {
 
   void Declare(uint32_t rank) {
     for (size_t i = 0; i < options_.bytes.size(); ++i) {
-      worker::Declaration declaration;
-      declaration.name = "gradient" + std::to_string(i);
-      declaration.count = workers_[rank]->tensors[i].gradient.size();
-      declaration.optimizer = options_.optimizer;
+      const worker::Declaration declaration{.name = "gradient" + std::to_string(i),
+                                            .count = workers_[rank]->tensors[i].gradient.size(),
+                                            .optimizer = options_.optimizer};
       workers_[rank]->core->Declare(declaration, [this, rank, i](const Result<worker::TensorHandle>& handle) {
         if (!handle.ok()) {
           result_.failure = handle.status().ToString();
@@ -259,7 +258,7 @@ class Rounds final : public server::ServerEvents {
     }
     const server::ServerStats stats = server_->stats();
     t.down_packets = stats.traffic.packets_sent;
-    t.down_repair = stats.traffic.repair_sent;
+    t.down_repair = stats.traffic.repairs_sent;
     t.down_again = stats.traffic.retransmissions;
     const wan::LinkCounters& up = network_.Link(1, 0).counters();
     const wan::LinkCounters& down = network_.Link(0, 1).counters();

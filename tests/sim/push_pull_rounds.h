@@ -13,7 +13,7 @@
 
 #include "longhaul/stats.h"
 #include "longhaul/units.h"
-#include "server/server_stats.h"
+#include "server/report/server_stats.h"
 #include "server/settings.h"
 #include "wan/link_options.h"
 

@@ -54,7 +54,7 @@ class TensorModel {
   uint64_t First(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
   uint64_t End(uint32_t chunk) const { return std::min<uint64_t>(count_, First(chunk) + chunk_elements_); }
   uint32_t LowChunks() const;
-  bool Repays() const { return job_.policy == "residual"; }
+  bool Repays() const { return job_.policy == LossPolicy::kResidual; }
   Books& BooksOf(const PushRecord& push);
 
   void CheckInitial();
@@ -251,7 +251,7 @@ Choice TensorModel::Weigh(const std::vector<std::vector<Option>>& options,
     if (option.push != nullptr) {
       choice.divisor += weight;
     } else if (option.counts) {
-      if (!option.filled || job_.policy != "count") choice.divisor += weight;
+      if (!option.filled || job_.policy != LossPolicy::kCount) choice.divisor += weight;
       if (option.filled) choice.filled += weight;
     }
   }
@@ -273,7 +273,8 @@ double TensorModel::Mean(const Choice& choice, uint64_t element) const {
     sum += static_cast<double>(job_.weights[rank]) * static_cast<double>(values);
   }
   double mean = sum / choice.divisor;
-  if (job_.policy == "stale") mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
+  if (job_.policy == LossPolicy::kStale)
+    mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
   return mean;
 }
 
@@ -282,7 +283,7 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
   if (!plan_.sgd) {
     // Sums are integers: with a power of two as divisor nothing is rounded. A stale mean may cancel out.
     const auto divisor = static_cast<uint32_t>(choice.divisor);
-    const bool stale = job_.policy == "stale";
+    const bool stale = job_.policy == LossPolicy::kStale;
     if (!stale && (divisor & (divisor - 1)) == 0) return seen == mean;
     return std::abs(seen - mean) <= 1e-6 * std::abs(mean) + (stale ? 1e-4 : 1e-6);
   }
@@ -290,7 +291,7 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
   const double velocity = static_cast<double>(plan_.momentum) * velocity_[element] + mean;
   const double step = static_cast<double>(plan_.lr) * velocity;
   const double scale = std::abs(old) + std::abs(step) + std::abs(static_cast<double>(plan_.lr) * mean);
-  const double cancelled = job_.policy == "stale" ? 1e-4 * static_cast<double>(plan_.lr) : 0;
+  const double cancelled = job_.policy == LossPolicy::kStale ? 1e-4 * static_cast<double>(plan_.lr) : 0;
   return std::abs(seen - (old - step)) <= 4e-6 * scale + cancelled + 1e-6;
 }
 
@@ -301,7 +302,7 @@ bool TensorModel::MarkersFit(const Choice& choice, uint32_t chunk) const {
     const double marker =
         static_cast<double>(job_.weights[rank]) * static_cast<double>(choice.by_rank[rank]->marker);
     double mean = choice.divisor == 0 ? 0 : marker / choice.divisor;
-    if (job_.policy == "stale" && choice.divisor > 0) {
+    if (job_.policy == LossPolicy::kStale && choice.divisor > 0) {
       mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
     }
     if (!Fits(choice, element, mean)) return false;
@@ -461,8 +462,8 @@ void TensorModel::CheckResiduals() {
 }  // namespace
 
 ModelOutcome CheckTensor(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger) {
-  if (job.policy == "shift") return CheckShift(job, tensor, ledger);
-  if (job.policy == "ipw") return CheckIpw(job, tensor, ledger);
+  if (job.policy == LossPolicy::kShift) return CheckShift(job, tensor, ledger);
+  if (job.policy == LossPolicy::kIpw) return CheckIpw(job, tensor, ledger);
   return TensorModel(job, job_index, tensor, ledger).Run();
 }
 

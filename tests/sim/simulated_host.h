@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/virtual_network.h"
 #include "transport/core/datagram_core.h"
-#include "wan/virtual_network.h"
 
 namespace longhaul::sim {
 
@@ -17,6 +17,7 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
  public:
   // Batches that one Pump may send; a core that wants more at one instant is taken to be stuck in a loop.
   static constexpr int kMaxBatchesPerPump = 20'000;
+  static constexpr int kMaxSlicesPerPump = 100'000;
 
   SimulatedHost(wan::VirtualNetwork* network, const Address& address, wan::VirtualNetwork::SiteId site,
                 transport::DatagramCore* core)
@@ -54,6 +55,13 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
     const Instant now = network_->now();
     for (int round = 0;; ++round) {
       int batches = 0;
+      for (int slices = 0; core_->HasWork(); ++slices) {
+        if (slices > kMaxSlicesPerPump) {
+          violation_ = "the core's work does not end at one instant";
+          return;
+        }
+        core_->Work(now);
+      }
       while (std::optional<transport::Transmit> t = core_->PollTransmit(now, buffer_)) {
         for (size_t at = 0; at < t->size; at += t->segment_bytes) {
           network_->Send(address_, t->destination,

@@ -15,12 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "base/quantile.h"
 #include "server/server_core.h"
-#include "server/stragglers.h"
+#include "server/tensor/stragglers.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
 #include "wan/link_options.h"
-#include "worker/worker_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
 namespace {
@@ -43,7 +44,7 @@ struct Scene {
   Duration compute = milliseconds(60);
   Duration slow_compute = milliseconds(60);
   double factor = kFactor;
-  std::string policy = "residual";
+  LossPolicy policy = LossPolicy::kResidual;
   double shift_alpha = 1;
   double high_share = 0.2;
   double loss = 0;
@@ -143,9 +144,7 @@ class Job final : public server::ServerEvents {
     link.queue_time = kQueue;
     link.loss = scene_.loss;
     network_.SetLinkBothWays(site, server_site, link);
-    worker::WorkerCoreOptions options;
-    options.rank = rank;
-    options.world_size = kWorkers;
+    const worker::WorkerCoreOptions options{.rank = rank, .world_size = kWorkers};
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
     worker.values = Random(scene_.seed).Fork(1000 + rank);
@@ -158,10 +157,7 @@ class Job final : public server::ServerEvents {
   }
 
   void Declare(uint32_t rank) {
-    worker::Declaration declaration;
-    declaration.name = "w";
-    declaration.count = kElements;
-    declaration.optimizer = "sgd:lr=1";
+    const worker::Declaration declaration{.name = "w", .count = kElements, .optimizer = "sgd:lr=1"};
     workers_[rank]->core->Declare(declaration, [this, rank](const Result<worker::TensorHandle>& handle) {
       if (!handle.ok()) return Fail(handle.status().ToString());
       workers_[rank]->handle = *handle;
@@ -238,24 +234,18 @@ class Job final : public server::ServerEvents {
   Outcome outcome_;
 };
 
-Duration Percentile(std::vector<Duration> times, double share) {
-  const auto at = static_cast<size_t>(share * static_cast<double>(times.size() - 1));
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(at), times.end());
-  return times[at];
-}
-
 Duration Longest(const std::vector<Duration>& times) { return *std::max_element(times.begin(), times.end()); }
 
 double Ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
 // What the close rule allows a round to take, of which the others alone take these times: the rule's formulae
-// (server/stragglers.h, server/close_times.h), written once more.
+// (server/tensor/stragglers.h, server/tensor/stragglers.h), written once more.
 Duration Allowed(const std::vector<Duration>& alone, double factor, Duration longest_rtt) {
-  const Duration median = Percentile(alone, 0.5);
+  const Duration median = Quantile(alone, 0.5);
   std::vector<Duration> deviations;
   for (const Duration time : alone) deviations.push_back(time > median ? time - median : median - time);
   const Duration spread =
-      std::max({Percentile(deviations, 0.5), median / 16, Duration(std::chrono::milliseconds(1))});
+      std::max({Quantile(deviations, 0.5), median / 16, Duration(std::chrono::milliseconds(1))});
   const Duration usual = median + 3 * spread;
   const Duration scaled(static_cast<int64_t>(factor * static_cast<double>(usual.count())));
   const Duration deadline = std::max({scaled, usual + 2 * longest_rtt, usual + milliseconds(50)});
@@ -274,8 +264,8 @@ void Print(const char* what, const Outcome& o) {
       "  %-28s others p50 %.0f p99 %.0f max %.0f ms; at the server p50 %.0f max %.0f ms; slow one: "
       "%llu pushes in %llu rounds, in the model %.3f of them on average, %.0f at least, %.0f owed at most, "
       "left out %llu times\n",
-      what, Ms(Percentile(o.others, 0.5)), Ms(Percentile(o.others, 0.99)), Ms(Longest(o.others)),
-      Ms(Percentile(o.rounds, 0.5)), Ms(Longest(o.rounds)), static_cast<unsigned long long>(o.pushed[kSlow]),
+      what, Ms(Quantile(o.others, 0.5)), Ms(Quantile(o.others, 0.99)), Ms(Longest(o.others)),
+      Ms(Quantile(o.rounds, 0.5)), Ms(Longest(o.rounds)), static_cast<unsigned long long>(o.pushed[kSlow]),
       static_cast<unsigned long long>(o.last_round), o.share[kSlow], static_cast<double>(o.least[kSlow]),
       static_cast<double>(o.most[kSlow]), static_cast<unsigned long long>(o.slow.excluded));
 }
@@ -283,7 +273,7 @@ void Print(const char* what, const Outcome& o) {
 struct Case {
   const char* name;
   bool by_link = false;  // else by computing time
-  std::string policy;
+  LossPolicy policy = LossPolicy::kResidual;
   double loss = 0;
 };
 
@@ -322,12 +312,12 @@ TEST_P(SlowWorker, DelaysTheOthersByNoMoreThanTheCloseRuleSaysAndItsGradientsCou
 
   // What was waited for last still has to come down, and the request before it had to get there.
   EXPECT_LE(Longest(with.others), allowed + down_ + 2 * kDelay);
-  EXPECT_GT(Percentile(patient.others, 0.5), 2 * Longest(with.others)) << "or it is not slow";
+  EXPECT_GT(Quantile(patient.others, 0.5), 2 * Longest(with.others)) << "or it is not slow";
   EXPECT_GT(with.slow.excluded, 0u);
 
   EXPECT_GT(with.pushed[kSlow], with.last_round / 10);
   EXPECT_LT(with.pushed[kSlow], with.last_round / 2);
-  if (GetParam().policy == "shift") {
+  if (GetParam().policy == LossPolicy::kShift) {
     EXPECT_GE(with.least[kSlow], static_cast<float>(with.last_round) * 0.9f) << "it counts in every round";
   } else if (GetParam().by_link) {
     EXPECT_GE(with.share[kSlow], 0.7);
@@ -339,10 +329,10 @@ TEST_P(SlowWorker, DelaysTheOthersByNoMoreThanTheCloseRuleSaysAndItsGradientsCou
 }
 
 INSTANTIATE_TEST_SUITE_P(, SlowWorker,
-                         testing::Values(Case{"ByItsLink", true, "residual"},
-                                         Case{"ByItsLinkWithShift", true, "shift"},
-                                         Case{"ByItsComputingWithShift", false, "shift"},
-                                         Case{"ByItsComputingUnderLoss", false, "residual", 0.05}),
+                         testing::Values(Case{"ByItsLink", true, LossPolicy::kResidual},
+                                         Case{"ByItsLinkWithShift", true, LossPolicy::kShift},
+                                         Case{"ByItsComputingWithShift", false, LossPolicy::kShift},
+                                         Case{"ByItsComputingUnderLoss", false, LossPolicy::kResidual, 0.05}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -125,7 +125,7 @@ TEST_F(AckTrackerTest, WhatThePeerKnowsIsNotRepeatedButStaysADuplicate) {
   EXPECT_FALSE(acks_.IsDuplicate(101));  // late, but never seen
 }
 
-TEST_F(AckTrackerTest, APacketThatComesLateIsReportedAlthoughNewerOnesWereAcknowledged) {
+TEST_F(AckTrackerTest, ALatePacketIsReportedBelowAcknowledgedOnes) {
   for (wire::PacketNumber n = 10; n < 1000; ++n) Receive(n);
   acks_.BuildAck(now_);
   acks_.OnAckAcknowledged(999);

@@ -1,4 +1,4 @@
-#include "transport/core/admission.h"
+#include "transport/core/endpoint/admission.h"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +22,7 @@ TEST(TokenBucket, GivesItsRateAndNoMore) {
 }
 
 TEST(Admission, AsksForCookiesUnderLoadOnly) {
-  AdmissionOptions options;
-  options.max_half_open = 64;
-  options.inits_without_cookie = 50;
+  AdmissionOptions options{.max_half_open = 64, .inits_without_cookie = 50};
   Admission admission(options, 1);
   EXPECT_FALSE(admission.NeedsCookie(kStart, 0));
   EXPECT_FALSE(admission.NeedsCookie(kStart, 16));

@@ -11,14 +11,14 @@
 #include <memory>
 #include <vector>
 
-#include "transport/core/endpoint.h"
+#include "tests/transport/application.h"
 
 namespace longhaul::transport {
 
 class BarePair {
  public:
   // What an application at the end of a connection sees.
-  class Application : public ConnectionObserver {
+  class Application : public transport::Application {
    public:
     void OnConnected(Connection& c) override {
       connection = &c;
@@ -30,22 +30,14 @@ class BarePair {
       close_status = why;
     }
     void OnControlData(Connection&, ByteSpan bytes) override { control_bytes += bytes.size(); }
-    Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
-      return Status::Ok();
-    }
-    ChunkVerdict OnChunk(Connection&, WindowKey, wire::ReliabilityClass, uint32_t, ByteSpan chunk,
-                         bool) override {
-      chunk_bytes += chunk.size();
+    ChunkVerdict OnChunk(Connection&, const event::Chunk& chunk) override {
+      chunk_bytes += chunk.bytes.size();
       return ChunkVerdict::kTaken;
     }
-    void OnWindowProgress(Connection& c, WindowKey key) override {
-      const std::optional<IncomingWindow> w = c.incoming(key);
-      if (w && w->complete) c.CloseWindow(key, wire::CloseReason::kComplete);
+    void OnWindowState(Connection& c, const event::WindowState& state) override {
+      if (state.window.complete) c.CloseWindow(state.key, wire::CloseReason::kComplete);
     }
-    void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const WindowReceipt&,
-                        const WindowTxStats&) override {
-      ++windows_done;
-    }
+    void OnWindowClosed(Connection&, const event::WindowClosed&) override { ++windows_done; }
 
     Connection* connection = nullptr;
     int connected = 0;
@@ -72,18 +64,17 @@ class BarePair {
     EndpointOptions w;
     w.connection = options.worker;
     w.security = options.worker_security;
-    worker_endpoint = std::make_unique<Endpoint>(w, Random(options.seed * 2 + 1));
+    worker_endpoint = std::make_unique<PumpedEndpoint>(w, Random(options.seed * 2 + 1));
     EndpointOptions s;
     s.connection = options.server;
     s.security = options.server_security;
     s.admission = options.admission;
     s.accepts = true;
     s.max_connections = options.max_connections;
-    s.on_accept = [this](Connection&) {
+    server_endpoint = std::make_unique<PumpedEndpoint>(s, Random(options.seed * 2 + 2), [this](Connection&) {
       ++accepted;
       return &server;
-    };
-    server_endpoint = std::make_unique<Endpoint>(s, Random(options.seed * 2 + 2));
+    });
     connection = worker_endpoint->Connect(now, server_address, &worker);
     Poll(true);
   }
@@ -157,7 +148,7 @@ class BarePair {
   int accepted = 0;
   int sent = 0;  // datagrams, both ways
   std::array<uint64_t, 2> sent_bytes{};
-  std::unique_ptr<Endpoint> worker_endpoint, server_endpoint;
+  std::unique_ptr<PumpedEndpoint> worker_endpoint, server_endpoint;
   Connection* connection = nullptr;
 
  private:

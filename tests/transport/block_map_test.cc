@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "codec/erasure_coder.h"
+#include "codec/fec/erasure_coder.h"
 
 namespace longhaul::transport {
 namespace {

@@ -16,11 +16,12 @@
 #include <set>
 #include <vector>
 
+#include "base/quantile.h"
 #include "base/random.h"
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 #include "transport/core/window/window_rx.h"
 #include "transport/core/window/window_tx.h"
-#include "wan/loss_process.h"
+#include "wan/link_model.h"
 
 namespace longhaul::transport {
 
@@ -51,14 +52,10 @@ struct BurstResult {
     for (const int t : ticks) sum += t;
     return sum / static_cast<double>(ticks.size());
   }
-  int Percentile(double share) const {
-    std::vector<int> sorted = ticks;
-    std::ranges::sort(sorted);
-    return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
-  }
+  int Percentile(double share) const { return Quantile(ticks, share); }
 };
 
-class BurstPath final : public WindowRx::Sink {
+class BurstPath final {
  public:
   static constexpr int kOneWay = 20;
   static constexpr int kPacketsPerTick = 4;
@@ -79,10 +76,6 @@ class BurstPath final : public WindowRx::Sink {
     return result;
   }
 
-  ChunkVerdict OnChunk(wire::ReliabilityClass, uint32_t, ByteSpan, bool) override {
-    return ChunkVerdict::kTaken;
-  }
-
  private:
   struct Flying {
     int arrives = 0;
@@ -96,13 +89,13 @@ class BurstPath final : public WindowRx::Sink {
   };
 
   void SendWindow(uint32_t high, uint32_t low, BurstResult* result) {
-    WindowOptions options;
-    options.key = {.id = ++window_, .generation = 0};
-    options.high_count = high;
-    options.low_count = low;
-    options.symbol_bytes = 16;
-    options.fec_k = 20;
-    options.fec_depth = planner_->Depth();
+    const WindowOptions options{.key = {.id = ++window_, .generation = 0},
+                                .high_count = high,
+                                .low_count = low,
+                                .symbol_bytes = 16,
+                                .fec_k = 20,
+                                .fec_depth = planner_->Depth(),
+                                .metadata = {}};
     const BlockMap map(high, options.fec_k, options.fec_depth);
     WindowTx tx(options, &coder_);
     WindowRx rx(tx.OpenFrame(), &coder_);
@@ -116,7 +109,7 @@ class BurstPath final : public WindowRx::Sink {
       for (int i = 0; i < kPacketsPerTick; ++i) Send(&tx, map, &failed);
       for (Flying& f : flying_) {
         if (f.arrives != tick_ || f.lost || f.window != window_) continue;
-        rx.OnData(f.header, f.bytes, this);
+        rx.OnData(f.header, f.bytes);
       }
       if (done < 0 && rx.HighComplete()) done = tick_;
       TellFates(&tx);
@@ -124,7 +117,7 @@ class BurstPath final : public WindowRx::Sink {
     result->blocks += map.block_count();
     result->failed += failed.size();
     result->high += high;
-    result->repair += tx.stats().repair_sent;
+    result->repair += tx.stats().repairs_sent;
     result->retransmissions += tx.stats().retransmissions;
     result->ticks.push_back(done - start);
   }

@@ -36,7 +36,7 @@ CloseRuleInput Input(double energy_received, Instant last_chunk, Instant finishe
           .finished = finished};
 }
 
-TEST(CloseRule, GraceIsAQuarterOfTheRoundTripButNeverBelowFiveMilliseconds) {
+TEST(CloseRule, GraceIsAQuarterRoundTripAtLeastFiveMilliseconds) {
   EXPECT_EQ(CloseGrace(milliseconds(80)), milliseconds(20));
   EXPECT_EQ(CloseGrace(milliseconds(4)), milliseconds(5));
 }
@@ -68,7 +68,7 @@ TEST(CloseRule, ItIsTheEnergyThatCountsNotTheNumberOfChunks) {
   EXPECT_EQ(EvaluateClose(window, Input(0.91, At(0), At(0)), At(0)).close, CloseReason::kRatio);
 }
 
-TEST(CloseRule, TooLittleEnergyClosesAsSoftOneGraceAfterTheSenderFinished) {
+TEST(CloseRule, TooLittleEnergyClosesAsSoftAfterOneGrace) {
   const auto early = EvaluateClose(Window(true, true), Input(0.5, At(100), At(100)), At(119));
   EXPECT_FALSE(early.close);
   EXPECT_EQ(early.check_again, At(120));

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,15 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
-#include "transport/core/endpoint.h"
-#include "wan/virtual_network.h"
+#include "tests/sim/virtual_network.h"
+#include "tests/transport/application.h"
 
 namespace longhaul::transport {
 
-// Records everything a connection says.
-class Recorder : public ConnectionObserver {
+// Records everything that happens on a connection.
+class Recorder : public Application {
  public:
   struct Incoming {
     wire::WindowOpenFrame open;
@@ -28,6 +29,7 @@ class Recorder : public ConnectionObserver {
     std::map<uint32_t, std::vector<uint8_t>> high, low;
     int repeated_deliveries = 0;
     int repaired = 0;
+    int states = 0;
   };
   struct Outgoing {
     wire::CloseReason reason;
@@ -57,29 +59,28 @@ class Recorder : public ConnectionObserver {
     in.open.metadata = {};
     return Status::Ok();
   }
-  ChunkVerdict OnChunk(Connection&, WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence,
-                       ByteSpan chunk, bool repaired) override {
+  ChunkVerdict OnChunk(Connection&, const event::Chunk& chunk) override {
+    const auto& [key, reliability, sequence, bytes, repaired] = chunk;
     Incoming& in = incoming.at(key);
     auto& chunks = reliability == wire::ReliabilityClass::kHigh ? in.high : in.low;
-    if (!chunks.emplace(sequence, std::vector<uint8_t>(chunk.begin(), chunk.end())).second)
+    if (!chunks.emplace(sequence, std::vector<uint8_t>(bytes.begin(), bytes.end())).second)
       ++in.repeated_deliveries;
     if (repaired) ++in.repaired;
     return refuse_chunk && refuse_chunk(key, reliability, sequence) ? ChunkVerdict::kRefused
                                                                     : ChunkVerdict::kTaken;
   }
-  void OnWindowProgress(Connection& c, WindowKey key) override {
-    const std::optional<IncomingWindow> w = c.incoming(key);
-    if (!w || !auto_close) return;
-    if (w->complete) {
-      c.CloseWindow(key, wire::CloseReason::kComplete);
-    } else if (w->high_complete && w->sender_finished) {
-      c.CloseWindow(key, wire::CloseReason::kSoft);
+  void OnWindowState(Connection& c, const event::WindowState& state) override {
+    ++incoming.at(state.key).states;
+    if (!auto_close) return;
+    if (state.window.complete) {
+      c.CloseWindow(state.key, wire::CloseReason::kComplete);
+    } else if (state.window.high_complete && state.window.sender_finished) {
+      c.CloseWindow(state.key, wire::CloseReason::kSoft);
     }
   }
-  void OnWindowClosed(Connection&, WindowKey key, wire::CloseReason reason, const WindowReceipt& receipt,
-                      const WindowTxStats& stats) override {
-    outgoing.emplace(key, Outgoing{reason, receipt, stats});
-    ++closes[key];
+  void OnWindowClosed(Connection&, const event::WindowClosed& window) override {
+    outgoing.emplace(window.key, Outgoing{window.reason, *window.receipt, window.stats});
+    ++closes[window.key];
   }
 
   Connection* connection = nullptr;
@@ -119,7 +120,7 @@ class ConnectionPair {
     w.connection = options.worker;
     w.coder = &coder_;
     w.security = options.worker_security;
-    worker_endpoint = std::make_unique<Endpoint>(w, Random(options.seed * 2 + 1));
+    worker_endpoint = std::make_unique<PumpedEndpoint>(w, Random(options.seed * 2 + 1));
     EndpointOptions s;
     s.connection = options.server;
     s.coder = &coder_;
@@ -127,8 +128,8 @@ class ConnectionPair {
     s.security = options.server_security;
     s.admission = options.admission;
     s.max_connections = options.max_connections;
-    s.on_accept = [this](Connection&) { return &server; };
-    server_endpoint = std::make_unique<Endpoint>(s, Random(options.seed * 2 + 2));
+    server_endpoint = std::make_unique<PumpedEndpoint>(s, Random(options.seed * 2 + 2),
+                                                       [this](Connection&) { return &server; });
     worker_host =
         std::make_unique<sim::SimulatedHost>(&network_, worker_address, worker_site_, worker_endpoint.get());
     if (options.server_up) {
@@ -173,13 +174,12 @@ class ConnectionPair {
   }
   void SendWindowFrom(Connection& from, WindowKey key, uint32_t high, uint32_t low, uint8_t fec_k,
                       uint16_t symbol_bytes) {
-    WindowOptions o;
-    o.key = key;
-    o.high_count = high;
-    o.low_count = low;
-    o.symbol_bytes = symbol_bytes;
-    o.fec_k = fec_k;
-    o.metadata = {1, 2, 3};
+    const WindowOptions o{.key = key,
+                          .high_count = high,
+                          .low_count = low,
+                          .symbol_bytes = symbol_bytes,
+                          .fec_k = fec_k,
+                          .metadata = {1, 2, 3}};
     const Status opened = from.OpenWindow(o);
     ASSERT_TRUE(opened.ok()) << opened.ToString();
     auto& store = bodies_[key];
@@ -221,7 +221,7 @@ class ConnectionPair {
   const Address worker_address = Address::V4(10, 0, 0, 1, 40000);
   const Address server_address = Address::V4(10, 0, 0, 2, 7700);
   Recorder worker, server;
-  std::unique_ptr<Endpoint> worker_endpoint, server_endpoint;
+  std::unique_ptr<PumpedEndpoint> worker_endpoint, server_endpoint;
   std::unique_ptr<sim::SimulatedHost> worker_host, server_host;
   Connection* connection = nullptr;
 

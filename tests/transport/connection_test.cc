@@ -1,11 +1,12 @@
 // A worker's and a server's connection across a WAN, in virtual time.
 
-#include "transport/core/connection.h"
+#include "transport/core/connection/connection.h"
 
 #include "proto/version.h"
+#include "tests/transport/bare_pair.h"
 #include "tests/transport/connection_pair.h"
-#include "transport/core/integrity_tag.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
+#include "transport/core/security/integrity_tag.h"
 #include "transport/core/window/fec_policy.h"
 
 namespace longhaul::transport {
@@ -379,7 +380,7 @@ TEST(Connection, FecRepairsHighChunksWithoutWaitingForRetransmission) {
   int repaired = 0;
   for (const auto& [key, in] : pair.server.incoming) repaired += in.repaired;
   EXPECT_GT(repaired, 10);
-  EXPECT_GT(pair.connection->stats().repair_sent, 20u);
+  EXPECT_GT(pair.connection->stats().repairs_sent, 20u);
 }
 
 TEST(Connection, BurstsDeepenTheInterleavingOfTheNextWindow) {
@@ -388,11 +389,8 @@ TEST(Connection, BurstsDeepenTheInterleavingOfTheNextWindow) {
   ConnectionPair pair(options);
   ASSERT_TRUE(pair.Establish(30s));
   const auto send = [&](uint32_t id, uint8_t depth) {
-    WindowOptions window;
-    window.key = {id, 0};
-    window.high_count = 400;
-    window.symbol_bytes = 256;
-    window.fec_depth = depth;
+    const WindowOptions window{
+        .key = {id, 0}, .high_count = 400, .symbol_bytes = 256, .fec_depth = depth, .metadata = {}};
     EXPECT_TRUE(pair.connection->OpenWindow(window).ok());
     static const std::vector<uint8_t> body(256, 5);
     for (int i = 0; i < 400; ++i) {
@@ -442,11 +440,7 @@ TEST(Connection, AWindowKeyIsUsedOnce) {
   ASSERT_TRUE(pair.Establish());
   pair.SendWindow({7, 0}, 10, 10);
   pair.connection->CancelWindow({7, 0});
-  WindowOptions again;
-  again.key = {7, 0};
-  again.low_count = 1;
-  again.symbol_bytes = 16;
-  again.fec_k = 0;
+  WindowOptions again{.key = {7, 0}, .low_count = 1, .symbol_bytes = 16, .fec_k = 0, .metadata = {}};
   EXPECT_EQ(pair.connection->OpenWindow(again).code(), StatusCode::kAlreadyExists);
   again.key.generation = 1;
   EXPECT_TRUE(pair.connection->OpenWindow(again).ok());
@@ -517,6 +511,51 @@ TEST(Connection, SilenceOfThePeerEndsBothSidesWithinTheIdleTimeout) {
   EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPeerDead);
   EXPECT_NE(pair.worker.close_status.message().find("10.0.0.2:7700 was silent for 4.0 s"), std::string::npos)
       << pair.worker.close_status.ToString();
+}
+
+TEST(Connection, TimeInWhichTheHostsDidNotRunIsNotThePeersSilence) {
+  bool dead = false;
+  BarePair::Options options;
+  options.worker.idle_timeout = options.server.idle_timeout = 3s;
+  options.lost = [&dead](int, bool, MutableByteSpan) { return dead; };
+  BarePair pair(options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.now += 5s;
+  pair.Run(5s);
+  EXPECT_EQ(pair.worker.closed + pair.server.closed, 0);
+  EXPECT_EQ(pair.connection->stats().host_stalls, 1u);
+  dead = true;
+  pair.now += 5s;
+  pair.Run(4s);  // a stall puts the end off, no more
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPeerDead);
+}
+
+// The socket takes nothing for seconds: deadlines stay behind, and the host stands by no means still.
+TEST(Connection, AFullSocketIsNoStall) {
+  bool dead = false;
+  std::vector<uint8_t> last;
+  BarePair::Options options;
+  options.worker.idle_timeout = options.server.idle_timeout = 3s;
+  options.lost = [&](int, bool from_worker, MutableByteSpan datagram) {
+    if (dead && !from_worker) last.assign(datagram.begin(), datagram.end());
+    return dead;
+  };
+  BarePair pair(options);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  dead = true;
+  ASSERT_TRUE(pair.server.connection->SendControl(std::vector<uint8_t>(10)).ok());
+  pair.Poll(false);
+  ASSERT_FALSE(last.empty());
+  pair.worker_endpoint->HandleDatagram(pair.now, pair.server_address, last, {});  // wants an ACK
+  for (int ms = 0; ms < 3100 && pair.worker.closed == 0; ++ms) {
+    pair.now += 1ms;
+    if (ms % 10 == 0 && pair.worker.closed == 0) {
+      EXPECT_EQ(pair.connection->stats().host_stalls, 0u);
+    }
+    pair.worker_endpoint->HandleTimeout(pair.now);
+  }
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kPeerDead);
 }
 
 TEST(Connection, CloseReachesThePeerWithItsReasonAndBothForget) {

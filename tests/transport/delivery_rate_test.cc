@@ -90,7 +90,7 @@ TEST_F(DeliveryRateTest, ShorterThanARoundTripIsNoSample) {
   EXPECT_FALSE(sampler_.TakeSample(kRtt, At(21)).valid);  // nothing acknowledged since
 }
 
-TEST_F(DeliveryRateTest, TheApplicationsPauseMarksWhatFollowsUntilItIsAcknowledged) {
+TEST_F(DeliveryRateTest, AnApplicationPauseLimitsTheNextFlight) {
   Send(At(0));
   Send(At(0));
   sampler_.OnAppLimited(in_flight_);

@@ -1,5 +1,5 @@
 // The set of connections behind one address: how their ends are told.
-#include "transport/core/endpoint.h"
+#include "transport/core/endpoint/endpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct EndpointEnds : testing::Test {
   Instant now = Instant::FromNanoseconds(1'000'000'000);
   std::vector<int> ended;
   std::array<Owner, 5> owners;
-  Endpoint endpoint{{}, Random(1)};
+  PumpedEndpoint endpoint{{}, Random(1)};
 };
 
 // What has ended is known without a look at what has not: an event costs the same however many connections

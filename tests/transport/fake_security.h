@@ -13,7 +13,7 @@
 
 #include "base/crc32c.h"
 #include "base/random.h"
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 
 namespace longhaul::transport {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tests/transport/burst_path.h"
-#include "transport/core/window/fec_advisor.h"
+#include "transport/core/window/fec_policy.h"
 
 namespace longhaul::transport {
 namespace {

@@ -1,5 +1,5 @@
 // The integrity tag finds damage anywhere in a packet.
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // When keys change, and that nothing is lost by it, on either side or on both at once.
-#include "transport/core/key_update.h"
+#include "transport/core/security/key_update.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "wan/loss_process.h"
+#include "wan/link_model.h"
 
 namespace longhaul::transport {
 namespace {

@@ -1,4 +1,4 @@
-// The in-window rule (loss below the target, above it, above the bubble threshold) in numbers.
+// The in-window rule (loss below the target, above it, above the halve threshold) in numbers.
 #include "transport/core/rate/loss_response.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST_F(LossResponseTest, FromTheTargetUpTheRateIsHeld) {
   EXPECT_EQ(Round(300, 0.01), LossVerdict::kRaise);
 }
 
-TEST_F(LossResponseTest, FromTheBubbleThresholdUpTheRateIsHalvedOncePerRoundTrip) {
+TEST_F(LossResponseTest, AboveTheBubbleThresholdTheRateHalvesOncePerRound) {
   EXPECT_EQ(Round(300, 0.5), LossVerdict::kHalve);
   EXPECT_EQ(Round(300, 0.5), LossVerdict::kHold);  // tells of packets sent before the halving
   EXPECT_EQ(Round(300, 0.5), LossVerdict::kHalve);

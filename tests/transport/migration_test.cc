@@ -4,9 +4,9 @@
 #include "proto/version.h"
 #include "tests/transport/connection_pair.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/integrity_tag.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
 #include "transport/core/path/path_manager.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::transport {
 namespace {

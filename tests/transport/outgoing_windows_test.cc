@@ -1,12 +1,12 @@
 // What leaves next when several windows are under way.
-#include "transport/core/outgoing_windows.h"
+#include "transport/core/window/outgoing_windows.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::transport {
 namespace {
@@ -18,13 +18,13 @@ constexpr PathView kLossyPath{.loss = 0.1, .packets_per_recovery_time = 1000};
 class OutgoingWindowsTest : public testing::Test {
  protected:
   void Open(uint32_t id, uint32_t high, uint32_t low, int priority = 0) {
-    WindowOptions options;
-    options.key = {id, 0};
-    options.high_count = high;
-    options.low_count = low;
-    options.symbol_bytes = kSymbol;
-    options.fec_k = 8;
-    options.priority = priority;
+    const WindowOptions options{.key = {id, 0},
+                                .high_count = high,
+                                .low_count = low,
+                                .symbol_bytes = kSymbol,
+                                .fec_k = 8,
+                                .priority = priority,
+                                .metadata = {}};
     ASSERT_TRUE(windows_.Open(options, 64, ByteCount(1 << 20)).ok());
     WindowTx* window = windows_.Find(options.key);
     for (uint32_t i = 0; i < high; ++i) {
@@ -68,11 +68,8 @@ TEST_F(OutgoingWindowsTest, EverythingHighLeavesBeforeAnythingLow) {
 // The receiver would take the first one for over, and its CLOSE would be waited for in vain.
 TEST_F(OutgoingWindowsTest, AGenerationWaitsForTheCloseOfTheOneBefore) {
   Open(7, 8, 0);
-  WindowOptions next;
-  next.key = {7, 1};
-  next.high_count = 8;
-  next.symbol_bytes = kSymbol;
-  next.fec_k = 8;
+  const WindowOptions next{
+      .key = {7, 1}, .high_count = 8, .symbol_bytes = kSymbol, .fec_k = 8, .metadata = {}};
   const Status status = windows_.Open(next, 64, ByteCount(1 << 20));
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("window 7: generation 0 is open"), std::string::npos) << status.message();

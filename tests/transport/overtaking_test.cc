@@ -3,6 +3,8 @@
 // the order of their priority.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "tests/transport/connection_pair.h"
 
 namespace longhaul::transport {
@@ -29,11 +31,8 @@ class Overtaking : public testing::Test {
   }
   // As ConnectionPair::SendWindow, with a priority; leaves with the next Pump.
   void Submit(WindowKey key, uint32_t high, int priority) {
-    WindowOptions o;
-    o.key = key;
-    o.high_count = high;
-    o.symbol_bytes = kSymbol;
-    o.priority = priority;
+    const WindowOptions o{
+        .key = key, .high_count = high, .symbol_bytes = kSymbol, .priority = priority, .metadata = {}};
     ASSERT_TRUE(pair_.connection->OpenWindow(o).ok());
     for (uint32_t i = 0; i < high; ++i) {
       bodies_.push_back(ConnectionPair::ChunkBytes(key, true, i, kSymbol));

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "transport/core/null_security.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::transport {
 namespace {

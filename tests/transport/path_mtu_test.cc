@@ -75,7 +75,7 @@ TEST_F(PathMtu, LostProbesAreNoLoss) {
   EXPECT_EQ(stats.loss, 0);
   EXPECT_EQ(stats.rate.loss, 0);
   EXPECT_EQ(stats.retransmissions, 0u);
-  EXPECT_EQ(stats.repair_sent, 0u);
+  EXPECT_EQ(stats.repairs_sent, 0u);
 }
 
 TEST_F(PathMtu, LostInitsDoNotMakeALargePathSmall) {
@@ -200,10 +200,7 @@ TEST_F(PathMtu, WindowsOpenedAfterwardsUseWhatTheConnectionSays) {
   EXPECT_TRUE(pair_->RunUntil([&] { return pair_->worker.outgoing.contains({1, 0}); }, seconds(5)));
   pair_->ExpectDelivered(pair_->server, {1, 0}, 100, chunk);
   // One that needs what the path used to carry: a promise that cannot be kept, so the end.
-  WindowOptions old;
-  old.key = {2, 0};
-  old.high_count = 1;
-  old.symbol_bytes = kLongChunk;
+  const WindowOptions old{.key = {2, 0}, .high_count = 1, .symbol_bytes = kLongChunk, .metadata = {}};
   EXPECT_EQ(pair_->connection->OpenWindow(old).code(), StatusCode::kUnavailable);
   pair_->worker_host->Pump();
   EXPECT_TRUE(pair_->RunUntil([&] { return pair_->worker.closed > 0; }, seconds(5)));

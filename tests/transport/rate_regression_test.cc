@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/transport/rate_sim.h"
+#include "tests/sim/rate/rate_sim.h"
 
 namespace longhaul::transport {
 namespace {
@@ -53,9 +53,7 @@ class LossRegression : public RateRegression {};
 // picoquic #1612: on loopback, with batches of segments that share a send time, every sample fell a little
 // short; the maximum of ten rounds forgot the better ones, and the rate went down step by step to 5 Mbit/s.
 TEST_P(RateRegression, LoopbackWithSegmentationOffloadDoesNotCollapse) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(4000);
-  link.rtt = microseconds(100);
+  LinkOptions link{.rate = Bandwidth::Mbps(4000), .rtt = microseconds(100)};
   link.buffer = ByteCount(4 << 20);  // a socket's
   FlowOptions flow;
   flow.offload = true;
@@ -73,9 +71,7 @@ TEST_P(RateRegression, LoopbackWithSegmentationOffloadDoesNotCollapse) {
 // picoquic #2118: on a path of microseconds the window froze at five packets, since a delay test that noise
 // fails for ever kept the flow from probing: 50 Mbit/s for good.
 TEST_P(RateRegression, UltraLowRoundTripTimesDoNotFreezeTheWindow) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(2000);
-  link.rtt = microseconds(20);
+  LinkOptions link{.rate = Bandwidth::Mbps(2000), .rtt = microseconds(20)};
   link.jitter = microseconds(200);  // the scheduler's: ten times the path
   link.buffer = ByteCount(1 << 20);
   auto simulation = Start(link);
@@ -94,10 +90,8 @@ TEST_P(RateRegression, UltraLowRoundTripTimesDoNotFreezeTheWindow) {
 // that looks like a standing queue that others keep. Yielding to it by 3 % a round ended at 2 Mbit/s, where
 // the peer's ACK delay was all of the RTT and kept it there.
 TEST_P(RateRegression, ABusyHostIsNoStandingQueue) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(2000);
-  link.rtt = microseconds(20);
-  link.buffer = ByteCount(4 << 20);
+  const LinkOptions link{
+      .rate = Bandwidth::Mbps(2000), .rtt = microseconds(20), .buffer = ByteCount(4 << 20)};
   FlowOptions flow;
   flow.offload = true;
   auto simulation = Start(link, flow);
@@ -121,10 +115,7 @@ TEST_P(RateRegression, ABusyHostIsNoStandingQueue) {
 TEST_P(RateRegression, StartupDoesNotLoseAThirdOfWhatItSends) {
   for (const double buffer : {0.25, 0.5, 1.0, 2.0}) {
     SCOPED_TRACE(testing::Message() << buffer << " BDP");
-    LinkOptions link;
-    link.rate = Bandwidth::Mbps(50);
-    link.rtt = milliseconds(60);
-    link.buffer_bdp = buffer;
+    const LinkOptions link{.rate = Bandwidth::Mbps(50), .rtt = milliseconds(60), .buffer_bdp = buffer};
     auto simulation = Start(link);
     ASSERT_TRUE(simulation->RunUntil(Instant() + seconds(30),
                                      [&] { return simulation->stats(0).sent >= kDatagram * int64_t{5328}; }));
@@ -136,9 +127,7 @@ TEST_P(RateRegression, StartupDoesNotLoseAThirdOfWhatItSends) {
 // xquic #552: a 32-bit count of delivered bytes wrapped after 4.3 GB; no round ended any more and the flow
 // crept at 20 Mbit/s for ever.
 TEST_P(RateRegression, TheRateSurvivesFourGigabytes) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(10'000);
-  link.rtt = milliseconds(5);
+  const LinkOptions link{.rate = Bandwidth::Mbps(10'000), .rtt = milliseconds(5)};
   FlowOptions flow;
   flow.rate.max_datagram = ByteCount(8896);  // jumbo frames, for fewer events
   auto simulation = Start(link, flow);
@@ -166,10 +155,7 @@ TEST_P(RateRegression, TheRateSurvivesFourGigabytes) {
 TEST_P(LossRegression, OnePercentOfLossDoesNotCollapseTheRate) {
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    LinkOptions link;
-    link.rtt = milliseconds(50);
-    link.loss = 0.01;
-    link.seed = seed;
+    const LinkOptions link{.rtt = milliseconds(50), .loss = 0.01, .seed = seed};
     auto simulation = Start(link);
     simulation->RunUntil(Instant() + seconds(3));
     const std::vector<double> mbps = Slots(simulation.get(), 20);
@@ -185,10 +171,7 @@ TEST_P(LossRegression, OnePercentOfLossDoesNotCollapseTheRate) {
 TEST_P(LossRegression, HighLossDoesNotMakeTheEstimateErratic) {
   for (const double loss : {0.10, 0.20}) {
     SCOPED_TRACE(loss);
-    LinkOptions link;
-    link.rtt = milliseconds(50);
-    link.buffer_bdp = 4;
-    link.loss = loss;
+    const LinkOptions link{.rtt = milliseconds(50), .buffer_bdp = 4, .loss = loss};
     auto simulation = Start(link);
     simulation->RunUntil(Instant() + seconds(4));
     simulation->ResetStats();
@@ -209,11 +192,11 @@ TEST_P(LossRegression, HighLossDoesNotMakeTheEstimateErratic) {
 
 INSTANTIATE_TEST_SUITE_P(Controllers, RateRegression,
                          testing::Values(RateControl::kLonghaul, RateControl::kBbr, RateControl::kCubic),
-                         [](const auto& p) { return std::string(RateControlName(p.param)); });
+                         [](const auto& p) { return std::string(NameOf(p.param)); });
 
 INSTANTIATE_TEST_SUITE_P(Controllers, LossRegression,
                          testing::Values(RateControl::kLonghaul, RateControl::kBbr),
-                         [](const auto& p) { return std::string(RateControlName(p.param)); });
+                         [](const auto& p) { return std::string(NameOf(p.param)); });
 
 }  // namespace
 }  // namespace longhaul::transport

@@ -1,5 +1,5 @@
 // The simulated path does what its options say; controllers are judged elsewhere.
-#include "tests/transport/rate_sim.h"
+#include "tests/sim/rate/rate_sim.h"
 
 #include <gtest/gtest.h>
 
@@ -34,9 +34,7 @@ TEST(BottleneckTest, TheQueueServesAtItsRateAndDropsWhatDoesNotFit) {
 }
 
 TEST(BottleneckTest, BurstsHaveTheirMeanLengthAndShare) {
-  LinkOptions link;
-  link.loss = 0.05;
-  link.mean_burst = 10;
+  const LinkOptions link{.loss = 0.05, .mean_burst = 10};
   Bottleneck path(link, Random(7));
   int lost = 0;
   int bursts = 0;
@@ -63,10 +61,9 @@ TEST(BottleneckTest, LossOfAcksIsItsOwn) {
 }
 
 TEST(BottleneckTest, APolicerPassesItsBurstAndThenItsRate) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(1000);
-  link.policer_rate = Bandwidth::BytesPerSecond(kDatagram.value() * 100);
-  link.policer_burst = kDatagram * int64_t{20};
+  const LinkOptions link{.rate = Bandwidth::Mbps(1000),
+                         .policer_rate = Bandwidth::BytesPerSecond(kDatagram.value() * 100),
+                         .policer_burst = kDatagram * int64_t{20}};
   Bottleneck path(link, Random(1));
   int passed = 0;
   for (int i = 0; i < 10'000; ++i)
@@ -83,10 +80,9 @@ TEST(BottleneckTest, AcksComeInBatches) {
 }
 
 TEST(BottleneckTest, MarksAboveItsThreshold) {
-  LinkOptions link;
-  link.rate = Bandwidth::BytesPerSecond(kDatagram.value() * 1000);
-  link.mark_above = milliseconds(3);
-  link.buffer = kDatagram * int64_t{100};
+  const LinkOptions link{.rate = Bandwidth::BytesPerSecond(kDatagram.value() * 1000),
+                         .buffer = kDatagram * int64_t{100},
+                         .mark_above = milliseconds(3)};
   Bottleneck path(link, Random(1));
   for (int i = 0; i < 10; ++i) EXPECT_EQ(path.Offer(Instant()).marked, i > 3) << i;
 }
@@ -117,10 +113,7 @@ TEST(ApplicationTest, ProducesItsRateWhileOn) {
 TEST(RateSim, TheSameSeedGivesTheSameRun) {
   std::vector<int64_t> arrived;
   for (const uint64_t seed : {5, 5, 6}) {
-    LinkOptions link;
-    link.loss = 0.02;
-    link.jitter = milliseconds(1);
-    link.seed = seed;
+    const LinkOptions link{.loss = 0.02, .jitter = milliseconds(1), .seed = seed};
     Simulation simulation(link);
     simulation.AddFlow({});
     simulation.AddFlow({});

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::transport {
 namespace {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -65,6 +67,64 @@ TEST(RttEstimator, AProbeTimeoutLeavesRoomForTheTimersGranularity) {
   for (int i = 0; i < 200; ++i) rtt.OnSample(milliseconds(1), Duration(0), Instant());
   EXPECT_LT(rtt.rttvar(), std::chrono::microseconds(1));
   EXPECT_EQ(rtt.PtoBase(milliseconds(5)), milliseconds(1 + 1 + 5));
+}
+
+using std::chrono::microseconds;
+
+constexpr Duration kRtt = milliseconds(20);
+
+// A path of 10 ms whose sender's clock is `clock_us` away from ours.
+class Path {
+ public:
+  explicit Path(uint32_t clock_us) : clock_us_(clock_us) {}
+  void Send(Instant at, Duration queue) {
+    const auto sent_us = static_cast<uint32_t>(at.nanoseconds() / 1000) + clock_us_;
+    delay.OnPacket(at + milliseconds(10) + queue, sent_us, kRtt);
+  }
+  QueueDelay delay;
+
+ private:
+  uint32_t clock_us_;
+};
+
+Instant At(int64_t us) { return Instant::FromNanoseconds(us * 1000); }
+
+TEST(QueueDelayTest, KnowsTheQueueWhateverTheSendersClockSays) {
+  for (const uint32_t clock : {0u, 1u, 77'000'000u, 0x7fffffffu, 0x80000000u, 0xfffffff0u}) {
+    Path path(clock);
+    for (int64_t us = 0; us < 50'000; us += 500) path.Send(At(us), Duration(0));
+    EXPECT_EQ(path.delay.standing(), Duration(0)) << clock;
+    for (int64_t us = 50'000; us < 90'000; us += 500) path.Send(At(us), milliseconds(7));
+    EXPECT_EQ(path.delay.standing(), milliseconds(7)) << clock;
+    for (int64_t us = 90'000; us < 130'000; us += 500) path.Send(At(us), Duration(0));
+    EXPECT_EQ(path.delay.standing(), Duration(0)) << clock;
+  }
+}
+
+TEST(QueueDelayTest, ABurstIsNoStandingQueue) {
+  Path path(5);
+  Random random(3);
+  for (int64_t us = 0; us < 2'000'000; us += 500) {
+    // Three of four packets wait, the fourth finds the queue empty.
+    path.Send(At(us), us % 2000 == 0 ? Duration(0) : microseconds(1000 + random.Below(9000)));
+    if (us > 20'000) {
+      EXPECT_LT(path.delay.standing(), milliseconds(10));
+    }
+  }
+  EXPECT_EQ(path.delay.standing(), Duration(0));
+}
+
+TEST(QueueDelayTest, FollowsALongerPathAndADriftingClock) {
+  Path path(9);
+  // The path becomes 30 ms longer for good: taken for a queue at first, for the path after two base times.
+  for (int64_t ms = 0; ms < 1000; ms += 5) path.Send(At(ms * 1000), Duration(0));
+  for (int64_t ms = 1000; ms < 22'000; ms += 5) path.Send(At(ms * 1000), milliseconds(30));
+  EXPECT_EQ(path.delay.standing(), Duration(0));
+  // 100 ppm: after two minutes the clocks are 12 ms further apart.
+  for (int64_t ms = 22'000; ms < 142'000; ms += 5) {
+    path.Send(At(ms * 1000), milliseconds(30) + Duration(ms * 100));
+  }
+  EXPECT_LE(path.delay.standing(), milliseconds(3));
 }
 
 }  // namespace

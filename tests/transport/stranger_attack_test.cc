@@ -6,9 +6,8 @@
 #include "proto/version.h"
 #include "tests/transport/bare_pair.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/integrity_tag.h"
-#include "transport/core/null_security.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::transport {
 namespace {
@@ -54,11 +53,10 @@ class LoneServer {
     options.security = security;
     options.accepts = true;
     options.admission = admission;
-    options.on_accept = [this](Connection&) {
+    endpoint = std::make_unique<PumpedEndpoint>(options, Random(3), [this](Connection&) {
       ++accepted;
       return &observer;
-    };
-    endpoint = std::make_unique<Endpoint>(options, Random(3));
+    });
   }
   void Receive(const Address& from, Bytes datagram) {
     received[from] += datagram.size();
@@ -83,7 +81,7 @@ class LoneServer {
   Instant now = Instant::FromNanoseconds(1'000'000'000);
   BarePair::Application observer;
   int accepted = 0;
-  std::unique_ptr<Endpoint> endpoint;
+  std::unique_ptr<PumpedEndpoint> endpoint;
   std::map<Address, uint64_t> received, sent;
   Bytes latest;
   Bytes buffer = Bytes(65'535);
@@ -603,7 +601,7 @@ TEST(StrangerAttack, ARestartedServerSaysSoAndNobodyElseCan) {
   FakeSecurity restarted({}, 77);
   again.security = &restarted;
   again.accepts = true;
-  pair.server_endpoint = std::make_unique<Endpoint>(again, Random(99));
+  pair.server_endpoint = std::make_unique<PumpedEndpoint>(again, Random(99));
   const Instant start = pair.now;
   ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
   EXPECT_LE(pair.now - start, 2100ms) << "with the first packet: a keepalive";
@@ -675,34 +673,20 @@ TEST(StrangerAttack, AsManyHandshakesAsTheBoundAllowsAtATime) {
   FakeSecurity worker_side({}, 9);
   EndpointOptions w;
   w.security = &worker_side;
-  Endpoint workers(w, Random(8));
+  PumpedEndpoint workers(w, Random(8));
   std::array<BarePair::Application, 30> applications;
   const Address server_address = Address::V4(10, 0, 0, 2, 7700), from = Address::V4(10, 0, 0, 1, 40000);
   for (auto& a : applications) workers.Connect(server.now, server_address, &a);
-  Bytes buffer(65'535);
   for (int ms = 0; ms < 8000; ++ms) {
     workers.HandleTimeout(server.now);
-    std::vector<Bytes> up, down;
-    while (const auto t = workers.PollTransmit(server.now, buffer)) {
-      for (size_t at = 0; at < t->size; at += t->segment_bytes) {
-        const size_t end = std::min(t->size, at + t->segment_bytes);
-        up.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at),
-                        buffer.begin() + static_cast<std::ptrdiff_t>(end));
-      }
-    }
-    for (Bytes& d : up) {
+    for (Bytes& d : TakeDatagrams(workers, server.now)) {
       server.endpoint->HandleDatagram(server.now, from, d, {});
       ASSERT_LE(server.endpoint->stats().half_open, 4u) << "half of them with one host";
     }
     server.endpoint->HandleTimeout(server.now);
-    while (const auto t = server.endpoint->PollTransmit(server.now, buffer)) {
-      for (size_t at = 0; at < t->size; at += t->segment_bytes) {
-        const size_t end = std::min(t->size, at + t->segment_bytes);
-        down.emplace_back(buffer.begin() + static_cast<std::ptrdiff_t>(at),
-                          buffer.begin() + static_cast<std::ptrdiff_t>(end));
-      }
+    for (Bytes& d : TakeDatagrams(*server.endpoint, server.now)) {
+      workers.HandleDatagram(server.now, server_address, d, {});
     }
-    for (Bytes& d : down) workers.HandleDatagram(server.now, server_address, d, {});
     server.now += 1ms;
   }
   int connected = 0;
@@ -714,9 +698,7 @@ TEST(StrangerAttack, AsManyHandshakesAsTheBoundAllowsAtATime) {
 // A host that begins handshakes and never goes on, at an address that is its own, leaves room for others.
 TEST(StrangerAttack, OneHostCannotHaveAllHalfOpenPlaces) {
   FakeSecurity security(Certificates());
-  AdmissionOptions admission;
-  admission.max_half_open = 8;
-  admission.inits_without_cookie = 1'000'000;
+  const AdmissionOptions admission{.max_half_open = 8, .inits_without_cookie = 1'000'000};
   LoneServer server(&security, admission);
   const auto begin = [&](const Address& from, uint64_t source) {
     const auto cookie = security.MakeCookie(server.now, from, {source});

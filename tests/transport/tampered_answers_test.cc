@@ -7,7 +7,7 @@
 #include "proto/version.h"
 #include "tests/transport/bare_pair.h"
 #include "tests/transport/fake_security.h"
-#include "transport/core/integrity_tag.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::transport {
 namespace {

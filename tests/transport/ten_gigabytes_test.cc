@@ -39,11 +39,8 @@ TEST(TenGigabytes, GoByWithoutAnybodyNoticing) {
   uint32_t id = 0;
   for (uint64_t gigabyte = 1; gigabyte <= kGigabytes; ++gigabyte) {
     while (id * kWindow < gigabyte * 1'000'000'000) {
-      WindowOptions w;
-      w.key = {++id, 0};
-      w.high_count = kChunks;
-      w.symbol_bytes = kSymbol;
-      w.fec_k = 0;
+      const WindowOptions w{
+          .key = {++id, 0}, .high_count = kChunks, .symbol_bytes = kSymbol, .fec_k = 0, .metadata = {}};
       ASSERT_TRUE(pair.connection->OpenWindow(w).ok());
       for (uint32_t i = 0; i < kChunks; ++i) {
         ASSERT_TRUE(pair.connection

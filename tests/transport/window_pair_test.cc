@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 #include "transport/core/window/window_rx.h"
 #include "transport/core/window/window_tx.h"
 
@@ -40,7 +40,7 @@ struct Scenario {
   double refuse = 0;    // share of the chunks that the receiver's owner does not take
 };
 
-class Pair final : public WindowRx::Sink {
+class Pair final {
  public:
   Pair(Scenario scenario, uint64_t seed) : scenario_(std::move(scenario)), random_(seed) {
     const WindowOptions& o = scenario_.options;
@@ -74,8 +74,8 @@ class Pair final : public WindowRx::Sink {
     return false;
   }
 
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-                       bool repaired) override {
+  void OnChunk(const WindowRx::Chunk& arrived) {
+    const auto& [reliability, sequence, chunk, repaired] = arrived;
     const bool high = reliability == ReliabilityClass::kHigh;
     std::vector<uint8_t> expected = chunks_[high ? sequence : scenario_.options.high_count + sequence];
     if (repaired) expected.resize(scenario_.options.symbol_bytes);
@@ -88,7 +88,9 @@ class Pair final : public WindowRx::Sink {
     EXPECT_FALSE(rx_->closed());
     const bool refused = scenario_.refuse > 0 && random_.Chance(scenario_.refuse);
     if (!refused) (high ? high_taken_ : low_taken_).insert(sequence);
-    return refused ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
+    if (refused) {
+      EXPECT_TRUE(rx_->Refuse(reliability, sequence));
+    }
   }
 
   // The receiver's close, its frames shuffled and repeated, as the sender sees it.
@@ -118,7 +120,7 @@ class Pair final : public WindowRx::Sink {
     const WindowRxStats got = rx_->stats();
     EXPECT_EQ(got.high_received + got.high_repaired, rx_->high_done());
     EXPECT_LE(got.low_received, sent.low_sent);
-    EXPECT_LE(got.repair_unused, got.repair_received);
+    EXPECT_LE(got.repair_unused, got.repairs_received);
     if (in_flight_.empty()) {
       EXPECT_EQ(sent.lost, declared_lost_ - spurious_) << "losses and spurious ones do not add up";
     }
@@ -193,7 +195,9 @@ class Pair final : public WindowRx::Sink {
       arrivals_.erase(arrivals_.begin());
       const bool duplicate = rx_->IsDuplicate(flying.header);
       const bool closed = rx_->closed();
-      const WindowRx::Verdict verdict = rx_->OnData(flying.header, flying.bytes, this);
+      const WindowRx::Verdict verdict = rx_->OnData(flying.header, flying.bytes);
+      while (const auto chunk = rx_->PollChunk()) OnChunk(*chunk);
+      rx_->EndLoans();
       ASSERT_NE(verdict, WindowRx::Verdict::kInvalid);
       ASSERT_EQ(closed, verdict == WindowRx::Verdict::kClosed);
       if (!closed) {
@@ -260,13 +264,13 @@ class Pair final : public WindowRx::Sink {
 };
 
 WindowOptions Options(uint32_t high, uint32_t low, uint8_t k = 20, uint8_t depth = 4) {
-  WindowOptions options;
-  options.key = {.id = 3, .generation = 1};
-  options.high_count = high;
-  options.low_count = low;
-  options.symbol_bytes = 32;
-  options.fec_k = k;
-  options.fec_depth = depth;
+  WindowOptions options{.key = {.id = 3, .generation = 1},
+                        .high_count = high,
+                        .low_count = low,
+                        .symbol_bytes = 32,
+                        .fec_k = k,
+                        .fec_depth = depth,
+                        .metadata = {}};
   return options;
 }
 
@@ -345,7 +349,7 @@ TEST(WindowPair, APerfectPathCarriesEveryChunkOnceAndNothingElse) {
   ASSERT_TRUE(pair.Run(2000));
   EXPECT_TRUE(pair.rx().Complete());
   EXPECT_EQ(pair.tx().stats().retransmissions, 0u);
-  EXPECT_EQ(pair.tx().stats().repair_sent, 0u);
+  EXPECT_EQ(pair.tx().stats().repairs_sent, 0u);
   EXPECT_EQ(pair.tick(), (1000 + 3000) / 4 + 2 * 20 - 1);
 }
 
@@ -379,18 +383,13 @@ TEST(WindowPair, ABurstAsLongAsTheInterleaverIsDeepNeedsNoRetransmission) {
     codec::ReferenceCoder coder;
     WindowTx tx(scenario.options, &coder);
     WindowRx rx(tx.OpenFrame(), &coder);
-    class Ignore final : public WindowRx::Sink {
-      ChunkVerdict OnChunk(ReliabilityClass, uint32_t, ByteSpan, bool) override {
-        return ChunkVerdict::kTaken;
-      }
-    } ignore;
     const std::vector<uint8_t> body(30, 1);
     for (int i = 0; i < 80; ++i) ASSERT_TRUE(tx.Submit(ReliabilityClass::kHigh, {}, body).ok());
     while (auto item = tx.Next({.loss = 0.05, .packets_per_recovery_time = 400})) {
       const bool hit = !item->header.repair && item->header.index >= start && item->header.index < start + 4;
       std::vector<uint8_t> bytes(item->first.begin(), item->first.end());
       bytes.insert(bytes.end(), item->second.begin(), item->second.end());
-      if (!hit) rx.OnData(item->header, bytes, &ignore);
+      if (!hit) rx.OnData(item->header, bytes);
     }
     EXPECT_TRUE(rx.HighComplete()) << "burst at " << start;
     EXPECT_EQ(rx.stats().high_repaired, 4u);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::transport {
 namespace {
@@ -28,15 +28,8 @@ struct Delivery {
   bool repaired;
 };
 
-class Collector final : public WindowRx::Sink {
- public:
-  ChunkVerdict OnChunk(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk,
-                       bool repaired) override {
-    if (then) then();
-    // Afterwards, since the chunk is valid during the whole call whatever is done in it.
-    deliveries.push_back({reliability, sequence, {chunk.begin(), chunk.end()}, repaired});
-    return refuse.contains({reliability, sequence}) ? ChunkVerdict::kRefused : ChunkVerdict::kTaken;
-  }
+// The owner of a window: what it got, and what it does with it.
+struct Owner {
   std::vector<Delivery> deliveries;
   std::function<void()> then;
   std::set<std::pair<ReliabilityClass, uint32_t>> refuse;
@@ -91,14 +84,44 @@ class WindowRxTest : public testing::Test {
     coder_.Encode(8, kSymbolBytes, in, out);
     return repair[number];
   }
-  Verdict GiveHigh(uint32_t sequence) { return rx_->OnData(High(sequence), Chunk(sequence), &sink_); }
-  Verdict GiveLow(uint32_t sequence) { return rx_->OnData(Low(sequence), Chunk(sequence), &sink_); }
-  Verdict GiveRepair(uint32_t sources, uint16_t number) {
-    return rx_->OnData(Repair(0, number), RepairBytes(sources, number), &sink_);
+  Verdict Give(const wire::DataHeader& header, const std::vector<uint8_t>& bytes) {
+    const Verdict verdict = rx_->OnData(header, bytes);
+    std::vector<WindowRx::Chunk> chunks;
+    while (const auto chunk = rx_->PollChunk()) {
+      chunks.push_back(*chunk);
+      if (owner_.refuse.contains({chunk->reliability, chunk->sequence})) {
+        EXPECT_TRUE(rx_->Refuse(chunk->reliability, chunk->sequence));
+      }
+      if (owner_.then) owner_.then();
+    }
+    // Afterwards: the bytes live on, whatever the owner did meanwhile.
+    for (const WindowRx::Chunk& c : chunks) {
+      owner_.deliveries.push_back({c.reliability, c.sequence, {c.bytes.begin(), c.bytes.end()}, c.repaired});
+    }
+    closed_blocks_.reset();
+    rx_->EndLoans();
+    return verdict;
   }
+  Verdict GiveHigh(uint32_t sequence) { return Give(High(sequence), Chunk(sequence)); }
+  Verdict GiveLow(uint32_t sequence) { return Give(Low(sequence), Chunk(sequence)); }
+  Verdict GiveRepair(uint32_t sources, uint16_t number) {
+    return Give(Repair(0, number), RepairBytes(sources, number));
+  }
+  // Closes a window whose CLOSE fits into one frame.
+  wire::WindowCloseFrame CloseFrame(CloseReason reason) {
+    rx_->Close(reason);
+    const auto frames = rx_->CloseFrames();
+    EXPECT_EQ(frames.size(), 1u);
+    return frames.at(0);
+  }
+  static std::vector<uint8_t> Bits(const wire::WindowCloseFrame& frame) {
+    return {frame.bitmap.begin(), frame.bitmap.end()};
+  }
+  void CloseAs(CloseReason reason) { closed_blocks_ = rx_->Close(reason); }
 
   codec::ReferenceCoder coder_;
-  Collector sink_;
+  Owner owner_;
+  std::unique_ptr<BlockAssembly> closed_blocks_;
   std::unique_ptr<WindowRx> rx_;
 };
 
@@ -112,11 +135,11 @@ TEST_F(WindowRxTest, DeliversEachChunkOnceAsItCame) {
   EXPECT_FALSE(rx_->IsDuplicate(Low(0)));
   EXPECT_EQ(GiveHigh(3), Verdict::kDuplicate);
   EXPECT_EQ(GiveLow(1), Verdict::kDuplicate);
-  ASSERT_EQ(sink_.deliveries.size(), 2u);
-  EXPECT_EQ(sink_.deliveries[0].sequence, 3u);
-  EXPECT_EQ(sink_.deliveries[0].bytes, Chunk(3)) << "its own length, not the symbol's";
-  EXPECT_FALSE(sink_.deliveries[0].repaired);
-  EXPECT_EQ(sink_.deliveries[1].reliability, ReliabilityClass::kLow);
+  ASSERT_EQ(owner_.deliveries.size(), 2u);
+  EXPECT_EQ(owner_.deliveries[0].sequence, 3u);
+  EXPECT_EQ(owner_.deliveries[0].bytes, Chunk(3)) << "its own length, not the symbol's";
+  EXPECT_FALSE(owner_.deliveries[0].repaired);
+  EXPECT_EQ(owner_.deliveries[1].reliability, ReliabilityClass::kLow);
   EXPECT_EQ(rx_->stats().high_received, 1u);
   EXPECT_EQ(rx_->stats().low_received, 1u);
   EXPECT_EQ(rx_->stats().duplicates, 2u);
@@ -130,10 +153,10 @@ TEST_F(WindowRxTest, RebuildsAMissingSourceAsSoonAsARepairSymbolIsHere) {
   }
   EXPECT_FALSE(rx_->Complete());
   EXPECT_EQ(GiveRepair(8, 3), Verdict::kNew);
-  ASSERT_EQ(sink_.deliveries.size(), 8u);
-  EXPECT_EQ(sink_.deliveries.back().sequence, 5u);
-  EXPECT_EQ(sink_.deliveries.back().bytes, Padded(5));
-  EXPECT_TRUE(sink_.deliveries.back().repaired);
+  ASSERT_EQ(owner_.deliveries.size(), 8u);
+  EXPECT_EQ(owner_.deliveries.back().sequence, 5u);
+  EXPECT_EQ(owner_.deliveries.back().bytes, Padded(5));
+  EXPECT_TRUE(owner_.deliveries.back().repaired);
   EXPECT_TRUE(rx_->Complete());
   EXPECT_EQ(rx_->stats().high_repaired, 1u);
   EXPECT_EQ(GiveHigh(5), Verdict::kDuplicate) << "the retransmission comes too late to matter";
@@ -144,9 +167,9 @@ TEST_F(WindowRxTest, RebuildsWhenASourceIsTheSymbolThatWasLacking) {
   EXPECT_EQ(GiveRepair(8, 0), Verdict::kNew);
   EXPECT_EQ(GiveRepair(8, 7), Verdict::kNew);
   for (uint32_t s = 2; s < 7; ++s) GiveHigh(s);
-  EXPECT_EQ(sink_.deliveries.size(), 5u);
+  EXPECT_EQ(owner_.deliveries.size(), 5u);
   GiveHigh(7);
-  EXPECT_EQ(sink_.deliveries.size(), 8u);
+  EXPECT_EQ(owner_.deliveries.size(), 8u);
   EXPECT_TRUE(rx_->HighComplete());
   EXPECT_EQ(rx_->stats().high_repaired, 2u);
 }
@@ -156,18 +179,18 @@ TEST_F(WindowRxTest, VirtualSymbolsCountAsPresent) {
   Open(Frame(3, 0));
   GiveRepair(3, 0);
   GiveHigh(1);
-  EXPECT_EQ(sink_.deliveries.size(), 1u);
+  EXPECT_EQ(owner_.deliveries.size(), 1u);
   GiveRepair(3, 1);
-  ASSERT_EQ(sink_.deliveries.size(), 3u);
-  EXPECT_EQ(sink_.deliveries[1].bytes, Padded(0));
-  EXPECT_EQ(sink_.deliveries[2].bytes, Padded(2));
+  ASSERT_EQ(owner_.deliveries.size(), 3u);
+  EXPECT_EQ(owner_.deliveries[1].bytes, Padded(0));
+  EXPECT_EQ(owner_.deliveries[2].bytes, Padded(2));
 }
 
 TEST_F(WindowRxTest, ABlockCanBeRebuiltFromRepairSymbolsAlone) {
   Open(Frame(8, 0));
   for (uint16_t i = 0; i < 8; ++i) GiveRepair(8, static_cast<uint16_t>(23 - i));
-  ASSERT_EQ(sink_.deliveries.size(), 8u);
-  for (uint32_t s = 0; s < 8; ++s) EXPECT_EQ(sink_.deliveries[s].bytes, Padded(s));
+  ASSERT_EQ(owner_.deliveries.size(), 8u);
+  for (uint32_t s = 0; s < 8; ++s) EXPECT_EQ(owner_.deliveries[s].bytes, Padded(s));
 }
 
 TEST_F(WindowRxTest, RepairSymbolsOfACompleteBlockAreUnused) {
@@ -176,7 +199,7 @@ TEST_F(WindowRxTest, RepairSymbolsOfACompleteBlockAreUnused) {
   EXPECT_TRUE(rx_->IsDuplicate(Repair(0, 0)));
   EXPECT_EQ(GiveRepair(8, 0), Verdict::kDuplicate);
   EXPECT_EQ(rx_->stats().repair_unused, 1u);
-  EXPECT_EQ(rx_->stats().repair_received, 1u);
+  EXPECT_EQ(rx_->stats().repairs_received, 1u);
   EXPECT_EQ(rx_->stats().duplicates, 0u);
 }
 
@@ -186,9 +209,9 @@ TEST_F(WindowRxTest, ARepairSymbolThatComesTwiceCountsOnce) {
   EXPECT_EQ(GiveRepair(8, 1), Verdict::kNew);
   EXPECT_TRUE(rx_->IsDuplicate(Repair(0, 1)));
   EXPECT_EQ(GiveRepair(8, 1), Verdict::kDuplicate);
-  EXPECT_EQ(sink_.deliveries.size(), 6u) << "two copies of one symbol are one symbol";
+  EXPECT_EQ(owner_.deliveries.size(), 6u) << "two copies of one symbol are one symbol";
   EXPECT_EQ(GiveRepair(8, 2), Verdict::kNew);
-  EXPECT_EQ(sink_.deliveries.size(), 8u);
+  EXPECT_EQ(owner_.deliveries.size(), 8u);
 }
 
 TEST_F(WindowRxTest, HoldsMemoryOnlyForIncompleteBlocks) {
@@ -223,7 +246,7 @@ TEST_F(WindowRxTest, RefusesWhatTheWindowCannotContain) {
   const std::vector<uint8_t> fits(kSymbolBytes);
   const std::vector<uint8_t> longer(kSymbolBytes + 1);
   const auto invalid = [&](wire::DataHeader header, const std::vector<uint8_t>& chunk) {
-    return rx_->OnData(header, chunk, &sink_) == Verdict::kInvalid;
+    return rx_->OnData(header, chunk) == Verdict::kInvalid;
   };
   EXPECT_TRUE(invalid(High(12), fits));
   EXPECT_TRUE(invalid(High(0xffffffff), fits));
@@ -248,13 +271,13 @@ TEST_F(WindowRxTest, RefusesWhatTheWindowCannotContain) {
   EXPECT_FALSE(rx_->IsDuplicate(High(12)));
   EXPECT_FALSE(rx_->IsDuplicate(Repair(2, 0)));
   EXPECT_FALSE(rx_->IsDuplicate(Repair(0, 0xffff)));
-  EXPECT_TRUE(sink_.deliveries.empty());
+  EXPECT_TRUE(owner_.deliveries.empty());
   EXPECT_EQ(rx_->buffered(), ByteCount(0));
 }
 
 TEST_F(WindowRxTest, RefusesRepairSymbolsInAWindowWithoutFec) {
   Open(Frame(8, 0, 0));
-  EXPECT_EQ(rx_->OnData(Repair(0, 0), std::vector<uint8_t>(kSymbolBytes), &sink_), Verdict::kInvalid);
+  EXPECT_EQ(rx_->OnData(Repair(0, 0), std::vector<uint8_t>(kSymbolBytes)), Verdict::kInvalid);
 }
 
 TEST_F(WindowRxTest, DeliversNothingAfterTheClose) {
@@ -267,26 +290,26 @@ TEST_F(WindowRxTest, DeliversNothingAfterTheClose) {
   EXPECT_EQ(GiveHigh(1), Verdict::kClosed);
   EXPECT_EQ(GiveLow(1), Verdict::kClosed);
   EXPECT_EQ(GiveRepair(8, 0), Verdict::kClosed);
-  EXPECT_EQ(sink_.deliveries.size(), 1u);
+  EXPECT_EQ(owner_.deliveries.size(), 1u);
   EXPECT_FALSE(rx_->LowTaken(1)) << "the bitmap that was announced does not change";
 }
 
-TEST_F(WindowRxTest, MayBeClosedFromWithinADelivery) {
+TEST_F(WindowRxTest, MayBeClosedBetweenTwoChunksOfADatagram) {
   // The block lacks chunks 6 and 7; the delivery of the rebuilt 6 closes the window.
   Open(Frame(8, 0));
   for (uint32_t s = 0; s < 6; ++s) GiveHigh(s);
   GiveRepair(8, 0);
-  sink_.then = [this] { rx_->Close(CloseReason::kExcluded); };
+  owner_.then = [this] { CloseAs(CloseReason::kExcluded); };
   GiveRepair(8, 1);
-  EXPECT_EQ(sink_.deliveries.size(), 7u) << "nothing is delivered after the close";
-  EXPECT_EQ(sink_.deliveries.back().bytes, Padded(6));
+  EXPECT_EQ(owner_.deliveries.size(), 7u) << "nothing is delivered after the close";
+  EXPECT_EQ(owner_.deliveries.back().bytes, Padded(6));
   EXPECT_EQ(rx_->buffered(), ByteCount(0));
   EXPECT_FALSE(rx_->CloseFrames()[0].high_complete);
 }
 
-TEST_F(WindowRxTest, MayBeClosedFromWithinTheDeliveryOfASource) {
+TEST_F(WindowRxTest, MayBeClosedAtItsFirstChunk) {
   Open(Frame(8, 0));
-  sink_.then = [this] { rx_->Close(CloseReason::kHard); };
+  owner_.then = [this] { CloseAs(CloseReason::kHard); };
   GiveHigh(0);
   EXPECT_EQ(rx_->buffered(), ByteCount(0));
   EXPECT_TRUE(rx_->closed());
@@ -308,7 +331,7 @@ TEST_F(WindowRxTest, LearnsThatTheSenderIsFinishedFromStatusOrTheLastPacket) {
   Open(Frame(8, 0));
   wire::DataHeader last = High(7);
   last.last_of_window = true;
-  rx_->OnData(last, Chunk(7), &sink_);
+  rx_->OnData(last, Chunk(7));
   EXPECT_TRUE(rx_->sender_finished());
 }
 
@@ -318,15 +341,13 @@ TEST_F(WindowRxTest, ACompleteWindowClosesWithoutABitmap) {
   Open(Frame(1, 1, 0));
   GiveHigh(0);
   GiveLow(0);
-  rx_->Close(CloseReason::kComplete);
-  const auto frames = rx_->CloseFrames();
-  ASSERT_EQ(frames.size(), 1u);
-  EXPECT_EQ(frames[0].window_id, 7u);
-  EXPECT_EQ(frames[0].generation, 2);
-  EXPECT_EQ(frames[0].reason, CloseReason::kComplete);
-  EXPECT_TRUE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].bits, 1u);
-  EXPECT_TRUE(frames[0].bitmap.empty());
+  const auto frame = CloseFrame(CloseReason::kComplete);
+  EXPECT_EQ(frame.window_id, 7u);
+  EXPECT_EQ(frame.generation, 2);
+  EXPECT_EQ(frame.reason, CloseReason::kComplete);
+  EXPECT_TRUE(frame.high_complete);
+  EXPECT_EQ(frame.bits, 1u);
+  EXPECT_TRUE(frame.bitmap.empty());
 }
 
 TEST_F(WindowRxTest, ALongBitmapIsSentInSegments) {
@@ -351,37 +372,29 @@ TEST_F(WindowRxTest, AnIncompleteHighClassIsNamedBehindTheLowOne) {
   Open(Frame(10, 3));
   for (const uint32_t s : {0u, 4u, 9u}) GiveHigh(s);
   GiveLow(1);
-  rx_->Close(CloseReason::kHard);
-  const auto frames = rx_->CloseFrames();
-  ASSERT_EQ(frames.size(), 1u);
-  EXPECT_FALSE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].bits, 13u);
-  ASSERT_EQ(frames[0].bitmap.size(), 2u);
-  EXPECT_EQ(frames[0].bitmap[0], 0b1000'1010) << "low 1, then high 0 and 4 from bit 3 on";
-  EXPECT_EQ(frames[0].bitmap[1], 0b0001'0000) << "high 9";
+  const auto frame = CloseFrame(CloseReason::kHard);
+  EXPECT_FALSE(frame.high_complete);
+  EXPECT_EQ(frame.bits, 13u);
+  EXPECT_EQ(Bits(frame), (std::vector<uint8_t>{0b1000'1010, 0b0001'0000}))
+      << "low 1, then high 0 and 4 from bit 3 on; high 9";
 }
 
 TEST_F(WindowRxTest, ACompleteHighClassIsNotNamedAndLeavesNoStrayBits) {
   Open(Frame(8, 3));
   for (uint32_t s = 0; s < 8; ++s) GiveHigh(s);
   GiveLow(2);
-  rx_->Close(CloseReason::kSoft);
-  const auto frames = rx_->CloseFrames();
-  ASSERT_EQ(frames.size(), 1u);
-  EXPECT_TRUE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].bits, 3u);
-  ASSERT_EQ(frames[0].bitmap.size(), 1u);
-  EXPECT_EQ(frames[0].bitmap[0], 0b0000'0100);
+  const auto frame = CloseFrame(CloseReason::kSoft);
+  EXPECT_TRUE(frame.high_complete);
+  EXPECT_EQ(frame.bits, 3u);
+  EXPECT_EQ(Bits(frame), std::vector<uint8_t>{0b0000'0100});
 }
 
 TEST_F(WindowRxTest, AWindowOfWhichNothingWasTakenClosesWithoutABitmap) {
   Open(Frame(8, 20'000));
-  rx_->Close(CloseReason::kExcluded);
-  const auto frames = rx_->CloseFrames();
-  ASSERT_EQ(frames.size(), 1u);
-  EXPECT_FALSE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].bits, 20'008u);
-  EXPECT_TRUE(frames[0].bitmap.empty());
+  const auto frame = CloseFrame(CloseReason::kExcluded);
+  EXPECT_FALSE(frame.high_complete);
+  EXPECT_EQ(frame.bits, 20'008u);
+  EXPECT_TRUE(frame.bitmap.empty());
 }
 
 // --- what is missing
@@ -398,7 +411,7 @@ TEST_F(WindowRxTest, NamesTheHighChunksThatAreMissing) {
   GiveHigh(18);
   GiveHigh(19);
   EXPECT_EQ(rx_->MissingHigh().bitmap, std::vector<uint8_t>{0x08});
-  sink_.refuse = {{ReliabilityClass::kHigh, 11}};
+  owner_.refuse = {{ReliabilityClass::kHigh, 11}};
   GiveHigh(11);
   EXPECT_TRUE(rx_->MissingHigh().bitmap.empty()) << "what was refused is not missing";
 }
@@ -417,23 +430,20 @@ TEST_F(WindowRxTest, NamesAsManyMissingChunksAsAFrameHoldsAndNoneOnceClosed) {
 
 TEST_F(WindowRxTest, ARefusedChunkIsHereForEverythingButTheClose) {
   Open(Frame(8, 2));
-  sink_.refuse = {{ReliabilityClass::kHigh, 2}, {ReliabilityClass::kLow, 0}};
+  owner_.refuse = {{ReliabilityClass::kHigh, 2}, {ReliabilityClass::kLow, 0}};
   for (uint32_t s = 0; s < 8; ++s) EXPECT_EQ(GiveHigh(s), Verdict::kNew);
   GiveLow(0);
   GiveLow(1);
   EXPECT_EQ(GiveHigh(2), Verdict::kDuplicate) << "it does not come again";
   EXPECT_EQ(GiveLow(0), Verdict::kDuplicate);
-  EXPECT_EQ(sink_.deliveries.size(), 10u);
+  EXPECT_EQ(owner_.deliveries.size(), 10u);
   EXPECT_TRUE(rx_->Complete()) << "nothing is to be waited for";
   EXPECT_EQ(rx_->stats().refused, 2u);
-  rx_->Close(CloseReason::kComplete);
-  const auto frames = rx_->CloseFrames();
-  ASSERT_EQ(frames.size(), 1u);
-  EXPECT_FALSE(frames[0].high_complete);
-  EXPECT_EQ(frames[0].bits, 10u);
-  ASSERT_EQ(frames[0].bitmap.size(), 2u);
-  EXPECT_EQ(frames[0].bitmap[0], 0b1110'1110) << "low 1; high 0, 1, 3, 4, 5 from bit 2 on";
-  EXPECT_EQ(frames[0].bitmap[1], 0b0000'0011);
+  const auto frame = CloseFrame(CloseReason::kComplete);
+  EXPECT_FALSE(frame.high_complete);
+  EXPECT_EQ(frame.bits, 10u);
+  EXPECT_EQ(Bits(frame), (std::vector<uint8_t>{0b1110'1110, 0b0000'0011}))
+      << "low 1; high 0, 1, 3, 4, 5 from bit 2 on";
   EXPECT_FALSE(rx_->HighTaken(2));
   EXPECT_FALSE(rx_->LowTaken(0));
   EXPECT_TRUE(rx_->HighTaken(3));
@@ -442,35 +452,33 @@ TEST_F(WindowRxTest, ARefusedChunkIsHereForEverythingButTheClose) {
 
 TEST_F(WindowRxTest, ARefusedChunkStillRepairsItsBlock) {
   Open(Frame(8, 0));
-  sink_.refuse = {{ReliabilityClass::kHigh, 0}};
+  owner_.refuse = {{ReliabilityClass::kHigh, 0}};
   for (uint32_t s = 0; s < 7; ++s) GiveHigh(s);
   GiveRepair(8, 0);
-  ASSERT_EQ(sink_.deliveries.size(), 8u);
-  EXPECT_EQ(sink_.deliveries.back().bytes, Padded(7));
+  ASSERT_EQ(owner_.deliveries.size(), 8u);
+  EXPECT_EQ(owner_.deliveries.back().bytes, Padded(7));
   EXPECT_TRUE(rx_->HighComplete());
 }
 
 TEST_F(WindowRxTest, ARebuiltChunkMayBeRefusedAsWell) {
   Open(Frame(8, 0));
-  sink_.refuse = {{ReliabilityClass::kHigh, 7}};
+  owner_.refuse = {{ReliabilityClass::kHigh, 7}};
   for (uint32_t s = 0; s < 7; ++s) GiveHigh(s);
   GiveRepair(8, 0);
   EXPECT_TRUE(rx_->HighComplete());
   EXPECT_EQ(GiveHigh(7), Verdict::kDuplicate) << "the chunk itself comes late";
-  EXPECT_EQ(sink_.deliveries.size(), 8u);
-  rx_->Close(CloseReason::kComplete);
-  const auto frames = rx_->CloseFrames();
-  EXPECT_FALSE(frames[0].high_complete);
-  ASSERT_EQ(frames[0].bitmap.size(), 1u);
-  EXPECT_EQ(frames[0].bitmap[0], 0x7f);
+  EXPECT_EQ(owner_.deliveries.size(), 8u);
+  const auto frame = CloseFrame(CloseReason::kComplete);
+  EXPECT_FALSE(frame.high_complete);
+  EXPECT_EQ(Bits(frame), std::vector<uint8_t>{0x7f});
 }
 
-TEST_F(WindowRxTest, TheVerdictOnTheChunkWhoseDeliveryClosesTheWindowCounts) {
+TEST_F(WindowRxTest, ARefusalBeforeTheCloseCountsInIt) {
   for (const bool refuse : {false, true}) {
     Open(Frame(0, 2, 0));
-    sink_.then = [this] { rx_->Close(CloseReason::kHard); };
-    sink_.refuse.clear();
-    if (refuse) sink_.refuse = {{ReliabilityClass::kLow, 1}};
+    owner_.then = [this] { CloseAs(CloseReason::kHard); };
+    owner_.refuse.clear();
+    if (refuse) owner_.refuse = {{ReliabilityClass::kLow, 1}};
     GiveLow(1);
     ASSERT_EQ(rx_->CloseFrames()[0].bitmap.size(), 1u);
     EXPECT_EQ(rx_->CloseFrames()[0].bitmap[0], refuse ? 0x00 : 0x02);

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "codec/reference_coder.h"
+#include "tests/sim/reference_coder.h"
 
 namespace longhaul::transport {
 namespace {
@@ -30,14 +30,13 @@ class WindowTxTest : public testing::Test {
   };
 
   WindowTx& Open(Shape shape) {
-    WindowOptions options;
-    options.key = {.id = 7, .generation = 2};
-    options.high_count = shape.high;
-    options.low_count = shape.low;
-    options.symbol_bytes = 32;
-    options.fec_k = shape.k;
-    options.fec_depth = shape.depth;
-    options.metadata = {1, 2, 3};
+    const WindowOptions options{.key = {.id = 7, .generation = 2},
+                                .high_count = shape.high,
+                                .low_count = shape.low,
+                                .symbol_bytes = 32,
+                                .fec_k = shape.k,
+                                .fec_depth = shape.depth,
+                                .metadata = {1, 2, 3}};
     tx_ = std::make_unique<WindowTx>(options, &coder_);
     return *tx_;
   }
@@ -83,6 +82,10 @@ class WindowTxTest : public testing::Test {
   void AckHigh(uint32_t from, uint32_t to) {
     for (uint32_t s = from; s < to; ++s) tx_->OnAcked(High(s));
   }
+  // How many of the high chunks that the bits name are sent again.
+  size_t Nack(const std::vector<uint8_t>& bitmap, uint32_t first = 0, uint8_t generation = 2) {
+    return tx_->OnNack({.window_id = 7, .generation = generation, .first = first, .bitmap = bitmap});
+  }
   wire::WindowCloseFrame Close(CloseReason reason, uint32_t bits, uint32_t first, ByteSpan bitmap) {
     return {
         .window_id = 7, .generation = 2, .reason = reason, .bits = bits, .first = first, .bitmap = bitmap};
@@ -115,7 +118,7 @@ TEST_F(WindowTxTest, SendsHighThenRepairThenLowInOrderOfSubmission) {
   }
   EXPECT_TRUE(tx_->Finished());
   EXPECT_TRUE(tx_->Idle());
-  EXPECT_EQ(tx_->stats().repair_sent, repairs);
+  EXPECT_EQ(tx_->stats().repairs_sent, repairs);
 }
 
 TEST_F(WindowTxTest, ItemsNameTheirWindow) {
@@ -129,7 +132,7 @@ TEST_F(WindowTxTest, ItemsNameTheirWindow) {
   EXPECT_TRUE(item.header.last_of_window);
 }
 
-TEST_F(WindowTxTest, WithoutFecALostHighChunkIsRetransmittedBeforeAnythingElse) {
+TEST_F(WindowTxTest, WithoutFecALostHighChunkLeavesNext) {
   OpenFull({.high = 3, .low = 1, .k = 0});
   tx_->Next(kLossy);
   tx_->Next(kLossy);
@@ -164,7 +167,7 @@ TEST_F(WindowTxTest, ALostSourceWaitsForARepairSymbolAboutToLeave) {
   EXPECT_EQ(tx_->NextTier(), Tier::kRepair);
 }
 
-TEST_F(WindowTxTest, ALostSourceDoesNotWaitForRepairThatStandsBehindMoreThanARecoveryTimeOfChunks) {
+TEST_F(WindowTxTest, ALostSourceDoesNotWaitForDistantRepair) {
   OpenFull({.high = 16, .depth = 1});
   const PathView slow{.loss = 0.3, .packets_per_recovery_time = 7.9};
   for (int i = 0; i < 8; ++i)
@@ -231,7 +234,7 @@ TEST_F(WindowTxTest, ARetransmissionThatIsLostIsRetransmittedAgain) {
 }
 
 // Nothing follows that would show that it is lost once more.
-TEST_F(WindowTxTest, WhenAllHasLeftARetransmissionIsRepeatedAsTheLossMakesWorthWhile) {
+TEST_F(WindowTxTest, ALastRetransmissionIsRepeatedMoreTheMoreIsLost) {
   const auto copies = [this](double loss, double packets, uint8_t k) {
     OpenFull({.high = 8, .k = k});
     Drain(kClean);
@@ -347,7 +350,7 @@ TEST_F(WindowTxTest, UnsentRepairSymbolsOfACompleteBlockAreDropped) {
   ASSERT_EQ(tx_->NextTier(), Tier::kRepair);
   AckHigh(0, 8);
   EXPECT_TRUE(tx_->Idle());
-  EXPECT_EQ(tx_->stats().repair_sent, 0u);
+  EXPECT_EQ(tx_->stats().repairs_sent, 0u);
 }
 
 TEST_F(WindowTxTest, ASpuriousLossIsUndone) {
@@ -383,7 +386,7 @@ TEST_F(WindowTxTest, ALostLowChunkIsOnlyCounted) {
   EXPECT_EQ(tx_->stats().lost, 1u);
 }
 
-TEST_F(WindowTxTest, ABlockWithSlackGetsNoRepairSymbolsAndTheTailTheMoreTheLaterItIs) {
+TEST_F(WindowTxTest, OnlyBlocksWithoutSlackGetRepairSymbols) {
   // 64 chunks in blocks of 8, one after the other; a recovery time lasts 20 packets.
   OpenFull({.high = 64, .depth = 1});
   std::array<int, 8> repairs{};
@@ -532,14 +535,12 @@ TEST_F(WindowTxTest, DescribesItselfInItsOpenFrame) {
 
 // --- nack
 
-TEST_F(WindowTxTest, ANackSendsWhatIsNeitherAcknowledgedNorQueuedAgainAndAtOnce) {
+TEST_F(WindowTxTest, ANackResendsWhatIsNeitherAcknowledgedNorQueued) {
   OpenFull({.high = 12, .low = 2, .k = 0});
   for (int i = 0; i < 10; ++i) tx_->Next(kClean);  // high 0..9
   AckHigh(0, 2);
   tx_->OnLost(High(4), kClean);  // queued by itself
-  const std::vector<uint8_t> all{0xff, 0xff};
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = all}), 7u)
-      << "2, 3, 5..9: not 0 and 1, not 4, not what has never left";
+  EXPECT_EQ(Nack({0xff, 0xff}), 7u) << "2, 3, 5..9: not 0 and 1, not 4, not what has never left";
   std::vector<uint32_t> again;
   while (tx_->NextTier() == Tier::kHighRetransmit) {
     const auto item = *tx_->Next(kClean);
@@ -554,31 +555,26 @@ TEST_F(WindowTxTest, ANackSendsWhatIsNeitherAcknowledgedNorQueuedAgainAndAtOnce)
 TEST_F(WindowTxTest, ANackNamesChunksFromItsFirstOn) {
   OpenFull({.high = 24, .k = 0});
   Drain(kClean);
-  const std::vector<uint8_t> bitmap{0x02, 0xff};
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 16, .bitmap = bitmap}), 1u)
-      << "chunk 17; there are none from 24 on";
+  EXPECT_EQ(Nack({0x02, 0xff}, 16), 1u) << "chunk 17; there are none from 24 on";
   EXPECT_EQ(tx_->Next(kClean)->header.index, 17u);
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 1, .first = 0, .bitmap = bitmap}), 0u)
-      << "another generation";
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0xfffffff8, .bitmap = bitmap}), 0u);
+  EXPECT_EQ(Nack({0x02, 0xff}, 0, 1), 0u) << "another generation";
+  EXPECT_EQ(Nack({0x02, 0xff}, 0xfffffff8), 0u);
 }
 
 TEST_F(WindowTxTest, WhatWasAskedForAndArrivesAfterAllIsNotSentAgain) {
   OpenFull({.high = 8, .k = 0});
   Drain(kClean);
-  const std::vector<uint8_t> bitmap{0xff};
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 8u);
+  EXPECT_EQ(Nack({0xff}), 8u);
   AckHigh(0, 8);  // the acknowledgements crossed the question
   EXPECT_TRUE(tx_->Idle());
   EXPECT_EQ(tx_->stats().lost, 0u);
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 0u);
+  EXPECT_EQ(Nack({0xff}), 0u);
 }
 
 TEST_F(WindowTxTest, TheLossOfACopyThatWasAskedForIsCountedOnce) {
   OpenFull({.high = 8, .k = 0});
   Drain(kClean);
-  const std::vector<uint8_t> bitmap{0x01};
-  tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap});
+  Nack({0x01});
   tx_->OnLost(High(0), kClean);  // the first copy
   EXPECT_EQ(tx_->stats().lost, 1u);
   EXPECT_EQ(Drain(kClean).size(), 1u);
@@ -586,20 +582,18 @@ TEST_F(WindowTxTest, TheLossOfACopyThatWasAskedForIsCountedOnce) {
   EXPECT_EQ(tx_->stats().lost, 1u);
 }
 
-TEST_F(WindowTxTest, ANackBringsChunksThatWaitForRepairUnlessTheirBlockIsComplete) {
+TEST_F(WindowTxTest, ANackResendsSourcesThatWaitForRepair) {
   OpenFull({.high = 8, .k = 8});
   const auto sent = Drain(kLossy);
   ASSERT_TRUE(sent.back().header.repair);
   AckHigh(1, 8);
   tx_->OnLost(High(0), kLossy);
   ASSERT_TRUE(tx_->Idle()) << "it hopes for the repair symbol";
-  const std::vector<uint8_t> bitmap{0x01};
-  const wire::WindowNackFrame nack{.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap};
-  EXPECT_EQ(tx_->OnNack(nack), 1u);
+  EXPECT_EQ(Nack({0x01}), 1u);
   EXPECT_EQ(tx_->NextTier(), Tier::kHighRetransmit);
   tx_->OnAcked(Repair(0, 0));
   EXPECT_TRUE(tx_->Idle()) << "the block is complete";
-  EXPECT_EQ(tx_->OnNack(nack), 0u);
+  EXPECT_EQ(Nack({0x01}), 0u);
   EXPECT_EQ(tx_->stats().lost, 1u);
   EXPECT_EQ(tx_->stats().settled, 1u);
 }
@@ -607,8 +601,7 @@ TEST_F(WindowTxTest, ANackBringsChunksThatWaitForRepairUnlessTheirBlockIsComplet
 TEST_F(WindowTxTest, ABlockThatIsCompletedSettlesNothingThatWasOnlyAskedFor) {
   OpenFull({.high = 8, .k = 8});
   Drain(kLossy);
-  const std::vector<uint8_t> bitmap{0x01};
-  EXPECT_EQ(tx_->OnNack({.window_id = 7, .generation = 2, .first = 0, .bitmap = bitmap}), 1u);
+  EXPECT_EQ(Nack({0x01}), 1u);
   AckHigh(1, 8);
   tx_->OnAcked(Repair(0, 0));
   EXPECT_TRUE(tx_->Idle());
@@ -690,7 +683,7 @@ TEST_F(WindowTxTest, ACloseWithoutLowChunksIsOneFrame) {
   EXPECT_EQ(tx_->close_reason(), CloseReason::kSoft);
 }
 
-TEST_F(WindowTxTest, ACloseWithoutHighCompleteNamesWhatWasTakenOfBothClasses) {
+TEST_F(WindowTxTest, AnIncompleteCloseNamesBothClasses) {
   OpenFull({.high = 10, .low = 3});
   const std::vector<uint8_t> bitmap{0b1000'1010, 0b0001'0000};
   wire::WindowCloseFrame frame = Close(CloseReason::kHard, 13, 0, ByteSpan(bitmap).first(1));
@@ -709,7 +702,7 @@ TEST_F(WindowTxTest, ACloseWithoutHighCompleteNamesWhatWasTakenOfBothClasses) {
   EXPECT_FALSE(receipt.HighTaken(10)) << "there is none";
 }
 
-TEST_F(WindowTxTest, ACloseWithoutHighCompleteAndBitmapSaysThatNothingWasTaken) {
+TEST_F(WindowTxTest, AnEmptyCloseMeansThatNothingWasTaken) {
   OpenFull({.high = 8, .low = 11});
   wire::WindowCloseFrame frame = Close(CloseReason::kExcluded, 19, 0, {});
   frame.high_complete = false;

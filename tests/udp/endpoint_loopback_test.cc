@@ -9,9 +9,10 @@
 #include <set>
 #include <thread>
 
-#include "codec/reference_coder.h"
 #include "socket_test_util.h"
-#include "transport/core/endpoint.h"
+#include "tests/sim/reference_coder.h"
+#include "tests/transport/application.h"
+#include "transport/core/endpoint/endpoint.h"
 #include "transport/udp/event_loop.h"
 
 namespace longhaul::udp {
@@ -20,8 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 using transport::ChunkBitmap;
 using transport::Connection;
-using transport::Endpoint;
 using transport::EndpointOptions;
+using transport::PumpedEndpoint;
 using transport::WindowKey;
 using wire::ReliabilityClass;
 
@@ -40,7 +41,7 @@ std::vector<uint8_t> ChunkBytes(ReliabilityClass reliability, uint32_t sequence)
 const std::string kHello(20'000, 'h');  // longer than a datagram
 
 // Takes a window and sends the control data back.
-class Server : public transport::ConnectionObserver {
+class Server : public transport::Application {
  public:
   void OnClosed(Connection&, const Status& why) override { closed.set_value(why); }
   void OnControlData(Connection& connection, ByteSpan bytes) override {
@@ -51,24 +52,19 @@ class Server : public transport::ConnectionObserver {
     EXPECT_EQ(key, kWindow);
     return Status::Ok();
   }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass reliability, uint32_t sequence,
-                                  ByteSpan chunk, bool) override {
-    const auto expected = ChunkBytes(reliability, sequence);
-    EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), expected.begin(), expected.end()));
-    EXPECT_TRUE(chunks[reliability].insert(sequence).second) << "twice: " << sequence;
+  transport::ChunkVerdict OnChunk(Connection&, const transport::event::Chunk& chunk) override {
+    const auto expected = ChunkBytes(chunk.reliability, chunk.sequence);
+    EXPECT_TRUE(std::equal(chunk.bytes.begin(), chunk.bytes.end(), expected.begin(), expected.end()));
+    EXPECT_TRUE(chunks[chunk.reliability].insert(chunk.sequence).second) << "twice: " << chunk.sequence;
     return transport::ChunkVerdict::kTaken;
   }
-  void OnWindowProgress(Connection& connection, WindowKey key) override {
-    const auto window = connection.incoming(key);
-    if (!window) return;
-    if (window->complete) {
-      connection.CloseWindow(key, wire::CloseReason::kComplete);
-    } else if (window->high_complete && window->sender_finished) {
-      connection.CloseWindow(key, wire::CloseReason::kSoft);
+  void OnWindowState(Connection& connection, const transport::event::WindowState& state) override {
+    if (state.window.complete) {
+      connection.CloseWindow(state.key, wire::CloseReason::kComplete);
+    } else if (state.window.high_complete && state.window.sender_finished) {
+      connection.CloseWindow(state.key, wire::CloseReason::kSoft);
     }
   }
-  void OnWindowClosed(Connection&, WindowKey, wire::CloseReason, const transport::WindowReceipt&,
-                      const transport::WindowTxStats&) override {}
 
   std::promise<Status> closed;
   size_t control_bytes = 0;
@@ -76,7 +72,7 @@ class Server : public transport::ConnectionObserver {
 };
 
 // Sends control data and one window; closes when both are answered, and is done when that is over.
-class Worker : public transport::ConnectionObserver {
+class Worker : public transport::Application {
  public:
   explicit Worker(std::function<void()> done) : done_(std::move(done)) {
     for (uint32_t i = 0; i < kHigh; ++i) high_.push_back(ChunkBytes(ReliabilityClass::kHigh, i));
@@ -105,12 +101,9 @@ class Worker : public transport::ConnectionObserver {
   Status OnWindowOpened(Connection&, WindowKey, const wire::WindowOpenFrame&) override {
     return Status(StatusCode::kUnavailable, "none wanted");
   }
-  transport::ChunkVerdict OnChunk(Connection&, WindowKey, ReliabilityClass, uint32_t, ByteSpan,
-                                  bool) override {
-    return transport::ChunkVerdict::kTaken;
-  }
-  void OnWindowClosed(Connection& connection, WindowKey key, wire::CloseReason,
-                      const transport::WindowReceipt& receipt, const transport::WindowTxStats&) override {
+  void OnWindowClosed(Connection& connection, const transport::event::WindowClosed& window) override {
+    const auto& [key, reason, receipt_at, stats] = window;
+    const transport::WindowReceipt& receipt = *receipt_at;
     EXPECT_EQ(key, kWindow);
     EXPECT_TRUE(receipt.high_complete);
     low_delivered = receipt.low.count();
@@ -148,8 +141,7 @@ void Exchange(FaultInjector* faults, uint32_t min_low_delivered) {
   options.connection.idle_timeout = 3s;
   options.accepts = true;
   options.coder = &server_coder;
-  options.on_accept = [&](Connection&) { return &server; };
-  Endpoint server_endpoint(options, Random(1));
+  PumpedEndpoint server_endpoint(options, Random(1), [&](Connection&) { return &server; });
   UdpSocket server_socket = OpenOrDie();
   const Address address = server_socket.local_address();
   auto server_loop = EventLoop::Create(&server_endpoint, std::move(server_socket));
@@ -159,7 +151,7 @@ void Exchange(FaultInjector* faults, uint32_t min_low_delivered) {
   Worker worker([&] { stop->Stop(); });
   options.accepts = false;
   options.coder = &worker_coder;
-  Endpoint worker_endpoint(options, Random(2));
+  PumpedEndpoint worker_endpoint(options, Random(2));
   auto worker_loop = EventLoop::Create(&worker_endpoint, OpenOrDie(), faults);
   ASSERT_TRUE(worker_loop.ok());
   stop = worker_loop->get();

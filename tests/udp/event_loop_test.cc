@@ -184,6 +184,30 @@ TEST(EventLoop, CallsTheCoreAtItsDeadlineAndNotBefore) {
   EXPECT_LE(loop->counters().timer_wakeups, 5u);
 }
 
+TEST(EventLoop, AfterAStallItHearsBeforeItTimesOut) {
+  ToyCore core;
+  UdpSocket peer = OpenOrDie();
+  UdpSocket own = OpenOrDie();
+  const Address address = own.local_address();
+  const auto loop = LoopOrDie(&core, std::move(own));
+  core.next_timeout = Now() + 20ms;
+  core.on_datagram = [&](ByteSpan) {
+    core.next_timeout = Instant::Infinite();
+    loop->Stop();
+  };
+  core.on_timeout = [&](Instant) { loop->Stop(); };
+  ASSERT_TRUE(loop->Post([&] {
+                    const std::vector<uint8_t> alive(100);
+                    peer.Send(address, alive, alive.size(), false);
+                    std::this_thread::sleep_for(300ms);
+                  })
+                  .ok());
+  Watchdog watchdog(*loop);
+  loop->Run();
+  EXPECT_EQ(core.received, 1u);
+  EXPECT_EQ(core.timeouts, 0u);
+}
+
 TEST(EventLoop, DoesNotSpinForACoreThatIsAlwaysLate) {
   ToyCore core;
   const auto loop = LoopOrDie(&core, OpenOrDie());

@@ -1,4 +1,4 @@
-#include "transport/udp/fault_spec.h"
+#include "transport/udp/fault_injector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(ParseFaults, SaysWhatIsWrong) {
       {"drop=", "NAME=VALUE"},
       {"=1", "NAME=VALUE"},
       {"drop=0.1,", "NAME=VALUE"},
-      {"color=red", "unknown; known are drop"},
+      {"color=red", "unknown word; known are rate"},
       {"drop=1.5", "outside 0..1"},
       {"drop=-0.1", "outside 0..1"},
       {"drop=x", "not a number"},
@@ -60,11 +60,13 @@ TEST(ParseFaults, SaysWhatIsWrong) {
       {"queue=50ms", "without a rate"},
       {"rate=1mbit,queue=0ms", "no packet"},
       {"rate=1mbit,queue=7", "neither a time"},
-      {"burst=3", "without drop"},
+      {"burst=3", "without loss"},
       {"drop=0.1,burst=0.5", "burst"},
       {"drop=0.9,burst=1", "impossible"},
       {"side=left", "in, out or both"},
       {"seed=-1", "not a number"},
+      {"seed=1,seed=1", "given twice"},
+      {"side=in,side=in", "given twice"},
   };
   for (const auto& [spec, why] : kCases) {
     const Result<FaultOptions> faults = ParseFaults(spec);

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "transport/udp/sockaddr.h"
-
 namespace longhaul::udp {
 namespace {
 

@@ -28,18 +28,21 @@ struct FaultyCalls {
     errors.pop_front();
     return errno != 0;
   }
-  SendCalls Calls() {
-    return {[this](int fd, const msghdr* message, int flags) -> ssize_t {
-              const bool is_segmented = message->msg_controllen > 0;
-              if (is_segmented && segmented_always != 0) return errno = segmented_always, -1;
-              if (Fails(is_segmented ? segmented : single)) return -1;
-              return ::sendmsg(fd, message, flags);
-            },
-            [this](int fd, mmsghdr* messages, unsigned count, int flags) {
-              const bool only_one = !many.empty() && many.front() == 0;
-              if (Fails(many)) return -1;
-              return ::sendmmsg(fd, messages, only_one ? 1 : count, flags);
-            }};
+  UdpSocket Open(bool segmentation_offload = true) {
+    SocketOptions options;
+    options.segmentation_offload = segmentation_offload;
+    options.calls = {[this](int fd, const msghdr* message, int flags) -> ssize_t {
+                       const bool is_segmented = message->msg_controllen > 0;
+                       if (is_segmented && segmented_always != 0) return errno = segmented_always, -1;
+                       if (Fails(is_segmented ? segmented : single)) return -1;
+                       return ::sendmsg(fd, message, flags);
+                     },
+                     [this](int fd, mmsghdr* messages, unsigned count, int flags) {
+                       const bool only_one = !many.empty() && many.front() == 0;
+                       if (Fails(many)) return -1;
+                       return ::sendmmsg(fd, messages, only_one ? 1 : count, flags);
+                     }};
+    return OpenOrDie(Loopback4(), options);
   }
 };
 
@@ -196,9 +199,7 @@ TEST_P(SocketFamilies, MarksAsEcnCapableWhatIsAskedFor) {
 TEST(DatagramSender, TheMarkSurvivesTheFallbackFromSegmentation) {
   FaultyCalls faults;
   faults.segmented = {EIO};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open();
   UdpSocket receiver = OpenOrDie();
   sender.Send(receiver.local_address(), Pattern(4, 500, 500), 500, true);
   const auto datagrams = ReceiveAll(receiver, 4);
@@ -210,9 +211,7 @@ TEST(DatagramSender, BatchRefusedBySegmentationLeavesAtOnceAnotherWay) {
   for (const int error : {EIO, EINVAL, ENOTSUP}) {
     FaultyCalls faults;
     faults.segmented_always = error;
-    SocketOptions options;
-    options.calls = faults.Calls();
-    UdpSocket sender = OpenOrDie(Loopback4(), options);
+    UdpSocket sender = faults.Open();
     UdpSocket receiver = OpenOrDie();
     const auto bytes = Pattern(30, 1200, 77);
     EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 1200).outcome, SendOutcome::kDone);
@@ -232,9 +231,7 @@ TEST(DatagramSender, BatchRefusedBySegmentationLeavesAtOnceAnotherWay) {
 TEST(DatagramSender, SegmentationMayFailAfterItHasWorked) {
   FaultyCalls faults;
   faults.segmented = {0, EIO};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open();
   UdpSocket receiver = OpenOrDie();
   const auto bytes = Pattern(20, 1200, 1200);
   for (int i = 0; i < 3; ++i) {
@@ -247,10 +244,7 @@ TEST(DatagramSender, SegmentationMayFailAfterItHasWorked) {
 TEST(DatagramSender, FullBufferTellsHowMuchWasSent) {
   FaultyCalls faults;
   faults.many = {0, EAGAIN};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  options.segmentation_offload = false;
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open(/*segmentation_offload=*/false);
   UdpSocket receiver = OpenOrDie();
   const auto bytes = Pattern(10, 1000, 500);
   const SendResult first = sender.Send(receiver.local_address(), bytes, 1000);
@@ -266,9 +260,7 @@ TEST(DatagramSender, FullBufferTellsHowMuchWasSent) {
 TEST(DatagramSender, FullBufferStopsASegmentedBatchAsAWhole) {
   FaultyCalls faults;
   faults.segmented = {EAGAIN};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open();
   const SendResult result = sender.Send(sender.local_address(), Pattern(10, 1000, 500), 1000);
   EXPECT_EQ(result.outcome, SendOutcome::kWouldBlock);
   EXPECT_EQ(result.done_bytes, 0u);
@@ -279,9 +271,7 @@ TEST(DatagramSender, DatagramLargerThanTheInterfaceIsTooBigAndDoesNotBlameThePat
   FaultyCalls faults;
   faults.segmented = {EINVAL};  // older kernels' answer to a segment beyond the MTU
   faults.many = {EMSGSIZE};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open();
   UdpSocket receiver = OpenOrDie();
   const auto bytes = Pattern(4, 1452, 1452);
   const SendResult result = sender.Send(receiver.local_address(), bytes, 1452);
@@ -315,9 +305,7 @@ TEST(DatagramSender, RefusedConnectionsAreIgnoredAndTheBatchIsSent) {
   FaultyCalls faults;
   faults.segmented = {ECONNREFUSED};
   faults.single = {ECONNREFUSED};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open();
   UdpSocket receiver = OpenOrDie();
   const auto bytes = Pattern(4, 500, 500);
   EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 500).outcome, SendOutcome::kDone);
@@ -330,10 +318,7 @@ TEST(DatagramSender, RefusedConnectionsAreIgnoredAndTheBatchIsSent) {
 TEST(DatagramSender, AFirewallsRefusalLosesOneDatagramNotTheRest) {
   FaultyCalls faults;
   faults.many = {EPERM};
-  SocketOptions options;
-  options.calls = faults.Calls();
-  options.segmentation_offload = false;
-  UdpSocket sender = OpenOrDie(Loopback4(), options);
+  UdpSocket sender = faults.Open(/*segmentation_offload=*/false);
   UdpSocket receiver = OpenOrDie();
   const auto bytes = Pattern(4, 500, 500);
   EXPECT_EQ(sender.Send(receiver.local_address(), bytes, 500).outcome, SendOutcome::kDone);

@@ -30,7 +30,7 @@ TEST(LinkOptions, ReadsNetemLikeWords) {
 
 TEST(LinkOptions, EqualSignsAndCommasAreAsGoodAsSpaces) {
   const auto a = ParseLinkOptions("rate=1gbit,delay=40ms,gemodel=5%,burst=10,limit=100ms");
-  const auto b = ParseLinkOptions("rate 1000mbit delay 0.04s loss gemodel 5% burst 10 queue 100ms");
+  const auto b = ParseLinkOptions("rate 1000mbit delay 0.04s burst 10 loss gemodel 5% 10 queue 100ms");
   ASSERT_TRUE(a.ok()) << a.status().ToString();
   ASSERT_TRUE(b.ok()) << b.status().ToString();
   EXPECT_EQ(*a, *b);
@@ -87,7 +87,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"gemodel 100% burst 5", "impossible"}, Bad{"queue 0ms", "no packet"},
         Bad{"queue 0b", "no packet"}, Bad{"queue 100", "neither"}, Bad{"reorder 1%", "needs a delay"},
         Bad{"outage 5s", "from..to"}, Bad{"outage 5s..3s", "ends before"}, Bad{"outage 5s..", "time"},
-        Bad{"slot 3ms", "unknown word"}, Bad{"duplicate x", "percentage"}, Bad{"corrupt", "missing"}));
+        Bad{"loss 2% drop 1%", "given twice"}, Bad{"limit 5ms queue 5ms", "given twice"},
+        Bad{"burst 3", "without loss"}, Bad{"loss 0.02", "no unit"}, Bad{"slot 3ms", "unknown word"},
+        Bad{"duplicate x", "percentage"}, Bad{"corrupt", "missing"}));
 
 }  // namespace
 }  // namespace longhaul::wan

@@ -1,4 +1,4 @@
-#include "wan/loss_process.h"
+#include "wan/link_model.h"
 
 #include <gtest/gtest.h>
 

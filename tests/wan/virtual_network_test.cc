@@ -1,4 +1,4 @@
-#include "wan/virtual_network.h"
+#include "tests/sim/virtual_network.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,10 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -34,7 +36,7 @@ Server StartServer(uint32_t workers, ServerOptions options = {}) {
 // Nothing is lost, whatever the machine does: on a busy one a window may close without its last low chunks.
 ServerOptions EverythingReliable() {
   ServerOptions options;
-  options.high_share = 1;
+  options.job_spec.high_share = 1;
   return options;
 }
 
@@ -76,7 +78,7 @@ TEST(ClientTest, SeveralClientsInOneProcessShareTheMeanOfTheirGradients) {
   const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = kCount});
   EXPECT_EQ(clients[1].rank(), 1u);
   EXPECT_EQ(clients[1].world_size(), 3u);
-  EXPECT_EQ(clients[1].settings().policy, "residual");
+  EXPECT_EQ(clients[1].settings().policy, LossPolicy::kResidual);
 
   std::vector<std::vector<float>> gradients(3), results(3, std::vector<float>(kCount));
   for (size_t i = 0; i < 3; ++i) gradients[i].assign(kCount, static_cast<float>(3 * i));
@@ -146,7 +148,6 @@ TEST(ClientTest, RefusesImpossibleOptionsByName) {
               HasSubstr("site's name has control characters"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.weight = 0; }), HasSubstr("weight"));
   EXPECT_THAT(status([](ConnectOptions& o) { o.datagram_bytes = 100; }), HasSubstr("datagram_bytes"));
-  EXPECT_THAT(status([](ConnectOptions& o) { o.rate_controller = "reno"; }), HasSubstr("\"reno\""));
   EXPECT_THAT(status([](ConnectOptions& o) {
                 o.rate_cap = Bandwidth::Mbps(1);
                 o.rate_floor = Bandwidth::Mbps(2);
@@ -319,9 +320,9 @@ class ExplicitPriority : public ::testing::Test {
   static constexpr uint64_t kCount = 40 * 352;
   ExplicitPriority() {
     ServerOptions options;
-    options.policy = "zero";
-    options.high_share = 0.25;
-    options.close_ratio = 0;
+    options.job_spec.policy = LossPolicy::kZero;
+    options.job_spec.high_share = 0.25;
+    options.job_spec.close_ratio = 0;
     server_.emplace(StartServer(1, options));
     ConnectOptions connect = OptionsFor(*server_, 0, 1);
     connect.fault = "drop=0.2,seed=5";
@@ -382,6 +383,94 @@ TEST_F(ExplicitPriority, ScoresThatAreNoneAreRefused) {
     EXPECT_THAT(status.message(), HasSubstr("score 1 "));
   }
   EXPECT_EQ(client_->SetScores(Tensor(), std::vector<float>{1}).code(), StatusCode::kInvalidArgument);
+}
+
+// A callback may use what its giver takes away after Wait.
+TEST(ClientTest, CallbacksHaveRunWhenWaitReturns) {
+  Server server = StartServer(1, EverythingReliable());
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  const Tensor w = *client.Declare("w", {.count = 1000});
+  const std::vector<float> gradient(1000, 1.0f);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> calls{0};
+    std::vector<float> out(1000);
+    const Operation step = client.PushPull(w, gradient, out);
+    for (int i = 0; i < 3; ++i) {
+      step.Then([&, step](const Status& status) {
+        std::this_thread::sleep_for(milliseconds(2));
+        EXPECT_TRUE(step.done()) << "for its own callback it is";
+        calls += status.ok() ? 1 : 100;
+      });
+    }
+    ASSERT_TRUE(step.Wait().ok());
+    ASSERT_EQ(calls.load(), 3);
+  }
+}
+
+TEST(ClientTest, TheContractsOfSpansAndPullsAreChecked) {
+  Server server = StartServer(1);
+  Client client = MustConnect(OptionsFor(server, 0, 1));
+  const Tensor w = *client.Declare("w", {.count = 1000});
+  std::vector<float> values(1500);
+  const auto first = std::span(values).first(1000);
+  for (const auto& out : {std::span(values).first(1000), std::span(values).last(1000)}) {
+    const Status overlap = client.PushPull(w, first, out).Wait();
+    EXPECT_EQ(overlap.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(overlap.message(), HasSubstr("overlaps"));
+  }
+  const Status pull = client.Pull(w, first).Wait();
+  EXPECT_EQ(pull.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(pull.message(), HasSubstr("no optimizer"));
+  EXPECT_TRUE(client.status().ok()) << "the client goes on";
+}
+
+// An embedded library writes to nobody's terminal.
+TEST(ClientTest, LogsGoToTheCallbackOnly) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  const LogCallback log = [&](LogLevel, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(text);
+  };
+  for (const bool logs : {false, true}) {
+    ServerOptions options;
+    options.log = logs ? log : LogCallback();
+    Server server = StartServer(1, options);
+    ConnectOptions connect = OptionsFor(server, 0, 1);
+    connect.log = options.log;
+    connect.fault = "drop=0";
+    {
+      Client client = MustConnect(connect);
+      EXPECT_TRUE(client.Leave().ok());
+    }
+    server.Stop();
+    const std::lock_guard lock(mutex);
+    if (!logs) {
+      EXPECT_TRUE(lines.empty());
+    }
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  EXPECT_THAT(all, HasSubstr("worker rank 0 joined"));
+  EXPECT_THAT(all, HasSubstr("faults are injected"));
+}
+
+TEST(ClientTest, ErrorsNameTheOptionsOfTheApi) {
+  const Result<Client> client = Client::Connect({.servers = {"127.0.0.1:7700"}});
+  EXPECT_THAT(client.status().message(), testing::AllOf(HasSubstr("'key_file'"), HasSubstr("'insecure'")));
+  ServerOptions options;
+  options.listen = "0.0.0.0:0";
+  options.insecure = true;
+  const Result<Server> server = Server::Start(options);
+  EXPECT_THAT(server.status().message(),
+              testing::AllOf(HasSubstr("'key_file'"), HasSubstr("'insecure_bind'")));
+  for (const Status& status : {client.status(), server.status()}) {
+    EXPECT_EQ(status.message().find(" --key"), std::string::npos) << status.message();
+  }
 }
 
 }  // namespace

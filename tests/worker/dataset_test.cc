@@ -1,4 +1,4 @@
-#include "worker/dataset.h"
+#include "worker/demo/dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "codec/state_hash.h"
+#include "codec/policy/state_hash.h"
 #include "tests/worker/session_harness.h"
-#include "worker/replica.h"
+#include "worker/client/replica.h"
 
 namespace longhaul::worker {
 namespace {
@@ -123,9 +123,9 @@ constexpr uint32_t kChunks = 5;
 
 struct LossyResult : testing::Test {
   LossyResult() {
-    h.downlink = "lossy";
-    h.hash_rounds = 3;
-    h.connection.connection_stats.smoothed_rtt = std::chrono::milliseconds(40);
+    h.spec.downlink = Downlink::kLossy;
+    h.spec.hash_rounds = 3;
+    h.connection.stats_now.smoothed_rtt = std::chrono::milliseconds(40);
     h.JoinAndStart();
     w = h.DeclareTensor("w", count);
   }
@@ -133,13 +133,11 @@ struct LossyResult : testing::Test {
   void Push(uint32_t round, uint32_t low) {
     step = {};
     h.session.PushPull(w, gradient, model, step.Callback());
-    h.session.Settle();
+    h.FinishEvent();
     h.CloseGradient(round);
     opened = h.OpenResult(round + 1, h.ResultMetadata(count, round), kChunks, low);
     if (!opened.ok()) return;
-    transport::IncomingWindow& window = h.connection.incoming_now[{round + 1, 0}];
-    window.high_count = kChunks - low;
-    window.low_count = low;
+    window = transport::IncomingWindow::Opened(kChunks - low, low);
   }
   void Chunk(uint32_t round, uint32_t chunk, float value) {
     h.SendResultChunk(round + 1, chunk, Values(elements, value));
@@ -150,12 +148,10 @@ struct LossyResult : testing::Test {
   }
   // What the transport says of the window of round 1, and the moment for the close rule.
   void Progress(uint32_t low_received, bool high_complete, bool finished) {
-    transport::IncomingWindow& window = h.connection.incoming_now[{2, 0}];
     window.high_complete = high_complete;
     window.low_ratio = static_cast<double>(low_received) / window.low_count;
     window.sender_finished = finished;
-    h.session.OnWindowProgress(h.connection, {2, 0});
-    h.session.Settle();
+    h.Happens(transport::event::WindowState{{2, 0}, window, h.connection.stats_now.smoothed_rtt});
   }
   Values ByChunk(const std::vector<float>& values) const {
     Values all;
@@ -170,6 +166,7 @@ struct LossyResult : testing::Test {
   TensorHandle w = 0;
   Outcome step;
   Status opened;
+  transport::IncomingWindow window;  // of the latest result
 };
 
 TEST_F(LossyResult, WhatDoesNotArriveStaysAsItWas) {
@@ -192,7 +189,7 @@ TEST_F(LossyResult, WhatDoesNotArriveStaysAsItWas) {
   EXPECT_EQ(model, ByChunk({20, 20, 10, 20, 10}));
   EXPECT_EQ(step.stats.lost_result_chunks, 2u);
   EXPECT_EQ(h.session.stats().result_chunks_lost, 2u);
-  EXPECT_EQ(h.connection.closed_incoming.at({2, 0}), wire::CloseReason::kSoft);
+  EXPECT_EQ(h.connection.closed_windows.back(), std::pair(transport::WindowKey{2}, wire::CloseReason::kSoft));
 }
 
 TEST_F(LossyResult, TheHighClassIsWaitedForAndAskedForOncePerRoundTrip) {
@@ -221,7 +218,8 @@ TEST_F(LossyResult, AllInEndsAtOnce) {
   for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Chunk(1, chunk, 20);
   EXPECT_TRUE(step.done());
   EXPECT_EQ(model, Values(count, 20));
-  EXPECT_EQ(h.connection.closed_incoming.at({2, 0}), wire::CloseReason::kComplete);
+  EXPECT_EQ(h.connection.closed_windows.back(),
+            std::pair(transport::WindowKey{2}, wire::CloseReason::kComplete));
   EXPECT_EQ(step.stats.lost_result_chunks, 0u);
 }
 
@@ -243,7 +241,7 @@ TEST_F(LossyResult, AReplicaThatDiffersEndsTheJobByName) {
   EXPECT_EQ(h.session.failure().code(), StatusCode::kDataLoss);
   EXPECT_THAT(h.session.failure().message(), HasSubstr("tensor w: after round 2"));
   EXPECT_EQ(h.session.stats().state_hash_mismatches, 1u);
-  EXPECT_EQ(h.connection.closed_with->code(), StatusCode::kDataLoss) << "the server is told";
+  EXPECT_EQ(h.connection.closed->code(), StatusCode::kDataLoss) << "the server is told";
 }
 
 TEST_F(LossyResult, AMismatchThatTheResultBringsEndsThePushToo) {
@@ -263,13 +261,9 @@ TEST_F(LossyResult, APartialResultWithoutTheOneBeforeIsTheServersProtocolError) 
 }
 
 TEST(ReliableResult, LowChunksAreTheServersProtocolError) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 1000);
-  Values gradient(1000, 1.0f), model(1000, 0.0f);
+  TensorHarness h(1000);
   Outcome step;
-  h.session.PushPull(w, gradient, model, step.Callback());
-  h.session.Settle();
+  h.PushPull(step);
   EXPECT_EQ(h.OpenResult(1, h.ResultMetadata(1000, 0), 3, 1).code(), StatusCode::kProtocolViolation);
   EXPECT_TRUE(step.done());
   EXPECT_EQ(step.status.code(), StatusCode::kProtocolViolation);

@@ -1,4 +1,4 @@
-#include "worker/mlp.h"
+#include "worker/demo/mlp.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/operations.h"
+#include "worker/client/operations.h"
 
 #include <gtest/gtest.h>
 

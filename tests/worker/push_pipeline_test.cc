@@ -1,4 +1,4 @@
-#include "worker/push_pipeline.h"
+#include "worker/client/push_pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -8,26 +8,33 @@
 #include <string>
 
 #include "base/random.h"
-#include "codec/quantize.h"
-#include "tests/worker/fake_connection.h"
+#include "codec/chunk/quantize.h"
+#include "tests/transport/fake_connection.h"
 
 namespace longhaul::worker {
 namespace {
+
+using transport::FakeConnection;
 
 constexpr uint16_t kSymbolBytes = 1392;
 const uint32_t kChunkElements = codec::ChunkElementsFor(kSymbolBytes);
 
 TensorShape ShapeOf(uint64_t count) { return {.key = 3, .geometry = {count, kChunkElements}}; }
 
-PushPipeline::Settings SettingsWith(double high_share,
-                                    codec::LossPolicy policy = codec::LossPolicy::kResidual) {
+PushPipeline::Settings SettingsWith(double high_share, LossPolicy policy = LossPolicy::kResidual) {
   PushPipeline::Settings settings;
-  settings.policy.policy = policy;
+  settings.policy = policy;
   settings.high_share = high_share;
   settings.symbol_bytes = kSymbolBytes;
   settings.weight = 2.0f;
   return settings;
 }
+
+// With the connection that its windows go to.
+struct Pipeline : PushPipeline {
+  using PushPipeline::PushPipeline;
+  FakeConnection connection;
+};
 
 // A gradient whose chunk c has about the energy (c + 1)^2; chunks in `sparse` are mostly zeros.
 std::vector<float> GradientOf(const codec::ChunkGeometry& geometry, const std::set<uint32_t>& sparse = {}) {
@@ -41,16 +48,38 @@ std::vector<float> GradientOf(const codec::ChunkGeometry& geometry, const std::s
   return values;
 }
 
-// Begins a round's window on the fake connection and returns it.
-FakeConnection::Window& Push(PushPipeline& pipeline, FakeConnection& connection, uint32_t id, uint64_t round,
-                             std::span<const float> gradient) {
-  Result<transport::WindowOptions> begun = pipeline.Begin(round, gradient, /*wants_result=*/true);
-  EXPECT_TRUE(begun.ok()) << begun.status().ToString();
-  transport::WindowOptions options = *begun;
+// Encodes it all at once.
+Result<transport::WindowOptions> Encode(PushPipeline& pipeline, uint64_t round,
+                                        std::span<const float> gradient, bool wants_result = false,
+                                        uint32_t epoch = 0) {
+  WorkBudget everything = WorkBudget::Everything();
+  pipeline.Begin(round, gradient, wants_result, epoch);
+  EXPECT_TRUE(pipeline.Encode(everything));
+  if (!pipeline.refusal().ok()) return pipeline.refusal();
+  return pipeline.window();
+}
+
+FakeConnection::Window& Submit(Pipeline& pipeline, uint32_t id) {
+  WorkBudget everything = WorkBudget::Everything();
+  transport::WindowOptions options = pipeline.window();
   options.key = {id, 0};
-  EXPECT_TRUE(connection.OpenWindow(options).ok());
-  EXPECT_TRUE(pipeline.Submit(connection, options.key).ok());
-  return connection.windows.at(options.key);
+  EXPECT_TRUE(pipeline.connection.OpenWindow(options).ok());
+  EXPECT_TRUE(pipeline.Submit(pipeline.connection, options.key, everything).ok());
+  EXPECT_TRUE(pipeline.submitted());
+  return pipeline.connection.outgoing.at(options.key);
+}
+
+void Close(PushPipeline& pipeline, const transport::WindowReceipt& receipt) {
+  WorkBudget everything = WorkBudget::Everything();
+  pipeline.OnClosed(receipt, {});
+  EXPECT_TRUE(pipeline.Settle(everything));
+}
+
+// Begins a round's window on the fake connection and returns it.
+FakeConnection::Window& Push(Pipeline& pipeline, uint64_t round, std::span<const float> gradient) {
+  const Result<transport::WindowOptions> encoded = Encode(pipeline, round, gradient, /*wants_result=*/true);
+  EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+  return Submit(pipeline, static_cast<uint32_t>(round) + 1);
 }
 
 // What the server says it took: all of the high class or, if not complete, none; low chunks but those lost.
@@ -68,7 +97,7 @@ transport::WindowReceipt Receipt(const FakeConnection::Window& window, bool high
 
 void Close(PushPipeline& pipeline, const FakeConnection::Window& window, bool high_complete,
            const std::set<uint32_t>& lost) {
-  pipeline.OnClosed(Receipt(window, high_complete, lost), {});
+  Close(pipeline, Receipt(window, high_complete, lost));
 }
 
 // Adds up what the server takes of a window, decoded as it does.
@@ -90,6 +119,12 @@ void Apply(const FakeConnection::Window& window, const transport::WindowReceipt&
   }
 }
 
+std::vector<uint32_t> IndicesOf(const std::vector<FakeConnection::Chunk>& chunks) {
+  std::vector<uint32_t> indices;
+  for (const auto& chunk : chunks) indices.push_back(codec::ParseChunk(chunk.Bytes())->index);
+  return indices;
+}
+
 // Loses some of both classes.
 transport::WindowReceipt RandomReceipt(const FakeConnection::Window& window, Random& random, double loss) {
   std::set<uint32_t> lost;
@@ -103,13 +138,21 @@ transport::WindowReceipt RandomReceipt(const FakeConnection::Window& window, Ran
   return receipt;
 }
 
+// Pushes a gradient, of which some is lost, and adds up what the server takes.
+void PushWithLoss(Pipeline& pipeline, uint64_t round, std::span<const float> gradient, Random& random,
+                  const codec::ChunkGeometry& geometry, std::span<float> sum) {
+  const FakeConnection::Window& window = Push(pipeline, round, gradient);
+  const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
+  Apply(window, receipt, geometry, sum);
+  Close(pipeline, receipt);
+}
+
 // A1: chunks carry class, position, element type and sparsity; zeros do not travel.
 TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
   const TensorShape shape = ShapeOf(40 * kChunkElements + 7);
-  PushPipeline pipeline(shape, SettingsWith(0.25));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.25));
   const std::vector<float> gradient = GradientOf(shape.geometry, {39, 38, 5});
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 12, gradient);
+  const FakeConnection::Window& window = Push(pipeline, 12, gradient);
 
   const Result<codec::WindowMetadata> metadata = codec::DecodeWindowMetadata(window.options.metadata);
   ASSERT_TRUE(metadata.ok()) << metadata.status().ToString();
@@ -121,34 +164,31 @@ TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
   EXPECT_EQ(metadata->weight, 2.0f);
   EXPECT_TRUE(metadata->wants_result);
   EXPECT_GT(metadata->total_low_energy, 0.0f);
-  // Two of the eleven high chunks (41 * 0.25) are zeros by 98 %.
-  EXPECT_NEAR(metadata->high_sparsity, 2 * 0.98 / static_cast<double>(window.high.size()), 0.02);
 
   // Every chunk is sent once, in one of the classes, and tells what it is.
   ASSERT_EQ(window.high.size() + window.low.size(), shape.geometry.chunks());
   EXPECT_NEAR(static_cast<double>(window.high.size()), 0.25 * 41, 1.0);
   std::vector<float> rebuilt(gradient.size(), -1.0f);
   double least_high = 1e30, most_low = 0;
-  for (const auto* chunks : {&window.high, &window.low}) {
-    for (const FakeConnection::Chunk& c : *chunks) {
-      const std::vector<uint8_t> bytes = c.Bytes();
-      const auto chunk = codec::ParseChunk(bytes);
-      ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
-      const std::span<float> place = shape.geometry.Elements(std::span(rebuilt), chunk->index);
-      EXPECT_EQ(place[0], -1.0f) << "chunk " << chunk->index << " twice";
-      codec::DecodeChunk(*chunk, place);
-      const double energy = codec::ChunkEnergy(place);
-      if (chunks == &window.high) least_high = std::min(least_high, energy);
-      if (chunks == &window.low) most_low = std::max(most_low, energy);
-      const bool sparse = chunk->index == 39 || chunk->index == 38 || chunk->index == 5;
-      EXPECT_EQ(chunk->encoding, sparse ? codec::ChunkEncoding::kBitmapSparse : codec::ChunkEncoding::kDense);
-      if (sparse) {
-        EXPECT_LT(bytes.size(), 150u) << "a chunk of " << chunk->count << " elements, mostly zeros";
-      }
-      EXPECT_EQ(chunk->nonzero, codec::CountNonzero(place));
-      EXPECT_EQ(chunk->log_energy, codec::QuantizeEnergy(energy));
-      EXPECT_EQ(chunk->dtype, DType::kFloat32);
+  for (const FakeConnection::Chunk& c : window.chunks) {
+    const std::vector<uint8_t> bytes = c.Bytes();
+    const auto chunk = codec::ParseChunk(bytes);
+    ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
+    const std::span<float> place = shape.geometry.Elements(std::span(rebuilt), chunk->index);
+    EXPECT_EQ(place[0], -1.0f) << "chunk " << chunk->index << " twice";
+    codec::DecodeChunk(*chunk, place);
+    const double energy = codec::ChunkEnergy(place);
+    const bool high = c.reliability == wire::ReliabilityClass::kHigh;
+    if (high) least_high = std::min(least_high, energy);
+    if (!high) most_low = std::max(most_low, energy);
+    const bool sparse = chunk->index == 39 || chunk->index == 38 || chunk->index == 5;
+    EXPECT_EQ(chunk->encoding, sparse ? codec::ChunkEncoding::kBitmapSparse : codec::ChunkEncoding::kDense);
+    if (sparse) {
+      EXPECT_LT(bytes.size(), 150u) << "a chunk of " << chunk->count << " elements, mostly zeros";
     }
+    EXPECT_EQ(chunk->nonzero, codec::CountNonzero(place));
+    EXPECT_EQ(chunk->log_energy, codec::QuantizeEnergy(energy));
+    EXPECT_EQ(chunk->dtype, DType::kFloat32);
   }
   EXPECT_EQ(rebuilt, gradient);
   EXPECT_GE(least_high, most_low) << "the high class has the energy";
@@ -157,10 +197,9 @@ TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
 // A2: the class decides about FEC; the window says how its high chunks are coded, low chunks have no repair.
 TEST(PushPipelineTest, HighPriorityChunksAreFecEncodedLowAreNot) {
   const TensorShape shape = ShapeOf(200 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   EXPECT_EQ(window.options.fec_k, 20);
   EXPECT_EQ(window.options.fec_depth, 0) << "by the bursts that the connection sees";
   EXPECT_EQ(window.options.high_count, 40u);
@@ -181,19 +220,18 @@ TEST(PushPipelineTest, BlocksAreNotLargerThanTheHighClass) {
     const TensorShape shape = ShapeOf(uint64_t{c.chunks} * kChunkElements);
     PushPipeline::Settings settings = SettingsWith(c.share);
     settings.fec_k = c.job_k;
-    PushPipeline pipeline(shape, settings);
+    Pipeline pipeline(shape, settings);
     const std::vector<float> gradient = GradientOf(shape.geometry);
-    EXPECT_EQ(pipeline.Begin(0, gradient, false)->fec_k, c.k)
-        << c.chunks << " chunks, job k " << int{c.job_k};
+    EXPECT_EQ(Encode(pipeline, 0, gradient)->fec_k, c.k) << c.chunks << " chunks, job k " << int{c.job_k};
     pipeline.Abandon();
   }
 }
 
 TEST(PushPipelineTest, ASmallTensorIsAllHigh) {
   const TensorShape shape = ShapeOf(4 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
-  const transport::WindowOptions options = *pipeline.Begin(0, gradient, false);
+  const transport::WindowOptions options = *Encode(pipeline, 0, gradient);
   EXPECT_EQ(options.high_count, 4u);
   EXPECT_EQ(options.low_count, 0u);
 }
@@ -203,18 +241,14 @@ TEST(PushPipelineTest, NothingOfAGradientIsLostOnlyDelayed) {
   const uint64_t seed = 21;
   Random random(seed);
   const TensorShape shape = ShapeOf(60 * kChunkElements + 100);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.2));
   // Small integers: float sums are exact.
   std::vector<float> produced(shape.geometry.count, 0.0f), applied(shape.geometry.count, 0.0f);
   for (uint32_t round = 0; round < 30; ++round) {
     std::vector<float> gradient(shape.geometry.count);
     for (float& g : gradient) g = static_cast<float>(random.Below(9)) - 4.0f;
     for (size_t i = 0; i < gradient.size(); ++i) produced[i] += gradient[i];
-    const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-    const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
-    Apply(window, receipt, shape.geometry, applied);
-    pipeline.OnClosed(receipt, {});
+    PushWithLoss(pipeline, round, gradient, random, shape.geometry, applied);
     for (size_t i = 0; i < produced.size(); ++i) {
       ASSERT_EQ(applied[i] + pipeline.residual()[i], produced[i])
           << "element " << i << ", round " << round << ", seed " << seed;
@@ -224,9 +258,9 @@ TEST(PushPipelineTest, NothingOfAGradientIsLostOnlyDelayed) {
 
 TEST(PushPipelineTest, AnAbandonedWindowStaysInTheResidual) {
   const TensorShape shape = ShapeOf(10 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
-  ASSERT_TRUE(pipeline.Begin(0, gradient, false).ok());
+  ASSERT_TRUE(Encode(pipeline, 0, gradient).ok());
   pipeline.Abandon();
   EXPECT_TRUE(std::equal(gradient.begin(), gradient.end(), pipeline.residual().begin()));
   pipeline.Abandon();  // harmless
@@ -235,29 +269,27 @@ TEST(PushPipelineTest, AnAbandonedWindowStaysInTheResidual) {
 
 TEST(PushPipelineTest, InitialValuesTravelAllHighAndLeaveTheResidualAlone) {
   const TensorShape shape = ShapeOf(50 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> values(shape.geometry.count, 3.0f);
-  transport::WindowOptions options = pipeline.BeginInitial(values);
-  options.key = {1, 0};
-  ASSERT_TRUE(connection.OpenWindow(options).ok());
-  ASSERT_TRUE(pipeline.Submit(connection, options.key).ok());
+  WorkBudget everything = WorkBudget::Everything();
+  pipeline.BeginInitial(values);
+  ASSERT_TRUE(pipeline.Encode(everything));
+  Submit(pipeline, 1);
+  const transport::WindowOptions options = pipeline.window();
   EXPECT_EQ(options.high_count, 50u);
   EXPECT_EQ(options.low_count, 0u);
-  Close(pipeline, connection.windows.at({1, 0}), true, {});
+  Close(pipeline, pipeline.connection.outgoing.at({1, 0}), true, {});
   for (float r : pipeline.residual()) ASSERT_EQ(r, 0.0f);
 }
 
 TEST(PushPipelineTest, LowChunksDoNotLeaveInTheSameOrderEveryRound) {
   const TensorShape shape = ShapeOf(100 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> gradient = GradientOf(shape.geometry);
   std::set<uint32_t> last;
   for (uint32_t round = 0; round < 8; ++round) {
-    const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-    const std::vector<uint8_t> bytes = window.low.back().Bytes();
-    last.insert(codec::ParseChunk(bytes)->index);
+    const FakeConnection::Window& window = Push(pipeline, round, gradient);
+    last.insert(IndicesOf(window.low).back());
     Close(pipeline, window, true, {});
   }
   EXPECT_GT(last.size(), 3u) << "else it is always the same part of the tensor that a full queue cuts off";
@@ -279,9 +311,9 @@ const codec::WireFormat kFormats[] = {{DType::kFloat32},
                                       {.gradient = DType::kBFloat16, .topk_share = 0.1},
                                       {.gradient = DType::kInt8, .topk_share = 0.05}};
 
-PushPipeline::Settings SettingsFor(const codec::WireFormat& format, codec::LossPolicy policy) {
+PushPipeline::Settings SettingsFor(const codec::WireFormat& format, LossPolicy policy) {
   PushPipeline::Settings settings = SettingsWith(0.2, policy);
-  if (format.topk_share > 0) settings.priority = codec::PriorityPolicy::kTopK;
+  if (format.topk_share > 0) settings.priority = Priority::kTopK;
   return settings;
 }
 
@@ -298,12 +330,12 @@ std::vector<float> RandomGradient(Random& random, uint64_t count) {
 TEST(PushPipelineTest, AWindowSaysHowItsChunksAreCut) {
   for (const codec::WireFormat& format : kFormats) {
     const TensorShape shape = ShapeOf(100 * kChunkElements + 9, format);
-    PushPipeline::Settings settings = SettingsFor(format, codec::LossPolicy::kResidual);
+    PushPipeline::Settings settings = SettingsFor(format, LossPolicy::kResidual);
     settings.window_priority = -3;
-    PushPipeline pipeline(shape, settings);
+    Pipeline pipeline(shape, settings);
     Random random(1);
     const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
-    const auto options = pipeline.Begin(4, gradient, true, /*epoch=*/7);
+    const auto options = Encode(pipeline, 4, gradient, true, /*epoch=*/7);
     ASSERT_TRUE(options.ok());
     const auto metadata = codec::DecodeWindowMetadata(options->metadata);
     ASSERT_TRUE(metadata.ok());
@@ -314,7 +346,10 @@ TEST(PushPipelineTest, AWindowSaysHowItsChunksAreCut) {
     EXPECT_EQ(options->priority, -3);
     pipeline.Abandon();
     // Initial values are what they are.
-    const transport::WindowOptions initial = pipeline.BeginInitial(gradient);
+    WorkBudget everything = WorkBudget::Everything();
+    pipeline.BeginInitial(gradient);
+    ASSERT_TRUE(pipeline.Encode(everything));
+    const transport::WindowOptions initial = pipeline.window();
     const auto of_initial = codec::DecodeWindowMetadata(initial.metadata);
     EXPECT_EQ(of_initial->dtype, DType::kFloat32);
     EXPECT_EQ(of_initial->chunk_elements, kChunkElements);
@@ -331,17 +366,13 @@ TEST(PushPipelineTest, WhatRoundingAndSelectionLeaveOutIsOwed) {
     Random random(seed);
     const TensorShape shape = ShapeOf(30 * kChunkElements + 100, format);
     const codec::ChunkGeometry geometry = shape.gradient();
-    PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
-    FakeConnection connection;
+    Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
     for (uint32_t round = 0; round < 8; ++round) {
       const std::vector<float> gradient = RandomGradient(random, geometry.count);
       std::vector<float> before(geometry.count);
       for (size_t i = 0; i < before.size(); ++i) before[i] = pipeline.residual()[i] + gradient[i];
-      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
       std::vector<float> sent(geometry.count, 0.0f);
-      Apply(window, receipt, geometry, sent);
-      pipeline.OnClosed(receipt, {});
+      PushWithLoss(pipeline, round, gradient, random, geometry, sent);
       for (size_t i = 0; i < before.size(); ++i) {
         // One subtraction, so to the bit; and nothing that was not sent is touched.
         ASSERT_EQ(pipeline.residual()[i], before[i] - sent[i])
@@ -358,17 +389,13 @@ TEST(PushPipelineTest, NothingIsEverLostWithAnyTypeWhenTheNumbersAreRepresentabl
     if (format.gradient == DType::kInt8) continue;  // its scale is no such number
     Random random(seed);
     const TensorShape shape = ShapeOf(20 * kChunkElements + 3, format);
-    PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
-    FakeConnection connection;
+    Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
     std::vector<float> produced(shape.geometry.count, 0.0f), applied(shape.geometry.count, 0.0f);
     for (uint32_t round = 0; round < 20; ++round) {
       std::vector<float> gradient(shape.geometry.count);
       for (float& g : gradient) g = (static_cast<float>(random.Below(4001)) - 2000.0f) / 8;
       for (size_t i = 0; i < gradient.size(); ++i) produced[i] += gradient[i];
-      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
-      Apply(window, receipt, shape.gradient(), applied);
-      pipeline.OnClosed(receipt, {});
+      PushWithLoss(pipeline, round, gradient, random, shape.gradient(), applied);
       for (size_t i = 0; i < produced.size(); ++i) {
         ASSERT_EQ(applied[i] + pipeline.residual()[i], produced[i])
             << NameOf(format) << " element " << i << ", round " << round << ", seed " << seed;
@@ -383,18 +410,14 @@ TEST(PushPipelineTest, TheShiftMovesByWhatArrived) {
   for (const codec::WireFormat& format : kFormats) {
     Random random(seed);
     const TensorShape shape = ShapeOf(20 * kChunkElements + 5, format);
-    PushPipeline::Settings settings = SettingsFor(format, codec::LossPolicy::kShift);
-    settings.policy.shift_alpha = 0.125f;
-    PushPipeline pipeline(shape, settings);
-    FakeConnection connection;
+    PushPipeline::Settings settings = SettingsFor(format, LossPolicy::kShift);
+    settings.shift_alpha = 0.125;
+    Pipeline pipeline(shape, settings);
     std::vector<float> expected(shape.geometry.count, 0.0f);
     for (uint32_t round = 0; round < 10; ++round) {
       const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
-      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
-      const transport::WindowReceipt receipt = RandomReceipt(window, random, 0.3);
       std::vector<float> sent(shape.geometry.count, 0.0f);
-      Apply(window, receipt, shape.gradient(), sent);
-      pipeline.OnClosed(receipt, {});
+      PushWithLoss(pipeline, round, gradient, random, shape.gradient(), sent);
       for (size_t i = 0; i < sent.size(); ++i) {
         expected[i] += 0.125f * sent[i];
         ASSERT_EQ(pipeline.shift()[i], expected[i])
@@ -403,7 +426,7 @@ TEST(PushPipelineTest, TheShiftMovesByWhatArrived) {
     }
     // A new epoch forgets it, before the gradient is prepared.
     const std::vector<float> gradient(shape.geometry.count, 1.0f);
-    ASSERT_TRUE(pipeline.Begin(10, gradient, false, /*epoch=*/1).ok());
+    ASSERT_TRUE(Encode(pipeline, 10, gradient, false, /*epoch=*/1).ok());
     pipeline.Abandon();
     for (float c : pipeline.shift()) ASSERT_EQ(c, 0.0f);
   }
@@ -414,18 +437,17 @@ TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
   constexpr int kRounds = 400;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
     const TensorShape shape = ShapeOf(3 * kChunkElements, {dtype});
-    PushPipeline pipeline(shape, SettingsFor({dtype}, codec::LossPolicy::kZero));
-    FakeConnection connection;
+    Pipeline pipeline(shape, SettingsFor({dtype}, LossPolicy::kZero));
     Random random(25);
     const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
     std::vector<double> mean(gradient.size(), 0.0), square(gradient.size(), 0.0);
     for (uint32_t round = 0; round < kRounds; ++round) {
-      const FakeConnection::Window& window = Push(pipeline, connection, round + 1, round, gradient);
+      const FakeConnection::Window& window = Push(pipeline, round, gradient);
       std::vector<float> sent(gradient.size(), 0.0f);
       const transport::WindowReceipt receipt = Receipt(window, true, {});
       Apply(window, receipt, shape.gradient(), sent);
-      pipeline.OnClosed(receipt, {});
-      connection.windows.clear();
+      Close(pipeline, receipt);
+      pipeline.connection.outgoing.clear();
       for (size_t i = 0; i < sent.size(); ++i) {
         const double error = static_cast<double>(sent[i]) - static_cast<double>(gradient[i]);
         mean[i] += error / kRounds;
@@ -454,40 +476,37 @@ TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
   const codec::WireFormat format{.gradient = DType::kFloat32, .topk_share = 0.1};
   const TensorShape shape = ShapeOf(100 * kChunkElements, format);
   ASSERT_EQ(shape.gradient().chunk_elements, 4 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsFor(format, codec::LossPolicy::kResidual));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
   Random random(26);
   std::vector<float> gradient(shape.geometry.count);
   // The first chunk has larger values than all others: more of them are wanted than it can carry.
   for (size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] = static_cast<float>(random.Normal()) * (i < 4 * kChunkElements ? 100.0f : 1.0f);
   }
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   uint64_t travelled = 0;
-  for (const auto* chunks : {&window.high, &window.low}) {
-    for (const FakeConnection::Chunk& c : *chunks) {
-      const std::vector<uint8_t> bytes = c.Bytes();
-      ASSERT_LE(bytes.size(), kSymbolBytes);
-      const auto chunk = codec::ParseChunk(bytes);
-      ASSERT_TRUE(chunk.ok());
-      EXPECT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
-      travelled += chunk->nonzero;
-      if (chunk->index != 0) continue;
-      EXPECT_EQ(chunk->nonzero, codec::SparseCapacity(kSymbolBytes, 4 * kChunkElements, DType::kFloat32));
-      // The largest of the chunk travel, and they are sent as they are.
-      std::vector<float> sent(chunk->count);
-      codec::DecodeChunk(*chunk, sent);
-      float least_sent = 1e30f, most_left = 0;
-      for (size_t i = 0; i < sent.size(); ++i) {
-        if (sent[i] != 0) {
-          EXPECT_EQ(sent[i], gradient[i]);
-          least_sent = std::min(least_sent, std::abs(sent[i]));
-        } else {
-          most_left = std::max(most_left, std::abs(gradient[i]));
-        }
+  for (const FakeConnection::Chunk& c : window.chunks) {
+    const std::vector<uint8_t> bytes = c.Bytes();
+    ASSERT_LE(bytes.size(), kSymbolBytes);
+    const auto chunk = codec::ParseChunk(bytes);
+    ASSERT_TRUE(chunk.ok());
+    EXPECT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
+    travelled += chunk->nonzero;
+    if (chunk->index != 0) continue;
+    EXPECT_EQ(chunk->nonzero, codec::SparseCapacity(kSymbolBytes, 4 * kChunkElements, DType::kFloat32));
+    // The largest of the chunk travel, and they are sent as they are.
+    std::vector<float> sent(chunk->count);
+    codec::DecodeChunk(*chunk, sent);
+    float least_sent = 1e30f, most_left = 0;
+    for (size_t i = 0; i < sent.size(); ++i) {
+      if (sent[i] != 0) {
+        EXPECT_EQ(sent[i], gradient[i]);
+        least_sent = std::min(least_sent, std::abs(sent[i]));
+      } else {
+        most_left = std::max(most_left, std::abs(gradient[i]));
       }
-      EXPECT_GE(least_sent, most_left);
     }
+    EXPECT_GE(least_sent, most_left);
   }
   // A tenth, less what the first chunk had to leave out (almost all of it is above the threshold).
   const double wanted = 0.1 * static_cast<double>(gradient.size()) - (4 * 345 - 301);
@@ -495,47 +514,43 @@ TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
 }
 
 TEST(PushPipelineTest, AGradientThatIsNotFiniteIsRefusedByNameAndLeavesNoTrace) {
-  for (const codec::LossPolicy policy :
-       {codec::LossPolicy::kZero, codec::LossPolicy::kResidual, codec::LossPolicy::kShift}) {
+  for (const LossPolicy policy : {LossPolicy::kZero, LossPolicy::kResidual, LossPolicy::kShift}) {
     const TensorShape shape = ShapeOf(20 * kChunkElements);
-    PushPipeline pipeline(shape, SettingsWith(0.2, policy));
-    FakeConnection connection;
+    Pipeline pipeline(shape, SettingsWith(0.2, policy));
     std::vector<float> gradient = GradientOf(shape.geometry);
-    Close(pipeline, Push(pipeline, connection, 1, 0, gradient), true, {0, 1, 2});
+    Close(pipeline, Push(pipeline, 0, gradient), true, {0, 1, 2});
     const auto memory = [&] {
       std::vector<float> all(pipeline.residual().begin(), pipeline.residual().end());
       all.insert(all.end(), pipeline.shift().begin(), pipeline.shift().end());
       return all;
     };
     const std::vector<float> before = memory();
-    EXPECT_EQ(std::ranges::any_of(before, [](float x) { return x != 0; }),
-              policy != codec::LossPolicy::kZero);
+    EXPECT_EQ(std::ranges::any_of(before, [](float x) { return x != 0; }), policy != LossPolicy::kZero);
     for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
       std::vector<float> broken = gradient;
       broken[7 * kChunkElements + 2] = bad;
       broken[9 * kChunkElements] = bad;
-      const auto begun = pipeline.Begin(1, broken, true);
+      const auto begun = Encode(pipeline, 1, broken, true);
       ASSERT_FALSE(begun.ok());
       EXPECT_EQ(begun.status().code(), StatusCode::kInvalidArgument);
       EXPECT_NE(begun.status().message().find("chunk 7 (elements 2415 to 2759)"), std::string::npos)
           << begun.status().message();
       EXPECT_EQ(memory(), before);
     }
-    Close(pipeline, Push(pipeline, connection, 2, 1, gradient), true, {});
+    Close(pipeline, Push(pipeline, 1, gradient), true, {});
   }
 }
 
 TEST(PushPipelineTest, ADebtThatOverflowsIsDroppedAndTheNextPushGoesOn) {
   const TensorShape shape = ShapeOf(20 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.2));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.2));
   const std::vector<float> huge(shape.geometry.count, 3e38f);
-  Close(pipeline, Push(pipeline, connection, 1, 0, huge), false, {0});  // nothing of the high class arrived
+  Close(pipeline, Push(pipeline, 0, huge), false, {0});  // nothing of the high class arrived
   EXPECT_EQ(pipeline.debts_dropped(), 0u);
   const auto owed = static_cast<uint64_t>(std::ranges::count(pipeline.residual(), 3e38f));
   ASSERT_GT(owed, 0u);
   const std::vector<float> large(shape.geometry.count, 2e38f);
-  ASSERT_TRUE(pipeline.Begin(1, large, true).ok());
+  ASSERT_TRUE(Encode(pipeline, 1, large, true).ok());
   EXPECT_EQ(pipeline.debts_dropped(), owed / kChunkElements);
   EXPECT_EQ(std::vector<float>(pipeline.residual().begin(), pipeline.residual().end()), large)
       << "the gradient alone";
@@ -545,42 +560,83 @@ TEST(PushPipelineTest, ExplicitRangesAreHighWhateverTheirEnergy) {
   const TensorShape shape = ShapeOf(50 * kChunkElements);
   PushPipeline::Settings settings = SettingsWith(0.1);
   settings.high_ranges = {{.first = 3 * kChunkElements, .count = 1}};
-  PushPipeline pipeline(shape, settings);
-  FakeConnection connection;
+  Pipeline pipeline(shape, settings);
   const std::vector<float> gradient = GradientOf(shape.geometry);  // energy grows with the chunk's number
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   ASSERT_EQ(window.high.size(), 5u);
-  const std::vector<uint8_t> bytes = window.high[0].Bytes();
-  EXPECT_EQ(codec::ParseChunk(bytes)->index, 3u);
+  EXPECT_EQ(IndicesOf(window.high)[0], 3u);
 }
 
 // Five parts of ten chunks each; the fourth matters most, then the first. Energy grows with the chunk's
 // number.
 TEST(PushPipelineTest, ScoresOfPartsDecideFromTheNextGradientOn) {
   const TensorShape shape = ShapeOf(50 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.22));
-  FakeConnection connection;
+  Pipeline pipeline(shape, SettingsWith(0.22));
   const std::vector<float> gradient = GradientOf(shape.geometry);
   pipeline.SetScores(std::vector<float>{2, 0, 0, 3, 0});
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
-  std::vector<uint32_t> high;
-  for (const auto& chunk : window.high) high.push_back(codec::ParseChunk(chunk.Bytes())->index);
-  EXPECT_EQ(high, (std::vector<uint32_t>{0, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39}));
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
+  EXPECT_EQ(IndicesOf(window.high), (std::vector<uint32_t>{0, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39}));
 }
 
 // A part that ends within a chunk makes the whole chunk count.
 TEST(PushPipelineTest, AChunkCountsAsMuchAsTheBestOfItsParts) {
   const TensorShape shape = ShapeOf(10 * kChunkElements);
-  PushPipeline pipeline(shape, SettingsWith(0.4));
-  FakeConnection connection;
-  std::vector<float> scores(4,
-                            0.0f);  // of two and a half chunks each: the second one is in chunks 2, 3 and 4
-  scores[1] = 1;
-  pipeline.SetScores(scores);
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, GradientOf(shape.geometry));
-  std::vector<uint32_t> high;
-  for (const auto& chunk : window.high) high.push_back(codec::ParseChunk(chunk.Bytes())->index);
-  EXPECT_EQ(high, (std::vector<uint32_t>{0, 2, 3, 4})) << "and the first of those that do not count";
+  Pipeline pipeline(shape, SettingsWith(0.4));
+  // Of two and a half chunks each: the second one is in chunks 2, 3 and 4.
+  pipeline.SetScores(std::vector<float>{0, 1, 0, 0});
+  const FakeConnection::Window& window = Push(pipeline, 0, GradientOf(shape.geometry));
+  EXPECT_EQ(IndicesOf(window.high), (std::vector<uint32_t>{0, 2, 3, 4}))
+      << "and the first of those that do not count";
+}
+
+// No call works on more elements than its budget and one chunk, whatever the tensor's size: seen from
+// outside, by what changes.
+TEST(PushPipelineTest, EverySliceIsBoundedByItsBudget) {
+  constexpr uint64_t kElements = 20'000;
+  for (const codec::WireFormat& format : kFormats) {
+    const TensorShape shape = ShapeOf(400 * kChunkElements + 7, format);
+    Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
+    const std::vector<float> gradient(shape.geometry.count, 1.0f);
+    const uint64_t most = kElements + shape.gradient().chunk_elements;
+    auto changed = [&, before = std::vector<float>(gradient.size())]() mutable {
+      const std::span<const float> now = pipeline.residual();
+      uint64_t changes = 0;
+      for (size_t i = 0; i < now.size(); ++i) changes += now[i] != before[i] ? 1 : 0;
+      before.assign(now.begin(), now.end());
+      return changes;
+    };
+    uint64_t slices = 0, combined = 0;
+    pipeline.Begin(0, gradient, false);
+    EXPECT_EQ(changed(), 0u);
+    for (bool over = false; !over; ++slices) {
+      WorkBudget budget(kElements);
+      over = pipeline.Encode(budget);
+      const uint64_t elements = changed();
+      EXPECT_LE(elements, most) << NameOf(format);
+      combined += elements;
+    }
+    EXPECT_EQ(combined, gradient.size());
+    // At least once to check, once to combine.
+    EXPECT_GE(slices, 2 * gradient.size() / most) << NameOf(format);
+
+    transport::WindowOptions options = pipeline.window();
+    options.key = {1, 0};
+    ASSERT_TRUE(pipeline.connection.OpenWindow(options).ok());
+    const FakeConnection::Window& window = pipeline.connection.outgoing.at(options.key);
+    for (size_t before = 0; !pipeline.submitted(); before = window.high.size() + window.low.size()) {
+      WorkBudget budget(kElements);
+      ASSERT_TRUE(pipeline.Submit(pipeline.connection, options.key, budget).ok());
+      EXPECT_LE(window.high.size() + window.low.size() - before, kElements / WorkBudget::kPerChunk);
+    }
+
+    pipeline.OnClosed(Receipt(window, true, {}), {});
+    EXPECT_EQ(changed(), 0u) << "what arrived is not taken off the residual at once";
+    for (bool over = false; !over;) {
+      WorkBudget budget(kElements);
+      over = pipeline.Settle(budget);
+      EXPECT_LE(changed(), most) << NameOf(format);
+    }
+  }
 }
 
 TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
@@ -588,13 +644,12 @@ TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
   Random random(27);
   const std::vector<float> gradient = RandomGradient(random, shape.geometry.count);
   const auto all_bytes = [&](uint32_t rank, uint64_t round) {
-    PushPipeline::Settings settings = SettingsFor({DType::kInt8}, codec::LossPolicy::kResidual);
+    PushPipeline::Settings settings = SettingsFor({DType::kInt8}, LossPolicy::kResidual);
     settings.rank = rank;
     settings.high_share = 1;
-    PushPipeline pipeline(shape, settings);
-    FakeConnection connection;
+    Pipeline pipeline(shape, settings);
     std::vector<uint8_t> bytes;
-    for (const auto& chunk : Push(pipeline, connection, 1, round, gradient).high) {
+    for (const auto& chunk : Push(pipeline, round, gradient).high) {
       const std::vector<uint8_t> one = chunk.Bytes();
       bytes.insert(bytes.end(), one.begin(), one.end());
     }
@@ -609,15 +664,14 @@ TEST(PushPipelineTest, ReplaysToTheBitAndRanksRoundDifferently) {
 TEST(PushPipelineTest, ChunksOfEqualValuesAreRoundedDifferently) {
   const uint32_t in_chunk = ShapeOf(100'000, {DType::kInt8}).gradient().chunk_elements;
   const TensorShape shape = ShapeOf(2 * in_chunk, {DType::kInt8});
-  PushPipeline::Settings settings = SettingsFor({DType::kInt8}, codec::LossPolicy::kResidual);
+  PushPipeline::Settings settings = SettingsFor({DType::kInt8}, LossPolicy::kResidual);
   settings.high_share = 1;
-  PushPipeline pipeline(shape, settings);
+  Pipeline pipeline(shape, settings);
   Random random(28);
   std::vector<float> gradient = RandomGradient(random, in_chunk);
   gradient.resize(2 * size_t{in_chunk});
   std::copy_n(gradient.begin(), in_chunk, gradient.begin() + in_chunk);
-  FakeConnection connection;
-  const FakeConnection::Window& window = Push(pipeline, connection, 1, 0, gradient);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   ASSERT_EQ(window.high.size(), 2u);
   const auto codes = [](const std::vector<uint8_t>& chunk) {
     return std::vector<uint8_t>(chunk.begin() + codec::kChunkHeaderBytes, chunk.end());

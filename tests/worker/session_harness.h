@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "codec/chunk.h"
-#include "codec/window_metadata.h"
-#include "tests/worker/fake_connection.h"
-#include "worker/worker_session.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/window_metadata.h"
+#include "tests/transport/fake_connection.h"
+#include "worker/client/worker_session.h"
 
 namespace longhaul::worker {
+
+using transport::FakeConnection;
 
 // How an operation ended; empty while it has not.
 struct Outcome {
@@ -48,42 +50,34 @@ class SessionHarness {
     session.Start(At(0), &connection);
   }
 
+  // After an event or a request: what it starts is done, whatever it takes.
+  void FinishEvent() {
+    session.FinishEvent();
+    while (session.HasWork()) session.Work();
+  }
   Instant At(int64_t ms) const { return Instant::FromNanoseconds(ms * 1'000'000); }
   void Advance(int64_t ms) {
     now += ms;
     session.AdvanceTo(At(now));
     session.HandleTimeout();
-    session.Settle();
+    FinishEvent();
   }
 
   // --- The server's side ---
+  void Happens(const transport::Event& event) {
+    session.Handle(event);
+    FinishEvent();
+  }
   void Send(const control::ControlMessage& message) {
-    session.OnControlData(connection, wire::EncodeControlMessage(message));
-    session.Settle();
+    Happens(transport::event::ControlBytes{wire::EncodeControlMessage(message)});
   }
-  void Connect() {
-    session.OnConnected(connection);
-    session.Settle();
-  }
-  std::string downlink = "reliable";
-  uint32_t hash_rounds = 64;
-  void Welcome(const std::string& policy = "residual", double high_share = 0.25) {
+  void Connect() { Happens(transport::event::Connected{}); }
+  JobSpec spec = {.fec_depth = 4};  // the job's, but what Welcome is given
+  void Welcome(LossPolicy policy = LossPolicy::kResidual, double high_share = 0.25) {
+    spec.policy = policy;
+    spec.high_share = high_share;
     control::ControlMessage m;
-    control::Welcome& w = *m.mutable_welcome();
-    w.set_rank(0);
-    w.set_world_size(1);
-    w.set_policy(policy);
-    w.set_high_share(high_share);
-    w.set_close_ratio(0.9);
-    w.set_fec_k(20);
-    w.set_fec_depth(4);
-    w.set_idle_timeout_ms(10'000);
-    w.set_seed(1);
-    w.set_shift_alpha(0.1);
-    w.set_priority("energy");
-    w.set_topk_share(0.1);
-    w.set_downlink(downlink);
-    w.set_hash_rounds(hash_rounds);
+    wire::EncodeJobSpec(spec, m.mutable_welcome()->mutable_job_spec());
     Send(m);
   }
   void SendStart() {
@@ -125,7 +119,7 @@ class SessionHarness {
     d.set_send_initial(send_initial);
     Send(m);
   }
-  void JoinAndStart(const std::string& policy = "residual", double high_share = 0.25) {
+  void JoinAndStart(LossPolicy policy = LossPolicy::kResidual, double high_share = 0.25) {
     Connect();
     Welcome(policy, high_share);
     SendStart();
@@ -134,7 +128,7 @@ class SessionHarness {
   TensorHandle DeclareTensor(const std::string& name, uint64_t count, uint32_t key = 0) {
     Outcome declared;
     session.Declare({.name = name, .count = count, .initial = {}}, declared.DeclareCallback());
-    session.Settle();
+    FinishEvent();
     SendDeclared(connection.sent.back().declare().request(), key);
     EXPECT_TRUE(declared.status.ok()) << declared.status.ToString();
     return declared.handle;
@@ -142,7 +136,7 @@ class SessionHarness {
 
   // The worker's n-th window, in the order in which they were opened.
   FakeConnection::Window& Window(size_t n) {
-    auto it = connection.windows.begin();
+    auto it = connection.outgoing.begin();
     std::advance(it, n);
     return it->second;
   }
@@ -176,30 +170,30 @@ class SessionHarness {
     stats.high_sent = window.options.high_count;
     stats.low_sent = window.options.low_count;
     window.open = false;
-    session.OnWindowClosed(connection, window.options.key, reason, receipt, stats);
-    session.Settle();
+    Happens(transport::event::WindowClosed{window.options.key, reason, &receipt, stats});
   }
 
   // A result window that the server opens.
   Status OpenResult(uint32_t id, const codec::WindowMetadata& metadata, uint32_t chunks, uint32_t low = 0) {
     const std::vector<uint8_t> bytes = codec::EncodeWindowMetadata(metadata);
-    wire::WindowOpenFrame open;
-    open.window_id = id;
-    open.high_count = chunks - low;
-    open.low_count = low;
-    open.symbol_bytes = kSymbolBytes;
-    open.metadata = bytes;
-    const Status status = session.OnWindowOpened(connection, {id, 0}, open);
-    session.Settle();
-    return status;
+    connection.incoming_now[{id, 0}] = transport::IncomingWindow::Opened(chunks - low, low);
+    const wire::WindowOpenFrame open{.window_id = id,
+                                     .high_count = chunks - low,
+                                     .low_count = low,
+                                     .symbol_bytes = kSymbolBytes,
+                                     .metadata = bytes};
+    Happens(transport::event::WindowOpened{{id, 0}, open});
+    if (connection.incoming_now.contains({id, 0})) return {};
+    EXPECT_EQ(connection.closed_windows.back(),
+              std::pair(transport::WindowKey{id}, wire::CloseReason::kExcluded));
+    return connection.closed.value_or(Status(StatusCode::kNotFound, "it was refused"));
   }
   codec::WindowMetadata ResultMetadata(uint64_t count, uint64_t round, uint32_t key = 0) const {
-    codec::WindowMetadata metadata;
-    metadata.kind = codec::WindowKind::kAggregate;
-    metadata.key = key;
-    metadata.round = round;
-    metadata.count = count;
-    metadata.chunk_elements = codec::ChunkElementsFor(kSymbolBytes);
+    codec::WindowMetadata metadata{.kind = codec::WindowKind::kAggregate,
+                                   .key = key,
+                                   .round = round,
+                                   .count = count,
+                                   .chunk_elements = codec::ChunkElementsFor(kSymbolBytes)};
     return metadata;
   }
   void SendResultChunk(uint32_t id, uint32_t chunk, std::span<const float> values, bool repaired = false) {
@@ -208,17 +202,33 @@ class SessionHarness {
     const auto* body = reinterpret_cast<const uint8_t*>(values.data());
     bytes.insert(bytes.end(), body, body + values.size_bytes());
     if (repaired) bytes.resize(kSymbolBytes, 0);
-    session.OnChunk(connection, {id, 0}, wire::ReliabilityClass::kHigh, chunk, bytes, repaired);
-    session.Settle();
+    Happens(transport::event::Chunk{{id, 0}, wire::ReliabilityClass::kHigh, chunk, bytes, repaired});
   }
-  void Die(const Status& why) {
-    session.OnClosed(connection, why);
-    session.Settle();
-  }
+  void Die(const Status& why) { Happens(transport::event::Closed{why}); }
 
   FakeConnection connection;
   WorkerSession session;
   int64_t now = 0;
+};
+
+// A session that has started and declared the tensor "w".
+struct TensorHarness : SessionHarness {
+  explicit TensorHarness(uint64_t count, LossPolicy policy = LossPolicy::kResidual)
+      : gradient(count, 1.0f), model(count, 0.0f) {
+    JoinAndStart(policy);
+    w = DeclareTensor("w", count);
+  }
+  void Push(Outcome& outcome) {
+    session.Push(w, gradient, outcome.Callback());
+    FinishEvent();
+  }
+  void PushPull(Outcome& outcome) {
+    session.PushPull(w, gradient, model, outcome.Callback());
+    FinishEvent();
+  }
+
+  TensorHandle w = 0;
+  std::vector<float> gradient, model;
 };
 
 }  // namespace longhaul::worker

@@ -1,7 +1,7 @@
 // One question to a server that answers as the test says, in virtual time:
 //
 //   asking tool 10.0.0.1 ----- LinkModel each way ----- server 10.0.0.2:7700
-#include "worker/status_core.h"
+#include "worker/client/status_core.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,8 @@
 #include <memory>
 
 #include "tests/sim/simulated_host.h"
-#include "wan/virtual_network.h"
+#include "tests/sim/virtual_network.h"
+#include "tests/transport/application.h"
 
 namespace longhaul::worker {
 namespace {
@@ -24,34 +25,15 @@ const Address kServer = Address::V4(10, 0, 0, 2, 7700);
 const Address kTool = Address::V4(10, 0, 0, 1, 40000);
 
 // Accepts everybody, and hands every control message to the test.
-class Answerer final : public transport::DatagramCore, private transport::ConnectionObserver {
+class Answerer final : public transport::Application {
  public:
-  explicit Answerer(Answer answer) : answer_(std::move(answer)), endpoint_(Options(), Random(3)) {}
+  explicit Answerer(Answer answer) : answer_(std::move(answer)) {}
 
   int requests = 0;
   int closed = 0;
   Status goodbye;  // of the last that closed
 
-  void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
-                      const transport::ReceiveInfo& info) override {
-    endpoint_.HandleDatagram(now, from, datagram, info);
-  }
-  void HandleTimeout(Instant now) override { endpoint_.HandleTimeout(now); }
-  void HandleSendRefused(Instant now, const Address& to, size_t bytes) override {
-    endpoint_.HandleSendRefused(now, to, bytes);
-  }
-  std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override {
-    return endpoint_.PollTransmit(now, buffer);
-  }
-  Instant NextTimeout() const override { return endpoint_.NextTimeout(); }
-
  private:
-  transport::EndpointOptions Options() {
-    transport::EndpointOptions options;
-    options.accepts = true;
-    options.on_accept = [this](transport::Connection&) -> transport::ConnectionObserver* { return this; };
-    return options;
-  }
   void OnClosed(transport::Connection&, const Status& why) override {
     ++closed;
     goodbye = why;
@@ -67,16 +49,9 @@ class Answerer final : public transport::DatagramCore, private transport::Connec
   Status OnWindowOpened(transport::Connection&, transport::WindowKey, const wire::WindowOpenFrame&) override {
     return Status(StatusCode::kProtocolViolation, "no windows here");
   }
-  transport::ChunkVerdict OnChunk(transport::Connection&, transport::WindowKey, wire::ReliabilityClass,
-                                  uint32_t, ByteSpan, bool) override {
-    return transport::ChunkVerdict::kRefused;
-  }
-  void OnWindowClosed(transport::Connection&, transport::WindowKey, wire::CloseReason,
-                      const transport::WindowReceipt&, const transport::WindowTxStats&) override {}
 
   Answer answer_;
   wire::ControlReader reader_;
-  transport::Endpoint endpoint_;
 };
 
 void Send(transport::Connection& connection, const ControlMessage& message) {
@@ -94,8 +69,13 @@ class StatusCoreTest : public testing::Test {
     const auto here = network_->AddSite("B");
     const auto there = network_->AddSite("A");
     server_ = std::make_unique<Answerer>(std::move(answer));
+    transport::EndpointOptions accepts;
+    accepts.accepts = true;
+    server_endpoint_ = std::make_unique<transport::PumpedEndpoint>(
+        accepts, Random(3), [this](transport::Connection&) { return server_.get(); });
     core_ = std::make_unique<StatusCore>(StatusOptions{.timeout = timeout}, Random(4), [this] { ++ends_; });
-    server_host_ = std::make_unique<sim::SimulatedHost>(network_.get(), kServer, there, server_.get());
+    server_host_ =
+        std::make_unique<sim::SimulatedHost>(network_.get(), kServer, there, server_endpoint_.get());
     host_ = std::make_unique<sim::SimulatedHost>(network_.get(), kTool, here, core_.get());
     begin_ = network_->now();
     core_->Ask(begin_, kServer);
@@ -120,6 +100,7 @@ class StatusCoreTest : public testing::Test {
 
   std::unique_ptr<wan::VirtualNetwork> network_;
   std::unique_ptr<Answerer> server_;
+  std::unique_ptr<transport::PumpedEndpoint> server_endpoint_;
   std::unique_ptr<StatusCore> core_;
   std::unique_ptr<sim::SimulatedHost> server_host_, host_;
   Instant begin_;

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/random.h"
+#include "codec/policy/optimizer.h"
 #include "longhaul/server.h"
-#include "server/optimizer.h"
-#include "worker/local_steps.h"
-#include "worker/trainer_loop.h"
+#include "worker/demo/local_steps.h"
+#include "worker/demo/trainer_loop.h"
 
 namespace longhaul::worker {
 namespace {
@@ -84,7 +84,7 @@ std::vector<Trained> TrainJob(const std::vector<float>& weights, const std::vect
   server_options.listen = "127.0.0.1:0";
   server_options.insecure = true;
   server_options.workers = workers;
-  server_options.high_share = 1;
+  server_options.job_spec.high_share = 1;
   Result<Server> server = Server::Start(server_options);
   EXPECT_TRUE(server.ok()) << server.status().ToString();
   std::vector<Trained> trained(workers);

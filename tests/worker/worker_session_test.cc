@@ -1,4 +1,4 @@
-#include "worker/worker_session.h"
+#include "worker/client/worker_session.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,8 +50,8 @@ TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {
 
 TEST(WorkerSessionTest, AServerThatAnsweredIsNotCalledSilent) {
   SessionHarness h;
-  h.connection.connection_stats.refusals = 1;
-  h.session.OnClosed(h.connection, Status(StatusCode::kUnavailable, "server 127.0.0.1:7700 is full"));
+  h.connection.stats_now.refusals = 1;
+  h.Die(Status(StatusCode::kUnavailable, "server 127.0.0.1:7700 is full"));
   EXPECT_EQ(h.session.failure().code(), StatusCode::kUnavailable);
   EXPECT_THAT(h.session.failure().message(), Not(HasSubstr("no answer")));
   EXPECT_THAT(h.session.failure().message(), HasSubstr("is full"));
@@ -64,7 +64,7 @@ TEST(WorkerSessionTest, GivesUpConnectingAndNamesTheAddress) {
   EXPECT_EQ(h.session.NextTimeout(), h.At(3000));
   h.Advance(1);
   EXPECT_EQ(h.session.failure().code(), StatusCode::kUnavailable);
-  EXPECT_THAT(h.session.failure().message(), HasSubstr("no answer from server 127.0.0.1:7700 within 3 s"));
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("no answer from server 127.0.0.1:7700 within 3.0 s"));
 }
 
 TEST(WorkerSessionTest, PassesOnTheServersRefusal) {
@@ -78,13 +78,12 @@ TEST(WorkerSessionTest, PassesOnTheServersRefusal) {
   EXPECT_THAT(h.session.failure().message(), HasSubstr("rank 0 is taken by 127.0.0.1:40000"));
 }
 
-TEST(WorkerSessionTest, DoesNotJoinAJobWhosePolicyItDoesNotKnow) {
+TEST(WorkerSessionTest, TheRateControllerHalvesWhereTheJobSays) {
   SessionHarness h;
   h.Connect();
-  h.Welcome("telepathy");
-  EXPECT_EQ(h.session.failure().code(), StatusCode::kSettingsMismatch);
-  EXPECT_THAT(h.session.failure().message(), HasSubstr("telepathy"));
-  EXPECT_THAT(h.session.failure().message(), HasSubstr("one version"));
+  h.spec.halve_threshold = 0.45;
+  h.Welcome();
+  EXPECT_EQ(h.connection.halve_threshold, 0.45);
 }
 
 TEST(WorkerSessionTest, DeclaresOnlyWhenAllWorkersAreIn) {
@@ -109,7 +108,7 @@ TEST(WorkerSessionTest, RefusesADeclarationThatDisagreesWithAnEarlierOne) {
   Outcome same, other;
   h.session.Declare({.name = "w", .count = 10, .initial = {}}, same.DeclareCallback());
   h.session.Declare({.name = "w", .count = 11, .initial = {}}, other.DeclareCallback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_TRUE(same.status.ok());
   EXPECT_EQ(same.handle, first);
   EXPECT_EQ(other.status.code(), StatusCode::kSettingsMismatch);
@@ -123,11 +122,11 @@ TEST(WorkerSessionTest, SendsInitialValuesReliablyWhenTheServerWantsThem) {
   const std::vector<float> initial = Ramp(10 * kChunkElements);
   Outcome declared;
   h.session.Declare({.name = "w", .count = initial.size(), .initial = initial}, declared.DeclareCallback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_TRUE(h.connection.sent.back().declare().has_initial());
   h.SendDeclared(h.connection.sent.back().declare().request(), 0, 0, /*send_initial=*/true);
   EXPECT_FALSE(declared.done()) << "the initial values are still borrowed";
-  ASSERT_EQ(h.connection.windows.size(), 1u);
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
   EXPECT_EQ(h.Metadata(h.Window(0)).kind, codec::WindowKind::kInitial);
   EXPECT_EQ(h.Window(0).options.high_count, 10u);
   EXPECT_EQ(h.Window(0).options.low_count, 0u);
@@ -141,10 +140,10 @@ TEST(WorkerSessionTest, KeepsInitialValuesToItselfWhenAnotherWorkerSentThem) {
   const std::vector<float> initial = Ramp(100);
   Outcome declared;
   h.session.Declare({.name = "w", .count = 100, .initial = initial}, declared.DeclareCallback());
-  h.session.Settle();
+  h.FinishEvent();
   h.SendDeclared(h.connection.sent.back().declare().request(), 0, 0, /*send_initial=*/false);
   EXPECT_TRUE(declared.done() && declared.status.ok());
-  EXPECT_TRUE(h.connection.windows.empty());
+  EXPECT_TRUE(h.connection.outgoing.empty());
 }
 
 // --- Rounds ---
@@ -152,27 +151,23 @@ TEST(WorkerSessionTest, KeepsInitialValuesToItselfWhenAnotherWorkerSentThem) {
 // A8: what the server sends is in the caller's memory when the operation is done; so it goes, round after
 // round.
 TEST(WorkerSessionTest, UpdatesTheModelFromTheAggregateUntilDone) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 1000);
-  std::vector<float> gradient(1000, 1.0f);
-  std::vector<float> model(1000, 0.0f);
+  TensorHarness h(1000);
   for (uint32_t round = 0; round < 5; ++round) {
     Outcome step;
-    h.session.PushPull(w, gradient, model, step.Callback());
-    h.session.Settle();
+    h.PushPull(step);
     EXPECT_EQ(h.Metadata(h.Window(round)).round, round);
     EXPECT_TRUE(h.Metadata(h.Window(round)).wants_result);
 
     const std::vector<float> update = Ramp(1000, static_cast<float>(round) * 1000);
     ASSERT_TRUE(h.OpenResult(round + 1, h.ResultMetadata(1000, round), 3).ok());
     SendWholeResult(h, round + 1, update);
-    EXPECT_EQ(h.connection.closed_incoming.at({round + 1, 0}), wire::CloseReason::kComplete);
+    EXPECT_EQ(h.connection.closed_windows.back(),
+              std::pair(transport::WindowKey{round + 1}, wire::CloseReason::kComplete));
     EXPECT_FALSE(step.done()) << "its own gradient is still on its way";
     h.CloseGradient(round);
     ASSERT_EQ(step.calls, 1);
     EXPECT_TRUE(step.status.ok()) << step.status.ToString();
-    EXPECT_EQ(model, update);
+    EXPECT_EQ(h.model, update);
     EXPECT_EQ(step.stats.round, round);
     EXPECT_EQ(step.stats.bytes, ByteCount(8000));
     EXPECT_EQ(step.stats.chunks_received, 3u);
@@ -180,15 +175,11 @@ TEST(WorkerSessionTest, UpdatesTheModelFromTheAggregateUntilDone) {
 }
 
 TEST(WorkerSessionTest, IsDoneOnlyWhenAllOfTheResultIsHere) {
-  SessionHarness h;
-  h.JoinAndStart();
   const uint64_t count = 2 * kChunkElements;
-  const TensorHandle w = h.DeclareTensor("w", count);
-  const std::vector<float> gradient(count, 1.0f), update = Ramp(count);
-  std::vector<float> model(count, 0.0f);
+  TensorHarness h(count);
+  const std::vector<float> update = Ramp(count);
   Outcome step;
-  h.session.PushPull(w, gradient, model, step.Callback());
-  h.session.Settle();
+  h.PushPull(step);
   h.CloseGradient(0);
   EXPECT_FALSE(step.done());
   ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(count, 0), 2).ok());
@@ -196,41 +187,32 @@ TEST(WorkerSessionTest, IsDoneOnlyWhenAllOfTheResultIsHere) {
   EXPECT_FALSE(step.done());
   h.SendResultChunk(1, 0, std::span(update).first(kChunkElements), /*repaired=*/true);
   EXPECT_EQ(step.calls, 1);
-  EXPECT_EQ(model, update) << "also the chunk that FEC rebuilt, padding and all";
+  EXPECT_EQ(h.model, update) << "also the chunk that FEC rebuilt, padding and all";
   EXPECT_EQ(step.stats.repaired_chunks, 1u);
 }
 
 TEST(WorkerSessionTest, ARepeatedChunkWritesNothing) {
-  SessionHarness h;
-  h.JoinAndStart();
   const uint64_t count = 2 * kChunkElements;
-  const TensorHandle w = h.DeclareTensor("w", count);
-  const std::vector<float> gradient(count, 1.0f);
-  std::vector<float> model(count, 0.0f);
+  TensorHarness h(count);
   Outcome step;
-  h.session.PushPull(w, gradient, model, step.Callback());
-  h.session.Settle();
+  h.PushPull(step);
   ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(count, 0), 2).ok());
   h.SendResultChunk(1, 0, std::vector<float>(kChunkElements, 5.0f));
   h.SendResultChunk(1, 0, std::vector<float>(kChunkElements, 9.0f));
-  EXPECT_EQ(model[0], 5.0f);
+  EXPECT_EQ(h.model[0], 5.0f);
 }
 
 TEST(WorkerSessionTest, PushesOfOneTensorGoOneRoundAfterTheOther) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 100);
-  const std::vector<float> gradient(100, 1.0f);
+  TensorHarness h(100);
   Outcome first, second;
-  h.session.Push(w, gradient, first.Callback());
-  h.session.Push(w, gradient, second.Callback());
-  h.session.Settle();
-  EXPECT_EQ(h.connection.windows.size(), 1u);
+  h.Push(first);
+  h.Push(second);
+  EXPECT_EQ(h.connection.outgoing.size(), 1u);
   h.CloseGradient(0);
   EXPECT_TRUE(first.done());
-  EXPECT_EQ(h.connection.windows.size(), 1u) << "the server has not finished round 0";
+  EXPECT_EQ(h.connection.outgoing.size(), 1u) << "the server has not finished round 0";
   h.SendRoundReport(0);
-  ASSERT_EQ(h.connection.windows.size(), 2u);
+  ASSERT_EQ(h.connection.outgoing.size(), 2u);
   EXPECT_EQ(h.Metadata(h.Window(1)).round, 1u);
 }
 
@@ -243,56 +225,70 @@ TEST(WorkerSessionTest, TensorsDoNotHoldUpEachOther) {
     const TensorHandle tensor = h.DeclareTensor("t" + std::to_string(i), 100, i);
     h.session.Push(tensor, gradient, steps[i].Callback());
   }
-  h.session.Settle();
-  EXPECT_EQ(h.connection.windows.size(), 4u);
+  h.FinishEvent();
+  EXPECT_EQ(h.connection.outgoing.size(), 4u);
+}
+
+// A core that encodes a whole tensor hears no ACKs meanwhile.
+TEST(WorkerSessionTest, ALargeTensorIsSubmittedInSlicesAndNeverInsideARequest) {
+  constexpr uint64_t kChunksOfASlice = WorkBudget::kSliceElements / WorkBudget::kPerChunk;
+  TensorHarness h(2 * kChunksOfASlice * codec::ChunkElementsFor(SessionHarness::kSymbolBytes));
+  Outcome step;
+  h.session.Push(h.w, h.gradient, step.Callback());
+  h.session.FinishEvent();
+  const auto submitted = [&h] {
+    uint64_t chunks = 0;
+    for (const auto& [key, window] : h.connection.outgoing) chunks += window.chunks.size();
+    return chunks;
+  };
+  EXPECT_EQ(submitted(), 0u);
+  uint64_t calls = 0;
+  for (uint64_t before = 0; h.session.HasWork(); ++calls) {
+    h.session.Work();
+    EXPECT_LE(submitted() - before, kChunksOfASlice);
+    before = submitted();
+  }
+  EXPECT_EQ(submitted(), 2 * kChunksOfASlice);
+  // Each element is looked at once at least.
+  EXPECT_GE(calls, h.gradient.size() / WorkBudget::kSliceElements);
 }
 
 TEST(WorkerSessionTest, WaitsForAFreeWindow) {
   SessionHarness h;
   h.JoinAndStart();
-  h.connection.max_open = 1;
+  h.connection.max_open_windows = 1;
   const std::vector<float> gradient(100, 1.0f);
   const TensorHandle a = h.DeclareTensor("a", 100, 0);
   const TensorHandle b = h.DeclareTensor("b", 100, 1);
   Outcome first, second;
   h.session.Push(a, gradient, first.Callback());
   h.session.Push(b, gradient, second.Callback());
-  h.session.Settle();
-  EXPECT_EQ(h.connection.windows.size(), 1u);
+  h.FinishEvent();
+  EXPECT_EQ(h.connection.outgoing.size(), 1u);
   h.CloseGradient(0);
-  ASSERT_EQ(h.connection.windows.size(), 2u);
+  ASSERT_EQ(h.connection.outgoing.size(), 2u);
   h.CloseGradient(1);
   EXPECT_TRUE(second.status.ok() && second.done());
 }
 
 TEST(WorkerSessionTest, ARoundThatWentOnWithoutUsIsNamedAndTheNextOneWorks) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 100);
-  const std::vector<float> gradient(100, 1.0f);
-  std::vector<float> model(100);
+  TensorHarness h(100);
   Outcome late, next;
-  h.session.PushPull(w, gradient, model, late.Callback());
-  h.session.Settle();
+  h.PushPull(late);
   h.CloseGradient(0, {}, /*high_complete=*/false, wire::CloseReason::kExcluded);
   EXPECT_EQ(late.status.code(), StatusCode::kAborted);
   EXPECT_THAT(late.status.message(), HasSubstr("round 0 of tensor w went on without this worker"));
   h.SendRoundReport(4);
-  h.session.PushPull(w, gradient, model, next.Callback());
-  h.session.Settle();
+  h.PushPull(next);
   EXPECT_EQ(h.Metadata(h.Window(1)).round, 5u);
 }
 
 TEST(WorkerSessionTest, APushWithoutAResultEndsWhenItsRoundIsKnown) {
   for (const bool told_first : {true, false}) {
     SCOPED_TRACE(told_first);
-    SessionHarness h;
-    h.JoinAndStart();
-    const TensorHandle w = h.DeclareTensor("w", 100);
-    const std::vector<float> gradient(100, 1.0f);
+    TensorHarness h(100);
     Outcome push;
-    h.session.Push(w, gradient, push.Callback());
-    h.session.Settle();
+    h.Push(push);
     told_first ? h.SendPushTaken(3) : h.CloseWindow(0);
     EXPECT_FALSE(push.done());
     told_first ? h.CloseWindow(0) : h.SendPushTaken(3);
@@ -302,37 +298,27 @@ TEST(WorkerSessionTest, APushWithoutAResultEndsWhenItsRoundIsKnown) {
 }
 
 TEST(WorkerSessionTest, APushThatTheServerTookLateIsNotFollowedByOneOfTheSameRound) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 100);
-  const std::vector<float> gradient(100, 1.0f);
+  TensorHarness h(100);
   Outcome first, second;
-  h.session.Push(w, gradient, first.Callback());
-  h.session.Push(w, gradient, second.Callback());
-  h.session.Settle();
+  h.Push(first);
+  h.Push(second);
   h.SendRoundReport(0);  // the round was over before the push came
   h.SendPushTaken(1);
   h.CloseWindow(0);
   EXPECT_EQ(first.stats.round, 1u);
-  EXPECT_EQ(h.connection.windows.size(), 1u) << "the second would be another of round 1";
+  EXPECT_EQ(h.connection.outgoing.size(), 1u) << "the second would be another of round 1";
   h.SendRoundReport(1);
-  ASSERT_EQ(h.connection.windows.size(), 2u);
+  ASSERT_EQ(h.connection.outgoing.size(), 2u);
   EXPECT_EQ(h.Metadata(h.Window(1)).round, 2u);
 }
 
 TEST(WorkerSessionTest, APushTakenThatContradictsIsTheServersProtocolError) {
   for (const int what : {1, 2, 3}) {
     SCOPED_TRACE(what);
-    SessionHarness h;
-    h.JoinAndStart();
-    const TensorHandle w = h.DeclareTensor("w", 100);
-    const std::vector<float> gradient(100, 1.0f);
-    std::vector<float> model(100);
+    TensorHarness h(100);
     h.SendRoundReport(4);
     Outcome push;
-    if (what == 1) h.session.PushPull(w, gradient, model, push.Callback());
-    if (what >= 2) h.session.Push(w, gradient, push.Callback());
-    h.session.Settle();
+    what == 1 ? h.PushPull(push) : h.Push(push);
     if (what == 2) h.SendPushTaken(5);
     EXPECT_FALSE(h.session.ended());
     h.SendPushTaken(what == 3 ? 4 : 5);  // one with a result, twice, a round that was over
@@ -343,33 +329,25 @@ TEST(WorkerSessionTest, APushTakenThatContradictsIsTheServersProtocolError) {
 
 // The CLOSE of a round that went on without the worker, after the server had begun to count it.
 TEST(WorkerSessionTest, APushThatWasGivenUpBeforeItsRoundWasKnownCountsThere) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 100);
-  const std::vector<float> gradient(100, 1.0f);
+  TensorHarness h(100);
   Outcome first, second;
-  h.session.Push(w, gradient, first.Callback());
-  h.session.Settle();
+  h.Push(first);
   h.CloseWindow(0, {}, false, wire::CloseReason::kExcluded);
   EXPECT_EQ(first.status.code(), StatusCode::kAborted);
   h.SendPushTaken(2);
   EXPECT_FALSE(h.session.ended());
   h.SendRoundReport(2);
-  h.session.Push(w, gradient, second.Callback());
-  h.session.Settle();
-  ASSERT_EQ(h.connection.windows.size(), 2u);
+  h.Push(second);
+  ASSERT_EQ(h.connection.outgoing.size(), 2u);
   EXPECT_EQ(h.Metadata(h.Window(1)).round, 3u);
   EXPECT_FALSE(second.done());
 }
 
 TEST(WorkerSessionTest, PullsWhatTheServerHas) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 500);
-  std::vector<float> model(500);
+  TensorHarness h(500);
   Outcome pull;
-  h.session.Pull(w, model, /*min_round=*/3, pull.Callback());
-  h.session.Settle();
+  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.FinishEvent();
   const control::PullRequest& request = h.connection.sent.back().pull_request();
   EXPECT_EQ(request.min_round(), 3u);
   codec::WindowMetadata metadata = h.ResultMetadata(500, 9);
@@ -380,7 +358,27 @@ TEST(WorkerSessionTest, PullsWhatTheServerHas) {
   SendWholeResult(h, 1, values);
   EXPECT_TRUE(pull.done() && pull.status.ok());
   EXPECT_EQ(pull.stats.round, 9u);
-  EXPECT_EQ(model, values);
+  EXPECT_EQ(h.model, values);
+}
+
+TEST(WorkerSessionTest, APullRefusedInTheMiddleOfItsResultTakesNoMoreChunks) {
+  TensorHarness h(500);
+  Outcome pull;
+  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.FinishEvent();
+  codec::WindowMetadata metadata = h.ResultMetadata(500, 9);
+  metadata.kind = codec::WindowKind::kWeights;
+  metadata.request = h.connection.sent.back().pull_request().request();
+  ASSERT_TRUE(h.OpenResult(1, metadata, 2).ok());
+  control::ControlMessage refused;
+  refused.mutable_pull_refused()->set_request(metadata.request);
+  refused.mutable_pull_refused()->set_code(static_cast<uint32_t>(StatusCode::kUnavailable));
+  h.Send(refused);
+  EXPECT_EQ(pull.status.code(), StatusCode::kUnavailable);
+  h.SendResultChunk(1, 0, Ramp(metadata.chunk_elements));
+  EXPECT_EQ(h.connection.refused_chunks, 1);
+  EXPECT_EQ(h.model, std::vector<float>(500, 0.0f));
+  EXPECT_FALSE(h.session.ended());
 }
 
 TEST(WorkerSessionTest, RefusesAResultThatNobodyWaitsFor) {
@@ -392,43 +390,31 @@ TEST(WorkerSessionTest, RefusesAResultThatNobodyWaitsFor) {
 }
 
 TEST(WorkerSessionTest, AResultOfAnotherShapeIsAnErrorAndWritesNothing) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 500);
-  const std::vector<float> gradient(500, 1.0f);
-  std::vector<float> model(500, 0.0f);
+  TensorHarness h(500);
   Outcome step;
-  h.session.PushPull(w, gradient, model, step.Callback());
-  h.session.Settle();
+  h.PushPull(step);
   EXPECT_FALSE(h.OpenResult(1, h.ResultMetadata(501, 0), 2).ok());
   EXPECT_EQ(step.status.code(), StatusCode::kSettingsMismatch);
   EXPECT_THAT(step.status.message(), HasSubstr("elements 501, expected 500"));
 }
 
 TEST(WorkerSessionTest, AChunkOutOfPlaceIsTheServersProtocolError) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 500);
-  const std::vector<float> gradient(500, 1.0f);
-  std::vector<float> model(500, 0.0f);
+  TensorHarness h(500);
   Outcome step;
-  h.session.PushPull(w, gradient, model, step.Callback());
-  h.session.Settle();
+  h.PushPull(step);
   ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(500, 0), 2).ok());
   h.SendResultChunk(1, 7, std::vector<float>(10, 3.0f));
   EXPECT_EQ(step.status.code(), StatusCode::kProtocolViolation);
-  EXPECT_EQ(model, std::vector<float>(500, 0.0f));
+  EXPECT_EQ(h.model, std::vector<float>(500, 0.0f));
 }
 
 TEST(WorkerSessionTest, RefusesSpansOfAnotherLength) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 500);
+  TensorHarness h(500);
   const std::vector<float> gradient(499, 1.0f);
   Outcome push, undeclared;
-  h.session.Push(w, gradient, push.Callback());
+  h.session.Push(h.w, gradient, push.Callback());
   h.session.Push(77, gradient, undeclared.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_EQ(push.status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(push.status.message(), HasSubstr("500 elements, but the span has 499"));
   EXPECT_EQ(undeclared.status.code(), StatusCode::kFailedPrecondition);
@@ -444,12 +430,12 @@ TEST(WorkerSessionTest, AGradientThatIsNotFiniteIsRefusedByTensorAndChunkAndTheN
   Outcome refused, next;
   h.session.Push(w, broken, refused.Callback());
   h.session.Push(w, gradient, next.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   ASSERT_EQ(refused.calls, 1);
   EXPECT_EQ(refused.status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(refused.status.message().find("layer.3"), std::string::npos) << refused.status.message();
   EXPECT_NE(refused.status.message().find("chunk 2"), std::string::npos) << refused.status.message();
-  ASSERT_EQ(h.connection.windows.size(), 1u) << "of the next one";
+  ASSERT_EQ(h.connection.outgoing.size(), 1u) << "of the next one";
   EXPECT_EQ(h.Metadata(h.Window(0)).round, 0u) << "the refused one used up no round";
   h.SendRoundReport(0);
   h.CloseGradient(0);
@@ -464,13 +450,13 @@ TEST(WorkerSessionTest, AShorterWireTypeIsWhatTravels) {
   Outcome declared;
   h.session.Declare({.name = "w", .wire_dtype = DType::kInt8, .count = count, .initial = {}},
                     declared.DeclareCallback());
-  h.session.Settle();
+  h.FinishEvent();
   h.SendDeclared(h.connection.sent.back().declare().request(), 0);
   ASSERT_TRUE(declared.status.ok());
   const std::vector<float> gradient(count, 1.0f);
   Outcome pushed;
   h.session.Push(declared.handle, gradient, pushed.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_EQ(h.Metadata(h.Window(0)).dtype, DType::kInt8);
   EXPECT_EQ(h.Metadata(h.Window(0)).chunk_elements, 4 * kChunkElements);
   EXPECT_EQ(h.Window(0).options.high_count + h.Window(0).options.low_count, 2u);
@@ -485,7 +471,7 @@ TEST(WorkerSessionTest, AShorterResultTypeIsRefusedInWords) {
     h.session.Declare(
         {.name = "w", .wire_dtype = DType::kInt8, .result_dtype = dtype, .count = 8, .initial = {}},
         declared.DeclareCallback());
-    h.session.Settle();
+    h.FinishEvent();
     EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(declared.status.message().find(std::string(DTypeName(dtype))), std::string::npos)
         << declared.status.message();
@@ -499,7 +485,7 @@ TEST(WorkerSessionTest, NamesWithControlCharactersAreRefusedHere) {
   const auto declared = [&](const Declaration& declaration) {
     Outcome outcome;
     h.session.Declare(declaration, outcome.DeclareCallback());
-    h.session.Settle();
+    h.FinishEvent();
     return outcome.status.ToString();
   };
   EXPECT_EQ(declared({.name = "w\n", .count = 1, .initial = {}}),
@@ -510,7 +496,7 @@ TEST(WorkerSessionTest, NamesWithControlCharactersAreRefusedHere) {
             "InvalidArgument: tensor w: an optimizer is 1..256 bytes without control characters");
   Outcome barrier;
   h.session.Barrier("epoch\t1", barrier.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_EQ(barrier.status.ToString(), "InvalidArgument: a barrier's name has no control characters");
 }
 
@@ -528,13 +514,9 @@ TEST(WorkerSessionTest, BarriersEndWhenTheServerSaysSo) {
 }
 
 TEST(WorkerSessionTest, ReportsWhatHappenedInTheRound) {
-  SessionHarness h;
-  h.JoinAndStart();
-  const TensorHandle w = h.DeclareTensor("w", 100);
-  const std::vector<float> gradient(100, 1.0f);
+  TensorHarness h(100);
   Outcome push;
-  h.session.Push(w, gradient, push.Callback());
-  h.session.Settle();
+  h.Push(push);
   control::ControlMessage m;
   m.mutable_round_report()->set_key(0);
   m.mutable_round_report()->set_round(0);
@@ -562,7 +544,7 @@ struct PendingOperations {
     h.session.Pull(b, out[1], 0, pull.Callback());
     h.session.Barrier("x", barrier.Callback());
     h.session.Declare({.name = "c", .count = 5, .initial = {}}, declare.DeclareCallback());
-    h.session.Settle();
+    h.FinishEvent();
   }
   std::vector<Outcome*> all() { return {&push, &queued, &push_pull, &pull, &barrier, &declare}; }
 
@@ -578,12 +560,12 @@ TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerDies) {
   h.Die(Status(StatusCode::kPeerDead, "silent"));
   for (Outcome* outcome : pending.all()) {
     EXPECT_EQ(outcome->calls, 1);
-    EXPECT_EQ(outcome->status.ToString(), "PeerDead: server 127.0.0.1:7700 was silent for 10 s");
+    EXPECT_EQ(outcome->status.ToString(), "PeerDead: server 127.0.0.1:7700 was silent for 10.0 s");
   }
   // Whatever is asked afterwards ends at once, with the same reason.
   Outcome after;
   h.session.Push(0, pending.gradient, after.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_EQ(after.status.code(), StatusCode::kPeerDead);
 }
 
@@ -591,21 +573,20 @@ TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerDies) {
 TEST(WorkerSessionTest, AServersOwnReasonForHangingUpIsReported) {
   SessionHarness h;
   PendingOperations pending(h);
-  h.Die(Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
-  EXPECT_EQ(pending.push.status.ToString(), "DeadlineExceeded: no Join within 5 s");
+  h.Die(Status(StatusCode::kDeadlineExceeded, "no Join within 5.0 s"));
+  EXPECT_EQ(pending.push.status.ToString(), "DeadlineExceeded: no Join within 5.0 s");
 }
 
 TEST(WorkerSessionTest, EveryPendingOperationEndsWhenTheServerEndsTheJob) {
   SessionHarness h;
   PendingOperations pending(h);
-  h.SendLeave(StatusCode::kAborted, "worker rank 2 (site B, 127.0.0.1:4000): PeerDead: silent for 10 s");
+  h.SendLeave(StatusCode::kAborted, "worker rank 2 (site B, 127.0.0.1:4000): PeerDead: silent for 10.0 s");
   for (Outcome* outcome : pending.all()) {
     EXPECT_EQ(outcome->calls, 1);
     EXPECT_EQ(outcome->status.code(), StatusCode::kAborted);
     EXPECT_THAT(outcome->status.message(), HasSubstr("worker rank 2 (site B, 127.0.0.1:4000)"));
   }
-  EXPECT_TRUE(h.connection.closed_with.has_value())
-      << "the connection must not read borrowed memory any more";
+  EXPECT_TRUE(h.connection.closed.has_value()) << "the connection must not read borrowed memory any more";
   h.Die(Status(StatusCode::kAborted, "closed"));
   for (Outcome* outcome : pending.all()) EXPECT_EQ(outcome->calls, 1);
 }
@@ -614,8 +595,7 @@ TEST(WorkerSessionTest, EveryPendingOperationEndsWhenThePeerTalksNonsense) {
   SessionHarness h;
   PendingOperations pending(h);
   const std::vector<uint8_t> nonsense(70'000, 0xff);
-  h.session.OnControlData(h.connection, nonsense);
-  h.session.Settle();
+  h.Happens(transport::event::ControlBytes{nonsense});
   for (Outcome* outcome : pending.all()) EXPECT_EQ(outcome->status.code(), StatusCode::kProtocolViolation);
 }
 
@@ -624,7 +604,7 @@ TEST(WorkerSessionTest, LateEventsOfAFailedSessionChangeNothing) {
   PendingOperations pending(h);
   ASSERT_TRUE(h.OpenResult(1, h.ResultMetadata(100, 0, 1), 1).ok());
   h.session.Fail(Status(StatusCode::kCancelled, "enough"));
-  h.session.Settle();
+  h.FinishEvent();
   h.SendResultChunk(1, 0, std::vector<float>(100, 8.0f));
   EXPECT_EQ(pending.out[0], std::vector<float>(100, 0.0f)) << "the caller has his memory back";
   h.CloseGradient(0);
@@ -644,7 +624,7 @@ TEST(WorkerSessionTest, AnOrderlyLeaveWaitsForTheServersGoodbyeButNotForEver) {
       h.Die(Status::Ok());
     } else {
       h.Advance(2000);
-      EXPECT_TRUE(h.connection.closed_with && h.connection.closed_with->ok());
+      EXPECT_TRUE(h.connection.closed && h.connection.closed->ok());
     }
     EXPECT_EQ(h.session.state(), WorkerSession::State::kLeft);
     EXPECT_TRUE(h.session.failure().ok());
@@ -659,7 +639,7 @@ TEST(WorkerSessionTest, ControlMessagesWaitWhenTheStreamIsFull) {
   h.session.Barrier("x", barrier.Callback());
   const size_t before = h.connection.sent.size();
   h.connection.refuse_control = false;
-  h.session.OnControlWritable(h.connection);
+  h.Happens(transport::event::ControlWritable{});
   EXPECT_EQ(h.connection.sent.size(), before + 1);
 }
 
@@ -670,7 +650,7 @@ TEST(WorkerSessionTest, RefusesMoreOperationsThanItsBound) {
   const std::vector<float> gradient(100, 1.0f);
   std::vector<Outcome> pushes(4);
   for (Outcome& push : pushes) h.session.Push(w, gradient, push.Callback());
-  h.session.Settle();
+  h.FinishEvent();
   EXPECT_EQ(pushes[3].status.code(), StatusCode::kResourceExhausted);
   EXPECT_FALSE(pushes[2].done());
 }
@@ -678,76 +658,63 @@ TEST(WorkerSessionTest, RefusesMoreOperationsThanItsBound) {
 // --- What is repaid ---
 
 TEST(WorkerSessionTest, ResidualKeepsLostChunksOnlyAndTheNextRoundRepaysThem) {
-  SessionHarness h;
-  h.JoinAndStart("residual", /*high_share=*/0.25);
   const uint64_t count = 20 * kChunkElements;
-  const TensorHandle w = h.DeclareTensor("w", count);
-  std::vector<float> gradient = Ramp(count);
-  Outcome first;
-  h.session.Push(w, gradient, first.Callback());
-  h.session.Settle();
+  TensorHarness h(count, LossPolicy::kResidual);
+  const std::vector<float> gradient = h.gradient = Ramp(count);
+  Outcome first, second;
+  h.Push(first);
   FakeConnection::Window& window = h.Window(0);
   ASSERT_GE(window.low.size(), 3u);
   const uint32_t lost = codec::ParseChunk(window.low[2].Bytes())->index;
   h.CloseGradient(0, {2});
   EXPECT_EQ(first.stats.lost_chunks, 1u);
-  const std::span<const float> residual = h.session.residual(w);
+  const std::span<const float> residual = h.session.residual(h.w);
   ASSERT_EQ(residual.size(), count);
   for (uint64_t i = 0; i < count; ++i) {
     EXPECT_EQ(residual[i], i / kChunkElements == lost ? gradient[i] : 0.0f) << "element " << i;
   }
   // The next push carries gradient + residual.
   h.SendRoundReport(0);
-  const std::vector<float> ones(count, 1.0f);
-  Outcome second;
-  h.session.Push(w, ones, second.Callback());
-  h.session.Settle();
+  h.gradient.assign(count, 1.0f);
+  h.Push(second);
   std::vector<float> sent(count);
-  for (const auto* chunks : {&h.Window(1).high, &h.Window(1).low}) {
-    for (const FakeConnection::Chunk& c : *chunks) {
-      const std::vector<uint8_t> bytes = c.Bytes();
-      const auto parsed = codec::ParseChunk(bytes);
-      ASSERT_TRUE(parsed.ok());
-      codec::DecodeChunk(*parsed,
-                         std::span(sent).subspan(size_t{parsed->index} * kChunkElements, parsed->count));
-    }
+  for (const FakeConnection::Chunk& c : h.Window(1).chunks) {
+    const std::vector<uint8_t> bytes = c.Bytes();
+    const auto parsed = codec::ParseChunk(bytes);
+    ASSERT_TRUE(parsed.ok());
+    codec::DecodeChunk(*parsed,
+                       std::span(sent).subspan(size_t{parsed->index} * kChunkElements, parsed->count));
   }
   for (uint64_t i = 0; i < count; ++i) {
     EXPECT_EQ(sent[i], 1.0f + (i / kChunkElements == lost ? gradient[i] : 0.0f)) << "element " << i;
   }
   h.CloseGradient(1);
-  for (float r : h.session.residual(w)) EXPECT_EQ(r, 0.0f);
+  for (float r : h.session.residual(h.w)) EXPECT_EQ(r, 0.0f);
 }
 
 TEST(WorkerSessionTest, WithoutTheHighClassEverythingNotKnownDeliveredIsKept) {
-  SessionHarness h;
-  h.JoinAndStart("residual", 0.25);
   const uint64_t count = 20 * kChunkElements;
-  const TensorHandle w = h.DeclareTensor("w", count);
-  const std::vector<float> gradient = Ramp(count);
+  TensorHarness h(count, LossPolicy::kResidual);
+  h.gradient = Ramp(count);
   Outcome push;
-  h.session.Push(w, gradient, push.Callback());
-  h.session.Settle();
+  h.Push(push);
   const size_t high = h.Window(0).high.size();
   h.CloseGradient(0, {}, /*high_complete=*/false, wire::CloseReason::kHard);
   EXPECT_EQ(push.stats.lost_chunks, high);
   size_t kept = 0;
-  for (float r : h.session.residual(w)) kept += r != 0.0f ? 1 : 0;
+  for (float r : h.session.residual(h.w)) kept += r != 0.0f ? 1 : 0;
   EXPECT_EQ(kept, high * kChunkElements);
 }
 
 TEST(WorkerSessionTest, OtherPoliciesKeepNoResidual) {
-  for (const char* policy : {"zero", "count", "stale"}) {
-    SessionHarness h;
-    h.JoinAndStart(policy, 0.25);
+  for (const LossPolicy policy : {LossPolicy::kZero, LossPolicy::kCount, LossPolicy::kStale}) {
     const uint64_t count = 20 * kChunkElements;
-    const TensorHandle w = h.DeclareTensor("w", count);
-    const std::vector<float> gradient = Ramp(count);
+    TensorHarness h(count, policy);
+    h.gradient = Ramp(count);
     Outcome push;
-    h.session.Push(w, gradient, push.Callback());
-    h.session.Settle();
+    h.Push(push);
     h.CloseGradient(0, {0, 1});
-    EXPECT_TRUE(h.session.residual(w).empty());
+    EXPECT_TRUE(h.session.residual(h.w).empty());
     EXPECT_EQ(push.stats.lost_chunks, 2u);
   }
 }

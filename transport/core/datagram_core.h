@@ -1,5 +1,6 @@
-// The four kinds of call between a sans-I/O core and whoever drives it (sockets, simulator, fuzzer):
-// events go in with the time, datagrams and the next deadline come out.
+// The calls between a sans-I/O core and its driver (sockets, simulator, fuzzer): events go in with the time,
+// datagrams and the next deadline come out, and what would take long is done in slices when the driver has
+// time.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +46,12 @@ class DatagramCore {
   virtual std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer) = 0;
   // When HandleTimeout wants to be called (pacing included); Infinite() when nothing is armed.
   virtual Instant NextTimeout() const = 0;
+
+  // Work is due that grows with the caller's data, such as encoding a tensor. Ask after every event and
+  // request.
+  virtual bool HasWork() const { return false; }
+  // Does a slice of it, of at most about 0.5 ms; then there may be something to transmit.
+  virtual void Work(Instant now) { (void)now; }
 };
 
 }  // namespace longhaul::transport

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 namespace {

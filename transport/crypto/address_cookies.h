@@ -14,8 +14,8 @@
 
 #include "base/address.h"
 #include "base/instant.h"
-#include "transport/core/security.h"
-#include "transport/crypto/keyed_mac.h"
+#include "transport/core/security/security.h"
+#include "transport/crypto/key_derivation.h"
 #include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::crypto {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 

@@ -7,10 +7,10 @@
 
 namespace longhaul::crypto {
 
-AeadProtection::AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret)
-    : AeadProtection(suite, std::move(send_secret), std::move(receive_secret), LimitsOf(suite)) {}
+AeadProtection::AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret)
+    : AeadProtection(suite, std::move(send_secret), receive_secret, LimitsOf(suite)) {}
 
-AeadProtection::AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret,
+AeadProtection::AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret,
                                AeadLimits limits)
     : suite_(suite), limits_(limits), send_secret_(std::move(send_secret)) {
   LH_CHECK_OP(send_secret_.size(), ==, HashBytes(AeadHash(suite)));

@@ -11,16 +11,16 @@
 #include <memory>
 #include <optional>
 
-#include "transport/core/packet_protection.h"
+#include "transport/core/security/packet_protection.h"
 #include "transport/crypto/aead.h"
 #include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::crypto {
 
-// Which keys open a packet is a rule, never a try, so the time that Open takes says nothing (RFC 9001 §6.3,
-// §6.5): phase as the present one -> present keys; other phase and a number above all authentic ones of the
-// present phase -> next keys, made in advance; other phase and below -> previous keys, kept until the next
-// change.
+// Which keys open a packet is a rule, never a try, so the time that Open takes reveals nothing (RFC 9001
+// §6.3, §6.5): phase as the present one -> present keys; other phase and a number above all authentic ones of
+// the present phase -> next keys, made in advance; other phase and below -> previous keys, kept until the
+// next change.
 //
 // Neither Seal nor Open allocates, but for the packet that changes the peer's keys.
 // Not thread-safe; lives inside one connection.
@@ -31,8 +31,9 @@ class AeadProtection : public transport::PacketProtection {
   static constexpr uint64_t kBlocksForClose = 2 * 65536 / 16;
 
   // REQUIRES: secrets of HashBytes(AeadHash(suite)).
-  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret, AeadLimits limits);
-  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret);
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret,
+                 AeadLimits limits);
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret);
 
   // REQUIRES: bit 0 of the header is key_phase(). Past the limit of a key, which key updates keep far away,
   // body and tag become zeros and nothing leaks; limit_reached() comes first.
@@ -48,7 +49,7 @@ class AeadProtection : public transport::PacketProtection {
   void UpdateKeys() override;
   uint64_t peer_updates() const override { return receive_phase_; }
   // Of the present sending key as well, though UpdateKeys may still mend it: asked after the update that was
-  // due. KeyUpdateLimits are far below, so who comes here could not update.
+  // due. KeyUpdateLimits are far below, so a caller that reaches this could not update.
   std::string_view limit_reached() const override;
 
   AeadSuite suite() const { return suite_; }

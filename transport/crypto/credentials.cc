@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "transport/crypto/identity_name.h"
-#include "transport/crypto/private_key.h"
+#include "transport/crypto/certificate.h"
 
 namespace longhaul::crypto {
 namespace {

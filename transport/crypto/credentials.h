@@ -1,4 +1,4 @@
-// What a key file holds. Two kinds, told apart by their first line:
+// What a key file holds. Two kinds, distinguished by their first line:
 //
 //   a pre-shared key of a job            a certificate's bundle, PEM
 //     longhaul-psk-v1                      the own private key
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "longhaul/status.h"
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 #include "transport/crypto/certificate.h"
 #include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/secret_bytes.h"
@@ -32,7 +32,7 @@ struct PskKey {
 };
 
 struct CertificateKey {
-  transport::PeerIdentity identity;  // what the own certificate says
+  transport::PeerIdentity identity;  // of the own certificate
   PrivateKey private_key;
   std::vector<Certificate> chain;        // the own certificate first
   std::vector<Certificate> authorities;  // at least one
@@ -40,7 +40,7 @@ struct CertificateKey {
 
 using Credentials = std::variant<PskKey, CertificateKey>;
 
-// kInvalidArgument says what is wrong, never what the file contains.
+// kInvalidArgument names the mistake, never the content of the file.
 Result<Credentials> ParseKeyFile(std::string_view text);
 
 // The file of a pre-shared key; ParseKeyFile reads it back. REQUIRES: what CheckKeyName and kPskBytes ask

@@ -19,7 +19,6 @@
 #include "transport/crypto/certificate.h"
 #include "transport/crypto/credentials.h"
 #include "transport/crypto/openssl_ptr.h"
-#include "transport/crypto/private_key.h"
 
 namespace longhaul::crypto {
 namespace {

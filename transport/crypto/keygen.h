@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "longhaul/status.h"
-#include "transport/crypto/identity_name.h"
+#include "transport/crypto/certificate.h"
 #include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::crypto {
@@ -28,7 +28,7 @@ Result<Validity> CaValidity(std::string_view ca_bundle);
 
 // A key file for one server, worker or tool: new Ed25519 private key, its certificate, the CA's certificate.
 // `ca_bundle` as from NewCa; keys of other kinds serve too. That the CA is valid for as long is the caller's
-// affair (CaValidity): peers look at both.
+// responsibility (CaValidity): peers check both.
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
                                      std::string_view name, const Validity& validity);
 

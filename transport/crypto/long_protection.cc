@@ -7,8 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "transport/crypto/hkdf.h"
-#include "transport/crypto/keyed_mac.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 
@@ -46,7 +45,7 @@ LongProtection::Tag LongProtection::Authenticate(wire::PacketNumber number, uint
   out.U32(static_cast<uint32_t>(header.size()));
   std::array<uint8_t, 32> digest{};
   size_t size = 0;
-  // Starting without a key goes on with the last one.
+  // Starting without a key keeps the last one.
   LH_CHECK(EVP_MAC_init(mac_.get(), nullptr, 0, nullptr) == 1);
   for (ByteSpan part : {ByteSpan(prefix), header, body}) {
     LH_CHECK(EVP_MAC_update(mac_.get(), part.data(), part.size()) == 1);

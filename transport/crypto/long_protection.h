@@ -1,6 +1,6 @@
 // Protection of long packets (INIT, ACCEPT, RETRY), before there are keys of a connection: under a key made
 // of the pre-shared key, so that an outsider cannot make a server do a key exchange, or under a constant that
-// everybody knows (as QUIC's Initial, RFC 9001 §5.2), which only detects damage.
+// is public (as QUIC's Initial, RFC 9001 §5.2), which only detects damage.
 //
 // Every holder of the key seals with it, stateless servers and restarted ones too, so numbers do repeat.
 // AES-GCM would lose its authentication key by that; deterministic authenticated encryption has no nonce to
@@ -10,12 +10,12 @@
 //   tag  = first 16 bytes of HMAC-SHA-256(K1, number 64 | path 8 | length of header 32 | header | body)
 //   body = body xor AES-128-CTR(K2, first counter block = tag)
 //
-// Two packets that are equal in all of it look equal, and that is all a repeated number tells.
+// Two packets that are equal in all of it look equal, and a repeated number reveals no more.
 #pragma once
 
 #include <array>
 
-#include "transport/core/packet_protection.h"
+#include "transport/core/security/packet_protection.h"
 #include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/secret_bytes.h"
 
@@ -24,7 +24,7 @@ namespace longhaul::crypto {
 // Not thread-safe.
 class LongProtection : public transport::PacketProtection {
  public:
-  // K1 and K2 come of `key` by HKDF labels. `secret`: whether outsiders do not know it.
+  // K1 and K2 come of `key` by HKDF labels. `secret`: whether it is unknown to outsiders.
   LongProtection(ByteSpan key, bool secret);
 
   // REQUIRES: tag.size() == wire::kTagBytes.
@@ -45,7 +45,7 @@ class LongProtection : public transport::PacketProtection {
   bool secret_;
 };
 
-// The key of LongProtection that everybody knows.
+// The public key of LongProtection.
 ByteSpan PublicLongKey();
 
 }  // namespace longhaul::crypto

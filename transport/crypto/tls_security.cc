@@ -7,9 +7,9 @@
 
 #include "base/check.h"
 #include "transport/crypto/address_cookies.h"
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/certificate.h"
+#include "transport/crypto/key_derivation.h"
 #include "transport/crypto/long_protection.h"
-#include "transport/crypto/private_key.h"
 #include "transport/crypto/tls_session.h"
 #include "transport/crypto/tls_settings.h"
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "longhaul/status.h"
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 #include "transport/crypto/aead.h"
+#include "transport/crypto/certificate.h"
 #include "transport/crypto/credentials.h"
-#include "transport/crypto/identity_name.h"
 
 namespace longhaul::crypto {
 
@@ -37,9 +37,9 @@ struct TlsOptions {
   std::function<int64_t()> wall_clock;
   // Server with certificates: the names that may connect. Empty: all of the CA's.
   std::vector<std::string> allowed_names;
-  // Server: what tells it from the others with the same key, and stays the same when it is restarted. Part of
-  // the key of its reset tokens: without it one server would answer a stray packet with a token of another's
-  // connection. Not secret.
+  // Server: what distinguishes it from the others with the same key, and stays the same when it is restarted.
+  // Part of the key of its reset tokens: without it one server would answer a stray packet with a token of
+  // another's connection. Not secret.
   std::string server_name;
 };
 

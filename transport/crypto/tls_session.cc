@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "transport/crypto/aead_protection.h"
-#include "transport/crypto/hkdf.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 #include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/tls_settings.h"
 
@@ -42,7 +42,7 @@ class TlsSession : public transport::HandshakeCrypto {
   void Fail(Status status);
   // The failure of OpenSSL's last call in words.
   Status Explain() const;
-  // Whether that certificate's holder may talk to us; kPermissionDenied says why not.
+  // Whether that certificate's holder may talk to us; kPermissionDenied gives the reason.
   Status CheckPeer(const x509_st& certificate, transport::PeerIdentity* identity) const;
 
   std::shared_ptr<const TlsSettings> settings_;

@@ -27,10 +27,11 @@ constexpr SuiteName kSuites[] = {
 Status Invalid(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
 Status Denied(std::string message) { return Status(StatusCode::kPermissionDenied, std::move(message)); }
 
-// Fills in the job, and says when key and options contradict each other.
+// Fills in the job; an error when key and options contradict each other.
 Status CheckFit(const Credentials& credentials, TlsOptions* options) {
   const PskKey* psk = std::get_if<PskKey>(&credentials);
   const CertificateKey* certificate = std::get_if<CertificateKey>(&credentials);
+  if (psk == nullptr && certificate == nullptr) return Invalid("no key");
   const std::string& job = psk != nullptr ? psk->job : certificate->identity.job;
   if (options->job.empty()) options->job = job;
   if (options->job != job) return Denied("the key is of job " + job + ", not of " + options->job);

@@ -1,9 +1,7 @@
 #include "transport/keys/load_security.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -18,16 +16,17 @@ constexpr const char* kDefaultJob = "default";
 Status Invalid(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
 
 Status Check(const SecurityChoice& choice) {
-  if (choice.insecure && !choice.key_file.empty()) return Invalid("a key and --insecure: say one of them");
+  if (choice.insecure && !choice.key_file.empty())
+    return Invalid("'key_file' and 'insecure': say one of them");
   if (!choice.insecure && choice.key_file.empty()) {
     return Invalid(
-        "no key: --key FILE, which `longhaul keygen --out FILE` makes for all of the job; or --insecure, "
-        "which everyone on "
-        "the way can read and forge");
+        "no key: give 'key_file' what `longhaul keygen --out FILE` makes for all of the job; or 'insecure', "
+        "which everyone on the way can read and forge");
   }
   if (choice.insecure && !choice.allow.empty())
-    return Invalid("--allow needs certificates, and --insecure has none");
-  if (choice.insecure && !choice.cipher.empty()) return Invalid("--cipher and --insecure: say one of them");
+    return Invalid("'allow' needs certificates, and 'insecure' has none");
+  if (choice.insecure && choice.cipher != Cipher::kAny)
+    return Invalid("'cipher' and 'insecure': say one of them");
   return {};
 }
 
@@ -38,7 +37,7 @@ std::string Quoted(std::string_view text) {
   return quoted + (text.size() > 64 ? "...\"" : "\"");
 }
 
-// A list that lets nobody in by mistake, or everybody, is found out here and not when a worker is missing.
+// A list that mistakenly admits no worker, or every one, is refused here and not when a worker is missing.
 Result<std::vector<std::string>> AllowedNames(const std::vector<std::string>& given) {
   std::vector<std::string> names;
   for (std::string_view name : given) {
@@ -46,13 +45,13 @@ Result<std::vector<std::string>> AllowedNames(const std::vector<std::string>& gi
     name = begin == std::string_view::npos ? std::string_view() : name.substr(begin);
     name = name.substr(0, name.find_last_not_of(" \t") + 1);
     if (name.empty())
-      return Invalid("--allow: a name is empty; leave --allow out to let in every certificate of the job");
+      return Invalid("'allow': a name is empty; leave 'allow' out to let in every certificate of the job");
     if (!crypto::CheckKeyName("name", name).ok()) {
       return Invalid(
-          "--allow: " + Quoted(name) +
+          "'allow': " + Quoted(name) +
           " is the name of no certificate: names are 1 to 64 of A-Z a-z 0-9 . _ - (no roles, no patterns)");
     }
-    if (std::ranges::count(names, name) > 0) return Invalid("--allow: " + Quoted(name) + " is there twice");
+    if (std::ranges::count(names, name) > 0) return Invalid("'allow': " + Quoted(name) + " is there twice");
     names.emplace_back(name);
   }
   return names;
@@ -70,16 +69,21 @@ const std::string& JobOf(const crypto::Credentials& credentials) {
   return std::get<crypto::CertificateKey>(credentials).identity.job;
 }
 
-std::optional<crypto::AeadSuite> ParseSuite(std::string_view name) {
-  using crypto::AeadSuite;
-  for (const AeadSuite suite : {AeadSuite::kAes128Gcm, AeadSuite::kAes256Gcm, AeadSuite::kChaCha20Poly1305}) {
-    const std::string_view official = crypto::AeadName(suite);
-    if (std::ranges::equal(name, official, [](char a, char b) { return a == std::tolower(b); })) return suite;
+std::vector<crypto::AeadSuite> SuitesOf(Cipher cipher) {
+  switch (cipher) {
+    case Cipher::kAes128Gcm:
+      return {crypto::AeadSuite::kAes128Gcm};
+    case Cipher::kAes256Gcm:
+      return {crypto::AeadSuite::kAes256Gcm};
+    case Cipher::kChaCha20Poly1305:
+      return {crypto::AeadSuite::kChaCha20Poly1305};
+    case Cipher::kAny:
+      break;
   }
-  return std::nullopt;
+  return crypto::TlsOptions().suites;
 }
 
-Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
+crypto::TlsOptions OptionsOf(const SecurityChoice& choice) {
   crypto::TlsOptions options;
   options.role = choice.role;
   options.job = choice.job;
@@ -87,13 +91,7 @@ Result<crypto::TlsOptions> OptionsOf(const SecurityChoice& choice) {
   options.wall_clock = [] {
     return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
   };
-  if (choice.cipher.empty()) return options;
-  const std::optional<crypto::AeadSuite> suite = ParseSuite(choice.cipher);
-  if (!suite) {
-    return Invalid("--cipher is \"" + choice.cipher +
-                   "\", but must be aes-128-gcm, aes-256-gcm or chacha20-poly1305");
-  }
-  options.suites = {*suite};
+  options.suites = SuitesOf(choice.cipher);
   return options;
 }
 
@@ -117,18 +115,17 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   text->Wipe();
   if (!credentials.ok()) return named(credentials.status());
   if (!choice.allow.empty() && std::holds_alternative<crypto::PskKey>(*credentials)) {
-    return named(Invalid("--allow needs certificates: whoever has a shared key is anybody"));
+    return named(Invalid("'allow' needs certificates: a shared key names no one"));
   }
-  Result<crypto::TlsOptions> options = OptionsOf(choice);
-  if (!options.ok()) return options.status();
+  crypto::TlsOptions options = OptionsOf(choice);
   Result<std::vector<std::string>> allow = AllowedNames(choice.allow);
   if (!allow.ok()) return allow.status();
   loaded.allow = *std::move(allow);
-  options->allowed_names = loaded.allow;
+  options.allowed_names = loaded.allow;
   loaded.job = choice.job.empty() ? JobOf(*credentials) : choice.job;
   loaded.description = Describe(*credentials);
   loaded.kind = std::holds_alternative<crypto::PskKey>(*credentials) ? "tls-psk" : "tls-certificates";
-  auto security = crypto::TlsSecurity::Create(*std::move(credentials), *std::move(options));
+  auto security = crypto::TlsSecurity::Create(*std::move(credentials), std::move(options));
   if (!security.ok()) return named(security.status());
   loaded.security = *std::move(security);
   return loaded;

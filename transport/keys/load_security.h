@@ -1,4 +1,4 @@
-// From what a user says (--key FILE, --insecure) to the endpoint's security. The only place that decides it,
+// From the options 'key_file' and 'insecure' to the endpoint's security. The only place that decides it,
 // so that servers, workers and tools refuse the same things in the same words.
 #pragma once
 
@@ -7,23 +7,23 @@
 #include <string_view>
 #include <vector>
 
+#include "longhaul/job.h"
 #include "longhaul/status.h"
-#include "transport/core/security.h"
-#include "transport/crypto/identity_name.h"
+#include "transport/core/security/security.h"
+#include "transport/crypto/certificate.h"
 
 namespace longhaul::keys {
 
 struct SecurityChoice {
-  std::string key_file = {};  // of `longhaul keygen`: a shared key or a certificate; its content says which
+  std::string key_file = {};  // of `longhaul keygen`: a shared key or a certificate, by its content
   bool insecure = false;      // instead of a key
   std::string job = {};       // empty: the key's; without a key "default"
   crypto::Role role = crypto::Role::kWorker;
-  std::string cipher =
-      {};  // "aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"; empty: what suits, fast ones first
+  Cipher cipher = Cipher::kAny;  // kAny: what suits, fast ones first
   // Server, certificates only: names of those that may connect, workers and tools; blanks around them do not
   // count. Empty: every certificate of the CA for this job.
   std::vector<std::string> allow = {};
-  std::string server_name = {};  // server: crypto::TlsOptions::server_name, from ServerName() (server_name.h)
+  std::string server_name = {};  // server: crypto::TlsOptions::server_name, from ServerName() (key_file.h)
 };
 
 struct LoadedSecurity {
@@ -36,7 +36,7 @@ struct LoadedSecurity {
   std::vector<std::string> allow;  // as they are compared: without blanks
 };
 
-// Errors, naming the option: kInvalidArgument (neither or both of key and insecure, an unknown cipher, a name
+// Errors, naming the option: kInvalidArgument (neither or both of key and insecure, a name
 // of the allow-list that no certificate can have or that is there twice, another job than the key's, a
 // server's certificate at a worker, ...), those of ReadKeyFile, and those of the file's content with its
 // name.

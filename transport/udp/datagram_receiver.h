@@ -14,7 +14,7 @@
 #include "base/address.h"
 #include "base/bytes.h"
 #include "transport/core/datagram_core.h"
-#include "transport/udp/sockaddr.h"
+#include "transport/udp/resolve.h"
 
 namespace longhaul::udp {
 
@@ -31,7 +31,7 @@ struct ReceiveCounters {
   uint64_t calls = 0;   // recvmmsg
   uint64_t merged = 0;  // buffers that held more than one datagram
   uint64_t ecn_ce = 0;
-  uint64_t host_drops = 0;  // by a full receive buffer, as SO_RXQ_OVFL tells: a merged run counts once
+  uint64_t host_drops = 0;  // by a full receive buffer, from SO_RXQ_OVFL: a merged run counts once
   uint64_t truncated = 0;   // longer than a buffer; dropped
   uint64_t empty = 0;       // without payload; dropped
   uint64_t errors = 0;      // reported by the socket instead of a datagram, for example an ICMP

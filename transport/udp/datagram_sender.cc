@@ -9,18 +9,18 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "transport/udp/sockaddr.h"
+#include "transport/udp/resolve.h"
 
 namespace longhaul::udp {
 namespace {
 
 // A peer can make us mark its own address only; beyond this many the whole socket gives UDP_SEGMENT up.
 constexpr size_t kMaxMarkedPaths = 4096;
-// Pending ICMP errors are reported once each; more in a row are not believed.
+// Pending ICMP errors are reported once each; more in a row are ignored.
 constexpr int kMaxRetries = 8;
 
-// Which errors of a segmented send say "not this way" rather than "not now" or "not to there". EINVAL is also
-// what kernels before 6.13 answer when a segment is larger than the path's MTU.
+// Which errors of a segmented send mean "not this way" rather than "not now" or "not to there". EINVAL is
+// also what kernels before 6.13 answer when a segment is larger than the path's MTU.
 bool SaysNoSegmentation(int error) {
   return error == EIO || error == EINVAL || error == ENOTSUP || error == ENOPROTOOPT || error == EOPNOTSUPP;
 }

@@ -14,7 +14,6 @@
 
 #include "base/check.h"
 #include "transport/udp/clock.h"
-#include "transport/udp/deadline_timer.h"
 
 namespace longhaul::udp {
 namespace {
@@ -23,6 +22,8 @@ using transport::DatagramCore;
 using transport::Transmit;
 
 constexpr size_t kBufferBytes = 65536;
+// Later than a busy host makes a timer.
+constexpr Duration kLate = std::chrono::milliseconds(100);
 // While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
 constexpr Duration kMinWaitBlocked = std::chrono::milliseconds(1);
 
@@ -227,6 +228,11 @@ void EventLoop::Impl::DeliverDue(Instant now) {
 
 void EventLoop::Impl::TimeOut(Instant now) {
   if (core->NextTimeout() > now) return;
+  // A host that stood still has datagrams waiting: they came before the time-out was run, and may put it off.
+  if (now - core->NextTimeout() > kLate) {
+    Receive(now);
+    if (core->NextTimeout() > now) return;
+  }
   ++counters.timeouts;
   core->HandleTimeout(now);
 }
@@ -329,14 +335,18 @@ void EventLoop::Impl::SendOutbox() {
   }
 }
 
-// Ends every turn: what is due, what the core has to say, and when to wake up.
+// Ends every turn: runs what is due and a slice of the core's work, sends what the core has, arms the timer.
 void EventLoop::Impl::FinishTurn() {
   ++counters.turns;
   const Instant now = Now();
   DeliverDue(now);
   TimeOut(now);
+  if (core->HasWork()) {
+    ++counters.work_slices;
+    core->Work(Now());
+  }
   TransmitAll();
-  if (more_to_send && !continuing) {
+  if ((more_to_send || core->HasWork()) && !continuing) {
     // Behind whatever is ready by now, so that receiving gets its turn.
     ++counters.yields;
     continuing = true;
@@ -361,7 +371,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
     auto impl = std::make_unique<Impl>(core, std::move(socket), std::move(*timer), faults, options);
     impl->Watch();
     return std::unique_ptr<EventLoop>(new EventLoop(std::move(impl)));
-  } catch (const std::system_error& error) {  // Asio's way to say that epoll is not to be had
+  } catch (const std::system_error& error) {  // Asio throws when epoll is not available
     return Status(StatusCode::kInternal, std::string("the event loop cannot start: ") + error.what());
   }
 }
@@ -379,7 +389,7 @@ void EventLoop::Stop() {
     if (impl_->stopped) return;
     impl_->stopped = true;
   }
-  // Behind what was posted before; its FinishTurn and this one let the core say good-bye.
+  // Behind what was posted before; its FinishTurn and this one let the core send its CLOSE.
   asio::post(impl_->io, [impl = impl_.get()] {
     impl->FinishTurn();
     impl->io.stop();

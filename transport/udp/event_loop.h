@@ -1,11 +1,12 @@
 // Drives a sans-I/O core with a socket, a clock and a timer, in one thread:
 //
-//   readable | deadline | writable | Post   ->  events into the core  ->  PollTransmit until nothing is left
+//   readable | deadline | writable | Post   ->  events into the core  ->  a slice of the core's Work
+//                                                                      ->  PollTransmit until nothing is left
 //                                                                      ->  arm one timer for NextTimeout
 //
 // It never spins: a core that asks for a time-out in the past is called again after kMinWait, and counted.
-// Between two receives at most max_batches_per_turn batches are sent, so that a sender with a lot to say
-// still hears ACKs.
+// Between two receives at most max_batches_per_turn batches are sent, so that a sender with much to send
+// still receives ACKs.
 //
 // Thread: everything runs in the thread that calls Run(), except Post() and Stop(), which any thread may
 // call.
@@ -41,7 +42,8 @@ struct EventLoopCounters {
   uint64_t timer_wakeups = 0;
   uint64_t would_block = 0;   // times that sending had to wait for the socket
   uint64_t send_refused = 0;  // HandleSendRefused calls
-  uint64_t yields = 0;        // turns that ended with more to send
+  uint64_t work_slices = 0;   // Work calls
+  uint64_t yields = 0;        // turns that ended with more to send or more work
   uint64_t overdue = 0;       // the core wanted a time-out in the past after it had just been called
   uint64_t posted = 0;
   uint64_t post_refused = 0;

@@ -1,8 +1,64 @@
 #include "transport/udp/fault_injector.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace longhaul::udp {
+namespace {
+
+Status Bad(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+std::string Quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+Status ParseSide(std::string_view text, FaultSide& side) {
+  if (text == "both") return side = FaultSide::kBoth, Status::Ok();
+  if (text == "in") return side = FaultSide::kIncoming, Status::Ok();
+  if (text == "out") return side = FaultSide::kOutgoing, Status::Ok();
+  return Bad(Quoted(text) + " is not a side; write in, out or both");
+}
+
+Status ParseSeed(std::string_view text, uint64_t& seed) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error == std::errc() && end == text.data() + text.size()) return Status::Ok();
+  return Bad(Quoted(text) + " is not a number");
+}
+
+}  // namespace
+
+Result<FaultOptions> ParseFaults(std::string_view spec) {
+  FaultOptions out;
+  std::string link;  // what is not ours: the link's words
+  bool side = false, seed = false, queue = false;
+  for (size_t at = 0; at <= spec.size();) {
+    const size_t end = std::min(spec.find(',', at), spec.size());
+    const std::string_view word = spec.substr(at, end - at);
+    at = end + 1;
+    const size_t equals = word.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == word.size()) {
+      return Bad("fault " + Quoted(word) + ": write NAME=VALUE, such as drop=0.02,delay=25ms");
+    }
+    const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
+    if ((key == "side" && std::exchange(side, true)) || (key == "seed" && std::exchange(seed, true))) {
+      return Bad("fault " + Quoted(word) + ": given twice");
+    }
+    Status status;
+    if (key == "side") {
+      status = ParseSide(value, out.side);
+    } else if (key == "seed") {
+      status = ParseSeed(value, out.seed);
+    } else {
+      link.append(word).push_back(',');
+    }
+    if (!status.ok()) return Bad("fault " + Quoted(word) + ": " + status.message());
+    queue = queue || key == "queue" || key == "limit";
+  }
+  Result<wan::LinkOptions> parsed = wan::ParseLinkOptions(link, {}, wan::BareShares::kRatio);
+  if (!parsed.ok()) return Bad("faults " + Quoted(spec) + ": " + parsed.status().message());
+  out.link = *parsed;
+  if (queue && out.link.rate.IsZero()) return Bad("fault 'queue': has no effect without a rate");
+  return out;
+}
+
 namespace {
 
 // Enough for the datagrams of 75 ms at 200 Mbit/s; more are returned to the allocator.

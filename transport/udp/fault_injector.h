@@ -1,3 +1,40 @@
+// Options of the fault injector, and their text form.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/address.h"
+#include "base/bytes.h"
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "transport/core/datagram_core.h"
+#include "wan/link_model.h"
+#include "wan/link_options.h"
+
+namespace longhaul::udp {
+
+enum class FaultSide : uint8_t { kBoth, kIncoming, kOutgoing };
+
+struct FaultOptions {
+  wan::LinkOptions link;  // of each direction that is concerned
+  FaultSide side = FaultSide::kBoth;
+  uint64_t seed = 1;
+
+  bool operator==(const FaultOptions&) const = default;
+  bool Concerns(FaultSide direction) const { return side == FaultSide::kBoth || side == direction; }
+};
+
+// Reads "drop=0.02,delay=25ms,jitter=2ms,dup=0.01,reorder=0.01,corrupt=0.001,rate=200mbit,queue=50ms,seed=7":
+// the words of wan::ParseLinkOptions as NAME=VALUE, where a share is 0..1 or a percentage, and
+//   side           in, out or both (the default)
+//   seed           a number
+// Errors: kInvalidArgument naming the word and what would be right.
+Result<FaultOptions> ParseFaults(std::string_view spec);
+
 // Seeded misfortune between the socket and the core, in the shipped binaries too; off unless asked for.
 //
 //   core -> PollTransmit -> [ outgoing link model, queue of copies ] -> socket
@@ -7,20 +44,6 @@
 // the same sequence of datagrams give the same drops, copies and flipped bits.
 //
 // Not thread-safe; lives on its event loop's thread.
-#pragma once
-
-#include <cstdint>
-#include <optional>
-#include <vector>
-
-#include "base/address.h"
-#include "base/bytes.h"
-#include "base/instant.h"
-#include "transport/core/datagram_core.h"
-#include "transport/udp/fault_spec.h"
-#include "wan/link_model.h"
-
-namespace longhaul::udp {
 
 // One direction.
 class FaultyDirection {

@@ -1,6 +1,8 @@
 // HOST:PORT as people type it.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,5 +30,23 @@ Result<Address> ResolvePeer(std::string_view host_port);
 
 // The address to listen on: as ResolvePeer, but port 0 means "any free port".
 Result<Address> ResolveListen(std::string_view host_port);
+
+// Addresses between longhaul's value type and the kernel's structures.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+// For a socket of `family` (AF_INET or AF_INET6; the latter takes IPv4 addresses in their mapped form). An
+// IPv6 address has no form in AF_INET: size is 0 then.
+SocketAddress ToSocketAddress(const Address& address, int family);
+// IPv4 becomes IPv4-mapped. Another family gives the all-zero address.
+Address FromSocketAddress(const SocketAddress& address);
+
+// 0.0.0.0 or ::, "every interface".
+bool IsWildcard(const Address& address);
 
 }  // namespace longhaul::udp

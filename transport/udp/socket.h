@@ -14,16 +14,16 @@
 
 #include "base/address.h"
 #include "base/bytes.h"
+#include "base/files.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 #include "transport/udp/datagram_receiver.h"
 #include "transport/udp/datagram_sender.h"
-#include "transport/udp/file_descriptor.h"
 
 namespace longhaul::udp {
 
 struct SocketOptions {
-  // Asked of the kernel; a warning says so when less was granted. Absorbs what arrives while the owning
+  // Requested from the kernel; a warning reports when less was granted. Absorbs what arrives while the owning
   // thread is busy: 4 MiB is 33 ms at 1 Gbit/s.
   ByteCount receive_buffer{4 << 20};
   ByteCount send_buffer{4 << 20};
@@ -31,7 +31,7 @@ struct SocketOptions {
   bool force_buffers = true;
   // Use UDP_SEGMENT and UDP_GRO where the kernel has them.
   bool segmentation_offload = true;
-  // Mark as ECT(0) what the core wants marked (Transmit::ect0). False: nothing is.
+  // Marks what the core asks for (Transmit::ect0) as ECT(0). False: nothing is marked.
   bool ecn_capable = true;
   // How system calls are made; tests replace it.
   SendCalls calls = SendCalls::System();
@@ -50,7 +50,7 @@ class UdpSocket {
   int fd() const { return fd_.get(); }
   // With the real port; 127.0.0.1:0 has become 127.0.0.1:41234.
   const Address& local_address() const { return local_; }
-  // What the operator should know and can change: one sentence each, naming the sysctl.
+  // Settings that the operator can improve: one sentence each, naming the sysctl.
   const std::vector<std::string>& warnings() const { return warnings_; }
   ByteCount receive_buffer() const { return receive_buffer_; }  // as granted
   ByteCount send_buffer() const { return send_buffer_; }

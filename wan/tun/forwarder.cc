@@ -42,7 +42,7 @@ Forwarder::Forwarder(std::vector<int> descriptors, std::vector<LinkModel> links,
       ready_(descriptors_.size(), false),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   LH_CHECK_OP(links_.size(), ==, descriptors_.size() * descriptors_.size());
-  LH_CHECK(wake_.ok());
+  LH_CHECK(wake_.valid());
 }
 
 Forwarder::~Forwarder() { Stop(); }
@@ -91,7 +91,7 @@ void Forwarder::Run() {
   }
   stats_.uptime = Now() - Instant();
   stats_.cpu_time = Duration(ClockNanoseconds(CLOCK_THREAD_CPUTIME_ID));
-  // Whoever asked before running_ was false is still answered, and nobody else gets in between.
+  // Requests from before running_ became false are still answered; no other gets in between.
   const std::lock_guard lock(mutex_);
   running_ = false;
   for (auto& request : requests_) request();

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/files.h"
 #include "wan/link_model.h"
 #include "wan/tun/delivery_queue.h"
 #include "wan/tun/lateness.h"
-#include "wan/tun/unique_fd.h"
 
 namespace longhaul::wan {
 
@@ -87,7 +87,7 @@ class Forwarder {
   ForwarderStats stats_;
   int64_t epoch_ns_ = 0;
 
-  UniqueFd wake_;  // an eventfd
+  FileDescriptor wake_;  // an eventfd
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // guards requests_ and running_

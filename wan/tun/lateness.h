@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/quantile.h"
 #include "longhaul/units.h"
 
 namespace longhaul::wan {
@@ -22,7 +23,7 @@ class Lateness {
   Duration max() const { return max_; }
   // The upper bound of the bucket in which the quantile (0..1) lies.
   Duration Quantile(double q) const {
-    const auto wanted = static_cast<uint64_t>(q * static_cast<double>(count_));
+    const size_t wanted = QuantileIndex(count_, q);
     uint64_t seen = 0;
     for (size_t i = 0; i < buckets_.size(); ++i) {
       seen += buckets_[i];

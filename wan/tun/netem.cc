@@ -10,8 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "wan/loss_process.h"
-#include "wan/tun/os_error.h"
+#include "wan/link_model.h"
 #include "wan/tun/process.h"
 
 namespace longhaul::wan {
@@ -25,7 +24,7 @@ std::string Percent(double ratio) {
   return text;
 }
 
-std::string Microseconds(Duration t) { return std::to_string(t.count() / 1000) + "us"; }
+std::string TcTime(Duration t) { return std::to_string(t.count() / 1000) + "us"; }
 
 // netem keeps the delayed packets in the same queue, so its bound is the queue plus what is in flight.
 int64_t LimitInPackets(const LinkOptions& o) {
@@ -84,8 +83,8 @@ Result<std::vector<std::string>> NetemArguments(const LinkOptions& o) {
   }
   std::vector<std::string> words = {"limit", std::to_string(LimitInPackets(o))};
   if (o.delay.count() > 0) {
-    words.insert(words.end(), {"delay", Microseconds(o.delay)});
-    if (o.jitter.count() > 0) words.push_back(Microseconds(o.jitter));
+    words.insert(words.end(), {"delay", TcTime(o.delay)});
+    if (o.jitter.count() > 0) words.push_back(TcTime(o.jitter));
   }
   AddLoss(o, words);
   if (o.corrupt > 0) words.insert(words.end(), {"corrupt", Percent(o.corrupt)});

@@ -12,10 +12,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "wan/tun/os_error.h"
+#include "base/files.h"
+#include "wan/tun/namespaces.h"
 #include "wan/tun/process.h"
-#include "wan/tun/site_namespace.h"
-#include "wan/tun/user_namespace.h"
 
 namespace longhaul::wan {
 namespace {
@@ -61,7 +60,7 @@ RunState FromJson(const json& j) {
   return state;
 }
 
-// In a shared /tmp anybody may have made the directory; only its owner's word counts.
+// In a shared /tmp any user may have made the directory: it counts only when it is ours or root's.
 bool IsOursOrRoots(const std::string& directory) {
   struct stat owner {};
   return stat(directory.c_str(), &owner) == 0 && (owner.st_uid == geteuid() || owner.st_uid == 0);
@@ -72,14 +71,7 @@ Status MakeDirectory(const std::string& directory) {
   if (fs::create_directories(directory, error)) chmod(directory.c_str(), geteuid() == 0 ? 0755 : 0700);
   if (error) return OsError("making " + directory, error.value());
   return IsOursOrRoots(directory) ? Status::Ok()
-                                  : OsError("using " + directory + ", which is somebody else's", EPERM);
-}
-
-Status WriteInPlace(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  return file ? Status::Ok() : OsError("writing " + path, errno);
+                                  : OsError("using " + directory + ", which belongs to another user", EPERM);
 }
 
 }  // namespace
@@ -102,22 +94,6 @@ std::string DefaultStateDirectory() {
 
 std::string CountersPath(const std::string& directory, const std::string& tag) {
   return directory + "/" + tag + ".counters";
-}
-
-Status WriteFileAtomically(const std::string& path, const std::string& text) {
-  // Devices, pipes and links stay what they are.
-  std::error_code unknown;
-  const fs::file_type type = fs::symlink_status(path, unknown).type();
-  if (type != fs::file_type::regular && type != fs::file_type::not_found) return WriteInPlace(path, text);
-  const std::string temporary = path + ".new";
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    file << text;
-    file.close();
-    if (!file) return OsError("writing " + temporary, errno);
-  }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return OsError("renaming to " + path, errno);
-  return Status::Ok();
 }
 
 Status WriteRunState(const std::string& directory, const RunState& state) {
@@ -144,7 +120,7 @@ std::vector<RunState> ListRunStates(const std::string& directory) {
 
 Status RemoveRun(const std::string& directory, const RunState& state) {
   Status first;
-  // The mounts of a dead user namespace died with it, and its paths may be somebody else's by now.
+  // The mounts of a dead user namespace died with it, and its paths may belong to another run by now.
   if (!state.user_namespace || InUserNamespace()) {
     for (const std::string& path : state.NamespacePaths()) {
       if (Status s = RemoveNamespace(path); !s.ok() && first.ok()) first = s;

@@ -46,7 +46,4 @@ std::vector<RunState> ListRunStates(const std::string& directory);
 // Removes what the run made: namespaces first, then its files. Ok when it is gone already.
 Status RemoveRun(const std::string& directory, const RunState& state);
 
-// Writes a file through a temporary one, so that a reader sees the old or the new text, never half of it.
-Status WriteFileAtomically(const std::string& path, const std::string& text);
-
 }  // namespace longhaul::wan

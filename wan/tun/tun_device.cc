@@ -14,7 +14,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "wan/tun/os_error.h"
+#include "wan/tun/process.h"
 
 namespace longhaul::wan {
 namespace {
@@ -40,7 +40,7 @@ uint32_t Mask(int prefix) { return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefi
 class Configurator {
  public:
   Configurator() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    if (!socket_.ok()) status_ = OsError("opening a control socket", errno);
+    if (!socket_.valid()) status_ = OsError("opening a control socket", errno);
   }
   void Apply(unsigned long what, void* argument, const std::string& step) {
     if (status_.ok() && ioctl(socket_.get(), what, argument) != 0) status_ = OsError(step, errno);
@@ -54,7 +54,7 @@ class Configurator {
   const Status& status() const { return status_; }
 
  private:
-  UniqueFd socket_;
+  FileDescriptor socket_;
   Status status_;
 };
 
@@ -74,14 +74,14 @@ Status SetQueueLength(const std::string& name, int packets) {
   message.link.ifi_index = static_cast<int>(if_nametoindex(name.c_str()));
   message.attribute = {.rta_len = RTA_LENGTH(sizeof message.value), .rta_type = IFLA_TXQLEN};
   message.value = static_cast<uint32_t>(packets);
-  const UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  const FileDescriptor fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   struct {
     nlmsghdr header;
     nlmsgerr error;
     char rest[256];
   } answer{};
   const std::string step = "setting the queue length of " + name;
-  if (!fd.ok() || send(fd.get(), &message, sizeof message, 0) < 0 ||
+  if (!fd.valid() || send(fd.get(), &message, sizeof message, 0) < 0 ||
       recv(fd.get(), &answer, sizeof answer, 0) < 0) {
     return OsError(step, errno);
   }
@@ -112,15 +112,15 @@ Status Configure(const TunDevice::Options& options) {
 
 // Otherwise the kernel's neighbour and router discovery would be counted as traffic of the site.
 void DisableIpv6() {
-  const UniqueFd file(open("/proc/sys/net/ipv6/conf/all/disable_ipv6", O_WRONLY | O_CLOEXEC));
-  if (file.ok()) (void)!write(file.get(), "1", 1);
+  const FileDescriptor file(open("/proc/sys/net/ipv6/conf/all/disable_ipv6", O_WRONLY | O_CLOEXEC));
+  if (file.valid()) (void)!write(file.get(), "1", 1);
 }
 
 }  // namespace
 
 Status TunDevice::Probe(const std::string& device) {
-  const UniqueFd fd(open(device.c_str(), O_RDWR | O_CLOEXEC));
-  return fd.ok() ? Status::Ok() : OsError("opening " + device, errno);
+  const FileDescriptor fd(open(device.c_str(), O_RDWR | O_CLOEXEC));
+  return fd.valid() ? Status::Ok() : OsError("opening " + device, errno);
 }
 
 Result<TunDevice> TunDevice::Open(const Options& options) {
@@ -128,7 +128,7 @@ Result<TunDevice> TunDevice::Open(const Options& options) {
   TunDevice out;
   out.name_ = options.name;
   out.fd_.Reset(open(options.device.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  if (!out.fd_.ok()) return OsError("opening " + options.device, errno);
+  if (!out.fd_.valid()) return OsError("opening " + options.device, errno);
   ifreq request = Request(options.name);
   request.ifr_flags = IFF_TUN | IFF_NO_PI;
   if (ioctl(out.fd_.get(), TUNSETIFF, &request) != 0) {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/files.h"
 #include "longhaul/status.h"
-#include "wan/tun/unique_fd.h"
 
 namespace longhaul::wan {
 
@@ -41,8 +41,8 @@ class TunDevice {
 
  private:
   std::string name_;
-  UniqueFd fd_;            // non-blocking
-  UniqueFd proc_net_dev_;  // opened inside the namespace, and so about it
+  FileDescriptor fd_;            // non-blocking
+  FileDescriptor proc_net_dev_;  // opened inside the namespace, and so about it
 };
 
 }  // namespace longhaul::wan

@@ -8,7 +8,7 @@
 // to all of 10.77.0.0/16. Every packet from one site to another crosses the LinkModel of that direction. The
 // caller's own namespace is no part of the WAN.
 //
-// Everything is gone after Down(), and also when the process dies, however it dies (see guardian.h). What
+// Everything is gone after Down(), and also when the process dies, however it dies (see process.h). What
 // still runs inside a site then is ended with it.
 //
 // Needs root and /dev/net/tun, or unprivileged user namespaces and a /dev/net/tun the user may open.
@@ -16,7 +16,7 @@
 #pragma once
 
 #include <sys/types.h>
-
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,10 +26,10 @@
 #include "wan/link_model.h"
 #include "wan/link_options.h"
 #include "wan/tun/forwarder.h"
-#include "wan/tun/guardian.h"
+#include "wan/tun/namespaces.h"
 #include "wan/tun/netem.h"
+#include "wan/tun/process.h"
 #include "wan/tun/run_state.h"
-#include "wan/tun/site_namespace.h"
 #include "wan/tun/tun_device.h"
 
 namespace longhaul::wan {
@@ -138,13 +138,27 @@ class TunWan {
   std::string backend_reason_;
   RunState state_;
   std::unique_ptr<Guardian> guardian_;
-  std::vector<UniqueFd> namespaces_;  // of the sites
-  UniqueFd hub_;                      // netem only
+  std::vector<FileDescriptor> namespaces_;  // of the sites
+  FileDescriptor hub_;                      // netem only
   std::vector<TunDevice> devices_;
   std::unique_ptr<Forwarder> forwarder_;
   std::vector<LinkReport> final_reports_;  // netem's counters vanish with the hub
   TunKernelCounters final_kernel_counters_;
   bool up_ = false;
 };
+
+// A running WAN's figures as JSON; the names are those of LinkCounters and ForwarderStats.
+struct WanSnapshot {
+  std::string tag;
+  std::string backend;
+  std::string backend_reason;
+  uint64_t seed = 0;
+  std::vector<RunState::Site> sites;
+  std::vector<TunWan::LinkReport> links;
+  ForwarderStats forwarder;
+  TunKernelCounters kernel;
+};
+
+std::string ToJson(const WanSnapshot& snapshot);
 
 }  // namespace longhaul::wan

@@ -78,6 +78,12 @@ void AttackTest::Round() {
   }
 }
 
+Status AttackTest::PushAlone() {
+  const std::vector<float> given = Gradient(0, given_++);
+  std::vector<float> result(kElements);
+  return clients_[0]->PushPull(tensors_[0], given, result).WaitFor(kPatience);
+}
+
 void AttackTest::FinishPair() {
   const nlohmann::json status = AskServer();
   EXPECT_EQ(status.value("rounds", -1), rounds_);
@@ -112,7 +118,7 @@ int64_t AttackTest::Dropped(const nlohmann::json& status) {
     sum += Counter(EndpointOf(status), counter);
   }
   for (const char* counter : {"duplicates_dropped", "bad_tag_dropped", "malformed_dropped"}) {
-    sum += Counter(status, counter);
+    sum += Counter(status.value("traffic", nlohmann::json::object()), counter);
   }
   return sum;
 }

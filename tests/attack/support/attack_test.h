@@ -50,6 +50,8 @@ class AttackTest : public e2e::JobTest {
   void StartPair(Wiretap::Rule rule = {});
   // One round of both: every element of the result must be what the two gave, to the bit.
   void Round();
+  // The client behind the tap alone pushes and waits for a result.
+  Status PushAlone();
   // Both leave; every contribution was counted once.
   void FinishPair();
 

@@ -6,8 +6,8 @@
 #include "proto/frames.h"
 #include "proto/packet_header.h"
 #include "proto/version.h"
-#include "transport/core/integrity_tag.h"
-#include "transport/core/packet_builder.h"
+#include "transport/core/connection/packet_builder.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::attack {
 namespace {

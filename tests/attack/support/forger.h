@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "longhaul/status.h"
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 #include "transport/keys/load_security.h"
 
 namespace longhaul::attack {

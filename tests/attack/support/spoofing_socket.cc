@@ -18,17 +18,6 @@ namespace {
 
 constexpr size_t kBatch = 64;
 constexpr size_t kControl = CMSG_SPACE(sizeof(in_pktinfo));
-// Less than a small receive buffer holds.
-constexpr size_t kGently = 64;
-constexpr int kBufferBytes = 4 << 20;
-
-sockaddr_in Of(uint32_t host, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(host);
-  address.sin_port = htons(port);
-  return address;
-}
 
 // The address that a datagram is said to come from.
 void SetSource(msghdr& message, uint8_t* control, uint32_t host) {
@@ -44,6 +33,14 @@ void SetSource(msghdr& message, uint8_t* control, uint32_t host) {
 }
 
 }  // namespace
+
+sockaddr_in Of(uint32_t host, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(host);
+  address.sin_port = htons(port);
+  return address;
+}
 
 uint32_t LoopbackHost(uint32_t index) { return 0x7f000001u + index; }
 

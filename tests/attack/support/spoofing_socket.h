@@ -2,6 +2,8 @@
 // them: to the server these are strangers in as many networks.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <cstdint>
 #include <map>
 #include <span>
@@ -16,6 +18,11 @@ using Bytes = std::vector<uint8_t>;
 
 // 127.x.y.z of an index that is below 2^24 - 2; index 0 is 127.0.0.1.
 uint32_t LoopbackHost(uint32_t index);
+sockaddr_in Of(uint32_t host, uint16_t port);
+
+// Datagrams at once: less than a small receive buffer holds.
+constexpr size_t kGently = 64;
+constexpr int kBufferBytes = 4 << 20;
 
 class SpoofingSocket {
  public:

@@ -10,7 +10,6 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -18,22 +17,14 @@
 #include "tests/attack/support/spoofing_socket.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
-#include "worker/status_core.h"
-#include "worker/worker_core.h"
+#include "worker/client/status_core.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::attack {
 namespace {
 
 constexpr Duration kStatusAge = std::chrono::milliseconds(110);
 const uint32_t kProbeHost = LoopbackHost(kProbeIndex);
-
-sockaddr_in Of(uint32_t host, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(host);
-  address.sin_port = htons(port);
-  return address;
-}
 
 class ProbeSocket {
  public:
@@ -87,7 +78,7 @@ std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string&
   const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
   if (!security.ok()) return std::nullopt;
   worker::StatusCore core({.timeout = limit, .security = security->security.get()},
-                          Random(std::random_device{}()), {});
+                          Random(udp::EntropySeed()), {});
   core.Ask(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
   Drive(core, server_port, [&core] { return core.outcome().has_value(); });
   if (!core.outcome()->ok()) return std::nullopt;
@@ -104,7 +95,7 @@ Status JoinAsTool(uint16_t server_port, const std::string& key_file, uint32_t ra
                            .incarnation = incarnation,
                            .connect_timeout = limit,
                            .security = security->security.get()},
-                          nullptr, Random(std::random_device{}()));
+                          nullptr, Random(udp::EntropySeed()));
   core.Start(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
   Drive(core, server_port, [&core] { return core.joined() || core.ended(); });
   return core.joined() ? Status() : core.failure();

@@ -9,37 +9,49 @@
 
 #include <array>
 #include <chrono>
+#include <span>
+
+#include "tests/attack/support/spoofing_socket.h"
 
 namespace longhaul::attack {
 namespace {
 
-constexpr size_t kGently = 64;
-constexpr int kBufferBytes = 4 << 20;
-
-sockaddr_in Of(uint32_t host, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(host);
-  address.sin_port = htons(port);
-  return address;
-}
-
 int NewSocket() {
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kBufferBytes, sizeof kBufferBytes);
+  const int on = 1;
+  EXPECT_EQ(::setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &on, sizeof on), 0);
   return fd;
+}
+
+// A datagram, with its source and the ECN bits of its IP header; -1: none is here.
+ssize_t ReceiveWithMark(int fd, std::span<uint8_t> buffer, sockaddr_in* from, int* ecn) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  iovec part{buffer.data(), buffer.size()};
+  msghdr message{};
+  message.msg_name = from;
+  message.msg_namelen = sizeof *from;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT);
+  *ecn = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); got >= 0 && c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) *ecn = *CMSG_DATA(c) & 3;
+  }
+  return got;
 }
 
 }  // namespace
 
-Wiretap::Wiretap(uint16_t server_port) : listening_(NewSocket()), upstream_(NewSocket()) {
+Wiretap::Wiretap(uint16_t server_port)
+    : server_port_(server_port), listening_(NewSocket()), upstream_(NewUpstream()) {
   sockaddr_in address = Of(INADDR_LOOPBACK, 0);
   socklen_t size = sizeof address;
   EXPECT_EQ(::bind(listening_, reinterpret_cast<const sockaddr*>(&address), size), 0);
   EXPECT_EQ(::getsockname(listening_, reinterpret_cast<sockaddr*>(&address), &size), 0);
   port_ = ntohs(address.sin_port);
-  const sockaddr_in server = Of(INADDR_LOOPBACK, server_port);
-  EXPECT_EQ(::connect(upstream_, reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -48,7 +60,18 @@ Wiretap::~Wiretap() {
   thread_.join();
   ::close(listening_);
   ::close(upstream_);
+  for (const int fd : retired_) ::close(fd);
 }
+
+int Wiretap::NewUpstream() const {
+  const int fd = NewSocket();
+  const sockaddr_in server = Of(INADDR_LOOPBACK, server_port_);
+  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
+  return fd;
+}
+
+// The old socket stays open, unread, so that nothing else on this machine can get its port.
+void Wiretap::Rebind() { retired_.push_back(upstream_.exchange(NewUpstream())); }
 
 void Wiretap::SetRule(Rule rule) {
   const std::lock_guard lock(mutex_);
@@ -77,25 +100,24 @@ void Wiretap::Run() {
   while (!over_) {
     std::array<pollfd, 2> ready = {pollfd{listening_, POLLIN, 0}, pollfd{upstream_, POLLIN, 0}};
     if (::poll(ready.data(), ready.size(), 20) <= 0) continue;
+    int ecn = 0;
+    sockaddr_in from{};
     if (ready[0].revents != 0) {
-      sockaddr_in from{};
-      socklen_t size = sizeof from;
-      const ssize_t got = ::recvfrom(listening_, buffer.data(), buffer.size(), MSG_DONTWAIT,
-                                     reinterpret_cast<sockaddr*>(&from), &size);
+      const ssize_t got = ReceiveWithMark(listening_, buffer, &from, &ecn);
       if (got >= 0) {
         worker_ = uint64_t{ntohl(from.sin_addr.s_addr)} << 16 | ntohs(from.sin_port);
-        Pass(Direction::kUp, ByteSpan(buffer).first(static_cast<size_t>(got)));
+        Pass(Direction::kUp, ByteSpan(buffer).first(static_cast<size_t>(got)), ecn);
       }
     }
     if (ready[1].revents != 0) {
-      const ssize_t got = ::recv(upstream_, buffer.data(), buffer.size(), MSG_DONTWAIT);
-      if (got >= 0) Pass(Direction::kDown, ByteSpan(buffer).first(static_cast<size_t>(got)));
+      const ssize_t got = ReceiveWithMark(ready[1].fd, buffer, &from, &ecn);
+      if (got >= 0) Pass(Direction::kDown, ByteSpan(buffer).first(static_cast<size_t>(got)), ecn);
     }
   }
 }
 
-void Wiretap::Pass(Direction direction, ByteSpan bytes) {
-  Passing passing{.direction = direction, .bytes = bytes, .drop = false, .before = {}};
+void Wiretap::Pass(Direction direction, ByteSpan bytes, int ecn) {
+  Passing passing{.direction = direction, .bytes = bytes, .drop = false, .ecn = ecn, .before = {}};
   Rule rule;
   {
     const std::lock_guard lock(mutex_);
@@ -104,16 +126,17 @@ void Wiretap::Pass(Direction direction, ByteSpan bytes) {
   }
   if (rule) rule(passing);
   InjectGently(direction, passing.before);
-  if (!passing.drop) Forward(direction, bytes);
+  if (!passing.drop) Forward(direction, bytes, passing.ecn);
 }
 
-void Wiretap::Forward(Direction direction, ByteSpan bytes) {
+void Wiretap::Forward(Direction direction, ByteSpan bytes, int ecn) {
+  const int out = direction == Direction::kUp ? upstream_.load() : listening_;
+  (void)::setsockopt(out, IPPROTO_IP, IP_TOS, &ecn, sizeof ecn);
   if (direction == Direction::kUp) {
-    (void)::send(upstream_, bytes.data(), bytes.size(), 0);
+    (void)::send(out, bytes.data(), bytes.size(), 0);
   } else if (const uint64_t worker = worker_; worker != 0) {
     const sockaddr_in to = Of(static_cast<uint32_t>(worker >> 16), static_cast<uint16_t>(worker));
-    (void)::sendto(listening_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to),
-                   sizeof to);
+    (void)::sendto(out, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
 }
 

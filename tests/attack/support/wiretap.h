@@ -1,5 +1,5 @@
-// A man in the middle: a worker takes it for the server, the server takes it for the worker. It records what
-// passes, and a rule may change, drop or repeat it.
+// A relay between a worker and the server. It records what passes; a rule may drop it, repeat it or change
+// its ECN mark, and the relay can change the address that the server sees, as a NAT does.
 //
 //   worker ── listens ── Wiretap ── one socket, its own address ── server
 #pragma once
@@ -24,6 +24,7 @@ struct Passing {
   Direction direction = Direction::kUp;
   ByteSpan bytes;
   bool drop = false;
+  int ecn = 0;                // of the IP header, as it came and as it goes on: 0 not-ECT, 1 and 2 ECT, 3 CE
   std::vector<Bytes> before;  // goes the same way first
 };
 
@@ -39,6 +40,8 @@ class Wiretap {
   // What the worker must be told to join.
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void SetRule(Rule rule);
+  // From now on the server sees another source port. What is on its way to the old one is lost.
+  void Rebind();
   // As if it came from the other side; to a worker only after it has sent something.
   void Inject(Direction direction, ByteSpan bytes);
   // The same, no faster than anybody can take them in.
@@ -50,11 +53,14 @@ class Wiretap {
 
  private:
   void Run();
-  void Pass(Direction direction, ByteSpan bytes);
-  void Forward(Direction direction, ByteSpan bytes);
+  int NewUpstream() const;
+  void Pass(Direction direction, ByteSpan bytes, int ecn);
+  void Forward(Direction direction, ByteSpan bytes, int ecn = 0);
 
-  int listening_ = -1;  // the worker's side
-  int upstream_ = -1;   // connected to the server
+  uint16_t server_port_ = 0;
+  int listening_ = -1;             // the worker's side
+  std::atomic<int> upstream_{-1};  // connected to the server
+  std::vector<int> retired_;       // upstream sockets of before Rebind
   uint16_t port_ = 0;
   std::atomic<uint64_t> worker_{0};  // address 32 | port 16; 0: not seen yet
   std::atomic<bool> over_{false};

@@ -18,7 +18,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Sanitizers slow programs down, and start-up most.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int kSlowness = 8;
+#elif defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSlowness = 4;
 #else
 inline constexpr int kSlowness = 1;

@@ -41,8 +41,8 @@ void UdpPeer::Send(uint16_t port, const std::vector<uint8_t>& datagram) {
 
 std::optional<UdpPeer::Datagram> UdpPeer::Receive(Duration limit) {
   pollfd ready{fd_, POLLIN, 0};
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-  if (::poll(&ready, 1, static_cast<int>(milliseconds)) != 1) return std::nullopt;
+  const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+  if (::poll(&ready, 1, static_cast<int>(wait_ms)) != 1) return std::nullopt;
   Datagram datagram;
   datagram.bytes.resize(65536);
   sockaddr_in from{};

@@ -54,7 +54,7 @@ struct Bench {
     return {};
   }
 
-  UniqueFd inside[2], outside[2];
+  FileDescriptor inside[2], outside[2];
   std::unique_ptr<Forwarder> forwarder;
 };
 

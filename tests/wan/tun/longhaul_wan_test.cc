@@ -51,7 +51,7 @@ class LonghaulWan : public WanTest {
   pid_t UpInForeground(std::vector<std::string> more) {
     std::vector<std::string> argv = UpArguments(std::move(more));
     argv.insert(argv.begin(), kProgram);
-    const UniqueFd file(open(Output().c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
+    const FileDescriptor file(open(Output().c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
     const auto pid = Spawn(argv, {.output = file.get()});
     EXPECT_TRUE(pid.ok()) << pid.status().ToString();
     EXPECT_TRUE(Eventually([&] { return Contents(Output()).find("link B->A") != std::string::npos; }))

@@ -46,7 +46,7 @@ class UdpEcho {
   }
 
  private:
-  UniqueFd socket_;
+  FileDescriptor socket_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -54,7 +54,7 @@ class UdpEcho {
 // Round trips of `count` pings one after the other; lost ones are missing.
 std::vector<Clock::duration> Ping(TunWan& wan, const std::string& from, const std::string& address,
                                   int count) {
-  const UniqueFd fd = SocketIn(wan, from, SOCK_DGRAM);
+  const FileDescriptor fd = SocketIn(wan, from, SOCK_DGRAM);
   ConnectTo(fd, address, kPort);
   std::vector<Clock::duration> trips;
   for (int i = 0; i < count; ++i) {
@@ -70,7 +70,7 @@ std::vector<Clock::duration> Ping(TunWan& wan, const std::string& from, const st
 // Sends `count` datagrams of `size` bytes, one every `spacing`.
 void Blast(TunWan& wan, const std::string& from, const std::string& address, int count, size_t size,
            Clock::duration spacing) {
-  const UniqueFd fd = SocketIn(wan, from, SOCK_DGRAM);
+  const FileDescriptor fd = SocketIn(wan, from, SOCK_DGRAM);
   ConnectTo(fd, address, kPort);
   const std::vector<uint8_t> data(size, 1);
   const auto start = Clock::now();
@@ -81,7 +81,7 @@ void Blast(TunWan& wan, const std::string& from, const std::string& address, int
   }
 }
 
-int ReceiveAll(const UniqueFd& fd) {
+int ReceiveAll(const FileDescriptor& fd) {
   int count = 0;
   uint8_t data[2000];
   while (recv(fd.get(), data, sizeof data, 0) > 0) ++count;  // until the socket's time-out
@@ -90,7 +90,7 @@ int ReceiveAll(const UniqueFd& fd) {
 
 // When the kernel received the next datagram, in seconds, however late this test gets to run; 0 when none
 // comes.
-double ReceiveWithKernelTime(const UniqueFd& fd) {
+double ReceiveWithKernelTime(const FileDescriptor& fd) {
   uint8_t data[2000];
   alignas(cmsghdr) char control[64];
   iovec vector{.iov_base = data, .iov_len = sizeof data};
@@ -127,7 +127,7 @@ TEST_F(TunWanTest, TheRoundTripIsTheSumOfBothDelays) {
 TEST_F(TunWanTest, TheCountersAreExactlyWhatWasLost) {
   auto wan = TunWan::Up(Sites("rate 20mbit delay 5ms loss gemodel 5% burst 5 queue 20ms"));
   ASSERT_TRUE(wan.ok()) << wan.status().ToString();
-  const UniqueFd receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
+  const FileDescriptor receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
   // 30 Mbit/s into 20: both kinds of drops happen.
   Blast(**wan, "A", "10.77.2.1", 3000, 1472, 400us);
   const int received = ReceiveAll(receiver);
@@ -148,7 +148,7 @@ TEST_F(TunWanTest, TheCountersAreExactlyWhatWasLost) {
 TEST_F(TunWanTest, TheRateIsTheRate) {
   auto wan = TunWan::Up(Sites("rate 40mbit delay 5ms queue 10s"));
   ASSERT_TRUE(wan.ok()) << wan.status().ToString();
-  const UniqueFd receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
+  const FileDescriptor receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
   const int on = 1;
   setsockopt(receiver.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
   std::thread sender([&] { Blast(**wan, "A", "10.77.2.1", 2000, 1472, 100us); });  // 120 Mbit/s
@@ -168,11 +168,11 @@ TEST_F(TunWanTest, TheRateIsTheRate) {
 TEST_F(TunWanTest, TcpCrossesALossyLinkUnharmed) {
   auto wan = TunWan::Up(Sites("rate 100mbit delay 5ms loss 1% duplicate 1% reorder 1% corrupt 0.5%"));
   ASSERT_TRUE(wan.ok()) << wan.status().ToString();
-  const UniqueFd listener = SocketIn(**wan, "B", SOCK_STREAM, kPort);
+  const FileDescriptor listener = SocketIn(**wan, "B", SOCK_STREAM, kPort);
   ASSERT_EQ(listen(listener.get(), 1), 0);
   std::vector<uint8_t> sent(1'000'000), got;
   std::iota(sent.begin(), sent.end(), uint8_t{0});
-  const UniqueFd client = SocketIn(**wan, "A", SOCK_STREAM);
+  const FileDescriptor client = SocketIn(**wan, "A", SOCK_STREAM);
   std::thread sender([&] {
     ConnectTo(client, "10.77.2.1", kPort);
     for (size_t at = 0; at < sent.size();) {
@@ -182,10 +182,10 @@ TEST_F(TunWanTest, TcpCrossesALossyLinkUnharmed) {
     }
     shutdown(client.get(), SHUT_WR);
   });
-  UniqueFd server;
+  FileDescriptor server;
   EXPECT_TRUE(Eventually([&] {  // the accept's time-out is that of the socket
     server.Reset(accept(listener.get(), nullptr, nullptr));
-    return server.ok();
+    return server.valid();
   }));
   const timeval patience{.tv_sec = 20, .tv_usec = 0};
   setsockopt(server.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -202,7 +202,7 @@ TEST_F(TunWanTest, TcpCrossesALossyLinkUnharmed) {
 TEST_F(TunWanTest, CorruptedDatagramsFailTheirChecksumAndCopiesArriveTwice) {
   auto wan = TunWan::Up(Sites("duplicate 10% corrupt 10%"));
   ASSERT_TRUE(wan.ok()) << wan.status().ToString();
-  const UniqueFd receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
+  const FileDescriptor receiver = SocketIn(**wan, "B", SOCK_DGRAM, kPort);
   Blast(**wan, "A", "10.77.2.1", 1000, 500, 100us);
   const auto received = static_cast<uint64_t>(ReceiveAll(receiver));
   const LinkCounters c = (*wan)->Link("A", "B")->counters;
@@ -327,7 +327,7 @@ TEST_F(TunWanTest, AutoSaysWhyItDoesNotUseNetem) {
 TEST_F(TunWanTest, NetemsBridgesAndRoutesConnectTheSites) {
   ASSERT_TRUE(PrepareNetnsDirectory(kNetnsDirectory).ok());
   std::vector<std::string> paths;
-  std::vector<UniqueFd> fds;
+  std::vector<FileDescriptor> fds;
   for (const char* name : {"hub", "A", "B"}) {
     paths.push_back(std::string(kNetnsDirectory) + "/lh-" + name + "-" + tag_);
     ASSERT_TRUE(CreateNamespace(paths.back()).ok());
@@ -342,8 +342,8 @@ TEST_F(TunWanTest, NetemsBridgesAndRoutesConnectTheSites) {
         RunAndCapture(command.argv, {.network_namespace = fds[static_cast<size_t>(command.site + 1)].get()});
     ASSERT_TRUE(done.ok() && done->exit_code == 0) << done->text;
   }
-  UniqueFd a, b;
-  const auto make = [](UniqueFd& fd) {
+  FileDescriptor a, b;
+  const auto make = [](FileDescriptor& fd) {
     return [&fd] {
       fd.Reset(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
       return Status::Ok();

@@ -19,7 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "wan/tun/site_namespace.h"
+#include "wan/tun/namespaces.h"
 #include "wan/tun/tun_wan.h"
 
 namespace longhaul::wan {
@@ -97,16 +97,16 @@ class WanTest : public ::testing::Test {
 };
 
 // An IPv4 socket that lives in a site, whichever thread uses it.
-inline UniqueFd SocketIn(TunWan& wan, const std::string& site, int type, uint16_t port = 0) {
-  UniqueFd out;
+inline FileDescriptor SocketIn(TunWan& wan, const std::string& site, int type, uint16_t port = 0) {
+  FileDescriptor out;
   const auto ns = wan.OpenSiteNamespace(site);
   EXPECT_TRUE(ns.ok());
-  const UniqueFd owned(*ns);
+  const FileDescriptor owned(*ns);
   const Status status = RunInNamespace(owned.get(), [&] {
     out.Reset(socket(AF_INET, type | SOCK_CLOEXEC, 0));
     return Status::Ok();
   });
-  EXPECT_TRUE(status.ok() && out.ok());
+  EXPECT_TRUE(status.ok() && out.valid());
   const int large = 16 << 20, on = 1;
   setsockopt(out.get(), SOL_SOCKET, SO_RCVBUFFORCE, &large, sizeof large);
   setsockopt(out.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -119,7 +119,7 @@ inline UniqueFd SocketIn(TunWan& wan, const std::string& site, int type, uint16_
   return out;
 }
 
-inline void ConnectTo(const UniqueFd& fd, const std::string& address, uint16_t port) {
+inline void ConnectTo(const FileDescriptor& fd, const std::string& address, uint16_t port) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);

@@ -15,7 +15,7 @@ namespace longhaul::transport {
 class EcnValidator {
  public:
   enum class State : uint8_t { kOff, kTesting, kUnknown, kCapable, kFailed };
-  static constexpr uint64_t kTestingPackets = 10;
+  static constexpr uint64_t kTestingPackets = 10;  // RFC 9000 §A.4
 
   explicit EcnValidator(bool on) : state_(on ? State::kTesting : State::kOff) {}
 
@@ -26,11 +26,11 @@ class EcnValidator {
   // CE marks that were reported and believed.
   uint64_t ce() const { return ce_; }
 
-  // Another path: what was learned, and what the peer has counted so far, is of the old one.
+  // The path has changed: what was learned, and what the peer has counted so far, is of the old one.
   void Restart();
   void OnMarkedSent();
   void OnMarkedLost();
-  // newest: the ACK is newer than every one before, the only kind whose counts say anything. newly_acked:
+  // newest: the ACK is newer than every one before, the only kind whose counts are compared. newly_acked:
   // marked packets among those it acknowledges for the first time. ect0, ce: the peer's totals. Returns new
   // CE marks.
   uint64_t OnAck(bool newest, uint64_t newly_acked, uint64_t ect0, uint64_t ce);

@@ -1,9 +1,9 @@
 // Addresses that the peer may have moved to: validation of new paths (RFC 9000 §8.2, §9.3).
 //
 // A datagram of the connection that comes from another address makes that address a *candidate*, nothing
-// more: it is asked for what only whoever is there can answer (PATH_CHALLENGE), at most kMaxChallenges times,
-// and gets at most three times the bytes that it has sent. The connection goes on with the address it has
-// until the answer is here.
+// more: it is sent a PATH_CHALLENGE, which only a host at that address can answer, at most kMaxChallenges
+// times, and gets at most three times the bytes that it has sent. The connection goes on with the address it
+// has until the answer is here.
 //
 //   OnCandidate --> challenged --[answer]-----------------------> validated --[OnMigrated]--> forgotten
 //                       '--------[no answer, or no newer packet: kTimedOut]--> forgotten
@@ -19,15 +19,15 @@
 #include "base/instant.h"
 #include "base/random.h"
 #include "longhaul/units.h"
-#include "transport/core/security.h"
+#include "transport/core/security/security.h"
 
 namespace longhaul::transport {
 
 class PathManager {
  public:
-  static constexpr size_t kMaxCandidates = 4;
-  static constexpr int kMaxChallenges = 3;  // one probe timeout apart, doubling
-  static constexpr int64_t kMaxAmplification = 3;
+  static constexpr size_t kMaxCandidates = 4;  // a rebinding makes one; forged sources find no room for more
+  static constexpr int kMaxChallenges = 3;     // one probe timeout apart, doubling
+  static constexpr int64_t kMaxAmplification = 3;  // RFC 9000 §8
   // A challenge fills a datagram that every path carries, as far as the amplification bound allows.
   static constexpr int64_t kChallengeBytes = 1200;
   static constexpr int64_t kMinChallengeBytes = 64;
@@ -48,8 +48,7 @@ class PathManager {
     bool operator==(const Counters&) const = default;
   };
 
-  // Whoever guesses a challenge can answer it from anywhere, so `security`, which must outlive this, makes
-  // them.
+  // A guessed challenge could be answered from anywhere, so `security`, which must outlive this, draws them.
   PathManager(Security* security, Random random) : security_(security), random_(random) {}
 
   // An authentic datagram came from an address that is not the peer's. `pto`: the probe timeout, at present.

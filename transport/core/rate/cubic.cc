@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 namespace {
 
-constexpr double kRecentLossWeight = 0.01;
+constexpr double kRecentLossWeight = 0.01;  // for people only: a snapshot's loss is of about 100 datagrams
+static_assert(0 < Cubic::kAlpha && Cubic::kAlpha < 1 && Cubic::kMinDatagrams < Cubic::kInitialDatagrams);
 // Silence over this many probe timeouts makes lost packets persistent congestion: the first doubles the
 // second, so together they are the three of RFC 9002 §7.6.1.
 constexpr int kPersistentTimeouts = 2;
@@ -15,10 +18,38 @@ double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
 
+void HyStart::OnRoundStart() {
+  if (conservative_ && ++css_rounds_ >= kCssRounds) done_ = true;
+  last_round_min_ = round_min_;
+  round_min_ = Duration::max();
+  samples_ = 0;
+}
+
+void HyStart::OnRttSample(Duration rtt) {
+  if (done_) return;
+  round_min_ = std::min(round_min_, rtt);
+  if (++samples_ < kRttSamples) return;
+  if (!conservative_ && RttGrew()) {
+    conservative_ = true;
+    css_baseline_ = round_min_;
+    css_rounds_ = 0;
+  } else if (conservative_ && round_min_ < css_baseline_) {
+    conservative_ = false;  // the growth was noise
+    css_baseline_ = Duration::max();
+  }
+}
+
+bool HyStart::RttGrew() const {
+  if (last_round_min_ == Duration::max()) return false;
+  const Duration thresh =
+      std::clamp<Duration>(last_round_min_ / kMinRttDivisor, kMinRttThresh, kMaxRttThresh);
+  return round_min_ >= last_round_min_ + thresh;
+}
+
 Cubic::Cubic(const RateOptions& options) : options_(options) { Update(); }
 
 void Cubic::OnPacketSent(Instant now, ByteCount bytes, ByteCount bytes_in_flight, bool app_limited) {
-  (void)app_limited;               // tells nothing of the window; how much of it is used does
+  (void)app_limited;               // how much of the window is used counts
   if (bytes_in_flight == bytes) {  // the path was idle
     if (!unused_since_) StopClock(now - last_ack_);
     round_max_in_flight_ = last_round_max_in_flight_ = ByteCount();
@@ -50,6 +81,8 @@ void Cubic::OnCongestionEvent(const CongestionEvent& event) {
     const double weight = 1 - std::pow(1 - kRecentLossWeight, total);
     recent_loss_ += weight * (Datagrams(event.lost) / total - recent_loss_);
   }
+  LH_CHECK_OP(window_.cwnd, >=, static_cast<double>(kMinDatagrams));
+  LH_CHECK(std::isfinite(window_.cwnd) && window_.ssthresh > 0);
   Update();
 }
 
@@ -133,6 +166,7 @@ void Cubic::Collapse() {
 }
 
 void Cubic::Undo(Instant now) {
+  LH_CHECK(undo_.has_value());
   if (undo_->cwnd > window_.cwnd) {
     window_ = *undo_;
     StopClock(now - last_reduction_);
@@ -182,12 +216,13 @@ void Cubic::BeginEpoch(Instant now) {
   window_.epoch = now;
   window_.w_est = window_.cwnd;
   if (window_.plateau_here || window_.w_max <= window_.cwnd) {
-    // No congestion told where the plateau is (§4.8, §4.10): it is here.
+    // No congestion event has set the plateau (§4.8, §4.10): it is here.
     window_.w_max = window_.cwnd;
     window_.k = 0;
   } else {
     window_.k = std::cbrt((window_.w_max - window_.cwnd) / kC);
   }
+  LH_CHECK_OP(window_.k, >=, 0);
   window_.plateau_here = false;
 }
 
@@ -237,7 +272,7 @@ void Cubic::Update() {
 
 RateSnapshot Cubic::Snapshot() const {
   RateSnapshot snapshot;
-  snapshot.name = RateControlName(RateControl::kCubic);
+  snapshot.name = NameOf(RateControl::kCubic);
   snapshot.state = InRecovery() ? "recovery" : InSlowStart() ? "slow_start" : "congestion_avoidance";
   if (smoothed_rtt_ > Duration::zero())
     snapshot.bandwidth = Bandwidth::FromBytesAndTime(cwnd(), smoothed_rtt_);

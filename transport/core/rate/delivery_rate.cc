@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 namespace {
 
 // A train must be long enough that the receiver's ACK quantum (16 packets, or a few milliseconds) is a small
 // part of it: what one late ACK can distort is then below a third, and never beyond the rate it was sent at.
-constexpr int64_t kMinTrainBytes = 48 * 1200;
-constexpr Duration kMinTrainTime = std::chrono::milliseconds(2);
+constexpr int64_t kMinTrainBytes = 48 * 1200;                     // three ACK quanta of base datagrams
+constexpr Duration kMinTrainTime = std::chrono::milliseconds(2);  // two timers late at once
 
 }  // namespace
 
@@ -32,6 +34,7 @@ void DeliveryRateSampler::OnPacketSent(SentPacket* packet, ByteCount bytes_in_fl
 void DeliveryRateSampler::OnPacketAcked(const SentPacket& packet, Instant now) {
   // Packets that are not in flight (ACKs on their own) were never shown to the sampler.
   if (!packet.in_flight) return;
+  LH_CHECK_OP(packet.delivery.delivered.value(), <=, delivered_.value());
   delivered_ += packet.bytes;
   delivered_time_ = now;
   const bool newer = !have_candidate_ || packet.sent_time > candidate_.sent_time ||
@@ -44,7 +47,10 @@ void DeliveryRateSampler::OnPacketAcked(const SentPacket& packet, Instant now) {
   candidate_.delivery = packet.delivery;
 }
 
-void DeliveryRateSampler::OnPacketLost(const SentPacket& packet) { lost_ += packet.bytes; }
+void DeliveryRateSampler::OnPacketLost(const SentPacket& packet) {
+  LH_CHECK_OP(packet.delivery.lost.value(), <=, lost_.value());
+  lost_ += packet.bytes;
+}
 
 LostPacket DeliveryRateSampler::Describe(const SentPacket& packet) const {
   const DeliverySnapshot& d = packet.delivery;
@@ -66,6 +72,8 @@ RateSample DeliveryRateSampler::TakeSample(Duration min_rtt, Instant now) {
   sample.delivered = delivered_ - d.delivered;
   sample.lost = lost_ - d.lost;
   sample.tx_in_flight = d.bytes_in_flight;
+  LH_CHECK_OP(sample.delivered.value(), >=, 0);
+  LH_CHECK_OP(sample.lost.value(), >=, 0);
   sample.app_limited = d.app_limited;
   sample.train_rate = TrainRate(min_rtt);
   // Whichever took longer: neither a burst of sending nor a burst of ACKs may look like a fast path.
@@ -90,6 +98,7 @@ Bandwidth DeliveryRateSampler::TrainRate(Duration min_rtt) {
   const Duration interval =
       std::max(delivered_time_ - train_first_ack_, candidate_.sent_time - train_first_sent_);
   const ByteCount bytes = delivered_ - train_delivered_;
+  LH_CHECK(interval >= Duration::zero() && bytes.value() >= 0);
   if (bytes.value() < kMinTrainBytes || interval < std::max<Duration>(kMinTrainTime, min_rtt / 8)) {
     return Bandwidth::Zero();
   }
@@ -97,6 +106,7 @@ Bandwidth DeliveryRateSampler::TrainRate(Duration min_rtt) {
 }
 
 void DeliveryRateSampler::OnAppLimited(ByteCount bytes_in_flight) {
+  LH_CHECK_OP(bytes_in_flight.value(), >=, 0);
   app_limited_until_ = std::max(delivered_ + bytes_in_flight, ByteCount(1));
   train_broken_ = true;
 }

@@ -18,7 +18,7 @@ namespace longhaul::transport {
 struct RateSample {
   Bandwidth delivery_rate;    // zero when the sample is not usable
   ByteCount delivered;        // delivered between the packet's sending and its ACK
-  ByteCount prior_delivered;  // C.delivered when the packet was sent: tells the round trip
+  ByteCount prior_delivered;  // C.delivered when the packet was sent: names the round trip
   ByteCount lost;             // lost over the same interval
   ByteCount tx_in_flight;     // in flight when the packet was sent
   Duration interval{0};

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 
 void LossFloor::OnPackets(ByteCount acked, ByteCount lost) {
+  LH_CHECK(acked.value() >= 0 && lost.value() >= 0);
   const double fresh = static_cast<double>((acked + lost).value());
   const double memory = static_cast<double>((max_datagram_ * memory_).value());
   const double old_share = total_ > 0 ? std::clamp((memory - fresh) / total_, 0.0, 1.0) : 0.0;

@@ -24,7 +24,7 @@ class LossFloor {
   double value() const;
   // value() and two standard errors of it: the path hardly loses more. 1 until it is known.
   double upper() const;
-  static constexpr int64_t kMinPackets = 20;
+  static constexpr int64_t kMinPackets = 20;  // one lost of these is 5 %: the resolution of a first guess
 
  private:
   ByteCount max_datagram_;
@@ -37,8 +37,8 @@ class LossFloor {
 // one measurement or another, hardly to all.
 class SmallestLossFloor {
  public:
-  static constexpr int64_t kBlockPackets = 200;
-  static constexpr size_t kBlocks = 4;
+  static constexpr int64_t kBlockPackets = 200;  // one standard error is 1.5 % at 5 % loss
+  static constexpr size_t kBlocks = 4;  // of four, one is without another flow's probe (docs/decisions/0010)
 
   explicit SmallestLossFloor(ByteCount max_datagram)
       : block_(kBlockPackets * max_datagram.value()), first_(max_datagram, kBlockPackets) {}

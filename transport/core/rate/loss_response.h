@@ -8,7 +8,7 @@
 // judged again together with the next, so that a true excess is found within a few round trips however small
 // they are.
 //
-// It only judges; LonghaulController acts on its model.
+// It only judges; TargetLossPolicy acts on its model.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class LossVerdict : uint8_t { kRaise, kHold, kHalve };
 
 class LossResponse {
  public:
-  static constexpr int64_t kMinPackets = 20;
+  static constexpr int64_t kMinPackets = 20;  // at 30 % loss one standard deviation is 10 %
 
   explicit LossResponse(ByteCount max_datagram) : max_datagram_(max_datagram) {}
 
@@ -41,7 +41,7 @@ class LossResponse {
 
   ByteCount max_datagram_;
   LossVerdict verdict_ = LossVerdict::kRaise;
-  bool settling_ = false;  // the next round still tells of packets sent before the halving
+  bool settling_ = false;  // the next round is still of packets sent before the halving
   ByteCount acked_;        // of the rounds put together
   ByteCount lost_;
   double long_lost_ = 0;  // packets of the last rounds together

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 namespace {
 
-constexpr Duration kQuantumTime = std::chrono::milliseconds(1);
-constexpr Duration kCreditTime = std::chrono::milliseconds(2);
-constexpr int64_t kStallCredits = 2;
+constexpr Duration kQuantumTime =
+    std::chrono::milliseconds(1);  // a timer per packet would cost more than it spreads
+constexpr Duration kCreditTime =
+    std::chrono::milliseconds(2);  // a quantum, and a timer that is a quantum late
+constexpr int64_t kStallCredits =
+    2;  // half of what accrued is forfeited: the samples would be off by as much
 constexpr ByteCount kMaxQuantum{64 << 10};  // one GSO send
 // Above any link; keeps products of rate and time far from the end of 64 bits.
 constexpr Bandwidth kMaxRate = Bandwidth::BitsPerSecond(10'000'000'000'000);
+static_assert(kQuantumTime < kCreditTime && kStallCredits > 1);
 
 }  // namespace
 
@@ -36,7 +42,7 @@ ByteCount Pacer::Credit(Instant now) const {
   return idle ? Quantum() : MaxCredit();
 }
 
-void Pacer::Settle(Instant now) {
+void Pacer::AccrueUntil(Instant now) {
   const ByteCount accrued = Accrued(now);
   const ByteCount credit = Credit(now);
   if (credit < credit_ + accrued) {
@@ -46,6 +52,7 @@ void Pacer::Settle(Instant now) {
     updated_ = std::min(now, updated_ + rate_.TransferTime(accrued));
   }
   credit_ = credit;
+  LH_CHECK_OP(credit_.value(), <=, MaxCredit().value());
 }
 
 void Pacer::SetRate(Bandwidth rate, Instant now) {
@@ -58,7 +65,7 @@ void Pacer::SetRate(Bandwidth rate, Instant now) {
     return;
   }
   if (rate == rate_) return;
-  Settle(now);
+  AccrueUntil(now);
   if (rate_.IsZero()) updated_ = std::max(updated_, now);  // time at rate zero earned nothing
   rate_ = rate;
 }
@@ -69,12 +76,13 @@ bool Pacer::Stalled(Instant now) const {
 
 void Pacer::OnBlockedElsewhere(Instant now) {
   if (!started_ || blocked_elsewhere_) return;
-  Settle(now);
+  AccrueUntil(now);
   blocked_elsewhere_ = true;
 }
 
 void Pacer::OnSent(ByteCount bytes, Instant now) {
-  Settle(now);
+  AccrueUntil(now);
+  LH_CHECK_OP(bytes.value(), >=, 0);
   credit_ -= bytes;
   blocked_elsewhere_ = false;
   last_used_ = now;

@@ -41,7 +41,7 @@ class Pacer {
  private:
   ByteCount MaxCredit() const;
   ByteCount Accrued(Instant now) const;
-  void Settle(Instant now);
+  void AccrueUntil(Instant now);
 
   ByteCount max_datagram_;
   ByteCount max_quantum_ = ByteCount::Max();

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -74,6 +76,7 @@ HingeResult FitHinge(std::vector<YieldSample>* samples) {
   if (count < 4) return {};
   // Rates relative to the middle one, so that the sums stay near 1 whatever the unit is.
   const double unit = (*samples)[count / 2].sent;
+  LH_CHECK_OP(samples->front().sent, >, 0);
   Sums all;
   for (const YieldSample& s : *samples) all.Add(s, unit / s.sent, 1);
 
@@ -90,6 +93,8 @@ HingeResult FitHinge(std::vector<YieldSample>* samples) {
     if (c.error < best.error) best = c;
   }
   if (best.below == 0) return {};
+  LH_CHECK(best.below >= 2 && best.below + 2 <= count);
+  LH_CHECK_OP(best.capacity, >, 0);
   HingeResult result{true, Describe(best, all, count)};
   result.hinge.capacity *= unit;
   return result;

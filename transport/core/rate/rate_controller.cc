@@ -1,23 +1,10 @@
 #include "transport/core/rate/rate_controller.h"
 
-#include <array>
-#include <utility>
-
 #include "base/check.h"
 #include "transport/core/rate/bbr/bbr.h"
 #include "transport/core/rate/cubic.h"
-#include "transport/core/rate/longhaul_controller.h"
 
 namespace longhaul::transport {
-namespace {
-
-constexpr std::array<std::pair<RateControl, std::string_view>, 3> kControls{{
-    {RateControl::kLonghaul, "longhaul"},
-    {RateControl::kBbr, "bbr"},
-    {RateControl::kCubic, "cubic"},
-}};
-
-}  // namespace
 
 std::string_view RateLimiterName(RateLimiter limiter) {
   switch (limiter) {
@@ -37,24 +24,9 @@ std::string_view RateLimiterName(RateLimiter limiter) {
   return "unknown";
 }
 
-std::string_view RateControlName(RateControl control) {
-  for (const auto& [value, name] : kControls) {
-    if (value == control) return name;
-  }
-  return "unknown";
-}
-
-std::optional<RateControl> ParseRateControl(std::string_view name) {
-  for (const auto& [value, known] : kControls) {
-    if (known == name) return value;
-  }
-  return std::nullopt;
-}
-
 std::unique_ptr<RateController> MakeRateController(const RateOptions& options, Random random) {
-  if (options.control == RateControl::kBbr) return std::make_unique<Bbr>(options, random);
   if (options.control == RateControl::kCubic) return std::make_unique<Cubic>(options);
-  return std::make_unique<LonghaulController>(options, random);
+  return std::make_unique<Bbr>(options, random);
 }
 
 }  // namespace longhaul::transport

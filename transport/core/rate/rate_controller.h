@@ -10,12 +10,13 @@
 
 #include "base/instant.h"
 #include "base/random.h"
+#include "longhaul/job.h"
 #include "longhaul/units.h"
 #include "transport/core/rate/delivery_rate.h"
 
 namespace longhaul::transport {
 
-// Everything one ACK (or a loss timer) tells the controller.
+// What one ACK (or a loss timer) brings to the controller.
 struct CongestionEvent {
   Instant now;
   RateSample sample;          // sample.valid may be false
@@ -38,16 +39,6 @@ struct CongestionEvent {
 enum class RateLimiter : uint8_t { kApp, kPacing, kCwnd, kReceiveWindow, kGrant, kCap };
 inline constexpr size_t kRateLimiters = 6;
 std::string_view RateLimiterName(RateLimiter limiter);
-
-// Which controller decides (MakeRateController).
-enum class RateControl : uint8_t {
-  kLonghaul,  // the BBR model with the fitted target loss; the default
-  kBbr,       // draft-ietf-ccwg-bbr with its fixed 2 %
-  kCubic,     // RFC 9438
-};
-std::string_view RateControlName(RateControl control);
-// By name: "longhaul", "bbr", "cubic".
-std::optional<RateControl> ParseRateControl(std::string_view name);
 
 // The fitted path (rate/target_loss_fit.h).
 struct FitSnapshot {
@@ -78,7 +69,8 @@ struct RateOptions {
   Bandwidth floor = Bandwidth::BitsPerSecond(100'000);
   Bandwidth cap = Bandwidth::Max();
   Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
-  double bubble_threshold = 0.3;            // in-window rule: at or above this raw loss the rate is halved
+  double halve_threshold =
+      JobSpec().halve_threshold;  // a round that loses this share or more halves the rate
   // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The
   // fitted target loss never exceeds it, unless the path alone loses more.
   double loss_budget = 0.05;
@@ -96,6 +88,8 @@ class RateController {
   virtual void OnWindowStart(Instant now) = 0;
   // The peer's GRANT. Bandwidth::Zero() = no bound.
   virtual void SetGrant(Bandwidth rate) = 0;
+  // RateOptions::halve_threshold from now on. Only the longhaul controller has such a rule.
+  virtual void SetHalveThreshold(double loss) { (void)loss; }
 
   virtual Bandwidth pacing_rate() const = 0;
   virtual ByteCount cwnd() const = 0;

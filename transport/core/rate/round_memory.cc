@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 
 void RoundMemory::Excursion::Add(double deviation, uint64_t number) {
@@ -12,11 +14,14 @@ void RoundMemory::Excursion::Add(double deviation, uint64_t number) {
 }
 
 void RoundMemory::Add(RatePhase phase, RememberedRound round, const std::optional<PathHinge>& hinge) {
+  LH_CHECK(round.sent > 0 && round.packets > 0);
+  LH_CHECK(round.loss >= 0 && round.loss <= 1);
   round.number = next_number_++;
   if (round.number > kMaxAge) ForgetBefore(round.number - kMaxAge);
   std::vector<RememberedRound>& rounds = rounds_[static_cast<size_t>(phase)];
   if (rounds.size() == kRoundsPerPhase) rounds.erase(rounds.begin());
   rounds.push_back(round);
+  LH_CHECK_OP(rounds.size(), <=, kRoundsPerPhase);
   if (!hinge) {
     watch_ = {};
     return;

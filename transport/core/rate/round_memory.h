@@ -32,21 +32,22 @@ struct RememberedRound {
 
 class RoundMemory {
  public:
-  static constexpr size_t kRoundsPerPhase = 48;
+  static constexpr size_t kRoundsPerPhase = 48;  // beyond, 0.97^48 = 0.23 of a round's weight is left
   // A round is forgotten after so many later ones, whatever they say. UP may come once in sixty rounds.
   static constexpr uint64_t kMaxAge = 512;
-  static constexpr double kSlack = 0.5;
-  static constexpr double kAlarm = 10;
+  static constexpr double kSlack = 0.5;  // deviations
+  static constexpr double kAlarm = 10;   // deviations beyond the slack, summed
   // One round alone cannot be more than so many deviations off: a stalled receiver is not another path.
   static constexpr double kMaxDeviations = 4;
+  static_assert(2 * (kMaxDeviations - kSlack) < kAlarm, "two rounds alone never alarm");
   // Yields are measured by the clock of ACKs: a standard deviation of 2 % on top of the binomial one.
   static constexpr double kTimingError = 0.02;
 
   // `hinge`: the model of the rounds remembered so far, nullopt when there is none to rely on.
   void Add(RatePhase phase, RememberedRound round, const std::optional<PathHinge>& hinge);
   void Clear();
-  // Something looks like a change and is not decided: now is no time to fit the model anew, since the rounds
-  // in doubt would pull it to their side.
+  // A change of the path is suspected. The model must not be fitted anew until it is decided, since the
+  // rounds in doubt would pull it to their side.
   bool InDoubt() const;
 
   // Oldest first.

@@ -5,15 +5,18 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "transport/core/rate/loss_curves.h"
 #include "transport/core/rate/path_hinge.h"
 
 namespace longhaul::transport {
 namespace {
 
-// Fewer packets say nothing of a loss.
-constexpr double kMinFloorPackets = 20;
-constexpr double kMinRttSeconds = 1e-6;
+constexpr double kMinFloorPackets = 20;  // as LossFloor::kMinPackets
+constexpr double kMinRttSeconds = 1e-6;  // a divisor
+static_assert(TargetLossFit::kMinTarget < TargetLossFit::kMaxTarget);
+static_assert(TargetLossFit::kHeadroom < TargetLossFit::kFallbackMargin);
+static_assert(TargetLossFit::kMinExcitation < 1.25 / 0.9, "what the cycle sends is enough");
 
 double Seconds(Duration d) { return static_cast<double>(d.count()) * 1e-9; }
 
@@ -196,6 +199,7 @@ TargetLoss TargetLossFit::Fit(double budget, Duration min_rtt) const {
   if (result.state == FitState::kFitted) result.state = impl.FitTarget(hinge, budget, min_rtt, &result);
   result.target = std::clamp(result.target, kMinTarget, kMaxTarget);
   result.target = std::max(result.target, result.floor + kHeadroom);
+  LH_CHECK_OP(result.target, >, result.floor);
   return result;
 }
 

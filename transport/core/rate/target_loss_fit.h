@@ -29,8 +29,8 @@
 //
 // The target is clamped to [kMinTarget, kMaxTarget] but never below l0 + kHeadroom: a target at or below what
 // the path loses by itself would stop the flow for ever. For the same reason a budget below l0 gives l0 +
-// kFallbackMargin. One round's loss scatters about l by sqrt(l (1 - l) / packets): whoever compares it with
-// l* must allow for that.
+// kFallbackMargin. One round's loss scatters about l by sqrt(l (1 - l) / packets): a comparison
+// with l* must allow for that.
 //
 // Not thread-safe. Pure arithmetic: no clock, no chance, bounded memory.
 #pragma once
@@ -81,21 +81,21 @@ struct TargetLoss {
 
 class TargetLossFit {
  public:
-  static constexpr int kMinSamples = 12;
-  static constexpr int kMinPhaseRounds = 3;
-  static constexpr double kMinExcitation = 1.1;  // mean s of UP over mean s of DOWN; designed: 1.25 / 0.9
-  static constexpr double kMinRSquared = 0.3;
+  static constexpr int kMinSamples = 12;          // four per parameter of (B)
+  static constexpr int kMinPhaseRounds = 3;       // so that one outlier of a phase is outvoted
+  static constexpr double kMinExcitation = 1.1;   // mean s of UP over mean s of DOWN; designed: 1.25 / 0.9
+  static constexpr double kMinRSquared = 0.3;     // of the yields' variation, binomial noise left out
   static constexpr double kMinSignificance = 12;  // of the knee, as PathHinge has it: about three deviations
   static constexpr double kMaxFloorError = 0.02;  // standard errors; half of what a user of them may be off
-  static constexpr double kMaxCapacityError = 0.05;
-  static constexpr double kFallbackMargin = 0.02;
-  static constexpr double kHeadroom = 0.01;  // at l0 itself every second round would be above the target
-  static constexpr double kMaxOwnLoss = 0.1;
+  static constexpr double kMaxCapacityError = 0.05;  // as a share of C
+  static constexpr double kFallbackMargin = 0.02;    // the draft's LossThresh above l0
+  static constexpr double kHeadroom = 0.01;   // at l0 itself every second round would be above the target
+  static constexpr double kMaxOwnLoss = 0.1;  // half of what UP's quarter loses without a queue, 1 - 1 / 1.25
   // beta. 1 is Kleinrock's power T / D; bulk transfers gain more by throughput than they suffer by a queue.
   static constexpr double kDelayWeight = 0.5;
-  static constexpr double kMinTarget = 0.005;
-  static constexpr double kMaxTarget = 0.15;
-  static constexpr double kForgetting = 0.97;
+  static constexpr double kMinTarget = 0.005;  // one packet of 200: less is not told from chance in a round
+  static constexpr double kMaxTarget = 0.15;  // binds from l0 = 0.13; from 0.14 on l0 + kHeadroom is above it
+  static constexpr double kForgetting = 0.97;  // per round of a phase: half after 23
 
   TargetLossFit();
   ~TargetLossFit();

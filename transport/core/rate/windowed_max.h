@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 
 // Value: ordered, default is the smallest that counts. Time: unsigned, never decreases.
@@ -17,6 +19,7 @@ class WindowedMax {
 
   void Update(Value value, Time now) {
     const Sample sample{value, now};
+    LH_CHECK(empty_ || now >= best_[2].time);
     if (empty_ || value >= best_[0].value || now - best_[2].time > length_) {
       best_ = {sample, sample, sample};
       empty_ = false;
@@ -28,6 +31,7 @@ class WindowedMax {
       best_[2] = sample;
     }
     Expire(sample);
+    LH_CHECK(best_[0].value >= best_[1].value && best_[1].value >= best_[2].value);
   }
 
   Value Best() const { return empty_ ? Value() : best_[0].value; }

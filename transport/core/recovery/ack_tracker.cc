@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "transport/core/recovery/loss_detection.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -12,6 +15,8 @@ constexpr size_t kMaxTrackedRanges = 2048;
 constexpr uint64_t kRepeatedBelowAcknowledged = 256;
 // An ACK per eighth of the peer's flight keeps at least eight samples in a round trip.
 constexpr int kAcksPerFlight = 8;
+static_assert(kRepeatedBelowAcknowledged == LossDetection::kMaxPacketThreshold);
+static_assert(kMaxTrackedRanges > 4 * wire::kMaxAckRanges, "what ACKs name is a subset of what is known");
 
 }  // namespace
 
@@ -49,6 +54,7 @@ void AckTracker::ForgetOld(wire::PacketNumber largest) {
     received_.KeepNewest(kMaxTrackedRanges / 2);
     forgotten_below_ = std::max(forgotten_below_, received_.ranges().front().first);
   }
+  LH_CHECK_OP(received_.ranges().size(), <=, kMaxTrackedRanges);
   // Only the newest fit a frame; twice as many are kept because gaps that fill merge ranges.
   if (reported_.ranges().size() > 4 * wire::kMaxAckRanges) reported_.KeepNewest(2 * wire::kMaxAckRanges);
 }
@@ -64,7 +70,7 @@ void AckTracker::MeasureFlight(Instant now) {
 }
 
 bool AckTracker::ShouldAck(Instant now) const {
-  // Asked for before anything arrived, there is nothing that an ACK could say.
+  // An ACK that was requested before anything arrived would be empty.
   return ack_pending_ && !reported_.empty() && (immediate_ || now >= Deadline());
 }
 

@@ -20,7 +20,7 @@ class AckTracker {
   // Packet numbers more than this below the largest are treated as duplicates (replay window).
   static constexpr uint64_t kReplayWindow = uint64_t{1} << 16;
 
-  // Whether this number has been seen, or is too old to tell. To be asked before opening the packet.
+  // Whether this number has been seen, or is too old to be known. To be asked before opening the packet.
   bool IsDuplicate(wire::PacketNumber number) const;
   // An authenticated packet arrived. REQUIRES: !IsDuplicate(number).
   void OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce, Instant now);

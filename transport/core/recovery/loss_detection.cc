@@ -14,7 +14,7 @@ constexpr size_t kMaxRememberedLosses = 2048;
 // Packets that carry only ACKs are not in flight and perhaps never acknowledged; more than this of them, with
 // nothing else outstanding, are forgotten.
 constexpr size_t kMaxUntracked = 1024;
-constexpr int kReorderingMemoryRtts = 16;  // RACK's reo_wnd_persist (RFC 8985 §6.2).
+constexpr int kReorderingMemoryRtts = 16;  // round trips: RACK's reo_wnd_persist (RFC 8985 §6.2).
 // A delay beyond an hour is nonsense; capped before the multiplication can overflow.
 constexpr uint64_t kMaxDelayUs = 3'600'000'000;
 
@@ -57,6 +57,7 @@ Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame
   if (outcome.acked.empty() && outcome.spurious.empty()) return outcome;
   any_acked_ = true;
   largest_acked_ = std::max(largest_acked_, ack.ranges.front().largest);
+  LH_CHECK_OP(largest_acked_, <=, largest_sent_);
   pto_count_ = 0;
   outcome.rtt_updated = UpdateRtt(ack, outcome, now);
   if (acked_before) AdaptThreshold(largest_before, outcome, now);
@@ -75,7 +76,7 @@ bool LossDetection::IsValid(const wire::AckFrame& ack) const {
 
 void LossDetection::TakeAcked(const wire::AckRange& range, Outcome* outcome) {
   if (sent_.empty() || sent_[0].packet.number > range.largest) return;
-  size_t i = sent_.PartitionPoint([&](const Entry& e) { return e.packet.number < range.smallest; });
+  size_t i = sent_.PartitionPoint([&](const Tracked& e) { return e.packet.number < range.smallest; });
   for (; i < sent_.size() && sent_[i].packet.number <= range.largest; ++i) {
     if (!sent_[i].outstanding) continue;
     Leave(&sent_[i]);
@@ -85,7 +86,8 @@ void LossDetection::TakeAcked(const wire::AckRange& range, Outcome* outcome) {
 
 void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) {
   if (declared_lost_.empty() || declared_lost_[0].packet.number > range.largest) return;
-  size_t i = declared_lost_.PartitionPoint([&](const Entry& e) { return e.packet.number < range.smallest; });
+  size_t i =
+      declared_lost_.PartitionPoint([&](const Tracked& e) { return e.packet.number < range.smallest; });
   for (; i < declared_lost_.size() && declared_lost_[i].packet.number <= range.largest; ++i) {
     if (!declared_lost_[i].outstanding) continue;
     declared_lost_[i].outstanding = false;
@@ -97,7 +99,7 @@ void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) 
 
 bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now) {
   const wire::PacketNumber largest = ack.ranges.front().largest;
-  // A packet wrongly given up tells the time as well: without it, a path that became slower than the loss
+  // A packet wrongly given up is a sample as well: without it, a path that became slower than the loss
   // delay would give no sample ever again.
   const SentPacket* newest = nullptr;
   bool eliciting = false;
@@ -155,12 +157,13 @@ Instant LossDetection::Deadline() const {
 std::vector<SentFrame> LossDetection::UnackedFrames(size_t limit) const {
   std::vector<SentFrame> frames;
   for (size_t i = 0; i < sent_.size() && frames.size() < limit; ++i) {
-    const Entry& entry = sent_[i];
-    if (!entry.outstanding || !entry.packet.in_flight) continue;
-    for (const SentFrame& frame : entry.packet.frames) {
+    const Tracked& tracked = sent_[i];
+    if (!tracked.outstanding || !tracked.packet.in_flight) continue;
+    for (const SentFrame& frame : tracked.packet.frames) {
       // Several packets may carry the same, since this has been asked before.
       const bool known = std::find(frames.begin(), frames.end(), frame) != frames.end();
-      if (frame.type != wire::FrameType::kAck && !known && frames.size() < limit) frames.push_back(frame);
+      const bool must_arrive = !std::holds_alternative<SentAck>(frame);
+      if (must_arrive && !known && frames.size() < limit) frames.push_back(frame);
     }
   }
   return frames;
@@ -169,9 +172,9 @@ std::vector<SentFrame> LossDetection::UnackedFrames(size_t limit) const {
 std::vector<SentChunk> LossDetection::UnackedChunks(size_t limit) const {
   std::vector<SentChunk> chunks;
   for (size_t i = 0; i < sent_.size() && chunks.size() < limit; ++i) {
-    const Entry& entry = sent_[i];
-    if (!entry.outstanding || !entry.packet.in_flight || !entry.packet.chunk) continue;
-    const SentChunk& chunk = *entry.packet.chunk;
+    const Tracked& tracked = sent_[i];
+    if (!tracked.outstanding || !tracked.packet.in_flight || !tracked.packet.chunk) continue;
+    const SentChunk& chunk = *tracked.packet.chunk;
     if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
   }
   return chunks;
@@ -191,40 +194,45 @@ void LossDetection::DetectLost(Instant now, Outcome* outcome) {
   // Lost packets are a prefix of the outstanding ones (numbers and times ascend), so what is left to look at
   // between two calls is at most packet_threshold_ packets.
   for (size_t i = 0; any_acked_ && i < sent_.size() && sent_[i].packet.number < largest_acked_; ++i) {
-    Entry& entry = sent_[i];
-    if (!entry.outstanding) continue;
-    const bool overtaken = largest_acked_ - entry.packet.number >= packet_threshold_;
-    const Instant due = entry.packet.sent_time + delay;
+    Tracked& tracked = sent_[i];
+    if (!tracked.outstanding) continue;
+    const bool overtaken = largest_acked_ - tracked.packet.number >= packet_threshold_;
+    const Instant due = tracked.packet.sent_time + delay;
     if (!overtaken && due > now) {
-      if (!entry.packet.in_flight) continue;
+      if (!tracked.packet.in_flight) continue;
       loss_time_ = due;
       break;
     }
-    Declare(&entry, outcome);
+    Declare(&tracked, outcome);
   }
   DropSettled();
 }
 
-void LossDetection::Declare(Entry* entry, Outcome* outcome) {
-  const bool counts = entry->packet.in_flight;
-  Leave(entry);
-  if (!counts) return;  // an ACK on its own: nobody waits for it
-  if (!entry->packet.mtu_probe) ++packets_lost_;
-  RememberLost(entry->packet);
-  outcome->lost.push_back(std::move(entry->packet));
+void LossDetection::Declare(Tracked* tracked, Outcome* outcome) {
+  const bool counts = tracked->packet.in_flight;
+  Leave(tracked);
+  if (!counts) return;  // an ACK on its own: it has no content to send again
+  if (!tracked->packet.mtu_probe) ++packets_lost_;
+  RememberLost(tracked->packet);
+  outcome->lost.push_back(std::move(tracked->packet));
 }
 
 void LossDetection::RememberLost(const SentPacket& packet) {
   if (declared_lost_.size() >= kMaxRememberedLosses) declared_lost_.PopFront();
+  LH_CHECK_OP(declared_lost_.size(), <, kMaxRememberedLosses);
   declared_lost_.PushBack({packet});
 }
 
-void LossDetection::Leave(Entry* entry) {
-  entry->outstanding = false;
-  if (!entry->packet.in_flight) return;
+void LossDetection::Leave(Tracked* tracked) {
+  LH_CHECK(tracked->outstanding);
+  tracked->outstanding = false;
+  if (!tracked->packet.in_flight) return;
+  LH_CHECK_OP(in_flight_count_, >, 0u);
   --in_flight_count_;
-  bytes_in_flight_ -= entry->packet.bytes;
-  if (entry->packet.ack_eliciting) --eliciting_in_flight_;
+  bytes_in_flight_ -= tracked->packet.bytes;
+  if (tracked->packet.ack_eliciting) --eliciting_in_flight_;
+  LH_CHECK_OP(bytes_in_flight_.value(), >=, 0);
+  LH_CHECK_OP(eliciting_in_flight_, <=, in_flight_count_);
 }
 
 void LossDetection::DropSettled() {

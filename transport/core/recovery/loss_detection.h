@@ -32,8 +32,9 @@ class LossDetection {
   static constexpr uint64_t kMaxPacketThreshold = 256;
   // PTO doubles at most three times (RFC 9002 §6.2.1 has no bound): a connection dies of ten seconds of
   // silence, so it must ask often enough that a run of losses cannot look like death. Four probes a second
-  // harm nobody.
+  // cost nothing.
   static constexpr int kMaxPtoBackoff = 3;
+  static_assert(kInitialPacketThreshold < kMaxPacketThreshold);
   static constexpr size_t kMaxInFlightPackets = 1u << 17;
 
   // What one ACK (or one timeout) changed. Packets are moved out: their content now belongs to the caller.
@@ -84,7 +85,7 @@ class LossDetection {
   uint64_t packets_spurious() const { return packets_spurious_; }
 
  private:
-  struct Entry {
+  struct Tracked {
     SentPacket packet;
     bool outstanding = true;  // false: its content was moved out; leaves when it is the first
   };
@@ -96,14 +97,14 @@ class LossDetection {
   bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now);
   void AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now);
   void DetectLost(Instant now, Outcome* outcome);
-  void Declare(Entry* entry, Outcome* outcome);
+  void Declare(Tracked* tracked, Outcome* outcome);
   void RememberLost(const SentPacket& packet);
-  void Leave(Entry* entry);  // takes the packet out of the totals in flight
+  void Leave(Tracked* tracked);  // takes the packet out of the totals in flight
   void DropSettled();
 
   RttEstimator* rtt_;
-  PacketRing<Entry> sent_;           // ascending; acknowledged or lost ones leave lazily
-  PacketRing<Entry> declared_lost_;  // ascending; bounded memory for spurious losses
+  PacketRing<Tracked> sent_;           // ascending; acknowledged or lost ones leave lazily
+  PacketRing<Tracked> declared_lost_;  // ascending; bounded memory for spurious losses
   ByteCount bytes_in_flight_;
   size_t in_flight_count_ = 0;
   size_t eliciting_in_flight_ = 0;

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace longhaul::transport {
 
 template <typename T>
@@ -24,6 +26,7 @@ class PacketRing {
   }
   // REQUIRES: !empty(). What the element owns is released now, not when its slot is reused.
   void PopFront() {
+    LH_CHECK_OP(size_, >, 0u);
     slots_[head_] = T();
     head_ = (head_ + 1) & (slots_.size() - 1);
     --size_;
@@ -48,6 +51,7 @@ class PacketRing {
   void Grow() {
     std::vector<T> larger(slots_.empty() ? 64 : slots_.size() * 2);
     for (size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
+    LH_CHECK((larger.size() & (larger.size() - 1)) == 0);
     slots_ = std::move(larger);
     head_ = 0;
   }

@@ -2,18 +2,27 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "transport/core/recovery/ack_tracker.h"
 
 namespace longhaul::transport {
+namespace {
+
+// a - b on a clock that wraps: both are less than 35 minutes apart.
+int64_t Difference(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); }
+
+}  // namespace
 
 void RttEstimator::OnSample(Duration latest, Duration ack_delay, Instant now) {
   (void)now;
   if (latest <= Duration::zero()) return;
   latest_ = latest;
   min_ = std::min(min_, latest);
-  // A peer may claim any delay: more than it may take by contract is not believed.
+  // A peer may claim any delay; it counts up to the bound that the protocol sets.
   const Duration delay = std::clamp(ack_delay, Duration::zero(), AckTracker::kMaxAckDelay);
   adjusted_ = latest - min_ >= delay ? latest - delay : latest;
+  LH_CHECK_OP(min_.count(), <=, adjusted_.count());
+  LH_CHECK_OP(adjusted_.count(), <=, latest_.count());
   if (!has_sample_) {
     has_sample_ = true;
     smoothed_ = latest;
@@ -27,6 +36,29 @@ void RttEstimator::OnSample(Duration latest, Duration ack_delay, Instant now) {
 
 Duration RttEstimator::PtoBase(Duration max_ack_delay) const {
   return smoothed_ + std::max<Duration>(4 * rttvar_, kGranularity) + max_ack_delay;
+}
+
+void QueueDelay::Lowest::Add(uint32_t value) {
+  if (!any || Difference(value, offset) < 0) offset = value;
+  any = true;
+}
+
+void QueueDelay::OnPacket(Instant now, uint32_t timestamp_us, Duration smoothed_rtt) {
+  const uint32_t offset = static_cast<uint32_t>(now.nanoseconds() / 1000) - timestamp_us;
+  if (!base_.any || now - base_start_ >= kBaseTime) {
+    previous_base_ = base_;
+    base_ = {};
+    base_start_ = now;
+  }
+  base_.Add(offset);
+  if (!bucket_.any || now - bucket_start_ >= std::max(smoothed_rtt / 2, kMinBucket)) {
+    bucket_ = {};
+    bucket_start_ = now;
+  }
+  bucket_.Add(offset);
+  Lowest base = base_;
+  if (previous_base_.any) base.Add(previous_base_.offset);
+  standing_us_ = std::max<int64_t>(0, Difference(bucket_.offset, base.offset));
 }
 
 }  // namespace longhaul::transport

@@ -1,11 +1,15 @@
-// Round-trip time as in RFC 9002 §5: smoothed_rtt, rttvar, latest_rtt and min_rtt from ACKs.
+// The path's delay from ACKs and timestamps: the round-trip time, and how long the peer's packets
+// wait in queues on their way here.
 #pragma once
+
+#include <cstdint>
 
 #include "base/instant.h"
 #include "longhaul/units.h"
 
 namespace longhaul::transport {
 
+// Round-trip time as in RFC 9002 §5: smoothed_rtt, rttvar, latest_rtt and min_rtt from ACKs.
 class RttEstimator {
  public:
   // Before the first sample (RFC 9002 §6.2.2).
@@ -35,6 +39,39 @@ class RttEstimator {
   Duration latest_{0};
   Duration adjusted_{0};
   Duration min_ = Duration::max();
+};
+
+// The queue that the peer's packets met, from the timestamps that they carry.
+//
+// Arrival minus timestamp is the one-way delay plus the unknown offset of two clocks. The minimum of that sum
+// is an empty path's, and what exceeds it is queue. Clocks drift apart (50 ppm x 20 s = 1 ms), so a minimum
+// is used for 10..20 s only.
+//
+// The queue is the least delay of half a round trip, not the mean: bursts and late timers pass, a standing
+// queue stays (RFC 8289 §3).
+class QueueDelay {
+ public:
+  static constexpr Duration kMinBucket = std::chrono::milliseconds(2);
+  static constexpr Duration kBaseTime = std::chrono::seconds(10);
+
+  // A packet that its sender stamped with `timestamp_us` (wraps) arrived.
+  void OnPacket(Instant now, uint32_t timestamp_us, Duration smoothed_rtt);
+  // The standing queue of the last half to whole round trip; zero before the first packet.
+  Duration standing() const { return Duration(int64_t{1000} * standing_us_); }
+
+ private:
+  struct Lowest {
+    bool any = false;
+    uint32_t offset = 0;
+    void Add(uint32_t value);
+  };
+
+  Lowest base_;           // since base_start_
+  Lowest previous_base_;  // of the time before
+  Instant base_start_;
+  Lowest bucket_;
+  Instant bucket_start_;
+  int64_t standing_us_ = 0;
 };
 
 }  // namespace longhaul::transport

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "base/instant.h"
 #include "longhaul/units.h"
 #include "proto/frames.h"
+#include "proto/packet_header.h"
 
 namespace longhaul::transport {
 
@@ -23,16 +24,41 @@ struct SentChunk {
   bool operator==(const SentChunk&) const = default;
 };
 
-// A frame that must arrive, by its coordinates; the owner knows how to write it again.
-//   kControl: a = offset, b = length   kWindowOpen/kWindowStatus: a = window, b = generation
-//   kWindowClose: a = window, b = generation << 32 | first   kAck: a = largest number in it
-//   kGrant, kTransportParameters: unused
-struct SentFrame {
-  wire::FrameType type = wire::FrameType::kPing;
-  uint64_t a = 0;
-  uint64_t b = 0;
-  bool operator==(const SentFrame&) const = default;
+// What a packet carried besides a chunk, by coordinates from which its owner can write it again.
+struct SentControl {  // a piece of the control stream
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  bool operator==(const SentControl&) const = default;
 };
+struct SentWindowOpen {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  bool operator==(const SentWindowOpen&) const = default;
+};
+struct SentWindowStatus {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  bool operator==(const SentWindowStatus&) const = default;
+};
+struct SentWindowClose {
+  uint32_t window_id = 0;
+  uint8_t generation = 0;
+  uint32_t first = 0;  // of the segment, as in wire::WindowCloseFrame
+  bool operator==(const SentWindowClose&) const = default;
+};
+struct SentAck {
+  wire::PacketNumber largest = 0;
+  bool operator==(const SentAck&) const = default;
+};
+struct SentGrant {
+  bool operator==(const SentGrant&) const = default;
+};
+struct SentNewCid {
+  bool operator==(const SentNewCid&) const = default;
+};
+// An ACK is never sent again; each of the others must arrive.
+using SentFrame = std::variant<SentControl, SentWindowOpen, SentWindowStatus, SentWindowClose, SentAck,
+                               SentGrant, SentNewCid>;
 
 // State of the connection when a packet left, for the rate sample that its ACK gives.
 struct DeliverySnapshot {

@@ -77,6 +77,8 @@ uint32_t BlockAssembly::Complete(uint32_t block) {
 
 void BlockAssembly::Decode(const Buffer& buffer, uint8_t sources, uint32_t missing) {
   const uint8_t k = map_.k();
+  // A second block in one loan is rare: it takes chunks that had overtaken their OPEN.
+  if (std::exchange(lent_, false)) lent_before_.push_back(std::exchange(scratch_, {}));
   scratch_.resize(k * symbol_bytes_);
   std::array<MutableByteSpan, codec::kMaxBlockSymbols> source;
   for (int i = 0; i < k; ++i) source[static_cast<size_t>(i)] = Scratch(i);
@@ -100,8 +102,14 @@ void BlockAssembly::Decode(const Buffer& buffer, uint8_t sources, uint32_t missi
   LH_CHECK_OP(status.ToString(), ==, Status::Ok().ToString());
 }
 
-ByteSpan BlockAssembly::rebuilt(uint8_t symbol) const {
+ByteSpan BlockAssembly::rebuilt(uint8_t symbol) {
+  lent_ = true;
   return ByteSpan(scratch_).subspan(symbol * symbol_bytes_, symbol_bytes_);
+}
+
+void BlockAssembly::EndLoans() {
+  lent_ = false;
+  lent_before_.clear();
 }
 
 MutableByteSpan BlockAssembly::Scratch(int index) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "codec/erasure_coder.h"
+#include "codec/fec/erasure_coder.h"
 #include "longhaul/units.h"
 #include "transport/core/window/block_map.h"
 
@@ -37,8 +37,10 @@ class BlockAssembly {
   // Rebuilds what is missing and completes the block: its buffer is recycled. Returns the bits of the sources
   // that were missing. REQUIRES: the last Add of the block returned true.
   uint32_t Complete(uint32_t block);
-  // A source rebuilt by the last Complete; valid until the next one.
-  ByteSpan rebuilt(uint8_t symbol) const;
+  // A source rebuilt by the last Complete; its bytes live until EndLoans.
+  ByteSpan rebuilt(uint8_t symbol);
+  // The bytes of rebuilt sources are not looked at any more.
+  void EndLoans();
 
   // Bytes held for incomplete blocks.
   ByteCount buffered() const { return buffered_; }
@@ -69,6 +71,8 @@ class BlockAssembly {
   std::vector<std::unique_ptr<Buffer>> spare_;
   ByteCount buffered_;
   std::vector<uint8_t> scratch_;  // a block's k source symbols during and after a rebuild
+  bool lent_ = false;             // scratch_ is being looked at
+  std::vector<std::vector<uint8_t>> lent_before_;
 };
 
 }  // namespace longhaul::transport

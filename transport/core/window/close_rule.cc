@@ -52,4 +52,46 @@ CloseDecision EvaluateClose(const IncomingWindow& window, const CloseRuleInput& 
   return window.high_complete ? WithHigh(window, input, now) : WithoutHigh(input, now);
 }
 
+void WindowCloser::Observe(const IncomingWindow& window, Duration smoothed_rtt, Instant now) {
+  window_ = window;
+  smoothed_rtt_ = smoothed_rtt;
+  const WindowRxStats& rx = window.stats;
+  const uint32_t received = rx.high_received + rx.high_repaired + rx.low_received + rx.repairs_received;
+  if (received != received_) last_chunk_ = now;
+  received_ = received;
+  if (window.sender_finished && finished_.IsInfinite()) finished_ = now;
+}
+
+void WindowCloser::FillIn(CloseRuleInput* input) const {
+  input->smoothed_rtt = smoothed_rtt_;
+  input->last_chunk = last_chunk_;
+  input->finished = finished_;
+  input->nacked = nacked_;
+}
+
+CloseDecision WindowCloser::Remember(const CloseDecision& decision, Instant now) {
+  if (decision.nack) nacked_ = now;
+  check_at_ = decision.check_again;
+  return decision;
+}
+
+CloseDecision WindowCloser::Evaluate(CloseRuleInput input, Instant now) {
+  FillIn(&input);
+  return Remember(EvaluateClose(window_, input, now), now);
+}
+
+CloseDecision WindowCloser::EvaluateFinished(CloseRuleInput input, Instant now) {
+  if (!window_.sender_finished) return Remember({}, now);
+  if (window_.high_complete) return Evaluate(input, now);
+  const Duration interval = std::max(smoothed_rtt_, kMinCloseGrace);
+  CloseDecision decision;
+  decision.nack = now >= (nacked() ? nacked_ + interval : finished_ + smoothed_rtt_);
+  if (decision.nack) {
+    decision.check_again = now + interval;
+  } else {
+    decision.check_again = nacked() ? nacked_ + interval : finished_ + smoothed_rtt_;
+  }
+  return Remember(decision, now);
+}
+
 }  // namespace longhaul::transport

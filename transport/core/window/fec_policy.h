@@ -16,6 +16,7 @@
 
 #include "base/instant.h"
 #include "longhaul/units.h"
+#include "transport/core/window/loss_estimator.h"
 
 namespace longhaul::transport {
 
@@ -46,7 +47,7 @@ inline constexpr int kMaxFecDepth =
     64;  // a receiver holds so many incomplete blocks: 64 * 24 * 1400 B = 2 MB
 // Blocks to interleave in the next window: 4 mean bursts. As many as allowed where that leaves so much
 // correlation that even the best m lets more than kMaxBlockFailure of the blocks fail, which without
-// correlation it would not: then loss comes in spells of a length that runs of losses do not tell.
+// correlation it would not: then loss comes in spells whose length the runs of losses do not show.
 inline constexpr double kMaxBlockFailure = 0.01;
 int AdvisedDepth(const LossModel& loss, int k, double packets_per_recovery_time);
 
@@ -62,6 +63,39 @@ class RepairHold {
   double held_ = 0;
   int wanted_ = 0;
   Instant updated_;
+};
+
+// What one connection knows for its FEC: the loss estimate, the redundancy held for a while, and the depth of
+// the next window's interleaver. Lives as long as the path, across windows. Not thread-safe.
+class FecAdvisor {
+ public:
+  // Redundancy is held in units of a full block of this size.
+  static constexpr int kReferenceBlock = 20;  // WindowOptions::fec_k's default
+  static_assert(kMinFecDepth <= kMaxFecDepth);
+
+  // Takes the fates of packets.
+  LossEstimator& estimator() { return estimator_; }
+  const LossEstimator& estimator() const { return estimator_; }
+
+  // Fates have become known. packets_per_recovery_time: packets sent in 1.25 RTT at the current rate.
+  // path_loss: the path loses no more than that by itself, so the rest of the loss is what a full queue
+  // dropped, and repair symbols would only fill it further.
+  void Update(Instant now, Duration smoothed_rtt, double packets_per_recovery_time, double path_loss = 1);
+
+  // As of the last Update.
+  const LossModel& model() const { return model_; }
+  int extra_repair() const { return hold_.extra(); }
+  // For a window that opens now; kMinFecDepth..kMaxFecDepth.
+  int Depth() const { return AdvisedDepth(model_, kReferenceBlock, packets_per_recovery_time_); }
+
+ private:
+  LossEstimator estimator_;
+  LossModel model_;
+  RepairHold hold_;
+  double packets_per_recovery_time_ = 1;
+  int wanted_ = 0;
+  double wanted_for_ = 0;  // the p that wanted_ was computed for
+  uint64_t groups_ = 0;    // and after how many groups
 };
 
 }  // namespace longhaul::transport

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/zeroed_array.h"
 #include "transport/core/window/block_map.h"
 
 namespace longhaul::transport {
@@ -76,12 +77,12 @@ class HighLedger {
   enum class Fate : uint8_t { kUnsent, kInFlight, kWaiting, kQueued, kAcked, kSettled };
 
   struct Source {
-    Fate fate = Fate::kUnsent;
-    bool listed = false;    // in the retransmission list (perhaps stale: then its fate is not kQueued)
-    bool repeated = false;  // queued by Repeat
-    uint8_t in_flight = 0;  // copies of which nothing is known yet; saturates
-    uint8_t more = 0;       // copies that are to follow the one that is queued
-    uint32_t next = kNone;  // in that list
+    Fate fate;          // zero: kUnsent
+    bool listed;        // in the retransmission list (perhaps stale: then its fate is not kQueued)
+    bool repeated;      // queued by Repeat
+    uint8_t in_flight;  // copies of which nothing is known yet; saturates
+    uint8_t more;       // copies that are to follow the one that is queued
+    uint32_t next;      // in that list, while listed
   };
   struct Block {
     uint8_t sources = 0;
@@ -103,7 +104,7 @@ class HighLedger {
   void CompleteIfEnough(uint32_t block);
 
   BlockMap map_;
-  std::vector<Source> sources_;
+  ZeroedArray<Source> sources_;
   std::vector<Block> blocks_;
   uint32_t list_head_ = kNone;
   uint32_t list_tail_ = kNone;

@@ -18,7 +18,7 @@ uint64_t LossEstimator::OnSent() {
 void LossEstimator::Grow() {
   if (fates_.size() == kMaxMemory) {
     ++abandoned_;
-    Settle(known_, Fate::kArrived);
+    SetFate(known_, Fate::kArrived);
     return;
   }
   std::vector<Fate> larger(std::max(kMinMemory, 2 * fates_.size()), Fate::kArrived);
@@ -27,10 +27,10 @@ void LossEstimator::Grow() {
   fates_ = std::move(larger);
 }
 
-void LossEstimator::OnAcked(uint64_t place) { Settle(place, Fate::kArrived); }
-void LossEstimator::OnLost(uint64_t place) { Settle(place, Fate::kLost); }
+void LossEstimator::OnAcked(uint64_t place) { SetFate(place, Fate::kArrived); }
+void LossEstimator::OnLost(uint64_t place) { SetFate(place, Fate::kLost); }
 
-void LossEstimator::Settle(uint64_t place, Fate fate) {
+void LossEstimator::SetFate(uint64_t place, Fate fate) {
   LH_CHECK_OP(place, <, sent_);
   if (place < known_ || At(place) != Fate::kUnknown) return;
   At(place) = fate;

@@ -1,16 +1,17 @@
-// How much the path loses and in what bursts, from the fate of every packet sent. What FEC is planned by.
+// How much the path loses and in what bursts, from the fate of every packet sent. FEC is planned by it.
 //
-// Fates become known out of order; they are put back in the order of sending. Then every kGroup consecutive
-// packets are one observation (n, lost) of decayed sums with a fast (1/64 per group) and a slow (1/1024)
-// memory:
-//   S0 = sum n   S1 = sum lost   N2 = sum n (n - 1)   S2 = sum lost (lost - 1)
-//   loss  p   = max of S1 / S0, fast and slow
-//   margin    = sqrt(p (1 - p) (1 + (n - 1) rho) / S0)                       one standard error, bursts
-//   included rho       = clip((S2 / N2 - p^2) / (p (1 - p)), 0, kMaxCorrelation)      slow; correlation of
-//   two packets of a group burst     = lost packets / runs of consecutive lost packets              slow
-// Sums start empty, so the first losses count in full: the estimate rises at once.
+// Fates become known out of order; the estimator puts them back in the order of sending. Then every kGroup
+// consecutive packets are one observation (n, lost) of decayed sums with a fast (1/64 per group) and a slow
+// (1/1024) memory:
 //
-// A spurious loss is taken out of the sums again as far as the memory of fates reaches back.
+//   S0 = sum n,  S1 = sum lost,  N2 = sum n (n - 1),  S2 = sum lost (lost - 1)
+//   loss p = max of S1 / S0, fast and slow
+//   margin = sqrt(p (1 - p) (1 + (n - 1) rho) / S0): one standard error, bursts included
+//   rho    = clip((S2 / N2 - p^2) / (p (1 - p)), 0, kMaxCorrelation), slow: correlation of two packets of a group
+//   burst  = lost packets / runs of consecutive lost packets, slow
+//
+// Sums start empty, so the first losses count in full: the estimate rises at once. A spurious loss is taken
+// out of the sums again as far as the memory of fates reaches back.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,8 @@ class LossEstimator {
   // Fates remembered: the packets in flight, and behind them what a spurious loss may still change.
   static constexpr size_t kMinMemory = 1u << 10;
   static constexpr size_t kMaxMemory = 1u << 18;
+  static_assert((kMinMemory & (kMinMemory - 1)) == 0 && (kMaxMemory & (kMaxMemory - 1)) == 0);
+  static_assert(kFastWeight > kSlowWeight);
 
   // A packet that counts as in flight has left. Returns its place in the order of sending, for the calls
   // below.
@@ -61,7 +64,7 @@ class LossEstimator {
   void Grow();
   void Advance();
   void CloseGroup();
-  void Settle(uint64_t place, Fate fate);
+  void SetFate(uint64_t place, Fate fate);
   // Adds to both memories what happened `age` groups ago.
   void Add(double age, double lost, double pairs);
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "codec/erasure_coder.h"
+#include "codec/fec/erasure_coder.h"
 
 namespace longhaul::transport {
 

@@ -1,10 +1,10 @@
 #include "transport/core/window/window_rx.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
-#include "transport/core/window/block_assembly.h"
 
 namespace longhaul::transport {
 namespace {
@@ -29,12 +29,6 @@ Status ValidateFec(const wire::WindowOpenFrame& open, const codec::ErasureCoder*
 }
 
 }  // namespace
-
-struct WindowRx::State {
-  explicit State(BlockAssembly assembly) : blocks(std::move(assembly)) {}
-
-  BlockAssembly blocks;
-};
 
 Status WindowRx::ValidateOpen(const wire::WindowOpenFrame& open, ByteCount max_window_bytes,
                               const codec::ErasureCoder* coder) {
@@ -63,19 +57,17 @@ WindowRx::WindowRx(const wire::WindowOpenFrame& open, codec::ErasureCoder* coder
       high_received_(open.high_count),
       low_received_(open.low_count),
       taken_(open.low_count + open.high_count) {
-  if (map_.block_count() > 0) state_ = std::make_unique<State>(BlockAssembly(map_, symbol_bytes_, coder_));
+  if (map_.block_count() > 0) blocks_ = std::make_unique<BlockAssembly>(map_, symbol_bytes_, coder_);
 }
-
-WindowRx::~WindowRx() = default;
 
 bool WindowRx::IsDuplicate(const wire::DataHeader& header) const {
   if (closed_) return true;
   if (header.reliability == ReliabilityClass::kLow) return !header.repair && low_received_.Test(header.index);
   if (!header.repair) return high_received_.Test(header.index);
   if (header.block() >= map_.block_count()) return false;
-  if (state_ == nullptr || state_->blocks.IsComplete(header.block())) return true;
+  if (blocks_ == nullptr || blocks_->IsComplete(header.block())) return true;
   return header.symbol() < codec::ErasureCoder::MaxRepair(map_.k()) &&
-         state_->blocks.HasRepair(header.block(), static_cast<uint8_t>(header.symbol()));
+         blocks_->HasRepair(header.block(), static_cast<uint8_t>(header.symbol()));
 }
 
 bool WindowRx::IsValid(const wire::DataHeader& header, size_t chunk_bytes) const {
@@ -88,64 +80,93 @@ bool WindowRx::IsValid(const wire::DataHeader& header, size_t chunk_bytes) const
   return header.index < count && chunk_bytes <= symbol_bytes_;
 }
 
-WindowRx::Verdict WindowRx::OnData(const wire::DataHeader& header, ByteSpan chunk, Sink* sink) {
+WindowRx::Verdict WindowRx::OnData(const wire::DataHeader& header, ByteSpan chunk) {
   if (!IsValid(header, chunk.size())) return Verdict::kInvalid;
   if (closed_) return Verdict::kClosed;
+  arrived_.reset();
+  rebuilt_ = {};
   if (header.last_of_window) sender_finished_ = true;
-  if (header.repair) ++stats_.repair_received;
+  if (header.repair) ++stats_.repairs_received;
   if (IsDuplicate(header)) {
-    const bool held = header.repair && state_ != nullptr && !state_->blocks.IsComplete(header.block());
+    const bool held = header.repair && blocks_ != nullptr && !blocks_->IsComplete(header.block());
     ++(header.repair && !held ? stats_.repair_unused : stats_.duplicates);
     return Verdict::kDuplicate;
   }
-  LH_CHECK(!delivering_);
-  delivering_ = true;
   if (header.repair) {
     const auto number = static_cast<uint8_t>(header.symbol());
-    if (state_->blocks.AddRepair(header.block(), number, chunk)) Rebuild(header.block(), sink);
+    if (blocks_->AddRepair(header.block(), number, chunk)) Rebuild(header.block());
   } else {
-    OnSource(header, chunk, sink);
+    OnSource(header, chunk);
   }
-  delivering_ = false;
-  if (closed_) SettleClose();
-  if (closed_ || HighComplete()) Release();
+  if (HighComplete() && rebuilt_.missing == 0) blocks_.reset();
   return Verdict::kNew;
 }
 
-void WindowRx::OnSource(const wire::DataHeader& header, ByteSpan chunk, Sink* sink) {
+void WindowRx::OnSource(const wire::DataHeader& header, ByteSpan chunk) {
+  arrived_ = Chunk{header.reliability, header.index, chunk, false};
   if (header.reliability == ReliabilityClass::kLow) {
     low_received_.Set(header.index);
     ++stats_.low_received;
-    return Deliver(ReliabilityClass::kLow, header.index, chunk, false, sink);
+    return;
   }
   high_received_.Set(header.index);
   ++stats_.high_received;
-  Deliver(ReliabilityClass::kHigh, header.index, chunk, false, sink);
-  if (closed_ || state_ == nullptr) return;
+  if (blocks_ == nullptr) return;
   const BlockMap::Position at = map_.Locate(header.index);
-  if (state_->blocks.AddSource(at.block, at.symbol, chunk)) Rebuild(at.block, sink);
+  if (blocks_->AddSource(at.block, at.symbol, chunk)) Rebuild(at.block);
 }
 
-void WindowRx::Rebuild(uint32_t block, Sink* sink) {
-  uint32_t missing = state_->blocks.Complete(block);
-  for (uint8_t symbol = 0; missing != 0 && !closed_; ++symbol, missing >>= 1) {
-    if ((missing & 1) == 0) continue;
-    const uint32_t sequence = map_.Sequence(block, symbol);
-    high_received_.Set(sequence);
+void WindowRx::Rebuild(uint32_t block) {
+  rebuilt_ = {block, blocks_->Complete(block)};
+  for (uint32_t symbols = rebuilt_.missing; symbols != 0; symbols &= symbols - 1) {
+    high_received_.Set(map_.Sequence(block, static_cast<uint8_t>(std::countr_zero(symbols))));
     ++stats_.high_repaired;
-    Deliver(ReliabilityClass::kHigh, sequence, state_->blocks.rebuilt(symbol), true, sink);
   }
 }
 
-void WindowRx::Deliver(ReliabilityClass reliability, uint32_t sequence, ByteSpan chunk, bool repaired,
-                       Sink* sink) {
-  if (sink->OnChunk(reliability, sequence, chunk, repaired) == ChunkVerdict::kRefused) {
-    ++stats_.refused;
-    return;
-  }
-  const bool high = reliability == ReliabilityClass::kHigh;
-  taken_.Set(high ? low_count_ + sequence : sequence);
+std::optional<WindowRx::Chunk> WindowRx::PollChunk() {
+  if (closed_) return std::nullopt;
+  if (arrived_) return Take(*std::exchange(arrived_, std::nullopt));
+  if (rebuilt_.missing == 0) return std::nullopt;
+  const auto symbol = static_cast<uint8_t>(std::countr_zero(rebuilt_.missing));
+  rebuilt_.missing &= rebuilt_.missing - 1;
+  return Take(
+      {ReliabilityClass::kHigh, map_.Sequence(rebuilt_.block, symbol), blocks_->rebuilt(symbol), true});
+}
+
+const WindowRx::Chunk& WindowRx::Take(const Chunk& chunk) {
+  const bool high = chunk.reliability == ReliabilityClass::kHigh;
+  taken_.Set(high ? low_count_ + chunk.sequence : chunk.sequence);
   if (high) ++high_taken_;
+  return chunk;
+}
+
+bool WindowRx::Refuse(ReliabilityClass reliability, uint32_t sequence) {
+  const bool high = reliability == ReliabilityClass::kHigh;
+  if (closed_ || sequence >= (high ? high_count_ : low_count_)) return false;
+  if (!taken_.Clear(high ? low_count_ + sequence : sequence)) return false;
+  if (high) --high_taken_;
+  ++stats_.refused;
+  return true;
+}
+
+void WindowRx::EndLoans() {
+  if (blocks_ == nullptr) return;
+  blocks_->EndLoans();
+  if (HighComplete()) blocks_.reset();
+}
+
+IncomingWindow WindowRx::View() const {
+  IncomingWindow view;
+  view.high_count = high_count_;
+  view.low_count = low_count_;
+  view.high_complete = HighComplete();
+  view.complete = Complete();
+  view.sender_finished = sender_finished_;
+  view.high_ratio = high_count_ == 0 ? 1.0 : static_cast<double>(high_done()) / high_count_;
+  view.low_ratio = LowRatio();
+  view.stats = stats_;
+  return view;
 }
 
 void WindowRx::OnStatus(const wire::WindowStatusFrame& status) {
@@ -171,17 +192,16 @@ WindowRx::Missing WindowRx::MissingHigh() const {
   return missing;
 }
 
-void WindowRx::Close(wire::CloseReason reason) {
-  if (closed_) return;
+std::unique_ptr<BlockAssembly> WindowRx::Close(wire::CloseReason reason) {
+  if (closed_) return nullptr;
   closed_ = true;
   close_reason_ = reason;
-  if (delivering_) return;
-  SettleClose();
-  Release();
+  MakeCloseBitmap();
+  return std::move(blocks_);
 }
 
 // The CLOSE names low chunks, then, when not all of the high class was taken, high ones.
-void WindowRx::SettleClose() {
+void WindowRx::MakeCloseBitmap() {
   close_bitmap_ = taken_.bytes();
   if (high_taken_ < high_count_) return;
   close_bitmap_.resize((size_t{low_count_} + 7) / 8);
@@ -189,10 +209,8 @@ void WindowRx::SettleClose() {
     close_bitmap_.back() = static_cast<uint8_t>(close_bitmap_.back() & ((1u << low_count_ % 8) - 1));
 }
 
-void WindowRx::Release() { state_.reset(); }
-
 std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
-  LH_CHECK(closed_ && !delivering_);
+  LH_CHECK(closed_);
   wire::WindowCloseFrame frame;
   frame.window_id = key_.id;
   frame.generation = key_.generation;
@@ -214,6 +232,6 @@ std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
   return frames;
 }
 
-ByteCount WindowRx::buffered() const { return state_ == nullptr ? ByteCount() : state_->blocks.buffered(); }
+ByteCount WindowRx::buffered() const { return blocks_ == nullptr ? ByteCount() : blocks_->buffered(); }
 
 }  // namespace longhaul::transport

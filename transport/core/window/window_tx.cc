@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
@@ -16,7 +17,7 @@ using wire::ReliabilityClass;
 
 // By so many recovery times a probe timeout is later than a loss that later packets show.
 constexpr double kProbeRecoveryTimes = 2;
-constexpr int kMaxFurtherCopies = 3;
+constexpr int kMaxFurtherCopies = 3;  // four copies are all lost at 20 % once in 600
 
 // A chunk as submitted: its header copied, its body borrowed.
 struct StoredChunk {
@@ -161,7 +162,7 @@ WindowTx::Item WindowTx::NextRepair() {
     }
     s.encoder->Finish(repair.block, repair.count);
   }
-  ++stats_.repair_sent;
+  ++stats_.repairs_sent;
   const auto block = static_cast<uint16_t>(repair.block);
   Item item = MakeItem(ReliabilityClass::kHigh, wire::DataHeader::RepairIndex(block, repair.number));
   item.header.repair = item.chunk.repair = true;
@@ -280,39 +281,27 @@ bool WindowTx::OnClose(const wire::WindowCloseFrame& frame) {
   if (close_segments_.count() == 0) {
     close_reason_ = frame.reason;
     receipt_.high_complete = frame.high_complete;
-    close_bits_ = ChunkBitmap(frame.bits);
+    receipt_.low = ChunkBitmap(options_.low_count);
+    if (!frame.high_complete) receipt_.high = ChunkBitmap(options_.high_count);
     close_segments_ = ChunkBitmap(Segments(frame.bits));
   }
   if (frame.bitmap.empty()) {
-    for (uint32_t i = 0; frame.high_complete && i < frame.bits; ++i) close_bits_.Set(i);
-    Settle();
+    if (frame.high_complete) receipt_.low.SetAll();
+    Release();
     return true;
   }
+  // The bits are those of the low chunks, then of the high ones unless all of them were taken. Each frame's
+  // go to their classes at once, so that the last frame has no more to do than the others.
   for (uint32_t i = 0; i < frame.bitmap.size(); ++i) {
     if (!close_segments_.Set(frame.first / 8 + i)) continue;  // this byte came before
-    for (uint32_t bit = 0; bit < 8; ++bit) {
-      if ((frame.bitmap[i] >> bit & 1) != 0) close_bits_.Set(frame.first + 8 * i + bit);
+    for (uint32_t bits = frame.bitmap[i]; bits != 0; bits &= bits - 1) {
+      const uint32_t chunk = frame.first + 8 * i + static_cast<uint32_t>(std::countr_zero(bits));
+      chunk < options_.low_count ? receipt_.low.Set(chunk) : receipt_.high.Set(chunk - options_.low_count);
     }
   }
   if (close_segments_.count() < close_segments_.size()) return false;
-  Settle();
-  return true;
-}
-
-// The close is complete: its bits become those of the classes.
-void WindowTx::Settle() {
-  receipt_.low = ChunkBitmap(options_.low_count);
-  if (!receipt_.high_complete) receipt_.high = ChunkBitmap(options_.high_count);
-  for (uint32_t i = 0; i < close_bits_.size(); ++i) {
-    if (!close_bits_.Test(i)) continue;
-    if (i < options_.low_count) {
-      receipt_.low.Set(i);
-    } else {
-      receipt_.high.Set(i - options_.low_count);
-    }
-  }
-  close_bits_ = close_segments_ = {};
   Release();
+  return true;
 }
 
 void WindowTx::Cancel() {
@@ -327,6 +316,7 @@ void WindowTx::Release() {
   stats_.low_dropped = options_.low_count - stats_.low_sent;
   closed_ = true;
   backlog_ = ByteCount();
+  close_segments_ = {};
   state_.reset();  // with it every borrowed body
 }
 

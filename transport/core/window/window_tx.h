@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "codec/erasure_coder.h"
+#include "codec/fec/erasure_coder.h"
 #include "transport/core/recovery/sent_packets.h"
 #include "transport/core/window/block_map.h"
 #include "transport/core/window/window_types.h"
@@ -112,15 +112,13 @@ class WindowTx {
   double PacketsPerRecoveryTime(const PathView& path) const;
   bool RepairLeavesSoon(const PathView& path) const;
   bool Contradicts(const wire::WindowCloseFrame& frame) const;
-  void Settle();
   void Release();
 
   WindowOptions options_;
   codec::ErasureCoder* coder_;
   BlockMap map_;
   WindowReceipt receipt_;
-  ChunkBitmap close_bits_;      // low chunks, then high ones unless all of them were taken
-  ChunkBitmap close_segments_;  // a bit per byte of them that has come
+  ChunkBitmap close_segments_;  // a bit per byte of the close's bitmap that has come
   wire::CloseReason close_reason_ = wire::CloseReason::kComplete;
   bool closed_ = false;
   WindowTxStats stats_;

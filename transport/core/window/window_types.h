@@ -1,6 +1,7 @@
 // Vocabulary of windows: one worker's transmission of one bucket in one round.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <vector>
@@ -31,7 +32,25 @@ class ChunkBitmap {
   uint32_t count() const { return count_; }
   bool Test(uint32_t i) const { return i < bits_ && (bytes_[i / 8] >> (i % 8) & 1) != 0; }
   // True when the bit was clear: the test-and-set that makes adding twice impossible. False out of range.
-  bool Set(uint32_t i);
+  bool Set(uint32_t i) {
+    if (i >= bits_ || Test(i)) return false;
+    bytes_[i / 8] = static_cast<uint8_t>(bytes_[i / 8] | 1u << (i % 8));
+    ++count_;
+    return true;
+  }
+  // True when the bit was set.
+  bool Clear(uint32_t i) {
+    if (!Test(i)) return false;
+    bytes_[i / 8] = static_cast<uint8_t>(bytes_[i / 8] & ~(1u << (i % 8)));
+    --count_;
+    return true;
+  }
+  // A byte at a time, not a bit.
+  void SetAll() {
+    std::ranges::fill(bytes_, uint8_t{0xff});
+    if (bits_ % 8 != 0) bytes_.back() = static_cast<uint8_t>((1u << bits_ % 8) - 1);
+    count_ = bits_;
+  }
   const std::vector<uint8_t>& bytes() const { return bytes_; }
 
  private:
@@ -40,8 +59,8 @@ class ChunkBitmap {
   std::vector<uint8_t> bytes_;
 };
 
-// What its owner did with a chunk that was delivered. A refused one is acknowledged and never asked for
-// again, but the CLOSE says that it was not received, so that it is the sender's again.
+// What the owner of a window did with a chunk. A refused chunk is acknowledged and never asked for again, but
+// the CLOSE says that it was not received, so that it is the sender's again (Connection::RefuseChunk).
 enum class ChunkVerdict : uint8_t { kTaken, kRefused };
 
 // What the close of a window says: a chunk counts as received if and only if it was delivered to the
@@ -76,7 +95,7 @@ struct WindowTxStats {
   uint32_t low_sent = 0;
   uint32_t low_dropped = 0;  // never sent: the window closed first
   uint32_t retransmissions = 0;
-  uint32_t repair_sent = 0;
+  uint32_t repairs_sent = 0;
   uint32_t lost = 0;     // declared lost (raw, before FEC), spurious ones undone
   uint32_t settled = 0;  // lost high chunks that were not resent: other symbols completed the block
 };
@@ -86,10 +105,33 @@ struct WindowRxStats {
   uint32_t high_received = 0;  // distinct source chunks that arrived themselves
   uint32_t high_repaired = 0;  // rebuilt by FEC
   uint32_t low_received = 0;
-  uint32_t repair_received = 0;
+  uint32_t repairs_received = 0;
   uint32_t repair_unused = 0;  // repair symbols that came when their block was complete
   uint32_t duplicates = 0;
   uint32_t refused = 0;  // delivered, but not taken by the owner
+};
+
+// State of an incoming window: what the close rule asks for (close_rule.h).
+struct IncomingWindow {
+  uint32_t high_count = 0;
+  uint32_t low_count = 0;
+  bool high_complete = false;  // by arrival: a chunk that was refused is here
+  bool complete = false;
+  bool sender_finished = false;
+  double high_ratio = 0;  // share of the high class that is here, 0..1
+  double low_ratio = 0;
+  WindowRxStats stats;
+
+  // A window that was just opened, with nothing of it here.
+  static IncomingWindow Opened(uint32_t high_count, uint32_t low_count) {
+    IncomingWindow window;
+    window.high_count = high_count;
+    window.low_count = low_count;
+    window.high_complete = high_count == 0;
+    window.high_ratio = high_count == 0 ? 1 : 0;
+    window.low_ratio = low_count == 0 ? 1 : 0;
+    return window;
+  }
 };
 
 }  // namespace longhaul::transport

@@ -10,7 +10,7 @@
 namespace longhaul::crypto {
 
 // Whether this processor has what makes it faster and safe: AES and vector instructions (without them the
-// library looks up tables in memory, which tells the key by time), and the library has passed its own test.
+// library looks up tables in memory, which leaks the key by timing), and the library has passed its own test.
 bool IpsecMbSuitsProcessor();
 // As MakeEvpAead. REQUIRES: IpsecMbSuitsProcessor().
 std::unique_ptr<Aead> MakeIpsecMbAead(AeadSuite suite, Aead::Use use, ByteSpan key);

@@ -8,8 +8,8 @@
 
 long Impure() {
   std::random_device device;
-  return static_cast<long>(device()) + std::chrono::steady_clock::now().time_since_epoch().count() +
-         std::time(nullptr) + socket(AF_INET, SOCK_DGRAM, 0) + (std::getenv("HOME") != nullptr ? 1 : 0);
+  return static_cast<long>(device()) + std::chrono::steady_clock::now().time_since_epoch().count() + std::time(nullptr) +
+         socket(AF_INET, SOCK_DGRAM, 0) + (std::getenv("HOME") != nullptr ? 1 : 0);
 }
 
 // A member function of that name is none of the guard's business.

@@ -1,11 +1,16 @@
-// Packet-timed rounds, the filters of the model and the signals of the latest round trip (draft-ietf-ccwg-bbr
-// §5.5; the event loop is §5.2.3).
+#include "transport/core/rate/bbr/bbr_model.h"
 
 #include <algorithm>
 
-#include "transport/core/rate/bbr/bbr.h"
+#include "base/check.h"
 
 namespace longhaul::transport {
+namespace {
+
+constexpr double kRecentLossWeight = 0.2;  // for people only: a snapshot's loss is of about five rounds
+constexpr int kMaxSlopeRounds = 30;        // the draft's: the slope doubles no further
+
+}  // namespace
 
 std::string_view BbrStateName(BbrState state) {
   switch (state) {
@@ -27,197 +32,127 @@ std::string_view BbrStateName(BbrState state) {
   return "unknown";
 }
 
-Bbr::Bbr(const RateOptions& options, Random random)
-    : options_(options), random_(random), cwnd_(options.max_datagram * kInitialCwndPackets) {
-  pacing_rate_ = options.initial;
-  BoundRate();
-  SetSendQuantum();
-}
+// --- Rounds ---
 
-void Bbr::OnPacketSent(Instant now, ByteCount bytes, ByteCount bytes_in_flight, bool app_limited) {
-  now_ = now;
-  in_flight_ = bytes_in_flight;
-  if (bytes_in_flight == bytes && app_limited) HandleRestartFromIdle();
-  if (bytes_in_flight >= cwnd_) cwnd_limited_in_round_ = true;
+void BbrRounds::OnPacketSent(ByteCount in_flight, ByteCount cwnd) {
+  if (in_flight >= cwnd) cwnd_limited_in_round_ = true;
   if (cwnd_limited_in_round_) cwnd_limited_ = true;
 }
 
-void Bbr::OnCongestionEvent(const CongestionEvent& event) {
-  TakeEvent(event);
-  UpdateRound();
-  ByteCount excused = event.lost - newly_lost_;
-  for (const LostPacket& packet : event.lost_packets) {
-    if (excused.value() > 0) {
-      excused -= packet.bytes;
-    } else {
-      HandleLostPacket(packet);
-    }
-  }
-  if (event.ecn_ce > 0) {
-    NoteLoss();
-    if (bw_probe_sample_ && LossTooHigh(round_.lost, round_.Total())) {
-      HandleInflightTooHigh(rs_.tx_in_flight, rs_.app_limited);
-    }
-  }
-  if (event.timeout && !loss_in_round_) SaveStateUponLoss();
-  if (event.spurious.value() > 0 && undo_lost_.value() > 0) {
-    undo_lost_ -= event.spurious;
-    if (undo_lost_.value() <= 0) HandleSpuriousLossDetection();
-  }
-  if (event.acked.value() == 0 && event.lost.value() == 0 && event.spurious.value() == 0) return;
-
-  UpdateLatestDeliverySignals();
-  UpdateCongestionSignals();
-  UpdateAckAggregation();
-  CheckFullBwReached();
-  CheckStartupDone();
-  CheckDrainDone();
-  if (event.acked.value() > 0) UpdateProbeBwCyclePhase();
-  UpdateMinRtt();
-  CheckProbeRtt();
-  AdvanceLatestDeliverySignals();
-  bw_ = std::min(max_bw_, bw_shortterm_);  // BoundBWForModel
-
-  SetPacingRateWithGain(pacing_gain_);
-  SetSendQuantum();
-  SetCwnd();
-}
-
-void Bbr::TakeEvent(const CongestionEvent& event) {
-  now_ = event.now;
-  rs_ = event.sample;
-  newly_acked_ = event.acked;
-  delivered_ = event.delivered;
-  in_flight_ = event.bytes_in_flight;
-  rtt_ = event.latest_rtt;
-  path_rtt_ = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
-  smoothed_rtt_ = event.smoothed_rtt;
-  sample_rate_ = SampleRate(rs_);
-  sample_limited_ = sample_rate_.IsZero() || IsSampleLimited(rs_);
-  // A CE mark is congestion without a loss.
-  const ByteCount marked =
-      options_.max_datagram * static_cast<int64_t>(std::min<uint64_t>(event.ecn_ce, 1u << 20));
-  newly_lost_ = ExcuseHostDrops(event);
-  round_.marked += std::min(marked, event.acked);
-  round_.lost += newly_lost_ + std::min(marked, event.acked);
-}
-
-// The drop may be reported before the packet is declared lost or after it; whichever came first waits for the
-// other.
-ByteCount Bbr::ExcuseHostDrops(const CongestionEvent& event) {
-  host_drop_credit_ +=
-      options_.max_datagram * static_cast<int64_t>(std::min<uint64_t>(event.host_drops, 1u << 20));
-  const ByteCount excused = std::min(event.lost, host_drop_credit_);
+ByteCount BbrRounds::ExcuseHostDrops(ByteCount lost, ByteCount dropped) {
+  host_drop_credit_ += dropped;
+  const ByteCount excused = std::min(lost, host_drop_credit_);
   host_drop_credit_ -= excused;
-  return event.lost - excused;
+  return lost - excused;
 }
 
-void Bbr::UpdateRound() {
-  round_start_ = newly_acked_.value() > 0 && rs_.prior_delivered >= next_round_delivered_;
-  if (round_start_) {
-    StartRound();
-    ++round_count_;
-    ++rounds_since_probe_up_;
-    ++rounds_in_down_;
-    last_round_ = round_;
-    round_ = Round();
-    round_.start = now_;
-    host_drop_credit_ =
-        host_drop_credit_ * 0.5;  // a drop whose packet is never declared lost excuses no other
-    cwnd_limited_ = cwnd_limited_in_round_;
-    cwnd_limited_in_round_ = false;
-    if (last_round_.Total().value() > 0) {
-      constexpr double kRecentLossWeight = 0.2;
-      recent_loss_ += kRecentLossWeight * (last_round_.lost / last_round_.Total() - recent_loss_);
-    }
-    OnRoundEnd();
-  }
-  round_.acked += newly_acked_;
-  round_.bw = std::max(round_.bw, sample_rate_);
-  round_.limited = round_.limited && sample_limited_;
-  if (path_rtt_ > Duration::zero()) round_.min_rtt = std::min(round_.min_rtt, path_rtt_);
+void BbrRounds::CountLoss(ByteCount lost, ByteCount marked) {
+  current_.marked += marked;
+  current_.lost += lost + marked;
 }
 
-void Bbr::UpdateMaxBw() {
-  if (sample_rate_.IsZero() || (sample_limited_ && sample_rate_ < max_bw_)) return;
-  max_bw_slots_[max_bw_slot_] = std::max(max_bw_slots_[max_bw_slot_], sample_rate_);
-  max_bw_ = std::max(max_bw_slots_[0], max_bw_slots_[1]);
+void BbrRounds::CountLostPacket(uint64_t number) {
+  if (current_.loss_events == 0 || number != last_lost_number_ + 1) ++current_.loss_events;
+  last_lost_number_ = number;
 }
 
-void Bbr::AdvanceMaxBwFilter() {
-  // A cycle without a sample says nothing about the path.
-  if (max_bw_slots_[max_bw_slot_].IsZero()) return;
-  max_bw_slot_ = 1 - max_bw_slot_;
-  max_bw_slots_[max_bw_slot_] = Bandwidth::Zero();
-  max_bw_ = max_bw_slots_[1 - max_bw_slot_];
+bool BbrRounds::Advance(const BbrEvent& event) {
+  round_start_ = event.newly_acked.value() > 0 && event.rs.prior_delivered >= next_round_delivered_;
+  if (!round_start_) return false;
+  StartRound(event.delivered);
+  ++count_;
+  last_ = current_;
+  LH_CHECK_OP(last_.marked.value(), <=, last_.lost.value());
+  current_ = Round();
+  current_.start = event.now;
+  host_drop_credit_ = host_drop_credit_ * 0.5;  // a drop whose packet is never declared lost excuses no other
+  cwnd_limited_ = cwnd_limited_in_round_;
+  cwnd_limited_in_round_ = false;
+  if (last_.Total().value() > 0) recent_loss_ += kRecentLossWeight * (last_.Loss() - recent_loss_);
+  return true;
 }
 
-void Bbr::UpdateLatestDeliverySignals() {
-  loss_round_start_ = false;
-  bw_latest_ = std::max(bw_latest_, sample_rate_);
-  inflight_latest_ = std::max(inflight_latest_, rs_.delivered);
-  if (newly_acked_.value() > 0 && rs_.prior_delivered >= loss_round_delivered_) {
-    loss_round_delivered_ = delivered_;
-    loss_round_start_ = true;
+void BbrRounds::Count(const BbrEvent& event) {
+  current_.acked += event.newly_acked;
+  current_.bw = std::max(current_.bw, event.sample_rate);
+  current_.limited = current_.limited && event.sample_limited;
+  if (event.path_rtt > Duration::zero()) current_.min_rtt = std::min(current_.min_rtt, event.path_rtt);
+}
+
+// --- Bounds ---
+
+void BbrBounds::UpdateLatestDeliverySignals(const BbrEvent& event) {
+  loss_round_start = false;
+  bw_latest = std::max(bw_latest, event.sample_rate);
+  inflight_latest = std::max(inflight_latest, event.rs.delivered);
+  if (event.newly_acked.value() > 0 && event.rs.prior_delivered >= loss_round_delivered) {
+    loss_round_delivered = event.delivered;
+    loss_round_start = true;
   }
 }
 
-void Bbr::AdvanceLatestDeliverySignals() {
-  if (!loss_round_start_) return;
-  bw_latest_ = sample_rate_;
-  inflight_latest_ = rs_.delivered;
+void BbrBounds::AdvanceLatestDeliverySignals(const BbrEvent& event) {
+  if (!loss_round_start) return;
+  bw_latest = event.sample_rate;
+  inflight_latest = event.rs.delivered;
 }
 
-void Bbr::ResetCongestionSignals() {
-  loss_in_round_ = false;
-  bw_latest_ = Bandwidth::Zero();
-  inflight_latest_ = ByteCount();
+void BbrBounds::ResetCongestionSignals() {
+  loss_in_round = false;
+  bw_latest = Bandwidth::Zero();
+  inflight_latest = ByteCount();
 }
 
-void Bbr::ResetShortTermModel() {
-  bw_shortterm_ = Bandwidth::Max();
-  inflight_shortterm_ = kInfinite;
+void BbrBounds::ResetShortTermModel() {
+  bw_shortterm = Bandwidth::Max();
+  inflight_shortterm = kInfinite;
 }
 
-void Bbr::UpdateAckAggregation() {
-  if (newly_acked_.value() == 0) return;
-  ByteCount expected = bw_ * (now_ - extra_acked_interval_start_);
-  if (extra_acked_delivered_ <= expected) {
-    extra_acked_delivered_ = ByteCount();
-    extra_acked_interval_start_ = now_;
-    expected = ByteCount();
-  }
-  extra_acked_delivered_ += newly_acked_;
-  // The draft bounds it by cwnd alone, which it raises itself: a sender that stalls now and then would grow
-  // without end.
-  const ByteCount extra = std::min({extra_acked_delivered_ - expected, cwnd_, bw_ * kMaxExtraAckedTime});
-  extra_acked_filter_.SetLength(full_bw_reached_ ? kExtraAckedRounds : 1);
-  extra_acked_filter_.Update(extra.value(), round_count_);
+void BbrBounds::InitLowerBounds(Bandwidth max_bw, ByteCount cwnd) {
+  if (bw_shortterm == Bandwidth::Max()) bw_shortterm = max_bw;
+  if (inflight_shortterm == kInfinite) inflight_shortterm = cwnd;
 }
 
-void Bbr::ResetFullBw() {
-  full_bw_ = Bandwidth::Zero();
-  full_bw_count_ = 0;
-  full_bw_now_ = false;
+void BbrBounds::Save(uint64_t round) {
+  undo = {std::nullopt, bw_shortterm, inflight_shortterm, inflight_longterm, round, ByteCount()};
 }
 
-std::optional<Bandwidth> Bbr::FullBwSample() const {
-  if (sample_limited_) return std::nullopt;
-  return sample_rate_;
+void BbrBounds::Restore() {
+  loss_in_round = false;
+  undo.lost = ByteCount();
+  bw_shortterm = std::max(bw_shortterm, undo.bw_shortterm);
+  inflight_shortterm = std::max(inflight_shortterm, undo.inflight_shortterm);
+  inflight_longterm = std::max(inflight_longterm, undo.inflight_longterm);
 }
 
-void Bbr::CheckFullBwReached() {
-  if (full_bw_now_ || !round_start_) return;
-  const std::optional<Bandwidth> sample = FullBwSample();
-  if (!sample) return;
-  if (*sample >= full_bw_ * kFullBwGrowth) {
-    ResetFullBw();
-    full_bw_ = *sample;
-    return;
-  }
-  ++full_bw_count_;
-  full_bw_now_ = full_bw_count_ >= kFullBwRounds;
-  if (full_bw_now_) full_bw_reached_ = true;
+// --- The cycle ---
+
+void ProbeBwCycle::RaiseInflightLongtermSlope(ByteCount cwnd, ByteCount max_datagram) {
+  const int64_t growth = int64_t{1} << bw_probe_up_rounds;
+  bw_probe_up_rounds = std::min(bw_probe_up_rounds + 1, kMaxSlopeRounds);
+  probe_up_acked_per_inc = std::max(ByteCount(cwnd.value() / growth), max_datagram);
+  LH_CHECK_OP(probe_up_acked_per_inc.value(), >, 0);
+}
+
+// --- The model ---
+
+Duration BbrModel::QueueDelay() const {
+  return has_min_rtt() ? std::max(Duration(0), event.smoothed_rtt - min_rtt()) : Duration(0);
+}
+
+ByteCount BbrModel::Bdp() const {
+  if (!has_min_rtt() || max_bw().IsZero()) return Packets(kInitialCwndPackets);
+  return std::min(max_bw(), bounds.bw_shortterm) * min_rtt();
+}
+
+ByteCount BbrModel::QuantizationBudget(ByteCount inflight_cap) const {
+  inflight_cap = std::max({inflight_cap, send_quantum, Packets(kMinPipePackets)});
+  if (state == BbrState::kProbeBwUp) inflight_cap += Packets(2);
+  return inflight_cap;
+}
+
+void BbrModel::SaveCwnd() {
+  prior_cwnd = !bounds.loss_in_round && state != BbrState::kProbeRtt ? cwnd : std::max(prior_cwnd, cwnd);
 }
 
 }  // namespace longhaul::transport

@@ -1,6 +1,6 @@
 #pragma once
 
+#include "server/job/fine.h"
 #include <google/protobuf/message.h>
-#include <vector>
-#include "server/fine.h"
 #include "sideways.h"
+#include <vector>

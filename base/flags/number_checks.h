@@ -1,0 +1,54 @@
+// Values that the command line library accepts as numbers and we refuse: a range check lets nan through,
+// which is neither below nor above anything; an unsigned -1 becomes 2^64 - 1, and what is too long the
+// largest number there is.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "base/units_text.h"
+
+namespace longhaul::cli {
+
+// Refuses them in words, in every numeric option of `app` and its subcommands. To be called once, when all
+// options are there.
+inline void CheckNumbers(CLI::App& app) {
+  const CLI::Validator finite(
+      [](std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_number = !text.empty() && *end == '\0';
+        return is_number && !std::isfinite(value) ? text + " is not a finite number" : std::string();
+      },
+      "");
+  const CLI::Validator natural(
+      [](std::string& text) {
+        if (text.starts_with('-')) return text + " is negative";
+        errno = 0;
+        (void)std::strtoull(text.c_str(), nullptr, 0);
+        return errno == ERANGE ? text + " is above 2^64 - 1" : std::string();
+      },
+      "");
+  for (CLI::Option* option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("FLOAT")) option->check(finite);
+    if (type.starts_with("UINT")) option->check(natural);
+  }
+  for (CLI::App* command : app.get_subcommands({})) CheckNumbers(*command);
+}
+
+// Of a rate with its unit that bounds something, for example 200mbit.
+inline CLI::Validator IsRate() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto rate = ParseRate(text);
+        if (!rate.ok()) return rate.status().message();
+        return rate->IsZero() ? "a bound that is unlimited is none: leave it out" : std::string();
+      },
+      "RATE");
+}
+
+}  // namespace longhaul::cli

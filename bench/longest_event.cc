@@ -1,0 +1,215 @@
+// longhaul_longest_event_bench: for how long a worker is away from its socket while it pushes a large tensor.
+//
+//   longhaul_longest_event_bench --bytes 256000000 --rounds 3 --link 'rate 10gbit delay 1ms loss 1%'
+//
+// One worker and a server in virtual time, one thread; the CPU time (CLOCK_THREAD_CPUTIME_ID) of every call
+// into the worker's core. A call that takes long is one in which no ACK is heard and nothing is sent.
+#include <time.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/flags/job_flags.h"
+#include "base/random.h"
+#include "codec/fec/fec.h"
+#include "server/server_core.h"
+#include "tests/sim/simulated_host.h"
+#include "tests/sim/virtual_network.h"
+#include "wan/link_options.h"
+#include "worker/client/worker_core.h"
+
+namespace longhaul::bench {
+namespace {
+
+enum class Call { kRequest, kHandleDatagram, kHandleTimeout, kPollTransmit, kWork, kCount };
+constexpr std::array<const char*, static_cast<size_t>(Call::kCount)> kNames = {
+    "request", "HandleDatagram", "HandleTimeout", "PollTransmit", "Work"};
+
+double CpuSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+class Times {
+ public:
+  template <typename Function>
+  auto Measure(Call call, Function function) {
+    struct Stop {
+      Times* times;
+      Call call;
+      double begun;
+      ~Stop() { times->Note(call, CpuSeconds() - begun); }
+    } const stop{this, call, CpuSeconds()};
+    return function();
+  }
+  void Print() const {
+    std::printf("%-16s %10s %12s %10s %10s\n", "call", "calls", "total ms", "p99.9 ms", "max ms");
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      std::vector<float> sorted = calls_[c];
+      if (sorted.empty()) continue;
+      std::sort(sorted.begin(), sorted.end());
+      double total = 0;
+      for (const float s : sorted) total += static_cast<double>(s);
+      std::printf("%-16s %10zu %12.1f %10.3f %10.3f\n", kNames[c], sorted.size(), 1e3 * total,
+                  1e3 * static_cast<double>(sorted[(sorted.size() - 1) * 999 / 1000]),
+                  1e3 * static_cast<double>(sorted.back()));
+    }
+  }
+  double MaxMs() const {
+    float most = 0;
+    for (const auto& calls : calls_) {
+      for (const float s : calls) most = std::max(most, s);
+    }
+    return 1e3 * static_cast<double>(most);
+  }
+  void Clear() { calls_ = {}; }
+
+ private:
+  void Note(Call call, double seconds) {
+    calls_[static_cast<size_t>(call)].push_back(static_cast<float>(seconds));
+  }
+  std::array<std::vector<float>, static_cast<size_t>(Call::kCount)> calls_;
+};
+
+class TimedCore final : public transport::DatagramCore {
+ public:
+  TimedCore(transport::DatagramCore* core, Times* times) : core_(core), times_(times) {}
+
+  void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
+                      const transport::ReceiveInfo& info) override {
+    times_->Measure(Call::kHandleDatagram, [&] { core_->HandleDatagram(now, from, datagram, info); });
+  }
+  void HandleTimeout(Instant now) override {
+    times_->Measure(Call::kHandleTimeout, [&] { core_->HandleTimeout(now); });
+  }
+  void HandleSendRefused(Instant now, const Address& to, size_t bytes) override {
+    core_->HandleSendRefused(now, to, bytes);
+  }
+  std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override {
+    return times_->Measure(Call::kPollTransmit, [&] { return core_->PollTransmit(now, buffer); });
+  }
+  Instant NextTimeout() const override { return core_->NextTimeout(); }
+  bool HasWork() const override { return core_->HasWork(); }
+  void Work(Instant now) override {
+    times_->Measure(Call::kWork, [&] { core_->Work(now); });
+  }
+
+ private:
+  transport::DatagramCore* core_;
+  Times* times_;
+};
+
+struct Options {
+  uint64_t bytes = 256'000'000;
+  uint32_t rounds = 2;
+  std::string link = "rate 10gbit delay 1ms";
+  LossPolicy policy = LossPolicy::kResidual;
+  Priority priority = Priority::kEnergy;
+  Downlink downlink = Downlink::kReliable;
+  double limit_ms = 0;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : options_(options), network_({.seed = 1}) {}
+
+  int Run() {
+    Result<std::unique_ptr<codec::ErasureCodeLibrary>> coder = codec::ErasureCodeLibrary::Create();
+    const Result<wan::LinkOptions> link = wan::ParseLinkOptions(options_.link);
+    if (!coder.ok() || !link.ok()) return Report(coder.ok() ? link.status() : coder.status());
+    server::ServerCoreOptions settings;
+    settings.settings.policy = options_.policy;
+    settings.settings.priority = options_.priority;
+    settings.settings.downlink = options_.downlink;
+    settings.settings.max_model = ByteCount(static_cast<int64_t>(2 * options_.bytes));
+    if (const Status s = settings.Validate(); !s.ok()) return Report(s);
+    server::ServerCore server(settings, coder->get(), Random(1));
+    worker::WorkerCore worker(worker::WorkerCoreOptions(), coder->get(), Random(2));
+    TimedCore timed(&worker, &times_);
+    const auto here = network_.AddSite("worker"), there = network_.AddSite("server");
+    network_.SetLinkBothWays(here, there, *link);
+    sim::SimulatedHost server_host(&network_, kServer, there, &server);
+    sim::SimulatedHost host(&network_, Address::V4(10, 1, 0, 1, 40'000), here, &timed);
+    worker.Start(network_.now(), kServer);
+    host.Pump();
+
+    const uint64_t count = options_.bytes / sizeof(float);
+    std::vector<float> gradient(count), out(count);
+    Random random(3);
+    for (float& g : gradient) g = static_cast<float>(random.Uniform()) - 0.5f;
+    worker::TensorHandle tensor = 0;
+    Status status = WaitFor(host, [&](auto done) {
+      worker.Declare({.name = "w", .count = count, .optimizer = "sgd:lr=0.1", .initial = gradient},
+                     [&tensor, done](const Result<worker::TensorHandle>& r) {
+                       if (r.ok()) tensor = *r;
+                       done(r.status());
+                     });
+    });
+    Show("declaration with initial values");
+    for (uint32_t round = 0; status.ok() && round < options_.rounds; ++round) {
+      status = WaitFor(host, [&](auto done) {
+        worker.PushPull(tensor, gradient, out,
+                        [done](const Status& outcome, const OperationStats&) { done(outcome); });
+      });
+      Show("round " + std::to_string(round));
+    }
+    if (!status.ok()) return Report(status);
+    std::printf("longest event: %.3f ms\n", most_ms_);
+    return options_.limit_ms > 0 && most_ms_ > options_.limit_ms ? 1 : 0;
+  }
+
+ private:
+  const Address kServer = Address::V4(10, 0, 0, 1, 7700);
+
+  static int Report(const Status& status) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 2;
+  }
+  // Makes a request and runs until it has ended.
+  template <typename Request>
+  Status WaitFor(sim::SimulatedHost& host, Request request) {
+    std::optional<Status> outcome;
+    const std::function<void(const Status&)> done = [&outcome](const Status& s) { outcome = s; };
+    times_.Measure(Call::kRequest, [&] { request(done); });
+    host.Pump();
+    while (!outcome) {
+      if (!network_.Step()) return {StatusCode::kInternal, "nothing happens any more"};
+    }
+    return *outcome;
+  }
+  void Show(const std::string& what) {
+    std::printf("-- %s\n", what.c_str());
+    times_.Print();
+    most_ms_ = std::max(most_ms_, times_.MaxMs());
+    times_.Clear();
+  }
+
+  Options options_;
+  wan::VirtualNetwork network_;
+  Times times_;
+  double most_ms_ = 0;
+};
+
+}  // namespace
+}  // namespace longhaul::bench
+
+int main(int argc, char** argv) {
+  longhaul::bench::Options options;
+  CLI::App app("CPU time of the longest call into a worker's core while it pushes a large tensor");
+  app.add_option("--bytes", options.bytes, "bytes of the tensor (float32)")
+      ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 30));
+  app.add_option("--rounds", options.rounds, "rounds of PushPull");
+  app.add_option("--link", options.link, "both ways, as in longhaul-wan");
+  longhaul::cli::AddEnum(app, "--policy", &options.policy, "loss policy of the job");
+  longhaul::cli::AddEnum(app, "--priority", &options.priority, "how chunks are ranked");
+  longhaul::cli::AddEnum(app, "--downlink", &options.downlink, "whether results may lose chunks");
+  app.add_option("--limit-ms", options.limit_ms, "exit with 1 if a call takes longer");
+  CLI11_PARSE(app, argc, argv);
+  return longhaul::bench::Bench(options).Run();
+}

@@ -1,0 +1,225 @@
+// The optimizers' steps. Compiled with -fno-math-errno (CMakeLists.txt): sqrt is then one exact instruction
+// for a whole vector. Eigen's own is an approximation that differs between makes of CPU and turns infinity
+// into NaN.
+#include "codec/policy/optimizer.h"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+
+namespace longhaul::codec {
+namespace {
+
+// --- One pass over several arrays at once: a few elements of each are loaded, the whole step is computed on
+// them in registers, and they are stored. An expression per array would go through memory once per array. ---
+
+// Elements that are in registers at a time: two vectors of SSE, one of AVX.
+constexpr int kFusedBlock = 8;
+
+// N consecutive floats, by value. Inlined by force: a call would take them through memory.
+template <int N>
+using FusedBlock = Eigen::Array<float, N, 1>;
+
+template <int N>
+EIGEN_ALWAYS_INLINE FusedBlock<N> LoadBlock(const float* from) {
+  return Eigen::Map<const FusedBlock<N>>(from);
+}
+template <int N>
+EIGEN_ALWAYS_INLINE void StoreBlock(const FusedBlock<N>& values, float* to) {
+  Eigen::Map<FusedBlock<N>> out(to);
+  out = values;
+}
+
+// Calls step.operator()<N>(i) for elements i..i+N-1 of every block of 0..count-1, N = kFusedBlock and, for
+// the last few, 1. The step loads what it needs before it stores anything.
+template <typename Step>
+void ForBlocks(size_t count, const Step& step) {
+  size_t i = 0;
+  for (; i + kFusedBlock <= count; i += kFusedBlock) step.template operator()<kFusedBlock>(i);
+  for (; i < count; ++i) step.template operator()<1>(i);
+}
+
+class AggregateOnly final : public Optimizer {
+ public:
+  void Step(uint64_t, uint64_t, std::span<const float> gradient, std::span<const float>,
+            std::span<float> updated) override {
+    LH_CHECK_OP(gradient.size(), ==, updated.size());
+    std::copy(gradient.begin(), gradient.end(), updated.begin());
+  }
+  void ScaleRate(double) override {}  // there is none
+};
+
+// Stochastic gradient descent with momentum (Sutskever et al. 2013, in the form of PyTorch's SGD):
+//
+//   g += weight_decay w;  v = momentum v + g;  w -= lr v,   or with nesterov  w -= lr (g + momentum v)
+class Sgd final : public Optimizer {
+ public:
+  // REQUIRES: spec.kind is kSgd.
+  Sgd(const OptimizerSpec& spec, uint64_t count);
+
+  void Step(uint64_t step, uint64_t first, std::span<const float> gradient, std::span<const float> current,
+            std::span<float> updated) override;
+  void ScaleRate(double share) override;
+
+ private:
+  const double spec_lr_;
+  float lr_;
+  const float momentum_;
+  const float weight_decay_;
+  const bool nesterov_;
+  std::vector<float> velocity_;  // empty without momentum
+};
+
+Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
+    : spec_lr_(spec.lr),
+      lr_(static_cast<float>(spec.lr)),
+      momentum_(static_cast<float>(spec.momentum)),
+      weight_decay_(static_cast<float>(spec.weight_decay)),
+      nesterov_(spec.nesterov) {
+  if (momentum_ > 0) velocity_.resize(count, 0.0f);
+}
+
+void Sgd::ScaleRate(double share) { lr_ = static_cast<float>(spec_lr_ * share); }
+
+void Sgd::Step(uint64_t, uint64_t first, std::span<const float> gradient, std::span<const float> current,
+               std::span<float> updated) {
+  LH_CHECK_OP(gradient.size(), ==, updated.size());
+  LH_CHECK_OP(gradient.size(), ==, current.size());
+  const float* g_in = gradient.data();
+  const float* w_in = current.data();
+  float* out = updated.data();
+  if (velocity_.empty()) {
+    return ForBlocks(gradient.size(), [&]<int N>(size_t i) {
+      const FusedBlock<N> w = LoadBlock<N>(w_in + i);
+      const FusedBlock<N> g = LoadBlock<N>(g_in + i) + weight_decay_ * w;
+      StoreBlock<N>(w - lr_ * g, out + i);
+    });
+  }
+  LH_CHECK_OP(first + gradient.size(), <=, velocity_.size());
+  float* velocity = velocity_.data() + first;
+  const auto step = [&]<int N>(size_t i, bool nesterov) {
+    const FusedBlock<N> w = LoadBlock<N>(w_in + i);
+    const FusedBlock<N> g = LoadBlock<N>(g_in + i) + weight_decay_ * w;
+    const FusedBlock<N> v = momentum_ * LoadBlock<N>(velocity + i) + g;
+    StoreBlock<N>(v, velocity + i);
+    if (nesterov) {
+      StoreBlock<N>(w - lr_ * (g + momentum_ * v), out + i);
+    } else {
+      StoreBlock<N>(w - lr_ * v, out + i);
+    }
+  };
+  if (nesterov_) {
+    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, true); });
+  } else {
+    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, false); });
+  }
+}
+
+// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2), the latter's decay
+// scaled by lr as in PyTorch:
+//
+//   adam: g += weight_decay w      adamw: w -= lr weight_decay w
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   w -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
+//
+// t is the tensor's round, counted from 1: the step of a chunk needs nothing of other chunks.
+class Adam final : public Optimizer {
+ public:
+  // REQUIRES: spec.kind is kAdam or kAdamW.
+  Adam(const OptimizerSpec& spec, uint64_t count);
+
+  void Step(uint64_t step, uint64_t first, std::span<const float> gradient, std::span<const float> current,
+            std::span<float> updated) override;
+  void ScaleRate(double share) override;
+
+ private:
+  // What depends on the step's number, in double since beta^t of late steps is lost in float.
+  struct Correction {
+    uint64_t step = 0;
+    float rate = 0;        // lr / (1 - beta1^t)
+    float root_scale = 0;  // 1 / sqrt(1 - beta2^t)
+  };
+  void CorrectFor(uint64_t step);
+
+  const OptimizerSpec spec_;
+  double lr_;              // of the next step
+  Correction correction_;  // of the last step
+  std::vector<float> mean_;
+  std::vector<float> mean_square_;
+};
+
+template <int N>
+EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
+  FusedBlock<N> roots;
+  for (int k = 0; k < N; ++k) roots[k] = std::sqrt(values[k]);
+  return roots;
+}
+
+Adam::Adam(const OptimizerSpec& spec, uint64_t count)
+    : spec_(spec), lr_(spec.lr), mean_(count, 0.0f), mean_square_(count, 0.0f) {}
+
+void Adam::ScaleRate(double share) {
+  lr_ = spec_.lr * share;
+  correction_ = {};
+}
+
+void Adam::CorrectFor(uint64_t step) {
+  LH_CHECK_OP(step, >=, uint64_t{1});
+  if (step == correction_.step) return;
+  const auto t = static_cast<double>(step);
+  correction_.step = step;
+  correction_.rate = static_cast<float>(lr_ / (1 - std::pow(spec_.beta1, t)));
+  correction_.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(spec_.beta2, t)));
+}
+
+void Adam::Step(uint64_t step, uint64_t first, std::span<const float> gradient,
+                std::span<const float> current, std::span<float> updated) {
+  LH_CHECK_OP(gradient.size(), ==, updated.size());
+  LH_CHECK_OP(gradient.size(), ==, current.size());
+  LH_CHECK_OP(first + gradient.size(), <=, mean_.size());
+  CorrectFor(step);
+  const bool decoupled = spec_.kind == OptimizerSpec::Kind::kAdamW;
+  const auto l2 = static_cast<float>(decoupled ? 0 : spec_.weight_decay);
+  const auto keep = static_cast<float>(decoupled ? 1 - lr_ * spec_.weight_decay : 1);
+  const auto beta1 = static_cast<float>(spec_.beta1);
+  const auto beta2 = static_cast<float>(spec_.beta2);
+  const auto rest1 = static_cast<float>(1 - spec_.beta1);
+  const auto rest2 = static_cast<float>(1 - spec_.beta2);
+  const auto eps = static_cast<float>(spec_.eps);
+  const float rate = correction_.rate;
+  const float root_scale = correction_.root_scale;
+  float* mean = mean_.data() + first;
+  float* mean_square = mean_square_.data() + first;
+  const float* g_in = gradient.data();
+  const float* w_in = current.data();
+  float* out = updated.data();
+  ForBlocks(gradient.size(), [&]<int N>(size_t i) {
+    const FusedBlock<N> w = LoadBlock<N>(w_in + i);
+    const FusedBlock<N> g = LoadBlock<N>(g_in + i) + l2 * w;
+    const FusedBlock<N> m = beta1 * LoadBlock<N>(mean + i) + rest1 * g;
+    const FusedBlock<N> v = beta2 * LoadBlock<N>(mean_square + i) + rest2 * (g * g);
+    StoreBlock<N>(m, mean + i);
+    StoreBlock<N>(v, mean_square + i);
+    StoreBlock<N>(keep * w - rate * m / (root_scale * Sqrt<N>(v) + eps), out + i);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerSpec& spec, uint64_t count) {
+  switch (spec.kind) {
+    case OptimizerSpec::Kind::kAggregate:
+      return std::make_unique<AggregateOnly>();
+    case OptimizerSpec::Kind::kSgd:
+      return std::make_unique<Sgd>(spec, count);
+    case OptimizerSpec::Kind::kAdam:
+    case OptimizerSpec::Kind::kAdamW:
+      return std::make_unique<Adam>(spec, count);
+  }
+  return nullptr;
+}
+
+}  // namespace longhaul::codec

@@ -1,0 +1,73 @@
+#include "codec/policy/shift.h"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longhaul::codec {
+namespace {
+
+using Vector = Eigen::Map<Eigen::ArrayXf>;
+using ConstVector = Eigen::Map<const Eigen::ArrayXf>;
+
+Vector Of(std::span<float> values) { return {values.data(), static_cast<Eigen::Index>(values.size())}; }
+ConstVector Of(std::span<const float> values) {
+  return {values.data(), static_cast<Eigen::Index>(values.size())};
+}
+
+}  // namespace
+
+ShiftMemory::ShiftMemory(const ChunkGeometry& geometry, float alpha)
+    : SenderMemory(geometry), alpha_(alpha), shift_(geometry.count), prepared_(geometry.count) {
+  LH_CHECK(alpha > 0 && alpha <= 1);
+}
+
+std::span<const float> ShiftMemory::Prepared(std::span<const float>) {
+  outdated_ = false;
+  forgets_ = std::exchange(epoch_begins_, false);
+  return prepared_.span();
+}
+
+void ShiftMemory::Combine(uint32_t chunk, std::span<const float> fresh) {
+  const std::span<float> shift = geometry().Elements(shift_.span(), chunk);
+  if (forgets_) std::ranges::fill(shift, 0.0f);
+  Of(geometry().Elements(prepared_.span(), chunk)) = Of(fresh) - Of(std::span<const float>(shift));
+}
+
+void ShiftMemory::Deliver(uint32_t chunk, std::span<const float> sent) {
+  if (outdated_) return;
+  Of(geometry().Elements(shift_.span(), chunk)) += alpha_ * Of(sent);
+}
+
+void ShiftMemory::BeginEpoch() {
+  epoch_begins_ = true;
+  outdated_ = under_way();
+}
+
+ShiftFiller::ShiftFiller(const ChunkGeometry& geometry, float alpha)
+    : geometry_(geometry), alpha_(alpha), shift_sum_(geometry.count, 0.0f) {
+  LH_CHECK(alpha > 0 && alpha <= 1);
+}
+
+void ShiftFiller::Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,
+                       std::span<float> mean) {
+  LH_CHECK_OP(sum.size(), ==, mean.size());
+  const std::span<float> shift = geometry_.Elements(std::span<float>(shift_sum_), chunk);
+  // Before the first epoch there is no expectation either: all that counts is which members are awaited.
+  const double weight = total_weight_ > 0 ? total_weight_ : tally.total();
+  if (weight > 0) {
+    Of(mean) = (Of(std::span<const float>(shift)) + Of(sum)) * static_cast<float>(1.0 / weight);
+  } else {
+    Of(mean).setZero();
+  }
+  Of(shift) += alpha_ * Of(sum);
+}
+
+void ShiftFiller::BeginEpoch(double total_weight) {
+  total_weight_ = total_weight;
+  std::fill(shift_sum_.begin(), shift_sum_.end(), 0.0f);
+}
+
+}  // namespace longhaul::codec

@@ -1,0 +1,27 @@
+// What a peer may ask of the server, by who it has proved to be.
+//
+// TLS has seen to it that a peer with keys is of this server's job, and that it is a worker or a tool of the
+// allow-list (transport/crypto/tls_session.h): that is decided there and not again here. With one shared key,
+// and without keys, all peers are equal.
+#pragma once
+
+#include <string>
+
+#include "longhaul/status.h"
+#include "transport/core/security/security.h"
+
+namespace longhaul::server {
+
+enum class Request : uint8_t {
+  kJoin,    // as a worker: workers
+  kBench,   // as a load generator: tools and workers
+  kStatus,  // as an observer: tools; members ask as members
+};
+
+// kPermissionDenied, naming the identity and what it is for.
+Status Authorize(const transport::PeerIdentity& identity, Request request);
+
+// For logs: "worker fra" of a certificate, "shared key", "" without keys.
+std::string IdentityText(const transport::PeerIdentity& identity);
+
+}  // namespace longhaul::server

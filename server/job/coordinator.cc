@@ -1,0 +1,520 @@
+#include "server/job/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/job/authorization.h"
+#include "server/job/messages.h"
+
+namespace longhaul::server {
+using control::ControlMessage;
+
+Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
+                         std::function<std::string(const ServerStats&)> status_json, ByteCount receive_window,
+                         Guests* guests)
+    : settings_(std::move(settings)),
+      events_(events),
+      status_json_(std::move(status_json)),
+      membership_(settings_.job, settings_.world_size, settings_.min_workers),
+      guests_(guests),
+      strangers_(settings_.world_size),
+      grants_(settings_.grants, settings_.world_size, receive_window),
+      by_rank_(settings_.world_size, nullptr),
+      traffic_(settings_.world_size) {}
+
+Coordinator::~Coordinator() = default;
+
+void Coordinator::SetNow(Instant now) {
+  now_ = now;
+  if (guests_ != nullptr) guests_->SetNow(now);
+  if (engine_) engine_->SetNow(now);
+}
+
+// --- Connections ---
+
+void Coordinator::Handle(transport::Connection* connection, const transport::Event& event) {
+  namespace ev = transport::event;
+  if (const auto* failed = std::get_if<ev::HandshakeFailed>(&event)) {
+    if (events_) events_->OnHandshakeFailed(failed->peer, failed->why);
+    return;
+  }
+  if (std::holds_alternative<ev::Accepted>(event)) return OnAccepted(*connection);
+  const auto known = peer_of_.find(connection);
+  if (known == peer_of_.end()) return;  // it was refused
+  Peer& peer = *known->second;
+  if (const auto* closed = std::get_if<ev::Closed>(&event)) return OnClosed(peer, closed->why);
+  peer.last_heard = now_;
+  struct Visitor {
+    Coordinator& self;
+    Peer& peer;
+    void operator()(const ev::Connected&) { peer.accepted_at = self.now_; }
+    void operator()(const ev::ControlBytes& e) { self.OnControlBytes(peer, e.bytes); }
+    void operator()(const ev::WindowOpened& e) {
+      if (!self.OnWindowOpened(peer, e).ok()) {
+        peer.connection->CloseWindow(e.key, wire::CloseReason::kExcluded);
+      }
+    }
+    void operator()(const ev::Chunk& e) {
+      if (self.OnChunk(peer, e) == transport::ChunkVerdict::kRefused) {
+        peer.connection->RefuseChunk(e.key, e.reliability, e.sequence);
+      }
+    }
+    void operator()(const ev::WindowState& e) { self.OnWindowState(peer, e); }
+    void operator()(const ev::WindowClosed& e) {
+      if (peer.joined() && self.engine_) self.engine_->OnOutgoingClosed(peer, e.key, *e.receipt);
+    }
+    // Handled above, or nothing is sent that could not be.
+    void operator()(const ev::ControlWritable&) {}
+    void operator()(const ev::Accepted&) {}
+    void operator()(const ev::Closed&) {}
+    void operator()(const ev::HandshakeFailed&) {}
+  };
+  std::visit(Visitor{*this, peer}, event);
+}
+
+void Coordinator::OnAccepted(transport::Connection& connection) {
+  if (shutting_down_) {
+    return connection.Close(Status(StatusCode::kUnavailable, "the server takes no connections now"));
+  }
+  if (Peer* displaced = strangers_.Displaced(peers_, connection)) {
+    Disconnect(*displaced,
+               Status(StatusCode::kResourceExhausted, "there are too many connections that have not joined"));
+  }
+  auto peer = std::make_unique<Peer>(&connection);
+  peer->since = peer->accepted_at = peer->last_heard = now_;
+  peer_of_[&connection] = peer.get();
+  peers_.push_back(std::move(peer));
+  next_tick_ = std::min(next_tick_, now_ + kTick);
+}
+
+void Coordinator::OnClosed(Peer& peer, const Status& why) {
+  if (peer.joined()) {
+    const Status lost =
+        why.ok() ? Status(StatusCode::kAborted, "closed its connection without leaving") : why;
+    MemberGone(peer, lost);
+  }
+  RemoveGuest(peer);
+  peer_of_.erase(peer.connection);
+  std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
+}
+
+void Coordinator::OnControlBytes(Peer& peer, ByteSpan bytes) {
+  if (peer.phase == Peer::Phase::kLeaving) return;
+  const auto messages = peer.control.Append(bytes);
+  if (!messages.ok()) return Disconnect(peer, messages.status());
+  for (const ControlMessage& message : *messages) {
+    if (peer.phase == Peer::Phase::kLeaving) return;
+    OnMessage(peer, message);
+  }
+}
+
+Status Coordinator::OnWindowOpened(Peer& peer, const transport::event::WindowOpened& opened) {
+  // A refusal could arrive before the message that says why the job is over; the window ends with the
+  // connection, soon.
+  if (peer.phase == Peer::Phase::kLeaving) return {};
+  if (peer.phase == Peer::Phase::kGuest) return guests_->OnWindowOpened(peer, opened.key, opened.open);
+  if (!peer.joined()) {
+    const Status why(StatusCode::kProtocolViolation, "a window before Join");
+    Disconnect(peer, why);
+    return why;
+  }
+  if (!engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
+  const Status taken = engine_->OnWindowOpened(peer, opened.key, opened.open);
+  grants_.OnWindow(now_, peer.rank);
+  return taken;
+}
+
+transport::ChunkVerdict Coordinator::OnChunk(Peer& peer, const transport::event::Chunk& chunk) {
+  if (peer.phase == Peer::Phase::kGuest) {
+    guests_->OnChunk(peer, chunk);
+    return transport::ChunkVerdict::kTaken;
+  }
+  if (!peer.joined() || !engine_) return transport::ChunkVerdict::kRefused;
+  const bool high = chunk.reliability == wire::ReliabilityClass::kHigh;
+  return engine_->OnChunk(peer, chunk.key, high, chunk.bytes, chunk.repaired);
+}
+
+void Coordinator::OnWindowState(Peer& peer, const transport::event::WindowState& state) {
+  if (peer.phase == Peer::Phase::kGuest) return guests_->OnWindowState(peer, state);
+  if (!peer.joined() || !engine_) return;
+  engine_->OnWindowState(peer, state);
+  grants_.OnWindow(now_, peer.rank);
+}
+
+// --- RoundEngineHost ---
+
+void Coordinator::Send(Peer& peer, const ControlMessage& message) {
+  if (peer.connection->state() != transport::Connection::State::kConnected) return;
+  const Status sent = peer.connection->SendControl(wire::EncodeControlMessage(message));
+  if (sent.code() == StatusCode::kResourceExhausted) {
+    Disconnect(peer, Status(StatusCode::kResourceExhausted, "the peer does not read its control messages"));
+  }
+}
+
+void Coordinator::Disconnect(Peer& peer, const Status& why) {
+  if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
+    ++joins_refused_;
+    if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
+    RemoveGuest(peer);
+    peer.phase = Peer::Phase::kLeaving;
+  }
+  peer.connection->Admit(false);
+  // A member stays one until its connection is over: its Closed follows.
+  peer.connection->Close(why);
+}
+
+void Coordinator::RequestAbort(const Status& why) {
+  if (!abort_) abort_ = why;
+}
+
+// --- Messages ---
+
+void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
+  if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
+  if (peer.joined()) return OnMemberMessage(peer, message);
+  if (peer.phase == Peer::Phase::kGuest) return OnGuestMessage(peer, message);
+  if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
+  if (message.has_join()) return OnJoin(peer, message.join());
+  if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
+  Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
+}
+
+void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
+  if (message.has_leave()) return OnLeave(peer, message.leave());
+  const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier();
+  if (!known || !engine_) {
+    return Disconnect(peer,
+                      Status(StatusCode::kProtocolViolation,
+                             known ? "message before the start" : "message that a worker does not send"));
+  }
+  if (message.has_declare()) engine_->OnDeclare(peer, message.declare());
+  if (message.has_pull_request()) engine_->OnPullRequest(peer, message.pull_request());
+  if (message.has_barrier()) OnBarrier(peer, message.barrier());
+}
+
+void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
+  const JoinRequest request{.job = join.job(),
+                            .rank = join.rank(),
+                            .world_size = join.world_size(),
+                            .incarnation = join.incarnation(),
+                            .site = join.site(),
+                            .identity = peer.connection->identity(),
+                            .weight = join.weight(),
+                            .peer = peer.connection->peer()};
+  if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
+  if (Status fits = CheckChunkBytes(peer); !fits.ok()) return Refuse(peer, fits);
+  const auto admission = membership_.Join(request, now_);
+  if (!admission.ok()) return Refuse(peer, admission.status());
+  const bool replaces = *admission == Membership::Admission::kReplaces;
+  if (replaces) Replace(request.rank, request.incarnation);
+  peer.phase = Peer::Phase::kJoined;
+  peer.rank = request.rank;
+  by_rank_[peer.rank] = &peer;
+  peer.connection->Admit(true);
+  grants_.Join(now_, peer);
+  if (engine_ && !replaces) engine_->OnMemberJoined(peer.rank);
+  if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
+  Send(peer, WelcomeMessage(settings_));
+  if (engine_) {
+    Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
+  } else if (membership_.TryStart()) {
+    StartJob();
+  }
+}
+
+void Coordinator::Refuse(Peer& peer, const Status& why) {
+  ++joins_refused_;
+  if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
+  Dismiss(peer, RefusedMessage(why), why);
+}
+
+Status Coordinator::CheckChunkBytes(const Peer& peer) const {
+  const size_t chunk_bytes = peer.connection->MaxChunkBytes();
+  if (!engine_ || chunk_bytes >= symbol_bytes_) return {};
+  return Status(StatusCode::kSettingsMismatch, "this path carries chunks of " + std::to_string(chunk_bytes) +
+                                                   " bytes, the job has started with " +
+                                                   std::to_string(symbol_bytes_));
+}
+
+// The rank's connection belongs to an older incarnation: out with it.
+void Coordinator::Replace(uint32_t rank, uint64_t incarnation) {
+  Peer& old = *by_rank_[rank];
+  if (engine_) engine_->OnMemberReplaced(rank, old);
+  traffic_.OnGone(rank, old.connection->stats());
+  old.phase = Peer::Phase::kLeaving;
+  old.connection->Close(
+      Status(StatusCode::kAborted, "replaced by incarnation " + std::to_string(incarnation)));
+  barriers_.Forget(rank);
+}
+
+void Coordinator::StartJob() {
+  size_t symbol_bytes = 65520;
+  for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
+  symbol_bytes_ = static_cast<uint16_t>(symbol_bytes);
+  RoundEngineHost* host = this;  // a private base, which make_unique could not see
+  engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host);
+  engine_->SetNow(now_);
+  rounds_.emplace(now_);
+  started_at_ = now_;
+  reported_ = traffic_.Total(by_rank_);
+  if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
+  for (Peer* peer : by_rank_) Send(*peer, StartMessage(symbol_bytes_, settings_.world_size));
+  if (guests_ == nullptr || guests_->during_job()) return;
+  const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
+  for (const auto& peer : peers_) {
+    if (peer->phase != Peer::Phase::kGuest) continue;
+    RemoveGuest(*peer);
+    Dismiss(*peer, LeaveMessage(why), why);
+  }
+}
+
+// --- Guests ---
+
+void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
+  if (Status may = Authorize(peer.connection->identity(), Request::kBench); !may.ok())
+    return Refuse(peer, may);
+  if (guests_ == nullptr) {
+    return Refuse(peer, Status(StatusCode::kUnavailable,
+                               "this server takes no load generators (--max-load-generators 0)"));
+  }
+  const auto welcome = guests_->Admit(peer, join, engine_ != nullptr);
+  if (!welcome.ok()) return Refuse(peer, welcome.status());
+  peer.phase = Peer::Phase::kGuest;
+  peer.connection->Admit(true);
+  if (events_) {
+    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), join.site(),
+                     nullptr);
+  }
+  Send(peer, *welcome);
+}
+
+void Coordinator::OnGuestMessage(Peer& peer, const ControlMessage& message) {
+  if (!message.has_leave()) {
+    return Disconnect(peer,
+                      Status(StatusCode::kProtocolViolation, "message that a load generator does not send"));
+  }
+  Send(peer, guests_->Report(peer));
+  RemoveGuest(peer);
+  Dismiss(peer, LeaveMessage(Status()), Status());
+}
+
+// No-op unless the peer is a guest.
+void Coordinator::RemoveGuest(Peer& peer) {
+  if (peer.phase != Peer::Phase::kGuest) return;
+  const GuestTotals totals = guests_->Remove(peer);
+  peer.phase = Peer::Phase::kLeaving;
+  if (!events_) return;
+  events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), totals.site, &totals);
+}
+
+void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
+  if (!peer.joined()) {
+    if (Status may = Authorize(peer.connection->identity(), Request::kStatus); !may.ok()) {
+      RemoveGuest(peer);
+      return Refuse(peer, may);
+    }
+  }
+  peer.accepted_at = now_;  // an observer may stay as long as it asks
+  if (!status_ || now_ >= status_at_ + kStatusAge) {
+    status_at_ = now_;
+    status_ = status_json_ ? status_json_(Stats()) : "{}";
+    if (status_->size() > wire::kMaxControlMessageBytes / 2)
+      status_ = "{\"error\":\"the status is too long\"}";
+  }
+  ControlMessage message;
+  message.mutable_status_reply()->set_request(request.request());
+  message.mutable_status_reply()->set_json(*status_);
+  Send(peer, message);
+}
+
+void Coordinator::OnBarrier(Peer& peer, const control::Barrier& barrier) {
+  const Status waits = barriers_.Wait(barrier.name(), {peer.rank, barrier.request()});
+  if (!waits.ok()) return Disconnect(peer, waits);
+  ReleaseBarriers();
+}
+
+void Coordinator::ReleaseBarriers() {
+  for (const Barriers::Waiter& waiter : barriers_.Release(membership_.joined())) {
+    ControlMessage done;
+    done.mutable_barrier_done()->set_request(waiter.request);
+    if (Peer* peer = by_rank_[waiter.rank]) Send(*peer, done);
+  }
+}
+
+void Coordinator::OnLeave(Peer& peer, const control::Leave& leave) {
+  if (leave.code() == 0) {
+    MemberGone(peer, Status());
+    peer.connection->Close(Status());
+    return;
+  }
+  const Status why(static_cast<StatusCode>(leave.code()), "gave up: " + leave.message());
+  MemberGone(peer, why);
+  peer.connection->Close(why);
+}
+
+// --- Ends ---
+
+void Coordinator::Dismiss(Peer& peer, const ControlMessage& message, const Status& why) {
+  peer.phase = Peer::Phase::kLeaving;
+  peer.connection->Admit(false);
+  Send(peer, message);
+  peer.close_at = now_ + kLinger;
+  peer.close_why = why;
+}
+
+// An Ok `why` is an orderly goodbye.
+void Coordinator::MemberGone(Peer& peer, const Status& why) {
+  const uint32_t rank = peer.rank;
+  const std::string who = membership_.Describe(rank);
+  traffic_.OnGone(rank, peer.connection->stats());
+  peer.phase = Peer::Phase::kLeaving;
+  by_rank_[rank] = nullptr;
+  grants_.Leave(now_, rank);
+  if (why.ok()) {
+    membership_.Leave(rank);
+  } else {
+    membership_.Lose(rank);
+  }
+  if (events_) events_->OnLeave(rank, who, why);
+  if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
+    // No round is finished without it: the job ends as it is.
+    engine_->DropPeer(peer);
+    RequestAbort(Status(StatusCode::kAborted, who + ": " + why.ToString()));
+  } else if (engine_) {
+    engine_->OnMemberGone(rank, peer);
+  }
+  barriers_.Forget(rank);
+  ReleaseBarriers();
+}
+
+void Coordinator::AfterEvent() {
+  grants_.Run(now_);
+  if (engine_ && abort_) {
+    EndJob(*std::exchange(abort_, std::nullopt));
+  } else if (engine_ && membership_.joined() == 0) {
+    EndJob(Status());
+  }
+  abort_.reset();
+}
+
+void Coordinator::EndJob(const Status& outcome) {
+  if (const auto last = rounds_->Flush()) Report(*last);
+  const ServerStats stats = Stats();
+  for (Peer*& peer : by_rank_) {
+    if (peer == nullptr) continue;
+    engine_->DropPeer(*peer);
+    Dismiss(*peer, LeaveMessage(outcome), outcome);
+    grants_.Leave(now_, peer->rank);
+    peer = nullptr;
+  }
+  engine_.reset();
+  rounds_.reset();
+  barriers_.Clear();
+  abort_.reset();
+  membership_.Reset();
+  traffic_.Reset();
+  ++(outcome.ok() ? jobs_finished_ : jobs_aborted_);
+  last_outcome_ = outcome;
+  if (events_) events_->OnJobOver(outcome, stats);
+}
+
+void Coordinator::Shutdown(const Status& why) {
+  shutting_down_ = true;
+  const Status reason = why.ok() ? Status(StatusCode::kCancelled, "the server is shutting down") : why;
+  if (engine_) EndJob(reason);
+  for (const auto& peer : peers_) {
+    if (peer->phase == Peer::Phase::kLeaving) continue;
+    if (peer->joined()) {
+      membership_.Lose(peer->rank);
+      grants_.Leave(now_, peer->rank);
+      by_rank_[peer->rank] = nullptr;
+    }
+    RemoveGuest(*peer);
+    Dismiss(*peer, LeaveMessage(reason), reason);
+  }
+}
+
+// --- Time ---
+
+void Coordinator::HandleTimeout() {
+  if (engine_) engine_->HandleTimeout();
+  if (guests_ != nullptr) {
+    for (Peer* peer : guests_->HandleTimeout()) Send(*peer, guests_->Report(*peer));
+  }
+  for (const Peer* peer : by_rank_) {
+    if (peer != nullptr) grants_.OnWindow(now_, peer->rank);  // time may have closed its windows
+  }
+  if (now_ < next_tick_) return;
+  for (const auto& peer : peers_) {
+    const uint64_t packets = peer->connection->stats().packets_received;
+    if (packets != peer->packets_heard) peer->last_heard = now_;
+    peer->packets_heard = packets;
+    if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
+    if (Strangers::IsOverdue(*peer, now_)) {
+      Disconnect(*peer, Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
+    }
+    if (now_ >= peer->close_at) {
+      peer->close_at = Instant::Infinite();
+      peer->connection->Close(peer->close_why);
+    }
+  }
+  next_tick_ = peers_.empty() ? Instant::Infinite() : now_ + kTick;
+}
+
+Instant Coordinator::NextTimeout() const {
+  Instant next = std::min(next_tick_, grants_.NextTimeout());
+  if (guests_ != nullptr) next = std::min(next, guests_->NextTimeout());
+  return engine_ ? std::min(next, engine_->NextTimeout()) : next;
+}
+
+// --- Statistics ---
+
+void Coordinator::OnTensorRound(const TensorRound& round) {
+  for (const JobRound& over : rounds_->Add(round, engine_->tensor_count(), now_)) Report(over);
+}
+
+void Coordinator::OnRejected(const Rejection& rejection) {
+  if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
+}
+
+void Coordinator::Report(const JobRound& round) {
+  JobRound report = round;
+  const transport::ConnectionStats traffic = traffic_.Total(by_rank_);
+  report.chunk_bytes_up = traffic.chunk_bytes_received - reported_.chunk_bytes_received;
+  report.chunk_bytes_down = traffic.chunk_bytes_sent - reported_.chunk_bytes_sent;
+  reported_ = traffic;
+  if (events_) events_->OnRound(report, Stats());
+}
+
+ServerStats Coordinator::Stats() const {
+  ServerStats stats;
+  stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
+  stats.job = settings_.job;
+  stats.security = settings_.security;
+  stats.identity = settings_.identity;
+  if (endpoint_stats_) stats.endpoint = endpoint_stats_();
+  stats.strangers = Strangers::Count(peers_);
+  stats.strangers_displaced = strangers_.displaced();
+  stats.job_spec = settings_;
+  stats.world_size = settings_.world_size;
+  stats.joined = membership_.joined();
+  stats.jobs_finished = jobs_finished_;
+  stats.jobs_aborted = jobs_aborted_;
+  stats.joins_refused = joins_refused_;
+  if (guests_ != nullptr) {
+    const GuestStats guests = guests_->stats();
+    stats.bench_connections = guests.connections;
+    stats.bench_served = guests.served;
+    stats.bench_bytes = guests.bytes;
+  }
+  stats.traffic = traffic_.Total(by_rank_);
+  stats.grants = grants_.stats();
+  if (engine_) {
+    stats.running = now_ - started_at_;
+    AddRounds(*engine_, *rounds_, &stats);
+  }
+  AddMembers(membership_, by_rank_, traffic_, engine_.get(), now_, &stats);
+  return stats;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,145 @@
+// The server's side of every connection: who is in the job, when it starts, and how it ends. What happens in
+// between is the round engine's.
+//
+//   strangers --Join--> members --(all in)--> Start --rounds--> Leave by all: finished
+//                                                       \------> too few left: aborted, everyone is told why
+// Then the next job may come: the coordinator is empty again.
+//
+// Takes the events of all connections; needs no endpoint. Before anything else SetNow, after all events of a
+// datagram, and after HandleTimeout, AfterEvent.
+// A worker's Leave is answered by closing its connection with Ok. Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/grants/grants.h"
+#include "server/job/barriers.h"
+#include "server/job/guests.h"
+#include "server/job/job_stats.h"
+#include "server/job/strangers.h"
+#include "server/member/membership.h"
+#include "server/member/peer.h"
+#include "server/report/round_log.h"
+#include "server/report/server_stats.h"
+#include "server/round/round_engine.h"
+#include "server/settings.h"
+#include "transport/core/connection/connection.h"
+#include "transport/core/endpoint/endpoint.h"
+
+namespace longhaul::server {
+
+class Coordinator final : private RoundEngineHost {
+ public:
+  // A status is made at most this often.
+  static constexpr Duration kStatusAge = std::chrono::milliseconds(100);
+  // How long a refused or dismissed peer has to read the reason before its connection is closed with it.
+  static constexpr Duration kLinger = std::chrono::milliseconds(500);
+  static constexpr Duration kTick = std::chrono::milliseconds(200);
+
+  // `events` may be null. status_json makes the answer to a StatusRequest; it may be empty.
+  // receive_window: of every connection, as it is before any grant. guests: null refuses all; else it must
+  // outlive this.
+  Coordinator(ServerSettings settings, ServerEvents* events,
+              std::function<std::string(const ServerStats&)> status_json,
+              ByteCount receive_window = transport::ConnectionOptions().receive_window,
+              Guests* guests = nullptr);
+  ~Coordinator() override;
+
+  // Where the endpoint's counters in Stats come from; may be empty.
+  void SetEndpointStats(std::function<transport::EndpointStats()> stats) {
+    endpoint_stats_ = std::move(stats);
+  }
+
+  void SetNow(Instant now);
+  // `connection` as in transport::EndpointEvent.
+  void Handle(transport::Connection* connection, const transport::Event& event);
+  // Ends what the events have ended (a job that cannot go on, or is finished).
+  void AfterEvent();
+  void HandleTimeout();
+  Instant NextTimeout() const;
+  // Tells everybody and takes no one any more. An Ok `why` becomes kCancelled for the workers of a running
+  // job.
+  void Shutdown(const Status& why);
+
+  // --- Questions ---
+  ServerStats Stats() const;
+  // Jobs that are over, and how the latest one ended.
+  uint64_t jobs_over() const { return jobs_finished_ + jobs_aborted_; }
+  const Status& last_outcome() const { return last_outcome_; }
+  // No connection is left; the moment to stop after Shutdown.
+  bool Idle() const { return peers_.empty(); }
+
+ private:
+  // RoundEngineHost
+  void Send(Peer& peer, const control::ControlMessage& message) override;
+  void Disconnect(Peer& peer, const Status& why) override;
+  void RequestAbort(const Status& why) override;
+  Peer* PeerOfRank(uint32_t rank) override { return by_rank_[rank]; }
+  void OnTensorRound(const TensorRound& round) override;
+  void OnRejected(const Rejection& rejection) override;
+
+  // Events of connections. OnAccepted refuses by closing the connection: then there is no Peer for it.
+  void OnAccepted(transport::Connection& connection);
+  void OnClosed(Peer& peer, const Status& why);
+  void OnControlBytes(Peer& peer, ByteSpan bytes);
+  // An error refuses the window.
+  Status OnWindowOpened(Peer& peer, const transport::event::WindowOpened& opened);
+  transport::ChunkVerdict OnChunk(Peer& peer, const transport::event::Chunk& chunk);
+  void OnWindowState(Peer& peer, const transport::event::WindowState& state);
+  void OnMessage(Peer& peer, const control::ControlMessage& message);
+  void OnMemberMessage(Peer& peer, const control::ControlMessage& message);
+  void OnJoin(Peer& peer, const control::Join& join);
+  void OnBenchJoin(Peer& peer, const control::BenchJoin& join);
+  void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
+  void RemoveGuest(Peer& peer);
+  void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
+  void OnBarrier(Peer& peer, const control::Barrier& barrier);
+  void OnLeave(Peer& peer, const control::Leave& leave);
+  Status CheckChunkBytes(const Peer& peer) const;
+  void Replace(uint32_t rank, uint64_t incarnation);
+  void StartJob();
+  // Tells the peer and the log why it may not take part.
+  void Refuse(Peer& peer, const Status& why);
+  // Refuses or dismisses: `message` and, a moment later, the end of the connection.
+  void Dismiss(Peer& peer, const control::ControlMessage& message, const Status& why);
+  void MemberGone(Peer& peer, const Status& why);
+  void ReleaseBarriers();
+  void Report(const JobRound& round);
+  void EndJob(const Status& outcome);
+
+  ServerSettings settings_;
+  ServerEvents* events_;
+  std::function<std::string(const ServerStats&)> status_json_;
+  std::function<transport::EndpointStats()> endpoint_stats_;
+  std::optional<std::string> status_;  // as of status_at_
+  Instant status_at_;
+  Membership membership_;
+  Guests* guests_;
+  Strangers strangers_;
+  Grants grants_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // in order of acceptance
+  std::unordered_map<const transport::Connection*, Peer*> peer_of_;
+  std::vector<Peer*> by_rank_;
+  std::unique_ptr<RoundEngine> engine_;  // of a started job
+  std::optional<RoundLog> rounds_;
+  Barriers barriers_;
+  uint16_t symbol_bytes_ = 0;
+  Instant started_at_;
+  transport::ConnectionStats reported_;  // as of the last round
+  MemberTraffic traffic_;
+  std::optional<Status> abort_;  // requested, not yet done
+  bool shutting_down_ = false;
+  uint64_t jobs_finished_ = 0;
+  uint64_t jobs_aborted_ = 0;
+  uint64_t joins_refused_ = 0;
+  Status last_outcome_;
+  Instant now_;
+  Instant next_tick_ = Instant::Infinite();
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,73 @@
+#include "server/job/job_stats.h"
+
+#include <algorithm>
+
+#include "server/job/authorization.h"
+
+namespace longhaul::server {
+
+void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* stats) {
+  const EngineStats& counts = engine.stats();
+  stats->rounds = rounds.rounds();
+  stats->low_chunks = rounds.low_chunks();
+  stats->low_lost = rounds.low_lost();
+  stats->round_p50 = rounds.Percentile(0.50);
+  stats->round_p99 = rounds.Percentile(0.99);
+  stats->tensors = engine.tensor_count();
+  stats->elements = engine.elements();
+  stats->filled = counts.filled;
+  stats->tolerated = counts.tolerated;
+  stats->duplicate_contributions = counts.duplicate_contributions;
+  stats->taken_and_dropped = counts.taken_and_dropped;
+  stats->late_chunks = counts.late_chunks;
+  stats->old_windows_refused = counts.old_windows_refused;
+  stats->late_windows_taken = counts.late_windows_taken;
+  stats->epoch_refused = counts.epoch_refused;
+  const ResultSender::Stats results = engine.results().stats();
+  stats->results_outdated = results.outdated;
+  stats->memory_bytes = engine.memory().taken();
+  stats->memory_member_bytes = engine.memory().per_member();
+  stats->memory_budget_bytes = engine.memory().total();
+  stats->pulls_held = counts.pulls_held;
+  stats->result_chunks_lost = results.chunks.lost;
+  stats->result_chunks_repaid = results.chunks.repaid;
+  stats->state_hashes = counts.state_hashes;
+}
+
+void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank, const MemberTraffic& traffic,
+                const RoundEngine* engine, Instant now, ServerStats* stats) {
+  for (uint32_t rank = 0; rank < membership.world_size(); ++rank) {
+    const Member& member = membership.member(rank);
+    if (member.state == Member::State::kEmpty) continue;
+    MemberStats& m = stats->members.emplace_back();
+    m.rank = rank;
+    m.state = member.state;
+    m.site = member.site;
+    m.identity = IdentityText(member.identity);
+    m.peer = member.peer;
+    m.incarnation = member.incarnation;
+    m.traffic = traffic.of(rank);
+    m.silent = now - member.last_heard;
+    if (const Peer* peer = by_rank[rank]; peer != nullptr) {
+      const transport::ConnectionStats connection = peer->connection->stats();
+      m.silent = now - peer->last_heard;
+      m.traffic = connection;
+      MemberTraffic::Add(traffic.of(rank), &m.traffic);
+      m.grant = stats->grants.by_rank[rank];
+    }
+    if (engine != nullptr) {
+      const EngineStats::Rank& counts = engine->stats().by_rank[rank];
+      m.chunks = counts.chunks;
+      m.repaired = counts.repaired;
+      m.lost = counts.lost;
+      m.rejected = counts.rejected;
+      m.excluded = counts.excluded;
+      std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
+      stats->repaired += counts.repaired;
+      stats->lost += counts.lost;
+      stats->rejected += counts.rejected;
+    }
+  }
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,108 @@
+#include "server/member/membership.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units_text.h"
+
+namespace longhaul::server {
+namespace {
+
+std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
+}  // namespace
+
+Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers)
+    : job_(std::move(job)), min_workers_(min_workers), members_(world_size), owners_(world_size) {
+  LH_CHECK_OP(min_workers, >=, 1u);
+  LH_CHECK_OP(min_workers, <=, world_size);
+}
+
+Result<Membership::Admission> Membership::Join(const JoinRequest& request, Instant now) {
+  if (request.job != job_) {
+    return Status(StatusCode::kSettingsMismatch,
+                  "the worker's job is " + Quoted(request.job) + ", the server's is " + Quoted(job_));
+  }
+  if (request.world_size != world_size()) {
+    return Status(StatusCode::kSettingsMismatch, "the worker's world size is " +
+                                                     std::to_string(request.world_size) +
+                                                     ", the server's is " + std::to_string(world_size()));
+  }
+  if (request.rank >= world_size()) {
+    return Status(StatusCode::kInvalidArgument, "rank " + std::to_string(request.rank) +
+                                                    " is not below the world size " +
+                                                    std::to_string(world_size()));
+  }
+  if (Status owner = CheckOwner(request); !owner.ok()) return owner;
+  Member& member = members_[request.rank];
+  const bool taken = member.state == Member::State::kJoined;
+  if (taken && request.incarnation <= member.incarnation) {
+    return Status(StatusCode::kAlreadyExists, "rank " + std::to_string(request.rank) + " is taken by " +
+                                                  member.peer.ToString() + " (incarnation " +
+                                                  std::to_string(member.incarnation) + ", last heard " +
+                                                  SecondsText(now - member.last_heard) +
+                                                  " ago); start with a higher --incarnation to replace it");
+  }
+  if (member.state != Member::State::kEmpty && request.incarnation < member.incarnation) {
+    return Status(StatusCode::kAlreadyExists, "incarnation " + std::to_string(request.incarnation) +
+                                                  " of rank " + std::to_string(request.rank) +
+                                                  " is older than " + std::to_string(member.incarnation) +
+                                                  ", which was here before");
+  }
+  member = Member{.state = Member::State::kJoined,
+                  .incarnation = request.incarnation,
+                  .site = request.site,
+                  .identity = request.identity,
+                  .weight = request.weight,
+                  .peer = request.peer,
+                  .last_heard = now};
+  owners_[request.rank] = request.identity.name;
+  if (!taken) ++joined_;
+  return taken ? Admission::kReplaces : Admission::kNew;
+}
+
+Status Membership::CheckOwner(const JoinRequest& request) const {
+  const std::string& owner = owners_[request.rank];
+  if (owner.empty() || owner == request.identity.name) return {};
+  return {StatusCode::kPermissionDenied, "rank " + std::to_string(request.rank) + " belongs to " +
+                                             Quoted(owner) + " until the job is over, and this is " +
+                                             Quoted(request.identity.name)};
+}
+
+void Membership::Leave(uint32_t rank) { Free(rank, Member::State::kLeft); }
+void Membership::Lose(uint32_t rank) { Free(rank, Member::State::kLost); }
+
+void Membership::Free(uint32_t rank, Member::State state) {
+  LH_CHECK(IsJoined(rank));
+  --joined_;
+  if (started_) {
+    members_[rank].state = state;
+    return;
+  }
+  members_[rank] = Member();
+  if (state == Member::State::kLeft) owners_[rank].clear();
+  if (joined_ == 0) owners_.assign(owners_.size(), "");
+}
+
+bool Membership::TryStart() {
+  if (started_ || joined_ < world_size()) return false;
+  started_ = true;
+  return true;
+}
+
+std::string Membership::Describe(uint32_t rank) const {
+  const Member& member = members_[rank];
+  const std::string site = member.site.empty() ? "" : "site " + member.site + ", ";
+  const std::string name = member.identity.name.empty() ? "" : member.identity.name + ", ";
+  return "worker rank " + std::to_string(rank) + " (" + name + site + member.peer.ToString() + ")";
+}
+
+void Membership::Reset() {
+  members_.assign(members_.size(), Member());
+  owners_.assign(owners_.size(), "");
+  joined_ = 0;
+  started_ = false;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,100 @@
+// Who takes part in the job: ranks, incarnations, the start barrier and what is left when somebody goes.
+//
+//   empty -> joined -> left      (said goodbye)
+//                   -> lost      (died or was silent; may come again with the same or a higher incarnation)
+//            joined -> joined    (replaced by a higher incarnation)
+//
+// Before the start a lost or leaving worker's place becomes empty again.
+//
+// A rank belongs to the identity (the name in the certificate) that took it first, until the job is over:
+// no other identity gets it, whatever its incarnation. A worker that leaves before the start gives its rank
+// back; without any worker all ranks are free. Peers without names (one shared key, no keys) are all equal.
+// Knows no connections. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/address.h"
+#include "base/instant.h"
+#include "longhaul/status.h"
+#include "transport/core/security/security.h"
+
+namespace longhaul::server {
+
+struct Member {
+  enum class State : uint8_t { kEmpty, kJoined, kLeft, kLost };
+
+  State state = State::kEmpty;
+  uint64_t incarnation = 0;
+  std::string site;                  // as the worker says
+  transport::PeerIdentity identity;  // as it has proved
+  float weight = 1;
+  Address peer;
+  Instant last_heard;
+};
+
+// What a worker says when it joins (control.Join).
+struct JoinRequest {
+  std::string job;
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
+  uint64_t incarnation = 0;
+  std::string site;
+  transport::PeerIdentity identity = {};
+  float weight = 1;
+  Address peer;
+};
+
+class Membership {
+ public:
+  enum class Admission : uint8_t {
+    kNew,       // the place was empty, or its worker was lost or had left
+    kReplaces,  // the rank's older incarnation is out
+  };
+
+  // min_workers: fewer joined workers than this abort a started job; 1..world_size.
+  Membership(std::string job, uint32_t world_size, uint32_t min_workers);
+
+  // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
+  // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation
+  // is older than one that was here).
+  Result<Admission> Join(const JoinRequest& request, Instant now);
+  // The worker said goodbye, or is dead. REQUIRES: it is joined.
+  void Leave(uint32_t rank);
+  void Lose(uint32_t rank);
+  void OnHeard(uint32_t rank, Instant now) { members_[rank].last_heard = now; }
+
+  // True once, when every rank is in: the start barrier opens. Started() stays true until the job's end.
+  bool TryStart();
+  bool started() const { return started_; }
+  // Joined workers, now.
+  uint32_t joined() const { return joined_; }
+  uint32_t world_size() const { return static_cast<uint32_t>(members_.size()); }
+  uint32_t min_workers() const { return min_workers_; }
+  bool EnoughWorkers() const { return joined_ >= min_workers_; }
+  const Member& member(uint32_t rank) const { return members_[rank]; }
+  bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
+  // Whose the rank is: a certificate's name; "" when it is nobody's, or its peers have no names.
+  const std::string& owner(uint32_t rank) const { return owners_[rank]; }
+  // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
+  // 127.0.0.1:4000)".
+  std::string Describe(uint32_t rank) const;
+
+  // A new job: everybody is gone, nothing is remembered.
+  void Reset();
+
+ private:
+  Status CheckOwner(const JoinRequest& request) const;
+  void Free(uint32_t rank, Member::State state);
+
+  std::string job_;
+  uint32_t min_workers_;
+  std::vector<Member> members_;
+  std::vector<std::string> owners_;  // by rank
+  uint32_t joined_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace longhaul::server

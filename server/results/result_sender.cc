@@ -1,0 +1,306 @@
+#include "server/results/result_sender.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/window_metadata.h"
+#include "codec/policy/priority.h"
+
+namespace longhaul::server {
+namespace {
+
+ByteSpan AsBytes(std::span<const float> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+// The results' chunks that a gradient's chunk is made of: from, to.
+std::pair<uint32_t, uint32_t> ResultChunks(const Tensor& tensor, uint32_t chunk) {
+  const codec::ChunkGeometry& results = tensor.parameters().result_geometry();
+  const uint32_t parts = tensor.geometry().chunk_elements / results.chunk_elements;
+  return {chunk * parts, std::min(results.chunks(), (chunk + 1) * parts)};
+}
+
+}  // namespace
+
+void ResultSender::SendRound(Peer& peer, Tensor& tensor, Epoch epoch) {
+  auto result = std::make_unique<Result>();
+  result->peer = &peer;
+  result->round = tensor.rounds().number();
+  result->epoch = epoch;
+  Add(std::move(result), tensor);
+}
+
+void ResultSender::SendPull(Peer& peer, Tensor& tensor, uint32_t request) {
+  auto result = std::make_unique<Result>();
+  result->peer = &peer;
+  result->round = tensor.parameters().version();
+  result->request = request;
+  result->snapshot = tensor.parameters().Snapshot();
+  Add(std::move(result), tensor);
+}
+
+LossyDownlink* ResultSender::Downlink(const Tensor& tensor) {
+  if (!options_.lossy) return nullptr;
+  const codec::ChunkGeometry& geometry = tensor.parameters().result_geometry();
+  return &downlinks_.try_emplace(tensor.key(), geometry, *options_.lossy).first->second;
+}
+
+void ResultSender::Add(std::unique_ptr<Result> result, Tensor& tensor) {
+  Result& added = *results_[tensor.key()].emplace_back(std::move(result));
+  const bool waits_for_chunk =
+      options_.lossy && added.snapshot == nullptr && tensor.rounds().final_order().empty();
+  if (!waits_for_chunk) Enqueue(added, tensor);
+}
+
+void ResultSender::Enqueue(Result& result, Tensor& tensor) {
+  Peer& peer = *result.peer;
+  result.queued = true;
+  waiting_[&peer].emplace_back(&tensor, &result);
+  OpenWaiting(peer);
+}
+
+void ResultSender::OpenWaiting(Peer& peer) {
+  auto& line = waiting_[&peer];
+  while (!line.empty()) {
+    const auto [tensor, result] = line.front();
+    if (IsOutdated(*result, *tensor)) {
+      DropOrKeepOutdated(*tensor);
+      continue;
+    }
+    if (!TryOpen(*result, *tensor)) return;
+    line.pop_front();
+    SubmitWhatIsThere(*result, *tensor);
+  }
+}
+
+// The next chunk that becomes final would overwrite its values.
+bool ResultSender::IsOutdated(const Result& result, const Tensor& tensor) {
+  const bool borrows = result.snapshot == nullptr && result.kept == nullptr;
+  return borrows && result.round + 1 < tensor.parameters().version();
+}
+
+// Its worker wants the result of a later round: it does so only when it has this one.
+bool ResultSender::HasGoneOn(const Result& result, const Results& all) {
+  return std::ranges::any_of(all, [&](const auto& other) {
+    return other->peer == result.peer && other->snapshot == nullptr && other->round > result.round;
+  });
+}
+
+size_t ResultSender::pulls(const Peer& peer) const {
+  size_t count = 0;
+  for (const auto& [key_of_tensor, results] : results_) count += Pulls(results, peer);
+  return count;
+}
+
+size_t ResultSender::pulls(const Peer& peer, const Tensor& tensor) const {
+  const auto found = results_.find(tensor.key());
+  return found == results_.end() ? 0 : Pulls(found->second, peer);
+}
+
+size_t ResultSender::Pulls(const Results& results, const Peer& peer) {
+  return static_cast<size_t>(std::ranges::count_if(
+      results, [&](const auto& result) { return result->peer == &peer && result->snapshot != nullptr; }));
+}
+
+uint64_t ResultSender::pinned_bytes() const {
+  std::set<const std::vector<float>*> copies;
+  for (const auto& [key_of_tensor, results] : results_) {
+    for (const auto& result : results) {
+      if (result->snapshot != nullptr) copies.insert(result->snapshot.get());
+    }
+  }
+  uint64_t bytes = 0;
+  for (const std::vector<float>* copy : copies) bytes += copy->size() * sizeof(float);
+  return bytes;
+}
+
+bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
+  const Parameters& parameters = tensor.parameters();
+  codec::WindowMetadata metadata;
+  const bool aggregate = tensor.aggregate_only() && result.snapshot == nullptr;
+  metadata.kind = aggregate ? codec::WindowKind::kAggregate : codec::WindowKind::kWeights;
+  metadata.key = tensor.key();
+  metadata.round = result.round;
+  metadata.count = parameters.geometry().count;
+  metadata.chunk_elements = parameters.result_geometry().chunk_elements;
+  metadata.request = result.request;
+  metadata.shift_epoch = result.epoch.number;
+  metadata.shift_epoch_round = result.epoch.change_round;
+
+  transport::WindowOptions window;
+  window.key = {.id = result.peer->next_window, .generation = 0};
+  LossyDownlink* downlink = result.snapshot == nullptr ? Downlink(tensor) : nullptr;
+  if (downlink != nullptr) result.low = downlink->Low(result.peer->rank, result.round);
+  window.low_count = result.low.count();
+  window.high_count = parameters.result_geometry().chunks() - window.low_count;
+  window.symbol_bytes = options_.symbol_bytes;
+  window.fec_k = codec::BlockSizeFor(options_.fec_k, window.high_count);
+  window.fec_depth = options_.fec_depth;
+  window.priority = codec::SendOrder(parameters.spec().priority, tensor.key());
+  window.metadata = codec::EncodeWindowMetadata(metadata);
+  // Any refusal waits: for a free window, or for the end of a connection that is closing.
+  if (!result.peer->connection->OpenWindow(window).ok()) return false;
+  ++result.peer->next_window;
+  result.key = window.key;
+  result.open = true;
+  return true;
+}
+
+void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
+  const bool in_progress = result.snapshot == nullptr && result.round == tensor.rounds().number();
+  if (in_progress) {
+    for (const uint32_t chunk : tensor.rounds().final_order()) SubmitFinal(result, tensor, chunk);
+    return;
+  }
+  const uint32_t chunks = tensor.parameters().result_geometry().chunks();
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) Submit(result, tensor, chunk);
+}
+
+// A gradient's chunk is final: its part of the result.
+void ResultSender::SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk) {
+  const auto [first, end] = ResultChunks(tensor, chunk);
+  for (uint32_t part = first; part < end; ++part) Submit(result, tensor, part);
+}
+
+void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
+  const Parameters& parameters = tensor.parameters();
+  std::span<const float> values;
+  if (result.snapshot != nullptr) {
+    values = *result.snapshot;
+  } else if (result.kept != nullptr) {
+    values = *result.kept;
+  } else if (result.round == parameters.version()) {
+    values = parameters.next();
+  } else {
+    LH_CHECK_OP(result.round + 1, ==, parameters.version());  // else the values are overwritten
+    values = parameters.current();
+  }
+  values = parameters.result_geometry().Elements(values, chunk);
+  const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
+  const bool low = result.low.Test(chunk);
+  if (low) result.low_sent.push_back(chunk);
+  // Fails only when the connection is closing: then OnPeerGone follows.
+  (void)result.peer->connection->SubmitChunk(
+      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header,
+      AsBytes(values));
+}
+
+void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
+  ScoreChange(tensor, chunk);
+  const auto found = results_.find(tensor.key());
+  if (found == results_.end()) return;
+  std::vector<Result*> first;  // their first chunk, which they have waited for
+  for (const auto& result : found->second) {
+    const bool wanted = result->snapshot == nullptr && result->round == tensor.rounds().number();
+    if (wanted && result->open) SubmitFinal(*result, tensor, chunk);
+    if (wanted && !result->queued) first.push_back(result.get());
+  }
+  for (Result* result : first) Enqueue(*result, tensor);
+}
+
+// By the results' chunks that a gradient's chunk is made of.
+void ResultSender::ScoreChange(Tensor& tensor, uint32_t chunk) {
+  LossyDownlink* downlink = Downlink(tensor);
+  if (downlink == nullptr) return;
+  const Parameters& parameters = tensor.parameters();
+  const codec::ChunkGeometry& results = parameters.result_geometry();
+  const auto [first, end] = ResultChunks(tensor, chunk);
+  for (uint32_t part = first; part < end; ++part) {
+    downlink->ChangedBy(part, results.Elements(parameters.current(), part),
+                        results.Elements(parameters.next(), part));
+  }
+}
+
+void ResultSender::BeginRound(Tensor& tensor) {
+  DropOrKeepOutdated(tensor);
+  if (LossyDownlink* downlink = Downlink(tensor)) downlink->BeginRound(tensor.rounds().number());
+}
+
+void ResultSender::DropOrKeepOutdated(Tensor& tensor) {
+  const auto found = results_.find(tensor.key());
+  if (found == results_.end()) return;
+  Results& results = found->second;
+  std::vector<const Result*> over;
+  for (const auto& result : results) {
+    // Also one that was kept before: else a worker that never closes could have us keep the values of every
+    // round.
+    const bool old = IsOutdated(*result, tensor) || result->kept != nullptr;
+    if (old && HasGoneOn(*result, results)) over.push_back(result.get());
+  }
+  for (const Result* result : over) Drop(tensor, result);
+  std::shared_ptr<const std::vector<float>> values;
+  for (const auto& result : results) {
+    if (!IsOutdated(*result, tensor)) continue;
+    LH_CHECK(tensor.rounds().final_order().empty());
+    LH_CHECK_OP(result->round + 2, ==, tensor.parameters().version());
+    if (values == nullptr) values = tensor.parameters().GiveAwayPrevious();
+    result->kept = values;
+  }
+}
+
+void ResultSender::Drop(Tensor& tensor, const Result* result) {
+  if (result->open) result->peer->connection->CancelWindow(result->key);
+  std::erase_if(waiting_[result->peer], [&](const auto& waiting) { return waiting.second == result; });
+  std::erase_if(results_[tensor.key()], [&](const auto& other) { return other.get() == result; });
+  ++stats_.outdated;
+}
+
+void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key,
+                                  const transport::WindowReceipt& receipt) {
+  for (auto& [key_of_tensor, results] : results_) {
+    const auto found = std::find_if(results.begin(), results.end(), [&](const auto& result) {
+      return result->peer == &peer && result->open && result->key == key;
+    });
+    if (found == results.end()) continue;
+    LearnReceipt(**found, key_of_tensor, receipt);
+    results.erase(found);
+    break;
+  }
+  OpenWaiting(peer);
+}
+
+void ResultSender::LearnReceipt(const Result& result, uint32_t key, const transport::WindowReceipt& receipt) {
+  const auto downlink = downlinks_.find(key);
+  if (downlink == downlinks_.end() || result.snapshot != nullptr) return;
+  // Refused, or closed before everything had left: what the worker has of it is anybody's guess.
+  if (!receipt.high_complete || result.low_sent.size() != result.low.count()) {
+    return downlink->second.Forget(result.peer->rank);
+  }
+  transport::ChunkBitmap missed(result.low.size());
+  for (uint32_t sequence = 0; sequence < result.low_sent.size(); ++sequence) {
+    if (!receipt.LowTaken(sequence)) missed.Set(result.low_sent[sequence]);
+  }
+  downlink->second.OnReceipt(result.peer->rank, result.round, std::move(missed));
+}
+
+void ResultSender::OnPeerGone(Peer& peer) {
+  for (auto& [key_of_tensor, downlink] : downlinks_) downlink.Forget(peer.rank);
+  waiting_.erase(&peer);
+  for (auto& [key_of_tensor, results] : results_) {
+    std::erase_if(results, [&](const std::unique_ptr<Result>& result) {
+      if (result->peer != &peer) return false;
+      if (result->open) peer.connection->CancelWindow(result->key);
+      return true;
+    });
+  }
+}
+
+std::optional<uint32_t> ResultSender::ReplicaHash(const Tensor& tensor, uint32_t rank, uint64_t round) const {
+  const auto downlink = downlinks_.find(tensor.key());
+  if (downlink == downlinks_.end()) return std::nullopt;
+  return downlink->second.ReplicaHash(rank, round);
+}
+
+ResultSender::Stats ResultSender::stats() const {
+  Stats stats = stats_;
+  for (const auto& [key_of_tensor, downlink] : downlinks_) {
+    stats.chunks.lost += downlink.stats().lost;
+    stats.chunks.repaid += downlink.stats().repaid;
+  }
+  return stats;
+}
+
+}  // namespace longhaul::server

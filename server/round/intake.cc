@@ -1,0 +1,343 @@
+#include "server/round/intake.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "codec/chunk/chunk.h"
+#include "codec/policy/priority.h"
+
+namespace longhaul::server {
+
+using control::ControlMessage;
+using transport::ChunkVerdict;
+
+Intake::Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
+               RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats)
+    : spec_(settings),
+      symbol_bytes_(symbol_bytes),
+      membership_(membership),
+      host_(host),
+      jobs_(jobs),
+      results_(results),
+      stats_(stats),
+      scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}) {}  // the longest chunks: int8
+
+// --- Opening ---
+
+Status Intake::Violation(Peer& peer, StatusCode code, const std::string& what) {
+  const Status why(code, what);
+  host_->Disconnect(peer, why);
+  return why;
+}
+
+Status Intake::OnWindowOpened(Instant now, Peer& peer, transport::WindowKey key,
+                              const wire::WindowOpenFrame& open) {
+  const auto metadata = codec::DecodeWindowMetadata(open.metadata);
+  if (!metadata.ok()) return Violation(peer, StatusCode::kProtocolViolation, metadata.status().message());
+  TensorJob* job = jobs_->Find(metadata->key);
+  if (job == nullptr) {
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     "window for unknown tensor key " + std::to_string(metadata->key));
+  }
+  const Parameters& parameters = job->tensor.parameters();
+  const bool initial = metadata->kind == codec::WindowKind::kInitial;
+  const codec::ChunkGeometry& geometry = initial ? parameters.geometry() : parameters.gradient_geometry();
+  const DType dtype = initial ? DType::kFloat32 : parameters.spec().wire_dtype;
+  const uint64_t chunks = uint64_t{open.high_count} + open.low_count;
+  if (metadata->count != geometry.count || metadata->chunk_elements != geometry.chunk_elements ||
+      chunks != geometry.chunks() || metadata->dtype != dtype) {
+    return Violation(peer, StatusCode::kSettingsMismatch,
+                     "window for tensor \"" + parameters.spec().name + "\" has " +
+                         std::to_string(metadata->count) + " elements in " + std::to_string(chunks) +
+                         " chunks of " + std::to_string(metadata->chunk_elements) + " " +
+                         std::string(DTypeName(metadata->dtype)) + ", the server has " +
+                         std::to_string(geometry.count) + " in " + std::to_string(geometry.chunks()) +
+                         " of " + std::to_string(geometry.chunk_elements) + " " +
+                         std::string(DTypeName(dtype)));
+  }
+  if (open.symbol_bytes > symbol_bytes_) {  // incomplete FEC blocks keep this much per chunk
+    return Violation(peer, StatusCode::kSettingsMismatch,
+                     "window with symbols of " + std::to_string(open.symbol_bytes) + " bytes, the job has " +
+                         std::to_string(symbol_bytes_));
+  }
+  if (!initial && metadata->kind != codec::WindowKind::kGradient) {
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     "a worker sends gradients or initial values, nothing else");
+  }
+  const Status opened =
+      initial ? OpenInitial(peer, key, *job) : OpenGradient(now, peer, key, *metadata, *job);
+  if (!opened.ok()) return opened;
+  peer.transfers.at(key).closer = transport::WindowCloser(open.high_count, open.low_count, now);
+  return {};
+}
+
+Status Intake::OpenInitial(Peer& peer, transport::WindowKey key, TensorJob& job) {
+  const Parameters& parameters = job.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kAwaited || parameters.initial_sender() != peer.rank) {
+    return Status(StatusCode::kFailedPrecondition, "these initial values were not asked for");
+  }
+  const bool open = std::ranges::any_of(peer.transfers, [&job](const auto& known) {
+    return known.second.kind == Transfer::Kind::kInitial && known.second.tensor == &job.tensor;
+  });
+  if (open) return Violation(peer, StatusCode::kProtocolViolation, "a second window of initial values");
+  Transfer transfer;
+  transfer.kind = Transfer::Kind::kInitial;
+  transfer.tensor = &job.tensor;
+  peer.transfers[key] = transfer;
+  return {};
+}
+
+Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
+                            const codec::WindowMetadata& metadata, TensorJob& job) {
+  Rounds& rounds = job.tensor.rounds();
+  const Rounds::Participation part = rounds.participation(peer.rank);
+  const std::string which = "push of round " + std::to_string(metadata.round) + " of tensor \"" +
+                            job.tensor.parameters().spec().name + "\" in round " +
+                            std::to_string(rounds.number());
+  if (metadata.round > rounds.number()) return Violation(peer, StatusCode::kProtocolViolation, which);
+  const bool late = metadata.round < rounds.number();
+  if (part == Rounds::Participation::kClosed || part == Rounds::Participation::kAbsent ||
+      (late && part == Rounds::Participation::kOpen)) {
+    ++stats_->old_windows_refused;
+    return Status(StatusCode::kAborted, which + ": the round went on without it");
+  }
+  if (part == Rounds::Participation::kOpen)
+    return Violation(peer, StatusCode::kProtocolViolation, "second " + which);
+  if (spec_.policy == LossPolicy::kShift && metadata.weight != membership_->member(peer.rank).weight) {
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     which + ": its weight is not the one it joined with");
+  }
+  // Its own round is over: it counts in the one in progress.
+  if (late) ++stats_->late_windows_taken;
+  const transport::ChunkBitmap& contributed = job.tensor.aggregator().contributed(peer.rank);
+  if (part == Rounds::Participation::kLagging) {  // counted as lost when it was left out; may still come
+    const uint32_t missing = job.tensor.chunks() - contributed.count();
+    rounds.tally().lost_chunks -= missing;
+    stats_->by_rank[peer.rank].lost -= missing;
+  }
+  if (!membership_->EnoughWorkers()) {
+    host_->RequestAbort(Status(StatusCode::kAborted, "only " + std::to_string(membership_->joined()) +
+                                                         " workers are left, the job needs " +
+                                                         std::to_string(membership_->min_workers())));
+  }
+  Transfer transfer;
+  transfer.tensor = &job.tensor;
+  transfer.round = rounds.number();
+  transfer.weight = metadata.weight;
+  transfer.on_time = !late;
+  transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
+  transfer.low_energy = static_cast<double>(metadata.total_low_energy);
+  transfer.opened = now;
+  if (contributed.count() > 0) transfer.superseded = contributed;
+  peer.transfers[key] = transfer;
+  job.guard.BeginWindow(peer.rank);
+  rounds.OnWindowOpened(peer.rank, contributed, now);
+  if (metadata.wants_result) {
+    results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
+  } else {
+    ControlMessage taken;
+    taken.mutable_push_taken()->set_key(job.tensor.key());
+    taken.mutable_push_taken()->set_round(rounds.number());
+    taken.mutable_push_taken()->set_window(key.id);
+    taken.mutable_push_taken()->set_generation(key.generation);
+    host_->Send(peer, taken);
+  }
+  return {};
+}
+
+// --- Chunks ---
+
+ChunkVerdict Intake::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan bytes, bool repaired,
+                             Outcome* outcome) {
+  const auto found = peer.transfers.find(key);
+  if (found == peer.transfers.end()) return ChunkVerdict::kRefused;  // refused when it opened
+  Transfer& transfer = found->second;
+  Parameters& parameters = transfer.tensor->parameters();
+  const bool gradient = transfer.kind == Transfer::Kind::kGradient;
+  const codec::ChunkGeometry& geometry = gradient ? parameters.gradient_geometry() : parameters.geometry();
+  const DType dtype = gradient ? parameters.spec().wire_dtype : DType::kFloat32;
+  const auto chunk = codec::ParseChunk(bytes);
+  if (!chunk.ok()) {
+    (void)Violation(peer, StatusCode::kProtocolViolation, chunk.status().message());
+    return ChunkVerdict::kRefused;
+  }
+  if (chunk->index >= geometry.chunks() || chunk->count != geometry.Length(chunk->index) ||
+      chunk->dtype != dtype) {
+    (void)Violation(peer, StatusCode::kProtocolViolation,
+                    "chunk " + std::to_string(chunk->index) + " of tensor \"" + parameters.spec().name +
+                        "\" is out of place");
+    return ChunkVerdict::kRefused;
+  }
+  const std::span<float> values = std::span(scratch_).first(chunk->count);
+  codec::DecodeChunk(*chunk, values);
+  if (gradient) {
+    if (!high) transfer.low_energy_received += codec::DequantizeEnergy(chunk->log_energy);
+    return AddGradient(peer, transfer, high, chunk->index, repaired, outcome);
+  }
+  if (parameters.initial() == Parameters::Initial::kAwaited) parameters.SetInitialChunk(chunk->index, values);
+  return ChunkVerdict::kTaken;
+}
+
+// Adds scratch_ to the round's sum.
+ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk, bool repaired,
+                                 Outcome* outcome) {
+  Tensor& tensor = *transfer.tensor;
+  Rounds& rounds = tensor.rounds();
+  const bool over = transfer.round != rounds.number();
+  // The rank's contribution is in; that of the worker's predecessor may be in an earlier round that did not
+  // wait for this window.
+  if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
+    ++stats_->duplicate_contributions;
+    if (!high) ++transfer.low_taken;
+    return AcknowledgeWithoutCounting();
+  }
+  if (over || rounds.IsFinal(chunk)) {
+    ++stats_->late_chunks;
+    return ChunkVerdict::kRefused;
+  }
+  if (!transfer.takes_epoch) {
+    ++stats_->epoch_refused;
+    return ChunkVerdict::kRefused;
+  }
+  const uint32_t length = tensor.geometry().Length(chunk);
+  const std::span<const float> values = std::span(scratch_).first(length);
+  if (!PassesGuard(peer, transfer, high, chunk, values)) return AcknowledgeWithoutCounting();
+  LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
+  EngineStats::Rank& rank = stats_->by_rank[peer.rank];
+  ++rank.chunks;
+  if (!high) ++transfer.low_taken;
+  if (repaired) {
+    ++rank.repaired;
+    ++rounds.tally().repaired_chunks;
+  }
+  outcome->job = &jobs_->Of(tensor);
+  rounds.OnContribution(peer.rank, chunk, &outcome->ready);
+  return ChunkVerdict::kTaken;
+}
+
+// For a chunk that must not count, now or later. A refused one would be owed by policies that repay, and come
+// again with the next gradient.
+ChunkVerdict Intake::AcknowledgeWithoutCounting() {
+  if (!codec::Repays(spec_.policy)) return ChunkVerdict::kRefused;
+  ++stats_->taken_and_dropped;
+  return ChunkVerdict::kTaken;
+}
+
+bool Intake::PassesGuard(const Peer& peer, const Transfer& transfer, bool high, uint32_t chunk,
+                         std::span<const float> values) {
+  TensorJob& job = jobs_->Of(*transfer.tensor);
+  const float scale = transfer.weight * job.tensor.ArrivalScale(peer.rank, high);
+  const ContributionGuard::Verdict verdict = job.guard.Check(peer.rank, chunk, values, scale, transfer.round);
+  if (verdict == ContributionGuard::Verdict::kOk) return true;
+  ++stats_->by_rank[peer.rank].rejected;
+  ++job.tensor.rounds().tally().rejected_chunks;
+  if (job.guard.refused(peer.rank) > 1) return false;
+  const bool too_large = verdict == ContributionGuard::Verdict::kTooLarge;
+  host_->OnRejected({.rank = peer.rank,
+                     .tensor = job.tensor.parameters().spec().name,
+                     .round = transfer.round,
+                     .chunk = chunk,
+                     .why = GuardVerdictName(verdict),
+                     .excess = too_large ? job.guard.last_excess() : 0});
+  return false;
+}
+
+// --- Closing ---
+
+Intake::Outcome Intake::OnWindowState(Instant now, Peer& peer, const transport::event::WindowState& state) {
+  const auto found = peer.transfers.find(state.key);
+  if (found == peer.transfers.end()) return {};
+  Transfer& transfer = found->second;
+  transport::IncomingWindow window = state.window;
+  const bool gradient = transfer.kind == Transfer::Kind::kGradient;
+  if (gradient && window.high_ratio >= spec_.close_ratio_high) {
+    window.high_complete = true;  // as far as the close rule is concerned
+  }
+  transfer.closer.Observe(window, state.smoothed_rtt, now);
+  if (window.high_complete && !transfer.high_done && gradient) {
+    transfer.high_done = true;
+    TensorJob& job = jobs_->Of(*transfer.tensor);
+    const Rounds& rounds = job.tensor.rounds();
+    if (transfer.on_time && transfer.round == rounds.number()) {
+      job.stragglers.OnHighDone(peer.rank, now - rounds.begun_at());
+    }
+  }
+  return CheckClose(now, peer, state.key);
+}
+
+Intake::Outcome Intake::CheckClose(Instant now, Peer& peer, transport::WindowKey key) {
+  Outcome outcome;
+  const auto found = peer.transfers.find(key);
+  if (found == peer.transfers.end()) return outcome;
+  Transfer& transfer = found->second;
+  outcome.job = &jobs_->Of(*transfer.tensor);
+  const transport::CloseDecision decision =
+      transfer.closer.Evaluate(CloseInput(peer, *outcome.job, transfer), now);
+  if (decision.close) {
+    Close(now, peer, key, *decision.close, &outcome);
+    return outcome;
+  }
+  if (decision.nack) peer.connection->RequestMissing(key);
+  outcome.check_at = transfer.closer.check_at();
+  return outcome;
+}
+
+transport::CloseRuleInput Intake::CloseInput(const Peer& peer, const TensorJob& job,
+                                             const Transfer& transfer) const {
+  // The same RTT as the round's own deadline is made of: two would leave a deadline that is past and not due.
+  const Duration rtt = peer.rtt();
+  transport::CloseRuleInput input{.energy_ratio = spec_.close_ratio,
+                                  .energy_received = transfer.closer.window().low_ratio};
+  if (transfer.kind == Transfer::Kind::kInitial) return input;
+  if (transfer.low_energy > 0) {
+    input.energy_received = std::min(1.0, transfer.low_energy_received / transfer.low_energy);
+  }
+  if (const auto soft = job.window_times[peer.rank].Soft()) {
+    input.soft = transfer.opened + *soft + std::max(rtt / 2, Stragglers::kGrace);
+  }
+  if (transfer.round == job.tensor.rounds().number()) {
+    input.hard = job.HardDeadline(rtt, membership_->joined());
+  }
+  input.soft = std::min(input.soft, input.hard);
+  return input;
+}
+
+void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::CloseReason reason,
+                   Outcome* outcome) {
+  const Transfer transfer = std::move(peer.transfers[key]);
+  peer.transfers.erase(key);
+  TensorJob& job = *outcome->job;
+  outcome->closed = true;
+  peer.connection->CloseWindow(key, reason);
+  ++stats_->by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
+  if (transfer.kind == Transfer::Kind::kInitial) {
+    outcome->initialized = job.tensor.parameters().initial() == Parameters::Initial::kAwaited;
+    return;
+  }
+  job.window_times[peer.rank].Add(now - transfer.opened);
+  CloseGradient(peer, transfer, reason, outcome);
+}
+
+void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason, Outcome* outcome) {
+  Tensor& tensor = *transfer.tensor;
+  Rounds& rounds = tensor.rounds();
+  if (transfer.round != rounds.number() || rounds.participation(peer.rank) != Rounds::Participation::kOpen)
+    return;
+  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(peer.rank);
+  const uint32_t lost = tensor.chunks() - contributed.count();
+  const uint32_t low_count = transfer.closer.window().low_count;
+  const uint32_t low_lost = low_count - transfer.low_taken;
+  RoundTally& tally = rounds.tally();
+  ++tally.closed[static_cast<size_t>(reason)];
+  tally.low_chunks += low_count;
+  tally.low_lost += low_lost;
+  tally.lost_chunks += lost;
+  stats_->by_rank[peer.rank].lost += lost;
+  tensor.OnWindowOver(peer.rank, {.weight = transfer.weight,
+                                  .low_count = low_count,
+                                  .low_received = transfer.low_taken,
+                                  .high_missing = lost - std::min(lost, low_lost)});
+  rounds.OnWindowClosed(peer.rank, contributed, &outcome->ready);
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,74 @@
+#include "server/round/pulls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/utf8.h"
+
+namespace longhaul::server {
+namespace {
+
+control::ControlMessage PullRefusal(uint32_t request, const Status& status) {
+  control::ControlMessage message;
+  control::PullRefused& refused = *message.mutable_pull_refused();
+  refused.set_request(request);
+  refused.set_code(static_cast<uint32_t>(status.code()));
+  refused.set_message(wire::Printable(status.message(), wire::kMaxTextBytes));
+  return message;
+}
+
+}  // namespace
+
+void Pulls::OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pull) {
+  if (job == nullptr) {
+    const Status why(StatusCode::kNotFound, "no tensor has the key " + std::to_string(pull.key()));
+    return host_->Send(peer, PullRefusal(pull.request(), why));
+  }
+  const auto of_tensor = static_cast<size_t>(std::ranges::count(job->pulls, peer.rank, &PendingPull::rank));
+  if (of_tensor + results_->pulls(peer) >= kMaxPending || waiting_[peer.rank] >= kMaxWaiting) {
+    const Status why(StatusCode::kResourceExhausted,
+                     "more than " + std::to_string(kMaxPending) + " pulls of one worker wait");
+    return host_->Send(peer, PullRefusal(pull.request(), why));
+  }
+  job->pulls.push_back({peer.rank, pull.request(), pull.min_round()});
+  ++waiting_[peer.rank];
+  Answer(*job);
+}
+
+void Pulls::Answer(TensorJob& job) {
+  const Parameters& parameters = job.tensor.parameters();
+  if (parameters.initial() != Parameters::Initial::kReady) return;
+  std::erase_if(job.pulls, [&](PendingPull& pull) {
+    if (pull.min_round > parameters.version()) return false;
+    Peer* peer = host_->PeerOfRank(pull.rank);
+    const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
+    if (enough || !SnapshotFitsBudget(parameters)) {
+      stats_->pulls_held += pull.postponed ? 0 : 1;
+      pull.postponed = postponed_ = true;
+      return false;
+    }
+    --waiting_[pull.rank];
+    if (peer != nullptr) results_->SendPull(*peer, job.tensor, pull.request);
+    return true;
+  });
+}
+
+bool Pulls::SnapshotFitsBudget(const Parameters& parameters) const {
+  const uint64_t bound = kMaxPinnedModels * store_->elements() * sizeof(float);
+  return parameters.HasSnapshot() ||
+         results_->pinned_bytes() + parameters.geometry().count * sizeof(float) <= bound;
+}
+
+void Pulls::AnswerPostponed(TensorJobs& jobs) {
+  if (!std::exchange(postponed_, false)) return;
+  for (const auto& job : jobs) {
+    if (!job->pulls.empty()) Answer(*job);
+  }
+}
+
+void Pulls::Forget(TensorJob& job, uint32_t rank) {
+  waiting_[rank] -= static_cast<uint32_t>(
+      std::erase_if(job.pulls, [rank](const PendingPull& pull) { return pull.rank == rank; }));
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,320 @@
+#include "server/round/round_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/chunk/chunk.h"
+#include "codec/policy/state_hash.h"
+
+namespace longhaul::server {
+namespace {
+
+ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t symbol_bytes) {
+  ResultSender::Options options{
+      .symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth};
+  if (settings.downlink == Downlink::kLossy) {
+    options.lossy = {.high_share = settings.high_share,
+                     .high_energy = settings.high_energy,
+                     .hash_rounds = settings.hash_rounds};
+  }
+  return options;
+}
+
+double Share(uint32_t part, uint32_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
+                         RoundEngineHost* host)
+    : settings_(settings),
+      membership_(membership),
+      host_(host),
+      results_(ResultOptions(settings, symbol_bytes)),
+      declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_),
+      pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
+      intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_) {
+  stats_.by_rank.resize(settings.world_size);
+}
+
+// --- Events of workers ---
+
+void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
+  TensorJob* job = declarations_.OnDeclare(peer, declare);
+  if (job != nullptr && declarations_.StartsAsZeros(*job)) OnInitialized(*job);
+}
+
+void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
+  pulls_.OnRequest(peer, jobs_.Find(pull.key()), pull);
+}
+
+transport::ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk,
+                                             bool repaired) {
+  Intake::Outcome outcome;
+  const transport::ChunkVerdict verdict = intake_.OnChunk(peer, key, high, chunk, repaired, &outcome);
+  if (outcome.job != nullptr) FinaliseReady(*outcome.job, outcome.ready);
+  return verdict;
+}
+
+void RoundEngine::OnWindowState(Peer& peer, const transport::event::WindowState& state) {
+  Follow(intake_.OnWindowState(now_, peer, state));
+}
+
+void RoundEngine::Follow(const Intake::Outcome& outcome) {
+  if (outcome.job == nullptr) return;
+  FinaliseReady(*outcome.job, outcome.ready);
+  if (outcome.initialized) OnInitialized(*outcome.job);
+  if (outcome.closed) LeaveStragglersOut(*outcome.job);  // half of the members may be done now
+  CheckAt(outcome.check_at);
+  FinishRoundIfComplete(*outcome.job);
+}
+
+void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
+                                   const transport::WindowReceipt& receipt) {
+  results_.OnWindowClosed(peer, key, receipt);
+  pulls_.AnswerPostponed(jobs_);
+}
+
+// --- Rounds ---
+
+// Version 0 is there: what has waited for it goes on.
+void RoundEngine::OnInitialized(TensorJob& job) {
+  job.tensor.parameters().SetReady();
+  job.values_since = now_;
+  std::vector<uint32_t> ready;
+  job.tensor.rounds().CollectReady(&ready);
+  FinaliseReady(job, ready);
+  pulls_.Answer(job);
+  LeaveStragglersOut(job);
+}
+
+void RoundEngine::FinaliseReady(TensorJob& job, const std::vector<uint32_t>& ready) {
+  Tensor& tensor = job.tensor;
+  Parameters& parameters = tensor.parameters();
+  if (ready.empty()) return;
+  if (parameters.initial() == Parameters::Initial::kAwaited) return;  // OnInitialized collects them
+  // Every member of the round has pushed or is gone: values can no longer be offered.
+  parameters.SetReady();
+  if (tensor.rounds().final_order().empty()) results_.BeginRound(tensor);
+  for (const uint32_t chunk : ready) {
+    stats_.filled += tensor.Finalise(chunk);
+    if (tensor.Overflowed(chunk)) {
+      host_->RequestAbort(
+          Status(StatusCode::kAborted,
+                 "tensor \"" + parameters.spec().name + "\" became infinite in round " +
+                     std::to_string(tensor.rounds().number()) +
+                     ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
+    }
+    results_.OnChunkFinal(tensor, chunk);
+  }
+}
+
+void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
+  Tensor& tensor = job.tensor;
+  Rounds& rounds = tensor.rounds();
+  if (!rounds.begun() || !rounds.AllFinal()) return;
+  rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
+  TensorRound round{.tensor = &tensor,
+                    .round = rounds.number(),
+                    .begun = rounds.begun_at(),
+                    .last_rank = rounds.last_rank(),
+                    .tally = rounds.tally()};
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    const bool lags = rounds.participation(rank) == Rounds::Participation::kLagging;
+    stats_.by_rank[rank].excluded += lags ? 1 : 0;
+    round.contributors += tensor.aggregator().contributed(rank).count() > 0 ? 1 : 0;
+  }
+  ++stats_.tensor_rounds;
+  stats_.tolerated += round.tally.tolerated_chunks;
+  tensor.NextRound();
+  std::fill(job.late.begin(), job.late.end(), false);
+  if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (rounds.participation(rank) == Rounds::Participation::kLagging) CountAsLost(job, rank);
+  }
+  Report(job, round);
+  declarations_.AnswerPostponed(job);
+  pulls_.Answer(job);
+  host_->OnTensorRound(round);
+}
+
+void RoundEngine::Report(TensorJob& job, const TensorRound& round) {
+  const Tensor& tensor = job.tensor;
+  control::ControlMessage message;
+  control::RoundReport& report = *message.mutable_round_report();
+  report.set_key(tensor.key());
+  report.set_round(round.round);
+  report.set_last_rank(round.last_rank);
+  report.set_contributors(round.contributors);
+  report.set_repaired_chunks(round.tally.repaired_chunks);
+  report.set_filled_chunks(round.tally.filled_chunks);
+  report.set_lost_chunks(round.tally.lost_chunks);
+  report.set_loss(Share(round.tally.low_lost, round.tally.low_chunks));
+  report.set_low_chunks(round.tally.low_chunks);
+  report.set_low_lost(round.tally.low_lost);
+  report.set_tolerated_chunks(round.tally.tolerated_chunks);
+  report.set_rejected_chunks(round.tally.rejected_chunks);
+  report.set_fill_reason(std::string(codec::FillReasonName(round.tally.fill_reason)));
+  report.set_excluded(round.tally.excluded);
+  report.set_shift_epoch(job.epochs.epoch());
+  report.set_shift_epoch_round(job.epochs.change_round());
+  if (settings_.downlink == Downlink::kLossy && codec::IsHashRound(round.round, settings_.hash_rounds)) {
+    report.set_has_state_hash(true);
+    report.set_state_hash(codec::StateHash(tensor.parameters().current()));
+    ++stats_.state_hashes;
+  }
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    SetReplicaHash(tensor, rank, report);
+    if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, message);
+  }
+}
+
+// What the worker should have had after the round before, an ordinary one.
+void RoundEngine::SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const {
+  const auto hash = report.has_state_hash() && report.round() > 0
+                        ? results_.ReplicaHash(tensor, rank, report.round() - 1)
+                        : std::nullopt;
+  report.set_has_replica_hash(hash.has_value());
+  report.set_replica_hash(hash.value_or(0));
+}
+
+// --- Membership ---
+
+void RoundEngine::ForgetWorker(TensorJob& job, uint32_t rank) {
+  declarations_.Forget(job, rank);
+  pulls_.Forget(job, rank);
+  job.epochs.OnMemberChanged(rank);
+}
+
+// takes_part: of the round in progress; else from the next one on.
+void RoundEngine::MoveMember(TensorJob& job, uint32_t rank, bool takes_part) {
+  job.late[rank] = !takes_part;
+  job.guard.OnMember(rank, job.tensor.rounds().number() + (takes_part ? 0 : 1));
+}
+
+void RoundEngine::OnMemberJoined(uint32_t rank) {
+  for (const auto& job : jobs_) {
+    job->epochs.OnMemberChanged(rank);
+    MoveMember(*job, rank, job->tensor.rounds().OnMemberJoined(rank));
+  }
+}
+
+void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
+  DropPeer(old);
+  for (const auto& job : jobs_) {
+    ForgetWorker(*job, rank);
+    MoveMember(*job, rank, job->tensor.rounds().OnMemberReplaced(rank));
+  }
+  pulls_.AnswerPostponed(jobs_);
+}
+
+void RoundEngine::DropPeer(Peer& peer) {
+  results_.OnPeerGone(peer);
+  peer.transfers.clear();
+}
+
+void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
+  stats_.by_rank[rank].close_reasons[static_cast<size_t>(wire::CloseReason::kExcluded)] +=
+      peer.transfers.size();
+  DropPeer(peer);
+  for (const auto& job : jobs_) {
+    const Parameters& parameters = job->tensor.parameters();
+    ForgetWorker(*job, rank);
+    if (parameters.initial() == Parameters::Initial::kAwaited && parameters.initial_sender() == rank) {
+      host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) +
+                                                           " left before the initial values of tensor \"" +
+                                                           parameters.spec().name + "\" had arrived"));
+    }
+    ExcludeFromRound(*job, rank);
+    if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
+    FinishRoundIfComplete(*job);
+  }
+  pulls_.AnswerPostponed(jobs_);
+}
+
+// The round in progress goes on without the rank; what it had contributed stays in.
+void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
+  Tensor& tensor = job.tensor;
+  Rounds& rounds = tensor.rounds();
+  const Rounds::Participation participation = rounds.participation(rank);
+  const bool open = participation == Rounds::Participation::kOpen;
+  if (open) ++rounds.tally().closed[static_cast<size_t>(wire::CloseReason::kExcluded)];
+  const bool missed = rounds.begun() && (open || participation == Rounds::Participation::kAwaited);
+  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  std::vector<uint32_t> ready;
+  rounds.OnMemberGone(rank, contributed, &ready);
+  if (!missed) return;
+  if (!membership_->EnoughWorkers()) {
+    host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
+                                                         std::to_string(rounds.number()) + " of tensor \"" +
+                                                         tensor.parameters().spec().name + "\""));
+    return;
+  }
+  const uint32_t lost = tensor.chunks() - contributed.count();
+  rounds.tally().lost_chunks += lost;
+  stats_.by_rank[rank].lost += lost;
+  FinaliseReady(job, ready);
+}
+
+// --- Stragglers ---
+
+// A worker that the round does not wait for has lost all that it has not contributed.
+void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
+  const auto missing = job.tensor.chunks() - job.tensor.aggregator().contributed(rank).count();
+  job.tensor.OnWindowOver(rank, {.weight = membership_->member(rank).weight, .high_missing = missing});
+  job.tensor.rounds().tally().lost_chunks += missing;
+  stats_.by_rank[rank].lost += missing;
+}
+
+// Excludes workers that have not even opened a window when the round stops waiting. Windows that are open end
+// by the close rule, which is evaluated again at the deadline.
+void RoundEngine::LeaveStragglersOut(TensorJob& job) {
+  Rounds& rounds = job.tensor.rounds();
+  if (!rounds.begun() || !job.HasValues()) return;
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    const Rounds::Participation participation = rounds.participation(rank);
+    const bool open = participation == Rounds::Participation::kOpen;
+    if (!open && participation != Rounds::Participation::kAwaited) continue;
+    Peer* peer = host_->PeerOfRank(rank);
+    if (peer == nullptr) continue;  // nothing bounds a round that waits for a worker to come back
+    const Instant deadline = job.HardDeadline(peer->rtt(), membership_->joined());
+    if (open) {
+      for (auto& [key, transfer] : peer->transfers) {
+        if (transfer.tensor != &job.tensor || transfer.round != rounds.number()) continue;
+        if (deadline.IsInfinite() || transfer.closer.nacked()) continue;  // checked a round trip after that
+        transfer.closer.CheckBy(deadline);
+        CheckAt(transfer.closer.check_at());
+      }
+    } else if (now_ < deadline) {
+      CheckAt(deadline);
+    } else {
+      CountAsLost(job, rank);
+      std::vector<uint32_t> ready;
+      rounds.OnExcluded(rank, job.tensor.aggregator().contributed(rank), &ready);
+      FinaliseReady(job, ready);
+    }
+  }
+}
+
+void RoundEngine::HandleTimeout() {
+  if (now_ < next_check_) return;
+  next_check_ = Instant::Infinite();
+  for (const auto& job : jobs_) {
+    LeaveStragglersOut(*job);
+    FinishRoundIfComplete(*job);
+  }
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    Peer* peer = host_->PeerOfRank(rank);
+    if (peer == nullptr) continue;
+    std::vector<transport::WindowKey> due;
+    for (const auto& [key, transfer] : peer->transfers) {
+      const Instant check_at = transfer.closer.check_at();
+      if (check_at <= now_) due.push_back(key);
+      CheckAt(check_at <= now_ ? Instant::Infinite() : check_at);
+    }
+    for (const transport::WindowKey key : due) Follow(intake_.CheckClose(now_, *peer, key));
+  }
+}
+
+}  // namespace longhaul::server

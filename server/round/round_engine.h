@@ -1,0 +1,97 @@
+// Everything between the start of a job and its end: the life of its rounds, and the routing of what its
+// workers say and send to
+//
+//   Declarations  which tensors there are, and their version 0
+//   Intake        windows that arrive: chunks into sums, the close rule
+//   Pulls         requests for current values
+//   ResultSender  (server/results) windows that leave
+//
+// Works on connections by way of Peer. Which worker may join, and whether the job goes on without one, is
+// decided by the owner (server/job/coordinator.h). SetNow comes before any event. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/instant.h"
+#include "server/member/membership.h"
+#include "server/member/peer.h"
+#include "server/results/result_sender.h"
+#include "server/round/declarations.h"
+#include "server/round/intake.h"
+#include "server/round/pulls.h"
+#include "server/round/round_host.h"
+#include "server/round/tensor_job.h"
+#include "server/settings.h"
+
+namespace longhaul::server {
+
+class RoundEngine {
+ public:
+  RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
+              RoundEngineHost* host);
+
+  void SetNow(Instant now) { now_ = now; }
+
+  // --- Control messages of members ---
+  void OnDeclare(Peer& peer, const control::Declare& declare);
+  void OnPullRequest(Peer& peer, const control::PullRequest& pull);
+
+  // --- Windows (see transport/core/connection/events.h) ---
+  // An error refuses the window.
+  Status OnWindowOpened(Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open) {
+    return intake_.OnWindowOpened(now_, peer, key, open);
+  }
+  // As Intake::OnChunk.
+  transport::ChunkVerdict OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk,
+                                  bool repaired);
+  void OnWindowState(Peer& peer, const transport::event::WindowState& state);
+  void OnOutgoingClosed(Peer& peer, transport::WindowKey key, const transport::WindowReceipt& receipt);
+
+  // --- Membership. The peer's connection is over, or about to be: nothing is sent to it any more. ---
+  // A worker joined (again) after the start.
+  void OnMemberJoined(uint32_t rank);
+  // The rank's connection was replaced by a newer incarnation's; `old` is out.
+  void OnMemberReplaced(uint32_t rank, Peer& old);
+  void OnMemberGone(uint32_t rank, Peer& peer);
+  // The job ends: nothing of this engine is borrowed by the peer's connection any more.
+  void DropPeer(Peer& peer);
+
+  // Windows that time alone closes, and rounds that stop waiting.
+  void HandleTimeout();
+  Instant NextTimeout() const { return next_check_; }
+
+  const EngineStats& stats() const { return stats_; }
+  const ResultSender& results() const { return results_; }
+  uint64_t elements() const { return declarations_.store().elements(); }
+  const MemoryBudget& memory() const { return declarations_.memory(); }
+  size_t tensor_count() const { return jobs_.size(); }
+
+ private:
+  void Follow(const Intake::Outcome& outcome);
+  void OnInitialized(TensorJob& job);
+  void FinaliseReady(TensorJob& job, const std::vector<uint32_t>& ready);
+  void FinishRoundIfComplete(TensorJob& job);
+  void Report(TensorJob& job, const TensorRound& round);
+  void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const;
+  void MoveMember(TensorJob& job, uint32_t rank, bool takes_part);
+  void ForgetWorker(TensorJob& job, uint32_t rank);
+  void ExcludeFromRound(TensorJob& job, uint32_t rank);
+  void CountAsLost(TensorJob& job, uint32_t rank);
+  void LeaveStragglersOut(TensorJob& job);
+  void CheckAt(Instant when) { next_check_ = std::min(next_check_, when); }
+
+  ServerSettings settings_;
+  const Membership* membership_;
+  RoundEngineHost* host_;
+  EngineStats stats_;
+  TensorJobs jobs_;
+  ResultSender results_;
+  Declarations declarations_;
+  Pulls pulls_;
+  Intake intake_;
+  Instant now_;
+  Instant next_check_ = Instant::Infinite();
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,74 @@
+// What the engine of rounds reports to its owner, and asks of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/instant.h"
+#include "proto/control_codec.h"
+#include "server/member/peer.h"
+#include "server/tensor/tensor.h"
+
+namespace longhaul::server {
+
+// A round of a tensor is finished.
+struct TensorRound {
+  const Tensor* tensor = nullptr;
+  uint64_t round = 0;
+  Instant begun;  // first window opened
+  uint32_t last_rank = 0;
+  uint32_t contributors = 0;
+  RoundTally tally;
+};
+
+// The guard refused a chunk of a push; reported once for each push.
+struct Rejection {
+  uint32_t rank = 0;
+  std::string tensor;
+  uint64_t round = 0;
+  uint32_t chunk = 0;    // the first one
+  std::string_view why;  // GuardVerdictName
+  double excess = 0;     // "too large": the chunk's norm by the usual one
+};
+
+// Counters; by_rank has one entry per rank.
+struct EngineStats {
+  struct Rank {
+    uint64_t chunks = 0;             // contributions added
+    uint64_t repaired = 0;           // of them rebuilt by FEC
+    uint64_t lost = 0;               // contributions that did not arrive, or were rejected
+    uint64_t rejected = 0;           // of them refused by the guard
+    uint64_t excluded = 0;           // rounds that were over without it
+    uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
+  };
+  uint64_t tensor_rounds = 0;
+  uint64_t filled = 0;
+  uint64_t tolerated = 0;
+  uint64_t duplicate_contributions = 0;  // not added: the rank's contribution was in
+  uint64_t taken_and_dropped = 0;        // duplicate or rejected, acknowledged so that no policy repays them
+  uint64_t late_chunks = 0;              // of a round that was over, or of a chunk that was final
+  uint64_t epoch_refused = 0;            // chunks of another shift epoch
+  uint64_t old_windows_refused = 0;      // of a round that was over
+  uint64_t late_windows_taken = 0;       // of a round that was over: counted in the one in progress
+  uint64_t pulls_held = 0;    // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
+  uint64_t state_hashes = 0;  // sent, downlink lossy
+  std::vector<Rank> by_rank;
+};
+
+class RoundEngineHost {
+ public:
+  virtual ~RoundEngineHost() = default;
+  virtual void Send(Peer& peer, const control::ControlMessage& message) = 0;
+  // The peer broke the protocol: its connection ends with this. May be called several times.
+  virtual void Disconnect(Peer& peer, const Status& why) = 0;
+  // The job cannot go on. Takes effect after the event in progress.
+  virtual void RequestAbort(const Status& why) = 0;
+  // Null when the rank has no connection.
+  virtual Peer* PeerOfRank(uint32_t rank) = 0;
+  virtual void OnTensorRound(const TensorRound& round) = 0;
+  virtual void OnRejected(const Rejection& rejection) = 0;
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,91 @@
+// A tensor of the running job, and what is kept about its workers from round to round.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "proto/control_codec.h"
+#include "server/member/membership.h"
+#include "server/tensor/contribution_guard.h"
+#include "server/tensor/shift_epochs.h"
+#include "server/tensor/stragglers.h"
+#include "server/tensor/tensor.h"
+
+namespace longhaul::server {
+
+struct PostponedDeclare {
+  uint32_t rank = 0;
+  control::ControlMessage answer;
+};
+
+struct PendingPull {
+  uint32_t rank = 0;
+  uint32_t request = 0;
+  uint64_t min_round = 0;
+  bool postponed = false;  // for memory; counted once
+};
+
+struct TensorJob {
+  TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
+            double norm_guard, Stragglers waiting)
+      : tensor(parameters, ranks, spec, order),
+        guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(spec.policy)),
+        epochs(spec.policy == LossPolicy::kShift, ranks),
+        stragglers(std::move(waiting)),
+        window_times(ranks),
+        declared(ranks, false),
+        late(ranks, false) {}
+
+  bool HasValues() const {
+    return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
+  }
+  // When the round in progress stops waiting for a worker at this RTT. The first round waits for version 0 as
+  // long as it takes: a worker that has not declared the tensor yet may have the values.
+  Instant HardDeadline(Duration rtt, uint32_t members) const {
+    const Rounds& rounds = tensor.rounds();
+    if (!rounds.begun() || !HasValues()) return Instant::Infinite();
+    return stragglers.Deadline(std::max(rounds.begun_at(), values_since), rtt,
+                               rounds.Count(Rounds::Participation::kClosed), members);
+  }
+  // Begins a shift epoch with the members of this moment.
+  void BeginEpoch(const Membership& membership) {
+    std::vector<bool> members(membership.world_size(), false);
+    double weight = 0;
+    for (uint32_t rank = 0; rank < members.size(); ++rank) {
+      members[rank] = membership.IsJoined(rank);
+      if (members[rank]) weight += static_cast<double>(membership.member(rank).weight);
+    }
+    epochs.Begin(members);
+    tensor.BeginEpoch(weight);
+  }
+
+  Tensor tensor;
+  ContributionGuard guard;
+  ShiftEpochs epochs;
+  Stragglers stragglers;
+  std::vector<CloseTimes> window_times;              // by rank: from a window's opening to its close
+  std::vector<bool> declared;                        // by rank
+  Instant values_since;                              // when version 0 was there
+  std::vector<bool> late;                            // by rank: takes part from the next round
+  std::vector<PostponedDeclare> postponed_declares;  // answered when the round in progress is finished
+  std::vector<PendingPull> pulls;
+};
+
+// The job's tensors by key.
+class TensorJobs {
+ public:
+  TensorJob* Find(uint32_t key) { return key < jobs_.size() ? jobs_[key].get() : nullptr; }
+  TensorJob& Of(const Tensor& tensor) { return *jobs_[tensor.key()]; }
+  TensorJob& Add(std::unique_ptr<TensorJob> job) { return *jobs_.emplace_back(std::move(job)); }
+  size_t size() const { return jobs_.size(); }
+  auto begin() const { return jobs_.begin(); }
+  auto end() const { return jobs_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<TensorJob>> jobs_;
+};
+
+}  // namespace longhaul::server

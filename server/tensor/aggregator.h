@@ -1,0 +1,70 @@
+// The sum of one round of one tensor: one fp32 accumulator, whatever the number of workers. A chunk is added
+// the moment it arrives; a bit per worker and chunk is tested and set before, so nothing can be added twice.
+//
+// Floating-point sums depend on their order. In order of arrival nothing is stored, but two runs differ in
+// their last bits. In order of rank a chunk's contributions are held until its sum is asked for, and are
+// summed from the lowest rank to the highest: bitwise the same whatever arrived when. That takes up to 4
+// bytes per element and worker, reached when every chunk waits for the same worker.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codec/chunk/chunk.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::server {
+
+class Aggregator {
+ public:
+  enum class Order : uint8_t { kArrival, kRank };
+
+  Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival);
+
+  // Adds weight * scale * values to the chunk's sum, and weight to its weight. False, with nothing added,
+  // when this rank's contribution to the chunk is already in. REQUIRES: rank and chunk in range, values of
+  // the chunk's length, weight > 0.
+  bool Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale = 1.0f);
+
+  bool Contributed(uint32_t rank, uint32_t chunk) const { return contributed_[rank].Test(chunk); }
+  const transport::ChunkBitmap& contributed(uint32_t rank) const { return contributed_[rank]; }
+  // Workers in the chunk's sum, and the sum of their weights.
+  uint32_t contributors(uint32_t chunk) const { return contributors_[chunk]; }
+  double weight(uint32_t chunk) const;
+  // sum of weight * scale * values; all zero when nobody contributed. Nothing is added to the chunk after
+  // this.
+  std::span<float> sum(uint32_t chunk);
+
+  // Forgets everything: the next round begins.
+  void Reset();
+
+  // Contributions that are held, for statistics.
+  size_t held_chunks() const { return held_chunks_; }
+
+ private:
+  struct Held {
+    uint32_t rank = 0;
+    float weight = 0;
+    float scale = 1;
+    std::vector<float> values;
+  };
+  void Accumulate(uint32_t chunk, std::span<const float> values, float factor, bool first);
+  void Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale);
+  void SumHeld(uint32_t chunk);
+  void Release(uint32_t chunk);
+
+  codec::ChunkGeometry geometry_;
+  Order order_;
+  std::vector<float> sums_;
+  std::vector<transport::ChunkBitmap> contributed_;  // by rank
+  std::vector<uint32_t> contributors_;               // by chunk
+  std::vector<double> weights_;                      // by chunk
+  std::vector<std::vector<Held>> held_;              // by chunk, lowest rank first; empty in order of arrival
+  std::vector<std::vector<float>> spare_;            // memory of what was held
+  size_t held_chunks_ = 0;
+};
+
+}  // namespace longhaul::server

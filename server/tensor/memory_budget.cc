@@ -1,0 +1,94 @@
+#include "server/tensor/memory_budget.h"
+
+#include <algorithm>
+
+#include "codec/fec/erasure_coder.h"
+#include "codec/policy/loss_policy.h"
+#include "transport/core/window/fec_policy.h"
+
+namespace longhaul::server {
+namespace {
+
+// Counters, sums of weights, orders of finishing, what is usual; vectors may have grown to twice their need.
+constexpr uint64_t kPerChunk = 64;
+constexpr uint64_t kPerLossyChunk = 64;
+// Contributed, superseded, missed, and three of the open window.
+constexpr uint64_t kBitsPerWorkerAndChunk = 8;
+// Of a contribution that is held: its entry and its values' allocation.
+constexpr uint64_t kPerHeld = 96;
+// Of a chunk, and padding of its symbol.
+constexpr uint64_t kChunkHeader = 32;
+constexpr uint64_t kSmallestBlock = 8;
+constexpr uint64_t kMostRepair = codec::ErasureCoder::MaxRepair(kSmallestBlock);
+
+// State of the optimizer per element.
+uint64_t OptimizerFloats(const codec::OptimizerSpec& optimizer) {
+  switch (optimizer.kind) {
+    case codec::OptimizerSpec::Kind::kAggregate:
+      return 0;
+    case codec::OptimizerSpec::Kind::kSgd:
+      return optimizer.momentum > 0 ? 1 : 0;
+    case codec::OptimizerSpec::Kind::kAdam:
+    case codec::OptimizerSpec::Kind::kAdamW:
+      return 2;
+  }
+  return 2;
+}
+
+}  // namespace
+
+MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
+    : workers_(settings.world_size),
+      deterministic_(settings.deterministic),
+      fec_depth_(std::max<uint64_t>(settings.fec_depth, transport::kMaxFecDepth)),
+      lossy_(settings.downlink == Downlink::kLossy),
+      filler_floats_(settings.policy == LossPolicy::kStale || settings.policy == LossPolicy::kShift ? 1 : 0),
+      chunk_elements_(chunk_elements) {
+  guard_remembers_ = settings.norm_guard > 0 && codec::Repays(settings.policy);
+  const auto model = static_cast<uint64_t>(settings.max_model.value());
+  TensorSpec largest;
+  largest.count = std::max<uint64_t>(1, model / sizeof(float));
+  largest.optimizer.kind = codec::OptimizerSpec::Kind::kAdam;
+  total_ = Plan(largest) + std::max(kOverhead, model);
+}
+
+uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
+  const uint64_t floats = 2 + 1 + filler_floats_ + OptimizerFloats(optimizer) + kPinnedModels;
+  return sizeof(float) * (floats + (deterministic_ ? workers_ : 0));
+}
+
+uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
+  // Chunks of gradients and results are at least as long as these (codec::WireFormat).
+  const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
+  const uint64_t per_chunk =
+      kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
+      workers_ * (kBitsPerWorkerAndChunk / 8 + (guard_remembers_ ? sizeof(uint32_t) : 0) +
+                  (deterministic_ ? kPerHeld : 0));
+  return spec.count * PerElement(spec.optimizer) + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
+         uint64_t{4} * sizeof(float) * chunk_elements_;
+}
+
+uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
+  const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
+  const uint64_t symbol = sizeof(float) * chunk_elements_ + kChunkHeader;
+  const uint64_t repair =
+      std::min((chunks + kSmallestBlock - 1) / kSmallestBlock, fec_depth_) * kMostRepair * symbol;
+  return sizeof(float) * spec.count + 2 * chunks * (symbol + kPerArrivingChunk) +
+         kLeavingWindows * (chunks * kPerLeavingChunk + repair) + kPerMemberTensor;
+}
+
+Status MemoryBudget::Take(const TensorSpec& spec) {
+  const uint64_t bytes = Plan(spec);
+  if (bytes > total_ - taken_) {
+    return {StatusCode::kResourceExhausted,
+            "tensor \"" + spec.name + "\" does not fit: with " + std::to_string(workers_) +
+                " workers it may take the server " + std::to_string(bytes) + " bytes, and of " +
+                std::to_string(total_) + " that this job may take " + std::to_string(taken_) +
+                " are planned (the server's --max-model-bytes)"};
+  }
+  taken_ += bytes;
+  per_member_ += PerMember(spec);
+  return {};
+}
+
+}  // namespace longhaul::server

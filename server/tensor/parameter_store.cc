@@ -1,0 +1,102 @@
+#include "server/tensor/parameter_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "proto/frames.h"
+
+namespace longhaul::server {
+
+std::string TensorSpec::ToString() const {
+  const std::string type = dtype == 0 ? "float32" : "dtype " + std::to_string(dtype);
+  std::string text = type + "[" + std::to_string(count) + "], " + optimizer.ToString();
+  if (wire_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(wire_dtype)) + " up";
+  if (result_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(result_dtype)) + " down";
+  if (priority != 0) text += ", priority " + std::to_string(priority);
+  return text;
+}
+
+Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry)
+    : key_(key), spec_(std::move(spec)), geometry_(geometry) {
+  const codec::WireFormat format{
+      .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
+  gradient_geometry_ = codec::GradientGeometry(geometry, format);
+  result_geometry_ = codec::ResultGeometry(geometry, format);
+  for (auto& values : values_) values = std::make_shared<std::vector<float>>(geometry_.count, 0.0f);
+}
+
+void Parameters::AwaitInitial(uint32_t rank) {
+  LH_CHECK(initial_ != Initial::kReady);
+  initial_ = Initial::kAwaited;
+  initial_sender_ = rank;
+}
+
+void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) {
+  LH_CHECK(initial_ == Initial::kAwaited);
+  LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
+  std::copy(values.begin(), values.end(),
+            values_[0]->begin() + static_cast<ptrdiff_t>(geometry_.First(chunk)));
+}
+
+void Parameters::Advance() {
+  LH_CHECK(initial_ == Initial::kReady);
+  ++version_;
+}
+
+std::shared_ptr<const std::vector<float>> Parameters::GiveAwayPrevious() {
+  // Every element is written before anybody reads it.
+  return std::exchange(values_[(version_ + 1) % 2], std::make_shared<std::vector<float>>(geometry_.count));
+}
+
+std::shared_ptr<const std::vector<float>> Parameters::Snapshot() {
+  if (auto shared = snapshot_.lock(); shared && snapshot_version_ == version_) return shared;
+  auto copy = std::make_shared<const std::vector<float>>(*values_[version_ % 2]);
+  snapshot_ = copy;
+  snapshot_version_ = version_;
+  return copy;
+}
+
+Status ParameterStore::Check(const TensorSpec& spec) const {
+  if (const auto known = keys_.find(spec.name); known != keys_.end()) {
+    const Parameters& parameters = *tensors_[known->second];
+    if (parameters.spec() == spec) return Status(StatusCode::kAlreadyExists, spec.name);
+    return Status(StatusCode::kSettingsMismatch, "tensor \"" + spec.name + "\" is declared as " +
+                                                     spec.ToString() + " here, but the server has it as " +
+                                                     parameters.spec().ToString());
+  }
+  if (tensors_.size() >= kMaxTensors) {
+    return Status(StatusCode::kResourceExhausted, "more than " + std::to_string(kMaxTensors) + " tensors");
+  }
+  const uint64_t bound = static_cast<uint64_t>(max_model_.value()) / sizeof(float);
+  if (spec.count > bound || elements_ + spec.count > bound) {
+    return Status(StatusCode::kResourceExhausted,
+                  "tensor \"" + spec.name + "\" of " + std::to_string(spec.count) +
+                      " elements does not fit: the model may have " + std::to_string(bound) + " elements, " +
+                      std::to_string(elements_) + " are taken (the server's --max-model-bytes)");
+  }
+  if ((spec.count + chunk_elements_ - 1) / chunk_elements_ > wire::kMaxWindowChunks) {
+    return Status(StatusCode::kResourceExhausted, "tensor \"" + spec.name + "\" has more than " +
+                                                      std::to_string(wire::kMaxWindowChunks) +
+                                                      " chunks; declare it in parts");
+  }
+  return {};
+}
+
+Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
+  const Status check = Check(spec);
+  if (check.code() == StatusCode::kAlreadyExists) return tensors_[keys_.find(spec.name)->second].get();
+  if (!check.ok()) return check;
+  const codec::ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
+  const auto key = static_cast<uint32_t>(tensors_.size());
+  tensors_.push_back(std::make_unique<Parameters>(key, spec, geometry));
+  keys_.emplace(spec.name, key);
+  elements_ += spec.count;
+  return tensors_.back().get();
+}
+
+Parameters* ParameterStore::Find(uint32_t key) {
+  return key < tensors_.size() ? tensors_[key].get() : nullptr;
+}
+
+}  // namespace longhaul::server

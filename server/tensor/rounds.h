@@ -1,0 +1,108 @@
+// One tensor's rounds (BSP): which worker has its window in which state, and when a chunk is final.
+//
+// A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
+// when all chunks are final; the next one then begins with the workers that are members at that moment.
+//
+// A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
+// a window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
+// tensor values and no connections. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/instant.h"
+#include "codec/policy/filler.h"
+#include "transport/core/window/window_types.h"
+
+namespace longhaul::server {
+
+// What became of the workers' windows in one round, summed over the workers.
+struct RoundTally {
+  uint32_t repaired_chunks = 0;
+  uint32_t low_chunks = 0;        // expected
+  uint32_t low_lost = 0;          // of them did not arrive
+  uint32_t lost_chunks = 0;       // contributions of both classes that did not arrive
+  uint32_t tolerated_chunks = 0;  // of them, in windows that lost no more than the bubble-filling threshold
+  uint32_t filled_chunks = 0;     // of them, in windows that lost more
+  uint32_t rejected_chunks = 0;   // of them, arrived and refused by the guard
+  codec::FillReason fill_reason = codec::FillReason::kNoneLost;  // the weightiest of all chunks
+  uint32_t excluded = 0;                // workers that were lagging when the round was over; set then
+  std::array<uint32_t, 6> closed = {};  // windows, by wire::CloseReason
+};
+
+class Rounds {
+ public:
+  enum class Participation : uint8_t {
+    kAbsent,   // not a member in this round: nobody waits for it
+    kAwaited,  // will open its window
+    kOpen,     // its window is open
+    kClosed,   // its window is over, or it was excluded
+    kLagging,  // a member that nobody waits for, but that may still open its window
+  };
+
+  Rounds(uint32_t chunks, uint32_t ranks);
+
+  // --- Questions ---
+  uint64_t number() const { return number_; }  // of the round in progress = rounds completed so far
+  Participation participation(uint32_t rank) const { return parts_[rank]; }
+  // Somebody has opened a window of this round.
+  bool begun() const { return begun_.has_value(); }
+  bool IsFinal(uint32_t chunk) const { return final_[chunk]; }
+  // Chunks in the order in which they became final.
+  const std::vector<uint32_t>& final_order() const { return final_order_; }
+  bool AllFinal() const { return final_order_.size() == final_.size(); }
+  // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
+  uint32_t last_rank() const { return last_rank_; }
+  // Members whose part this is.
+  uint32_t Count(Participation part) const;
+  Instant begun_at() const { return *begun_; }
+  RoundTally& tally() { return tally_; }
+
+  // --- Events. Those that can make chunks final append them to `ready`, once each, lowest first. ---
+  // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
+  // it (its window is over already), it takes part from the next one.
+  bool OnMemberJoined(uint32_t rank);
+  // `contributed`: chunks of the rank that are in already (a lagging worker's predecessor may have sent
+  // some).
+  void OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now);
+  // The rank's contribution to the chunk is now in. REQUIRES: participation(rank) == kOpen, the chunk is not
+  // final; once per rank and chunk.
+  void OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready);
+  // The rank's window is over; `contributed` are the chunks of it that are in.
+  void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: participation(rank)
+  // == kAwaited.
+  void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The rank is no member any more: as OnWindowClosed, and nobody waits for it in later rounds.
+  void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  // The connection of this rank was replaced by a newer incarnation: its window, if open, is awaited again.
+  // True: the new one takes part in this round (as OnMemberJoined).
+  bool OnMemberReplaced(uint32_t rank);
+
+  // Chunks that nobody is awaited for any more but that were not marked (the tensor was not ready then).
+  void CollectReady(std::vector<uint32_t>* ready) const;
+  // The chunk's value is computed. REQUIRES: not final yet.
+  void MarkFinal(uint32_t chunk);
+
+  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as there are
+  // others. REQUIRES: AllFinal().
+  void Next();
+
+ private:
+  void Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+
+  uint64_t number_ = 0;
+  std::vector<bool> members_;
+  std::vector<Participation> parts_;
+  std::vector<uint32_t> awaited_;  // by chunk: workers whose contribution may still come
+  std::vector<bool> final_;
+  std::vector<uint32_t> final_order_;
+  std::optional<Instant> begun_;
+  uint32_t last_rank_ = 0;
+  RoundTally tally_;
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,31 @@
+#include "server/tensor/shift_epochs.h"
+
+namespace longhaul::server {
+
+void ShiftEpochs::Begin(const std::vector<bool>& members) {
+  if (begun_) ++epoch_;
+  begun_ = true;
+  belongs_ = members;
+  change_round_ = 0;
+}
+
+void ShiftEpochs::OnMemberChanged(uint32_t rank) {
+  if (!used_) return;
+  belongs_[rank] = false;
+  changed_ = true;
+}
+
+bool ShiftEpochs::OnRoundBegins(uint64_t number) {
+  if (change_round_ != 0 && number >= change_round_) {
+    // Whoever changed since the announcement is in the new epoch as he is now.
+    changed_ = false;
+    return true;
+  }
+  if (changed_ && change_round_ == 0) {
+    change_round_ = number + 1;
+    changed_ = false;
+  }
+  return false;
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,64 @@
+#include "server/tensor/stragglers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+
+#include "base/check.h"
+
+namespace longhaul::server {
+namespace {
+
+// The upper one of an even number.
+Duration Median(std::span<Duration> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+void CloseTimes::Add(Duration taken) {
+  LH_CHECK(taken >= Duration(0));
+  times_[next_] = taken;
+  next_ = (next_ + 1) % kMemory;
+  count_ = std::min(count_ + 1, kMemory);
+}
+
+std::optional<Duration> CloseTimes::Soft() const {
+  if (count_ < kEnough) return std::nullopt;
+  std::array<Duration, kMemory> values = times_;
+  const std::span<Duration> used(values.data(), count_);
+  const Duration median = Median(used);
+  for (Duration& value : used) value = value > median ? value - median : median - value;
+  // Without a floor a worker that is always equally fast would be cut off by the first jitter.
+  const Duration spread = std::max({Median(used), median / 16, Duration(std::chrono::milliseconds(1))});
+  return median + 3 * spread;
+}
+
+void Stragglers::OnHighDone(uint32_t rank, Duration since_begin) {
+  if (!since_begin_.empty()) since_begin_[rank].Add(since_begin);
+}
+
+std::optional<Duration> Stragglers::Usual() const {
+  std::vector<Duration> usual;
+  for (const CloseTimes& times : since_begin_) {
+    if (const auto soft = times.Soft()) usual.push_back(*soft);
+  }
+  if (usual.empty() || usual.size() * 2 < since_begin_.size()) return std::nullopt;
+  // The lower one of two: a slow half must not decide what is usual.
+  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
+  std::nth_element(usual.begin(), middle, usual.end());
+  return *middle;
+}
+
+Instant Stragglers::Deadline(Instant begin, Duration rtt, uint32_t done, uint32_t members) const {
+  const Instant bound = bound_ > Duration(0) ? begin + bound_ : Instant::Infinite();
+  if (factor_ <= 0 || done == 0 || done * 2 < members) return bound;
+  const auto usual = Usual();
+  if (!usual) return bound;
+  const auto scaled = Duration(static_cast<int64_t>(static_cast<double>(usual->count()) * factor_));
+  return std::min(bound, begin + std::max({scaled, *usual + 2 * rtt, *usual + kGrace}));
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,76 @@
+#include "server/tensor/tensor.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "codec/chunk/top_k.h"
+
+namespace longhaul::server {
+
+Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order)
+    : parameters_(parameters),
+      spec_(spec),
+      filler_(codec::MakeFiller(spec, parameters->gradient_geometry(), ranks)),
+      aggregator_(parameters->gradient_geometry(), ranks, order),
+      rounds_(parameters->gradient_geometry().chunks(), ranks),
+      optimizer_(codec::MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
+      windows_(ranks),
+      mean_(parameters->gradient_geometry().Length(0)) {}
+
+void Tensor::OnWindowOver(uint32_t rank, const WindowOutcome& outcome) {
+  LH_CHECK_OP(outcome.low_received, <=, outcome.low_count);
+  const double lost = outcome.low_count - outcome.low_received;
+  const double loss = outcome.low_count == 0 ? 0.0 : lost / outcome.low_count;
+  const double high_count = chunks() - outcome.low_count;
+  const bool short_of_high =
+      outcome.high_missing > 0 && (high_count - outcome.high_missing) / high_count < spec_.close_ratio_high;
+  const bool above = short_of_high || loss > spec_.bubble_threshold;
+  windows_[rank] = {true, above, outcome.weight};
+  filler_->OnWindowOver(rank, outcome.low_count, outcome.low_received);
+}
+
+uint32_t Tensor::Finalise(uint32_t chunk) {
+  LH_CHECK(parameters_->initial() == Parameters::Initial::kReady);
+  codec::ChunkTally tally;
+  tally.arrived = aggregator_.weight(chunk);
+  uint32_t filled = 0;
+  for (uint32_t rank = 0; rank < windows_.size(); ++rank) {
+    const LostWindow& window = windows_[rank];
+    if (!window.over || aggregator_.Contributed(rank, chunk)) continue;
+    (window.above_threshold ? tally.filled : tally.tolerated) += static_cast<double>(window.weight);
+    ++(window.above_threshold ? filled : rounds_.tally().tolerated_chunks);
+  }
+  RoundTally& round = rounds_.tally();
+  round.filled_chunks += filled;
+  round.fill_reason = std::max(round.fill_reason, codec::ReasonFor(spec_.policy, tally));
+
+  const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
+  const std::span<float> mean = std::span(mean_).first(geometry.Length(chunk));
+  filler_->Mean(chunk, tally, aggregator_.sum(chunk), mean);
+  optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean,
+                   geometry.Elements(parameters_->current(), chunk),
+                   geometry.Elements(parameters_->mutable_next(), chunk));
+  rounds_.MarkFinal(chunk);
+  return filled;
+}
+
+bool Tensor::Overflowed(uint32_t chunk) const {
+  const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
+  return !codec::AllFinite(geometry.Elements(parameters_->next(), chunk)) &&
+         codec::AllFinite(geometry.Elements(parameters_->current(), chunk));
+}
+
+void Tensor::BeginEpoch(double total_weight) {
+  LH_CHECK(!rounds_.begun());
+  ++epochs_;
+  filler_->BeginEpoch(total_weight);
+}
+
+void Tensor::NextRound() {
+  parameters_->Advance();
+  aggregator_.Reset();
+  rounds_.Next();
+  std::fill(windows_.begin(), windows_.end(), LostWindow());
+}
+
+}  // namespace longhaul::server

@@ -1,0 +1,90 @@
+// One tensor in training: its values, the sum and the state of the round in progress, and what turns the one
+// into the other. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "codec/policy/filler.h"
+#include "codec/policy/optimizer.h"
+#include "server/tensor/aggregator.h"
+#include "server/tensor/parameter_store.h"
+#include "server/tensor/rounds.h"
+
+namespace longhaul::server {
+
+class Tensor {
+ public:
+  // How a worker's window of this round ended.
+  struct WindowOutcome {
+    float weight = 1;
+    uint32_t low_count = 0;
+    uint32_t low_received = 0;  // of them, those that count
+    uint32_t high_missing = 0;
+  };
+
+  Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec,
+         Aggregator::Order order = Aggregator::Order::kArrival);
+
+  Parameters& parameters() { return *parameters_; }
+  const Parameters& parameters() const { return *parameters_; }
+  Aggregator& aggregator() { return aggregator_; }
+  Rounds& rounds() { return rounds_; }
+  const Rounds& rounds() const { return rounds_; }
+  uint32_t key() const { return parameters_->key(); }
+  // In which gradients arrive and become final.
+  const codec::ChunkGeometry& geometry() const { return parameters_->gradient_geometry(); }
+  uint32_t chunks() const { return geometry().chunks(); }
+  bool aggregate_only() const {
+    return parameters_->spec().optimizer.kind == codec::OptimizerSpec::Kind::kAggregate;
+  }
+
+  // Adds a contribution with what it counts for by the loss policy. As Aggregator::Add.
+  bool Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight) {
+    return aggregator_.Add(rank, chunk, values, weight, filler_->ArrivalScale(rank, high));
+  }
+  // The factor, beside its weight, that such a contribution counts with.
+  float ArrivalScale(uint32_t rank, bool high) const { return filler_->ArrivalScale(rank, high); }
+  // A worker's window is over: decides whether its losses are tolerated or filled. Above the bubble-filling
+  // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
+  // gone has no outcome: what it did not contribute is nobody's.
+  void OnWindowOver(uint32_t rank, const WindowOutcome& outcome);
+  // Computes the chunk's value for this round: mean by the loss policy, then the optimizer; the round's tally
+  // says what was tolerated and filled. REQUIRES: the parameters are ready, nobody is awaited for this chunk.
+  // Returns the contributions that were filled.
+  uint32_t Finalise(uint32_t chunk);
+  // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite
+  // sum, so this is the step's doing. REQUIRES: the chunk is final.
+  bool Overflowed(uint32_t chunk) const;
+  // The round is finished: on to the next.
+  void NextRound();
+
+  // A shift epoch begins with members of this total weight (codec/policy/shift.h). Between rounds only: to be
+  // called with the first members, and before the first round after a member left, joined or was replaced.
+  void BeginEpoch(double total_weight);
+  // 0 for the first, then one more each time.
+  uint32_t shift_epoch() const { return epochs_ == 0 ? 0 : epochs_ - 1; }
+  // C of the epoch; empty but for policy shift.
+  std::span<const float> shift_sum() const { return filler_->shift_sum(); }
+
+ private:
+  struct LostWindow {
+    bool over = false;
+    bool above_threshold = false;
+    float weight = 0;
+  };
+
+  Parameters* parameters_;
+  JobSpec spec_;
+  std::unique_ptr<codec::Filler> filler_;
+  Aggregator aggregator_;
+  Rounds rounds_;
+  std::unique_ptr<codec::Optimizer> optimizer_;
+  std::vector<LostWindow> windows_;  // by rank, of this round
+  std::vector<float> mean_;          // of one chunk
+  uint32_t epochs_ = 0;
+};
+
+}  // namespace longhaul::server

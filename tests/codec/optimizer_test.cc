@@ -1,0 +1,191 @@
+// Every optimizer against the formula of its paper in plain double loops.
+#include "codec/policy/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+
+namespace longhaul::codec {
+namespace {
+
+using Values = std::vector<float>;
+
+std::unique_ptr<Optimizer> Make(const char* text, uint64_t count) {
+  return MakeOptimizer(*ParseOptimizer(text), count);
+}
+
+// One element through so many steps with the same gradient.
+float After(const char* text, int steps, float gradient, float w) {
+  auto optimizer = Make(text, 1);
+  Values current = {w}, next(1);
+  for (int t = 1; t <= steps; ++t) {
+    optimizer->Step(static_cast<uint64_t>(t), 0, Values{gradient}, current, next);
+    current = next;
+  }
+  return current[0];
+}
+
+TEST(Optimizer, AggregateHandsTheMeanOn) {
+  auto optimizer = MakeOptimizer(OptimizerSpec{}, 2);
+  Values updated(2);
+  optimizer->Step(1, 0, Values{3, -4}, Values{100, 100}, updated);
+  EXPECT_EQ(updated, (Values{3, -4}));
+}
+
+TEST(Optimizer, SgdWithMomentumStepsAsWrittenDownByHand) {
+  auto optimizer = Make("sgd:lr=0.5,momentum=0.5", 3);
+  Values w = {1}, next(1);
+  optimizer->Step(1, 2, Values{2}, w, next);  // v = 2, w = 1 - 0.5 * 2
+  EXPECT_EQ(next[0], 0.0f);
+  w = next;
+  optimizer->Step(2, 2, Values{2}, w, next);  // v = 1 + 2, w = 0 - 0.5 * 3
+  EXPECT_EQ(next[0], -1.5f);
+  w = next;
+  optimizer->Step(2, 1, Values{2}, w, next);  // another element has its own velocity
+  EXPECT_EQ(next[0], -2.5f);
+}
+
+TEST(Optimizer, NesterovLooksAheadAndWeightDecayPullsToZero) {
+  EXPECT_EQ(After("sgd:lr=0.5,momentum=0.5,nesterov", 1, 2, 1), -0.5f);  // 1 - 0.5 * (2 + 0.5 * 2)
+  EXPECT_EQ(After("sgd:lr=0.5,weight_decay=0.25", 1, 0, 8), 7.0f);       // 8 - 0.5 * 0.25 * 8
+}
+
+TEST(Optimizer, AdamsFirstStepIsTheLearningRateWhateverTheGradientsSize) {
+  // The corrected moments of one gradient are g and g^2.
+  for (const float gradient : {1e-3f, 1.0f, 1e4f}) {
+    EXPECT_NEAR(After("adam:lr=0.01", 1, gradient, 1), 0.99, 1e-6);
+    EXPECT_NEAR(After("adam:lr=0.01", 1, -gradient, 1), 1.01, 1e-6);
+  }
+  EXPECT_NEAR(After("adam:lr=0.01", 100, 3, 5), 4, 1e-4) << "a constant gradient moves it by lr each time";
+  EXPECT_EQ(After("adam:lr=0.01", 3, 0, 5), 5.0f) << "no gradient, no step, no division by zero";
+}
+
+TEST(Optimizer, AdamWDecaysTheParametersAndAdamTheGradient) {
+  // Without a gradient: AdamW shrinks by 1 - lr * decay, Adam takes decay * w for a gradient and steps by lr.
+  EXPECT_NEAR(After("adamw:lr=0.1,weight_decay=0.5", 1, 0, 8), 7.6, 1e-6);
+  EXPECT_NEAR(After("adam:lr=0.1,weight_decay=0.5", 1, 0, 8), 7.9, 1e-6);
+}
+
+TEST(Optimizer, AScheduleScalesTheLearningRateAndNothingElse) {
+  for (const char* text : {"sgd:lr=0.4,momentum=0.5", "adam:lr=0.4", "adamw:lr=0.4,weight_decay=0.5"}) {
+    auto scaled = Make(text, 1);
+    auto half = Make(std::string(text).replace(std::string(text).find("0.4"), 3, "0.2").c_str(), 1);
+    Values a(1), b(1);
+    scaled->ScaleRate(0.5);
+    for (uint64_t t = 1; t <= 2; ++t) {
+      scaled->Step(t, 0, Values{2}, Values{1}, a);
+      half->Step(t, 0, Values{2}, Values{1}, b);
+      EXPECT_EQ(a, b) << text;
+    }
+    scaled->ScaleRate(0);
+    scaled->Step(3, 0, Values{2}, Values{1}, a);
+    EXPECT_EQ(a[0], 1.0f) << text;
+  }
+}
+
+TEST(Optimizer, AGradientThatOverflowsItsSquareStopsThatElementOnly) {
+  auto optimizer = Make("adam:lr=0.01", 16);
+  Values gradient(16, 1), w(16, 1), next(16);
+  gradient[3] = 1e30f;
+  for (uint64_t t = 1; t <= 3; ++t) {
+    optimizer->Step(t, 0, gradient, w, next);
+    std::swap(w, next);
+  }
+  EXPECT_EQ(w[3], 1.0f) << "divided by infinity, as in PyTorch";
+  EXPECT_NEAR(w[4], 0.97, 1e-6);
+}
+
+// --- Differential tests ---
+
+// A plain optimizer in double, element by element, in the words of the papers.
+class Reference {
+ public:
+  Reference(const OptimizerSpec& spec, size_t count) : spec_(spec), first_(count, 0.0), second_(count, 0.0) {}
+
+  double Step(uint64_t t, size_t i, double gradient, double w) {
+    if (spec_.kind == OptimizerSpec::Kind::kSgd) {
+      const double g = gradient + spec_.weight_decay * w;
+      const double v = first_[i] = spec_.momentum * first_[i] + g;
+      return w - spec_.lr * (spec_.nesterov ? g + spec_.momentum * v : v);
+    }
+    const bool adamw = spec_.kind == OptimizerSpec::Kind::kAdamW;
+    const double g = adamw ? gradient : gradient + spec_.weight_decay * w;
+    first_[i] = spec_.beta1 * first_[i] + (1 - spec_.beta1) * g;
+    second_[i] = spec_.beta2 * second_[i] + (1 - spec_.beta2) * g * g;
+    const auto steps = static_cast<double>(t);
+    const double m = first_[i] / (1 - std::pow(spec_.beta1, steps));
+    const double v = second_[i] / (1 - std::pow(spec_.beta2, steps));
+    const double decay = adamw ? spec_.lr * spec_.weight_decay * w : 0;
+    return w - decay - spec_.lr * m / (std::sqrt(v) + spec_.eps);
+  }
+
+ private:
+  OptimizerSpec spec_;
+  std::vector<double> first_, second_;
+};
+
+class EveryOptimizer : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Texts, EveryOptimizer,
+                         testing::Values("sgd:lr=0.1", "sgd:lr=0.1,weight_decay=0.01",
+                                         "sgd:lr=0.1,momentum=0.9", "sgd:lr=0.7,momentum=0.9,nesterov",
+                                         "sgd:lr=0.1,momentum=0.9,nesterov,weight_decay=0.001",
+                                         "adam:lr=0.001", "adam:lr=0.01,beta1=0.5,beta2=0.9,weight_decay=0.1",
+                                         "adamw:lr=0.001",
+                                         "adamw:lr=0.01,beta1=0,eps=1e-3,weight_decay=0.1"));
+
+// Uneven chunks, in a new order every round, against the reference.
+TEST_P(EveryOptimizer, AgreesWithPlainDoubleLoopsOverManyRounds) {
+  constexpr size_t kCount = 83;
+  const uint64_t seed = 20;
+  Random random(seed);
+  const OptimizerSpec spec = *ParseOptimizer(GetParam());
+  auto optimizer = MakeOptimizer(spec, kCount);
+  Reference reference(spec, kCount);
+  Values w(kCount), next(kCount), gradient(kCount);
+  for (float& value : w) value = static_cast<float>(random.Normal());
+  std::vector<double> exact(w.begin(), w.end());
+  std::vector<std::pair<size_t, size_t>> chunks = {{0, 16}, {16, 1}, {17, 35}, {52, 31}};
+  for (uint64_t step = 1; step <= 200; ++step) {
+    for (float& value : gradient) value = static_cast<float>(random.Normal() * std::exp(random.Normal()));
+    std::swap(chunks[random.Below(chunks.size())], chunks[random.Below(chunks.size())]);
+    for (const auto& [first, length] : chunks) {
+      optimizer->Step(step, first, std::span(gradient).subspan(first, length),
+                      std::span(w).subspan(first, length), std::span(next).subspan(first, length));
+    }
+    std::swap(w, next);
+    for (size_t i = 0; i < kCount; ++i)
+      exact[i] = reference.Step(step, i, static_cast<double>(gradient[i]), exact[i]);
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_NEAR(w[i], exact[i], 1e-4 * (1 + std::abs(exact[i])))
+          << "step " << step << ", element " << i << ", seed " << seed;
+    }
+  }
+}
+
+TEST_P(EveryOptimizer, TheOrderOfTheChunksChangesNoBit) {
+  constexpr size_t kChunk = 13, kChunks = 5;
+  Random random(21);
+  auto forward = Make(GetParam(), kChunk * kChunks);
+  auto backward = Make(GetParam(), kChunk * kChunks);
+  Values a(kChunk * kChunks, 1.0f), b = a, next_a(a.size()), next_b(a.size()), gradient(a.size());
+  for (uint64_t step = 1; step <= 5; ++step) {
+    for (float& value : gradient) value = static_cast<float>(random.Normal());
+    const auto cut = [&](auto& values, size_t c) { return std::span(values).subspan(c * kChunk, kChunk); };
+    for (size_t c = 0; c < kChunks; ++c) {
+      forward->Step(step, c * kChunk, cut(gradient, c), cut(a, c), cut(next_a, c));
+      const size_t r = kChunks - 1 - c;
+      backward->Step(step, r * kChunk, cut(gradient, r), cut(b, r), cut(next_b, r));
+    }
+    std::swap(a, next_a);
+    std::swap(b, next_b);
+  }
+  EXPECT_EQ(a, b);
+}
+
+}  // namespace
+}  // namespace longhaul::codec

@@ -1,5 +1,0 @@
-#pragma once
-
-#include <Eigen/Core>
-#include <vector>
-#include "base/up.h"

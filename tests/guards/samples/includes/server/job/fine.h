@@ -1,0 +1,4 @@
+#pragma once
+
+#include "base/up.h"
+#include <vector>

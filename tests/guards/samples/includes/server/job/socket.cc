@@ -1,0 +1,4 @@
+#include "server/job/fine.h"
+#include <asio/ip/udp.hpp>
+#include <sys/socket.h>
+#include <thread>

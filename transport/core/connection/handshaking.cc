@@ -1,0 +1,248 @@
+#include "transport/core/connection/handshaking.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "proto/version.h"
+#include "transport/core/connection/closing.h"
+#include "transport/core/connection/connection.h"
+#include "transport/core/connection/packet_builder.h"
+
+namespace longhaul::transport {
+namespace {
+
+// Of one side's parameters in what the keys are made from; two of them and three numbers.
+constexpr size_t kMaxContextBytes = 128;
+// Header, cookie length, CLOSE with the longest reason, tag.
+constexpr int64_t kMaxLongCloseBytes = 26 + 1 + 4 + 256 + 16;
+
+}  // namespace
+
+Handshaking::Handshaking(const Options& options, Security* security, Path* path, ConnectionStats* stats)
+    : options_(options),
+      security_(security),
+      path_(path),
+      stats_(stats),
+      handshake_(options.is_client, security->NewSession(options.is_client)) {}
+
+wire::TransportParametersFrame Handshaking::ParametersOf(const ConnectionOptions& options) {
+  wire::TransportParametersFrame p;
+  p.max_datagram_bytes = static_cast<uint32_t>(options.max_datagram.value());
+  p.idle_timeout_ms = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options.idle_timeout).count());
+  p.receive_window_bytes = static_cast<uint64_t>(options.receive_window.value());
+  p.max_open_windows = options.max_open_windows;
+  p.max_window_bytes = static_cast<uint64_t>(options.max_window_bytes.value());
+  return p;
+}
+
+const PeerIdentity& Handshaking::identity() const {
+  static const PeerIdentity kNone;
+  return handshake_.complete() ? handshake_.crypto().peer() : kNone;
+}
+
+bool Handshaking::Accepts(const wire::LongHeader& header) {
+  const bool first_answer = is_client() && options_.remote.value == 0;
+  if (first_answer || header.source == options_.remote) return true;
+  ++stats_->wrong_id_dropped;
+  return false;
+}
+
+Handshaking::Outcome Handshaking::HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames,
+                                             size_t datagram_bytes, bool proves_address) {
+  handshake_.OnPacket(static_cast<int64_t>(datagram_bytes), proves_address);
+  LearnFrom(header, datagram_bytes);
+  std::optional<Outcome> over;
+  if (Status status = HandleFrames(now, frames, &over); !status.ok()) {
+    ++stats_->malformed_dropped;
+    return {Outcome::Next::kFailed, std::move(status)};
+  }
+  if (over) return *std::move(over);
+  DropRefusal();  // the server is there and goes on
+  if (is_client()) handshake_.OnAnswered(now);
+  handshake_.OnPacketEnd(now);
+  if (!handshake_.complete() || !peer_parameters_) return {};
+  if (!protection_) MakeKeys();
+  if (!(is_client() ? handshake_.delivered() : handshake_.address_proved())) return {};
+  return {Outcome::Next::kConnected, {}};
+}
+
+void Handshaking::HandleLateLong(const wire::LongHeader& header) {
+  if (!is_client() && security_->IsSecure() && header.destination == options_.local) confirm_due_ = true;
+}
+
+void Handshaking::LearnFrom(const wire::LongHeader& header, size_t datagram_bytes) {
+  const auto bytes = static_cast<int64_t>(datagram_bytes);
+  if (is_client()) {
+    options_.remote = header.source;
+    // The first ACCEPT of a flight is as long as the INIT that it answers.
+    path_->OnEcho(bytes);
+  } else if (header.destination.value == 0) {
+    path_->LimitTo(bytes);  // larger INITs may have been lost for their size
+  }
+}
+
+Status Handshaking::HandleFrames(Instant now, ByteSpan frames, std::optional<Outcome>* over) {
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return frame.status();
+    Status status;
+    if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
+      status = handshake_.OnCrypto(now, *crypto);
+    } else if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
+      status = OnParameters(*parameters);
+    } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
+      const std::string who = is_client() ? "server " : "client ";
+      Status why(close->code, who + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(*close));
+      *over = Outcome();
+      if (is_client()) {
+        *over = OnRefusal(now, std::move(why));
+      } else if (handshake_.address_proved()) {
+        *over = Outcome{Outcome::Next::kOver, std::move(why)};
+      }
+      return Status::Ok();
+    } else if (!std::holds_alternative<wire::PaddingFrame>(*frame)) {
+      status = Status(StatusCode::kProtocolViolation,
+                      std::string(wire::FrameName(*frame)) + " during the handshake");
+    }
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Status Handshaking::OnParameters(const wire::TransportParametersFrame& parameters) {
+  if (peer_parameters_) return Status::Ok();  // repeated
+  if (parameters.max_datagram_bytes < Path::kBaseDatagram || parameters.idle_timeout_ms == 0) {
+    return Status(StatusCode::kProtocolViolation, "transport parameters out of range");
+  }
+  peer_parameters_ = parameters;
+  path_->LimitTo(parameters.max_datagram_bytes);
+  return Status::Ok();
+}
+
+void Handshaking::MakeKeys() {
+  std::array<uint8_t, kMaxContextBytes> context{};
+  ByteWriter out(context);
+  out.U16(wire::kVersion);
+  out.U64(is_client() ? options_.local.value : options_.remote.value);
+  out.U64(is_client() ? options_.remote.value : options_.local.value);
+  LH_CHECK(wire::Encode(is_client() ? options_.parameters : *peer_parameters_, out));
+  LH_CHECK(wire::Encode(is_client() ? *peer_parameters_ : options_.parameters, out));
+  protection_ = handshake_.crypto().MakeProtection(out.written());
+}
+
+void Handshaking::OnShort(Instant now, bool connecting) {
+  heard_short_ = true;
+  if (connecting) handshake_.OnAnswered(now);
+}
+
+void Handshaking::OnConnected() {
+  DropRefusal();
+  if (!is_client() && security_->IsSecure()) confirm_due_ = true;
+}
+
+void Handshaking::DropRefusal() {
+  if (std::exchange(refused_, std::nullopt)) ++stats_->refusals_ignored;
+  refused_at_ = Instant::Infinite();
+}
+
+void Handshaking::HandleRetry(ByteSpan cookie) {
+  const bool first_flight = options_.remote.value == 0;
+  if (!first_flight || cookie.empty() || stats_->retries == kMaxRetries) return;
+  ++stats_->retries;
+  cookie_.assign(cookie.begin(), cookie.end());
+  handshake_.OnRetry();
+}
+
+Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHeader& header, ByteSpan frames) {
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return {};
+    const auto* close = std::get_if<wire::CloseFrame>(&*frame);
+    if (close == nullptr) continue;
+    // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
+    if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return {};
+    std::string text = "server " + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(*close);
+    if (close->code == StatusCode::kVersionMismatch) {
+      text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
+              std::to_string(header.version) + ")";
+    }
+    return OnRefusal(now, Status(close->code, std::move(text)));
+  }
+  return {};
+}
+
+// With keys the refusal waits: anyone that sees the INIT can forge one.
+Handshaking::Outcome Handshaking::OnRefusal(Instant now, Status why) {
+  ++stats_->refusals;
+  // A refusal is never the orderly end of a job, whatever its code.
+  if (why.ok()) why = Status(StatusCode::kUnavailable, "server " + path_->peer().ToString() + " refuses");
+  if (!security_->IsSecure()) return {Outcome::Next::kOver, std::move(why)};
+  if (refused_at_.IsInfinite()) {
+    refused_ = std::move(why);
+    refused_at_ = now + kRefusalGrace;
+  }
+  return {};
+}
+
+Handshaking::Outcome Handshaking::OnTimeout(Instant now) {
+  if (refused_at_ <= now) return {Outcome::Next::kOver, *refused_};
+  handshake_.OnTimeout(now);
+  return {};
+}
+
+size_t Handshaking::BuildLong(Instant now, MutableByteSpan out) {
+  if (!handshake_.WantsToSend()) return 0;
+  // A client's packets are padded and carry its parameters until it needs nothing more from the server's
+  // flight.
+  const bool whole = is_client() && !protection_;
+  if (whole && handshake_.repeats() >= kInitsBeforeFallback) path_->LimitTo(Path::kBaseDatagram);
+  const auto size = static_cast<size_t>(path_->datagram_bytes());
+  if (out.size() < size || !handshake_.MaySend(path_->datagram_bytes())) return 0;
+  const bool padded = whole || (!is_client() && handshake_.AtFlightStart());
+  PacketBuilder builder(out.first(size));
+  builder.StartLong(is_client() ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                    options_.remote, options_.local, handshake_.NextNumber(),
+                    is_client() ? ByteSpan(cookie_) : ByteSpan());
+  if (whole || !is_client()) LH_CHECK(builder.Add(options_.parameters));
+  size_t data = 0;
+  if (const std::optional<wire::CryptoFrame> frame = handshake_.NextFrame(builder.room())) {
+    LH_CHECK(builder.Add(*frame));
+    data = frame->data.size();
+  }
+  if (padded) builder.PadTo(size);
+  const size_t bytes = builder.Seal(security_->long_protection());
+  handshake_.OnSent(now, data, static_cast<int64_t>(bytes));
+  return bytes;
+}
+
+size_t Handshaking::BuildClose(const wire::CloseFrame& close, MutableByteSpan out) {
+  if (!handshake_.MaySend(kMaxLongCloseBytes)) return 0;
+  PacketBuilder builder(out);
+  builder.StartLong(is_client() ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
+                    options_.remote, options_.local, handshake_.NextNumber());
+  builder.Add(close);
+  const size_t bytes = builder.Seal(security_->long_protection());
+  handshake_.OnSentAside(static_cast<int64_t>(bytes));
+  return bytes;
+}
+
+Status Handshaking::OnConfirmation(const wire::NewCidFrame& frame) {
+  if (!is_client()) return Status(StatusCode::kProtocolViolation, "NEW_CID from a client");
+  reset_token_ = frame.reset_token;
+  return Status::Ok();
+}
+
+bool Handshaking::IsReset(ByteSpan datagram) const {
+  if (!reset_token_ || datagram.size() < kMinResetBytes) return false;
+  // In constant time: the time must not tell how far a guess was right.
+  const ByteSpan end = datagram.last(reset_token_->size());
+  int difference = 0;
+  for (size_t i = 0; i < end.size(); ++i) difference |= end[i] ^ (*reset_token_)[i];
+  return difference == 0;
+}
+
+}  // namespace longhaul::transport

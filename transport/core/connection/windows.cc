@@ -1,0 +1,260 @@
+#include "transport/core/connection/windows.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "transport/core/connection/connection.h"
+
+namespace longhaul::transport {
+
+Windows::Windows(codec::ErasureCoder* coder, IncomingWindows::Limits limits, ByteCount receive_window,
+                 EventQueue* events, ConnectionStats* stats)
+    : outgoing_(coder), incoming_(coder, limits), events_(events), stats_(stats) {
+  grant_.receive_window_bytes = static_cast<uint64_t>(receive_window.value());
+}
+
+Status Windows::Open(const WindowOptions& options, const wire::TransportParametersFrame& peer) {
+  const uint64_t bytes = std::min<uint64_t>(peer.max_window_bytes, uint64_t{1} << 62);
+  Status status = outgoing_.Open(options, peer.max_open_windows, ByteCount(static_cast<int64_t>(bytes)));
+  if (status.ok()) ++stats_->windows_opened;
+  return status;
+}
+
+Status Windows::Submit(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header, ByteSpan body) {
+  WindowTx* window = outgoing_.Find(key);
+  if (window == nullptr) {
+    return Status(StatusCode::kNotFound, "window " + std::to_string(key.id) + " is not open");
+  }
+  return window->Submit(reliability, header, body);
+}
+
+bool Windows::Close(WindowKey key, wire::CloseReason reason) {
+  const WindowRx* window = incoming_.Find(key);
+  if (window == nullptr) return false;
+  stats_->chunks_repaired += window->stats().high_repaired;
+  ++stats_->windows_closed;
+  return incoming_.Close(key, reason);
+}
+
+void Windows::Cancel(WindowKey key) {
+  outgoing_.Erase(key);
+  events_->Forget(key);
+}
+
+void Windows::RefuseChunk(WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence) {
+  WindowRx* window = incoming_.Find(key);
+  if (window != nullptr && window->Refuse(reliability, sequence)) ++stats_->chunks_refused;
+}
+
+void Windows::Grant(Bandwidth rate, ByteCount receive_window) {
+  wire::GrantFrame grant;
+  // On the wire zero is no bound.
+  grant.rate_bytes_per_second =
+      rate.IsZero() ? 0 : std::max<uint64_t>(1, static_cast<uint64_t>(rate.bytes_per_second()));
+  grant.receive_window_bytes = static_cast<uint64_t>(receive_window.value());
+  if (grant == grant_) return;
+  grant_ = grant;
+  grant_due_ = true;
+}
+
+void Windows::ProbeWith(std::span<const SentChunk> chunks, int count) {
+  if (outgoing_.HasChunk()) return;
+  int found = 0;
+  for (const SentChunk& chunk : chunks) {
+    WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
+    if (window != nullptr && window->OnProbe(chunk) && ++found == count) return;
+  }
+}
+
+bool Windows::HasFrames() const {
+  return outgoing_.HasPendingFrame() || incoming_.HasPendingClose() || incoming_.HasPendingNack() ||
+         grant_due_;
+}
+
+void Windows::AddFrames(Instant now, PacketBuilder* builder) {
+  if (grant_due_ && builder->Add(grant_)) {
+    builder->Remember(SentGrant{});
+    grant_due_ = false;
+  }
+  if (AddCloses(now, builder) && AddNacks(builder)) AddOpensAndStatuses(builder);
+}
+
+bool Windows::AddCloses(Instant now, PacketBuilder* builder) {
+  while (const std::optional<wire::WindowCloseFrame> close = incoming_.PeekClose()) {
+    if (!builder->Add(*close)) return false;
+    builder->Remember(SentWindowClose{close->window_id, close->generation, close->first});
+    incoming_.PopClose(now);
+  }
+  return true;
+}
+
+bool Windows::AddNacks(PacketBuilder* builder) {
+  std::vector<uint8_t> missing;
+  while (const std::optional<wire::WindowNackFrame> nack = incoming_.PeekNack(&missing)) {
+    if (!builder->Add(*nack)) return false;
+    ++stats_->nacks_sent;
+    incoming_.PopNack();
+  }
+  return true;
+}
+
+void Windows::AddOpensAndStatuses(PacketBuilder* builder) {
+  while (const std::optional<OutgoingWindows::Pending> pending = outgoing_.PeekFrame()) {
+    const WindowTx* window = outgoing_.Find(pending->key);
+    const auto [id, generation] = pending->key;
+    if (pending->type == wire::FrameType::kWindowOpen) {
+      if (!builder->Add(window->OpenFrame())) return;
+      builder->Remember(SentWindowOpen{id, generation});
+    } else {
+      if (!builder->Add(window->StatusFrame())) return;
+      builder->Remember(SentWindowStatus{id, generation});
+    }
+    outgoing_.PopFrame();
+  }
+}
+
+bool Windows::AddChunk(const PathView& path, uint32_t timestamp_us, PacketBuilder* builder) {
+  const std::optional<WindowTx::Item> item = outgoing_.NextChunk(path);
+  if (!item) return false;
+  if (item->header.repair) {
+    ++stats_->repairs_sent;
+  } else if (item->header.retransmission) {
+    ++stats_->retransmissions;
+  } else {
+    stats_->chunk_bytes_sent += item->size();
+  }
+  builder->SetChunk(*item, timestamp_us);
+  return true;
+}
+
+void Windows::OnPacketAcked(const SentPacket& packet) {
+  if (packet.chunk) {
+    WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
+    if (window != nullptr) window->OnAcked(*packet.chunk);
+  }
+  for (const SentFrame& frame : packet.frames) {
+    if (const auto* close = std::get_if<SentWindowClose>(&frame)) {
+      incoming_.OnCloseAcked({close->window_id, close->generation}, close->first);
+    }
+  }
+}
+
+void Windows::OnChunkLost(const SentChunk& chunk, const PathView& path) {
+  WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
+  if (window != nullptr) window->OnLost(chunk, path);
+}
+
+void Windows::SendAgain(const SentFrame& frame) {
+  if (const auto* open = std::get_if<SentWindowOpen>(&frame)) {
+    outgoing_.Requeue(wire::FrameType::kWindowOpen, {open->window_id, open->generation});
+  } else if (const auto* status = std::get_if<SentWindowStatus>(&frame)) {
+    outgoing_.Requeue(wire::FrameType::kWindowStatus, {status->window_id, status->generation});
+  } else if (const auto* close = std::get_if<SentWindowClose>(&frame)) {
+    incoming_.OnCloseLost({close->window_id, close->generation}, close->first);
+  } else if (std::holds_alternative<SentGrant>(frame)) {
+    grant_due_ = true;  // the newest one, whichever was lost
+  }
+}
+
+void Windows::OnNack(const wire::WindowNackFrame& nack, Instant now, Duration smoothed_rtt) {
+  const std::optional<uint32_t> queued = outgoing_.OnNack(nack, now, smoothed_rtt);
+  if (!queued) {
+    ++stats_->nacks_ignored;
+  } else if (*queued > 0) {
+    ++stats_->nacks_received;
+  }
+}
+
+Status Windows::OnOpen(const wire::WindowOpenFrame& open) {
+  const WindowKey key{open.window_id, open.generation};
+  if (!admitted_) {
+    ++stats_->not_admitted_dropped;
+    events_->Announce();
+    events_->PushOpened(open);
+    return Status::Ok();
+  }
+  const Result<IncomingWindows::OpenVerdict> verdict = incoming_.OnOpen(open);
+  if (!verdict.ok()) return verdict.status();
+  if (*verdict != IncomingWindows::OpenVerdict::kOpened) return Status::Ok();
+  events_->Announce();
+  events_->PushOpened(open);
+  const bool finished = incoming_.BeginReplay(key);
+  if (finished) incoming_.Find(key)->OnFinished();
+  const bool replays = incoming_.IsReplaying(key);
+  if (replays) events_->Push(EventQueue::Kind::kChunks, key);
+  if (replays || finished) events_->PushState(key);
+  return Status::Ok();
+}
+
+void Windows::OnStatus(const wire::WindowStatusFrame& status) {
+  const WindowKey key{status.window_id, status.generation};
+  if (!admitted_) return;
+  if (WindowRx* window = incoming_.Find(key); window != nullptr) {
+    window->OnStatus(status);
+    events_->PushState(key);
+  } else if (status.finished && !incoming_.IsClosed(key) && !incoming_.KeepEarlyFinished(key)) {
+    ++stats_->unknown_window_dropped;
+  }
+}
+
+void Windows::OnClose(const wire::WindowCloseFrame& close) {
+  const WindowKey key{close.window_id, close.generation};
+  WindowTx* window = outgoing_.Find(key);
+  if (window == nullptr || !window->OnClose(close)) return;
+  const WindowReceipt& receipt = window->receipt();
+  stats_->low_chunks_lost += receipt.low.size() - receipt.low.count();
+  events_->PushClosed(key, outgoing_.Take(key));
+}
+
+Windows::ChunkFate Windows::OnChunk(const wire::DataHeader& header, ByteSpan chunk) {
+  const WindowKey key{header.window_id, header.generation};
+  if (chunk.empty()) return ChunkFate::kInvalid;
+  if (!admitted_) {
+    ++stats_->not_admitted_dropped;
+    return ChunkFate::kTaken;
+  }
+  if (incoming_.IsClosed(key)) {
+    ++stats_->late_dropped;
+    return ChunkFate::kTaken;
+  }
+  WindowRx* window = incoming_.Find(key);
+  if (window == nullptr) {
+    if (incoming_.KeepEarly(key, header, chunk)) return ChunkFate::kTaken;
+    ++stats_->unknown_window_dropped;
+    return ChunkFate::kNoRoom;
+  }
+  if (!window->IsValid(header, chunk.size())) return ChunkFate::kInvalid;
+  if (incoming_.IsReplaying(key)) {
+    incoming_.AppendToReplay(key, header, chunk);
+    return ChunkFate::kTaken;
+  }
+  window->EndLoans();
+  if (header.repair) ++stats_->repairs_received;
+  const bool any = window->OnData(header, chunk) == WindowRx::Verdict::kNew;
+  if (any) events_->Push(EventQueue::Kind::kChunks, key);
+  events_->PushState(key);
+  return ChunkFate::kTaken;
+}
+
+const WindowRx* Windows::Polled(WindowKey key) const { return admitted_ ? incoming_.Find(key) : nullptr; }
+
+Result<std::optional<event::Chunk>> Windows::PollChunk(WindowKey key) {
+  WindowRx* window = admitted_ ? incoming_.Find(key) : nullptr;
+  while (window != nullptr) {
+    if (const std::optional<WindowRx::Chunk> chunk = window->PollChunk()) {
+      stats_->chunk_bytes_received += chunk->bytes.size();
+      return std::optional(
+          event::Chunk{key, chunk->reliability, chunk->sequence, chunk->bytes, chunk->repaired});
+    }
+    const IncomingWindows::EarlyChunk* early = incoming_.NextReplayed(key);
+    if (early == nullptr) break;
+    if (early->header.repair) ++stats_->repairs_received;
+    if (window->OnData(early->header, early->chunk) == WindowRx::Verdict::kInvalid) {
+      return Status(StatusCode::kProtocolViolation, "chunk outside of window " + std::to_string(key.id));
+    }
+  }
+  return std::optional<event::Chunk>();
+}
+
+}  // namespace longhaul::transport

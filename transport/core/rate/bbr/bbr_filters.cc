@@ -1,0 +1,79 @@
+#include "transport/core/rate/bbr/bbr_filters.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace longhaul::transport {
+
+void MaxBwFilter::Update(Bandwidth sample, bool limited) {
+  if (sample.IsZero() || (limited && sample < max_bw_)) return;
+  slots_[slot_] = std::max(slots_[slot_], sample);
+  max_bw_ = std::max(slots_[0], slots_[1]);
+}
+
+void MaxBwFilter::Advance() {
+  if (slots_[slot_].IsZero()) return;
+  slot_ = 1 - slot_;
+  slots_[slot_] = Bandwidth::Zero();
+  max_bw_ = slots_[1 - slot_];
+}
+
+void MaxBwFilter::Replace(Bandwidth bw) {
+  slots_ = {bw, bw};
+  max_bw_ = bw;
+}
+
+void MinRttFilter::Update(Instant now, Duration rtt, Duration interval, bool met_again) {
+  expired_ = now > probe_rtt_min_stamp_ + interval && known();
+  if (rtt <= Duration::zero()) return;
+  if (rtt < probe_rtt_min_delay_ || expired_ || met_again) {
+    probe_rtt_min_delay_ = met_again ? std::min(rtt, probe_rtt_min_delay_) : rtt;
+    probe_rtt_min_stamp_ = now;
+  }
+  if (probe_rtt_min_delay_ < min_rtt_ || now > min_rtt_stamp_ + kFilterLen) {
+    min_rtt_ = probe_rtt_min_delay_;
+    min_rtt_stamp_ = probe_rtt_min_stamp_;
+  }
+  LH_CHECK_OP(min_rtt_.count(), >, 0);
+}
+
+void MinRttFilter::Refresh(Instant now) {
+  probe_rtt_min_stamp_ = now;
+  expired_ = false;
+}
+
+void AckAggregation::Update(Instant now, uint64_t round, Bandwidth bw, ByteCount newly_acked, ByteCount cwnd,
+                            uint64_t rounds) {
+  if (newly_acked.value() == 0) return;
+  ByteCount expected = bw * (now - interval_start_);
+  if (delivered_ <= expected) {
+    delivered_ = ByteCount();
+    interval_start_ = now;
+    expected = ByteCount();
+  }
+  delivered_ += newly_acked;
+  const ByteCount extra = std::min({delivered_ - expected, cwnd, bw * kMaxTime});
+  filter_.SetLength(rounds);
+  filter_.Update(extra.value(), round);
+}
+
+void FullPipe::Restart(Bandwidth bw) {
+  bw_ = bw;
+  count_ = 0;
+  now_ = false;
+}
+
+void FullPipe::OnRound(Bandwidth sample) {
+  if (now_) return;
+  if (sample >= bw_ * kGrowth) {
+    Restart(sample);
+    return;
+  }
+  ++count_;
+  LH_CHECK_OP(count_, <=, kRounds);
+  now_ = count_ >= kRounds;
+  if (now_) reached_ = true;
+}
+
+}  // namespace longhaul::transport

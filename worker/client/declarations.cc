@@ -1,0 +1,205 @@
+#include "worker/client/declarations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/chunk/chunk.h"
+#include "codec/policy/priority.h"
+#include "proto/utf8.h"
+
+namespace longhaul::worker {
+namespace {
+
+Status CheckDeclaration(const Declaration& d) {
+  if (d.name.empty() || d.name.size() > wire::kMaxNameBytes) {
+    return {StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes"};
+  }
+  const auto invalid = [&d](const std::string& why) -> Status {
+    return {StatusCode::kInvalidArgument, "tensor " + wire::Printable(d.name, wire::kMaxNameBytes) + why};
+  };
+  if (!wire::IsPrintable(d.name)) return invalid(": a name has no control characters");
+  if (d.optimizer.empty() || d.optimizer.size() > wire::kMaxNameBytes || !wire::IsPrintable(d.optimizer)) {
+    return invalid(": an optimizer is 1..256 bytes without control characters");
+  }
+  if (d.count == 0) return invalid(" has no elements");
+  if (d.dtype != DType::kFloat32) {
+    return invalid(": element type " + std::string(DTypeName(d.dtype)) +
+                   " is not supported yet, use float32");
+  }
+  if (DTypeSize(d.wire_dtype) == 0) return invalid(": unknown wire type");
+  if (d.result_dtype != DType::kFloat32) {
+    return invalid(": results travel as float32 in this version, not as " +
+                   std::string(DTypeName(d.result_dtype)));
+  }
+  for (const TensorOptions::Range& range : d.high_ranges) {
+    if (range.first > d.count || range.count > d.count - range.first) {
+      return invalid(": a high range of " + std::to_string(range.count) + " elements from " +
+                     std::to_string(range.first) + " ends beyond its " + std::to_string(d.count));
+    }
+  }
+  for (const std::optional<double>& share : {d.high_share, d.high_energy}) {
+    if (!share || (*share >= 0 && *share <= 1)) continue;
+    return invalid(": the high share " + std::to_string(*share) + " is not in 0..1");
+  }
+  if (!d.initial.empty() && d.initial.size() != d.count) {
+    return invalid(" has " + std::to_string(d.count) + " elements, but " + std::to_string(d.initial.size()) +
+                   " initial values");
+  }
+  return Status::Ok();
+}
+
+std::string Describe(const Declaration& d) {
+  return std::to_string(d.count) + " elements, optimizer \"" + d.optimizer + "\", " +
+         std::string(DTypeName(d.wire_dtype)) + " up and " + std::string(DTypeName(d.result_dtype)) + " down";
+}
+
+Status CheckAgrees(const Declaration& earlier, const Declaration& now) {
+  if (earlier.count == now.count && earlier.optimizer == now.optimizer &&
+      earlier.wire_dtype == now.wire_dtype && earlier.result_dtype == now.result_dtype) {
+    return Status::Ok();
+  }
+  return {StatusCode::kSettingsMismatch,
+          "tensor " + now.name + " was declared with " + Describe(earlier) + ", now with " + Describe(now)};
+}
+
+}  // namespace
+
+void Declarations::Declare(const Declaration& declaration, Callback callback, Status refusal, bool started) {
+  const auto found = handle_by_name_.find(declaration.name);
+  const bool known = found != handle_by_name_.end();
+  const TensorHandle handle = known ? found->second : static_cast<TensorHandle>(tensors_.size());
+  if (refusal.ok()) refusal = CheckDeclaration(declaration);
+  // What the server has refused binds nothing: the next declaration of that name starts afresh.
+  const bool refused_before = known && !tensors_[handle]->declared && tensors_[handle]->declaring.empty();
+  if (refusal.ok() && known && !refused_before) {
+    refusal = CheckAgrees(tensors_[handle]->declaration, declaration);
+  } else if (refusal.ok() && !known && tensors_.size() >= link_.options.max_tensors) {
+    refusal = Status(StatusCode::kResourceExhausted,
+                     std::to_string(link_.options.max_tensors) + " tensors exist already");
+  }
+  auto done = [callback = std::move(callback), handle](const Status& outcome, const OperationStats&) {
+    callback(outcome.ok() ? Result<TensorHandle>(handle) : Result<TensorHandle>(outcome));
+  };
+  const std::optional<OperationId> operation = link_.Begin(refusal, std::move(done));
+  if (!operation) return;
+  if (known && tensors_[handle]->declared && tensors_[handle]->declaring.empty()) {
+    return link_.Finish(*operation, Status::Ok());
+  }
+  if (!known) {
+    tensors_.push_back(std::make_unique<TensorState>());
+    handle_by_name_[declaration.name] = handle;
+  }
+  // An earlier declaration of the same name may wait for its answer: then this one waits along with it.
+  TensorState& tensor = *tensors_[handle];
+  tensor.declaring.push_back(*operation);
+  if (tensor.declaring.size() > 1) return;
+  tensor.declaration = declaration;
+  tensor.shape.dtype = declaration.dtype;
+  tensor.shape.geometry.count = declaration.count;
+  if (started) Send(handle);
+}
+
+void Declarations::OnStart() {
+  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) Send(handle);
+}
+
+void Declarations::Send(TensorHandle handle) {
+  TensorState& tensor = *tensors_[handle];
+  const Declaration& d = tensor.declaration;
+  tensor.declare_request = link_.NextRequest();
+  control::ControlMessage message;
+  control::Declare& declare = *message.mutable_declare();
+  declare.set_request(tensor.declare_request);
+  declare.set_name(d.name);
+  declare.set_dtype(static_cast<uint32_t>(d.dtype));
+  declare.set_count(d.count);
+  declare.set_optimizer(d.optimizer);
+  declare.set_has_initial(!d.initial.empty());
+  declare.set_wire_dtype(static_cast<uint32_t>(d.wire_dtype));
+  declare.set_result_dtype(static_cast<uint32_t>(d.result_dtype));
+  declare.set_priority(d.priority);
+  link_.Send(message);
+}
+
+std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& declared) {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& t) {
+    return !t->declared && t->declare_request == declared.request() && declared.request() != 0;
+  });
+  if (found == tensors_.end()) return link_.Fail(link_.Unexpected("Declared")), std::nullopt;
+  TensorState& tensor = **found;
+  const auto handle = static_cast<TensorHandle>(found - tensors_.begin());
+  if (declared.code() != 0) {
+    const Status refusal(static_cast<StatusCode>(declared.code()), declared.message());
+    return Finish(handle, refusal), std::nullopt;
+  }
+  tensor.shape.key = declared.key();
+  tensor.shape.geometry.chunk_elements = codec::ChunkElementsFor(link_.symbol_bytes);
+  tensor.next_round = tensor.completed_rounds = declared.next_round();
+  tensor.LearnEpoch(declared.shift_epoch(), declared.shift_epoch_round());
+  if ((tensor.shape.geometry.count - 1) / tensor.shape.geometry.chunk_elements >= wire::kMaxWindowChunks) {
+    const Status refusal(StatusCode::kInvalidArgument,
+                         "tensor " + tensor.name() + " is too large for one window: split it");
+    return Finish(handle, refusal), std::nullopt;
+  }
+  if (!handle_by_key_.emplace(declared.key(), handle).second) {
+    return link_.Fail(link_.Unexpected("the key of another tensor")), std::nullopt;
+  }
+  tensor.declared = true;
+  MakePipeline(tensor);
+  if (declared.send_initial() && !tensor.declaration.initial.empty()) return handle;
+  return Finish(handle, Status::Ok()), std::nullopt;
+}
+
+void Declarations::MakePipeline(TensorState& tensor) {
+  const Declaration& d = tensor.declaration;
+  PushPipeline::Settings pipeline;
+  static_cast<JobSpec&>(pipeline) = link_.settings;
+  pipeline.symbol_bytes = link_.symbol_bytes;
+  pipeline.weight = link_.options.weight;
+  pipeline.rank = link_.options.rank;
+  pipeline.high_ranges = d.high_ranges;
+  if (d.high_share || d.high_energy) {
+    pipeline.high_share = d.high_share.value_or(link_.settings.high_share);
+    pipeline.high_energy = d.high_energy.value_or(0);
+  }
+  pipeline.window_priority = codec::SendOrder(d.priority, tensor.shape.key);
+  tensor.shape.format.gradient = d.wire_dtype;
+  if (pipeline.priority == Priority::kTopK) tensor.shape.format.topk_share = link_.settings.topk_share;
+  tensor.pipeline.emplace(tensor.shape, pipeline);
+  if (link_.settings.downlink == Downlink::kLossy) {
+    tensor.replica.emplace(tensor.shape.result(), link_.settings.hash_rounds);
+  }
+}
+
+void Declarations::Finish(TensorHandle handle, const Status& outcome) {
+  TensorState& tensor = *tensors_[handle];
+  tensor.declaration.initial = {};
+  tensor.declare_request = 0;
+  for (const OperationId operation : std::exchange(tensor.declaring, {})) link_.Finish(operation, outcome);
+}
+
+std::optional<TensorHandle> Declarations::Find(uint32_t key) const {
+  const auto found = handle_by_key_.find(key);
+  return found == handle_by_key_.end() ? std::nullopt : std::optional(found->second);
+}
+
+Status Declarations::CheckElements(TensorHandle handle, size_t elements) const {
+  if (handle >= tensors_.size() || !tensors_[handle]->declared) {
+    return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
+  }
+  const TensorState& tensor = *tensors_[handle];
+  if (elements == tensor.declaration.count) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " +
+                                            std::to_string(tensor.declaration.count) +
+                                            " elements, but the span has " + std::to_string(elements)};
+}
+
+void Declarations::End() {
+  for (const auto& tensor : tensors_) {
+    tensor->push = {};
+    tensor->declaring.clear();
+    if (tensor->pipeline) tensor->pipeline->Abandon();
+  }
+}
+
+}  // namespace longhaul::worker

@@ -1,0 +1,55 @@
+// The tensors of a worker's session, and how they are declared: said to the server, answered, and given what
+// their pushes need.
+//
+// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "worker/client/server_link.h"
+#include "worker/client/tensor_state.h"
+
+namespace longhaul::worker {
+
+class Declarations {
+ public:
+  using Callback = std::function<void(const Result<TensorHandle>&)>;
+
+  explicit Declarations(ServerLink* link) : link_(*link) {}
+
+  // refusal: why the session takes no requests, or Ok. Before the job has started the server hears of it in
+  // OnStart.
+  void Declare(const Declaration& declaration, Callback callback, Status refusal, bool started);
+  void OnStart();
+  // The tensor whose initial values the server wants now, if any; its declaration ends with Finish.
+  std::optional<TensorHandle> OnDeclared(const control::Declared& declared);
+  // The declaration ends, for all that wait for it.
+  void Finish(TensorHandle handle, const Status& outcome);
+
+  TensorState& at(TensorHandle handle) { return *tensors_[handle]; }
+  const TensorState& at(TensorHandle handle) const { return *tensors_[handle]; }
+  size_t size() const { return tensors_.size(); }
+  // By the server's name for it; none: no such tensor is declared.
+  std::optional<TensorHandle> Find(uint32_t key) const;
+  // Ok when the tensor is declared and has so many elements.
+  Status CheckElements(TensorHandle handle, size_t elements) const;
+  // The job is over: nothing is under way any more.
+  void End();
+
+ private:
+  void Send(TensorHandle handle);
+  void MakePipeline(TensorState& tensor);
+
+  ServerLink& link_;
+  std::vector<std::unique_ptr<TensorState>> tensors_;  // by handle
+  std::unordered_map<std::string, TensorHandle> handle_by_name_;
+  std::unordered_map<uint32_t, TensorHandle> handle_by_key_;
+};
+
+}  // namespace longhaul::worker

@@ -1,0 +1,355 @@
+#include "worker/client/push_pipeline.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "codec/chunk/quantize.h"
+#include "codec/chunk/top_k.h"
+#include "codec/fec/erasure_coder.h"
+
+namespace longhaul::worker {
+namespace {
+
+bool TravelsSparse(uint32_t count, uint32_t nonzero) {
+  return codec::SparseChunkBytes(count, nonzero) < codec::DenseChunkBytes(count);
+}
+
+ByteSpan AsBytes(std::span<const float> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+codec::PriorityOptions PriorityOptionsOf(const PushPipeline::Settings& settings) {
+  codec::PriorityOptions options;
+  options.policy = settings.priority;
+  options.high_share = settings.high_share;
+  options.high_energy = settings.high_energy;
+  options.high_ranges = settings.high_ranges;
+  options.seed = settings.seed;
+  return options;
+}
+
+Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std::string& what) {
+  const uint64_t first = geometry.First(chunk);
+  return Status(StatusCode::kInvalidArgument, what + " has a value that is not finite in chunk " +
+                                                  std::to_string(chunk) + " (elements " +
+                                                  std::to_string(first) + " to " +
+                                                  std::to_string(first + geometry.Length(chunk) - 1) + ")");
+}
+
+}  // namespace
+
+PushPipeline::PushPipeline(const TensorShape& shape, const Settings& settings)
+    : shape_(shape),
+      settings_(settings),
+      geometry_(shape.gradient()),
+      classifier_(geometry_, PriorityOptionsOf(settings)),
+      memory_(codec::MakeSenderMemory(settings, geometry_)),
+      scratch_(std::min<uint64_t>(geometry_.chunk_elements, geometry_.count)) {
+  LH_CHECK(top_k() == (shape.format.topk_share > 0));
+  LH_CHECK(!top_k() || codec::Remembers(settings.policy));
+}
+
+void PushPipeline::SetScores(std::vector<float> parts) {
+  LH_CHECK(!parts.empty());
+  LH_CHECK_OP(parts.size(), <=, std::min<uint64_t>(geometry_.count, wire::kMaxWindowChunks));
+  new_parts_ = std::move(parts);
+}
+
+// --- Encoding ---
+
+void PushPipeline::Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch) {
+  LH_CHECK(idle());
+  LH_CHECK_OP(gradient.size(), ==, geometry_.count);
+  if (!new_parts_.empty()) parts_ = std::exchange(new_parts_, {});
+  stage_ = Stage::kChecking;
+  next_ = 0;
+  initial_ = false;
+  wants_result_ = wants_result;
+  round_ = round;
+  new_epoch_ = epoch;
+  values_ = gradient;
+  refusal_ = Status::Ok();
+}
+
+void PushPipeline::BeginInitial(std::span<const float> values) {
+  LH_CHECK(idle());
+  LH_CHECK_OP(values.size(), ==, shape_.geometry.count);
+  stage_ = Stage::kCombining;
+  next_ = 0;
+  initial_ = true;
+  values_ = values;
+  refusal_ = Status::Ok();
+  BeginEncoding();
+}
+
+bool PushPipeline::Encode(WorkBudget& budget) {
+  while (stage_ != Stage::kReady && !idle()) {
+    if (budget.spent()) return false;
+    EncodeStep(budget);
+  }
+  return true;
+}
+
+void PushPipeline::EncodeStep(WorkBudget& budget) {
+  if (stage_ == Stage::kRanking) {
+    const uint64_t most = std::clamp<uint64_t>(budget.left() / WorkBudget::kPerRankedChunk, 1, chunks());
+    budget.Spend(most * WorkBudget::kPerRankedChunk);
+    if (classifier_.Rank(static_cast<uint32_t>(most))) TakePriorities();
+    return;
+  }
+  const uint32_t c = next_++;
+  budget.Spend(WorkBudget::kPerChunk + (initial_ ? 0 : geometry_.Length(c)));
+  switch (stage_) {
+    case Stage::kChecking:
+      CheckFinite(c);
+      break;
+    case Stage::kCombining:
+      initial_ ? EncodeInitialChunk(c) : CombineChunk(c);
+      break;
+    case Stage::kSelecting:
+      EncodeGradientChunk(c);
+      break;
+    default:
+      LH_CHECK(false);
+  }
+  if (!idle() && next_ == chunks()) FinishStage();
+}
+
+void PushPipeline::FinishStage() {
+  next_ = 0;
+  switch (stage_) {
+    case Stage::kChecking:
+      if (new_epoch_ != epoch_) memory_->BeginEpoch();
+      epoch_ = new_epoch_;
+      prepared_ = memory_->Begin(values_);
+      BeginEncoding();
+      stage_ = Stage::kCombining;
+      return;
+    case Stage::kCombining:
+      if (initial_) {
+        high_order_.resize(chunks());
+        std::iota(high_order_.begin(), high_order_.end(), 0u);
+        low_order_.clear();
+        codec::WindowMetadata metadata;
+        metadata.kind = codec::WindowKind::kInitial;
+        metadata.dtype = shape_.dtype;
+        metadata.chunk_elements = shape_.geometry.chunk_elements;
+        return Describe(metadata);
+      }
+      if (top_k()) threshold_ = sampler_->Threshold();
+      stage_ = top_k() ? Stage::kSelecting : Stage::kRanking;
+      return;
+    default:
+      LH_CHECK(stage_ == Stage::kSelecting);
+      stage_ = Stage::kRanking;
+  }
+}
+
+void PushPipeline::CheckFinite(uint32_t c) {
+  const std::span<const float> values = geometry_.Elements(values_, c);
+  if (codec::BestKernels().max_magnitude(values.data(), values.size()) < codec::kInfinityBits) return;
+  refusal_ = NotFinite(geometry_, c, "the gradient");
+  Release();
+}
+
+void PushPipeline::BeginEncoding() {
+  chunks_.clear();
+  chunks_.reserve(chunks());
+  bodies_.Clear();
+  submitted_ = 0;
+  submitted_bytes_ = ByteCount(0);
+  if (initial_) return;
+  classifier_.Begin(round_);
+  rounding_seed_ = codec::RoundingSeed(settings_.seed, settings_.rank, shape_.key, round_);
+  if (top_k()) sampler_.emplace(geometry_.count, shape_.format.topk_share, rounding_seed_);
+}
+
+void PushPipeline::EncodeInitialChunk(uint32_t c) {
+  const std::span<const float> elements = shape_.geometry.Elements(values_, c);
+  EncodedChunk& chunk = chunks_.emplace_back();
+  chunk.header = codec::EncodeDenseHeader(c, static_cast<uint32_t>(elements.size()));
+  chunk.body = AsBytes(elements);
+}
+
+void PushPipeline::CombineChunk(uint32_t c) {
+  memory_->CombineChunk(c);
+  if (top_k()) {
+    sampler_->Add(geometry_.Elements(prepared_, c));
+  } else {
+    EncodeGradientChunk(c);  // while its values are in the cache
+  }
+}
+
+void PushPipeline::EncodeGradientChunk(uint32_t c) {
+  const DType dtype = shape_.format.gradient;
+  std::span<const float> values = geometry_.Elements(prepared_, c);
+  const auto count = static_cast<uint32_t>(values.size());
+  if (top_k()) {
+    const std::span<float> selected = std::span(scratch_).first(count);
+    codec::SelectTopK(values, threshold_, codec::SparseCapacity(settings_.symbol_bytes, count, dtype),
+                      selected);
+    values = selected;
+  }
+  if (!parts_.empty()) classifier_.SetScore(c, ScoreOf(c));
+  const uint8_t log_energy = classifier_.Score(c, codec::ChunkEnergy(values));
+  EncodedChunk& chunk = chunks_.emplace_back();
+  chunk.as_it_is = dtype == DType::kFloat32 && !top_k();
+  if (chunk.as_it_is) {
+    const uint32_t nonzero = codec::CountNonzero(values);
+    if (!TravelsSparse(count, nonzero)) {
+      chunk.header = codec::EncodeDenseHeader(c, count, nonzero, log_energy);
+      chunk.body = AsBytes(values);
+      return;
+    }
+  }
+  const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed_, c));
+  std::vector<uint8_t>* bodies = bodies_.Room(codec::DenseChunkBytes(count, dtype));
+  const size_t first = bodies->size();
+  chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy}, bodies);
+  chunk.body = ByteSpan(*bodies).subspan(first);
+}
+
+std::vector<uint8_t>* PushPipeline::BodyStore::Room(size_t bytes) {
+  while (block_ < blocks_.size() && blocks_[block_].capacity() - blocks_[block_].size() < bytes) ++block_;
+  if (block_ == blocks_.size()) blocks_.emplace_back().reserve(std::max(kBlockBytes, bytes));
+  return &blocks_[block_];
+}
+
+void PushPipeline::BodyStore::Clear() {
+  for (std::vector<uint8_t>& block : blocks_) block.clear();
+  block_ = 0;
+}
+
+// The highest score among the parts that have an element of the chunk. Part p of P has the elements from
+// count * p / P to before count * (p + 1) / P.
+double PushPipeline::ScoreOf(uint32_t c) const {
+  const uint64_t parts = parts_.size();
+  const uint64_t end = geometry_.First(c) + geometry_.Length(c);
+  const auto first_of = [&](uint64_t part) { return geometry_.count * part / parts; };
+  uint64_t part = geometry_.First(c) * parts / geometry_.count;  // rounding may have it one too early
+  if (first_of(part + 1) <= geometry_.First(c)) ++part;
+  float highest = 0;
+  for (; part < parts && first_of(part) < end; ++part) highest = std::max(highest, parts_[part]);
+  return static_cast<double>(highest);
+}
+
+// The ranking is complete.
+void PushPipeline::TakePriorities() {
+  codec::Priorities priorities = classifier_.Take();
+  if (priorities.not_finite) {  // sums of finite values
+    refusal_ =
+        NotFinite(geometry_, *priorities.not_finite, "the gradient with what is owed from earlier rounds");
+    return Abandon();
+  }
+  high_order_ = std::move(priorities.high);
+  low_order_ = std::move(priorities.low);
+  codec::WindowMetadata metadata;
+  metadata.kind = codec::WindowKind::kGradient;
+  metadata.dtype = shape_.format.gradient;
+  metadata.chunk_elements = geometry_.chunk_elements;
+  metadata.round = round_;
+  metadata.weight = settings_.weight;
+  metadata.wants_result = wants_result_;
+  metadata.total_low_energy = priorities.total_low_energy;
+  metadata.shift_epoch = epoch_;
+  Describe(metadata);
+}
+
+void PushPipeline::Describe(codec::WindowMetadata metadata) {
+  metadata.key = shape_.key;
+  metadata.count = shape_.geometry.count;
+  window_ = {};
+  window_.high_count = static_cast<uint32_t>(high_order_.size());
+  window_.low_count = static_cast<uint32_t>(low_order_.size());
+  window_.symbol_bytes = settings_.symbol_bytes;
+  window_.fec_k = codec::BlockSizeFor(settings_.fec_k, window_.high_count);
+  window_.fec_depth = settings_.fec_depth;
+  window_.priority = settings_.window_priority;
+  window_.metadata = codec::EncodeWindowMetadata(metadata);
+  stage_ = Stage::kReady;
+}
+
+// --- Sending ---
+
+uint32_t PushPipeline::ChunkAt(uint32_t position) const {
+  return position < high_order_.size() ? high_order_[position] : low_order_[position - high_order_.size()];
+}
+
+Status PushPipeline::Submit(transport::Connection& connection, transport::WindowKey key, WorkBudget& budget) {
+  LH_CHECK(stage_ == Stage::kReady);
+  while (!submitted() && !budget.spent()) {
+    const EncodedChunk& chunk = chunks_[ChunkAt(submitted_)];
+    const auto reliability =
+        submitted_ < high_order_.size() ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow;
+    if (Status s = connection.SubmitChunk(key, reliability, chunk.header, chunk.body); !s.ok()) return s;
+    ++submitted_;
+    submitted_bytes_ += ByteCount(static_cast<int64_t>(chunk.header.size() + chunk.body.size()));
+    budget.Spend(WorkBudget::kPerChunk);
+  }
+  return Status::Ok();
+}
+
+// --- The end ---
+
+PushPipeline::Outcome PushPipeline::OnClosed(const transport::WindowReceipt& receipt,
+                                             const transport::WindowTxStats& stats) {
+  LH_CHECK(stage_ == Stage::kReady);
+  Outcome outcome;
+  outcome.lost_chunks = static_cast<uint32_t>(low_order_.size()) - receipt.low.count();
+  if (!receipt.high_complete) {
+    outcome.lost_chunks += static_cast<uint32_t>(high_order_.size()) - receipt.high.count();
+  }
+  // What was sent is taken at the mean length of the chunks.
+  const auto sent = static_cast<int64_t>(stats.high_sent) + stats.low_sent;
+  const auto again = static_cast<int64_t>(stats.retransmissions) + stats.repairs_sent;
+  outcome.wire_bytes = ByteCount(submitted_bytes_.value() * sent / std::max<int64_t>(1, submitted_) +
+                                 again * settings_.symbol_bytes);
+  stage_ = Stage::kSettling;
+  next_ = 0;
+  receipt_ = receipt;
+  return outcome;
+}
+
+bool PushPipeline::Settle(WorkBudget& budget) {
+  if (idle()) return true;
+  LH_CHECK(stage_ == Stage::kSettling);
+  if (initial_ || !codec::Remembers(settings_.policy)) {
+    Abandon();
+    return true;
+  }
+  for (; next_ < chunks(); ++next_) {
+    if (budget.spent()) return false;
+    const auto high = static_cast<uint32_t>(high_order_.size());
+    const uint32_t c = ChunkAt(next_);
+    SettleChunk(c, next_ < high ? receipt_.HighTaken(next_) : receipt_.LowTaken(next_ - high));
+    budget.Spend(WorkBudget::kPerChunk + geometry_.Length(c));
+  }
+  Abandon();
+  return true;
+}
+
+void PushPipeline::SettleChunk(uint32_t c, bool taken) {
+  if (!taken) return memory_->SettleChunk(c, false, {});
+  const EncodedChunk& chunk = chunks_[c];
+  if (chunk.as_it_is) return memory_->SettleChunk(c, true, geometry_.Elements(prepared_, c));
+  const std::span<float> sent = std::span(scratch_).first(geometry_.Length(c));
+  codec::DecodeChunk(*codec::ParseChunk(chunk.header, chunk.body), sent);
+  memory_->SettleChunk(c, true, sent);
+}
+
+void PushPipeline::Abandon() {
+  if (idle()) return;
+  if (!initial_ && stage_ != Stage::kChecking) memory_->Finish();
+  Release();
+}
+
+void PushPipeline::Release() {
+  stage_ = Stage::kIdle;
+  values_ = prepared_ = {};
+  receipt_ = {};
+}
+
+}  // namespace longhaul::worker

@@ -1,0 +1,195 @@
+// From a gradient to the chunks of a window, and back from the window's close to what has to be remembered.
+//
+//   gradient -> what the loss policy sends (+ residual, - shift) -> the largest elements (priority topk)
+//            -> wire type, dense | sparse -> score per chunk -> high | low, in order -> Submit
+//   close    -> the loss policy learns what the server has, as it arrived there: rounded, and in part
+//
+// All of it goes in slices, so that the thread that calls is never away for long:
+//
+//   Begin -> Encode until true -> window(), to be opened -> Submit until submitted() -> OnClosed -> Settle until true
+//
+// One per tensor, one window at a time. Chunk bodies are borrowed by the connection: float32 that travels
+// dense from the gradient or from the loss policy's memory, all else from this object's own storage. All of
+// it stays in place until OnClosed or Abandon. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codec/chunk/chunk.h"
+#include "codec/chunk/top_k.h"
+#include "codec/chunk/window_metadata.h"
+#include "codec/policy/loss_policy.h"
+#include "codec/policy/priority.h"
+#include "codec/policy/sender_memory.h"
+#include "longhaul/options.h"
+#include "transport/core/connection/connection.h"
+#include "worker/client/tensor_shape.h"
+
+namespace longhaul::worker {
+
+// How much of a tensor may be worked on before the thread has to look at its socket again, in elements of
+// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event_bench), so a slice of 128 Ki elements,
+// 512 KiB, takes 0.2 to 0.5 ms; what is paid once a turn of the event loop, about 5 us, stays below 3 %.
+class WorkBudget {
+ public:
+  static constexpr uint64_t kSliceElements = 128 * 1024;
+  // Bookkeeping of one chunk without looking at its elements costs about as much as so many of them: 50 to
+  // 100 ns to submit or describe it, 10 ns for a step of the ranking.
+  static constexpr uint64_t kPerChunk = 32;
+  static constexpr uint64_t kPerRankedChunk = 4;
+
+  explicit WorkBudget(uint64_t elements = kSliceElements) : left_(elements) {}
+  static WorkBudget Everything() { return WorkBudget(UINT64_MAX); }
+  bool spent() const { return left_ == 0; }
+  uint64_t left() const { return left_; }
+  void Spend(uint64_t elements) { left_ -= std::min(left_, elements); }
+
+ private:
+  uint64_t left_;
+};
+
+class PushPipeline {
+ public:
+  // The job's, and what is this worker's and this tensor's.
+  struct Settings : JobSpec {
+    std::vector<TensorOptions::Range> high_ranges = {};
+    uint16_t symbol_bytes = 0;
+    float weight = 1.0f;
+    int window_priority = 0;  // windows of tensors with a lower one leave first
+    uint32_t rank = 0;        // with the job's seed: of rounding
+  };
+
+  // REQUIRES: priority kTopK goes with shape.format.topk_share > 0 and a policy that remembers.
+  PushPipeline(const TensorShape& shape, const Settings& settings);
+
+  // Begins the window of one round. `gradient` is borrowed until Settle is done or Abandon. `epoch`: the
+  // shift epoch in force; a new one forgets the shift. Does no work yet. REQUIRES: idle(); gradient.size() ==
+  // count.
+  void Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch = 0);
+  // The same for initial values: everything is of the high class, nothing is remembered.
+  void BeginInitial(std::span<const float> values);
+  // A slice of encoding. True when it is over: refusal() is Ok and window() describes the window, or it says
+  // why there is none and nothing is under way. REQUIRES: Begin or BeginInitial.
+  bool Encode(WorkBudget& budget);
+  // kInvalidArgument naming the chunk and its elements: a value is not finite. What was owed before is owed
+  // still.
+  const Status& refusal() const { return refusal_; }
+  // All but its key. REQUIRES: Encode is over, without refusal.
+  const transport::WindowOptions& window() const { return window_; }
+  // Hands a slice of the chunks to the window, which the connection has opened. Fails only when the
+  // connection does.
+  Status Submit(transport::Connection& connection, transport::WindowKey key, WorkBudget& budget);
+  bool submitted() const { return submitted_ == chunks_.size(); }
+
+  struct Outcome {
+    uint32_t lost_chunks = 0;
+    ByteCount wire_bytes;  // sent for this window, as chunks: retransmissions and repair included
+  };
+  // The window is closed; what the server did not take is the loss policy's, which Settle tells it.
+  Outcome OnClosed(const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats);
+  // A slice of that. True when nothing is under way any more.
+  bool Settle(WorkBudget& budget);
+  // The window is given up, or was never opened: nothing of it was taken. Chunks that Encode did not reach
+  // are not remembered either. Harmless when idle().
+  void Abandon();
+  bool idle() const { return stage_ == Stage::kIdle; }
+
+  // From the next Begin on chunks are ranked by these, not by the job's priority: scores of so many equal
+  // parts of the tensor; a chunk has the highest of the parts in it. REQUIRES: 1..min(count, 2^20) of them.
+  void SetScores(std::vector<float> parts);
+
+  // What waits to be repaid, by element; empty with policies other than residual.
+  std::span<const float> residual() const { return memory_->owed(); }
+  // Chunks whose debt overflowed and was dropped (codec/policy/sender_memory.h).
+  uint64_t debts_dropped() const { return memory_->debts_dropped(); }
+  // This worker's shift, by element; empty with policies other than shift.
+  std::span<const float> shift() const { return memory_->shift(); }
+
+ private:
+  // In this order; initial values skip what only gradients need, and only priority kTopK has kSelecting.
+  enum class Stage : uint8_t {
+    kIdle,
+    kChecking,   // is every value finite? Before the loss policy sees one: it would remember NaN for ever
+    kCombining,  // with what the loss policy remembers; and encoding, but for kTopK
+    kSelecting,  // encoding the largest elements, whose threshold is known now
+    kRanking,
+    kReady,  // or open: being submitted and sent
+    kSettling,
+  };
+  struct EncodedChunk {
+    codec::ChunkHeaderBytes header;
+    ByteSpan body;
+    bool as_it_is = false;  // the values arrive as they were prepared
+  };
+  // Encoded bodies, in blocks that never move.
+  class BodyStore {
+   public:
+    // A vector with room for so many bytes, to append to.
+    std::vector<uint8_t>* Room(size_t bytes);
+    void Clear();
+
+   private:
+    static constexpr size_t kBlockBytes =
+        256 * 1024;  // of a chunk's few kilobytes little is left over at the end
+    std::vector<std::vector<uint8_t>> blocks_;
+    size_t block_ = 0;  // that is being filled
+  };
+
+  bool top_k() const { return settings_.priority == Priority::kTopK; }
+  uint32_t chunks() const { return (initial_ ? shape_.geometry : geometry_).chunks(); }
+  // One chunk's step of the stage, and what follows its last one.
+  void EncodeStep(WorkBudget& budget);
+  void FinishStage();
+  void CheckFinite(uint32_t c);
+  void CombineChunk(uint32_t c);
+  void BeginEncoding();
+  void EncodeInitialChunk(uint32_t c);
+  void EncodeGradientChunk(uint32_t c);
+  double ScoreOf(uint32_t c) const;
+  void TakePriorities();
+  void Describe(codec::WindowMetadata metadata);
+  uint32_t ChunkAt(uint32_t position) const;
+  void SettleChunk(uint32_t c, bool taken);
+  void Release();
+
+  const TensorShape shape_;
+  const Settings settings_;
+  const codec::ChunkGeometry geometry_;  // of gradients
+  codec::PriorityClassifier classifier_;
+  std::unique_ptr<codec::SenderMemory> memory_;
+  std::vector<float> new_parts_;  // scores from the next Begin on
+  std::vector<float> parts_;      // scores in force; empty: by the job's priority
+  std::vector<float> scratch_;    // one chunk
+  uint32_t epoch_ = 0;            // of what the memory holds
+
+  // Of what is under way.
+  Stage stage_ = Stage::kIdle;
+  uint32_t next_ = 0;  // chunk, of the stage; of kSettling: place in the order of sending
+  bool initial_ = false;
+  bool wants_result_ = false;
+  uint64_t round_ = 0;
+  uint32_t new_epoch_ = 0;
+  std::span<const float> values_;    // as given
+  std::span<const float> prepared_;  // what the loss policy sends
+  std::optional<codec::TopKSampler> sampler_;
+  float threshold_ = 0;  // of kTopK
+  uint64_t rounding_seed_ = 0;
+  Status refusal_;
+  transport::WindowOptions window_;
+  std::vector<uint32_t> high_order_;  // chunk numbers by sequence number of their class
+  std::vector<uint32_t> low_order_;
+  std::vector<EncodedChunk> chunks_;  // by chunk number
+  BodyStore bodies_;                  // in place while a window is under way
+  uint32_t submitted_ = 0;            // chunks
+  ByteCount submitted_bytes_;
+  transport::WindowReceipt receipt_;
+};
+
+}  // namespace longhaul::worker

@@ -1,0 +1,262 @@
+#include "worker/client/pushes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longhaul::worker {
+
+// --- Beginning ---
+
+void Pushes::StartInitial(TensorHandle handle) {
+  TensorState& tensor = tensors_.at(handle);
+  tensor.pipeline->BeginInitial(tensor.declaration.initial);
+  tensor.push = {};
+  tensor.push.stage = PushStage::kEncoding;
+  tensor.push.initial = true;
+  encoding_.push_back(handle);
+}
+
+void Pushes::StartWaiting() {
+  while (!waiting_for_window_.empty() && OpenWindow(waiting_for_window_.front()))
+    waiting_for_window_.pop_front();
+  // In order, but a tensor whose turn has not come does not hold up the others.
+  for (auto it = waiting_.begin(); it != waiting_.end() && active_ < link_.options.max_active_pushes;) {
+    const TensorState& tensor = tensors_.at(it->handle);
+    if (tensor.push.stage != PushStage::kNone || tensor.next_round > tensor.completed_rounds) {
+      ++it;
+      continue;
+    }
+    StartPush(*it);
+    it = waiting_.erase(it);
+  }
+}
+
+void Pushes::StartPush(const Request& request) {
+  TensorState& tensor = tensors_.at(request.handle);
+  tensor.push = {};
+  tensor.push.stage = PushStage::kEncoding;
+  tensor.push.operation = request.operation;
+  tensor.push.round = tensor.next_round;
+  tensor.push.out = request.out;
+  if (!request.out.empty()) tensor.push.result_stage = ResultStage::kAwaited;
+  tensor.pipeline->Begin(tensor.push.round, request.gradient, !request.out.empty(),
+                         tensor.EpochOf(tensor.push.round));
+  ++active_;
+  encoding_.push_back(request.handle);
+}
+
+bool Pushes::OpenWindow(TensorHandle handle) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  transport::WindowOptions window = tensor.pipeline->window();
+  push.window = window.key = {.id = next_window_, .generation = 0};
+  if (!link_.connection()->OpenWindow(window).ok()) return false;
+  ++next_window_;
+  push.stage = PushStage::kOpen;
+  outgoing_[push.window] = handle;
+  if (encoding_.empty() || encoding_.front() != handle) encoding_.push_back(handle);
+  if (push.initial) return true;
+  if (push.result_stage == ResultStage::kAwaited) {
+    push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : push.out);
+  }
+  tensor.next_round = std::max(tensor.next_round, push.round + 1);
+  link_.operations.stats(push.operation).round = push.round;
+  return true;
+}
+
+// --- Work, in slices ---
+
+void Pushes::Work() {
+  WorkBudget budget;
+  const auto work = [&](std::deque<TensorHandle>& queue, bool (Pushes::*on)(TensorHandle, WorkBudget&)) {
+    while (!queue.empty() && !budget.spent() && link_.failure().ok()) {
+      if ((this->*on)(queue.front(), budget)) queue.pop_front();
+    }
+  };
+  work(copying_, &Pushes::WorkOnResult);
+  work(settling_, &Pushes::WorkOnPush);
+  work(encoding_, &Pushes::WorkOnPush);
+}
+
+bool Pushes::WorkOnPush(TensorHandle handle, WorkBudget& budget) {
+  TensorState& tensor = tensors_.at(handle);
+  switch (tensor.push.stage) {
+    case PushStage::kEncoding:
+      if (!tensor.pipeline->Encode(budget)) return false;
+      OnEncoded(handle);
+      return tensor.push.stage != PushStage::kOpen;
+    case PushStage::kOpen:
+      // It fails only when the connection is ending: OnClosed comes.
+      return !tensor.pipeline->Submit(*link_.connection(), tensor.push.window, budget).ok() ||
+             tensor.pipeline->submitted();
+    case PushStage::kSettling:
+      if (!tensor.pipeline->Settle(budget)) return false;
+      tensor.push.stage = PushStage::kAwaiting;
+      EndIfOver(handle);
+      return true;
+    case PushStage::kNone:
+    case PushStage::kWaiting:
+    case PushStage::kAwaiting:
+      break;
+  }
+  return true;
+}
+
+void Pushes::OnEncoded(TensorHandle handle) {
+  TensorState& tensor = tensors_.at(handle);
+  if (const Status& refusal = tensor.pipeline->refusal(); !refusal.ok()) {
+    return EndPush(handle,
+                   Status(refusal.code(), "push of tensor " + tensor.name() + ": " + refusal.message()));
+  }
+  tensor.push.stage = PushStage::kWaiting;
+  if (!waiting_for_window_.empty() || !OpenWindow(handle)) waiting_for_window_.push_back(handle);
+}
+
+bool Pushes::WorkOnResult(TensorHandle handle, WorkBudget& budget) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  const codec::ChunkGeometry geometry = tensor.shape.result();
+  for (; push.copied < geometry.chunks(); ++push.copied) {
+    if (budget.spent()) return false;
+    const std::span<const float> values = geometry.Elements(tensor.replica->values(), push.copied);
+    std::ranges::copy(values, geometry.Elements(push.out, push.copied).begin());
+    const Status agrees =
+        tensor.replica->OnResultChunk(push.copied, push.result->received().Test(push.copied));
+    if (!agrees.ok()) return link_.FailTensor(tensor.name(), agrees), true;
+    budget.Spend(WorkBudget::kPerChunk + values.size());
+  }
+  if (const Status agrees = tensor.replica->FinishResult(); !agrees.ok())
+    return link_.FailTensor(tensor.name(), agrees), true;
+  push.result_stage = ResultStage::kOver;
+  EndIfOver(handle);
+  return true;
+}
+
+// --- What the server says ---
+
+void Pushes::OnWindowClosed(const transport::event::WindowClosed& closed) {
+  const auto& [key, reason, receipt_at, stats] = closed;
+  const transport::WindowReceipt& receipt = *receipt_at;
+  const auto found = outgoing_.find(key);
+  if (found == outgoing_.end()) return;
+  const TensorHandle handle = found->second;
+  outgoing_.erase(found);
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  LH_CHECK(push.stage == PushStage::kOpen);
+  const PushPipeline::Outcome outcome = tensor.pipeline->OnClosed(receipt, stats);
+  if (push.initial) {
+    tensor.pipeline->Abandon();
+    push = {};
+    // A server that has its values from elsewhere by now is as good.
+    const bool good = receipt.high_complete || reason == wire::CloseReason::kExcluded;
+    const Status lost(StatusCode::kAborted,
+                      "the server did not take the initial values of tensor " + tensor.name());
+    return tensors_.Finish(handle, good ? Status::Ok() : lost);
+  }
+  OperationStats& s = link_.operations.stats(push.operation);
+  s.bytes += tensor.shape.bytes();
+  s.wire_bytes += outcome.wire_bytes;
+  s.chunks_sent = stats.high_sent + stats.low_sent;
+  s.retransmissions = stats.retransmissions;
+  s.repairs_sent = stats.repairs_sent;
+  s.lost_chunks = outcome.lost_chunks;
+  push.stage = PushStage::kSettling;
+  settling_.push_back(handle);
+  // Refused before the server wanted anything from it: the round went on without this worker, no result
+  // comes.
+  if (reason == wire::CloseReason::kExcluded && !receipt.high_complete && !push.result_window) {
+    push.refusal = Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " +
+                                                    tensor.name() + " went on without this worker");
+  }
+}
+
+void Pushes::OnPushTaken(const control::PushTaken& taken) {
+  const std::optional<TensorHandle> handle = tensors_.Find(taken.key());
+  if (!handle) return link_.Fail(link_.Unexpected("PushTaken"));
+  TensorState& tensor = tensors_.at(*handle);
+  const transport::WindowKey window{taken.window(), static_cast<uint8_t>(taken.generation())};
+  if (!tensor.push.started() || tensor.push.window != window) {
+    // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that
+    // round.
+    tensor.next_round = std::max(tensor.next_round, taken.round() + 1);
+    return;
+  }
+  const bool awaited = !tensor.push.initial && !tensor.push.result && !tensor.push.taken;
+  if (!awaited || taken.round() < tensor.push.round) return link_.Fail(link_.Unexpected("PushTaken"));
+  tensor.push.taken = true;
+  CountIn(tensor, taken.round());
+  EndIfOver(*handle);
+}
+
+void Pushes::CountIn(TensorState& tensor, uint64_t round) {
+  tensor.push.round = round;
+  tensor.next_round = std::max(tensor.next_round, round + 1);
+  link_.operations.stats(tensor.push.operation).round = round;
+}
+
+// --- The result's side ---
+
+bool Pushes::Awaits(TensorHandle handle, uint64_t round) const {
+  const TensorPush& push = tensors_.at(handle).push;
+  return push.result && !push.result_window && push.refusal.ok() && push.round <= round;
+}
+
+void Pushes::OnResultOpened(TensorHandle handle, transport::WindowKey window,
+                            const codec::WindowMetadata& metadata) {
+  TensorState& tensor = tensors_.at(handle);
+  tensor.push.result_window = window;
+  CountIn(tensor, metadata.round);
+  tensor.LearnEpoch(metadata.shift_epoch, metadata.shift_epoch_round);
+}
+
+void Pushes::OnResultOver(TensorHandle handle) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  tensor.completed_rounds = std::max(tensor.completed_rounds, push.round + 1);
+  if (!tensor.replica) {
+    push.result_stage = ResultStage::kOver;
+    return EndIfOver(handle);
+  }
+  const uint32_t lost = tensor.shape.result().chunks() - push.result->chunks_received();
+  link_.operations.stats(push.operation).lost_result_chunks = lost;
+  link_.totals.result_chunks_lost += lost;
+  push.result_stage = ResultStage::kCopying;
+  tensor.replica->BeginResult(push.round);
+  copying_.push_back(handle);
+}
+
+// --- The end ---
+
+void Pushes::EndIfOver(TensorHandle handle) {
+  const TensorPush& push = tensors_.at(handle).push;
+  if (push.over()) EndPush(handle, Status(push.refusal));
+}
+
+// No result window is open any more: a push that awaits one ends after it.
+void Pushes::EndPush(TensorHandle handle, const Status& outcome) {
+  TensorState& tensor = tensors_.at(handle);
+  const TensorPush push = std::exchange(tensor.push, {});
+  --active_;
+  OperationStats& s = link_.operations.stats(push.operation);
+  if (tensor.report && tensor.report_round == push.round) s.round_info = tensor.report;
+  link_.Finish(push.operation, outcome);
+}
+
+void Pushes::CancelWindows() {
+  for (const auto& [key, handle] : outgoing_) link_.connection()->CancelWindow(key);
+}
+
+void Pushes::End() {
+  waiting_.clear();
+  copying_.clear();
+  settling_.clear();
+  encoding_.clear();
+  waiting_for_window_.clear();
+  outgoing_.clear();
+  active_ = 0;
+}
+
+}  // namespace longhaul::worker

@@ -1,0 +1,62 @@
+#include "worker/client/server_link.h"
+
+#include "base/check.h"
+
+namespace longhaul::worker {
+
+void ServerLink::Open(transport::Connection* connection) {
+  LH_CHECK(connection_ == nullptr);
+  connection_ = connection;
+  address_ = connection->peer().ToString();
+}
+
+void ServerLink::Lose() {
+  last_stats_ = connection_->stats();
+  connection_ = nullptr;
+}
+
+transport::ConnectionStats ServerLink::connection_stats() const {
+  return connection_ != nullptr ? connection_->stats() : last_stats_;
+}
+
+Duration ServerLink::rtt() const {
+  return connection_ != nullptr ? connection_->smoothed_rtt() : last_stats_.smoothed_rtt;
+}
+
+void ServerLink::Send(const control::ControlMessage& message) {
+  if (connection_ == nullptr) return;
+  outbox_.push_back(wire::EncodeControlMessage(message));
+  FlushOutbox();
+}
+
+void ServerLink::FlushOutbox() {
+  while (!outbox_.empty() && connection_ != nullptr) {
+    const Status status = connection_->SendControl(outbox_.front());
+    if (status.code() == StatusCode::kResourceExhausted) return;  // ControlWritable comes
+    if (!status.ok()) return outbox_.clear();                     // the connection is ending; Closed comes
+    outbox_.pop_front();
+  }
+}
+
+std::optional<OperationId> ServerLink::Begin(const Status& refusal, Operations::Callback callback) {
+  if (!refusal.ok()) {
+    operations.Refuse(std::move(callback), refusal);
+    return std::nullopt;
+  }
+  const OperationId id = operations.Begin(now, std::move(callback));
+  return operations.IsPending(id) ? std::optional(id) : std::nullopt;
+}
+
+void ServerLink::Fail(const Status& why) {
+  if (failure_.ok()) failure_ = why;
+}
+
+void ServerLink::FailTensor(const std::string& name, const Status& why) {
+  Fail(Blame(why.code(), ", tensor " + name + ": " + why.message()));
+}
+
+Status ServerLink::Unexpected(const std::string& message) const {
+  return Blame(StatusCode::kProtocolViolation, " sent " + message + " at the wrong time");
+}
+
+}  // namespace longhaul::worker

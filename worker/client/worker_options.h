@@ -1,0 +1,35 @@
+// What a worker is told when it is made; see longhaul/options.h for the meaning of the fields of the job.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "longhaul/units.h"
+#include "transport/core/connection/connection.h"
+
+namespace longhaul::worker {
+
+struct WorkerCoreOptions {
+  std::string job = "default";
+  std::string site = {};
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  uint64_t incarnation = 0;
+  float weight = 1.0f;
+  // From Start until the server's Welcome; then failure is kUnavailable.
+  Duration connect_timeout = std::chrono::seconds(10);
+  // How long an orderly Leave waits for the server's goodbye before it closes by itself.
+  Duration leave_timeout = std::chrono::seconds(2);
+  transport::ConnectionOptions connection = {};
+  transport::Security* security = nullptr;  // null: none; else it must outlive the core
+  // Bounds; what is beyond is refused with kResourceExhausted.
+  size_t max_operations = 4096;
+  size_t max_tensors = 65536;
+  // Gradient windows open at once; more operations wait their turn. Keeps the windows that the server opens
+  // in return below the connection's max_open_windows.
+  size_t max_active_pushes = 32;
+  size_t max_active_pulls = 16;
+};
+
+}  // namespace longhaul::worker

@@ -1,0 +1,392 @@
+#include "worker/client/worker_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units_text.h"
+#include "proto/utf8.h"
+
+namespace longhaul::worker {
+namespace {
+
+using control::ControlMessage;
+
+// How operations end when this worker leaves.
+Status LeftTheJob() { return {StatusCode::kCancelled, "this worker has left the job"}; }
+
+}  // namespace
+
+WorkerSession::WorkerSession(WorkerCoreOptions options) : link_(std::move(options)) {}
+
+WorkerSession::~WorkerSession() = default;
+
+void WorkerSession::Start(Instant now, transport::Connection* connection) {
+  LH_CHECK(state_ == State::kConnecting);
+  link_.now = now;
+  link_.Open(connection);
+  connect_deadline_ = now + link_.options.connect_timeout;
+}
+
+// --- Time and work ---
+
+Instant WorkerSession::NextTimeout() const {
+  if (link_.operations.HasCompleted()) return link_.now;
+  return std::min({connect_deadline_, leave_deadline_, results_.NextTimeout()});
+}
+
+void WorkerSession::HandleTimeout() {
+  if (link_.now >= connect_deadline_) {
+    const Duration limit = link_.options.connect_timeout;
+    Fail(connected_ ? link_.Blame(StatusCode::kUnavailable,
+                                  " did not let this worker join within " + SecondsText(limit))
+                    : Silence(limit));
+  }
+  if (link_.now >= leave_deadline_ && link_.connection() != nullptr) {
+    leave_deadline_ = Instant::Infinite();
+    link_.connection()->Close(Status::Ok());
+    End(State::kLeft, LeftTheJob());
+  }
+  results_.HandleTimeout();
+}
+
+void WorkerSession::FinishEvent() {
+  TakeFailure();
+  StartWaiting();
+  if (state_ != reported_state_) {
+    reported_state_ = state_;
+    if (state_listener_) state_listener_(state_);
+  }
+  link_.operations.RunCallbacks();
+}
+
+bool WorkerSession::HasWork() const {
+  return pushes_.HasWork() || link_.operations.HasCompleted() || state_ != reported_state_;
+}
+
+void WorkerSession::Work() {
+  pushes_.Work();
+  FinishEvent();
+}
+
+void WorkerSession::StartWaiting() {
+  if (state_ != State::kStarted) return;
+  pushes_.StartWaiting();
+  results_.StartWaiting();
+}
+
+// --- The connection's life ---
+
+void WorkerSession::Handle(const transport::Event& event) {
+  namespace ev = transport::event;
+  struct Visitor {
+    WorkerSession& self;
+    void operator()(const ev::Connected&) { self.OnConnected(); }
+    void operator()(const ev::ControlBytes& e) { self.OnControlBytes(e.bytes); }
+    void operator()(const ev::ControlWritable&) { self.link_.FlushOutbox(); }
+    void operator()(const ev::WindowOpened& e) {
+      if (self.results_.OnWindowOpened(e)) return;
+      self.link_.connection()->CloseWindow(e.key, wire::CloseReason::kExcluded);
+    }
+    void operator()(const ev::Chunk& e) {
+      if (self.results_.OnChunk(e) == transport::ChunkVerdict::kTaken) return;
+      self.link_.connection()->RefuseChunk(e.key, e.reliability, e.sequence);
+    }
+    void operator()(const ev::WindowState& e) { self.results_.OnWindowState(e); }
+    void operator()(const ev::WindowClosed& e) { self.pushes_.OnWindowClosed(e); }
+    void operator()(const ev::Closed& e) { self.OnClosed(e.why); }
+    void operator()(const ev::Accepted&) {}  // a server's
+    void operator()(const ev::HandshakeFailed&) {}
+  };
+  std::visit(Visitor{*this}, event);
+  TakeFailure();
+}
+
+void WorkerSession::OnConnected() {
+  connected_ = true;
+  if (ended()) return;
+  const WorkerCoreOptions& options = link_.options;
+  ControlMessage message;
+  control::Join& join = *message.mutable_join();
+  join.set_job(options.job);
+  join.set_rank(options.rank);
+  join.set_world_size(options.world_size);
+  join.set_incarnation(options.incarnation);
+  join.set_site(options.site);
+  join.set_weight(options.weight);
+  link_.Send(message);
+}
+
+void WorkerSession::OnClosed(const Status& why) {
+  link_.Lose();
+  if (ended()) return;
+  if (state_ == State::kLeaving) return End(State::kLeft, LeftTheJob());
+  const bool silence = why.code() == StatusCode::kPeerDead;
+  const bool refused = link_.connection_stats().refusals > 0;  // it did answer
+  if (!connected_ && !refused && (silence || why.code() == StatusCode::kUnavailable)) {
+    Fail(Silence(link_.now - (connect_deadline_ - link_.options.connect_timeout)));
+  } else if (silence) {
+    const Duration own = link_.options.connection.idle_timeout;
+    const Duration limit = welcomed_ ? std::min(link_.settings.idle_timeout, own) : own;
+    Fail(link_.Blame(StatusCode::kPeerDead, " was silent for " + SecondsText(limit)));
+  } else {
+    Fail(why.ok() ? link_.Blame(StatusCode::kAborted, " closed the connection") : why);
+  }
+}
+
+void WorkerSession::Fail(const Status& why) {
+  if (ended()) return;
+  LH_CHECK(!why.ok());
+  failure_ = why;
+  // Before anything ends: the connection must not read from memory that its owner has back.
+  if (link_.connection() != nullptr) link_.connection()->Close(why);
+  End(State::kFailed, why);
+}
+
+void WorkerSession::TakeFailure() {
+  if (!link_.failure().ok()) Fail(link_.failure());
+}
+
+void WorkerSession::End(State state, const Status& outcome) {
+  state_ = state;
+  connect_deadline_ = leave_deadline_ = Instant::Infinite();
+  barriers_.clear();
+  before_start_.clear();
+  link_.DropOutbox();
+  pushes_.End();
+  results_.End();
+  tensors_.End();
+  link_.operations.FinishAll(outcome, link_.now, link_.rtt());
+}
+
+void WorkerSession::Leave(const Status& why) {
+  if (ended() || state_ == State::kLeaving) return;
+  if (link_.connection() == nullptr || !connected_) {
+    if (link_.connection() != nullptr) link_.connection()->Close(why);
+    return End(State::kLeft, LeftTheJob());
+  }
+  // Gradients on their way are given up: nothing may read the caller's memory when the operations have ended.
+  pushes_.CancelWindows();
+  End(State::kLeaving, LeftTheJob());
+  ControlMessage message;
+  message.mutable_leave()->set_code(static_cast<uint32_t>(why.code()));
+  message.mutable_leave()->set_message(wire::Printable(why.message(), wire::kMaxTextBytes));
+  link_.Send(message);
+  leave_deadline_ = link_.now + link_.options.leave_timeout;
+}
+
+// --- Control messages in ---
+
+void WorkerSession::OnControlBytes(ByteSpan bytes) {
+  if (ended()) return;
+  Result<std::vector<ControlMessage>> messages = reader_.Append(bytes);
+  if (!messages.ok()) {
+    return Fail(link_.Blame(messages.status().code(), ": " + messages.status().message()));
+  }
+  for (const ControlMessage& message : *messages) {
+    if (ended()) return;
+    HandleMessage(message);
+    TakeFailure();
+  }
+}
+
+void WorkerSession::HandleMessage(const ControlMessage& message) {
+  if (state_ == State::kLeaving) return;  // nothing waits for it any more
+  switch (message.message_case()) {
+    case ControlMessage::kWelcome:
+      return OnWelcome(message.welcome());
+    case ControlMessage::kRefused:
+      return Fail(link_.Blame(static_cast<StatusCode>(message.refused().code()),
+                              " refuses this worker: " + message.refused().message()));
+    case ControlMessage::kStart:
+      return OnStart(message.start());
+    case ControlMessage::kDeclared:
+      if (const auto wanted = tensors_.OnDeclared(message.declared())) pushes_.StartInitial(*wanted);
+      return;
+    case ControlMessage::kPullRefused:
+      return results_.OnPullRefused(message.pull_refused());
+    case ControlMessage::kPushTaken:
+      return pushes_.OnPushTaken(message.push_taken());
+    case ControlMessage::kRoundReport:
+      return results_.OnRoundReport(message.round_report());
+    case ControlMessage::kLeave:
+      return OnServerLeave(message.leave());
+    case ControlMessage::kBarrierDone:
+      return OnBarrierDone(message.barrier_done());
+    default:
+      Fail(link_.Blame(StatusCode::kProtocolViolation, " sent a message that only workers send"));
+  }
+}
+
+void WorkerSession::OnWelcome(const control::Welcome& welcome) {
+  if (state_ != State::kConnecting) return Fail(link_.Unexpected("Welcome"));
+  link_.settings = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
+  link_.connection()->SetHalveThreshold(link_.settings.halve_threshold);
+  welcomed_ = true;
+  state_ = State::kJoined;
+  connect_deadline_ = Instant::Infinite();
+}
+
+void WorkerSession::OnStart(const control::Start& start) {
+  if (state_ != State::kJoined) return Fail(link_.Unexpected("Start"));
+  const size_t carried = link_.connection()->MaxChunkBytes();
+  if (start.symbol_bytes() > carried) {
+    return Fail(link_.Blame(StatusCode::kSettingsMismatch,
+                            " wants chunks of " + std::to_string(start.symbol_bytes()) +
+                                " bytes, this path carries " + std::to_string(carried)));
+  }
+  link_.symbol_bytes = static_cast<uint16_t>(start.symbol_bytes());
+  state_ = State::kStarted;
+  tensors_.OnStart();
+  for (const ControlMessage& message : before_start_) link_.Send(message);
+  before_start_.clear();
+}
+
+void WorkerSession::OnBarrierDone(const control::BarrierDone& done) {
+  const auto it = barriers_.find(done.request());
+  if (it == barriers_.end()) return;
+  link_.Finish(it->second, Status::Ok());
+  barriers_.erase(it);
+}
+
+void WorkerSession::OnServerLeave(const control::Leave& leave) {
+  if (leave.code() != 0) {
+    return Fail(link_.Blame(StatusCode::kAborted, " ended the job: " + leave.message()));
+  }
+  if (link_.connection() != nullptr) link_.connection()->Close(Status::Ok());
+  End(State::kLeft, link_.Blame(StatusCode::kAborted, " says that the job is over: " + leave.message()));
+}
+
+// --- Requests ---
+
+void WorkerSession::Declare(const Declaration& declaration, DeclareCallback callback) {
+  tensors_.Declare(declaration, std::move(callback), CheckRunning(), state_ == State::kStarted);
+}
+
+void WorkerSession::Push(TensorHandle handle, std::span<const float> gradient, Callback callback) {
+  const auto operation = link_.Begin(CheckRequest(handle, gradient.size()), std::move(callback));
+  if (!operation) return;
+  pushes_.Add({*operation, handle, gradient, {}});
+  StartWaiting();
+}
+
+void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
+                             Callback callback) {
+  Status refusal = CheckRequest(handle, gradient.size());
+  if (refusal.ok()) refusal = CheckRequest(handle, out.size());
+  const auto operation = link_.Begin(refusal, std::move(callback));
+  if (!operation) return;
+  pushes_.Add({*operation, handle, gradient, out});
+  StartWaiting();
+}
+
+void WorkerSession::Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback) {
+  const auto operation = link_.Begin(CheckRequest(handle, out.size()), std::move(callback));
+  if (!operation) return;
+  results_.AddPull({*operation, handle, out, min_round});
+  StartWaiting();
+}
+
+void WorkerSession::SetScores(TensorHandle handle, std::vector<float> scores) {
+  if (handle >= tensors_.size() || !tensors_.at(handle).pipeline) return;
+  tensors_.at(handle).pipeline->SetScores(std::move(scores));
+}
+
+void WorkerSession::Barrier(const std::string& name, Callback callback) {
+  Status refusal = CheckRunning();
+  if (refusal.ok() && (name.empty() || name.size() > wire::kMaxNameBytes)) {
+    refusal = Status(StatusCode::kInvalidArgument, "a barrier's name has 1..256 bytes");
+  } else if (refusal.ok() && !wire::IsPrintable(name)) {
+    refusal = Status(StatusCode::kInvalidArgument, "a barrier's name has no control characters");
+  }
+  const auto operation = link_.Begin(refusal, std::move(callback));
+  if (!operation) return;
+  const uint32_t request = link_.NextRequest();
+  ControlMessage message;
+  message.mutable_barrier()->set_request(request);
+  message.mutable_barrier()->set_name(name);
+  barriers_[request] = *operation;
+  if (state_ == State::kStarted) {
+    link_.Send(message);
+  } else {
+    before_start_.push_back(message);
+  }
+}
+
+// --- Questions ---
+
+Status WorkerSession::CheckRunning() const {
+  if (state_ == State::kFailed) return failure_;
+  if (state_ == State::kLeaving || state_ == State::kLeft) {
+    return {StatusCode::kFailedPrecondition, "this worker has left the job"};
+  }
+  return Status::Ok();
+}
+
+Status WorkerSession::CheckRequest(TensorHandle handle, size_t elements) const {
+  Status running = CheckRunning();
+  return running.ok() ? tensors_.CheckElements(handle, elements) : running;
+}
+
+Status WorkerSession::Silence(Duration limit) const {
+  return {StatusCode::kUnavailable, "no answer from " + link_.ServerName() + " within " + SecondsText(limit) +
+                                        "; is longhaul-server running there, with the same key (or both "
+                                        "without one), and does a firewall let UDP through?"};
+}
+
+std::span<const float> WorkerSession::residual(TensorHandle handle) const {
+  if (handle >= tensors_.size() || !tensors_.at(handle).pipeline) return {};
+  return tensors_.at(handle).pipeline->residual();
+}
+
+ClientStats WorkerSession::stats() const {
+  const transport::ConnectionStats c = link_.connection_stats();
+  ClientStats s = link_.totals;
+  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
+    const TensorState& tensor = tensors_.at(handle);
+    if (tensor.pipeline) s.debts_dropped += tensor.pipeline->debts_dropped();
+    if (!tensor.replica) continue;
+    s.state_hashes_agreed += tensor.replica->stats().agreed;
+    s.state_hash_mismatches += tensor.replica->stats().mismatches;
+  }
+  s.operations_started = link_.operations.started();
+  s.operations_succeeded = link_.operations.succeeded();
+  s.operations_failed = link_.operations.failed();
+  s.packets_sent = c.packets_sent;
+  s.packets_received = c.packets_received;
+  s.packets_lost = c.packets_lost;
+  s.retransmissions = c.retransmissions;
+  s.repairs_sent = c.repairs_sent;
+  s.repaired_chunks = c.chunks_repaired;
+  s.lost_chunks = c.low_chunks_lost;
+  s.pto_fired = c.pto_fired;
+  s.datagrams_dropped = c.duplicates_dropped + c.bad_tag_dropped + c.malformed_dropped +
+                        c.unknown_window_dropped + c.late_dropped;
+  s.bytes_sent = ByteCount(static_cast<int64_t>(c.bytes_sent));
+  s.bytes_received = ByteCount(static_cast<int64_t>(c.bytes_received));
+  s.chunk_bytes_sent = ByteCount(static_cast<int64_t>(c.chunk_bytes_sent));
+  s.chunk_bytes_received = ByteCount(static_cast<int64_t>(c.chunk_bytes_received));
+  s.smoothed_rtt = c.smoothed_rtt;
+  s.min_rtt = c.min_rtt;
+  s.latest_rtt = c.latest_rtt;
+  s.loss = c.loss;
+  s.bandwidth = c.rate.bandwidth;
+  const auto limited = [&c](transport::RateLimiter by) { return c.limited[static_cast<size_t>(by)]; };
+  const transport::RateSnapshot& rate = c.rate;
+  s.fit_floor = rate.fit.floor;
+  s.fit_capacity = rate.fit.capacity;
+  s.target_loss = rate.target_loss;
+  s.fit_r_squared = rate.fit.r_squared;
+  s.fit_samples = rate.fit.samples;
+  s.fit_state = rate.fit.state;
+  s.rate_state = rate.state;
+  s.limited_by_app = limited(transport::RateLimiter::kApp);
+  s.limited_by_pacing = limited(transport::RateLimiter::kPacing);
+  s.limited_by_cwnd = limited(transport::RateLimiter::kCwnd);
+  s.limited_by_receive_window = limited(transport::RateLimiter::kReceiveWindow);
+  s.limited_by_grant = limited(transport::RateLimiter::kGrant);
+  s.limited_by_cap = limited(transport::RateLimiter::kCap);
+  return s;
+}
+
+}  // namespace longhaul::worker

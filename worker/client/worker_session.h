@@ -1,0 +1,137 @@
+// A worker's session on its one connection: joining, leaving, failing, and which of its parts an event or a
+// message is for. Every operation ends exactly once. Everything of WorkerCore but the endpoint and its
+// timers.
+//
+//   Join -> Welcome -> Start -> { Declare | gradient windows | PullRequest | Barrier }* -> Leave
+//
+//   ServerLink     what the parts share       Pushes    gradients on their way to the server
+//   Declarations   the tensors                Results   what comes back: results, pulls, reports
+//
+// AdvanceTo gives the time before anything else happens. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/instant.h"
+#include "longhaul/stats.h"
+#include "longhaul/status.h"
+#include "proto/control_codec.h"
+#include "transport/core/connection/events.h"
+#include "worker/client/declarations.h"
+#include "worker/client/pushes.h"
+#include "worker/client/results.h"
+#include "worker/client/server_link.h"
+
+namespace longhaul::worker {
+
+class WorkerSession {
+ public:
+  enum class State : uint8_t {
+    kConnecting,  // no Welcome yet
+    kJoined,      // Welcome is here; waiting for the other workers
+    kStarted,
+    kLeaving,  // said Leave; waiting for the server's goodbye
+    kLeft,     // orderly end
+    kFailed,   // failure() says why
+  };
+  using DeclareCallback = Declarations::Callback;
+  using Callback = Operations::Callback;
+
+  explicit WorkerSession(WorkerCoreOptions options);
+  ~WorkerSession();
+
+  // See WorkerCore.
+  void SetStateListener(std::function<void(State)> listener) { state_listener_ = std::move(listener); }
+  // The connection has been asked for; its events follow. It must outlive the session or be closed before.
+  void Start(Instant now, transport::Connection* connection);
+
+  // --- Questions ---
+  State state() const { return state_; }
+  bool ended() const { return state_ == State::kLeft || state_ == State::kFailed; }
+  // Ok unless state() is kFailed.
+  const Status& failure() const { return failure_; }
+  // REQUIRES: the Welcome was here.
+  const JobSpec& settings() const { return link_.settings; }
+  bool welcomed() const { return welcomed_; }
+  ClientStats stats() const;
+  size_t pending_operations() const { return link_.operations.pending(); }
+  // Bytes of a tensor's residual that wait for repayment; empty without residual. For checkers.
+  std::span<const float> residual(TensorHandle handle) const;
+  Instant NextTimeout() const;
+
+  // --- Requests. Callbacks run in RunCallbacks, in the order in which things ended. ---
+  void Declare(const Declaration& declaration, DeclareCallback callback);
+  // REQUIRES of the spans: the tensor's count of elements (else kInvalidArgument); borrowed until the
+  // callback. Nothing is encoded before the next Work.
+  void Push(TensorHandle handle, std::span<const float> gradient, Callback callback);
+  void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
+                Callback callback);
+  void Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback);
+  // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
+  void SetScores(TensorHandle handle, std::vector<float> scores);
+  void Barrier(const std::string& name, Callback callback);
+  // Ok: the orderly end, to be called when nothing is pending (what is, ends with kCancelled). Else the
+  // server learns why this worker gives up.
+  void Leave(const Status& why);
+  // Ends everything pending with `why` and closes the connection.
+  void Fail(const Status& why);
+
+  // --- Events ---
+  void AdvanceTo(Instant now) { link_.now = now; }
+  // What happened on the connection.
+  void Handle(const transport::Event& event);
+  void HandleTimeout();
+  // To be called after all events of a datagram: starts what can start and runs callbacks.
+  void FinishEvent();
+  // A slice of encoding, submitting and settling is due, or callbacks wait.
+  bool HasWork() const;
+  // Does one, of WorkBudget::kSliceElements.
+  void Work();
+
+ private:
+  void OnConnected();
+  void OnClosed(const Status& why);
+  void OnControlBytes(ByteSpan bytes);
+  void HandleMessage(const control::ControlMessage& message);
+  void OnWelcome(const control::Welcome& welcome);
+  void OnStart(const control::Start& start);
+  void OnBarrierDone(const control::BarrierDone& done);
+  void OnServerLeave(const control::Leave& leave);
+
+  // Ok while requests are taken; else why not.
+  Status CheckRunning() const;
+  // Ok when an operation on this tensor can be accepted now.
+  Status CheckRequest(TensorHandle handle, size_t elements) const;
+  // Begins what has its turn; nothing before the job has started.
+  void StartWaiting();
+  // Fails when a part has failed.
+  void TakeFailure();
+  void End(State state, const Status& outcome);
+  // No answer from the server within `limit`, and what may be the reason.
+  Status Silence(Duration limit) const;
+
+  State state_ = State::kConnecting;
+  State reported_state_ = State::kConnecting;  // what the listener knows
+  std::function<void(State)> state_listener_;
+  Status failure_;
+  Instant connect_deadline_ = Instant::Infinite();
+  Instant leave_deadline_ = Instant::Infinite();
+  bool connected_ = false;
+  bool welcomed_ = false;
+  wire::ControlReader reader_;
+  std::unordered_map<uint32_t, OperationId> barriers_;  // by request
+  std::deque<control::ControlMessage> before_start_;    // barriers that came too early
+
+  ServerLink link_;
+  Declarations tensors_{&link_};
+  Pushes pushes_{&link_, &tensors_};
+  Results results_{&link_, &tensors_, &pushes_};
+};
+
+}  // namespace longhaul::worker

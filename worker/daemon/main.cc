@@ -1,0 +1,483 @@
+// longhaul-worker: joins a parameter server and trains the built-in model. Flags, signals and exit codes
+// only.
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/flags/config_file.h"
+#include "base/flags/counter_json.h"
+#include "base/flags/flag_names.h"
+#include "base/flags/help_page.h"
+#include "base/flags/job_flags.h"
+#include "base/flags/job_json.h"
+#include "base/flags/number_checks.h"
+#include "base/signals.h"
+#include "base/units_text.h"
+#include "longhaul/client.h"
+#include "transport/keys/key_file.h"
+#include "transport/keys/load_security.h"
+#include "worker/demo/trainer_loop.h"
+
+namespace {
+
+using longhaul::Client;
+using longhaul::ClientStats;
+using longhaul::Result;
+using longhaul::Status;
+using longhaul::StatusCode;
+using longhaul::worker::RoundProgress;
+using longhaul::worker::TrainSummary;
+using nlohmann::json;
+
+enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitDataset = 3 };
+
+struct Flags {
+  std::string join;
+  longhaul::ConnectOptions connect;
+  double idle_timeout_s = 10;
+  double connect_timeout_s = 0;
+  longhaul::worker::TrainOptions train;
+  bool constant_rate = false;
+  bool weight_given = false;
+  bool allow_core_dump = false;
+  double skew = 0;
+  std::string wire_dtype = "float32";
+  std::string rate_cap;
+  std::string rate_floor;
+  std::string data = longhaul::worker::kDefaultDatasetDirectory;
+  std::string progress = "text";
+  std::string json_file;
+  std::string log_level = "info";
+  std::string security;  // tls-psk, tls-certificates or insecure
+};
+
+constexpr const char* kFooter = R"(
+Examples:
+  longhaul-worker --join 127.0.0.1:7700 --rank 0 --world-size 1 --insecure
+  longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --key job.key --rounds 500
+  MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker --key job.key
+
+Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
+LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+understood when neither flag nor LONGHAUL_* says otherwise.
+Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.)";
+
+// The value of an environment variable, empty when unset.
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Generic launchers' variables (torchrun's names) count where ours are not set; CLI11 checks them like flags.
+void TakeLauncherEnvironment() {
+  const auto stand_in = [](const char* ours, const std::string& value) {
+    if (!value.empty()) setenv(ours, value.c_str(), /*overwrite=*/0);
+  };
+  stand_in("LONGHAUL_RANK", Env("RANK"));
+  stand_in("LONGHAUL_WORLD_SIZE", Env("WORLD_SIZE"));
+  const std::string host = Env("MASTER_ADDR");
+  if (host.empty()) return;
+  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
+  const std::string port = Env("MASTER_PORT").empty() ? "7700" : Env("MASTER_PORT");
+  stand_in("LONGHAUL_JOIN", (bare_v6 ? "[" + host + "]" : host) + ":" + port);
+}
+
+// "--idle-timeout" -> "LONGHAUL_IDLE_TIMEOUT".
+std::string EnvName(const std::string& flag) {
+  std::string name = "LONGHAUL_";
+  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+// --- What the user sees ---
+
+json FitJson(const ClientStats& s) {
+  return {{"l0", s.fit_floor},       {"capacity_mbps", s.fit_capacity.mbps()},
+          {"target", s.target_loss}, {"r2", s.fit_r_squared},
+          {"n", s.fit_samples},      {"state", s.fit_state}};
+}
+
+json ReportJson(const RoundProgress& p, double bubble_threshold) {
+  const longhaul::OperationStats::RoundInfo& r = p.reports.sum;
+  return {{"tensors", p.reports.tensors},
+          {"contributors", r.contributors},
+          {"last_rank", r.last_rank},
+          {"bubble_threshold", bubble_threshold},
+          {"low_chunks", r.low_chunks},
+          {"low_lost", r.low_lost},
+          {"loss", r.loss},
+          {"lost_chunks", r.lost_chunks},
+          {"tolerated_chunks", r.tolerated_chunks},
+          {"filled_chunks", r.filled_chunks},
+          {"fill_reason", r.fill_reason},
+          {"repaired_chunks", r.repaired_chunks},
+          {"rejected_chunks", r.rejected_chunks},
+          {"excluded", r.excluded}};
+}
+
+json RoundJson(const RoundProgress& p, double bubble_threshold) {
+  json line = {{"event", "round"},
+               {"round", p.round},
+               {"rounds", p.rounds},
+               {"seconds", p.seconds},
+               {"training_loss", p.training_loss},
+               {"goodput_mbps", p.goodput_mbps},
+               {"observed_loss", p.observed_loss},
+               {"retransmissions", p.stats.retransmissions},
+               {"repairs", p.stats.round_repaired_chunks + p.stats.repaired_chunks},
+               {"fills", p.stats.round_filled_chunks},
+               {"rtt_ms", std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count()},
+               {"bandwidth_mbps", p.stats.bandwidth.mbps()},
+               {"rate_state", p.stats.rate_state},
+               {"fit", FitJson(p.stats)}};
+  if (p.accuracy) line["accuracy"] = *p.accuracy;
+  if (p.reports.tensors > 0) line["report"] = ReportJson(p, bubble_threshold);
+  return line;
+}
+
+json SummaryJson(const TrainSummary& s, const std::string& security) {
+  json line = {{"event", "finished"},
+               {"rounds", s.rounds},
+               {"seconds", s.seconds},
+               {"security", security},
+               {"training_loss", s.training_loss},
+               {"round_seconds_p50", s.round_seconds_p50},
+               {"round_seconds_p99", s.round_seconds_p99},
+               {"observed_loss", s.stats.packets_sent == 0 ? 0.0
+                                                           : static_cast<double>(s.stats.packets_lost) /
+                                                                 static_cast<double>(s.stats.packets_sent)},
+               {"totals", longhaul::CountersJson<ClientStats>(longhaul::kClientCounters, s.stats)}};
+  if (s.accuracy) line["accuracy"] = *s.accuracy;
+  return line;
+}
+
+class Progress {
+ public:
+  Progress(const std::string& mode, std::string security)
+      : json_(mode == "json"), text_(mode == "text"), security_(std::move(security)) {}
+
+  void Joined(const Client& client) {
+    const longhaul::JobSpec spec = client.settings();
+    bubble_threshold_ = spec.bubble_threshold;
+    if (json_) {
+      json line = spec;
+      line.update({{"event", "joined"}, {"rank", client.rank()}, {"world_size", client.world_size()}});
+      Line(line);
+    } else if (text_) {
+      std::printf("joined as rank %u of %u (policy %s); waiting for the others\n", client.rank(),
+                  client.world_size(), std::string(NameOf(spec.policy)).c_str());
+      std::fflush(stdout);
+    }
+  }
+  void Round(const RoundProgress& p) {
+    if (json_) return Line(RoundJson(p, bubble_threshold_));
+    if (!text_ || (!p.accuracy && p.round % kTextEvery != 0 && p.round != p.rounds)) return;
+    std::printf("round %llu/%llu  loss %.4f  %.0f ms  %.0f Mbit/s  packets lost %.2f %%  rtt %.1f ms",
+                static_cast<unsigned long long>(p.round), static_cast<unsigned long long>(p.rounds),
+                p.training_loss, p.seconds * 1e3, p.goodput_mbps, p.observed_loss * 100,
+                std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count());
+    if (p.accuracy) std::printf("  accuracy %.4f", *p.accuracy);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  void Finished(const TrainSummary& s) {
+    if (json_) return Line(SummaryJson(s, security_));
+    if (!text_) return;
+    std::printf("finished %llu rounds in %.1f s (round p50 %.0f ms, p99 %.0f ms)",
+                static_cast<unsigned long long>(s.rounds), s.seconds, s.round_seconds_p50 * 1e3,
+                s.round_seconds_p99 * 1e3);
+    if (s.accuracy) std::printf(", accuracy %.4f", *s.accuracy);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr uint64_t kTextEvery = 20;
+  static void Line(const json& value) { std::cout << value.dump() << std::endl; }
+
+  bool json_;
+  bool text_;
+  std::string security_;
+  double bubble_threshold_ = 0;  // of the job
+};
+
+// Turns SIGINT and SIGTERM into an orderly Leave, whatever the main thread waits for. Make it before any
+// other thread.
+class Interrupts {
+ public:
+  Interrupts() {
+    thread_ = std::thread([this] { Watch(); });
+  }
+  ~Interrupts() {
+    stop_ = true;
+    thread_.join();
+  }
+  void Guard(Client* client) {
+    const std::lock_guard lock(mutex_);
+    client_ = client;
+  }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  void Watch() {
+    while (!stop_) {
+      const int signal = signals_.Take(std::chrono::milliseconds(100));
+      if (signal == 0) continue;
+      const std::lock_guard lock(mutex_);
+      // Nothing to take leave of, or a second signal: go at once.
+      if (client_ == nullptr || interrupted_) {
+        std::fprintf(stderr, "longhaul-worker: interrupted\n");
+        std::_Exit(kExitFailure);
+      }
+      interrupted_ = true;
+      (void)client_->Leave(Status(StatusCode::kCancelled,
+                                  signal == SIGINT ? "interrupted (SIGINT)" : "told to stop (SIGTERM)"));
+    }
+  }
+
+  const longhaul::EndingSignals signals_;
+  std::mutex mutex_;
+  Client* client_ = nullptr;
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+int Fail(const Status& why, int code) {
+  std::fprintf(stderr, "longhaul-worker: %s\n", longhaul::cli::WithFlagNames(why.ToString()).c_str());
+  return code;
+}
+
+// Right after the attempt: errno says why.
+Status CannotWrite(const std::string& json_file) {
+  return {StatusCode::kInternal, "cannot write --json " + json_file + ": " + std::strerror(errno)};
+}
+
+int Run(const Flags& flags) {
+  using longhaul::worker::Dataset;
+  using longhaul::worker::DatasetPart;
+  Interrupts interrupts;
+  Progress progress(flags.progress, flags.security);
+
+  Dataset shard;
+  Dataset test;
+  size_t total = 0;
+  {
+    Result<Dataset> train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
+    if (!train.ok()) return Fail(train.status(), kExitDataset);
+    total = train->size();
+    shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed,
+                                      flags.skew);
+    Result<Dataset> whole_test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
+    if (!whole_test.ok()) return Fail(whole_test.status(), kExitDataset);
+    test = *std::move(whole_test);
+  }
+  if (shard.size() == 0) {
+    return Fail(Status(StatusCode::kInvalidArgument, "more workers than images"), kExitDataset);
+  }
+
+  longhaul::ConnectOptions connect = flags.connect;
+  if (!flags.weight_given) connect.weight = longhaul::worker::ShardWeight(shard, total, connect.world_size);
+  connect.log = [](longhaul::LogLevel level, std::string_view text) {
+    spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
+                text);
+  };
+  Result<Client> client = Client::Connect(connect);
+  if (!client.ok()) {
+    return Fail(client.status(),
+                client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure);
+  }
+  interrupts.Guard(&*client);
+  progress.Joined(*client);
+  Result<TrainSummary> summary = longhaul::worker::Train(*client, shard, test, flags.train,
+                                                         [&](const RoundProgress& p) { progress.Round(p); });
+  interrupts.Guard(nullptr);
+  if (!summary.ok()) {
+    return Fail(interrupts.interrupted() ? Status(StatusCode::kCancelled, "interrupted; left the job")
+                                         : summary.status(),
+                kExitFailure);
+  }
+  progress.Finished(*summary);
+  if (Status s = client->Leave(); !s.ok()) spdlog::warn("the end was not orderly: {}", s.ToString());
+  if (!flags.json_file.empty()) {
+    json result = SummaryJson(*summary, flags.security);
+    result["rank"] = flags.connect.rank;
+    errno = 0;
+    std::ofstream file(flags.json_file);
+    file << result.dump(2) << '\n';
+    if (!file.flush()) return Fail(CannotWrite(flags.json_file), kExitFailure);
+  }
+  return kExitOk;
+}
+
+// Every flag; see --help for what they mean.
+void AddOptions(CLI::App& app, Flags& flags) {
+  auto& c = flags.connect;
+  auto& t = flags.train;
+  app.add_option("--join", flags.join, "Address of the server")->type_name("HOST:PORT")->required();
+  app.add_option("--rank", c.rank, "This worker among its peers, 0..world-size-1 [0]");
+  app.add_option("--world-size", c.world_size, "Workers of the job, as the server has it [1]")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--job", c.job, "Name of the job, as the server has it")->capture_default_str();
+  app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
+  app.add_option("--incarnation", c.incarnation, "Higher takes the rank over from a lower one [0]");
+  app.add_option("--weight", c.weight,
+                 "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even]");
+  app.add_option("--rounds", t.rounds, "Rounds of the whole job")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100'000'000));
+  app.add_option("--batch", t.batch, "Images per worker and local step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 60'000));
+  app.add_option("--lr", t.learning_rate, "Learning rate of the server's SGD (see --optimizer)")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--momentum", t.momentum, "Momentum of the server's SGD, 0..1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.9999));
+  app.add_option(
+         "--optimizer", t.optimizer,
+         "The server's optimizer, for example adam:lr=0.001 [SGD by --lr and --momentum; with local steps "
+         "sgd:lr=0.7,momentum=0.9,nesterov]")
+      ->type_name("TEXT")
+      ->excludes("--lr", "--momentum");
+  app.add_option("--local-steps", t.local_steps,
+                 "Steps of the local optimizer per round; what is pushed is old - new")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--local-optimizer", t.local_optimizer,
+                 "Optimizer of the local steps, for example adamw:lr=0.001")
+      ->type_name("TEXT")
+      ->capture_default_str();
+  app.add_option("--wire-dtype", flags.wire_dtype,
+                 "Element type of gradients on the wire: float32 | bfloat16 | float16 | int8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  app.add_flag("--constant-lr", flags.constant_rate,
+               "Do not let the learning rate fall linearly to zero (with adam at the server it never does)");
+  app.add_option("--skew", flags.skew,
+                 "Share of this worker's images that come from its own few classes, 0..1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", t.seed, "Of model, shards and batches; the same on all workers")
+      ->capture_default_str();
+  app.add_option("--data", flags.data,
+                 "Directory with Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist)")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_option("--eval-every", t.eval_every, "Rounds between test accuracies on rank 0; 0 = at the end")
+      ->capture_default_str();
+  app.add_option("--datagram-size", c.datagram_bytes, "UDP payload per datagram, bytes")
+      ->capture_default_str()
+      ->check(CLI::Range(1200, 65507));
+  longhaul::cli::AddEnum(app, "--rate-controller", &c.rate_controller, "What decides how fast to send");
+  app.add_option("--rate-cap", flags.rate_cap, "Never send faster, for example 100mbit")
+      ->check(longhaul::cli::IsRate());
+  app.add_option("--rate-floor", flags.rate_floor, "Never send slower, whatever is lost [100kbit]")
+      ->check(longhaul::cli::IsRate());
+  app.add_option("--idle-timeout", flags.idle_timeout_s, "Silence after which the server is dead, seconds")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
+  app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_option(
+         "--key", c.key_file,
+         "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
+      ->type_name("FILE");
+  longhaul::cli::AddEnum(app, "--cipher", &c.cipher, "Of the packets; any = the first that both sides have");
+  app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
+      ->excludes("--key");
+  app.add_flag("--allow-core-dump", flags.allow_core_dump,
+               "With a key: a crash may leave a core dump, which contains it");
+  app.add_option("--fault", c.fault,
+                 "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
+      ->type_name("SPEC");
+  app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "text", "json"}));
+  app.add_option("--json", flags.json_file, "Write the summary to this file")->type_name("FILE");
+  app.add_option("--log-level", flags.log_level, "trace | debug | info | warn | error | off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
+  for (CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    // What an environment hands down unseen is not what somebody chose for this job.
+    if (name == "--help" || name == "--version" || name == "--insecure") continue;
+    option->envname(EnvName(name));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Joins a longhaul parameter server and trains a small network on Fashion-MNIST.",
+               "longhaul-worker");
+  app.footer(kFooter);
+  app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", "longhaul-worker 0.1.0");
+  AddOptions(app, flags);
+  longhaul::cli::CheckNumbers(app);
+  longhaul::cli::AddConfigFile(app, "rounds = 500");
+  longhaul::cli::AddHelpPage(app);
+  TakeLauncherEnvironment();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  }
+  flags.connect.servers = {flags.join};
+  flags.connect.idle_timeout = longhaul::FromSeconds(flags.idle_timeout_s);
+  flags.connect.connect_timeout = longhaul::FromSeconds(flags.connect_timeout_s);
+  flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
+  flags.train.decay_learning_rate = !flags.constant_rate;
+  flags.weight_given = app.count("--weight") > 0;
+  if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
+  if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::ParseRate(flags.rate_cap);
+  if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::ParseRate(flags.rate_floor);
+  if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {
+    return Fail(Status(StatusCode::kInvalidArgument,
+                       "--rate-floor " + flags.rate_floor + " is above --rate-cap " + flags.rate_cap),
+                kExitUsage);
+  }
+  if (flags.connect.rank >= flags.connect.world_size) {
+    return Fail(Status(StatusCode::kInvalidArgument, "--rank " + std::to_string(flags.connect.rank) +
+                                                         " is not below --world-size " +
+                                                         std::to_string(flags.connect.world_size)),
+                kExitUsage);
+  }
+  // Found out now, not after hours of training.
+  errno = 0;
+  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
+    return Fail(CannotWrite(flags.json_file), kExitUsage);
+  }
+  // Logs on stderr; stdout belongs to the progress.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();
+  // A wrong key is a wrong command line, and found out before the data is read.
+  const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
+                                                      .insecure = flags.connect.insecure,
+                                                      .job = flags.connect.job,
+                                                      .cipher = flags.connect.cipher});
+  if (!security.ok()) return Fail(security.status(), kExitUsage);
+  flags.security = security->kind;
+  if (flags.connect.insecure)
+    spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
+  return Run(flags);
+}
