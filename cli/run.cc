@@ -315,6 +315,14 @@ class Job {
 
   // Says what failed with the last words of everyone who has something to say.
   int Explain(const std::string& what) {
+    // A wrong option is the same mistake in every worker: one says it.
+    for (ChildProcess* child : Children()) {
+      if (!child->Poll() || child->exit_code() != kUsage) continue;
+      StopAll();
+      FailRun(what);
+      PrintLastWords(child->name());
+      return kUsage;
+    }
     // The others learn of the failure by themselves; give them the time to say what they saw.
     const auto deadline = Clock::now() + kGrace;
     while (Clock::now() < deadline && g_signal == 0) {
@@ -324,12 +332,8 @@ class Job {
     }
     StopAll();
     FailRun(what);
-    int code = 1;
-    for (ChildProcess* child : Children()) {
-      PrintLastWords(child->name());
-      if (child->exit_code() == kUsage) code = kUsage;
-    }
-    return code;
+    for (ChildProcess* child : Children()) PrintLastWords(child->name());
+    return 1;
   }
 
   void PrintLastWords(const std::string& name) const {

@@ -105,7 +105,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   cli::AddJobFlags(app, &f.server.job_spec);
   app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
-  app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors")
+  app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors, e.g. 1gb")
+      ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
   app.add_option("--max-load-generators,--allow-bench", f.load.max_connections,
@@ -135,7 +136,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "listen.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
-      "handshake_failed, suppressed, bench, abort or finished.");
+      "rejected, handshake_failed, suppressed, bench, abort or finished.");
 }
 
 // CLI11's own delimiter would drop what is empty, so that a list of nothing would let everybody in.

@@ -51,4 +51,15 @@ inline CLI::Validator IsRate() {
       "RATE");
 }
 
+// A size, with or without its unit, becomes the number of its bytes: 1gb.
+inline CLI::Validator AsBytes() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const auto bytes = ParseBytes(text);
+        if (bytes.ok()) text = std::to_string(bytes->value());
+        return bytes.status().message();
+      },
+      "SIZE");
+}
+
 }  // namespace longhaul::cli

@@ -17,6 +17,13 @@ namespace longhaul {
 // A span of time; nanoseconds since that is what the operating system's clocks and timers speak.
 using Duration = std::chrono::nanoseconds;
 
+// The integer next to `v` towards zero; the largest or smallest one where none is (bytes over a nanosecond).
+constexpr int64_t Saturated(double v) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (v >= kEnd) return std::numeric_limits<int64_t>::max();
+  return v > -kEnd ? static_cast<int64_t>(v) : std::numeric_limits<int64_t>::min();
+}
+
 // A number of bytes. 64 bits, signed so that a difference cannot wrap.
 class ByteCount {
  public:
@@ -39,7 +46,7 @@ class ByteCount {
   friend constexpr ByteCount operator-(ByteCount a, ByteCount b) { return ByteCount(a.bytes_ - b.bytes_); }
   friend constexpr ByteCount operator*(ByteCount a, int64_t n) { return ByteCount(a.bytes_ * n); }
   friend constexpr ByteCount operator*(ByteCount a, double f) {
-    return ByteCount(static_cast<int64_t>(static_cast<double>(a.bytes_) * f));
+    return ByteCount(Saturated(static_cast<double>(a.bytes_) * f));
   }
   friend constexpr double operator/(ByteCount a, ByteCount b) {
     return static_cast<double>(a.bytes_) / static_cast<double>(b.bytes_);
@@ -55,14 +62,13 @@ class Bandwidth {
   constexpr Bandwidth() = default;
   static constexpr Bandwidth BitsPerSecond(int64_t bps) { return Bandwidth(bps); }
   static constexpr Bandwidth BytesPerSecond(int64_t v) { return Bandwidth(v * 8); }
-  static constexpr Bandwidth Mbps(double mbps) { return Bandwidth(static_cast<int64_t>(mbps * 1e6)); }
+  static constexpr Bandwidth Mbps(double mbps) { return Bandwidth(Saturated(mbps * 1e6)); }
   static constexpr Bandwidth Zero() { return {}; }
   static constexpr Bandwidth Max() { return Bandwidth(std::numeric_limits<int64_t>::max()); }
-  // What moves `bytes` in `time`; Max() when time is not positive.
+  // What moves `bytes` in `time`; Max() when time is not positive, and at most that.
   static constexpr Bandwidth FromBytesAndTime(ByteCount bytes, Duration time) {
     if (time.count() <= 0) return Max();
-    return Bandwidth(
-        static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(time.count())));
+    return Bandwidth(Saturated(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(time.count())));
   }
 
   constexpr int64_t bits_per_second() const { return bps_; }
@@ -74,16 +80,14 @@ class Bandwidth {
   // How long `bytes` take at this rate; Duration::max() at rate zero.
   constexpr Duration TransferTime(ByteCount bytes) const {
     if (bps_ <= 0) return Duration::max();
-    return Duration(
-        static_cast<int64_t>(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(bps_)));
+    return Duration(Saturated(static_cast<double>(bytes.value()) * 8e9 / static_cast<double>(bps_)));
   }
   friend constexpr ByteCount operator*(Bandwidth b, Duration t) {
-    return ByteCount(
-        static_cast<int64_t>(static_cast<double>(b.bps_) / 8e9 * static_cast<double>(t.count())));
+    return ByteCount(Saturated(static_cast<double>(b.bps_) / 8e9 * static_cast<double>(t.count())));
   }
   friend constexpr ByteCount operator*(Duration t, Bandwidth b) { return b * t; }
   friend constexpr Bandwidth operator*(Bandwidth b, double gain) {
-    return Bandwidth(static_cast<int64_t>(static_cast<double>(b.bps_) * gain));
+    return Bandwidth(Saturated(static_cast<double>(b.bps_) * gain));
   }
   friend constexpr Bandwidth operator*(double gain, Bandwidth b) { return b * gain; }
   friend constexpr Bandwidth operator+(Bandwidth a, Bandwidth b) { return Bandwidth(a.bps_ + b.bps_); }

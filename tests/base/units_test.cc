@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "base/instant.h"
@@ -48,6 +49,16 @@ TEST(Units, BandwidthFromBytesAndTime) {
   EXPECT_EQ(Bandwidth::FromBytesAndTime(ByteCount(1), 0ms), Bandwidth::Max());
   EXPECT_EQ(Bandwidth::FromBytesAndTime(ByteCount(1), -1ms), Bandwidth::Max());
   EXPECT_EQ(Bandwidth::BytesPerSecond(1000), Bandwidth::BitsPerSecond(8000));
+}
+
+// A host that stood still hears of a megabyte within a nanosecond: a rate that no integer holds.
+TEST(Units, WhatNoIntegerHoldsIsTheLargestOne) {
+  EXPECT_EQ(Bandwidth::FromBytesAndTime(ByteCount(1'300'000), 1ns), Bandwidth::Max());
+  EXPECT_EQ(Bandwidth::Max() * 2.0, Bandwidth::Max());
+  EXPECT_EQ(ByteCount::Max() * 2.0, ByteCount::Max());
+  EXPECT_EQ(ByteCount::Max() * -2.0, ByteCount(std::numeric_limits<int64_t>::min()));
+  EXPECT_EQ(Bandwidth::Max() * Duration::max(), ByteCount::Max());
+  EXPECT_EQ(Bandwidth::BitsPerSecond(1).TransferTime(ByteCount::Max()), Duration::max());
 }
 
 TEST(Units, ScalingAndRatios) {

@@ -58,7 +58,8 @@ TEST_F(Kill, AKilledServerEndsTheWorkersWithPeerDeadAndItsAddress) {
   server_->Signal(SIGKILL);
   for (Program* worker : workers_) {
     ExpectEndWithin(*worker, 1, killed, kIdle + kSlack);
-    EXPECT_THAT(worker->Errors(), AllOf(HasSubstr("PeerDead"), HasSubstr(address()), HasSubstr("3.0 s")));
+    EXPECT_THAT(worker->Errors(), AllOf(HasSubstr("PeerDead"), HasSubstr(address()),
+                                        HasSubstr(std::to_string(kIdleSeconds) + ".0 s")));
   }
 }
 

@@ -36,7 +36,7 @@ class Training : public JobTest {
 };
 
 TEST_F(Training, TwoWorkersOnLoopbackFinishAndReportJson) {
-  Train(60, {});
+  Train(60, {}, {{"--max-model-bytes", "2mb"}});
   for (uint32_t rank = 0; rank < 2; ++rank) {
     const json worker = Summary("worker" + std::to_string(rank));
     EXPECT_EQ(worker.value("rank", 99u), rank);

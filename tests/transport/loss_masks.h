@@ -16,11 +16,7 @@
 namespace longhaul::transport {
 
 // Of so many datagrams all masks are tried: 2^16, or 2^13 where a sanitizer makes each ten times as long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kMaskBits = 13;
-#else
-constexpr int kMaskBits = 16;
-#endif
+constexpr int kMaskBits = LONGHAUL_SLOWNESS > 1 ? 13 : 16;
 
 // What came of many masks. Of RunAll each mask counts, of RunOne each run.
 struct LossMasks {

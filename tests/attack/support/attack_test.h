@@ -31,11 +31,8 @@ using e2e::Program;
 using e2e::seconds;
 
 // A server may remember what a stranger sent in tables of fixed size; more is growth.
-#ifdef __SANITIZE_ADDRESS__
-inline constexpr int64_t kFlatBytes = 300 << 20;  // freed memory waits in a quarantine of 256 MB
-#else
-inline constexpr int64_t kFlatBytes = (8 << 20) * kSlowness;
-#endif
+// Under a sanitizer freed memory waits in a quarantine of 256 MB.
+inline constexpr int64_t kFlatBytes = (kSlowness > 1 ? 300 : 8) << 20;
 
 class AttackTest : public e2e::JobTest {
  protected:

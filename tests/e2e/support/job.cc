@@ -78,9 +78,11 @@ Program& JobTest::Start(const std::string& name, const std::vector<std::string>&
 }
 
 Program& JobTest::StartServer(const Flags& more) {
-  const Flags flags = Merged(
-      {{"--listen", "127.0.0.1:0"}, {"--workers", "2"}, {"--idle-timeout", "3"}, {"--progress", "json"}},
-      Merged(more.contains("--insecure") ? Flags() : security(), more));
+  const Flags flags = Merged({{"--listen", "127.0.0.1:0"},
+                              {"--workers", "2"},
+                              {"--idle-timeout", std::to_string(kIdleSeconds)},
+                              {"--progress", "json"}},
+                             Merged(more.contains("--insecure") ? Flags() : security(), more));
   server_ = &programs_.emplace_back("longhaul-server", flags, directory_);
   const auto listening = server_->WaitForEvent("listening");
   EXPECT_TRUE(listening) << server_->Everything();
@@ -97,7 +99,7 @@ Program& JobTest::StartWorker(uint32_t rank, const Flags& more) {
                               {"--batch", "16"},
                               {"--data", dataset()},
                               {"--eval-every", "0"},
-                              {"--idle-timeout", "3"},
+                              {"--idle-timeout", std::to_string(kIdleSeconds)},
                               {"--progress", "json"}},
                              Merged(more.contains("--insecure") ? Flags() : security(), more));
   return programs_.emplace_back("longhaul-worker", flags, directory_);

@@ -18,13 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Sanitizers slow programs down, and start-up most.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr int kSlowness = 8;
-#elif defined(__SANITIZE_ADDRESS__)
-inline constexpr int kSlowness = 4;
-#else
-inline constexpr int kSlowness = 1;
-#endif
+inline constexpr int kSlowness = LONGHAUL_SLOWNESS;
 // For what must happen, whenever it is; not a bound that a test is about.
 inline constexpr Duration kPatience = seconds(25) * kSlowness;
 
