@@ -105,7 +105,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   cli::AddJobFlags(app, &f.server.job_spec);
   app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
-  app.add_option("--max-model-bytes", f.max_model_bytes, "bound on 4 bytes x elements of all tensors, e.g. 1gb")
+  app.add_option("--max-model-bytes", f.max_model_bytes,
+                 "bound on 4 bytes x elements of all tensors, e.g. 1gb")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
@@ -139,7 +140,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "rejected, handshake_failed, suppressed, bench, abort or finished.");
 }
 
-// CLI11's own delimiter would drop what is empty, so that a list of nothing would let everybody in.
+// CLI11's own delimiter would drop what is empty, so that a list of nothing would let every peer in.
 std::vector<std::string> SplitNames(const std::vector<std::string>& lists) {
   std::vector<std::string> names;
   for (const std::string& list : lists) {

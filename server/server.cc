@@ -216,7 +216,7 @@ class EventLines final : public server::ServerEvents {
 
   std::function<void(const ServerEvent&)> sink_;
   LogCallback log_;
-  // Two: strangers who fail at the handshake must not hide whom the job refuses.
+  // Two: strangers that fail at the handshake must not hide the peers that the job refuses.
   server::LogLimiter handshakes_;
   server::LogLimiter refusals_;
 };

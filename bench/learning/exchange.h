@@ -42,8 +42,8 @@ class Exchange {
   // The job starts with `initial`, one entry per tensor. Errors: what the job's parts refuse.
   static Result<std::unique_ptr<Exchange>> Create(const Scenario& scenario, std::span<const Values> initial);
 
-  // One round. gradients[rank][tensor]; only those of present workers are read. Who is gone stays away until
-  // a round in which it is present again. REQUIRES: a worker is present.
+  // One round. gradients[rank][tensor]; only those of present workers are read. An absent worker stays away
+  // until a round in which it is present again. REQUIRES: a worker is present.
   void Round(const std::vector<std::span<const Values>>& gradients, std::span<const Attendance> attendance);
   // A worker is replaced by a new process: what it remembered is gone.
   void Replace(uint32_t rank);

@@ -33,8 +33,8 @@ constexpr bool Remembers(LossPolicy policy) {
   return policy == LossPolicy::kResidual || policy == LossPolicy::kShift;
 }
 
-// What was not taken is owed, and comes again on top of the next gradient. Who must not see something again
-// has to take it, whatever it does with it then.
+// What was not taken is owed, and comes again on top of the next gradient. A server that must
+// not see something again has to take it, whatever it does with it then.
 constexpr bool Repays(LossPolicy policy) { return policy == LossPolicy::kResidual; }
 
 }  // namespace longhaul::codec

@@ -2,7 +2,7 @@
 // between is the round engine's.
 //
 //   strangers --Join--> members --(all in)--> Start --rounds--> Leave by all: finished
-//                                                       \------> too few left: aborted, everyone is told why
+//                                                       \------> too few left: aborted, all learn why
 // Then the next job may come: the coordinator is empty again.
 //
 // Takes the events of all connections; needs no endpoint. Before anything else SetNow, after all events of a
@@ -62,7 +62,7 @@ class Coordinator final : private RoundEngineHost {
   void AfterEvent();
   void HandleTimeout();
   Instant NextTimeout() const;
-  // Tells everybody and takes no one any more. An Ok `why` becomes kCancelled for the workers of a running
+  // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
 

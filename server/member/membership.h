@@ -76,13 +76,13 @@ class Membership {
   bool EnoughWorkers() const { return joined_ >= min_workers_; }
   const Member& member(uint32_t rank) const { return members_[rank]; }
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
-  // Whose the rank is: a certificate's name; "" when it is nobody's, or its peers have no names.
+  // The rank's owner: a certificate's name; "" when the rank has no owner, or its peers have no names.
   const std::string& owner(uint32_t rank) const { return owners_[rank]; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
   // 127.0.0.1:4000)".
   std::string Describe(uint32_t rank) const;
 
-  // A new job: everybody is gone, nothing is remembered.
+  // A new job: all members are gone, nothing is remembered.
   void Reset();
 
  private:

@@ -23,7 +23,7 @@ namespace longhaul::server {
 struct LogLimits {
   uint32_t lines = 10;  // at once, after a quiet time of lines x refill
   Duration refill = std::chrono::seconds(10);
-  Duration gather = std::chrono::seconds(1);  // from the first that is left out until the number is told
+  Duration gather = std::chrono::seconds(1);  // from the first line left out until the number is written
 };
 
 class LogLimiter {
@@ -74,7 +74,7 @@ class LogLimiter {
 
   LogLimits limits_;
   Instant full_;
-  Instant next_number_;  // no number is told before
+  Instant next_number_;  // the earliest time for the next number
   uint64_t left_out_ = 0;
   Instant due_;
   std::array<Recent, 16> recent_;  // written lines, the oldest is replaced

@@ -265,7 +265,7 @@ void ResultSender::OnWindowClosed(Peer& peer, transport::WindowKey key,
 void ResultSender::LearnReceipt(const Result& result, uint32_t key, const transport::WindowReceipt& receipt) {
   const auto downlink = downlinks_.find(key);
   if (downlink == downlinks_.end() || result.snapshot != nullptr) return;
-  // Refused, or closed before everything had left: what the worker has of it is anybody's guess.
+  // Refused, or closed before everything had left: the server cannot know which chunks the worker has.
   if (!receipt.high_complete || result.low_sent.size() != result.low.count()) {
     return downlink->second.Forget(result.peer->rank);
   }

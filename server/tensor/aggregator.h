@@ -34,7 +34,7 @@ class Aggregator {
   // Workers in the chunk's sum, and the sum of their weights.
   uint32_t contributors(uint32_t chunk) const { return contributors_[chunk]; }
   double weight(uint32_t chunk) const;
-  // sum of weight * scale * values; all zero when nobody contributed. Nothing is added to the chunk after
+  // sum of weight * scale * values; all zero without contributors. Nothing is added to the chunk after
   // this.
   std::span<float> sum(uint32_t chunk);
 

@@ -9,7 +9,7 @@
 // Under a policy that repays, a contribution may bring what its rank could not deliver in the rounds before.
 // The norm of a sum of n gradients is at most n times the largest of them: the bound is n times as high for a
 // rank whose chunk was not settled in the last n - 1 rounds, n <= kMostGradients. Only single gradients teach
-// what is usual. Who stays silent to bring much at once brings no more than he could have in the meantime.
+// what is usual. A rank that stays silent to bring much at once brings no more than it could have before.
 //
 // Refusing ends, in two ways. What was refused is gone: no policy sends it again (docs/decisions/0013). And a
 // level that everybody has reached becomes the usual one: after kGivesWay refusals in a row at a position,

@@ -30,7 +30,7 @@
 // What does not grow with them: chunks that overtook their window, closes that were not acknowledged
 // (transport/core/window/incoming_windows.h: 4 MiB, 2 MiB), control messages that the worker does not read
 // (ConnectionOptions::max_control_backlog), pulls and declarations that wait (server/round/round_engine.h). A
-// load generator has the bounds of bench/load/sink.h, who has not joined those of transport::kWary.
+// load generator has the bounds of bench/load/sink.h, a peer before its Join those of transport::kWary.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ void Parameters::Advance() {
 }
 
 std::shared_ptr<const std::vector<float>> Parameters::GiveAwayPrevious() {
-  // Every element is written before anybody reads it.
+  // Every element is written before it is read.
   return std::exchange(values_[(version_ + 1) % 2], std::make_shared<std::vector<float>>(geometry_.count));
 }
 

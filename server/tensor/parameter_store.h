@@ -70,14 +70,14 @@ class Parameters {
   // The values that the round in progress writes; until then, those of the version before current().
   std::span<const float> next() const { return *values_[(version_ + 1) % 2]; }
   std::span<float> mutable_next() { return *values_[(version_ + 1) % 2]; }
-  // Hands the version before current() over to who still reads it; the round in progress writes elsewhere.
+  // Hands the version before current() over to a reader of it; the round in progress writes elsewhere.
   // REQUIRES: it has written nothing yet.
   std::shared_ptr<const std::vector<float>> GiveAwayPrevious();
   // The round is finished: every chunk of next() was written.
   void Advance();
-  // A copy of current() that stays as it is; shared by all who ask in the same version.
+  // A copy of current() that stays as it is; shared by all callers in the same version.
   std::shared_ptr<const std::vector<float>> Snapshot();
-  // Such a copy is held by somebody: another one costs nothing.
+  // Such a copy is still held: another Snapshot() costs nothing.
   bool HasSnapshot() const { return snapshot_version_ == version_ && !snapshot_.expired(); }
 
  private:

@@ -107,7 +107,7 @@ void Rounds::Next() {
                    : lags          ? Participation::kLagging
                                    : Participation::kAwaited;
   }
-  // Somebody has to be waited for: a round that waits for nobody would be over at once.
+  // A round must wait for at least one member: a round that waits for none would be over at once.
   if (Count(Participation::kAwaited) == 0)
     std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
   std::fill(awaited_.begin(), awaited_.end(), Count(Participation::kAwaited));

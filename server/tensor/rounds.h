@@ -36,11 +36,11 @@ struct RoundTally {
 class Rounds {
  public:
   enum class Participation : uint8_t {
-    kAbsent,   // not a member in this round: nobody waits for it
+    kAbsent,   // not a member in this round: the round does not wait for it
     kAwaited,  // will open its window
     kOpen,     // its window is open
     kClosed,   // its window is over, or it was excluded
-    kLagging,  // a member that nobody waits for, but that may still open its window
+    kLagging,  // a member that the round does not wait for; it may still open its window
   };
 
   Rounds(uint32_t chunks, uint32_t ranks);
@@ -48,7 +48,7 @@ class Rounds {
   // --- Questions ---
   uint64_t number() const { return number_; }  // of the round in progress = rounds completed so far
   Participation participation(uint32_t rank) const { return parts_[rank]; }
-  // Somebody has opened a window of this round.
+  // A rank has opened a window of this round.
   bool begun() const { return begun_.has_value(); }
   bool IsFinal(uint32_t chunk) const { return final_[chunk]; }
   // Chunks in the order in which they became final.
@@ -76,13 +76,13 @@ class Rounds {
   // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: participation(rank)
   // == kAwaited.
   void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
-  // The rank is no member any more: as OnWindowClosed, and nobody waits for it in later rounds.
+  // The rank is no member any more: as OnWindowClosed, and later rounds do not wait for it.
   void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
   // The connection of this rank was replaced by a newer incarnation: its window, if open, is awaited again.
   // True: the new one takes part in this round (as OnMemberJoined).
   bool OnMemberReplaced(uint32_t rank);
 
-  // Chunks that nobody is awaited for any more but that were not marked (the tensor was not ready then).
+  // Chunks for which no rank is awaited any more but that were not marked (the tensor was not ready then).
   void CollectReady(std::vector<uint32_t>* ready) const;
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);

@@ -17,7 +17,7 @@ void ShiftEpochs::OnMemberChanged(uint32_t rank) {
 
 bool ShiftEpochs::OnRoundBegins(uint64_t number) {
   if (change_round_ != 0 && number >= change_round_) {
-    // Whoever changed since the announcement is in the new epoch as he is now.
+    // A member that changed since the announcement is in the new epoch as it is now.
     changed_ = false;
     return true;
   }

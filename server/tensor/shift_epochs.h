@@ -2,7 +2,7 @@
 // (codec/policy/shift.h).
 //
 // The server knows only the sum of the workers' shifts. When a worker leaves, joins or is replaced, its part
-// of that sum is nobody's: everybody begins again from zero, in a new epoch. All workers must do so in the
+// of that sum belongs to no worker: all begin again from zero, in a new epoch. All workers must do so in the
 // same round. So the change is announced with the results of one whole round, which every worker has before
 // it pushes the next one:
 //

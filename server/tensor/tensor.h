@@ -49,10 +49,10 @@ class Tensor {
   float ArrivalScale(uint32_t rank, bool high) const { return filler_->ArrivalScale(rank, high); }
   // A worker's window is over: decides whether its losses are tolerated or filled. Above the bubble-filling
   // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
-  // gone has no outcome: what it did not contribute is nobody's.
+  // gone has no outcome: its missing contributions are neither tolerated nor filled.
   void OnWindowOver(uint32_t rank, const WindowOutcome& outcome);
   // Computes the chunk's value for this round: mean by the loss policy, then the optimizer; the round's tally
-  // says what was tolerated and filled. REQUIRES: the parameters are ready, nobody is awaited for this chunk.
+  // says what was tolerated and filled. REQUIRES: the parameters are ready, no rank is awaited for it.
   // Returns the contributions that were filled.
   uint32_t Finalise(uint32_t chunk);
   // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite

@@ -289,7 +289,7 @@ Status ClientImpl::WaitUntilJoined() {
 ClientImpl::~ClientImpl() {
   if (!loop_) return;
   if (thread_.joinable()) {
-    // Tells the server, ends what is pending; Stop lets the farewell leave and waits for nobody.
+    // Tells the server, ends what is pending; Stop lets the farewell leave and waits for no peer.
     (void)loop_->Post([this] { core_.Fail(Status(StatusCode::kCancelled, "the client was destroyed")); });
     (void)loop_->Post([this] { loop_->Stop(); });
     thread_.join();

@@ -39,7 +39,7 @@ void StatusCore::Drain() {
     if (std::holds_alternative<ev::Connected>(happened->event)) OnConnected();
     if (const auto* control = std::get_if<ev::ControlBytes>(&happened->event)) OnControlBytes(control->bytes);
     if (const auto* closed = std::get_if<ev::Closed>(&happened->event)) OnClosed(closed->why);
-    if (const auto* window = std::get_if<ev::WindowOpened>(&happened->event)) {  // nobody here wants one
+    if (const auto* window = std::get_if<ev::WindowOpened>(&happened->event)) {  // this core wants none
       connection_->CloseWindow(window->key, wire::CloseReason::kExcluded);
     }
   }

@@ -32,7 +32,7 @@ class StatusCore final : public transport::DatagramCore {
   // REQUIRES: the first call.
   void Ask(Instant now, const Address& server);
 
-  // nullopt until the end; then the server's JSON, or kUnavailable (nobody answers, or not with this key),
+  // nullopt until the end; then the server's JSON, or kUnavailable (no server answers, or not with this key),
   // kPermissionDenied and what else the server refuses for, kProtocolViolation.
   const std::optional<Result<std::string>>& outcome() const { return outcome_; }
 

@@ -1,4 +1,4 @@
-// What a worker is told when it is made; see longhaul/options.h for the meaning of the fields of the job.
+// A worker's options, given when it is made; see longhaul/options.h for the meaning of the job's fields.
 #pragma once
 
 #include <cstddef>

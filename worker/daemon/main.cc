@@ -416,7 +416,7 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
   for (CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    // What an environment hands down unseen is not what somebody chose for this job.
+    // An environment hands values down unseen: these options must be chosen for this job.
     if (name == "--help" || name == "--version" || name == "--insecure") continue;
     option->envname(EnvName(name));
   }

@@ -49,8 +49,8 @@ struct ConnectionOptions {
   // its control stream, to bound the memory of peers that have not joined.
   bool wary = false;
   // Server: follow a worker whose address changes (a rebound NAT), after the new address has proved itself.
-  // Unless said otherwise only when packets are authenticated by keys: without, whoever can read one could
-  // take the connection with him.
+  // Unless said otherwise only when packets are authenticated by keys: without, any reader of one could
+  // move the connection to its own address.
   std::optional<bool> allow_migration;
   // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
   bool ecn = true;

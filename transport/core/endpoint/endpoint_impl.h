@@ -1,5 +1,5 @@
 // What an endpoint consists of. Private to endpoint*.cc: endpoint.cc is the endpoint as its owner sees it,
-// endpoint_receive.cc finds whom a datagram is for, endpoint_accept.cc lets new connections in.
+// endpoint_receive.cc finds a datagram's connection, endpoint_accept.cc lets new connections in.
 #pragma once
 
 #include <deque>

@@ -1,7 +1,7 @@
 // What an endpoint says without a connection: REFUSE, RETRY, stateless resets, and the last words of a
 // connection that is gone. All that is kept is the datagrams themselves until they leave, so many at most;
-// each is shorter than what asked for it, and each kind has a rate (admission.h): strangers can make us say
-// it to anybody.
+// each is shorter than what asked for it, and each kind has a rate (admission.h): strangers can make us send
+// it to any address.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class StatelessAnswers {
   // Asks for the INIT, which was `opened` or not, again with a cookie, unless there were too many RETRYs.
   // False: this security has no cookies.
   bool Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened);
-  // Says that there is no connection `id` (any more), to whom sent it a short packet of so many bytes;
+  // Says that there is no connection `id` (any more), to the sender of a short packet of so many bytes;
   // nothing without keys, or when the packet is too short for a shorter answer, or when there were too many
   // resets.
   void Reset(Instant now, const Address& to, wire::ConnectionId id, size_t packet_bytes);
