@@ -56,8 +56,6 @@ double Random::Normal() {
   return u * std::sqrt(-2 * std::log(s) / s);
 }
 
-double Random::Exponential(double mean) { return -mean * std::log1p(-Uniform()); }
-
 Random Random::Fork(uint64_t stream) {
   uint64_t mix = Next() ^ (stream * 0xd6e8feb86659fd93ull);
   return Random(SplitMix64(mix));

@@ -19,8 +19,6 @@ class Random {
   bool Chance(double p);
   // Standard normal (Marsaglia's polar method).
   double Normal();
-  // Exponential with the given mean.
-  double Exponential(double mean);
   // An independent generator for a named part, so that adding a draw in one part does not shift another.
   Random Fork(uint64_t stream);
 

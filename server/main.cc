@@ -3,6 +3,7 @@
 // Exit codes: 0 fine; 1 the job was aborted (with --once) or the server failed; 2 usage; 3 cannot listen.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,7 +14,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <string>
 
 #include "base/files.h"
@@ -182,7 +182,8 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
   } else if (security.kind == "tls-certificates") {
     spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
   }
-  spdlog::info("job \"{}\": {} workers, policy {}, FEC {} with k = {}", server.job(), flags.server.workers,
+  spdlog::info("job \"{}\" of {}, policy {}, FEC {} with k = {}", server.job(),
+               flags.server.workers == 1 ? "1 worker" : std::to_string(flags.server.workers) + " workers",
                NameOf(flags.server.job_spec.policy), server.fec_backend(), flags.server.job_spec.fec_k);
   if (flags.no_grants) {
     spdlog::info("workers send as fast as they like (--no-grants)");
@@ -304,7 +305,10 @@ int Run(int argc, char** argv) {
   const EndingSignals signals;  // before the first thread
   std::signal(SIGPIPE, SIG_IGN);
 
-  flags.server.log = [](LogLevel level, std::string_view text) {
+  // What the progress says, the log does not say again on the same terminal.
+  const bool said = flags.progress == "text" && ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  flags.server.log = [said](LogLevel level, std::string_view text) {
+    if (said && level == LogLevel::kInfo) return;
     spdlog::log(level == LogLevel::kDebug
                     ? spdlog::level::debug
                     : (level == LogLevel::kInfo ? spdlog::level::info : spdlog::level::warn),

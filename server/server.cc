@@ -110,8 +110,8 @@ class EventLines final : public server::ServerEvents {
   }
   void OnStart(uint32_t workers, uint32_t symbol_bytes) override {
     Emit(ServerEvent::Kind::kStart,
-         "all " + std::to_string(workers) + " workers are in; chunks of " + std::to_string(symbol_bytes) +
-             " bytes",
+         "every worker is in, " + std::to_string(workers) + " of them; chunks of " +
+             std::to_string(symbol_bytes) + " bytes",
          {{"event", "start"}, {"workers", workers}, {"symbol_bytes", symbol_bytes}});
   }
   void OnRound(const JobRound& round, const ServerStats& stats) override {

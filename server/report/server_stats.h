@@ -88,18 +88,18 @@ struct ServerStats {
   std::string security;               // tls-psk, tls-certificates or insecure
   std::string identity;               // the server's key or certificate, for people; "insecure" without
   transport::EndpointStats endpoint;  // what was dropped, refused and limited before any connection
-  uint64_t strangers = 0;
-  uint64_t strangers_displaced = 0;
-  JobSpec job_spec;  // as the operator decided
+  JobSpec job_spec;                   // as the operator decided
   uint32_t world_size = 0;
   uint32_t joined = 0;
+  Duration running{0};     // since the start barrier opened
+  uint64_t strangers = 0;  // the first counter
+  uint64_t strangers_displaced = 0;
   uint64_t jobs_finished = 0;
   uint64_t jobs_aborted = 0;
   uint64_t joins_refused = 0;
   uint64_t bench_connections = 0;
   uint64_t bench_served = 0;
   uint64_t bench_bytes = 0;
-  Duration running{0};  // since the start barrier opened
   uint64_t rounds = 0;
   uint64_t tensors = 0;
   uint64_t elements = 0;
@@ -124,7 +124,7 @@ struct ServerStats {
   uint64_t result_chunks_lost = 0;
   uint64_t result_chunks_repaid = 0;
   uint64_t state_hashes = 0;
-  Duration round_p50{0};  // of the last 4,096 rounds
+  Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
   Duration round_p99{0};
   transport::ConnectionStats traffic;  // counts of this job's members, also of those that are gone
   GrantStats grants;

@@ -119,18 +119,6 @@ TEST(Random, NormalHasMeanZeroAndVarianceOne) {
   EXPECT_NEAR(squares / kDraws, 1, 0.03);
 }
 
-TEST(Random, ExponentialHasItsMean) {
-  Random random(5);
-  double sum = 0;
-  for (int i = 0; i < kDraws; ++i) {
-    const double x = random.Exponential(3);
-    ASSERT_GE(x, 0);
-    ASSERT_TRUE(std::isfinite(x));
-    sum += x;
-  }
-  EXPECT_NEAR(sum / kDraws, 3, 0.06);
-}
-
 TEST(Random, ForksAreIndependentOfEachOthersDraws) {
   Random a(9), b(9);
   Random a_links = a.Fork(1), a_workers = a.Fork(2);

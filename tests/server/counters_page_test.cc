@@ -50,6 +50,10 @@ TEST(CountersPage, TheTablesHaveEveryField) {
             8u);
   EXPECT_EQ(sizeof(transport::EndpointStats), bytes(transport::kEndpointCounters));
   EXPECT_LT(sizeof(ClientStats) - bytes(kClientCounters), 8u);
+  const ServerStats s;
+  EXPECT_EQ(static_cast<size_t>(reinterpret_cast<const char*>(&s.round_p50) -
+                                reinterpret_cast<const char*>(&s.strangers)),
+            bytes(kServerCounters));
 }
 
 }  // namespace

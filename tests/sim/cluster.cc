@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "codec/fec/fec.h"
@@ -234,7 +235,7 @@ void Cluster::Attack(const Fault& fault, Instant end) {
     if (!replay && chance_.Chance(0.3)) bytes.resize(1 + chance_.Below(bytes.size()));
   }
   network_.Send(from, server.address(), bytes);
-  const Duration pause(static_cast<int64_t>(chance_.Exponential(10e6)));
+  const Duration pause(static_cast<int64_t>(-10e6 * std::log1p(-chance_.Uniform())));
   if (network_.now() + pause < end) In(pause, [this, fault, end] { Attack(fault, end); });
 }
 

@@ -69,8 +69,7 @@ struct RateOptions {
   Bandwidth floor = Bandwidth::BitsPerSecond(100'000);
   Bandwidth cap = Bandwidth::Max();
   Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
-  double halve_threshold =
-      JobSpec().halve_threshold;  // a round that loses this share or more halves the rate
+  double halve_threshold = JobSpec().halve_threshold;  // the loss of a round that halves the rate
   // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The
   // fitted target loss never exceeds it, unless the path alone loses more.
   double loss_budget = 0.05;

@@ -180,14 +180,6 @@ std::vector<SentChunk> LossDetection::UnackedChunks(size_t limit) const {
   return chunks;
 }
 
-Instant LossDetection::OldestSentTime() const {
-  if (in_flight_count_ == 0) return Instant::Infinite();
-  for (size_t i = 0; i < sent_.size(); ++i) {
-    if (sent_[i].outstanding && sent_[i].packet.in_flight) return sent_[i].packet.sent_time;
-  }
-  return Instant::Infinite();
-}
-
 void LossDetection::DetectLost(Instant now, Outcome* outcome) {
   loss_time_ = Instant::Infinite();
   const Duration delay = TimeThreshold(*rtt_);

@@ -64,7 +64,6 @@ class LossDetection {
   Instant Deadline() const;
 
   ByteCount bytes_in_flight() const { return bytes_in_flight_; }
-  bool HasAckElicitingInFlight() const { return eliciting_in_flight_ > 0; }
   uint64_t packet_threshold() const { return packet_threshold_; }
   int pto_count() const { return pto_count_; }
   // Frames of packets in flight that must arrive, oldest first, each once, at most `limit`: what a probe had
@@ -72,10 +71,7 @@ class LossDetection {
   std::vector<SentFrame> UnackedFrames(size_t limit) const;
   // Chunks of packets in flight, oldest first, each once, at most `limit`: likewise.
   std::vector<SentChunk> UnackedChunks(size_t limit) const;
-  // Send time of the oldest packet in flight; Infinite() when none.
-  Instant OldestSentTime() const;
-  wire::PacketNumber largest_acked() const { return largest_acked_; }
-  // The same, before the first acknowledgement nothing.
+  // The largest packet number acknowledged; before the first acknowledgement nothing.
   std::optional<wire::PacketNumber> newest_acked() const {
     return any_acked_ ? std::optional(largest_acked_) : std::nullopt;
   }

@@ -90,7 +90,6 @@ class IncomingWindows {
   void OnCloseAcked(WindowKey key, uint32_t first);
   void OnCloseLost(WindowKey key, uint32_t first);
 
-  size_t open_count() const { return open_.size(); }
   ByteCount buffered() const;
 
  private:
