@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may include whom: the arrows of docs/explanation/architecture.md, counted.
+"""Who may include whom: the arrows of docs/internals/architecture.md, counted.
 
     includes.py ROOT              names every include that points up or sideways, and every folder without a rule
     includes.py --self-test       shows that the guard can fail
