@@ -61,10 +61,4 @@ void ByteWriter::Bytes(ByteSpan bytes) {
   position_ += bytes.size();
 }
 
-void ByteWriter::Rewind(size_t size) {
-  LH_CHECK_OP(size, <=, position_);
-  position_ = size;
-  ok_ = true;
-}
-
 }  // namespace longhaul

@@ -62,8 +62,6 @@ class ByteWriter {
   void F32(float v) { U32(std::bit_cast<uint32_t>(v)); }
   void Varint(uint64_t v);
   void Bytes(ByteSpan bytes);
-  // Drops everything written after `size` (taken earlier from size()) and clears a failure.
-  void Rewind(size_t size);
 
  private:
   void Unsigned(uint64_t v, size_t width);

@@ -66,7 +66,8 @@ int Main(int argc, char** argv) {
   bool check = false;
   bool list = false;
   app.add_option("--controller", controller, "Controller under test")
-      ->check(CLI::IsMember({"longhaul", "bbr", "cubic"}))
+      ->check(
+          CLI::IsMember(std::vector<std::string>(kNamesOf<RateControl>.begin(), kNamesOf<RateControl>.end())))
       ->capture_default_str();
   app.add_option("--seeds", seeds, "Runs per cell")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--rate", mbps, "Capacity in Mbit/s")

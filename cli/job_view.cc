@@ -8,8 +8,6 @@
 
 #include "base/quantile.h"
 
-#include "base/quantile.h"
-
 namespace longhaul::cli {
 namespace {
 

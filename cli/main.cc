@@ -183,7 +183,7 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
       "server.key\n"
       "                            longhaul keygen --from ca.key --role worker --name fra --job resnet --out "
       "fra.key\n"
-      "Whoever has a shared key can read the job's traffic and join it; a certificate speaks for one "
+      "Every holder of a shared key can read the job's traffic and join it; a certificate speaks for one "
       "machine.\n"
       "Exit codes: 0 fine, 1 the file cannot be written, 2 bad options.");
   return command;

@@ -79,6 +79,7 @@ function(longhaul_test_headers name)
     add_executable(longhaul_test_headers EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/test_headers.cc")
     target_link_libraries(longhaul_test_headers PRIVATE longhaul_flags GTest::gmock GTest::gtest)
     target_compile_options(longhaul_test_headers PRIVATE -O0)
+    set_target_properties(longhaul_test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
     target_precompile_headers(longhaul_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <chrono>
       <cmath> <cstdint> <deque> <functional> <map> <memory> <optional> <random> <span> <string> <thread> <variant> <vector>)
   endif()

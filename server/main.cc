@@ -110,7 +110,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
-  app.add_option("--max-load-generators,--allow-bench", f.load.max_connections,
+  app.add_option("--max-load-generators", f.load.max_connections,
                  "load generators (longhaul bench flow) that are served at once, each for up to 64 MiB; 0 "
                  "refuses them")
       ->check(CLI::Range(0, 1024));

@@ -9,7 +9,7 @@
 namespace longhaul::server {
 namespace {
 
-constexpr uint32_t kDismissed = 256;
+constexpr uint32_t kDismissed = 256;  // connections: all of Strangers::kMax may be refused and linger at once
 
 Status Invalid(const std::string& setting, const std::string& value, const std::string& range) {
   return Status(StatusCode::kInvalidArgument, setting + " is " + value + ", but must be " + range);

@@ -31,22 +31,6 @@ bool LossProcess::Next() {
   return lost;
 }
 
-const char* DropReasonName(DropReason reason) {
-  switch (reason) {
-    case DropReason::kNone:
-      return "none";
-    case DropReason::kLoss:
-      return "loss";
-    case DropReason::kQueue:
-      return "queue";
-    case DropReason::kOutage:
-      return "outage";
-    case DropReason::kMtu:
-      return "mtu";
-  }
-  return "unknown";
-}
-
 LinkModel::LinkModel(const LinkOptions& options, Random random)
     : options_(options),
       loss_random_(random.Fork(1)),

@@ -59,8 +59,6 @@ class LossProcess {
 //
 // Not thread-safe. Instants must not go back; an earlier one counts as the latest seen.
 enum class DropReason : uint8_t { kNone, kLoss, kQueue, kOutage, kMtu };
-// "loss", "queue", ...
-const char* DropReasonName(DropReason reason);
 
 // One arrival at the far end.
 struct Delivery {

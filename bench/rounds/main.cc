@@ -19,6 +19,7 @@
 #include "base/units_text.h"
 #include "bench/rounds/tcp_rounds.h"
 #include "bench/wan/programs.h"
+#include "longhaul/job.h"
 #include "wan/link_options.h"
 
 namespace longhaul::bench {
@@ -76,11 +77,9 @@ Result<Runner> ParseRunner(const std::string& name) {
     return true;
   };
   if (rest.starts_with("longhaul") && ends_with("-insecure")) runner.insecure = true;
-  if (rest == "longhaul" || rest == "longhaul-bbr" || rest == "longhaul-cubic") {
-    runner.longhaul = true;
-    runner.control = rest == "longhaul" ? rest : rest.substr(9);
-    return runner;
-  }
+  runner.control = rest.starts_with("longhaul-") ? rest.substr(9) : rest;
+  runner.longhaul = rest.starts_with("longhaul") && FromName<RateControl>(runner.control).has_value();
+  if (runner.longhaul) return runner;
   runner.tcp.tuned = !ends_with("-stock");
   if (ends_with("-parts")) runner.tcp.parts = kParts;
   if (rest != "tcp-cubic" && rest != "tcp-bbr") {

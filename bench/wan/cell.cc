@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "longhaul/job.h"
+
 namespace longhaul::bench {
 
 wan::LinkOptions Path::Link() const {
@@ -45,14 +47,8 @@ Result<Runner> ParseRunner(const std::string& name) {
     return Status(StatusCode::kInvalidArgument, "no controller " + name);
   }
   if (strip("-insecure")) r.insecure = true;
-  if (rest == "longhaul") {
-    r.control = rest;
-    return r;
-  }
-  if (rest == "longhaul-bbr" || rest == "longhaul-cubic") {
-    r.control = rest.substr(9);
-    return r;
-  }
+  r.control = rest.starts_with("longhaul-") ? rest.substr(9) : rest;
+  if (rest.starts_with("longhaul") && FromName<RateControl>(r.control)) return r;
   return Status(StatusCode::kInvalidArgument, "no controller " + name);
 }
 

@@ -57,7 +57,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--flow-flags", f.flow_flags, "more flags for longhaul bench flow")->delimiter(' ');
   app.add_option("--series", f.series,
                  "seconds between points of longhaul's time series in the JSON; 0 = none");
-  app.add_flag("--untuned", f.untuned, "paths nobody tuned for: 20 to 800 Mbit/s, 5 to 200 ms, bursts");
+  app.add_flag("--untuned", f.untuned, "paths not tuned for: 20 to 800 Mbit/s, 5 to 200 ms, bursts");
   app.add_flag("--incast", f.incast,
                "a job of N workers that push at the same moment, 200 Mbit/s, RTT 20 ms");
   app.add_option("--workers", f.incast_options.workers, "of --incast")->check(CLI::Range(1, 64));

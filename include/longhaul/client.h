@@ -7,7 +7,7 @@
 //   longhaul::Status status = step.Wait();
 //
 // Every wait ends: when the server dies, falls silent for the idle time-out or ends the job, everything
-// pending completes with a Status that says who and why.
+// pending completes with a Status that names the server and the reason.
 //
 // Threads: every method may be called from any thread. A client has one background thread; several clients
 // may live in a process. Spans given to an operation are borrowed until it is done.
@@ -76,12 +76,22 @@ class Tensor {
   const void* owner_ = nullptr;
 };
 
+// One worker of a job. Operations and waits end with the errors that their methods name, and with
+//   kInvalidArgument     the tensor is another client's, or was never declared
+//   kResourceExhausted   4096 operations are pending already
+//   kFailedPrecondition  after Leave, or after the orderly end of the job
+//   kCancelled           pending when Leave was given an error, or when the client was destroyed
+//   kAborted             pending when the server ended the job
+//   else                 what status() says: the client has failed
+// Declare, Barrier and Leave wait: from a callback on the background thread they are kFailedPrecondition.
 class Client {
  public:
   // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
-  // Errors: kInvalidArgument (options), kUnavailable (no answer comes from that address), kVersionMismatch
-  // (both versions are named), kSettingsMismatch, kAlreadyExists (the rank is taken), or what else the server
-  // says.
+  // Errors: kInvalidArgument (options, content of the key file), kNotFound (no such key file or host),
+  // kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its key is of
+  // another job or role), kUnavailable (no answer comes from that address; no FEC library), kVersionMismatch
+  // (both versions are named), kSettingsMismatch, kAlreadyExists (the rank is taken), kInternal (a system
+  // call failed), or what else the server says.
   static Result<Client> Connect(const ConnectOptions& options);
 
   Client(Client&&) noexcept;
@@ -90,34 +100,41 @@ class Client {
   // the network does. Call Leave first for an orderly end.
   ~Client();
 
-  // Makes a tensor known, or finds it. Waits until all workers of the job are in. Idempotent: a declaration
-  // that disagrees with the server's is kSettingsMismatch.
+  // Makes a tensor known, or finds it. Waits until all workers of the job are in. Idempotent. Errors:
+  // kSettingsMismatch (an earlier declaration of that name disagrees), kInvalidArgument (name, options; too
+  // large for one window), kResourceExhausted (a bound on tensors, or the server's max_model), kAborted (the
+  // server did not take the initial values).
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
-  // round that it counts in.
+  // round that it counts in. Errors: kInvalidArgument (`gradient` does not hold exactly count() float32
+  // elements; one is not finite, alone or with what is owed from earlier rounds), kAborted (the round went on
+  // without this worker).
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
-  // Fetches the parameters. Errors: kFailedPrecondition (the tensor has no optimizer, so the server keeps
-  // none).
+  // Fetches the parameters. Errors: kInvalidArgument (`out` does not hold exactly count() float32 elements),
+  // kFailedPrecondition (the tensor has no optimizer, so the server keeps none).
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
   // Contributes to the next round and receives its result (updated parameters, or the aggregate), chunk by
-  // chunk while others are still on their way: the fast path. `out` may be read when done. Errors:
-  // kInvalidArgument (`out` overlaps `gradient`; a value of the gradient is not finite). Operations on one
-  // tensor take effect in the order of the calls.
+  // chunk while others are still on their way: the fast path. `out` may be read when done. Errors: as Push
+  // for `gradient` and Pull for the length of `out`; kInvalidArgument (`out` overlaps `gradient`). Operations
+  // on one tensor take effect in the order of the calls.
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
 
   // Explicit priority: says what matters of the tensor, in place of the job's ranking. It is cut into
   // scores.size() equal parts (1..2^20, at most count), and a chunk counts as much as the highest score among
   // the parts that it has elements of; the chunks that count most are high (reliable, with FEC), as many as
   // the high share says. For example one score a row of a matrix. Holds from the next gradient that is not
-  // under way yet, until the next call. Does not wait. Errors: kInvalidArgument (number of scores; negative
-  // or not finite ones).
+  // under way yet, until the next call. Does not wait: Ok also after the client has failed. Errors:
+  // kInvalidArgument (number of scores; negative or not finite ones; the tensor is another client's).
   Status SetScores(const Tensor& tensor, std::span<const float> scores);
 
-  // Waits until every worker of the job has arrived at the barrier of this name.
+  // Waits until every worker of the job has arrived at the barrier of this name. Errors: kInvalidArgument (a
+  // name has 1..256 bytes, none a control character). Waiting twice at one name, or at more than 64 names in
+  // the whole job, fails the client: kProtocolViolation, kResourceExhausted.
   Status Barrier(const std::string& name);
   // The orderly end: waits for what is pending, tells the server, closes. Further calls fail. With an error
-  // as `why` the server learns that this worker did not finish, and nothing pending is waited for.
+  // as `why` the server learns that this worker did not finish, and nothing pending is waited for. Ok, or why
+  // the client has failed.
   Status Leave(const Status& why = Status::Ok());
 
   uint32_t rank() const;

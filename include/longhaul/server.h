@@ -94,8 +94,11 @@ struct Daemon;
 class Server {
  public:
   // Opens the port and serves in a thread of its own. Errors: kInvalidArgument (names the option, its value
-  // and its range), kAlreadyExists (port in use), kNotFound (no such host), kUnavailable (no FEC library),
-  // kInternal.
+  // and its range; content of the key file), kAlreadyExists (port in use), kNotFound (no such host or key
+  // file), kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its
+  // key is of another job or role; a port below 1024 without the privilege), kUnavailable (this machine does
+  // not have that address; no name server answers), kFailedPrecondition (no FEC library), kInternal (a system
+  // call failed).
   static Result<Server> Start(const ServerOptions& options,
                               std::function<void(const ServerEvent&)> on_event = nullptr);
 
@@ -113,10 +116,10 @@ class Server {
   // How traffic is protected, for people: "shared key of job resnet", "certificate server/ams of job resnet",
   // "insecure".
   std::string security() const;
-  // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why that job was
-  // aborted.
+  // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why the latest job
+  // did not finish: kAborted (the reason is named, such as too few workers), kCancelled (Stop while it ran).
   Status Wait();
-  // As Wait(), but gives up after `timeout`: nullopt.
+  // As Wait(), but gives up after `timeout`: nullopt, and the server goes on.
   std::optional<Status> WaitFor(Duration timeout);
   // Tells all workers and ends, within about a second. Any thread; idempotent.
   void Stop();

@@ -5,12 +5,12 @@
 namespace longhaul::server {
 namespace {
 
-constexpr Duration kMinQueue = std::chrono::milliseconds(3);
+constexpr Duration kMinQueue = std::chrono::milliseconds(3);  // above the jitter of a host's scheduling
 // All senders of one link see the same queue; the measurement of one in four may lag.
 constexpr double kQueuedShare = 0.75;
 // Excess loss that is significant: at 300 packets and 2 % the standard deviation is 0.8 %.
 constexpr double kExcessLoss = 0.05;
-constexpr double kLossWeight = 1.0 / 16;
+constexpr double kLossWeight = 1.0 / 16;  // of a sample, one a tick (RTT / 4): remembers four RTTs
 // A queue of q is drained in two round trips by sending q / (2 rtt) less; never less than three quarters.
 constexpr double kMaxDrain = 0.25;
 // Raising by 2.5 % and then 5 % a round trip builds an eighth of a BDP in three round trips, before the queue

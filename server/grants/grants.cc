@@ -22,7 +22,7 @@ constexpr double kLeastShare = 1.0 / 16;
 // Time beyond two RTTs that a receive window covers: a lost packet stays in flight until it is declared lost,
 // 5/4 of an RTT and an ACK delay later, and timers on both ends are late.
 constexpr Duration kWindowSlack = std::chrono::milliseconds(25);
-constexpr int64_t kMinWindowDatagrams = 16;
+constexpr int64_t kMinWindowDatagrams = 16;  // so that ACKs leave by count: AckTracker::kMinPacketsPerAck
 // Before anything was measured.
 constexpr Duration kUnknownRtt = std::chrono::milliseconds(100);
 

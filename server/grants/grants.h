@@ -3,7 +3,7 @@
 //
 //   windows (bytes to come) ──┐
 //   arrivals, loss, queues  ──┼─> capacity, given or estimated ─> shares by water-filling ─> Connection::Grant
-//   who joined, who left    ──┘
+//   joins and leaves        ──┘
 //
 // A worker is
 //   idle      none of its windows is open. It holds a standing grant, because the first round trip of its next
@@ -67,11 +67,11 @@ class Grants {
   static constexpr double kLatecomers = 0.125;
   // Round trips for which the share of an expected worker is reserved.
   static constexpr int kGrace = 1;
-  // Relative; smaller changes are not sent.
-  static constexpr double kMinChange = 0.05;
-  // IP and UDP, per datagram.
-  static constexpr int64_t kHeaderBytesV4 = 28;
+  static constexpr double kMinChange = 0.05;     // relative; smaller changes are not sent
+  static constexpr int64_t kHeaderBytesV4 = 28;  // IP and UDP, per datagram
   static constexpr int64_t kHeaderBytesV6 = 48;
+  // A tick, which visits all workers, is a quarter of a round trip: at most 200 a second however short that
+  // is, and at least 10, so that a queue is seen soon however long it is.
   static constexpr Duration kMinTick = std::chrono::milliseconds(5);
   static constexpr Duration kMaxTick = std::chrono::milliseconds(100);
 

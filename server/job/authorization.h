@@ -1,4 +1,4 @@
-// What a peer may ask of the server, by who it has proved to be.
+// What a peer may ask of the server, by the identity that it has proved.
 //
 // TLS has seen to it that a peer with keys is of this server's job, and that it is a worker or a tool of the
 // allow-list (transport/crypto/tls_session.h): that is decided there and not again here. With one shared key,

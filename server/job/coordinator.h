@@ -1,4 +1,4 @@
-// The server's side of every connection: who is in the job, when it starts, and how it ends. What happens in
+// The server's side of every connection: the members of the job, its start and its end. What happens in
 // between is the round engine's.
 //
 //   strangers --Join--> members --(all in)--> Start --rounds--> Leave by all: finished
@@ -35,10 +35,10 @@ namespace longhaul::server {
 
 class Coordinator final : private RoundEngineHost {
  public:
-  // A status is made at most this often.
-  static constexpr Duration kStatusAge = std::chrono::milliseconds(100);
+  static constexpr Duration kStatusAge = std::chrono::milliseconds(100);  // a status is made at most so often
   // How long a refused or dismissed peer has to read the reason before its connection is closed with it.
   static constexpr Duration kLinger = std::chrono::milliseconds(500);
+  // Between two looks at which peers have spoken, are overdue or have lingered: a fraction of kLinger.
   static constexpr Duration kTick = std::chrono::milliseconds(200);
 
   // `events` may be null. status_json makes the answer to a StatusRequest; it may be empty.

@@ -18,8 +18,8 @@ namespace longhaul::server {
 
 class Strangers {
  public:
-  static constexpr size_t kMax = 256;
-  static constexpr size_t kMaxPerSource = 64;
+  static constexpr size_t kMax = 256;          // connections: 36 MiB, since kWary lets each hold 144 KiB
+  static constexpr size_t kMaxPerSource = 64;  // a quarter: one source leaves room for others
   // A connection that does not join for this long after it was accepted is closed.
   static constexpr Duration kJoinTimeout = std::chrono::seconds(5);
 

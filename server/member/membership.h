@@ -1,4 +1,4 @@
-// Who takes part in the job: ranks, incarnations, the start barrier and what is left when somebody goes.
+// The members of the job: ranks, incarnations, the start barrier and what is left when a worker goes.
 //
 //   empty -> joined -> left      (said goodbye)
 //                   -> lost      (died or was silent; may come again with the same or a higher incarnation)

@@ -47,7 +47,7 @@ class ResultSender {
   void SendRound(Peer& peer, Tensor& tensor, Epoch epoch);
   // The worker wants the current values; `request` is its name for this.
   void SendPull(Peer& peer, Tensor& tensor, uint32_t request);
-  // A chunk of the round in progress is final: it leaves for everyone who wants it.
+  // A chunk of the round in progress is final: it leaves for every worker that wants it.
   void OnChunkFinal(Tensor& tensor, uint32_t chunk);
   // To be called before the first chunk of a new round is written: results of the round before the previous
   // one would lose their values. They keep them, unless their worker has gone on.

@@ -34,8 +34,8 @@ class ContributionGuard {
   // average after them.
   static constexpr uint8_t kLearned = 8;
   static constexpr double kNewShare = 1.0 / 16;
-  static constexpr uint8_t kGivesWay = 8;
-  static constexpr double kLeastStep = 2;
+  static constexpr uint8_t kGivesWay = 8;  // refusals in a row: as many as kLearned, which taught the level
+  static constexpr double kLeastStep = 2;  // of the norm, so that a factor of 1 gives way too
   // A larger debt is judged as one of so many gradients: the step that one contribution can make is bounded.
   static constexpr uint32_t kMostGradients = 64;
   // Room in float for what loss policies make of a sum: they scale contributions (ipw: by 4) and add to the

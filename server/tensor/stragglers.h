@@ -28,8 +28,8 @@ namespace longhaul::server {
 // since the deadline must not move with the outliers that it is there to cut off. Not thread-safe.
 class CloseTimes {
  public:
-  static constexpr size_t kMemory = 32;
-  static constexpr size_t kEnough = 8;
+  static constexpr size_t kMemory = 32;  // windows: after half of them a lasting change is the median
+  static constexpr size_t kEnough = 8;   // windows: three outliers do not become their median
 
   // REQUIRES: not negative.
   void Add(Duration taken);
@@ -45,7 +45,7 @@ class CloseTimes {
 
 class Stragglers {
  public:
-  // Below this the scheduling of the machines would decide who is a straggler.
+  // Below this the scheduling of the machines would decide which worker is a straggler.
   static constexpr Duration kGrace = std::chrono::milliseconds(50);
 
   // factor: 0 = only the bound counts; else >= 1. bound: zero = none.

@@ -120,30 +120,6 @@ TEST(ByteWriter, WhatDoesNotFitWritesNothing) {
   out.U8(1);
   EXPECT_EQ(out.size(), 0u) << "nothing is written after a failure";
   EXPECT_EQ(bytes, (std::array<uint8_t, 3>{0xee, 0xee, 0xee}));
-  out.Rewind(0);
-  out.U8(7);
-  EXPECT_TRUE(out.ok());
-  EXPECT_EQ(bytes[0], 7);
-}
-
-TEST(ByteWriter, RewindDropsWhatFollowed) {
-  std::array<uint8_t, 8> bytes{};
-  ByteWriter out(bytes);
-  out.U16(0x0102);
-  const size_t mark = out.size();
-  out.U32(0);
-  out.Rewind(mark);
-  out.U8(3);
-  EXPECT_EQ(out.size(), 3u);
-  EXPECT_EQ(std::vector<uint8_t>(out.written().begin(), out.written().end()),
-            (std::vector<uint8_t>{1, 2, 3}));
-  EXPECT_EQ(out.remaining(), 5u);
-}
-
-TEST(ByteWriterDeathTest, RewindingForwardIsABug) {
-  std::array<uint8_t, 8> bytes{};
-  ByteWriter out(bytes);
-  EXPECT_DEATH(out.Rewind(1), "bug");
 }
 
 TEST(Bytes, FloatsKeepEveryBit) {

@@ -71,7 +71,7 @@ TEST_F(BenchFlow, SaysWhenNobodyIsThere) {
 }
 
 TEST_F(BenchFlow, SaysWhenTheServerTakesNone) {
-  StartServer({{"--allow-bench", "0"}});
+  StartServer({{"--max-load-generators", "0"}});
   Program& flow = StartFlow();
   ExpectEnd(flow, 3);
   EXPECT_THAT(flow.Errors(), HasSubstr("--max-load-generators 0"));

@@ -174,7 +174,6 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--datagram-size",
                                      "--max-model-bytes",
                                      "--max-load-generators",
-                                     "--allow-bench",
                                      "--bench-during-job",
                                      "--once",
                                      "--insecure-bind",

@@ -138,6 +138,10 @@ def mutate(root):
         files = [root / room] if room.endswith(".cc") else sorted((root / room).rglob("*.cc"))
         path = files[0].relative_to(root).as_posix()
         headers = [h.relative_to(root).as_posix() for h in sorted(root.glob(target + "**/*.h"))] if target[0] != "<" else []
+        if target[0] != "<" and not headers:
+            print("MISSED  there is no header in %s" % target)
+            missed += 1
+            continue
         # Of a room, a header that is not its surface.
         header = next((h for h in headers if unit_of(h)[0] not in ("surface", "window_types", "status")), target.strip("<>"))
         what = complaint(path, target[0] != "<", header, root)

@@ -13,7 +13,7 @@ struct x509_store_ctx_st;
 
 namespace longhaul::crypto {
 
-// Who the peer must be is checked inside the handshake, so a refused peer gets an alert and no keys.
+// The peer's identity is checked inside the handshake, so a refused peer gets an alert and no keys.
 class TlsSession : public transport::HandshakeCrypto {
  public:
   TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client);

@@ -146,9 +146,4 @@ Address FromSocketAddress(const SocketAddress& address) {
   return out;
 }
 
-bool IsWildcard(const Address& address) {
-  const auto first = address.IsV4() ? address.ip.begin() + 12 : address.ip.begin();
-  return std::all_of(first, address.ip.end(), [](uint8_t byte) { return byte == 0; });
-}
-
 }  // namespace longhaul::udp

@@ -46,7 +46,4 @@ SocketAddress ToSocketAddress(const Address& address, int family);
 // IPv4 becomes IPv4-mapped. Another family gives the all-zero address.
 Address FromSocketAddress(const SocketAddress& address);
 
-// 0.0.0.0 or ::, "every interface".
-bool IsWildcard(const Address& address);
-
 }  // namespace longhaul::udp

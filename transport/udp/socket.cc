@@ -88,8 +88,8 @@ Status UdpSocket::Configure(const SocketOptions& options) {
   if (v6 && !SetInt(fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0)) {
     warnings_.push_back("the IPv6 socket does not receive IPv4: " + Reason());
   }
-  // PROBE, not DO: the core finds out itself what the path carries (path/dplpmtud.h), and must be able to
-  // send more than the kernel believes, which trusts any ICMP message. What the interface cannot
+  // PROBE, not DO: the core finds out itself what the path carries (transport/core/path/dplpmtud.h), and must
+  // be able to send more than the kernel believes, which trusts any ICMP message. What the interface cannot
   // carry is still refused. A dual-stack socket needs both families' options.
   bool dont_fragment = SetInt(fd(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
   if (v6) dont_fragment = SetInt(fd(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE) && dont_fragment;

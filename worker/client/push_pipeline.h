@@ -35,7 +35,7 @@
 namespace longhaul::worker {
 
 // How much of a tensor may be worked on before the thread has to look at its socket again, in elements of
-// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event_bench), so a slice of 128 Ki elements,
+// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event.cc), so a slice of 128 Ki elements,
 // 512 KiB, takes 0.2 to 0.5 ms; what is paid once a turn of the event loop, about 5 us, stays below 3 %.
 class WorkBudget {
  public:

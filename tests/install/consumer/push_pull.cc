@@ -12,6 +12,7 @@
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string key = argv[1];
+  if (!longhaul::JobSpec().Validate().ok()) return 1;
   auto server =
       longhaul::Server::Start({.listen = "127.0.0.1:0", .key_file = key, .workers = 1, .once = true});
   if (!server.ok()) {

@@ -34,7 +34,7 @@ namespace longhaul::transport {
 
 struct ConnectionOptions {
   // UDP payload; 1200 is what every path carries. 1452 for Ethernet, 1344 under a VPN, 8952 with jumbo
-  // frames: what the path really carries is found out (path/dplpmtud.h).
+  // frames: what the path really carries is found out (transport/core/path/dplpmtud.h).
   ByteCount max_datagram{1452};
   Duration idle_timeout = std::chrono::seconds(10);
   Duration handshake_timeout =
@@ -52,7 +52,7 @@ struct ConnectionOptions {
   // Unless said otherwise only when packets are authenticated by keys: without, any reader of one could
   // move the connection to its own address.
   std::optional<bool> allow_migration;
-  // Mark datagrams as ECN-capable, after the path has been seen to carry the marks (path/ecn_validator.h).
+  // Mark datagrams as ECN-capable, once the path carries the marks (transport/core/path/ecn_validator.h).
   bool ecn = true;
   KeyUpdateLimits key_update;
   RateOptions rate;
@@ -222,7 +222,7 @@ class Connection {
   virtual State state() const = 0;
   virtual wire::ConnectionId local_id() const = 0;
   virtual Address peer() const = 0;
-  // Who the peer has proved to be; kNone before that and without security.
+  // The identity that the peer has proved; kNone before that and without security.
   virtual const PeerIdentity& identity() const = 0;
   virtual ConnectionStats stats() const = 0;
   // Zero before the first sample.

@@ -1,8 +1,8 @@
 // The events of one connection between the datagram that caused them and the owner that polls them.
 //
 // Chunks are not in it: one entry says that a window has some, and they are taken from the window when it is
-// their turn (window/window_rx.h). The state of a window is looked at when it is polled, too. So an entry is
-// small, one datagram makes few of them, and once the vectors have grown nothing is allocated.
+// their turn (transport/core/window/window_rx.h). The state of a window is looked at when it is polled, too.
+// So an entry is small, one datagram makes few of them, and once the vectors have grown nothing is allocated.
 #pragma once
 
 #include <cstddef>

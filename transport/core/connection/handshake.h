@@ -39,7 +39,7 @@ class Handshake {
   static constexpr int64_t kMaxAmplification = 3;
   // Bytes and pieces of the peer's stream that may wait for a gap to be filled; what is more comes again.
   static constexpr size_t kMaxWaitingBytes = wire::kMaxHandshakeBytes;
-  static constexpr size_t kMaxPieces = 128;
+  static constexpr size_t kMaxPieces = 128;  // twice the 55 datagrams of 1200 bytes that 64 KiB take
 
   // The client's first flight is due at once.
   Handshake(bool is_client, std::unique_ptr<HandshakeCrypto> crypto);

@@ -60,7 +60,7 @@ class Path {
   // The kernel refuses to send datagrams of this size. True: shorter ones are worth a try.
   bool OnInitRefused(int64_t bytes);
 
-  // --- Size, afterwards (path/dplpmtud.h) ---
+  // --- Size, afterwards (transport/core/path/dplpmtud.h) ---
   // max: what both sides allow.
   void StartSearch(Instant now, int64_t max);
   // The search is over for now.
@@ -87,7 +87,7 @@ class Path {
   // newest: the ACK is newer than every one before. Returns new CE marks to react to.
   uint64_t OnAck(const wire::AckFrame& ack, const LossDetection::Outcome& outcome, bool newest);
 
-  // --- The peer's address (path/path_manager.h) ---
+  // --- The peer's address (transport/core/path/path_manager.h) ---
   // A packet with this number is the peer's: it comes from its address or, being older than `newest`, from
   // the one before it moved.
   bool IsFromPeer(const Address& from, wire::PacketNumber number, wire::PacketNumber newest) const;

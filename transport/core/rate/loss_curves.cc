@@ -12,7 +12,7 @@ namespace {
 
 // The rise of loss must be as many standard errors, and at least so large, to count as one.
 constexpr double kMinRiseSigmas = 3;
-constexpr double kMinRise = 0.005;
+constexpr double kMinRise = 0.005;  // of loss: one packet of 200, as TargetLossFit::kMinTarget
 // Smallest over largest eigenvalue of the normal equations with u in 0..1. Two clusters of u give zero; DOWN,
 // CRUISE about the knee and UP give 1e-3 and more.
 constexpr double kMinReciprocalCondition = 1e-5;

@@ -40,7 +40,7 @@ enum class RateLimiter : uint8_t { kApp, kPacing, kCwnd, kReceiveWindow, kGrant,
 inline constexpr size_t kRateLimiters = 6;
 std::string_view RateLimiterName(RateLimiter limiter);
 
-// The fitted path (rate/target_loss_fit.h).
+// The fitted path (transport/core/rate/target_loss_fit.h).
 struct FitSnapshot {
   double floor = 0;        // l0: the share that the path loses at any rate, 0..1
   Bandwidth capacity;      // C, in sent bytes
@@ -68,7 +68,7 @@ struct RateOptions {
   ByteCount max_datagram{1452};
   Bandwidth floor = Bandwidth::BitsPerSecond(100'000);
   Bandwidth cap = Bandwidth::Max();
-  Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
+  Bandwidth initial = Bandwidth::Mbps(10);             // pacing rate before the first sample
   double halve_threshold = JobSpec().halve_threshold;  // the loss of a round that halves the rate
   // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The
   // fitted target loss never exceeds it, unless the path alone loses more.

@@ -3,7 +3,7 @@
 //
 //   (A) hinge:  g(s) = (1 - l0) min(s, C)
 //       l0: what the path loses at any rate; C: the bottleneck, in sent bytes
-//       Least squares weighted by the rounds' packets (rate/path_hinge.h).
+//       Least squares weighted by the rounds' packets (transport/core/rate/path_hinge.h).
 //   (B) least squares with forgetting 0.97 on x = [1, l, l^2]:  T(l) throughput, D(l) delay above min_rtt
 //       The l of a round is what the path loses at its s: l(s) = a + b max(0, 1 - C / s), a and b fitted to
 //       the measured losses. The measured l itself is no regressor: chance raises l and lowers g in the same

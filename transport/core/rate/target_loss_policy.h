@@ -1,10 +1,10 @@
 // longhaul's controller is the BBR draft's model and states with this policy: the target loss is computed
-// instead of fixed (rate/target_loss_fit.h), and the in-window rule (rate/loss_response.h) replaces the
-// draft's reaction to every loss.
+// instead of fixed (transport/core/rate/target_loss_fit.h), and the in-window rule
+// (transport/core/rate/loss_response.h) replaces the draft's reaction to every loss.
 //
 // Where it differs from BbrPolicy, and why (docs/decisions/0010 has the draft's test cases one by one):
 //   - Bandwidth is counted in *sent* bytes: a sample counts what was delivered and as much of the loss as the path
-//     loses by itself (rate/path_loss.h). So random loss neither lowers the estimate nor, by its noise, raises it.
+//     loses by itself (path_loss.h). So random loss neither lowers the estimate nor, by its noise, raises it.
 //   - LossThresh is max(2 %, l*), and "more" means by more than chance explains.
 //   - Outside of probing, loss below l* changes nothing; between l* and the halve threshold the rate is held at what
 //     the path delivers; at or above, halved. Loss below l* lifts the bound again, round by round.

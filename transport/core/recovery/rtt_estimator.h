@@ -51,8 +51,8 @@ class RttEstimator {
 // queue stays (RFC 8289 §3).
 class QueueDelay {
  public:
-  static constexpr Duration kMinBucket = std::chrono::milliseconds(2);
-  static constexpr Duration kBaseTime = std::chrono::seconds(10);
+  static constexpr Duration kMinBucket = std::chrono::milliseconds(2);  // Pacer's timers may be so late
+  static constexpr Duration kBaseTime = std::chrono::seconds(10);       // two of them: 1 ms of drift
 
   // A packet that its sender stamped with `timestamp_us` (wraps) arrived.
   void OnPacket(Instant now, uint32_t timestamp_us, Duration smoothed_rtt);

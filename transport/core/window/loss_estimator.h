@@ -22,10 +22,10 @@ namespace longhaul::transport {
 
 class LossEstimator {
  public:
-  static constexpr int kGroup = 20;  // about a block's packets
-  static constexpr double kFastWeight = 1.0 / 64;
-  static constexpr double kSlowWeight = 1.0 / 1024;
-  static constexpr double kMaxCorrelation = 0.5;
+  static constexpr int kGroup = 20;                  // about a block's packets
+  static constexpr double kFastWeight = 1.0 / 64;    // per group: 1280 packets, so that new loss is soon seen
+  static constexpr double kSlowWeight = 1.0 / 1024;  // 20,480 packets, so that rare bursts can be measured
+  static constexpr double kMaxCorrelation = 0.5;     // above it blocks are mostly lost whole, past repair
   // Fates remembered: the packets in flight, and behind them what a spurious loss may still change.
   static constexpr size_t kMinMemory = 1u << 10;
   static constexpr size_t kMaxMemory = 1u << 18;

@@ -1,6 +1,6 @@
 // What a BBR controller judges by, apart from the model and the states that all share: this class has the
-// answers of draft-ietf-ccwg-bbr, TargetLossPolicy (rate/target_loss_policy.h) those of longhaul's
-// controller.
+// answers of draft-ietf-ccwg-bbr, TargetLossPolicy (transport/core/rate/target_loss_policy.h) those of
+// longhaul's controller.
 //
 // A policy reads and bounds the model; the state changes in class Bbr alone.
 #pragma once
