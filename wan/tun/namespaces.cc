@@ -92,7 +92,10 @@ Status JoinUserNamespaceOf(pid_t pid) {
   if (!user.valid() || !mounts.valid())
     return OsError("opening the user namespace of process " + std::to_string(pid), errno);
   if (setns(user.get(), CLONE_NEWUSER) != 0) return OsError("entering the run's user namespace", errno);
+  std::error_code ignored;  // entering leads to the root of the mounts: back to where the caller was
+  const auto here = std::filesystem::current_path(ignored);
   if (setns(mounts.get(), CLONE_NEWNS) != 0) return OsError("entering the run's mount namespace", errno);
+  std::filesystem::current_path(here, ignored);
   return Status::Ok();
 }
 

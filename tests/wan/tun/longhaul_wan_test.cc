@@ -5,6 +5,7 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr uid_t kNobody = 65534;
 const char* const kProgram = LONGHAUL_WAN_PROGRAM;
@@ -185,8 +187,10 @@ TEST_F(LonghaulWanAsNobody, AUserNamespaceIsEnoughWhenTheDeviceMayBeOpened) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  const CommandOutput inside = AsNobody(with({"exec"}, {"B", "--", "cat", "/proc/net/fib_trie"}));
+  const CommandOutput inside =
+      AsNobody(with({"exec"}, {"B", "--", "sh", "-c", "pwd; cat /proc/net/fib_trie"}));
   EXPECT_EQ(inside.exit_code, 0) << inside.text;
+  EXPECT_THAT(inside.text, StartsWith(std::filesystem::current_path().string() + "\n"));
   EXPECT_THAT(inside.text, HasSubstr("10.77.2.1"));
   const CommandOutput down = AsNobody(with({"down"}, {}));
   EXPECT_EQ(down.exit_code, 0) << down.text;
