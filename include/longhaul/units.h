@@ -17,7 +17,7 @@ namespace longhaul {
 // A span of time; nanoseconds since that is what the operating system's clocks and timers speak.
 using Duration = std::chrono::nanoseconds;
 
-// The integer next to `v` towards zero; the largest or smallest one where none is (bytes over a nanosecond).
+// The integer next to `v` towards zero; the largest or smallest one where none is (a bound that grew).
 constexpr int64_t Saturated(double v) {
   constexpr double kEnd = 9223372036854775808.0;  // 2^63
   if (v >= kEnd) return std::numeric_limits<int64_t>::max();
