@@ -70,6 +70,12 @@ function(longhaul_executable name)
   longhaul_alone(${ARG_ALONE})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE longhaul_flags ${ARG_DEPS})
+  # A main reads options, once: optimizing CLI11's templates takes half of its compilation (13 s of 21).
+  set(mains ${ARG_SOURCES})
+  list(FILTER mains INCLUDE REGEX "(^|/)main\\.cc$")
+  if(mains AND LONGHAUL_UNITY)
+    set_source_files_properties(${mains} PROPERTIES COMPILE_OPTIONS -O0)
+  endif()
 endfunction()
 
 # What every test reads is read once.
