@@ -130,6 +130,7 @@ def main(arguments):
     here = pathlib.Path(__file__).resolve().parent
     work = pathlib.Path(tempfile.mkdtemp(prefix="longhaul-install-"))
     both, static = work / "both", work / "static"
+    daemon = None
     try:
         for component in ("programs", "headers", "static", "shared"):
             run(["cmake", "--install", build, "--prefix", both, "--component", component])
@@ -174,8 +175,9 @@ def main(arguments):
             use("add_subdirectory, %s" % kind, out, key)
         if any((out / "longhaul/bin").glob("*")):  # CMake makes the folder
             sys.exit("FAILED: the programs were built for a project that does not ask for them")
-        daemon.stop()
     finally:
+        if daemon:
+            daemon.stop()
         shutil.rmtree(work, ignore_errors=True)
     print("6 ways passed")
 
