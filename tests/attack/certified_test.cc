@@ -1,5 +1,5 @@
-// A server of certificates answers INITs that everybody can make: a TLS key exchange and a chain of
-// certificates for who asks. What strangers gain from that.
+// A server of certificates answers INITs that any host can make: a TLS key exchange and a chain of
+// certificates for each. What strangers gain from that.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -28,7 +28,7 @@ class Certified : public CertifiedTest {
     before_ = AskServer();
     memory_ = Memory();
   }
-  // Nobody has become a member, nothing has grown, nobody was sent more than thrice what came in his name.
+  // No stranger has become a member, nothing has grown, no host got more than thrice what came in its name.
   void ExpectNothingGained(int questions) {
     ExpectNoAmplifier(*socket_);
     EXPECT_LE(Memory() - memory_, kFlatBytes);
@@ -136,7 +136,7 @@ TEST_F(Certified, ACookieIsWorthNothingElsewhere) {
   ExpectNothingGained(1);
 }
 
-// Would gain: all the room for handshakes, so that nobody new gets in, since the address is no lie.
+// Would gain: all the room for handshakes, so that no new peer gets in: the sender's address is true.
 TEST_F(Certified, AProvedAddressBeginsNoMoreHandshakesThanThereIsRoomFor) {
   constexpr uint64_t kConnections = 500;
   const uint32_t host = LoopbackHost(30'000);
@@ -148,7 +148,7 @@ TEST_F(Certified, AProvedAddressBeginsNoMoreHandshakesThanThereIsRoomFor) {
   EXPECT_GT(accepts_.size(), kRoom / 4u) << "cookies let some of them in";
   EXPECT_LE(accepts_.size(), kRoom / 2u) << "one host's share of the room";
   Round();
-  // Nobody finishes, and after the half-open time-out they are gone.
+  // No handshake finishes, and after the half-open time-out they are gone.
   EXPECT_TRUE(e2e::Eventually([&] { return AskServer()["endpoint"].value("half_open", 999) <= 1; }));
   const nlohmann::json after = AskServer();
   EXPECT_GE(Change(before_, after, "half_open_refused") + Change(before_, after, "inits_limited"), 100);

@@ -65,7 +65,7 @@ TEST_F(FloodTest, OfInitsThatNoKeyHasMade) {
   ExpectJobUnderFlood(std::move(inits));
 }
 
-// Would gain: that nobody at the address in whose name the noise is made can join. (This flood comes in
+// Would gain: that no worker at the address that the noise claims to be from can join. (This flood comes in
 // bursts, between which a newcomer may have luck even without a cookie; tests/transport has one without
 // pauses.)
 TEST_F(FloodTest, InANewcomersNameDoesNotKeepItOut) {
@@ -96,7 +96,7 @@ TEST_F(FloodTest, InANewcomersNameDoesNotKeepItOut) {
   FinishPair();
 }
 
-// The worst that an insider, or whoever has recorded INITs, can do from outside: they open.
+// The worst that an insider, or an attacker with recorded INITs, can do from outside: they open.
 TEST_F(FloodTest, OfInitsThatOpen) {
   Forger forger(key_file());
   std::vector<Bytes> inits;

@@ -1,4 +1,4 @@
-// Datagrams in the server's name: whoever ends a connection stalls the job.
+// Datagrams in the server's name: an attacker that ends a connection stalls the job.
 #include <algorithm>
 #include <atomic>
 
@@ -112,7 +112,7 @@ TEST_F(Forge, OnlyTheOwnServersResetIsBelieved) {
   const auto resets = asker.Receive(milliseconds(200));
   ASSERT_FALSE(resets.empty());
   ExpectNotBelieved(resets);
-  // Somebody on the path who asks for this very connection learns the token of it only when the server has
+  // An attacker on the path that asks for this very connection learns its token only when the server has
   // forgotten it.
   asker.Send(LoopbackHost(4), up.back());
   EXPECT_TRUE(asker.Receive(milliseconds(100)).empty()) << "a live connection has no reset";

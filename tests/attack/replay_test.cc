@@ -1,4 +1,4 @@
-// Somebody has recorded everything and sends it again.
+// An attacker has recorded everything and sends it again.
 #include "tests/attack/support/attack_test.h"
 
 namespace longhaul::attack {

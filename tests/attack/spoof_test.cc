@@ -1,4 +1,4 @@
-// INITs with addresses that are not the sender's: for the server's memory, and against whoever lives at these
+// INITs with addresses that are not the sender's: for the server's memory, and against the hosts at these
 // addresses.
 #include <algorithm>
 

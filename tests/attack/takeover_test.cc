@@ -1,4 +1,4 @@
-// Members of the job against each other: somebody wants another's rank, and with it the weight of its
+// Members of the job against each other: one member wants another's rank, and with it the weight of its
 // gradients.
 #include <functional>
 
@@ -79,7 +79,7 @@ TEST_F(Takeover, ByAnOlderIncarnationIsRefusedAlsoWhenTheRankIsAway) {
   EXPECT_TRUE(Try(0, 8, key_file()).ok());
 }
 
-// With certificates the newest incarnation is worth nothing to who is somebody else.
+// With certificates the newest incarnation is worth nothing to a peer with another identity.
 class CertifiedTakeover : public TryToJoin<CertifiedTest> {};
 
 TEST_F(CertifiedTakeover, NeedsTheSameIdentity) {
@@ -91,7 +91,7 @@ TEST_F(CertifiedTakeover, NeedsTheSameIdentity) {
   FinishPair();
 }
 
-// Would gain: a member that nobody has named as one. Our own client does not even try.
+// Would gain: a member whose certificate is no worker's. Our own client does not even try.
 TEST_F(CertifiedTakeover, AToolIsNoWorker) {
   StartTarget();
   EXPECT_EQ(Try(0, 0, KeyOf("tool")).status().code(), StatusCode::kPermissionDenied);

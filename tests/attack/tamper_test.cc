@@ -1,4 +1,4 @@
-// Somebody on the path changes packets: one bit of every byte, every length, every bit of headers and tags.
+// An attacker on the path changes packets: a bit of every byte, every length, every bit of headers and tags.
 #include <atomic>
 
 #include "tests/attack/support/attack_test.h"

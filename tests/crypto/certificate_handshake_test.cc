@@ -1,4 +1,4 @@
-// Handshakes with certificates on both sides: who is let in, and what the others are told.
+// Handshakes with certificates on both sides: which peers get in, and which reason the others get.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>

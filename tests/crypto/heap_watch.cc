@@ -26,7 +26,7 @@ void Search(void* block) {
   if (block == nullptr || !g_watching || g_secret_size == 0) return;
   if (memmem(block, malloc_usable_size(block), g_secret, g_secret_size) == nullptr) return;
   ++g_leaks;
-  // The block goes back into the heap with the secret in it and is found again by whoever gets it unwritten.
+  // Else the secret stays in the freed block and counts again when a later owner frees it without writing.
   std::memset(block, 0, malloc_usable_size(block));
 }
 

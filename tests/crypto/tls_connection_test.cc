@@ -1,5 +1,5 @@
 // Connections with TLS between two endpoints, in virtual time: whatever is lost on the way, and whatever
-// somebody on the path changes.
+// an attacker on the path changes.
 #include <gtest/gtest.h>
 
 #include <array>

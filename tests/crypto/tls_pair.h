@@ -52,7 +52,7 @@ struct Outcome {
   int flights = 0;
 };
 
-// Carries the streams to and fro in pieces of at most `piece` bytes until nobody has anything to say.
+// Carries the streams to and fro in pieces of at most `piece` bytes until neither side sends any more.
 inline Outcome Exchange(transport::HandshakeCrypto& client, transport::HandshakeCrypto& server,
                         size_t piece = SIZE_MAX) {
   Outcome outcome;

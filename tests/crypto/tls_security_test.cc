@@ -48,7 +48,7 @@ TEST(TlsSecurityTest, ResetTokensSurviveARestartAndDifferByConnectionAndKey) {
   EXPECT_NE(other->ResetToken(kServerCid), Side(bundle, Role::kServer).Make()->ResetToken(kServerCid));
 }
 
-// Else anybody could let one server say that another has forgotten its connections.
+// Else an attacker could make one server say that another has forgotten its connections.
 TEST(TlsSecurityTest, ServersWithOneKeyDoNotMakeEachOthersResetTokens) {
   const std::string psk = Text(NewPsk("job-a"));
   const std::string bundle = Text(IssueCertificate(Ca(), "job-a", Role::kServer, "s", kThisDay));

@@ -1,4 +1,4 @@
-// `longhaul bench rounds`: what it measures, with somebody's server and with its own, and every way in which
+// `longhaul bench rounds`: what it measures, with a given server and with its own, and every way in which
 // it cannot.
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Whoever dies: nobody waits longer than one idle time-out (3 s here), and the last words name who it was.
+// When a process dies, no other waits longer than one idle time-out (3 s here), and their last words name it.
 //
 //   worker 0 ─┐
 //             ├─ server      one of the three gets a signal in the middle of the job

@@ -323,7 +323,7 @@ TEST_P(RunEnds, CtrlCEndsEverythingWith130) {
   ExpectNothingLeft(run.pid(), processes, Duration(0));
 }
 
-// Of the job's key not even a file: whoever finds one could read what was recorded of the run.
+// Not even a file of the job's key stays: with it, an attacker could read what was recorded of the run.
 TEST_P(RunEnds, KillLeavesNothingWithinFiveSeconds) {
   const std::string temporary = directory() + "/tmp";
   ASSERT_TRUE(std::filesystem::create_directory(temporary));

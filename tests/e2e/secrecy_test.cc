@@ -1,7 +1,7 @@
 // That no secret shows anywhere: in arguments, environments, output, logs, and files that programs write.
 //
 // Looked for are the pre-shared key and the private keys of certificates, whole and in halves, as bytes and
-// as text. Keys that a handshake makes are known to nobody here; that they are wiped is tested in
+// as text. This test does not know the keys that a handshake makes; that they are wiped is tested in
 // tests/crypto.
 #include <algorithm>
 #include <cstdlib>
@@ -72,7 +72,7 @@ std::string Decimal(const std::string& bytes, const std::string& between) {
   return text;
 }
 
-// 32 bytes that nobody may see, and how they could look.
+// 32 bytes that must not be seen, and how they could look.
 class Secret {
  public:
   Secret(std::string name, const std::string& bytes) : name_(std::move(name)) {
@@ -156,7 +156,7 @@ class SecrecyTest : public JobTest {
     }
     programs_.push_back(&program);
   }
-  // Everything that anybody has said or written until now.
+  // Everything that the programs have said or written until now.
   void ExpectNothingShown() const {
     for (const Program* program : programs_) ExpectNone(program->Everything(), "output");
     size_t files = 0;

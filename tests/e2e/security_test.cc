@@ -1,6 +1,6 @@
 // Who gets in with which key, told in words on both sides.
 //
-//   worker 0, worker 1 ── server ── somebody with no key, another key, a certificate of another kind
+//   worker 0, worker 1 ── server ── a peer with no key, another key, a certificate of another kind
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ class SecurityTest : public JobTest {
     ExpectEnd(stranger, 1);
     EXPECT_THAT(stranger.Errors(), HasSubstr(word));
     EXPECT_FALSE(server().FindEvent("join")) << server().Everything();
-    // Whoever runs the server can see who knocks, and why it was in vain.
+    // The server's log names the refused peer and the reason.
     EXPECT_TRUE(server().WaitForEvent("handshake_failed")) << server().Everything();
     EXPECT_THAT(server().Errors(), HasSubstr("handshake with 127.0.0.1:"));
   }
@@ -148,7 +148,7 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   EXPECT_THAT(wrong.Errors(), HasSubstr("worker"));
 }
 
-// A list that is empty by mistake, of an unset variable for example, must not let everybody in.
+// A list that is empty by mistake, of an unset variable for example, must not let every peer in.
 TEST_F(SecurityTest, TheAllowListIsCheckedAndShown) {
   Keygen({"--ca", "--out", Path("ca.key")});
   Keygen({"--from", Path("ca.key"), "--role", "server", "--name", "ams", "--out", Path("ams.key")});
@@ -268,7 +268,7 @@ std::string ResetToken(uint16_t port, uint64_t connection) {
   return {answer->bytes.end() - 16, answer->bytes.end()};
 }
 
-// Whoever is told a token believes it: a server of the same key must not make another's, and a restarted one
+// A peer believes a token that it gets: a server of the same key must not make another's, and a restarted one
 // must make its own again.
 TEST_F(SecurityTest, ResetTokensAreTheServersOwnAndSurviveARestart) {
   constexpr uint64_t kConnection = 0x1122334455667788;

@@ -51,7 +51,7 @@ TEST_F(StatusTest, ARunningJobIsShownWithItsRoundsMembersAndProtection) {
   ASSERT_THAT(status["members"], SizeIs(2));
   EXPECT_EQ(status["members"][1].value("site", ""), "site1");
   EXPECT_GT(status["endpoint"].value("datagrams_received", 0), 0);
-  // Who asks disturbs nobody.
+  // The status request does not disturb the job.
   ExpectRunningJobFinishes();
   EXPECT_EQ(server().FindEvent("finished")->value("security", ""), "tls-psk");
   EXPECT_EQ(worker(0).FindEvent("finished")->value("security", ""), "tls-psk");
@@ -106,7 +106,7 @@ TEST_F(StatusTest, OfCertificatesOnlyAToolsMayAskAndOnlyIfItIsListed) {
   ExpectNoAnswer({"--key", fra}, 2, "worker");
 }
 
-// A control message has an end: of a job with too many members the rest is told.
+// A control message has a largest size: the status of too large a job omits the members, not the rest.
 TEST(StatusText, LeavesMembersOutWhereTheyDoNotFit) {
   server::ServerStats stats;
   stats.members.resize(200);

@@ -88,8 +88,8 @@ TEST_F(Stranger, OfAnotherJobIsRefusedAndTheJobFinishes) {
   ExpectRunningJobFinishes();
 }
 
-// What anybody can cause as often as he likes fills no disk (server/report/log_limiter.h): one who repeats
-// himself is told once, and counted.
+// Log lines that any host can cause at will fill no disk (server/report/log_limiter.h): the server logs a
+// repeated failure once and counts the rest.
 TEST_F(Stranger, WhoRepeatsHimselfIsToldOnceAndThenCounted) {
   UdpPeer peer;
   for (uint64_t id = 1; id <= 60; ++id) peer.Send(port(), Init(kOtherVersion, id));

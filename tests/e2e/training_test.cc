@@ -46,7 +46,7 @@ TEST_F(Training, TwoWorkersOnLoopbackFinishAndReportJson) {
     EXPECT_GT(worker["totals"].value("bytes_sent", 0), 60 * 100'000) << "the model has 400 kB";
     EXPECT_GT(worker["totals"].value("bytes_received", 0), 60 * 100'000);
   }
-  // Ten classes that anybody can tell apart; chance is 0.1.
+  // Ten classes that are easy to tell apart; chance is 0.1.
   EXPECT_GT(Summary("worker0").value("accuracy", 0.0), 0.9);
   const json server = Summary("server");
   EXPECT_EQ(server.value("event", ""), "finished");

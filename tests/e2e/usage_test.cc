@@ -369,7 +369,7 @@ TEST_F(Missing, AHostThatDoesNotExistIsNamed) {
   EXPECT_THAT(worker.Errors(), HasSubstr("nowhere.invalid"));
 }
 
-// The summary's disk is full: whoever asked for it must learn that it is not there.
+// The summary's disk is full: each program must report that the summary is missing.
 class FullDisk : public JobTest {};
 
 TEST_F(FullDisk, IsSaidByServerAndWorkerAndTheDeviceStaysADevice) {

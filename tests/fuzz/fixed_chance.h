@@ -1,5 +1,5 @@
 // OpenSSL's chance replaced by a seeded generator, so that an input does the same in every run: handshakes,
-// new keys and certificates included. Only for fuzzers: keys made like this are known to everybody.
+// new keys and certificates included. Only for fuzzers: keys made like this are public.
 #pragma once
 
 #include <openssl/rand.h>

@@ -2,8 +2,8 @@
 // and tokens, both sides of a handshake. Files come raw, or as changes of good ones.
 //
 // Holds: a file that is refused is refused in plain words, which contain nothing of it; what a pre-shared
-// key's file says is what PrintPskKey writes; a shared key lets in whoever has it, and a certificate nobody
-// of its own role.
+// key's file says is what PrintPskKey writes; a shared key lets in every peer with it, and a certificate no
+// peer of its own role.
 #include <cctype>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Any bytes: a header decodes to what encodes to the same bytes, or not at all; nobody reads past the end.
+// Any bytes: a header decodes to what encodes to the same bytes, or not at all; no read passes the end.
 #include <algorithm>
 #include <array>
 

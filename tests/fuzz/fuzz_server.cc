@@ -4,7 +4,7 @@
 // time that passes.
 //
 // Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's
-// requests each end once, and when its job ends it is told why; after a shutdown the server is empty.
+// requests each end once, and when its job ends it gets the reason; after a shutdown the server is empty.
 #include <google/protobuf/stubs/logging.h>
 #include <sanitizer/allocator_interface.h>
 

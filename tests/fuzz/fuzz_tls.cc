@@ -1,4 +1,4 @@
-// Two real TLS sessions, with keys that fit each other or do not, and somebody on the path who changes,
+// Two real TLS sessions, with keys that fit each other or do not, and an attacker on the path that changes,
 // drops, repeats and invents bytes of both directions; sometimes one side's own certificate is damaged too.
 //
 // Holds: only who has the right key is ever let in, and under its true name; the server is never
@@ -76,7 +76,7 @@ const std::vector<Meeting>& AllMeetings() {
     m.push_back({worker(f.late_worker), server(f.server), true, false, ams, {}});
     m.push_back({worker(f.banned), server(f.server), true, false, ams, {}});
     m.push_back({Make(f.server, Role::kServer), server(f.server), true, false, ams, {}});
-    // Nobody gets anywhere.
+    // Neither side may become complete.
     m.push_back({worker(f.other_psk), server(f.psk)});
     m.push_back({worker(f.pears_psk), server(f.psk)});
     m.push_back({worker(f.other_worker), server(f.server)});
@@ -206,8 +206,8 @@ class Path {
       FUZZ_REQUIRE(side.session->peer() == (i == 0 ? rules_.seen_by_client : rules_.seen_by_server));
     }
     // Damage behind the server's last flight, in the same delivery, fails a client that has just become
-    // complete: nobody saw it so, and its Finished is on its way. One that does not like the server never
-    // sends one.
+    // complete: this check did not see it complete, and its Finished is on its way. A client that does not
+    // like the server never sends one.
     FUZZ_REQUIRE(!sides_[1].was_complete || sides_[0].was_complete ||
                  sides_[0].failure.code() == StatusCode::kProtocolViolation);
   }

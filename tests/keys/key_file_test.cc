@@ -49,7 +49,7 @@ TEST_F(KeyFileTest, IsNeverOverwritten) {
   EXPECT_EQ(ReadKeyFile(Path("a"))->text(), "first");
 }
 
-// Somebody who can make links in the directory must not choose where the key goes.
+// An attacker that can make links in the directory must not choose where the key goes.
 TEST_F(KeyFileTest, DoesNotFollowALink) {
   ASSERT_EQ(::symlink(Path("elsewhere").c_str(), Path("link").c_str()), 0);
   EXPECT_EQ(WriteKeyFile(Path("link"), "words").code(), StatusCode::kAlreadyExists);

@@ -136,7 +136,7 @@ TEST(TrainingTest, WorkersMayLeaveBeExcludedAndBeReplaced) {
       scenario.membership = membership;
       return ParametersAfter(scenario);
     };
-    // Each beside a run of the same length in which nobody goes.
+    // Each beside a run of the same length that no worker leaves.
     const worker::Mlp::Tensors none = after("none", 14);
     for (const char* membership : {"left", "excluded"}) {
       const double difference = LargestDifference(after(membership, 14), none);

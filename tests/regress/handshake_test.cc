@@ -41,7 +41,7 @@ TEST(Handshake, BothSidesAgreeOnTheDatagramSizeWhateverIsLost) {
     options.link = "rate 200mbit delay 25ms queue 50ms loss 55%";
     ConnectionPair pair(options);
     if (!pair.Establish(9s)) continue;  // bad luck
-    // Whoever begins with less searches, and asks longer for what the other is seen to send.
+    // The side that begins with the smaller size searches, and probes longer for a size that its peer sends.
     pair.RunFor(40s);
     if (pair.worker.closed > 0 || pair.server.closed > 0) continue;
     EXPECT_EQ(pair.server.connection->MaxChunkBytes(), pair.worker.connection->MaxChunkBytes())

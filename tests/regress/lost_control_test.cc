@@ -1,4 +1,4 @@
-// Found by the cluster simulation (tests/sim): small messages whose loss nobody noticed in time.
+// Found by the cluster simulation (tests/sim): small messages whose loss was noticed too late.
 
 #include "tests/transport/connection_pair.h"
 

@@ -99,7 +99,7 @@ TEST_F(CapacityEstimatorTest, GoesUpFastWhenOthersQueueButWhoIsBoundDoesNot) {
     s.queue = milliseconds(20);
     estimator.OnSample(s);
   }
-  EXPECT_GT(estimator.capacity().mbps(), 200);  // until nobody uses half of it
+  EXPECT_GT(estimator.capacity().mbps(), 200);  // until less than half of it is used
   EXPECT_LT(estimator.capacity().mbps(), 260);
 }
 

@@ -1,5 +1,5 @@
-// Oracles for rounds under loss. They know what the workers produced and which chunks counted, from whoever
-// arranged the rounds, and keep books of their own in doubles; they share no code with what they check.
+// Oracles for rounds under loss. They know what the workers produced and which chunks counted, from the
+// test that ran the rounds, and keep books of their own in doubles; they share no code with what they check.
 //
 //   residual: over a run, what was applied, what is still owed and what is gone add up to what was produced,
 //             element by element. Gone is what workers that left had owed, and what of a successor's gradient

@@ -158,7 +158,7 @@ void LossyRounds::Arrive(const Event& event) {
   const auto window = std::ranges::find(open_, event.process, [](const auto& entry) { return entry.second; });
   if (window == open_.end() || event.round != tensor_.rounds().number()) {
     ++late_dropped_;
-    // As if nobody looked at the round: it takes the place of this round's contribution.
+    // As if the round number were not checked: it takes the place of this round's contribution.
     if (window != open_.end() && event.values[0] != 0 && !in_.contains({window->first, event.chunk}) &&
         Injects(Fault::kLateCounts, 0.5)) {
       Count(window->first, event.chunk, event.values);

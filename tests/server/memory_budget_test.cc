@@ -42,7 +42,7 @@ struct Job {
     }
   }
   uint32_t chunk_elements() const { return codec::ChunkElementsFor(1392); }
-  // The bytes that declaring makes the heap grow by, what the worker is told not counted.
+  // The bytes that declaring makes the heap grow by, without the answer to the worker.
   int64_t Declare(const std::string& name, uint64_t count, const std::string& optimizer) {
     const HeapMeter heap;
     workers[0].Declare(name, count, optimizer);

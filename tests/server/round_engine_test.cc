@@ -388,7 +388,7 @@ TEST_F(BoundedRounds, AWorkerThatDoesNotPushIsLeftOutAtTheBoundAndTakesPartWhenI
   EXPECT_EQ(report.excluded(), 1u);
   EXPECT_EQ(report.lost_chunks(), 2u);
   EXPECT_EQ(report.fill_reason(), "repaid");
-  // Nobody waits for it in the next round ...
+  // The next round does not wait for it ...
   PushAll(a, 2, 1, 4);
   EXPECT_EQ(ResultOf(a).at(0), 2.0f);
   // ... until it opens its window, for the round that it thinks is on.
@@ -912,7 +912,7 @@ struct RepayingNormGuard : NormGuard {
   RepayingNormGuard() : NormGuard(LossPolicy::kResidual) {}
 };
 
-// 20 rounds of a chunk are lost: what comes then is 21 times as large as usual, and nobody's explosion.
+// 20 rounds of a chunk are lost: what comes then is 21 times as large as usual, but no exploded gradient.
 TEST_F(RepayingNormGuard, ALargeDebtIsRepaidAndAnInflatedGradientIsNotCounted) {
   DeclareChunks(2);
   Remembering calm(&a, LossPolicy::kResidual, {count, elements});

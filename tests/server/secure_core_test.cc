@@ -67,8 +67,8 @@ struct SecureNet : ServerSide, CoreNet {
   }
 };
 
-// Who does not get in is somebody's misconfigured worker far more often than an attacker: its owner asks the
-// server's.
+// A refused peer is far more often a misconfigured worker than an attacker: its operator then asks the
+// server's operator for the reason.
 TEST_F(SecureNet, AFailedHandshakeIsToldWithItsAddressAndReasonAndCounted) {
   ConnectWith(Security("pears", Role::kWorker, "fra", {kToday - 2 * 86'400, kToday - 86'400}));
   EXPECT_THAT(kept_out.failed,

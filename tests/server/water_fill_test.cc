@@ -79,7 +79,7 @@ TEST(WaterFillTest, HoldsItsPromisesForRandomClaims) {
       wanted = wanted + std::min(claim.weight > 0 ? claim.ceiling : claim.floor, capacity);
     }
     const double slack = 1e-6 * static_cast<double>(capacity.bits_per_second()) + 50;
-    // Nothing is left over that somebody could have used.
+    // Nothing is left over that a claim could have used.
     EXPECT_GE(static_cast<double>(Sum(shares).bits_per_second()),
               static_cast<double>(std::min(capacity, wanted).bits_per_second()) - slack);
     for (size_t i = 0; i < claims.size(); ++i) {

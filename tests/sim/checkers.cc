@@ -229,7 +229,7 @@ void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* resul
   for (const ReplicaRecord& replica : ledger.replicas) {
     const std::vector<float>* now = version(replica.tensor, replica.version);
     const std::vector<float>* before = version(replica.tensor, replica.version - 1);
-    if (now == nullptr || before == nullptr) continue;  // nobody has pulled it: a worker died in between
+    if (now == nullptr || before == nullptr) continue;  // no worker has pulled it: one died in between
     const std::string name = "tensor " + std::to_string(replica.tensor) + " version " +
                              std::to_string(replica.version) + ", the replica of rank " +
                              std::to_string(replica.rank) + ": chunk ";
@@ -278,11 +278,11 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     result->chunks_repaid += model.chunks_repaid;
     for (size_t rank = 0; rank < contributions.size(); ++rank)
       contributions[rank] += model.contributions[rank];
-    // Whoever was left out of rounds makes up for it when the others are through.
+    // A worker that was left out of rounds makes up for it when the others are through.
     const bool all = plan.jobs[job].LeavesOut() ? model.rounds_checked >= plan.jobs[job].rounds
                                                 : model.rounds_checked == plan.jobs[job].rounds;
     complete = complete && model.complete && all;
-    // A pull brings what the server has by then. When rounds do not wait for everybody, no pull need come
+    // A pull brings what the server has by then. When rounds do not wait for every worker, no pull need come
     // between two.
     const JobPlan& of = plan.jobs[job];
     const bool skipped =

@@ -1,4 +1,4 @@
-// Gradients that tell by their values where they went: whoever sees a round's result can read from it whose
+// Gradients that tell by their values where they went: a round's result shows which workers'
 // contributions are in it, how often, and of which rounds.
 //
 //   element % 8 == rank      the marker: 1 + 16 * incarnation in this rank's gradients, 0 in all others'

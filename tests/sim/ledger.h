@@ -105,7 +105,7 @@ struct JobLedger {
   uint64_t left_out = 0;                 // workers that rounds did not wait for
   uint64_t late_windows = 0;             // of rounds that had gone on, taken into later ones
   std::vector<uint64_t> chunks_by_rank;  // contributions added, of the first job
-  // The first moment at which somebody was certain to be dead; Infinite: never.
+  // The first moment at which a process was certain to be dead; Infinite: never.
   Instant first_death = Instant::Infinite();
 };
 

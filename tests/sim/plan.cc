@@ -47,7 +47,7 @@ void DrawRounds(Random random, JobPlan* job) {
     job->policy = OneOf(random, {LossPolicy::kShift, LossPolicy::kShift, LossPolicy::kIpw});
   job->shift_alpha = OneOf(random, {1.0, 0.5, 0.25});
   if (!random.Chance(0.3)) return;
-  // Always with a bound: whoever is late would wait for the others, who have done all their rounds.
+  // Always with a bound: a late worker would wait for the others, which have done all their rounds.
   job->round_bound = Between(random, milliseconds(60), milliseconds(random.Chance(0.5) ? 300 : 3000));
   if (random.Chance(0.5)) job->straggler_factor = 1 + 2 * random.Uniform();
 }

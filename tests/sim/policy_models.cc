@@ -84,13 +84,13 @@ class PolicyModel {
   void Move(uint64_t e, double mean) {
     velocity_[e] = static_cast<double>(plan_.momentum) * velocity_[e] + mean;
   }
-  // Somebody has left, joined or come back.
+  // A worker has left, joined or come back.
   bool MembersChanged() const {
     return !ledger_.losses.empty() || ledger_.processes.size() > job_.workers ||
            std::ranges::any_of(ledger_.processes,
                                [](const ProcessRecord& p) { return p.killed || !p.failure.ok(); });
   }
-  // What the members of a round may weigh together; everybody first.
+  // What the members of a round may weigh together; all workers first.
   std::vector<double> TotalWeights() const {
     const uint32_t everybody = (1u << job_.workers) - 1;
     std::vector<double> weights;

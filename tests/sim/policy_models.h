@@ -3,7 +3,7 @@
 //
 //   shift   keeps every worker's shift and their sum C itself. Every version must be C plus what some of the workers
 //           that pushed had to say beyond their shifts; so C == sum of w_i c_i all the time. A new epoch, from zero,
-//           is accepted only after somebody has left, joined or come back.
+//           is accepted only after a worker has left, joined or come back.
 //   ipw     what a contribution counts for is read from its marker: nothing, or one to four times; every element must
 //           then fit. That a low chunk counts twice by mistake is not seen.
 #pragma once

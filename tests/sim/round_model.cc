@@ -175,7 +175,7 @@ void TensorModel::CheckInitial() {
     }
     if (same) return;
   }
-  // Whoever dies before it has declared the tensor has offered nothing.
+  // A worker that dies before it has declared the tensor has offered nothing.
   const std::string declaration = "declare tensor" + std::to_string(tensor_);
   const bool offered = std::ranges::any_of(ledger_.operations, [&](const OperationRecord& operation) {
     const bool offers = (plan_.initial_offers >> operation.rank & 1) != 0;
@@ -228,7 +228,7 @@ std::vector<Option> TensorModel::OptionsOf(const Participant& who, uint32_t chun
     const double loss = low == 0 ? 0 : static_cast<double>(who.completed->lost_chunks) / low;
     options.push_back({.counts = true, .filled = loss > job_.bubble_threshold});
     // A successor's window may have lost more than counted here, when its predecessor was in some chunks; and
-    // of a window that a round did not wait for, nobody here knows what was lost of its high class.
+    // this model cannot know what a window that a round did not wait for has lost of its high class.
     if (!who.perhaps.empty() || job_.LeavesOut())
       options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
   } else {

@@ -31,7 +31,7 @@ class VirtualNetwork {
   // rate.
   using EcnRule = std::function<Ecn(Instant now, Ecn ecn, Duration queue)>;
 
-  // Whoever owns an address.
+  // The owner of an address.
   class Host {
    public:
     virtual ~Host() = default;
@@ -74,7 +74,7 @@ class VirtualNetwork {
   const std::string& SiteName(SiteId site) const { return sites_[site]; }
 
   // The host must outlive its address here. Attaching an address again moves it (a restarted process, a
-  // rebound NAT); datagrams in flight reach whoever owns the address when they arrive. Also switches on.
+  // rebound NAT); datagrams in flight reach the address's owner at their arrival. Also switches on.
   void Attach(const Address& address, SiteId site, Host* host);
   void Detach(const Address& address);
 

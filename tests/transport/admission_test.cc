@@ -54,7 +54,7 @@ TEST(Admission, OneAddressCannotUseUpAnothers) {
   EXPECT_TRUE(admission.MayOpen(kStart + 1s, loud, false));
 }
 
-// Noise in somebody's name costs what he may send without proof, and the other way round.
+// Noise without proof uses up only a host's allowance without proof, and noise with proof only the other.
 TEST(Admission, NoiseWithoutProofLeavesRoomForWhoHasProof) {
   for (const bool loud_has_proof : {true, false}) {
     AdmissionOptions options;

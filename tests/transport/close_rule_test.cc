@@ -168,8 +168,8 @@ TEST(CloseRule, WhatTheQuestionBroughtClosesAsUsual) {
   EXPECT_EQ(EvaluateClose(Window(true, true, true), input, At(400)).close, CloseReason::kComplete);
 }
 
-// Whoever follows the decisions and their timers gets a window closed, whatever happens; never twice asked;
-// with a hard deadline no later than it says.
+// Followed on time, the decisions close a window whatever happens and ask for missing chunks at most once;
+// a hard deadline closes it no later than one answer's time after the deadline.
 TEST(CloseRule, FollowedByTheClockEveryWindowWithAHardDeadlineEnds) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -117,7 +117,7 @@ TEST(Connection, AFullServerRefusesByName) {
   EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kResourceExhausted);
 }
 
-// Whoever answers an INIT may put anything into its reason, and it ends on somebody's terminal.
+// A host that answers an INIT may put anything into its reason, and the worker's terminal shows the reason.
 TEST(Connection, ARefusalIsToldWithoutWhatCommandsATerminal) {
   ConnectionPair pair({});
   pair.Connect();

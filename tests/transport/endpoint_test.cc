@@ -1,4 +1,4 @@
-// The set of connections behind one address: how their ends are told.
+// The set of connections behind one address: how their ends are reported.
 #include "transport/core/endpoint/endpoint.h"
 
 #include <gmock/gmock.h>

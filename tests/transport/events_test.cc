@@ -83,7 +83,7 @@ struct Events : testing::Test {
       if (closed != nullptr) receipt = *closed->receipt;
     }
   }
-  // Until nobody has anything to say; 10 ms for each turn.
+  // Until neither side sends any more; 10 ms for each turn.
   void Exchange(const OnEvent& on_event = {}) {
     for (bool quiet = false; !quiet; now += std::chrono::milliseconds(10)) {
       quiet = true;

@@ -189,8 +189,8 @@ TEST_F(Migration, IsOnByItselfWhenPacketsHaveKeys) {
   }
 }
 
-// The NAT gives the worker another port while somebody without the key makes noise in the NAT's name. He does
-// not know the connection's ID, so nothing of it counts against who does.
+// The NAT gives the worker another port while an attacker without the key makes noise in the NAT's name. The
+// noise lacks the connection's ID, so none of it counts against the worker, which knows the ID.
 TEST_F(Migration, NoiseInANatsNameDoesNotKeepAWorkerFromMoving) {
   FakeSecurity worker({}, 1), server({}, 2);
   ConnectionPair::Options options;

@@ -18,7 +18,7 @@ using Bytes = std::vector<uint8_t>;
 
 FakeSecurity::Options Certificates() {
   FakeSecurity::Options options;
-  options.psk = false;  // anybody can make an INIT that opens
+  options.psk = false;  // any host can make an INIT that opens
   return options;
 }
 
@@ -197,7 +197,7 @@ TEST(StrangerAttack, GarbageFromAProvedAddressIsBoundedAsWell) {
   EXPECT_EQ(security.sessions, 0u);
 }
 
-// Somebody who knows the worker's address, and not the key, sends 40,000 INITs a second in its name.
+// An attacker that knows the worker's address, but not the key, sends 40,000 INITs a second in its name.
 TEST(StrangerAttack, NoiseInAWorkersNameDoesNotKeepItOut) {
   Random random(11);
   for (const bool before : {true, false}) {  // it begins before the worker does, or in its handshake
@@ -238,8 +238,8 @@ TEST(StrangerAttack, NoiseInAWorkersNameDoesNotKeepItOut) {
   }
 }
 
-// The same by somebody who has seen a connection ID of another worker at that address: connected, and noise
-// in short packets; or in its handshake, and noise in INITs. It is no proof that he is there.
+// The same, with the connection ID of another worker at that address: connected, and noise in short packets;
+// or in its handshake, and noise in INITs. The ID does not prove that the attacker is at that address.
 TEST(StrangerAttack, NoiseWithAnothersConnectionIdDoesNotKeepAWorkerOut) {
   Random random(13);
   for (const bool half_open : {false, true}) {
@@ -446,7 +446,7 @@ TEST(StrangerAttack, AServerThatDoesNotTrustTheWorkerSaysWhy) {
 }
 
 TEST(StrangerAttack, ChangedTransportParametersGiveKeysThatDoNotFit) {
-  // The long packets' key is public, so whoever sits on the path can change them, in either direction.
+  // The long packets' key is public, so an attacker on the path can change them, in either direction.
   for (const bool in_init : {true, false}) {
     FakeSecurity attacker(Certificates());
     Pair sides(Certificates(), Certificates());
@@ -587,7 +587,7 @@ TEST(StrangerAttack, ARestartedServerSaysSoAndNobodyElseCan) {
   BarePair pair(sides.options);
   ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
   pair.Run(1s);
-  // Somebody guesses.
+  // An attacker guesses.
   Random random(4);
   for (int i = 0; i < 1000; ++i) {
     Bytes guess(40 + random.Below(40));
@@ -624,7 +624,7 @@ TEST(StrangerAttack, ResetsAreShorterThanWhatTheyAnswerAndBounded) {
   EXPECT_GT(server.endpoint->stats().resets_limited, 800u);
 }
 
-// Whoever refuses every stranger is no tool against a third party either, with keys and without.
+// A server that refuses every stranger is no tool against a third party either, with keys and without.
 TEST(StrangerAttack, RefusalsAreShorterThanWhatTheyAnswerAndBounded) {
   FakeSecurity with_keys(Certificates());
   NullSecurity without;
@@ -711,7 +711,7 @@ TEST(StrangerAttack, OneHostCannotHaveAllHalfOpenPlaces) {
   EXPECT_EQ(server.endpoint->stats().half_open, 5u) << "another host comes in";
 }
 
-// Whoever has one address of IPv6 has 2^64 of them.
+// A host with one address of IPv6 has 2^64 of them.
 TEST(StrangerAttack, ANetworkOfIpv6IsOneHost) {
   FakeSecurity security(Certificates());
   AdmissionOptions admission;

@@ -22,7 +22,7 @@ struct Change {
   bool sealed = false;  // the tag is made to fit again
 };
 
-// A worker and a server, and somebody between them who changes one bit of what the server answers.
+// A worker and a server, and an attacker between them that changes one bit of what the server answers.
 class Tampering {
  public:
   Tampering(Keys keys, wire::LongType type, const Change& change)
@@ -158,7 +158,7 @@ TEST(TamperedRetry, WhenAllAreThereIsNoConnection) {
   }
 }
 
-// The key of long packets is public with certificates: whoever is on the path can make the tag fit.
+// The key of long packets is public with certificates: an attacker on the path can make the tag fit.
 TEST(TamperedRetry, WithATagThatFitsCostsARoundTripAtMost) {
   int cookies = 0;
   ForEveryBit(Keys::kCertificates, wire::LongType::kRetry, {.sealed = true}, [&](const Tampering& run) {
@@ -196,7 +196,7 @@ TEST(TamperedRefuse, WhenAllAreThereIsNoAnswer) {
   }
 }
 
-// Its tag is nobody's secret: other words, another code, but an end with an error.
+// Its tag needs no secret: words and code may change, but the connection still ends with an error.
 TEST(TamperedRefuse, WithATagThatFitsIsStillARefusal) {
   for (const Keys keys : kAll) {
     for (const bool always : {false, true}) {

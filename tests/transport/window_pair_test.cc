@@ -355,7 +355,7 @@ TEST(WindowPair, APerfectPathCarriesEveryChunkOnceAndNothingElse) {
 
 TEST(WindowPair, RepairSavesTheTailARoundTrip) {
   // 400 high chunks, 4 a tick, one way 20 ticks, 2 % loss: all has left after 100 ticks and arrives 20 later.
-  // Without FEC somebody of the last 40 ticks' 160 chunks is lost in 96 % of the windows: a round trip more.
+  // Without FEC a chunk of the last 40 ticks' 160 is lost in 96 % of the windows: a round trip more.
   int with_fec = 0;
   int without = 0;
   uint32_t retransmissions = 0;

@@ -18,7 +18,7 @@ using transport::DatagramCore;
 using transport::ReceiveInfo;
 using transport::Transmit;
 
-// A core with a queue of things to say; counts what it is told.
+// A core with a queue of datagrams to send; counts the calls that it gets.
 class ToyCore : public DatagramCore {
  public:
   void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,

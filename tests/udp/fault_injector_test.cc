@@ -48,7 +48,7 @@ std::vector<Out> Carry(FaultyDirection& direction, uint32_t count) {
     while (FaultyDirection::Datagram* datagram = direction.Due(now)) {
       EXPECT_EQ(datagram->peer, kPeer);
       EXPECT_EQ(datagram->bytes.size(), kSize);
-      // The number is told apart from a flipped bit by the count of different bits.
+      // The count of different bits distinguishes the number from a flipped bit.
       uint32_t number = 0;
       for (size_t i = 0; i < 4; ++i) number |= uint32_t{datagram->bytes[i]} << (8 * i);
       const bool intact = DifferentBits(Numbered(number), datagram->bytes) == 0 && number < count;

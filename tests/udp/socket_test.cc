@@ -116,7 +116,7 @@ TEST(UdpSocket, PortInUseIsNamed) {
 }
 
 TEST(UdpSocket, ForeignAddressIsNamed) {
-  const Result<UdpSocket> socket = UdpSocket::Open(Address::V4(192, 0, 2, 1, 0));  // RFC 5737: nobody's
+  const Result<UdpSocket> socket = UdpSocket::Open(Address::V4(192, 0, 2, 1, 0));  // RFC 5737: no host's
   ASSERT_FALSE(socket.ok());
   EXPECT_EQ(socket.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(socket.status().message(), HasSubstr("192.0.2.1"));

@@ -163,7 +163,7 @@ TEST(LinkModel, ReorderLetsTheConfiguredShareSkipTheDelay) {
   int skipped = 0;
   for (size_t i = 0; i < arrivals.size(); ++i) skipped += arrivals[i] == At(static_cast<int64_t>(i) * 100us);
   EXPECT_NEAR(skipped / 50'000.0, 0.02, 0.004);
-  // The very first packets have nobody to overtake.
+  // The very first packets have no earlier packet to overtake.
   EXPECT_NEAR(static_cast<double>(link.counters().reordered), skipped, 5);
 }
 

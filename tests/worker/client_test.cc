@@ -261,7 +261,7 @@ TEST(ClientTest, DestroyingAClientEndsWhatIsPendingSoon) {
   clients.erase(clients.begin());
   EXPECT_LT(Clock::now() - begun, seconds(3));
   EXPECT_EQ(pending.Wait().code(), StatusCode::kCancelled);
-  // The other one is told: the job needs both.
+  // The other client's request fails: the job needs both.
   std::vector<float> out1(1000);
   EXPECT_EQ(clients[0].PushPull(tensors[1], gradient, out1).WaitFor(seconds(10)).code(),
             StatusCode::kAborted);
@@ -424,7 +424,7 @@ TEST(ClientTest, TheContractsOfSpansAndPullsAreChecked) {
   EXPECT_TRUE(client.status().ok()) << "the client goes on";
 }
 
-// An embedded library writes to nobody's terminal.
+// An embedded library writes nothing to the terminal.
 TEST(ClientTest, LogsGoToTheCallbackOnly) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();

@@ -24,7 +24,7 @@ using Answer = std::function<void(transport::Connection&, const ControlMessage&)
 const Address kServer = Address::V4(10, 0, 0, 2, 7700);
 const Address kTool = Address::V4(10, 0, 0, 1, 40000);
 
-// Accepts everybody, and hands every control message to the test.
+// Accepts every peer, and hands every control message to the test.
 class Answerer final : public transport::Application {
  public:
   explicit Answerer(Answer answer) : answer_(std::move(answer)) {}

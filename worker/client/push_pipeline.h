@@ -35,11 +35,12 @@
 namespace longhaul::worker {
 
 // How much of a tensor may be worked on before the thread has to look at its socket again, in elements of
-// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event.cc), so a slice of 128 Ki elements,
-// 512 KiB, takes 0.2 to 0.5 ms; what is paid once a turn of the event loop, about 5 us, stays below 3 %.
+// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event.cc), so a slice of 64 Ki elements, 256
+// KiB, takes 0.1 to 0.3 ms, and less than 2 ms where it touches memory for the first time; what is paid once
+// a turn of the event loop, about 5 us, is 5 % at most. With 128 Ki one run in three was above 2 ms.
 class WorkBudget {
  public:
-  static constexpr uint64_t kSliceElements = 128 * 1024;
+  static constexpr uint64_t kSliceElements = 64 * 1024;
   // Bookkeeping of one chunk without looking at its elements costs about as much as so many of them: 50 to
   // 100 ns to submit or describe it, 10 ns for a step of the ranking.
   static constexpr uint64_t kPerChunk = 32;

@@ -60,7 +60,7 @@ void AttackTest::StartPair(Wiretap::Rule rule) {
 
 void AttackTest::Round() {
   ASSERT_EQ(tensors_.size(), 2u);
-  e2e::Pause(Duration(0));  // a server whose output nobody reads waits for its reader
+  e2e::Pause(Duration(0));  // a server whose output is not read waits for its reader
   const std::vector<float> given[2] = {Gradient(0, given_), Gradient(1, given_)};
   ++given_;
   ++rounds_;

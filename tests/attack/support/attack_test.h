@@ -2,7 +2,7 @@
 // asked for before and after.
 //
 //   client 0 ── Wiretap ──┐
-//                         ├── longhaul-server ── whoever the test is about
+//                         ├── longhaul-server ── the attacker
 //   client 1 ─────────────┘
 //
 // A test says what its attack would have gained: a sum that is not what the two gave (Round), a member more,

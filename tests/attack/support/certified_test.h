@@ -1,8 +1,8 @@
 // A job under attack (attack_test.h) whose members have certificates of one authority: a server, a tool, two
 // workers.
 //
-// Unlike with a shared key, everybody can make INITs that open: the key of long packets is public then, and
-// what keeps strangers out is TLS. A stranger here is somebody with an authority of his own.
+// Unlike with a shared key, any host can make INITs that open: the key of long packets is public then, and
+// what keeps strangers out is TLS. A stranger here has an authority of its own.
 #pragma once
 
 #include <string>

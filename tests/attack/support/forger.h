@@ -17,7 +17,7 @@ namespace longhaul::attack {
 
 using Bytes = std::vector<uint8_t>;
 
-// Somebody with this key file. With a certificate, of any authority, his INITs open at every server of
+// An attacker with this key file. With a certificate, of any authority, its INITs open at every server of
 // certificates.
 class Forger {
  public:

@@ -44,7 +44,7 @@ class Wiretap {
   void Rebind();
   // As if it came from the other side; to a worker only after it has sent something.
   void Inject(Direction direction, ByteSpan bytes);
-  // The same, no faster than anybody can take them in.
+  // The same, no faster than the receiver can take them in.
   void InjectGently(Direction direction, const std::vector<Bytes>& datagrams);
   // All datagrams of this direction so far, dropped ones included.
   std::vector<Bytes> Recorded(Direction direction) const;

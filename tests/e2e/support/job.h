@@ -12,7 +12,7 @@
 
 namespace longhaul::e2e {
 
-// 320 images to learn from and 80 to test with, in ten classes that anybody can tell apart. As
+// 320 images to learn from and 80 to test with, in ten classes that are easy to tell apart. As
 // Fashion-MNIST's files, not compressed.
 void WriteSmallDataset(const std::string& directory);
 
@@ -41,7 +41,7 @@ class JobTest : public ::testing::Test {
   // The running job is still running and finishes.
   void ExpectRunningJobFinishes();
 
-  // What all daemons of a test's job are told of keys.
+  // The key flags of all daemons of a test's job.
   virtual Flags security() const { return {{"--key", key_file()}}; }
   // Of the job "default".
   std::string key_file() const { return directory_ + "/job.key"; }

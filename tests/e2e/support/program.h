@@ -22,7 +22,7 @@ inline constexpr int kSlowness = LONGHAUL_SLOWNESS;
 // For what must happen, whenever it is; not a bound that a test is about.
 inline constexpr Duration kPatience = seconds(25) * kSlowness;
 
-// Waits for `condition`, taking in meanwhile what all programs say (one that nobody listens to would block).
+// Waits for `condition`, taking in meanwhile what all programs say (one whose output is unread would block).
 // False when `limit` has passed.
 bool Eventually(const std::function<bool()>& condition, Duration limit = kPatience);
 

@@ -1,4 +1,4 @@
-// A bare UDP socket on the loopback interface: whoever is not a well-behaved daemon.
+// A bare UDP socket on the loopback interface: any peer that is not a well-behaved daemon.
 #pragma once
 
 #include <cstdint>

@@ -93,7 +93,7 @@ class TargetLossFit {
   static constexpr double kMaxOwnLoss = 0.1;  // half of what UP's quarter loses without a queue, 1 - 1 / 1.25
   // beta. 1 is Kleinrock's power T / D; bulk transfers gain more by throughput than they suffer by a queue.
   static constexpr double kDelayWeight = 0.5;
-  static constexpr double kMinTarget = 0.005;  // one packet of 200: less is not told from chance in a round
+  static constexpr double kMinTarget = 0.005;  // 1 packet of 200: a round cannot distinguish less from chance
   static constexpr double kMaxTarget = 0.15;  // binds from l0 = 0.13; from 0.14 on l0 + kHeadroom is above it
   static constexpr double kForgetting = 0.97;  // per round of a phase: half after 23
 
