@@ -1,6 +1,8 @@
 // longhaul_rate_grid: a rate controller on a grid of simulated paths, in virtual time.
 //
 //   longhaul_rate_grid --controller bbr --seeds 3 --filter 'One flow, buffer 1 '
+//   longhaul_rate_grid --hosts --check
+//   longhaul_rate_grid --hosts --cell 'cap=200 rtt=40 queue=5ms snd=1/20m' --trace
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -15,6 +17,7 @@
 
 #include "bench/rate_grid_cells.h"
 #include "bench/rate_grid_report.h"
+#include "bench/rate_hosts.h"
 
 namespace longhaul::bench {
 namespace {
@@ -55,6 +58,19 @@ std::vector<Cell> Cells(const GridOptions& options, const std::string& filter) {
   return cells;
 }
 
+void AddHostOptions(CLI::App* app, HostGridOptions* hosts) {
+  app->add_option("--reference", hosts->reference, "--hosts: the controller to compare with")
+      ->transform(CLI::CheckedTransformer(std::vector<std::pair<std::string, RateControl>>{
+          {"longhaul", RateControl::kLonghaul}, {"bbr", RateControl::kBbr}, {"cubic", RateControl::kCubic}}))
+      ->default_str("bbr");
+  app->add_option("--random", hosts->random, "--hosts: so many random cells")->capture_default_str();
+  app->add_option("--random-seed", hosts->random_seed, "--hosts: replays those of an earlier run");
+  app->add_option("--first-seed", hosts->first_seed, "--hosts: of the runs of a cell")->capture_default_str();
+  app->add_option("--cell", hosts->cell, "--hosts: only this cell; what its name leaves out is harmless");
+  app->add_flag("--trace", hosts->trace, "--hosts --cell: first a line a round trip, with the first seed");
+  app->add_option("--worst", hosts->worst, "--hosts: so many cells per rule")->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Judges a rate controller on a grid of simulated paths.");
   std::string controller = "longhaul";
@@ -79,8 +95,25 @@ int Main(int argc, char** argv) {
   app.add_flag("--check", check,
                "List the medians that miss their targets, and exit with 1 if there are any");
   app.add_flag("--list", list, "Print the names of the cells only");
+  HostGridOptions hosts;
+  bool with_hosts = false;
+  bool self_check = false;
+  app.add_flag("--hosts", with_hosts, "What hosts and shared paths do, against a reference, instead");
+  app.add_flag("--self-check", self_check, "Check that the cells of --hosts are a pairwise cover");
+  AddHostOptions(&app, &hosts);
   CLI11_PARSE(app, argc, argv);
 
+  if (self_check) return CheckHostCover();
+  if (with_hosts) {
+    hosts.controller = *FromName<RateControl>(controller);
+    if (app.count("--seeds") > 0) hosts.seeds = seeds;
+    hosts.filter = filter;
+    hosts.json = json;
+    hosts.jobs = jobs;
+    hosts.check = check;
+    hosts.list = list;
+    return RunHostGrid(hosts);
+  }
   GridOptions options;
   options.controller = *FromName<RateControl>(controller);
   options.rate = Bandwidth::Mbps(mbps);

@@ -41,7 +41,7 @@ Bottleneck::Verdict Bottleneck::Offer(Instant now, ByteCount bytes) {
     verdict.fate = Fate::kLost;
     return verdict;
   }
-  verdict.delay = Delay();
+  verdict.delay = Delay(verdict.leaves);
   return verdict;
 }
 
@@ -51,13 +51,22 @@ ByteCount Bottleneck::Buffer() const {
                   kMinBuffer);
 }
 
-Duration Bottleneck::Delay() {
-  Duration delay = options_.rtt / 2;
-  if (options_.jitter.count() > 0) {
-    delay += Duration(static_cast<int64_t>(random_.Below(static_cast<uint64_t>(options_.jitter.count()))));
+Duration Bottleneck::Delay(Instant leaves) {
+  Duration delay = options_.rtt / 2 + Jitter(leaves);
+  if (options_.jitter_in_order) {
+    latest_ = std::max(latest_, leaves + delay);
+    delay = latest_ - leaves;
   }
   if (options_.reorder > 0 && random_.Chance(options_.reorder)) delay += options_.reorder_delay;
   return delay;
+}
+
+Duration Bottleneck::Jitter(Instant leaves) {
+  if (options_.jitter.count() <= 0) return Duration(0);
+  if (options_.jitter_in_order && leaves < jitter_until_) return jitter_;
+  jitter_ = Duration(static_cast<int64_t>(random_.Below(static_cast<uint64_t>(options_.jitter.count()))));
+  jitter_until_ = leaves + options_.jitter;
+  return jitter_;
 }
 
 Instant Bottleneck::AckArrival(Instant time) const {

@@ -52,7 +52,8 @@ class Bottleneck {
 
  private:
   ByteCount Buffer() const;
-  Duration Delay();
+  Duration Delay(Instant leaves);
+  Duration Jitter(Instant leaves);
 
   LinkOptions options_;
   Random random_;
@@ -60,7 +61,11 @@ class Bottleneck {
   wan::LossProcess loss_;
   wan::LossProcess ack_loss_;
   bool down_ = false;
-  Instant free_;         // when the last accepted packet has left the queue
+  Instant free_;  // when the last accepted packet has left the queue
+  // In order: the present extra delay, until when it holds, and the latest arrival.
+  Duration jitter_{0};
+  Instant jitter_until_;
+  Instant latest_;
   TokenBucket policer_;  // of bytes
   Duration wait_sum_{0};
   Duration wait_min_ = Duration::max();

@@ -31,8 +31,8 @@ RateFlow::RateFlow(const FlowOptions& options, Bottleneck* path, Random random)
       sender_timer_(options.start) {}
 
 Instant RateFlow::NextEvent() const {
-  Instant next = std::min(SenderTime(sender_timer_), receiver_timer_);
-  if (!data_.empty()) next = std::min(next, data_.front().arrives);
+  Instant next = std::min(SenderTime(sender_timer_), ReceiverTime(receiver_timer_));
+  if (!data_.empty()) next = std::min(next, ReceiverTime(data_.front().arrives));
   if (!acks_on_the_way_.empty()) next = std::min(next, SenderTime(acks_on_the_way_.front().arrives));
   return next;
 }
@@ -40,9 +40,9 @@ Instant RateFlow::NextEvent() const {
 void RateFlow::Handle(Instant now) {
   LH_CHECK(now >= now_);
   now_ = now;
-  if (!data_.empty() && data_.front().arrives <= now) return Receive();
+  if (!data_.empty() && ReceiverTime(data_.front().arrives) <= now) return Receive();
   if (!acks_on_the_way_.empty() && SenderTime(acks_on_the_way_.front().arrives) <= now) return ReadAck();
-  if (receiver_timer_ <= now) return Acknowledge();
+  if (ReceiverTime(receiver_timer_) <= now) return Acknowledge();
   if (loss_.Deadline() <= now) Apply(loss_.OnTimeout(now), 0, 0);
   Send();
 }
@@ -50,6 +50,13 @@ void RateFlow::Handle(Instant now) {
 void RateFlow::Receive() {
   const Data packet = data_.front();
   data_.pop_front();
+  Take(packet);
+  // What waited in the socket is read together, and acknowledged together.
+  if (!data_.empty() && data_.front().arrives < now_) return;
+  Acknowledge();
+}
+
+void RateFlow::Take(const Data& packet) {
   if (path_->HostDrops()) {
     acks_.SetHostDrops(++socket_drops_);
     return;
@@ -57,7 +64,6 @@ void RateFlow::Receive() {
   if (acks_.IsDuplicate(packet.number)) return;
   stats_.arrived += datagram_;
   acks_.OnPacketReceived(packet.number, true, packet.marked, now_);
-  Acknowledge();
 }
 
 void RateFlow::Acknowledge() {
@@ -140,7 +146,7 @@ void RateFlow::Send() {
   if (next_number_ == 0) UpdatePacer();
   if (was_stalled_) {
     was_stalled_ = false;
-    if (options_.marks_stalls) sampler_.OnAppLimited(loss_.bytes_in_flight());
+    if (options_.stall_marks == StallMarks::kAlways) sampler_.OnAppLimited(loss_.bytes_in_flight());
   }
   Instant wake = Instant::Infinite();
   bool burst = false;
@@ -156,6 +162,8 @@ bool RateFlow::MaySend(bool burst, Instant* wake) {
     rate_->OnWindowStart(now_);
     UpdatePacer();
   }
+  if (options_.stall_marks == StallMarks::kPacer && data && pacer_.Stalled(now_))
+    sampler_.OnAppLimited(loss_.bytes_in_flight());
   if (probes_ > 0) {
     --probes_;
     if (data) app_.OnSent();
@@ -223,6 +231,10 @@ void RateFlow::SetPaused(bool paused, Instant now) {
 void RateFlow::Stall(Instant until) {
   stalled_until_ = std::max(stalled_until_, until);
   was_stalled_ = true;
+}
+
+void RateFlow::StallReceiver(Instant until) {
+  receiver_stalled_until_ = std::max(receiver_stalled_until_, until);
 }
 
 void RateFlow::StretchDepartures(Instant now, double factor) {

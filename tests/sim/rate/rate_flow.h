@@ -38,6 +38,8 @@ class RateFlow {
   void SetPaused(bool paused, Instant now);
   // The sender's CPU is busy elsewhere: until then it neither sends nor reads.
   void Stall(Instant until);
+  // The receiver's is: until then packets wait in its socket, and no ACK leaves.
+  void StallReceiver(Instant until);
   void SetFilter(PacketFilter filter) { filter_ = std::move(filter); }
   // Called after the controller has seen an event, before anything is sent.
   void SetObserver(std::function<void(const CongestionEvent&)> observer) { observer_ = std::move(observer); }
@@ -67,7 +69,9 @@ class RateFlow {
   };
 
   Instant SenderTime(Instant time) const { return std::max(time, stalled_until_); }
+  Instant ReceiverTime(Instant time) const { return std::max(time, receiver_stalled_until_); }
   void Receive();
+  void Take(const Data& packet);
   void Acknowledge();
   void ReadAck();
   void Apply(const LossDetection::Outcome& outcome, uint64_t ecn_ce, uint64_t host_drops);
@@ -103,6 +107,7 @@ class RateFlow {
   uint64_t socket_drops_ = 0;
   uint64_t acks_built_ = 0;
   Instant receiver_timer_ = Instant::Infinite();
+  Instant receiver_stalled_until_;
   // On the way, by arrival.
   std::deque<Data> data_;
   std::deque<Ack> acks_on_the_way_;

@@ -22,7 +22,10 @@ struct LinkOptions {
   double mean_burst = 0;    // packets; 0: independent losses, else Gilbert-Elliott
   std::optional<double> ack_loss = {};  // independent; none: as `loss`
   Duration jitter{0};                   // uniform extra delay per packet: reorders
-  double reorder = 0;                   // share of packets that take reorder_delay longer
+  // The extra delay is drawn once every `jitter` instead, and nothing overtakes: what a fall of the delay
+  // would let overtake arrives together.
+  bool jitter_in_order = false;
+  double reorder = 0;  // share of packets that take reorder_delay longer
   Duration reorder_delay{0};
   Duration ack_batch{0};                  // ACKs arrive at the sender only every so often, together
   bool ack_thinning = false;              // of those that come together only the newest
@@ -32,6 +35,14 @@ struct LinkOptions {
   Bandwidth policer_rate = {};
   ByteCount policer_burst = {};
   uint64_t seed = 1;
+};
+
+// Whether the samples of what leaves after a stall of the sender's CPU are marked application-limited.
+enum class StallMarks : uint8_t {
+  kNever,
+  kPacer,  // where the pacer forfeited credit, as a connection does
+           // (transport/core/connection/flight_control.cc)
+  kAlways,
 };
 
 struct FlowOptions {
@@ -45,8 +56,8 @@ struct FlowOptions {
   Bandwidth app_rate;  // produces so much; zero: always something to send
   Duration on{0};      // produces for `on`, is silent for `off`, and so on; zero: always on
   Duration off{0};
-  bool offload = false;      // a burst begins only with a whole quantum of credit (one GSO send)
-  bool marks_stalls = true;  // after a stall of the CPU the samples are marked application-limited
+  bool offload = false;  // a burst begins only with a whole quantum of credit (one GSO send)
+  StallMarks stall_marks = StallMarks::kAlways;
 };
 
 struct FlowStats {

@@ -55,6 +55,7 @@ class Simulation {
   void SetAppRate(size_t flow, Bandwidth rate) { flows_[flow]->SetAppRate(rate, now_); }
   void SetPaused(size_t flow, bool paused) { flows_[flow]->SetPaused(paused, now_); }
   void Stall(size_t flow, Duration time) { flows_[flow]->Stall(now_ + time); }
+  void StallReceiver(size_t flow, Duration time) { flows_[flow]->StallReceiver(now_ + time); }
 
   // --- Measures since ResetStats ---
   // Mean and least time that a packet waited in the queue.
