@@ -1,7 +1,7 @@
 #include "bench/rate_hosts.h"
 
+#include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <ctime>
 #include <fstream>
 #include <iostream>
@@ -26,7 +26,10 @@ void Append(std::string_view set, const std::vector<HostCell>& cells, const std:
             std::vector<HostResult>* results) {
   const std::regex wanted(filter);
   for (const HostCell& cell : cells) {
-    if (std::regex_search(std::string(set) + " " + cell.Name(), wanted))
+    const std::string name = cell.Name();
+    const bool twice = std::any_of(results->begin(), results->end(),
+                                   [&](const HostResult& result) { return result.cell.Name() == name; });
+    if (!twice && std::regex_search(std::string(set) + " " + name, wanted))
       results->push_back({set, cell, {}, {}});
   }
 }
@@ -105,6 +108,22 @@ void PrintOne(const HostResult& result) {
   std::cout << '\n';
 }
 
+// Returns the exit code.
+int ReportHostGrid(const HostGridOptions& options, const std::vector<HostResult>& results) {
+  std::cout << "## Hosts: " << NameOf(options.controller) << " against " << NameOf(options.reference) << ", "
+            << results.size() << " cells, " << options.seeds << " seeds\n\n";
+  if (!options.cell.empty()) PrintOne(results.front());
+  PrintHostReport(std::cout, results, options.worst);
+  if (!options.json.empty() && !WriteFile(options.json, HostJson(results))) {
+    Fail("cannot write " + options.json);
+    return 2;
+  }
+  if (!options.check) return 0;
+  const size_t misses = CountMisses(results);
+  std::cout << misses << " of " << results.size() << " cells miss a rule\n";
+  return misses == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int CheckHostCover() {
@@ -140,28 +159,16 @@ int RunHostGrid(const HostGridOptions& options) {
     for (const HostResult& result : results) std::cout << result.set << ' ' << result.cell.Name() << '\n';
     return 0;
   }
-  if (options.trace) {
-    if (!options.cell.empty())
-      RunHostCell(results.front().cell, {options.controller, options.first_seed, &std::cout});
-    else
-      Fail("--trace goes with --cell");
-  }
-  const std::clock_t start = std::clock();
-  RunHostCells(options, &results);
-  std::cout << "## Hosts: " << NameOf(options.controller) << " against " << NameOf(options.reference) << ", "
-            << results.size() << " cells, " << options.seeds << " seeds\n\n";
-  if (!options.cell.empty()) PrintOne(results.front());
-  PrintHostReport(std::cout, results, options.worst);
-  std::cerr << SentPackets(results) / 1e6 << " million packets, "
-            << static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC << " s of CPU\n";
-  if (!options.json.empty() && !WriteFile(options.json, HostJson(results))) {
-    Fail("cannot write " + options.json);
+  if (options.trace && options.cell.empty()) {
+    Fail("--trace goes with --cell");
     return 2;
   }
-  if (!options.check) return 0;
-  const size_t misses = CountMisses(results);
-  std::cout << misses << " of " << results.size() << " cells miss a rule\n";
-  return misses == 0 ? 0 : 1;
+  if (options.trace) RunHostCell(results.front().cell, {options.controller, options.first_seed, &std::cout});
+  const std::clock_t start = std::clock();
+  RunHostCells(options, &results);
+  std::cerr << SentPackets(results) / 1e6 << " million packets, "
+            << static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC << " s of CPU\n";
+  return ReportHostGrid(options, results);
 }
 
 }  // namespace longhaul::bench

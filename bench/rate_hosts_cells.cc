@@ -223,6 +223,7 @@ namespace {
 
 constexpr size_t kUnset = SIZE_MAX;
 constexpr uint64_t kCoverSeed = 20261123;
+constexpr int kCovers = 2;       // a pair is seen in two companies
 constexpr int kCandidates = 40;  // cells tried for each one taken: more make the cover hardly smaller
 
 using Choice = std::array<size_t, kHostDimensions>;  // index of the value of each dimension
@@ -381,19 +382,27 @@ HostCell RandomCell(Random* random) {
 
 }  // namespace
 
-std::vector<HostCell> CoverCells() {
-  Random random(kCoverSeed);
+namespace {
+
+void AddCover(Random* random, std::vector<HostCell>* cells) {
   PairTable pairs;
-  std::vector<HostCell> cells;
   while (pairs.left() > 0) {
-    Choice best = Candidate(pairs, &random);
+    Choice best = Candidate(pairs, random);
     for (int i = 1; i < kCandidates; ++i) {
-      const Choice other = Candidate(pairs, &random);
+      const Choice other = Candidate(pairs, random);
       if (pairs.Gain(other) > pairs.Gain(best)) best = other;
     }
     pairs.Close(best);
-    cells.push_back(CellOf(best));
+    cells->push_back(CellOf(best));
   }
+}
+
+}  // namespace
+
+std::vector<HostCell> CoverCells() {
+  Random random(kCoverSeed);
+  std::vector<HostCell> cells;
+  for (int i = 0; i < kCovers; ++i) AddCover(&random, &cells);
   return cells;
 }
 

@@ -91,7 +91,8 @@ class HostCell {
 std::string_view HostDimensionKey(HostDimension dimension);
 std::span<const std::string_view> HostValues(HostDimension dimension);
 
-// Every pair of values of two dimensions, unless one makes the other pointless (ExcludedPair).
+// Every pair of values of two dimensions, twice in different company, unless one makes the other pointless
+// (ExcludedPair).
 std::vector<HostCell> CoverCells();
 // Four usual paths with each value that is not harmless alone.
 std::vector<HostCell> SingleCells();

@@ -112,6 +112,28 @@ void PrintRow(std::ostream& out, const HostResult& result, double miss) {
       << " | " << result.set << " | `" << result.cell.Name() << "` |\n";
 }
 
+// Where the misses are: "rtt: 40 4/43, 1 0/12".
+void PrintMissesByValue(std::ostream& out, const HostRule& rule, std::span<const HostResult> results) {
+  out << "Missed/asked by value, without the random cells:\n\n";
+  for (size_t i = 0; i < kHostDimensions; ++i) {
+    const auto dimension = static_cast<HostDimension>(i);
+    out << "- " << HostDimensionKey(dimension) << ':';
+    for (const std::string_view value : HostValues(dimension)) {
+      int asked = 0;
+      int missed = 0;
+      for (const HostResult& result : results) {
+        const std::optional<double> miss = rule.miss(result);
+        if (!miss || result.set == "random" || result.cell[dimension] != value) continue;
+        ++asked;
+        missed += *miss > 0;
+      }
+      out << "  " << value << " **" << missed << "**/" << asked;
+    }
+    out << '\n';
+  }
+  out << '\n';
+}
+
 constexpr std::string_view kTableHead =
     "| miss, points | own loss, % (worst seed) | reference | utilisation (worst seed) | reference | queue, "
     "ms | Jain "
@@ -151,6 +173,7 @@ void PrintHostReport(std::ostream& out, std::span<const HostResult> results, siz
         << "Asked: " << rule.text << ". " << asked - static_cast<std::ptrdiff_t>(missed.size()) << " of "
         << asked << " cells meet it, " << missed.size() << " miss it.\n\n";
     if (missed.empty() || worst == 0) continue;
+    if (results.size() > 1) PrintMissesByValue(out, rule, results);
     out << kTableHead;
     for (const Missed& miss : std::span(missed).first(std::min(worst, missed.size()))) {
       PrintRow(out, *miss.result, miss.miss);

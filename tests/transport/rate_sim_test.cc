@@ -87,6 +87,28 @@ TEST(BottleneckTest, MarksAboveItsThreshold) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(path.Offer(Instant()).marked, i > 3) << i;
 }
 
+TEST(BottleneckTest, JitterInOrderLetsNothingOvertake) {
+  LinkOptions link;
+  link.jitter = milliseconds(5);
+  link.jitter_in_order = true;
+  Bottleneck path(link, Random(1));
+  Instant latest;
+  Duration most{0};
+  int together = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const auto verdict = path.Offer(At(microseconds(200) * i));
+    const Instant arrives = verdict.leaves + verdict.delay;
+    EXPECT_GE(arrives, latest);
+    together += arrives == latest;
+    latest = arrives;
+    most = std::max(most, verdict.delay - link.rtt / 2);
+  }
+  EXPECT_NEAR(static_cast<double>(most.count()) / 1e6, 4.9, 0.1);
+  // The delay falls every second time, by a third of `jitter` in the mean: eight of the 25 packets that share
+  // a delay come with the last one of the delay before.
+  EXPECT_NEAR(together, 20'000 / 25 * 4, 800);
+}
+
 // --- Applications ---
 
 TEST(ApplicationTest, ProducesItsRateWhileOn) {
@@ -167,6 +189,40 @@ TEST(RateSim, AStalledSenderSendsNothingAndIsApplicationLimited) {
   simulation.RunUntil(At(milliseconds(1051)));
   EXPECT_GT(simulation.stats(0).sent, ByteCount());
   EXPECT_TRUE(simulation.flow(0).sampler().is_app_limited());
+}
+
+TEST(RateSim, AStallIsMarkedAsAConnectionMarksIt) {
+  FlowOptions flow;
+  flow.stall_marks = StallMarks::kPacer;
+  for (const int ms : {1, 50}) {
+    Simulation simulation({});
+    simulation.AddFlow(flow);
+    simulation.RunUntil(At(seconds(1)));
+    simulation.Stall(0, milliseconds(ms));
+    simulation.RunUntil(At(seconds(1) + milliseconds(ms) + microseconds(100)));
+    // The pacer's credit covers a millisecond.
+    EXPECT_EQ(simulation.flow(0).sampler().is_app_limited(), ms == 50) << ms;
+  }
+}
+
+TEST(RateSim, AStalledReceiverReadsTogetherAndAcknowledgesOnce) {
+  Simulation simulation({});
+  simulation.AddFlow({});
+  simulation.RunUntil(At(seconds(1)));
+  simulation.StallReceiver(0, milliseconds(8));
+  simulation.ResetStats();
+  simulation.RunUntil(At(milliseconds(1007)));
+  EXPECT_EQ(simulation.stats(0).arrived, ByteCount());
+  EXPECT_GT(simulation.stats(0).sent, ByteCount());  // the sender knows nothing of it
+  simulation.RunUntil(At(milliseconds(1008)));
+  const ByteCount waited = simulation.stats(0).arrived;
+  EXPECT_NEAR(waited / (Bandwidth::Mbps(100) * milliseconds(8)), 1, 0.1);
+  // ACKs of before are read within half a round trip; the next one names all that waited.
+  simulation.RunUntil(At(milliseconds(1017)));
+  ByteCount acked;
+  simulation.flow(0).SetObserver([&](const CongestionEvent& e) { acked = std::max(acked, e.acked); });
+  simulation.RunUntil(At(milliseconds(1019)));
+  EXPECT_GE(acked, waited);
 }
 
 TEST(RateSim, AnApplicationOfTenMegabitsSendsTen) {
