@@ -60,6 +60,80 @@ TEST_F(PacketReaderTest, HostDropsCountFromTheFirstPacketOn) {
   }
 }
 
+// A host that is busy for 5 ms whenever a datagram arrives, on a path of 20 ms there and back.
+class LateHostTest : public PacketReaderTest {
+ protected:
+  static constexpr Duration kOneWay = 10ms;
+
+  static void Arrive(Owners& to, Instant arrival, Duration late, const std::optional<OpenedPacket>& packet) {
+    ASSERT_TRUE(packet);
+    ReceiveInfo info;
+    info.received = arrival;
+    EXPECT_TRUE(to.reader.Take(arrival + late, *packet, false, info).status.ok());
+  }
+  void RoundTrip(Duration server_late, Duration client_late) {
+    Owners& client = pair_.client;
+    Owners& server = pair_.server;
+    Instant now = pair_.now += 1s;
+    client.flight.OnPoll();
+    client.writer.RequestPing();
+    const auto ping = client.SendShort(now, &server);
+    now += kOneWay;
+    Arrive(server, now, server_late, ping);
+    now += server_late;
+    const auto ack = server.SendShort(now, &client);
+    now += kOneWay;
+    Arrive(client, now, client_late, ack);
+  }
+  Duration Latest() const { return pair_.client.flight.rtt().latest_rtt(); }
+  Duration Adjusted() const { return pair_.client.flight.rtt().adjusted_rtt(); }
+};
+
+TEST_F(LateHostTest, ItsDelayIsNoneOfThePaths) {
+  RoundTrip(0ms, 0ms);
+  EXPECT_EQ(Latest(), 20ms);
+  RoundTrip(0ms, 5ms);  // who reads the ACK is late
+  EXPECT_EQ(Latest(), 20ms);
+  EXPECT_EQ(Adjusted(), 20ms);
+  EXPECT_EQ(pair_.client.reader.host_delay().largest(), 5ms);
+  RoundTrip(5ms, 0ms);  // who acknowledges is late
+  EXPECT_EQ(Latest(), 25ms);
+  EXPECT_EQ(Adjusted(), 20ms);
+  EXPECT_EQ(pair_.server.reader.host_delay().largest(), 5ms);
+  RoundTrip(40ms, 40ms);
+  EXPECT_EQ(Latest(), 60ms);
+  EXPECT_EQ(Adjusted(), 20ms);
+  EXPECT_EQ(pair_.client.flight.rtt().min_rtt(), 20ms);
+}
+
+TEST_F(LateHostTest, TheDelayOfAnAckCountsFromTheArrival) {
+  const auto packet = pair_.server.Open(pair_.now, Ping());
+  Arrive(pair_.server, pair_.now, 7ms, packet);
+  EXPECT_EQ(pair_.server.flight.acks().BuildAck(pair_.now + 8ms).ack_delay_us, 8000u);
+}
+
+TEST_F(LateHostTest, PacketsAreNotLostWhileTheAckOfThemWaits) {
+  RoundTrip(0ms, 0ms);
+  Owners& client = pair_.client;
+  const wire::PacketNumber first = client.flight.next_number();
+  const Instant sent = pair_.now += 1s;
+  for (int i = 0; i < 2; ++i) {
+    client.flight.OnPoll();
+    client.writer.RequestPing();
+    ASSERT_TRUE(client.SendShort(sent, &pair_.server));
+  }
+  // The second overtook the first by 1 ms, and both ACKs are read 20 ms late.
+  const auto acknowledge = [&](wire::PacketNumber from, Instant arrival) {
+    wire::AckFrame ack;
+    ack.ranges = {{from, first + 1}};
+    EXPECT_TRUE(client.writer.OnAck(ack, sent + 41ms, arrival).ok());
+  };
+  acknowledge(first + 1, sent + 20ms);
+  acknowledge(first, sent + 21ms);
+  EXPECT_EQ(client.flight.loss().packets_lost(), 0u);
+  EXPECT_EQ(client.flight.bytes_in_flight(), ByteCount(0));
+}
+
 TEST_F(PacketReaderTest, EcnMarksAreReported) {
   const auto packet = pair_.server.Open(pair_.now, Ping());
   ASSERT_TRUE(packet);

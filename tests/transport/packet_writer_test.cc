@@ -156,7 +156,7 @@ TEST_F(PacketWriterTest, WhatALostPacketCarriedGoesBackToItsOwners) {
   }
   wire::AckFrame ack;
   ack.ranges = {{last, last}};
-  const Result<bool> news = pair_.client.writer.OnAck(ack, pair_.now);
+  const Result<bool> news = pair_.client.writer.OnAck(ack, pair_.now, pair_.now);
   ASSERT_TRUE(news.ok() && *news);
   EXPECT_TRUE(pair_.client.control.send().HasData());
   EXPECT_TRUE(pair_.client.windows.HasFrames());
@@ -166,7 +166,8 @@ TEST_F(PacketWriterTest, WhatALostPacketCarriedGoesBackToItsOwners) {
   ASSERT_TRUE(again);
   EXPECT_EQ(FrameNames(again->frames()), (Names{"WINDOW_OPEN", "CONTROL"}));
   ack.ranges = {{last + 100, last + 100}};
-  EXPECT_EQ(pair_.client.writer.OnAck(ack, pair_.now).status().code(), StatusCode::kProtocolViolation);
+  EXPECT_EQ(pair_.client.writer.OnAck(ack, pair_.now, pair_.now).status().code(),
+            StatusCode::kProtocolViolation);
 }
 
 TEST_F(PacketWriterTest, AcknowledgedControlDataMakesRoomAndSaysSo) {
@@ -176,7 +177,7 @@ TEST_F(PacketWriterTest, AcknowledgedControlDataMakesRoomAndSaysSo) {
   EXPECT_FALSE(pair_.client.Poll());
   wire::AckFrame ack;
   ack.ranges = {{0, 0}};
-  ASSERT_TRUE(pair_.client.writer.OnAck(ack, pair_.now + 10ms).ok());
+  ASSERT_TRUE(pair_.client.writer.OnAck(ack, pair_.now + 10ms, pair_.now + 10ms).ok());
   const std::optional<Event> event = pair_.client.Poll();
   ASSERT_TRUE(event);
   EXPECT_TRUE(std::holds_alternative<event::ControlWritable>(*event));

@@ -52,6 +52,18 @@ TEST(RttEstimator, AClaimedDelayIsBoundedByTheContract) {
   EXPECT_EQ(rtt.smoothed_rtt(), Duration(milliseconds(7 * 40 + 835)) / 8);
 }
 
+TEST(RttEstimator, ABusyPeersDelayIsNoQueueButTimeOutsLeaveRoomForIt) {
+  RttEstimator rtt;
+  rtt.OnSample(milliseconds(40), Duration(0), Instant());
+  rtt.OnSample(milliseconds(70), milliseconds(20), Instant());
+  EXPECT_EQ(rtt.adjusted_rtt(), milliseconds(50));
+  EXPECT_EQ(rtt.smoothed_rtt(), Duration(milliseconds(7 * 40 + 65)) / 8);  // max_ack_delay is 5 ms
+  rtt.OnSample(milliseconds(42), milliseconds(20), Instant());
+  EXPECT_EQ(rtt.adjusted_rtt(), milliseconds(40));  // it hides no more than the queue
+  rtt.OnSample(milliseconds(240), milliseconds(190), Instant());
+  EXPECT_EQ(rtt.adjusted_rtt(), milliseconds(140));
+}
+
 TEST(RttEstimator, NonsenseIsIgnored) {
   RttEstimator rtt;
   rtt.OnSample(Duration(0), Duration(0), Instant());
@@ -125,6 +137,50 @@ TEST(QueueDelayTest, FollowsALongerPathAndADriftingClock) {
     path.Send(At(ms * 1000), milliseconds(30) + Duration(ms * 100));
   }
   EXPECT_LE(path.delay.standing(), milliseconds(3));
+}
+
+TEST(HostDelayTest, AReaderThatCatchesUpIsLateOneThatDoesNotHasAQueue) {
+  HostDelay delay;
+  // A turn each 40 ms: packets have waited 40 ms to nothing.
+  for (int64_t ms = 0; ms < 2000; ++ms) {
+    const Instant turn = At((ms / 40 + 1) * 40'000);
+    delay.OnPacket(turn, At(ms * 1000));
+    EXPECT_LE(delay.standing(), milliseconds(1));
+    EXPECT_LE(delay.arrival(), At(ms * 1000 + 1000));
+  }
+  // From now on there are always 30 ms of packets in front.
+  for (int64_t ms = 2000; ms < 3000; ++ms) {
+    const Instant turn = At((ms / 40 + 1) * 40'000 + 30'000);
+    delay.OnPacket(turn, At(ms * 1000));
+    if (ms < 2300) continue;
+    EXPECT_EQ(delay.standing(), milliseconds(31));
+    EXPECT_EQ(delay.arrival(), At(ms * 1000 + 31'000));
+  }
+  delay.OnPacket(At(4'000'000), At(3'970'000));  // long after: nothing is known to stand
+  EXPECT_EQ(delay.standing(), Duration(0));
+}
+
+TEST(HostDelayTest, TellsTheMeanAndTheLongestOfTheLastSeconds) {
+  HostDelay delay;
+  EXPECT_EQ(delay.mean(), Duration(0));
+  Instant now = At(5'000'000);
+  delay.OnPacket(now, now - milliseconds(30));
+  delay.OnPacket(now, now - milliseconds(10));
+  delay.OnPacket(now, Instant::Infinite());  // not known
+  delay.OnPacket(now, now + milliseconds(7));
+  EXPECT_EQ(delay.mean(), milliseconds(10));
+  EXPECT_EQ(delay.largest(), milliseconds(30));
+  now += milliseconds(1500);
+  delay.OnPacket(now, now);
+  EXPECT_EQ(delay.mean(), milliseconds(8));
+  EXPECT_EQ(delay.largest(), milliseconds(30));
+  now += milliseconds(1000);
+  delay.OnPacket(now, now - milliseconds(2));
+  EXPECT_EQ(delay.mean(), milliseconds(1));
+  EXPECT_EQ(delay.largest(), milliseconds(2));
+  now += milliseconds(2000);  // a second without packets lies between
+  delay.OnPacket(now, now);
+  EXPECT_EQ(delay.largest(), Duration(0));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <deque>
 #include <memory>
+#include <thread>
 
 #include "socket_test_util.h"
 
@@ -205,6 +206,52 @@ TEST(DatagramSender, TheMarkSurvivesTheFallbackFromSegmentation) {
   const auto datagrams = ReceiveAll(receiver, 4);
   ASSERT_EQ(datagrams.size(), 4u);
   for (const Arrived& datagram : datagrams) EXPECT_TRUE(datagram.info.ecn_ect0);
+}
+
+TEST(DatagramReceiver, ALateReaderKnowsWhenDatagramsArrived) {
+  UdpSocket sender = OpenOrDie();
+  UdpSocket receiver = OpenOrDie();
+  // The kernel begins to take the time soon after the first socket has asked for it.
+  Duration waited(0);
+  for (int attempt = 0; attempt < 20 && waited < std::chrono::milliseconds(20); ++attempt) {
+    const Instant before = Now();
+    sender.Send(receiver.local_address(), Pattern(10, 1200, 1200), 1200);
+    const Instant after = Now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const Instant read = Now();
+    for (const Arrived& datagram : ReceiveAll(receiver, 10)) {
+      if (datagram.info.received.IsInfinite()) continue;  // the clock was set, or this thread stood still
+      EXPECT_GE(datagram.info.received, before - StampClock::kMaxShift);
+      waited = std::max(waited, read - datagram.info.received);
+      if (read - datagram.info.received < std::chrono::milliseconds(20)) continue;
+      EXPECT_LE(datagram.info.received, after + StampClock::kMaxShift);
+    }
+  }
+  EXPECT_GE(waited, std::chrono::milliseconds(20));
+}
+
+TEST(StampClockTest, BelievesTheOtherClockWhileItIsNotSet) {
+  constexpr int64_t kMs = 1'000'000;
+  const Instant start = Instant::FromNanoseconds(100'000 * kMs);
+  const int64_t epoch = int64_t{1'700'000'000'000} * kMs;
+  StampClock clock;
+  const auto read = [&](int64_t ms, int64_t set_ms) {
+    clock.Set(start + std::chrono::milliseconds(ms), epoch + (ms + set_ms) * kMs);
+  };
+  const auto at = [&](int64_t ms, int64_t set_ms) { return clock.At(epoch + (ms + set_ms) * kMs); };
+  read(0, 0);
+  EXPECT_TRUE(at(0, 0).IsInfinite());  // nothing to compare with
+  read(30, 0);
+  EXPECT_EQ(at(10, 0), start + std::chrono::milliseconds(10));
+  EXPECT_EQ(at(31, 0), start + std::chrono::milliseconds(30));  // not after the reading
+  read(5000, 0);
+  EXPECT_EQ(at(10, 0), start + std::chrono::milliseconds(4000));  // not longer than kOldest ago
+  for (const int64_t set : {-60'000, 20, 0}) {
+    read(6000, set);  // set between the arrival and the reading
+    EXPECT_TRUE(at(5999, 0).IsInfinite());
+    read(6001, set);
+    EXPECT_EQ(at(5999, set), start + std::chrono::milliseconds(5999));
+  }
 }
 
 TEST(DatagramSender, BatchRefusedBySegmentationLeavesAtOnceAnotherWay) {

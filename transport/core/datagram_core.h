@@ -3,6 +3,7 @@
 // time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,6 +20,12 @@ struct ReceiveInfo {
   uint64_t host_drops =
       0;  // Datagrams that this socket's buffer has dropped since it was opened (SO_RXQ_OVFL).
   bool ecn_ect0 = false;  // Arrived as ECN-capable as it was sent: ECT(0).
+  // When this host's network stack took it in, which is earlier than it is handled when the process was busy;
+  // Infinite(): not known.
+  Instant received = Instant::Infinite();
+
+  // When it arrived: as it is handled, unless it is known to have waited.
+  Instant ArrivedBy(Instant now) const { return std::min(now, received); }
 };
 
 // What PollTransmit wrote: `size` bytes for one destination, to be sent as datagrams of `segment_bytes`

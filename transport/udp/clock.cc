@@ -11,10 +11,36 @@
 
 namespace longhaul::udp {
 
-Instant Now() {
+namespace {
+
+int64_t ReadClock(clockid_t clock) {
   timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);  // the clock of DeadlineTimer; cannot fail with these arguments
-  return Instant::FromNanoseconds(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
+  ::clock_gettime(clock, &now);  // cannot fail with these arguments
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+Instant Now() { return Instant::FromNanoseconds(ReadClock(CLOCK_MONOTONIC)); }  // the clock of DeadlineTimer
+
+void StampClock::Read() {
+  // In this order, a thread that stands still in between makes datagrams younger, never older.
+  const int64_t realtime_ns = ReadClock(CLOCK_REALTIME);
+  Set(Now(), realtime_ns);
+}
+
+void StampClock::Set(Instant now, int64_t realtime_ns) {
+  const int64_t distance_ns = realtime_ns - now.nanoseconds();
+  const int64_t shift_ns = distance_ns - distance_ns_;
+  steady_ = -kMaxShift.count() <= shift_ns && shift_ns <= kMaxShift.count();
+  now_ = now;
+  realtime_ns_ = realtime_ns;
+  distance_ns_ = distance_ns;
+}
+
+Instant StampClock::At(int64_t realtime_ns) const {
+  if (!steady_) return Instant::Infinite();
+  return now_ - std::clamp<Duration>(Duration(realtime_ns_ - realtime_ns), Duration::zero(), kOldest);
 }
 
 uint64_t EntropySeed() {

@@ -13,6 +13,33 @@ Instant Now();
 // A seed that differs from run to run, so that connection IDs do, whatever seed the job has. Any thread.
 uint64_t EntropySeed();
 
+// Turns the times at which the kernel took datagrams in (CLOCK_REALTIME) into instants of Now(). That clock
+// may be set at any moment; a time stamp is believed only while the distance of the two clocks stays as it
+// was.
+// Not thread-safe.
+class StampClock {
+ public:
+  // What has waited longer has waited for so long: the sender has given it up by then.
+  static constexpr Duration kOldest = std::chrono::seconds(1);
+  // Both clocks run at one speed, so what moves their distance is a jump, or this thread's standing still
+  // between two calls.
+  static constexpr Duration kMaxShift = std::chrono::milliseconds(1);
+
+  StampClock() { Read(); }
+  // To be called for each batch, after it was received and before At().
+  void Read();
+  // As Read(), with what the clocks say.
+  void Set(Instant now, int64_t realtime_ns);
+  // Not after the latest reading; Infinite() when the clock was set since the one before.
+  Instant At(int64_t realtime_ns) const;
+
+ private:
+  Instant now_;
+  int64_t realtime_ns_ = 0;
+  int64_t distance_ns_ = 0;
+  bool steady_ = false;
+};
+
 // A file descriptor that becomes readable at an instant of the clock.
 // Not thread-safe. Move-only.
 class DeadlineTimer {

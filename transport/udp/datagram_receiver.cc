@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #ifndef UDP_GRO
 #define UDP_GRO 104
@@ -15,7 +16,7 @@
 namespace longhaul::udp {
 namespace {
 
-// TOS or TCLASS, SO_RXQ_OVFL and UDP_GRO, with room for one more of each.
+// TOS or TCLASS, SO_RXQ_OVFL, SCM_TIMESTAMPNS and UDP_GRO, with room for one more of each.
 constexpr size_t kControlBytes = 256;
 // Pending ICMP errors come one per call.
 constexpr int kMaxErrorsInARow = 8;
@@ -43,6 +44,7 @@ std::span<const ReceivedDatagram> DatagramReceiver::Receive() {
   datagrams_.clear();
   const int count = ReceiveMessages();
   may_have_more_ = count == static_cast<int>(kBuffers);
+  if (count > 0) stamp_clock_.Read();
   for (int i = 0; i < count; ++i) Cut(static_cast<size_t>(i));
   return datagrams_;
 }
@@ -87,6 +89,9 @@ DatagramReceiver::Metadata DatagramReceiver::ReadControl(msghdr& message) {
       counters_.host_drops +=
           overflow - last_overflow_;  // the kernel's counter wraps, the difference does not
       last_overflow_ = overflow;
+    } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPNS) {
+      const auto stamp = ReadValue<timespec>(c);
+      metadata.received = stamp_clock_.At(int64_t{stamp.tv_sec} * 1'000'000'000 + stamp.tv_nsec);
     }
   }
   return metadata;
@@ -111,7 +116,8 @@ void DatagramReceiver::Cut(size_t buffer) {
   uint8_t* bytes = memory_.data() + buffer * kBufferBytes;
   for (size_t at = 0; at < size; at += segment) {
     datagrams_.push_back({from, MutableByteSpan(bytes + at, std::min(segment, size - at)),
-                          transport::ReceiveInfo{metadata.ecn_ce, counters_.host_drops, metadata.ecn_ect0}});
+                          transport::ReceiveInfo{metadata.ecn_ce, counters_.host_drops, metadata.ecn_ect0,
+                                                 metadata.received}});
     ++counters_.datagrams;
     if (metadata.ecn_ce) ++counters_.ecn_ce;
   }

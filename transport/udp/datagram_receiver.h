@@ -14,6 +14,7 @@
 #include "base/address.h"
 #include "base/bytes.h"
 #include "transport/core/datagram_core.h"
+#include "transport/udp/clock.h"
 #include "transport/udp/resolve.h"
 
 namespace longhaul::udp {
@@ -58,6 +59,7 @@ class DatagramReceiver {
     size_t segment_bytes = 0;
     bool ecn_ce = false;
     bool ecn_ect0 = false;
+    Instant received = Instant::Infinite();
     void TakeEcn(int tos);
   };
 
@@ -74,6 +76,7 @@ class DatagramReceiver {
   std::vector<uint8_t> control_;
   std::vector<ReceivedDatagram> datagrams_;
   uint32_t last_overflow_ = 0;
+  StampClock stamp_clock_;
   bool may_have_more_ = false;
   ReceiveCounters counters_;
 };

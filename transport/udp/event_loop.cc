@@ -22,8 +22,9 @@ using transport::DatagramCore;
 using transport::Transmit;
 
 constexpr size_t kBufferBytes = 65536;
-// Later than a busy host makes a timer.
-constexpr Duration kLate = std::chrono::milliseconds(100);
+// A timer that is later than an idle host makes it. Round-trip times do not contain how late this host reads,
+// so the time-outs that are made of them have no room for it: what waits is read first.
+constexpr Duration kLate = std::chrono::milliseconds(2);
 // While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
 constexpr Duration kMinWaitBlocked = std::chrono::milliseconds(1);
 
@@ -204,7 +205,7 @@ void EventLoop::Impl::Receive(Instant now) {
   ++counters.receive_batches;
   for (const ReceivedDatagram& datagram : datagrams) {
     if (faulty_in != nullptr) {
-      faulty_in->Submit(now, datagram.from, datagram.bytes, datagram.info);
+      faulty_in->Submit(datagram.info.ArrivedBy(now), datagram.from, datagram.bytes, datagram.info);
     } else {
       Deliver(now, datagram.from, datagram.bytes, datagram.info);
     }
@@ -228,7 +229,7 @@ void EventLoop::Impl::DeliverDue(Instant now) {
 
 void EventLoop::Impl::TimeOut(Instant now) {
   if (core->NextTimeout() > now) return;
-  // A host that stood still has datagrams waiting: they came before the time-out was run, and may put it off.
+  // A late host has datagrams waiting: they came before the time-out was run, and may put it off.
   if (now - core->NextTimeout() > kLate) {
     Receive(now);
     if (core->NextTimeout() > now) return;

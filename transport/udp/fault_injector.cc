@@ -90,6 +90,7 @@ void FaultyDirection::Enqueue(const wan::Delivery& delivery, const Address& peer
     return;
   }
   Datagram datagram{delivery.time, next_order_++, peer, info, {}};
+  datagram.info.received = delivery.time;
   if (!spare_.empty()) {
     datagram.bytes = std::move(spare_.back());
     spare_.pop_back();

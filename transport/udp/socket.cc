@@ -100,6 +100,7 @@ Status UdpSocket::Configure(const SocketOptions& options) {
   if (v6) SetInt(fd(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
   ecn_capable_ = options.ecn_capable;
   SetInt(fd(), SOL_SOCKET, SO_RXQ_OVFL, 1);
+  SetInt(fd(), SOL_SOCKET, SO_TIMESTAMPNS, 1);  // so that a late reader is not taken for a queue of the path
   const bool gso = options.segmentation_offload && GetInt(fd(), SOL_UDP, UDP_SEGMENT) >= 0;
   if (options.segmentation_offload) SetInt(fd(), SOL_UDP, UDP_GRO, 1);
 

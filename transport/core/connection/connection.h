@@ -129,6 +129,8 @@ struct ConnectionStats {
   uint32_t fec_depth = 0;
   uint64_t packets_expected = 0;
   Duration incoming_queue{0};
+  Duration host_delay{0};
+  Duration host_delay_max{0};
   RateSnapshot rate;
   // For how long each RateLimiter held the sending back, from the handshake to the latest event. Time in
   // which nothing did (a batch was full) is in none.
@@ -210,6 +212,9 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::packets_expected, "packets_expected",
      "one more than the largest packet number received"},
     {&ConnectionStats::incoming_queue, "incoming_queue", "standing queue on the way here"},
+    {&ConnectionStats::host_delay, "host_delay",
+     "mean time of the last one to two seconds that packets waited at this host to be read"},
+    {&ConnectionStats::host_delay_max, "host_delay_max", "of these, the longest"},
 };
 
 class Connection {

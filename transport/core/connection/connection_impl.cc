@@ -64,6 +64,8 @@ ConnectionStats ConnectionImpl::stats() const {
   path_.AddTo(&s);
   s.events_dropped = events_.dropped();
   s.incoming_queue = reader_.incoming_queue();
+  s.host_delay = reader_.host_delay().mean();
+  s.host_delay_max = reader_.host_delay().largest();
   s.handshake_flights = handshaking_.flights();
   if (const PacketProtection* protection = handshaking_.protection()) {
     s.cipher = protection->name();

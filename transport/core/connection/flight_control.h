@@ -106,9 +106,10 @@ class FlightControl {
   // Another path, the `index`th of the connection: what was learned of the old one does not hold.
   void OnNewPath(Instant now, uint64_t index);
 
-  // Errors: kProtocolViolation (acknowledged what was never sent); nothing is changed.
-  Result<LossDetection::Outcome> OnAckReceived(const wire::AckFrame& ack, Instant now) {
-    return loss_.OnAckReceived(ack, now);
+  // received: when the ACK arrived, which for a busy host is before it is read. Errors: kProtocolViolation
+  // (acknowledged what was never sent); nothing is changed.
+  Result<LossDetection::Outcome> OnAckReceived(const wire::AckFrame& ack, Instant received) {
+    return loss_.OnAckReceived(ack, received);
   }
   LossDetection::Outcome OnTimeout(Instant now) { return loss_.OnTimeout(now); }
   void TakeFates(Instant now, const LossDetection::Outcome& outcome, int64_t datagram_bytes);

@@ -70,6 +70,7 @@ PacketReader::Opening PacketReader::Open(const wire::ShortHeader& header, Mutabl
 struct PacketReader::FrameHandler {
   const Owners& to;
   Instant now;
+  Instant received;
   wire::PacketNumber number;
   Outcome* outcome;
 
@@ -81,7 +82,7 @@ struct PacketReader::FrameHandler {
   Status operator()(const wire::TransportParametersFrame&) { return OnlyInHandshake("TRANSPORT_PARAMETERS"); }
   Status operator()(const wire::CryptoFrame&) { return OnlyInHandshake("CRYPTO"); }
   Status operator()(const wire::AckFrame& f) {
-    const Result<bool> fates = to.writer->OnAck(f, now);
+    const Result<bool> fates = to.writer->OnAck(f, now, received);
     outcome->fates = outcome->fates || (fates.ok() && *fates);
     return fates.ok() ? Status::Ok() : fates.status();
   }
@@ -125,6 +126,7 @@ PacketReader::Outcome PacketReader::Take(Instant now, const OpenedPacket& packet
     outcome.status = Status(StatusCode::kProtocolViolation, std::move(what));
     return outcome;
   };
+  const Instant received = info.ArrivedBy(now);
   bool eliciting = packet.data.has_value();
   ByteReader frames(packet.frames());
   while (frames.ok() && !frames.AtEnd() && !outcome.close) {
@@ -132,7 +134,7 @@ PacketReader::Outcome PacketReader::Take(Instant now, const OpenedPacket& packet
     if (!frame.ok()) return violation(frame.status().message());
     eliciting = eliciting || wire::IsAckEliciting(*frame);
     if (closing && !std::holds_alternative<wire::CloseFrame>(*frame)) continue;
-    outcome.status = std::visit(FrameHandler{to_, now, packet.number, &outcome}, *frame);
+    outcome.status = std::visit(FrameHandler{to_, now, received, packet.number, &outcome}, *frame);
     // Once is enough: the CLOSE that answers ours must be heard.
     if (outcome.status.ok() && !closing) outcome.status = to_.events->Check();
     if (!outcome.status.ok()) return outcome;
@@ -152,13 +154,16 @@ PacketReader::Outcome PacketReader::Take(Instant now, const OpenedPacket& packet
 
 void PacketReader::Account(Instant now, const OpenedPacket& packet, bool ack_eliciting,
                            const ReceiveInfo& info) {
+  // What this host adds by being busy for a while is neither the path's delay nor a queue on it.
+  host_delay_.OnPacket(now, info.ArrivedBy(now));
+  const Instant received = host_delay_.arrival();
   AckTracker& acks = to_.flight->acks();
   if (!host_drops_before_) host_drops_before_ = info.host_drops;
   acks.SetHostDrops(info.host_drops - std::min(info.host_drops, *host_drops_before_));
-  acks.OnPacketReceived(packet.number, ack_eliciting, info.ecn_ce, now);
+  acks.OnPacketReceived(packet.number, ack_eliciting, info.ecn_ce, received);
   if (info.ecn_ect0) acks.CountEct0();
   if (!packet.data) return;
-  incoming_queue_.OnPacket(now, packet.data->timestamp_us, to_.flight->rtt().smoothed_rtt());
+  incoming_queue_.OnPacket(received, packet.data->timestamp_us, to_.flight->rtt().smoothed_rtt());
   if (packet.data->last_of_window) acks.RequestImmediateAck();
 }
 

@@ -75,6 +75,8 @@ class PacketReader {
 
   // Standing queue on the way here.
   Duration incoming_queue() const { return incoming_queue_.standing(); }
+  // How late this host reads what has arrived.
+  const HostDelay& host_delay() const { return host_delay_; }
 
  private:
   enum class Opening : uint8_t { kOpened, kDropped, kNotAuthentic };
@@ -89,6 +91,7 @@ class PacketReader {
 
   Owners to_;
   QueueDelay incoming_queue_;
+  HostDelay host_delay_;
   // The socket's count when the first packet came: what was dropped before is no loss of this connection.
   std::optional<uint64_t> host_drops_before_;
 };

@@ -51,8 +51,9 @@ class PacketWriter {
   Status CheckKeys() const;
 
   // --- Fates ---
-  // Whether anything was learned; kProtocolViolation: it acknowledges what was never sent.
-  Result<bool> OnAck(const wire::AckFrame& ack, Instant now);
+  // received: when it arrived, at or before `now`. Whether anything was learned; kProtocolViolation: it
+  // acknowledges what was never sent.
+  Result<bool> OnAck(const wire::AckFrame& ack, Instant now, Instant received);
   // The deadline of loss detection may have passed. Whether anything was learned.
   bool OnTimeout(Instant now);
   // Frames that are in flight leave once more, beside the PING of a keep-alive.

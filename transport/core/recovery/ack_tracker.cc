@@ -24,7 +24,8 @@ bool AckTracker::IsDuplicate(wire::PacketNumber number) const {
   return number < forgotten_below_ || received_.Contains(number);
 }
 
-void AckTracker::OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce, Instant now) {
+void AckTracker::OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce,
+                                  Instant received) {
   const bool first = received_.empty();
   const wire::PacketNumber largest = first ? 0 : received_.ranges().back().last;
   // A connection's first number is 0; anything else as the first packet is a gap as well.
@@ -32,13 +33,13 @@ void AckTracker::OnPacketReceived(wire::PacketNumber number, bool ack_eliciting,
   received_.Add(number);
   reported_.Add(number);
   if (first || number > largest) {
-    largest_time_ = now;
+    largest_time_ = received;
     ForgetOld(number);
   }
   if (ecn_ce) ++ecn_ce_;
   if (!ack_eliciting) return;
-  MeasureFlight(now);
-  if (!ack_pending_) oldest_unacked_ = now;
+  MeasureFlight(received);
+  if (!ack_pending_) oldest_unacked_ = received;
   ack_pending_ = true;
   ++eliciting_since_ack_;
   if (out_of_order) immediate_ = true;
@@ -59,12 +60,12 @@ void AckTracker::ForgetOld(wire::PacketNumber largest) {
   if (reported_.ranges().size() > 4 * wire::kMaxAckRanges) reported_.KeepNewest(2 * wire::kMaxAckRanges);
 }
 
-void AckTracker::MeasureFlight(Instant now) {
+void AckTracker::MeasureFlight(Instant received) {
   // What arrives within one round trip is what the peer had in flight.
-  if (now - flight_start_ >= smoothed_rtt_) {
+  if (received - flight_start_ >= smoothed_rtt_) {
     peer_flight_ = flight_count_;
     flight_count_ = 0;
-    flight_start_ = now;
+    flight_start_ = received;
   }
   ++flight_count_;
 }

@@ -22,8 +22,9 @@ class AckTracker {
 
   // Whether this number has been seen, or is too old to be known. To be asked before opening the packet.
   bool IsDuplicate(wire::PacketNumber number) const;
-  // An authenticated packet arrived. REQUIRES: !IsDuplicate(number).
-  void OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce, Instant now);
+  // An authenticated packet arrived, at `received`: the delay that the ACK reports counts from there, and so
+  // does the bound on it. REQUIRES: !IsDuplicate(number).
+  void OnPacketReceived(wire::PacketNumber number, bool ack_eliciting, bool ecn_ce, Instant received);
   // That packet carried ECT(0).
   void CountEct0() { ++ecn_ect0_; }
   // The next ACK should leave at once.
@@ -50,7 +51,7 @@ class AckTracker {
 
  private:
   void ForgetOld(wire::PacketNumber largest);
-  void MeasureFlight(Instant now);
+  void MeasureFlight(Instant received);
 
   IntervalSet received_;  // to know duplicates; bounded: see kMaxTrackedRanges in the body
   IntervalSet reported_;  // what ACKs still name; a subset of received_, up to the replay window

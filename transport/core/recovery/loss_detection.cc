@@ -44,7 +44,7 @@ void LossDetection::OnPacketSent(SentPacket packet) {
   while (in_flight_count_ == 0 && sent_.size() > kMaxUntracked) sent_.PopFront();
 }
 
-Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame& ack, Instant now) {
+Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame& ack, Instant received) {
   if (!IsValid(ack)) return Status(StatusCode::kProtocolViolation, "ACK of packets that were never sent");
   Outcome outcome;
   const wire::PacketNumber largest_before = largest_acked_;
@@ -59,9 +59,9 @@ Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame
   largest_acked_ = std::max(largest_acked_, ack.ranges.front().largest);
   LH_CHECK_OP(largest_acked_, <=, largest_sent_);
   pto_count_ = 0;
-  outcome.rtt_updated = UpdateRtt(ack, outcome, now);
-  if (acked_before) AdaptThreshold(largest_before, outcome, now);
-  DetectLost(now, &outcome);
+  outcome.rtt_updated = UpdateRtt(ack, outcome, received);
+  if (acked_before) AdaptThreshold(largest_before, outcome, received);
+  DetectLost(received, &outcome);
   return outcome;
 }
 
@@ -97,7 +97,7 @@ void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) 
   while (!declared_lost_.empty() && !declared_lost_[0].outstanding) declared_lost_.PopFront();
 }
 
-bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now) {
+bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant received) {
   const wire::PacketNumber largest = ack.ranges.front().largest;
   // A packet wrongly given up is a sample as well: without it, a path that became slower than the loss
   // delay would give no sample ever again.
@@ -109,9 +109,9 @@ bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome,
       eliciting = eliciting || packet.ack_eliciting;
     }
   }
-  if (newest == nullptr || !eliciting || now <= newest->sent_time) return false;
+  if (newest == nullptr || !eliciting || received <= newest->sent_time) return false;
   const auto delay = std::chrono::microseconds(std::min(ack.ack_delay_us, kMaxDelayUs));
-  rtt_->OnSample(now - newest->sent_time, delay, now);
+  rtt_->OnSample(received - newest->sent_time, delay, received);
   return true;
 }
 

@@ -52,9 +52,10 @@ class LossDetection {
   void OnPacketSent(SentPacket packet);
   bool CanSend() const { return in_flight_count_ < kMaxInFlightPackets; }
 
-  // Applies one ACK frame. Acknowledging a packet never sent is the peer's protocol error: returns
+  // Applies one ACK frame that arrived at `received`: by that time packets are judged, since ACKs behind it
+  // may still wait to be read. Acknowledging a packet never sent is the peer's protocol error: returns
   // kProtocolViolation and changes nothing.
-  Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant now);
+  Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant received);
   // The loss timer or the PTO has expired. Harmless when called early.
   Outcome OnTimeout(Instant now);
   // The peer has answered in another way than by an acknowledgement: probe timeouts start small again.
@@ -90,7 +91,7 @@ class LossDetection {
   void TakeAcked(const wire::AckRange& range, Outcome* outcome);
   void TakeSpurious(const wire::AckRange& range, Outcome* outcome);
   // Whether this ACK gave a sample.
-  bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant now);
+  bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant received);
   void AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now);
   void DetectLost(Instant now, Outcome* outcome);
   void Declare(Tracked* tracked, Outcome* outcome);

@@ -20,7 +20,8 @@ void RttEstimator::OnSample(Duration latest, Duration ack_delay, Instant now) {
   min_ = std::min(min_, latest);
   // A peer may claim any delay; it counts up to the bound that the protocol sets.
   const Duration delay = std::clamp(ack_delay, Duration::zero(), AckTracker::kMaxAckDelay);
-  adjusted_ = latest - min_ >= delay ? latest - delay : latest;
+  const Duration sample = latest - min_ >= delay ? latest - delay : latest;
+  adjusted_ = std::max(min_, latest - std::clamp(ack_delay, Duration::zero(), kMaxHeld));
   LH_CHECK_OP(min_.count(), <=, adjusted_.count());
   LH_CHECK_OP(adjusted_.count(), <=, latest_.count());
   if (!has_sample_) {
@@ -29,9 +30,9 @@ void RttEstimator::OnSample(Duration latest, Duration ack_delay, Instant now) {
     rttvar_ = latest / 2;
     return;
   }
-  const Duration deviation = smoothed_ > adjusted_ ? smoothed_ - adjusted_ : adjusted_ - smoothed_;
+  const Duration deviation = smoothed_ > sample ? smoothed_ - sample : sample - smoothed_;
   rttvar_ = (3 * rttvar_ + deviation) / 4;
-  smoothed_ = (7 * smoothed_ + adjusted_) / 8;
+  smoothed_ = (7 * smoothed_ + sample) / 8;
 }
 
 Duration RttEstimator::PtoBase(Duration max_ack_delay) const {
@@ -59,6 +60,31 @@ void QueueDelay::OnPacket(Instant now, uint32_t timestamp_us, Duration smoothed_
   Lowest base = base_;
   if (previous_base_.any) base.Add(previous_base_.offset);
   standing_us_ = std::max<int64_t>(0, Difference(bucket_.offset, base.offset));
+}
+
+void HostDelay::OnPacket(Instant now, Instant received) {
+  now_ = now;
+  received_ = std::min(now, received);
+  const Duration delay = now_ - received_;
+  if (now - start_ >= kTime) {
+    previous_ = now - start_ < 2 * kTime ? current_ : Span();
+    current_ = {};
+    start_ = now;
+  }
+  ++current_.packets;
+  current_.sum += delay;
+  current_.largest = std::max(current_.largest, delay);
+  if (now - least_start_ >= kStandingTime) {
+    previous_least_ = now - least_start_ < 2 * kStandingTime ? least_ : Duration::zero();
+    least_ = delay;
+    least_start_ = now;
+  }
+  least_ = std::min(least_, delay);
+}
+
+Duration HostDelay::mean() const {
+  const int64_t packets = current_.packets + previous_.packets;
+  return packets == 0 ? Duration::zero() : (current_.sum + previous_.sum) / packets;
 }
 
 }  // namespace longhaul::transport

@@ -1,7 +1,8 @@
-// The path's delay from ACKs and timestamps: the round-trip time, and how long the peer's packets
-// wait in queues on their way here.
+// The path's delay from ACKs and timestamps: the round-trip time, how long the peer's packets wait in queues
+// on their way here, and how long at this host.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/instant.h"
@@ -17,16 +18,21 @@ class RttEstimator {
   // Timer granularity (RFC 9002 §6.1.2).
   static constexpr Duration kGranularity = std::chrono::milliseconds(1);
 
+  // A peer whose host is busy holds ACKs longer than the protocol's max_ack_delay. So much of it is believed
+  // to be no queue; beyond it the host stood still.
+  static constexpr Duration kMaxHeld = std::chrono::milliseconds(100);
+
   // A packet that elicited an acknowledgement was acknowledged `latest` after it was sent. ack_delay is what
-  // the peer reports, clamped to `max_ack_delay`; it is subtracted only when the result stays >= min_rtt.
-  // latest <= 0 is ignored.
+  // the peer reports. For smoothed_rtt and rttvar, which time-outs are made of, it counts up to max_ack_delay
+  // and is subtracted only when the result stays >= min_rtt. latest <= 0 is ignored.
   void OnSample(Duration latest, Duration ack_delay, Instant now);
 
   bool has_sample() const { return has_sample_; }
   Duration smoothed_rtt() const { return smoothed_; }
   Duration rttvar() const { return rttvar_; }
   Duration latest_rtt() const { return latest_; }
-  // latest_rtt without what the peer says it held the acknowledgement back; never below min_rtt.
+  // The path's part of latest_rtt: without what the peer says it held the acknowledgement back, up to
+  // kMaxHeld; never below min_rtt, so that no claim hides more than the queue.
   Duration adjusted_rtt() const { return adjusted_; }
   Duration min_rtt() const { return min_; }  // over the connection's life
   // smoothed_rtt + max(4 rttvar, granularity) + max_ack_delay (RFC 9002 §6.2.1), without back-off.
@@ -72,6 +78,43 @@ class QueueDelay {
   Lowest bucket_;
   Instant bucket_start_;
   int64_t standing_us_ = 0;
+};
+
+// How long packets that have arrived wait at this host until its process reads them.
+//
+// A process that does something else for a while reads late and then catches up: that is no queue of the
+// path. But where even the packet that waits least waits, time and again, the process does not keep up, and
+// the socket's buffer is a queue like any other: it fills, and then it drops.
+class HostDelay {
+ public:
+  static constexpr Duration kTime = std::chrono::seconds(1);
+  // Longer than a process waits for its turn on a shared machine.
+  static constexpr Duration kStandingTime = std::chrono::milliseconds(100);
+
+  // A packet that arrived at `received` is handled. received > now counts as now.
+  void OnPacket(Instant now, Instant received);
+  // As when the latest packet is to be taken to have arrived: the standing wait is not this host's lateness.
+  Instant arrival() const { return std::min(now_, received_ + standing()); }
+  // The least wait of the last kStandingTime to twice that.
+  Duration standing() const { return std::min(least_, previous_least_); }
+  // Over the last one to two seconds. Zero without packets.
+  Duration mean() const;
+  Duration largest() const { return std::max(current_.largest, previous_.largest); }
+
+ private:
+  struct Span {
+    int64_t packets = 0;
+    Duration sum{0};
+    Duration largest{0};
+  };
+
+  Instant now_, received_;  // of the latest packet
+  Span current_;            // since start_
+  Span previous_;           // of the second before
+  Instant start_;
+  Duration least_{0};           // since least_start_
+  Duration previous_least_{0};  // of the time before
+  Instant least_start_;
 };
 
 }  // namespace longhaul::transport
