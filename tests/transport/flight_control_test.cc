@@ -24,8 +24,9 @@ class FlightControlTest : public testing::Test {
     p.bytes = ByteCount(kDatagram);
     p.ack_eliciting = p.in_flight = true;
     p.mtu_probe = mtu_probe;
+    const wire::PacketNumber number = p.number;
     flight_.OnPacketSent(std::move(p), now_);
-    return flight_.next_number() - 1;
+    return number;
   }
   // Sends until something holds it back.
   int SendAll() {
@@ -143,6 +144,34 @@ TEST_F(FlightControlTest, TheNewestGrantBoundsThePaceAlsoOnTheNextPath) {
   EXPECT_LE(Stats().rate.pacing_rate, Bandwidth::Mbps(1));
   flight_.OnGrant(grant, 8, now_);
   EXPECT_GT(Stats().rate.pacing_rate, Bandwidth::Mbps(1));
+}
+
+TEST_F(FlightControlTest, NumbersAreLeftOutOnceConnected) {
+  const auto send_some = [this](int packets) {
+    for (int i = 0; i < packets; ++i) {
+      const wire::PacketNumber number = flight_.next_number();
+      Send();
+      now_ += milliseconds(1);
+      Acknowledge(number, number);
+    }
+  };
+  send_some(5000);
+  EXPECT_EQ(flight_.next_number(), 5000u);
+  flight_.OnConnected(kDatagram, now_, 1);
+  send_some(51'200);
+  const uint64_t skipped = Stats().numbers_skipped;
+  EXPECT_EQ(flight_.next_number(), 56'200 + skipped);
+  EXPECT_NEAR(static_cast<double>(skipped), 100, 40);  // four standard deviations
+  EXPECT_EQ(Stats().packets_lost, 0u);
+  EXPECT_EQ(Stats().loss, 0);
+}
+
+TEST_F(FlightControlTest, ThePeersPacketsAreReckonedWithoutTheUsualShareOfGaps) {
+  for (wire::PacketNumber number : {0u, 511u, 512u, 51'299u}) {
+    flight_.acks().OnPacketReceived(number, true, false, now_);
+    EXPECT_EQ(Stats().packets_expected, number + 1 - (number + 1) / 513);
+  }
+  EXPECT_EQ(Stats().packets_expected, 51'200u);
 }
 
 TEST_F(FlightControlTest, ALostMtuProbeIsNoLoss) {

@@ -49,6 +49,11 @@ class LossDetectionTest : public testing::Test {
     EXPECT_TRUE(outcome.ok()) << outcome.status().ToString();
     return std::move(outcome).value();
   }
+  void Skip() { loss_.SkipNumber(next_++); }
+  bool Refuses(std::vector<wire::AckRange> ranges) {
+    const auto outcome = loss_.OnAckReceived(Ack(std::move(ranges)), now_);
+    return !outcome.ok() && outcome.status().code() == StatusCode::kProtocolViolation;
+  }
   void Pass(Duration d) { now_ += d; }
 
   RttEstimator rtt_;
@@ -240,7 +245,63 @@ TEST_F(LossDetectionTest, TheFlightIsBounded) {
   EXPECT_TRUE(loss_.CanSend());
 }
 
-// Model: a map from packet number to its fate; the network drops, delays and reorders, ACKs get lost.
+TEST_F(LossDetectionTest, ANumberLeftOutIsNoPacket) {
+  Send(2);
+  Skip();
+  Send(4);  // 3 to 6
+  Pass(milliseconds(20));
+  EXPECT_TRUE(Receive({{3, 3}}).lost.empty());  // two packets after the first
+  EXPECT_EQ(Numbers(Receive({{3, 4}}).lost), (List{0}));
+  EXPECT_EQ(Numbers(Receive({{3, 5}}).lost), (List{1}));
+  Pass(milliseconds(100));
+  loss_.OnTimeout(now_);
+  Receive({{3, 6}});
+  EXPECT_EQ(loss_.packets_lost(), 2u);
+  EXPECT_EQ(loss_.bytes_in_flight(), ByteCount(0));
+  EXPECT_TRUE(loss_.Deadline().IsInfinite());
+}
+
+TEST_F(LossDetectionTest, ANumberLeftOutIsNoReordering) {
+  Send(1);
+  for (int i = 0; i < 5; ++i) Skip();
+  Send(2);  // 6 and 7
+  Pass(milliseconds(20));
+  Receive({{6, 7}});
+  Pass(milliseconds(1));
+  Receive({{6, 7}, {0, 0}});  // two packets late
+  Pass(milliseconds(1000));
+  Send(1);
+  Receive({{8, 8}});
+  EXPECT_EQ(loss_.packet_threshold(), LossDetection::kInitialPacketThreshold);
+}
+
+TEST_F(LossDetectionTest, AnAckOfANumberLeftOutIsRefusedAndChangesNothing) {
+  Send(3);
+  Skip();  // 3
+  EXPECT_TRUE(Refuses({{0, 3}}));
+  Send(3);
+  Pass(milliseconds(20));
+  EXPECT_TRUE(Refuses({{0, 6}}));
+  EXPECT_TRUE(Refuses({{3, 3}}));
+  EXPECT_TRUE(Refuses({{5, 6}, {0, 3}}));
+  EXPECT_TRUE(Refuses({{3, 4}}));
+  EXPECT_EQ(loss_.bytes_in_flight(), kBytes * int64_t{6});
+  EXPECT_FALSE(rtt_.has_sample());
+  EXPECT_EQ(Receive({{4, 6}, {0, 2}}).acked.size(), 6u);
+}
+
+TEST_F(LossDetectionTest, TheNewestNumbersLeftOutAreRemembered) {
+  for (size_t i = 0; i < 2 * LossDetection::kMaxSkipped; ++i) {
+    Send(1);
+    Skip();
+    Send(1);
+    Receive({{next_ - 1, next_ - 1}, {next_ - 3, next_ - 3}});
+  }
+  EXPECT_TRUE(Refuses({{next_ - 2, next_ - 2}}));
+  EXPECT_TRUE(Refuses({{next_ + 1 - 3 * LossDetection::kMaxSkipped, next_ - 3}}));
+  EXPECT_TRUE(Receive({{0, 100}}).acked.empty());
+}
+
 TEST_F(LossDetectionTest, KnowsTheChunksInFlightOldestFirstAndEachOnce) {
   const auto send_chunk = [this](uint32_t index) {
     SentPacket p;
@@ -266,6 +327,7 @@ TEST_F(LossDetectionTest, KnowsTheChunksInFlightOldestFirstAndEachOnce) {
   EXPECT_EQ(indices(9), (std::vector<uint32_t>{5, 6}));
 }
 
+// Model: a map from packet number to its fate; the network drops, delays and reorders, ACKs get lost.
 TEST_F(LossDetectionTest, RandomNetworksNeverLoseCount) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -316,6 +378,7 @@ TEST_F(LossDetectionTest, RandomNetworksNeverLoseCount) {
           arrivals.emplace(now + microseconds(delay), p.number);
         }
         loss.OnPacketSent(std::move(p));
+        if (random.Chance(0.05)) loss.SkipNumber(next++);
       }
       while (!arrivals.empty() && arrivals.begin()->first <= now) {
         ASSERT_FALSE(acks.IsDuplicate(arrivals.begin()->second));

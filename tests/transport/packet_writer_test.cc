@@ -16,7 +16,7 @@ class PacketWriterTest : public testing::Test {
   PacketWriterTest() {
     server().SetConfirmDue(false);
     for (Owners* side : {&pair_.client, &pair_.server}) {
-      side->flight.OnConnected(1452, pair_.now);
+      side->flight.OnConnected(1452, pair_.now, 1);
       side->flight.OnPoll();
     }
     pair_.now += 10ms;

@@ -90,6 +90,8 @@ struct ConnectionStats {
   uint64_t unknown_window_dropped = 0;
   uint64_t late_dropped = 0;
   uint64_t not_admitted_dropped = 0;
+  uint64_t numbers_skipped = 0;
+  uint64_t acks_refused = 0;
   uint64_t pto_fired = 0;
   uint64_t host_stalls = 0;
   uint64_t nacks_sent = 0;
@@ -165,6 +167,10 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::late_dropped, "late_dropped", "DATA of a closed window"},
     {&ConnectionStats::not_admitted_dropped, "not_admitted_dropped",
      "DATA and windows of a peer that is not, or no longer, admitted"},
+    {&ConnectionStats::numbers_skipped, "numbers_skipped",
+     "packet numbers left out, which no honest peer acknowledges"},
+    {&ConnectionStats::acks_refused, "acks_refused",
+     "ACK of what was never sent or of a number left out: the connection ends"},
     {&ConnectionStats::pto_fired, "pto_fired", "probe timeouts"},
     {&ConnectionStats::host_stalls, "host_stalls", "timers more than 250 ms late: this host stood still"},
     {&ConnectionStats::nacks_sent, "nacks_sent", "WINDOW_NACK sent"},
@@ -210,7 +216,7 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::mean_loss_burst, "mean_loss_burst", "packets lost in a row"},
     {&ConnectionStats::fec_depth, "fec_depth", "blocks interleaved by a window that leaves the depth open"},
     {&ConnectionStats::packets_expected, "packets_expected",
-     "one more than the largest packet number received"},
+     "packets sent by the peer, by the largest number received less the usual share of numbers left out"},
     {&ConnectionStats::incoming_queue, "incoming_queue", "standing queue on the way here"},
     {&ConnectionStats::host_delay, "host_delay",
      "mean time of the last one to two seconds that packets waited at this host to be read"},

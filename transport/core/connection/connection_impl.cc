@@ -37,6 +37,7 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
                                std::vector<ConnectionImpl*>* ready)
     : options_(options),
       security_(security),
+      skip_seed_(Random(random).Fork(3).Next()),
       events_(this, ready),
       flight_(now, Rate(options), random),
       path_(PathOptions(options, identity.is_client, *security), identity.peer, security, random.Fork(2)),
@@ -214,7 +215,7 @@ void ConnectionImpl::FailHandshake(const Status& why) {
 void ConnectionImpl::BecomeConnected() {
   state_ = State::kConnected;
   handshaking_.OnConnected();
-  flight_.OnConnected(path_.datagram_bytes(), now_);
+  flight_.OnConnected(path_.datagram_bytes(), now_, security_->Unpredictable(skip_seed_));
   Introduce();
   path_.StartSearch(now_, handshaking_.peer_parameters()->max_datagram_bytes);
   announce_by_ = now_ + kMaxMtuWait;

@@ -147,6 +147,7 @@ class ConnectionImpl final : public Connection {
 
   ConnectionOptions options_;
   Security* security_;
+  uint64_t skip_seed_;
   ConnectionStats stats_;
 
   EventQueue events_;

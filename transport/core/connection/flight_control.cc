@@ -44,7 +44,10 @@ void FlightControl::AddTo(ConnectionStats* stats, Instant now) const {
   stats->packets_spurious = loss_.packets_spurious();
   stats->pto_fired = pto_fired_;
   stats->host_drops = peer_host_drops_;
-  stats->packets_expected = acks_.largest_plus_one();
+  // The peer leaves numbers out as we do; which, the receiver cannot tell from losses.
+  const uint64_t numbers = acks_.largest_plus_one();
+  stats->packets_expected = numbers - numbers / (LossDetection::kPacketsPerSkip + 1);
+  stats->numbers_skipped = numbers_skipped_;
   stats->smoothed_rtt = smoothed_rtt();
   stats->min_rtt = MinRtt();
   stats->latest_rtt = rtt_.latest_rtt();
@@ -116,10 +119,17 @@ void FlightControl::OnPacketSent(SentPacket sent, Instant now) {
     last_eliciting_sent_ = now;
   }
   loss_.OnPacketSent(std::move(sent));
+  if (skips_) SkipNow();
   if (!in_flight) return;  // ACKs alone are not paced
   pacer_.OnSent(bytes, now);
   rate_->OnPacketSent(now, bytes, loss_.bytes_in_flight(), sampler_.is_app_limited());
   if (rate_->suppresses_samples()) sampler_.OnAppLimited(loss_.bytes_in_flight());
+}
+
+void FlightControl::SkipNow() {
+  if (skips_->Below(LossDetection::kPacketsPerSkip) != 0) return;
+  loss_.SkipNumber(next_number_++);
+  ++numbers_skipped_;
 }
 
 void FlightControl::OnHandshakeRtt(Duration sample, Instant now) {
@@ -127,7 +137,8 @@ void FlightControl::OnHandshakeRtt(Duration sample, Instant now) {
   acks_.SetSmoothedRtt(rtt_.smoothed_rtt());
 }
 
-void FlightControl::OnConnected(int64_t datagram_bytes, Instant now) {
+void FlightControl::OnConnected(int64_t datagram_bytes, Instant now, uint64_t skip_seed) {
+  skips_.emplace(skip_seed);
   pacer_ = Pacer(ByteCount(datagram_bytes));
   UpdatePacer(now);
 }

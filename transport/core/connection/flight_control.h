@@ -86,12 +86,14 @@ class FlightControl {
   void OnProbeBuilt() { --probes_due_; }
 
   // --- Events ---
-  // sent.number must be next_number().
+  // sent.number must be next_number(). Once connected, a number is left out after one packet in
+  // LossDetection::kPacketsPerSkip.
   void OnPacketSent(SentPacket sent, Instant now);
   // A packet whose fate does not matter took the next number.
   void SkipNumber() { ++next_number_; }
   void OnHandshakeRtt(Duration sample, Instant now);
-  void OnConnected(int64_t datagram_bytes, Instant now);
+  // skip_seed: of the chance by which numbers are left out; the peer must not know it.
+  void OnConnected(int64_t datagram_bytes, Instant now, uint64_t skip_seed);
   void OnWindowStart(Instant now);
   void SetMaxDatagram(int64_t bytes) { pacer_.SetMaxDatagram(ByteCount(bytes)); }
   // Bytes in flight that the peer takes.
@@ -119,6 +121,7 @@ class FlightControl {
                 std::optional<uint64_t> host_drops);
 
  private:
+  void SkipNow();
   double PacketsPerRecoveryTime(int64_t datagram_bytes) const;
   Duration MinRtt() const { return rtt_.has_sample() ? rtt_.min_rtt() : Duration(0); }
   // What keeps the next packet of the application from leaving.
@@ -134,9 +137,11 @@ class FlightControl {
   Pacer pacer_;
   FecAdvisor fec_;
   Random random_;
+  std::optional<Random> skips_;  // none before the connection is made
 
   wire::PacketNumber next_number_ = 0;
   wire::PacketNumber path_first_number_ = 0;  // earlier packets went another path
+  uint64_t numbers_skipped_ = 0;
   uint64_t receive_window_ = 0;
   Bandwidth grant_;                      // zero: no bound
   wire::PacketNumber grant_number_ = 0;  // of the packet that brought it

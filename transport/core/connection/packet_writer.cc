@@ -183,7 +183,10 @@ size_t PacketWriter::BuildClose(const wire::CloseFrame& close, MutableByteSpan o
 Result<bool> PacketWriter::OnAck(const wire::AckFrame& ack, Instant now, Instant received) {
   const std::optional<wire::PacketNumber> newest_before = from_.flight->loss().newest_acked();
   const Result<LossDetection::Outcome> outcome = from_.flight->OnAckReceived(ack, received);
-  if (!outcome.ok()) return outcome.status();
+  if (!outcome.ok()) {
+    ++from_.stats->acks_refused;
+    return outcome.status();
+  }
   const bool newest = from_.flight->loss().newest_acked() != newest_before;
   return TakeFates(*outcome, from_.path->OnAck(ack, *outcome, newest), ack.host_drops, now);
 }

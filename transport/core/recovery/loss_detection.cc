@@ -44,8 +44,23 @@ void LossDetection::OnPacketSent(SentPacket packet) {
   while (in_flight_count_ == 0 && sent_.size() > kMaxUntracked) sent_.PopFront();
 }
 
+void LossDetection::SkipNumber(wire::PacketNumber number) {
+  LH_CHECK(!any_sent_ || number > largest_sent_);
+  LH_CHECK(skipped_.empty() || number > skipped_[skipped_.size() - 1]);
+  if (skipped_.size() >= kMaxSkipped) skipped_.PopFront();
+  skipped_.PushBack(number);
+}
+
+size_t LossDetection::SkippedBelow(wire::PacketNumber number) const {
+  return skipped_.PartitionPoint([&](wire::PacketNumber skipped) { return skipped < number; });
+}
+
+uint64_t LossDetection::Distance(wire::PacketNumber from, wire::PacketNumber to) const {
+  return to - from - (SkippedBelow(to) - SkippedBelow(from));
+}
+
 Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame& ack, Instant received) {
-  if (!IsValid(ack)) return Status(StatusCode::kProtocolViolation, "ACK of packets that were never sent");
+  if (Status status = Check(ack); !status.ok()) return status;
   Outcome outcome;
   const wire::PacketNumber largest_before = largest_acked_;
   const bool acked_before = any_acked_;
@@ -65,7 +80,17 @@ Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame
   return outcome;
 }
 
-bool LossDetection::IsValid(const wire::AckFrame& ack) const {
+Status LossDetection::Check(const wire::AckFrame& ack) const {
+  if (!IsWellFormed(ack)) return {StatusCode::kProtocolViolation, "ACK of packets that were never sent"};
+  for (const wire::AckRange& range : ack.ranges) {
+    if (SkippedBelow(range.smallest) == SkippedBelow(range.largest + 1)) continue;
+    return {StatusCode::kProtocolViolation,
+            "ACK of a packet number that was left out: what was not received is acknowledged"};
+  }
+  return Status::Ok();
+}
+
+bool LossDetection::IsWellFormed(const wire::AckFrame& ack) const {
   if (!any_sent_ || ack.ranges.empty() || ack.ranges.front().largest > largest_sent_) return false;
   for (size_t i = 0; i < ack.ranges.size(); ++i) {
     if (ack.ranges[i].smallest > ack.ranges[i].largest) return false;
@@ -118,10 +143,10 @@ bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome,
 void LossDetection::AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now) {
   // Whatever arrives below the largest acknowledged number was overtaken by that many packets.
   if (!outcome.acked.empty() && outcome.acked.front().number < largest_before) {
-    reordering_seen_ = std::max(reordering_seen_, largest_before - outcome.acked.front().number);
+    reordering_seen_ = std::max(reordering_seen_, Distance(outcome.acked.front().number, largest_before));
   }
   if (!outcome.spurious.empty() && outcome.spurious.front().number < largest_before) {
-    reordering_seen_ = std::max(reordering_seen_, largest_before - outcome.spurious.front().number);
+    reordering_seen_ = std::max(reordering_seen_, Distance(outcome.spurious.front().number, largest_before));
     packet_threshold_ = std::max(packet_threshold_, std::min(reordering_seen_ + 1, kMaxPacketThreshold));
   }
   if (now - reordering_since_ < kReorderingMemoryRtts * rtt_->smoothed_rtt()) return;
@@ -188,7 +213,9 @@ void LossDetection::DetectLost(Instant now, Outcome* outcome) {
   for (size_t i = 0; any_acked_ && i < sent_.size() && sent_[i].packet.number < largest_acked_; ++i) {
     Tracked& tracked = sent_[i];
     if (!tracked.outstanding) continue;
-    const bool overtaken = largest_acked_ - tracked.packet.number >= packet_threshold_;
+    const wire::PacketNumber number = tracked.packet.number;
+    const bool overtaken =
+        largest_acked_ - number >= packet_threshold_ && Distance(number, largest_acked_) >= packet_threshold_;
     const Instant due = tracked.packet.sent_time + delay;
     if (!overtaken && due > now) {
       if (!tracked.packet.in_flight) continue;

@@ -9,6 +9,10 @@
 // A packet declared lost is remembered (bounded) so that a late ACK of it is recognised as spurious: then the
 // packet threshold grows and the caller learns that the content did arrive.
 //
+// Now and then the sender leaves a number out (SkipNumber): an ACK that names it comes from a peer that
+// acknowledges what it has not received (RFC 9000 §21.4). A number left out is no packet: it is never lost,
+// and no distance between packets counts it.
+//
 // Not thread-safe; lives inside one Connection.
 #pragma once
 
@@ -36,6 +40,9 @@ class LossDetection {
   static constexpr int kMaxPtoBackoff = 3;
   static_assert(kInitialPacketThreshold < kMaxPacketThreshold);
   static constexpr size_t kMaxInFlightPackets = 1u << 17;
+  // Numbers left out that are remembered, the newest: twice what is expected in the largest flight.
+  static constexpr uint64_t kPacketsPerSkip = 512;
+  static constexpr size_t kMaxSkipped = 2 * kMaxInFlightPackets / kPacketsPerSkip;
 
   // What one ACK (or one timeout) changed. Packets are moved out: their content now belongs to the caller.
   struct Outcome {
@@ -51,10 +58,12 @@ class LossDetection {
   // REQUIRES: numbers ascend; in_flight count below kMaxInFlightPackets (ask CanSend first).
   void OnPacketSent(SentPacket packet);
   bool CanSend() const { return in_flight_count_ < kMaxInFlightPackets; }
+  // No packet will have this number. REQUIRES: larger than every number sent and skipped before.
+  void SkipNumber(wire::PacketNumber number);
 
   // Applies one ACK frame that arrived at `received`: by that time packets are judged, since ACKs behind it
-  // may still wait to be read. Acknowledging a packet never sent is the peer's protocol error: returns
-  // kProtocolViolation and changes nothing.
+  // may still wait to be read. Acknowledging a packet never sent, or a number that was left out, is the
+  // peer's protocol error: returns kProtocolViolation and changes nothing.
   Result<Outcome> OnAckReceived(const wire::AckFrame& ack, Instant received);
   // The loss timer or the PTO has expired. Harmless when called early.
   Outcome OnTimeout(Instant now);
@@ -87,7 +96,12 @@ class LossDetection {
     bool outstanding = true;  // false: its content was moved out; leaves when it is the first
   };
 
-  bool IsValid(const wire::AckFrame& ack) const;
+  Status Check(const wire::AckFrame& ack) const;
+  bool IsWellFormed(const wire::AckFrame& ack) const;
+  // Numbers below `number` that were left out, as far as they are remembered.
+  size_t SkippedBelow(wire::PacketNumber number) const;
+  // How many packets after `from` the packet `to` was sent.
+  uint64_t Distance(wire::PacketNumber from, wire::PacketNumber to) const;
   void TakeAcked(const wire::AckRange& range, Outcome* outcome);
   void TakeSpurious(const wire::AckRange& range, Outcome* outcome);
   // Whether this ACK gave a sample.
@@ -100,8 +114,9 @@ class LossDetection {
   void DropSettled();
 
   RttEstimator* rtt_;
-  PacketRing<Tracked> sent_;           // ascending; acknowledged or lost ones leave lazily
-  PacketRing<Tracked> declared_lost_;  // ascending; bounded memory for spurious losses
+  PacketRing<Tracked> sent_;                // ascending; acknowledged or lost ones leave lazily
+  PacketRing<Tracked> declared_lost_;       // ascending; bounded memory for spurious losses
+  PacketRing<wire::PacketNumber> skipped_;  // ascending
   ByteCount bytes_in_flight_;
   size_t in_flight_count_ = 0;
   size_t eliciting_in_flight_ = 0;
