@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace longhaul::transport {
@@ -155,6 +156,57 @@ TEST_F(DeliveryRateTest, AcksOnTheirOwnDoNotCount) {
   sampler_.OnPacketAcked(p, At(10));
   EXPECT_EQ(sampler_.delivered(), ByteCount(0));
   EXPECT_FALSE(sampler_.TakeSample(kRtt, At(10)).valid);
+}
+
+// A receiver that lies in its ACKs, to be sent more, and leaves something in flight; what is sent is a packet
+// per millisecond, 10 Mbit/s. When it holds packets back until they are declared lost, and then names them,
+// or lets nothing be in flight, samples may be above that.
+class LyingReceiverTest : public DeliveryRateTest {
+ protected:
+  // Each packet is acknowledged once, in whatever order; a sample's rate is never above the one of sending.
+  void Acknowledge(std::vector<size_t> numbers, Instant when) {
+    for (const size_t n : numbers) {
+      sampler_.OnPacketAcked(packets_[n], when);
+      in_flight_ -= kBytes;
+    }
+    const RateSample sample = sampler_.TakeSample(min_rtt_, when);
+    ++samples_;
+    if (when < At(200)) return;  // a flow's first flight is a packet more than its time
+    ASSERT_LE(sample.delivery_rate.mbps(), 10.01) << "sample " << samples_;
+    ASSERT_LE(sample.train_rate.mbps(), 10.01) << "sample " << samples_;
+  }
+  static Instant After(Instant t) { return t + microseconds(100); }
+
+  Duration min_rtt_ = microseconds(100);
+  int samples_ = 0;
+};
+
+TEST_F(LyingReceiverTest, ThatAcknowledgesInBunches) {
+  std::vector<size_t> withheld;
+  for (int64_t ms = 0; ms < 3000; ++ms) {
+    Send(At(ms));
+    if (ms > 0) withheld.push_back(static_cast<size_t>(ms - 1));
+    if (ms < 50 || ms % 40 > 1) continue;  // twice in a row: much, then the next one alone
+    Acknowledge(std::exchange(withheld, {}), After(At(ms)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(LyingReceiverTest, ThatNamesAnOldPacketOfATrain) {
+  for (int64_t ms = 0; ms < 300; ++ms) Send(At(ms));
+  Acknowledge({100}, At(300));
+  Acknowledge({5}, At(310));  // older than the train's first ACK
+  Acknowledge({299}, At(320));
+}
+
+TEST_F(LyingReceiverTest, ThatAcknowledgesWhatIsOnItsWay) {
+  Send(At(0));
+  Send(At(1));
+  for (int64_t ms = 2; ms < 3000; ++ms) {
+    Send(At(ms));
+    Acknowledge({static_cast<size_t>(ms - 2)}, After(At(ms)));
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace
