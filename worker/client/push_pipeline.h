@@ -37,7 +37,8 @@ namespace longhaul::worker {
 // How much of a tensor may be worked on before the thread has to look at its socket again, in elements of
 // float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event.cc), so a slice of 64 Ki elements, 256
 // KiB, takes 0.1 to 0.3 ms, and less than 2 ms where it touches memory for the first time; what is paid once
-// a turn of the event loop, about 5 us, is 5 % at most. With 128 Ki one run in three was above 2 ms.
+// a turn of the event loop, about 5 us, is 5 % at most. With 128 Ki more than half of the runs were above 2
+// ms.
 class WorkBudget {
  public:
   static constexpr uint64_t kSliceElements = 64 * 1024;
