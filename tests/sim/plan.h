@@ -52,6 +52,8 @@ struct JobPlan : JobSpec {
 
   // A round may go on without a worker that is alive.
   bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0; }
+  // A window that has closed may lack chunks of its high class.
+  bool MayLackHigh() const { return LeavesOut() || close_ratio_high < 1; }
 };
 
 // Harness faults, to see the checkers bite.

@@ -402,7 +402,7 @@ void TensorModel::SettleSuperseded(uint64_t round, const Participant& participan
   const auto superseded = static_cast<uint32_t>(participant.superseded.size());
   const uint32_t nobodys = participant.not_in - superseded;
   const uint32_t owed = push.lost_chunks - std::min(push.lost_chunks, nobodys);
-  const uint32_t may_be_lost = job_.LeavesOut() ? superseded : std::min(superseded, LowChunks());
+  const uint32_t may_be_lost = job_.MayLackHigh() ? superseded : std::min(superseded, LowChunks());
   if (push.lost_chunks < nobodys || owed > may_be_lost) {
     Violation("round " + std::to_string(round) + ": rank " + std::to_string(push.id.rank) +
               " was told that " + std::to_string(push.lost_chunks) +
