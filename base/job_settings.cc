@@ -32,7 +32,7 @@ constexpr JobSetting kSettings[] = {
     {"bubble_threshold", &JobSpec::bubble_threshold, kShare,
      "raw loss of a window above which its lost chunks are filled"},
     {"halve_threshold", &JobSpec::halve_threshold, kShare,
-     "raw loss within a window at and above which its sender halves its rate"},
+     "loss beyond what the path loses by itself at and above which a sender halves its rate"},
     {"close_ratio", &JobSpec::close_ratio, kShare,
      "share of the low-priority chunks' energy that lets a window close"},
     {"close_ratio_high", &JobSpec::close_ratio_high, kShare,

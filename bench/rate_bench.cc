@@ -23,7 +23,8 @@ void BM_TargetLossFit(benchmark::State& state) {
   TargetLossFit fit;
   for (const RateRound& round : Rounds(static_cast<size_t>(state.range(0)))) fit.OnRound(round);
   TargetLoss result;
-  for (auto _ : state) benchmark::DoNotOptimize(result = fit.Fit(0.3, Prober::kMinRtt));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(result = fit.Fit({.budget = 0.3, .min_rtt = Prober::kMinRtt}));
   state.SetLabel(std::string(FitStateName(result.state)) + " of " + std::to_string(result.samples));
 }
 BENCHMARK(BM_TargetLossFit)->Arg(12)->Arg(144);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -75,6 +76,7 @@ struct Outcome {
   uint64_t result_chunks_repaid = 0;
   uint64_t hashes_agreed = 0;
   sim::PushPullTraffic traffic;
+  std::vector<sim::PushPullFit> fits;
 };
 
 void Add(const PushPullResult& result, Outcome* outcome) {
@@ -92,6 +94,7 @@ void Add(const PushPullResult& result, Outcome* outcome) {
     step.up_queue += result.timeline[i].up_queue;
     step.down_queue += result.timeline[i].down_queue;
   }
+  outcome->fits.insert(outcome->fits.end(), result.fits.begin(), result.fits.end());
   sim::PushPullTraffic& sum = outcome->traffic;
   const sim::PushPullTraffic& t = result.traffic;
   sum.chunks += t.chunks;
@@ -144,6 +147,31 @@ double Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
+void PrintFits(const Outcome& outcome) {
+  std::map<std::string, int> states;
+  std::map<std::string, int> rate_states;
+  std::vector<double> floors, targets, capacities;
+  for (const sim::PushPullFit& fit : outcome.fits) {
+    ++states[fit.state];
+    ++rate_states[fit.rate_state];
+    floors.push_back(100 * fit.floor);
+    targets.push_back(100 * fit.target);
+    if (!fit.capacity.IsZero()) capacities.push_back(fit.capacity.mbps());
+  }
+  if (floors.empty()) return;
+  std::printf("    fit:");
+  for (const auto& [state, count] : states) std::printf(" %s %d", state.c_str(), count);
+  std::printf(" | l0 %.1f/%.1f/%.1f %%, target %.1f %%", Quantile(floors, 0.05), Quantile(floors, 0.5),
+              Quantile(floors, 0.95), Quantile(targets, 0.5));
+  if (!capacities.empty()) {
+    std::printf(", C %.1f/%.1f/%.1f Mbit/s", Quantile(capacities, 0.05), Quantile(capacities, 0.5),
+                Quantile(capacities, 0.95));
+  }
+  std::printf(" |");
+  for (const auto& [state, count] : rate_states) std::printf(" %s %d", state.c_str(), count);
+  std::printf("\n");
+}
+
 json Report(const Cell& cell, const Outcome& outcome) {
   const double floor = Ms(FullDuplexFloor(cell.options));
   const double p50 = PhasePercentile(outcome, &PushPullPhases::ended, 0.5);
@@ -189,6 +217,7 @@ json Report(const Cell& cell, const Outcome& outcome) {
     }
     std::printf("\n");
   }
+  PrintFits(outcome);
   if (!outcome.failure.empty()) std::printf("    FAILED: %s\n", outcome.failure.c_str());
   return {{"cell", cell.name},
           {"floor_ms", floor},

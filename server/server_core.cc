@@ -45,7 +45,7 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection.max_datagram = options.settings.max_datagram;
   endpoint.connection.idle_timeout = options.settings.idle_timeout;
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
-  endpoint.connection.rate.halve_threshold = options.settings.halve_threshold;
+  endpoint.connection.rate.loss_limits = transport::LossLimits::Of(options.settings);
   endpoint.accepts = true;
   // Members and guests, each with a predecessor that is leaving, strangers, handshakes under way, and
   // dismissed peers that linger.

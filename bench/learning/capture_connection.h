@@ -49,7 +49,7 @@ class CaptureConnection final : public transport::Connection {
   void CloseWindow(transport::WindowKey, wire::CloseReason) override {}
   void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
-  void SetHalveThreshold(double) override {}
+  void SetLossLimits(const transport::LossLimits&) override {}
   void Close(const Status&) override {}
 
  private:

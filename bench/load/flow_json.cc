@@ -17,7 +17,8 @@ double Milliseconds(Duration d) { return std::chrono::duration<double, std::mill
 json FitJson(const transport::RateSnapshot& rate) {
   return {{"l0", rate.fit.floor},       {"capacity_mbps", rate.fit.capacity.mbps()},
           {"target", rate.target_loss}, {"r2", rate.fit.r_squared},
-          {"n", rate.fit.samples},      {"state", rate.fit.state}};
+          {"n", rate.fit.samples},      {"state", rate.fit.state},
+          {"basis", rate.fit.basis}};
 }
 
 // Shares of the time in which something limited the sending.

@@ -88,6 +88,7 @@ struct ClientStats {
   double fit_r_squared = 0;
   int fit_samples = 0;
   std::string fit_state;
+  std::string fit_basis;
   std::string rate_state;
   Duration limited_by_app{0};
   Duration limited_by_pacing{0};
@@ -137,7 +138,8 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::target_loss, "target_loss", "l*, the loss that the controller aims at, 0..1"},
     {&ClientStats::fit_r_squared, "fit_r_squared", "how well the fit explains what was seen, 0..1"},
     {&ClientStats::fit_samples, "fit_samples", "round trips in the fit"},
-    {&ClientStats::fit_state, "fit_state", "fitted, or why not: few_samples, no_excitation, ..."},
+    {&ClientStats::fit_state, "fit_state", "fitted, granted, or why not: few_samples, app_limited, ..."},
+    {&ClientStats::fit_basis, "fit_basis", "of the target: curves, or why not: floor, flat_loss, ..."},
     {&ClientStats::rate_state, "rate_state", "state of the rate controller: startup, probe_bw_cruise, ..."},
     {&ClientStats::limited_by_app, "limited_by_app", "time in which there was nothing to send"},
     {&ClientStats::limited_by_pacing, "limited_by_pacing",

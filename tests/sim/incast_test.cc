@@ -76,7 +76,7 @@ TEST_P(IncastTest, AnEstimatedCapacityIsLearnedInTheFirstRound) {
     EXPECT_GT(result.capacity.mbps(), 185);
     EXPECT_LT(result.capacity.mbps(), 200 / 0.87 * 1.1);
     const IncastResult off = Simulate(Options(Grants::kOff, link(), seed));
-    EXPECT_LE(result.OwnLoss(0, 1), 0.6 * off.OwnLoss(0, 1));
+    EXPECT_LE(result.OwnLoss(0, 1), 0.8 * off.OwnLoss(0, 1));
   }
   // Random loss of a worker's tail costs it a probe timeout, which no grant evens out: one run in five may
   // have several, another one.

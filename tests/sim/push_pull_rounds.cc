@@ -243,7 +243,14 @@ class Rounds final : public server::ServerEvents {
   void EndRound() {
     // The last event is looked at after its callbacks.
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) Look(rank);
-    if (done_ >= options_.warmup) result_.rounds.push_back(phases_);
+    if (done_ >= options_.warmup) {
+      for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+        const ClientStats s = workers_[rank]->core->stats();
+        result_.fits.push_back({result_.rounds.size(), rank, std::string(s.fit_state),
+                                std::string(s.rate_state), s.fit_floor, s.target_loss, s.fit_capacity});
+      }
+      result_.rounds.push_back(phases_);
+    }
     if (++done_ < options_.warmup + options_.rounds) StartRound();
   }
 

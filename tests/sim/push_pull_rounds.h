@@ -66,11 +66,23 @@ struct PushPullStep {
   Duration up_queue{0}, down_queue{0};
 };
 
+// What a worker's controller knew of its way to the server as a round ended.
+struct PushPullFit {
+  uint64_t round = 0;  // 0: the first after the warm-up
+  uint32_t rank = 0;
+  std::string state;       // of the fit
+  std::string rate_state;  // of the controller
+  double floor = 0;        // l0
+  double target = 0;       // l*
+  Bandwidth capacity;      // zero: not fitted
+};
+
 struct PushPullResult {
   std::string failure;  // empty: every round came to its end
   std::vector<PushPullPhases> rounds;
   PushPullTraffic traffic;
   std::vector<PushPullStep> timeline;
+  std::vector<PushPullFit> fits;
   std::vector<ClientStats> workers;  // at the end
   server::ServerStats server;
 };

@@ -17,11 +17,11 @@ Instant At(Duration time) { return Instant() + time; }
 
 TEST(MaxBwFilter, RemembersTwoCycles) {
   MaxBwFilter filter;
-  filter.Update(Mbps(80), false);
-  filter.Update(Mbps(50), false);
+  filter.Update(Mbps(80), Mbps(80), false);
+  filter.Update(Mbps(50), Mbps(50), false);
   EXPECT_EQ(filter.max_bw(), Mbps(80));
   filter.Advance();
-  filter.Update(Mbps(60), false);
+  filter.Update(Mbps(60), Mbps(60), false);
   EXPECT_EQ(filter.max_bw(), Mbps(80));
   filter.Advance();
   EXPECT_EQ(filter.max_bw(), Mbps(60));
@@ -31,17 +31,29 @@ TEST(MaxBwFilter, RemembersTwoCycles) {
 
 TEST(MaxBwFilter, LimitedSamplesOnlyRaise) {
   MaxBwFilter filter;
-  filter.Update(Mbps(40), true);
+  filter.Update(Mbps(40), Mbps(40), true);
   filter.Advance();
-  filter.Update(Mbps(30), true);
+  filter.Update(Mbps(30), Mbps(30), true);
   filter.Advance();
   EXPECT_EQ(filter.max_bw(), Mbps(40));
-  filter.Update(Bandwidth::Zero(), false);
-  filter.Update(Mbps(70), true);
+  filter.Update(Bandwidth::Zero(), Bandwidth::Zero(), false);
+  filter.Update(Mbps(70), Mbps(70), true);
   EXPECT_EQ(filter.max_bw(), Mbps(70));
-  filter.Replace(Mbps(10));
-  filter.Update(Mbps(9), false);
+  filter.Replace(Mbps(10), Mbps(10));
+  filter.Update(Mbps(9), Mbps(9), false);
   EXPECT_EQ(filter.max_bw(), Mbps(10));
+}
+
+TEST(MaxBwFilter, IsNeverAboveWhatWasDelivered) {
+  MaxBwFilter filter;
+  filter.SetExcused(0.2);
+  filter.Update(Mbps(100), Mbps(80), false);
+  EXPECT_EQ(filter.max_bw(), Mbps(100));
+  filter.SetExcused(0);  // what was excused is taken back
+  EXPECT_EQ(filter.max_bw(), Mbps(80));
+  filter.SetExcused(0.5);  // and a sample cannot become more than it was
+  EXPECT_EQ(filter.max_bw(), Mbps(100));
+  EXPECT_EQ(filter.max_delivered(), Mbps(80));
 }
 
 TEST(MinRttFilter, ExpiresAfterTenSeconds) {
@@ -168,47 +180,106 @@ TEST(ProbeBwCycle, TheSlopeDoublesEachRoundDownToAPacket) {
   }
 }
 
+// Round trips of 20 ms. The rate of each is the test's choice, as its loss and its queue are.
 class PathLossTest : public testing::Test {
  protected:
-  // An event: 100 packets, some of them lost, behind so much queue on a path of 20 ms.
-  bool Event(Duration queue, int64_t lost, Duration path = milliseconds(20)) {
-    now_ += milliseconds(20);
+  PathLossTest() { model_.options.max_datagram = kDatagram; }
+
+  // A round trip of 100 packets leaves at `rate`; those of the round trip before are acknowledged, `lost` of
+  // them not.
+  bool Round(Bandwidth rate, int64_t lost, Duration queue = Duration(0), bool lossy = false,
+             Duration path = milliseconds(20)) {
+    const ByteCount flight = kDatagram * int64_t{100};
+    now_ += path;
     BbrEvent& e = model_.event;
     e.now = now_;
     e.path_rtt = path + queue;
-    e.newly_acked = kDatagram * (100 - lost);
+    e.rs.prior_delivered = e.delivered;  // the first packet of the round trip is acknowledged
+    e.newly_acked = flight - kDatagram * lost;
+    e.delivered += e.newly_acked;
     e.newly_lost = kDatagram * lost;
+    e.sample_rate = e.delivered_rate = Bandwidth::FromBytesAndTime(e.newly_acked, milliseconds(20));
     model_.min_rtt_filter.Update(now_, path, seconds(5), false);
-    return loss_.OnEventEnd();
+    model_.rounds.CountLoss(e.newly_lost, ByteCount());
+    if (model_.rounds.Advance(e)) answered_ = loss_.OnRoundEnd(lossy);
+    model_.rounds.Count(e);
+    const bool another = loss_.OnEventEnd();
+    model_.bounded_rate = loss_.experiment() ? loss_.reference() * PathLoss::kExperimentGain : rate;
+    loss_.OnPacketSent();
+    return another;
+  }
+  // The rate at which 100 packets leave in a round trip.
+  Bandwidth full() const { return Bandwidth::FromBytesAndTime(kDatagram * int64_t{100}, milliseconds(20)); }
+  void Rounds(int count, int64_t lost, bool lossy) {
+    for (int i = 0; i < count; ++i) Round(full(), lost, milliseconds(1), lossy);
   }
 
   BbrModel model_{RateOptions(), Random(1)};
   PathLoss loss_{&model_};
   Instant now_;
+  bool answered_ = false;
 };
 
-TEST_F(PathLossTest, LossBehindAShortQueueIsThePaths) {
+TEST_F(PathLossTest, LossWithoutAnExperimentIsNotExcused) {
   for (int i = 0; i < 50; ++i) {
-    Event(milliseconds(1), 2);    // random loss
-    Event(milliseconds(10), 40);  // a queue that overflows
+    Round(full(), 2, milliseconds(1));
+    Round(full(), 40, milliseconds(10));
   }
-  EXPECT_TRUE(loss_.IsOfShortQueue());
-  EXPECT_NEAR(loss_.floor(), 0.02, 0.002);
-  EXPECT_EQ(loss_.Excused(), loss_.floor());
-}
-
-TEST_F(PathLossTest, AnInvisibleQueueTellsNothing) {
-  for (int i = 0; i < 50; ++i) Event(milliseconds(1), 10);
-  EXPECT_TRUE(loss_.QueueInvisible());
   EXPECT_FALSE(loss_.known());
   EXPECT_EQ(loss_.floor(), 0);
+  EXPECT_EQ(loss_.Excused(), 0);
+}
+
+TEST_F(PathLossTest, WhatIsLostInAnExperimentIsThePaths) {
+  model_.state = BbrState::kProbeBwDown;
+  for (int i = 0; i < 6; ++i) Round(full(), i == 0 ? 0 : 10, milliseconds(1), true);
+  EXPECT_TRUE(loss_.known());
+  EXPECT_NEAR(loss_.floor(), 0.1, 0.01);
+}
+
+TEST_F(PathLossTest, WhatIsGoneInAnExperimentWasOurs) {
+  model_.state = BbrState::kProbeBwDown;
+  bool slow = false;  // the packets now acknowledged left in an experiment
+  for (int i = 0; i < 12; ++i) {
+    const bool experiment = loss_.experiment();
+    Round(full(), slow ? 0 : 30, milliseconds(1), !slow);
+    slow = experiment;
+  }
+  EXPECT_TRUE(loss_.known());
+  EXPECT_LT(loss_.floor(), 0.03);
+}
+
+TEST_F(PathLossTest, AnExperimentPacesBelowWhatWasDelivered) {
+  model_.state = BbrState::kProbeBwDown;
+  Rounds(3, 10, true);
+  ASSERT_TRUE(loss_.experiment());
+  EXPECT_LE(loss_.reference(), full() * 0.91);
+}
+
+TEST_F(PathLossTest, AnAnswerThatIsContradictedIsForgotten) {
+  model_.state = BbrState::kProbeBwDown;
+  Rounds(6, 0, true);
+  ASSERT_TRUE(loss_.known());
+  EXPECT_LT(loss_.floor(), 0.02);
+  // More is lost: three answers of 100 packets in a row confirm it, and what counts is the smallest of four
+  // blocks of 200, with an answer every 64 round trips.
+  Rounds(500, 20, true);
+  EXPECT_NEAR(loss_.floor(), 0.2, 0.02);
+}
+
+TEST_F(PathLossTest, NeverMoreThanHalfIsExcused) {
+  model_.state = BbrState::kProbeBwDown;
+  Rounds(40, 80, true);
+  ASSERT_TRUE(loss_.known());
+  EXPECT_EQ(loss_.floor(), PathLoss::kMaxExcused);
 }
 
 TEST_F(PathLossTest, ALongerPathIsAnother) {
-  for (int i = 0; i < 50; ++i) Event(milliseconds(i % 2 * 10), 5);
+  model_.state = BbrState::kProbeBwDown;
+  Rounds(10, 5, true);
   EXPECT_TRUE(loss_.known());
   now_ += seconds(11);
-  EXPECT_TRUE(Event(milliseconds(0), 5, milliseconds(60)));
+  EXPECT_TRUE(Round(full(), 5, Duration(0), false, milliseconds(60)));
   EXPECT_FALSE(loss_.known());
 }
 

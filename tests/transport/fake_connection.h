@@ -50,7 +50,7 @@ class FakeConnection final : public Connection {
   int refused_chunks = 0;
   std::optional<Status> closed;
   bool admitted_now = false;
-  double halve_threshold = 0;
+  LossLimits loss_limits;
   std::optional<std::pair<Bandwidth, ByteCount>> grant;
   std::vector<control::ControlMessage> sent;
   // Every control message since the last call.
@@ -108,7 +108,7 @@ class FakeConnection final : public Connection {
   }
   void RequestMissing(WindowKey key) override { requested_missing.push_back(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { grant = {rate, receive_window}; }
-  void SetHalveThreshold(double loss) override { halve_threshold = loss; }
+  void SetLossLimits(const LossLimits& limits) override { loss_limits = limits; }
   void Close(const Status& why) override {
     if (!closed) closed = why;
     state_now = State::kClosing;

@@ -83,7 +83,7 @@ TEST(WorkerSessionTest, TheRateControllerHalvesWhereTheJobSays) {
   h.Connect();
   h.spec.halve_threshold = 0.45;
   h.Welcome();
-  EXPECT_EQ(h.connection.halve_threshold, 0.45);
+  EXPECT_EQ(h.connection.loss_limits.halve_threshold, 0.45);
 }
 
 TEST(WorkerSessionTest, DeclaresOnlyWhenAllWorkersAreIn) {

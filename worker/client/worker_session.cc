@@ -221,7 +221,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
 void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   if (state_ != State::kConnecting) return Fail(link_.Unexpected("Welcome"));
   link_.settings = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
-  link_.connection()->SetHalveThreshold(link_.settings.halve_threshold);
+  link_.connection()->SetLossLimits(transport::LossLimits::Of(link_.settings));
   welcomed_ = true;
   state_ = State::kJoined;
   connect_deadline_ = Instant::Infinite();
@@ -379,6 +379,7 @@ ClientStats WorkerSession::stats() const {
   s.fit_r_squared = rate.fit.r_squared;
   s.fit_samples = rate.fit.samples;
   s.fit_state = rate.fit.state;
+  s.fit_basis = rate.fit.basis;
   s.rate_state = rate.state;
   s.limited_by_app = limited(transport::RateLimiter::kApp);
   s.limited_by_pacing = limited(transport::RateLimiter::kPacing);

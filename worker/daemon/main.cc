@@ -108,7 +108,8 @@ std::string EnvName(const std::string& flag) {
 json FitJson(const ClientStats& s) {
   return {{"l0", s.fit_floor},       {"capacity_mbps", s.fit_capacity.mbps()},
           {"target", s.target_loss}, {"r2", s.fit_r_squared},
-          {"n", s.fit_samples},      {"state", s.fit_state}};
+          {"n", s.fit_samples},      {"state", s.fit_state},
+          {"basis", s.fit_basis}};
 }
 
 json ReportJson(const RoundProgress& p, double bubble_threshold) {

@@ -72,7 +72,7 @@ class ConnectionImpl final : public Connection {
   void CloseWindow(WindowKey key, wire::CloseReason reason) override;
   void RequestMissing(WindowKey key) override { windows_.incoming().RequestMissing(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { windows_.Grant(rate, receive_window); }
-  void SetHalveThreshold(double loss) override { flight_.SetHalveThreshold(loss); }
+  void SetLossLimits(const LossLimits& limits) override { flight_.SetLossLimits(limits); }
   void Close(const Status& why) override;
 
   // --- What happened, in order ---

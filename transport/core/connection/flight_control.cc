@@ -159,9 +159,9 @@ void FlightControl::OnGrant(const wire::GrantFrame& grant, wire::PacketNumber nu
   UpdatePacer(now);
 }
 
-void FlightControl::SetHalveThreshold(double loss) {
-  options_.halve_threshold = loss;
-  rate_->SetHalveThreshold(loss);
+void FlightControl::SetLossLimits(const LossLimits& limits) {
+  options_.loss_limits = limits;
+  rate_->SetLossLimits(limits);
 }
 
 void FlightControl::OnNewPath(Instant now, uint64_t index) {

@@ -101,8 +101,8 @@ class FlightControl {
   // In the packet with that number. One that newer grants have overtaken is ignored: it would stay for as
   // long as the peer believes the newer in force.
   void OnGrant(const wire::GrantFrame& grant, wire::PacketNumber number, Instant now);
-  // RateOptions::halve_threshold, also of later paths.
-  void SetHalveThreshold(double loss);
+  // RateOptions::loss_limits, also of later paths.
+  void SetLossLimits(const LossLimits& limits);
   // The peer's address is another, by which it has answered.
   void ResetPtoBackoff() { loss_.ResetPtoBackoff(); }
   // Another path, the `index`th of the connection: what was learned of the old one does not hold.

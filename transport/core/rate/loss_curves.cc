@@ -17,7 +17,7 @@ constexpr double kMinRise = 0.005;  // of loss: one packet of 200, as TargetLoss
 // CRUISE about the knee and UP give 1e-3 and more.
 constexpr double kMinReciprocalCondition = 1e-5;
 constexpr double kMaxWrongCurvature = 2;  // standard errors: chance bends one straight line in 44 further
-constexpr int kSearchSteps = 48;          // a step of kMaxOwnLoss (0.1) is 0.2 % of loss
+constexpr int kSearchSteps = 48;          // a step of kMaxOwnLoss (0.05) is 0.1 % of loss
 
 // Share of the sent rate that exceeds the capacity.
 double Excess(const PathHinge& hinge, double sent) {

@@ -18,25 +18,28 @@ void LossFloor::OnPackets(ByteCount acked, ByteCount lost) {
 
 double LossFloor::value() const { return known() ? lost_ / total_ : 0.0; }
 
-double LossFloor::upper() const {
+// Of a two-state channel the variance is that of 1 / (2 mean_burst - 1) as many packets.
+double LossFloor::error(double mean_burst) const {
   if (!known()) return 1;
-  const double packets = total_ / static_cast<double>(max_datagram_.value());
-  // As if one packet had been lost, at least: none lost of a few says little.
-  const double share = std::max(value(), 1 / packets);
-  return std::min(1.0, value() + 2 * std::sqrt(share / packets));
+  const double independent = packets() / (2 * mean_burst - 1);
+  return std::min(1.0, std::sqrt(std::max(value(), 1 / independent) / independent));
 }
 
-void SmallestLossFloor::OnPackets(ByteCount acked, ByteCount lost) {
+double LossFloor::upper(double mean_burst) const {
+  return known() ? std::min(1.0, value() + 2 * error(mean_burst)) : 1.0;
+}
+
+void SmallestLossFloor::OnPackets(ByteCount acked, ByteCount lost, double mean_burst) {
   first_.OnPackets(acked, lost);
   acked_ += acked;
   lost_ += lost;
-  if ((acked_ + lost_).value() < block_) return;
+  if (static_cast<double>((acked_ + lost_).value()) < block_ * mean_burst) return;
   blocks_[complete_++ % kBlocks] = lost_ / (acked_ + lost_);
   acked_ = lost_ = ByteCount();
 }
 
 double SmallestLossFloor::deviation() const {
-  const double floor = value();
+  const double floor = std::max(value(), 1.0 / static_cast<double>(kBlockPackets));
   return std::sqrt(floor * (1 - floor) / static_cast<double>(kBlockPackets));
 }
 

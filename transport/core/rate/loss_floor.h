@@ -1,6 +1,5 @@
-// The share of packets that the path loses whatever the rate: measured where the loss cannot be our own,
-// while the queue is short. A queue that overflows is full, so the packet behind a congestive loss has a long
-// RTT; a packet behind a random loss has any.
+// The share of packets lost among those shown to it, the newest `memory` of them counting in full, with its
+// standard error.
 #pragma once
 
 #include <array>
@@ -13,18 +12,31 @@ namespace longhaul::transport {
 
 class LossFloor {
  public:
+  static constexpr int64_t kMinPackets = 20;  // one lost of these is 5 %: the resolution of a first guess
+
   // memory: how many packets count.
   LossFloor(ByteCount max_datagram, int64_t memory) : max_datagram_(max_datagram), memory_(memory) {}
 
-  // These packets met this fate while the loss could not be our own.
+  // These packets met this fate.
   void OnPackets(ByteCount acked, ByteCount lost);
+  // What was measured so far counts half.
+  void Fade() {
+    lost_ /= 2;
+    total_ /= 2;
+  }
   // kMinPackets packets were measured.
-  bool known() const { return total_ >= static_cast<double>((max_datagram_ * kMinPackets).value()); }
-  // 0..1; 0 until then.
+  bool known() const { return packets() >= kMinPackets; }
+  // How many stand behind value().
+  double packets() const { return total_ / static_cast<double>(max_datagram_.value()); }
+  ByteCount lost() const { return ByteCount(static_cast<int64_t>(lost_)); }
+  ByteCount acked() const { return ByteCount(static_cast<int64_t>(total_ - lost_)); }
+  // 0..1; 0 until it is known.
   double value() const;
+  // One standard error of value(), as if one packet had been lost at least: none lost of a few says little.
+  // 1 until it is known. mean_burst: so many are lost in a row, >= 1; a run is one loss.
+  double error(double mean_burst = 1) const;
   // value() and two standard errors of it: the path hardly loses more. 1 until it is known.
-  double upper() const;
-  static constexpr int64_t kMinPackets = 20;  // one lost of these is 5 %: the resolution of a first guess
+  double upper(double mean_burst = 1) const;
 
  private:
   ByteCount max_datagram_;
@@ -41,9 +53,11 @@ class SmallestLossFloor {
   static constexpr size_t kBlocks = 4;  // of four, one is without another flow's probe (docs/decisions/0010)
 
   explicit SmallestLossFloor(ByteCount max_datagram)
-      : block_(kBlockPackets * max_datagram.value()), first_(max_datagram, kBlockPackets) {}
+      : block_(static_cast<double>(kBlockPackets * max_datagram.value())),
+        first_(max_datagram, kBlockPackets) {}
 
-  void OnPackets(ByteCount acked, ByteCount lost);
+  // mean_burst: so many are lost in a row, >= 1; a block has as many runs as it would have single losses.
+  void OnPackets(ByteCount acked, ByteCount lost, double mean_burst = 1);
   bool known() const { return first_.known(); }
   // A whole block was measured.
   bool solid() const { return complete_ > 0; }
@@ -52,7 +66,7 @@ class SmallestLossFloor {
   double value() const;
 
  private:
-  int64_t block_;
+  double block_;     // bytes, of single losses
   LossFloor first_;  // until a block is complete
   ByteCount acked_;  // of the block under way
   ByteCount lost_;

@@ -42,11 +42,13 @@ std::string_view RateLimiterName(RateLimiter limiter);
 
 // The fitted path (transport/core/rate/target_loss_fit.h).
 struct FitSnapshot {
-  double floor = 0;        // l0: the share that the path loses at any rate, 0..1
-  Bandwidth capacity;      // C, in sent bytes
-  double r_squared = 0;    // of the hinge
-  int samples = 0;         // rounds in the fit
-  std::string_view state;  // "fitted", or why not: "few_samples", "no_excitation", "poor_fit", ...
+  double floor = 0;      // l0: the share that the path loses at any rate, 0..1
+  Bandwidth capacity;    // C, in sent bytes
+  double r_squared = 0;  // of the hinge
+  int samples = 0;       // rounds in the fit
+  // "fitted" or "granted" (C is the grant), or why not: "few_samples", "app_limited", "no_excitation", ...
+  std::string_view state;
+  std::string_view basis;  // of the target: "curves", or why not: "floor", "flat_loss", ...
 };
 
 struct RateSnapshot {
@@ -63,16 +65,25 @@ struct RateSnapshot {
   FitSnapshot fit;  // samples = 0 when the controller fits nothing
 };
 
+// What the job says of loss, each as a share of a round trip's packets beyond what the path loses by itself.
+struct LossLimits {
+  double halve_threshold = JobSpec().halve_threshold;  // halves the rate
+  // What the windows' semantics afford: the fitted target loss never exceeds it. Of the low class the share
+  // that is tolerated as it is; what FEC repairs of the high class is sized by the path's loss and leaves no
+  // room on top.
+  double budget = (1 - JobSpec().high_share) * JobSpec().bubble_threshold;
+  static LossLimits Of(const JobSpec& job) {
+    return {job.halve_threshold, (1 - job.high_share) * job.bubble_threshold};
+  }
+};
+
 struct RateOptions {
   RateControl control = RateControl::kLonghaul;
   ByteCount max_datagram{1452};
   Bandwidth floor = Bandwidth::BitsPerSecond(100'000);
   Bandwidth cap = Bandwidth::Max();
-  Bandwidth initial = Bandwidth::Mbps(10);             // pacing rate before the first sample
-  double halve_threshold = JobSpec().halve_threshold;  // the loss of a round that halves the rate
-  // The loss that the windows' semantics afford: tolerated low-priority share plus what FEC repairs. The
-  // fitted target loss never exceeds it, unless the path alone loses more.
-  double loss_budget = 0.05;
+  Bandwidth initial = Bandwidth::Mbps(10);  // pacing rate before the first sample
+  LossLimits loss_limits;
 };
 
 class RateController {
@@ -87,8 +98,8 @@ class RateController {
   virtual void OnWindowStart(Instant now) = 0;
   // The peer's GRANT. Bandwidth::Zero() = no bound.
   virtual void SetGrant(Bandwidth rate) = 0;
-  // RateOptions::halve_threshold from now on. Only the longhaul controller has such a rule.
-  virtual void SetHalveThreshold(double loss) { (void)loss; }
+  // RateOptions::loss_limits from now on. Only the longhaul controller has such rules.
+  virtual void SetLossLimits(const LossLimits& limits) { (void)limits; }
 
   virtual Bandwidth pacing_rate() const = 0;
   virtual ByteCount cwnd() const = 0;

@@ -14,7 +14,6 @@ namespace {
 
 constexpr double kMinFloorPackets = 20;  // as LossFloor::kMinPackets
 constexpr double kMinRttSeconds = 1e-6;  // a divisor
-static_assert(TargetLossFit::kMinTarget < TargetLossFit::kMaxTarget);
 static_assert(TargetLossFit::kHeadroom < TargetLossFit::kFallbackMargin);
 static_assert(TargetLossFit::kMinExcitation < 1.25 / 0.9, "what the cycle sends is enough");
 
@@ -56,12 +55,26 @@ std::string_view FitStateName(FitState state) {
       return "ill_conditioned";
     case FitState::kPoorFit:
       return "poor_fit";
-    case FitState::kFlatLoss:
-      return "flat_loss";
-    case FitState::kBadCurvature:
-      return "bad_curvature";
+    case FitState::kGranted:
+      return "granted";
     case FitState::kFitted:
       return "fitted";
+  }
+  return "unknown";
+}
+
+std::string_view TargetBasisName(TargetBasis basis) {
+  switch (basis) {
+    case TargetBasis::kFloor:
+      return "floor";
+    case TargetBasis::kFlatLoss:
+      return "flat_loss";
+    case TargetBasis::kIllConditioned:
+      return "ill_conditioned";
+    case TargetBasis::kBadCurvature:
+      return "bad_curvature";
+    case TargetBasis::kCurves:
+      return "curves";
   }
   return "unknown";
 }
@@ -73,7 +86,7 @@ struct TargetLossFit::Impl {
   const std::vector<RememberedRound>& Of(RatePhase phase) const { return memory.Of(phase); }
   // (A) with its guards; sets hinge whenever there is one to speak of.
   FitState FitPath(PathHinge* hinge) const;
-  FitState FitTarget(const PathHinge& hinge, double budget, Duration min_rtt, TargetLoss* result) const;
+  TargetBasis FitTarget(const PathHinge& hinge, double budget, Duration min_rtt, TargetLoss* result) const;
   // Variance of one packet's yield if the path were as `hinge` says.
   double ExpectedNoise(const PathHinge& hinge) const;
   double FallbackFloor() const;
@@ -118,8 +131,8 @@ FitState TargetLossFit::Impl::FitPath(PathHinge* hinge) const {
   return FitState::kFitted;
 }
 
-FitState TargetLossFit::Impl::FitTarget(const PathHinge& hinge, double budget, Duration min_rtt,
-                                        TargetLoss* result) const {
+TargetBasis TargetLossFit::Impl::FitTarget(const PathHinge& hinge, double budget, Duration min_rtt,
+                                           TargetLoss* result) const {
   std::vector<WeightedRound> rounds;
   rounds.reserve(memory.size());
   for (const RatePhase phase : {RatePhase::kDown, RatePhase::kCruise, RatePhase::kUp}) {
@@ -132,21 +145,19 @@ FitState TargetLossFit::Impl::FitTarget(const PathHinge& hinge, double budget, D
   const LossCurves curves = FitLossCurves(hinge, rounds);
   switch (curves.verdict) {
     case LossCurves::Verdict::kFlat:
-      return FitState::kFlatLoss;
+      return TargetBasis::kFlatLoss;
     case LossCurves::Verdict::kIllConditioned:
-      return FitState::kIllConditioned;
+      return TargetBasis::kIllConditioned;
     case LossCurves::Verdict::kBadCurvature:
-      return FitState::kBadCurvature;
+      return TargetBasis::kBadCurvature;
     case LossCurves::Verdict::kUsable:
       break;
   }
   result->delay_saturates = curves.delay_saturates;
   const double low = hinge.floor + kHeadroom;
-  const double high = std::min(budget, hinge.floor + kMaxOwnLoss);
-  if (budget >= hinge.floor) {
-    result->target = BestLoss(curves, low, high, kDelayWeight, std::max(Seconds(min_rtt), kMinRttSeconds));
-  }
-  return FitState::kFitted;
+  const double high = hinge.floor + std::min(budget, kMaxOwnLoss);
+  result->target = BestLoss(curves, low, high, kDelayWeight, std::max(Seconds(min_rtt), kMinRttSeconds));
+  return TargetBasis::kCurves;
 }
 
 double TargetLossFit::Impl::FallbackFloor() const {
@@ -179,7 +190,7 @@ void TargetLossFit::Reset() {
   impl_->reliable.reset();
 }
 
-TargetLoss TargetLossFit::Fit(double budget, Duration min_rtt) const {
+TargetLoss TargetLossFit::Fit(const FitContext& context) const {
   const Impl& impl = *impl_;
   TargetLoss result;
   result.down = static_cast<int>(impl.Of(RatePhase::kDown).size());
@@ -190,15 +201,22 @@ TargetLoss TargetLossFit::Fit(double budget, Duration min_rtt) const {
   PathHinge hinge;
   result.state = impl.FitPath(&hinge);
   result.r_squared = hinge.r_squared;
-  result.floor = impl.FallbackFloor();
+  result.floor = context.floor.value_or(impl.FallbackFloor());
+  if (result.state == FitState::kFitted && std::abs(hinge.floor - result.floor) > kMaxFloorError) {
+    result.state = context.floor ? FitState::kPoorFit : result.state;
+  }
   if (result.state == FitState::kFitted) {
     result.floor = hinge.floor;
     result.capacity = Bandwidth::BitsPerSecond(static_cast<int64_t>(hinge.capacity));
   }
   result.target = result.floor + kFallbackMargin;
-  if (result.state == FitState::kFitted) result.state = impl.FitTarget(hinge, budget, min_rtt, &result);
-  result.target = std::clamp(result.target, kMinTarget, kMaxTarget);
-  result.target = std::max(result.target, result.floor + kHeadroom);
+  if (result.state == FitState::kFitted) {
+    result.basis = impl.FitTarget(hinge, context.budget, context.min_rtt, &result);
+  } else if (!context.grant.IsZero() && result.samples >= kMinSamples) {
+    result.state = FitState::kGranted;
+    result.capacity = context.grant;
+  }
+  result.target = std::max({result.target, kMinTarget, result.floor + kHeadroom});
   LH_CHECK_OP(result.target, >, result.floor);
   return result;
 }

@@ -33,6 +33,7 @@ class TargetLossPolicy final : public BbrPolicy {
   // The target loss is computed anew.
   void OnWindowStart() override { Refit(); }
 
+  double Excused() const override { return path_loss_.Excused(); }
   Bandwidth SampleRate(const RateSample& sample) const override;
   bool IsSampleLimited(const RateSample& sample) const override;
   std::optional<Bandwidth> FullBwSample() const override;
@@ -41,7 +42,7 @@ class TargetLossPolicy final : public BbrPolicy {
 
   double LossThresh() const override;
   bool LossTooHigh(ByteCount lost, ByteCount total) const override;
-  bool StartupLossIsOurs() const override;
+  bool EndsStartup(bool recovering) override;
   bool AdaptLowerBoundsFromCongestion() override;
 
   void PickProbeWait() override;
@@ -49,7 +50,8 @@ class TargetLossPolicy final : public BbrPolicy {
   bool IsTimeToCruise() const override;
   bool IsTimeToGoDown() override;
   void ProbeInflightLongtermUpward() override;
-  double DownGain() const override;
+  Bandwidth RateCeiling() const override;
+  Bandwidth PacingRate(double gain) const override;
 
   ByteCount InflightWithHeadroom() const override;
   double CwndGain() const override;
@@ -61,39 +63,81 @@ class TargetLossPolicy final : public BbrPolicy {
   FitSnapshot Fit() const override;
 
  private:
-  // A round trip's packets: when they left and what became of them.
-  struct SentRound {
+  // Bytes that left, or were acknowledged, in a round trip, and how fast: those after the first over the time
+  // since it.
+  struct Span {
     ByteCount bytes;
-    Duration length{0};
-    std::optional<RatePhase> phase;  // nothing outside of PROBE_BW
-    bool limited = true;
-    Bandwidth rate() const { return Bandwidth::FromBytesAndTime(bytes, length); }
+    ByteCount first_bytes;
+    Instant first;
+    Instant last;
+    void Add(Instant now, ByteCount more);
+    Duration length() const { return last - first; }
+    Bandwidth rate() const { return Bandwidth::FromBytesAndTime(bytes - first_bytes, length()); }
+  };
+  struct SentRound {
+    Span span;
+    Bandwidth pace;  // the largest at which one of its packets left
+    bool experiment = false;
+    bool granted = false;  // as its last packet left, likewise
   };
   // Rounds in a row that were congested and yet far below max_bw.
   struct Contradiction {
     int rounds = 0;
     ByteCount bytes;
     Bandwidth bw;  // the largest of them
+    Bandwidth delivered;
   };
 
+  // The round trip whose loss is not yet explained.
+  struct Question {
+    ByteCount lost;
+    ByteCount total;
+    int loss_events = 0;  // runs of lost packets
+  };
+
+  // To a standing queue.
+  struct Yielding {
+    int rounds = 0;
+    Duration queue{0};  // the shortest so far
+  };
+
+  static constexpr uint64_t kRecentRounds = 4;
+  // A queue stands when it is met in all of so many round trips; what ACKs that come together and hosts add,
+  // is not.
+  static constexpr uint64_t kStandingRounds = 6;
+
+  bool FollowsGrant() const;
   bool YieldToStandingQueue();
+  bool IsYieldingFutile() const;
+  void OnAnswer();
+  Bandwidth MeanServed() const;
   void HoldAtDelivered();
   void Halve();
   void LiftLowerBounds();
   void AdaptCwndGain();
   bool UpBuiltQueue(double of_min_rtt) const;
-  void ForgetWhatIsContradicted(Bandwidth sent);
+  void ForgetWhatIsContradicted();
   void FeedFit(const SentRound& sent);
   void Refit();
-  std::optional<RatePhase> Phase() const;
+  RatePhase Phase(const SentRound& sent) const;
 
   PathLoss path_loss_;
   LossResponse response_;
   TargetLossFit fit_;
   TargetLoss target_;
-  SentRound previous_;  // what the round under way acknowledges
-  ByteCount sent_in_round_;
+  double app_limited_ = 0;  // share of the last rounds that were too short or broken for the fit
+  SentRound previous_;      // what the round under way acknowledges
+  SentRound sending_;       // the round under way
+  SentRound acknowledged_;  // the round before it
+  Span acked_;              // likewise
   Contradiction contradiction_;
+  Question question_;
+  WindowedMax<Bandwidth, uint64_t> recent_bw_{kRecentRounds};
+  WindowedMax<int64_t, uint64_t> shortest_queue_{kStandingRounds};  // ns, its negative
+  WindowedMax<int64_t, uint64_t> newest_queue_{1};  // of this round trip and the last, likewise
+  Yielding yielding_;
+  int calm_rounds_ = 0;  // in a row with loss below the target
+  bool startup_loss_is_ours_ = false;
   double steady_cwnd_gain_ = BbrModel::kDefaultCwndGain;  // shrinks while a standing queue overflows
   // As UP began.
   Duration up_start_rtt_{0};

@@ -25,7 +25,7 @@ Bbr::Bbr(const RateOptions& options, Random random)
   LH_CHECK_OP(options.max_datagram.value(), >, 0);
   EnterStartup();
   model_.cwnd = model_.Packets(BbrModel::kInitialCwndPackets);
-  model_.pacing_rate = options.initial;
+  model_.initial_rate = model_.pacing_rate = options.initial;
   BoundRate();
   model_.send_quantum = policy_->SendQuantum();
 }
@@ -82,6 +82,8 @@ void Bbr::TakeEvent(const CongestionEvent& event) {
   e.path_rtt = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
   e.smoothed_rtt = event.smoothed_rtt;
   e.sample_rate = policy_->SampleRate(e.rs);
+  e.delivered_rate =
+      std::min(e.sample_rate, std::max(e.rs.valid ? e.rs.delivery_rate : Bandwidth(), e.rs.train_rate));
   e.sample_limited = e.sample_rate.IsZero() || policy_->IsSampleLimited(e.rs);
   const auto packets = [&](uint64_t n) {
     return model_.Packets(static_cast<int64_t>(std::min<uint64_t>(n, kMaxCounted)));
@@ -182,7 +184,9 @@ ByteCount Bbr::InflightAtLoss(const LostPacket& packet) const {
 }
 
 void Bbr::UpdateCongestionSignals() {
-  model_.max_bw_filter.Update(model_.event.sample_rate, model_.event.sample_limited);
+  model_.max_bw_filter.SetExcused(policy_->Excused());
+  model_.max_bw_filter.Update(model_.event.sample_rate, model_.event.delivered_rate,
+                              model_.event.sample_limited);
   if (!model_.bounds.loss_round_start) return;
   if (policy_->AdaptLowerBoundsFromCongestion()) StartProbeBwDown();
   model_.bounds.loss_in_round = false;
@@ -207,23 +211,26 @@ void Bbr::HandleSpuriousLossDetection() {
 
 void Bbr::SetPacingRateWithGain(double gain) {
   if (!model_.bw.IsZero()) {
-    const Bandwidth rate = model_.bw * (gain * kPacingMargin);
-    if (model_.full_pipe.reached() || rate > model_.pacing_rate) model_.pacing_rate = rate;
+    const Bandwidth rate = policy_->PacingRate(gain);
+    // Small samples at first are the application's or the handshake's: STARTUP does not fall below where it
+    // began.
+    model_.pacing_rate = model_.full_pipe.reached() ? rate : std::max(rate, model_.initial_rate);
   } else if (model_.event.smoothed_rtt > Duration::zero()) {
     // The initial window spread over the first RTT is a better guess than any constant.
     const Bandwidth nominal =
         Bandwidth::FromBytesAndTime(model_.Packets(BbrModel::kInitialCwndPackets), model_.event.smoothed_rtt);
-    model_.pacing_rate =
-        std::max(model_.pacing_rate, std::min(nominal * kStartupPacingGain, kMaxInitialRate));
+    model_.initial_rate =
+        std::max(model_.initial_rate, std::min(nominal * kStartupPacingGain, kMaxInitialRate));
+    model_.pacing_rate = model_.initial_rate;
   }
   BoundRate();
 }
 
 void Bbr::BoundRate() {
-  Bandwidth rate = model_.pacing_rate;
+  Bandwidth rate = std::min(model_.pacing_rate, policy_->RateCeiling());
   model_.rate_bound = RateLimiter::kPacing;
-  if (!model_.grant.IsZero() && model_.grant < rate) {
-    rate = model_.grant;
+  if (const Bandwidth grant = model_.grant; !grant.IsZero() && grant < rate) {
+    rate = grant;
     model_.rate_bound = RateLimiter::kGrant;
   }
   if (model_.options.cap < rate) {

@@ -29,10 +29,7 @@ class Bbr : public RateController {
   static constexpr double kProbeUpPacingGain = 1.25;
   static constexpr double kProbeUpCwndGain = 2.25;  // the default plus UP's quarter
   static constexpr double kProbeRttCwndGain = 0.5;
-  static constexpr double kPacingMargin =
-      0.99;  // the draft's PacingMarginPercent: a queue drains in the long run
-  static constexpr int kStartupFullLossCount = 6;  // the draft's: runs of lost packets in a round trip
-  static constexpr uint64_t kDrainRounds = 3;      // the draft's: DRAIN ends after more
+  static constexpr uint64_t kDrainRounds = 3;  // the draft's: DRAIN ends after more
   static constexpr Duration kProbeRttDuration =
       std::chrono::milliseconds(200);  // the draft's ProbeRTTDuration
 
@@ -42,7 +39,7 @@ class Bbr : public RateController {
   void OnCongestionEvent(const CongestionEvent& event) override;
   void OnWindowStart(Instant now) override;
   void SetGrant(Bandwidth rate) override;
-  void SetHalveThreshold(double loss) override { model_.options.halve_threshold = loss; }
+  void SetLossLimits(const LossLimits& limits) override { model_.options.loss_limits = limits; }
 
   Bandwidth pacing_rate() const override { return model_.bounded_rate; }
   ByteCount cwnd() const override { return model_.cwnd; }
@@ -102,7 +99,7 @@ class Bbr : public RateController {
   Instant probe_rtt_done_stamp_ = Instant::Infinite();  // Infinite() = the time has not begun
   bool probe_rtt_round_done_ = false;
   // STARTUP.
-  std::optional<ByteCount> startup_recovery_delivered_;  // C.delivered one round into STARTUP's loss
+  bool startup_recovering_ = false;  // its last round trip has lost something
 };
 
 }  // namespace longhaul::transport

@@ -6,22 +6,34 @@
 
 namespace longhaul::transport {
 
-void MaxBwFilter::Update(Bandwidth sample, bool limited) {
-  if (sample.IsZero() || (limited && sample < max_bw_)) return;
-  slots_[slot_] = std::max(slots_[slot_], sample);
-  max_bw_ = std::max(slots_[0], slots_[1]);
+void MaxBwFilter::Update(Bandwidth served, Bandwidth delivered, bool limited) {
+  if (served.IsZero()) return;
+  Slot& slot = slots_[slot_];
+  if (!limited || served > max_bw_) slot.served = std::max(slot.served, served);
+  if (!limited || delivered > max_delivered()) slot.delivered = std::max(slot.delivered, delivered);
+  Bound();
+}
+
+void MaxBwFilter::SetExcused(double share) {
+  LH_CHECK(share >= 0 && share < 1);
+  excused_ = share;
+  Bound();
 }
 
 void MaxBwFilter::Advance() {
-  if (slots_[slot_].IsZero()) return;
+  if (slots_[slot_].served.IsZero()) return;
   slot_ = 1 - slot_;
-  slots_[slot_] = Bandwidth::Zero();
-  max_bw_ = slots_[1 - slot_];
+  slots_[slot_] = {};
+  Bound();
 }
 
-void MaxBwFilter::Replace(Bandwidth bw) {
-  slots_ = {bw, bw};
-  max_bw_ = bw;
+void MaxBwFilter::Replace(Bandwidth served, Bandwidth delivered) {
+  slots_[0] = slots_[1] = {served, delivered};
+  Bound();
+}
+
+void MaxBwFilter::Bound() {
+  max_bw_ = std::min(std::max(slots_[0].served, slots_[1].served), max_delivered() * (1 / (1 - excused_)));
 }
 
 void MinRttFilter::Update(Instant now, Duration rtt, Duration interval, bool met_again) {

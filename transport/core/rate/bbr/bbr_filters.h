@@ -2,6 +2,7 @@
 // §5.3.1, §5.5). Each takes samples and holds one estimate; the state machine is elsewhere.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +13,34 @@
 
 namespace longhaul::transport {
 
-// BBR.max_bw: the largest sample of this PROBE_BW cycle and the last.
+// BBR.max_bw: the largest sample of this PROBE_BW cycle and the last. It is never more than what was
+// delivered accounts for, whatever a sample took for served when it came.
 class MaxBwFilter {
  public:
-  // A limited sample counts only when it raises the maximum. Zero: no sample.
-  void Update(Bandwidth sample, bool limited);
+  // served: of the sample, in sent bytes; delivered: the same in delivered ones. A limited sample counts only
+  // when it raises the maximum. Zero: no sample.
+  void Update(Bandwidth served, Bandwidth delivered, bool limited);
+  // So much of what is sent is lost by the path, 0..1, as far as is known now: max_bw() is at most the
+  // largest delivery rate over the rest.
+  void SetExcused(double share);
   // A cycle ends. A cycle without a sample says nothing about the path and does not end.
   void Advance();
   // The path is known to carry this much now; older samples are void.
-  void Replace(Bandwidth bw);
+  void Replace(Bandwidth served, Bandwidth delivered);
   Bandwidth max_bw() const { return max_bw_; }
+  // In delivered bytes.
+  Bandwidth max_delivered() const { return std::max(slots_[0].delivered, slots_[1].delivered); }
 
  private:
-  std::array<Bandwidth, 2> slots_{};  // this cycle and the last
+  struct Slot {
+    Bandwidth served;
+    Bandwidth delivered;
+  };
+  void Bound();
+
+  std::array<Slot, 2> slots_{};  // this cycle and the last
   size_t slot_ = 0;
+  double excused_ = 0;
   Bandwidth max_bw_;
 };
 
@@ -92,6 +107,7 @@ class FullPipe {
   bool reached() const { return reached_; }  // BBR.full_bw_reached: STARTUP is over
   bool now() const { return now_; }          // BBR.full_bw_now: since the last restart
   int count() const { return count_; }       // BBR.full_bw_count: rounds without growth
+  Bandwidth bw() const { return bw_; }       // BBR.full_bw: since then
 
  private:
   bool reached_ = false;

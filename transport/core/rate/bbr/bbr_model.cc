@@ -75,6 +75,7 @@ bool BbrRounds::Advance(const BbrEvent& event) {
 void BbrRounds::Count(const BbrEvent& event) {
   current_.acked += event.newly_acked;
   current_.bw = std::max(current_.bw, event.sample_rate);
+  current_.delivered_bw = std::max(current_.delivered_bw, event.delivered_rate);
   current_.limited = current_.limited && event.sample_limited;
   if (event.path_rtt > Duration::zero()) current_.min_rtt = std::min(current_.min_rtt, event.path_rtt);
 }

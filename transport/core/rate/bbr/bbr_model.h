@@ -33,6 +33,7 @@ struct BbrEvent {
   Instant now;
   RateSample rs;
   Bandwidth sample_rate;       // of rs by the policy; zero when there is none
+  Bandwidth delivered_rate;    // the same in delivered bytes
   bool sample_limited = true;  // RS.is_app_limited, or no sample at all
   ByteCount newly_acked;
   ByteCount newly_lost;  // CE marks counted, drops of the peer's host not
@@ -54,8 +55,9 @@ class BbrRounds {
     ByteCount marked;     // of `lost`
     int loss_events = 0;  // runs of consecutive packets
     Duration min_rtt = Duration::max();
-    Bandwidth bw;         // largest sample
-    bool limited = true;  // no sample but application-limited ones
+    Bandwidth bw;            // largest sample
+    Bandwidth delivered_bw;  // the same in delivered bytes
+    bool limited = true;     // no sample but application-limited ones
     Instant start;
     ByteCount Total() const { return acked + lost; }
     double Loss() const { return lost / Total(); }  // REQUIRES: Total() > 0
@@ -177,6 +179,7 @@ struct BbrModel {
   // What follows from it (§5.6).
   Bandwidth bw;            // min(max_bw, bw_shortterm)
   Bandwidth pacing_rate;   // of the model alone
+  Bandwidth initial_rate;  // before the first sample, and STARTUP's least
   Bandwidth bounded_rate;  // within grant, cap and floor
   RateLimiter rate_bound = RateLimiter::kPacing;
   Bandwidth grant;  // zero = none

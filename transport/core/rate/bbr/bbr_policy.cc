@@ -18,12 +18,19 @@ std::optional<Bandwidth> BbrPolicy::FullBwSample() const {
   return m_.event.sample_rate;
 }
 
+Bandwidth BbrPolicy::PacingRate(double gain) const { return m_.bw * (gain * kPacingMargin); }
+
 bool BbrPolicy::MeetsMinRtt(Duration rtt) const {
   (void)rtt;
   return false;
 }
 
 bool BbrPolicy::LossTooHigh(ByteCount lost, ByteCount total) const { return lost > total * LossThresh(); }
+
+bool BbrPolicy::EndsStartup(bool recovering) {
+  const BbrRounds::Round& last = m_.rounds.last();
+  return recovering && last.loss_events >= kStartupFullLossCount && LossTooHigh(last.lost, last.Total());
+}
 
 bool BbrPolicy::AdaptLowerBoundsFromCongestion() {
   BbrBounds& bounds = m_.bounds;

@@ -14,8 +14,11 @@ namespace longhaul::transport {
 
 class BbrPolicy {
  public:
-  static constexpr double kLossThresh = 0.02;  // the draft's LossThresh
-  static constexpr double kHeadroom = 0.15;    // the draft's Headroom: left free for other flows in CRUISE
+  static constexpr double kLossThresh = 0.02;      // the draft's LossThresh
+  static constexpr int kStartupFullLossCount = 6;  // the draft's: runs of lost packets in a round trip
+  static constexpr double kHeadroom = 0.15;  // the draft's Headroom: left free for other flows in CRUISE
+  // The draft's PacingMarginPercent: a queue drains in the long run.
+  static constexpr double kPacingMargin = 0.99;
   static constexpr double kProbeDownPacingGain = 0.9;                     // the draft's
   static constexpr Duration kProbeRttInterval = std::chrono::seconds(5);  // the draft's ProbeRTTInterval
 
@@ -34,6 +37,8 @@ class BbrPolicy {
   // --- Samples ---
   // What the bandwidth filter takes; zero when there is none.
   virtual Bandwidth SampleRate(const RateSample& sample) const { return sample.delivery_rate; }
+  // What share of what is sent counts as served although it was lost, 0..1.
+  virtual double Excused() const { return 0; }
   virtual bool IsSampleLimited(const RateSample& sample) const { return sample.app_limited; }
   // As a round trip starts: the rate that the pipe is judged by; nullopt when the application limited it.
   virtual std::optional<Bandwidth> FullBwSample() const;
@@ -46,8 +51,9 @@ class BbrPolicy {
   virtual double LossThresh() const { return kLossThresh; }
   // Whether `lost` of `total` bytes exceed LossThresh().
   virtual bool LossTooHigh(ByteCount lost, ByteCount total) const;
-  // STARTUP has lost more than LossThresh() for a round trip: whether that is reason to end it.
-  virtual bool StartupLossIsOurs() const { return true; }
+  // As a round trip of STARTUP has ended with loss: whether that is reason to end STARTUP. recovering: the
+  // round trip before had lost something, too.
+  virtual bool EndsStartup(bool recovering);
   // Once per round trip with a new look at loss: sets the short-term bounds. True: DOWN must start now.
   virtual bool AdaptLowerBoundsFromCongestion();
 
@@ -61,6 +67,11 @@ class BbrPolicy {
   // Raises inflight_longterm in UP while loss is low.
   virtual void ProbeInflightLongtermUpward();
   virtual double DownGain() const { return kProbeDownPacingGain; }
+
+  // At `gain`, before grant and cap bound it.
+  virtual Bandwidth PacingRate(double gain) const;
+  // No packet leaves faster, whatever the model says.
+  virtual Bandwidth RateCeiling() const { return Bandwidth::Max(); }
 
   // --- Output ---
   virtual ByteCount InflightWithHeadroom() const;

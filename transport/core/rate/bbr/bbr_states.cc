@@ -3,6 +3,7 @@
 // slower, as fast and faster than the path delivers, in turn; PROBE_RTT measures the minimum RTT when nothing
 // else does.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "transport/core/rate/bbr/bbr.h"
@@ -37,16 +38,8 @@ void Bbr::CheckStartupDone() {
 void Bbr::CheckStartupHighLoss() {
   if (model_.full_pipe.reached() || !model_.rounds.round_start()) return;
   const BbrRounds::Round& last = model_.rounds.last();
-  if (last.loss_events == 0) {
-    startup_recovery_delivered_.reset();
-    return;
-  }
-  if (!startup_recovery_delivered_) {
-    startup_recovery_delivered_ = model_.event.delivered;
-    return;
-  }
-  if (last.loss_events < kStartupFullLossCount) return;
-  if (!policy_->LossTooHigh(last.lost, last.Total()) || !policy_->StartupLossIsOurs()) return;
+  const bool recovering = std::exchange(startup_recovering_, last.loss_events > 0);
+  if (!policy_->EndsStartup(recovering)) return;
   model_.bounds.undo.state = BbrState::kStartup;
   model_.full_pipe.SetReached();
   model_.bounds.inflight_longterm = std::max(model_.Bdp(), model_.bounds.inflight_latest);
