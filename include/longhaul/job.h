@@ -100,8 +100,8 @@ struct JobSpec {
   double topk_share = 0.1;
   // Raw loss of a window's low class above which its losses are filled, 0..1.
   double bubble_threshold = 0.1;
-  // Loss of a round trip, beyond what the path loses by itself, at and above which the sender's rate controller
-  // halves its rate, 0..1. Larger than bubble_threshold: filling costs nothing, halving does.
+  // Loss of a round trip, beyond what the path loses by itself, at and above which the sender's rate
+  // controller halves its rate, 0..1. Larger than bubble_threshold: filling costs nothing, halving does.
   double halve_threshold = 0.3;
   // Share of the energy of a window's low class that lets the window close when its high class is done, 0..1.
   double close_ratio = 0.9;
