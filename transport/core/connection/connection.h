@@ -276,7 +276,7 @@ class Connection {
   virtual void RequestMissing(WindowKey key) = 0;
   // Asks the peer for a rate and a window (server grants). Bandwidth::Zero() = no bound.
   virtual void Grant(Bandwidth rate, ByteCount receive_window) = 0;
-  // Raw loss within a round trip at and above which the rate controller halves the rate, 0..1.
+  // What the job says of loss (RateOptions::loss_limits), from now on.
   virtual void SetLossLimits(const LossLimits& limits) = 0;
   // Ends the connection: what is queued is dropped and CLOSE is sent (repeated on need for one PTO). No event
   // but Closed follows, with `why`.

@@ -78,7 +78,7 @@ class TargetLossPolicy final : public BbrPolicy {
     Span span;
     Bandwidth pace;  // the largest at which one of its packets left
     bool experiment = false;
-    bool granted = false;  // as its last packet left, likewise
+    bool granted = false;  // a grant set the rate as its last packet left
   };
   // Rounds in a row that were congested and yet far below max_bw.
   struct Contradiction {
@@ -88,7 +88,7 @@ class TargetLossPolicy final : public BbrPolicy {
     Bandwidth delivered;
   };
 
-  // The round trip whose loss is not yet explained.
+  // Round trips whose loss is not yet explained.
   struct Question {
     ByteCount lost;
     ByteCount total;
