@@ -39,7 +39,7 @@ MUTATIONS = [
      "A3", "a grant lifts the rate beyond what the path has delivered"),
     ("target_loss_policy.cc", "if (FollowsGrant()) m_.bounds.inflight_longterm = BbrBounds::kInfinite;", "",
      "A3", "the window of an overload bounds what a grant allows"),
-    ("bbr/bbr.cc", "!grant.IsZero() && grant < rate)", "false)",
+    ("bbr/bbr.cc", "!model_.grant.IsZero() && model_.grant < rate)", "false)",
      "A3", "grants are ignored"),
     ("target_loss_policy.cc", "m_.max_bw_filter.Replace(contradiction_.bw, contradiction_.delivered);", "",
      "A3", "what the delivery contradicts is not forgotten"),

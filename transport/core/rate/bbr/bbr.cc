@@ -229,8 +229,8 @@ void Bbr::SetPacingRateWithGain(double gain) {
 void Bbr::BoundRate() {
   Bandwidth rate = std::min(model_.pacing_rate, policy_->RateCeiling());
   model_.rate_bound = RateLimiter::kPacing;
-  if (const Bandwidth grant = model_.grant; !grant.IsZero() && grant < rate) {
-    rate = grant;
+  if (!model_.grant.IsZero() && model_.grant < rate) {
+    rate = model_.grant;
     model_.rate_bound = RateLimiter::kGrant;
   }
   if (model_.options.cap < rate) {

@@ -66,7 +66,6 @@ class BbrPolicy {
   virtual bool IsTimeToGoDown();
   // Raises inflight_longterm in UP while loss is low.
   virtual void ProbeInflightLongtermUpward();
-  virtual double DownGain() const { return kProbeDownPacingGain; }
 
   // At `gain`, before grant and cap bound it.
   virtual Bandwidth PacingRate(double gain) const;

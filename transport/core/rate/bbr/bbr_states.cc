@@ -61,7 +61,7 @@ void Bbr::StartProbeBwDown() {
   model_.cycle.ack_phase = AckPhase::kProbeStopping;
   model_.cycle.rounds_in_down = 0;
   model_.StartRound();
-  SetState(BbrState::kProbeBwDown, policy_->DownGain(), BbrModel::kDefaultCwndGain);
+  SetState(BbrState::kProbeBwDown, BbrPolicy::kProbeDownPacingGain, BbrModel::kDefaultCwndGain);
 }
 
 void Bbr::StartProbeBwCruise() { SetState(BbrState::kProbeBwCruise, 1.0, BbrModel::kDefaultCwndGain); }
