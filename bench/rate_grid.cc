@@ -50,7 +50,7 @@ std::vector<CellResult> RunAll(const std::vector<Cell>& cells, size_t seeds, uns
 std::vector<Cell> Cells(const GridOptions& options, const std::string& filter) {
   const std::regex wanted(filter);
   std::vector<Cell> cells;
-  for (auto* make : {&SteadyCells, &ChangeCells, &FairnessCells}) {
+  for (auto* make : {&SteadyCells, &ChangeCells, &LossStepCells, &FairnessCells}) {
     for (Cell& cell : make(options)) {
       if (std::regex_search(cell.name(), wanted)) cells.push_back(std::move(cell));
     }

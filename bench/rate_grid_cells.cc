@@ -177,6 +177,38 @@ Sample RunChange(LinkOptions link, RateControl control, const Change& change) {
   return sample;
 }
 
+// --- Loss that begins, and ends ---
+
+// The path carries at least so much of what it can when it has recovered, in every second of three: the first
+// round trips after a step are still at the rate of before.
+constexpr double kRecoveredFromLoss = 0.8;
+constexpr int kRecoveredSeconds = 3;
+constexpr int kLossSeconds = 20;  // that a loss stays, and that are watched
+
+enum class LossStep { kBegins, kEnds };
+
+Sample RunLossStep(LinkOptions link, RateControl control, LossStep step, int flows) {
+  const double loss = std::exchange(link.loss, 0.0);
+  Simulation simulation(link);
+  for (int i = 0; i < flows; ++i) simulation.AddFlow(Flow(control));
+  simulation.RunUntil(Instant() + seconds(8) + milliseconds(173) * static_cast<int64_t>(link.seed));
+  simulation.SetLoss(loss);
+  if (step == LossStep::kEnds) {
+    simulation.RunUntil(simulation.now() + seconds(kLossSeconds));
+    simulation.SetLoss(0);
+  }
+  Sample sample;
+  sample.recovery = kInfinite;
+  int good = 0;
+  for (int second = 1; second <= kLossSeconds && good < kRecoveredSeconds; ++second) {
+    simulation.ResetStats();
+    simulation.RunUntil(simulation.now() + seconds(1));
+    good = simulation.Utilisation() >= kRecoveredFromLoss ? good + 1 : 0;
+    if (good == kRecoveredSeconds) sample.recovery = second - kRecoveredSeconds;
+  }
+  return sample;
+}
+
 Sample RunPolicer(LinkOptions link, RateControl control) {
   link.policer_rate = link.rate * 0.2;
   link.policer_burst = link.policer_rate * milliseconds(50);
@@ -306,6 +338,35 @@ std::vector<Cell> ChangeCells(const GridOptions& options) {
         return RunPolicer(WithSeed(link, seed), control);
       };
       cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+std::vector<Cell> LossStepCells(const GridOptions& options) {
+  std::vector<Cell> cells;
+  for (const double share : {0.5, 1.0}) {
+    for (const int rtt : {20, 50, 100}) {
+      for (const int flows : {1, 4}) {
+        LinkOptions link;
+        link.rate = options.rate * share;
+        link.rtt = milliseconds(rtt);
+        Cell cell;
+        cell.table = "Loss steps";
+        cell.column = Number(share) + " x rate, " + Milliseconds(link.rtt) + ", " + std::to_string(flows) +
+                      (flows == 1 ? " flow" : " flows");
+        cell.targets.max_recovery = 2;  // s, longer than ten round trips of all of them
+        for (const double loss : {0.1, 0.2, 0.3, 0.4}) {
+          link.loss = loss;
+          for (const LossStep step : {LossStep::kBegins, LossStep::kEnds}) {
+            cell.row = Number(loss * 100) + (step == LossStep::kBegins ? " % begins" : " % ends");
+            cell.run = [link, step, flows, control = options.controller](uint64_t seed) {
+              return RunLossStep(WithSeed(link, seed), control, step, flows);
+            };
+            cells.push_back(cell);
+          }
+        }
+      }
     }
   }
   return cells;

@@ -56,6 +56,8 @@ struct GridOptions {
 std::vector<Cell> SteadyCells(const GridOptions& options);
 // Paths that change once: rate steps, an outage, a longer RTT; and a policer.
 std::vector<Cell> ChangeCells(const GridOptions& options);
+// Loss that begins, and ends, while one flow or four are sending.
+std::vector<Cell> LossStepCells(const GridOptions& options);
 // Flows among themselves, against CUBIC and BBR, and a late joiner.
 std::vector<Cell> FairnessCells(const GridOptions& options);
 

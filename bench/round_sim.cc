@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,9 +77,31 @@ struct Outcome {
   uint64_t result_chunks_lost = 0;  // of all rounds, those before the measured ones too
   uint64_t result_chunks_repaid = 0;
   uint64_t hashes_agreed = 0;
+  std::vector<double> recoveries;  // s, of each run whose link changes
   sim::PushPullTraffic traffic;
   std::vector<sim::PushPullFit> fits;
 };
+
+// Seconds from the link's change to the first round of five that take, on average, no longer than 1.25 x the
+// median of the run's last half: back at 0.8 of the steady rate.
+double SecondsToRecover(const PushPullResult& result, Duration change) {
+  constexpr size_t kRounds = 5;
+  std::vector<double> ms;
+  size_t first = 0;
+  for (const PushPullPhases& round : result.rounds) {
+    ms.push_back(Ms(round.ended));
+    if (round.begin + round.ended <= change) ++first;
+  }
+  if (ms.size() < first + 2 * kRounds) return std::numeric_limits<double>::infinity();
+  const auto middle = static_cast<int64_t>(first + (ms.size() - first) / 2);
+  const double steady = Quantile(std::vector<double>(ms.begin() + middle, ms.end()), 0.5);
+  for (size_t i = first; i + kRounds <= ms.size(); ++i) {
+    const auto begin = ms.begin() + static_cast<int64_t>(i);
+    if (std::accumulate(begin, begin + kRounds, 0.0) > 1.25 * kRounds * steady) continue;
+    return std::max(0.0, Ms(result.rounds[i].begin - change) / 1e3);
+  }
+  return std::numeric_limits<double>::infinity();
+}
 
 void Add(const PushPullResult& result, Outcome* outcome) {
   if (!result.failure.empty()) outcome->failure = result.failure;
@@ -132,7 +156,12 @@ std::vector<Outcome> RunAll(const std::vector<Cell>& cells, uint64_t seeds, unsi
   }
   std::vector<Outcome> outcomes(cells.size());
   for (size_t cell = 0; cell < cells.size(); ++cell) {
-    for (const PushPullResult& result : results[cell]) Add(result, &outcomes[cell]);
+    for (const PushPullResult& result : results[cell]) {
+      Add(result, &outcomes[cell]);
+      const PushPullOptions& options = cells[cell].options;
+      if (options.then.has_value())
+        outcomes[cell].recoveries.push_back(SecondsToRecover(result, options.then_at));
+    }
   }
   return outcomes;
 }
@@ -217,6 +246,10 @@ json Report(const Cell& cell, const Outcome& outcome) {
     }
     std::printf("\n");
   }
+  if (!outcome.recoveries.empty()) {
+    std::printf("    s until rounds take 1.25 x what they take later: p50 %.1f max %.1f\n",
+                Quantile(outcome.recoveries, 0.5), Quantile(outcome.recoveries, 1));
+  }
   PrintFits(outcome);
   if (!outcome.failure.empty()) std::printf("    FAILED: %s\n", outcome.failure.c_str());
   return {{"cell", cell.name},
@@ -231,6 +264,7 @@ json Report(const Cell& cell, const Outcome& outcome) {
           {"filled_chunks", t.filled_chunks},
           {"result_chunks_lost", outcome.result_chunks_lost},
           {"result_chunks_repaid", outcome.result_chunks_repaid},
+          {"recovery_s", outcome.recoveries},
           {"failure", outcome.failure}};
 }
 
@@ -271,6 +305,8 @@ int Main(int argc, char** argv) {
   PushPullOptions options;
   options.energy_spread = 0.5;  // as longhaul bench rounds
   std::string link = "rate 100mbit delay 20ms";
+  std::string then;
+  std::string then_at = "5s";
   std::string gap = "0ms";
   std::string stagger = "0ms";
   std::string json_file;
@@ -287,6 +323,8 @@ int Main(int argc, char** argv) {
   app.add_option("--warmup", options.warmup, "rounds before that count for nothing")
       ->check(CLI::Range(0, 100'000));
   app.add_option("--link", link, "each way, shared by all workers (words as of longhaul-wan)");
+  app.add_option("--then", then, "what the link becomes in mid-run");
+  app.add_option("--then-at", then_at, "since the start");
   app.add_option("--gap", gap, "between rounds");
   app.add_option("--stagger", stagger, "workers begin at random within this time");
   app.add_option("--energy-spread", options.energy_spread, "of the logarithm of the chunks' scales")
@@ -308,18 +346,25 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   const auto parsed = wan::ParseLinkOptions(link);
+  const auto changed = wan::ParseLinkOptions(then.empty() ? link : then);
+  const auto change_time = ParseTime(then_at);
   const auto gap_time = ParseTime(gap);
   const auto stagger_time = ParseTime(stagger);
-  for (const Status& status : {parsed.status(), gap_time.status(), stagger_time.status()}) {
+  for (const Status& status :
+       {parsed.status(), changed.status(), change_time.status(), gap_time.status(), stagger_time.status()}) {
     if (status.ok()) continue;
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.ToString().c_str());
     return 2;
   }
-  if (const Status status = CheckOptions(*parsed, options); !status.ok()) {
+  for (const auto* checked : {&*parsed, &*changed}) {
+    const Status status = CheckOptions(*checked, options);
+    if (status.ok()) continue;
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.message().c_str());
     return 2;
   }
   options.link = *parsed;
+  if (!then.empty()) options.then = *changed;
+  options.then_at = *change_time;
   options.gap = *gap_time;
   options.stagger = *stagger_time;
   std::vector<Cell> cells;

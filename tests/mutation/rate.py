@@ -77,6 +77,8 @@ MUTATIONS = [
      "A5", "what was held back for the path's loss stays held back"),
     ("target_loss_policy.cc", "m_.bounds.bw_shortterm = std::min(m_.bounds.bw_shortterm, delivered);", "",
      "A5", "an answer that the loss is our own bounds nothing"),
+    ("path_loss.cc", "if (asked_ && fresh_.lost().value() == 0 &&", "if (false &&",
+     "A5", "packets of before the loss are part of the answer"),
     # --- A6: the target loss ---
     ("target_loss_policy.cc", "if (fitted) target = std::max(target, target_.target);", "",
      "A6", "the fitted target is not used"),

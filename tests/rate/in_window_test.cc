@@ -144,6 +144,26 @@ TEST(A5InWindow, WhatThePathLosesCostsOnlyItself) {
   }
 }
 
+// What was sent before the loss began, and lost nothing, is no part of the answer.
+TEST(A5InWindow, LossThatBeginsInMidRunIsAnsweredWithinSeconds) {
+  double utilisation = 0;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    LinkOptions link;
+    link.rate = Bandwidth::Mbps(50);
+    link.rtt = milliseconds(20);
+    link.seed = seed;
+    WatchedFlow flow(link);
+    flow.Run(seconds(8) + milliseconds(173) * static_cast<int64_t>(seed));
+    flow.simulation().SetLoss(0.4);
+    flow.Run(seconds(4));
+    flow.simulation().ResetStats();
+    flow.Run(seconds(4));
+    utilisation += flow.simulation().Utilisation() / 5;
+    EXPECT_EQ(flow.violation(), "");
+  }
+  EXPECT_GE(utilisation, 0.85);
+}
+
 TEST(A5InWindow, AfterThePathsLossHasEndedItIsNoLongerExcused) {
   LinkOptions link = Shallow(10);
   link.loss = 0.2;

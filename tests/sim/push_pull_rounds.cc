@@ -70,6 +70,11 @@ class Rounds final : public server::ServerEvents {
     server_host_ = std::make_unique<SimulatedHost>(&network_, kServer, server_site, server_.get());
     const auto site = network_.AddSite("workers");
     network_.SetLinkBothWays(site, server_site, options.link);
+    if (options_.then.has_value()) {
+      network_.Schedule(network_.now() + options_.then_at, [this, site, server_site] {
+        network_.SetLinkBothWays(site, server_site, *options_.then);
+      });
+    }
     for (uint32_t rank = 0; rank < options.workers; ++rank) AddWorker(rank, site);
   }
 
@@ -181,6 +186,7 @@ class Rounds final : public server::ServerEvents {
     running_ = workers_.size() * options_.bytes.size();
     round_begin_ = network_.now() + options_.gap;
     phases_ = {};
+    phases_.begin = round_begin_ - Instant();
     phases_.by_tensor.resize(options_.bytes.size());
     network_.Schedule(round_begin_, [this, round = done_] { Sample(round, 0); });
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct PushPullOptions {
   uint32_t warmup = 5;                        // rounds before, that are in no figure
   std::vector<uint64_t> bytes = {1'000'000};  // of every tensor; all of them are pushed at once
   wan::LinkOptions link;                      // each way, shared by all workers
+  std::optional<wan::LinkOptions> then;       // what the link becomes at then_at
+  Duration then_at{0};                        // since the start
   Duration gap{0};                            // between a round's end and the next one's start
   Duration stagger{0};                        // workers begin a round at random within this time
   // How unequal the chunks are: standard deviation of the logarithm of their scales. One part of it is common
@@ -38,6 +41,7 @@ struct PushPullOptions {
 
 // Since the round's start; of the slowest worker each.
 struct PushPullPhases {
+  Duration begin{0};                // of the round, since the run's start
   Duration sent{0};                 // the last chunk left a worker for the first time
   Duration final{0};                // the server had everything, or had closed
   Duration first_chunk{0};          // the first chunk of a result reached a worker (of the fastest one)

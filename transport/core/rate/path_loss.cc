@@ -16,7 +16,8 @@ constexpr int64_t kExperimentPackets = 100;
 // In a row: sixteen flows in 0.05 BDP lose 59 % to themselves with one, 14 % with three, 29 % with six, which
 // keep one flow from knowing what it loses in bursts.
 constexpr int kSurprises = 3;
-constexpr double kLeastSurprise = 0.05;  // of the first answer: less changes little
+constexpr int64_t kFreshRoundPackets = 50;  // of a round trip: two of them are an experiment
+constexpr double kLeastSurprise = 0.05;     // of the first answer: less changes little
 // Of an answer that is relied on for long.
 constexpr int64_t kSurePackets = 1000;
 constexpr int64_t kSurePacketsOfQueue = 200;  // where the loss behind a short queue refines it
@@ -73,6 +74,10 @@ void PathLoss::OnPacketSent() {
 Bandwidth PathLoss::Newest() const { return newest_.Best().IsZero() ? delivered_.Best() : newest_.Best(); }
 
 void PathLoss::Begin() {
+  // Packets that lost nothing are of before the loss that asks; where it takes long to get new ones they
+  // count.
+  if (asked_ && fresh_.lost().value() == 0 && m_.rounds.last().Total() >= m_.Packets(kFreshRoundPackets))
+    fresh_ = LossFloor(m_.options.max_datagram, kFloorMemory);
   asked_ = false;
   experiment_ = true;
   StartClock();

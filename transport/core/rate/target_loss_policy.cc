@@ -290,8 +290,7 @@ void TargetLossPolicy::OnAnswer() {
   // A burst or two are no overload.
   const double run =
       std::clamp(lost / std::max(1, question.loss_events), path_loss_.burst(), PathLoss::kMaxAgreeingBurst);
-  const bool ours = LossResponse::Exceeds(total, lost, LossThresh(), kThreshSigmas, run) &&
-                    lost > total * path_loss_.upper();
+  const bool ours = LossResponse::Exceeds(total, lost, LossThresh(), kThreshSigmas, run);
   startup_loss_is_ours_ = ours && m_.state == BbrState::kStartup;
   if (!ours) m_.bounds.ResetShortTermModel();
   if (!ours || m_.IsProbingBw()) return;
