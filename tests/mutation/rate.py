@@ -56,7 +56,7 @@ MUTATIONS = [
     # --- A5: inside a window ---
     ("target_loss_policy.cc", "if (verdict == LossVerdict::kHalve) Halve();", "",
      "A5", "nothing halves the rate"),
-    ("target_loss_policy.cc", "if (verdict == LossVerdict::kHold && !ask) HoldAtDelivered();", "",
+    ("target_loss_policy.cc", "if (verdict == LossVerdict::kHold && !ask && !short_experiment) HoldAtDelivered();", "",
      "A5", "nothing holds the rate"),
     ("target_loss_policy.cc", "if (verdict == LossVerdict::kRaise) LiftLowerBounds();", "",
      "A5", "nothing raises the rate again"),
@@ -77,6 +77,12 @@ MUTATIONS = [
      "A5", "what was held back for the path's loss stays held back"),
     ("target_loss_policy.cc", "m_.bounds.bw_shortterm = std::min(m_.bounds.bw_shortterm, delivered);", "",
      "A5", "an answer that the loss is our own bounds nothing"),
+    ("target_loss_policy.cc", "response_.verdict() != LossVerdict::kRaise && !path_loss_.asks();",
+     "response_.verdict() != LossVerdict::kRaise;",
+     "A5", "the bandwidth is forgotten before the answer"),
+    ("target_loss_policy.cc", "if (verdict == LossVerdict::kHold && !ask && !short_experiment)",
+     "if (verdict == LossVerdict::kHold && !ask)",
+     "A5", "a short experiment is held round trip by round trip"),
     ("path_loss.cc", "if (asked_ && fresh_.lost().value() == 0 &&", "if (false &&",
      "A5", "packets of before the loss are part of the answer"),
     # --- A6: the target loss ---

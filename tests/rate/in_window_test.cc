@@ -164,6 +164,33 @@ TEST(A5InWindow, LossThatBeginsInMidRunIsAnsweredWithinSeconds) {
   EXPECT_GE(utilisation, 0.85);
 }
 
+// Each round trip is slower than the last and delivers less: that says nothing of what the path has.
+TEST(A5InWindow, WhileThePathIsAskedItsBandwidthIsNotForgotten) {
+  LinkOptions link;
+  link.rate = Bandwidth::Mbps(50);
+  link.rtt = milliseconds(20);
+  WatchedFlow flow(link);
+  flow.Run(seconds(8));
+  flow.simulation().SetLoss(0.4);
+  double least = 50;
+  flow.Run(seconds(2), [&] { least = std::min(least, flow.model().max_bw().mbps()); });
+  EXPECT_GE(least, 25);
+}
+
+// Its packets are few: a hold in each round trip would end at the lowest rate before they are an answer.
+TEST(A5InWindow, AnExperimentThatTheApplicationKeepsShortIsNotHeld) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    WatchedFlow flow({.rate = Bandwidth::Mbps(50), .rtt = milliseconds(20), .seed = seed});
+    flow.Run(seconds(8));
+    flow.simulation().SetAppRate(0, Bandwidth::Mbps(5));
+    flow.Run(seconds(1));
+    flow.simulation().SetLoss(0.4);
+    double least = 50;
+    flow.Run(seconds(2), [&] { least = std::min(least, flow.pacing()); });
+    EXPECT_GE(least, 6);
+  }
+}
+
 TEST(A5InWindow, AfterThePathsLossHasEndedItIsNoLongerExcused) {
   LinkOptions link = Shallow(10);
   link.loss = 0.2;

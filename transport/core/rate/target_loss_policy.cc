@@ -201,12 +201,13 @@ void TargetLossPolicy::Refit() {
 }
 
 // Much less arrives than was sent, round after round, beyond what the path loses by itself: without this the
-// filter would hold for two cycles what the path no longer has.
+// filter would hold for two cycles what the path no longer has. Not while it is asked whose loss it is.
 void TargetLossPolicy::ForgetWhatIsContradicted() {
   const BbrRounds::Round& last = m_.rounds.last();
   const bool queued = m_.has_min_rtt() && last.min_rtt != Duration::max() &&
                       last.min_rtt - m_.min_rtt() > m_.min_rtt() * kLongQueue && !IsYieldingFutile();
-  const bool congested = response_.verdict() != LossVerdict::kRaise || queued;
+  const bool lossy = response_.verdict() != LossVerdict::kRaise && !path_loss_.asks();
+  const bool congested = lossy || queued;
   if (m_.IsProbingBw() || last.limited || !congested ||
       last.bw >= std::min(previous_.span.rate(), m_.max_bw()) * kContradiction) {
     contradiction_ = {};
@@ -309,7 +310,10 @@ bool TargetLossPolicy::AdaptLowerBoundsFromCongestion() {
   const bool ask = m_.state == BbrState::kProbeBwCruise && path_loss_.asks() && !path_loss_.experiment();
   if (ask) m_.bounds.ResetCongestionSignals();
   if (verdict == LossVerdict::kRaise) LiftLowerBounds();
-  if (verdict == LossVerdict::kHold && !ask) HoldAtDelivered();
+  // An experiment that the application keeps short has few packets: round trip by round trip a hold would end
+  // at no rate at all, before there is an answer.
+  const bool short_experiment = path_loss_.experiment() && m_.rounds.last().limited;
+  if (verdict == LossVerdict::kHold && !ask && !short_experiment) HoldAtDelivered();
   if (verdict == LossVerdict::kHalve) Halve();
   return ask;
 }

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""What a constant of the rate controller changes when it is halved and doubled, on the grid of hosts and on loss steps.
+
+    sensitivity.py --json FILE [--only NAME,...]
+
+Each value is compiled into a copy of the tree (build/sensitivity); a share below 1 that cannot be doubled has its
+distance to 1 halved and doubled instead. A value that a static_assert refuses has no figures.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TREE = ROOT / "build/sensitivity/tree"
+BUILD = ROOT / "build/sensitivity/build"
+RATE = "transport/core/rate/"
+# Constant, file, whether its distance to 1 is what changes.
+CONSTANTS = [
+    ("kExperimentGain", "path_loss.h", True), ("kLowShare", "path_loss.h", True),
+    ("kExperimentPackets", "path_loss.cc", False), ("kFreshRoundPackets", "path_loss.cc", False),
+    ("kMaxExperimentRounds", "path_loss.cc", False), ("kBlockPackets", "loss_floor.h", False),
+    ("kFallbackFloorShare", "path_loss.cc", True), ("kMaxExcused", "path_loss.h", False),
+    ("kReconfirm", "path_loss.cc", False), ("kVisibleQueue", "path_loss.cc", False),
+    ("kVisibleShare", "path_loss.cc", False), ("kSurprises", "path_loss.cc", False),
+    ("kLeastSurprise", "path_loss.cc", False), ("kMaxOwnLoss", "target_loss_fit.h", False),
+    ("kCalmRounds", "target_loss_policy.cc", False), ("kFutileRounds", "target_loss_policy.cc", False),
+    ("kStandingQueue", "target_loss_policy.cc", False), ("kCompetitionBackoff", "target_loss_policy.cc", True),
+]
+
+
+def run(command, cwd=ROOT):
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
+
+
+def changed(value, factor, to_one):
+    value = 1 - (1 - value) * factor if to_one else value * factor
+    return int(round(value)) if value == round(value) or value > 2 else round(value, 4)
+
+
+def figures():
+    """Cells that miss a rule on the grid of hosts and among the loss steps; None where it does not compile."""
+    if run(["cmake", "--build", str(BUILD), "--parallel", "2", "--target", "longhaul_rate_grid"], TREE).returncode:
+        return None
+    grid = str(BUILD / "bin/longhaul_rate_grid")
+    words = run([grid, "--hosts", "--seeds", "1", "--random-seed", "1"]).stdout
+    met = [int(whole) - int(part) for part, whole in re.findall(r"(\d+) of (\d+) cells meet it", words)]
+    with tempfile.NamedTemporaryFile() as out:
+        run([grid, "--filter", "Loss steps", "--seeds", "3", "--json", out.name])
+        cells = json.load(open(out.name, encoding="utf8"))
+    slow = sum(1 for cell in cells if cell["recovery"]["median"] is None or cell["recovery"]["median"] > 2)
+    return {"own_loss": met[0], "utilisation": met[1], "loss_steps": slow}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    TREE.mkdir(parents=True, exist_ok=True)
+    for name in run(["git", "ls-files", "--cached", "--others", "--exclude-standard"]).stdout.split("\n"):
+        if name and (ROOT / name).is_file():
+            copy = TREE / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if not copy.is_file() or copy.read_bytes() != (ROOT / name).read_bytes():
+                copy.write_bytes((ROOT / name).read_bytes())
+    launcher = [] if run(["which", "ccache"]).returncode else ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
+    configured = run(["cmake", "--preset", "release", "-B", str(BUILD), "-DLONGHAUL_WERROR=OFF", *launcher], TREE)
+    if configured.returncode:
+        sys.exit(configured.stderr)
+    as_it_is = figures()
+    if as_it_is is None:
+        sys.exit("sensitivity: longhaul_rate_grid does not compile")
+    print("as it is", as_it_is, flush=True)
+    rows = []
+    for name, file, to_one in CONSTANTS:
+        if arguments.only and name not in arguments.only.split(","):
+            continue
+        path = TREE / RATE / file
+        text = path.read_text(encoding="utf8")
+        found = re.search(r"\b%s\s*=\s*(?:[\w:]+\()?([\d.]+)" % name, text)
+        if not found:
+            sys.exit("sensitivity: no number for %s in %s" % (name, file))
+        value = float(found[1])
+        row = {"constant": name, "value": found[1]}
+        for which, factor in (("halved", 0.5), ("doubled", 2)):
+            new = changed(value, factor, to_one)
+            path.write_text(text[:found.start(1)] + str(new) + text[found.end(1):], encoding="utf8")
+            row[which] = {"value": new, "figures": figures()}
+            print(name, new, row[which]["figures"], flush=True)
+        path.write_text(text, encoding="utf8")
+        rows.append(row)
+    pathlib.Path(arguments.json).write_text(json.dumps({"as_it_is": as_it_is, "constants": rows}), encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()
