@@ -20,15 +20,14 @@ BUILD = ROOT / "build/sensitivity/build"
 RATE = "transport/core/rate/"
 # Constant, file, whether its distance to 1 is what changes.
 CONSTANTS = [
-    ("kExperimentGain", "path_loss.h", True), ("kLowShare", "path_loss.h", True),
-    ("kExperimentPackets", "path_loss.cc", False), ("kFreshRoundPackets", "path_loss.cc", False),
-    ("kMaxExperimentRounds", "path_loss.cc", False), ("kBlockPackets", "loss_floor.h", False),
-    ("kFallbackFloorShare", "path_loss.cc", True), ("kMaxExcused", "path_loss.h", False),
-    ("kReconfirm", "path_loss.cc", False), ("kVisibleQueue", "path_loss.cc", False),
-    ("kVisibleShare", "path_loss.cc", False), ("kSurprises", "path_loss.cc", False),
-    ("kLeastSurprise", "path_loss.cc", False), ("kMaxOwnLoss", "target_loss_fit.h", False),
-    ("kCalmRounds", "target_loss_policy.cc", False), ("kFutileRounds", "target_loss_policy.cc", False),
-    ("kStandingQueue", "target_loss_policy.cc", False), ("kCompetitionBackoff", "target_loss_policy.cc", True),
+    ("kSurprises", "path_loss.cc", False), ("kExperimentPackets", "path_loss.cc", False),
+    ("kExperimentGain", "path_loss.h", True), ("kFallbackFloorShare", "path_loss.cc", True),
+    ("kMaxOwnLoss", "target_loss_fit.h", False), ("kVisibleQueue", "path_loss.cc", False),
+    ("kBlockPackets", "loss_floor.h", False), ("kFreshRoundPackets", "path_loss.cc", False),
+    ("kMaxExperimentRounds", "path_loss.cc", False), ("kCalmRounds", "target_loss_policy.cc", False),
+    ("kReconfirm", "path_loss.cc", False), ("kFutileRounds", "target_loss_policy.cc", False),
+    ("kVisibleShare", "path_loss.cc", False), ("kLowShare", "path_loss.h", True),
+    ("kMaxExcused", "path_loss.h", False),
 ]
 
 
@@ -93,7 +92,7 @@ def main():
             print(name, new, row[which]["figures"], flush=True)
         path.write_text(text, encoding="utf8")
         rows.append(row)
-    pathlib.Path(arguments.json).write_text(json.dumps({"as_it_is": as_it_is, "constants": rows}), encoding="utf8")
+        pathlib.Path(arguments.json).write_text(json.dumps({"as_it_is": as_it_is, "constants": rows}), encoding="utf8")
 
 
 if __name__ == "__main__":
