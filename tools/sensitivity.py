@@ -37,7 +37,7 @@ def run(command, cwd=ROOT):
 
 def changed(value, factor, to_one):
     value = 1 - (1 - value) * factor if to_one else value * factor
-    return int(round(value)) if value == round(value) or value > 2 else round(value, 4)
+    return round(value, 4)
 
 
 def figures():
@@ -87,6 +87,7 @@ def main():
         row = {"constant": name, "value": found[1]}
         for which, factor in (("halved", 0.5), ("doubled", 2)):
             new = changed(value, factor, to_one)
+            new = new if "." in found[1] else int(new)
             path.write_text(text[:found.start(1)] + str(new) + text[found.end(1):], encoding="utf8")
             row[which] = {"value": new, "figures": figures()}
             print(name, new, row[which]["figures"], flush=True)
