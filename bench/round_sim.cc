@@ -283,10 +283,14 @@ void PrintTimeline(const Outcome& outcome) {
 }
 
 // What no range of a single flag can refuse.
-Status CheckOptions(const wan::LinkOptions& link, const PushPullOptions& options) {
+Status CheckLink(const std::string& flag, const wan::LinkOptions& link) {
+  const auto invalid = [&](const char* what) { return Status(StatusCode::kInvalidArgument, flag + what); };
+  if (link.rate.IsZero()) return invalid(" needs a rate, for example rate 100mbit");
+  return link.loss >= 1 ? invalid(" loses everything") : Status::Ok();
+}
+
+Status CheckOptions(const PushPullOptions& options) {
   const auto invalid = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
-  if (link.rate.IsZero()) return invalid("--link needs a rate, for example rate 100mbit");
-  if (link.loss >= 1) return invalid("--link loses everything");
   const auto optimizer = codec::ParseOptimizer(options.optimizer);
   if (!optimizer.ok()) return invalid("--optimizer: " + optimizer.status().message());
   if (options.settings.downlink == Downlink::kLossy &&
@@ -356,8 +360,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.ToString().c_str());
     return 2;
   }
-  for (const auto* checked : {&*parsed, &*changed}) {
-    const Status status = CheckOptions(*checked, options);
+  for (const Status& status :
+       {CheckLink("--link", *parsed), CheckLink("--then", *changed), CheckOptions(options)}) {
     if (status.ok()) continue;
     std::fprintf(stderr, "longhaul_round_sim: %s\n", status.message().c_str());
     return 2;

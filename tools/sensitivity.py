@@ -7,17 +7,22 @@ Each value is compiled into a copy of the tree (build/sensitivity); a share belo
 distance to 1 halved and doubled instead. A value that a static_assert refuses has no figures.
 """
 import argparse
+import importlib.util
 import json
 import pathlib
 import re
-import subprocess
+import shutil
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TREE = ROOT / "build/sensitivity/tree"
-BUILD = ROOT / "build/sensitivity/build"
-RATE = "transport/core/rate/"
+# The copy of the tree, and how it is built, are those of the mutations.
+spec = importlib.util.spec_from_file_location("rate", ROOT / "tests/mutation/rate.py")
+rate = importlib.util.module_from_spec(spec)
+sys.dont_write_bytecode = True
+spec.loader.exec_module(rate)
+rate.TREE = ROOT / "build/sensitivity/tree"
+rate.BUILD = ROOT / "build/sensitivity/build"
 # Constant, file, whether its distance to 1 is what changes.
 CONSTANTS = [
     ("kSurprises", "path_loss.cc", False), ("kExperimentPackets", "path_loss.cc", False),
@@ -31,10 +36,6 @@ CONSTANTS = [
 ]
 
 
-def run(command, cwd=ROOT):
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
-
-
 def changed(value, factor, to_one):
     value = 1 - (1 - value) * factor if to_one else value * factor
     return round(value, 4)
@@ -42,13 +43,13 @@ def changed(value, factor, to_one):
 
 def figures():
     """Cells that miss a rule on the grid of hosts and among the loss steps; None where it does not compile."""
-    if run(["cmake", "--build", str(BUILD), "--parallel", "2", "--target", "longhaul_rate_grid"], TREE).returncode:
+    if rate.build(["longhaul_rate_grid"]):
         return None
-    grid = str(BUILD / "bin/longhaul_rate_grid")
-    words = run([grid, "--hosts", "--seeds", "1", "--random-seed", "1"]).stdout
+    grid = str(rate.BUILD / "bin/longhaul_rate_grid")
+    words = rate.run([grid, "--hosts", "--seeds", "1", "--random-seed", "1"]).stdout
     met = [int(whole) - int(part) for part, whole in re.findall(r"(\d+) of (\d+) cells meet it", words)]
     with tempfile.NamedTemporaryFile() as out:
-        run([grid, "--filter", "Loss steps", "--seeds", "3", "--json", out.name])
+        rate.run([grid, "--filter", "Loss steps", "--seeds", "3", "--json", out.name])
         cells = json.load(open(out.name, encoding="utf8"))
     slow = sum(1 for cell in cells if cell["recovery"]["median"] is None or cell["recovery"]["median"] > 2)
     return {"own_loss": met[0], "utilisation": met[1], "loss_steps": slow}
@@ -59,15 +60,10 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
-    TREE.mkdir(parents=True, exist_ok=True)
-    for name in run(["git", "ls-files", "--cached", "--others", "--exclude-standard"]).stdout.split("\n"):
-        if name and (ROOT / name).is_file():
-            copy = TREE / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if not copy.is_file() or copy.read_bytes() != (ROOT / name).read_bytes():
-                copy.write_bytes((ROOT / name).read_bytes())
-    launcher = [] if run(["which", "ccache"]).returncode else ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
-    configured = run(["cmake", "--preset", "release", "-B", str(BUILD), "-DLONGHAUL_WERROR=OFF", *launcher], TREE)
+    rate.TREE.mkdir(parents=True, exist_ok=True)
+    rate.copy_tree()
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    configured = rate.run(["cmake", "--preset", "release", "-B", str(rate.BUILD), "-DLONGHAUL_WERROR=OFF", *launcher])
     if configured.returncode:
         sys.exit(configured.stderr)
     as_it_is = figures()
@@ -78,7 +74,7 @@ def main():
     for name, file, to_one in CONSTANTS:
         if arguments.only and name not in arguments.only.split(","):
             continue
-        path = TREE / RATE / file
+        path = rate.TREE / rate.RATE / file
         text = path.read_text(encoding="utf8")
         found = re.search(r"\b%s\s*=\s*(?:[\w:]+\()?([\d.]+)" % name, text)
         if not found:

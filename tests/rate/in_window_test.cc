@@ -148,11 +148,7 @@ TEST(A5InWindow, WhatThePathLosesCostsOnlyItself) {
 TEST(A5InWindow, LossThatBeginsInMidRunIsAnsweredWithinSeconds) {
   double utilisation = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    LinkOptions link;
-    link.rate = Bandwidth::Mbps(50);
-    link.rtt = milliseconds(20);
-    link.seed = seed;
-    WatchedFlow flow(link);
+    WatchedFlow flow({.rate = Bandwidth::Mbps(50), .rtt = milliseconds(20), .seed = seed});
     flow.Run(seconds(8) + milliseconds(173) * static_cast<int64_t>(seed));
     flow.simulation().SetLoss(0.4);
     flow.Run(seconds(4));
@@ -166,10 +162,7 @@ TEST(A5InWindow, LossThatBeginsInMidRunIsAnsweredWithinSeconds) {
 
 // Each round trip is slower than the last and delivers less: that says nothing of what the path has.
 TEST(A5InWindow, WhileThePathIsAskedItsBandwidthIsNotForgotten) {
-  LinkOptions link;
-  link.rate = Bandwidth::Mbps(50);
-  link.rtt = milliseconds(20);
-  WatchedFlow flow(link);
+  WatchedFlow flow({.rate = Bandwidth::Mbps(50), .rtt = milliseconds(20)});
   flow.Run(seconds(8));
   flow.simulation().SetLoss(0.4);
   double least = 50;

@@ -143,5 +143,20 @@ TEST(RateInvariants, TheEstimateIsNeverMoreThanWhatWasDeliveredAccountsFor) {
   EXPECT_NEAR(filter.max_bw().mbps(), 60, 0.1);
 }
 
+// What it does not acknowledge while the rate is low looks like the path's own loss: UP over half of what is
+// sent.
+TEST(RateInvariants, AReceiverThatWithholdsAcksInExperimentsGainsNoMoreThanTwice) {
+  for (const uint64_t of : {3, 5}) {
+    WatchedFlow flow(
+        {.rate = Bandwidth::Mbps(50), .rtt = milliseconds(20), .buffer_bdp = 0.25, .loss = 0.03});
+    flow.Lose([&](uint64_t number) {
+      return flow.bbr().policy().RateCeiling() != Bandwidth::Max() && number % of != 0;
+    });
+    flow.Run(seconds(30));
+    EXPECT_LE(flow.largest_pacing(), 1.25 / (1 - PathLoss::kMaxExcused) * 1.02);
+    EXPECT_EQ(flow.violation(), "");
+  }
+}
+
 }  // namespace
 }  // namespace longhaul::transport
