@@ -134,6 +134,25 @@ TEST(A3BandwidthEstimation, AGrantBeyondAProbesReachChangesNothing) {
   EXPECT_EQ(granted.violation(), "");
 }
 
+// A grant of more than the path has fills its queue from the first round trip on. STARTUP ends all the same,
+// and the cycle drains what the grant lets stand.
+TEST(A3BandwidthEstimation, AGrantAboveTheCapacityKeepsNoQueue) {
+  WatchedFlow flow({.rate = Bandwidth::Mbps(40), .rtt = milliseconds(100), .buffer_bdp = 4});
+  flow.SetGrant(Bandwidth::Mbps(44));
+  EXPECT_TRUE(flow.RunUntil([&] { return flow.model().IsInProbeBw(); }, seconds(5)));
+  flow.Run(seconds(5));
+  double seconds_of_queue = 0;
+  int samples = 0;
+  flow.Run(seconds(20), [&] {
+    const Duration queue = flow.model().QueueDelay();
+    seconds_of_queue += std::chrono::duration<double>(queue).count();
+    ++samples;
+  });
+  EXPECT_LE(seconds_of_queue / samples, 0.075);  // 64 ms; without the cycle it stays above 100 ms
+  EXPECT_GE(flow.SentWhile(seconds(5)), 0.92 * 40);
+  EXPECT_EQ(flow.violation(), "");
+}
+
 // Eight flows overflow the path in STARTUP: what each has found is less than its share, and its window is as
 // small. Their grants of 0.92 of the path are neither's prisoner.
 TEST(A3BandwidthEstimation, GrantsAreFollowedWhateverAnOverloadHasLeftBehind) {

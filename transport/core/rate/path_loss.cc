@@ -48,7 +48,6 @@ constexpr int kVisibleShare =
     8;  // of the minimum RTT, its inverse: HyStart++ (RFC 9406 §4.2) looks for an eighth
 constexpr double kBurstWeight =
     0.05;  // of twenty rounds with loss. x2: own loss at 1 ms, 5 % is 4.2 to 4.7 %, not 3.2
-constexpr double kMaxBurst = 64;  // packets; a longer run is an outage
 
 static_assert(PathLoss::kExperimentGain < PathLoss::kLowShare);
 static_assert(PathLoss::kMaxExcused < 1 && kFallbackFloorShare < 1);
@@ -134,9 +133,8 @@ void PathLoss::LearnBurst() {
   if (last.loss_events == 0 || (m_.IsProbingBw() && !last.limited) || QueueSeen(last)) return;
   const double run = last.lost / m_.options.max_datagram / last.loss_events;
   ++bursty_rounds_;
-  mean_burst_ +=
-      std::max(kBurstWeight, 1.0 / bursty_rounds_) * (std::clamp(run, 1.0, kMaxBurst) - mean_burst_);
-  LH_CHECK_OP(mean_burst_, >=, 1.0);
+  burst_ += std::max(kBurstWeight, 1.0 / bursty_rounds_) * (std::clamp(run, 1.0, kMaxBurst) - burst_);
+  LH_CHECK_OP(burst_, >=, 1.0);
 }
 
 void PathLoss::LearnFromExperiment() {
@@ -244,11 +242,7 @@ double PathLoss::Inelastic() const {
   return std::max(0.0, floor - fall * kExperimentGain / (1 - kExperimentGain));
 }
 
-double PathLoss::burst() const { return std::min(mean_burst_, kMaxAgreeingBurst); }
-
 double PathLoss::upper() const { return confirmed_.upper(burst()); }
-
-double PathLoss::deviation() const { return !known() || IsOfShortQueue() ? 0 : smallest_.deviation(); }
 
 double PathLoss::Excused() const { return IsOfShortQueue() ? floor() : floor() * kFallbackFloorShare; }
 

@@ -37,7 +37,7 @@ class PathLoss {
   // Up to this share of it a round counts as one: 7 % for a rate that is measured.
   static constexpr double kLowShare = 0.8;
   // Packets: longer runs are a queue's that overflows, and would make any two answers agree.
-  static constexpr double kMaxAgreeingBurst = 10;
+  static constexpr double kMaxBurst = 10;
   static constexpr double kMaxExcused = 0.5;  // of what was sent: false ACKs double the bandwidth at most
 
   explicit PathLoss(const BbrModel* model);
@@ -61,15 +61,12 @@ class PathLoss {
   bool experiment() const { return experiment_; }
   // Whether floor() is refined by what was lost behind a short queue.
   bool IsOfShortQueue() const { return !QueueInvisible() && short_queue_.known(); }
-  // Standard deviation of floor() by chance; 0 where many packets stand behind it.
-  double deviation() const;
   // The path hardly loses more, 0..1: two standard errors, of bursts where loss comes in bursts. REQUIRES:
   // known().
   double upper() const;
   // The share of what was sent that counts as served although it was lost, when bandwidth is measured.
   double Excused() const;
-  double burst() const;                              // mean_burst() as far as answers may differ by it
-  double mean_burst() const { return mean_burst_; }  // packets lost in a row, >= 1
+  double burst() const { return burst_; }  // packets lost in a row, 1..kMaxBurst
   // What the last round trips delivered as the experiment began.
   Bandwidth reference() const { return reference_; }
   // A queue too short to be distinguished from the noise of ACKs.
@@ -131,7 +128,7 @@ class PathLoss {
   Bandwidth acked_rate_;  // of the round before, which this round acknowledges
   std::array<PastRound, kDeliveredRounds> past_{};
   size_t past_rounds_ = 0;
-  double mean_burst_ = 1;
+  double burst_ = 1;
   int bursty_rounds_ = 0;
   Duration last_rtt_{0};
   Duration known_min_rtt_{0};

@@ -18,8 +18,6 @@ using std::chrono::milliseconds;
 constexpr double kFloorMargin = BbrPolicy::kLossThresh;  // l* before there is a fit: the draft's 2 % above l0
 constexpr double kMaxThresh = 0.9;   // a peer may acknowledge anything; InflightAtLoss divides by 1 less it
 constexpr double kThreshSigmas = 3;  // asked at every loss of a probe: chance exceeds it once in 740 times
-// Of a floor of 200 packets; one of 15 is further off. x2: at 3 own loss at 1 ms, 5 % is 5.9 %, not 3.2 %.
-constexpr double kFloorSigmas = 2.5;
 
 // --- What a bound becomes ---
 constexpr double kOursBackoff = 0.9;    // what a bound keeps when the loss proved to be the sender's own
@@ -114,7 +112,7 @@ void TargetLossPolicy::OnRoundEnd() {
   }
   if (last.Total().value() == 0) return;
   const double threshold = std::min(path_loss_.floor() + m_.options.loss_limits.halve_threshold, kMaxThresh);
-  response_.OnRound(last.acked, last.lost, LossThresh(), threshold, path_loss_.mean_burst());
+  response_.OnRound(last.acked, last.lost, LossThresh(), threshold, path_loss_.burst());
   const bool lossy = response_.verdict() != LossVerdict::kRaise;
   calm_rounds_ = lossy ? 0 : calm_rounds_ + 1;
   if (!previous_.experiment && (lossy || question_.total.value() > 0)) {
@@ -241,12 +239,13 @@ bool TargetLossPolicy::IsSampleLimited(const RateSample& sample) const {
 }
 
 // Of a window shorter than the path only the train has a sample, in the middle of the round trip. A round
-// that a stalled host has limited counts, too, if it has asked for more than before all the same. An
-// experiment does not.
+// that a stalled host has limited counts, too, if it has asked for more than before all the same, and one
+// that a grant has limited if a queue stands: the path has no more. An experiment does not.
 std::optional<Bandwidth> TargetLossPolicy::FullBwSample() const {
   const BbrRounds::Round& last = m_.rounds.last();
   if (acknowledged_.experiment) return std::nullopt;
-  if (!last.limited) return last.bw;
+  const bool overgranted = m_.rate_bound == RateLimiter::kGrant && QueueStands();
+  if (!last.limited || overgranted) return last.bw;
   const Span& span = acknowledged_.span;
   const bool whole = m_.has_min_rtt() && span.length() > m_.min_rtt() * 9 / 10;
   const bool asked = span.rate() >= m_.full_pipe.bw() * FullPipe::kGrowth;
@@ -262,8 +261,7 @@ bool TargetLossPolicy::MeetsMinRtt(Duration rtt) const {
 
 double TargetLossPolicy::LossThresh() const {
   const bool fitted = target_.basis == TargetBasis::kCurves;
-  const double margin =
-      std::max(fitted ? TargetLossFit::kHeadroom : kFloorMargin, kFloorSigmas * path_loss_.deviation());
+  const double margin = fitted ? TargetLossFit::kHeadroom : kFloorMargin;
   double target = std::max(kLossThresh, path_loss_.floor() + margin);
   if (fitted) target = std::max(target, target_.target);
   return std::min(target, kMaxThresh);
@@ -272,7 +270,7 @@ double TargetLossPolicy::LossThresh() const {
 bool TargetLossPolicy::LossTooHigh(ByteCount lost, ByteCount total) const {
   const ByteCount packet = m_.options.max_datagram;
   return LossResponse::Exceeds(total / packet, lost / packet, LossThresh(), kThreshSigmas,
-                               path_loss_.mean_burst());
+                               path_loss_.burst());
 }
 
 // STARTUP asks the path whose loss it is before it gives up (path_loss.h).
@@ -290,7 +288,7 @@ void TargetLossPolicy::OnAnswer() {
   const double lost = question.lost / m_.options.max_datagram;
   // A burst or two are no overload.
   const double run =
-      std::clamp(lost / std::max(1, question.loss_events), path_loss_.burst(), PathLoss::kMaxAgreeingBurst);
+      std::clamp(lost / std::max(1, question.loss_events), path_loss_.burst(), PathLoss::kMaxBurst);
   const bool ours = LossResponse::Exceeds(total, lost, LossThresh(), kThreshSigmas, run);
   startup_loss_is_ours_ = ours && m_.state == BbrState::kStartup;
   if (!ours) m_.bounds.ResetShortTermModel();
@@ -324,11 +322,8 @@ bool TargetLossPolicy::AdaptLowerBoundsFromCongestion() {
 bool TargetLossPolicy::YieldToStandingQueue() {
   const BbrRounds::Round& last = m_.rounds.last();
   if (m_.state != BbrState::kProbeBwCruise || last.limited || !m_.has_min_rtt()) return false;
-  const Duration least(-shortest_queue_.Best());
   const Duration newest(-newest_queue_.Best());
-  const bool stands = least > m_.min_rtt() * kStandingQueue + PathLoss::kTimerSlack;
-  const bool deep = newest > m_.min_rtt() + kDeepQueue;
-  if (!stands && !deep) {
+  if (!QueueStands()) {
     yielding_ = {};
     return false;
   }
@@ -340,6 +335,13 @@ bool TargetLossPolicy::YieldToStandingQueue() {
   const Bandwidth share = last.bw * kCompetitionBackoff;
   m_.bounds.bw_shortterm = std::min({m_.bounds.bw_shortterm, m_.max_bw(), share});
   return true;
+}
+
+bool TargetLossPolicy::QueueStands() const {
+  if (!m_.has_min_rtt()) return false;
+  const Duration least(-shortest_queue_.Best());
+  const Duration newest(-newest_queue_.Best());
+  return least > m_.min_rtt() * kStandingQueue + PathLoss::kTimerSlack || newest > m_.min_rtt() + kDeepQueue;
 }
 
 // A queue that stays as it was while the rate falls is not this flow's: others keep it, or the path has
@@ -441,9 +443,11 @@ void TargetLossPolicy::ProbeInflightLongtermUpward() {
 }
 
 // The server knows the path of all workers better than one of them: where its grant is within a probe's reach
-// of what was delivered, the grant sets the rate and takes the part of the cycle.
+// of what was delivered, the grant sets the rate and takes the part of the cycle. A queue that stands says
+// that the grants are more than the path has: the cycle drains it.
 bool TargetLossPolicy::FollowsGrant() const {
-  return m_.IsInProbeBw() && !m_.grant.IsZero() && m_.grant <= m_.max_bw() * Bbr::kProbeUpPacingGain;
+  return m_.IsInProbeBw() && !m_.grant.IsZero() && m_.grant <= m_.max_bw() * Bbr::kProbeUpPacingGain &&
+         !QueueStands();
 }
 
 Bandwidth TargetLossPolicy::PacingRate(double gain) const {

@@ -107,6 +107,7 @@ class TargetLossPolicy final : public BbrPolicy {
   static constexpr uint64_t kStandingRounds = 6;
 
   bool FollowsGrant() const;
+  bool QueueStands() const;
   bool YieldToStandingQueue();
   bool IsYieldingFutile() const;
   void OnAnswer();
