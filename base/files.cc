@@ -19,20 +19,56 @@ Status WriteAll(int fd, std::string_view text) {
   return Status::Ok();
 }
 
+namespace {
+
+// Where the content of a result goes first.
+struct Target {
+  explicit Target(const std::string& path) {
+    struct stat info {};
+    replace = ::lstat(path.c_str(), &info) == 0 ? S_ISREG(info.st_mode) : errno == ENOENT;
+    name = replace ? path + ".part" : path;
+  }
+  // A pipe that nobody has opened for reading is an error, not waited for.
+  FileDescriptor Open(bool truncate) const {
+    const int how = (truncate ? O_TRUNC : 0) | (replace ? O_NOFOLLOW : 0);
+    FileDescriptor file(
+        ::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | how, 0666));
+    if (file.valid()) ::fcntl(file.get(), F_SETFL, 0);
+    return file;
+  }
+
+  bool replace = false;  // a regular file, by another one
+  std::string name;
+};
+
+Status CannotWrite(const std::string& path, int error) {
+  const bool denied = error == EACCES || error == EPERM || error == EROFS;
+  return Status(denied ? StatusCode::kPermissionDenied : StatusCode::kInternal,
+                "cannot write " + path + ": " + std::strerror(error));
+}
+
+}  // namespace
+
 Status WriteFileAtomically(const std::string& path, std::string_view text) {
-  struct stat info {};
-  const bool replace = ::lstat(path.c_str(), &info) == 0 ? S_ISREG(info.st_mode) : errno == ENOENT;
-  const std::string target = replace ? path + ".part" : path;
+  const Target target(path);
   const auto failed = [&](int error) {
-    if (replace) ::unlink(target.c_str());
-    const bool denied = error == EACCES || error == EPERM || error == EROFS;
-    return Status(denied ? StatusCode::kPermissionDenied : StatusCode::kInternal,
-                  "cannot write " + path + ": " + std::strerror(error));
+    if (target.replace) ::unlink(target.name.c_str());
+    return CannotWrite(path, error);
   };
-  FileDescriptor file(::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  FileDescriptor file = target.Open(true);
   if (!file.valid() || !WriteAll(file.get(), text).ok()) return failed(errno);
   if (::close(file.Release()) != 0) return failed(errno);
-  if (replace && std::rename(target.c_str(), path.c_str()) != 0) return failed(errno);
+  if (target.replace && std::rename(target.name.c_str(), path.c_str()) != 0) return failed(errno);
+  return Status::Ok();
+}
+
+Status PrepareResultFile(const std::string& path) {
+  if (path.empty()) return Status::Ok();
+  const Target target(path);
+  if (!target.Open(false).valid()) return CannotWrite(path, errno);
+  if (!target.replace) return Status::Ok();
+  if (::unlink(target.name.c_str()) != 0) return CannotWrite(path, errno);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return CannotWrite(path, errno);
   return Status::Ok();
 }
 

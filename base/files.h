@@ -41,7 +41,13 @@ Status WriteAll(int fd, std::string_view text);
 
 // Replaces the file at `path` by one that holds `text`, through PATH.part beside it: a reader sees the old or
 // the new content, never half of it, and a failure leaves the old one. A device, pipe or link is written in
-// place and stays what it is. Errors: kPermissionDenied, kInternal, naming the path.
+// place and stays what it is; a pipe without a reader is an error. Errors: kPermissionDenied, kInternal,
+// naming the path.
 Status WriteFileAtomically(const std::string& path, std::string_view text);
+
+// Before the work that `path` is to tell of: removes the regular file that an earlier run has left there, and
+// finds out whether it can be written, by PATH.part. A device, pipe or link stays. An empty path: nothing.
+// Errors: kPermissionDenied, kInternal, naming the path.
+Status PrepareResultFile(const std::string& path);
 
 }  // namespace longhaul

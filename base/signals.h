@@ -26,6 +26,14 @@ class EndingSignals {
     return signal > 0 ? signal : 0;
   }
 
+  // Lets these through to this thread, to their handlers or default actions.
+  void Unblock(std::initializer_list<int> signals) const {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : signals) sigaddset(&set, signal);
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  }
+
  private:
   sigset_t set_;
 };

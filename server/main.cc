@@ -1,19 +1,16 @@
 // longhaul-server: flags, signals, exit codes around longhaul::Server.
 //
-// Exit codes: 0 fine; 1 the job was aborted (with --once) or the server failed; 2 usage; 3 cannot listen.
-#include <spdlog/sinks/stdout_color_sinks.h>
+// Exit codes: docs/reference/exit_codes.md.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/files.h"
@@ -22,7 +19,8 @@
 #include "base/flags/help_page.h"
 #include "base/flags/job_flags.h"
 #include "base/flags/number_checks.h"
-#include "base/signals.h"
+#include "base/process/output.h"
+#include "base/process/signal_watcher.h"
 #include "base/units_text.h"
 #include "bench/load/sink.h"
 #include "longhaul/server.h"
@@ -36,8 +34,8 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitCannotListen = 3;
-// How often the main thread looks for a signal.
-constexpr Duration kSignalPoll = std::chrono::milliseconds(100);
+// How often the main thread looks for a summary to write.
+constexpr Duration kSummaryPoll = std::chrono::milliseconds(100);
 
 struct Flags {
   ServerOptions server;
@@ -116,7 +114,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0, 1024));
   app.add_flag("--bench-during-job", f.load.during_job,
                "serve load generators also while a job is running, which they disturb");
-  app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it was aborted");
+  app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it did not finish");
   app.add_flag("--insecure", f.server.insecure,
                "instead of a key: no encryption and no authentication, on loopback addresses only")
       ->excludes("--key");
@@ -133,8 +131,12 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--log-level", f.log_level, "what is logged on standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
   app.footer(
-      "Exit codes: 0 fine, 1 the job was aborted (with --once) or the server failed, 2 wrong usage, 3 cannot "
-      "listen.\n"
+      "Exit codes: 0 fine, 1 the job did not finish (with --once), the server failed or --json cannot be "
+      "written,\n"
+      "2 wrong usage, 3 cannot listen, 130 and 143 ended at once by a signal. A second SIGINT or SIGTERM "
+      "ends "
+      "it at\n"
+      "once. SIGHUP with a terminal ends it in order; without one it reads --log-level again from --config.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
       "rejected, handshake_failed, suppressed, bench, abort or finished.");
@@ -153,17 +155,8 @@ std::vector<std::string> SplitNames(const std::vector<std::string>& lists) {
   return names.empty() ? std::vector<std::string>{""} : names;
 }
 
-void SetUpLogging(const Flags& flags) {
-  auto logger = spdlog::stderr_color_mt("longhaul-server");
-  logger->set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(logger);
-}
-
-void PrintLine(const std::string& line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+spdlog::level::level_enum LogLevelOf(const Flags& flags) {
+  return spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level);
 }
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -194,44 +187,64 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
   if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
 }
 
-void PrintListening(const Flags& flags, const Server& server, const std::string& security) {
+void PrintListening(const Flags& flags, const Server& server, const std::string& security,
+                    process::Output* output) {
   if (flags.progress == "json") {
-    PrintLine("{\"event\":\"listening\",\"address\":\"" + server.address() +
-              "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() +
-              "\",\"security\":\"" + security + "\"}");
+    output->Print("{\"event\":\"listening\",\"address\":\"" + server.address() +
+                  "\",\"port\":" + std::to_string(server.port()) + ",\"fec\":\"" + server.fec_backend() +
+                  "\",\"security\":\"" + security + "\"}");
   } else if (flags.progress == "text") {
-    PrintLine("listening on " + server.address());
+    output->Print("listening on " + server.address());
   }
 }
 
 // Prints events; keeps the summary of the latest job for --json.
 class Progress {
  public:
-  explicit Progress(const Flags& flags) : flags_(flags) {}
+  Progress(const Flags& flags, process::Output* output) : flags_(flags), output_(output) {}
 
+  // In the server's thread, which a file must not hold up.
   void On(const ServerEvent& event) {
-    if (flags_.progress == "json") PrintLine(event.json);
-    if (flags_.progress == "text") PrintLine(event.text);
-    const bool over = event.kind == ServerEvent::Kind::kAbort || event.kind == ServerEvent::Kind::kFinished;
-    if (over && !flags_.json_file.empty()) WriteSummary(event.json);
+    if (flags_.progress == "json") output_->Print(event.json);
+    if (flags_.progress == "text") output_->Print(event.text);
+    const bool finished = event.kind == ServerEvent::Kind::kFinished;
+    if (!finished && event.kind != ServerEvent::Kind::kAbort) return;
+    const std::lock_guard lock(mutex_);
+    summary_ = event.json;
+    finished_ = finished;
   }
-  // Of any job so far.
-  bool json_failed() const { return json_failed_; }
-
- private:
-  void WriteSummary(const std::string& json) {
-    const Status written = WriteFileAtomically(flags_.json_file, json + "\n");
+  // What has come since the last call.
+  void WriteSummary() {
+    std::optional<std::string> summary;
+    {
+      const std::lock_guard lock(mutex_);
+      summary.swap(summary_);
+    }
+    if (!summary || flags_.json_file.empty()) return;
+    const Status written = WriteFileAtomically(flags_.json_file, *summary + "\n");
     if (written.ok()) return;
     json_failed_ = true;
-    spdlog::error("--json: {}", written.message());
+    output_->Complain("--json: " + written.message());
+  }
+  // Of any job so far. In the thread that writes summaries.
+  bool json_failed() const { return json_failed_; }
+  // Whether the latest job that is over has finished.
+  bool finished() {
+    const std::lock_guard lock(mutex_);
+    return finished_;
   }
 
+ private:
   const Flags& flags_;
-  std::atomic<bool> json_failed_{false};
+  process::Output* output_;
+  bool json_failed_ = false;
+  std::mutex mutex_;  // guards the next two
+  std::optional<std::string> summary_;
+  bool finished_ = false;
 };
 
-int CannotStart(const Status& why) {
-  std::fprintf(stderr, "longhaul-server: %s\n", cli::WithFlagNames(why.ToString()).c_str());
+int CannotStart(const Status& why, process::Output* output) {
+  output->Complain(cli::WithFlagNames(why.ToString()));
   switch (why.code()) {
     case StatusCode::kInvalidArgument:
       return kExitUsage;
@@ -245,30 +258,58 @@ int CannotStart(const Status& why) {
   }
 }
 
-// Waits for the end of the server, or for a signal, which it turns into an orderly end.
-int WaitForEnd(const Flags& flags, const Progress& progress, Server& server, const EndingSignals& signals) {
-  for (;;) {
-    if (const auto outcome = server.WaitFor(kSignalPoll)) {
-      if (outcome->ok()) return progress.json_failed() ? kExitFailure : 0;
-      std::fprintf(stderr, "longhaul-server: %s\n", outcome->ToString().c_str());
-      return flags.server.once ? kExitFailure : 0;
-    }
-    if (const int signal = signals.Take(); signal != 0) {
-      spdlog::info("signal {}: telling the workers and shutting down", signal);
-      server.Stop();
-      return 0;
-    }
+// Waits for the end of the server, which a signal brings about in order.
+int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::SignalWatcher* signals,
+               process::Output* output) {
+  signals->Guard([&server](int signal) {
+    spdlog::info("signal {}: telling the workers and shutting down", signal);
+    server.Stop();
+  });
+  std::optional<Status> outcome;
+  while (!(outcome = server.WaitFor(kSummaryPoll))) progress->WriteSummary();
+  progress->WriteSummary();
+  signals->Guard({});
+  if (flags.server.once && !progress->finished()) {
+    output->Complain(outcome->ok() ? "told to stop before a job was finished" : outcome->ToString());
+    return kExitFailure;
   }
+  return progress->json_failed() ? kExitFailure : 0;
+}
+
+void DescribeCommandLine(CLI::App& app, Flags& flags) {
+  AddFlags(app, flags);
+  cli::CheckNumbers(app);
+  cli::AddConfigFile(app, "workers = 4");
+  cli::AddHelpPage(app);
+}
+
+// What may change while a server runs, from the file that --config names.
+void Reload(int argc, char** argv, const CLI::App& running) {
+  CLI::App app;
+  Flags flags;
+  DescribeCommandLine(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return spdlog::error("SIGHUP: nothing is reloaded: {}", error.what());
+  }
+  std::string later;
+  for (const CLI::Option* option : app.get_options({})) {
+    const CLI::Option* before = running.get_option_no_throw(option->get_name());
+    if (before == nullptr || before->results() == option->results()) continue;
+    if (option->get_name() != "--log-level") later += (later.empty() ? "" : ", ") + option->get_name();
+  }
+  spdlog::set_level(LogLevelOf(flags));
+  spdlog::info(
+      "SIGHUP: reloaded --log-level {}; keys, certificates and all other options are read at the start{}",
+      flags.log_level, later.empty() ? "" : ", also what has changed: " + later);
 }
 
 int Run(int argc, char** argv) {
   CLI::App app{"The parameter server of longhaul: aggregates gradients of workers across a lossy WAN.",
                "longhaul-server"};
   Flags flags;
-  AddFlags(app, flags);
-  cli::CheckNumbers(app);
-  cli::AddConfigFile(app, "workers = 4");
-  cli::AddHelpPage(app);
+  DescribeCommandLine(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -276,17 +317,9 @@ int Run(int argc, char** argv) {
   }
   flags.server.max_model = ByteCount(flags.max_model_bytes);
   TakeGrantFlags(flags, &flags.server);
-  SetUpLogging(flags);
   if (flags.server.min_workers > flags.server.workers) {
     std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",
                  flags.server.min_workers, flags.server.workers);
-    return kExitUsage;
-  }
-  // Found out now, not after hours of training.
-  errno = 0;
-  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
-    std::fprintf(stderr, "longhaul-server: cannot write --json %s: %s\n", flags.json_file.c_str(),
-                 std::strerror(errno));
     return kExitUsage;
   }
   if (app.count("--allow") > 0) flags.server.allow = SplitNames(flags.server.allow);
@@ -302,8 +335,13 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "longhaul-server: %s\n", cli::WithFlagNames(security.status().ToString()).c_str());
     return kExitUsage;
   }
-  const EndingSignals signals;  // before the first thread
-  std::signal(SIGPIPE, SIG_IGN);
+  // Found out now, not after hours of training.
+  if (Status file = PrepareResultFile(flags.json_file); !file.ok()) {
+    std::fprintf(stderr, "longhaul-server: --json: %s\n", file.message().c_str());
+    return kExitUsage;
+  }
+  process::SignalWatcher signals([&] { Reload(argc, argv, app); });  // before the first thread
+  process::Output output("longhaul-server", flags.progress == "json", LogLevelOf(flags));
 
   // What the progress says, the log does not say again on the same terminal.
   const bool said = flags.progress == "text" && ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
@@ -314,14 +352,14 @@ int Run(int argc, char** argv) {
                     : (level == LogLevel::kInfo ? spdlog::level::info : spdlog::level::warn),
                 "{}", text);
   };
-  Progress progress(flags);
+  Progress progress(flags, &output);
   auto server = server::Daemon::Start(
       flags.server, [&progress](const ServerEvent& event) { progress.On(event); },
       load::MakeSink(flags.load));
-  if (!server.ok()) return CannotStart(server.status());
+  if (!server.ok()) return CannotStart(server.status(), &output);
   SayWhatIsUsed(flags, *server, *security);
-  PrintListening(flags, *server, security->kind);
-  return WaitForEnd(flags, progress, *server, signals);
+  PrintListening(flags, *server, security->kind, &output);
+  return WaitForEnd(flags, *server, &progress, &signals, &output);
 }
 
 }  // namespace

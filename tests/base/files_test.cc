@@ -66,6 +66,27 @@ TEST_F(Files, AFullDiskLeavesTheOldFileAndNothingBeside) {
   EXPECT_FALSE(std::filesystem::exists(Path("a.part")));
 }
 
+TEST_F(Files, OfAnEarlierRunAreRemovedBeforeTheWork) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "old").ok());
+  EXPECT_TRUE(PrepareResultFile(Path("a")).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path("a")));
+  EXPECT_FALSE(std::filesystem::exists(Path("a.part")));
+  EXPECT_TRUE(PrepareResultFile(Path("a")).ok()) << "none was there";
+  EXPECT_TRUE(PrepareResultFile("/dev/null").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_TRUE(PrepareResultFile("").ok());
+}
+
+TEST_F(Files, ThatCannotBeWrittenAreFoundOutBeforeTheWork) {
+  const Status missing = PrepareResultFile(Path("none/a"));
+  EXPECT_NE(missing.message().find(Path("none/a")), std::string::npos) << missing.message();
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(PrepareResultFile(Path("pipe")).ok()) << "nobody reads it";
+  EXPECT_FALSE(WriteFileAtomically(Path("pipe"), "text").ok());
+  ASSERT_EQ(::symlink(Path("target").c_str(), Path("a.part").c_str()), 0);
+  EXPECT_FALSE(PrepareResultFile(Path("a")).ok()) << "somebody's link";
+}
+
 TEST_F(Files, ErrorsNameThePath) {
   const Status missing = WriteFileAtomically(Path("none/a"), "text");
   EXPECT_EQ(missing.code(), StatusCode::kInternal);

@@ -15,6 +15,7 @@ UNITS = [
     # name         files                                     ours                                    libraries
     ("public",     r"include/longhaul/",                     "",                                     ""),
     ("flags",      r"base/flags/",                           "public base",                          "cli files json"),
+    ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog"),
     ("base",       r"base/",                                 "public",                               ""),
     ("control",    r"proto/control[._]",                     "public base wire",                     "protobuf"),
     ("wire",       r"proto/",                                "public base",                          ""),
@@ -41,7 +42,7 @@ UNITS = [
     ("tun",        r"wan/(tun/|main)",                       "public flags base link",                     "asio os files threads locks cli spdlog json"),
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
-    ("server_main", r"server/main\.cc",                      "public flags base keys link server_shell load_sink", "os files threads cli spdlog json"),
+    ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell load_sink", "os files threads locks cli spdlog json"),
     ("server_shell", r"server/(server|daemon)\.(cc|h)",      "public base control fec keys udp server server_settings job report server_json member", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     # The server's rooms, lowest first.
@@ -59,7 +60,7 @@ UNITS = [
     ("client",     r"worker/client/",                        "public base wire coder control chunk policy surface window_types core status", "protobuf files"),
     ("trainer",    r"worker/demo/(dataset|mini_batches|mlp)\.", "public base",                       "eigen files zlib"),
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
-    ("daemon",     r"worker/daemon/",                        "public flags base keys link demo",     "os files threads locks cli spdlog json"),
+    ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     ("program",    r"cli/",                                  "public flags base wire crypto keys udp status tun link load", "asio os files threads locks cli spdlog json"),

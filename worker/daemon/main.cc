@@ -1,23 +1,17 @@
 // longhaul-worker: joins a parameter server and trains the built-in model. Flags, signals and exit codes
 // only.
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "base/files.h"
 #include "base/flags/config_file.h"
 #include "base/flags/counter_json.h"
 #include "base/flags/flag_names.h"
@@ -25,7 +19,8 @@
 #include "base/flags/job_flags.h"
 #include "base/flags/job_json.h"
 #include "base/flags/number_checks.h"
-#include "base/signals.h"
+#include "base/process/output.h"
+#include "base/process/signal_watcher.h"
 #include "base/units_text.h"
 #include "longhaul/client.h"
 #include "transport/keys/key_file.h"
@@ -39,6 +34,7 @@ using longhaul::ClientStats;
 using longhaul::Result;
 using longhaul::Status;
 using longhaul::StatusCode;
+using longhaul::process::Output;
 using longhaul::worker::RoundProgress;
 using longhaul::worker::TrainSummary;
 using nlohmann::json;
@@ -74,7 +70,9 @@ Examples:
 Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
 LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
 understood when neither flag nor LONGHAUL_* says otherwise.
-Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged.)";
+Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged, 130 and 143 ended
+at once by a signal. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
+once.)";
 
 // The value of an environment variable, empty when unset.
 std::string Env(const char* name) {
@@ -168,8 +166,8 @@ json SummaryJson(const TrainSummary& s, const std::string& security) {
 
 class Progress {
  public:
-  Progress(const std::string& mode, std::string security)
-      : json_(mode == "json"), text_(mode == "text"), security_(std::move(security)) {}
+  Progress(const std::string& mode, std::string security, Output* output)
+      : json_(mode == "json"), text_(mode == "text"), security_(std::move(security)), output_(output) {}
 
   void Joined(const Client& client) {
     const longhaul::JobSpec spec = client.settings();
@@ -179,83 +177,36 @@ class Progress {
       line.update({{"event", "joined"}, {"rank", client.rank()}, {"world_size", client.world_size()}});
       Line(line);
     } else if (text_) {
-      std::printf("joined as rank %u of %u (policy %s); waiting for the others\n", client.rank(),
-                  client.world_size(), std::string(NameOf(spec.policy)).c_str());
-      std::fflush(stdout);
+      output_->Print(fmt::format("joined as rank {} of {} (policy {}); waiting for the others", client.rank(),
+                                 client.world_size(), NameOf(spec.policy)));
     }
   }
   void Round(const RoundProgress& p) {
     if (json_) return Line(RoundJson(p, bubble_threshold_));
     if (!text_ || (!p.accuracy && p.round % kTextEvery != 0 && p.round != p.rounds)) return;
-    std::printf("round %llu/%llu  loss %.4f  %.0f ms  %.0f Mbit/s  packets lost %.2f %%  rtt %.1f ms",
-                static_cast<unsigned long long>(p.round), static_cast<unsigned long long>(p.rounds),
-                p.training_loss, p.seconds * 1e3, p.goodput_mbps, p.observed_loss * 100,
-                std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count());
-    if (p.accuracy) std::printf("  accuracy %.4f", *p.accuracy);
-    std::printf("\n");
-    std::fflush(stdout);
+    output_->Print(fmt::format(
+        "round {}/{}  loss {:.4f}  {:.0f} ms  {:.0f} Mbit/s  packets lost {:.2f} %  rtt {:.1f} ms{}", p.round,
+        p.rounds, p.training_loss, p.seconds * 1e3, p.goodput_mbps, p.observed_loss * 100,
+        std::chrono::duration<double, std::milli>(p.stats.smoothed_rtt).count(),
+        p.accuracy ? fmt::format("  accuracy {:.4f}", *p.accuracy) : ""));
   }
   void Finished(const TrainSummary& s) {
     if (json_) return Line(SummaryJson(s, security_));
     if (!text_) return;
-    std::printf("finished %llu rounds in %.1f s (round p50 %.0f ms, p99 %.0f ms)",
-                static_cast<unsigned long long>(s.rounds), s.seconds, s.round_seconds_p50 * 1e3,
-                s.round_seconds_p99 * 1e3);
-    if (s.accuracy) std::printf(", accuracy %.4f", *s.accuracy);
-    std::printf("\n");
-    std::fflush(stdout);
+    output_->Print(fmt::format("finished {} rounds in {:.1f} s (round p50 {:.0f} ms, p99 {:.0f} ms){}",
+                               s.rounds, s.seconds, s.round_seconds_p50 * 1e3, s.round_seconds_p99 * 1e3,
+                               s.accuracy ? fmt::format(", accuracy {:.4f}", *s.accuracy) : ""));
   }
 
  private:
   static constexpr uint64_t kTextEvery = 20;
-  static void Line(const json& value) { std::cout << value.dump() << std::endl; }
+  void Line(const json& value) { output_->Print(value.dump()); }
 
   bool json_;
   bool text_;
   std::string security_;
+  Output* output_;
   double bubble_threshold_ = 0;  // of the job
-};
-
-// Turns SIGINT and SIGTERM into an orderly Leave, whatever the main thread waits for. Make it before any
-// other thread.
-class Interrupts {
- public:
-  Interrupts() {
-    thread_ = std::thread([this] { Watch(); });
-  }
-  ~Interrupts() {
-    stop_ = true;
-    thread_.join();
-  }
-  void Guard(Client* client) {
-    const std::lock_guard lock(mutex_);
-    client_ = client;
-  }
-  bool interrupted() const { return interrupted_; }
-
- private:
-  void Watch() {
-    while (!stop_) {
-      const int signal = signals_.Take(std::chrono::milliseconds(100));
-      if (signal == 0) continue;
-      const std::lock_guard lock(mutex_);
-      // Nothing to take leave of, or a second signal: go at once.
-      if (client_ == nullptr || interrupted_) {
-        std::fprintf(stderr, "longhaul-worker: interrupted\n");
-        std::_Exit(kExitFailure);
-      }
-      interrupted_ = true;
-      (void)client_->Leave(Status(StatusCode::kCancelled,
-                                  signal == SIGINT ? "interrupted (SIGINT)" : "told to stop (SIGTERM)"));
-    }
-  }
-
-  const longhaul::EndingSignals signals_;
-  std::mutex mutex_;
-  Client* client_ = nullptr;
-  std::atomic<bool> interrupted_{false};
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
 };
 
 int Fail(const Status& why, int code) {
@@ -263,33 +214,26 @@ int Fail(const Status& why, int code) {
   return code;
 }
 
-// Right after the attempt: errno says why.
-Status CannotWrite(const std::string& json_file) {
-  return {StatusCode::kInternal, "cannot write --json " + json_file + ": " + std::strerror(errno)};
-}
-
-int Run(const Flags& flags) {
+// Joins, trains and leaves. Errors of the command line and the data: `code` is the exit code.
+Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::process::SignalWatcher* signals,
+                           int* code) {
   using longhaul::worker::Dataset;
   using longhaul::worker::DatasetPart;
-  Interrupts interrupts;
-  Progress progress(flags.progress, flags.security);
-
+  *code = kExitDataset;
   Dataset shard;
   Dataset test;
   size_t total = 0;
   {
     Result<Dataset> train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
-    if (!train.ok()) return Fail(train.status(), kExitDataset);
+    if (!train.ok()) return train.status();
     total = train->size();
     shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed,
                                       flags.skew);
     Result<Dataset> whole_test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
-    if (!whole_test.ok()) return Fail(whole_test.status(), kExitDataset);
+    if (!whole_test.ok()) return whole_test.status();
     test = *std::move(whole_test);
   }
-  if (shard.size() == 0) {
-    return Fail(Status(StatusCode::kInvalidArgument, "more workers than images"), kExitDataset);
-  }
+  if (shard.size() == 0) return Status(StatusCode::kInvalidArgument, "more workers than images");
 
   longhaul::ConnectOptions connect = flags.connect;
   if (!flags.weight_given) connect.weight = longhaul::worker::ShardWeight(shard, total, connect.world_size);
@@ -298,31 +242,45 @@ int Run(const Flags& flags) {
                 text);
   };
   Result<Client> client = Client::Connect(connect);
-  if (!client.ok()) {
-    return Fail(client.status(),
-                client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure);
-  }
-  interrupts.Guard(&*client);
-  progress.Joined(*client);
+  *code = !client.ok() && client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
+  if (!client.ok()) return client.status();
+  signals->Guard([&client](int signal) {
+    (void)client->Leave(Status(StatusCode::kCancelled, signal == SIGINT    ? "interrupted (SIGINT)"
+                                                       : signal == SIGTERM ? "told to stop (SIGTERM)"
+                                                                           : "its terminal closed (SIGHUP)"));
+  });
+  progress->Joined(*client);
   Result<TrainSummary> summary = longhaul::worker::Train(*client, shard, test, flags.train,
-                                                         [&](const RoundProgress& p) { progress.Round(p); });
-  interrupts.Guard(nullptr);
-  if (!summary.ok()) {
-    return Fail(interrupts.interrupted() ? Status(StatusCode::kCancelled, "interrupted; left the job")
-                                         : summary.status(),
-                kExitFailure);
+                                                         [&](const RoundProgress& p) { progress->Round(p); });
+  signals->Guard({});
+  if (!summary.ok() && signals->interrupted()) {
+    return Status(StatusCode::kCancelled, "interrupted; left the job");
   }
-  progress.Finished(*summary);
+  if (!summary.ok()) return summary;
+  progress->Finished(*summary);
   if (Status s = client->Leave(); !s.ok()) spdlog::warn("the end was not orderly: {}", s.ToString());
-  if (!flags.json_file.empty()) {
-    json result = SummaryJson(*summary, flags.security);
-    result["rank"] = flags.connect.rank;
-    errno = 0;
-    std::ofstream file(flags.json_file);
-    file << result.dump(2) << '\n';
-    if (!file.flush()) return Fail(CannotWrite(flags.json_file), kExitFailure);
+  return summary;
+}
+
+int Run(const Flags& flags, longhaul::process::SignalWatcher* signals, Output* output) {
+  Progress progress(flags.progress, flags.security, output);
+  int code = kExitFailure;
+  const Result<TrainSummary> summary = Train(flags, &progress, signals, &code);
+  json result = {{"event", "failed"}};
+  if (summary.ok()) {
+    code = kExitOk;
+    result = SummaryJson(*summary, flags.security);
+  } else {
+    output->Complain(longhaul::cli::WithFlagNames(summary.status().ToString()));
+    result["code"] = StatusCodeName(summary.status().code());
+    result["message"] = summary.status().message();
   }
-  return kExitOk;
+  result["rank"] = flags.connect.rank;
+  if (flags.json_file.empty()) return code;
+  const std::string text = result.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const Status written = longhaul::WriteFileAtomically(flags.json_file, text);
+  if (!written.ok()) output->Complain("--json: " + written.message());
+  return written.ok() || code != kExitOk ? code : kExitFailure;
 }
 
 // Every flag; see --help for what they mean.
@@ -462,14 +420,6 @@ int main(int argc, char** argv) {
                                                          std::to_string(flags.connect.world_size)),
                 kExitUsage);
   }
-  // Found out now, not after hours of training.
-  errno = 0;
-  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app)) {
-    return Fail(CannotWrite(flags.json_file), kExitUsage);
-  }
-  // Logs on stderr; stdout belongs to the progress.
-  spdlog::set_default_logger(spdlog::stderr_color_mt("longhaul-worker"));
-  spdlog::set_level(spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
   if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, and found out before the data is read.
   const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
@@ -478,7 +428,17 @@ int main(int argc, char** argv) {
                                                       .cipher = flags.connect.cipher});
   if (!security.ok()) return Fail(security.status(), kExitUsage);
   flags.security = security->kind;
+  // Found out now, not after hours of training.
+  if (Status file = longhaul::PrepareResultFile(flags.json_file); !file.ok()) {
+    return Fail(Status(file.code(), "--json: " + file.message()), kExitUsage);
+  }
+  // Before the first thread.
+  longhaul::process::SignalWatcher signals(
+      [] { spdlog::info("SIGHUP: a worker has nothing to reload and goes on"); });
+  // Logs on stderr; stdout belongs to the progress.
+  Output output("longhaul-worker", flags.progress == "json",
+                spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
   if (flags.connect.insecure)
     spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
-  return Run(flags);
+  return Run(flags, &signals, &output);
 }

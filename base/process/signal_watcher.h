@@ -1,0 +1,48 @@
+// How a daemon takes its signals, in a thread of its own, so that it takes them whatever its other threads
+// wait for.
+//
+//   SIGINT, SIGTERM   the first one: takes leave in order; the second one ends the process at once, with
+//                     exit code 128 + signal
+//   SIGHUP            with a terminal, which has gone then: as SIGTERM, but never at once; without one: reload;
+//                     where it was ignored at the start (nohup): ignored
+//   SIGPIPE, SIGXFSZ  ignored: the write that causes them fails, and is reported
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/signals.h"
+
+namespace longhaul::process {
+
+class SignalWatcher {
+ public:
+  // Make it before any other thread. `reload` is called in the watcher's thread. One per process.
+  explicit SignalWatcher(std::function<void()> reload);
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+  // From now on the first signal calls `leave`, once, in the watcher's thread. Empty, as at the start:
+  // nothing is to be taken leave of, and the first signal ends the process at once. Waits for a `leave` that
+  // runs.
+  void Guard(std::function<void(int signal)> leave);
+  // Whether `leave` was called.
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  void Watch();
+
+  std::function<void()> reload_;
+  bool terminal_;
+  EndingSignals signals_;
+  std::mutex mutex_;
+  std::function<void(int)> leave_;
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace longhaul::process
