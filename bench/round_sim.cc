@@ -343,7 +343,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--print-rounds", print_rounds, "phases of every round");
   app.add_flag("--timeline", print_timeline, "what the links carried in every 10 ms of a round, mean of all");
   app.add_option("--json", json_file);
-  cli::CheckNumbers(app);
+  cli::CheckValues(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

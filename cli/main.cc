@@ -296,7 +296,7 @@ int main(int argc, char** argv) {
   const CLI::App* keygen = AddKeygen(app, &key);
   longhaul::cli::StatusCommandOptions question;
   const CLI::App* status = AddStatus(app, &question);
-  longhaul::cli::CheckNumbers(app);
+  longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);

@@ -3,14 +3,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +19,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/files.h"
+#include "base/process/signal_watcher.h"
 #include "cli/child_process.h"
 #include "cli/job_view.h"
 #include "transport/keys/temporary_key.h"
@@ -33,8 +32,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
-
-std::atomic<int> g_signal{0};
 
 // How long children get to end in order after the job is over or was interrupted.
 constexpr Duration kGrace = std::chrono::seconds(5);
@@ -160,11 +157,13 @@ class ProgressPrinter {
 
 class Job {
  public:
-  Job(const RunOptions& options, std::string key_file, Wan* wan, std::string logs)
+  Job(const RunOptions& options, std::string key_file, Wan* wan, std::string logs,
+      const process::SignalWatcher& signals)
       : options_(options),
         key_file_(std::move(key_file)),
         wan_(wan),
         logs_(std::move(logs)),
+        signals_(signals),
         view_(options.workers, options.rounds) {}
 
   // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
@@ -212,7 +211,7 @@ class Job {
       if (server_->Poll()) return Status(StatusCode::kInternal, "the server ended at its start");
       if (Clock::now() > deadline)
         return Status(StatusCode::kInternal, "the server does not say that it listens");
-      if (g_signal != 0) return Status(StatusCode::kCancelled, "interrupted");
+      if (signals_.interrupted()) return Status(StatusCode::kCancelled, "interrupted");
     }
     return Status::Ok();
   }
@@ -257,7 +256,7 @@ class Job {
     for (;;) {
       WaitForOutput(100);
       printer.Print(view_);
-      if (g_signal != 0) {
+      if (signals_.interrupted()) {
         printer.End();
         std::fprintf(stderr, "longhaul run: interrupted, stopping the job\n");
         StopAll();
@@ -325,7 +324,7 @@ class Job {
     }
     // The others learn of the failure by themselves; give them the time to say what they saw.
     const auto deadline = Clock::now() + kGrace;
-    while (Clock::now() < deadline && g_signal == 0) {
+    while (Clock::now() < deadline && !signals_.interrupted()) {
       WaitForOutput(50);
       const auto children = Children();
       if (std::all_of(children.begin(), children.end(), [](ChildProcess* c) { return c->Poll(); })) break;
@@ -350,6 +349,7 @@ class Job {
   std::string key_file_;
   Wan* wan_;
   std::string logs_;
+  const process::SignalWatcher& signals_;
   JobView view_;
   std::optional<ChildProcess> server_;
   std::vector<ChildProcess> workers_;
@@ -393,24 +393,14 @@ void PrintSummary(const Json& s, const Json& links) {
   }
 }
 
-void InstallSignals() {
-  struct sigaction action {};
-  action.sa_handler = [](int signal) { g_signal = signal; };
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGHUP, &action, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-}
-
 }  // namespace
 
 int RunJob(const RunOptions& options) {
   Result<wan::LinkOptions> link = LinkOf(options);
   if (!link.ok()) return FailRun(link.status().message(), 2);
   // Found out now, not after minutes of training.
-  errno = 0;
-  if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
-    return FailRun("cannot write --json " + options.json_file + ": " + std::strerror(errno), 2);
+  if (Status file = PrepareResultFile(options.json_file); !file.ok()) {
+    return FailRun("--json: " + file.message(), 2);
   }
   const bool own_logs = options.log_directory.empty();
   const std::string logs = own_logs ? TemporaryDirectory() : options.log_directory;
@@ -426,7 +416,8 @@ int RunJob(const RunOptions& options) {
     own_key.emplace(*std::move(made));
     key_file = own_key->path();
   }
-  InstallSignals();
+  process::SignalWatcher signals;  // before the first thread
+  signals.Guard([](int) {});       // the loops that wait ask it
   Wan wan;
   if (Status status = MakeWan(options, *link, &wan); !status.ok())
     return FailRun("no WAN: " + status.ToString());
@@ -446,7 +437,7 @@ int RunJob(const RunOptions& options) {
   int code = 0;
   Json summary;
   {
-    Job job(options, key_file, &wan, logs);
+    Job job(options, key_file, &wan, logs, signals);
     code = job.Run(&elapsed);
     summary = job.view().Summary(elapsed);
     std::ofstream(logs + "/rounds.tsv") << job.view().RoundsTable();
@@ -469,13 +460,8 @@ int RunJob(const RunOptions& options) {
   summary["ok"] = code == 0;
   if (code == 0) PrintSummary(summary, links);
   if (!options.json_file.empty()) {
-    errno = 0;
-    std::ofstream out(options.json_file, std::ios::trunc);
-    out << summary.dump(2) << "\n";
-    out.flush();
-    if (!out)
-      code =
-          std::max(code, FailRun("cannot write --json " + options.json_file + ": " + std::strerror(errno)));
+    const Status written = WriteFileAtomically(options.json_file, summary.dump(2) + "\n");
+    if (!written.ok()) code = std::max(code, FailRun("--json: " + written.message()));
   }
   if (code == 0 && !(summary.value("accuracy", 0.0) >= options.min_accuracy)) {
     code = FailRun("accuracy is below --min-accuracy");

@@ -278,8 +278,8 @@ int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::
 
 void DescribeCommandLine(CLI::App& app, Flags& flags) {
   AddFlags(app, flags);
-  cli::CheckNumbers(app);
   cli::AddConfigFile(app, "workers = 4");
+  cli::CheckValues(app);
   cli::AddHelpPage(app);
 }
 

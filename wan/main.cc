@@ -22,6 +22,7 @@
 
 #include "base/files.h"
 #include "base/flags/help_page.h"
+#include "base/flags/number_checks.h"
 #include "base/signals.h"
 #include "wan/tun/namespaces.h"
 #include "wan/tun/process.h"
@@ -509,6 +510,7 @@ int Main(int argc, char** argv) {
   DescribeFind(*exec, find);
   exec->add_option("site", site, "Name of the site")->required();
   exec->add_option("command", command, "The command and its arguments")->required();
+  cli::CheckValues(app);
   cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);

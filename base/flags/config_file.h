@@ -18,8 +18,9 @@ class FlatToml final : public CLI::ConfigTOML {
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> all;
+    std::istringstream text(Read(input));
     std::string line;
-    for (int number = 1; std::getline(input, line); ++number) {
+    for (int number = 1; std::getline(text, line); ++number) {
       CLI::detail::trim(line);
       CheckForm(line, number);
       std::istringstream alone(line);
@@ -33,6 +34,17 @@ class FlatToml final : public CLI::ConfigTOML {
   }
 
  private:
+  // Of a file that a person writes; more is another file, or a device without an end.
+  static constexpr size_t kMaxBytes = size_t{1} << 20;
+
+  std::string Read(std::istream& input) const {
+    std::string text(kMaxBytes + 1, '\0');
+    input.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(input.gcount()));
+    if (text.size() > kMaxBytes) Refuse(1, "it is larger than 1 MiB: no list of options");
+    return text;
+  }
+
   [[noreturn]] void Refuse(int number, const std::string& why) const {
     const CLI::Option* file = app_->get_config_ptr();  // none where a fuzzer gives the text
     std::string shown = why;

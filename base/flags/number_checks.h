@@ -1,6 +1,6 @@
-// Values that the command line library accepts as numbers and we refuse: a range check lets nan through,
+// Values that the command line library accepts and we refuse: of numbers, a range check lets nan through,
 // which is neither below nor above anything; an unsigned -1 becomes 2^64 - 1, and what is too long the
-// largest number there is.
+// largest number there is. An empty value, which an unset variable of a script leaves, becomes 0 or "off".
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,9 +13,9 @@
 
 namespace longhaul::cli {
 
-// Refuses them in words, in every numeric option of `app` and its subcommands. To be called once, when all
-// options are there.
-inline void CheckNumbers(CLI::App& app) {
+// Refuses them in words, in every option of `app` and its subcommands. To be called once, when all options
+// are there.
+inline void CheckValues(CLI::App& app) {
   const CLI::Validator finite(
       [](std::string& text) {
         char* end = nullptr;
@@ -32,12 +32,16 @@ inline void CheckNumbers(CLI::App& app) {
         return errno == ERANGE ? text + " is above 2^64 - 1" : std::string();
       },
       "");
+  const CLI::Validator given(
+      [](std::string& text) { return text.empty() ? "its value is empty" : std::string(); }, "");
   for (CLI::Option* option : app.get_options({})) {
+    if (option->get_expected_max() > 0 && !option->get_positional())
+      option->transform(given);  // before all others
     const std::string type = option->get_type_name();
     if (type.starts_with("FLOAT")) option->check(finite);
     if (type.starts_with("UINT")) option->check(natural);
   }
-  for (CLI::App* command : app.get_subcommands({})) CheckNumbers(*command);
+  for (CLI::App* command : app.get_subcommands({})) CheckValues(*command);
 }
 
 // Of a rate with its unit that bounds something, for example 200mbit.

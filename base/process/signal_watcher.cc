@@ -52,7 +52,7 @@ void SignalWatcher::Watch() {
   while (!stop_) {
     const int signal = signals_.Take(std::chrono::milliseconds(100));
     if (signal == 0) continue;
-    if (signal == SIGHUP && !terminal_) {
+    if (signal == SIGHUP && !terminal_ && reload_) {
       reload_();
       continue;
     }

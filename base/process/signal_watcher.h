@@ -3,8 +3,8 @@
 //
 //   SIGINT, SIGTERM   the first one: takes leave in order; the second one ends the process at once, with
 //                     exit code 128 + signal
-//   SIGHUP            with a terminal, which has gone then: as SIGTERM, but never at once; without one: reload;
-//                     where it was ignored at the start (nohup): ignored
+//   SIGHUP            with a terminal, which has gone then, or with nothing to reload: as SIGTERM, but never at
+//                     once; else: reload; where it was ignored at the start (nohup): ignored
 //   SIGPIPE, SIGXFSZ  ignored: the write that causes them fails, and is reported
 #pragma once
 
@@ -19,8 +19,8 @@ namespace longhaul::process {
 
 class SignalWatcher {
  public:
-  // Make it before any other thread. `reload` is called in the watcher's thread. One per process.
-  explicit SignalWatcher(std::function<void()> reload);
+  // Make it before any other thread. `reload`, if any, is called in the watcher's thread. One per process.
+  explicit SignalWatcher(std::function<void()> reload = {});
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;

@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", flags.data, "Directory with Fashion-MNIST's IDX files")->capture_default_str();
   app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/results/learning]");
   app.add_option("--scenario", flags.scenario, "Only this run, for example '{\"policy\": \"residual\"}'");
-  longhaul::cli::CheckNumbers(app);
+  longhaul::cli::CheckValues(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

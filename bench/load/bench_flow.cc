@@ -1,17 +1,17 @@
 #include "bench/load/bench_flow.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "base/files.h"
+#include "base/process/signal_watcher.h"
 #include "base/units_text.h"
 #include "bench/load/flow_core.h"
 #include "bench/load/flow_json.h"
@@ -159,14 +159,9 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-bool WriteJson(const std::string& file, const json& value) {
+Status WriteJson(const std::string& file, const json& value) {
   const std::string text = value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  if (file == "-") return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  errno = 0;
-  std::ofstream out(file, std::ios::trunc);
-  out << text;
-  out.close();
-  return static_cast<bool>(out);
+  return file == "-" ? WriteAll(STDOUT_FILENO, text) : WriteFileAtomically(file, text);
 }
 
 // A certificate may be a tool's or a worker's.
@@ -218,9 +213,8 @@ int Conclude(const BenchFlowOptions& options, const FlowCore& core, const udp::E
                      {"timer_wakeups", loop.counters().timer_wakeups},
                      {"would_block", loop.counters().would_block}};
   if (options.series > 0) summary["series"] = SeriesJson(core.series());
-  if (!WriteJson(options.json_file, summary)) {
-    code = std::max(
-        code, Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), kBenchFailed));
+  if (const Status written = WriteJson(options.json_file, summary); !written.ok()) {
+    code = std::max(code, Fail("--json: " + written.message(), kBenchFailed));
   }
   return code;
 }
@@ -231,11 +225,12 @@ int RunBenchFlow(const BenchFlowOptions& options) {
   auto core_options = CoreOptions(options);
   if (!core_options.ok()) return Fail(core_options.status().message(), kBenchUsage);
   // Found out now, not at the end of the run.
-  errno = 0;
-  if (!options.json_file.empty() && options.json_file != "-" &&
-      !std::ofstream(options.json_file, std::ios::app)) {
-    return Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), kBenchUsage);
+  if (options.json_file != "-") {
+    if (Status file = PrepareResultFile(options.json_file); !file.ok()) {
+      return Fail("--json: " + file.message(), kBenchUsage);
+    }
   }
+  process::SignalWatcher signals;  // before the first thread
   const auto server = udp::ResolvePeer(options.join);
   if (!server.ok()) {
     const bool usage = server.status().code() == StatusCode::kInvalidArgument;
@@ -264,15 +259,11 @@ int RunBenchFlow(const BenchFlowOptions& options) {
   auto loop = udp::EventLoop::Create(&driven, std::move(*socket), faults ? &*faults : nullptr);
   if (!loop.ok()) return Fail(loop.status().ToString(), kBenchFailed);
   driven.loop = loop->get();
-  bool interrupted = false;
-  (*loop)->HandleSignals([&](int) {
-    if (interrupted) (*loop)->Stop();  // a second signal skips the goodbye
-    interrupted = true;
-    core.Stop(udp::Now());
-  });
+  signals.Guard([&](int) { (void)(*loop)->Post([&core] { core.Stop(udp::Now()); }); });
   core.Start(udp::Now(), *server);
   (*loop)->Run();
-  return Conclude(options, core, **loop, security->kind, interrupted);
+  signals.Guard({});
+  return Conclude(options, core, **loop, security->kind, signals.interrupted());
 }
 
 }  // namespace longhaul::load

@@ -1,11 +1,10 @@
 #include "bench/load/bench_rounds.h"
 
-#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -19,10 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "base/job_settings.h"
+#include "base/process/signal_watcher.h"
 #include "base/quantile.h"
 #include "base/random.h"
-#include "base/signals.h"
 #include "base/units_text.h"
 #include "bench/load/bench_flow.h"
 #include "longhaul/client.h"
@@ -327,32 +327,23 @@ void PrintProgress(const Measurement& measurement, double at) {
                seconds.back(), Quantile(seconds, 0.5), Quantile(seconds, 0.99));
 }
 
-bool WriteJson(const std::string& file, const json& value) {
+Status WriteJson(const std::string& file, const json& value) {
   const std::string text = value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  if (file == "-") return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  errno = 0;
-  std::ofstream out(file, std::ios::trunc);
-  out << text;
-  out.close();
-  return static_cast<bool>(out);
+  return file == "-" ? WriteAll(STDOUT_FILENO, text) : WriteFileAtomically(file, text);
 }
 
-// True when it was interrupted.
-bool Watch(Measurement& measurement, const EndingSignals& signals, bool quiet) {
-  bool interrupted = false;
+// Until it has ended, of itself or by a signal.
+void Watch(Measurement& measurement, process::SignalWatcher* signals, bool quiet) {
+  signals->Guard([&measurement](int) {
+    measurement.Stop(Status(StatusCode::kCancelled, "interrupted; measured until then"));
+  });
   const auto begun = Clock::now();
   auto next_progress = begun + kProgress;
   while (!measurement.WaitFor(std::chrono::milliseconds(50))) {
-    if (signals.Take() != 0) {
-      if (interrupted) std::_Exit(kBenchInterrupted);  // a second signal does not wait
-      interrupted = true;
-      measurement.Stop(Status(StatusCode::kCancelled, "interrupted; measured until then"));
-    }
     if (Clock::now() < next_progress) continue;
     next_progress += kProgress;
     if (!quiet) PrintProgress(measurement, Seconds(Clock::now() - begun));
   }
-  return interrupted;
 }
 
 int Conclude(const BenchRoundsOptions& options, const Measurement& measurement, bool interrupted) {
@@ -367,9 +358,9 @@ int Conclude(const BenchRoundsOptions& options, const Measurement& measurement, 
                  summary["seconds_p99"].get<double>(), summary["seconds_max"].get<double>(),
                  summary["goodput_mbps"].get<double>());
   }
-  if (!options.json_file.empty() && !WriteJson(options.json_file, summary)) {
-    code = std::max(
-        code, Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), kBenchFailed));
+  if (options.json_file.empty()) return code;
+  if (const Status written = WriteJson(options.json_file, summary); !written.ok()) {
+    code = std::max(code, Fail("--json: " + written.message(), kBenchFailed));
   }
   return code;
 }
@@ -388,15 +379,15 @@ int RunBenchRounds(const BenchRoundsOptions& options) {
   auto plan = MakePlan(options);
   if (!plan.ok()) return Fail(plan.status().message(), kBenchUsage);
   // Found out now, not at the end of the run.
-  errno = 0;
-  if (!options.json_file.empty() && options.json_file != "-" &&
-      !std::ofstream(options.json_file, std::ios::app)) {
-    return Fail("cannot write --json " + options.json_file + ": " + std::strerror(errno), kBenchUsage);
+  if (options.json_file != "-") {
+    if (Status file = PrepareResultFile(options.json_file); !file.ok()) {
+      return Fail("--json: " + file.message(), kBenchUsage);
+    }
   }
   if (!options.join.empty() && !options.insecure && options.key_file.empty()) {
     return Fail("which key does the server have? --key FILE, or --insecure when it has none", kBenchUsage);
   }
-  const EndingSignals signals;  // before the first thread
+  process::SignalWatcher signals;  // before the first thread
   std::optional<keys::TemporaryKey> own_key;
   if (!options.insecure && options.key_file.empty()) {  // both ends are here
     auto made = keys::TemporaryKey::Make(options.job.empty() ? "bench" : options.job);
@@ -420,9 +411,10 @@ int RunBenchRounds(const BenchRoundsOptions& options) {
   for (const uint32_t rank : plan->ranks) {
     threads.emplace_back([&measurement, &address, rank] { measurement.Work(rank, address); });
   }
-  const bool interrupted = Watch(measurement, signals, options.quiet);
+  Watch(measurement, &signals, options.quiet);
   for (std::thread& thread : threads) thread.join();
-  return Conclude(options, measurement, interrupted);
+  signals.Guard({});
+  return Conclude(options, measurement, signals.interrupted());
 }
 
 }  // namespace longhaul::load

@@ -343,7 +343,7 @@ int Run(int argc, char** argv) {
       "longhaul_rounds_bench"};
   Flags flags;
   AddFlags(app, flags);
-  cli::CheckNumbers(app);
+  cli::CheckValues(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

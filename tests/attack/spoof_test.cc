@@ -48,8 +48,8 @@ TEST_F(Spoof, InitsOfAMemberGetNoMoreThanThreefoldAndLeaveNothing) {
   FinishPair();
 }
 
-// Without the job's key there is not even an answer.
-TEST_F(Spoof, InitsOfAStrangerAreNotAnsweredAtAll) {
+// Without the job's key there is a word to the first few, that it does not open.
+TEST_F(Spoof, InitsOfAStrangerAreRefusedForAFew) {
   StartTarget();
   StartPair();
   Round();
@@ -59,7 +59,9 @@ TEST_F(Spoof, InitsOfAStrangerAreNotAnsweredAtAll) {
   for (uint64_t i = 0; i < kHosts; ++i) inits.push_back(NoiseInit(0x1000 + i));
   SpoofingSocket socket(port());
   SendFromEverywhere(socket, inits);
-  EXPECT_TRUE(answers_.empty()) << answers_.size() << " answers to packets that nobody with a key has made";
+  // 100 at once, and 100 a second.
+  EXPECT_LE(answers_.size(), 300u) << "answers to packets that no holder of the key has made";
+  ExpectNoAmplifier(socket);
   const nlohmann::json after = AskServer();
   EXPECT_GE(Change(before, after, "not_authentic_dropped"), kHosts * 95 / 100);
   EXPECT_EQ(Change(before, after, "retries_sent"), 0);

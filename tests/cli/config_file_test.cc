@@ -63,6 +63,14 @@ TEST_F(ConfigFileTest, OptionsAreLinesWithOrWithoutComments) {
   EXPECT_THAT(allow_, ElementsAre("fra", "nyc"));
 }
 
+TEST_F(ConfigFileTest, WhatIsTooLongIsNotReadToItsEnd) {
+  const std::string comment = "#" + std::string(1022, '.') + "\n";
+  std::string text;
+  while (text.size() < size_t{1} << 20) text += comment;
+  EXPECT_EQ(Read(text), "");
+  EXPECT_EQ(Read(text + "#"), At(1) + "it is larger than 1 MiB: no list of options");
+}
+
 TEST_F(ConfigFileTest, TheCommandLineWins) {
   EXPECT_EQ(Read("workers = 3\n", {"5", "--workers"}), "");
   EXPECT_EQ(workers_, 5);

@@ -102,6 +102,27 @@ TEST_F(SecurityTest, AnotherKeyIsNoKey) {
   ExpectJob({}, {});
 }
 
+// In the worker's log, long before it gives up.
+TEST_F(SecurityTest, AWrongKeyNoServerAndAFirewallAreToldApart) {
+  StartServer();
+  Keygen({"--out", Path("other.key")});
+  UdpPeer silent;  // takes what comes, as a firewall does
+  const std::string free_again = UdpPeer().address();
+  const struct {
+    Flags flags;
+    std::string words;
+  } kCases[] = {{{{"--key", Path("other.key")}}, "do both have the same key"},
+                {{{"--join", free_again}}, "no program listens on this UDP port"},
+                {{{"--join", silent.address()}}, "nothing comes back"}};
+  for (const auto& [flags, words] : kCases) {
+    const auto begin = Clock::now();
+    Program& stranger = StartWorker(0, Merged({{"--connect-timeout", "30"}}, flags));
+    const auto said = [&] { return stranger.Errors().find(words) != std::string::npos; };
+    EXPECT_TRUE(Eventually(said, seconds(5))) << words << "\n" << stranger.Errors();
+    EXPECT_LT(SecondsFrom(begin, Clock::now()), 2 * kSlowness) << words;
+  }
+}
+
 TEST_F(SecurityTest, TheKeyOfAnotherJobIsRefused) {
   StartServer();
   Keygen({"--out", Path("pears.key"), "--job", "pears"});

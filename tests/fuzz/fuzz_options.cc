@@ -80,7 +80,7 @@ void TryNumbers(std::vector<std::string> words) {
   app.add_option("--small", small)->check(CLI::Range(1, 1024));
   app.add_option("--whole", whole);
   app.add_option("--names", names)->delimiter(',');
-  cli::CheckNumbers(app);
+  cli::CheckValues(app);
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError&) {

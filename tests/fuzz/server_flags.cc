@@ -17,7 +17,7 @@ void Try(Parse parse) {
   CLI::App app;
   Flags flags;
   AddFlags(app, flags);
-  cli::CheckNumbers(app);
+  cli::CheckValues(app);
   app.config_formatter(std::make_shared<cli::FlatToml>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {

@@ -18,7 +18,7 @@ void Try(Parse parse) {
   CLI::App app;
   Flags flags;
   AddOptions(app, flags);
-  cli::CheckNumbers(app);
+  cli::CheckValues(app);
   app.config_formatter(std::make_shared<cli::FlatToml>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   for (CLI::Option* option : app.get_options())

@@ -62,8 +62,8 @@ UNITS = [
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
     ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
-    ("load",       r"bench/load/",                           "public flags base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
-    ("program",    r"cli/",                                  "public flags base wire crypto keys udp status tun link load", "asio os files threads locks cli spdlog json"),
+    ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
+    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]

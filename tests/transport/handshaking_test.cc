@@ -79,6 +79,16 @@ TEST(Handshaking, ARefusalOfOurOwnVersionMeansADamagedInit) {
   EXPECT_EQ(client.stats.refusals, 1u);
 }
 
+TEST(Handshaking, ARefusalOfTheKeyIsAHintThatEndsNothing) {
+  Owners client(true);
+  for (int i = 0; i < 3; ++i) {
+    Refuse(&client.handshaking, kNow, StatusCode::kPermissionDenied, wire::kVersion);
+  }
+  EXPECT_EQ(client.stats.key_refusals, 3u);
+  EXPECT_EQ(client.stats.refusals, 0u);
+  EXPECT_EQ(client.handshaking.OnTimeout(kNow + 2 * Handshaking::kRefusalGrace).next, Next::kGoOn);
+}
+
 TEST(Handshaking, ARetryBringsTheFirstFlightAgainWithItsCookie) {
   Owners client(true), server(false);
   client.SendLong(kNow, &server);

@@ -404,19 +404,5 @@ TEST(EventLoop, FaultInjectorStandsBetweenSocketAndCoreInBothDirections) {
   EXPECT_GE(first_pong - start, 20ms);
 }
 
-TEST(EventLoop, SignalsReachTheCallbackOnTheLoopsThread) {
-  ToyCore core;
-  const auto loop = LoopOrDie(&core, OpenOrDie());
-  std::vector<int> seen;
-  loop->HandleSignals([&](int signal) {
-    seen.push_back(signal);
-    seen.size() == 1 ? void(::raise(SIGINT)) : loop->Stop();
-  });
-  ASSERT_TRUE(loop->Post([] { ::raise(SIGTERM); }).ok());
-  Watchdog watchdog(*loop);
-  loop->Run();
-  EXPECT_EQ(seen, (std::vector<int>{SIGTERM, SIGINT}));
-}
-
 }  // namespace
 }  // namespace longhaul::udp

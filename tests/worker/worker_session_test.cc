@@ -67,6 +67,22 @@ TEST(WorkerSessionTest, GivesUpConnectingAndNamesTheAddress) {
   EXPECT_THAT(h.session.failure().message(), HasSubstr("no answer from server 127.0.0.1:7700 within 3.0 s"));
 }
 
+TEST(WorkerSessionTest, GuessesWhyThereIsNoAnswerAndGoesOnTrying) {
+  SessionHarness h({.connect_timeout = std::chrono::seconds(3)});
+  EXPECT_THAT(h.session.JoinHint(), HasSubstr("nothing comes back"));
+  h.session.NoteProbe("no program listens");
+  EXPECT_EQ(h.session.JoinHint(), "no program listens");
+  h.connection.stats_now.key_refusals = 1;
+  EXPECT_THAT(h.session.JoinHint(), HasSubstr("the same key"));
+  EXPECT_EQ(h.session.state(), WorkerSession::State::kConnecting);
+  h.Advance(3000);
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("the same key"));
+  SessionHarness connected;
+  connected.session.NoteProbe("no program listens");
+  connected.Connect();
+  EXPECT_EQ(connected.session.JoinHint(), "") << "it has answered";
+}
+
 TEST(WorkerSessionTest, PassesOnTheServersRefusal) {
   SessionHarness h;
   h.Connect();

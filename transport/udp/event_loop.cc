@@ -4,9 +4,7 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <asio/signal_set.hpp>
 #include <atomic>
-#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -59,7 +57,6 @@ struct EventLoop::Impl {
   void WaitReadable();
   void WaitWritable();
   void WaitTimer();
-  void WaitSignal();
   void OnReadable();
   void OnWritable();
   void OnTimer();
@@ -89,8 +86,6 @@ struct EventLoop::Impl {
   DeadlineTimer timer;
   asio::posix::stream_descriptor socket_events{io};
   asio::posix::stream_descriptor timer_events{io};
-  std::optional<asio::signal_set> signals;
-  std::function<void(int)> on_signal;
 
   Outbox outbox;
   std::vector<uint8_t> faulty_buffer;  // what PollTransmit writes before the fault injector has copied it
@@ -147,15 +142,6 @@ void EventLoop::Impl::WaitTimer() {
     if (error) return;
     OnTimer();
     WaitTimer();
-  });
-}
-
-void EventLoop::Impl::WaitSignal() {
-  signals->async_wait([this](const std::error_code& error, int signal) {
-    if (error) return;
-    on_signal(signal);
-    FinishTurn();
-    WaitSignal();
   });
 }
 
@@ -411,12 +397,6 @@ Status EventLoop::Post(Function fn) {
   }
   if (wake) asio::post(impl_->io, [impl = impl_.get()] { impl->RunPosted(); });
   return Status::Ok();
-}
-
-void EventLoop::HandleSignals(std::function<void(int)> callback) {
-  impl_->on_signal = std::move(callback);
-  impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
-  impl_->WaitSignal();
 }
 
 const UdpSocket& EventLoop::socket() const { return impl_->socket; }

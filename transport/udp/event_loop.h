@@ -71,9 +71,6 @@ class EventLoop {
   // afterwards. What has not run when the loop stops is destroyed with the loop. `fn` must not throw. Any
   // thread. Errors: kResourceExhausted (max_posted), kFailedPrecondition (stopped); `fn` is destroyed then.
   Status Post(Function fn);
-  // Takes SIGINT and SIGTERM over from their default action: `callback` runs on the loop's thread, every
-  // time. Call before Run(). One loop per process.
-  void HandleSignals(std::function<void(int signal)> callback);
 
   // --- Questions; from the loop's thread, or when Run() is not running ---
   const UdpSocket& socket() const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
+#include "transport/udp/probe.h"
 #include "transport/udp/resolve.h"
 #include "worker/client/worker_core.h"
 
@@ -96,6 +98,10 @@ class Completion {
   std::shared_ptr<OperationState> state_;
   std::shared_ptr<Outstanding> outstanding_;
 };
+
+// A join that succeeds rarely takes longer; a probe's answer takes a round trip, of which most are shorter.
+constexpr Duration kJoinHintEvery = std::chrono::seconds(1);
+constexpr Duration kProbeWait = std::chrono::milliseconds(200);
 
 // Descriptors of the erasure-code library are made once per process, before the first client's thread.
 Result<codec::ErasureCoder*> SharedCoder() {
@@ -193,7 +199,9 @@ class ClientImpl {
   using Promise = std::shared_ptr<Completion>;
 
   Status Open(const ConnectOptions& options);
-  Status WaitUntilJoined();
+  // Says every second why there may be no answer, when that changes.
+  Status WaitUntilJoined(const ConnectOptions& options);
+  std::string JoinHint();
   void OnState(State state);
   // Runs `request` on the loop's thread with the promise of the operation that is returned.
   template <typename Request>
@@ -213,6 +221,7 @@ class ClientImpl {
   const uint32_t rank_;
   const uint32_t world_size_;
   worker::WorkerCore core_;  // the loop's thread only
+  Address server_;
   std::unique_ptr<udp::FaultInjector> faults_;
   std::unique_ptr<udp::EventLoop> loop_;
   std::thread thread_;
@@ -239,7 +248,7 @@ Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& op
   if (!security.ok()) return security.status();
   auto impl = std::make_shared<ClientImpl>(options, *std::move(security), *coder);
   if (Status s = impl->Open(options); !s.ok()) return s;
-  if (Status s = impl->WaitUntilJoined(); !s.ok()) return s;
+  if (Status s = impl->WaitUntilJoined(options); !s.ok()) return s;
   return impl;
 }
 
@@ -254,6 +263,7 @@ ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity secur
 Status ClientImpl::Open(const ConnectOptions& options) {
   Result<Address> server = udp::ResolvePeer(options.servers.front());
   if (!server.ok()) return server.status();
+  server_ = *server;
   Result<udp::UdpSocket> socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
   if (!socket.ok()) return socket.status();
   const auto warn = [&options](const std::string& text) {
@@ -277,13 +287,33 @@ Status ClientImpl::Open(const ConnectOptions& options) {
   return Status::Ok();
 }
 
-Status ClientImpl::WaitUntilJoined() {
+Status ClientImpl::WaitUntilJoined(const ConnectOptions& options) {
   std::unique_lock lock(mutex_);
+  std::string said;
   // Ends by itself: the core gives up after connect_timeout.
-  changed_.wait(lock, [this] { return state_ != State::kConnecting; });
+  while (!changed_.wait_for(lock, kJoinHintEvery, [this] { return state_ != State::kConnecting; })) {
+    lock.unlock();
+    const std::string hint = JoinHint();
+    if (!hint.empty() && hint != said && options.log) {
+      options.log(LogLevel::kWarning, "no answer from " + options.servers.front() + " yet: " + hint);
+    }
+    said = hint;
+    lock.lock();
+  }
   if (state_ == State::kFailed) return failure_;
   if (state_ == State::kLeft) return {StatusCode::kAborted, "the server ended the job"};
   return Status::Ok();
+}
+
+std::string ClientImpl::JoinHint() {
+  auto hint = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> answer = hint->get_future();
+  const auto ask = [this, hint, probe = udp::Probe(server_, kProbeWait)] {
+    hint->set_value(core_.JoinHint(probe));
+  };
+  // Without a loop the promise is gone, and with it the answer.
+  if (!loop_->Post(ask).ok() || answer.wait_for(kJoinHintEvery) != std::future_status::ready) return "";
+  return answer.get();
 }
 
 ClientImpl::~ClientImpl() {

@@ -56,6 +56,11 @@ class WorkerCore final : public transport::DatagramCore {
   ClientStats stats() const;
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }
   const WorkerSession& session() const { return session_; }
+  // See WorkerSession.
+  std::string JoinHint(std::string probe) {
+    session_.NoteProbe(std::move(probe));
+    return session_.JoinHint();
+  }
 
   // --- Requests; see WorkerSession for what they require of their arguments ---
   void Declare(const Declaration& declaration, DeclareCallback callback);

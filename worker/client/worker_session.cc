@@ -329,9 +329,17 @@ Status WorkerSession::CheckRequest(TensorHandle handle, size_t elements) const {
 }
 
 Status WorkerSession::Silence(Duration limit) const {
-  return {StatusCode::kUnavailable, "no answer from " + link_.ServerName() + " within " + SecondsText(limit) +
-                                        "; is longhaul-server running there, with the same key (or both "
-                                        "without one), and does a firewall let UDP through?"};
+  return {StatusCode::kUnavailable,
+          "no answer from " + link_.ServerName() + " within " + SecondsText(limit) + "; " + JoinHint()};
+}
+
+std::string WorkerSession::JoinHint() const {
+  if (connected_) return "";
+  if (link_.connection_stats().key_refusals > 0) {
+    return "it cannot open what this worker sends: do both have the same key (or both none)?";
+  }
+  if (!probe_.empty()) return probe_;
+  return "nothing comes back: is longhaul-server running there, and does a firewall let UDP through?";
 }
 
 std::span<const float> WorkerSession::residual(TensorHandle handle) const {

@@ -64,6 +64,10 @@ class WorkerSession {
   // Bytes of a tensor's residual that wait for repayment; empty without residual. For checkers.
   std::span<const float> residual(TensorHandle handle) const;
   Instant NextTimeout() const;
+  // What the network says of the server, "" for nothing: joins go on, messages name it.
+  void NoteProbe(std::string said) { probe_ = std::move(said); }
+  // Why there may be no answer; empty once there was one.
+  std::string JoinHint() const;
 
   // --- Requests. Callbacks run in RunCallbacks, in the order in which things ended. ---
   void Declare(const Declaration& declaration, DeclareCallback callback);
@@ -120,6 +124,7 @@ class WorkerSession {
   State reported_state_ = State::kConnecting;  // what the listener knows
   std::function<void(State)> state_listener_;
   Status failure_;
+  std::string probe_;
   Instant connect_deadline_ = Instant::Infinite();
   Instant leave_deadline_ = Instant::Infinite();
   bool connected_ = false;

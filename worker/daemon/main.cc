@@ -391,8 +391,8 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.set_version_flag("--version", "longhaul-worker 0.1.0");
   AddOptions(app, flags);
-  longhaul::cli::CheckNumbers(app);
   longhaul::cli::AddConfigFile(app, "rounds = 500");
+  longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   TakeLauncherEnvironment();
   try {

@@ -110,6 +110,7 @@ struct ConnectionStats {
   uint64_t handshake_flights = 0;
   uint64_t retries = 0;
   uint64_t refusals_ignored = 0;
+  uint64_t key_refusals = 0;
   uint64_t before_keys_dropped = 0;
   uint64_t key_updates = 0;
   uint64_t peer_key_updates = 0;
@@ -190,6 +191,8 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::handshake_flights, "handshake_flights",
      "flights of long packets that this side began to send, repetitions included"},
     {&ConnectionStats::retries, "retries", "client: RETRY that was followed"},
+    {&ConnectionStats::key_refusals, "key_refusals",
+     "REFUSE: the server cannot open what this side sends; its key may be another one"},
     {&ConnectionStats::refusals_ignored, "refusals_ignored",
      "client: REFUSE or CLOSE of the handshake that authentic packets refuted"},
     {&ConnectionStats::before_keys_dropped, "before_keys_dropped",

@@ -165,6 +165,11 @@ Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHead
     if (close == nullptr) continue;
     // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
     if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return {};
+    // The INIT did not open: by another key, or because it was damaged. The next one may.
+    if (close->code == StatusCode::kPermissionDenied) {
+      ++stats_->key_refusals;
+      return {};
+    }
     std::string text = "server " + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(*close);
     if (close->code == StatusCode::kVersionMismatch) {
       text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +

@@ -10,6 +10,7 @@ Admission::Admission(const AdmissionOptions& options, uint64_t salt)
       unopened_retries_(options.retries, options.retries),
       resets_(options.resets, options.resets),
       refusals_(options.refusals, options.refusals),
+      unopened_refusals_(options.refusals, options.refusals),
       handshakes_(options.handshakes_per_address),
       failures_(options.failures_per_address),
       proved_failures_(options.failures_per_address) {}

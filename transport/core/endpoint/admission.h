@@ -31,8 +31,9 @@ struct AdmissionOptions {
   // Per second, for INITs that were opened; as many again for those that were not. A cookie costs less than
   // the INIT that asks for it; the bound protects addresses that did not ask.
   uint32_t retries = 20'000;
-  uint32_t resets = 100;    // per second
-  uint32_t refusals = 100;  // REFUSEs per second; with keys and without
+  uint32_t resets = 100;  // per second
+  // REFUSEs per second; with keys and without. As many again for INITs that no key opens.
+  uint32_t refusals = 100;
   // Per second and address, twice as many at once. Many workers may share a NAT.
   uint32_t handshakes_per_address = 100;
   uint32_t failures_per_address = 1000;  // INITs that no key opens; as many again with a cookie
@@ -64,7 +65,7 @@ class Admission {
   // A RETRY may answer an INIT, one that was `opened` or one that was not.
   bool MayRetry(Instant now, bool opened) { return (opened ? retries_ : unopened_retries_).Take(now); }
   bool MayReset(Instant now) { return resets_.Take(now); }
-  bool MayRefuse(Instant now) { return refusals_.Take(now); }
+  bool MayRefuse(Instant now, bool opened) { return (opened ? refusals_ : unopened_refusals_).Take(now); }
 
  private:
   // Made on first use: most endpoints are clients.
@@ -92,6 +93,7 @@ class Admission {
   TokenBucket unopened_retries_;
   TokenBucket resets_;
   TokenBucket refusals_;
+  TokenBucket unopened_refusals_;
   Table handshakes_;
   Table failures_;
   Table proved_failures_;

@@ -55,6 +55,9 @@ void Endpoint::Impl::HandleInit(Instant now, const Address& from, const wire::Lo
     if (known == nullptr) {
       HandshakeFailed(from, Status(StatusCode::kPermissionDenied,
                                    "its INIT does not open: it has another key or none, or was damaged"));
+      // A hint, which ends no join: the INIT may have been damaged, or repeated by another peer.
+      if (cookie->empty())
+        answers.Refuse(now, from, header, StatusCode::kPermissionDenied, "it does not open");
     }
     return;
   }

@@ -27,7 +27,9 @@ constexpr uint64_t kLongNumbers = uint64_t{1} << 30;
 
 void StatelessAnswers::Refuse(Instant now, const Address& to, const wire::LongHeader& init, StatusCode code,
                               std::string_view reason) {
-  if (!admission_->MayRefuse(now)) return void(++stats_->refusals_limited);
+  if (!admission_->MayRefuse(now, code != StatusCode::kPermissionDenied)) {
+    return void(++stats_->refusals_limited);
+  }
   std::vector<uint8_t> bytes(kMaxRefuseBytes);
   PacketBuilder builder(bytes);
   builder.StartLong(wire::LongType::kRefuse, wire::kVersion, init.source, {}, 0);

@@ -35,7 +35,8 @@ class StatelessAnswers {
   StatelessAnswers(Security* security, Admission* admission, Random* random, EndpointStats* stats)
       : security_(security), admission_(admission), random_(random), stats_(stats) {}
 
-  // Refuses an INIT that begins something, unless there were too many refusals.
+  // Refuses an INIT that begins something, unless there were too many refusals. kPermissionDenied: it was not
+  // opened.
   void Refuse(Instant now, const Address& to, const wire::LongHeader& init, StatusCode code,
               std::string_view reason);
   // Asks for the INIT, which was `opened` or not, again with a cookie, unless there were too many RETRYs.
