@@ -53,6 +53,8 @@ constexpr JobSetting kSettings[] = {
      "sum in rank order: bitwise the same whatever the order of arrival"},
     {"norm_guard", &JobSpec::norm_guard, kFactorOrOff,
      "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite"},
+    {"max_weight_share", &JobSpec::max_weight_share, kShare,
+     "most of a round's weight that one worker counts with; 0 = that of one with three times the others'"},
     {"fec_k",
      &JobSpec::fec_k,
      {.low = 8, .high = 24, .or_zero = true, .step = 4},

@@ -108,6 +108,13 @@ class EventLines final : public server::ServerEvents {
           {"incarnation", member.incarnation},
           {"replaces", replaces}});
   }
+  void OnWeightBounded(const std::string& who, float weight, float counted) override {
+    char text[64];
+    std::snprintf(text, sizeof text, " says weight %g, which counts as %g", static_cast<double>(weight),
+                  static_cast<double>(counted));
+    Emit(ServerEvent::Kind::kWeight, who + text + " (--max-weight-share)",
+         {{"event", "weight_bounded"}, {"who", who}, {"weight", weight}, {"counted", counted}});
+  }
   void OnStart(uint32_t workers, uint32_t symbol_bytes) override {
     Emit(ServerEvent::Kind::kStart,
          "every worker is in, " + std::to_string(workers) + " of them; chunks of " +
@@ -205,7 +212,7 @@ class EventLines final : public server::ServerEvents {
   static LogLevel LevelOf(ServerEvent::Kind kind) {
     if (kind == ServerEvent::Kind::kRound) return LogLevel::kDebug;
     const bool bad = kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
-                     kind == ServerEvent::Kind::kRejected;
+                     kind == ServerEvent::Kind::kRejected || kind == ServerEvent::Kind::kWeight;
     return bad ? LogLevel::kWarning : LogLevel::kInfo;
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {

@@ -30,8 +30,8 @@ struct ConnectOptions {
   std::string site = {};
   // A restarted worker takes its rank back with a higher number than its predecessor's.
   uint64_t incarnation = 0;
-  // Contributions are weighted by this, for example the number of samples behind each gradient.
-  // kMinWeight..kMaxWeight.
+  // Contributions are weighted by this, for example the number of samples behind each gradient:
+  // kMinWeight..kMaxWeight. The server bounds what it counts as (JobSpec::max_weight_share).
   float weight = 1.0f;
   // The one time-out a user must know: a peer that is silent for so long is dead, and everything that waits
   // for it ends with kPeerDead. Progress resets it. The smaller one of worker and server counts.

@@ -79,6 +79,7 @@ struct ServerEvent {
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
     kRejected,  // a worker pushed NaN, infinity or too large values; they are not counted
+    kWeight,    // a worker's weight counts as less than it says (JobSpec::max_weight_share)
   };
   Kind kind = Kind::kJoin;
   // For logs and people: one line.

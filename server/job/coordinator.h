@@ -102,6 +102,8 @@ class Coordinator final : private RoundEngineHost {
   void OnLeave(Peer& peer, const control::Leave& leave);
   Status CheckChunkBytes(const Peer& peer) const;
   void Replace(uint32_t rank, uint64_t incarnation);
+  // Where a worker's weight counts as less.
+  void SayWeight(uint32_t rank);
   void StartJob();
   // Tells the peer and the log why it may not take part.
   void Refuse(Peer& peer, const Status& why);

@@ -22,6 +22,7 @@ void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* s
   stats->late_chunks = counts.late_chunks;
   stats->old_windows_refused = counts.old_windows_refused;
   stats->late_windows_taken = counts.late_windows_taken;
+  stats->weights_bounded = counts.weights_bounded;
   stats->epoch_refused = counts.epoch_refused;
   const ResultSender::Stats results = engine.results().stats();
   stats->results_outdated = results.outdated;
@@ -46,6 +47,8 @@ void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank,
     m.identity = IdentityText(member.identity);
     m.peer = member.peer;
     m.incarnation = member.incarnation;
+    m.weight = member.weight;
+    m.counted_weight = membership.CountedWeight(member.weight);
     m.traffic = traffic.of(rank);
     m.silent = now - member.last_heard;
     if (const Peer* peer = by_rank[rank]; peer != nullptr) {

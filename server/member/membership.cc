@@ -1,6 +1,8 @@
 #include "server/member/membership.h"
 
 #include <cstdio>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -13,8 +15,12 @@ std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 
 }  // namespace
 
-Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers)
-    : job_(std::move(job)), min_workers_(min_workers), members_(world_size), owners_(world_size) {
+Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share)
+    : job_(std::move(job)),
+      min_workers_(min_workers),
+      max_weight_share_(max_weight_share),
+      members_(world_size),
+      owners_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
   LH_CHECK_OP(min_workers, <=, world_size);
 }
@@ -88,7 +94,25 @@ void Membership::Free(uint32_t rank, Member::State state) {
 bool Membership::TryStart() {
   if (started_ || joined_ < world_size()) return false;
   started_ = true;
+  heaviest_ = static_cast<float>(HeaviestWeight());
   return true;
+}
+
+double Membership::HeaviestWeight() const {
+  const double others = world_size() - 1;
+  const double share = max_weight_share_ > 0 ? max_weight_share_ : kUsualWeights / (others + kUsualWeights);
+  if (share >= 1) return std::numeric_limits<double>::infinity();
+  std::vector<double> weights;
+  for (const Member& member : members_) weights.push_back(static_cast<double>(member.weight));
+  std::ranges::sort(weights, std::greater<>());
+  double rest = std::accumulate(weights.begin(), weights.end(), 0.0);
+  // With the k heaviest at the bound b: b = share * (k * b + rest).
+  for (size_t k = 0; k < weights.size() && static_cast<double>(k) * share < 1; ++k) {
+    const double bound = share * rest / (1 - static_cast<double>(k) * share);
+    if (weights[k] <= bound) return bound;
+    rest -= weights[k];
+  }
+  return weights.back();  // less than an even share for each: all count alike
 }
 
 std::string Membership::Describe(uint32_t rank) const {
@@ -103,6 +127,7 @@ void Membership::Reset() {
   owners_.assign(owners_.size(), "");
   joined_ = 0;
   started_ = false;
+  heaviest_ = std::numeric_limits<float>::infinity();
 }
 
 }  // namespace longhaul::server

@@ -9,10 +9,15 @@
 // A rank belongs to the identity (the name in the certificate) that took it first, until the job is over:
 // no other identity gets it, whatever its incarnation. A worker that leaves before the start gives its rank
 // back; without any worker all ranks are free. Peers without names (one shared key, no keys) are all equal.
+//
+// A worker says how much its gradients weigh, up to a bound that the start fixes: no worker has more than
+// max_weight_share of the sum of the weights that count, whatever several of them say.
 // Knows no connections. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -54,8 +59,12 @@ class Membership {
     kReplaces,  // the rank's older incarnation is out
   };
 
-  // min_workers: fewer joined workers than this abort a started job; 1..world_size.
-  Membership(std::string job, uint32_t world_size, uint32_t min_workers);
+  // By default a worker counts as at most so many others: honest shards differ by less.
+  static constexpr double kUsualWeights = 3;
+
+  // min_workers: fewer joined workers than this abort a started job; 1..world_size. max_weight_share:
+  // JobSpec's.
+  Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
   // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation
@@ -75,6 +84,8 @@ class Membership {
   uint32_t min_workers() const { return min_workers_; }
   bool EnoughWorkers() const { return joined_ >= min_workers_; }
   const Member& member(uint32_t rank) const { return members_[rank]; }
+  // What a worker's weight counts as.
+  float CountedWeight(float weight) const { return std::min(weight, heaviest_); }
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
   // The rank's owner: a certificate's name; "" when the rank has no owner, or its peers have no names.
   const std::string& owner(uint32_t rank) const { return owners_[rank]; }
@@ -88,9 +99,14 @@ class Membership {
  private:
   Status CheckOwner(const JoinRequest& request) const;
   void Free(uint32_t rank, Member::State state);
+  // The weight at which all that say more are cut off, so that each has its share at most. REQUIRES: every
+  // rank is in.
+  double HeaviestWeight() const;
 
   std::string job_;
   uint32_t min_workers_;
+  double max_weight_share_;
+  float heaviest_ = std::numeric_limits<float>::infinity();
   std::vector<Member> members_;
   std::vector<std::string> owners_;  // by rank
   uint32_t joined_ = 0;

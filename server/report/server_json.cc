@@ -62,6 +62,8 @@ json ToJson(const MemberStats& member) {
               {"identity", member.identity},
               {"peer", member.peer.ToString()},
               {"incarnation", member.incarnation},
+              {"weight", member.weight},
+              {"counted_weight", member.counted_weight},
               {"silent_seconds", ToSeconds(member.silent)},
               {"chunks", member.chunks},
               {"repaired_chunks", member.repaired},

@@ -45,7 +45,9 @@ struct MemberStats {
   std::string identity;   // as it has proved: IdentityText
   Address peer;
   uint64_t incarnation = 0;
-  Duration silent{0};  // since it was last heard
+  float weight = 1;          // as it says
+  float counted_weight = 1;  // server/member/membership.h
+  Duration silent{0};        // since it was last heard
   // Counts over all its connections, states of the present one.
   transport::ConnectionStats traffic;
   uint64_t chunks = 0;    // contributions added
@@ -115,6 +117,7 @@ struct ServerStats {
   uint64_t late_chunks = 0;
   uint64_t old_windows_refused = 0;
   uint64_t late_windows_taken = 0;
+  uint64_t weights_bounded = 0;
   uint64_t epoch_refused = 0;
   uint64_t results_outdated = 0;
   uint64_t memory_bytes = 0;
@@ -150,6 +153,8 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
      "policy residual: duplicates and rejected chunks, which count neither now nor later"},
     {&ServerStats::late_chunks, "late_chunks", "chunks of a round that was over"},
     {&ServerStats::old_windows_refused, "old_windows_refused", "windows of rounds long over"},
+    {&ServerStats::weights_bounded, "weights_bounded",
+     "windows that counted with less than the weight that they said (--max-weight-share)"},
     {&ServerStats::late_windows_taken, "late_windows_taken",
      "windows of a round that went on without them, taken for a later one"},
     {&ServerStats::epoch_refused, "epoch_refused", "policy shift: windows of another epoch"},
@@ -192,6 +197,9 @@ class ServerEvents {
   virtual void OnStart(uint32_t workers, uint32_t symbol_bytes) { (void)workers, (void)symbol_bytes; }
   virtual void OnRound(const JobRound& round, const ServerStats& stats) { (void)round, (void)stats; }
   // A push has values that were refused; `who` describes the worker.
+  virtual void OnWeightBounded(const std::string& who, float weight, float counted) {
+    (void)who, (void)weight, (void)counted;
+  }
   virtual void OnRejected(const Rejection& rejection, const std::string& who) { (void)rejection, (void)who; }
   // Ok: an orderly goodbye.
   virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {

@@ -123,7 +123,8 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   Transfer transfer;
   transfer.tensor = &job.tensor;
   transfer.round = rounds.number();
-  transfer.weight = metadata.weight;
+  transfer.weight = membership_->CountedWeight(metadata.weight);
+  if (transfer.weight < metadata.weight) ++stats_->weights_bounded;
   transfer.on_time = !late;
   transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
   transfer.low_energy = static_cast<double>(metadata.total_low_energy);
@@ -227,7 +228,8 @@ bool Intake::PassesGuard(const Peer& peer, const Transfer& transfer, bool high, 
                          std::span<const float> values) {
   TensorJob& job = jobs_->Of(*transfer.tensor);
   const float scale = transfer.weight * job.tensor.ArrivalScale(peer.rank, high);
-  const ContributionGuard::Verdict verdict = job.guard.Check(peer.rank, chunk, values, scale, transfer.round);
+  const ContributionGuard::Verdict verdict =
+      job.guard.Check(peer.rank, chunk, values, scale, transfer.round, transfer.weight);
   if (verdict == ContributionGuard::Verdict::kOk) return true;
   ++stats_->by_rank[peer.rank].rejected;
   ++job.tensor.rounds().tally().rejected_chunks;

@@ -262,7 +262,8 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
 // A worker that the round does not wait for has lost all that it has not contributed.
 void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
   const auto missing = job.tensor.chunks() - job.tensor.aggregator().contributed(rank).count();
-  job.tensor.OnWindowOver(rank, {.weight = membership_->member(rank).weight, .high_missing = missing});
+  job.tensor.OnWindowOver(rank, {.weight = membership_->CountedWeight(membership_->member(rank).weight),
+                                 .high_missing = missing});
   job.tensor.rounds().tally().lost_chunks += missing;
   stats_.by_rank[rank].lost += missing;
 }

@@ -52,6 +52,7 @@ struct EngineStats {
   uint64_t epoch_refused = 0;            // chunks of another shift epoch
   uint64_t old_windows_refused = 0;      // of a round that was over
   uint64_t late_windows_taken = 0;       // of a round that was over: counted in the one in progress
+  uint64_t weights_bounded = 0;          // windows that counted with less than they said
   uint64_t pulls_held = 0;    // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
   uint64_t state_hashes = 0;  // sent, downlink lossy
   std::vector<Rank> by_rank;

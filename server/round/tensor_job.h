@@ -56,7 +56,8 @@ struct TensorJob {
     double weight = 0;
     for (uint32_t rank = 0; rank < members.size(); ++rank) {
       members[rank] = membership.IsJoined(rank);
-      if (members[rank]) weight += static_cast<double>(membership.member(rank).weight);
+      if (!members[rank]) continue;
+      weight += static_cast<double>(membership.CountedWeight(membership.member(rank).weight));
     }
     epochs.Begin(members);
     tensor.BeginEpoch(weight);

@@ -64,7 +64,7 @@ uint32_t ContributionGuard::SettleGradients(uint32_t rank, uint32_t chunk, uint6
 
 ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chunk,
                                                     std::span<const float> values, float scale,
-                                                    uint64_t round) {
+                                                    uint64_t round, float weight) {
   LH_CHECK_OP(rank, <, windows_.size());
   Window& window = windows_[rank];
   LH_CHECK(usual_.empty() || chunk < usual_.size());
@@ -80,13 +80,14 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
     return Verdict::kOverflows;
   }
   if (usual_.empty()) return Verdict::kOk;
-  if (IsTooLarge(chunk, *energy / gradients / gradients)) {
+  const double weighted = *energy * static_cast<double>(weight) * static_cast<double>(weight);
+  if (IsTooLarge(chunk, weighted / gradients / gradients)) {
     ++window.refused;
     if (++usual_[chunk].refused == kGivesWay) GiveWay(chunk);
     return Verdict::kTooLarge;
   }
   usual_[chunk].refused = 0;
-  if (gradients == 1) Learn(chunk, *energy);
+  if (gradients == 1) Learn(chunk, weighted);
   return Verdict::kOk;
 }
 

@@ -1,7 +1,8 @@
 // Keeps contributions out of a tensor's sum that would ruin it: NaN, infinity and what would overflow the sum
 // always, and norms far above the usual ones where the operator wants that.
 //
-// A chunk's energy is the sum of its squares. What is usual is learned: an average of the energies that were
+// A chunk's energy is the sum of its squares, times the square of the weight that it counts with: what it
+// moves the model by. What is usual is learned: an average of the energies that were
 // accepted, per chunk position and over all ranks, and their mean over the whole tensor. A chunk is too large
 // when its norm exceeds `factor` times both: position alone would refuse the first gradient of a part that
 // had none for a while (an embedding's rare rows), the tensor alone would refuse a bias among small weights.
@@ -55,8 +56,9 @@ class ContributionGuard {
   // is learned from, so call it once for what is added. After something that is not finite everything of the
   // window is refused: the rest comes from the same computation. kOverflows: the sum over all ranks could
   // become infinite. REQUIRES: rank and chunk in range, rounds never decrease.
+  // weight: of `scale`, the part that says how much of the model this rank stands for.
   Verdict Check(uint32_t rank, uint32_t chunk, std::span<const float> values, float scale = 1,
-                uint64_t round = 0);
+                uint64_t round = 0, float weight = 1);
 
   // Chunks of the rank's window that were refused.
   uint32_t refused(uint32_t rank) const { return windows_[rank].refused; }

@@ -47,6 +47,13 @@ TEST(ContributionGuard, LargeButFiniteIsNotInfinity) {
   EXPECT_EQ(guard.refused(0), 0u);
 }
 
+TEST(ContributionGuard, JudgesWhatAContributionMovesTheModelBy) {
+  ContributionGuard guard = Trained(1, 10, 1);
+  EXPECT_EQ(guard.Check(0, 0, Values{0, 2}, 4, 10, 4), Verdict::kOk);
+  EXPECT_EQ(guard.Check(0, 0, Values{0, 2}, 20, 11, 20), Verdict::kTooLarge) << "a usual norm, 20 times over";
+  EXPECT_EQ(guard.Check(0, 0, Values{0, 2}, 20, 12, 1), Verdict::kOk) << "a policy's scale is not its weight";
+}
+
 TEST(ContributionGuard, AfterSomethingNotFiniteTheRestOfThatWindowIsRefused) {
   ContributionGuard guard(4, 2, 0);
   guard.BeginWindow(0);

@@ -41,6 +41,7 @@ ServerSettings Settings(uint32_t min_workers, LossPolicy policy, Change change) 
   settings.bubble_threshold = 0.3;
   settings.close_ratio = 0.9;
   settings.max_model = ByteCount(4 << 20);
+  settings.max_weight_share = 1;
   change(settings);
   return settings;
 }
@@ -853,6 +854,21 @@ TEST_F(Job, NothingOfAPushCountsAfterAValueThatIsNotFiniteAndTheWorkerIsNamed) {
   PushBoth(1, 8, 4);
   EXPECT_EQ(ResultOf(a).at(0), 6.0f);
   EXPECT_EQ(coordinator.Stats().rejected, 3u);
+}
+
+// Both have joined with weight 1: by default a push counts as 1.5 at most, three quarters of their sum.
+struct BoundedWeight : Job {
+  BoundedWeight() : Job(2, LossPolicy::kCount, [](ServerSettings& s) { s.max_weight_share = 0; }) {}
+};
+
+TEST_F(BoundedWeight, APushCountsForItsShareWhateverItSays) {
+  DeclareChunks(1);
+  ASSERT_TRUE(Open(a, 1, 1, 0, 0, true, 1e9f).ok());
+  a.Send({1}, kHigh, 0, Full(-1));
+  ASSERT_TRUE(Open(b, 1, 1, 0, 0, true, 1).ok());
+  b.Send({1}, kHigh, 0, Full(1));
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, -0.2f}})) << "(1 - 1.5) / 2.5";
+  EXPECT_EQ(coordinator.Stats().weights_bounded, 1u);
 }
 
 struct NormGuard : Job {
