@@ -39,6 +39,20 @@ if(LONGHAUL_SANITIZE)
   endif()
 endif()
 
+# Hardening of the programs and of both libraries (tests/guards/hardening.py reads what came of it). The sanitizers check
+# more, and FORTIFY's functions would hide calls from them.
+set(longhaul_unoptimized -O0)
+if(NOT LONGHAUL_SANITIZE)
+  add_compile_options(-fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+                      -D_GLIBCXX_ASSERTIONS)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    add_compile_options(-fcf-protection=full)
+  endif()
+  add_link_options(-Wl,-z,relro,-z,now -Wl,-z,noexecstack)
+  # FORTIFY needs the optimizer; glibc warns where it is off.
+  list(APPEND longhaul_unoptimized -U_FORTIFY_SOURCE)
+endif()
+
 if(LONGHAUL_FUZZ)
   # Coverage feedback in every library; tests/fuzz links libFuzzer itself.
   add_compile_options(-fsanitize=fuzzer-no-link)
@@ -74,7 +88,7 @@ function(longhaul_executable name)
   set(mains ${ARG_SOURCES})
   list(FILTER mains INCLUDE REGEX "(^|/)main\\.cc$")
   if(mains AND LONGHAUL_UNITY)
-    set_source_files_properties(${mains} PROPERTIES COMPILE_OPTIONS -O0)
+    set_source_files_properties(${mains} PROPERTIES COMPILE_OPTIONS "${longhaul_unoptimized}")
   endif()
 endfunction()
 
@@ -84,7 +98,7 @@ function(longhaul_test_headers name)
     file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/test_headers.cc" CONTENT "int main() {}\n")  # written once
     add_executable(longhaul_test_headers EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/test_headers.cc")
     target_link_libraries(longhaul_test_headers PRIVATE longhaul_flags GTest::gmock GTest::gtest)
-    target_compile_options(longhaul_test_headers PRIVATE -O0)
+    target_compile_options(longhaul_test_headers PRIVATE ${longhaul_unoptimized})
     set_target_properties(longhaul_test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
     target_precompile_headers(longhaul_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <chrono>
       <cmath> <cstdint> <deque> <functional> <map> <memory> <optional> <random> <span> <string> <thread> <variant> <vector>)
@@ -116,7 +130,7 @@ function(longhaul_test name)
   # The product is optimized; its tests need not be (connection_test.cc: 20.4 -> 8.9 s with sanitizers, 13.3 -> 6 without).
   if(NOT ARG_OPTIMIZED)
     longhaul_test_headers(${name})
-    target_compile_options(${name} PRIVATE -O0)
+    target_compile_options(${name} PRIVATE ${longhaul_unoptimized})
   endif()
   # An empty value would be left out of the list of properties, and the next name taken for it.
   set(labels)
