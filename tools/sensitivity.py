@@ -17,12 +17,12 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The copy of the tree, and how it is built, are those of the mutations.
-spec = importlib.util.spec_from_file_location("rate", ROOT / "tests/mutation/rate.py")
-rate = importlib.util.module_from_spec(spec)
+spec = importlib.util.spec_from_file_location("mutate", ROOT / "tests/mutation/mutate.py")
+mutate = importlib.util.module_from_spec(spec)
 sys.dont_write_bytecode = True
-spec.loader.exec_module(rate)
-rate.TREE = ROOT / "build/sensitivity/tree"
-rate.BUILD = ROOT / "build/sensitivity/build"
+spec.loader.exec_module(mutate)
+mutate.TREE = ROOT / "build/sensitivity/tree"
+mutate.BUILD = ROOT / "build/sensitivity/build"
 # Constant, file, whether its distance to 1 is what changes.
 CONSTANTS = [
     ("kSurprises", "path_loss.cc", False), ("kExperimentPackets", "path_loss.cc", False),
@@ -43,13 +43,13 @@ def changed(value, factor, to_one):
 
 def figures():
     """Cells that miss a rule on the grid of hosts and among the loss steps; None where it does not compile."""
-    if rate.build(["longhaul_rate_grid"]):
+    if mutate.build(["longhaul_rate_grid"]):
         return None
-    grid = str(rate.BUILD / "bin/longhaul_rate_grid")
-    words = rate.run([grid, "--hosts", "--seeds", "1", "--random-seed", "1"]).stdout
+    grid = str(mutate.BUILD / "bin/longhaul_rate_grid")
+    words = mutate.run([grid, "--hosts", "--seeds", "1", "--random-seed", "1"]).stdout
     met = [int(whole) - int(part) for part, whole in re.findall(r"(\d+) of (\d+) cells meet it", words)]
     with tempfile.NamedTemporaryFile() as out:
-        rate.run([grid, "--filter", "Loss steps", "--seeds", "3", "--json", out.name])
+        mutate.run([grid, "--filter", "Loss steps", "--seeds", "3", "--json", out.name])
         cells = json.load(open(out.name, encoding="utf8"))
     slow = sum(1 for cell in cells if cell["recovery"]["median"] is None or cell["recovery"]["median"] > 2)
     return {"own_loss": met[0], "utilisation": met[1], "loss_steps": slow}
@@ -60,10 +60,10 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
-    rate.TREE.mkdir(parents=True, exist_ok=True)
-    rate.copy_tree()
+    mutate.TREE.mkdir(parents=True, exist_ok=True)
+    mutate.copy_tree()
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    configured = rate.run(["cmake", "--preset", "release", "-B", str(rate.BUILD), "-DLONGHAUL_WERROR=OFF", *launcher])
+    configured = mutate.run(["cmake", "--preset", "release", "-B", str(mutate.BUILD), "-DLONGHAUL_WERROR=OFF", *launcher])
     if configured.returncode:
         sys.exit(configured.stderr)
     as_it_is = figures()
@@ -74,7 +74,7 @@ def main():
     for name, file, to_one in CONSTANTS:
         if arguments.only and name not in arguments.only.split(","):
             continue
-        path = rate.TREE / rate.RATE / file
+        path = mutate.TREE / "transport/core/rate" / file
         text = path.read_text(encoding="utf8")
         found = re.search(r"\b%s\s*=\s*(?:[\w:]+\()?([\d.]+)" % name, text)
         if not found:
