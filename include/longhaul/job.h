@@ -124,9 +124,9 @@ struct JobSpec {
   // Refuses a chunk whose norm is so many times what is usual for it; 0: none. Values that are not finite are
   // always refused.
   double norm_guard = 0;
-  // Most of a round's weight that one worker counts with, 0..1: what it says beyond that is cut off, by the
-  // weights with which all joined. 0: as much as a worker with three times the weight of each of the others
-  // has. 1: whatever it says.
+  // Most of a round's weight that one worker counts with, 0..1: what it says beyond that is cut off, by what
+  // the others usually say (server/member/weight_ledger.h). 0: as much as a worker with three times the
+  // weight of each of the others has. 1: whatever it says.
   double max_weight_share = 0;
   // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
   uint8_t fec_k = 20;

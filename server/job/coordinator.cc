@@ -216,7 +216,6 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   Send(peer, WelcomeMessage(settings_));
   if (engine_) {
-    SayWeight(peer.rank);
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
     StartJob();
@@ -248,12 +247,6 @@ void Coordinator::Replace(uint32_t rank, uint64_t incarnation) {
   barriers_.Forget(rank);
 }
 
-void Coordinator::SayWeight(uint32_t rank) {
-  const float weight = membership_.member(rank).weight;
-  const float counted = membership_.CountedWeight(weight);
-  if (events_ && counted < weight) events_->OnWeightBounded(membership_.Describe(rank), weight, counted);
-}
-
 void Coordinator::StartJob() {
   size_t symbol_bytes = 65520;
   for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
@@ -265,7 +258,6 @@ void Coordinator::StartJob() {
   started_at_ = now_;
   reported_ = traffic_.Total(by_rank_);
   if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
-  for (uint32_t rank = 0; rank < settings_.world_size; ++rank) SayWeight(rank);
   for (Peer* peer : by_rank_) Send(*peer, StartMessage(symbol_bytes_, settings_.world_size));
   if (guests_ == nullptr || guests_->during_job()) return;
   const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
@@ -483,6 +475,10 @@ void Coordinator::OnTensorRound(const TensorRound& round) {
 
 void Coordinator::OnRejected(const Rejection& rejection) {
   if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
+}
+
+void Coordinator::OnWeightBounded(uint32_t rank, float said, float counted) {
+  if (events_) events_->OnWeightBounded(membership_.Describe(rank), said, counted);
 }
 
 void Coordinator::Report(const JobRound& round) {

@@ -82,6 +82,7 @@ class Coordinator final : private RoundEngineHost {
   Peer* PeerOfRank(uint32_t rank) override { return by_rank_[rank]; }
   void OnTensorRound(const TensorRound& round) override;
   void OnRejected(const Rejection& rejection) override;
+  void OnWeightBounded(uint32_t rank, float said, float counted) override;
 
   // Events of connections. OnAccepted refuses by closing the connection: then there is no Peer for it.
   void OnAccepted(transport::Connection& connection);
@@ -102,8 +103,6 @@ class Coordinator final : private RoundEngineHost {
   void OnLeave(Peer& peer, const control::Leave& leave);
   Status CheckChunkBytes(const Peer& peer) const;
   void Replace(uint32_t rank, uint64_t incarnation);
-  // Where a worker's weight counts as less.
-  void SayWeight(uint32_t rank);
   void StartJob();
   // Tells the peer and the log why it may not take part.
   void Refuse(Peer& peer, const Status& why);

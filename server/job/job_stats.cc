@@ -48,7 +48,8 @@ void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank,
     m.peer = member.peer;
     m.incarnation = member.incarnation;
     m.weight = member.weight;
-    m.counted_weight = membership.CountedWeight(member.weight);
+    m.max_weight_share = membership.WeightShare(rank);
+    m.stands_for = membership.stands_for()[rank];
     m.traffic = traffic.of(rank);
     m.silent = now - member.last_heard;
     if (const Peer* peer = by_rank[rank]; peer != nullptr) {
@@ -65,6 +66,10 @@ void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank,
       m.lost = counts.lost;
       m.rejected = counts.rejected;
       m.excluded = counts.excluded;
+      m.weights_bounded = counts.weights_bounded;
+      if (counts.said_weight > 0) m.weight = counts.said_weight;
+      m.counted_weight = counts.counted_weight;
+      m.weight_share = counts.weight_share;
       std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
       stats->repaired += counts.repaired;
       stats->lost += counts.lost;

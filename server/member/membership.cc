@@ -1,12 +1,13 @@
 #include "server/member/membership.h"
 
-#include <cstdio>
-#include <functional>
+#include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "base/units_text.h"
+#include "server/member/weight_ledger.h"
 
 namespace longhaul::server {
 namespace {
@@ -19,6 +20,7 @@ Membership::Membership(std::string job, uint32_t world_size, uint32_t min_worker
     : job_(std::move(job)),
       min_workers_(min_workers),
       max_weight_share_(max_weight_share),
+      stands_for_(world_size, 1),
       members_(world_size),
       owners_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
@@ -94,25 +96,32 @@ void Membership::Free(uint32_t rank, Member::State state) {
 bool Membership::TryStart() {
   if (started_ || joined_ < world_size()) return false;
   started_ = true;
-  heaviest_ = static_cast<float>(HeaviestWeight());
   return true;
 }
 
-double Membership::HeaviestWeight() const {
-  const double others = world_size() - 1;
-  const double share = max_weight_share_ > 0 ? max_weight_share_ : kUsualWeights / (others + kUsualWeights);
-  if (share >= 1) return std::numeric_limits<double>::infinity();
-  std::vector<double> weights;
-  for (const Member& member : members_) weights.push_back(static_cast<double>(member.weight));
-  std::ranges::sort(weights, std::greater<>());
-  double rest = std::accumulate(weights.begin(), weights.end(), 0.0);
-  // With the k heaviest at the bound b: b = share * (k * b + rest).
-  for (size_t k = 0; k < weights.size() && static_cast<double>(k) * share < 1; ++k) {
-    const double bound = share * rest / (1 - static_cast<double>(k) * share);
-    if (weights[k] <= bound) return bound;
-    rest -= weights[k];
-  }
-  return weights.back();  // less than an even share for each: all count alike
+void Membership::SetStandsFor(uint32_t rank, uint32_t workers) {
+  LH_CHECK_OP(rank, <, stands_for_.size());
+  LH_CHECK_OP(workers, >=, 1u);
+  stands_for_[rank] = workers;
+}
+
+double Membership::Admitted() const { return std::accumulate(stands_for_.begin(), stands_for_.end(), 0.0); }
+
+std::vector<bool> Membership::Joined() const {
+  std::vector<bool> joined(members_.size());
+  for (uint32_t rank = 0; rank < joined.size(); ++rank) joined[rank] = IsJoined(rank);
+  return joined;
+}
+
+// max_weight_share = K / (all - 1 + K). Less than an even share for each: all count alike.
+double Membership::WeightTimes() const {
+  if (max_weight_share_ <= 0) return kUsualWeights;
+  if (max_weight_share_ >= 1) return std::numeric_limits<double>::infinity();
+  return std::max(1.0, max_weight_share_ * (Admitted() - 1) / (1 - max_weight_share_));
+}
+
+double Membership::WeightShare(uint32_t rank) const {
+  return WeightLedger::Share(WeightTimes(), stands_for_[rank], Admitted());
 }
 
 std::string Membership::Describe(uint32_t rank) const {
@@ -127,7 +136,6 @@ void Membership::Reset() {
   owners_.assign(owners_.size(), "");
   joined_ = 0;
   started_ = false;
-  heaviest_ = std::numeric_limits<float>::infinity();
 }
 
 }  // namespace longhaul::server

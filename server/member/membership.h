@@ -10,14 +10,12 @@
 // no other identity gets it, whatever its incarnation. A worker that leaves before the start gives its rank
 // back; without any worker all ranks are free. Peers without names (one shared key, no keys) are all equal.
 //
-// A worker says how much its gradients weigh, up to a bound that the start fixes: no worker has more than
-// max_weight_share of the sum of the weights that count, whatever several of them say.
-// Knows no connections. Not thread-safe.
+// A worker says how much its gradients weigh. Of a round's weight it has max_weight_share at most, or as many
+// times that as it stands for workers (server/member/weight_ledger.h): one, unless the operator has admitted
+// more. Knows no connections. Not thread-safe.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -84,9 +82,18 @@ class Membership {
   uint32_t min_workers() const { return min_workers_; }
   bool EnoughWorkers() const { return joined_ >= min_workers_; }
   const Member& member(uint32_t rank) const { return members_[rank]; }
-  // What a worker's weight counts as.
-  float CountedWeight(float weight) const { return std::min(weight, heaviest_); }
+  // How many workers the rank stands for, of all that were admitted: its share of the weight grows with it (a
+  // site's engine pushes the sum of the site's workers). 1 by default; stays when a job is over. Takes effect
+  // with the tensors that are declared after it. REQUIRES: rank in range, workers >= 1.
+  void SetStandsFor(uint32_t rank, uint32_t workers);
+  const std::vector<uint32_t>& stands_for() const { return stands_for_; }
+  // How many times the others' mean weight one worker counts as at most: WeightLedger's K, which makes
+  // max_weight_share of a worker's share. Infinite: no bound.
+  double WeightTimes() const;
+  // The rank's share of a round's weight, at most, when all are members.
+  double WeightShare(uint32_t rank) const;
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
+  std::vector<bool> Joined() const;  // by rank
   // The rank's owner: a certificate's name; "" when the rank has no owner, or its peers have no names.
   const std::string& owner(uint32_t rank) const { return owners_[rank]; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
@@ -99,14 +106,12 @@ class Membership {
  private:
   Status CheckOwner(const JoinRequest& request) const;
   void Free(uint32_t rank, Member::State state);
-  // The weight at which all that say more are cut off, so that each has its share at most. REQUIRES: every
-  // rank is in.
-  double HeaviestWeight() const;
+  double Admitted() const;  // workers that all ranks stand for
 
   std::string job_;
   uint32_t min_workers_;
   double max_weight_share_;
-  float heaviest_ = std::numeric_limits<float>::infinity();
+  std::vector<uint32_t> stands_for_;  // by rank
   std::vector<Member> members_;
   std::vector<std::string> owners_;  // by rank
   uint32_t joined_ = 0;

@@ -45,9 +45,13 @@ struct MemberStats {
   std::string identity;   // as it has proved: IdentityText
   Address peer;
   uint64_t incarnation = 0;
-  float weight = 1;          // as it says
-  float counted_weight = 1;  // server/member/membership.h
-  Duration silent{0};        // since it was last heard
+  uint32_t stands_for = 1;      // workers, as admitted
+  float weight = 1;             // as it says: with its last push, at first at its join
+  float counted_weight = 0;     // that push as it counted (server/member/weight_ledger.h); 0: none yet
+  double weight_share = 0;      // of what counted in the last 64 rounds of tensors
+  double max_weight_share = 1;  // of a round, with all members
+  uint64_t weights_bounded = 0;
+  Duration silent{0};  // since it was last heard
   // Counts over all its connections, states of the present one.
   transport::ConnectionStats traffic;
   uint64_t chunks = 0;    // contributions added

@@ -114,7 +114,9 @@ TensorJob& Declarations::Add(Parameters* parameters) {
   const uint32_t ranks = membership_->world_size();
   TensorJob& job = jobs_->Add(
       std::make_unique<TensorJob>(parameters, ranks, settings_, order, settings_.norm_guard,
-                                  Stragglers(settings_.straggler_factor, settings_.round_bound, ranks)));
+                                  Stragglers(settings_.straggler_factor, settings_.round_bound, ranks),
+                                  WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
+                                               settings_.policy == LossPolicy::kShift)));
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     if (membership_->IsJoined(rank)) job.tensor.rounds().OnMemberJoined(rank);
   }

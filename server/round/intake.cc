@@ -1,6 +1,7 @@
 #include "server/round/intake.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "codec/chunk/chunk.h"
@@ -123,8 +124,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   Transfer transfer;
   transfer.tensor = &job.tensor;
   transfer.round = rounds.number();
-  transfer.weight = membership_->CountedWeight(metadata.weight);
-  if (transfer.weight < metadata.weight) ++stats_->weights_bounded;
+  transfer.weight = CountWeight(peer.rank, metadata.weight, job);
   transfer.on_time = !late;
   transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
   transfer.low_energy = static_cast<double>(metadata.total_low_energy);
@@ -144,6 +144,19 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
     host_->Send(peer, taken);
   }
   return {};
+}
+
+// What the push counts as; the owner hears of the first one that counts as less than it says, the second, the
+// fourth, ...
+float Intake::CountWeight(uint32_t rank, float said, TensorJob& job) {
+  EngineStats::Rank& of = stats_->by_rank[rank];
+  const float counted = job.weights.Count(rank, said);
+  of.said_weight = said;
+  of.counted_weight = counted;
+  if (counted >= said) return counted;
+  ++stats_->weights_bounded;
+  if (std::has_single_bit(++of.weights_bounded)) host_->OnWeightBounded(rank, said, counted);
+  return counted;
 }
 
 // --- Chunks ---

@@ -47,6 +47,7 @@ class Intake {
   Status OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
                       const codec::WindowMetadata& metadata, TensorJob& job);
   Status OpenInitial(Peer& peer, transport::WindowKey key, TensorJob& job);
+  float CountWeight(uint32_t rank, float said, TensorJob& job);
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
   transport::ChunkVerdict AddGradient(Peer& peer, Transfer& transfer, bool high, uint32_t chunk,
                                       bool repaired, Outcome* outcome);

@@ -127,6 +127,7 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   }
   ++stats_.tensor_rounds;
   stats_.tolerated += round.tally.tolerated_chunks;
+  EndWeights(job);
   tensor.NextRound();
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
@@ -137,6 +138,17 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   declarations_.AnswerPostponed(job);
   pulls_.Answer(job);
   host_->OnTensorRound(round);
+}
+
+// Under policy shift the bounds of the epoch stay.
+void RoundEngine::EndWeights(TensorJob& job) {
+  const std::vector<double>& shares = job.weights.End();
+  const double gain = 1.0 / static_cast<double>(std::min(stats_.tensor_rounds, EngineStats::kShareRounds));
+  for (uint32_t rank = 0; rank < shares.size(); ++rank) {
+    double& share = stats_.by_rank[rank].weight_share;
+    share += gain * (shares[rank] - share);
+  }
+  if (settings_.policy != LossPolicy::kShift) job.weights.Begin(membership_->Joined());
 }
 
 void RoundEngine::Report(TensorJob& job, const TensorRound& round) {
@@ -262,8 +274,7 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
 // A worker that the round does not wait for has lost all that it has not contributed.
 void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
   const auto missing = job.tensor.chunks() - job.tensor.aggregator().contributed(rank).count();
-  job.tensor.OnWindowOver(rank, {.weight = membership_->CountedWeight(membership_->member(rank).weight),
-                                 .high_missing = missing});
+  job.tensor.OnWindowOver(rank, {.weight = job.weights.Expected(rank), .high_missing = missing});
   job.tensor.rounds().tally().lost_chunks += missing;
   stats_.by_rank[rank].lost += missing;
 }

@@ -72,6 +72,7 @@ class RoundEngine {
   void OnInitialized(TensorJob& job);
   void FinaliseReady(TensorJob& job, const std::vector<uint32_t>& ready);
   void FinishRoundIfComplete(TensorJob& job);
+  void EndWeights(TensorJob& job);
   void Report(TensorJob& job, const TensorRound& round);
   void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const;
   void MoveMember(TensorJob& job, uint32_t rank, bool takes_part);

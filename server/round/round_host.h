@@ -36,13 +36,18 @@ struct Rejection {
 // Counters; by_rank has one entry per rank.
 struct EngineStats {
   struct Rank {
-    uint64_t chunks = 0;             // contributions added
-    uint64_t repaired = 0;           // of them rebuilt by FEC
-    uint64_t lost = 0;               // contributions that did not arrive, or were rejected
-    uint64_t rejected = 0;           // of them refused by the guard
-    uint64_t excluded = 0;           // rounds that were over without it
+    uint64_t chunks = 0;           // contributions added
+    uint64_t repaired = 0;         // of them rebuilt by FEC
+    uint64_t lost = 0;             // contributions that did not arrive, or were rejected
+    uint64_t rejected = 0;         // of them refused by the guard
+    uint64_t excluded = 0;         // rounds that were over without it
+    uint64_t weights_bounded = 0;  // windows that counted with less than they said
+    float said_weight = 0;         // of the last window; 0: none yet
+    float counted_weight = 0;
+    double weight_share = 0;  // of what counted, a mean over the last kShareRounds rounds of all tensors
     uint64_t close_reasons[6] = {};  // windows, by wire::CloseReason
   };
+  static constexpr uint64_t kShareRounds = 64;
   uint64_t tensor_rounds = 0;
   uint64_t filled = 0;
   uint64_t tolerated = 0;
@@ -70,6 +75,8 @@ class RoundEngineHost {
   virtual Peer* PeerOfRank(uint32_t rank) = 0;
   virtual void OnTensorRound(const TensorRound& round) = 0;
   virtual void OnRejected(const Rejection& rejection) = 0;
+  // A push of the rank counts as less than it says; reported for the first, second, fourth, ... of the rank.
+  virtual void OnWeightBounded(uint32_t rank, float said, float counted) = 0;
 };
 
 }  // namespace longhaul::server

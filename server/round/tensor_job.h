@@ -9,6 +9,7 @@
 
 #include "proto/control_codec.h"
 #include "server/member/membership.h"
+#include "server/member/weight_ledger.h"
 #include "server/tensor/contribution_guard.h"
 #include "server/tensor/shift_epochs.h"
 #include "server/tensor/stragglers.h"
@@ -30,11 +31,12 @@ struct PendingPull {
 
 struct TensorJob {
   TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
-            double norm_guard, Stragglers waiting)
+            double norm_guard, Stragglers waiting, WeightLedger ledger)
       : tensor(parameters, ranks, spec, order),
         guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(spec.policy)),
         epochs(spec.policy == LossPolicy::kShift, ranks),
         stragglers(std::move(waiting)),
+        weights(std::move(ledger)),
         window_times(ranks),
         declared(ranks, false),
         late(ranks, false) {}
@@ -50,14 +52,17 @@ struct TensorJob {
     return stragglers.Deadline(std::max(rounds.begun_at(), values_since), rtt,
                                rounds.Count(Rounds::Participation::kClosed), members);
   }
-  // Begins a shift epoch with the members of this moment.
+  // Begins the first round, or a shift epoch, with the members of this moment and the weights that they
+  // joined with.
   void BeginEpoch(const Membership& membership) {
-    std::vector<bool> members(membership.world_size(), false);
+    const std::vector<bool> members = membership.Joined();
+    for (uint32_t rank = 0; rank < members.size(); ++rank) {
+      weights.Expect(rank, static_cast<double>(membership.member(rank).weight));
+    }
+    weights.Begin(members);
     double weight = 0;
     for (uint32_t rank = 0; rank < members.size(); ++rank) {
-      members[rank] = membership.IsJoined(rank);
-      if (!members[rank]) continue;
-      weight += static_cast<double>(membership.CountedWeight(membership.member(rank).weight));
+      if (members[rank]) weight += static_cast<double>(weights.Expected(rank));
     }
     epochs.Begin(members);
     tensor.BeginEpoch(weight);
@@ -67,6 +72,7 @@ struct TensorJob {
   ContributionGuard guard;
   ShiftEpochs epochs;
   Stragglers stragglers;
+  WeightLedger weights;
   std::vector<CloseTimes> window_times;              // by rank: from a window's opening to its close
   std::vector<bool> declared;                        // by rank
   Instant values_since;                              // when version 0 was there

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct Recorder final : ServerEvents {
     rejections.push_back(rejection);
     rejected.push_back(who);
   }
+  void OnWeightBounded(const std::string&, float, float counted) override {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", static_cast<double>(counted));
+    bounded.emplace_back(text);
+  }
   void OnBench(const Address&, const std::string&, const std::string&, const GuestTotals* totals) override {
     ++(totals == nullptr ? came : gone);
     if (totals != nullptr) last = *totals;
@@ -38,6 +44,7 @@ struct Recorder final : ServerEvents {
   std::vector<Status> over;
   std::vector<Rejection> rejections;
   std::vector<std::string> rejected;  // who
+  std::vector<std::string> bounded;   // weights as they count
   int starts = 0, came = 0, gone = 0;
   GuestTotals last;
 };

@@ -139,35 +139,23 @@ TEST(Membership, BeforeTheStartALostPlaceIsEmptyAgain) {
   EXPECT_EQ(membership.Describe(1), "worker rank 1 (site B, 127.0.0.1:40000)");
 }
 
-// What weights of so many workers count as.
-std::vector<float> Counted(const std::vector<float>& weights, double max_share) {
-  const auto workers = static_cast<uint32_t>(weights.size());
-  Membership membership("mnist", workers, workers, max_share);
-  for (uint32_t rank = 0; rank < workers; ++rank) {
-    JoinRequest request = Worker(rank);
-    request.world_size = workers;
-    request.weight = weights[rank];
-    EXPECT_TRUE(membership.Join(request, At(0)).ok());
-  }
-  EXPECT_TRUE(membership.TryStart());
-  std::vector<float> counted;
-  for (const float weight : weights) counted.push_back(membership.CountedWeight(weight));
-  return counted;
+TEST(Membership, ARankStandsForOneWorkerUnlessMoreAreAdmitted) {
+  Membership membership("mnist", 4, 4, 0);
+  EXPECT_EQ(membership.WeightTimes(), 3);
+  EXPECT_EQ(membership.WeightShare(2), 0.5) << "three against three others";
+  membership.SetStandsFor(2, 5);
+  EXPECT_EQ(membership.stands_for(), (std::vector<uint32_t>{1, 1, 5, 1}));
+  EXPECT_EQ(membership.WeightShare(2), 15.0 / 18);
+  EXPECT_EQ(membership.WeightShare(0), 3.0 / 10);
+  membership.Reset();
+  EXPECT_EQ(membership.WeightShare(2), 15.0 / 18) << "what was admitted stays";
 }
 
-TEST(MembersWeights, NoneCountsForMoreThanItsShare) {
-  using Weights = std::vector<float>;
-  EXPECT_EQ(Counted({1, 1, 1, 1e9f}, 0), (Weights{1, 1, 1, 3})) << "by default as three others";
-  EXPECT_EQ(Counted({1, 2, 3, 3}, 0), (Weights{1, 2, 3, 3})) << "honest shards are left alone";
-  EXPECT_EQ(Counted({5}, 0), Weights{5});
-  EXPECT_EQ(Counted({1, 1e9f}, 0), (Weights{1, 3}));
-  EXPECT_EQ(Counted({1, 1, 1, 1e9f}, 1), (Weights{1, 1, 1, 1e9f}));
-  EXPECT_EQ(Counted({1, 1, 1, 1, 5}, 0.2), (Weights{1, 1, 1, 1, 1}));
-  EXPECT_EQ(Counted({2, 1, 4}, 0.1), (Weights{1, 1, 1})) << "less than an even share for all: alike";
-  // Two that agree on a lie have a share each, no more: 2 of 8 in 10 at 0.25 + 0.25 leaves the others half.
-  const Weights colluding = Counted({1, 1, 1, 1, 1, 1, 1, 1, 1e9f, 1e9f}, 0.25);
-  EXPECT_EQ(colluding[8], 4);
-  EXPECT_EQ(colluding[9], 4);
+TEST(Membership, TheShareThatTheOperatorWantsIsThatOfOneWorker) {
+  EXPECT_DOUBLE_EQ(Membership("mnist", 10, 1, 0.25).WeightShare(0), 0.25);
+  EXPECT_DOUBLE_EQ(Membership("mnist", 5, 1, 0.1).WeightShare(0), 0.2) << "no less than an even share";
+  EXPECT_EQ(Membership("mnist", 5, 1, 1).WeightShare(0), 1);
+  EXPECT_EQ(Membership("mnist", 1, 1, 0).WeightShare(0), 1) << "alone";
 }
 
 }  // namespace

@@ -856,7 +856,7 @@ TEST_F(Job, NothingOfAPushCountsAfterAValueThatIsNotFiniteAndTheWorkerIsNamed) {
   EXPECT_EQ(coordinator.Stats().rejected, 3u);
 }
 
-// Both have joined with weight 1: by default a push counts as 1.5 at most, three quarters of their sum.
+// Both have joined with weight 1: by default a push counts as 3 at most, three quarters of their sum.
 struct BoundedWeight : Job {
   BoundedWeight() : Job(2, LossPolicy::kCount, [](ServerSettings& s) { s.max_weight_share = 0; }) {}
 };
@@ -867,8 +867,31 @@ TEST_F(BoundedWeight, APushCountsForItsShareWhateverItSays) {
   a.Send({1}, kHigh, 0, Full(-1));
   ASSERT_TRUE(Open(b, 1, 1, 0, 0, true, 1).ok());
   b.Send({1}, kHigh, 0, Full(1));
-  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, -0.2f}})) << "(1 - 1.5) / 2.5";
-  EXPECT_EQ(coordinator.Stats().weights_bounded, 1u);
+  EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, -0.5f}})) << "(1 - 3) / 4";
+  const ServerStats stats = coordinator.Stats();
+  EXPECT_EQ(stats.weights_bounded, 1u);
+  EXPECT_EQ(stats.members[0].weights_bounded, 1u);
+  EXPECT_EQ(stats.members[0].weight, 1e9f);
+  EXPECT_EQ(stats.members[0].counted_weight, 3);
+  EXPECT_EQ(stats.members[0].weight_share, 0.75);
+  EXPECT_EQ(stats.members[0].max_weight_share, 0.75);
+}
+
+TEST_F(BoundedWeight, AWeightThatJumpsInMidJobIsBoundedByWhatTheOtherUsuallySays) {
+  DeclareChunks(1);
+  for (uint64_t round = 0; round < 9; ++round) {
+    const auto id = static_cast<uint32_t>(round) + 1;
+    const float said = round < 5 ? 64.0f : 1e9f;
+    ASSERT_TRUE(Open(a, id, 1, 0, round, true, said).ok());
+    ASSERT_TRUE(Open(b, id, 1, 0, round, true, 64).ok());
+    a.Send({id}, kHigh, 0, Full(-1));
+    b.Send({id}, kHigh, 0, Full(1));
+    EXPECT_FLOAT_EQ(ResultOf(b).at(0), round < 5 ? 0.0f : -0.5f) << "round " << round;
+    for (FakeWorker* worker : {&a, &b}) worker->CloseResult(worker->connection.outgoing.rbegin()->first);
+  }
+  EXPECT_EQ(coordinator.Stats().weights_bounded, 6u) << "both in round 0, which had the weights of the join";
+  EXPECT_EQ(events.bounded, (std::vector<std::string>{"3", "3", "192", "192"}))
+      << "a's first, second, fourth";
 }
 
 struct NormGuard : Job {
