@@ -46,6 +46,7 @@ struct Flags {
   std::string log_level = "info";
   bool no_grants = false;
   bool allow_core_dump = false;
+  bool no_seccomp = false;
   std::string capacity = "auto";
   std::string capacity_floor;
   std::string capacity_cap;
@@ -123,6 +124,9 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->needs("--insecure");
   app.add_flag("--allow-core-dump", f.allow_core_dump,
                "with a key: a crash may leave a core dump, which contains it");
+  app.add_flag("--no-seccomp", f.no_seccomp,
+               "keep the right to make any system call; else those that a server does not need are given up "
+               "once it listens");
   app.add_option("--fault", f.server.fault,
                  "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
   app.add_option("--progress", f.progress, "what is printed on standard output")
@@ -357,6 +361,7 @@ int Run(int argc, char** argv) {
       flags.server, [&progress](const ServerEvent& event) { progress.On(event); },
       load::MakeSink(flags.load));
   if (!server.ok()) return CannotStart(server.status(), &output);
+  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kServer);
   SayWhatIsUsed(flags, *server, *security);
   PrintListening(flags, *server, security->kind, &output);
   return WaitForEnd(flags, *server, &progress, &signals, &output);

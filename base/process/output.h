@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/process/confinement.h"
 #include "base/process/output_queue.h"
 
 namespace longhaul::process {
@@ -94,5 +95,12 @@ class Output {
   OutputQueue errors_;
   OutputQueue lines_;
 };
+
+// As Confine; where that is not possible, the log has a warning.
+inline void ConfineOrWarn(Confinement role) {
+  if (const Status confined = Confine(role); !confined.ok()) {
+    spdlog::warn("system calls are not confined: {}", confined.message());
+  }
+}
 
 }  // namespace longhaul::process

@@ -15,7 +15,7 @@ UNITS = [
     # name         files                                     ours                                    libraries
     ("public",     r"include/longhaul/",                     "",                                     ""),
     ("flags",      r"base/flags/",                           "public base",                          "cli files json"),
-    ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog"),
+    ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog seccomp"),
     ("base",       r"base/",                                 "public",                               ""),
     ("control",    r"proto/control[._]",                     "public base wire",                     "protobuf"),
     ("wire",       r"proto/",                                "public base",                          ""),
@@ -70,7 +70,7 @@ UNITS = [
 
 LIBRARIES = [
     ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("protobuf", r"google/protobuf/"),
-    ("spdlog", r"spdlog/"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
+    ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
     ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),
     ("threads", r"(thread|future|condition_variable|semaphore|latch|barrier|stop_token)$"),

@@ -50,6 +50,7 @@ struct Flags {
   bool constant_rate = false;
   bool weight_given = false;
   bool allow_core_dump = false;
+  bool no_seccomp = false;
   double skew = 0;
   std::string wire_dtype = "float32";
   std::string rate_cap;
@@ -241,6 +242,7 @@ Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::pro
     spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
                 text);
   };
+  if (!flags.no_seccomp) longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker);
   Result<Client> client = Client::Connect(connect);
   *code = !client.ok() && client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
   if (!client.ok()) return client.status();
@@ -363,6 +365,9 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->excludes("--key");
   app.add_flag("--allow-core-dump", flags.allow_core_dump,
                "With a key: a crash may leave a core dump, which contains it");
+  app.add_flag("--no-seccomp", flags.no_seccomp,
+               "Keep the right to make any system call; else those that a worker does not need are given up "
+               "before it connects");
   app.add_option("--fault", c.fault,
                  "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
       ->type_name("SPEC");

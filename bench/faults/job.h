@@ -1,0 +1,131 @@
+// A job of the shipped daemons over an emulated WAN, and everything that they say, with the time.
+//
+//   site A: server        sites W0, W1, W2: a worker each (Fashion-MNIST), and strangers
+//
+// Every site's link can be changed while the job runs; every process can be signalled, replaced or joined by
+// another one. Needs what wan::TunWan needs. Not thread-safe.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/wan/programs.h"
+#include "bench/wan/protection.h"
+#include "cli/child_process.h"
+#include "wan/tun/tun_wan.h"
+
+namespace longhaul::bench::faults {
+
+using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
+
+// A line of a program, on standard output or standard error.
+struct Line {
+  Clock::time_point at;
+  std::string program;
+  std::string text;
+};
+
+struct JobOptions {
+  uint32_t workers = 3;
+  std::string link = "rate 100mbit delay 10ms loss 1%";
+  // All programs have the same one, in seconds.
+  int idle_timeout = 4;
+  Words server_words = {};
+  // Of each worker; those of `worker_words_of` follow them.
+  Words worker_words = {};
+  std::vector<Words> worker_words_of = {};
+  // The last worker is a member of this kind (member.h) in place of the daemon.
+  std::string member = {};
+  uint64_t seed = 1;
+};
+
+class Job {
+ public:
+  // The WAN and the server are up, and the workers started. Errors: those of TunWan::Up and of the programs.
+  static Result<std::unique_ptr<Job>> Start(const JobOptions& options);
+  ~Job();
+
+  // Takes in what the programs say, for this long or until `done`.
+  template <typename Done>
+  bool RunUntil(Clock::time_point limit, Done done) {
+    for (;;) {
+      TakeIn();
+      if (done()) return true;
+      if (Clock::now() >= limit) return false;
+    }
+  }
+  void RunFor(Duration time) {
+    RunUntil(Clock::now() + time, [] { return false; });
+  }
+
+  // --- Faults ---
+  // Of the link between the site and the server, each way.
+  void SetLink(size_t worker, const std::string& words) { SetUp(worker, words), SetDown(worker, words); }
+  void SetUp(size_t worker, const std::string& words);
+  void SetDown(size_t worker, const std::string& words);
+  void SetAllLinks(const std::string& words);
+  void HealLinks() { SetAllLinks(options_.link); }
+  void SignalServer(int signal) { server_->Signal(signal); }
+  void SignalWorker(size_t worker, int signal) { workers_[worker]->Signal(signal); }
+  // Starts the worker's own command line once more, as a supervisor does, and `more`.
+  void StartWorkerAgain(size_t worker, const Words& more = {});
+  void StartServerAgain();
+  // A program of this tree in a worker's site. Its exit code and its lines are not the job's.
+  void StartStranger(size_t site, const std::string& name, const Words& words);
+  void RunInSite(const std::string& site, const Words& words);
+  // From now on the server's standard output is not read.
+  void StopReadingServer() { read_server_ = false; }
+  std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker); }
+  std::string key_file() const { return protection_->key_file(); }
+  std::string File(const std::string& name) const { return scratch_.File(name); }
+
+  // --- What happened ---
+  // When the server said that a round was over.
+  const std::vector<Clock::time_point>& rounds() const { return rounds_; }
+  const std::deque<Line>& lines() const { return lines_; }
+  // Workers and server that have ended, by the latest of each.
+  bool AllEnded();
+  bool AllWorkersEnded();
+  bool server_running() { return !server_->Poll(); }
+  // "server 1, worker0 1": who ended with which code.
+  std::string ExitCodes();
+  std::vector<int> WorkerExitCodes();
+  size_t workers() const { return workers_.size(); }
+
+ private:
+  explicit Job(const JobOptions& options) : options_(options) {}
+  Status Begin();
+  Words WorkerCommand(size_t worker) const;
+  Status StartWorker(size_t worker, const Words& words);
+  void TakeIn();
+  void OnLine(const std::string& program, const std::string& text);
+  void ReadLogs();
+  void Set(const std::string& from, const std::string& to, const std::string& words);
+
+  // A log that grows.
+  struct Log {
+    std::string program;
+    std::string file;
+    size_t read = 0;
+  };
+
+  JobOptions options_;
+  std::optional<Protection> protection_;
+  Scratch scratch_;
+  std::unique_ptr<wan::TunWan> wan_;
+  std::optional<cli::ChildProcess> server_;
+  std::vector<std::optional<cli::ChildProcess>> workers_;
+  std::vector<cli::ChildProcess> others_;  // strangers, and what was replaced
+  std::vector<Log> logs_;
+  std::deque<Line> lines_;
+  std::vector<Clock::time_point> rounds_;
+  bool read_server_ = true;
+  int starts_ = 0;
+};
+
+}  // namespace longhaul::bench::faults

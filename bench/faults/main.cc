@@ -1,0 +1,116 @@
+// longhaul_faults_bench: what faults do to a job of the shipped daemons over an emulated WAN, and what a user
+// sees.
+//
+// Exit codes: 0 all is as it has to be, 1 something is not, 2 usage, 3 no emulated link can be made here.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "bench/faults/member.h"
+#include "bench/faults/scenario.h"
+
+namespace longhaul::bench::faults {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMissed = 1, kUsage = 2, kNoLink = 3;
+
+struct Flags {
+  std::string only;
+  std::string json_file;
+  uint64_t seed = 1;
+  bool list = false, verbose = false;
+};
+
+json ToJson(const Report& report) {
+  return {{"name", report.name},
+          {"fault", report.fault},
+          {"outcome", report.outcome},
+          {"line", report.line},
+          {"seconds_to_name", report.seconds_to_name},
+          {"seconds_to_recover", report.seconds_to_recover},
+          {"pause", report.pause},
+          {"rounds_before", report.rounds_before},
+          {"rounds_lost", report.rounds_lost},
+          {"exits", report.exits},
+          {"miss", report.miss}};
+}
+
+void Print(const Report& report) {
+  const auto number = [](double value) {
+    return value < 0 ? std::string("-") : std::to_string(value).substr(0, 5);
+  };
+  std::printf(
+      "%-30s %-15s named after %5s s, recovered after %5s s, %6.1f rounds lost of %.1f/s; %s%s%s\n    %s\n",
+      report.name.c_str(), report.outcome.c_str(), number(report.seconds_to_name).c_str(),
+      number(report.seconds_to_recover).c_str(), report.rounds_lost, report.rounds_before,
+      report.exits.c_str(), report.miss.empty() ? "" : "; NOT AS IT HAS TO BE: ", report.miss.c_str(),
+      report.line.c_str());
+  std::fflush(stdout);
+}
+
+int RunAll(const Flags& flags) {
+  json reports = json::array();
+  int missed = 0;
+  for (const Scenario& scenario : Scenarios()) {
+    if (scenario.name.find(flags.only) == std::string::npos) continue;
+    if (flags.list) {
+      std::printf("%-30s %s\n", scenario.name.c_str(), scenario.fault.c_str());
+      continue;
+    }
+    const Result<Report> report = Run(scenario, flags.seed, flags.verbose);
+    if (!report.ok()) {
+      std::fprintf(stderr, "longhaul_faults_bench: %s\n", report.status().ToString().c_str());
+      return report.status().code() == StatusCode::kInternal ? kMissed : kNoLink;
+    }
+    Print(*report);
+    reports.push_back(ToJson(*report));
+    missed += report->miss.empty() ? 0 : 1;
+  }
+  if (flags.list) return 0;
+  std::printf("%zu scenarios, %d not as they have to be\n", reports.size(), missed);
+  if (flags.json_file.empty()) return missed > 0 ? kMissed : 0;
+  const Status written = WriteFileAtomically(flags.json_file, reports.dump(1) + "\n");
+  if (!written.ok()) std::fprintf(stderr, "longhaul_faults_bench: --json: %s\n", written.message().c_str());
+  return missed > 0 || !written.ok() ? kMissed : 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "What faults do to a job of real daemons over an emulated WAN: 100 Mbit/s, RTT 20 ms, 1 % loss; three "
+      "workers, idle time-out 4 s. For each one: the line that names it, and when; when rounds go on; what "
+      "is lost.",
+      "longhaul_faults_bench");
+  Flags flags;
+  app.add_option("--only", flags.only, "only those whose name contains this");
+  app.add_option("--seed", flags.seed, "of the links")->capture_default_str();
+  app.add_option("--json", flags.json_file, "write everything to this file")->type_name("FILE");
+  app.add_flag("--list", flags.list, "only say what there is");
+  app.add_flag("--verbose", flags.verbose, "show what all programs have said");
+  MemberOptions member;
+  CLI::App* as_member =
+      app.add_subcommand("member", "(started by the bench itself) a member of the job that misbehaves");
+  as_member->add_option("kind", member.kind)
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kMemberKinds), std::end(kMemberKinds))));
+  as_member->add_option("--join", member.join)->required();
+  as_member->add_option("--key", member.key_file)->required();
+  as_member->add_option("--rank", member.rank)->required();
+  as_member->add_option("--world-size", member.world_size)->required();
+  as_member->add_option("--idle-timeout", member.idle_timeout);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  return as_member->parsed() ? RunMember(member) : RunAll(flags);
+}
+
+}  // namespace
+}  // namespace longhaul::bench::faults
+
+int main(int argc, char** argv) { return longhaul::bench::faults::Main(argc, argv); }

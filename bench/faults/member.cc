@@ -1,0 +1,133 @@
+#include "bench/faults/member.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "longhaul/client.h"
+#include "worker/demo/mlp.h"
+
+namespace longhaul::bench::faults {
+namespace {
+
+using worker::Mlp;
+
+std::atomic<bool> g_begin{false};
+
+constexpr const char* kOptimizer = "sgd:lr=0.05";  // that of the honest workers (job.cc)
+
+void Say(const std::string& what) {
+  std::printf("member: %s\n", what.c_str());
+  std::fflush(stdout);
+}
+
+class Member {
+ public:
+  Member(const MemberOptions& options, Client client) : options_(options), client_(std::move(client)) {}
+
+  Status Run() {
+    const Mlp model(1);
+    for (size_t t = 0; t < Mlp::kTensors; ++t) {
+      auto tensor = client_.Declare(
+          std::string(Mlp::kShapes[t].name),
+          {.count = Mlp::kShapes[t].count, .optimizer = kOptimizer, .initial = model.parameters()[t]});
+      if (!tensor.ok()) return tensor.status();
+      tensors_[t] = *tensor;
+      gradients_[t].assign(Mlp::kShapes[t].count, 0);
+      values_[t].resize(Mlp::kShapes[t].count);
+    }
+    std::thread trouble;
+    Status status;
+    while ((status = Round()).ok()) {
+      if (!g_begin.exchange(false)) continue;
+      Say("begins: " + options_.kind);
+      if (options_.kind == "idle") Idle();
+      if (options_.kind == "nan") Fill(std::numeric_limits<float>::quiet_NaN());
+      if (options_.kind == "large") Fill(1e30f);
+      if (!trouble.joinable()) trouble = std::thread([this] { MakeTrouble(); });
+    }
+    Say("ends: " + status.ToString());
+    if (trouble.joinable()) trouble.detach();  // it waits in calls of a client that dies with the process
+    std::fflush(stdout);
+    ::_exit(1);
+  }
+
+ private:
+  Status Round() {
+    std::array<Operation, Mlp::kTensors> rounds;
+    for (size_t t = 0; t < Mlp::kTensors; ++t)
+      rounds[t] = client_.PushPull(tensors_[t], gradients_[t], values_[t]);
+    Status first;
+    for (size_t t = 0; t < Mlp::kTensors; ++t) {
+      Status status = rounds[t].Wait();
+      // A value that its own client refuses: the next one is honest, so that the round goes on.
+      if (status.code() == StatusCode::kInvalidArgument) {
+        Say(status.ToString());
+        Fill(0);
+        status = client_.PushPull(tensors_[t], gradients_[t], values_[t]).Wait();
+      }
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+  void Fill(float value) {
+    for (auto& gradient : gradients_) gradient.assign(gradient.size(), value);
+  }
+  void Idle() {
+    while (client_.status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  // Until the server has had enough: what it answers is said.
+  void MakeTrouble() {
+    if (options_.kind == "tensors") {
+      for (int i = 0; i < 5000; ++i) {
+        const auto junk = client_.Declare("junk" + std::to_string(i), {.count = 1});
+        if (!junk.ok()) return Say("declared " + std::to_string(i) + ": " + junk.status().ToString());
+      }
+    }
+    if (options_.kind == "huge") {
+      Say("huge: " +
+          client_.Declare("huge", {.count = 268'000'000, .optimizer = "adam:lr=0.001"}).status().ToString());
+    }
+    if (options_.kind != "barriers") return;
+    for (int i = 0; i < 70; ++i) {
+      std::thread([this, i] {
+        const Status status = client_.Barrier("junk" + std::to_string(i));
+        if (!status.ok()) Say("barrier " + std::to_string(i) + ": " + status.ToString());
+      }).detach();
+    }
+  }
+
+  MemberOptions options_;
+  Client client_;
+  std::array<Tensor, Mlp::kTensors> tensors_;
+  std::array<std::vector<float>, Mlp::kTensors> gradients_, values_;
+};
+
+}  // namespace
+
+int RunMember(const MemberOptions& options) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { g_begin = true; };
+  ::sigaction(SIGUSR1, &action, nullptr);
+  ConnectOptions connect{.servers = {options.join}, .key_file = options.key_file};
+  connect.rank = options.rank;
+  connect.world_size = options.world_size;
+  connect.site = "member";
+  connect.idle_timeout = std::chrono::seconds(options.idle_timeout);
+  auto client = Client::Connect(connect);
+  if (!client.ok()) {
+    Say(client.status().ToString());
+    return 1;
+  }
+  (void)Member(options, *std::move(client)).Run();
+  return 1;
+}
+
+}  // namespace longhaul::bench::faults
