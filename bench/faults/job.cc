@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -47,7 +48,8 @@ Status Job::Begin() {
   wan_ = *std::move(up);
   StartServerAgain();
   if (!RunUntil(Clock::now() + std::chrono::seconds(10), [&] {
-        return !lines_.empty() && lines_.back().text.find("listening") != std::string::npos;
+        return std::ranges::any_of(
+            lines_, [](const Line& line) { return line.text.find("\"listening\"") != std::string::npos; });
       })) {
     return {StatusCode::kInternal, "the server does not listen: " + LastLine(scratch_.File("server0.log"))};
   }
@@ -162,11 +164,11 @@ void Job::SetAllLinks(const std::string& words) {
 
 void Job::OnLine(const std::string& program, const std::string& text) {
   const auto now = Clock::now();
-  if (program == "server" && text.find("\"event\":\"round\"") != std::string::npos) {
+  if (program == "worker0" && text.find("\"event\":\"round\"") != std::string::npos) {
     rounds_.push_back(now);
     return;
   }
-  // What a worker says of every round tells nothing here.
+  // What the others say of every round tells nothing here.
   if (text.find("\"event\":\"round\"") != std::string::npos || lines_.size() >= kMaxLines) return;
   lines_.push_back({now, program, text});
 }

@@ -85,7 +85,7 @@ class Job {
   std::string File(const std::string& name) const { return scratch_.File(name); }
 
   // --- What happened ---
-  // When the server said that a round was over.
+  // When worker 0, which no fault ends alone, said that it had a round's result.
   const std::vector<Clock::time_point>& rounds() const { return rounds_; }
   const std::deque<Line>& lines() const { return lines_; }
   // Workers and server that have ended, by the latest of each.

@@ -36,7 +36,7 @@ std::string Readable(const std::string& text) {
       }
     }
   } else {
-    line = std::regex_replace(line, std::regex(R"(^\[[0-9: .-]+\] )"), "");
+    line = std::regex_replace(line, std::regex(R"(^\[[0-9: .-]+\] (\[[^\]]*\] )*)"), "");
   }
   std::ranges::replace(line, '|', '/');
   return line.size() > kLineLength ? line.substr(0, kLineLength) + " ..." : line;
@@ -73,9 +73,10 @@ class Watch {
     job_.RunFor(milliseconds(100));
   }
   Report Result() {
-    Report report{.name = scenario_.name,
-                  .fault = scenario_.fault,
-                  .outcome = scenario_.outcome == Outcome::kEnds ? "the job ends" : "the job goes on"};
+    Report report;
+    report.name = scenario_.name;
+    report.fault = scenario_.fault;
+    report.outcome = scenario_.outcome == Outcome::kEnds ? "the job ends" : "the job goes on";
     report.rounds_before = rate_;
     report.exits = job_.ExitCodes();
     if (const Line* line = Named()) {

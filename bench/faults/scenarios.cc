@@ -150,9 +150,10 @@ std::vector<Scenario> OfTheNetwork() {
        .fault = "worker 2's host takes another address",
        .begin =
            [](Job& job) {
-             job.RunInSite(job.WorkerSite(2), {"ip", "addr", "add", "10.77.4.9/24", "dev", "wan0"});
-             job.RunInSite(job.WorkerSite(2), {"ip", "addr", "del", "10.77.4.1/24", "dev", "wan0"});
-             job.RunInSite(job.WorkerSite(2), {"ip", "route", "replace", "10.77.0.0/16", "dev", "wan0"});
+             const std::string site = job.WorkerSite(2);
+             job.RunInSite(site, {"ip", "addr", "del", "10.77.4.1/24", "dev", "wan0"});
+             job.RunInSite(site, {"ip", "addr", "add", "10.77.4.9/24", "dev", "wan0"});
+             job.RunInSite(site, {"ip", "route", "replace", "10.77.0.0/16", "dev", "wan0"});
            }},
   };
 }
@@ -169,12 +170,12 @@ std::vector<Scenario> OfMembers() {
        .fault = "worker 2 opens 70 barriers",
        .options = With({}, "barriers"),
        .begin = misbehave,
-       .named = "ResourceExhausted|barriers"},
+       .named = "ResourceExhausted"},
       {.name = "member hoards tensors",
        .fault = "worker 2 declares 5,000 tensors",
        .options = With({}, "tensors"),
        .begin = misbehave,
-       .named = "ResourceExhausted|tensors"},
+       .named = "ResourceExhausted"},
       {.name = "member declares 1 GiB",
        .fault = "worker 2 declares 268 M elements with Adam",
        .options = With({}, "huge"),
