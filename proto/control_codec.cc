@@ -70,8 +70,6 @@ bool Take(const Reflection& from, const control::JobSpec& message, const FieldDe
   return static_cast<uint32_t>(*value) == number;
 }
 
-// A tensor larger than this cannot be addressed by chunk positions.
-constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 constexpr uint32_t kMaxWorldSize = 1u << 16;
 constexpr uint64_t kMaxIdleTimeoutMs = 24ull * 3600 * 1000;
 // A status reply carries JSON; it gets what fits a message beside its other fields.

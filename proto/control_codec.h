@@ -19,6 +19,8 @@ inline constexpr size_t kMaxControlMessageBytes = 64 * 1024;
 inline constexpr int kMaxControlDepth = 4;
 // Bounds on text fields, so that a peer cannot make logs or tables grow.
 inline constexpr size_t kMaxNameBytes = 256;
+// A tensor larger than this cannot be addressed by chunk positions.
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 inline constexpr size_t kMaxTextBytes = 1024;
 
 // A job's settings as they travel and back, by the table in base/job_settings.h: the message has a field of

@@ -4,10 +4,12 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/random.h"
+#include "base/user_calls.h"
 #include "codec/fec/fec.h"
 #include "proto/control_codec.h"
 #include "server/daemon.h"
@@ -32,6 +34,11 @@ using server::ServerStats;
 
 // How long a stopping server waits for its peers to hear it.
 constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
+
+// Longer than any program runs; the clock's time plus this fits a Duration.
+constexpr Duration kLongestWait = std::chrono::hours(24 * 365 * 100);
+
+Status Moved() { return {StatusCode::kFailedPrecondition, "this server has been moved from"}; }
 
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
 
@@ -88,7 +95,8 @@ std::string In(const std::string& who) { return who.empty() ? "" : " (" + who + 
 class EventLines final : public server::ServerEvents {
  public:
   EventLines(std::function<void(const ServerEvent&)> sink, LogCallback log)
-      : sink_(std::move(sink)), log_(std::move(log)) {}
+      : sink_(std::move(sink)), calls_(std::move(log)) {}
+  UserCalls& calls() { return calls_; }
 
   // Called after a job is over, with how it ended.
   std::function<void(const Status& outcome, const ServerStats& stats)> on_job_over;
@@ -122,7 +130,7 @@ class EventLines final : public server::ServerEvents {
          {{"event", "start"}, {"workers", workers}, {"symbol_bytes", symbol_bytes}});
   }
   void OnRound(const JobRound& round, const ServerStats& stats) override {
-    if (sink_ || log_)
+    if (sink_ || calls_.logs())
       Emit(ServerEvent::Kind::kRound, server::RoundText(round), server::RoundJson(round, stats));
   }
   void OnLeave(uint32_t rank, const std::string& who, const Status& why) override {
@@ -216,13 +224,15 @@ class EventLines final : public server::ServerEvents {
     return bad ? LogLevel::kWarning : LogLevel::kInfo;
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
-    if (log_) log_(LevelOf(kind), text);
+    calls_.Log(LevelOf(kind), text);
+    if (!sink_) return;
     // Names come from the network: replace rather than throw on what is not UTF-8.
-    if (sink_) sink_({kind, text, value.dump(-1, ' ', false, json::error_handler_t::replace)});
+    const std::string line = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    calls_.Call("on_event", sink_, ServerEvent{kind, text, line});
   }
 
   std::function<void(const ServerEvent&)> sink_;
-  LogCallback log_;
+  UserCalls calls_;
   // Two: strangers that fail at the handshake must not hide the peers that the job refuses.
   server::LogLimiter handshakes_;
   server::LogLimiter refusals_;
@@ -234,14 +244,29 @@ struct Server::Impl {
   Impl(std::function<void(const ServerEvent&)> sink, LogCallback log)
       : events(std::move(sink), std::move(log)) {}
   ~Impl() {
+    if (OnLoopThread()) {
+      thread.detach();  // this is its last deed
+      return;
+    }
     RequestStop();
     if (thread.joinable()) thread.join();
   }
 
+  bool OnLoopThread() const { return thread.get_id() == std::this_thread::get_id(); }
+
   void RequestStop() {
     if (!loop) return;
-    (void)loop->Post(
-        [this] { BeginShutdown(Status(StatusCode::kCancelled, "the server is shutting down")); });
+    const Status posted =
+        loop->Post([this] { BeginShutdown(Status(StatusCode::kCancelled, "the server is shutting down")); });
+    if (!posted.ok()) loop->Stop();  // too much is posted
+  }
+
+  // The handle is gone. From one of its own callbacks the server goes on to its end by itself.
+  static void Release(std::unique_ptr<Impl> impl) {
+    if (!impl || !impl->OnLoopThread()) return;
+    impl->RequestStop();
+    Impl& self = *impl;
+    self.own = std::move(impl);
   }
 
   // On the loop's thread.
@@ -300,7 +325,7 @@ struct Server::Impl {
     {
       const std::lock_guard lock(mutex);
       outcome = result;
-      last_stats = server::ToJson(stats).dump(-1, ' ', false, json::error_handler_t::replace);
+      last_stats = TextOf(stats);
     }
     // Not from inside the core's event.
     if (once) (void)loop->Post([this] { BeginShutdown(Status(StatusCode::kCancelled, "the job is over")); });
@@ -308,9 +333,19 @@ struct Server::Impl {
 
   void Run() {
     loop->Run();
-    const std::lock_guard lock(mutex);
-    stopped = true;
-    changed.notify_all();
+    {
+      const std::lock_guard lock(mutex);
+      stopped = true;
+      changed.notify_all();
+    }
+    const std::unique_ptr<Impl> last = std::move(own);
+  }
+
+  // On the loop's thread.
+  std::string StatsText() { return TextOf(core->stats()); }
+  std::string TextOf(ServerStats stats) {
+    stats.callbacks_threw = events.calls().threw();
+    return server::ToJson(stats).dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
   // What the loop uses comes before the loop, so that it goes after it.
@@ -328,6 +363,7 @@ struct Server::Impl {
   bool stopping = false;     // loop's thread
   bool drain_check = false;  // loop's thread
   Instant deadline = Instant::Infinite();
+  std::unique_ptr<Impl> own;  // loop's thread; itself, when its end is that thread's
   std::thread thread;
 
   mutable std::mutex mutex;
@@ -375,7 +411,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   impl->address = socket->local_address();
   impl->once = options.once;
   for (const std::string& warning : socket->warnings()) {
-    if (options.log) options.log(LogLevel::kWarning, warning);
+    impl->events.calls().Log(LogLevel::kWarning, warning);
   }
 
   core_options->events = &impl->events;
@@ -391,34 +427,48 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };
-  impl->thread = std::thread([raw] { raw->Run(); });
+  try {
+    impl->thread = std::thread([raw] { raw->Run(); });
+  } catch (const std::system_error& error) {
+    return Status(StatusCode::kInternal, std::string("no thread for the server: ") + error.what());
+  }
   return Server(std::move(impl));
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::Server(Server&&) noexcept = default;
-Server& Server::operator=(Server&&) noexcept = default;
-Server::~Server() = default;
+Server& Server::operator=(Server&& other) noexcept {
+  if (this != &other) Impl::Release(std::exchange(impl_, std::move(other.impl_)));
+  return *this;
+}
+Server::~Server() { Impl::Release(std::move(impl_)); }
 
-uint16_t Server::port() const { return impl_->address.port; }
-std::string Server::address() const { return impl_->address.ToString(); }
-std::string Server::fec_backend() const { return impl_->fec_backend; }
-std::string Server::job() const { return impl_->security.job; }
-std::string Server::security() const { return impl_->security.description; }
+uint16_t Server::port() const { return impl_ ? impl_->address.port : 0; }
+std::string Server::address() const { return impl_ ? impl_->address.ToString() : ""; }
+std::string Server::fec_backend() const { return impl_ ? impl_->fec_backend : ""; }
+std::string Server::job() const { return impl_ ? impl_->security.job : ""; }
+std::string Server::security() const { return impl_ ? impl_->security.description : ""; }
 
 Status Server::Wait() {
+  if (!impl_) return Moved();
   std::unique_lock lock(impl_->mutex);
+  if (!impl_->stopped && UserCalls::InCallback()) {
+    return {StatusCode::kFailedPrecondition, "the server runs; Wait waits: not from a callback"};
+  }
   impl_->changed.wait(lock, [this] { return impl_->stopped; });
   return impl_->outcome;
 }
 
 std::optional<Status> Server::WaitFor(Duration timeout) {
+  if (!impl_) return Moved();
   std::unique_lock lock(impl_->mutex);
-  if (!impl_->changed.wait_for(lock, timeout, [this] { return impl_->stopped; })) return std::nullopt;
+  const Duration limit = UserCalls::InCallback() ? Duration(0) : std::min(timeout, kLongestWait);
+  if (!impl_->changed.wait_for(lock, limit, [this] { return impl_->stopped; })) return std::nullopt;
   return impl_->outcome;
 }
 
 void Server::Stop() {
+  if (!impl_) return;
   impl_->RequestStop();
   (void)Wait();
 }
@@ -429,10 +479,11 @@ std::string Server::StatsJson() const {
     std::condition_variable ready;
     std::optional<std::string> text;
   };
+  if (!impl_) return "{}";
+  if (impl_->OnLoopThread()) return impl_->StatsText();
   const auto answer = std::make_shared<Answer>();
   const Status posted = impl_->loop->Post([impl = impl_.get(), answer] {
-    std::string text =
-        server::ToJson(impl->core->stats()).dump(-1, ' ', false, json::error_handler_t::replace);
+    std::string text = impl->StatsText();
     const std::lock_guard lock(answer->mutex);
     answer->text = std::move(text);
     answer->ready.notify_all();

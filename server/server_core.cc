@@ -29,6 +29,14 @@ Status CheckFloor(const std::string& which, Bandwidth floor, Bandwidth cap) {
 }
 
 Status CheckGrants(const GrantSettings& grants) {
+  const std::pair<const char*, Bandwidth> rates[] = {{"capacity", grants.capacity},
+                                                     {"capacity_floor", grants.capacity_floor},
+                                                     {"capacity_cap", grants.capacity_cap},
+                                                     {"worker_rate_floor", grants.worker_floor},
+                                                     {"worker_rate_cap", grants.worker_cap}};
+  for (const auto& [which, rate] : rates) {
+    if (rate < Bandwidth::Zero()) return Invalid(which, Mbits(rate), "0 or more");
+  }
   if (Status floor = CheckFloor("worker_rate_floor", grants.worker_floor, grants.worker_cap); !floor.ok())
     return floor;
   if (grants.capacity.IsZero())

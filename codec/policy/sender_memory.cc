@@ -2,9 +2,10 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
-#include "codec/chunk/top_k.h"
+#include "codec/chunk/quantize.h"
 #include "codec/policy/shift.h"
 
 namespace longhaul::codec {
@@ -54,7 +55,8 @@ void SenderMemory::Finish() {
   gradient_ = {};
 }
 
-std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkGeometry& geometry) {
+std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkGeometry& geometry,
+                                               float largest) {
   switch (spec.policy) {
     case LossPolicy::kZero:
     case LossPolicy::kCount:
@@ -62,7 +64,7 @@ std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkG
     case LossPolicy::kIpw:
       return std::make_unique<Forgetful>(geometry);
     case LossPolicy::kResidual:
-      return std::make_unique<ResidualMemory>(geometry);
+      return std::make_unique<ResidualMemory>(geometry, largest);
     case LossPolicy::kShift:
       return std::make_unique<ShiftMemory>(geometry, static_cast<float>(spec.shift_alpha));
   }
@@ -74,7 +76,7 @@ void ResidualMemory::Combine(uint32_t chunk, std::span<const float> fresh) {
   const std::span<float> owed = geometry().Elements(owed_.span(), chunk);
   const auto size = static_cast<Eigen::Index>(owed.size());
   Eigen::Map<Eigen::ArrayXf>(owed.data(), size) += Eigen::Map<const Eigen::ArrayXf>(fresh.data(), size);
-  if (AllFinite(owed)) return;
+  if (BestKernels().max_magnitude(owed.data(), owed.size()) <= std::bit_cast<uint32_t>(largest_)) return;
   std::ranges::copy(fresh, owed.begin());
   ++debts_dropped_;
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -46,7 +47,7 @@ class SenderMemory {
   // What waits to be repaid, by element; between Prepare and Finish: with the gradient. Empty but for
   // residual.
   virtual std::span<const float> owed() const { return {}; }
-  // Chunks whose debt had grown beyond what float holds, and was dropped. 0 but for residual.
+  // Chunks whose debt had grown beyond what can be summed, and was dropped. 0 but for residual.
   virtual uint64_t debts_dropped() const { return 0; }
   // The shift c, by element. Empty but for shift.
   virtual std::span<const float> shift() const { return {}; }
@@ -69,7 +70,9 @@ class SenderMemory {
   std::vector<bool> settled_;        // by chunk
 };
 
-std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkGeometry& geometry);
+// largest: magnitude beyond which policy residual drops a debt.
+std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkGeometry& geometry,
+                                               float largest = std::numeric_limits<float>::max());
 
 // Error feedback for the network: what a window lost of a gradient is added to the next one.
 //
@@ -78,11 +81,12 @@ std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkG
 // delayed. That covers every way to be lost: by the network, by quantisation, by being left out of a sparse
 // chunk.
 //
-// But for a debt that grows beyond what float holds: it would stay infinite for ever. It is dropped with its
-// chunk, and counted; the gradient travels alone.
+// But for a debt that grows beyond `largest`, what a round's sum can hold: no server would ever take it. It
+// is dropped with its chunk, and counted; the gradient travels alone.
 class ResidualMemory final : public SenderMemory {
  public:
-  explicit ResidualMemory(const ChunkGeometry& geometry) : SenderMemory(geometry), owed_(geometry.count) {}
+  explicit ResidualMemory(const ChunkGeometry& geometry, float largest = std::numeric_limits<float>::max())
+      : SenderMemory(geometry), largest_(largest), owed_(geometry.count) {}
 
   std::span<const float> owed() const override { return owed_.span(); }
   uint64_t debts_dropped() const override { return debts_dropped_; }
@@ -92,6 +96,7 @@ class ResidualMemory final : public SenderMemory {
   void Combine(uint32_t chunk, std::span<const float> fresh) override;
   void Deliver(uint32_t chunk, std::span<const float> sent) override;
 
+  const float largest_;
   ZeroedArray<float> owed_;  // under way: with the gradient
   uint64_t debts_dropped_ = 0;
 };

@@ -9,8 +9,16 @@
 // Every wait ends: when the server dies, falls silent for the idle time-out or ends the job, everything
 // pending completes with a Status that names the server and the reason.
 //
-// Threads: every method may be called from any thread. A client has one background thread; several clients
+// Threads: every method may be called from any thread, but a client must not be moved, assigned to or
+// destroyed while another thread is in a method of it. A client has one background thread; several clients
 // may live in a process. Spans given to an operation are borrowed until it is done.
+//
+// Callbacks (Then, the log) run on a background thread: they must not block, and what waits is refused there
+// (kFailedPrecondition). They may start operations and destroy the client. An exception that leaves one is
+// logged, counted (ClientStats::callbacks_threw) and ignored.
+//
+// No argument ends the process: what cannot work is kInvalidArgument. An object that was moved from does
+// nothing: kFailedPrecondition, zeros.
 #pragma once
 
 #include <cstdint>
@@ -33,21 +41,21 @@ class ClientImpl;
 }  // namespace internal
 
 // Something that is on its way. A cheap handle: copies name the same operation, which goes on when they are
-// gone.
+// gone. One that was moved from is like one made by Operation().
 class Operation {
  public:
   // An operation that is already done with kFailedPrecondition; assign a real one to it.
-  Operation();
+  Operation() = default;
 
-  // Waits for the end and says how it ended. From any number of threads; not from a Then callback of the same
-  // client, which would wait for itself.
+  // Waits for the end and says how it ended. From any number of threads; in a callback of any client or
+  // server it does not wait: kFailedPrecondition unless the operation is done.
   Status Wait() const;
-  // The same, for at most `limit`; then kDeadlineExceeded, and the operation goes on.
+  // The same, for at most `limit` (negative: none); then kDeadlineExceeded, and the operation goes on.
   Status WaitFor(Duration limit) const;
   bool done() const;
   // Calls `callback` once with the outcome: on the client's background thread, or at once on the caller's
-  // when the operation is done already. Callbacks given before the end have run when Wait returns. It must
-  // not block; it may start operations.
+  // when the operation is done already (an exception of it reaches the caller then). Callbacks given before
+  // the end have run when Wait returns. An empty one is ignored.
   void Then(std::function<void(const Status&)> callback) const;
   // Zeros until done.
   OperationStats stats() const;
@@ -77,13 +85,14 @@ class Tensor {
 };
 
 // One worker of a job. Operations and waits end with the errors that their methods name, and with
-//   kInvalidArgument     the tensor is another client's, or was never declared
+//   kInvalidArgument     the tensor is another client's, or was never declared; a span has a length and no
+//                        memory
 //   kResourceExhausted   4096 operations are pending already
-//   kFailedPrecondition  after Leave, or after the orderly end of the job
+//   kFailedPrecondition  after Leave, or after the orderly end of the job; the client was moved from
 //   kCancelled           pending when Leave was given an error, or when the client was destroyed
 //   kAborted             pending when the server ended the job
 //   else                 what status() says: the client has failed
-// Declare, Barrier and Leave wait: from a callback on the background thread they are kFailedPrecondition.
+// Connect, Declare, Barrier and Leave wait: in a callback they are kFailedPrecondition.
 class Client {
  public:
   // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
@@ -97,19 +106,21 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   // Ends what is pending with kCancelled and closes the connection; returns within a second or two whatever
-  // the network does. Call Leave first for an orderly end.
+  // the network does. Call Leave first for an orderly end. In one of the client's own callbacks it returns at
+  // once: no memory is borrowed any more, and what is pending ends on the background thread soon after.
   ~Client();
 
   // Makes a tensor known, or finds it. Waits until all workers of the job are in. Idempotent. Errors:
-  // kSettingsMismatch (an earlier declaration of that name disagrees), kInvalidArgument (name, options; too
-  // large for one window), kResourceExhausted (a bound on tensors, or the server's max_model), kAborted (the
-  // server did not take the initial values).
+  // kSettingsMismatch (an earlier declaration of that name disagrees), kInvalidArgument (name, options; more
+  // than 2^40 elements, or too large for one window), kResourceExhausted (a bound on tensors, or the server's
+  // max_model), kAborted (the server did not take the initial values).
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
   // round that it counts in. Errors: kInvalidArgument (`gradient` does not hold exactly count() float32
-  // elements; one is not finite, alone or with what is owed from earlier rounds), kAborted (the round went on
-  // without this worker).
+  // elements; one is not finite, or so large that the sum over world_size() workers of this weight may not
+  // be: above FLT_MAX / 32 / world_size() / max(weight, 1)), kAborted (the round went on without this
+  // worker). What the server's norm_guard refuses is in stats().round_info.
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
   // Fetches the parameters. Errors: kInvalidArgument (`out` does not hold exactly count() float32 elements),
   // kFailedPrecondition (the tensor has no optimizer, so the server keeps none).
@@ -134,7 +145,7 @@ class Client {
   Status Barrier(const std::string& name);
   // The orderly end: waits for what is pending, tells the server, closes. Further calls fail. With an error
   // as `why` the server learns that this worker did not finish, and nothing pending is waited for. Ok, or why
-  // the client has failed.
+  // the client has failed; kInvalidArgument (`why` has no code of StatusCode).
   Status Leave(const Status& why = Status::Ok());
 
   uint32_t rank() const;

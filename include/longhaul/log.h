@@ -9,7 +9,8 @@ namespace longhaul {
 
 enum class LogLevel { kDebug, kInfo, kWarning };
 
-// One line without its end, valid during the call. Any thread; must return soon and must not call what logs.
+// One line without its end, valid during the call. Any thread; must return soon, and
+// what it calls of the library must not wait (client.h).
 using LogCallback = std::function<void(LogLevel level, std::string_view text)>;
 
 }  // namespace longhaul

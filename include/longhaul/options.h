@@ -36,7 +36,7 @@ struct ConnectOptions {
   // The one time-out a user must know: a peer that is silent for so long is dead, and everything that waits
   // for it ends with kPeerDead. Progress resets it. The smaller one of worker and server counts.
   Duration idle_timeout = std::chrono::seconds(10);
-  // How long Connect may take; zero means idle_timeout.
+  // How long Connect may take, 0..24 h; zero means idle_timeout.
   Duration connect_timeout{0};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
@@ -85,7 +85,7 @@ struct TensorOptions {
   // as hold a share of the energy. None: the job's (JobSpec), which the server says.
   std::optional<double> high_share = std::nullopt;
   std::optional<double> high_energy = std::nullopt;
-  uint64_t count = 0;  // elements, >= 1
+  uint64_t count = 0;  // elements, 1..2^40
   // What the server does with the aggregate: "aggregate" hands it back as it is; an optimizer keeps the
   // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",
   // "adam:lr=0.001[,beta1=0.9][,beta2=0.999][,eps=1e-8][,weight_decay=0]", or "adamw:..." (decay 0.01).

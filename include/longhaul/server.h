@@ -67,7 +67,9 @@ struct ServerOptions {
   LogCallback log = {};
 };
 
-// What happens in a server. Called on the server's thread: must return soon and must not call the server.
+// What happens in a server. Called on the server's thread: must return soon. It may ask the server, stop it
+// (Stop does not wait there) and destroy it; an exception that leaves it is logged, counted (callbacks_threw
+// in the statistics) and ignored.
 struct ServerEvent {
   enum class Kind : uint8_t {
     kJoin,      // a worker is in
@@ -92,6 +94,8 @@ namespace server {
 struct Daemon;
 }
 
+// All methods from any thread, but a server must not be moved, assigned to or destroyed while another thread
+// is in a method of it. One that was moved from does nothing: kFailedPrecondition, zeros, empty texts.
 class Server {
  public:
   // Opens the port and serves in a thread of its own. Errors: kInvalidArgument (names the option, its value
@@ -105,7 +109,7 @@ class Server {
 
   Server(Server&&) noexcept;
   Server& operator=(Server&&) noexcept;
-  // Stops it, as Stop().
+  // Stops it, as Stop(). In one of its own callbacks it returns at once, and the server ends soon after.
   ~Server();
 
   uint16_t port() const;
@@ -119,10 +123,12 @@ class Server {
   std::string security() const;
   // Until the server has stopped: by Stop(), or after the first job with `once`. Ok, or why the latest job
   // did not finish: kAborted (the reason is named, such as too few workers), kCancelled (Stop while it ran).
+  // In a callback of any client or server, before the end: kFailedPrecondition at once.
   Status Wait();
-  // As Wait(), but gives up after `timeout`: nullopt, and the server goes on.
+  // As Wait(), but gives up after `timeout` (in a callback: at once): nullopt, and the server goes on.
   std::optional<Status> WaitFor(Duration timeout);
-  // Tells all workers and ends, within about a second. Any thread; idempotent.
+  // Tells all workers and ends, within about a second. Any thread; idempotent. In a callback it does not wait
+  // for the end.
   void Stop();
   // Everything that it counts, as one JSON object. Any thread. After the end: the last state.
   std::string StatsJson() const;

@@ -105,6 +105,7 @@ struct ClientStats {
   uint64_t result_chunks_lost = 0;
   uint64_t state_hashes_agreed = 0;
   uint64_t state_hash_mismatches = 0;
+  uint64_t callbacks_threw = 0;
 };
 
 inline constexpr Counter<ClientStats> kClientCounters[] = {
@@ -119,8 +120,8 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::repaired_chunks, "repaired_chunks", "received chunks that FEC rebuilt here"},
     {&ClientStats::lost_chunks, "lost_chunks", "low chunks of closed windows that the server did not have"},
     {&ClientStats::debts_dropped, "debts_dropped",
-     "chunks whose unpaid gradients (policy residual) had grown beyond float32; not 0: gradients overflow, "
-     "or are about to"},
+     "chunks whose unpaid gradients (policy residual) had grown beyond what can be summed; not 0: gradients "
+     "overflow, or are about to"},
     {&ClientStats::pto_fired, "pto_fired", "probe timeouts"},
     {&ClientStats::datagrams_dropped, "datagrams_dropped",
      "received and dropped: damaged, duplicate, late or unknown"},
@@ -164,6 +165,8 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::state_hashes_agreed, "state_hashes_agreed",
      "downlink lossy: proofs that this worker's values are the server's"},
     {&ClientStats::state_hash_mismatches, "state_hash_mismatches", "downlink lossy: each ends the job"},
+    {&ClientStats::callbacks_threw, "callbacks_threw",
+     "the program's callbacks (Then, log) that ended with an exception, which is logged and ignored"},
 };
 
 }  // namespace longhaul

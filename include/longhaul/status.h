@@ -61,7 +61,7 @@ class [[nodiscard]] Status {
 };
 
 // A value or the Status that says why there is none. Reading the value of a failed Result is a bug of the
-// caller and stops the process.
+// caller and stops the process, with the Status printed: the one call of this library that does.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -131,6 +131,7 @@ struct ServerStats {
   uint64_t result_chunks_lost = 0;
   uint64_t result_chunks_repaid = 0;
   uint64_t state_hashes = 0;
+  uint64_t callbacks_threw = 0;
   Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
   Duration round_p99{0};
   transport::ConnectionStats traffic;  // counts of this job's members, also of those that are gone
@@ -181,6 +182,8 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
     {&ServerStats::bench_connections, "bench_connections", "load generators served now"},
     {&ServerStats::bench_served, "bench_served", "load generators served since the start"},
     {&ServerStats::bench_bytes, "bench_bytes", "distinct chunk bytes of theirs"},
+    {&ServerStats::callbacks_threw, "callbacks_threw",
+     "calls of an embedding program's callbacks that ended with an exception, which is logged and ignored"},
 };
 
 struct Rejection;  // server/round/round_host.h

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "codec/chunk/top_k.h"
+#include "codec/policy/summable.h"
 
 namespace longhaul::server {
 namespace {
@@ -92,8 +93,8 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
 }
 
 bool ContributionGuard::FitsSum(std::span<const float> values, double energy, float scale) const {
-  const double bound = static_cast<double>(std::numeric_limits<float>::max()) / kHeadroom /
-                       static_cast<double>(windows_.size()) / std::max(1.0, static_cast<double>(scale));
+  const double bound =
+      codec::LargestSummable(static_cast<uint32_t>(windows_.size()), static_cast<double>(scale));
   if (std::sqrt(energy) <= bound) return true;  // no value is larger than the norm
   return std::ranges::all_of(values, [bound](float v) { return std::abs(static_cast<double>(v)) <= bound; });
 }

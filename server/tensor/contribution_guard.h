@@ -39,9 +39,6 @@ class ContributionGuard {
   static constexpr double kLeastStep = 2;  // of the norm, so that a factor of 1 gives way too
   // A larger debt is judged as one of so many gradients: the step that one contribution can make is bounded.
   static constexpr uint32_t kMostGradients = 64;
-  // Room in float for what loss policies make of a sum: they scale contributions (ipw: by 4) and add to the
-  // mean.
-  static constexpr double kHeadroom = 8;
 
   // factor: 0 = norms are not judged (and nothing is stored for it), else >= 1. repays: what was not settled
   // comes again (codec::Repays).

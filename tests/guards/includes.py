@@ -55,7 +55,7 @@ UNITS = [
     ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor", "files"),
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings", ""),
-    ("client_shell", r"worker/client/client\.cc",            "public base wire fec policy client keys udp core", "files threads locks"),
+    ("client_shell", r"worker/client/(client\.cc|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core", "files threads locks"),
     ("status",     r"worker/client/status_core\.h",          "public base control core surface window_types",     ""),
     ("client",     r"worker/client/",                        "public base wire coder control chunk policy surface window_types core status", "protobuf files"),
     ("trainer",    r"worker/demo/(dataset|mini_batches|mlp)\.", "public base",                       "eigen files zlib"),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "longhaul/server.h"
+#include "tests/worker/client_harness.h"
 
 namespace longhaul {
 namespace {
@@ -23,37 +24,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
-
-Server StartServer(uint32_t workers, ServerOptions options = {}) {
-  options.listen = "127.0.0.1:0";
-  options.insecure = true;
-  options.workers = workers;
-  Result<Server> server = Server::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status().ToString();
-  return *std::move(server);
-}
-
-// Nothing is lost, whatever the machine does: on a busy one a window may close without its last low chunks.
-ServerOptions EverythingReliable() {
-  ServerOptions options;
-  options.job_spec.high_share = 1;
-  return options;
-}
-
-ConnectOptions OptionsFor(const Server& server, uint32_t rank, uint32_t world_size) {
-  ConnectOptions options;
-  options.servers = {server.address()};
-  options.rank = rank;
-  options.world_size = world_size;
-  options.insecure = true;
-  return options;
-}
-
-Client MustConnect(const ConnectOptions& options) {
-  Result<Client> client = Client::Connect(options);
-  EXPECT_TRUE(client.ok()) << client.status().ToString();
-  return *std::move(client);
-}
 
 // Declare waits for all workers, so each client declares in a thread of its own.
 std::vector<Tensor> DeclareOnAll(std::vector<Client>& clients, const TensorOptions& options) {

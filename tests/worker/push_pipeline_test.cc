@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "codec/chunk/quantize.h"
+#include "codec/policy/summable.h"
 #include "tests/transport/fake_connection.h"
 
 namespace longhaul::worker {
@@ -541,16 +542,37 @@ TEST(PushPipelineTest, AGradientThatIsNotFiniteIsRefusedByNameAndLeavesNoTrace) 
   }
 }
 
+TEST(PushPipelineTest, AValueThatCannotBeSummedIsRefusedByItsBound) {
+  const TensorShape shape = ShapeOf(2 * kChunkElements);
+  PushPipeline::Settings settings = SettingsWith(0.2);
+  settings.world_size = 4;
+  Pipeline pipeline(shape, settings);
+  const float largest = codec::LargestGradient(4, settings.weight);
+  std::vector<float> gradient(shape.geometry.count, largest);
+  Close(pipeline, Push(pipeline, 0, gradient), true, {});
+  gradient[kChunkElements] = -std::nextafter(largest, HUGE_VALF);
+  const auto refused = Encode(pipeline, 1, gradient);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.status().message().find("chunk 1"), std::string::npos) << refused.status().message();
+  EXPECT_NE(refused.status().message().find("4 workers of weight 2"), std::string::npos)
+      << refused.status().message();
+}
+
 TEST(PushPipelineTest, ADebtThatOverflowsIsDroppedAndTheNextPushGoesOn) {
   const TensorShape shape = ShapeOf(20 * kChunkElements);
   Pipeline pipeline(shape, SettingsWith(0.2));
-  const std::vector<float> huge(shape.geometry.count, 3e38f);
-  Close(pipeline, Push(pipeline, 0, huge), false, {0});  // nothing of the high class arrived
+  // Of what a worker of weight 2 sends at most, 2.1e37, a gradient may have a quarter.
+  const std::vector<float> huge(shape.geometry.count, 5e36f);
+  for (uint64_t round = 0; round < 4; ++round) {
+    Close(pipeline, Push(pipeline, round, huge), false, {});  // nothing of the high class arrived
+  }
   EXPECT_EQ(pipeline.debts_dropped(), 0u);
-  const auto owed = static_cast<uint64_t>(std::ranges::count(pipeline.residual(), 3e38f));
+  const auto owed =
+      static_cast<uint64_t>(std::ranges::count_if(pipeline.residual(), [](float x) { return x > 1.9e37f; }));
   ASSERT_GT(owed, 0u);
-  const std::vector<float> large(shape.geometry.count, 2e38f);
-  ASSERT_TRUE(Encode(pipeline, 1, large, true).ok());
+  const std::vector<float> large(shape.geometry.count, 4e36f);
+  ASSERT_TRUE(Encode(pipeline, 4, large, true).ok());
   EXPECT_EQ(pipeline.debts_dropped(), owed / kChunkElements);
   EXPECT_EQ(std::vector<float>(pipeline.residual().begin(), pipeline.residual().end()), large)
       << "the gradient alone";

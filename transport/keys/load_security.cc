@@ -16,6 +16,8 @@ constexpr const char* kDefaultJob = "default";
 Status Invalid(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
 
 Status Check(const SecurityChoice& choice) {
+  if (NameOf(choice.cipher) == "unknown") return Invalid("'cipher' is unknown");
+  if (choice.key_file.find('\0') != std::string::npos) return Invalid("'key_file' contains a zero byte");
   if (choice.insecure && !choice.key_file.empty())
     return Invalid("'key_file' and 'insecure': say one of them");
   if (!choice.insecure && choice.key_file.empty()) {

@@ -2,154 +2,49 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <condition_variable>
-#include <functional>
 #include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "base/user_calls.h"
 #include "codec/fec/fec.h"
-#include "proto/utf8.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
 #include "transport/udp/fault_injector.h"
 #include "transport/udp/probe.h"
 #include "transport/udp/resolve.h"
+#include "worker/client/arguments.h"
+#include "worker/client/operation_state.h"
 #include "worker/client/worker_core.h"
 
 namespace longhaul {
 namespace internal {
-
-// What all handles of one operation share.
-struct OperationState {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool ended = false;  // outcome and stats are fixed
-  bool done = false;   // and the callbacks have run
-  std::thread::id completing;
-  Status outcome;
-  OperationStats stats;
-  std::vector<std::function<void(const Status&)>> callbacks;
-
-  // The first call counts, later ones do nothing.
-  void Complete(const Status& status, const OperationStats& final_stats) {
-    std::unique_lock lock(mutex);
-    if (ended) return;
-    ended = true;
-    completing = std::this_thread::get_id();
-    outcome = status;
-    stats = final_stats;
-    // Before anything that waits goes on: it may take away what the callbacks use.
-    while (!callbacks.empty()) {
-      const auto to_call = std::exchange(callbacks, {});
-      lock.unlock();
-      for (const auto& callback : to_call) callback(status);
-      lock.lock();
-    }
-    done = true;
-    changed.notify_all();
-  }
-  // A callback sees its own operation done. REQUIRES: the mutex is held.
-  bool Done() const { return done || (ended && completing == std::this_thread::get_id()); }
-};
-
 namespace {
-
-// Operations that have begun and not ended, for Leave.
-struct Outstanding {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t count = 0;
-
-  void Add() {
-    const std::lock_guard lock(mutex);
-    ++count;
-  }
-  void Remove() {
-    const std::lock_guard lock(mutex);
-    --count;
-    changed.notify_all();
-  }
-};
-
-// Completes the operation; its destructor completes it with kCancelled.
-class Completion {
- public:
-  Completion(std::shared_ptr<OperationState> state, std::shared_ptr<Outstanding> outstanding)
-      : state_(std::move(state)), outstanding_(std::move(outstanding)) {
-    outstanding_->Add();
-  }
-  ~Completion() {
-    End(Status(StatusCode::kCancelled, "the client was destroyed"), {});
-    outstanding_->Remove();
-  }
-  Completion(const Completion&) = delete;
-  Completion& operator=(const Completion&) = delete;
-
-  void End(const Status& outcome, const OperationStats& stats) { state_->Complete(outcome, stats); }
-
- private:
-  std::shared_ptr<OperationState> state_;
-  std::shared_ptr<Outstanding> outstanding_;
-};
 
 // A join that succeeds rarely takes longer; a probe's answer takes a round trip, of which most are shorter.
 constexpr Duration kJoinHintEvery = std::chrono::seconds(1);
 constexpr Duration kProbeWait = std::chrono::milliseconds(200);
+// A loop answers at once, but for one whose callback blocks.
+constexpr Duration kStatsWait = std::chrono::seconds(2);
+
+Status Destroyed() { return {StatusCode::kCancelled, "the client was destroyed"}; }
+
+Status InACallback(const char* what) {
+  return {StatusCode::kFailedPrecondition, std::string(what) + " waits: not from a callback"};
+}
 
 // Descriptors of the erasure-code library are made once per process, before the first client's thread.
 Result<codec::ErasureCoder*> SharedCoder() {
   static const Result<std::unique_ptr<codec::ErasureCodeLibrary>> coder = codec::ErasureCodeLibrary::Create();
   if (!coder.ok()) return coder.status();
   return static_cast<codec::ErasureCoder*>(coder->get());
-}
-
-Status CheckOptions(const ConnectOptions& o) {
-  const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
-  if (o.servers.size() != 1)
-    return invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
-  if (o.job.size() > wire::kMaxNameBytes) return invalid("the job's name has at most 256 bytes");
-  if (o.site.size() > wire::kMaxNameBytes) return invalid("the site's name has at most 256 bytes");
-  if (!wire::IsPrintable(o.job)) return invalid("the job's name has control characters");
-  if (!wire::IsPrintable(o.site)) return invalid("the site's name has control characters");
-  if (o.world_size == 0 || o.world_size > 65536) return invalid("world_size must be in 1..65536");
-  if (o.rank >= o.world_size) {
-    return invalid("rank " + std::to_string(o.rank) + " is not below world_size " +
-                   std::to_string(o.world_size));
-  }
-  if (!(o.weight >= kMinWeight && o.weight <= kMaxWeight)) return invalid("weight must be in 1e-6..1e9");
-  if (o.idle_timeout < std::chrono::milliseconds(100) || o.idle_timeout > std::chrono::hours(24)) {
-    return invalid("idle_timeout must be in 0.1 s..24 h");
-  }
-  if (o.connect_timeout < Duration(0)) return invalid("connect_timeout must not be negative");
-  if (o.datagram_bytes < 1200 || o.datagram_bytes > 65507)
-    return invalid("datagram_bytes must be in 1200..65507");
-  if (!o.rate_cap.IsZero() && o.rate_floor > o.rate_cap) return invalid("rate_floor is above rate_cap");
-  return Status::Ok();
-}
-
-Status CheckScores(std::span<const float> scores, uint64_t count) {
-  if (scores.empty() || scores.size() > std::min<uint64_t>(count, wire::kMaxWindowChunks)) {
-    return {StatusCode::kInvalidArgument, std::to_string(scores.size()) + " scores for a tensor of " +
-                                              std::to_string(count) +
-                                              " elements: 1 to 2^20, not more than elements"};
-  }
-  const auto bad = std::ranges::find_if(scores, [](float s) { return !(s >= 0 && std::isfinite(s)); });
-  if (bad == scores.end()) return Status::Ok();
-  return {StatusCode::kInvalidArgument, "score " + std::to_string(bad - scores.begin()) + " is " +
-                                            std::to_string(*bad) + ", which is negative or not finite"};
-}
-
-bool Overlap(std::span<const float> a, std::span<const float> b) {
-  const std::less<const float*> before;  // also of different arrays
-  return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
-         before(b.data(), a.data() + a.size());
 }
 
 worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security) {
@@ -181,6 +76,8 @@ class ClientImpl {
   static Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options);
   ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder);
   ~ClientImpl();
+  // The handle is gone. From one of its own callbacks the client goes on to its end by itself.
+  static void Release(std::shared_ptr<ClientImpl> impl);
 
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
   Operation Push(const Tensor& tensor, std::span<const float> gradient);
@@ -191,6 +88,7 @@ class ClientImpl {
   Status Leave(const Status& why);
   Status status();
   ClientStats stats();
+  static Operation Refused(Status why);
   uint32_t rank() const { return rank_; }
   uint32_t world_size() const { return world_size_; }
   const JobSpec& settings() const { return settings_; }  // fixed once Connect has returned
@@ -206,8 +104,11 @@ class ClientImpl {
   // Runs `request` on the loop's thread with the promise of the operation that is returned.
   template <typename Request>
   Operation Launch(Request request);
-  Operation Refused(const Status& why);
+  // Also the spans; `out` may be empty.
+  Status CheckRequest(const Tensor& tensor, std::span<const float> values,
+                      std::span<const float> out = {}) const;
   Status CheckTensor(const Tensor& tensor) const;
+  ClientStats StatsNow() const;  // on the loop's thread
   bool OnLoopThread() const { return std::this_thread::get_id() == thread_id_; }
 
   static worker::WorkerCore::Callback Ending(Promise promise) {
@@ -217,6 +118,7 @@ class ClientImpl {
   }
 
   keys::LoadedSecurity security_;  // outlives the core
+  const std::shared_ptr<UserCalls> calls_;
   std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
   const uint32_t rank_;
   const uint32_t world_size_;
@@ -225,12 +127,14 @@ class ClientImpl {
   std::unique_ptr<udp::FaultInjector> faults_;
   std::unique_ptr<udp::EventLoop> loop_;
   std::thread thread_;
-  std::thread::id thread_id_;  // set by Connect before any other thread has the client
+  std::thread::id thread_id_;        // set by Connect before any other thread has the client
+  std::shared_ptr<ClientImpl> own_;  // the loop's thread only; itself, when its end is that thread's
 
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kConnecting;
   Status failure_;
+  ClientStats last_stats_;
   JobSpec settings_;
   bool leaving_ = false;
 };
@@ -238,7 +142,8 @@ class ClientImpl {
 // --- Life ---
 
 Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& options) {
-  if (Status s = CheckOptions(options); !s.ok()) return s;
+  if (UserCalls::InCallback()) return InACallback("Connect");
+  if (Status s = worker::CheckOptions(options); !s.ok()) return s;
   Result<codec::ErasureCoder*> coder = SharedCoder();
   if (!coder.ok()) return coder.status();
   Result<keys::LoadedSecurity> security = keys::LoadSecurity({.key_file = options.key_file,
@@ -255,6 +160,7 @@ Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& op
 ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity security,
                        codec::ErasureCoder* coder)
     : security_(std::move(security)),
+      calls_(std::make_shared<UserCalls>(options.log)),
       rank_(options.rank),
       world_size_(options.world_size),
       core_(CoreOptions(options, security_), coder,
@@ -266,9 +172,7 @@ Status ClientImpl::Open(const ConnectOptions& options) {
   server_ = *server;
   Result<udp::UdpSocket> socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
   if (!socket.ok()) return socket.status();
-  const auto warn = [&options](const std::string& text) {
-    if (options.log) options.log(LogLevel::kWarning, text);
-  };
+  const auto warn = [this](const std::string& text) { calls_->Log(LogLevel::kWarning, text); };
   for (const std::string& warning : socket->warnings()) warn(warning);
   if (!options.fault.empty()) {
     Result<udp::FaultOptions> faults = udp::ParseFaults(options.fault);
@@ -282,7 +186,14 @@ Status ClientImpl::Open(const ConnectOptions& options) {
   loop_ = *std::move(loop);
   core_.SetStateListener([this](State state) { OnState(state); });
   core_.Start(udp::Now(), *server);
-  thread_ = std::thread([this] { loop_->Run(); });
+  try {
+    thread_ = std::thread([this] {
+      loop_->Run();
+      const std::shared_ptr<ClientImpl> last = std::move(own_);
+    });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kInternal, std::string("no thread for the client: ") + error.what()};
+  }
   thread_id_ = thread_.get_id();
   return Status::Ok();
 }
@@ -294,8 +205,8 @@ Status ClientImpl::WaitUntilJoined(const ConnectOptions& options) {
   while (!changed_.wait_for(lock, kJoinHintEvery, [this] { return state_ != State::kConnecting; })) {
     lock.unlock();
     const std::string hint = JoinHint();
-    if (!hint.empty() && hint != said && options.log) {
-      options.log(LogLevel::kWarning, "no answer from " + options.servers.front() + " yet: " + hint);
+    if (!hint.empty() && hint != said) {
+      calls_->Log(LogLevel::kWarning, "no answer from " + options.servers.front() + " yet: " + hint);
     }
     said = hint;
     lock.lock();
@@ -318,13 +229,24 @@ std::string ClientImpl::JoinHint() {
 
 ClientImpl::~ClientImpl() {
   if (!loop_) return;
-  if (thread_.joinable()) {
+  if (OnLoopThread()) {
+    thread_.detach();  // this is its last deed
+  } else if (thread_.joinable()) {
     // Tells the server, ends what is pending; Stop lets the farewell leave and waits for no peer.
-    (void)loop_->Post([this] { core_.Fail(Status(StatusCode::kCancelled, "the client was destroyed")); });
-    (void)loop_->Post([this] { loop_->Stop(); });
+    (void)loop_->Post([this] { core_.Fail(Destroyed()); });
+    loop_->Stop();
     thread_.join();
   }
   loop_.reset();  // what was posted and did not run ends here
+}
+
+void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
+  if (!impl || !impl->OnLoopThread()) return;
+  // Nothing reads the caller's memory any more when this returns.
+  impl->core_.Fail(Destroyed());
+  impl->loop_->Stop();
+  ClientImpl& self = *impl;
+  self.own_ = std::move(impl);
 }
 
 void ClientImpl::OnState(State state) {
@@ -338,15 +260,13 @@ void ClientImpl::OnState(State state) {
 
 // --- Operations ---
 
-Operation ClientImpl::Refused(const Status& why) {
-  auto state = std::make_shared<OperationState>();
-  state->Complete(why, {});
-  return Operation(std::move(state));
+Operation ClientImpl::Refused(Status why) {
+  return Operation(std::make_shared<OperationState>(std::move(why)));
 }
 
 template <typename Request>
 Operation ClientImpl::Launch(Request request) {
-  auto state = std::make_shared<OperationState>();
+  auto state = std::make_shared<OperationState>(calls_);
   auto promise = std::make_shared<Completion>(state, outstanding_);
   {
     const std::lock_guard lock(mutex_);
@@ -367,8 +287,19 @@ Status ClientImpl::CheckTensor(const Tensor& tensor) const {
                                                                  : "the tensor belongs to another client"};
 }
 
+Status ClientImpl::CheckRequest(const Tensor& tensor, std::span<const float> values,
+                                std::span<const float> out) const {
+  for (const Status& check : {CheckTensor(tensor), worker::CheckMemory(values), worker::CheckMemory(out)}) {
+    if (!check.ok()) return check;
+  }
+  if (!worker::Overlap(values, out)) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          "tensor " + tensor.name() + ": the result would overwrite the gradient, `out` overlaps `gradient`"};
+}
+
 Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions& options) {
-  if (OnLoopThread()) return Status(StatusCode::kFailedPrecondition, "Declare waits: not from a callback");
+  if (UserCalls::InCallback()) return InACallback("Declare");
+  if (Status s = worker::CheckMemory(options.initial); !s.ok()) return s;
   Tensor tensor;
   tensor.name_ = name;
   tensor.count_ = options.count;
@@ -400,14 +331,14 @@ Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions&
 }
 
 Operation ClientImpl::Push(const Tensor& tensor, std::span<const float> gradient) {
-  if (Status s = CheckTensor(tensor); !s.ok()) return Refused(s);
+  if (Status s = CheckRequest(tensor, gradient); !s.ok()) return Refused(s);
   return Launch([this, handle = tensor.handle_, gradient](Promise promise) {
     core_.Push(handle, gradient, Ending(std::move(promise)));
   });
 }
 
 Operation ClientImpl::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
-  if (Status s = CheckTensor(tensor); !s.ok()) return Refused(s);
+  if (Status s = CheckRequest(tensor, out); !s.ok()) return Refused(s);
   if (!tensor.has_optimizer_) {
     return Refused(
         Status(StatusCode::kFailedPrecondition,
@@ -419,13 +350,7 @@ Operation ClientImpl::Pull(const Tensor& tensor, std::span<float> out, const Pul
 }
 
 Operation ClientImpl::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out) {
-  if (Status s = CheckTensor(tensor); !s.ok()) return Refused(s);
-  if (Overlap(gradient, out)) {
-    return Refused(
-        Status(StatusCode::kInvalidArgument, "tensor " + tensor.name() +
-                                                 ": the result would overwrite the gradient, `out` "
-                                                 "overlaps `gradient`"));
-  }
+  if (Status s = CheckRequest(tensor, gradient, out); !s.ok()) return Refused(s);
   return Launch([this, handle = tensor.handle_, gradient, out](Promise promise) {
     core_.PushPull(handle, gradient, out, Ending(std::move(promise)));
   });
@@ -433,7 +358,8 @@ Operation ClientImpl::PushPull(const Tensor& tensor, std::span<const float> grad
 
 Status ClientImpl::SetScores(const Tensor& tensor, std::span<const float> scores) {
   if (Status s = CheckTensor(tensor); !s.ok()) return s;
-  if (Status s = CheckScores(scores, tensor.count_); !s.ok()) return s;
+  if (Status s = worker::CheckMemory(scores); !s.ok()) return s;
+  if (Status s = worker::CheckScores(scores, tensor.count_); !s.ok()) return s;
   return loop_->Post(
       [this, handle = tensor.handle_, copy = std::vector<float>(scores.begin(), scores.end())]() mutable {
         core_.SetScores(handle, std::move(copy));
@@ -441,12 +367,13 @@ Status ClientImpl::SetScores(const Tensor& tensor, std::span<const float> scores
 }
 
 Status ClientImpl::Barrier(const std::string& name) {
-  if (OnLoopThread()) return {StatusCode::kFailedPrecondition, "Barrier waits: not from a callback"};
+  if (UserCalls::InCallback()) return InACallback("Barrier");
   return Launch([this, name](Promise promise) { core_.Barrier(name, Ending(std::move(promise))); }).Wait();
 }
 
 Status ClientImpl::Leave(const Status& why) {
-  if (OnLoopThread()) return {StatusCode::kFailedPrecondition, "Leave waits: not from a callback"};
+  if (UserCalls::InCallback()) return InACallback("Leave");
+  if (Status s = worker::CheckCode(why); !s.ok()) return s;
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -473,70 +400,40 @@ Status ClientImpl::status() {
   return Status::Ok();
 }
 
+ClientStats ClientImpl::StatsNow() const {
+  ClientStats stats = core_.stats();
+  stats.callbacks_threw = calls_->threw();
+  return stats;
+}
+
 ClientStats ClientImpl::stats() {
-  if (OnLoopThread()) return core_.stats();
-  auto answer = std::make_shared<ClientStats>();
-  auto state = std::make_shared<OperationState>();
-  auto promise = std::make_shared<Completion>(state, std::make_shared<Outstanding>());
-  const Status posted = loop_->Post([this, answer, promise] {
-    *answer = core_.stats();
-    promise->End(Status::Ok(), {});
-  });
-  if (!posted.ok()) return {};
-  promise.reset();
-  (void)Operation(state).Wait();
-  return *answer;
+  if (OnLoopThread()) return StatsNow();
+  auto answer = std::make_shared<std::promise<ClientStats>>();
+  std::future<ClientStats> ready = answer->get_future();
+  const Status posted = loop_->Post([this, answer] { answer->set_value(StatsNow()); });
+  const bool answered = posted.ok() && ready.wait_for(kStatsWait) == std::future_status::ready;
+  const std::lock_guard lock(mutex_);
+  if (answered) last_stats_ = ready.get();
+  return last_stats_;
 }
 
 }  // namespace internal
 
-// --- Operation ---
-
-Operation::Operation() : state_(std::make_shared<internal::OperationState>()) {
-  state_->Complete(Status(StatusCode::kFailedPrecondition, "no operation"), {});
-}
-
-Status Operation::Wait() const {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return state_->Done(); });
-  return state_->outcome;
-}
-
-Status Operation::WaitFor(Duration limit) const {
-  std::unique_lock lock(state_->mutex);
-  if (!state_->changed.wait_for(lock, limit, [this] { return state_->Done(); })) {
-    return {StatusCode::kDeadlineExceeded, "the operation is still on its way"};
-  }
-  return state_->outcome;
-}
-
-bool Operation::done() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->Done();
-}
-
-void Operation::Then(std::function<void(const Status&)> callback) const {
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (!state_->Done()) {
-      state_->callbacks.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback(state_->outcome);  // does not change any more
-}
-
-OperationStats Operation::stats() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->stats;
-}
-
 // --- Client ---
+
+namespace {
+
+Status Moved() { return {StatusCode::kFailedPrecondition, "this client has been moved from"}; }
+
+}  // namespace
 
 Client::Client(std::shared_ptr<internal::ClientImpl> impl) : impl_(std::move(impl)) {}
 Client::Client(Client&&) noexcept = default;
-Client& Client::operator=(Client&&) noexcept = default;
-Client::~Client() = default;
+Client& Client::operator=(Client&& other) noexcept {
+  if (this != &other) internal::ClientImpl::Release(std::exchange(impl_, std::move(other.impl_)));
+  return *this;
+}
+Client::~Client() { internal::ClientImpl::Release(std::move(impl_)); }
 
 Result<Client> Client::Connect(const ConnectOptions& options) {
   Result<std::shared_ptr<internal::ClientImpl>> impl = internal::ClientImpl::Connect(options);
@@ -545,26 +442,26 @@ Result<Client> Client::Connect(const ConnectOptions& options) {
 }
 
 Result<Tensor> Client::Declare(const std::string& name, const TensorOptions& options) {
-  return impl_->Declare(name, options);
+  return impl_ ? impl_->Declare(name, options) : Moved();
 }
 Operation Client::Push(const Tensor& tensor, std::span<const float> gradient) {
-  return impl_->Push(tensor, gradient);
+  return impl_ ? impl_->Push(tensor, gradient) : internal::ClientImpl::Refused(Moved());
 }
 Operation Client::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
-  return impl_->Pull(tensor, out, options);
+  return impl_ ? impl_->Pull(tensor, out, options) : internal::ClientImpl::Refused(Moved());
 }
 Operation Client::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out) {
-  return impl_->PushPull(tensor, gradient, out);
+  return impl_ ? impl_->PushPull(tensor, gradient, out) : internal::ClientImpl::Refused(Moved());
 }
 Status Client::SetScores(const Tensor& tensor, std::span<const float> scores) {
-  return impl_->SetScores(tensor, scores);
+  return impl_ ? impl_->SetScores(tensor, scores) : Moved();
 }
-Status Client::Barrier(const std::string& name) { return impl_->Barrier(name); }
-Status Client::Leave(const Status& why) { return impl_->Leave(why); }
-uint32_t Client::rank() const { return impl_->rank(); }
-uint32_t Client::world_size() const { return impl_->world_size(); }
-JobSpec Client::settings() const { return impl_->settings(); }
-Status Client::status() const { return impl_->status(); }
-ClientStats Client::stats() const { return impl_->stats(); }
+Status Client::Barrier(const std::string& name) { return impl_ ? impl_->Barrier(name) : Moved(); }
+Status Client::Leave(const Status& why) { return impl_ ? impl_->Leave(why) : Moved(); }
+uint32_t Client::rank() const { return impl_ ? impl_->rank() : 0; }
+uint32_t Client::world_size() const { return impl_ ? impl_->world_size() : 0; }
+JobSpec Client::settings() const { return impl_ ? impl_->settings() : JobSpec(); }
+Status Client::status() const { return impl_ ? impl_->status() : Moved(); }
+ClientStats Client::stats() const { return impl_ ? impl_->stats() : ClientStats(); }
 
 }  // namespace longhaul

@@ -22,6 +22,9 @@ Status CheckDeclaration(const Declaration& d) {
     return invalid(": an optimizer is 1..256 bytes without control characters");
   }
   if (d.count == 0) return invalid(" has no elements");
+  if (d.count > wire::kMaxElements) {
+    return invalid(" has " + std::to_string(d.count) + " elements, more than 2^40");
+  }
   if (d.dtype != DType::kFloat32) {
     return invalid(": element type " + std::string(DTypeName(d.dtype)) +
                    " is not supported yet, use float32");
@@ -157,6 +160,7 @@ void Declarations::MakePipeline(TensorState& tensor) {
   pipeline.symbol_bytes = link_.symbol_bytes;
   pipeline.weight = link_.options.weight;
   pipeline.rank = link_.options.rank;
+  pipeline.world_size = link_.options.world_size;
   pipeline.high_ranges = d.high_ranges;
   if (d.high_share || d.high_energy) {
     pipeline.high_share = d.high_share.value_or(link_.settings.high_share);

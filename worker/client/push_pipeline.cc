@@ -1,6 +1,8 @@
 #include "worker/client/push_pipeline.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdio>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "codec/chunk/quantize.h"
 #include "codec/chunk/top_k.h"
 #include "codec/fec/erasure_coder.h"
+#include "codec/policy/summable.h"
 
 namespace longhaul::worker {
 namespace {
@@ -31,12 +34,23 @@ codec::PriorityOptions PriorityOptionsOf(const PushPipeline::Settings& settings)
   return options;
 }
 
-Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std::string& what) {
+std::string Place(const codec::ChunkGeometry& geometry, uint32_t chunk) {
   const uint64_t first = geometry.First(chunk);
-  return Status(StatusCode::kInvalidArgument, what + " has a value that is not finite in chunk " +
-                                                  std::to_string(chunk) + " (elements " +
-                                                  std::to_string(first) + " to " +
-                                                  std::to_string(first + geometry.Length(chunk) - 1) + ")");
+  return " in chunk " + std::to_string(chunk) + " (elements " + std::to_string(first) + " to " +
+         std::to_string(first + geometry.Length(chunk) - 1) + ")";
+}
+
+Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std::string& what) {
+  return {StatusCode::kInvalidArgument, what + " has a value that is not finite" + Place(geometry, chunk)};
+}
+
+Status TooLarge(const codec::ChunkGeometry& geometry, uint32_t chunk, const PushPipeline::Settings& settings,
+                float largest) {
+  char bound[128];
+  std::snprintf(bound, sizeof bound, "%g, the most that %u workers of weight %g can sum",
+                static_cast<double>(largest), settings.world_size, static_cast<double>(settings.weight));
+  return {StatusCode::kInvalidArgument,
+          "the gradient has a value" + Place(geometry, chunk) + " whose magnitude is above " + bound};
 }
 
 }  // namespace
@@ -46,7 +60,8 @@ PushPipeline::PushPipeline(const TensorShape& shape, const Settings& settings)
       settings_(settings),
       geometry_(shape.gradient()),
       classifier_(geometry_, PriorityOptionsOf(settings)),
-      memory_(codec::MakeSenderMemory(settings, geometry_)),
+      memory_(codec::MakeSenderMemory(settings, geometry_,
+                                      codec::LargestSent(settings.world_size, settings.weight))),
       scratch_(std::min<uint64_t>(geometry_.chunk_elements, geometry_.count)) {
   LH_CHECK(top_k() == (shape.format.topk_share > 0));
   LH_CHECK(!top_k() || codec::Remembers(settings.policy));
@@ -104,7 +119,7 @@ void PushPipeline::EncodeStep(WorkBudget& budget) {
   budget.Spend(WorkBudget::kPerChunk + (initial_ ? 0 : geometry_.Length(c)));
   switch (stage_) {
     case Stage::kChecking:
-      CheckFinite(c);
+      CheckSummable(c);
       break;
     case Stage::kCombining:
       initial_ ? EncodeInitialChunk(c) : CombineChunk(c);
@@ -148,10 +163,13 @@ void PushPipeline::FinishStage() {
   }
 }
 
-void PushPipeline::CheckFinite(uint32_t c) {
+void PushPipeline::CheckSummable(uint32_t c) {
   const std::span<const float> values = geometry_.Elements(values_, c);
-  if (codec::BestKernels().max_magnitude(values.data(), values.size()) < codec::kInfinityBits) return;
-  refusal_ = NotFinite(geometry_, c, "the gradient");
+  const float largest = codec::LargestGradient(settings_.world_size, settings_.weight);
+  const uint32_t magnitude = codec::BestKernels().max_magnitude(values.data(), values.size());
+  if (magnitude <= std::bit_cast<uint32_t>(largest)) return;
+  refusal_ = magnitude >= codec::kInfinityBits ? NotFinite(geometry_, c, "the gradient")
+                                               : TooLarge(geometry_, c, settings_, largest);
   Release();
 }
 

@@ -66,6 +66,7 @@ class PushPipeline {
     float weight = 1.0f;
     int window_priority = 0;  // windows of tensors with a lower one leave first
     uint32_t rank = 0;        // with the job's seed: of rounding
+    uint32_t world_size = 1;  // with the weight: which values can be summed
   };
 
   // REQUIRES: priority kTopK goes with shape.format.topk_share > 0 and a policy that remembers.
@@ -80,8 +81,8 @@ class PushPipeline {
   // A slice of encoding. True when it is over: refusal() is Ok and window() describes the window, or it says
   // why there is none and nothing is under way. REQUIRES: Begin or BeginInitial.
   bool Encode(WorkBudget& budget);
-  // kInvalidArgument naming the chunk and its elements: a value is not finite. What was owed before is owed
-  // still.
+  // kInvalidArgument naming the chunk and its elements: a value is not finite, or larger than what can be
+  // summed (codec/policy/summable.h). What was owed before is owed still.
   const Status& refusal() const { return refusal_; }
   // All but its key. REQUIRES: Encode is over, without refusal.
   const transport::WindowOptions& window() const { return window_; }
@@ -118,7 +119,7 @@ class PushPipeline {
   // In this order; initial values skip what only gradients need, and only priority kTopK has kSelecting.
   enum class Stage : uint8_t {
     kIdle,
-    kChecking,   // is every value finite? Before the loss policy sees one: it would remember NaN for ever
+    kChecking,   // can every value be summed? Before the loss policy sees one: it would remember NaN for ever
     kCombining,  // with what the loss policy remembers; and encoding, but for kTopK
     kSelecting,  // encoding the largest elements, whose threshold is known now
     kRanking,
@@ -149,7 +150,7 @@ class PushPipeline {
   // One chunk's step of the stage, and what follows its last one.
   void EncodeStep(WorkBudget& budget);
   void FinishStage();
-  void CheckFinite(uint32_t c);
+  void CheckSummable(uint32_t c);
   void CombineChunk(uint32_t c);
   void BeginEncoding();
   void EncodeInitialChunk(uint32_t c);

@@ -1,0 +1,92 @@
+#include "worker/client/arguments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "proto/control_codec.h"
+#include "proto/frames.h"
+#include "proto/utf8.h"
+
+namespace longhaul::worker {
+namespace {
+
+constexpr Duration kDay = std::chrono::hours(24);
+
+Status Invalid(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
+
+Status CheckName(const std::string& which, const std::string& name) {
+  if (name.size() > wire::kMaxNameBytes) return Invalid("the " + which + "'s name has at most 256 bytes");
+  if (!wire::IsPrintable(name)) return Invalid("the " + which + "'s name has control characters");
+  return Status::Ok();
+}
+
+Status CheckWorld(const ConnectOptions& o) {
+  if (o.world_size == 0 || o.world_size > 65536) return Invalid("world_size must be in 1..65536");
+  if (o.rank < o.world_size) return Status::Ok();
+  return Invalid("rank " + std::to_string(o.rank) + " is not below world_size " +
+                 std::to_string(o.world_size));
+}
+
+Status CheckTimes(const ConnectOptions& o) {
+  if (o.idle_timeout < std::chrono::milliseconds(100) || o.idle_timeout > kDay) {
+    return Invalid("idle_timeout must be in 0.1 s..24 h");
+  }
+  if (o.connect_timeout < Duration(0) || o.connect_timeout > kDay) {
+    return Invalid("connect_timeout must be in 0..24 h");
+  }
+  return Status::Ok();
+}
+
+Status CheckRates(const ConnectOptions& o) {
+  if (NameOf(o.rate_controller) == "unknown") return Invalid("rate_controller is unknown");
+  if (o.rate_cap < Bandwidth::Zero()) return Invalid("rate_cap is negative");
+  if (o.rate_floor < Bandwidth::Zero()) return Invalid("rate_floor is negative");
+  if (!o.rate_cap.IsZero() && o.rate_floor > o.rate_cap) return Invalid("rate_floor is above rate_cap");
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckOptions(const ConnectOptions& o) {
+  if (o.servers.size() != 1)
+    return Invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
+  if (!(o.weight >= kMinWeight && o.weight <= kMaxWeight)) return Invalid("weight must be in 1e-6..1e9");
+  if (o.datagram_bytes < 1200 || o.datagram_bytes > 65507)
+    return Invalid("datagram_bytes must be in 1200..65507");
+  for (const Status& check :
+       {CheckName("job", o.job), CheckName("site", o.site), CheckWorld(o), CheckTimes(o), CheckRates(o)}) {
+    if (!check.ok()) return check;
+  }
+  return Status::Ok();
+}
+
+Status CheckScores(std::span<const float> scores, uint64_t count) {
+  if (scores.empty() || scores.size() > std::min<uint64_t>(count, wire::kMaxWindowChunks)) {
+    return Invalid(std::to_string(scores.size()) + " scores for a tensor of " + std::to_string(count) +
+                   " elements: 1 to 2^20, not more than elements");
+  }
+  const auto bad = std::ranges::find_if(scores, [](float s) { return !(s >= 0 && std::isfinite(s)); });
+  if (bad == scores.end()) return Status::Ok();
+  return Invalid("score " + std::to_string(bad - scores.begin()) + " is " + std::to_string(*bad) +
+                 ", which is negative or not finite");
+}
+
+Status CheckMemory(std::span<const float> values) {
+  if (values.empty() || values.data() != nullptr) return Status::Ok();
+  return Invalid("a span of " + std::to_string(values.size()) + " elements begins at the null pointer");
+}
+
+Status CheckCode(const Status& why) {
+  if (StatusCodeName(why.code()) != "Unknown") return Status::Ok();
+  return Invalid(std::to_string(static_cast<int>(why.code())) + " is not a status code");
+}
+
+bool Overlap(std::span<const float> a, std::span<const float> b) {
+  const std::less<const float*> before;  // also of different arrays
+  return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
+         before(b.data(), a.data() + a.size());
+}
+
+}  // namespace longhaul::worker
