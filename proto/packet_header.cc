@@ -17,6 +17,7 @@ constexpr uint8_t kLowClass = 0x01;
 constexpr uint8_t kRepair = 0x02;
 constexpr uint8_t kLastOfWindow = 0x04;
 constexpr uint8_t kRetransmission = 0x08;
+constexpr uint8_t kPart = 0x10;
 
 // Headers are packed here and copied in one piece, so that one that does not fit leaves nothing behind.
 template <size_t kBytes>
@@ -71,10 +72,24 @@ void Encode(const DataHeader& header, ByteWriter& out) {
   w.U32(header.index);
   w.U8(static_cast<uint8_t>((low ? kLowClass : 0) | (header.repair ? kRepair : 0) |
                             (header.last_of_window ? kLastOfWindow : 0) |
-                            (header.retransmission ? kRetransmission : 0)));
+                            (header.retransmission ? kRetransmission : 0) | (header.part ? kPart : 0)));
   w.U8(header.generation);
   w.U16(header.frames_length);
   w.U32(header.timestamp_us);
+  packed.CopyTo(out);
+}
+
+bool PartHeader::Fits(size_t bytes) const {
+  const size_t end = offset + bytes;
+  const bool is_end = end == total;
+  return bytes > 0 && bytes < total && end <= total && offset % kPartUnit == 0 &&
+         (is_end || bytes % kPartUnit == 0);
+}
+
+void Encode(const PartHeader& header, ByteWriter& out) {
+  Packed<kPartHeaderBytes> packed;
+  packed.writer().U16(header.offset);
+  packed.writer().U16(header.total);
   packed.CopyTo(out);
 }
 
@@ -124,14 +139,23 @@ std::optional<DataHeader> DecodeDataHeader(ByteReader& in) {
   header.generation = in.U8();
   header.frames_length = in.U16();
   header.timestamp_us = in.U32();
-  if (!in.ok() || (flags & ~(kLowClass | kRepair | kLastOfWindow | kRetransmission)) != 0)
+  if (!in.ok() || (flags & ~(kLowClass | kRepair | kLastOfWindow | kRetransmission | kPart)) != 0)
     return std::nullopt;
   header.reliability = (flags & kLowClass) != 0 ? ReliabilityClass::kLow : ReliabilityClass::kHigh;
   header.repair = (flags & kRepair) != 0;
   header.last_of_window = (flags & kLastOfWindow) != 0;
   header.retransmission = (flags & kRetransmission) != 0;
+  header.part = (flags & kPart) != 0;
   // Only the high class has repair symbols.
   if (header.repair && header.reliability == ReliabilityClass::kLow) return std::nullopt;
+  return header;
+}
+
+std::optional<PartHeader> DecodePartHeader(ByteReader& in) {
+  PartHeader header;
+  header.offset = in.U16();
+  header.total = in.U16();
+  if (!in.ok() || !header.Fits(in.remaining())) return std::nullopt;
   return header;
 }
 

@@ -6,7 +6,7 @@
 //           [cookie length 8 | cookie, in INIT and RETRY] | frames | tag
 //   short:  flags 8 | path 8 | destination CID 64 | packet number 48
 //           [data header 16 bytes, when flags has kHasData] | frames (data header's frames_length, else the
-//           rest) [chunk: the rest, when flags has kHasData] | tag
+//           rest) [chunk, or part header 4 bytes and a part of one: the rest, when flags has kHasData] | tag
 //
 // Headers travel in clear and are authenticated. Decoders fail on anything unknown.
 #pragma once
@@ -73,8 +73,8 @@ struct ShortHeader {
 // How much the sender cares whether a chunk arrives.
 enum class ReliabilityClass : uint8_t { kHigh = 0, kLow = 1 };
 
-// Describes the one chunk (or repair symbol) of a DATA packet.
-// flags = 0 0 0 0 retransmission(1) last_of_window(1) repair(1) low(1)
+// Describes the one chunk (or repair symbol) of a DATA packet, or the one whose part it carries.
+// flags = 0 0 0 part(1) retransmission(1) last_of_window(1) repair(1) low(1)
 struct DataHeader {
   uint32_t window_id = 0;
   // Source chunk: its sequence number within its class, 0..count-1, in order of submission.
@@ -84,6 +84,7 @@ struct DataHeader {
   bool repair = false;
   bool last_of_window = false;  // The sender has sent everything of this window at least once.
   bool retransmission = false;
+  bool part = false;  // A part header and a part of the chunk are in the chunk's place.
   uint8_t generation = 0;
   uint16_t frames_length = 0;
   uint32_t timestamp_us = 0;  // Sender's clock, wraps; only differences mean something.
@@ -96,6 +97,19 @@ struct DataHeader {
   }
 };
 
+// Where the bytes behind it lie in the chunk or repair symbol that was cut.
+struct PartHeader {
+  uint16_t offset = 0;  // A multiple of kPartUnit.
+  uint16_t total = 0;   // Bytes of the whole.
+  bool operator==(const PartHeader&) const = default;
+
+  // Whether `bytes` behind it can be a part: not empty, inside the whole but not all of it, and of a multiple
+  // of kPartUnit unless it is the end.
+  bool Fits(size_t bytes) const;
+};
+inline constexpr size_t kPartHeaderBytes = 4;
+inline constexpr size_t kPartUnit = 8;
+
 // Whether a datagram starts with a long header; false also for an empty one.
 bool IsLongHeader(ByteSpan datagram);
 
@@ -104,6 +118,7 @@ bool IsLongHeader(ByteSpan datagram);
 void Encode(const LongHeader& header, ByteWriter& out);
 void Encode(const ShortHeader& header, ByteWriter& out);
 void Encode(const DataHeader& header, ByteWriter& out);
+void Encode(const PartHeader& header, ByteWriter& out);
 // What follows the long header of INIT and RETRY. REQUIRES: at most kMaxCookieBytes; fails `out` when there
 // is no room.
 void EncodeCookie(ByteSpan cookie, ByteWriter& out);
@@ -114,6 +129,8 @@ void EncodeCookie(ByteSpan cookie, ByteWriter& out);
 std::optional<LongHeader> DecodeLongHeader(ByteReader& in);
 std::optional<ShortHeader> DecodeShortHeader(ByteReader& in);
 std::optional<DataHeader> DecodeDataHeader(ByteReader& in);
+// nullopt when truncated, or when what follows in `in`, all of it, does not fit (PartHeader::Fits).
+std::optional<PartHeader> DecodePartHeader(ByteReader& in);
 // Borrows from `in`; nullopt when truncated or longer than kMaxCookieBytes. Empty: no cookie.
 std::optional<ByteSpan> DecodeCookie(ByteReader& in);
 

@@ -6,6 +6,6 @@
 
 namespace longhaul::wire {
 
-inline constexpr uint16_t kVersion = 5;
+inline constexpr uint16_t kVersion = 6;
 
 }  // namespace longhaul::wire

@@ -202,7 +202,6 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
                             .weight = join.weight(),
                             .peer = peer.connection->peer()};
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
-  if (Status fits = CheckChunkBytes(peer); !fits.ok()) return Refuse(peer, fits);
   const auto admission = membership_.Join(request, now_);
   if (!admission.ok()) return Refuse(peer, admission.status());
   const bool replaces = *admission == Membership::Admission::kReplaces;
@@ -226,14 +225,6 @@ void Coordinator::Refuse(Peer& peer, const Status& why) {
   ++joins_refused_;
   if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
   Dismiss(peer, RefusedMessage(why), why);
-}
-
-Status Coordinator::CheckChunkBytes(const Peer& peer) const {
-  const size_t chunk_bytes = peer.connection->MaxChunkBytes();
-  if (!engine_ || chunk_bytes >= symbol_bytes_) return {};
-  return Status(StatusCode::kSettingsMismatch, "this path carries chunks of " + std::to_string(chunk_bytes) +
-                                                   " bytes, the job has started with " +
-                                                   std::to_string(symbol_bytes_));
 }
 
 // The rank's connection belongs to an older incarnation: out with it.

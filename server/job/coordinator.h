@@ -101,7 +101,6 @@ class Coordinator final : private RoundEngineHost {
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);
   void OnLeave(Peer& peer, const control::Leave& leave);
-  Status CheckChunkBytes(const Peer& peer) const;
   void Replace(uint32_t rank, uint64_t incarnation);
   void StartJob();
   // Tells the peer and the log why it may not take part.

@@ -417,7 +417,13 @@ class World {
       header.last_of_window = in.Flag();
       header.generation = static_cast<uint8_t>(in.Below(2));
       header.frames_length = in.U8();
+      header.part = kind % 8 == 5;
+      if (header.part) header.frames_length = 0;
       wire::Encode(header, out);
+      if (header.part) {
+        const auto offset = static_cast<uint16_t>(wire::kPartUnit * in.U8());
+        wire::Encode(wire::PartHeader{offset, in.U16()}, out);
+      }
     }
     out.Bytes(in.Bytes(in.U8()));
     const size_t padding = kind % 8 == 7 ? (out.size() < 1200 ? 1200 - out.size() : 0) : 0;

@@ -25,12 +25,15 @@ void Check(const std::optional<Header>& header, ByteSpan input, size_t consumed)
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ByteSpan input(data, size);
-  ByteReader long_reader(input), short_reader(input), data_reader(input);
+  ByteReader long_reader(input), short_reader(input), data_reader(input), part_reader(input);
   const auto long_header = DecodeLongHeader(long_reader);
   const auto short_header = DecodeShortHeader(short_reader);
   Check(long_header, input, long_reader.position());
   Check(short_header, input, short_reader.position());
   Check(DecodeDataHeader(data_reader), input, data_reader.position());
+  const auto part_header = DecodePartHeader(part_reader);
+  Check(part_header, input, part_reader.position());
+  if (part_header) FUZZ_REQUIRE(part_header->offset + part_reader.remaining() <= part_header->total);
   FUZZ_REQUIRE(!(long_header && short_header));
   if (long_header) FUZZ_REQUIRE(IsLongHeader(input));
   if (long_header && HasCookie(long_header->type)) {

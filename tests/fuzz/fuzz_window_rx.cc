@@ -1,5 +1,6 @@
-// Drives a WindowRx with chunks and repair symbols in any order, number, length and repetition, and closes it
-// any time. The oracle is a plain list of what must be there.
+// Drives a WindowRx with chunks and repair symbols in any order, number, length and repetition, whole or in
+// parts, and closes it any time. The oracle is a plain list of what must be there.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -9,6 +10,8 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 #include "tests/sim/reference_coder.h"
+#include "transport/core/window/chunk_cutter.h"
+#include "transport/core/window/part_assembly.h"
 #include "transport/core/window/window_rx.h"
 
 using namespace longhaul;             // NOLINT
@@ -166,7 +169,7 @@ class Play {
   }
 
  private:
-  wire::DataHeader Header(ReliabilityClass reliability, uint32_t index, FuzzInput& in) const {
+  wire::DataHeader Header(ReliabilityClass reliability, uint32_t index, FuzzInput& in) {
     wire::DataHeader header;
     header.window_id = open_.window_id;
     header.generation = open_.generation;
@@ -175,10 +178,41 @@ class Play {
     const uint8_t flags = in.U8();
     header.retransmission = (flags & 1) != 0;
     header.last_of_window = (flags & 2) != 0;
+    in_parts_ = (flags & 4) != 0;
+    backwards_ = (flags & 8) != 0;
     return header;
   }
 
+  // What the receiver makes of the parts: the same bytes.
+  void Travel(const wire::DataHeader& header, const Bytes& bytes) const {
+    WindowTx::Item item;
+    item.header = header;
+    item.first = bytes;
+    ChunkCutter cutter;
+    cutter.Take(item);
+    std::vector<std::pair<wire::DataHeader, Bytes>> packets;
+    while (cutter.HasRest()) {
+      const WindowTx::Item part = cutter.Next(ChunkCutter::kMinRoom);
+      packets.emplace_back(part.header, Bytes(part.first.begin(), part.first.end()));
+      packets.back().second.insert(packets.back().second.end(), part.second.begin(), part.second.end());
+    }
+    if (backwards_) std::reverse(packets.begin(), packets.end());
+    PartAssembly parts;
+    for (size_t i = 0; i < packets.size(); ++i) {
+      ByteReader reader(packets[i].second);
+      const auto at = wire::DecodePartHeader(reader);
+      FUZZ_REQUIRE(at.has_value());
+      const auto verdict = parts.Add(packets[i].first, *at, reader.Rest(), [](const auto&) { return false; });
+      FUZZ_REQUIRE(verdict ==
+                   (i + 1 == packets.size() ? PartAssembly::Verdict::kWhole : PartAssembly::Verdict::kKept));
+    }
+    const PartAssembly::Whole whole = parts.whole(header);
+    FUZZ_REQUIRE(whole.header.last_of_window == header.last_of_window && !whole.header.part);
+    FUZZ_REQUIRE(std::equal(whole.bytes.begin(), whole.bytes.end(), bytes.begin(), bytes.end()));
+  }
+
   WindowRx::Verdict Give(const wire::DataHeader& header, const Bytes& bytes) {
+    if (in_parts_ && bytes.size() > wire::kPartUnit) Travel(header, bytes);
     const WindowRx::Verdict verdict = rx_.OnData(header, bytes);
     receiver_.Poll(rx_);
     return verdict;
@@ -258,6 +292,8 @@ class Play {
   Receiver receiver_;
   WindowRx rx_;
   std::map<uint32_t, std::set<uint32_t>> symbols_;  // block -> distinct symbols received
+  bool in_parts_ = false;                           // the latest chunk
+  bool backwards_ = false;                          // its parts come so
 };
 
 }  // namespace

@@ -69,6 +69,10 @@ bool DecodeDatagram(ByteSpan bytes, GoldenValue* value) {
     if (!frame.ok()) return false;
     d.frames.push_back(*frame);
   }
+  if (d.data && d.data->part) {
+    d.part = DecodePartHeader(in);
+    if (!d.part) return false;
+  }
   d.chunk = in.Rest();
   *value = d;
   return true;
@@ -101,7 +105,7 @@ bool Decode(const std::string& kind, ByteSpan bytes, GoldenValue* value) {
 }
 
 bool SameDatagram(const GoldenDatagram& a, const GoldenDatagram& b) {
-  return a.header == b.header && a.data == b.data && SameBytes(a.chunk, b.chunk) &&
+  return a.header == b.header && a.data == b.data && a.part == b.part && SameBytes(a.chunk, b.chunk) &&
          SameBytes(a.cookie, b.cookie) &&
          std::equal(a.frames.begin(), a.frames.end(), b.frames.begin(), b.frames.end(), Same);
 }

@@ -93,9 +93,10 @@ def short_header(c):
 def data_header(c):
     window, index, flags = c.number(4), c.number(4), c.number(1)
     out = {"window_id": window, "index": index, "low": bool(flags & 1), "repair": bool(flags & 2),
-           "last_of_window": bool(flags & 4), "retransmission": bool(flags & 8), "generation": c.number(1),
+           "last_of_window": bool(flags & 4), "retransmission": bool(flags & 8), "part": bool(flags & 16),
+           "generation": c.number(1),
            "frames_length": c.number(2), "timestamp_us": c.number(4)}
-    need(flags & 0xF0 == 0, "reserved bit")
+    need(flags & 0xE0 == 0, "reserved bit")
     need(not (out["repair"] and out["low"]), "repair symbol of the low class")
     return out
 
@@ -260,7 +261,14 @@ def datagram(c):
     while frames.left():
         out["frames"].append(frame(frames))
     if "data" in out:
-        out["chunk"] = body[frames.at:].hex()
+        chunk = body[frames.at:]
+        if out["data"]["part"]:
+            part, chunk = Cursor(chunk[:4]), chunk[4:]
+            offset, total = out["part_offset"], out["part_total"] = part.number(2), part.number(2)
+            end = offset + len(chunk)
+            need(0 < len(chunk) < total and end <= total, "part outside of its chunk, or all of it")
+            need(offset % 8 == 0 and (end == total or len(chunk) % 8 == 0), "part not of units of 8 bytes")
+        out["chunk"] = chunk.hex()
     return out
 
 

@@ -88,6 +88,13 @@ std::vector<GoldenSample> MakeSamples() {
                                                 .generation = 1,
                                                 .frames_length = 0,
                                                 .timestamp_us = 123'456}});
+  s.push_back({"data_header/part", DataHeader{.window_id = 70'000,
+                                              .index = 0x00010002,
+                                              .last_of_window = true,
+                                              .retransmission = true,
+                                              .part = true,
+                                              .generation = 3,
+                                              .timestamp_us = 7}});
   const auto frame = [&s](const std::string& name, Frame f) { s.push_back({"frame/" + name, std::move(f)}); };
   frame("padding", PaddingFrame{5});
   frame("ping", PingFrame{});
@@ -221,6 +228,14 @@ std::vector<GoldenSample> MakeSamples() {
                                                  .frames_length = 3},
                               .frames = {GrantFrame{9, 8}},
                               .chunk = Counting(16)}});
+  // The end of a chunk of 1392 bytes that was cut.
+  s.push_back(
+      {"datagram/part",
+       GoldenDatagram{.header = ShortHeader{.has_data = true, .destination = {7}, .packet_number = 3},
+                      .data = DataHeader{.window_id = 5, .index = 4, .part = true, .frames_length = 1},
+                      .frames = {PingFrame{}},
+                      .part = PartHeader{.offset = 1304, .total = 1392},
+                      .chunk = Counting(88)}});
   const std::vector<float> few = {1.0f, -2.0f, 0.5f};
   std::vector<float> sparse(37, 0.0f);
   sparse[0] = 3.5f;
@@ -264,6 +279,7 @@ std::vector<uint8_t> EncodeDatagram(const GoldenDatagram& d) {
   }
   const size_t header_bytes = out.size();
   for (const Frame& frame : d.frames) Encode(frame, out);
+  if (d.part) Encode(*d.part, out);
   out.Bytes(d.chunk);
   const MutableByteSpan all = MutableByteSpan(bytes).first(out.size() + kTagBytes);
   transport::IntegrityTag().Seal(number, 0, all.first(header_bytes),
@@ -311,7 +327,7 @@ void Fields(const ShortHeader& h, JsonLine& out) {
 void Fields(const DataHeader& h, JsonLine& out) {
   out.Field("window_id", N(h.window_id)).Field("index", N(h.index)).Field("low", N(h.reliability) == 1);
   out.Field("repair", h.repair).Field("last_of_window", h.last_of_window);
-  out.Field("retransmission", h.retransmission).Field("generation", N(h.generation));
+  out.Field("retransmission", h.retransmission).Field("part", h.part).Field("generation", N(h.generation));
   out.Field("frames_length", N(h.frames_length)).Field("timestamp_us", N(h.timestamp_us));
 }
 void Fields(const PaddingFrame& f, JsonLine& out) { out.Field("length", N(f.length)); }
@@ -381,6 +397,7 @@ void Fields(const GoldenDatagram& d, JsonLine& out) {
   std::string frames;
   for (const Frame& frame : d.frames) frames += (frames.empty() ? "" : ", ") + Object(frame);
   out.Raw("frames", "[" + frames + "]");
+  if (d.part) out.Field("part_offset", N(d.part->offset)).Field("part_total", N(d.part->total));
   if (d.data) out.Field("chunk", d.chunk);
 }
 

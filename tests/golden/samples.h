@@ -19,6 +19,7 @@ struct GoldenDatagram {
   std::optional<DataHeader> data{};
   ByteSpan cookie{};  // INIT and RETRY
   std::vector<Frame> frames{};
+  std::optional<PartHeader> part{};
   ByteSpan chunk{};
 };
 

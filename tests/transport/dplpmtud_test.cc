@@ -186,15 +186,62 @@ TEST(Dplpmtud, AFalseAlarmCostsTwoProbes) {
   EXPECT_EQ(path.probes(), 2);
 }
 
-TEST(Dplpmtud, APathBelowTheBaseIsAnErrorAndThenAFailure) {
+TEST(Dplpmtud, APathBelowTheMinimumIsAnErrorAndThenAFailure) {
   Dplpmtud pmtu;
-  Path path(1000);
+  Path path(599);
   pmtu.Start(path.now(), 1452, 1452);
   pmtu.OnBlackHole();
   ASSERT_TRUE(path.Run(&pmtu));
   EXPECT_EQ(pmtu.state(), State::kError);
   EXPECT_TRUE(pmtu.failed());
-  EXPECT_EQ(path.probes(), Dplpmtud::kMaxBaseProbes);
+  EXPECT_EQ(path.probes(), Dplpmtud::kMaxProbes + Dplpmtud::kMaxMinProbes);
+}
+
+TEST(Dplpmtud, APathBelowTheBaseIsUsedAsFarAsItGoes) {
+  for (const int64_t mtu : {600, 607, 972, 1100, 1199}) {
+    for (const bool refused : {false, true}) {
+      SCOPED_TRACE(testing::Message() << mtu << (refused ? " by the kernel" : " silently"));
+      Dplpmtud pmtu;
+      Path path(mtu);
+      pmtu.Start(path.now(), 1452, 1452);
+      refused ? pmtu.OnRefused(mtu + 1, path.now()) : pmtu.OnBlackHole();
+      EXPECT_EQ(pmtu.plpmtu(), refused ? Dplpmtud::kMin : Dplpmtud::kBase);
+      ASSERT_TRUE(path.Run(&pmtu));
+      EXPECT_FALSE(pmtu.failed());
+      EXPECT_TRUE(pmtu.settled());
+      EXPECT_LE(pmtu.plpmtu(), mtu);
+      EXPECT_GE(pmtu.plpmtu(), mtu - 2 * Dplpmtud::kResolution);
+      // It grows again.
+      path.SetMtu(1452);
+      path.Wait(Dplpmtud::kRaiseTimer);
+      pmtu.OnTimeout(path.now());
+      ASSERT_TRUE(path.Run(&pmtu));
+      EXPECT_EQ(pmtu.plpmtu(), 1452);
+    }
+  }
+}
+
+TEST(Dplpmtud, ASecondBlackHoleGoesToTheMinimum) {
+  Dplpmtud pmtu;
+  pmtu.Start(Instant(), 1452, 1452);
+  pmtu.OnBlackHole();
+  EXPECT_EQ(pmtu.plpmtu(), Dplpmtud::kBase);
+  pmtu.OnBlackHole();
+  EXPECT_EQ(pmtu.plpmtu(), Dplpmtud::kMin);
+  pmtu.OnBlackHole();
+  EXPECT_EQ(pmtu.plpmtu(), Dplpmtud::kMin);
+  EXPECT_EQ(pmtu.NextProbe(), Dplpmtud::kMin);
+}
+
+TEST(Dplpmtud, WhatIsNeededIsTriedAgainSooner) {
+  Dplpmtud pmtu;
+  Path path(1300);
+  pmtu.Start(path.now(), 1200, 1452);
+  ASSERT_TRUE(path.Run(&pmtu));
+  pmtu.SetNeeded(1440);
+  EXPECT_EQ(pmtu.Deadline(), path.now() + Dplpmtud::kNeededRaiseTimer);
+  pmtu.SetNeeded(1200);
+  EXPECT_EQ(pmtu.Deadline(), path.now() + Dplpmtud::kRaiseTimer);
 }
 
 TEST(Dplpmtud, AnErrorThatPassesIsForgiven) {
@@ -202,13 +249,15 @@ TEST(Dplpmtud, AnErrorThatPassesIsForgiven) {
   pmtu.Start(Instant(), 1452, 1452);
   pmtu.OnBlackHole();
   for (wire::PacketNumber n = 0; n < 5; ++n) {
-    ASSERT_EQ(pmtu.NextProbe(), 1200);
+    ASSERT_EQ(pmtu.NextProbe(), n < Dplpmtud::kMaxProbes ? 1200 : Dplpmtud::kMin);
     pmtu.OnProbeSent(n);
     pmtu.OnProbeLost(n, Instant());
   }
   EXPECT_EQ(pmtu.state(), State::kError);
   pmtu.OnProbeSent(5);
-  pmtu.OnAcked(5, 1200, Instant());
+  pmtu.OnAcked(2, 1200, Instant());  // sent before: it says nothing
+  EXPECT_EQ(pmtu.state(), State::kError);
+  pmtu.OnAcked(5, Dplpmtud::kMin, Instant());
   EXPECT_EQ(pmtu.state(), State::kSearching);
   EXPECT_FALSE(pmtu.failed());
 }

@@ -34,9 +34,25 @@ class PathTest : public testing::Test {
     for (int i = 0; i < 100 && path->NextProbe(); ++i) {
       const SentPacket probe = Packet(number_, *path->NextProbe(), true);
       path->OnProbeSent(number_++);
-      probe.bytes.value() <= carries ? path->OnPacketAcked(probe, now_) : path->OnPacketLost(probe, now_);
+      if (probe.bytes.value() <= carries) {
+        Acked(path, probe);
+      } else {
+        EXPECT_FALSE(Lost(path, probe)) << "a probe is no data";
+      }
     }
-    path->Update(milliseconds(10), number_);
+    path->Update();
+  }
+  void Acked(Path* path, const SentPacket& packet) {
+    LossDetection::Outcome outcome;
+    outcome.acked.push_back(packet);
+    path->TakeFates(&outcome, now_, milliseconds(50), number_);
+  }
+  // Whether its size explains the loss.
+  bool Lost(Path* path, const SentPacket& packet) {
+    LossDetection::Outcome outcome;
+    outcome.lost.push_back(packet);
+    path->TakeFates(&outcome, now_, milliseconds(50), number_);
+    return outcome.lost.front().outsized;
   }
 
   NullSecurity security_;
@@ -71,36 +87,54 @@ TEST_F(PathTest, TheSearchFindsWhatThePathCarries) {
   EXPECT_GT(stats.mtu_probes_lost, 0u);
 }
 
-TEST_F(PathTest, ChunksThatAShrunkenPathDoesNotCarryAreNamed) {
+TEST_F(PathTest, APathThatCarriesNothingUsefulIsNamed) {
   Path path = Make({.max_datagram = 8952});
   Search(&path, 8952, 9000);
   ASSERT_EQ(path.datagram_bytes(), 8952);
-  EXPECT_EQ(path.CheckChunk(9000).code(), StatusCode::kInvalidArgument);
   path.OnSendRefused(2000, now_);
-  path.Update(milliseconds(10), number_);
-  EXPECT_TRUE(path.has_shrunk());
-  EXPECT_TRUE(path.CheckChunk(1024).ok());
-  EXPECT_EQ(path.CheckChunk(4000).code(), StatusCode::kUnavailable);
-  const Status status = path.Require(4000);
+  path.Update();
+  EXPECT_EQ(path.datagram_bytes(), Path::kBaseDatagram);
+  EXPECT_TRUE(path.Check().ok());
+  path.OnSendRefused(1000, now_);
+  path.Update();
+  EXPECT_EQ(path.datagram_bytes(), Path::kSmallestDatagram);
+  EXPECT_TRUE(path.Check().ok());
+  path.OnSendRefused(500, now_);
+  const Status status = path.Check();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("10.0.0.1"), std::string::npos) << status.message();
-  EXPECT_TRUE(path.Require(0).ok());
 }
 
 TEST_F(PathTest, APathThatSwallowsLargeDatagramsIsSearchedAgain) {
   Path path = Make();
   Search(&path, 1452, 1452);
   ASSERT_EQ(path.datagram_bytes(), 1452);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 10; ++i) {
     now_ += milliseconds(10);
-    path.OnPacketLost(Packet(number_++, 1452), now_);
-    path.OnPacketAcked(Packet(number_++, 1200), now_);
+    Lost(&path, Packet(number_++, 1452));
+    Acked(&path, Packet(number_++, 1200));
   }
-  path.Update(milliseconds(50), number_);
   EXPECT_EQ(path.datagram_bytes(), Path::kBaseDatagram);
   ConnectionStats stats;
   path.AddTo(&stats);
   EXPECT_EQ(stats.black_holes, 1u);
+}
+
+// What is declared lost at the moment at which the path is found out, and later, is no congestion.
+TEST_F(PathTest, LossesThatOnlyTheirSizeExplainsAreMarked) {
+  Path path = Make();
+  Search(&path, 1452, 1452);
+  EXPECT_FALSE(Lost(&path, Packet(number_++, 1452)));
+  LossDetection::Outcome outcome;
+  for (int i = 0; i < 20; ++i) {
+    now_ += milliseconds(10);
+    outcome.lost.push_back(Packet(number_++, i % 2 == 0 ? 1452 : 900));
+  }
+  path.TakeFates(&outcome, now_, milliseconds(50), number_);
+  EXPECT_EQ(path.datagram_bytes(), Path::kBaseDatagram);
+  for (const SentPacket& packet : outcome.lost) EXPECT_EQ(packet.outsized, packet.bytes.value() == 1452);
+  EXPECT_TRUE(Lost(&path, Packet(number_++, 1300)));
+  EXPECT_FALSE(Lost(&path, Packet(number_++, 1200)));
 }
 
 TEST_F(PathTest, ThePeersPacketsComeFromItsAddressAndLateOnesFromThePreviousOne) {
@@ -118,10 +152,10 @@ TEST_F(PathTest, AnotherPortIsTheSamePathAndAnotherHostIsNot) {
   Path path = Make();
   Search(&path, 1452, 1452);
   EXPECT_FALSE(path.MoveTo(kOtherPort, number_));
-  path.Update(milliseconds(10), number_);
+  path.Update();
   EXPECT_EQ(path.datagram_bytes(), 1452);
   EXPECT_TRUE(path.MoveTo(kOtherHost, number_));
-  path.Update(milliseconds(10), number_);
+  path.Update();
   EXPECT_EQ(path.datagram_bytes(), Path::kBaseDatagram);  // nothing is known of it
   EXPECT_EQ(path.moves(), 2u);
 }
@@ -158,7 +192,7 @@ TEST_F(PathTest, EcnMarksThatAreLostEveryTimeAreGivenUp) {
   EXPECT_TRUE(path.marks_ecn());
   for (wire::PacketNumber n = 0; n < EcnValidator::kTestingPackets; ++n) {
     path.OnPacketSent(Packet(n, 1200));
-    path.OnPacketLost(Packet(n, 1200), now_);
+    Lost(&path, Packet(n, 1200));
   }
   EXPECT_FALSE(path.marks_ecn());
   ConnectionStats stats;

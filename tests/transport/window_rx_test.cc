@@ -351,19 +351,20 @@ TEST_F(WindowRxTest, ACompleteWindowClosesWithoutABitmap) {
 }
 
 TEST_F(WindowRxTest, ALongBitmapIsSentInSegments) {
-  const uint32_t low = 8 * 1024 * 2 + 9;
+  constexpr uint32_t kSegment = 8 * WindowRx::kCloseSegmentBytes;
+  const uint32_t low = kSegment * 2 + 9;
   Open(Frame(0, low, 0));
-  for (const uint32_t s : {0u, 8191u, 8192u, low - 1}) GiveLow(s);
+  for (const uint32_t s : {0u, kSegment - 1, kSegment, low - 1}) GiveLow(s);
   rx_->Close(CloseReason::kSoft);
   const auto frames = rx_->CloseFrames();
   ASSERT_EQ(frames.size(), 3u);
   EXPECT_EQ(frames[0].first, 0u);
-  EXPECT_EQ(frames[1].first, 8192u);
-  EXPECT_EQ(frames[2].first, 16384u);
-  EXPECT_EQ(frames[0].bitmap.size(), wire::kMaxCloseBitmapBytes);
+  EXPECT_EQ(frames[1].first, kSegment);
+  EXPECT_EQ(frames[2].first, 2 * kSegment);
+  EXPECT_EQ(frames[0].bitmap.size(), WindowRx::kCloseSegmentBytes);
   EXPECT_EQ(frames[2].bitmap.size(), 2u);
   EXPECT_EQ(frames[0].bitmap[0], 0x01);
-  EXPECT_EQ(frames[0].bitmap[1023], 0x80);
+  EXPECT_EQ(frames[0].bitmap.back(), 0x80);
   EXPECT_EQ(frames[1].bitmap[0], 0x01);
   EXPECT_EQ(frames[2].bitmap[1], 0x01);
 }

@@ -52,12 +52,16 @@ class WindowsTest : public testing::Test {
     EXPECT_EQ(names, expected);
     return sent;
   }
-  std::optional<SentChunk> Chunk() {
+  std::optional<SentPacket> Packet() {
     std::vector<uint8_t> buffer(1452);
     PacketBuilder builder(buffer);
     builder.StartShort({1}, 0);
     if (!windows().AddChunk({}, 0, &builder)) return std::nullopt;
-    return builder.TakeSent().chunk;
+    return builder.TakeSent();
+  }
+  std::optional<SentChunk> Chunk() {
+    const std::optional<SentPacket> packet = Packet();
+    return packet ? packet->chunk : std::nullopt;
   }
 
   Instant now_ = Instant() + 1s;
@@ -89,16 +93,16 @@ TEST_F(WindowsTest, TheNewestGrantReplacesAndRepeatsTheOlder) {
 TEST_F(WindowsTest, ALostHighChunkLeavesAgainAndALostLowOneDoesNot) {
   Open(1, 1);
   Frames({"OPEN"});
-  const auto high = Chunk();
-  const auto low = Chunk();
+  const auto high = Packet();
+  const auto low = Packet();
   ASSERT_TRUE(high && low);
   EXPECT_FALSE(Chunk());
   PathView path;
   path.now = now_;
-  windows().OnChunkLost(*low, path);
+  windows().OnPacketLost(*low, path);
   EXPECT_FALSE(Chunk());
-  windows().OnChunkLost(*high, path);
-  EXPECT_EQ(Chunk(), high);
+  windows().OnPacketLost(*high, path);
+  EXPECT_EQ(Chunk(), high->chunk);
   EXPECT_EQ(stats().retransmissions, 1u);
   EXPECT_EQ(stats().chunk_bytes_sent, 2 * kBody.size());
 }

@@ -229,12 +229,6 @@ void WorkerSession::OnWelcome(const control::Welcome& welcome) {
 
 void WorkerSession::OnStart(const control::Start& start) {
   if (state_ != State::kJoined) return Fail(link_.Unexpected("Start"));
-  const size_t carried = link_.connection()->MaxChunkBytes();
-  if (start.symbol_bytes() > carried) {
-    return Fail(link_.Blame(StatusCode::kSettingsMismatch,
-                            " wants chunks of " + std::to_string(start.symbol_bytes()) +
-                                " bytes, this path carries " + std::to_string(carried)));
-  }
   link_.symbol_bytes = static_cast<uint16_t>(start.symbol_bytes());
   state_ = State::kStarted;
   tensors_.OnStart();

@@ -80,6 +80,10 @@ struct ConnectionStats {
   uint64_t retransmissions = 0;
   uint64_t repairs_sent = 0;
   uint64_t repairs_received = 0;
+  uint64_t chunks_cut = 0;
+  uint64_t chunks_joined = 0;
+  uint64_t parts_refused = 0;
+  uint64_t half_chunks_dropped = 0;
   uint64_t chunks_repaired = 0;
   uint64_t chunks_refused = 0;
   uint64_t events_dropped = 0;
@@ -153,6 +157,13 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::retransmissions, "retransmissions", "high chunks sent again"},
     {&ConnectionStats::repairs_sent, "repairs_sent", "repair symbols (FEC) sent"},
     {&ConnectionStats::repairs_received, "repairs_received", "repair symbols received"},
+    {&ConnectionStats::chunks_cut, "chunks_cut",
+     "chunks and repair symbols that left in parts: the path carries less than they need"},
+    {&ConnectionStats::chunks_joined, "chunks_joined", "chunks and repair symbols that came in parts"},
+    {&ConnectionStats::parts_refused, "parts_refused",
+     "parts beyond the bound of what is half-done: not acknowledged"},
+    {&ConnectionStats::half_chunks_dropped, "half_chunks_dropped",
+     "low chunks that lacked a part and gave room to others"},
     {&ConnectionStats::chunks_repaired, "chunks_repaired", "chunks rebuilt by FEC here"},
     {&ConnectionStats::chunks_refused, "chunks_refused", "chunks delivered here, but not taken by the owner"},
     {&ConnectionStats::events_dropped, "events_dropped",
@@ -244,9 +255,8 @@ class Connection {
   // Largest datagram that is known to arrive: what is sent. Changes with the path.
   virtual ByteCount max_datagram() const = 0;
   // Longest chunk (header and body) that fits one packet, a multiple of 16: windows' symbol_bytes. It may
-  // grow and shrink with the path. Windows keep their chunk length: those that the path no longer carries
-  // wait while it is found out what it does carry, and when that is too little the connection ends as
-  // kUnavailable, naming both sizes.
+  // grow and shrink with the path. Windows keep their chunk length: longer chunks leave in parts, at the cost
+  // of more packets and of a chunk lost with any of them.
   virtual size_t MaxChunkBytes() const = 0;
   // Chunk bytes submitted and not yet sent, over all outgoing windows.
   virtual ByteCount backlog() const = 0;
@@ -259,8 +269,7 @@ class Connection {
   virtual Status SendControl(ByteSpan bytes) = 0;
   // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
   // kResourceExhausted (too many open), kFailedPrecondition (not connected, or another generation of the
-  // window is still open), kUnavailable (the path carried such chunks once and no longer does; the connection
-  // ends).
+  // window is still open).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,

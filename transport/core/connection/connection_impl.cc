@@ -88,10 +88,6 @@ Status ConnectionImpl::SendControl(ByteSpan bytes) {
 
 Status ConnectionImpl::OpenWindow(const WindowOptions& options) {
   if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
-  if (Status fits = path_.CheckChunk(options.symbol_bytes); !fits.ok()) {
-    if (fits.code() == StatusCode::kUnavailable) Close(fits);
-    return fits;
-  }
   WindowOptions advised = options;
   if (advised.fec_depth == 0) advised.fec_depth = flight_.FecDepth();
   return windows_.Open(advised, *handshaking_.peer_parameters());
@@ -224,12 +220,10 @@ void ConnectionImpl::BecomeConnected() {
 
 void ConnectionImpl::FollowPathMtu() {
   if (state_ != State::kConnected) return;
-  path_.Update(std::max(flight_.rtt().smoothed_rtt(), flight_.rtt().latest_rtt()), flight_.next_number());
+  path_.Update();
+  path_.SetLongestChunk(windows_.outgoing().LongestChunk());
   flight_.SetMaxDatagram(path_.datagram_bytes());
-  OutgoingWindows& outgoing = windows_.outgoing();
-  outgoing.SetMaxChunk(path_.MaxChunkBytes());
-  const Status fits = path_.Require(path_.has_shrunk() ? outgoing.HeldChunkBytes() : 0);
-  if (!fits.ok()) return Close(fits);
+  if (Status carries = path_.Check(); !carries.ok()) return Close(carries);
   if (path_.search_settled()) events_.Announce();
 }
 

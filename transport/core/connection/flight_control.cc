@@ -36,7 +36,8 @@ PathView FlightControl::path_view(Instant now, int64_t datagram_bytes) const {
           .mean_burst = model.mean_burst,
           .extra_repair = fec_.extra_repair(),
           .now = now,
-          .recovery_time = rtt_.smoothed_rtt() * 5 / 4};
+          .recovery_time = rtt_.smoothed_rtt() * 5 / 4,
+          .packet_bytes = static_cast<size_t>(datagram_bytes) - wire::kDataOverheadBytes};
 }
 
 void FlightControl::AddTo(ConnectionStats* stats, Instant now) const {
@@ -189,6 +190,10 @@ void FlightControl::TakeFates(Instant now, const LossDetection::Outcome& outcome
   lost_packets_.clear();
   for (const SentPacket& packet : outcome.lost) {
     if (packet.mtu_probe) continue;
+    if (packet.outsized) {  // the estimator waits for a fate, and this says nothing of what is sent now
+      if (packet.in_flight) fec_.estimator().OnAcked(packet.flight_place);
+      continue;
+    }
     if (packet.in_flight) fec_.estimator().OnLost(packet.flight_place);
     if (packet.number < path_first_number_) continue;  // no congestion of this path
     sampler_.OnPacketLost(packet);

@@ -48,6 +48,7 @@ void PacketBuilder::SetChunk(const WindowTx::Item& item, uint32_t timestamp_us) 
   position_ += item.second.size();
   chunk_size_ = item.size();
   sent_.chunk = item.chunk;
+  sent_.cut = item.cut;
   sent_.ack_eliciting = true;
 }
 

@@ -93,7 +93,7 @@ size_t PacketWriter::Build(Instant now, MutableByteSpan out) {
   from_.windows->incoming().PromoteRepeats(now);
   const bool probe = flight.probes_due() > 0;
   const bool frames = HasFrames();
-  const bool chunk = from_.windows->outgoing().HasChunk();
+  const bool chunk = from_.path->carries_chunks() && from_.windows->HasChunk();
   const int64_t longest = from_.path->datagram_bytes();
   bool may_send = probe || flight.MaySend(now, static_cast<size_t>(longest), frames || chunk);
   // An answer to a challenge is small, rare, and may be all that can bring the flow back.
@@ -105,12 +105,12 @@ size_t PacketWriter::Build(Instant now, MutableByteSpan out) {
   }
   const bool small = flight.NextProbeIsSmall();
   PacketBuilder builder =
-      Start(out.first(small ? std::min<size_t>(out.size(), Path::kBaseDatagram) : out.size()));
+      Start(out.first(small ? std::min<size_t>(out.size(), Path::kSmallestDatagram) : out.size()));
   // Frames go first and on their own: small control overtakes bulk. A chunk leaves little room beside it.
   if (ack_due || (may_send && frames)) {
     if (flight.acks().HasPending()) AddAck(now, &builder);
     if (may_send) AddElicitingFrames(now, &builder);
-  } else if (chunk && !(small && longest > Path::kBaseDatagram)) {
+  } else if (chunk && !(small && longest > Path::kSmallestDatagram)) {
     const auto timestamp_us = static_cast<uint32_t>(now.nanoseconds() / 1000);
     const bool added = from_.windows->AddChunk(flight.path_view(now, longest), timestamp_us, &builder);
     if (added && flight.acks().HasPending() && builder.room() >= kRoomForAck) AddAck(now, &builder);
@@ -182,13 +182,14 @@ size_t PacketWriter::BuildClose(const wire::CloseFrame& close, MutableByteSpan o
 
 Result<bool> PacketWriter::OnAck(const wire::AckFrame& ack, Instant now, Instant received) {
   const std::optional<wire::PacketNumber> newest_before = from_.flight->loss().newest_acked();
-  const Result<LossDetection::Outcome> outcome = from_.flight->OnAckReceived(ack, received);
+  Result<LossDetection::Outcome> outcome = from_.flight->OnAckReceived(ack, received);
   if (!outcome.ok()) {
     ++from_.stats->acks_refused;
     return outcome.status();
   }
   const bool newest = from_.flight->loss().newest_acked() != newest_before;
-  return TakeFates(*outcome, from_.path->OnAck(ack, *outcome, newest), ack.host_drops, now);
+  const uint64_t new_ce = from_.path->OnAck(ack, *outcome, newest);
+  return TakeFates(*std::move(outcome), new_ce, ack.host_drops, now);
 }
 
 bool PacketWriter::OnTimeout(Instant now) {
@@ -196,14 +197,16 @@ bool PacketWriter::OnTimeout(Instant now) {
   return TakeFates(from_.flight->OnTimeout(now), 0, std::nullopt, now);
 }
 
-bool PacketWriter::TakeFates(const LossDetection::Outcome& outcome, uint64_t new_ce,
+bool PacketWriter::TakeFates(LossDetection::Outcome outcome, uint64_t new_ce,
                              std::optional<uint64_t> host_drops, Instant now) {
   FlightControl& flight = *from_.flight;
+  const Duration round_trip = std::max(flight.rtt().smoothed_rtt(), flight.rtt().latest_rtt());
+  from_.path->TakeFates(&outcome, now, round_trip, flight.next_number());
   flight.TakeFates(now, outcome, from_.path->datagram_bytes());
   // Every acknowledgement is booked before any loss is acted on: a block that just became complete needs none
   // of its lost symbols again.
-  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet, now);
-  for (const SentPacket& packet : outcome.acked) OnPacketAcked(packet, now);
+  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet);
+  for (const SentPacket& packet : outcome.acked) OnPacketAcked(packet);
   for (const SentPacket& packet : outcome.lost) OnPacketLost(packet, now);
   // A probe may as well bring what is missing: that saves the round trip after which the loss is known.
   if (outcome.send_probes) {
@@ -213,9 +216,8 @@ bool PacketWriter::TakeFates(const LossDetection::Outcome& outcome, uint64_t new
   return flight.Conclude(now, outcome, new_ce, host_drops);
 }
 
-void PacketWriter::OnPacketAcked(const SentPacket& packet, Instant now) {
+void PacketWriter::OnPacketAcked(const SentPacket& packet) {
   key_update_.OnPacketAcked(packet.number);
-  from_.path->OnPacketAcked(packet, now);
   from_.windows->OnPacketAcked(packet);
   for (const SentFrame& frame : packet.frames) {
     if (const auto* control = std::get_if<SentControl>(&frame)) {
@@ -227,9 +229,8 @@ void PacketWriter::OnPacketAcked(const SentPacket& packet, Instant now) {
 }
 
 void PacketWriter::OnPacketLost(const SentPacket& packet, Instant now) {
-  from_.path->OnPacketLost(packet, now);
   if (packet.chunk) {
-    from_.windows->OnChunkLost(*packet.chunk, from_.flight->path_view(now, from_.path->datagram_bytes()));
+    from_.windows->OnPacketLost(packet, from_.flight->path_view(now, from_.path->datagram_bytes()));
   }
   SendAgain(packet.frames);
 }

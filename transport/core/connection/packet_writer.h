@@ -89,9 +89,9 @@ class PacketWriter {
   void AddElicitingFrames(Instant now, PacketBuilder* builder);
   void AddControlData(PacketBuilder* builder);
   // host_drops: the peer's total; nullopt: no news.
-  bool TakeFates(const LossDetection::Outcome& outcome, uint64_t new_ce, std::optional<uint64_t> host_drops,
+  bool TakeFates(LossDetection::Outcome outcome, uint64_t new_ce, std::optional<uint64_t> host_drops,
                  Instant now);
-  void OnPacketAcked(const SentPacket& packet, Instant now);
+  void OnPacketAcked(const SentPacket& packet);
   void OnPacketLost(const SentPacket& packet, Instant now);
   void SendAgain(const std::vector<SentFrame>& frames);
   size_t Finish(Instant now, PacketBuilder* builder, bool mtu_probe = false);
@@ -111,8 +111,8 @@ std::optional<Transmit> PacketWriter::Batch(MutableByteSpan buffer, MakeDatagram
   for (int segments = 0; segments < kMaxSegments; ++segments) {
     const int64_t longest = from_.path->datagram_bytes();
     const size_t limit = std::min(static_cast<size_t>(longest), buffer.size() - transmit.size);
-    // What is left of the buffer after other segments must hold a whole datagram: a chunk is not cut.
-    const int64_t needed = segments > 0 ? longest : std::min(Path::kBaseDatagram, longest);
+    // What is left of the buffer after other segments must hold a whole datagram: no chunk is cut for it.
+    const int64_t needed = segments > 0 ? longest : std::min(Path::kSmallestDatagram, longest);
     if (limit < static_cast<size_t>(needed)) break;
     const MutableByteSpan out = buffer.subspan(transmit.size, limit);
     const size_t size = build(out);

@@ -65,52 +65,42 @@ void Path::OnProbeSent(wire::PacketNumber number) {
   ++probes_sent_;
 }
 
-void Path::Update(Duration round_trip, wire::PacketNumber next_number) {
-  if (black_hole_.found(round_trip)) {
-    ++black_holes_;
-    black_hole_.Reset(next_number);
-    pmtu_.OnBlackHole();
-  }
-  datagram_bytes_ = pmtu_.plpmtu();
-  largest_datagram_ = std::max(largest_datagram_, datagram_bytes_);
+void Path::SetLongestChunk(size_t bytes) {
+  pmtu_.SetNeeded(bytes > 0 ? static_cast<int64_t>(bytes) + kOverhead : 0);
 }
 
-Status Path::Require(size_t chunk_bytes) {
-  const int64_t needed = chunk_bytes > 0 ? static_cast<int64_t>(chunk_bytes) + kOverhead : 0;
-  pmtu_.SetNeeded(needed);
-  if (needed > 0 && pmtu_.Refuted(needed)) return TooSmall(needed);
-  return pmtu_.failed() ? TooSmall(kBaseDatagram) : Status::Ok();
-}
-
-Status Path::CheckChunk(size_t bytes) const {
-  if (bytes <= MaxChunkBytes()) return Status::Ok();
-  const auto needed = static_cast<int64_t>(bytes) + kOverhead;
-  if (needed > largest_datagram_) {
-    return Status(StatusCode::kInvalidArgument, "chunks of " + std::to_string(bytes) +
-                                                    " bytes do not fit datagrams of " +
-                                                    std::to_string(datagram_bytes_));
-  }
-  // What is neither known to pass nor refuted waits until it is known.
-  return pmtu_.Refuted(needed) ? TooSmall(needed) : Status::Ok();
-}
-
-Status Path::TooSmall(int64_t needed) const {
-  const std::string carries = pmtu_.failed() ? "less than " : "at most ";
-  return Status(StatusCode::kUnavailable,
-                "the path to " + peer_.ToString() + " has shrunk: it carries datagrams of " + carries +
-                    std::to_string(datagram_bytes_) + " bytes, " + std::to_string(needed) + " are needed");
+Status Path::Check() const {
+  if (!pmtu_.failed()) return Status::Ok();
+  return Status(StatusCode::kUnavailable, "the path to " + peer_.ToString() +
+                                              " has shrunk: it carries datagrams of less than " +
+                                              std::to_string(kSmallestDatagram) + " bytes");
 }
 
 void Path::OnPacketSent(const SentPacket& packet) {
   if (packet.ect0) ecn_.OnMarkedSent();
 }
 
-void Path::OnPacketAcked(const SentPacket& packet, Instant now) {
-  pmtu_.OnAcked(packet.number, packet.bytes.value(), now);
-  black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
+void Path::TakeFates(LossDetection::Outcome* outcome, Instant now, Duration round_trip,
+                     wire::PacketNumber next_number) {
+  for (const auto* arrived : {&outcome->spurious, &outcome->acked}) {
+    for (const SentPacket& packet : *arrived) {
+      pmtu_.OnAcked(packet.number, packet.bytes.value(), now);
+      black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
+    }
+  }
+  for (const SentPacket& packet : outcome->lost) OnLost(packet, now);
+  if (black_hole_.found(round_trip)) {
+    ++black_holes_;
+    black_hole_.Reset(next_number);
+    pmtu_.OnBlackHole();
+  }
+  Update();
+  for (SentPacket& packet : outcome->lost) {
+    packet.outsized = !packet.mtu_probe && packet.bytes.value() > datagram_bytes_;
+  }
 }
 
-void Path::OnPacketLost(const SentPacket& packet, Instant now) {
+void Path::OnLost(const SentPacket& packet, Instant now) {
   if (packet.ect0) ecn_.OnMarkedLost();
   if (!packet.mtu_probe) {
     black_hole_.OnPacketLost(packet.number, packet.bytes.value(), packet.sent_time);

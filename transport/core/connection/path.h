@@ -24,8 +24,11 @@ struct ConnectionStats;
 
 class Path {
  public:
-  // Datagrams of this size are what every path carries; tried when larger ones go unanswered or are refused.
+  // Datagrams of this size are what a path must carry at the handshake; tried when larger ones go unanswered
+  // or are refused.
   static constexpr int64_t kBaseDatagram = Dplpmtud::kBase;
+  // What is still sent on a path that shrinks below that.
+  static constexpr int64_t kSmallestDatagram = Dplpmtud::kMin;
   // INIT and ACCEPT are at most this long; jumbo frames are for the search afterwards.
   static constexpr int64_t kLargestInit = 1452;
   // Packets per second, twice as many at once, that name this connection, come from an unknown address and do
@@ -69,21 +72,22 @@ class Path {
   void OnProbeSent(wire::PacketNumber number);
   void OnPeerDatagram(int64_t bytes, Instant now) { pmtu_.OnPeerDatagram(bytes, now); }
   void OnSendRefused(int64_t bytes, Instant now) { pmtu_.OnRefused(bytes, now); }
-  // Takes over what has been learned of the size. round_trip: the longest that is usual now.
-  void Update(Duration round_trip, wire::PacketNumber next_number);
-  // It carried longer datagrams once than it does now.
-  bool has_shrunk() const { return datagram_bytes_ < largest_datagram_; }
-  // Chunks of this length wait to be sent; 0: none wait. kUnavailable: the path no longer carries them, or
-  // carries nothing useful at all.
-  Status Require(size_t chunk_bytes);
-  // Whether a window may have chunks of this length. kInvalidArgument: they are too long;
-  // kUnavailable: they were not, but the path has shrunk.
-  Status CheckChunk(size_t bytes) const;
+  // Takes over what has been learned of the size.
+  void Update() { datagram_bytes_ = pmtu_.plpmtu(); }
+  // Chunks of this length are sent, whole where the path carries them; 0: none.
+  void SetLongestChunk(size_t bytes);
+  // It is known to carry kSmallestDatagram, or thought to. Until it is, chunks would only vanish, and their
+  // losses ruin the rate.
+  bool carries_chunks() const { return pmtu_.state() != Dplpmtud::State::kError; }
+  // kUnavailable: it does not even carry kSmallestDatagram.
+  Status Check() const;
 
   // --- Fates of our packets ---
   void OnPacketSent(const SentPacket& packet);
-  void OnPacketAcked(const SentPacket& packet, Instant now);
-  void OnPacketLost(const SentPacket& packet, Instant now);
+  // Learns of the size from fates, and marks the lost packets that only their size explains (outsized): a
+  // path that swallows what is large is not congested. round_trip: the longest that is usual now.
+  void TakeFates(LossDetection::Outcome* outcome, Instant now, Duration round_trip,
+                 wire::PacketNumber next_number);
   // newest: the ACK is newer than every one before. Returns new CE marks to react to.
   uint64_t OnAck(const wire::AckFrame& ack, const LossDetection::Outcome& outcome, bool newest);
 
@@ -112,7 +116,7 @@ class Path {
   void OnTimeout(Instant now);
 
  private:
-  Status TooSmall(int64_t needed) const;
+  void OnLost(const SentPacket& packet, Instant now);
 
   Options options_;
   Address peer_;
@@ -122,12 +126,11 @@ class Path {
   PathManager candidates_;
   TokenBucket strays_{kStraysPerSecond, 2 * kStraysPerSecond};
 
-  int64_t datagram_bytes_;        // the handshake begins, pmtu_ goes on
-  int64_t largest_echo_ = 0;      // during the handshake
-  int64_t refused_bytes_ = 0;     // by the kernel, during the handshake
-  int64_t largest_datagram_ = 0;  // that the path was ever seen to carry
+  int64_t datagram_bytes_;     // the handshake begins, pmtu_ goes on
+  int64_t largest_echo_ = 0;   // during the handshake
+  int64_t refused_bytes_ = 0;  // by the kernel, during the handshake
   Dplpmtud pmtu_;
-  BlackHoleDetector black_hole_{kBaseDatagram};
+  BlackHoleDetector black_hole_{kSmallestDatagram};
   EcnValidator ecn_;
   uint64_t probes_sent_ = 0;
   uint64_t probes_lost_ = 0;

@@ -7,6 +7,12 @@
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::transport {
+namespace {
+
+// What a WINDOW_NACK takes besides its bitmap: type, id 5, generation, first 4, length 2; rounded up.
+constexpr size_t kNackFields = 16;
+
+}  // namespace
 
 Windows::Windows(codec::ErasureCoder* coder, IncomingWindows::Limits limits, ByteCount receive_window,
                  EventQueue* events, ConnectionStats* stats)
@@ -34,10 +40,12 @@ bool Windows::Close(WindowKey key, wire::CloseReason reason) {
   if (window == nullptr) return false;
   stats_->chunks_repaired += window->stats().high_repaired;
   ++stats_->windows_closed;
+  parts_.Forget(key);
   return incoming_.Close(key, reason);
 }
 
 void Windows::Cancel(WindowKey key) {
+  cutter_.Forget(key);
   outgoing_.Erase(key);
   events_->Forget(key);
 }
@@ -59,7 +67,7 @@ void Windows::Grant(Bandwidth rate, ByteCount receive_window) {
 }
 
 void Windows::ProbeWith(std::span<const SentChunk> chunks, int count) {
-  if (outgoing_.HasChunk()) return;
+  if (HasChunk()) return;
   int found = 0;
   for (const SentChunk& chunk : chunks) {
     WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
@@ -91,12 +99,15 @@ bool Windows::AddCloses(Instant now, PacketBuilder* builder) {
 
 bool Windows::AddNacks(PacketBuilder* builder) {
   std::vector<uint8_t> missing;
-  while (const std::optional<wire::WindowNackFrame> nack = incoming_.PeekNack(&missing)) {
+  for (;;) {
+    const size_t room = builder->room() - std::min(builder->room(), kNackFields);
+    const size_t limit = std::clamp(room, WindowRx::kCloseSegmentBytes, wire::kMaxNackBitmapBytes);
+    const std::optional<wire::WindowNackFrame> nack = incoming_.PeekNack(limit, &missing);
+    if (!nack) return true;
     if (!builder->Add(*nack)) return false;
     ++stats_->nacks_sent;
     incoming_.PopNack();
   }
-  return true;
 }
 
 void Windows::AddOpensAndStatuses(PacketBuilder* builder) {
@@ -115,21 +126,34 @@ void Windows::AddOpensAndStatuses(PacketBuilder* builder) {
 }
 
 bool Windows::AddChunk(const PathView& path, uint32_t timestamp_us, PacketBuilder* builder) {
-  const std::optional<WindowTx::Item> item = outgoing_.NextChunk(path);
-  if (!item) return false;
-  if (item->header.repair) {
-    ++stats_->repairs_sent;
-  } else if (item->header.retransmission) {
-    ++stats_->retransmissions;
-  } else {
-    stats_->chunk_bytes_sent += item->size();
+  const size_t room = builder->room() - wire::kDataHeaderBytes;
+  if (!cutter_.HasRest()) {
+    const std::optional<WindowTx::Item> item = outgoing_.NextChunk(path);
+    if (!item) return false;
+    CountSent(*item);
+    if (item->size() <= room) {
+      builder->SetChunk(*item, timestamp_us);
+      return true;
+    }
+    ++stats_->chunks_cut;
+    cutter_.Take(*item);
   }
-  builder->SetChunk(*item, timestamp_us);
+  builder->SetChunk(cutter_.Next(room), timestamp_us);
   return true;
 }
 
+void Windows::CountSent(const WindowTx::Item& item) {
+  if (item.header.repair) {
+    ++stats_->repairs_sent;
+  } else if (item.header.retransmission) {
+    ++stats_->retransmissions;
+  } else {
+    stats_->chunk_bytes_sent += item.size();
+  }
+}
+
 void Windows::OnPacketAcked(const SentPacket& packet) {
-  if (packet.chunk) {
+  if (packet.chunk && (packet.cut == nullptr || packet.cut->OnPartAcked())) {
     WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
     if (window != nullptr) window->OnAcked(*packet.chunk);
   }
@@ -140,9 +164,10 @@ void Windows::OnPacketAcked(const SentPacket& packet) {
   }
 }
 
-void Windows::OnChunkLost(const SentChunk& chunk, const PathView& path) {
-  WindowTx* window = outgoing_.Find({chunk.window_id, chunk.generation});
-  if (window != nullptr) window->OnLost(chunk, path);
+void Windows::OnPacketLost(const SentPacket& packet, const PathView& path) {
+  if (!packet.chunk || (packet.cut != nullptr && !packet.cut->OnPartLost())) return;
+  WindowTx* window = outgoing_.Find({packet.chunk->window_id, packet.chunk->generation});
+  if (window != nullptr) window->OnLost(*packet.chunk, path);
 }
 
 void Windows::SendAgain(const SentFrame& frame) {
@@ -202,6 +227,7 @@ void Windows::OnClose(const wire::WindowCloseFrame& close) {
   const WindowKey key{close.window_id, close.generation};
   WindowTx* window = outgoing_.Find(key);
   if (window == nullptr || !window->OnClose(close)) return;
+  cutter_.Forget(key);
   const WindowReceipt& receipt = window->receipt();
   stats_->low_chunks_lost += receipt.low.size() - receipt.low.count();
   events_->PushClosed(key, outgoing_.Take(key));
@@ -218,6 +244,45 @@ Windows::ChunkFate Windows::OnChunk(const wire::DataHeader& header, ByteSpan chu
     ++stats_->late_dropped;
     return ChunkFate::kTaken;
   }
+  return header.part ? OnPart(header, chunk) : OnWholeChunk(header, chunk);
+}
+
+bool Windows::IsOver(const wire::DataHeader& header) const {
+  const WindowKey key{header.window_id, header.generation};
+  const WindowRx* window = incoming_.Find(key);
+  return window != nullptr ? window->IsDuplicate(header) : incoming_.IsClosed(key);
+}
+
+Windows::ChunkFate Windows::OnPart(const wire::DataHeader& header, ByteSpan bytes) {
+  ByteReader reader(bytes);
+  const std::optional<wire::PartHeader> part = wire::DecodePartHeader(reader);
+  if (!part) return ChunkFate::kInvalid;
+  const WindowRx* window = incoming_.Find({header.window_id, header.generation});
+  if (window != nullptr && !window->IsValid(header, part->total)) return ChunkFate::kInvalid;
+  if (IsOver(header)) return ChunkFate::kTaken;
+  const auto is_over = [this](const wire::DataHeader& other) { return IsOver(other); };
+  const PartAssembly::Verdict verdict = parts_.Add(header, *part, reader.Rest(), is_over);
+  stats_->half_chunks_dropped = parts_.dropped();
+  switch (verdict) {
+    case PartAssembly::Verdict::kKept:
+      return ChunkFate::kTaken;
+    case PartAssembly::Verdict::kNoRoom:
+      ++stats_->parts_refused;
+      return ChunkFate::kNoRoom;
+    case PartAssembly::Verdict::kInvalid:
+      return ChunkFate::kInvalid;
+    case PartAssembly::Verdict::kWhole:
+      break;
+  }
+  const PartAssembly::Whole whole = parts_.whole(header);
+  const ChunkFate fate = OnWholeChunk(whole.header, whole.bytes);
+  fate == ChunkFate::kNoRoom ? parts_.TakeBack(header) : parts_.Release(header);
+  if (fate == ChunkFate::kTaken) ++stats_->chunks_joined;
+  return fate;
+}
+
+Windows::ChunkFate Windows::OnWholeChunk(const wire::DataHeader& header, ByteSpan chunk) {
+  const WindowKey key{header.window_id, header.generation};
   WindowRx* window = incoming_.Find(key);
   if (window == nullptr) {
     if (incoming_.KeepEarly(key, header, chunk)) return ChunkFate::kTaken;

@@ -11,8 +11,10 @@
 #include "transport/core/connection/events.h"
 #include "transport/core/connection/packet_builder.h"
 #include "transport/core/recovery/sent_packets.h"
+#include "transport/core/window/chunk_cutter.h"
 #include "transport/core/window/incoming_windows.h"
 #include "transport/core/window/outgoing_windows.h"
+#include "transport/core/window/part_assembly.h"
 
 namespace longhaul::transport {
 
@@ -54,7 +56,7 @@ class Windows {
   // It asks for chunks.
   void OnNack(const wire::WindowNackFrame& nack, Instant now, Duration smoothed_rtt);
   enum class ChunkFate : uint8_t { kTaken, kNoRoom, kInvalid };
-  // kNoRoom: the packet must be treated as never received.
+  // header.part: `chunk` is a part header and a part. kNoRoom: the packet must be treated as never received.
   ChunkFate OnChunk(const wire::DataHeader& header, ByteSpan chunk);
 
   // --- What the owner polls ---
@@ -62,18 +64,23 @@ class Windows {
   Result<std::optional<event::Chunk>> PollChunk(WindowKey key);
   // Null: closed by now, or the peer is not admitted any more.
   const WindowRx* Polled(WindowKey key) const;
-  void EndLoans() { incoming_.EndLoans(); }
+  void EndLoans() {
+    incoming_.EndLoans();
+    parts_.EndLoans();
+  }
 
-  // --- Frames that wait ---
+  // --- Frames and chunks that wait ---
   bool HasFrames() const;
+  bool HasChunk() const { return cutter_.HasRest() || outgoing_.HasChunk(); }
   // Adds as many as there is room for.
   void AddFrames(Instant now, PacketBuilder* builder);
-  // The chunk that leaves next, into a packet without frames. False: none waits.
+  // The chunk that leaves next, or as much of it as there is room for, into a packet without frames. False:
+  // none waits.
   bool AddChunk(const PathView& path, uint32_t timestamp_us, PacketBuilder* builder);
 
   // --- Fates of what was sent ---
   void OnPacketAcked(const SentPacket& packet);
-  void OnChunkLost(const SentChunk& chunk, const PathView& path);
+  void OnPacketLost(const SentPacket& packet, const PathView& path);
   // A frame was lost, or is sent once more to be sure. The others' frames are none of its business.
   void SendAgain(const SentFrame& frame);
 
@@ -82,9 +89,16 @@ class Windows {
   bool AddCloses(Instant now, PacketBuilder* builder);
   bool AddNacks(PacketBuilder* builder);
   void AddOpensAndStatuses(PacketBuilder* builder);
+  void CountSent(const WindowTx::Item& item);
+  ChunkFate OnWholeChunk(const wire::DataHeader& header, ByteSpan chunk);
+  ChunkFate OnPart(const wire::DataHeader& header, ByteSpan bytes);
+  // It is here already, or its window is closed.
+  bool IsOver(const wire::DataHeader& header) const;
 
   OutgoingWindows outgoing_;
+  ChunkCutter cutter_;
   IncomingWindows incoming_;
+  PartAssembly parts_;
   wire::GrantFrame grant_;  // in force, or about to be
   bool grant_due_ = false;  // it waits to be sent
   bool admitted_ = true;

@@ -9,9 +9,9 @@
 namespace longhaul::transport {
 namespace {
 
-// UDP payloads of real paths, largest first: jumbo frames, Ethernet over IPv6, a VPN.
-constexpr std::array<int64_t, 3> kLikely = {8952, 1452, 1344};
-static_assert(std::ranges::is_sorted(kLikely, std::ranges::greater()) && kLikely.back() > Dplpmtud::kBase);
+// UDP payloads of real paths, largest first: jumbo frames, Ethernet over IPv6, a VPN; and the base.
+constexpr std::array<int64_t, 4> kLikely = {8952, 1452, 1344, Dplpmtud::kBase};
+static_assert(std::ranges::is_sorted(kLikely, std::ranges::greater()));
 
 }  // namespace
 
@@ -25,12 +25,12 @@ void Dplpmtud::Start(Instant now, int64_t proven, int64_t max) {
 
 void Dplpmtud::Search(Instant now) {
   state_ = State::kSearching;
-  raise_at_ = Instant::Infinite();
+  settled_at_ = Instant::Infinite();
   tries_ = 0;
   candidate_ = PickCandidate();
   if (candidate_ > 0) return;
   state_ = State::kSearchComplete;
-  if (plpmtu_ < max_) raise_at_ = now + kRaiseTimer;
+  if (plpmtu_ < max_) settled_at_ = now;
 }
 
 int64_t Dplpmtud::PickCandidate() const {
@@ -65,7 +65,8 @@ void Dplpmtud::OnAcked(wire::PacketNumber number, int64_t bytes, Instant now) {
   if (state_ == State::kDisabled) return;
   if (in_flight_ == number) {
     in_flight_.reset();
-    if (bytes == kBase && (state_ == State::kBase || state_ == State::kError)) return Search(now);
+    const bool confirms = state_ == State::kBase || state_ == State::kError;
+    if (confirms && bytes == plpmtu_) return Search(now);
   }
   if (bytes <= plpmtu_ || bytes > max_) return;
   if (state_ == State::kBase || state_ == State::kError) return;  // sent before the path changed
@@ -83,9 +84,12 @@ bool Dplpmtud::OnProbeLost(wire::PacketNumber number, Instant now) {
 }
 
 void Dplpmtud::Refute(Instant now) {
-  if (state_ == State::kBase || state_ == State::kError) {
-    if (tries_ >= kMaxProbes) state_ = State::kError;
-    failed_ = tries_ >= kMaxBaseProbes;
+  if (state_ == State::kError) {
+    failed_ = tries_ >= kMaxMinProbes;
+    return;
+  }
+  if (state_ == State::kBase) {
+    if (tries_ >= kMaxProbes) FallTo(State::kError, kMin);
     return;
   }
   // What is needed may have changed while the probe was under way.
@@ -97,38 +101,45 @@ void Dplpmtud::Refute(Instant now) {
 
 void Dplpmtud::OnRefused(int64_t bytes, Instant now) {
   if (state_ == State::kDisabled) return;
-  if (bytes <= kBase) {
+  if (bytes <= kMin) {
     failed_ = true;
     return;
   }
-  refuted_ = std::min(refuted_, bytes);
-  const bool too_large = plpmtu_ >= refuted_;
-  if (too_large) {
+  if (plpmtu_ >= bytes) {
     OnBlackHole();
-    refuted_ = std::min(refuted_, bytes);
-  } else if (candidate_ >= refuted_) {
-    in_flight_.reset();
-    Search(now);
+    if (plpmtu_ >= bytes) FallTo(State::kError, kMin);
+    refuted_ = bytes;
+    return;
   }
+  refuted_ = std::min(refuted_, bytes);
+  if (candidate_ < refuted_) return;
+  in_flight_.reset();
+  Search(now);
 }
 
 void Dplpmtud::OnBlackHole() {
-  if (state_ != State::kDisabled && plpmtu_ > kBase) Restart();
+  if (state_ == State::kDisabled || plpmtu_ <= kMin) return;
+  plpmtu_ > kBase ? FallTo(State::kBase, kBase) : FallTo(State::kError, kMin);
 }
 
-void Dplpmtud::Restart() {
-  state_ = State::kBase;
-  plpmtu_ = kBase;
+void Dplpmtud::Restart() { FallTo(State::kBase, kBase); }
+
+void Dplpmtud::FallTo(State state, int64_t bytes) {
+  state_ = state;
+  plpmtu_ = candidate_ = bytes;
   refuted_ = max_ + 1;
-  candidate_ = kBase;
   tries_ = 0;
   in_flight_.reset();
   seen_ = 0;
-  raise_at_ = Instant::Infinite();
+  settled_at_ = Instant::Infinite();
+}
+
+Instant Dplpmtud::Deadline() const {
+  return settled_at_ + (needed_ > plpmtu_ ? kNeededRaiseTimer : kRaiseTimer);
 }
 
 void Dplpmtud::OnTimeout(Instant now) {
-  if (now < raise_at_) return;
+  if (now < Deadline()) return;
   refuted_ = max_ + 1;
   Search(now);
 }

@@ -5,8 +5,12 @@
 //   Start(proven) --> SEARCHING --[nothing left to try]--> SEARCH_COMPLETE --[PMTU_RAISE_TIMER]--> SEARCHING
 //                         ^                                     |
 //                         +----[base confirmed]---- BASE <------+--- black hole, or the size is refused
+//                         |                          |
+//                         +--[minimum confirmed]-- ERROR <--[base unanswered, or refused]
 //                                                    |
-//                                                    +--[base unanswered]--> ERROR --> failed()
+//                                                    +--[minimum unanswered]--> failed()
+//
+// In ERROR the sender uses kMin (RFC 8899 §5.2: MIN_PLPMTU), once that is confirmed.
 //
 // One probe is in flight at a time. Candidates: what the sender needs, then the largest size allowed, then
 // sizes that real paths have, then halving the gap until it is below kResolution.
@@ -25,16 +29,23 @@ class Dplpmtud {
  public:
   enum class State : uint8_t { kDisabled, kBase, kSearching, kSearchComplete, kError };
 
-  static constexpr int64_t kBase = 1200;  // BASE_PLPMTU: what every path must carry
-  static constexpr int kMaxProbes = 3;    // unanswered probes of a size that refute it
-  // For a size that open windows cannot do without: on a path that loses half of what is sent, twenty in a
-  // row are lost by chance once in a million times.
-  static constexpr int kMaxNeededProbes = 20;
-  // For the base, without which the connection ends although smaller packets arrive.
-  static constexpr int kMaxBaseProbes = 30;
-  static_assert(kMaxProbes < kMaxNeededProbes && kMaxNeededProbes < kMaxBaseProbes);
+  static constexpr int64_t kBase = 1200;  // BASE_PLPMTU: what a path carries at the handshake
+  // MIN_PLPMTU: what is used on a path that shrinks below the base, an IPv4 tunnel in tunnels. The longest
+  // frame that cannot be split, WINDOW_OPEN with 512 bytes of metadata, needs 568 bytes of datagram; an ACK
+  // of 64 ranges within the replay window at most 350.
+  static constexpr int64_t kMin = 600;
+  static constexpr int kMaxProbes = 3;  // unanswered probes of a size that refute it
+  // For a size that open windows need, else their chunks leave in parts: on a path that loses a fifth of what
+  // is sent, eight in a row are lost by chance three times in a million.
+  static constexpr int kMaxNeededProbes = 8;
+  // For the minimum, without which the connection ends although smaller packets arrive: at half they are lost
+  // in a row once in 10^9.
+  static constexpr int kMaxMinProbes = 30;
+  static_assert(kMaxProbes < kMaxNeededProbes && kMaxNeededProbes < kMaxMinProbes);
   static constexpr int64_t kResolution = 16;                          // chunk lengths are multiples of it
   static constexpr Duration kRaiseTimer = std::chrono::seconds(600);  // RFC 8899 §5.1.1
+  // The same while something larger is needed: a path that was rerouted is often back within minutes.
+  static constexpr Duration kNeededRaiseTimer = std::chrono::seconds(30);
 
   // Until Start() nothing is probed.
   // The handshake has proved that datagrams of `proven` bytes go both ways; `max` is what both sides allow.
@@ -50,14 +61,14 @@ class Dplpmtud {
   bool Refuted(int64_t bytes) const {
     return bytes > max_ || bytes >= refuted_ || (settled() && bytes > plpmtu_);
   }
-  // The path does not even carry kBase: the connection cannot go on.
+  // The path does not even carry kMin: the connection cannot go on.
   bool failed() const { return failed_; }
 
-  // Something that waits to be sent needs datagrams of this size; 0 = nothing does.
+  // Something that is sent needs datagrams of this size; 0 = nothing does.
   void SetNeeded(int64_t bytes) { needed_ = bytes; }
   // A datagram of this size came from the peer. Most paths are alike in both directions, so that size is
-  // asked for as often as one that is needed: two sides that end with different sizes by mere loss cannot
-  // agree on chunks.
+  // asked for as often as one that is needed: two sides that end with different sizes by mere loss make one
+  // of them cut its chunks.
   void OnPeerDatagram(int64_t bytes, Instant now);
   // The size of the probe that should leave now; nullopt: none.
   std::optional<int64_t> NextProbe() const;
@@ -74,10 +85,11 @@ class Dplpmtud {
   void Restart();
 
   // PMTU_RAISE_TIMER.
-  Instant Deadline() const { return raise_at_; }
+  Instant Deadline() const;
   void OnTimeout(Instant now);
 
  private:
+  void FallTo(State state, int64_t bytes);
   void Search(Instant now);
   int64_t PickCandidate() const;
   void Refute(Instant now);
@@ -94,7 +106,7 @@ class Dplpmtud {
   int64_t candidate_ = 0;  // 0 = nothing to probe
   int tries_ = 0;          // of the candidate that went unanswered
   std::optional<wire::PacketNumber> in_flight_;
-  Instant raise_at_ = Instant::Infinite();
+  Instant settled_at_ = Instant::Infinite();  // below the largest size
   bool failed_ = false;
 };
 
@@ -112,7 +124,7 @@ class BlackHoleDetector {
   // bytes; packets whose sizes differ by less count as equally large
   static constexpr int64_t kSizeStep = 64;
 
-  // base: what every path carries; only larger packets are looked at.
+  // base: only larger packets are looked at.
   explicit BlackHoleDetector(int64_t base) : base_(base) {}
 
   void OnPacketAcked(wire::PacketNumber number, int64_t bytes);

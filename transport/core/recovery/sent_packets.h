@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -22,6 +24,26 @@ struct SentChunk {
   wire::ReliabilityClass reliability = wire::ReliabilityClass::kHigh;
   bool repair = false;
   bool operator==(const SentChunk&) const = default;
+};
+
+// A chunk or repair symbol that left in several packets, which share this: it has arrived when all of them
+// were acknowledged, and is lost with the first of them that is. What is acknowledged later is no longer
+// lost.
+class CutChunk {
+ public:
+  void OnPartSent(bool last) {
+    ++unacked_;
+    all_sent_ = last;
+  }
+  // True for the last one: the chunk has arrived.
+  bool OnPartAcked() { return --unacked_ == 0 && all_sent_; }
+  // True for the first one: the chunk is lost.
+  bool OnPartLost() { return !std::exchange(lost_, true); }
+
+ private:
+  uint16_t unacked_ = 0;
+  bool all_sent_ = false;
+  bool lost_ = false;
 };
 
 // What a packet carried besides a chunk, by coordinates from which its owner can write it again.
@@ -79,8 +101,10 @@ struct SentPacket {
   bool in_flight = false;     // counts towards bytes_in_flight
   bool ect0 = false;          // left marked as ECN-capable
   bool mtu_probe = false;     // its loss says how large datagrams may be, not that the path is congested
+  bool outsized = false;      // lost on a path that has shrunk below its size: no congestion either
   uint64_t flight_place = 0;  // among those in flight but probes, in order of sending (LossEstimator::OnSent)
   std::optional<SentChunk> chunk;
+  std::shared_ptr<CutChunk> cut;  // when it carried only a part of `chunk`
   std::vector<SentFrame> frames;
   DeliverySnapshot delivery;
 };

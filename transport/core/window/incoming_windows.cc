@@ -157,11 +157,12 @@ void IncomingWindows::RequestMissing(WindowKey key) {
   nacks_.push_back(key);
 }
 
-std::optional<wire::WindowNackFrame> IncomingWindows::PeekNack(std::vector<uint8_t>* bitmap) {
+std::optional<wire::WindowNackFrame> IncomingWindows::PeekNack(size_t max_bytes,
+                                                               std::vector<uint8_t>* bitmap) {
   for (; !nacks_.empty(); nacks_.pop_front()) {
     const WindowRx* window = Find(nacks_.front());
     if (window == nullptr) continue;
-    WindowRx::Missing missing = window->MissingHigh();
+    WindowRx::Missing missing = window->MissingHigh(max_bytes);
     if (missing.bitmap.empty()) continue;
     *bitmap = std::move(missing.bitmap);
     return wire::WindowNackFrame{nacks_.front().id, nacks_.front().generation, missing.first, *bitmap};

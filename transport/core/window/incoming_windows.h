@@ -78,9 +78,9 @@ class IncomingWindows {
   std::optional<wire::WindowCloseFrame> PeekClose();
   void PopClose(Instant now);
   // WINDOW_NACK for an open window whose high class is incomplete; once while one waits. Peek makes it from
-  // what is missing at that moment, in `*bitmap`, which it borrows.
+  // what is missing at that moment, in `*bitmap` of up to max_bytes (> 0), which it borrows.
   void RequestMissing(WindowKey key);
-  std::optional<wire::WindowNackFrame> PeekNack(std::vector<uint8_t>* bitmap);
+  std::optional<wire::WindowNackFrame> PeekNack(size_t max_bytes, std::vector<uint8_t>* bitmap);
   void PopNack() { nacks_.pop_front(); }
   bool HasPendingNack() const { return !nacks_.empty(); }
   // Moves repeats that are due behind what waits.

@@ -19,8 +19,9 @@ Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const co
   const auto invalid = [](std::string what) { return Status(StatusCode::kInvalidArgument, std::move(what)); };
   const uint64_t chunks = uint64_t{o.high_count} + o.low_count;
   if (chunks == 0 || chunks > wire::kMaxWindowChunks) return invalid("a window has 1 to 2^20 chunks");
-  if (o.symbol_bytes < 16 || o.symbol_bytes % 16 != 0)
-    return invalid("symbol_bytes must be a multiple of 16");
+  if (o.symbol_bytes < 16 || o.symbol_bytes % 16 != 0 || o.symbol_bytes > kMaxSymbolBytes) {
+    return invalid("symbol_bytes must be a multiple of 16 up to " + std::to_string(kMaxSymbolBytes));
+  }
   if (o.metadata.size() > wire::kMaxWindowMetadataBytes) return invalid("window metadata is too long");
   if (o.fec_k != 0 && (coder == nullptr || !coder->Supports(o.fec_k))) {
     return invalid("no erasure coder for blocks of " + std::to_string(o.fec_k));
@@ -92,15 +93,13 @@ std::unique_ptr<WindowTx> OutgoingWindows::Take(WindowKey key) {
 }
 
 bool OutgoingWindows::HasChunk() const {
-  return std::any_of(windows_.begin(), windows_.end(), [this](const auto& item) {
-    return !IsHeld(*item.second.window) && !item.second.window->Idle();
-  });
+  return std::any_of(windows_.begin(), windows_.end(),
+                     [](const auto& item) { return !item.second.window->Idle(); });
 }
 
-size_t OutgoingWindows::HeldChunkBytes() const {
+size_t OutgoingWindows::LongestChunk() const {
   size_t longest = 0;
   for (const auto& [key, entry] : windows_) {
-    if (!IsHeld(*entry.window) || entry.window->Idle()) continue;
     longest = std::max<size_t>(longest, entry.window->options().symbol_bytes);
   }
   return longest;
@@ -113,7 +112,6 @@ OutgoingWindows::Entry* OutgoingWindows::MostUrgent() {
   Entry* best = nullptr;
   std::tuple<WindowTx::Tier, int, uint64_t> best_rank;
   for (auto& [key, entry] : windows_) {
-    if (IsHeld(*entry.window)) continue;
     WindowTx::Tier tier = entry.window->NextTier();
     if (tier == WindowTx::Tier::kNothing) continue;
     if (tier == WindowTx::Tier::kRepair) tier = WindowTx::Tier::kHighNew;

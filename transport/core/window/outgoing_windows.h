@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,11 +34,9 @@ class OutgoingWindows {
   // Erases the window and hands it out. REQUIRES: Find(key).
   std::unique_ptr<WindowTx> Take(WindowKey key);
 
-  // Windows with longer chunks wait from now on: the path does not carry them at present.
-  void SetMaxChunk(size_t bytes) { max_chunk_ = bytes; }
-  // Chunk length of the windows that wait for a larger path with something to send; 0: none does.
-  size_t HeldChunkBytes() const;
-  // Whether a chunk waits in any window whose chunks the path carries.
+  // Longest chunk that any open window may have; 0: none is open.
+  size_t LongestChunk() const;
+  // Whether a chunk waits in any window.
   bool HasChunk() const;
   // The most urgent chunk of all windows; sets `last_of_window` when the window is finished by it.
   std::optional<WindowTx::Item> NextChunk(const PathView& path);
@@ -79,7 +76,6 @@ class OutgoingWindows {
     std::optional<Instant> nacked;  // when a WINDOW_NACK was honoured last
   };
   Entry* MostUrgent();
-  bool IsHeld(const WindowTx& window) const { return window.options().symbol_bytes > max_chunk_; }
   bool IsUsed(WindowKey key) const;
   void MarkUsed(WindowKey key);
 
@@ -90,7 +86,6 @@ class OutgoingWindows {
   std::deque<Pending> pending_;
   uint64_t next_age_ = 0;
   bool started_ = false;
-  size_t max_chunk_ = std::numeric_limits<size_t>::max();
 };
 
 }  // namespace longhaul::transport

@@ -174,13 +174,13 @@ void WindowRx::OnStatus(const wire::WindowStatusFrame& status) {
   if (status.finished) sender_finished_ = true;
 }
 
-WindowRx::Missing WindowRx::MissingHigh() const {
+WindowRx::Missing WindowRx::MissingHigh(size_t max_bytes) const {
   Missing missing;
   if (closed_ || HighComplete()) return missing;
   const std::vector<uint8_t>& have = high_received_.bytes();
   size_t at = 0;
   while (at < have.size() && have[at] == 0xff) ++at;
-  const size_t end = std::min(have.size(), at + wire::kMaxNackBitmapBytes);
+  const size_t end = std::min(have.size(), at + max_bytes);
   missing.first = static_cast<uint32_t>(8 * at);
   for (; at < end; ++at) missing.bitmap.push_back(static_cast<uint8_t>(~have[at]));
   // No chunk lies beyond the last one.
@@ -224,9 +224,9 @@ std::vector<wire::WindowCloseFrame> WindowRx::CloseFrames() const {
   const bool nothing = !frame.high_complete && taken_.count() == 0;
   if (all || nothing || bitmap.empty()) return {frame};
   std::vector<wire::WindowCloseFrame> frames;
-  for (size_t at = 0; at < bitmap.size(); at += wire::kMaxCloseBitmapBytes) {
+  for (size_t at = 0; at < bitmap.size(); at += kCloseSegmentBytes) {
     frame.first = static_cast<uint32_t>(8 * at);
-    frame.bitmap = bitmap.subspan(at, std::min(bitmap.size() - at, wire::kMaxCloseBitmapBytes));
+    frame.bitmap = bitmap.subspan(at, std::min(bitmap.size() - at, kCloseSegmentBytes));
     frames.push_back(frame);
   }
   return frames;

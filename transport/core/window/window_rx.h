@@ -76,13 +76,13 @@ class WindowRx {
     return low_count_ == 0 ? 1.0 : static_cast<double>(stats_.low_received) / low_count_;
   }
   IncomingWindow View() const;
-  // The high chunks that neither came nor could be rebuilt, as WINDOW_NACK names them: as many as one frame
-  // holds, from the first one on. An empty bitmap: none, or the window is closed.
+  // The high chunks that neither came nor could be rebuilt, as WINDOW_NACK names them: as many as a bitmap of
+  // max_bytes holds, from the first one on. An empty bitmap: none, or the window is closed.
   struct Missing {
     uint32_t first = 0;
     std::vector<uint8_t> bitmap;
   };
-  Missing MissingHigh() const;
+  Missing MissingHigh(size_t max_bytes = wire::kMaxNackBitmapBytes) const;
   // The sender said that nothing new will follow: by WINDOW_STATUS, or by last_of_window on a packet.
   bool sender_finished() const { return sender_finished_; }
 
@@ -91,6 +91,9 @@ class WindowRx {
   std::unique_ptr<BlockAssembly> Close(wire::CloseReason reason);
   bool closed() const { return closed_; }
   wire::CloseReason close_reason() const { return close_reason_; }
+  // Bytes of bitmap in a CLOSE frame of ours: such that it fits the smallest datagram (Dplpmtud::kMin).
+  static constexpr size_t kCloseSegmentBytes = 512;
+  static_assert(kCloseSegmentBytes <= wire::kMaxCloseBitmapBytes);
   // The close, in as many frames as the bitmap needs; bitmaps borrow from this object. REQUIRES: closed().
   std::vector<wire::WindowCloseFrame> CloseFrames() const;
   bool HighTaken(uint32_t sequence) const {

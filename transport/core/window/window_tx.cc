@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -38,6 +39,15 @@ bool SaysAll(const wire::WindowCloseFrame& frame) {
 }
 
 }  // namespace
+
+PathView PathView::For(size_t chunk_bytes) const {
+  PathView view = *this;
+  if (packet_bytes == 0 || chunk_bytes <= packet_bytes) return view;
+  const auto parts = static_cast<double>((chunk_bytes + packet_bytes - 1) / packet_bytes);
+  view.loss = 1 - std::pow(1 - loss, parts);
+  view.packets_per_recovery_time = std::max(1.0, packets_per_recovery_time / parts);
+  return view;
+}
 
 struct WindowTx::State {
   State(const WindowOptions& options, const BlockMap& map, codec::ErasureCoder* coder)
@@ -102,7 +112,8 @@ WindowTx::Tier WindowTx::NextTier() const {
   return Tier::kNothing;
 }
 
-std::optional<WindowTx::Item> WindowTx::Next(const PathView& path) {
+std::optional<WindowTx::Item> WindowTx::Next(const PathView& of_packets) {
+  const PathView path = of_packets.For(options_.symbol_bytes);
   switch (NextTier()) {
     case Tier::kHighRetransmit:
       return NextHigh(true, path);
@@ -235,10 +246,10 @@ void WindowTx::OnAcked(const SentChunk& chunk) {
   }
 }
 
-void WindowTx::OnLost(const SentChunk& chunk, const PathView& path) {
+void WindowTx::OnLost(const SentChunk& chunk, const PathView& of_packets) {
   if (closed_) return;
   LH_CHECK_OP(chunk.generation, ==, options_.key.generation);
-  const bool soon = RepairLeavesSoon(path);
+  const bool soon = RepairLeavesSoon(of_packets.For(options_.symbol_bytes));
   if (chunk.repair) {
     state_->ledger.OnRepairLost(chunk.index >> 16, static_cast<uint8_t>(chunk.index), soon);
   } else if (chunk.reliability == ReliabilityClass::kHigh) {

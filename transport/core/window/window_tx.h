@@ -31,6 +31,10 @@ struct PathView {
   int extra_repair = 0;                  // RepairHold::extra()
   Instant now = {};
   Duration recovery_time{0};  // 1.25 RTT; zero: unknown
+  size_t packet_bytes = 0;    // longest chunk that fits a packet; 0: any does
+
+  // What the path is for chunks that may take several packets: one is lost with any of them.
+  PathView For(size_t chunk_bytes) const;
 };
 
 class WindowTx {
@@ -40,12 +44,14 @@ class WindowTx {
   // Urgency of what Next would give; lower leaves first.
   enum class Tier : uint8_t { kHighRetransmit = 0, kHighNew = 1, kRepair = 2, kLow = 3, kNothing = 4 };
 
-  // One packet's worth. The spans are valid until the next call that changes the window.
+  // One packet's worth, or what is cut into several. The spans are valid until the next call that changes the
+  // window.
   struct Item {
     wire::DataHeader header;  // but frames_length and timestamp
     SentChunk chunk;
-    ByteSpan first;   // chunk header (or the whole repair symbol)
-    ByteSpan second;  // chunk body
+    ByteSpan first;                 // chunk header (or the whole repair symbol)
+    ByteSpan second;                // chunk body
+    std::shared_ptr<CutChunk> cut;  // of a part (chunk_cutter.h): then `first` is its header
     size_t size() const { return first.size() + second.size(); }
   };
 
@@ -70,11 +76,11 @@ class WindowTx {
   bool Finished() const;
   Tier NextTier() const;
   // Takes the most urgent item; nullopt when NextTier() is kNothing. The caller sends it now.
-  std::optional<Item> Next(const PathView& path);
+  std::optional<Item> Next(const PathView& of_packets);
 
   // Fates of what Next gave. OnAcked is also right for a spurious loss.
   void OnAcked(const SentChunk& chunk);
-  void OnLost(const SentChunk& chunk, const PathView& path);
+  void OnLost(const SentChunk& chunk, const PathView& of_packets);
 
   // The receiver asks for high chunks: those that are neither acknowledged nor queued leave again, next.
   // Returns how many.
