@@ -3,9 +3,10 @@
 //
 //   worker 0 ──────────────┐
 //   worker 1 ──── relay ───┴── server
-#include <poll.h>
-
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <sstream>
 #include <thread>
 
 #include "tests/e2e/support/job.h"
@@ -66,10 +67,15 @@ class PathMtu : public JobTest {
     for (Program* worker : workers_) ASSERT_TRUE(worker->WaitForEvent("round")) << worker->Everything();
     ASSERT_TRUE(server.running());
   }
-  nlohmann::json Traffic() {
-    Program& status = Start("longhaul", {"status", "--server", address(), "--json", "--key", key_file()});
-    ExpectEnd(status, 0);
-    return nlohmann::json::parse(status.Output(), nullptr, false);
+  static double LongestRound(const Program& worker) {
+    std::istringstream lines(worker.Output());
+    double longest = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line, nullptr, false);
+      if (!json.is_object() || json.value("event", "") != "round") continue;
+      longest = std::max(longest, json.value("seconds", 0.0));
+    }
+    return longest;
   }
 
   std::unique_ptr<Relay> relay_;
@@ -87,6 +93,9 @@ TEST_F(PathMtu, AJobGoesOnWhenTheMtuOfOnePathShrinks) {
   }
   ExpectEnd(server(), 0);
   EXPECT_GT(relay_->swallowed(), 0u);
+  const double longest = LongestRound(*workers_[0]);
+  std::printf("the longest round: %.3f s\n", longest);
+  EXPECT_LE(longest, 2.0 * kSlowness);
 }
 
 TEST_F(PathMtu, AWorkerWhosePathCarriesNothingIsNamedAndTheOtherGoesOn) {
