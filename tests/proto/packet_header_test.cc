@@ -126,7 +126,7 @@ TEST(PacketHeader, EveryReservedBitFails) {
     bytes[0] = static_cast<uint8_t>(bytes[0] | 1 << bit);
     EXPECT_FALSE(Short(bytes)) << "flags bit " << bit;
   }
-  for (int bit = 4; bit < 8; ++bit) {
+  for (int bit = 5; bit < 8; ++bit) {
     auto bytes = Encoded(kData);
     bytes[8] = static_cast<uint8_t>(bytes[8] | 1 << bit);
     EXPECT_FALSE(Data(bytes)) << "flags bit " << bit;

@@ -101,7 +101,7 @@ void Path::TakeFates(LossDetection::Outcome* outcome, Instant now, Duration roun
 }
 
 void Path::OnLost(const SentPacket& packet, Instant now) {
-  if (packet.ect0) ecn_.OnMarkedLost();
+  if (packet.ect0 && packet.number >= first_number_) ecn_.OnMarkedLost();
   if (!packet.mtu_probe) {
     black_hole_.OnPacketLost(packet.number, packet.bytes.value(), packet.sent_time);
   } else if (pmtu_.OnProbeLost(packet.number, now)) {
@@ -147,6 +147,7 @@ bool Path::MoveTo(const Address& to, wire::PacketNumber next_number) {
   candidates_.OnMigrated(to);
   ++moves_;
   if (same_host) return false;
+  first_number_ = next_number;
   ecn_.Restart();
   black_hole_.Reset(next_number);
   pmtu_.Restart();

@@ -123,6 +123,7 @@ class Path {
   Address first_peer_;
   std::optional<Address> previous_peer_;  // before the last move: what is still under way comes from there
   uint64_t moves_ = 0;
+  wire::PacketNumber first_number_ = 0;  // earlier packets went to another host
   PathManager candidates_;
   TokenBucket strays_{kStraysPerSecond, 2 * kStraysPerSecond};
 
