@@ -42,21 +42,23 @@ const char* GuardVerdictName(ContributionGuard::Verdict verdict) {
 ContributionGuard::ContributionGuard(uint32_t chunks, uint32_t ranks, double factor, bool repays)
     : factor_(factor),
       windows_(ranks),
-      usual_(factor > 0 ? chunks : 0),
-      unsettled_(repays ? usual_.size() * ranks : 0) {
+      positions_(factor > 0 ? chunks : 0),
+      usual_(positions_.size() * ranks),
+      totals_(ranks),
+      unsettled_(repays ? usual_.size() : 0) {
   LH_CHECK(factor == 0 || factor >= 1);
 }
 
 void ContributionGuard::OnMember(uint32_t rank, uint64_t round) {
   if (unsettled_.empty()) return;
-  for (uint32_t& first : std::span(unsettled_).subspan(rank * usual_.size(), usual_.size())) {
+  for (uint32_t& first : std::span(unsettled_).subspan(rank * positions_.size(), positions_.size())) {
     first = std::max(first, static_cast<uint32_t>(round));
   }
 }
 
 uint32_t ContributionGuard::SettleGradients(uint32_t rank, uint32_t chunk, uint64_t round) {
   if (unsettled_.empty()) return 1;
-  uint32_t& first = unsettled_[rank * usual_.size() + chunk];
+  uint32_t& first = unsettled_[rank * positions_.size() + chunk];
   const auto now = static_cast<uint32_t>(round);
   const uint32_t gradients = now < first ? 1 : 1 + (now - first);
   first = now + 1;
@@ -68,7 +70,7 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
                                                     uint64_t round, float weight) {
   LH_CHECK_OP(rank, <, windows_.size());
   Window& window = windows_[rank];
-  LH_CHECK(usual_.empty() || chunk < usual_.size());
+  LH_CHECK(positions_.empty() || chunk < positions_.size());
   const double gradients = SettleGradients(rank, chunk, round);
   const std::optional<double> energy = window.not_finite ? std::nullopt : FiniteEnergy(values);
   if (!energy) {
@@ -80,15 +82,15 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
     ++window.refused;
     return Verdict::kOverflows;
   }
-  if (usual_.empty()) return Verdict::kOk;
+  if (positions_.empty()) return Verdict::kOk;
   const double weighted = *energy * static_cast<double>(weight) * static_cast<double>(weight);
-  if (IsTooLarge(chunk, weighted / gradients / gradients)) {
+  if (IsTooLarge(rank, chunk, weighted / gradients / gradients)) {
     ++window.refused;
-    if (++usual_[chunk].refused == kGivesWay) GiveWay(chunk);
+    if (++positions_[chunk].refused == kGivesWay) GiveWay(rank, chunk);
     return Verdict::kTooLarge;
   }
-  usual_[chunk].refused = 0;
-  if (gradients == 1) Learn(chunk, weighted);
+  positions_[chunk].refused = 0;
+  if (gradients == 1) Learn(rank, chunk, weighted);
   return Verdict::kOk;
 }
 
@@ -99,38 +101,62 @@ bool ContributionGuard::FitsSum(std::span<const float> values, double energy, fl
   return std::ranges::all_of(values, [bound](float v) { return std::abs(static_cast<double>(v)) <= bound; });
 }
 
-bool ContributionGuard::IsTooLarge(uint32_t chunk, double energy) {
-  const Usual& usual = usual_[chunk];
-  if (usual.accepted < kLearned) return false;
-  const double reference = Reference(usual);
+template <typename Usual>
+double ContributionGuard::MedianOfOthers(uint32_t rank, const Usual& usual_of) {
+  known_.clear();
+  for (uint32_t other = 0; other < windows_.size(); ++other) {
+    const double usual = other == rank ? 0 : usual_of(other);
+    if (usual > 0) known_.push_back(usual);
+  }
+  if (known_.empty()) return 0;
+  const auto middle = known_.begin() + static_cast<std::ptrdiff_t>((known_.size() - 1) / 2);
+  std::ranges::nth_element(known_, middle);
+  return *middle;
+}
+
+double ContributionGuard::Reference(uint32_t rank, uint32_t chunk) {
+  const auto at_position = [&](uint32_t of) { return static_cast<double>(usual(of, chunk)); };
+  const auto in_tensor = [&](uint32_t of) {
+    const Total& total = totals_[of];
+    return total.positions == 0 ? 0 : total.energy / total.positions;
+  };
+  const double position = MedianOfOthers(rank, at_position);
+  if (known_.size() < 2 && positions_[chunk].accepted < kLearned) return 0;
+  const double others = std::max(position, MedianOfOthers(rank, in_tensor));
+  return others > 0 ? others : std::max(at_position(rank), in_tensor(rank));
+}
+
+bool ContributionGuard::IsTooLarge(uint32_t rank, uint32_t chunk, double energy) {
+  const double reference = Reference(rank, chunk);
   // A tensor that was all zero so far says nothing about what is usual.
   if (reference <= 0 || energy <= factor_ * factor_ * reference) return false;
   last_excess_ = std::sqrt(energy / reference);
   return true;
 }
 
-void ContributionGuard::Learn(uint32_t chunk, double energy) {
-  Usual& usual = usual_[chunk];
-  if (usual.accepted == 0) ++usual_count_;
-  if (usual.accepted < kLearned) ++usual.accepted;
-  // The plain mean of the first few, then the moving one.
-  const double share = usual.accepted < kLearned ? 1.0 / usual.accepted : kNewShare;
-  const double before = static_cast<double>(usual.energy);
-  SetUsual(usual, before + share * (energy - before));
+void ContributionGuard::Learn(uint32_t rank, uint32_t chunk, double energy) {
+  Position& position = positions_[chunk];
+  if (position.accepted < kLearned) ++position.accepted;
+  const auto before = static_cast<double>(usual(rank, chunk));
+  SetUsual(rank, chunk, before > 0 ? before + kNewShare * (energy - before) : energy);
 }
 
-void ContributionGuard::GiveWay(uint32_t chunk) {
-  Usual& usual = usual_[chunk];
-  usual.refused = 0;
+void ContributionGuard::GiveWay(uint32_t rank, uint32_t chunk) {
+  positions_[chunk].refused = 0;
   const double step = std::max(factor_, kLeastStep);
-  SetUsual(usual, step * step * Reference(usual));
+  const double energy = step * step * Reference(rank, chunk);
+  for (uint32_t each = 0; each < windows_.size(); ++each) SetUsual(each, chunk, energy);
 }
 
-void ContributionGuard::SetUsual(Usual& usual, double energy) {
-  const double before = static_cast<double>(usual.energy);
+void ContributionGuard::SetUsual(uint32_t rank, uint32_t chunk, double energy) {
+  float& now = usual(rank, chunk);
+  Total& total = totals_[rank];
+  const auto before = static_cast<double>(now);
   // Squares of finite floats may exceed float: the average stays finite.
-  usual.energy = static_cast<float>(std::min(energy, static_cast<double>(std::numeric_limits<float>::max())));
-  usual_sum_ += static_cast<double>(usual.energy) - before;
+  now = static_cast<float>(std::min(energy, static_cast<double>(std::numeric_limits<float>::max())));
+  total.energy += static_cast<double>(now) - before;
+  if (before <= 0 && now > 0) ++total.positions;
+  if (before > 0 && now <= 0) --total.positions;
 }
 
 }  // namespace longhaul::server

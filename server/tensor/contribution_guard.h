@@ -1,11 +1,18 @@
 // Keeps contributions out of a tensor's sum that would ruin it: NaN, infinity and what would overflow the sum
-// always, and norms far above the usual ones where the operator wants that.
+// always, and norms far above the others' usual ones where the operator wants that.
 //
 // A chunk's energy is the sum of its squares, times the square of the weight that it counts with: what it
-// moves the model by. What is usual is learned: an average of the energies that were
-// accepted, per chunk position and over all ranks, and their mean over the whole tensor. A chunk is too large
-// when its norm exceeds `factor` times both: position alone would refuse the first gradient of a part that
-// had none for a while (an embedding's rare rows), the tensor alone would refuse a bias among small weights.
+// moves the model by. What is usual is learned of every rank by itself: an average of the energies that were
+// accepted, per chunk position, and their mean over the tensor. A chunk is too large when its norm exceeds
+// `factor` times both lower medians over the *other* ranks, at the position and over the tensor: position
+// alone would refuse the first gradient of a part that had none for a while (an embedding's rare rows), the
+// tensor alone would refuse a bias among small weights. So a rank's own pushes never raise its bound, however
+// slowly they grow, and fewer than half of the others that agree with it do not either. A rank without others
+// is judged by its own.
+//
+// A position is judged when two others are known there, or after kLearned contributions. In the first round a
+// rank that comes before two others have pushed is not judged: what is summed as it arrives cannot be taken
+// back.
 //
 // Under a policy that repays, a contribution may bring what its rank could not deliver in the rounds before.
 // The norm of a sum of n gradients is at most n times the largest of them: the bound is n times as high for a
@@ -17,6 +24,7 @@
 // with nothing accepted between, the usual norm there is `factor` times what it was (twice at least). A
 // single worker among others cannot bring that about.
 //
+// Memory with a factor: 4 bytes for each chunk and rank (touched when it pushes), 8 where a policy repays.
 // Not thread-safe.
 #pragma once
 
@@ -25,16 +33,17 @@
 #include <span>
 #include <vector>
 
+#include "base/zeroed_array.h"
+
 namespace longhaul::server {
 
 class ContributionGuard {
  public:
   enum class Verdict : uint8_t { kOk, kNotFinite, kOverflows, kTooLarge };
 
-  // Accepted contributions to a chunk position before it can be judged, and the weight of a new one in the
-  // average after them.
+  // Accepted contributions to a chunk position before it can be judged by one other rank, or by its own.
   static constexpr uint8_t kLearned = 8;
-  static constexpr double kNewShare = 1.0 / 16;
+  static constexpr double kNewShare = 1.0 / 8;  // of a contribution in what is usual of its rank
   static constexpr uint8_t kGivesWay = 8;  // refusals in a row: as many as kLearned, which taught the level
   static constexpr double kLeastStep = 2;  // of the norm, so that a factor of 1 gives way too
   // A larger debt is judged as one of so many gradients: the step that one contribution can make is bounded.
@@ -67,30 +76,39 @@ class ContributionGuard {
     uint32_t refused = 0;
     bool not_finite = false;
   };
-  struct Usual {
-    float energy = 0;      // average
-    uint8_t accepted = 0;  // up to kLearned
+  struct Position {
+    uint8_t accepted = 0;  // of all ranks, up to kLearned
     uint8_t refused = 0;   // in a row
   };
+  // Of a rank over the positions that it has pushed something other than zeros to.
+  struct Total {
+    double energy = 0;
+    uint32_t positions = 0;
+  };
+
   // Gradients that a contribution of this round may be the sum of; it settles them.
   uint32_t SettleGradients(uint32_t rank, uint32_t chunk, uint64_t round);
   bool FitsSum(std::span<const float> values, double energy, float scale) const;
-  bool IsTooLarge(uint32_t chunk, double energy);
-  void Learn(uint32_t chunk, double energy);
-  void GiveWay(uint32_t chunk);
-  double Reference(const Usual& usual) const {
-    return std::max(static_cast<double>(usual.energy), usual_sum_ / usual_count_);
-  }
-  void SetUsual(Usual& usual, double energy);
+  bool IsTooLarge(uint32_t rank, uint32_t chunk, double energy);
+  void Learn(uint32_t rank, uint32_t chunk, double energy);
+  void GiveWay(uint32_t rank, uint32_t chunk);
+  // What is usual for the others; 0: not known well enough.
+  double Reference(uint32_t rank, uint32_t chunk);
+  // Lower median over the ranks but this one of what is known; 0: nothing is.
+  template <typename Usual>
+  double MedianOfOthers(uint32_t rank, const Usual& usual);
+  float& usual(uint32_t rank, uint32_t chunk) { return usual_[rank * positions_.size() + chunk]; }
+  void SetUsual(uint32_t rank, uint32_t chunk, double energy);
 
   const double factor_;
-  std::vector<Window> windows_;  // by rank
-  std::vector<Usual> usual_;     // by chunk; empty without a factor
+  std::vector<Window> windows_;      // by rank
+  std::vector<Position> positions_;  // by chunk; empty without a factor
+  ZeroedArray<float> usual_;         // average energy by rank and chunk; 0: not known
+  std::vector<Total> totals_;        // by rank
   // By rank and chunk: the first round that is not settled. Empty without a factor, or when nothing is
   // repaid.
   std::vector<uint32_t> unsettled_;
-  double usual_sum_ = 0;  // over chunks that have accepted anything
-  uint32_t usual_count_ = 0;
+  std::vector<double> known_;  // scratch
   double last_excess_ = 0;
 };
 

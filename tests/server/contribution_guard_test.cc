@@ -108,6 +108,64 @@ TEST(ContributionGuard, OneWorkerAmongOthersNeverMovesTheBound) {
   }
 }
 
+// On the average of all ranks a liar pulls its own bound up: with a factor above the root of the ranks for
+// ever.
+TEST(ContributionGuard, ALiarThatGrowsSlowlyNeverMovesItsOwnBound) {
+  ContributionGuard guard(4, 4, 3);
+  float norm = 1;
+  float largest = 0;
+  for (int round = 0; round < 400; ++round, norm *= 1.02f) {
+    for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+      for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_EQ(guard.Check(rank, chunk, Values{1}), Verdict::kOk);
+      if (guard.Check(3, chunk, Values{norm}) == Verdict::kOk) largest = norm;
+    }
+  }
+  EXPECT_GT(norm, 1000);
+  EXPECT_LE(largest, 3) << "three times the others'";
+  EXPECT_GT(largest, 2.9);
+}
+
+TEST(ContributionGuard, TwoLiarsOfFiveDoNotMoveEachOthersBound) {
+  ContributionGuard guard(1, 5, 3);
+  float norm = 1;
+  float largest = 0;
+  for (int round = 0; round < 400; ++round, norm *= 1.02f) {
+    for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_EQ(guard.Check(rank, 0, Values{1}), Verdict::kOk);
+    for (uint32_t rank = 3; rank < 5; ++rank) {
+      if (guard.Check(rank, 0, Values{norm}) == Verdict::kOk) largest = norm;
+    }
+  }
+  EXPECT_LE(largest, 3);
+}
+
+TEST(ContributionGuard, InTheFirstRoundALiarIsJudgedOnceTwoOthersHavePushed) {
+  ContributionGuard guard(1, 4, 3);
+  EXPECT_EQ(guard.Check(0, 0, Values{1}), Verdict::kOk);
+  EXPECT_EQ(guard.Check(1, 0, Values{2}), Verdict::kOk);
+  EXPECT_EQ(guard.Check(3, 0, Values{1e6f}), Verdict::kTooLarge);
+  EXPECT_EQ(guard.Check(2, 0, Values{1}), Verdict::kOk);
+  ContributionGuard first(1, 4, 3);
+  EXPECT_EQ(first.Check(3, 0, Values{1e6f}), Verdict::kOk)
+      << "before all others: only robust aggregation helps";
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(first.Check(rank, 0, Values{1}), Verdict::kOk);
+  for (int round = 1; round < 20; ++round) {
+    EXPECT_EQ(first.Check(3, 0, Values{1e6f}), Verdict::kTooLarge) << round;
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(first.Check(rank, 0, Values{1}), Verdict::kOk);
+  }
+}
+
+// What counts is norm times weight, beside what the others' norms times their weights are.
+TEST(ContributionGuard, AHeavyRankWithUsualNormsAmongLightOnesIsJudgedByBoth) {
+  ContributionGuard guard(1, 3, 10);
+  for (uint64_t round = 0; round < 20; ++round) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ASSERT_EQ(guard.Check(rank, 0, Values{1}, 1, round, 1), Verdict::kOk);
+    }
+    ASSERT_EQ(guard.Check(2, 0, Values{1}, 9, round, 9), Verdict::kOk);
+    ASSERT_EQ(guard.Check(2, 0, Values{1}, 11, round, 11), Verdict::kTooLarge);
+  }
+}
+
 TEST(ContributionGuard, NothingIsJudgedBeforeEnoughWasSeen) {
   ContributionGuard guard(1, 1, 2);
   for (int seen = 0; seen < ContributionGuard::kLearned; ++seen) {
