@@ -55,6 +55,12 @@ constexpr JobSetting kSettings[] = {
      "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite"},
     {"max_weight_share", &JobSpec::max_weight_share, kShare,
      "most of a round's weight that one worker counts with; 0 = that of one with three times the others'"},
+    {"aggregation", &JobSpec::aggregation, kAny,
+     "what becomes of the workers' gradients: their mean, or what a minority of them cannot move"},
+    {"liar_share",
+     &JobSpec::liar_share,
+     {.high = 0.5, .above_low = true},
+     "robust aggregation: share of the workers that may lie"},
     {"fec_k",
      &JobSpec::fec_k,
      {.low = 8, .high = 24, .or_zero = true, .step = 4},
@@ -220,6 +226,13 @@ Status JobSpec::Validate() const {
     return Invalid(
         "priority topk needs a policy that remembers what did not travel: residual or shift, not " +
         std::string(NameOf(policy)));
+  }
+  const bool adds_up =
+      policy == LossPolicy::kZero || policy == LossPolicy::kCount || policy == LossPolicy::kStale;
+  if (aggregation != Aggregation::kMean && !adds_up) {
+    return Invalid("aggregation " + std::string(NameOf(aggregation)) +
+                   " needs a policy whose contributions are single gradients: zero, count or stale, not " +
+                   std::string(NameOf(policy)));
   }
   return {};
 }

@@ -69,6 +69,17 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
 
 }  // namespace
 
+namespace {
+
+Status CheckAggregation(const ServerSettings& s) {
+  if (s.aggregation == Aggregation::kMean || s.world_size >= 3) return {};
+  return {StatusCode::kInvalidArgument, "aggregation " + std::string(NameOf(s.aggregation)) +
+                                            " needs at least 3 workers, not " + std::to_string(s.world_size) +
+                                            ": of fewer none is a minority"};
+}
+
+}  // namespace
+
 Status ServerCoreOptions::Validate() const {
   const ServerSettings& s = settings;
   if (s.job.empty() || s.job.size() > wire::kMaxNameBytes)
@@ -80,6 +91,7 @@ Status ServerCoreOptions::Validate() const {
       CheckRange("workers", s.world_size, 1, 1024),
       CheckRange("min_workers", s.min_workers, 1, s.world_size),
       s.JobSpec::Validate(),
+      CheckAggregation(s),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
       CheckGrants(s.grants),
       CheckRange("max_model in bytes", s.max_model.value(), 4, int64_t{1} << 40),

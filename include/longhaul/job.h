@@ -46,6 +46,13 @@ enum class RateControl : uint8_t {
   kCubic,     // RFC 9438
 };
 
+// How the workers' contributions to a chunk become one value (server/tensor/robust_mean.h).
+enum class Aggregation : uint8_t {
+  kMean,             // by weight, summed as they arrive
+  kTrimmedMean,      // by element, without the largest and the smallest ones
+  kCentredClipping,  // pulled towards the elements' medians, as far as most are away from them
+};
+
 // Of the packets.
 enum class Cipher : uint8_t { kAny, kAes128Gcm, kAes256Gcm, kChaCha20Poly1305 };
 
@@ -61,6 +68,9 @@ template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<Downlink> = {"reliable", "lossy"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<RateControl> = {"longhaul", "bbr", "cubic"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<Aggregation> = {"mean", "trimmed-mean",
+                                                                          "centred-clipping"};
 template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Cipher> = {"any", "aes-128-gcm", "aes-256-gcm",
                                                                      "chacha20-poly1305"};
@@ -128,6 +138,14 @@ struct JobSpec {
   // the others usually say (server/member/weight_ledger.h). 0: as much as a worker with three times the
   // weight of each of the others has. 1: whatever it says.
   double max_weight_share = 0;
+  // Anything but the mean holds whatever a minority of the workers pushes. It takes every worker's
+  // contribution alike, also that of a site's engine which is a sum of many, and holds all of a chunk until
+  // the last is here: memory as for `deterministic`. Needs policy zero, count or stale, and three workers.
+  Aggregation aggregation = Aggregation::kMean;
+  // With an aggregation that is robust: share of the round's workers that may lie, at least one of them, > 0
+  // and
+  // <= 0.5; but fewer than half.
+  double liar_share = 0.25;
   // Source symbols per FEC block: 8, 12, 16, 20 or 24; 0 turns FEC off.
   uint8_t fec_k = 20;
   // FEC blocks interleaved against bursts; 0 = four times the mean burst that a connection sees.

@@ -150,10 +150,10 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
 // fourth, ...
 float Intake::CountWeight(uint32_t rank, float said, TensorJob& job) {
   EngineStats::Rank& of = stats_->by_rank[rank];
-  const float counted = job.weights.Count(rank, said);
+  const float counted = job.weights.Count(rank, job.tensor.aggregator().robust() ? 1 : said);
   of.said_weight = said;
   of.counted_weight = counted;
-  if (counted >= said) return counted;
+  if (counted >= said || job.tensor.aggregator().robust()) return counted;
   ++stats_->weights_bounded;
   if (std::has_single_bit(++of.weights_bounded)) host_->OnWeightBounded(rank, said, counted);
   return counted;

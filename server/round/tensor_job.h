@@ -57,7 +57,8 @@ struct TensorJob {
   void BeginEpoch(const Membership& membership) {
     const std::vector<bool> members = membership.Joined();
     for (uint32_t rank = 0; rank < members.size(); ++rank) {
-      weights.Expect(rank, static_cast<double>(membership.member(rank).weight));
+      weights.Expect(rank,
+                     tensor.aggregator().robust() ? 1 : static_cast<double>(membership.member(rank).weight));
     }
     weights.Begin(members);
     double weight = 0;

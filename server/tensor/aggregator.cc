@@ -8,14 +8,15 @@
 
 namespace longhaul::server {
 
-Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order)
+Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order, Aggregation how)
     : geometry_(geometry),
-      order_(order),
+      order_(how == Aggregation::kMean ? order : Order::kRank),
+      how_(how),
       sums_(geometry.count, 0.0f),
       contributed_(ranks, transport::ChunkBitmap(geometry.chunks())),
       contributors_(geometry.chunks(), 0),
       weights_(geometry.chunks(), 0.0),
-      held_(order == Order::kRank ? geometry.chunks() : 0) {}
+      held_(order_ == Order::kRank ? geometry.chunks() : 0) {}
 
 bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
                      float scale) {
@@ -65,8 +66,10 @@ double Aggregator::weight(uint32_t chunk) const {
   return sum;
 }
 
-std::span<float> Aggregator::sum(uint32_t chunk) {
-  if (order_ == Order::kRank && !held_[chunk].empty()) SumHeld(chunk);
+std::span<float> Aggregator::sum(uint32_t chunk, size_t liars) {
+  if (order_ == Order::kRank && !held_[chunk].empty()) {
+    robust() ? RobustSum(chunk, liars) : SumHeld(chunk);
+  }
   const std::span<float> values = geometry_.Elements(std::span(sums_), chunk);
   if (contributors_[chunk] == 0) std::fill(values.begin(), values.end(), 0.0f);
   return values;
@@ -79,6 +82,17 @@ void Aggregator::SumHeld(uint32_t chunk) {
     Accumulate(chunk, held.values, held.weight * held.scale, first);
     first = false;
   }
+  Release(chunk);
+}
+
+void Aggregator::RobustSum(uint32_t chunk, size_t liars) {
+  weights_[chunk] = weight(chunk);
+  std::vector<Contribution> contributions;
+  for (const Held& held : held_[chunk]) contributions.emplace_back(held.values);
+  const std::span<float> out = geometry_.Elements(std::span(sums_), chunk);
+  robust_mean_.Compute(how_, contributions, liars, out);
+  Eigen::Map<Eigen::ArrayXf>(out.data(), static_cast<Eigen::Index>(out.size())) *=
+      static_cast<float>(weights_[chunk]);
   Release(chunk);
 }
 

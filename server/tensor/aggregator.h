@@ -6,6 +6,10 @@
 // summed from the lowest rank to the highest: bitwise the same whatever arrived when. That takes up to 4
 // bytes per element and worker, reached when every chunk waits for the same worker.
 //
+// A robust aggregation (server/tensor/robust_mean.h) holds contributions in the same way. Its sum of a chunk
+// is the robust mean times the weight of all that has arrived, so that what is missing stays the loss
+// policy's.
+//
 // Not thread-safe.
 #pragma once
 
@@ -14,6 +18,7 @@
 #include <vector>
 
 #include "codec/chunk/chunk.h"
+#include "server/tensor/robust_mean.h"
 #include "transport/core/window/window_types.h"
 
 namespace longhaul::server {
@@ -22,7 +27,9 @@ class Aggregator {
  public:
   enum class Order : uint8_t { kArrival, kRank };
 
-  Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival);
+  // Robust: order of rank, whatever `order` is.
+  Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival,
+             Aggregation how = Aggregation::kMean);
 
   // Adds weight * scale * values to the chunk's sum, and weight to its weight. False, with nothing added,
   // when this rank's contribution to the chunk is already in. REQUIRES: rank and chunk in range, values of
@@ -35,8 +42,10 @@ class Aggregator {
   uint32_t contributors(uint32_t chunk) const { return contributors_[chunk]; }
   double weight(uint32_t chunk) const;
   // sum of weight * scale * values; all zero without contributors. Nothing is added to the chunk after
-  // this.
-  std::span<float> sum(uint32_t chunk);
+  // this. liars: of a robust aggregation (LiarsAmong).
+  std::span<float> sum(uint32_t chunk, size_t liars = 0);
+  // Contributions count alike, whatever they weigh.
+  bool robust() const { return how_ != Aggregation::kMean; }
 
   // Forgets everything: the next round begins.
   void Reset();
@@ -54,10 +63,13 @@ class Aggregator {
   void Accumulate(uint32_t chunk, std::span<const float> values, float factor, bool first);
   void Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale);
   void SumHeld(uint32_t chunk);
+  void RobustSum(uint32_t chunk, size_t liars);
   void Release(uint32_t chunk);
 
   codec::ChunkGeometry geometry_;
   Order order_;
+  Aggregation how_;
+  RobustMean robust_mean_;
   std::vector<float> sums_;
   std::vector<transport::ChunkBitmap> contributed_;  // by rank
   std::vector<uint32_t> contributors_;               // by chunk

@@ -39,12 +39,13 @@ uint64_t OptimizerFloats(const codec::OptimizerSpec& optimizer) {
 
 MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
     : workers_(settings.world_size),
-      deterministic_(settings.deterministic),
+      holds_(settings.deterministic || settings.aggregation != Aggregation::kMean),
       fec_depth_(std::max<uint64_t>(settings.fec_depth, transport::kMaxFecDepth)),
       lossy_(settings.downlink == Downlink::kLossy),
       filler_floats_(settings.policy == LossPolicy::kStale || settings.policy == LossPolicy::kShift ? 1 : 0),
       chunk_elements_(chunk_elements) {
-  guard_remembers_ = settings.norm_guard > 0 && codec::Repays(settings.policy);
+  guard_bytes_ = settings.norm_guard > 0 ? sizeof(float) : 0;
+  if (guard_bytes_ > 0 && codec::Repays(settings.policy)) guard_bytes_ += sizeof(uint32_t);
   const auto model = static_cast<uint64_t>(settings.max_model.value());
   TensorSpec largest;
   largest.count = std::max<uint64_t>(1, model / sizeof(float));
@@ -54,16 +55,14 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
 
 uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
   const uint64_t floats = 2 + 1 + filler_floats_ + OptimizerFloats(optimizer) + kPinnedModels;
-  return sizeof(float) * (floats + (deterministic_ ? workers_ : 0));
+  return sizeof(float) * (floats + (holds_ ? workers_ : 0));
 }
 
 uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
   // Chunks of gradients and results are at least as long as these (codec::WireFormat).
   const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
-  const uint64_t per_chunk =
-      kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
-      workers_ * (kBitsPerWorkerAndChunk / 8 + (guard_remembers_ ? sizeof(uint32_t) : 0) +
-                  (deterministic_ ? kPerHeld : 0));
+  const uint64_t per_chunk = kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
+                             workers_ * (kBitsPerWorkerAndChunk / 8 + guard_bytes_ + (holds_ ? kPerHeld : 0));
   return spec.count * PerElement(spec.optimizer) + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
          uint64_t{4} * sizeof(float) * chunk_elements_;
 }

@@ -6,8 +6,9 @@
 //
 //   per element    4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer + 4 pulls held for slow
 //                  readers)
-//   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h)
-//   per chunk      counters, and per worker bits; with a norm guard under a policy that repays 4 bytes
+//   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h); so does a robust aggregation
+//   per chunk      counters, and per worker bits; with a norm guard 4 bytes, under
+//                  a policy that repays 8
 //   per worker     kPerWorker
 //   per tensor     kPerTensor
 //
@@ -75,9 +76,9 @@ class MemoryBudget {
   uint64_t PerElement(const codec::OptimizerSpec& optimizer) const;
 
   uint64_t workers_;
-  bool deterministic_;
+  bool holds_;            // all workers' contributions
   uint64_t fec_depth_;    // of windows that leave, at most
-  bool guard_remembers_;  // what each worker owes, by chunk
+  uint64_t guard_bytes_;  // of what each worker pushes and owes, by chunk
   bool lossy_;
   uint64_t filler_floats_;  // per element
   uint32_t chunk_elements_;

@@ -11,7 +11,7 @@ Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggr
     : parameters_(parameters),
       spec_(spec),
       filler_(codec::MakeFiller(spec, parameters->gradient_geometry(), ranks)),
-      aggregator_(parameters->gradient_geometry(), ranks, order),
+      aggregator_(parameters->gradient_geometry(), ranks, order, spec.aggregation),
       rounds_(parameters->gradient_geometry().chunks(), ranks),
       optimizer_(codec::MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
       windows_(ranks),
@@ -46,7 +46,10 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
 
   const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
   const std::span<float> mean = std::span(mean_).first(geometry.Length(chunk));
-  filler_->Mean(chunk, tally, aggregator_.sum(chunk), mean);
+  const uint32_t members =
+      static_cast<uint32_t>(windows_.size()) - rounds_.Count(Rounds::Participation::kAbsent);
+  const uint32_t workers = std::max(members, aggregator_.contributors(chunk));
+  filler_->Mean(chunk, tally, aggregator_.sum(chunk, LiarsAmong(workers, spec_.liar_share)), mean);
   optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean,
                    geometry.Elements(parameters_->current(), chunk),
                    geometry.Elements(parameters_->mutable_next(), chunk));

@@ -88,6 +88,7 @@ TEST(JobSettings, EveryNumberHasItsBounds) {
       {"round_bound", {"0", "86400"}, {"-1", "86400.1", "nan"}},
       {"norm_guard", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"max_weight_share", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
+      {"liar_share", {"1e-9", "0.5"}, {"0", "-0.1", "0.500001", "nan"}},
       {"fec_k", {"0", "8", "24"}, {"4", "7", "9", "25", "28"}},
       {"fec_depth", {"0", "255"}, {"256"}},
       {"idle_timeout", {"0.1", "86400"}, {"0", "0.099", "86400.1", "nan"}},
@@ -120,6 +121,22 @@ TEST(JobSettings, ASpecThatAProgramMadeIsCheckedAsWell) {
   EXPECT_TRUE(spec.Validate().ok());
   spec.policy = LossPolicy::kZero;
   EXPECT_THAT(spec.Validate().message(), AllOf(HasSubstr("topk"), HasSubstr("not zero")));
+}
+
+TEST(JobSettings, RobustAggregationTakesOnlyPoliciesOfSingleGradients) {
+  JobSpec spec;
+  for (const Aggregation aggregation : {Aggregation::kTrimmedMean, Aggregation::kCentredClipping}) {
+    spec.aggregation = aggregation;
+    for (const LossPolicy policy : {LossPolicy::kZero, LossPolicy::kCount, LossPolicy::kStale}) {
+      spec.policy = policy;
+      EXPECT_TRUE(spec.Validate().ok()) << NameOf(policy);
+    }
+    for (const LossPolicy policy : {LossPolicy::kIpw, LossPolicy::kResidual, LossPolicy::kShift}) {
+      spec.policy = policy;
+      EXPECT_THAT(spec.Validate().message(), AllOf(HasSubstr(std::string(NameOf(aggregation))),
+                                                   HasSubstr("not " + std::string(NameOf(policy)))));
+    }
+  }
 }
 
 }  // namespace

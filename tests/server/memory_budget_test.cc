@@ -89,6 +89,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"stale", 2, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.policy = LossPolicy::kStale; }},
         Case{"guard", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.norm_guard = 8; }},
         Case{"lossy", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.downlink = Downlink::kLossy; }},
+        Case{"robust", 8, 1'000'000, "adam:lr=0.1",
+             [](ServerSettings& s) {
+               s.aggregation = Aggregation::kCentredClipping;
+               s.policy = LossPolicy::kStale;
+             }},
         Case{"deterministic", 8, 1'000'000, "adam:lr=0.1",
              [](ServerSettings& s) { s.deterministic = true; }}),
     [](const auto& test) {
@@ -99,9 +104,13 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // All that a round and its readers can add: contributions that are held, and pulls of several versions.
-TEST(MemoryBudget, WhatRoundsAndPullsAddIsInThePlan) {
+struct RoundsAndPulls : testing::TestWithParam<Aggregation> {};
+
+TEST_P(RoundsAndPulls, WhatTheyAddIsInThePlan) {
   ServerSettings settings = Settings(4);
-  settings.deterministic = true;
+  settings.deterministic = GetParam() == Aggregation::kMean;
+  settings.aggregation = GetParam();
+  if (!settings.deterministic) settings.policy = LossPolicy::kZero;
   settings.norm_guard = 8;
   Job job(settings);
   const uint64_t count = 100 * job.chunk_elements();
@@ -129,6 +138,10 @@ TEST(MemoryBudget, WhatRoundsAndPullsAddIsInThePlan) {
   EXPECT_GT(job.coordinator.Stats().pulls_held, 0u) << "the readers were slow enough";
   EXPECT_LE(heap.peak() - others, static_cast<int64_t>(job.coordinator.Stats().memory_bytes));
 }
+
+INSTANTIATE_TEST_SUITE_P(Held, RoundsAndPulls,
+                         testing::Values(Aggregation::kMean, Aggregation::kTrimmedMean,
+                                         Aggregation::kCentredClipping));
 
 TEST(MemoryBudget, ThousandsOfTinyTensorsDoNotTakeMoreThanTheJobMay) {
   Job job(Settings(1024, ByteCount(kMiB)));

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <limits>
 #include <set>
 
@@ -892,6 +893,86 @@ TEST_F(BoundedWeight, AWeightThatJumpsInMidJobIsBoundedByWhatTheOtherUsuallySays
   EXPECT_EQ(coordinator.Stats().weights_bounded, 6u) << "both in round 0, which had the weights of the join";
   EXPECT_EQ(events.bounded, (std::vector<std::string>{"3", "3", "192", "192"}))
       << "a's first, second, fourth";
+}
+
+// --- Robust aggregation: four workers, of which the last one lies ---
+
+struct Robust : testing::Test {
+  explicit Robust(LossPolicy policy = LossPolicy::kCount) : coordinator(Of(policy), &events, nullptr) {
+    coordinator.SetNow(At(0));
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      workers.emplace_back(coordinator, rank);
+      workers.back().connection.max_chunk_bytes = Job::kSymbol;
+      workers.back().Join(4);
+    }
+    for (FakeWorker& worker : workers) worker.Declare("w", elements, "aggregate");
+  }
+  static ServerSettings Of(LossPolicy policy) {
+    ServerSettings settings = Settings(2, policy, [](ServerSettings& s) {
+      s.aggregation = Aggregation::kTrimmedMean;
+      s.bubble_threshold = 0;
+    });
+    settings.world_size = 4;
+    return settings;
+  }
+  void Push(uint32_t rank, uint32_t round, float value, float weight = 1, bool lost = false) {
+    FakeWorker& worker = workers[rank];
+    ASSERT_TRUE(worker
+                    .Open({.key = {round + 1}, .high = lost ? 0u : 1u, .low = lost ? 1u : 0u}, 0, round,
+                          elements, elements, true, codec::WindowKind::kGradient, weight)
+                    .ok());
+    if (lost) return worker.Finish({round + 1});
+    worker.Send({round + 1}, kHigh, 0, Values(elements, value));
+  }
+  float Result(uint32_t rank) { return FakeWorker::ChunksOf(workers[rank].Result()).at(0).second.at(0); }
+
+  Recorder events;
+  Coordinator coordinator;
+  std::deque<FakeWorker> workers;
+  const uint32_t elements = codec::ChunkElementsFor(Job::kSymbol);
+};
+
+TEST_F(Robust, OneLiarOfFourMovesNothingWhateverItPushesAndSays) {
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (uint32_t rank = 0; rank < 3; ++rank) Push(rank, round, 1 + 0.1f * static_cast<float>(rank));
+    Push(3, round, -1e9f, 1e9f);
+    EXPECT_FLOAT_EQ(Result(0), 1.05f) << "of -1e9, 1, 1.1, 1.2: the two in the middle";
+    for (FakeWorker& worker : workers) worker.CloseResult(worker.connection.outgoing.rbegin()->first);
+  }
+  EXPECT_EQ(coordinator.Stats().weights_bounded, 0u) << "no weight counts";
+  EXPECT_EQ(coordinator.Stats().members[3].counted_weight, 1);
+}
+
+TEST_F(Robust, OfAChunkThatOneHasLostTheMeanIsThatOfTheOthers) {
+  Push(0, 0, 1);
+  Push(1, 0, 0, 1, /*lost=*/true);
+  Push(2, 0, 3);
+  Push(3, 0, 1e9f);
+  coordinator.SetNow(At(100));
+  coordinator.HandleTimeout();
+  EXPECT_EQ(Result(0), 3) << "policy count: the median of 1, 3 and the liar's";
+}
+
+struct RobustZero : Robust {
+  RobustZero() : Robust(LossPolicy::kZero) {}
+};
+
+TEST_F(RobustZero, WhatIsLostCountsAsZeroBesideTheRobustMean) {
+  Push(0, 0, 1);
+  Push(1, 0, 0, 1, /*lost=*/true);
+  Push(2, 0, 4);
+  Push(3, 0, 1e9f);
+  coordinator.SetNow(At(100));
+  coordinator.HandleTimeout();
+  EXPECT_EQ(Result(0), 3) << "4, from three of four";
+}
+
+TEST_F(Robust, AWorkerThatIsGoneLeavesAMajority) {
+  workers[1].Die(Status(StatusCode::kUnavailable, "gone"));
+  Push(0, 0, 1);
+  Push(2, 0, 3);
+  Push(3, 0, -1e9f);
+  EXPECT_EQ(Result(0), 1) << "the median of three";
 }
 
 struct NormGuard : Job {

@@ -75,6 +75,14 @@ TEST(WeightLedger, AWeightThatJumpsInMidJobCountsByWhatTheOthersUsuallySay) {
   }
 }
 
+// By the median alone it would count as 3, which is more than half of all.
+TEST(WeightLedger, AmongOthersOfWhomOneIsLightALiarStillHasItsShareOnly) {
+  Rounds rounds({1, 1, 1, 1});
+  rounds.Usually({0.1f, 1, 1, 1});
+  EXPECT_FLOAT_EQ(rounds.Round({0.1f, 1, 1, kHuge})[3], 2.1f);
+  EXPECT_NEAR(rounds.share(3), 0.5, 1e-6);
+}
+
 TEST(WeightLedger, JoinsWithSmallWeightsAreForgottenAfterTheFirstPush) {
   Rounds rounds({1, 1, 1, 1});
   for (uint32_t rank = 0; rank < 3; ++rank) rounds.ledger().Expect(rank, 1e-3);
