@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/member/membership.h"
 
 namespace longhaul::bench {
 namespace {
@@ -47,13 +48,17 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
   std::unique_ptr<Exchange> exchange(new Exchange());
   exchange->format_ = *format;
   exchange->scenario_ = scenario;
-  exchange->job_spec_ = {.policy = *policy,
-                         .shift_alpha = scenario.shift_alpha,
-                         .priority = format->topk_share > 0 ? Priority::kTopK : Priority::kEnergy,
-                         .high_share = scenario.high_share,
-                         .high_energy = scenario.high_energy,
-                         .bubble_threshold = scenario.bubble_threshold,
-                         .seed = scenario.seed};
+  exchange->job_spec_ = {
+      .policy = *policy,
+      .shift_alpha = scenario.shift_alpha,
+      .priority = format->topk_share > 0 ? Priority::kTopK : Priority::kEnergy,
+      .high_share = scenario.high_share,
+      .high_energy = scenario.high_energy,
+      .bubble_threshold = scenario.bubble_threshold,
+      .aggregation = FromName<Aggregation>(scenario.aggregation).value_or(Aggregation::kMean),
+      .seed = scenario.seed};
+  if (const Status valid = exchange->job_spec_.Validate(); !valid.ok()) return valid;
+  const server::Membership members("bench", scenario.workers, 1, scenario.max_weight_share);
   // The server's half sums in chunks of gradients; how initial values and results are cut does not matter
   // here.
   const uint32_t chunk_elements = codec::GradientGeometry(BaseOf(1), *format).chunk_elements;
@@ -75,6 +80,9 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
     exchange->models_.push_back(model);
     exchange->tensors_.push_back(
         std::make_unique<server::Tensor>(model, scenario.workers, exchange->job_spec_));
+    exchange->guards_.emplace_back(exchange->tensors_.back()->chunks(), scenario.workers, scenario.norm_guard,
+                                   codec::Repays(*policy));
+    exchange->ledgers_.emplace_back(members.WeightTimes(), members.stands_for());
     for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
       exchange->tensors_.back()->rounds().OnMemberJoined(rank);
     }
@@ -117,6 +125,7 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
     Lose(workers_[rank]);
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
+    CountWeights(t, attendance);
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
       if (attendance[rank] == Attendance::kGone) continue;
       tensors_[t]->rounds().OnWindowOpened(rank, tensors_[t]->aggregator().contributed(rank), Instant{});
@@ -125,9 +134,24 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
       if (attendance[rank] != Attendance::kGone) CloseWindow(rank, t);
     }
+    ledgers_[t].End();
     tensors_[t]->NextRound();
   }
   ++round_;
+}
+
+// All count alike, but for liars.
+void Exchange::CountWeights(size_t tensor, std::span<const Attendance> attendance) {
+  weights_.assign(workers_.size(), 1.0f);
+  if (scenario_.liars == 0 || tensors_[tensor]->aggregator().robust()) return;
+  std::vector<bool> members;
+  for (const Attendance a : attendance) members.push_back(a != Attendance::kGone);
+  server::WeightLedger& ledger = ledgers_[tensor];
+  ledger.Begin(members);
+  for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+    const bool lies = scenario_.attack == "weight" && scenario_.Lies(rank);
+    weights_[rank] = ledger.Count(rank, lies ? 1e9f : 1.0f);
+  }
 }
 
 void Exchange::UpdateMembers(std::span<const Attendance> attendance) {
@@ -206,7 +230,11 @@ void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
   LH_CHECK(view.ok());
   const std::span<float> values = std::span(scratch_).first(view->count);
   codec::DecodeChunk(*view, values);
-  LH_CHECK(tensor.Add(rank, high, view->index, values, 1.0f));
+  const float weight = weights_[rank];
+  const auto verdict = guards_[tensor.key()].Check(rank, view->index, values,
+                                                   weight * tensor.ArrivalScale(rank, high), round_, weight);
+  if (verdict != server::ContributionGuard::Verdict::kOk) return;
+  LH_CHECK(tensor.Add(rank, high, view->index, values, weight));
   std::vector<uint32_t> ready;
   tensor.rounds().OnContribution(rank, view->index, &ready);
   Finalise(tensor, ready);
@@ -218,6 +246,7 @@ void Exchange::CloseWindow(uint32_t rank, size_t t) {
   const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
   const bool present = contributed.count() > 0;
   server::Tensor::WindowOutcome over;
+  over.weight = weights_[rank];
   over.low_count = worker.low_received[t].size();
   over.low_received = present ? worker.low_received[t].count() : 0;
   over.high_missing = present ? 0 : tensor.chunks() - over.low_count;

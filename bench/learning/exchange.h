@@ -3,8 +3,9 @@
 //
 // Each worker sends the high chunks of all its tensors, then the low ones, as a connection does; its loss
 // process takes a step for every packet, so a burst hits neighbours in sending order. High chunks arrive all
-// the same (FEC and retransmission), low chunks are lost by the loss process. Contributions are added in rank
-// order. Results are reliable. Deterministic; not thread-safe.
+// the same (FEC and retransmission), low chunks are lost by the loss process. Contributions are
+// added in rank order, once the server's guard has passed them, by the weights that its ledger counts.
+// Results are reliable. Deterministic; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@
 #include "base/random.h"
 #include "bench/learning/capture_connection.h"
 #include "bench/learning/scenario.h"
+#include "server/member/weight_ledger.h"
+#include "server/tensor/contribution_guard.h"
 #include "server/tensor/parameter_store.h"
 #include "server/tensor/tensor.h"
 #include "wan/link_model.h"
@@ -68,6 +71,7 @@ class Exchange {
   void Lose(Worker& worker);
   void Deliver(uint32_t rank, size_t tensor);
   void AddChunk(uint32_t rank, server::Tensor& tensor, bool high, const CaptureConnection::Chunk& chunk);
+  void CountWeights(size_t tensor, std::span<const Attendance> attendance);
   void CloseWindow(uint32_t rank, size_t tensor);
   void Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready);
 
@@ -79,6 +83,9 @@ class Exchange {
   std::vector<server::Parameters*> models_;  // owned by store_
   std::unique_ptr<server::ParameterStore> store_;
   std::vector<std::unique_ptr<server::Tensor>> tensors_;
+  std::vector<server::ContributionGuard> guards_;  // by tensor
+  std::vector<server::WeightLedger> ledgers_;      // by tensor
+  std::vector<float> weights_;                     // by rank, of the tensor that is delivered
   std::vector<Worker> workers_;
   std::vector<uint8_t> packet_;  // one chunk as it arrives
   std::vector<float> scratch_;   // its elements

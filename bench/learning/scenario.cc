@@ -13,6 +13,30 @@ namespace {
 constexpr uint32_t kLossy = 2;
 constexpr double kTimes = 5;
 
+nlohmann::json LiarsJson(const Scenario& s) {
+  return {{"liars", s.liars},
+          {"attack", s.attack},
+          {"aggregation", s.aggregation},
+          {"norm_guard", s.norm_guard},
+          {"max_weight_share", s.max_weight_share}};
+}
+
+// What its fields of liars are not.
+std::string LiarsProblem(const Scenario& s) {
+  if (s.liars >= s.workers) return "liars: fewer than workers";
+  if (s.attack != "flip" && s.attack != "scale" && s.attack != "weight")
+    return "attack: flip | scale | weight";
+  JobSpec job;
+  const auto policy = FromName<LossPolicy>(s.policy);
+  const auto aggregation = FromName<Aggregation>(s.aggregation);
+  if (!aggregation) return "aggregation: mean | trimmed-mean | centred-clipping";
+  job.policy = *policy;
+  job.aggregation = *aggregation;
+  job.norm_guard = s.norm_guard;
+  job.max_weight_share = s.max_weight_share;
+  return job.Validate().message();
+}
+
 }  // namespace
 
 double Scenario::LossOf(uint32_t rank) const {
@@ -42,32 +66,35 @@ Scenario Scenario::Lossless() const {
 }
 
 nlohmann::json Scenario::ToJson() const {
-  return {{"policy", policy},
-          {"shift_alpha", shift_alpha},
-          {"priority", priority},
-          {"high_share", high_share},
-          {"high_energy", high_energy},
-          {"topk_share", topk_share},
-          {"bubble_threshold", bubble_threshold},
-          {"wire_dtype", wire_dtype},
-          {"optimizer", optimizer},
-          {"workers", workers},
-          {"batch", batch},
-          {"rounds", rounds},
-          {"skew", skew},
-          {"schedule", schedule},
-          {"membership", membership},
-          {"loss", loss},
-          {"burst", burst},
-          {"uneven", uneven},
-          {"seed", seed}};
+  nlohmann::json json = {{"policy", policy},
+                         {"shift_alpha", shift_alpha},
+                         {"priority", priority},
+                         {"high_share", high_share},
+                         {"high_energy", high_energy},
+                         {"topk_share", topk_share},
+                         {"bubble_threshold", bubble_threshold},
+                         {"wire_dtype", wire_dtype},
+                         {"optimizer", optimizer},
+                         {"workers", workers},
+                         {"batch", batch},
+                         {"rounds", rounds},
+                         {"skew", skew},
+                         {"schedule", schedule},
+                         {"membership", membership},
+                         {"loss", loss},
+                         {"burst", burst},
+                         {"uneven", uneven},
+                         {"seed", seed}};
+  if (liars > 0 || aggregation != "mean") json.update(LiarsJson(*this));
+  return json;
 }
 
 Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   Scenario s;
   const auto bad = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
   if (!json.is_object()) return bad("a scenario is a JSON object, for example {\"policy\": \"residual\"}");
-  const nlohmann::json known = s.ToJson();
+  nlohmann::json known = s.ToJson();
+  known.update(LiarsJson(s));
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
     const bool same_kind =
@@ -75,9 +102,9 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
     if (!same_kind) return bad("setting \"" + name + "\" of a scenario is not of its type");
   }
   // A number that does not fit would wrap around.
-  for (const char* name : {"workers", "batch", "rounds", "seed"}) {
+  for (const std::string_view name : {"workers", "batch", "rounds", "seed", "liars"}) {
     const double value = json.value(name, 1.0);
-    if (!(value >= (name == std::string_view("seed") ? 0 : 1) && value <= 1e9)) {
+    if (!(value >= (name == "seed" || name == "liars" ? 0 : 1) && value <= 1e9)) {
       return bad(std::string(name) + ": 1..1e9");
     }
   }
@@ -105,6 +132,11 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.burst = json.value("burst", s.burst);
   s.uneven = json.value("uneven", s.uneven);
   s.seed = json.value("seed", s.seed);
+  s.liars = json.value("liars", s.liars);
+  s.attack = json.value("attack", s.attack);
+  s.aggregation = json.value("aggregation", s.aggregation);
+  s.norm_guard = json.value("norm_guard", s.norm_guard);
+  s.max_weight_share = json.value("max_weight_share", s.max_weight_share);
 
   if (s.workers < 1 || s.workers > 64) return bad("workers: 1..64");
   if (s.batch > 60'000) return bad("batch: 1..60000");
@@ -121,6 +153,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
     return bad("membership: none | left | excluded | replaced");
   }
   if (!(s.loss >= 0 && s.loss < 1)) return bad("loss: 0..1");
+  if (const std::string problem = LiarsProblem(s); !problem.empty()) return bad(problem);
   for (uint32_t rank = 0; rank < s.workers; ++rank) {
     if (s.burst > 0 && !wan::GilbertElliott::Possible(s.LossOf(rank), s.burst)) {
       return bad("bursts of that mean cannot lose so much");

@@ -38,14 +38,26 @@ struct Scenario {
   double burst = 10;   // mean burst in packets; 0: independent losses
   bool uneven = true;  // two workers lose five times as much as the others
 
+  // Members that lie: the last ranks. An attack is what they push in the place of their gradient g:
+  //   flip    -g
+  //   scale   -10 g
+  //   weight  -g, with a weight of 1e9
+  uint32_t liars = 0;
+  std::string attack = "flip";
+  std::string aggregation = "mean";  // mean | trimmed-mean | centred-clipping
+  double norm_guard = 0;
+  double max_weight_share = 0;
+
   uint64_t seed = 1;  // of model, batches and losses
 
+  bool Lies(uint32_t rank) const { return rank + liars >= workers; }
   // Raw loss of one worker. Uneven: that of the two (ranks seed and seed + 1, modulo the workers) is five
   // times that of the others, and the mean over the workers is `loss`.
   double LossOf(uint32_t rank) const;
   // The run without loss that this one is compared with: same seed, batches and membership.
   Scenario Lossless() const;
 
+  // Without the fields of liars where there are none, and the mean is taken: so results of before go on.
   nlohmann::json ToJson() const;
   // Errors: kInvalidArgument (unknown or impossible value, with its name).
   static Result<Scenario> FromJson(const nlohmann::json& json);

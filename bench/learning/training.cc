@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bench/learning/skewed_batches.h"
+#include "codec/chunk/top_k.h"
 
 namespace longhaul::bench {
 namespace {
@@ -27,6 +28,16 @@ void Scale(worker::Mlp::Tensors& gradients, float factor) {
   for (std::vector<float>& tensor : gradients) {
     Eigen::Map<Eigen::ArrayXf>(tensor.data(), static_cast<Eigen::Index>(tensor.size())) *= factor;
   }
+}
+
+// What a liar makes of its gradient.
+void Poison(const Scenario& scenario, worker::Mlp::Tensors& gradients) {
+  Scale(gradients, scenario.attack == "scale" ? -10.0f : -1.0f);
+}
+
+bool AllFinite(std::span<const std::vector<float>> tensors) {
+  return std::ranges::all_of(tensors,
+                             [](const std::vector<float>& values) { return codec::AllFinite(values); });
 }
 
 }  // namespace
@@ -74,9 +85,15 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
       batches.Draw(rank, round, batch);
       const double loss = mlp.Gradient(batch, gradients[rank]);
       Scale(gradients[rank], RateFactor(scenario, round));
+      if (scenario.Lies(rank)) Poison(scenario, gradients[rank]);
       if (round + tail < scenario.rounds) continue;
       outcome.training_loss += loss;
       ++losses;
+    }
+    if (!std::ranges::all_of(pushed, AllFinite)) {
+      // A worker refuses to push it, a server ends the job: what the model is worth at random.
+      outcome = {.accuracy = 0.1, .diverged = true};
+      return outcome;
     }
     exchange.Round(pushed, attendance);
     for (size_t t = 0; t < worker::Mlp::kTensors; ++t) {

@@ -14,6 +14,7 @@ struct Outcome {
   double training_loss = 0;  // mean over the workers' batches and the last tenth of the rounds
   double low_lost = 0;       // share of the low chunks
   double filled = 0;         // chunks, per round
+  bool diverged = false;     // the model became infinite; the accuracy is that of chance
 };
 
 // Who takes part in a round, by rank.

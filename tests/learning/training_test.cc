@@ -127,6 +127,37 @@ TEST(TrainingTest, LearnsWhatIsThereToLearn) {
   EXPECT_GT(outcome.filled, 0);
 }
 
+// Two of eight that push -10 g: the mean climbs instead of descending, a robust one learns as if they were
+// not there.
+TEST(TrainingTest, AMinorityThatLiesRuinsAMeanAndNotARobustOne) {
+  Scenario scenario = Small("count");
+  scenario.rounds = 30;
+  scenario.batch = 8;
+  scenario.loss = 0;
+  scenario.skew = 0;
+  scenario.attack = "scale";
+  scenario.liars = 2;
+  Outcome mean, trimmed, clipped;
+  (void)ParametersAfter(scenario, &mean);
+  scenario.aggregation = "trimmed-mean";
+  (void)ParametersAfter(scenario, &trimmed);
+  scenario.aggregation = "centred-clipping";
+  (void)ParametersAfter(scenario, &clipped);
+  EXPECT_LT(mean.accuracy, 0.5);
+  EXPECT_GT(trimmed.accuracy, 0.9);
+  EXPECT_GT(clipped.accuracy, 0.9);
+}
+
+TEST(TrainingTest, ALiarsWeightCountsAsTheServerBoundsIt) {
+  Scenario scenario = Small("count");
+  scenario.loss = 0;
+  scenario.liars = 1;
+  scenario.attack = "weight";
+  const worker::Mlp::Tensors bounded = ParametersAfter(scenario);
+  scenario.max_weight_share = 1;
+  EXPECT_NE(ParametersAfter(scenario), bounded);
+}
+
 TEST(TrainingTest, WorkersMayLeaveBeExcludedAndBeReplaced) {
   for (const char* policy : {"zero", "residual", "shift"}) {
     const auto after = [&](const char* membership, uint32_t rounds) {
