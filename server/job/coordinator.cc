@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reached.h"
 #include "server/job/authorization.h"
 #include "server/job/messages.h"
 
@@ -160,6 +161,7 @@ void Coordinator::Disconnect(Peer& peer, const Status& why) {
   }
   peer.connection->Admit(false);
   // A member stays one until its connection is over: its Closed follows.
+  LH_REACHED("the server disconnects a peer");
   peer.connection->Close(why);
 }
 
@@ -211,7 +213,10 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
   by_rank_[peer.rank] = &peer;
   peer.connection->Admit(true);
   grants_.Join(now_, peer);
-  if (engine_ && !replaces) engine_->OnMemberJoined(peer.rank);
+  if (engine_ && !replaces) {
+    LH_REACHED("a lost rank comes back");
+    engine_->OnMemberJoined(peer.rank);
+  }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   Send(peer, WelcomeMessage(settings_));
   if (engine_) {
@@ -229,6 +234,7 @@ void Coordinator::Refuse(Peer& peer, const Status& why) {
 
 // The rank's connection belongs to an older incarnation: out with it.
 void Coordinator::Replace(uint32_t rank, uint64_t incarnation) {
+  LH_REACHED("a worker is replaced");
   Peer& old = *by_rank_[rank];
   if (engine_) engine_->OnMemberReplaced(rank, old);
   traffic_.OnGone(rank, old.connection->stats());
@@ -369,9 +375,11 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
   if (events_) events_->OnLeave(rank, who, why);
   if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
     // No round is finished without it: the job ends as it is.
+    LH_REACHED("a loss ends the job");
     engine_->DropPeer(peer);
     RequestAbort(Status(StatusCode::kAborted, who + ": " + why.ToString()));
   } else if (engine_) {
+    LH_REACHED("the job goes on without a worker");
     engine_->OnMemberGone(rank, peer);
   }
   barriers_.Forget(rank);
@@ -416,6 +424,7 @@ void Coordinator::Shutdown(const Status& why) {
   for (const auto& peer : peers_) {
     if (peer->phase == Peer::Phase::kLeaving) continue;
     if (peer->joined()) {
+      LH_REACHED("the server ends before the job starts");
       membership_.Lose(peer->rank);
       grants_.Leave(now_, peer->rank);
       by_rank_[peer->rank] = nullptr;

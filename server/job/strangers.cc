@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/reached.h"
 #include "server/job/authorization.h"
 
 namespace longhaul::server {
@@ -43,6 +44,7 @@ Peer* Strangers::Displaced(const std::vector<std::unique_ptr<Peer>>& peers,
     };
     displaced = std::max_element(sources.begin(), sources.end(), fewer);
   }
+  LH_REACHED("a stranger is displaced");
   ++displaced_;
   return displaced->second.oldest;
 }

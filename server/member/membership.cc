@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "base/units_text.h"
 #include "server/member/weight_ledger.h"
 
@@ -46,6 +47,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
   if (taken && request.incarnation <= member.incarnation) {
+    LH_REACHED("a rank is taken");
     return Status(StatusCode::kAlreadyExists, "rank " + std::to_string(request.rank) + " is taken by " +
                                                   member.peer.ToString() + " (incarnation " +
                                                   std::to_string(member.incarnation) + ", last heard " +
@@ -53,6 +55,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                                                   " ago); start with a higher --incarnation to replace it");
   }
   if (member.state != Member::State::kEmpty && request.incarnation < member.incarnation) {
+    LH_REACHED("an older incarnation is refused");
     return Status(StatusCode::kAlreadyExists, "incarnation " + std::to_string(request.incarnation) +
                                                   " of rank " + std::to_string(request.rank) +
                                                   " is older than " + std::to_string(member.incarnation) +

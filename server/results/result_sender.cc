@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "codec/chunk/chunk.h"
 #include "codec/chunk/window_metadata.h"
 #include "codec/policy/priority.h"
@@ -245,6 +246,7 @@ void ResultSender::Drop(Tensor& tensor, const Result* result) {
   if (result->open) result->peer->connection->CancelWindow(result->key);
   std::erase_if(waiting_[result->peer], [&](const auto& waiting) { return waiting.second == result; });
   std::erase_if(results_[tensor.key()], [&](const auto& other) { return other.get() == result; });
+  LH_REACHED("a result is outdated before it was sent");
   ++stats_.outdated;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "codec/chunk/chunk.h"
 #include "codec/policy/priority.h"
 
@@ -99,6 +100,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   const bool late = metadata.round < rounds.number();
   if (part == Rounds::Participation::kClosed || part == Rounds::Participation::kAbsent ||
       (late && part == Rounds::Participation::kOpen)) {
+    LH_REACHED("the window of a round that went on is refused");
     ++stats_->old_windows_refused;
     return Status(StatusCode::kAborted, which + ": the round went on without it");
   }
@@ -109,7 +111,10 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
                      which + ": its weight is not the one it joined with");
   }
   // Its own round is over: it counts in the one in progress.
-  if (late) ++stats_->late_windows_taken;
+  if (late) {
+    LH_REACHED("a late window counts in the round in progress");
+    ++stats_->late_windows_taken;
+  }
   const transport::ChunkBitmap& contributed = job.tensor.aggregator().contributed(peer.rank);
   if (part == Rounds::Participation::kLagging) {  // counted as lost when it was left out; may still come
     const uint32_t missing = job.tensor.chunks() - contributed.count();
@@ -201,15 +206,18 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
   // The rank's contribution is in; that of the worker's predecessor may be in an earlier round that did not
   // wait for this window.
   if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
+    LH_REACHED("a contribution is there already");
     ++stats_->duplicate_contributions;
     if (!high) ++transfer.low_taken;
     return AcknowledgeWithoutCounting();
   }
   if (over || rounds.IsFinal(chunk)) {
+    LH_REACHED("a chunk comes when it is final");
     ++stats_->late_chunks;
     return ChunkVerdict::kRefused;
   }
   if (!transfer.takes_epoch) {
+    LH_REACHED("a contribution of another shift epoch");
     ++stats_->epoch_refused;
     return ChunkVerdict::kRefused;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reached.h"
 #include "proto/utf8.h"
 
 namespace longhaul::server {
@@ -44,6 +45,7 @@ void Pulls::Answer(TensorJob& job) {
     const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
     if (enough || !SnapshotFitsBudget(parameters)) {
       stats_->pulls_held += pull.postponed ? 0 : 1;
+      LH_REACHED("a pull is held");
       pull.postponed = postponed_ = true;
       return false;
     }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "codec/chunk/top_k.h"
 #include "codec/policy/summable.h"
 
@@ -74,6 +75,7 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
   const double gradients = SettleGradients(rank, chunk, round);
   const std::optional<double> energy = window.not_finite ? std::nullopt : FiniteEnergy(values);
   if (!energy) {
+    LH_REACHED("a contribution is not finite");
     window.not_finite = true;
     ++window.refused;
     return Verdict::kNotFinite;
@@ -87,6 +89,7 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
   if (IsTooLarge(rank, chunk, weighted / gradients / gradients)) {
     ++window.refused;
     if (++positions_[chunk].refused == kGivesWay) GiveWay(rank, chunk);
+    LH_REACHED("a contribution is too large");
     return Verdict::kTooLarge;
   }
   positions_[chunk].refused = 0;

@@ -1,5 +1,7 @@
 #include "server/tensor/shift_epochs.h"
 
+#include "base/reached.h"
+
 namespace longhaul::server {
 
 void ShiftEpochs::Begin(const std::vector<bool>& members) {
@@ -22,6 +24,7 @@ bool ShiftEpochs::OnRoundBegins(uint64_t number) {
     return true;
   }
   if (changed_ && change_round_ == 0) {
+    LH_REACHED("a new shift epoch is announced");
     change_round_ = number + 1;
     changed_ = false;
   }

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/reached.h"
 
 namespace longhaul::server {
 namespace {
@@ -58,6 +59,7 @@ Instant Stragglers::Deadline(Instant begin, Duration rtt, uint32_t done, uint32_
   const auto usual = Usual();
   if (!usual) return bound;
   const auto scaled = Duration(static_cast<int64_t>(static_cast<double>(usual->count()) * factor_));
+  LH_REACHED("a learned deadline for stragglers");
   return std::min(bound, begin + std::max({scaled, *usual + 2 * rtt, *usual + kGrace}));
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "base/units_text.h"
 
 namespace longhaul::transport {
@@ -327,6 +328,7 @@ void ConnectionImpl::ForgiveStall(Instant now) {
   const Duration late = now - std::max(NextTimeout(), timed_out_at_);
   timed_out_at_ = now;
   if (late <= kStall) return;
+  LH_REACHED("a timer is late: the host stood still");
   ++stats_.host_stalls;
   last_heard_ = std::min(now, last_heard_ + late);
 }

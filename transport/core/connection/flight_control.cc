@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::transport {
@@ -130,6 +131,7 @@ void FlightControl::OnPacketSent(SentPacket sent, Instant now) {
 void FlightControl::SkipNow() {
   if (skips_->Below(LossDetection::kPacketsPerSkip) != 0) return;
   loss_.SkipNumber(next_number_++);
+  LH_REACHED("a packet number is left out");
   ++numbers_skipped_;
 }
 
@@ -203,6 +205,7 @@ void FlightControl::TakeFates(Instant now, const LossDetection::Outcome& outcome
   fec_.Update(now, rtt_.smoothed_rtt(), PacketsPerRecoveryTime(datagram_bytes),
               rate_->path_loss().value_or(1));
   if (!outcome.send_probes) return;
+  LH_REACHED("a probe timeout");
   ++pto_fired_;
   probes_due_ = kProbes;
 }

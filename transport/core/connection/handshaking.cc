@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "proto/version.h"
 #include "transport/core/connection/closing.h"
 #include "transport/core/connection/connection.h"
@@ -45,6 +46,7 @@ const PeerIdentity& Handshaking::identity() const {
 bool Handshaking::Accepts(const wire::LongHeader& header) {
   const bool first_answer = is_client() && options_.remote.value == 0;
   if (first_answer || header.source == options_.remote) return true;
+  LH_REACHED("a long packet of another connection");
   ++stats_->wrong_id_dropped;
   return false;
 }
@@ -151,6 +153,7 @@ void Handshaking::DropRefusal() {
 void Handshaking::HandleRetry(ByteSpan cookie) {
   const bool first_flight = options_.remote.value == 0;
   if (!first_flight || cookie.empty() || stats_->retries == kMaxRetries) return;
+  LH_REACHED("RETRY is followed");
   ++stats_->retries;
   cookie_.assign(cookie.begin(), cookie.end());
   handshake_.OnRetry();
@@ -182,6 +185,7 @@ Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHead
 
 // With keys the refusal waits: anyone that sees the INIT can forge one.
 Handshaking::Outcome Handshaking::OnRefusal(Instant now, Status why) {
+  LH_REACHED("REFUSE is heard");
   ++stats_->refusals;
   // A refusal is never the orderly end of a job, whatever its code.
   if (why.ok()) why = Status(StatusCode::kUnavailable, "server " + path_->peer().ToString() + " refuses");

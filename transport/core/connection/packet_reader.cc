@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/reached.h"
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::transport {
@@ -15,6 +16,7 @@ PacketReader::Verdict PacketReader::Read(Instant now, const Address& from, const
     return ReadCandidate(now, from, header, datagram, packet);
   }
   if (to_.handshaking->protection() == nullptr) {  // it overtook the handshake, and will come again
+    LH_REACHED("a short packet before the keys");
     ++to_.stats->before_keys_dropped;
     return Verdict::kDropped;
   }
@@ -32,6 +34,7 @@ PacketReader::Verdict PacketReader::ReadCandidate(Instant now, const Address& fr
   if (!to_.path->OnCandidate(now, from, bytes, packet->frames(), to_.flight->Pto())) return Verdict::kDropped;
   // Only the newest packet tells where the peer is: older ones may have been delayed, or repeated on the way.
   if (!to_.path->IsValidated(from) || packet->number < to_.flight->acks().largest_plus_one()) {
+    LH_REACHED("a packet only makes an address a candidate");
     ++to_.stats->candidate_dropped;
     return Verdict::kDropped;
   }
@@ -43,6 +46,7 @@ PacketReader::Verdict PacketReader::ReadCandidate(Instant now, const Address& fr
 PacketReader::Opening PacketReader::Open(const wire::ShortHeader& header, MutableByteSpan datagram,
                                          OpenedPacket* packet) {
   if (to_.flight->acks().IsDuplicate(header.packet_number)) {
+    LH_REACHED("a packet number comes twice");
     ++to_.stats->duplicates_dropped;
     return Opening::kDropped;
   }
@@ -63,6 +67,7 @@ PacketReader::Opening PacketReader::Open(const wire::ShortHeader& header, Mutabl
                                           datagram.last(wire::kTagBytes))) {
     return Opening::kOpened;
   }
+  LH_REACHED("a short packet does not open");
   ++to_.stats->bad_tag_dropped;
   return Opening::kNotAuthentic;
 }

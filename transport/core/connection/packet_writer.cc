@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::transport {
@@ -56,6 +57,7 @@ void PacketWriter::UpdateKeysIfDue(Instant now) {
   PacketProtection& protection = *from_.handshaking->protection();
   if (!protection.IsSecure() || !key_update_.Due(protection.key_phase(), now)) return;
   protection.UpdateKeys();
+  LH_REACHED("this side updates the keys");
   ++from_.stats->key_updates;
 }
 

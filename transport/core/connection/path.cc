@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/reached.h"
 #include "proto/packet_header.h"
 #include "transport/core/connection/connection.h"
 
@@ -90,6 +91,7 @@ void Path::TakeFates(LossDetection::Outcome* outcome, Instant now, Duration roun
   }
   for (const SentPacket& packet : outcome->lost) OnLost(packet, now);
   if (black_hole_.found(round_trip)) {
+    LH_REACHED("the path swallows large datagrams");
     ++black_holes_;
     black_hole_.Reset(next_number);
     pmtu_.OnBlackHole();
@@ -105,6 +107,7 @@ void Path::OnLost(const SentPacket& packet, Instant now) {
   if (!packet.mtu_probe) {
     black_hole_.OnPacketLost(packet.number, packet.bytes.value(), packet.sent_time);
   } else if (pmtu_.OnProbeLost(packet.number, now)) {
+    LH_REACHED("an MTU probe is lost");
     ++probes_lost_;
   }
 }
@@ -145,6 +148,7 @@ bool Path::MoveTo(const Address& to, wire::PacketNumber next_number) {
   const bool same_host = to.ip == peer_.ip;
   previous_peer_ = std::exchange(peer_, to);
   candidates_.OnMigrated(to);
+  LH_REACHED("a connection moves to another address");
   ++moves_;
   if (same_host) return false;
   first_number_ = next_number;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/reached.h"
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::transport {
@@ -105,6 +106,7 @@ bool Windows::AddNacks(PacketBuilder* builder) {
     const std::optional<wire::WindowNackFrame> nack = incoming_.PeekNack(limit, &missing);
     if (!nack) return true;
     if (!builder->Add(*nack)) return false;
+    LH_REACHED("missing chunks are asked for");
     ++stats_->nacks_sent;
     incoming_.PopNack();
   }
@@ -185,8 +187,10 @@ void Windows::SendAgain(const SentFrame& frame) {
 void Windows::OnNack(const wire::WindowNackFrame& nack, Instant now, Duration smoothed_rtt) {
   const std::optional<uint32_t> queued = outgoing_.OnNack(nack, now, smoothed_rtt);
   if (!queued) {
+    LH_REACHED("a second WINDOW_NACK within a round trip");
     ++stats_->nacks_ignored;
   } else if (*queued > 0) {
+    LH_REACHED("WINDOW_NACK queues chunks again");
     ++stats_->nacks_received;
   }
 }
@@ -241,6 +245,7 @@ Windows::ChunkFate Windows::OnChunk(const wire::DataHeader& header, ByteSpan chu
     return ChunkFate::kTaken;
   }
   if (incoming_.IsClosed(key)) {
+    LH_REACHED("a chunk of a closed window");
     ++stats_->late_dropped;
     return ChunkFate::kTaken;
   }
@@ -286,11 +291,13 @@ Windows::ChunkFate Windows::OnWholeChunk(const wire::DataHeader& header, ByteSpa
   WindowRx* window = incoming_.Find(key);
   if (window == nullptr) {
     if (incoming_.KeepEarly(key, header, chunk)) return ChunkFate::kTaken;
+    LH_REACHED("no room for a chunk before its window");
     ++stats_->unknown_window_dropped;
     return ChunkFate::kNoRoom;
   }
   if (!window->IsValid(header, chunk.size())) return ChunkFate::kInvalid;
   if (incoming_.IsReplaying(key)) {
+    LH_REACHED("a chunk arrives while earlier ones are replayed");
     incoming_.AppendToReplay(key, header, chunk);
     return ChunkFate::kTaken;
   }

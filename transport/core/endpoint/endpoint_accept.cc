@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/reached.h"
 #include "proto/version.h"
 #include "transport/core/endpoint/endpoint_impl.h"
 
@@ -44,6 +45,7 @@ void Endpoint::Impl::HandleInit(Instant now, const Address& from, const wire::Lo
   const bool proved =
       !begins || (secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie));
   if (stranger && !admission.MayOpen(now, from, proved)) {
+    LH_REACHED("a long packet is not opened for the failures before it");
     ++stats.failures_limited;
     // The source may be spoofed: a client that returns a cookie is served again.
     if (!proved) answers.Retry(now, from, header, false);
@@ -75,6 +77,7 @@ bool Endpoint::Impl::Admit(Instant now, const Address& from, const wire::LongHea
   if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init, true))
     return false;
   if (!admission.MayBegin(now, from)) {
+    LH_REACHED("INITs beyond what their address may begin");
     ++stats.inits_limited;
   } else if (half_open.size() >= options.admission.max_half_open || HalfOpenOf(from) >= HalfOpenPerHost()) {
     ++stats.half_open_refused;
@@ -96,6 +99,7 @@ uint32_t Endpoint::Impl::HalfOpenOf(const Address& from) const {
 
 ConnectionImpl* Endpoint::Impl::Accept(Instant now, const Address& from, const wire::LongHeader& init) {
   if (set.size() >= options.max_connections) {
+    LH_REACHED("an INIT beyond the number of connections");
     ++stats.capacity_refused;
     answers.Refuse(now, from, init, StatusCode::kResourceExhausted,
                    "no room: " + std::to_string(options.max_connections) + " connections");

@@ -1,5 +1,6 @@
 // Endpoint and what it receives: to which connection it belongs, and what need not be opened.
 
+#include "base/reached.h"
 #include "proto/version.h"
 #include "transport/core/endpoint/endpoint_impl.h"
 
@@ -67,6 +68,7 @@ std::optional<ByteSpan> Endpoint::Impl::OpenLong(const wire::LongHeader& header,
                       datagram.last(wire::kTagBytes))) {
     return body;
   }
+  LH_REACHED("a long packet does not open");
   ++stats.not_authentic_dropped;
   return std::nullopt;
 }

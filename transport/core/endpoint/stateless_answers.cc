@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/reached.h"
 #include "proto/version.h"
 #include "transport/core/connection/handshaking.h"
 #include "transport/core/connection/packet_builder.h"
@@ -36,6 +37,7 @@ void StatelessAnswers::Refuse(Instant now, const Address& to, const wire::LongHe
   builder.Add(wire::CloseFrame{code, reason.substr(0, wire::kMaxCloseReasonBytes)});
   IntegrityTag tag;  // of every version, so that any version can be refused
   bytes.resize(builder.Seal(tag));
+  LH_REACHED("REFUSE is sent");
   ++stats_->refusals_sent;
   Send(to, std::move(bytes));
 }
@@ -54,6 +56,7 @@ bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHea
   builder.StartLong(wire::LongType::kRetry, wire::kVersion, init.source, source,
                     Unpredictable() % kLongNumbers, *cookie);
   bytes.resize(builder.Seal(security_->long_protection()));
+  LH_REACHED("RETRY is sent");
   ++stats_->retries_sent;
   Send(to, std::move(bytes));
   return true;
@@ -72,6 +75,7 @@ void StatelessAnswers::Reset(Instant now, const Address& to, wire::ConnectionId 
   bytes[0] = 0;
   const auto token = security_->ResetToken(id);
   std::copy(token.begin(), token.end(), bytes.end() - token.size());
+  LH_REACHED("a stateless reset is sent");
   ++stats_->resets_sent;
   Send(to, std::move(bytes));
 }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/reached.h"
 
 namespace longhaul::transport {
 namespace {
@@ -162,6 +163,7 @@ void BlackHoleDetector::OnPacketLost(wire::PacketNumber number, int64_t bytes, I
   first_number_ = suspicious_ == 0 ? number : std::min(first_number_, number);
   first_sent_ = suspicious_ == 0 ? sent : std::min(first_sent_, sent);
   last_sent_ = suspicious_ == 0 ? sent : std::max(last_sent_, sent);
+  LH_REACHED("large packets are lost while small ones arrive");
   ++suspicious_;
 }
 

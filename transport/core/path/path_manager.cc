@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/reached.h"
+
 namespace longhaul::transport {
 namespace {
 
@@ -29,9 +31,11 @@ void PathManager::OnCandidate(Instant now, const Address& from, int64_t bytes, D
   Candidate* candidate = Find(from);
   if (candidate == nullptr) {
     if (candidates_.size() >= kMaxCandidates) {
+      LH_REACHED("a candidate too many");
       ++counters_.refused;
       return;
     }
+    LH_REACHED("an address becomes a candidate");
     ++counters_.candidates;
     candidate = &candidates_.emplace_back();
     candidate->address = from;
@@ -47,6 +51,7 @@ void PathManager::OnResponse(const Address& from, uint64_t data) {
   if (candidate == nullptr || candidate->validated) return;
   if (std::ranges::find(candidate->asked, data) == candidate->asked.end()) return;
   candidate->validated = true;
+  LH_REACHED("a candidate has answered its challenge");
   ++counters_.validated;
 }
 

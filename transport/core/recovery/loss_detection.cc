@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/recovery/ack_tracker.h"
 
 namespace longhaul::transport {
@@ -117,6 +118,7 @@ void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) 
     if (!declared_lost_[i].outstanding) continue;
     declared_lost_[i].outstanding = false;
     if (!declared_lost_[i].packet.mtu_probe) ++packets_spurious_;
+    LH_REACHED("a packet was given up and arrives");
     outcome->spurious.push_back(std::move(declared_lost_[i].packet));
   }
   while (!declared_lost_.empty() && !declared_lost_[0].outstanding) declared_lost_.PopFront();
@@ -147,10 +149,12 @@ void LossDetection::AdaptThreshold(wire::PacketNumber largest_before, const Outc
   }
   if (!outcome.spurious.empty() && outcome.spurious.front().number < largest_before) {
     reordering_seen_ = std::max(reordering_seen_, Distance(outcome.spurious.front().number, largest_before));
+    LH_REACHED("the packet threshold grows with reordering");
     packet_threshold_ = std::max(packet_threshold_, std::min(reordering_seen_ + 1, kMaxPacketThreshold));
   }
   if (now - reordering_since_ < kReorderingMemoryRtts * rtt_->smoothed_rtt()) return;
   const uint64_t needed = std::min(reordering_seen_ + 1, kMaxPacketThreshold);
+  LH_REACHED("the packet threshold is reviewed");
   packet_threshold_ = std::max({kInitialPacketThreshold, needed, packet_threshold_ / 2});
   reordering_seen_ = 0;
   reordering_since_ = now;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/reached.h"
+
 namespace longhaul::transport {
 
 Duration CloseGrace(Duration smoothed_rtt) { return std::max(smoothed_rtt / 4, kMinCloseGrace); }
@@ -24,7 +26,10 @@ CloseDecision WithHigh(const IncomingWindow& window, const CloseRuleInput& input
   }
   const Instant soft =
       std::min(input.soft, window.sender_finished ? input.finished + grace : Instant::Infinite());
-  if (now >= soft) return CloseAs(wire::CloseReason::kSoft);
+  if (now >= soft) {
+    LH_REACHED("a window closes at the soft deadline");
+    return CloseAs(wire::CloseReason::kSoft);
+  }
   wait.check_again = std::min(wait.check_again, soft);
   return wait;
 }
@@ -35,11 +40,13 @@ CloseDecision WithoutHigh(const CloseRuleInput& input, Instant now) {
   if (now < input.hard) {
     wait.check_again = input.hard;
   } else if (input.nacked.IsInfinite()) {
+    LH_REACHED("the hard deadline asks first");
     wait.nack = true;
     wait.check_again = now + answer;
   } else if (now < input.nacked + answer) {
     wait.check_again = input.nacked + answer;
   } else {
+    LH_REACHED("a window closes at the hard deadline");
     return CloseAs(wire::CloseReason::kHard);
   }
   return wait;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 
 namespace longhaul::transport {
 namespace {
@@ -120,6 +121,7 @@ void WindowRx::Rebuild(uint32_t block) {
   rebuilt_ = {block, blocks_->Complete(block)};
   for (uint32_t symbols = rebuilt_.missing; symbols != 0; symbols &= symbols - 1) {
     high_received_.Set(map_.Sequence(block, static_cast<uint8_t>(std::countr_zero(symbols))));
+    LH_REACHED("FEC repairs a chunk");
     ++stats_.high_repaired;
   }
 }
@@ -146,6 +148,7 @@ bool WindowRx::Refuse(ReliabilityClass reliability, uint32_t sequence) {
   if (closed_ || sequence >= (high ? high_count_ : low_count_)) return false;
   if (!taken_.Clear(high ? low_count_ + sequence : sequence)) return false;
   if (high) --high_taken_;
+  LH_REACHED("a chunk is refused by its owner");
   ++stats_.refused;
   return true;
 }

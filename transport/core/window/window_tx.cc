@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/window/fec_policy.h"
 #include "transport/core/window/high_ledger.h"
 #include "transport/core/window/repair_encoder.h"
@@ -146,6 +147,7 @@ WindowTx::Item WindowTx::NextHigh(bool retransmission, const PathView& path) {
   const uint32_t sequence = retransmission ? again.sequence : s.next_high++;
   const StoredChunk& chunk = s.high[sequence];
   if (retransmission) {
+    LH_REACHED("a high chunk is sent again");
     ++stats_.retransmissions;
     if (!again.repeated) s.ledger.Repeat(sequence, FurtherCopies(path));
   } else {
@@ -173,6 +175,7 @@ WindowTx::Item WindowTx::NextRepair() {
     }
     s.encoder->Finish(repair.block, repair.count);
   }
+  LH_REACHED("a repair symbol is sent");
   ++stats_.repairs_sent;
   const auto block = static_cast<uint16_t>(repair.block);
   Item item = MakeItem(ReliabilityClass::kHigh, wire::DataHeader::RepairIndex(block, repair.number));
@@ -256,6 +259,7 @@ void WindowTx::OnLost(const SentChunk& chunk, const PathView& of_packets) {
     state_->ledger.OnSourceLost(chunk.index, soon);
   } else if (StoredChunk& low = state_->low[chunk.index]; !low.lost) {
     low.lost = true;
+    LH_REACHED("a low chunk is lost");
     ++state_->low_lost;
   }
 }
