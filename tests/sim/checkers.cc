@@ -1,6 +1,7 @@
 #include "tests/sim/checkers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <span>
@@ -9,6 +10,7 @@
 #include "codec/chunk/chunk.h"
 #include "codec/policy/state_hash.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/liveness.h"
 #include "tests/sim/round_model.h"
 
 namespace longhaul::sim {
@@ -45,9 +47,38 @@ bool HasSuccessor(const ProcessRecord& process, const JobLedger& ledger) {
   });
 }
 
+// The server had done with it: it was replaced, or missed, or the job was over.
+bool WasGone(const ProcessRecord& process, const JobLedger& ledger) {
+  const auto missed = [&](const LossRecord& loss) {
+    return loss.rank == process.rank && loss.when <= process.ended;
+  };
+  return HasSuccessor(process, ledger) || std::ranges::any_of(ledger.losses, missed) ||
+         ledger.jobs_aborted > 0;
+}
+
+// The rank's links with the worst loss that they have in this run.
+std::array<wan::LinkOptions, 2> WorstLinks(const RunPlan& plan, uint32_t rank) {
+  std::array<wan::LinkOptions, 2> links = {plan.up[rank], plan.down[rank]};
+  for (const Fault& fault : plan.faults) {
+    if (fault.kind != FaultKind::kWeather || fault.rank != rank) continue;
+    const double loss = fault.weather.loss.value_or(0);
+    if (fault.weather.up) links[0].loss = std::max(links[0].loss, loss);
+    if (fault.weather.down) links[1].loss = std::max(links[1].loss, loss);
+  }
+  return links;
+}
+
 bool IsLossy(const RunPlan& plan, uint32_t rank) {
-  const auto lossy = [](const wan::LinkOptions& link) { return link.loss >= 0.1 || link.loss_burst > 0; };
-  return lossy(plan.up[rank]) || lossy(plan.down[rank]);
+  return std::ranges::any_of(WorstLinks(plan, rank), [](const wan::LinkOptions& link) {
+    return link.loss >= 0.1 || link.loss_burst > 0;
+  });
+}
+
+// For how long processes stand still, at most.
+Duration Pauses(const RunPlan& plan) {
+  Duration sum{0};
+  for (const Fault& fault : plan.faults) sum += IsPause(fault.kind) ? fault.duration : Duration(0);
+  return sum;
 }
 
 // Datagrams that a worker may hear before it gives up joining. Of each exchange the ACCEPT and one
@@ -58,9 +89,9 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
 uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
   double lost = 1;
   double burst = 0;
-  for (const wan::LinkOptions* link : {&plan.up[rank], &plan.down[rank]}) {
-    lost *= (1 - link->loss) * (1 - link->corrupt);
-    if (link->loss_burst > 1) burst = std::max(burst, 1 - 1 / link->loss_burst);
+  for (const wan::LinkOptions& link : WorstLinks(plan, rank)) {
+    lost *= (1 - link.loss) * (1 - link.corrupt);
+    if (link.loss_burst > 1) burst = std::max(burst, 1 - 1 / link.loss_burst);
   }
   lost = std::max(1 - lost, burst);
   if (lost <= 0) return 2;
@@ -77,7 +108,9 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
       return said + ", but it had heard the server within the idle time-out";
     case StatusCode::kUnavailable:
       // Also when the server has answered and died before it let the worker in.
-      if (IsSilence(plan, process.heard_lately) || ledger.server_killed) return "";
+      if (IsSilence(plan, process.heard_lately) || ledger.server_killed || ledger.server_shut_down) return "";
+      // A server that had it replaced or missed it knows nothing of its connection any more, and says so.
+      if (Mentions(why, "has forgotten this connection") && WasGone(process, ledger)) return "";
       // An ACCEPT and acknowledgements, while every copy of the Welcome was lost.
       if (process.heard_lately <= HeardBeforeGivingUp(plan, process.rank)) return "";
       return said + ", but the server had answered";
@@ -95,6 +128,7 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
       if (process.meant_to_be_refused || HasSuccessor(process, ledger)) return "";
       return said + ", but nobody had its place";
     case StatusCode::kAborted:
+      if (ledger.server_shut_down && Mentions(why, "the operator ended the server")) return "";
       if (Mentions(why, "replaced by incarnation")) {
         return HasSuccessor(process, ledger) ? "" : said + ", but it has no successor";
       }
@@ -116,7 +150,7 @@ void CheckInTime(const RunPlan& plan, const ProcessRecord& process, const JobLed
     if (!silence && loss.when <= process.ended) cause = loss.when;
   }
   cause = std::max(cause, process.started);
-  if (process.ended - cause <= plan.idle_timeout + kSlack) return;
+  if (process.ended - cause <= plan.idle_timeout + kSlack + Pauses(plan)) return;
   violations->push_back(NameOf(process) + " ended " +
                         std::to_string((process.ended - cause).count() / 1'000'000) +
                         " ms after what has ended it: " + process.failure.ToString());
@@ -172,10 +206,7 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
     }
   }
   const bool deadly = std::ranges::any_of(plan.faults, [&](const Fault& fault) {
-    // A partition hits the site, and with it the workers of all jobs.
-    const bool here = fault.job == job || fault.kind == FaultKind::kPartitionAndReplace ||
-                      fault.kind <= FaultKind::kFullOutage;
-    return here && MayKill(fault, plan.idle_timeout);
+    return (fault.job == job || HitsSite(fault.kind)) && MayKill(fault, plan.idle_timeout);
   });
   // A lossy link may be silent for an idle time-out all by itself; what was heard proves it (CheckProcess).
   const auto unlucky = [&](const ProcessRecord& process) {
@@ -195,7 +226,7 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
     return;
   }
   for (const ProcessRecord& process : ledger.processes) {
-    if (!process.finished) {
+    if (!process.finished && !process.meant_to_be_refused) {
       violations->push_back(NameOf(process) + " did not finish, though nothing deadly has happened: " +
                             process.failure.ToString());
     }
@@ -210,6 +241,70 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
   }
   if (ledger.duplicate_contributions != 0) {
     violations->push_back("the server had to drop duplicate contributions in a run without deaths");
+  }
+}
+
+// Nobody leaves a barrier before all have come to it, as long as nobody dies.
+void CheckBarriers(const JobPlan& job, const JobLedger& ledger, std::vector<std::string>* violations) {
+  if (!ledger.losses.empty() || ledger.processes.size() > job.workers) return;
+  struct Meeting {
+    uint32_t came = 0;
+    Instant last_came;
+    Instant first_left = Instant::Infinite();
+  };
+  std::map<std::string, Meeting> meetings;
+  for (const OperationRecord& operation : ledger.operations) {
+    if (!operation.what.starts_with("barrier")) continue;
+    Meeting& meeting = meetings[operation.what];
+    ++meeting.came;
+    meeting.last_came = std::max(meeting.last_came, operation.issued);
+    if (operation.outcome.ok() && operation.ends > 0)
+      meeting.first_left = std::min(meeting.first_left, operation.ended);
+  }
+  for (const auto& [what, meeting] : meetings) {
+    const bool early = meeting.came < job.workers || meeting.first_left < meeting.last_came;
+    if (!meeting.first_left.IsInfinite() && early) {
+      violations->push_back(what + " was left before all had come to it");
+    }
+  }
+}
+
+// On a sound network a worker that leaves hears the server's goodbye, and waits for nothing else.
+void CheckGoodbye(const RunPlan& plan, const ProcessRecord& process, std::vector<std::string>* violations) {
+  // Round trips and queues, and the probes of a connection whose rate is low: less than the 2 s after which a
+  // worker gives up waiting.
+  constexpr Duration kGoodbye = std::chrono::milliseconds(1900);
+  const auto slow = [](const wan::LinkOptions& link) { return link.delay > std::chrono::milliseconds(100); };
+  if (std::ranges::any_of(WorstLinks(plan, process.rank), slow) || plan.Has(FaultKind::kWeather)) return;
+  if (!process.finished || process.ended - process.all_done <= kGoodbye) return;
+  violations->push_back(NameOf(process) + " waited " +
+                        std::to_string(InSeconds(process.ended - process.all_done)) +
+                        " s for the server's goodbye on a sound network");
+}
+
+// Behind the gate the network is sound: what the faults have done to the connections must not slow the rounds
+// down.
+void CheckLiveness(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunResult* result,
+                   std::vector<std::string>* violations) {
+  const auto died = [&](const auto& when) { return when >= ledger.healed; };
+  if (ledger.healed.IsInfinite() || std::ranges::any_of(ledger.losses, died, &LossRecord::when)) return;
+  const Duration bound = LivenessBound(plan, job, ledger.lossless);
+  for (const ProcessRecord& process : ledger.processes) {
+    if (!process.failure.ok() && died(process.ended)) return;
+  }
+  for (const ProcessRecord& process : ledger.processes) {
+    if (process.all_done.IsInfinite()) continue;
+    CheckGoodbye(plan, process, violations);
+    const Duration took = process.all_done - ledger.healed;
+    ++result->quick_processes;
+    const double beyond = InSeconds(took) - 3 * InSeconds(ledger.lossless);
+    result->slowest_recovery = std::max(result->slowest_recovery, beyond);
+    if (took <= bound) continue;
+    violations->push_back(NameOf(process) + " took " + std::to_string(InSeconds(took)) + " s for the last " +
+                          std::to_string(plan.jobs[job].rounds - plan.jobs[job].gate) +
+                          " rounds on a sound network, at most " + std::to_string(InSeconds(bound)) +
+                          " s are allowed and " + std::to_string(InSeconds(ledger.lossless)) +
+                          " s are needed");
   }
 }
 
@@ -264,6 +359,8 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
   CheckEnds(ledger, &violations);
   CheckOutcomes(plan, job, ledger, &violations, &result->weather_deaths);
   CheckReplicas(plan.jobs[job], ledger, result, &violations);
+  CheckBarriers(plan.jobs[job], ledger, &violations);
+  CheckLiveness(plan, job, ledger, result, &violations);
   result->left_out += ledger.left_out;
   result->late_windows += ledger.late_windows;
   std::vector<uint64_t> contributions(plan.jobs[job].workers, 0);

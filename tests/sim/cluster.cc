@@ -6,8 +6,10 @@
 
 #include "codec/fec/fec.h"
 #include "tests/sim/checkers.h"
+#include "tests/sim/liveness.h"
 #include "tests/sim/processes.h"
 #include "tests/sim/reference_coder.h"
+#include "tests/sim/simulated_keys.h"
 
 namespace longhaul::sim {
 namespace {
@@ -20,6 +22,8 @@ constexpr size_t kMaxViolations = 20;
 constexpr size_t kMaxPendingEvents = 50'000;
 constexpr uint64_t kMaxEvents = 20'000'000;
 constexpr Duration kTick = milliseconds(250);
+// Beyond idle time-outs, until all know what has become of whom.
+constexpr Duration kMissed = std::chrono::seconds(2);
 
 // One for the process: making the library's descriptors takes longer than many a run.
 codec::ErasureCoder* Coder() {
@@ -46,7 +50,7 @@ class Cluster {
   using SiteId = wan::VirtualNetwork::SiteId;
 
   static SiteId HomeOf(uint32_t rank) { return 1 + rank; }
-  static SiteId SpareOf(uint32_t rank) { return 1 + kMaxRanks + rank; }
+  SiteId SpareOf(uint32_t rank) const { return 1 + plan_.sites() + rank; }
 
   void StartWorker(uint32_t job, uint32_t rank, uint64_t incarnation, SiteId site,
                    bool to_be_refused = false);
@@ -56,12 +60,19 @@ class Cluster {
     network_.Schedule(network_.now() + delay, std::move(action));
   }
   void OnPush(uint32_t job, uint32_t rank);
+  void StrikeIn(const Fault& fault);
   void Strike(const Fault& fault);
   void CutOff(SiteId site, bool up, bool down, Duration duration);
   WorkerProcess* Newest(uint32_t job, uint32_t rank);
   void KillAndRestart(const Fault& fault);
   void PartitionAndReplace(const Fault& fault);
+  void StaleAfterLoss(const Fault& fault);
+  void MoveAway(const Fault& fault);
+  void StartTwin(const Fault& fault);
+  void ChangeWeather(const Fault& fault);
   void Attack(const Fault& fault, Instant end);
+  bool MayOpenGate() const;
+  void OpenGate();
   void Tick();
   void ReleaseStranded(uint32_t job);
   bool Over() const;
@@ -78,6 +89,8 @@ class Cluster {
   std::vector<std::vector<uint32_t>> pushes_;        // by job and rank
   std::vector<std::vector<uint64_t>> incarnations_;  // the newest given out, by job and rank
   std::vector<uint32_t> starts_pending_;             // by job
+  uint32_t strikes_pending_ = 0;
+  Instant faults_end_;  // of what has struck so far, and of what it does
   uint16_t next_port_ = 4000;
   bool settling_ = false;
   RunResult result_;
@@ -86,14 +99,15 @@ class Cluster {
 Cluster::Cluster(const RunPlan& plan, const std::function<void(const std::string&)>& trace)
     : plan_(plan),
       network_(NetworkOptions(plan)),
-      environment_{&plan_, &network_, Coder(), trace},
+      environment_{&plan_, &network_, Coder(), trace, false},
       chance_(Random(plan.seed).Fork(3)),
       ledgers_(plan.jobs.size()),
       starts_pending_(plan.jobs.size(), 0) {
+  if (plan.protection != Protection::kTag) SeedOpenSsl(plan.seed);
   network_.AddSite("servers");
-  for (uint32_t rank = 0; rank < kMaxRanks; ++rank) network_.AddSite("site" + std::to_string(rank));
-  for (uint32_t rank = 0; rank < kMaxRanks; ++rank) network_.AddSite("spare" + std::to_string(rank));
-  for (uint32_t rank = 0; rank < kMaxRanks; ++rank) {
+  for (uint32_t rank = 0; rank < plan.sites(); ++rank) network_.AddSite("site" + std::to_string(rank));
+  for (uint32_t rank = 0; rank < plan.sites(); ++rank) network_.AddSite("spare" + std::to_string(rank));
+  for (uint32_t rank = 0; rank < plan.sites(); ++rank) {
     for (const SiteId site : {HomeOf(rank), SpareOf(rank)}) {
       network_.SetLink(site, 0, plan.up[rank]);
       network_.SetLink(0, site, plan.down[rank]);
@@ -119,7 +133,7 @@ void Cluster::Violation(const std::string& what) {
 
 void Cluster::StartWorker(uint32_t job, uint32_t rank, uint64_t incarnation, SiteId site,
                           bool to_be_refused) {
-  if (servers_[job]->killed() && incarnation > 0) return;
+  if (servers_[job]->over() && incarnation > 0) return;
   WorkerProcess::Setup setup;
   setup.job = job;
   setup.rank = rank;
@@ -154,17 +168,27 @@ WorkerProcess* Cluster::Newest(uint32_t job, uint32_t rank) {
 
 void Cluster::OnPush(uint32_t job, uint32_t rank) {
   const uint32_t count = ++pushes_[job][rank];
+  if (environment_.gate_open) return;
   for (const Fault& fault : plan_.faults) {
-    if (fault.job == job && fault.rank == rank && fault.after_push == count) {
-      In(fault.delay, [this, fault] { Strike(fault); });
-    }
+    if (fault.job == job && fault.rank == rank && fault.after_push == count) StrikeIn(fault);
   }
+}
+
+void Cluster::StrikeIn(const Fault& fault) {
+  ++strikes_pending_;
+  In(fault.delay, [this, fault] {
+    --strikes_pending_;
+    Strike(fault);
+  });
 }
 
 void Cluster::Strike(const Fault& fault) {
   environment_.Trace("fault: " + fault.ToString());
   const SiteId home = HomeOf(fault.rank);
   WorkerProcess* worker = Newest(fault.job, fault.rank);
+  // Who is dead because of it has been missed by then.
+  const Duration missed = MayKill(fault, plan_.idle_timeout) ? plan_.idle_timeout * 2 + kMissed : kMissed;
+  faults_end_ = std::max(faults_end_, network_.now() + fault.duration + missed);
   switch (fault.kind) {
     case FaultKind::kUplinkOutage:
       return CutOff(home, true, false, fault.duration);
@@ -182,6 +206,20 @@ void Cluster::Strike(const Fault& fault) {
       return PartitionAndReplace(fault);
     case FaultKind::kServerKill:
       return servers_[fault.job]->Kill();
+    case FaultKind::kServerShutdown:
+      return servers_[fault.job]->Shutdown();
+    case FaultKind::kWorkerPause:
+      return worker->Pause(fault.duration, fault.other);
+    case FaultKind::kServerPause:
+      return servers_[fault.job]->Pause(fault.duration, fault.other);
+    case FaultKind::kAddressChange:
+      return MoveAway(fault);
+    case FaultKind::kTwin:
+      return StartTwin(fault);
+    case FaultKind::kStaleAfterLoss:
+      return StaleAfterLoss(fault);
+    case FaultKind::kWeather:
+      return ChangeWeather(fault);
     case FaultKind::kRandomDatagrams:
       return Attack(fault, network_.now() + fault.duration);
   }
@@ -218,6 +256,45 @@ void Cluster::PartitionAndReplace(const Fault& fault) {
   StartWorkerIn(fault.duration, fault.job, fault.rank, next, SpareOf(fault.rank));
 }
 
+// The successor dies as well. When the server has missed it, the first one's incarnation is still over.
+void Cluster::StaleAfterLoss(const Fault& fault) {
+  const uint64_t before = incarnations_[fault.job][fault.rank];
+  KillAndRestart(fault);
+  if (incarnations_[fault.job][fault.rank] == before) return;
+  const Duration dead = fault.duration + milliseconds(800);
+  In(dead, [this, fault] {
+    ledgers_[fault.job].first_death = std::min(ledgers_[fault.job].first_death, network_.now());
+    Newest(fault.job, fault.rank)->Kill();
+  });
+  StartWorkerIn(dead + plan_.idle_timeout + std::chrono::seconds(3), fault.job, fault.rank, before,
+                HomeOf(fault.rank), true);
+}
+
+void Cluster::MoveAway(const Fault& fault) {
+  WorkerProcess* worker = Newest(fault.job, fault.rank);
+  if (worker->over() || worker->state() != State::kStarted) return;
+  const auto site = static_cast<uint8_t>(worker->setup().site);
+  const Address to = Address::V4(10, 0, site, fault.other ? 2 : 1, next_port_++);
+  worker->MoveTo(to);
+  servers_[fault.job]->OnMoved(fault.rank, to);
+}
+
+void Cluster::StartTwin(const Fault& fault) {
+  const WorkerProcess* worker = Newest(fault.job, fault.rank);
+  if (worker->over() || worker->state() != State::kStarted) return;
+  StartWorker(fault.job, fault.rank, worker->setup().incarnation, SpareOf(fault.rank), true);
+}
+
+void Cluster::ChangeWeather(const Fault& fault) {
+  const auto change = [&](SiteId from, SiteId to) {
+    network_.SetLink(from, to, fault.weather.Apply(network_.Link(from, to).options()));
+  };
+  for (const SiteId site : {HomeOf(fault.rank), SpareOf(fault.rank)}) {
+    if (fault.weather.up) change(site, 0);
+    if (fault.weather.down) change(0, site);
+  }
+}
+
 // Garbage from strangers, damaged copies and exact replays of what the server has received, each every few
 // milliseconds until `end`.
 void Cluster::Attack(const Fault& fault, Instant end) {
@@ -244,12 +321,13 @@ void Cluster::Attack(const Fault& fault, Instant end) {
 RunResult Cluster::Run() {
   In(kTick, [this] { Tick(); });
   for (const Fault& fault : plan_.faults) {
-    if (fault.after_push == 0) In(fault.delay, [this, fault] { Strike(fault); });
+    if (fault.after_push == 0) StrikeIn(fault);
   }
+  const Duration limit = plan_.time_limit > Duration(0) ? plan_.time_limit : TimeLimit(plan_);
   while (!Over() && result_.violations.empty()) {
     network_.Step();
-    if (network_.now() - Instant() > plan_.time_limit) {
-      Violation("no end after " + std::to_string(plan_.time_limit.count() / 1'000'000'000) + " s");
+    if (network_.now() - Instant() > limit) {
+      Violation("no end after " + std::to_string(limit.count() / 1'000'000'000) + " s");
       for (const auto& worker : workers_) {
         if (!worker->over()) Violation("still at work: " + worker->Name());
       }
@@ -257,11 +335,13 @@ RunResult Cluster::Run() {
     if (network_.counters().events_run > kMaxEvents) Violation("more events than any run needs");
   }
   result_.finished = network_.now();
+  result_.share_of_limit = InSeconds(result_.finished - Instant()) / InSeconds(limit);
   if (result_.violations.empty()) Settle();
   for (uint32_t job = 0; job < ledgers_.size() && result_.violations.empty(); ++job) {
     CheckJob(plan_, job, ledgers_[job], &result_);
   }
   for (const std::string& violation : result_.violations) environment_.Trace("VIOLATION: " + violation);
+  result_.encrypted = plan_.protection != Protection::kTag;
   result_.event_log_hash = network_.event_log_hash();
   result_.events = network_.counters().events_run;
   result_.datagrams = network_.counters().datagrams_sent;
@@ -284,7 +364,37 @@ void Cluster::Tick() {
   result_.most_pending_events = std::max(result_.most_pending_events, network_.pending_events());
   if (network_.pending_events() > kMaxPendingEvents) Violation("the network's events pile up");
   for (uint32_t job = 0; job < ledgers_.size(); ++job) ReleaseStranded(job);
+  if (!environment_.gate_open && MayOpenGate()) OpenGate();
   if (!settling_) In(kTick, [this] { Tick(); });
+}
+
+// All faults are over, and all that are left have come to the gate.
+bool Cluster::MayOpenGate() const {
+  if (strikes_pending_ > 0 || network_.now() < faults_end_) return false;
+  if (std::ranges::any_of(starts_pending_, [](uint32_t n) { return n > 0; })) return false;
+  return std::ranges::all_of(workers_, [](const auto& worker) { return worker->over() || worker->AtGate(); });
+}
+
+void Cluster::OpenGate() {
+  environment_.Trace("the network is healed");
+  environment_.gate_open = true;
+  std::vector<wan::LinkOptions> up, down;
+  for (uint32_t rank = 0; rank < plan_.sites(); ++rank) {
+    for (const SiteId site : {HomeOf(rank), SpareOf(rank)}) {
+      network_.SetLink(site, 0, Healed(network_.Link(site, 0).options()));
+      network_.SetLink(0, site, Healed(network_.Link(0, site).options()));
+    }
+    up.push_back(network_.Link(HomeOf(rank), 0).options());
+    down.push_back(network_.Link(0, HomeOf(rank)).options());
+  }
+  for (uint32_t job = 0; job < ledgers_.size(); ++job) {
+    JobLedger& ledger = ledgers_[job];
+    if (plan_.jobs[job].gate == 0) continue;
+    ledger.healed = network_.now();
+    ledger.lossless = LosslessRound(plan_, job, ledger.chunk_elements, up, down) *
+                      (plan_.jobs[job].rounds - plan_.jobs[job].gate);
+  }
+  for (const auto& worker : workers_) worker->PassGate();
 }
 
 // Workers that wait for the start of a job that can never start, since others will not come.

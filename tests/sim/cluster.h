@@ -19,8 +19,10 @@ namespace longhaul::sim {
 
 struct RunResult {
   std::vector<std::string> violations;  // empty: all is well
+  bool encrypted = false;
   uint64_t event_log_hash = 0;
-  Instant finished;  // when the last process had come to its end
+  Instant finished;           // when the last process had come to its end
+  double share_of_limit = 0;  // of the time that the run might have taken
   uint64_t events = 0;
   uint64_t datagrams = 0;
   size_t most_pending_events = 0;
@@ -32,8 +34,10 @@ struct RunResult {
   uint64_t left_out = 0;          // workers that rounds did not wait for
   uint64_t unseen_versions =
       0;  // tensors with a version between two others that no worker saw: checked up to there
-  uint64_t late_windows = 0;    // their windows that later rounds took
-  uint64_t weather_deaths = 0;  // jobs ended by a lossy link that was silent by chance
+  uint64_t late_windows = 0;     // their windows that later rounds took
+  uint64_t weather_deaths = 0;   // jobs ended by a lossy link that was silent by chance
+  uint64_t quick_processes = 0;  // whose last rounds were timed on a sound network
+  double slowest_recovery = 0;   // of them, seconds beyond three times what is needed
   std::vector<JobLedger> ledgers;
 
   bool ok() const { return violations.empty(); }

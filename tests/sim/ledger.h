@@ -68,9 +68,10 @@ struct ProcessRecord {
   uint64_t incarnation = 0;
   Instant started;
   Instant ended = Instant::Infinite();
-  bool killed = false;    // by a fault: what it says does not count
-  bool finished = false;  // did all its rounds and left
-  bool stranded = false;  // told to leave since no job would come any more
+  Instant all_done = Instant::Infinite();  // all its rounds, and the barrier behind them
+  bool killed = false;                     // by a fault: what it says does not count
+  bool finished = false;                   // did all its rounds and left
+  bool stranded = false;                   // told to leave since no job would come any more
   bool meant_to_be_refused = false;
   Status failure;             // Ok unless it failed
   uint32_t heard_lately = 0;  // datagrams from the server within (almost) one idle time-out before it failed
@@ -97,6 +98,7 @@ struct JobLedger {
   std::vector<std::string> disagreements;
   // The server's view.
   bool server_killed = false;
+  bool server_shut_down = false;
   std::vector<LossRecord> losses;
   uint64_t jobs_finished = 0;
   uint64_t jobs_aborted = 0;
@@ -105,6 +107,9 @@ struct JobLedger {
   uint64_t left_out = 0;                 // workers that rounds did not wait for
   uint64_t late_windows = 0;             // of rounds that had gone on, taken into later ones
   std::vector<uint64_t> chunks_by_rank;  // contributions added, of the first job
+  // Of the phase behind the gate: when it began, and what it takes without loss. Infinite: it never did.
+  Instant healed = Instant::Infinite();
+  Duration lossless{0};
   // The first moment at which a process was certain to be dead; Infinite: never.
   Instant first_death = Instant::Infinite();
 };

@@ -2,19 +2,24 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "tests/sim/cluster.h"
+#include "tests/sim/coverage.h"
 #include "tests/sim/scenarios.h"
+#include "tests/sim/shrink.h"
+#include "tests/sim/sweep.h"
 
 namespace {
 
 using namespace longhaul;
 
-constexpr int kFailuresShown = 3;
-
-void Print(const std::string& line) { std::printf("%s\n", line.c_str()); }
+void Print(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
 
 std::string Summary(const sim::RunResult& result) {
   char text[300];
@@ -38,8 +43,28 @@ int Verdict(const std::vector<std::string>& violations, const sim::RunResult& re
   return violations.empty() ? 0 : 1;
 }
 
-int Replay(uint64_t seed, bool quiet) {
-  const sim::RunPlan plan = sim::DrawPlan(seed);
+// Of a seed whose run fails.
+int ShrinkSeed(uint64_t seed) {
+  const auto run = [](const sim::RunPlan& plan) { return sim::RunCluster(plan).violations; };
+  const sim::Shrunk shrunk = sim::Shrink(sim::DrawPlan(seed), run);
+  if (shrunk.violations.empty()) {
+    Print("this seed does not fail");
+    return 1;
+  }
+  std::printf("%s", shrunk.plan.ToString().c_str());
+  for (const std::string& violation : shrunk.violations) Print("  violation: " + violation);
+  std::printf("smallest of %u plans, replay with: tools/dev sim --seed %llu --edit '%s'\n", shrunk.runs,
+              static_cast<unsigned long long>(seed), sim::Join(shrunk.edits).c_str());
+  return 0;
+}
+
+int Replay(uint64_t seed, const std::string& edits, bool quiet) {
+  sim::RunPlan plan = sim::DrawPlan(seed);
+  std::string error;
+  if (!sim::Apply(sim::Split(edits), &plan, &error)) {
+    std::fprintf(stderr, "longhaul-sim: --edit: %s\n", error.c_str());
+    return 2;
+  }
   std::printf("%s", plan.ToString().c_str());
   const sim::RunResult result = quiet ? sim::RunCluster(plan) : sim::RunCluster(plan, Print);
   return Verdict(result.violations, result);
@@ -62,69 +87,37 @@ int RunScenario(const std::string& name) {
   return Verdict(violations, result);
 }
 
-// One run in sixteen twice: the same seed must give the same events.
-bool SweepOne(uint64_t seed, sim::RunResult* result) {
-  const sim::RunPlan plan = sim::DrawPlan(seed);
-  *result = sim::RunCluster(plan);
-  if (seed % 16 == 0 && sim::RunCluster(plan).event_log_hash != result->event_log_hash) {
-    result->violations.push_back("two runs of this seed differ");
-  }
-  return result->ok();
+// Seeds that no run before has had, to all likelihood; short enough to be typed.
+uint64_t FreshSeed() {
+  std::random_device device;
+  return 1'000'000 + (uint64_t{device()} << 16 ^ device()) % 1'000'000'000'000;
 }
 
-int Sweep(uint64_t first, uint64_t seeds) {
+// Whether what should be reached was.
+bool JudgeMarks() {
+  const sim::Coverage coverage = sim::ReachedMarks();
+  std::printf("%s%zu of %zu marks of rare states were reached\n", sim::MarksTable().c_str(), coverage.reached,
+              coverage.marks);
+  for (const std::string& mark : coverage.beyond) Print("  not reached, as is known: " + mark);
+  for (const std::string& mark : coverage.never) Print("  NEVER REACHED: " + mark);
+  return coverage.never.empty();
+}
+
+int Sweep(sim::SweepOptions options, double hours, bool marks) {
   const auto begin = std::chrono::steady_clock::now();
-  int failures = 0;
-  uint64_t done = 0;
-  uint64_t rounds = 0;
-  uint64_t lost = 0;
-  uint64_t repaid = 0;
-  uint64_t datagrams = 0;
-  uint64_t left_out = 0;
-  uint64_t replicas = 0;
-  uint64_t behind = 0;
-  uint64_t late = 0, unseen = 0;
-  uint64_t weather = 0;
-  Instant longest;
-  uint64_t longest_seed = first;
-  for (uint64_t seed = first; seed < first + seeds && failures < kFailuresShown; ++seed, ++done) {
-    sim::RunResult result;
-    if (!SweepOne(seed, &result)) {
-      ++failures;
-      std::printf("\nseed %llu FAILED, replay with: tools/dev sim --seed %llu\n",
-                  static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
-      for (const std::string& violation : result.violations) Print("  violation: " + violation);
-    }
-    rounds += result.rounds_checked;
-    lost += result.chunks_lost;
-    repaid += result.chunks_repaid;
-    datagrams += result.datagrams;
-    left_out += result.left_out;
-    replicas += result.replicas_checked;
-    behind += result.chunks_behind;
-    late += result.late_windows;
-    unseen += result.unseen_versions;
-    weather += result.weather_deaths;
-    if (result.finished > longest) longest_seed = seed;
-    longest = std::max(longest, result.finished);
-    if (done % 50 == 49) {
-      std::printf("%llu of %llu seeds\n", static_cast<unsigned long long>(done + 1),
-                  static_cast<unsigned long long>(seeds));
-      std::fflush(stdout);
-    }
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
-  std::printf(
-      "%llu seeds from %llu in %.1f s: %llu datagrams, %llu tensor rounds checked, %llu contributions lost, "
-      "%llu "
-      "repaid, %llu replicas with %llu chunks behind, %llu workers left out of a round, %llu late windows "
-      "taken, %llu tensors with a version that nobody saw, %llu jobs ended by loss alone, longest run "
-      "%.1f s of virtual time (seed %llu), %d failed\n",
-      number(done), number(first), seconds, number(datagrams), number(rounds), number(lost), number(repaid),
-      number(replicas), number(behind), number(left_out), number(late), number(unseen), number(weather),
-      static_cast<double>(longest.nanoseconds()) / 1e9, number(longest_seed), failures);
-  return failures == 0 ? 0 : 1;
+  const auto passed = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  options.say = Print;
+  if (hours > 0) options.is_over = [passed, hours] { return passed() > 3600 * hours; };
+  Print("seeds from " + std::to_string(options.first));
+  std::vector<std::string> wrong;
+  if (marks) wrong = sim::RunScenarios();
+  for (const std::string& what : wrong) Print("scenario " + what);
+  const sim::SweepResult result = sim::Sweep(options);
+  std::printf("%s, in %.1f s\n", result.ToString().c_str(), passed());
+  const bool reached = !marks || JudgeMarks();
+  return result.failed.empty() && wrong.empty() && reached ? 0 : 1;
 }
 
 }  // namespace
@@ -135,19 +128,37 @@ int main(int argc, char** argv) {
       "independent checkers. The same seed gives the same run.",
       "longhaul-sim");
   uint64_t seed = 0;
-  uint64_t seeds = 0;
-  uint64_t first = 1;
   bool quiet = false;
+  bool shrink = false;
+  std::string edits;
+  bool nightly = false;
+  bool marks = false;
+  double hours = 8;
   std::string scenario;
+  sim::SweepOptions sweep;
   auto* one = app.add_option("--seed", seed, "replay one run and tell what happens");
-  auto* sweep = app.add_option("--seeds", seeds, "sweep over so many seeds");
-  app.add_option("--first", first, "first seed of a sweep")->capture_default_str()->needs(sweep);
+  auto* many = app.add_option("--seeds", sweep.seeds, "sweep over so many seeds; the default, with 100");
+  auto* first =
+      app.add_option("--first", sweep.first, "first seed of a sweep; without it new ones are drawn");
+  auto* night = app.add_flag("--nightly", nightly, "sweep over new seeds for --hours, whatever fails");
+  app.add_option("--hours", hours, "how long --nightly takes")->capture_default_str()->needs(night);
+  app.add_flag("--marks", marks,
+               "also runs all scenarios, and fails when a mark of a rare state was never reached");
   auto* named = app.add_option("--scenario", scenario, "run a named scenario; \"list\" names them");
   app.add_flag("--quiet", quiet, "with --seed: only the plan and the verdict")->needs(one);
-  one->excludes(sweep)->excludes(named);
-  sweep->excludes(named);
+  app.add_flag("--shrink", shrink,
+               "with --seed, of a run that fails: find the smallest plan that fails alike")
+      ->needs(one);
+  app.add_option("--edit", edits, "with --seed: leave out what --shrink found to be of no matter")
+      ->needs(one);
+  one->excludes(many)->excludes(named)->excludes(night)->excludes(first);
+  named->excludes(many)->excludes(night)->excludes(first);
   CLI11_PARSE(app, argc, argv);
-  if (*one) return Replay(seed, quiet);
+  if (*one && shrink) return ShrinkSeed(seed);
+  if (*one) return Replay(seed, edits, quiet);
   if (*named) return RunScenario(scenario);
-  return Sweep(first, *sweep ? seeds : 100);
+  if (!*first) sweep.first = FreshSeed();
+  if (nightly) sweep.most_failures = SIZE_MAX;
+  if (nightly && !*many) sweep.seeds = UINT64_MAX;
+  return Sweep(sweep, nightly ? hours : 0, marks);
 }

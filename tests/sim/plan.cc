@@ -34,9 +34,7 @@ TensorPlan DrawTensor(Random& random, uint32_t workers) {
   tensor.momentum = random.Chance(0.5) ? OneOf(random, {0.5f, 0.75f}) : 0.0f;
   tensor.pull_apart = tensor.sgd && random.Chance(0.3);
   tensor.sparse = random.Chance(0.3);
-  if (tensor.sgd && random.Chance(0.5)) {
-    tensor.initial_offers = static_cast<uint32_t>(random.Below(uint64_t{1} << workers));
-  }
+  if (tensor.sgd && random.Chance(0.5)) tensor.initial_offers = random.Below(uint64_t{1} << workers);
   return tensor;
 }
 
@@ -74,6 +72,59 @@ void DrawDownlink(Random random, JobPlan* job) {
   }
 }
 
+// What the models can tell from Adam's steps: whose contributions are in, not how large a divisor was before.
+void DrawAdam(Random random, JobPlan* job) {
+  const bool fits = (job->policy == LossPolicy::kResidual || job->policy == LossPolicy::kZero) &&
+                    job->downlink == Downlink::kReliable && !job->LeavesOut();
+  if (!fits || !random.Chance(0.5)) return;
+  for (TensorPlan& tensor : job->tensors) {
+    if (!tensor.sgd || !random.Chance(0.6)) continue;
+    tensor.adam = random.Chance(0.5) ? TensorPlan::Adam::kL2 : TensorPlan::Adam::kDecoupled;
+    tensor.momentum = 0;
+    tensor.beta1 = OneOf(random, {0.9, 0.5});
+    tensor.beta2 = OneOf(random, {0.999, 0.75});
+    tensor.weight_decay = random.Chance(0.5) ? 0.01 : 0;
+  }
+}
+
+// Sums tell what came of a gradient only while every worker is in every round, and nothing is rounded.
+void DrawTopK(Random random, JobPlan* job) {
+  const bool fits =
+      job->policy == LossPolicy::kResidual && job->downlink == Downlink::kReliable && !job->LeavesOut();
+  if (!fits || !random.Chance(0.12)) return;
+  job->priority = Priority::kTopK;
+  job->topk_share = OneOf(random, {0.05, 0.1, 0.5, 1.0});
+  for (TensorPlan& tensor : job->tensors) {
+    tensor.wire = DType::kFloat32;
+    tensor.momentum = 0;
+    tensor.adam = TensorPlan::Adam::kNo;
+  }
+}
+
+// Up to 64 ranks, of which the models pick each one's contributions by itself.
+void DrawLargeJob(Random random, JobPlan* job) {
+  job->workers = job->min_workers = Between(random, kMaxRanks + 1, random.Chance(0.3) ? kMostRanks : 20);
+  job->rounds = Between(random, 2, 3);
+  job->policy = random.Chance(0.5) ? LossPolicy::kResidual : LossPolicy::kZero;
+  job->straggler_factor = 0;
+  job->round_bound = Duration(0);
+  job->downlink = Downlink::kReliable;
+  job->priority = Priority::kEnergy;
+  job->weights.assign(job->workers, 1.0f);
+  job->start_delays.assign(job->workers, Duration(0));
+  for (Duration& delay : job->start_delays) delay = Between(random, milliseconds(0), milliseconds(100));
+  job->tensors.resize(1);
+  TensorPlan& tensor = job->tensors.front();
+  tensor.ranks = kMostRanks;
+  tensor.chunks = Between(random, 1, 8);
+  tensor.tail = random.Chance(0.3) ? 0 : Between(random, kMostRanks + kFill, 200);
+  tensor.wire = DType::kFloat32;
+  if (tensor.sgd && tensor.initial_offers != 0) tensor.initial_offers = random.Next();
+}
+
+// Rounds behind the faults, that must be quick.
+constexpr uint32_t kLivenessRounds = 4;
+
 JobPlan DrawJob(Random random) {
   JobPlan job;
   job.seed = random.Next();
@@ -101,6 +152,13 @@ JobPlan DrawJob(Random random) {
   DrawRounds(Random(job.seed), &job);
   DrawWireTypes(Random(job.seed + 1), &job);
   DrawDownlink(Random(job.seed + 2), &job);
+  DrawAdam(Random(job.seed + 3), &job);
+  DrawTopK(Random(job.seed + 4), &job);
+  Random more(job.seed + 5);
+  if (more.Chance(0.02)) DrawLargeJob(more, &job);
+  job.barriers = !job.LeavesOut() && more.Chance(0.15);
+  job.gate = job.rounds;
+  job.rounds += kLivenessRounds;
   return job;
 }
 
@@ -134,13 +192,51 @@ wan::LinkOptions DrawTroubles(Random& random) {
   return link;
 }
 
+// Keys cost the handshakes' time: a quarter of the runs.
+void DrawProtection(Random random, RunPlan* plan) {
+  if (!random.Chance(0.25)) return;
+  plan->protection = random.Chance(0.2) ? Protection::kCertificates : Protection::kSharedKey;
+  if (random.Chance(0.5)) plan->key_update_packets = 20 + random.Below(200);
+}
+
+void DrawFaults(Random random, RunPlan* plan) {
+  const auto strikes = [&](const auto& draw) {
+    const auto job = static_cast<uint32_t>(random.Below(plan->jobs.size()));
+    const JobPlan& hit = plan->jobs[job];
+    const auto pushes = static_cast<uint32_t>(hit.gate * hit.tensors.size());
+    plan->faults.push_back(draw(job, hit.workers, pushes));
+  };
+  const uint64_t faults = random.Chance(0.4) ? 0 : 1 + random.Below(3);
+  for (uint64_t i = 0; i < faults; ++i) {
+    strikes([&](uint32_t job, uint32_t workers, uint32_t pushes) {
+      return DrawFault(random, job, workers, pushes, plan->idle_timeout);
+    });
+  }
+  // A process that comes back finds the others behind barriers that they will not come to again.
+  const auto deadly = [&](const Fault& fault) { return MayKill(fault, plan->idle_timeout); };
+  if (std::ranges::any_of(plan->faults, deadly)) {
+    for (JobPlan& job : plan->jobs) job.barriers = false;
+  }
+  const uint64_t changes = random.Chance(0.5) ? 0 : 1 + random.Below(4);
+  for (uint64_t i = 0; i < changes; ++i) {
+    strikes([&](uint32_t job, uint32_t workers, uint32_t pushes) {
+      return DrawWeather(random, job, workers, pushes);
+    });
+  }
+}
+
 }  // namespace
 
 std::string TensorPlan::Optimizer() const {
   if (!sgd) return "aggregate";
   std::ostringstream text;
-  text << "sgd:lr=" << lr;
-  if (momentum > 0) text << ",momentum=" << momentum;
+  if (adam == Adam::kNo) {
+    text << "sgd:lr=" << lr;
+    if (momentum > 0) text << ",momentum=" << momentum;
+    return text.str();
+  }
+  text << (adam == Adam::kL2 ? "adam" : "adamw") << ":lr=" << lr << ",beta1=" << beta1 << ",beta2=" << beta2
+       << ",weight_decay=" << weight_decay;
   return text.str();
 }
 
@@ -159,18 +255,14 @@ RunPlan DrawPlan(uint64_t seed) {
   plan.idle_timeout = std::chrono::seconds(random.Chance(0.5) ? 10 : 6);
   plan.datagram = ByteCount(OneOf(random, {1200, 1452, 1452}));
   const wan::LinkOptions troubles = DrawTroubles(random);
-  for (uint32_t rank = 0; rank < kMaxRanks; ++rank) {
+  uint32_t ranks = kMaxRanks;
+  for (const JobPlan& job : plan.jobs) ranks = std::max(ranks, job.workers);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
     plan.up.push_back(DrawLink(random, troubles));
     plan.down.push_back(DrawLink(random, troubles));
   }
-  Random chance = random.Fork(7);
-  const uint64_t faults = chance.Chance(0.5) ? 0 : 1 + chance.Below(2);
-  for (uint64_t i = 0; i < faults; ++i) {
-    const auto job = static_cast<uint32_t>(chance.Below(jobs));
-    const JobPlan& hit = plan.jobs[job];
-    const auto pushes = static_cast<uint32_t>(hit.rounds * hit.tensors.size());
-    plan.faults.push_back(DrawFault(chance, job, hit.workers, pushes, plan.idle_timeout));
-  }
+  DrawProtection(random.Fork(8), &plan);
+  DrawFaults(random.Fork(7), &plan);
   return plan;
 }
 
@@ -186,43 +278,9 @@ RunPlan QuietPlan(uint32_t workers) {
   wan::LinkOptions link;
   link.rate = Bandwidth::Mbps(50);
   link.delay = milliseconds(10);
-  plan.up.assign(kMaxRanks, link);
-  plan.down.assign(kMaxRanks, link);
+  plan.up.assign(std::max(kMaxRanks, workers), link);
+  plan.down = plan.up;
   return plan;
-}
-
-std::string RunPlan::ToString() const {
-  std::ostringstream out;
-  out << "seed " << seed << ", idle time-out " << std::chrono::duration<double>(idle_timeout).count()
-      << " s, datagrams of " << datagram.value() << "\n";
-  for (size_t j = 0; j < jobs.size(); ++j) {
-    const JobPlan& job = jobs[j];
-    out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << "), "
-        << job.rounds << " rounds, policy " << NameOf(job.policy)
-        << (job.policy == LossPolicy::kShift ? " " + std::to_string(job.shift_alpha) : "") << ", high "
-        << job.high_share << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold
-        << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}
-        << (job.deterministic ? ", sums in rank order" : "");
-    if (job.downlink == Downlink::kLossy)
-      out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
-    if (job.LeavesOut()) {
-      out << ", stragglers beyond " << job.straggler_factor << " times or "
-          << std::chrono::duration<double>(job.round_bound).count() << " s";
-    }
-    out << "\n";
-    for (const TensorPlan& t : job.tensors) {
-      out << "  tensor: " << t.chunks << " chunks, the last of " << t.tail << ", " << t.Optimizer()
-          << (t.pull_apart ? ", push + pull" : ", push-pull") << (t.sparse ? ", sparse" : "") << ", "
-          << DTypeName(t.wire) << ", initial values from mask " << t.initial_offers << "\n";
-    }
-    for (uint32_t rank = 0; rank < job.workers; ++rank) {
-      out << "  rank " << rank << ": weight " << job.weights[rank] << ", starts at "
-          << std::chrono::duration<double>(job.start_delays[rank]).count() << " s, up " << up[rank].ToString()
-          << ", down " << down[rank].ToString() << "\n";
-    }
-  }
-  for (const Fault& fault : faults) out << "fault: " << fault.ToString() << "\n";
-  return out.str();
 }
 
 }  // namespace longhaul::sim

@@ -1,6 +1,7 @@
 // One run, completely described: everything that a seed decides. The same plan gives the same run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,21 +18,26 @@ namespace longhaul::sim {
 // A tensor as the workers will declare it.
 struct TensorPlan {
   uint32_t chunks = 1;
-  uint32_t tail = 8;  // elements of the last chunk beyond none; >= kMarkerPeriod, or 0 for a full chunk
-  bool sgd = false;   // else aggregate
+  uint32_t tail = 8;  // elements of the last chunk beyond none; >= the markers' period, or 0 for a full chunk
+  bool sgd = false;   // an optimizer: else aggregate
   float lr = 0.5f;
   float momentum = 0;
+  enum class Adam : uint8_t { kNo, kL2, kDecoupled } adam = Adam::kNo;  // instead of SGD
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double weight_decay = 0;  // Adam's
   bool pull_apart = false;  // Push, then Pull; else PushPull
   bool sparse = false;
   DType wire = DType::kFloat32;  // of gradients; such that none of the job's values is rounded
-  uint32_t initial_offers = 0;   // bit r: rank r offers initial values
+  uint64_t initial_offers = 0;   // bit r: rank r offers initial values
+  uint32_t ranks = kMaxRanks;    // that markers are for
 
   std::string Optimizer() const;
   // Elements of a chunk of its gradients, and how many chunks they are, when float32 chunks have so many
   // elements.
   uint32_t GradientElements(uint32_t chunk_elements) const;
   uint32_t GradientChunks() const;
-  GradientKind Gradients() const { return {.sparse = sparse, .bytes = wire == DType::kInt8}; }
+  GradientKind Gradients() const { return {.sparse = sparse, .bytes = wire == DType::kInt8, .ranks = ranks}; }
 };
 
 // One server and its workers.
@@ -45,6 +51,10 @@ struct JobPlan : JobSpec {
   uint32_t workers = 2;
   uint32_t min_workers = 2;
   uint32_t rounds = 3;
+  // Before this round all wait until the faults are over and the network is healed; the rounds from it on
+  // must be quick (liveness.h). 0: no such phase.
+  uint32_t gate = 0;
+  bool barriers = false;               // the workers meet before every round
   std::vector<float> weights;          // by rank
   std::vector<Duration> start_delays;  // by rank
   Duration think{0};                   // between two rounds of a tensor, at most
@@ -54,7 +64,12 @@ struct JobPlan : JobSpec {
   bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0; }
   // A window that has closed may lack chunks of its high class.
   bool MayLackHigh() const { return LeavesOut() || close_ratio_high < 1; }
+  // Chunks do not arrive whole: only sums tell (CheckSums).
+  bool IsTopK() const { return priority == Priority::kTopK; }
 };
+
+// How packets are protected.
+enum class Protection : uint8_t { kTag, kSharedKey, kCertificates };
 
 // Harness faults, to see the checkers bite.
 enum class Sabotage : uint8_t {
@@ -73,9 +88,15 @@ struct RunPlan {
   std::vector<wan::LinkOptions> down;
   Duration idle_timeout = std::chrono::seconds(10);
   ByteCount datagram{1452};
+  Protection protection = Protection::kTag;
+  uint64_t key_update_packets = 0;  // keys are updated after so many; 0: as by default
   std::vector<Fault> faults;
-  Duration time_limit = std::chrono::seconds(600);  // virtual; a run that takes longer makes no progress
+  Duration time_limit{0};  // virtual: a run that takes longer makes no progress; zero: TimeLimit (liveness.h)
   Sabotage sabotage = Sabotage::kNone;
+
+  bool Has(FaultKind kind) const { return std::ranges::count(faults, kind, &Fault::kind) > 0; }
+  // Ranks that have a site.
+  uint32_t sites() const { return static_cast<uint32_t>(up.size()); }
 
   // What was drawn, a line each.
   std::string ToString() const;

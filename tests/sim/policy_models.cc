@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace longhaul::sim {
@@ -180,19 +181,36 @@ class ShiftModel final : public PolicyModel {
 
   Epoch Begin(double weight) const { return {weight, std::vector<double>(count_, 0), {}}; }
 
+  // One account of what has happened so far. With all workers in a chunk an old epoch and a new one have the
+  // same mean: only a later round tells.
+  struct Account {
+    Epoch epoch;
+    std::vector<double> velocity;
+    std::set<std::pair<const PushRecord*, uint32_t>> used;
+  };
+  static constexpr size_t kMostAccounts = 16;
+
   bool CheckRound(uint64_t round) override {
-    std::vector<Epoch> possible;
-    if (round > 0) possible.push_back(epoch_);
+    std::vector<Account> possible = std::exchange(accounts_, {});
     if (round == 0 || MembersChanged()) {
-      for (const double weight : TotalWeights()) possible.push_back(Begin(weight));
+      const std::vector<double> velocity = possible.empty() ? velocity_ : possible.front().velocity;
+      const auto used = possible.empty() ? used_ : possible.front().used;
+      for (const double weight : TotalWeights()) possible.push_back({Begin(weight), velocity, used});
     }
-    const auto before = std::tuple(velocity_, who_, used_, outcome_);
-    for (Epoch& epoch : possible) {
-      epoch_ = std::move(epoch);
-      if (CheckChunks()) return true;
-      std::tie(velocity_, who_, used_, outcome_) = before;
+    const auto before = std::tuple(who_, outcome_);
+    auto first = before;
+    for (Account& account : possible) {
+      if (accounts_.size() == kMostAccounts) break;
+      std::tie(who_, outcome_) = before;
+      epoch_ = std::move(account.epoch);
+      velocity_ = std::move(account.velocity);
+      used_ = std::move(account.used);
+      if (!CheckChunks()) continue;
+      if (accounts_.empty()) first = std::tuple(who_, outcome_);
+      accounts_.push_back({std::move(epoch_), velocity_, used_});
     }
-    return false;
+    std::tie(who_, outcome_) = first;
+    return !accounts_.empty();
   }
 
   bool CheckChunks() {
@@ -267,6 +285,7 @@ class ShiftModel final : public PolicyModel {
   }
 
   Epoch epoch_;
+  std::vector<Account> accounts_;
 };
 
 class IpwModel final : public PolicyModel {

@@ -6,6 +6,8 @@
 //           is accepted only after a worker has left, joined or come back.
 //   ipw     what a contribution counts for is read from its marker: nothing, or one to four times; every element must
 //           then fit. That a low chunk counts twice by mistake is not seen.
+//   sums    of priority topk, where only parts of a chunk arrive: over all rounds, what was applied plus what the
+//           workers still owe is what they produced, element by element. Only while no worker dies.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +20,6 @@ namespace longhaul::sim {
 
 ModelOutcome CheckShift(const JobPlan& job, uint32_t tensor, const JobLedger& ledger);
 ModelOutcome CheckIpw(const JobPlan& job, uint32_t tensor, const JobLedger& ledger);
+ModelOutcome CheckSums(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger);
 
 }  // namespace longhaul::sim

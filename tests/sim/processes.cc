@@ -5,14 +5,12 @@
 #include <sstream>
 
 #include "codec/chunk/chunk.h"
+#include "tests/sim/simulated_keys.h"
 
 namespace longhaul::sim {
 namespace {
 
 using State = worker::WorkerCore::State;
-
-// Behind the last datagram that counted as heard, copies and damaged ones may still be on their way.
-constexpr Duration kTrail = std::chrono::milliseconds(500);
 
 worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess::Setup& setup) {
   const JobPlan& job = plan.jobs[setup.job];
@@ -25,20 +23,7 @@ worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess
                                     .connect_timeout = plan.idle_timeout};
   options.connection.max_datagram = plan.datagram;
   options.connection.idle_timeout = plan.idle_timeout;
-  return options;
-}
-
-server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, server::ServerEvents* events) {
-  const JobPlan& job = plan.jobs[index];
-  server::ServerCoreOptions options;
-  options.events = events;
-  server::ServerSettings& s = options.settings;
-  static_cast<JobSpec&>(s) = job;
-  s.job = "job" + std::to_string(index);
-  s.world_size = job.workers;
-  s.min_workers = job.min_workers;
-  s.idle_timeout = plan.idle_timeout;
-  s.max_datagram = plan.datagram;
+  if (plan.key_update_packets > 0) options.connection.key_update.packets = plan.key_update_packets;
   return options;
 }
 
@@ -54,38 +39,6 @@ std::string Seconds(Instant t) {
 }
 
 }  // namespace
-
-// --- TappedCore ---
-
-void TappedCore::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
-                                const transport::ReceiveInfo& info) {
-  Heard& heard = heard_[from];
-  heard.times[heard.next++ % heard.times.size()] = now;
-  if (datagrams_++ % 7 == 0) {
-    Sample sample{from, {datagram.begin(), datagram.end()}};
-    if (samples_.size() < kMaxSamples) {
-      samples_.push_back(std::move(sample));
-    } else {
-      samples_[datagrams_ / 7 % kMaxSamples] = std::move(sample);
-    }
-  }
-  core_->HandleDatagram(now, from, datagram, info);
-}
-
-uint32_t TappedCore::HeardSince(const Address& from, Instant since) const {
-  const auto found = heard_.find(from);
-  if (found == heard_.end()) return 0;
-  const Heard& heard = found->second;
-  const auto known = std::min<size_t>(heard.next, heard.times.size());
-  return static_cast<uint32_t>(std::count_if(heard.times.begin(),
-                                             heard.times.begin() + static_cast<ptrdiff_t>(known),
-                                             [since](Instant t) { return t > since; }));
-}
-
-Instant TappedCore::LastHeard(const Address& from) const {
-  const auto found = heard_.find(from);
-  return found == heard_.end() ? Instant() : *std::ranges::max_element(found->second.times);
-}
 
 void Environment::Trace(const std::string& line) const {
   if (trace) trace("[" + Seconds(network->now()) + " s] " + line);
@@ -103,8 +56,10 @@ WorkerProcess::WorkerProcess(const Environment& environment, const Setup& setup,
       chance_(Random(environment.plan->seed).Fork(StreamOf(setup))) {
   const RunPlan& plan = *environment_.plan;
   tensors_.resize(job().tensors.size());
-  core_ =
-      std::make_unique<worker::WorkerCore>(WorkerOptions(plan, setup), environment_.coder, chance_.Fork(1));
+  worker::WorkerCoreOptions options = WorkerOptions(plan, setup);
+  security_ = WorkerSecurity(plan.protection, setup.job, setup.rank);
+  options.security = security_.get();
+  core_ = std::make_unique<worker::WorkerCore>(options, environment_.coder, chance_.Fork(1));
   core_->SetStateListener([this](State state) { OnState(state); });
   tap_ = std::make_unique<TappedCore>(core_.get());
   host_ = std::make_unique<SimulatedHost>(environment_.network, setup.address, setup.site, tap_.get());
@@ -148,6 +103,17 @@ void WorkerProcess::LeaveStranded() {
   host_->Pump();
 }
 
+void WorkerProcess::Pause(Duration time, bool timers_first) {
+  if (over()) return;
+  environment_.Trace(Name() + " stands still");
+  host_->Pause(time, timers_first);
+}
+
+void WorkerProcess::MoveTo(const Address& address) {
+  environment_.Trace(Name() + " is seen at " + address.ToString());
+  host_->Rebind(address, setup_.site);
+}
+
 std::string WorkerProcess::Violation() const {
   if (killed_) return "";
   if (!host_->violation().empty()) return Name() + ": " + host_->violation();
@@ -186,6 +152,9 @@ void WorkerProcess::Later(Duration delay, std::function<void()> action) {
   environment_.network->Schedule(environment_.network->now() + delay,
                                  [this, alive = alive_, action = std::move(action)] {
                                    if (!*alive || over()) return;
+                                   if (host_->paused()) {
+                                     return Later(host_->resumes() - environment_.network->now(), action);
+                                   }
                                    action();
                                    host_->Pump();
                                  });
@@ -251,10 +220,38 @@ void WorkerProcess::FirstPull(uint32_t tensor) {
 
 void WorkerProcess::Continue(uint32_t tensor, uint64_t version) {
   if (version >= job().rounds) return TensorDone(tensor);
+  if (job().gate > 0 && version >= job().gate && !environment_.gate_open) {
+    tensors_[tensor].at_gate = version;
+    return;
+  }
+  if (job().barriers) return Meet(tensor, version);
   if (job().think.count() == 0) return Push(tensor);
   const double share = chance_.Uniform();
   const Duration think(static_cast<int64_t>(static_cast<double>(job().think.count()) * share));
   Later(think, [this, tensor] { Push(tensor); });
+}
+
+bool WorkerProcess::AtGate() const {
+  return std::ranges::all_of(tensors_, [](const TensorRun& run) { return run.done || run.at_gate; });
+}
+
+void WorkerProcess::PassGate() {
+  if (over()) return;
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const std::optional<uint64_t> version = std::exchange(tensors_[tensor].at_gate, {});
+    if (version) Continue(tensor, *version);
+  }
+  host_->Pump();
+}
+
+// No worker begins the round before all have come here.
+void WorkerProcess::Meet(uint32_t tensor, uint64_t version) {
+  const std::string name = "tensor" + std::to_string(tensor) + " round " + std::to_string(version);
+  const size_t record = Record("barrier " + name);
+  core_->Barrier(name, [this, tensor, record](const Status& outcome, const OperationStats&) {
+    EndRecord(record, outcome);
+    if (outcome.ok()) Push(tensor);
+  });
 }
 
 void WorkerProcess::Push(uint32_t tensor) {
@@ -357,94 +354,9 @@ void WorkerProcess::AllDone() {
     EndRecord(record, outcome);
     if (!outcome.ok()) return;
     all_done_ = true;
+    ledger_->processes[record_].all_done = environment_.network->now();
     core_->Leave();
   });
-}
-
-// --- ServerProcess ---
-
-ServerProcess::ServerProcess(const Environment& environment, uint32_t job, const Address& address,
-                             wan::VirtualNetwork::SiteId site, JobLedger* ledger)
-    : environment_(environment), job_(job), ledger_(ledger) {
-  const RunPlan& plan = *environment_.plan;
-  addresses_.resize(plan.jobs[job].workers);
-  core_ = std::make_unique<server::ServerCore>(ServerOptions(plan, job, this), environment_.coder,
-                                               Random(plan.seed).Fork(10 + job));
-  tap_ = std::make_unique<TappedCore>(core_.get());
-  host_ = std::make_unique<SimulatedHost>(environment_.network, address, site, tap_.get());
-}
-
-void ServerProcess::Kill() {
-  if (killed_) return;
-  environment_.Trace("server " + std::to_string(job_) + " is killed");
-  killed_ = true;
-  host_->Kill();
-  ledger_->server_killed = true;
-  ledger_->first_death = std::min(ledger_->first_death, environment_.network->now());
-}
-
-std::string ServerProcess::Violation() const {
-  if (killed_) return "";
-  const std::string name = "server " + std::to_string(job_);
-  if (!host_->violation().empty()) return name + ": " + host_->violation();
-  if (!core_->Drained() && core_->NextTimeout().IsInfinite()) return name + " waits without an armed timer";
-  const server::ServerStats stats = core_->stats();
-  if (stats.members.size() > addresses_.size()) return name + " has more members than ranks";
-  return "";
-}
-
-void ServerProcess::OnJoin(uint32_t rank, const server::Member& member, bool replaces) {
-  addresses_[rank] = member.peer;
-  environment_.Trace("server " + std::to_string(job_) + ": rank " + std::to_string(rank) + " incarnation " +
-                     std::to_string(member.incarnation) +
-                     (replaces ? " replaces its predecessor" : " joins"));
-}
-
-void ServerProcess::OnRefused(const Address& peer, const std::string&, const Status& why) {
-  environment_.Trace("server " + std::to_string(job_) + " refuses " + peer.ToString() + ": " +
-                     why.ToString());
-}
-
-void ServerProcess::OnStart(uint32_t workers, uint32_t symbol_bytes) {
-  environment_.Trace("server " + std::to_string(job_) + ": start with " + std::to_string(workers) +
-                     " workers, chunks of " + std::to_string(symbol_bytes) + " bytes");
-  // A second job on this server finds the first one's tensors gone; the ledger is about the first.
-  if (ledger_->jobs_finished + ledger_->jobs_aborted > 0) return;
-  ledger_->chunk_elements = codec::ChunkElementsFor(static_cast<uint16_t>(symbol_bytes));
-}
-
-void ServerProcess::OnRound(const server::JobRound& round, const server::ServerStats&) {
-  if (!environment_.trace) return;
-  std::ostringstream out;
-  out << "server " << job_ << ": round " << round.round << " took "
-      << std::chrono::duration<double, std::milli>(round.duration).count() << " ms, " << round.contributors
-      << " contributors, last rank " << round.last_rank << ", repaired " << round.repaired_chunks << ", lost "
-      << round.lost_chunks << ", filled " << round.filled_chunks;
-  environment_.Trace(out.str());
-}
-
-void ServerProcess::OnLeave(uint32_t rank, const std::string& who, const Status& why) {
-  environment_.Trace("server " + std::to_string(job_) + ": " + who + " is gone, " + why.ToString());
-  environment_.network->Note(rank << 8 | static_cast<uint64_t>(why.code()));
-  if (why.ok()) return;
-  const Instant now = environment_.network->now();
-  ledger_->first_death = std::min(ledger_->first_death, now);
-  ledger_->losses.push_back(
-      {now, rank, why, tap_->HeardSince(addresses_[rank], now - environment_.plan->idle_timeout + kTrail)});
-}
-
-void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& stats) {
-  environment_.Trace("server " + std::to_string(job_) + ": the job is over, " + outcome.ToString());
-  if (ledger_->jobs_finished + ledger_->jobs_aborted == 0) {
-    ledger_->job_outcome = outcome.ToString();
-    ledger_->duplicate_contributions = stats.duplicate_contributions;
-    ledger_->late_windows = stats.late_windows_taken;
-    for (const server::MemberStats& member : stats.members) {
-      ledger_->chunks_by_rank.push_back(member.chunks);
-      ledger_->left_out += member.excluded;
-    }
-  }
-  ++(outcome.ok() ? ledger_->jobs_finished : ledger_->jobs_aborted);
 }
 
 }  // namespace longhaul::sim

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,12 +61,16 @@ class TappedCore final : public transport::DatagramCore {
   bool deaf_to_time_ = false;
 };
 
+// Behind the last datagram that counted as heard, copies and damaged ones may still be on their way.
+inline constexpr Duration kTrail = std::chrono::milliseconds(500);
+
 // What all processes of a run share.
 struct Environment {
   const RunPlan* plan = nullptr;
   wan::VirtualNetwork* network = nullptr;
   codec::ErasureCoder* coder = nullptr;
   std::function<void(const std::string&)> trace;  // may be empty
+  bool gate_open = false;                         // what all jobs' gates wait for
 
   void Trace(const std::string& line) const;
 };
@@ -83,6 +88,7 @@ class WorkerProcess {
     bool meant_to_be_refused = false;
   };
 
+  // `environment` must outlive it.
   WorkerProcess(const Environment& environment, const Setup& setup, JobLedger* ledger,
                 std::function<void(uint32_t rank)> on_push);
   ~WorkerProcess();
@@ -92,6 +98,14 @@ class WorkerProcess {
   void Kill();
   // No job will come any more: the application gives up.
   void LeaveStranded();
+  // SIGSTOP, and SIGCONT after this time.
+  void Pause(Duration time, bool timers_first);
+  // Its packets come from another address from now on.
+  void MoveTo(const Address& address);
+  // Every tensor is done, or waits at the gate.
+  bool AtGate() const;
+  // Environment::gate_open has become true.
+  void PassGate();
 
   const Setup& setup() const { return setup_; }
   // Nothing more will happen to it.
@@ -112,6 +126,7 @@ class WorkerProcess {
     std::vector<float> out;
     uint32_t sequence = 0;
     bool done = false;
+    std::optional<uint64_t> at_gate;  // the version with which it waits there
   };
 
   const JobPlan& job() const { return environment_.plan->jobs[setup_.job]; }
@@ -120,6 +135,7 @@ class WorkerProcess {
   void FirstPull(uint32_t tensor);
   // The tensor has finished so many rounds: on to the next, or done.
   void Continue(uint32_t tensor, uint64_t version);
+  void Meet(uint32_t tensor, uint64_t version);
   void Push(uint32_t tensor);
   void OnPushEnd(size_t push, const Status& outcome, const OperationStats& stats);
   void PullAfterPush(uint32_t tensor, uint64_t version);
@@ -135,7 +151,7 @@ class WorkerProcess {
     return environment_.plan->sabotage == kind && setup_.rank + 1 == job().workers;
   }
 
-  Environment environment_;
+  const Environment& environment_;
   Setup setup_;
   JobLedger* ledger_;
   size_t record_;  // in ledger_->processes
@@ -143,6 +159,7 @@ class WorkerProcess {
   Random chance_;
   // The application's memory outlives the core that borrows it.
   std::vector<TensorRun> tensors_;
+  std::unique_ptr<transport::Security> security_;  // may be null
   std::unique_ptr<worker::WorkerCore> core_;
   std::unique_ptr<TappedCore> tap_;
   std::unique_ptr<SimulatedHost> host_;
@@ -158,7 +175,12 @@ class ServerProcess final : public server::ServerEvents {
                 wan::VirtualNetwork::SiteId site, JobLedger* ledger);
 
   void Kill();
-  bool killed() const { return killed_; }
+  void Pause(Duration time, bool timers_first);
+  // SIGTERM.
+  void Shutdown();
+  // The rank speaks from another address.
+  void OnMoved(uint32_t rank, const Address& to) { addresses_[rank].push_back(to); }
+  bool over() const { return killed_ || !shutdown_.IsInfinite(); }
   std::string Violation() const;
   bool Silent() const { return killed_ || (core_->Drained() && core_->NextTimeout().IsInfinite()); }
   const Address& address() const { return host_->address(); }
@@ -173,13 +195,19 @@ class ServerProcess final : public server::ServerEvents {
   void OnJobOver(const Status& outcome, const server::ServerStats& stats) override;
 
  private:
-  Environment environment_;
+  uint32_t HeardSince(uint32_t rank, Instant since) const;
+  void CheckTakeover(uint32_t rank, const server::Member& member, bool replaces);
+
+  const Environment& environment_;
   uint32_t job_;
   JobLedger* ledger_;
+  std::unique_ptr<transport::Security> security_;  // may be null
   std::unique_ptr<server::ServerCore> core_;
   std::unique_ptr<TappedCore> tap_;
   std::unique_ptr<SimulatedHost> host_;
-  std::vector<Address> addresses_;  // by rank
+  std::vector<std::vector<Address>> addresses_;  // by rank: of its newest process, the latest last
+  Instant shutdown_ = Instant::Infinite();
+  std::vector<std::optional<uint64_t>> incarnations_;  // by rank: the newest that was let in
   bool killed_ = false;
 };
 

@@ -53,7 +53,11 @@ class TensorModel {
 
   uint64_t First(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
   uint64_t End(uint32_t chunk) const { return std::min<uint64_t>(count_, First(chunk) + chunk_elements_); }
+  uint64_t MarkerOf(uint32_t rank, uint32_t chunk) const {
+    return First(chunk) + (rank + period_ - First(chunk) % period_) % period_;
+  }
   uint32_t LowChunks() const;
+  bool IsAdam() const { return plan_.sgd && plan_.adam != TensorPlan::Adam::kNo; }
   bool Repays() const { return job_.policy == LossPolicy::kResidual; }
   Books& BooksOf(const PushRecord& push);
 
@@ -62,10 +66,19 @@ class TensorModel {
   std::vector<Option> OptionsOf(const Participant& who, uint32_t chunk);
   bool CheckChunk(uint64_t round, uint32_t chunk, std::vector<Participant>& who);
   Choice Weigh(const std::vector<std::vector<Option>>& options, const std::vector<size_t>& index) const;
+  bool MarkerFits(const Choice& choice, uint32_t chunk, uint32_t rank, const Option& option) const;
   bool MarkersFit(const Choice& choice, uint32_t chunk) const;
+  bool PickEach(uint32_t chunk, const std::vector<std::vector<Option>>& options, Choice* choice) const;
   bool AllFits(const Choice& choice, uint32_t chunk);
   double Mean(const Choice& choice, uint64_t element) const;
   bool Fits(const Choice& choice, uint64_t element, double mean) const;
+  struct Moments {
+    double mean = 0;
+    double square = 0;
+    double size = 0;  // of what the mean is a sum of
+  };
+  Moments AdamMoments(uint64_t element, double mean) const;
+  bool FitsAdam(uint64_t element, double mean) const;
   void Settle(uint32_t chunk, const Choice& choice, std::vector<Participant>& who);
   std::string Explain(uint64_t round, uint32_t chunk, const std::vector<std::vector<Option>>& options) const;
   void SettleSuperseded(uint64_t round, const Participant& participant);
@@ -78,14 +91,16 @@ class TensorModel {
   uint32_t tensor_;
   const TensorPlan& plan_;
   const JobLedger& ledger_;
+  const uint32_t period_;    // of the markers
   uint32_t chunk_elements_;  // of gradients
   uint32_t chunks_;
   uint64_t count_ = 0;
   std::map<ProcessId, std::vector<const PushRecord*>> pushes_;  // in order
   std::map<ProcessId, Books> books_;
   std::set<std::pair<const PushRecord*, uint32_t>> used_;  // pushes that never completed, by chunk
-  std::vector<double> velocity_;
-  std::vector<double> next_velocity_;  // of the chunk being checked
+  uint64_t round_ = 0;                                     // that is being checked
+  std::vector<double> velocity_;                           // Adam: the mean gradient
+  std::vector<double> mean_square_;
   std::vector<double> previous_mean_;
   const std::vector<float>* before_ = nullptr;
   const std::vector<float>* after_ = nullptr;
@@ -98,6 +113,7 @@ TensorModel::TensorModel(const JobPlan& job, uint32_t job_index, uint32_t tensor
       tensor_(tensor),
       plan_(job.tensors[tensor]),
       ledger_(ledger),
+      period_(plan_.Gradients().period()),
       chunk_elements_(plan_.GradientElements(ledger.chunk_elements)),
       chunks_(plan_.GradientChunks()) {
   const uint32_t base = ledger.chunk_elements;
@@ -138,12 +154,19 @@ ModelOutcome TensorModel::Run() {
   }
   CheckInitial();
   velocity_.assign(count_, 0);
+  mean_square_.assign(IsAdam() ? count_ : 0, 0);
   previous_mean_.assign(count_, 0);
-  next_velocity_.assign(count_, 0);
   uint64_t round = 0;
   for (; outcome_.violations.empty() && (after_ = version(round + 1)) != nullptr; ++round) {
+    round_ = round;
     std::vector<Participant> who;
     if (!Participants(round, &who)) break;
+    // The size of an Adam step hardly tells how many are in it: where that is open, nothing can be said.
+    const bool open = std::ranges::any_of(who, [](const Participant& p) { return !p.perhaps.empty(); });
+    if (IsAdam() && open) {
+      outcome_.ambiguous = true;
+      break;
+    }
     for (uint32_t chunk = 0; chunk < chunks_; ++chunk) {
       if (!CheckChunk(round, chunk, who)) return std::move(outcome_);
     }
@@ -287,6 +310,7 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
     if (!stale && (divisor & (divisor - 1)) == 0) return seen == mean;
     return std::abs(seen - mean) <= 1e-6 * std::abs(mean) + (stale ? 1e-4 : 1e-6);
   }
+  if (IsAdam()) return FitsAdam(element, mean);
   const double old = static_cast<double>((*before_)[element]);
   const double velocity = static_cast<double>(plan_.momentum) * velocity_[element] + mean;
   const double step = static_cast<double>(plan_.lr) * velocity;
@@ -295,19 +319,78 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
   return std::abs(seen - (old - step)) <= 4e-6 * scale + cancelled + 1e-6;
 }
 
+TensorModel::Moments TensorModel::AdamMoments(uint64_t element, double mean) const {
+  const double old = static_cast<double>((*before_)[element]);
+  const double gradient = mean + (plan_.adam == TensorPlan::Adam::kL2 ? plan_.weight_decay * old : 0);
+  return {.mean = plan_.beta1 * velocity_[element] + (1 - plan_.beta1) * gradient,
+          .square = plan_.beta2 * mean_square_[element] + (1 - plan_.beta2) * gradient * gradient,
+          .size = plan_.beta1 * std::abs(velocity_[element]) + (1 - plan_.beta1) * std::abs(gradient)};
+}
+
+// Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019, algorithm 2.
+bool TensorModel::FitsAdam(uint64_t element, double mean) const {
+  constexpr double kEps = 1e-8;
+  const double old = static_cast<double>((*before_)[element]);
+  const Moments moments = AdamMoments(element, mean);
+  const auto t = static_cast<double>(round_ + 1);
+  const double root = std::sqrt(moments.square / (1 - std::pow(plan_.beta2, t))) + kEps;
+  const double rate = static_cast<double>(plan_.lr) / (1 - std::pow(plan_.beta1, t)) / root;
+  const bool decoupled = plan_.adam == TensorPlan::Adam::kDecoupled;
+  const double kept = decoupled ? old * (1 - static_cast<double>(plan_.lr) * plan_.weight_decay) : old;
+  const double off = 4e-6 * (std::abs(old) + rate * moments.size) + 1e-6;
+  return std::abs(static_cast<double>((*after_)[element]) - (kept - rate * moments.mean)) <= off;
+}
+
+bool TensorModel::MarkerFits(const Choice& choice, uint32_t chunk, uint32_t rank,
+                             const Option& option) const {
+  const uint64_t element = MarkerOf(rank, chunk);
+  const double marker = static_cast<double>(job_.weights[rank]) * static_cast<double>(option.marker);
+  double mean = choice.divisor == 0 ? 0 : marker / choice.divisor;
+  if (job_.policy == LossPolicy::kStale && choice.divisor > 0) {
+    mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
+  }
+  return Fits(choice, element, mean);
+}
+
 bool TensorModel::MarkersFit(const Choice& choice, uint32_t chunk) const {
   for (uint32_t rank = 0; rank < job_.workers; ++rank) {
-    const uint64_t element =
-        First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
-    const double marker =
-        static_cast<double>(job_.weights[rank]) * static_cast<double>(choice.by_rank[rank]->marker);
-    double mean = choice.divisor == 0 ? 0 : marker / choice.divisor;
-    if (job_.policy == LossPolicy::kStale && choice.divisor > 0) {
-      mean += previous_mean_[element] * 0.9 * choice.filled / choice.divisor;
-    }
-    if (!Fits(choice, element, mean)) return false;
+    if (!MarkerFits(choice, chunk, rank, *choice.by_rank[rank])) return false;
   }
   return true;
+}
+
+// In a large job: with the divisor given, every rank's marker tells by itself what of it is in. Which ranks
+// count in the divisor is open only for those that a fault has hit.
+bool TensorModel::PickEach(uint32_t chunk, const std::vector<std::vector<Option>>& options,
+                           Choice* choice) const {
+  constexpr size_t kMostOpen = 10;
+  const auto counts = [](const Option& option) { return option.push != nullptr || option.counts; };
+  std::vector<uint32_t> open;
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+    const auto in = std::ranges::count_if(options[rank], counts);
+    if (in > 0 && in < std::ssize(options[rank])) open.push_back(rank);
+  }
+  if (open.size() > kMostOpen) return false;
+  for (uint64_t out = 0; out < uint64_t{1} << open.size(); ++out) {
+    std::vector<bool> in(job_.workers);
+    *choice = {};
+    for (uint32_t rank = 0; rank < job_.workers; ++rank) {
+      const auto found = std::ranges::find(open, rank);
+      in[rank] =
+          found == open.end() ? counts(options[rank].front()) : (out >> (found - open.begin()) & 1) == 0;
+      if (in[rank]) choice->divisor += static_cast<double>(job_.weights[rank]);
+    }
+    bool all = true;
+    for (uint32_t rank = 0; rank < job_.workers && all; ++rank) {
+      const auto pick = std::ranges::find_if(options[rank], [&](const Option& option) {
+        return counts(option) == in[rank] && MarkerFits(*choice, chunk, rank, option);
+      });
+      all = pick != options[rank].end();
+      if (all) choice->by_rank.push_back(&*pick);
+    }
+    if (all) return true;
+  }
+  return false;
 }
 
 bool TensorModel::AllFits(const Choice& choice, uint32_t chunk) {
@@ -318,8 +401,14 @@ bool TensorModel::AllFits(const Choice& choice, uint32_t chunk) {
   }
   for (uint64_t e = First(chunk); e < End(chunk); ++e) {
     const double mean = means[e - First(chunk)];
-    velocity_[e] = static_cast<double>(plan_.momentum) * velocity_[e] + mean;
     previous_mean_[e] = mean;
+    if (IsAdam()) {
+      const Moments moments = AdamMoments(e, mean);
+      velocity_[e] = moments.mean;
+      mean_square_[e] = moments.square;
+    } else {
+      velocity_[e] = static_cast<double>(plan_.momentum) * velocity_[e] + mean;
+    }
   }
   return true;
 }
@@ -327,6 +416,14 @@ bool TensorModel::AllFits(const Choice& choice, uint32_t chunk) {
 bool TensorModel::CheckChunk(uint64_t round, uint32_t chunk, std::vector<Participant>& who) {
   std::vector<std::vector<Option>> options;
   for (const Participant& participant : who) options.push_back(OptionsOf(participant, chunk));
+  if (Choice choice; job_.workers > kMaxRanks) {
+    if (PickEach(chunk, options, &choice) && AllFits(choice, chunk)) {
+      Settle(chunk, choice, who);
+      return true;
+    }
+    Violation(Explain(round, chunk, options));
+    return false;
+  }
   std::vector<size_t> index(job_.workers, 0);
   for (;;) {
     const Choice choice = Weigh(options, index);
@@ -350,7 +447,7 @@ std::string TensorModel::Explain(uint64_t round, uint32_t chunk,
   out << "round " << round << " chunk " << chunk
       << ": no set of contributions, each in at most once, explains it;";
   for (uint32_t rank = 0; rank < job_.workers; ++rank) {
-    const uint64_t e = First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
+    const uint64_t e = MarkerOf(rank, chunk);
     const double old = static_cast<double>((*before_)[e]);
     const double seen = static_cast<double>((*after_)[e]);
     const double mean = plan_.sgd ? (old - seen) / static_cast<double>(plan_.lr) -
@@ -452,8 +549,7 @@ void TensorModel::CheckResiduals() {
       std::ostringstream out;
       out << "rank " << residual.rank << " incarnation " << residual.incarnation << " chunk " << chunk
           << ": applied plus held back is not what was produced; marker of what is held back: "
-          << residual.values[First(chunk) +
-                             (residual.rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod];
+          << residual.values[MarkerOf(residual.rank, chunk)];
       return Violation(out.str());
     }
   }
@@ -462,6 +558,7 @@ void TensorModel::CheckResiduals() {
 }  // namespace
 
 ModelOutcome CheckTensor(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger) {
+  if (job.IsTopK()) return CheckSums(job, job_index, tensor, ledger);
   if (job.policy == LossPolicy::kShift) return CheckShift(job, tensor, ledger);
   if (job.policy == LossPolicy::kIpw) return CheckIpw(job, tensor, ledger);
   return TensorModel(job, job_index, tensor, ledger).Run();

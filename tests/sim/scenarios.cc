@@ -197,6 +197,121 @@ void AddDeaths(std::vector<Scenario>* all) {
                   Finished(3)});
 }
 
+// A process that is not to be let in is refused by this name, and the others finish.
+Expectation Refused(uint32_t finished) {
+  return [finished](const RunResult& result) {
+    const std::string missing = Finished(finished)(result);
+    if (!missing.empty()) return missing;
+    const auto refused = [](const ProcessRecord& process) {
+      return process.meant_to_be_refused && process.failure.code() == StatusCode::kAlreadyExists;
+    };
+    return Missing(std::ranges::any_of(Job(result).processes, refused),
+                   "AlreadyExists for the process too many");
+  };
+}
+
+void AddIncarnations(std::vector<Scenario>* all) {
+  RunPlan twin = WithFault(3, MakeFault(FaultKind::kTwin, Duration(0)));
+  twin.jobs[0].think = seconds(1);
+  all->push_back({"TwinIsRefusedWhileTheFirstOneLives", twin, Refused(3)});
+
+  RunPlan stale = WithFault(3, MakeFault(FaultKind::kStaleAfterLoss, milliseconds(200)));
+  stale.jobs[0].min_workers = 2;
+  stale.jobs[0].think = seconds(4);
+  stale.jobs[0].rounds = 8;
+  all->push_back({"OlderIncarnationIsRefusedAfterALoss", stale, Refused(2)});
+}
+
+void AddReturns(std::vector<Scenario>* all) {
+  RunPlan lost = WithFault(3, MakeFault(FaultKind::kKillAndRestart, seconds(6)));
+  lost.jobs[0].min_workers = 2;
+  lost.jobs[0].think = seconds(2);
+  lost.jobs[0].rounds = 10;
+  all->push_back({"LostWorkerComesBackIntoTheRunningJob", lost, Finished(3)});
+}
+
+void AddPauses(std::vector<Scenario>* all) {
+  const auto add = [all](const char* name, FaultKind kind, Duration duration, bool other,
+                         const Expectation& expect) {
+    Fault fault = MakeFault(kind, duration);
+    fault.other = other;
+    all->push_back({name, WithFault(3, fault), expect});
+  };
+  add("WorkerThatStandsStillForTwoSecondsGoesOn", FaultKind::kWorkerPause, seconds(2), false, Finished(3));
+  add("WorkerThatStandsStillGoesOnWithItsTimersFirst", FaultKind::kWorkerPause, seconds(2), true,
+      Finished(3));
+  add("ServerThatStandsStillForTwoSecondsGoesOn", FaultKind::kServerPause, seconds(2), false, Finished(3));
+  add("ServerThatStandsStillGoesOnWithItsTimersFirst", FaultKind::kServerPause, seconds(2), true,
+      Finished(3));
+  add("WorkerThatStandsStillForTooLongIsDead", FaultKind::kWorkerPause, seconds(12), false,
+      [](const RunResult& result) {
+        const auto ended = [](const ProcessRecord& process) { return !process.failure.ok(); };
+        return Missing(std::ranges::all_of(Job(result).processes, ended), "an end of all by name");
+      });
+  add("AnotherPortIsFollowed", FaultKind::kAddressChange, Duration(0), false, Finished(3));
+  add("AnotherAddressIsFollowed", FaultKind::kAddressChange, Duration(0), true, Finished(3));
+}
+
+void AddShutdowns(std::vector<Scenario>* all) {
+  all->push_back(
+      {"ServerThatIsAskedToEndSaysSo", WithFault(3, MakeFault(FaultKind::kServerShutdown, Duration(0))),
+       Both(Failed(StatusCode::kAborted, "the operator ended the server"), EndedWithin(seconds(1)))});
+  Fault early = MakeFault(FaultKind::kServerShutdown, Duration(0), 0);
+  early.delay = seconds(1);
+  RunPlan gathering = WithFault(3, early);
+  gathering.jobs[0].start_delays[2] = seconds(2);
+  all->push_back(
+      {"ServerThatIsAskedToEndBeforeTheStartHasNoMembersAnyMore", gathering,
+       [](const RunResult& result) { return Missing(result.FinishedProcesses() == 0, "nobody trains"); }});
+}
+
+// The same, with keys.
+void AddEncrypted(std::vector<Scenario>* all) {
+  for (const char* name :
+       {"QuietRunIsExact", "DuplicatesReorderingAndDamageChangeNothing", "AnotherAddressIsFollowed",
+        "RestartedWorkerTakesItsRankBackInMidRound", "RandomDatagramsChangeNothing"}) {
+    Scenario scenario = *std::ranges::find(*all, name, &Scenario::name);
+    scenario.name += "Encrypted";
+    scenario.plan.protection = Protection::kSharedKey;
+    scenario.plan.key_update_packets = 30;
+    all->push_back(scenario);
+    scenario.name = std::string(name) + "WithCertificates";
+    scenario.plan.protection = Protection::kCertificates;
+    all->push_back(std::move(scenario));
+  }
+}
+
+void AddOptimizers(std::vector<Scenario>* all) {
+  RunPlan adam = QuietPlan(3);
+  for (TensorPlan& tensor : adam.jobs[0].tensors) {
+    tensor.sgd = true;
+    tensor.adam = TensorPlan::Adam::kL2;
+    tensor.weight_decay = 0.01;
+  }
+  adam.jobs[0].tensors[1].adam = TensorPlan::Adam::kDecoupled;
+  all->push_back({"AdamsStepsAreAdams", adam, Finished(3)});
+
+  RunPlan topk = QuietPlan(3);
+  topk.jobs[0].priority = Priority::kTopK;
+  topk.jobs[0].topk_share = 0.1;
+  all->push_back({"WhatTopKHoldsBackIsNotLost", topk, [](const RunResult& result) {
+                    const std::string missing = Finished(3)(result);
+                    if (!missing.empty()) return missing;
+                    return Missing(result.rounds_checked == 8,
+                                   "two tensors of four rounds whose sums are exact");
+                  }});
+
+  RunPlan large = QuietPlan(kMostRanks);
+  large.jobs[0].tensors.resize(1);
+  large.jobs[0].tensors[0] = {.chunks = 6, .tail = 0, .sgd = true, .ranks = kMostRanks};
+  large.jobs[0].rounds = 2;
+  all->push_back({"SixtyFourRanksAreExact", large, Finished(kMostRanks)});
+
+  RunPlan meeting = QuietPlan(4);
+  meeting.jobs[0].barriers = true;
+  all->push_back({"BarriersBeforeEveryRound", meeting, Finished(4)});
+}
+
 }  // namespace
 
 const std::vector<Scenario>& Scenarios() {
@@ -205,6 +320,12 @@ const std::vector<Scenario>& Scenarios() {
     AddNetworks(&all);
     AddOutages(&all);
     AddDeaths(&all);
+    AddIncarnations(&all);
+    AddReturns(&all);
+    AddPauses(&all);
+    AddShutdowns(&all);
+    AddEncrypted(&all);
+    AddOptimizers(&all);
     return all;
   }();
   return scenarios;

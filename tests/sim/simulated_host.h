@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/virtual_network.h"
@@ -18,6 +19,8 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
   // Batches that one Pump may send; a core that wants more at one instant is taken to be stuck in a loop.
   static constexpr int kMaxBatchesPerPump = 20'000;
   static constexpr int kMaxSlicesPerPump = 100'000;
+  // Datagrams that a socket's buffer holds while its process stands still.
+  static constexpr size_t kSocketBuffer = 500;
 
   SimulatedHost(wan::VirtualNetwork* network, const Address& address, wan::VirtualNetwork::SiteId site,
                 transport::DatagramCore* core)
@@ -45,13 +48,46 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
     transport::ReceiveInfo info;
     info.ecn_ce = ecn == wan::Ecn::kCe;
     info.ecn_ect0 = ecn == wan::Ecn::kEct0;
+    if (paused()) {
+      // As the kernel does: what does not fit into the socket's buffer is dropped, and counted there.
+      info.received = now;
+      if (waiting_.size() < kSocketBuffer)
+        waiting_.push_back({from, {datagram.begin(), datagram.end()}, info});
+      else
+        ++host_drops_;
+      return;
+    }
+    info.host_drops = host_drops_;
     core_->HandleDatagram(now, from, datagram, info);
     Pump();
   }
 
+  // The process stands still for this long: no event, no timer, nothing sent. Then everything at once, what
+  // its timers want first or what has arrived.
+  void Pause(Duration time, bool timers_first) {
+    if (!*alive_ || paused()) return;
+    resumes_ = network_->now() + time;
+    pauses_ += time;
+    network_->Schedule(resumes_, [this, timers_first, alive = alive_] {
+      if (*alive) Resume(timers_first);
+    });
+  }
+  bool paused() const { return network_->now() < resumes_; }
+  Instant resumes() const { return resumes_; }
+  // Together, so far.
+  Duration pauses() const { return pauses_; }
+
+  // From now on the peers see it at another address; what is on its way to the old one is lost.
+  void Rebind(const Address& address, wan::VirtualNetwork::SiteId site) {
+    if (!*alive_) return;
+    network_->Detach(address_);
+    address_ = address;
+    network_->Attach(address_, site, this);
+  }
+
   // Sends what the core wants to send and arms its timer. To be called after every request to the core.
   void Pump() {
-    if (!*alive_) return;
+    if (!*alive_ || paused()) return;
     const Instant now = network_->now();
     for (int round = 0;; ++round) {
       int batches = 0;
@@ -89,11 +125,28 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
     if (at.IsInfinite() || at == armed_) return;
     armed_ = at;
     network_->Schedule(at, [this, at, alive = alive_] {
-      if (!*alive || at != armed_) return;
+      if (!*alive || at != armed_ || paused()) return;
       armed_ = Instant::Infinite();
       core_->HandleTimeout(network_->now());
       Pump();
     });
+  }
+
+  struct Waiting {
+    Address from;
+    std::vector<uint8_t> bytes;
+    transport::ReceiveInfo info;
+  };
+
+  void Resume(bool timers_first) {
+    armed_ = Instant::Infinite();
+    const Instant now = network_->now();
+    if (timers_first && core_->NextTimeout() <= now) core_->HandleTimeout(now);
+    for (Waiting& datagram : std::exchange(waiting_, {})) {
+      datagram.info.host_drops = host_drops_;
+      core_->HandleDatagram(now, datagram.from, datagram.bytes, datagram.info);
+    }
+    Pump();
   }
 
   wan::VirtualNetwork* network_;
@@ -101,6 +154,10 @@ class SimulatedHost final : public wan::VirtualNetwork::Host {
   transport::DatagramCore* core_;
   std::shared_ptr<bool> alive_;
   std::vector<uint8_t> buffer_;
+  std::vector<Waiting> waiting_;  // while the process stands still
+  uint64_t host_drops_ = 0;
+  Instant resumes_;
+  Duration pauses_{0};
   Instant armed_ = Instant::Infinite();
   std::string violation_;
 };

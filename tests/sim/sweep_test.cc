@@ -4,6 +4,7 @@
 
 #include "tests/sim/cluster.h"
 #include "tests/sim/plan.h"
+#include "tests/sim/scenarios.h"
 
 namespace longhaul::sim {
 namespace {
@@ -29,6 +30,18 @@ TEST(Determinism, TheSameSeedGivesTheSameEventLog) {
     const RunResult second = RunCluster(plan);
     EXPECT_EQ(first.event_log_hash, second.event_log_hash) << "seed " << seed;
     EXPECT_EQ(first.finished, second.finished) << "seed " << seed;
+  }
+}
+
+// OpenSSL's chance comes from the seed as well.
+TEST(Determinism, TheSameSeedGivesTheSameEventLogWithKeys) {
+  for (const char* name : {"QuietRunIsExactEncrypted", "QuietRunIsExactWithCertificates"}) {
+    const RunPlan& plan = FindScenario(name)->plan;
+    const uint64_t hash = RunCluster(plan).event_log_hash;
+    EXPECT_EQ(RunCluster(plan).event_log_hash, hash) << name;
+    RunPlan other = plan;
+    other.seed += 1;
+    EXPECT_NE(RunCluster(other).event_log_hash, hash) << name;
   }
 }
 
