@@ -49,6 +49,9 @@ constexpr JobSetting kSettings[] = {
      &JobSpec::round_bound,
      {.high = kDaySeconds},
      "no round waits longer, in seconds (the first one: from its initial values on); 0 = no bound"},
+    {"round_patience", &JobSpec::round_patience, kFactorOrOff,
+     "leave a live worker out that takes so many times what it and the others usually do, and 12 idle "
+     "time-outs (60 in the first rounds); 0 = wait"},
     {"deterministic", &JobSpec::deterministic, kAny,
      "sum in rank order: bitwise the same whatever the order of arrival"},
     {"norm_guard", &JobSpec::norm_guard, kFactorOrOff,

@@ -113,6 +113,9 @@ void MakeTextsPrintable(ControlMessage* message) {
   if (message->has_declared()) MakePrintable(message->mutable_declared()->mutable_message());
   if (message->has_pull_refused()) MakePrintable(message->mutable_pull_refused()->mutable_message());
   if (message->has_leave()) MakePrintable(message->mutable_leave()->mutable_message());
+  if (message->has_welcome()) MakePrintable(message->mutable_welcome()->mutable_notice());
+  if (message->has_barrier_done()) MakePrintable(message->mutable_barrier_done()->mutable_message());
+  if (message->has_waiting()) MakePrintable(message->mutable_waiting()->mutable_message());
 }
 
 Status Code(std::string_view field, uint32_t value) {
@@ -153,7 +156,8 @@ Status Validate(const control::Join& join) {
 
 Status Validate(const control::Welcome& welcome) {
   const auto spec = DecodeJobSpec(welcome.job_spec());
-  return spec.ok() ? Status() : Violation("welcome.job_spec:", spec.status().message());
+  if (!spec.ok()) return Violation("welcome.job_spec:", spec.status().message());
+  return Text("welcome.notice", welcome.notice());
 }
 
 Status Validate(const control::Refused& refused) {
@@ -214,7 +218,13 @@ Status Validate(const control::StatusReply& reply) {
 
 Status Validate(const control::Barrier& barrier) { return Name("barrier.name", barrier.name()); }
 
-Status Validate(const control::BarrierDone&) { return {}; }
+Status Validate(const control::BarrierDone& done) {
+  return First({Code("barrier_done.code", done.code()), Text("barrier_done.message", done.message())});
+}
+
+Status Validate(const control::GiveUp&) { return {}; }
+
+Status Validate(const control::Waiting& waiting) { return Text("waiting.message", waiting.message()); }
 
 Status Validate(const control::BenchJoin& join) { return NameOrNone("bench_join.site", join.site()); }
 
@@ -265,6 +275,10 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.barrier());
     case ControlMessage::kBarrierDone:
       return Validate(message.barrier_done());
+    case ControlMessage::kGiveUp:
+      return Validate(message.give_up());
+    case ControlMessage::kWaiting:
+      return Validate(message.waiting());
     case ControlMessage::kBenchJoin:
       return Validate(message.bench_join());
     case ControlMessage::kBenchWelcome:

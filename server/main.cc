@@ -104,8 +104,10 @@ void AddFlags(CLI::App& app, Flags& f) {
   cli::AddJobFlags(app, &f.server.job_spec);
   app.add_option("--datagram-size", f.server.datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
-  app.add_option("--max-model-bytes", f.max_model_bytes,
-                 "bound on 4 bytes x elements of all tensors, e.g. 1gb")
+  app.add_option(
+         "--max-model-bytes", f.max_model_bytes,
+         "bound on 4 bytes x elements of all tensors, e.g. 1gb; one worker alone may take one part of "
+         "--workers (a 16th at least) before most others have declared the same")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
@@ -141,9 +143,12 @@ void AddFlags(CLI::App& app, Flags& f) {
       "ends "
       "it at\n"
       "once. SIGHUP with a terminal ends it in order; without one it reads --log-level again from --config.\n"
+      "A worker may have 64 barriers open that are not complete (4096 / --workers if that is less), and 4096 "
+      "tensors\n"
+      "make a job; what is beyond a limit is refused by an answer to that call.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
-      "rejected, handshake_failed, suppressed, bench, abort or finished.");
+      "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, bench, abort or finished.");
 }
 
 // CLI11's own delimiter would drop what is empty, so that a list of nothing would let every peer in.

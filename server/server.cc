@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/units_text.h"
 #include "base/user_calls.h"
 #include "codec/fec/fec.h"
 #include "proto/control_codec.h"
@@ -123,6 +124,24 @@ class EventLines final : public server::ServerEvents {
     Emit(ServerEvent::Kind::kWeight, who + text + " (--max-weight-share)",
          {{"event", "weight_bounded"}, {"who", who}, {"weight", weight}, {"counted", counted}});
   }
+  void OnLeftOut(const server::LeftOut& left_out, const std::string& who) override {
+    const std::string text = who + " was left out of round " + std::to_string(left_out.round) +
+                             " of tensor \"" + left_out.tensor + "\", which had waited " +
+                             SecondsText(left_out.waited) + " for it; its gradient counts when it comes";
+    const auto verdict = left_out_.Add(udp::Now(), text);
+    SayLeftOut(verdict.left_out, "workers were left out of rounds", "left_out");
+    if (!verdict.line) return;
+    Emit(ServerEvent::Kind::kLeftOut, text,
+         {{"event", "left_out"},
+          {"rank", left_out.rank},
+          {"who", who},
+          {"tensor", left_out.tensor},
+          {"round", left_out.round},
+          {"waited_seconds", ToSeconds(left_out.waited)}});
+  }
+  void OnWaiting(const std::string& text, const std::vector<uint32_t>& missing) override {
+    Emit(ServerEvent::Kind::kWaiting, text, {{"event", "waiting"}, {"message", text}, {"missing", missing}});
+  }
   void OnStart(uint32_t workers, uint32_t symbol_bytes) override {
     Emit(ServerEvent::Kind::kStart,
          "every worker is in, " + std::to_string(workers) + " of them; chunks of " +
@@ -203,8 +222,9 @@ class EventLines final : public server::ServerEvents {
   void HandleTimeout(Instant now) {
     SayHandshakesLeftOut(handshakes_.TakeLeftOut(now));
     SayRefusalsLeftOut(refusals_.TakeLeftOut(now));
+    SayLeftOut(left_out_.TakeLeftOut(now), "workers were left out of rounds", "left_out");
   }
-  Instant NextTimeout() const { return std::min(handshakes_.Due(), refusals_.Due()); }
+  Instant NextTimeout() const { return std::min({handshakes_.Due(), refusals_.Due(), left_out_.Due()}); }
 
  private:
   void SayHandshakesLeftOut(uint64_t count) {
@@ -220,7 +240,8 @@ class EventLines final : public server::ServerEvents {
   static LogLevel LevelOf(ServerEvent::Kind kind) {
     if (kind == ServerEvent::Kind::kRound) return LogLevel::kDebug;
     const bool bad = kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
-                     kind == ServerEvent::Kind::kRejected || kind == ServerEvent::Kind::kWeight;
+                     kind == ServerEvent::Kind::kRejected || kind == ServerEvent::Kind::kWeight ||
+                     kind == ServerEvent::Kind::kLeftOut;
     return bad ? LogLevel::kWarning : LogLevel::kInfo;
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
@@ -236,6 +257,7 @@ class EventLines final : public server::ServerEvents {
   // Two: strangers that fail at the handshake must not hide the peers that the job refuses.
   server::LogLimiter handshakes_;
   server::LogLimiter refusals_;
+  server::LogLimiter left_out_;
 };
 
 }  // namespace

@@ -50,6 +50,7 @@ class CaptureConnection final : public transport::Connection {
   void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
   void SetLossLimits(const transport::LossLimits&) override {}
+  void Probe() override {}
   void Close(const Status&) override {}
 
  private:

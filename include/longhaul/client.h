@@ -7,7 +7,9 @@
 //   longhaul::Status status = step.Wait();
 //
 // Every wait ends: when the server dies, falls silent for the idle time-out or ends the job, everything
-// pending completes with a Status that names the server and the reason.
+// pending completes with a Status that names the server and the reason. What waits for other workers ends
+// with their names after ConnectOptions::wait_timeout, and rounds go on without workers that do nothing
+// (JobSpec::round_patience).
 //
 // Threads: every method may be called from any thread, but a client must not be moved, assigned to or
 // destroyed while another thread is in a method of it. A client has one background thread; several clients
@@ -91,6 +93,7 @@ class Tensor {
 //   kFailedPrecondition  after Leave, or after the orderly end of the job; the client was moved from
 //   kCancelled           pending when Leave was given an error, or when the client was destroyed
 //   kAborted             pending when the server ended the job
+//   kDeadlineExceeded    another worker has not come within ConnectOptions::wait_timeout
 //   else                 what status() says: the client has failed
 // Connect, Declare, Barrier and Leave wait: in a callback they are kFailedPrecondition.
 class Client {
@@ -140,8 +143,9 @@ class Client {
   Status SetScores(const Tensor& tensor, std::span<const float> scores);
 
   // Waits until every worker of the job has arrived at the barrier of this name. Errors: kInvalidArgument (a
-  // name has 1..256 bytes, none a control character). Waiting twice at one name, or at more than 64 names in
-  // the whole job, fails the client: kProtocolViolation, kResourceExhausted.
+  // name has 1..256 bytes, none a control character), kFailedPrecondition (this worker waits at it already),
+  // kResourceExhausted (this worker has opened 64 that are not complete, or 4096 / world_size if that is
+  // less; those that others have opened do not count).
   Status Barrier(const std::string& name);
   // The orderly end: waits for what is pending, tells the server, closes. Further calls fail. With an error
   // as `why` the server learns that this worker did not finish, and nothing pending is waited for. Ok, or why

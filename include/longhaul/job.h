@@ -128,6 +128,10 @@ struct JobSpec {
   // No round waits longer than this for any worker; zero: no bound. The first one counts from when version 0
   // is there: declared by all, and delivered by the worker that offered it.
   Duration round_bound{0};
+  // A live worker that does nothing is left out too, without the two settings above: a round waits for it so
+  // many times as long as its turns and the others' usually take, 12 idle time-outs at least and 60 in the
+  // first rounds (server/tensor/patience.h). 0: for ever, and so it is with `deterministic`. Else >= 1.
+  double round_patience = 4;
   // Sums contributions in rank order: bitwise equal results whatever the order of arrival. Costs memory for
   // every worker's contribution to unfinished chunks.
   bool deterministic = false;

@@ -28,8 +28,10 @@ struct ConnectOptions {
   uint32_t world_size = 1;
   // Where this worker runs; for messages and statistics.
   std::string site = {};
-  // A restarted worker takes its rank back with a higher number than its predecessor's.
-  uint64_t incarnation = 0;
+  // None: a process that was started again takes its rank back when its predecessor no longer answers, within
+  // one or two seconds. A higher number than the predecessor's takes it at once, also from a worker that
+  // lives; a lower one is refused.
+  std::optional<uint64_t> incarnation = std::nullopt;
   // Contributions are weighted by this, for example the number of samples behind each gradient:
   // kMinWeight..kMaxWeight. The server bounds what it counts as (JobSpec::max_weight_share).
   float weight = 1.0f;
@@ -38,6 +40,10 @@ struct ConnectOptions {
   Duration idle_timeout = std::chrono::seconds(10);
   // How long Connect may take, 0..24 h; zero means idle_timeout.
   Duration connect_timeout{0};
+  // How long Declare, Barrier and Pull wait for other workers, the start of the job included; then they end
+  // with kDeadlineExceeded, which names who is missing. When for twice as long nothing that is pending has
+  // moved, the client fails with the same. Zero: they wait for ever. Meanwhile `log` says every 5 s for whom.
+  Duration wait_timeout = std::chrono::minutes(30);
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
   // Decides how fast to send. The server's grant bounds all of them.
@@ -60,7 +66,8 @@ struct ConnectOptions {
   std::string fault = {};
   // Seeds connection IDs and send-order permutations; zero: taken from the operating system.
   uint64_t seed = 0;
-  // Called on any thread with what no Status says, such as a socket buffer that the system made smaller.
+  // Called on any thread with what no Status says, such as a socket buffer that the system made smaller, or
+  // for whom this worker waits.
   // Empty: nothing is logged; the library never writes to standard output or standard error.
   LogCallback log = {};
 };

@@ -81,6 +81,8 @@ struct ServerEvent {
     kAbort,     // the job cannot go on
     kFinished,  // every worker has left orderly
     kRejected,  // a worker pushed NaN, infinity or too large values; they are not counted
+    kLeftOut,   // a round went on without a live worker; after ten one every 10 s
+    kWaiting,   // every 5 s of a wait: what waits for which workers
     kWeight,    // a worker's weight counts as less than it says (JobSpec::max_weight_share)
   };
   Kind kind = Kind::kJoin;

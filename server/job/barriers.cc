@@ -1,37 +1,82 @@
 #include "server/job/barriers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace longhaul::server {
 
-Status Barriers::Wait(const std::string& name, Waiter waiter) {
-  if (!barriers_.contains(name) && barriers_.size() >= kMaxBarriers) {
-    return {StatusCode::kResourceExhausted,
-            "more than " + std::to_string(kMaxBarriers) + " barriers at once"};
+bool Barriers::Barrier::Has(uint32_t rank) const {
+  return std::ranges::count(waiters, rank, &Waiter::rank) > 0;
+}
+
+size_t Barriers::MaxPerMember(uint32_t world_size) {
+  return std::min(kMaxPerMember, kMaxOfJob / std::max(world_size, 1u));
+}
+
+Status Barriers::Wait(const std::string& name, Waiter waiter, Instant now) {
+  auto found = barriers_.find(name);
+  if (found == barriers_.end()) {
+    const size_t most = MaxPerMember(static_cast<uint32_t>(opened_.size()));
+    if (opened_[waiter.rank] >= most) {
+      return {StatusCode::kResourceExhausted,
+              "barrier \"" + name + "\": worker rank " + std::to_string(waiter.rank) + " holds " +
+                  std::to_string(opened_[waiter.rank]) + " of " + std::to_string(most) +
+                  " barriers that one worker may open"};
+    }
+    ++opened_[waiter.rank];
+    found = barriers_.emplace(name, Barrier{.opener = waiter.rank, .since = now, .waiters = {}}).first;
   }
-  std::vector<Waiter>& waiters = barriers_[name];
-  if (std::ranges::count(waiters, waiter.rank, &Waiter::rank) > 0) {
-    return {StatusCode::kProtocolViolation, "waits twice at barrier " + name};
+  if (found->second.Has(waiter.rank)) {
+    return {StatusCode::kFailedPrecondition, "this worker waits at barrier \"" + name + "\" already"};
   }
-  waiters.push_back(waiter);
+  found->second.waiters.push_back(waiter);
   return {};
 }
 
-void Barriers::Forget(uint32_t rank) {
-  for (auto& [name, waiters] : barriers_) {
-    std::erase_if(waiters, [rank](const Waiter& waiter) { return waiter.rank == rank; });
+Barriers::Map::iterator Barriers::Erase(Map::iterator barrier) {
+  --opened_[barrier->second.opener];
+  return barriers_.erase(barrier);
+}
+
+std::optional<std::pair<std::string, Barriers::Barrier>> Barriers::GiveUp(Waiter waiter) {
+  const auto same = [waiter](const Waiter& w) {
+    return w.rank == waiter.rank && w.request == waiter.request;
+  };
+  for (auto it = barriers_.begin(); it != barriers_.end(); ++it) {
+    if (std::erase_if(it->second.waiters, same) == 0) continue;
+    const std::pair<std::string, Barrier> left = *it;
+    if (it->second.waiters.empty()) Erase(it);
+    return left;
   }
-  std::erase_if(barriers_, [](const auto& barrier) { return barrier.second.empty(); });
+  return std::nullopt;
+}
+
+void Barriers::Forget(uint32_t rank) {
+  for (auto it = barriers_.begin(); it != barriers_.end();) {
+    std::erase_if(it->second.waiters, [rank](const Waiter& waiter) { return waiter.rank == rank; });
+    it = it->second.waiters.empty() ? Erase(it) : std::next(it);
+  }
 }
 
 std::vector<Barriers::Waiter> Barriers::Release(uint32_t joined) {
   std::vector<Waiter> released;
-  std::erase_if(barriers_, [&](const auto& barrier) {
-    if (barrier.second.size() < joined) return false;
-    released.insert(released.end(), barrier.second.begin(), barrier.second.end());
-    return true;
-  });
+  for (auto it = barriers_.begin(); it != barriers_.end();) {
+    const std::vector<Waiter>& waiters = it->second.waiters;
+    const bool complete = waiters.size() >= joined;
+    if (complete) released.insert(released.end(), waiters.begin(), waiters.end());
+    it = complete ? Erase(it) : std::next(it);
+  }
   return released;
+}
+
+void Barriers::Clear() {
+  barriers_.clear();
+  std::ranges::fill(opened_, 0);
+}
+
+const std::pair<const std::string, Barriers::Barrier>* Barriers::Oldest() const {
+  const auto oldest = std::ranges::min_element(barriers_, {}, [](const auto& b) { return b.second.since; });
+  return oldest == barriers_.end() ? nullptr : &*oldest;
 }
 
 }  // namespace longhaul::server

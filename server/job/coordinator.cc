@@ -4,23 +4,41 @@
 #include <utility>
 
 #include "base/reached.h"
+#include "base/units_text.h"
 #include "server/job/authorization.h"
-#include "server/job/messages.h"
 
 namespace longhaul::server {
 using control::ControlMessage;
+
+namespace {
+
+JoinRequest RequestOf(const Peer& peer, const control::Join& join) {
+  JoinRequest request{.job = join.job(),
+                      .rank = join.rank(),
+                      .world_size = join.world_size(),
+                      .site = join.site(),
+                      .identity = peer.connection->identity(),
+                      .weight = join.weight(),
+                      .peer = peer.connection->peer()};
+  if (join.has_incarnation()) request.incarnation = join.incarnation();
+  return request;
+}
+
+}  // namespace
 
 Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
                          std::function<std::string(const ServerStats&)> status_json, ByteCount receive_window,
                          Guests* guests)
     : settings_(std::move(settings)),
       events_(events),
-      status_json_(std::move(status_json)),
+      status_(std::move(status_json)),
       membership_(settings_.job, settings_.world_size, settings_.min_workers, settings_.max_weight_share),
       guests_(guests),
+      guest_desk_(guests, events),
       strangers_(settings_.world_size),
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
+      barriers_(settings_.world_size),
       traffic_(settings_.world_size) {}
 
 Coordinator::~Coordinator() = default;
@@ -89,12 +107,18 @@ void Coordinator::OnAccepted(transport::Connection& connection) {
 }
 
 void Coordinator::OnClosed(Peer& peer, const Status& why) {
+  // Its successor is at the door: the rank is not lost.
+  if (peer.joined()) {
+    const auto heir = successions_.HolderGone(peer, now_);
+    if (heir && heir->newcomer->phase == Peer::Phase::kNew) OnJoin(*heir->newcomer, heir->join, true);
+  }
   if (peer.joined()) {
     const Status lost =
         why.ok() ? Status(StatusCode::kAborted, "closed its connection without leaving") : why;
     MemberGone(peer, lost);
   }
-  RemoveGuest(peer);
+  guest_desk_.Remove(peer);
+  successions_.Forget(peer);
   peer_of_.erase(peer.connection);
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
 }
@@ -156,7 +180,7 @@ void Coordinator::Disconnect(Peer& peer, const Status& why) {
   if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
     ++joins_refused_;
     if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
-    RemoveGuest(peer);
+    guest_desk_.Remove(peer);
     peer.phase = Peer::Phase::kLeaving;
   }
   peer.connection->Admit(false);
@@ -183,6 +207,7 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
 
 void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_leave()) return OnLeave(peer, message.leave());
+  if (message.has_give_up()) return OnGiveUp(peer, message.give_up());
   const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier();
   if (!known || !engine_) {
     return Disconnect(peer,
@@ -194,20 +219,20 @@ void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_barrier()) OnBarrier(peer, message.barrier());
 }
 
-void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
-  const JoinRequest request{.job = join.job(),
-                            .rank = join.rank(),
-                            .world_size = join.world_size(),
-                            .incarnation = join.incarnation(),
-                            .site = join.site(),
-                            .identity = peer.connection->identity(),
-                            .weight = join.weight(),
-                            .peer = peer.connection->peer()};
+void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_silent) {
+  if (successions_.IsWaiting(peer)) {
+    return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second Join"));
+  }
+  const JoinRequest request = RequestOf(peer, join);
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
-  const auto admission = membership_.Join(request, now_);
+  const auto admission = membership_.Join(request, now_, holder_silent);
   if (!admission.ok()) return Refuse(peer, admission.status());
+  if (*admission == Membership::Admission::kContested) {
+    return successions_.Begin(peer, join, *by_rank_[request.rank], now_);
+  }
   const bool replaces = *admission == Membership::Admission::kReplaces;
-  if (replaces) Replace(request.rank, request.incarnation);
+  if (replaces) Replace(request.rank);
+  if (!engine_ && membership_.joined() == 1) started_at_ = now_;
   peer.phase = Peer::Phase::kJoined;
   peer.rank = request.rank;
   by_rank_[peer.rank] = &peer;
@@ -218,11 +243,24 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join) {
     engine_->OnMemberJoined(peer.rank);
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
-  Send(peer, WelcomeMessage(settings_));
+  Send(peer,
+       WelcomeMessage(settings_, engine_ || jobs_over() == 0 ? "" : Notice(last_job_, now_, settings_)));
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
     StartJob();
+  }
+}
+
+void Coordinator::DecideSuccessions() {
+  while (const auto verdict = successions_.Decide(by_rank_, now_)) {
+    Peer& newcomer = *verdict->newcomer;
+    if (newcomer.phase != Peer::Phase::kNew) continue;
+    if (verdict->answer == Successions::Answer::kLives) {
+      Refuse(newcomer, membership_.Taken(verdict->join.rank(), verdict->after));
+    } else {
+      OnJoin(newcomer, verdict->join, verdict->answer == Successions::Answer::kSilent);
+    }
   }
 }
 
@@ -233,14 +271,15 @@ void Coordinator::Refuse(Peer& peer, const Status& why) {
 }
 
 // The rank's connection belongs to an older incarnation: out with it.
-void Coordinator::Replace(uint32_t rank, uint64_t incarnation) {
+void Coordinator::Replace(uint32_t rank) {
   LH_REACHED("a worker is replaced");
   Peer& old = *by_rank_[rank];
   if (engine_) engine_->OnMemberReplaced(rank, old);
   traffic_.OnGone(rank, old.connection->stats());
   old.phase = Peer::Phase::kLeaving;
   old.connection->Close(
-      Status(StatusCode::kAborted, "replaced by incarnation " + std::to_string(incarnation)));
+      Status(StatusCode::kAborted,
+             "replaced by incarnation " + std::to_string(membership_.member(rank).incarnation)));
   barriers_.Forget(rank);
 }
 
@@ -260,7 +299,7 @@ void Coordinator::StartJob() {
   const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
   for (const auto& peer : peers_) {
     if (peer->phase != Peer::Phase::kGuest) continue;
-    RemoveGuest(*peer);
+    guest_desk_.Remove(*peer);
     Dismiss(*peer, LeaveMessage(why), why);
   }
 }
@@ -268,21 +307,8 @@ void Coordinator::StartJob() {
 // --- Guests ---
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
-  if (Status may = Authorize(peer.connection->identity(), Request::kBench); !may.ok())
-    return Refuse(peer, may);
-  if (guests_ == nullptr) {
-    return Refuse(peer, Status(StatusCode::kUnavailable,
-                               "this server takes no load generators (--max-load-generators 0)"));
-  }
-  const auto welcome = guests_->Admit(peer, join, engine_ != nullptr);
-  if (!welcome.ok()) return Refuse(peer, welcome.status());
-  peer.phase = Peer::Phase::kGuest;
-  peer.connection->Admit(true);
-  if (events_) {
-    events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), join.site(),
-                     nullptr);
-  }
-  Send(peer, *welcome);
+  const auto welcome = guest_desk_.Admit(peer, join, engine_ != nullptr);
+  welcome.ok() ? Send(peer, *welcome) : Refuse(peer, welcome.status());
 }
 
 void Coordinator::OnGuestMessage(Peer& peer, const ControlMessage& message) {
@@ -291,50 +317,58 @@ void Coordinator::OnGuestMessage(Peer& peer, const ControlMessage& message) {
                       Status(StatusCode::kProtocolViolation, "message that a load generator does not send"));
   }
   Send(peer, guests_->Report(peer));
-  RemoveGuest(peer);
+  guest_desk_.Remove(peer);
   Dismiss(peer, LeaveMessage(Status()), Status());
-}
-
-// No-op unless the peer is a guest.
-void Coordinator::RemoveGuest(Peer& peer) {
-  if (peer.phase != Peer::Phase::kGuest) return;
-  const GuestTotals totals = guests_->Remove(peer);
-  peer.phase = Peer::Phase::kLeaving;
-  if (!events_) return;
-  events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), totals.site, &totals);
 }
 
 void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
   if (!peer.joined()) {
     if (Status may = Authorize(peer.connection->identity(), Request::kStatus); !may.ok()) {
-      RemoveGuest(peer);
+      guest_desk_.Remove(peer);
       return Refuse(peer, may);
     }
   }
   peer.accepted_at = now_;  // an observer may stay as long as it asks
-  if (!status_ || now_ >= status_at_ + kStatusAge) {
-    status_at_ = now_;
-    status_ = status_json_ ? status_json_(Stats()) : "{}";
-    if (status_->size() > wire::kMaxControlMessageBytes / 2)
-      status_ = "{\"error\":\"the status is too long\"}";
-  }
-  ControlMessage message;
-  message.mutable_status_reply()->set_request(request.request());
-  message.mutable_status_reply()->set_json(*status_);
-  Send(peer, message);
+  Send(peer, status_.Answer(request.request(), now_, [this] { return Stats(); }));
 }
 
 void Coordinator::OnBarrier(Peer& peer, const control::Barrier& barrier) {
-  const Status waits = barriers_.Wait(barrier.name(), {peer.rank, barrier.request()});
-  if (!waits.ok()) return Disconnect(peer, waits);
+  const Status waits = barriers_.Wait(barrier.name(), {peer.rank, barrier.request()}, now_);
+  if (!waits.ok()) return Send(peer, BarrierDoneMessage(barrier.request(), waits));
   ReleaseBarriers();
 }
 
 void Coordinator::ReleaseBarriers() {
   for (const Barriers::Waiter& waiter : barriers_.Release(membership_.joined())) {
-    ControlMessage done;
-    done.mutable_barrier_done()->set_request(waiter.request);
-    if (Peer* peer = by_rank_[waiter.rank]) Send(*peer, done);
+    if (Peer* peer = by_rank_[waiter.rank]) Send(*peer, BarrierDoneMessage(waiter.request, Status()));
+  }
+}
+
+void Coordinator::OnGiveUp(Peer& peer, const control::GiveUp& give_up) {
+  if (!engine_) {
+    const Wait start = StartWait(membership_, started_at_);
+    return Send(peer, WaitingMessage(WaitText(membership_, start, now_)));
+  }
+  const auto left = barriers_.GiveUp({peer.rank, give_up.request()});
+  if (!left) return engine_->OnGiveUp(peer, give_up.request());
+  // It does not wait for itself, though it is gone from there.
+  Barriers::Barrier barrier = left->second;
+  barrier.waiters.push_back({peer.rank, 0});
+  const std::string why = WaitText(membership_, BarrierWait(membership_, left->first, barrier), now_);
+  Send(peer, BarrierDoneMessage(give_up.request(), Status(StatusCode::kDeadlineExceeded, why)));
+}
+
+void Coordinator::SayWhatWaits() {
+  if (!waits_.LooksAt(now_)) return;
+  std::string all;
+  for (const Wait& wait : waits_.Due(Waits::Of(membership_, engine_.get(), barriers_, started_at_), now_)) {
+    const std::string text = WaitText(membership_, wait, now_);
+    if (events_) events_->OnWaiting(text, wait.missing);
+    all += (all.empty() ? "" : "; ") + text;
+  }
+  if (all.empty()) return;
+  for (Peer* peer : by_rank_) {
+    if (peer != nullptr) Send(*peer, WaitingMessage(all));
   }
 }
 
@@ -413,7 +447,7 @@ void Coordinator::EndJob(const Status& outcome) {
   membership_.Reset();
   traffic_.Reset();
   ++(outcome.ok() ? jobs_finished_ : jobs_aborted_);
-  last_outcome_ = outcome;
+  last_job_ = {.outcome = outcome, .rounds = stats.rounds, .ended = now_};
   if (events_) events_->OnJobOver(outcome, stats);
 }
 
@@ -429,7 +463,7 @@ void Coordinator::Shutdown(const Status& why) {
       grants_.Leave(now_, peer->rank);
       by_rank_[peer->rank] = nullptr;
     }
-    RemoveGuest(*peer);
+    guest_desk_.Remove(*peer);
     Dismiss(*peer, LeaveMessage(reason), reason);
   }
 }
@@ -444,7 +478,9 @@ void Coordinator::HandleTimeout() {
   for (const Peer* peer : by_rank_) {
     if (peer != nullptr) grants_.OnWindow(now_, peer->rank);  // time may have closed its windows
   }
+  DecideSuccessions();
   if (now_ < next_tick_) return;
+  SayWhatWaits();
   for (const auto& peer : peers_) {
     const uint64_t packets = peer->connection->stats().packets_received;
     if (packets != peer->packets_heard) peer->last_heard = now_;
@@ -462,7 +498,7 @@ void Coordinator::HandleTimeout() {
 }
 
 Instant Coordinator::NextTimeout() const {
-  Instant next = std::min(next_tick_, grants_.NextTimeout());
+  Instant next = std::min({next_tick_, grants_.NextTimeout(), successions_.NextTimeout()});
   if (guests_ != nullptr) next = std::min(next, guests_->NextTimeout());
   return engine_ ? std::min(next, engine_->NextTimeout()) : next;
 }
@@ -479,6 +515,10 @@ void Coordinator::OnRejected(const Rejection& rejection) {
 
 void Coordinator::OnWeightBounded(uint32_t rank, float said, float counted) {
   if (events_) events_->OnWeightBounded(membership_.Describe(rank), said, counted);
+}
+
+void Coordinator::OnLeftOut(const LeftOut& left_out) {
+  if (events_) events_->OnLeftOut(left_out, membership_.Describe(left_out.rank));
 }
 
 void Coordinator::Report(const JobRound& round) {
@@ -505,11 +545,9 @@ ServerStats Coordinator::Stats() const {
   stats.jobs_finished = jobs_finished_;
   stats.jobs_aborted = jobs_aborted_;
   stats.joins_refused = joins_refused_;
-  if (guests_ != nullptr) {
-    const GuestStats guests = guests_->stats();
-    stats.bench_connections = guests.connections;
-    stats.bench_served = guests.served;
-    stats.bench_bytes = guests.bytes;
+  guest_desk_.AddStats(&stats);
+  for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
+    stats.waits.push_back(WaitText(membership_, wait, now_));
   }
   stats.traffic = traffic_.Total(by_rank_);
   stats.grants = grants_.stats();

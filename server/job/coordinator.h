@@ -19,9 +19,13 @@
 
 #include "server/grants/grants.h"
 #include "server/job/barriers.h"
-#include "server/job/guests.h"
+#include "server/job/guest_desk.h"
 #include "server/job/job_stats.h"
+#include "server/job/messages.h"
+#include "server/job/status_answers.h"
 #include "server/job/strangers.h"
+#include "server/job/successions.h"
+#include "server/job/waits.h"
 #include "server/member/membership.h"
 #include "server/member/peer.h"
 #include "server/report/round_log.h"
@@ -35,7 +39,6 @@ namespace longhaul::server {
 
 class Coordinator final : private RoundEngineHost {
  public:
-  static constexpr Duration kStatusAge = std::chrono::milliseconds(100);  // a status is made at most so often
   // How long a refused or dismissed peer has to read the reason before its connection is closed with it.
   static constexpr Duration kLinger = std::chrono::milliseconds(500);
   // Between two looks at which peers have spoken, are overdue or have lingered: a fraction of kLinger.
@@ -70,7 +73,7 @@ class Coordinator final : private RoundEngineHost {
   ServerStats Stats() const;
   // Jobs that are over, and how the latest one ended.
   uint64_t jobs_over() const { return jobs_finished_ + jobs_aborted_; }
-  const Status& last_outcome() const { return last_outcome_; }
+  const Status& last_outcome() const { return last_job_.outcome; }
   // No connection is left; the moment to stop after Shutdown.
   bool Idle() const { return peers_.empty(); }
 
@@ -83,6 +86,7 @@ class Coordinator final : private RoundEngineHost {
   void OnTensorRound(const TensorRound& round) override;
   void OnRejected(const Rejection& rejection) override;
   void OnWeightBounded(uint32_t rank, float said, float counted) override;
+  void OnLeftOut(const LeftOut& left_out) override;
 
   // Events of connections. OnAccepted refuses by closing the connection: then there is no Peer for it.
   void OnAccepted(transport::Connection& connection);
@@ -94,14 +98,15 @@ class Coordinator final : private RoundEngineHost {
   void OnWindowState(Peer& peer, const transport::event::WindowState& state);
   void OnMessage(Peer& peer, const control::ControlMessage& message);
   void OnMemberMessage(Peer& peer, const control::ControlMessage& message);
-  void OnJoin(Peer& peer, const control::Join& join);
+  // holder_silent: the worker that holds the rank was asked whether it lives.
+  void OnJoin(Peer& peer, const control::Join& join, bool holder_silent = false);
   void OnBenchJoin(Peer& peer, const control::BenchJoin& join);
   void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
-  void RemoveGuest(Peer& peer);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);
+  void OnGiveUp(Peer& peer, const control::GiveUp& give_up);
   void OnLeave(Peer& peer, const control::Leave& leave);
-  void Replace(uint32_t rank, uint64_t incarnation);
+  void Replace(uint32_t rank);
   void StartJob();
   // Tells the peer and the log why it may not take part.
   void Refuse(Peer& peer, const Status& why);
@@ -109,18 +114,21 @@ class Coordinator final : private RoundEngineHost {
   void Dismiss(Peer& peer, const control::ControlMessage& message, const Status& why);
   void MemberGone(Peer& peer, const Status& why);
   void ReleaseBarriers();
+  void DecideSuccessions();
+  void SayWhatWaits();
   void Report(const JobRound& round);
   void EndJob(const Status& outcome);
 
   ServerSettings settings_;
   ServerEvents* events_;
-  std::function<std::string(const ServerStats&)> status_json_;
   std::function<transport::EndpointStats()> endpoint_stats_;
-  std::optional<std::string> status_;  // as of status_at_
-  Instant status_at_;
+  StatusAnswers status_;
   Membership membership_;
   Guests* guests_;
+  GuestDesk guest_desk_;
   Strangers strangers_;
+  Successions successions_;
+  Waits waits_;
   Grants grants_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in order of acceptance
   std::unordered_map<const transport::Connection*, Peer*> peer_of_;
@@ -129,7 +137,7 @@ class Coordinator final : private RoundEngineHost {
   std::optional<RoundLog> rounds_;
   Barriers barriers_;
   uint16_t symbol_bytes_ = 0;
-  Instant started_at_;
+  Instant started_at_;                   // before the start: when the first worker joined
   transport::ConnectionStats reported_;  // as of the last round
   MemberTraffic traffic_;
   std::optional<Status> abort_;  // requested, not yet done
@@ -137,7 +145,7 @@ class Coordinator final : private RoundEngineHost {
   uint64_t jobs_finished_ = 0;
   uint64_t jobs_aborted_ = 0;
   uint64_t joins_refused_ = 0;
-  Status last_outcome_;
+  LastJob last_job_;
   Instant now_;
   Instant next_tick_ = Instant::Infinite();
 };

@@ -70,6 +70,7 @@ void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank,
       if (counts.said_weight > 0) m.weight = counts.said_weight;
       m.counted_weight = counts.counted_weight;
       m.weight_share = counts.weight_share;
+      m.lags = engine->Lags(rank);
       std::copy(std::begin(counts.close_reasons), std::end(counts.close_reasons), m.close_reasons);
       stats->repaired += counts.repaired;
       stats->lost += counts.lost;

@@ -1,5 +1,6 @@
 #include "server/job/messages.h"
 
+#include "base/units_text.h"
 #include "proto/utf8.h"
 
 namespace longhaul::server {
@@ -20,8 +21,17 @@ ControlMessage LeaveMessage(const Status& why) {
   return message;
 }
 
-ControlMessage WelcomeMessage(const JobSpec& spec) {
+std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings) {
+  const std::string how = last.outcome.ok() ? "has finished after " + std::to_string(last.rounds) + " rounds"
+                                            : "was aborted (" + last.outcome.ToString() + ")";
+  return "the last job of this server " + how + ", " + SecondsText(now - last.ended) +
+         " ago; this worker is of the next one, which begins when all " +
+         std::to_string(settings.world_size) + " workers are in";
+}
+
+ControlMessage WelcomeMessage(const JobSpec& spec, const std::string& notice) {
   ControlMessage message;
+  message.mutable_welcome()->set_notice(wire::Printable(notice, wire::kMaxTextBytes));
   wire::EncodeJobSpec(spec, message.mutable_welcome()->mutable_job_spec());
   return message;
 }
@@ -30,6 +40,20 @@ ControlMessage StartMessage(uint16_t symbol_bytes, uint32_t members) {
   ControlMessage message;
   message.mutable_start()->set_symbol_bytes(symbol_bytes);
   message.mutable_start()->set_members(members);
+  return message;
+}
+
+ControlMessage BarrierDoneMessage(uint32_t request, const Status& outcome) {
+  ControlMessage message;
+  message.mutable_barrier_done()->set_request(request);
+  message.mutable_barrier_done()->set_code(static_cast<uint32_t>(outcome.code()));
+  message.mutable_barrier_done()->set_message(wire::Printable(outcome.message(), wire::kMaxTextBytes));
+  return message;
+}
+
+ControlMessage WaitingMessage(const std::string& text) {
+  ControlMessage message;
+  message.mutable_waiting()->set_message(wire::Printable(text, wire::kMaxTextBytes));
   return message;
 }
 

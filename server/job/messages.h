@@ -1,17 +1,32 @@
-// The control messages by which a server lets a peer in or sends it away.
+// The control messages by which a server lets a peer in, keeps it waiting, or sends it away.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "base/instant.h"
 #include "longhaul/job.h"
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
+#include "server/settings.h"
 
 namespace longhaul::server {
 
 control::ControlMessage RefusedMessage(const Status& why);
 control::ControlMessage LeaveMessage(const Status& why);
-control::ControlMessage WelcomeMessage(const JobSpec& spec);
+// A job that is over.
+struct LastJob {
+  Status outcome;
+  uint64_t rounds = 0;
+  Instant ended;
+};
+// For a worker that comes after it: what became of that job, and which one this worker is of.
+std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings);
+// notice: "" for none.
+control::ControlMessage WelcomeMessage(const JobSpec& spec, const std::string& notice);
 control::ControlMessage StartMessage(uint16_t symbol_bytes, uint32_t members);
+// Of a member: how its call ends, and what it waits for.
+control::ControlMessage BarrierDoneMessage(uint32_t request, const Status& outcome);
+control::ControlMessage WaitingMessage(const std::string& text);
 
 }  // namespace longhaul::server

@@ -28,7 +28,7 @@ Membership::Membership(std::string job, uint32_t world_size, uint32_t min_worker
   LH_CHECK_OP(min_workers, <=, world_size);
 }
 
-Result<Membership::Admission> Membership::Join(const JoinRequest& request, Instant now) {
+Result<Membership::Admission> Membership::Join(const JoinRequest& request, Instant now, bool holder_silent) {
   if (request.job != job_) {
     return Status(StatusCode::kSettingsMismatch,
                   "the worker's job is " + Quoted(request.job) + ", the server's is " + Quoted(job_));
@@ -46,23 +46,19 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   if (Status owner = CheckOwner(request); !owner.ok()) return owner;
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
-  if (taken && request.incarnation <= member.incarnation) {
-    LH_REACHED("a rank is taken");
-    return Status(StatusCode::kAlreadyExists, "rank " + std::to_string(request.rank) + " is taken by " +
-                                                  member.peer.ToString() + " (incarnation " +
-                                                  std::to_string(member.incarnation) + ", last heard " +
-                                                  SecondsText(now - member.last_heard) +
-                                                  " ago); start with a higher --incarnation to replace it");
-  }
-  if (member.state != Member::State::kEmpty && request.incarnation < member.incarnation) {
+  const bool known = member.state != Member::State::kEmpty;
+  if (known && request.incarnation && *request.incarnation < member.incarnation) {
     LH_REACHED("an older incarnation is refused");
-    return Status(StatusCode::kAlreadyExists, "incarnation " + std::to_string(request.incarnation) +
-                                                  " of rank " + std::to_string(request.rank) +
-                                                  " is older than " + std::to_string(member.incarnation) +
-                                                  ", which was here before");
+    return Status(StatusCode::kAlreadyExists,
+                  "incarnation " + std::to_string(*request.incarnation) + " of rank " +
+                      std::to_string(request.rank) + " is older than " + std::to_string(member.incarnation) +
+                      ", which " + (taken ? "holds it from " + member.peer.ToString() : "was here before"));
   }
+  const bool newer = request.incarnation && *request.incarnation > member.incarnation;
+  if (taken && !newer && !holder_silent) return Admission::kContested;
+  const uint64_t next = member.incarnation + (known && member.incarnation < UINT64_MAX ? 1 : 0);
   member = Member{.state = Member::State::kJoined,
-                  .incarnation = request.incarnation,
+                  .incarnation = request.incarnation.value_or(next),
                   .site = request.site,
                   .identity = request.identity,
                   .weight = request.weight,
@@ -71,6 +67,15 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   owners_[request.rank] = request.identity.name;
   if (!taken) ++joined_;
   return taken ? Admission::kReplaces : Admission::kNew;
+}
+
+Status Membership::Taken(uint32_t rank, Duration answered_after) const {
+  LH_REACHED("a rank is taken");
+  const Member& member = members_[rank];
+  return {StatusCode::kAlreadyExists,
+          "rank " + std::to_string(rank) + " is taken by " + member.peer.ToString() + " (incarnation " +
+              std::to_string(member.incarnation) + "), which lives: it answered within " +
+              SecondsText(answered_after) + "; a higher --incarnation replaces it all the same"};
 }
 
 Status Membership::CheckOwner(const JoinRequest& request) const {
@@ -132,6 +137,20 @@ std::string Membership::Describe(uint32_t rank) const {
   const std::string site = member.site.empty() ? "" : "site " + member.site + ", ";
   const std::string name = member.identity.name.empty() ? "" : member.identity.name + ", ";
   return "worker rank " + std::to_string(rank) + " (" + name + site + member.peer.ToString() + ")";
+}
+
+std::string Membership::Names(const std::vector<uint32_t>& ranks) const {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+    const Member::State state = members_[ranks[i]].state;
+    text += i == 0 ? "" : "; ";
+    text += state == Member::State::kEmpty ? "rank " + std::to_string(ranks[i]) + ", which has not joined"
+                                           : Describe(ranks[i]);
+    if (state == Member::State::kLost) text += ", which is lost";
+  }
+  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
+  return text;
 }
 
 void Membership::Reset() {

@@ -1,8 +1,13 @@
 // The members of the job: ranks, incarnations, the start barrier and what is left when a worker goes.
 //
 //   empty -> joined -> left      (said goodbye)
-//                   -> lost      (died or was silent; may come again with the same or a higher incarnation)
-//            joined -> joined    (replaced by a higher incarnation)
+//                   -> lost      (died or was silent; may come again)
+//            joined -> joined    (replaced: by a higher incarnation at once; by a process that says no number,
+//                                 or the same one, when its predecessor no longer answers)
+//
+// A process that says no number gets the next one of its rank. A number that a process says fences those
+// below it: they are refused, also when the rank is free. Who says none is never fenced, so no number keeps a
+// rank for ever.
 //
 // Before the start a lost or leaving worker's place becomes empty again.
 //
@@ -16,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +49,7 @@ struct JoinRequest {
   std::string job;
   uint32_t rank = 0;
   uint32_t world_size = 0;
-  uint64_t incarnation = 0;
+  std::optional<uint64_t> incarnation = {};
   std::string site;
   transport::PeerIdentity identity = {};
   float weight = 1;
@@ -53,8 +59,9 @@ struct JoinRequest {
 class Membership {
  public:
   enum class Admission : uint8_t {
-    kNew,       // the place was empty, or its worker was lost or had left
-    kReplaces,  // the rank's older incarnation is out
+    kNew,        // the place was empty, or its worker was lost or had left
+    kReplaces,   // the rank's older incarnation is out
+    kContested,  // nothing has changed: does the rank's worker still live?
   };
 
   // By default a worker counts as at most so many others: honest shards differ by less.
@@ -66,8 +73,10 @@ class Membership {
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
   // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation
-  // is older than one that was here).
-  Result<Admission> Join(const JoinRequest& request, Instant now);
+  // is older than one that was here). holder_silent: a contested rank's worker has not answered.
+  Result<Admission> Join(const JoinRequest& request, Instant now, bool holder_silent = false);
+  // kAlreadyExists: the rank's worker has answered.
+  Status Taken(uint32_t rank, Duration answered_after) const;
   // The worker said goodbye, or is dead. REQUIRES: it is joined.
   void Leave(uint32_t rank);
   void Lose(uint32_t rank);
@@ -99,6 +108,8 @@ class Membership {
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
   // 127.0.0.1:4000)".
   std::string Describe(uint32_t rank) const;
+  // "rank 2, which has not joined; worker rank 3 (site B, 10.0.0.3:4000) and 5 more": eight at most by name.
+  std::string Names(const std::vector<uint32_t>& ranks) const;
 
   // A new job: all members are gone, nothing is remembered.
   void Reset();

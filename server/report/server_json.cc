@@ -74,6 +74,7 @@ json ToJson(const MemberStats& member) {
               {"lost_chunks", member.lost},
               {"rejected_chunks", member.rejected},
               {"rounds_excluded", member.excluded},
+              {"lags", member.lags},
               {"windows_closed", CloseReasons(member.close_reasons)},
               {"granted_mbps", member.grant.rate.mbps()},
               {"granted_window", member.grant.receive_window.value()},
@@ -121,6 +122,7 @@ json ToJson(const ServerStats& stats) {
   out["phase"] = stats.phase == ServerStats::Phase::kRunning ? "running" : "waiting";
   out["joined"] = stats.joined;
   out["identity"] = stats.identity;
+  out["waits"] = stats.waits;
   out["settings"] = stats.job_spec;
   out["endpoint"] = CountersJson<transport::EndpointStats>(transport::kEndpointCounters, stats.endpoint);
   json members = json::array();

@@ -41,6 +41,7 @@ struct MemberStats {
   uint32_t rank = 0;
   Member::State state = Member::State::kEmpty;
   uint64_t excluded = 0;  // tensor rounds that were over without it
+  bool lags = false;      // a round in progress does not wait for it
   std::string site;       // as it says
   std::string identity;   // as it has proved: IdentityText
   Address peer;
@@ -136,6 +137,7 @@ struct ServerStats {
   Duration round_p99{0};
   transport::ConnectionStats traffic;  // counts of this job's members, also of those that are gone
   GrantStats grants;
+  std::vector<std::string> waits;  // what the job waits for now, in words
   std::vector<MemberStats> members;
 };
 
@@ -187,6 +189,7 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
 };
 
 struct Rejection;  // server/round/round_host.h
+struct LeftOut;    // ditto
 
 // Receives the server's events. Called from inside the core: must not call back into it.
 class ServerEvents {
@@ -208,6 +211,12 @@ class ServerEvents {
     (void)who, (void)weight, (void)counted;
   }
   virtual void OnRejected(const Rejection& rejection, const std::string& who) { (void)rejection, (void)who; }
+  // A round goes on without a worker that `who` describes.
+  virtual void OnLeftOut(const LeftOut& left_out, const std::string& who) { (void)left_out, (void)who; }
+  // Every 5 s of a wait: what waits for whom, in words, and the ranks.
+  virtual void OnWaiting(const std::string& text, const std::vector<uint32_t>& missing) {
+    (void)text, (void)missing;
+  }
   // Ok: an orderly goodbye.
   virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {
     (void)rank, (void)who, (void)why;

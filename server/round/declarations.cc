@@ -1,5 +1,6 @@
 #include "server/round/declarations.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/utf8.h"
@@ -18,6 +19,12 @@ ControlMessage DeclaredAnswer(uint32_t request, const Status& status) {
   return message;
 }
 
+// "25.0 %".
+std::string Percent(double share) {
+  const auto tenths = static_cast<int64_t>(share * 1000 + 0.5);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " %";
+}
+
 void SetEpoch(const ShiftEpochs& epochs, control::Declared& declared) {
   declared.set_shift_epoch(epochs.epoch());
   declared.set_shift_epoch_round(epochs.change_round());
@@ -33,12 +40,16 @@ Declarations::Declarations(const ServerSettings& settings, uint32_t chunk_elemen
       jobs_(jobs),
       store_(settings.max_model, chunk_elements),
       memory_(settings, chunk_elements),
-      postponed_(settings.world_size, 0) {}
+      held_(settings.world_size),
+      postponed_(settings.world_size, 0),
+      charged_(settings.world_size, 0) {}
 
-TensorJob* Declarations::OnDeclare(Peer& peer, const control::Declare& declare) {
-  const auto refuse = [&](const Status& why) -> TensorJob* {
-    host_->Send(peer, DeclaredAnswer(declare.request(), why));
-    return nullptr;
+Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declare& declare, Instant now) {
+  const HeldDeclarations::Request request{peer.rank, declare.request(), declare.has_initial()};
+  Declared declared;
+  const auto refuse = [&](const Status& why) {
+    Refuse(request, why);
+    return declared;
   };
   const auto optimizer = codec::ParseOptimizer(declare.optimizer());
   if (!optimizer.ok()) return refuse(optimizer.status());
@@ -51,32 +62,137 @@ TensorJob* Declarations::OnDeclare(Peer& peer, const control::Declare& declare) 
                         .priority = declare.priority(),
                         .count = declare.count(),
                         .optimizer = *optimizer};
-  if (const Status memory = TakeMemory(spec); !memory.ok()) return refuse(memory);
-  const auto parameters = store_.Declare(spec);
-  if (!parameters.ok()) return refuse(parameters.status());
-  TensorJob* known = jobs_->Find((*parameters)->key());
-  TensorJob& job = known != nullptr ? *known : Add(*parameters);
+  const Status check = store_.Check(spec);
+  if (check.code() == StatusCode::kAlreadyExists) {
+    TensorJob& job = *jobs_->Find((*store_.Declare(spec))->key());
+    if (Accept(job, request)) declared.push_back(&job);
+  } else if (!check.ok()) {
+    return refuse({check.code(), check.message() + GreediestBut(peer.rank)});
+  } else if (Status memory = memory_.Check(spec); !memory.ok()) {
+    return refuse({memory.code(), memory.message() + GreediestBut(peer.rank)});
+  } else if (Status held = held_.Add(spec, Cost(spec), request, now); !held.ok()) {
+    return refuse(held);
+  }
+  AdmitHeld(&declared);
+  return declared;
+}
 
+void Declarations::Refuse(const HeldDeclarations::Request& request, const Status& why) {
+  if (Peer* peer = host_->PeerOfRank(request.rank)) host_->Send(*peer, DeclaredAnswer(request.request, why));
+}
+
+// --- What one member may take alone ---
+
+double Declarations::Cost(const TensorSpec& spec) const {
+  const double elements = static_cast<double>(settings_.max_model.value()) / sizeof(float);
+  return std::max({1.0 / ParameterStore::kMaxTensors, static_cast<double>(spec.count) / elements,
+                   static_cast<double>(memory_.Plan(spec)) / static_cast<double>(memory_.total())});
+}
+
+double Declarations::Part() const {
+  constexpr double kRounding = 1e-9;
+  return std::max(1.0 / settings_.world_size, kLeastPart) + kRounding;
+}
+
+void Declarations::AdmitHeld(Declared* declared) {
+  const double part = Part();
+  const auto admissible = [&](const HeldDeclarations::Held& held) {
+    return Majority(held.requests.size()) || charged_[held.requests.front().rank] + held.cost <= part;
+  };
+  while (const auto held = held_.Take(admissible)) Create(*held, declared);
+}
+
+void Declarations::Create(const HeldDeclarations::Held& held, Declared* declared) {
+  Status room = store_.Check(held.spec);
+  if (room.ok()) room = memory_.Take(held.spec);
+  const uint32_t first = held.requests.front().rank;
+  if (!room.ok()) {
+    const Status why(room.code(), room.message() + GreediestBut(first));
+    for (const auto& request : held.requests) Refuse(request, why);
+    return;
+  }
+  TensorJob& job = Add(*store_.Declare(held.spec));
+  job.first_declarer = first;
+  job.charged = held.cost;
+  charged_[first] += held.cost;
+  for (const auto& request : held.requests) (void)Accept(job, request);
+  declared->push_back(&job);
+}
+
+bool Declarations::Accept(TensorJob& job, const HeldDeclarations::Request& request) {
+  const uint32_t rank = request.rank;
   const Rounds& rounds = job.tensor.rounds();
-  const Rounds::Participation participation = rounds.participation(peer.rank);
+  const Rounds::Participation participation = rounds.participation(rank);
   const bool pushed =
       participation == Rounds::Participation::kOpen || participation == Rounds::Participation::kClosed;
-  ControlMessage answer = DeclaredAnswer(declare.request(), Status());
-  answer.mutable_declared()->set_key((*parameters)->key());
-  answer.mutable_declared()->set_next_round(rounds.number() + (pushed || job.late[peer.rank] ? 1 : 0));
-  answer.mutable_declared()->set_send_initial(AsksForInitial(job, peer, declare.has_initial()));
+  ControlMessage answer = DeclaredAnswer(request.request, Status());
+  answer.mutable_declared()->set_key(job.tensor.key());
+  answer.mutable_declared()->set_next_round(rounds.number() + (pushed || job.late[rank] ? 1 : 0));
+  answer.mutable_declared()->set_send_initial(AsksForInitial(job, rank, request.has_initial));
   SetEpoch(job.epochs, *answer.mutable_declared());
-  job.declared[peer.rank] = true;
-  if (!job.late[peer.rank]) {
-    host_->Send(peer, answer);
-  } else if (postponed_[peer.rank] >= kMaxPostponed) {
-    return refuse(
-        Status(StatusCode::kResourceExhausted, "too many declarations wait for the end of a round"));
-  } else {
-    job.postponed_declares.push_back({peer.rank, std::move(answer)});
-    ++postponed_[peer.rank];
+  job.declared[rank] = true;
+  if (job.charged > 0 && Majority(static_cast<size_t>(std::ranges::count(job.declared, true)))) {
+    charged_[job.first_declarer] -= std::exchange(job.charged, 0);
   }
-  return &job;
+  if (!job.late[rank]) {
+    if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, answer);
+  } else if (postponed_[rank] >= kMaxPostponed) {
+    Refuse(request,
+           Status(StatusCode::kResourceExhausted, "too many declarations wait for the end of a round"));
+    return false;
+  } else {
+    job.postponed_declares.push_back({rank, std::move(answer)});
+    ++postponed_[rank];
+  }
+  return true;
+}
+
+std::string Declarations::GreediestBut(uint32_t rank) const {
+  uint32_t greediest = rank;
+  for (uint32_t other = 0; other < charged_.size(); ++other) {
+    if (other != rank && charged_[other] > (greediest == rank ? 0 : charged_[greediest])) greediest = other;
+  }
+  if (greediest == rank) return "";
+  return "; " + membership_->Describe(greediest) + " holds " + Percent(charged_[greediest]) +
+         " of what a job may have with tensors that most have not declared";
+}
+
+Wait Declarations::HeldWait(const HeldDeclarations::Held& held) const {
+  Wait wait{
+      .what = "the declaration of tensor \"" + held.spec.name + "\"", .missing = {}, .since = held.since};
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (membership_->IsJoined(rank) && !held.Has(rank)) wait.missing.push_back(rank);
+  }
+  return wait;
+}
+
+std::optional<Wait> Declarations::LongestWait() const {
+  const HeldDeclarations::Held* oldest = held_.Oldest();
+  return oldest == nullptr ? std::nullopt : std::optional(HeldWait(*oldest));
+}
+
+bool Declarations::GiveUp(Peer& peer, uint32_t request) {
+  const auto end = [&](const std::string& why) {
+    host_->Send(peer, DeclaredAnswer(request, Status(StatusCode::kDeadlineExceeded, why)));
+    return true;
+  };
+  if (const auto held = held_.GiveUp(peer.rank, request)) {
+    const Wait wait = HeldWait(*held);
+    return end(wait.what + " waits for " + membership_->Names(wait.missing) +
+               " to declare the same: worker rank " + std::to_string(held->requests.front().rank) +
+               " alone may take no more than " + Percent(Part()) + " of what a job may have");
+  }
+  for (const auto& job : *jobs_) {
+    const bool gave_up =
+        std::erase_if(job->postponed_declares, [&](const PostponedDeclare& postponed) {
+          return postponed.rank == peer.rank && postponed.answer.declared().request() == request;
+        }) > 0;
+    if (!gave_up) continue;
+    --postponed_[peer.rank];
+    return end("round " + std::to_string(job->tensor.rounds().number()) + " of tensor \"" +
+               job->tensor.parameters().spec().name + "\", which is to end first, is not over");
+  }
+  return false;
 }
 
 Status Declarations::Check(const control::Declare& declare, const codec::OptimizerSpec& optimizer) const {
@@ -102,21 +218,15 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
   return {};
 }
 
-// Takes the memory of a new tensor; nothing for one that exists.
-Status Declarations::TakeMemory(const TensorSpec& spec) {
-  const Status check = store_.Check(spec);
-  if (check.code() == StatusCode::kAlreadyExists) return {};
-  return check.ok() ? memory_.Take(spec) : check;
-}
-
 TensorJob& Declarations::Add(Parameters* parameters) {
   const auto order = settings_.deterministic ? Aggregator::Order::kRank : Aggregator::Order::kArrival;
   const uint32_t ranks = membership_->world_size();
-  TensorJob& job = jobs_->Add(
-      std::make_unique<TensorJob>(parameters, ranks, settings_, order, settings_.norm_guard,
-                                  Stragglers(settings_.straggler_factor, settings_.round_bound, ranks),
-                                  WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
-                                               settings_.policy == LossPolicy::kShift)));
+  TensorJob& job = jobs_->Add(std::make_unique<TensorJob>(
+      parameters, ranks, settings_, order, settings_.norm_guard,
+      Stragglers(settings_.straggler_factor, settings_.round_bound, ranks),
+      Patience(settings_.deterministic ? 0 : settings_.round_patience, settings_.idle_timeout, ranks),
+      WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
+                   settings_.policy == LossPolicy::kShift)));
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     if (membership_->IsJoined(rank)) job.tensor.rounds().OnMemberJoined(rank);
   }
@@ -125,21 +235,21 @@ TensorJob& Declarations::Add(Parameters* parameters) {
 }
 
 // Whether this worker is to send the initial values.
-bool Declarations::AsksForInitial(TensorJob& job, const Peer& peer, bool has_initial) {
+bool Declarations::AsksForInitial(TensorJob& job, uint32_t rank, bool has_initial) {
   Parameters& parameters = job.tensor.parameters();
   if (job.HasValues()) return false;
   const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
-  if (asked && parameters.initial_sender() != peer.rank) return false;
+  if (asked && parameters.initial_sender() != rank) return false;
   if (asked && !has_initial) {
     host_->RequestAbort(
-        Status(StatusCode::kAborted, membership_->Describe(peer.rank) +
+        Status(StatusCode::kAborted, membership_->Describe(rank) +
                                          " came back without the initial values of tensor \"" +
                                          parameters.spec().name + "\" that it had offered"));
     return false;
   }
   // A second declaration of the same incarnation is not asked again; only a newer incarnation is.
-  if (asked && job.declared[peer.rank]) return false;
-  if (has_initial) parameters.AwaitInitial(peer.rank);
+  if (asked && job.declared[rank]) return false;
+  if (has_initial) parameters.AwaitInitial(rank);
   return has_initial;
 }
 
@@ -157,6 +267,13 @@ void Declarations::AnswerPostponed(TensorJob& job) {
     SetEpoch(job.epochs, *postponed.answer.mutable_declared());  // as it is now
     if (Peer* peer = host_->PeerOfRank(postponed.rank)) host_->Send(*peer, postponed.answer);
   }
+}
+
+Declarations::Declared Declarations::ForgetHeld(uint32_t rank) {
+  Declared declared;
+  held_.Forget(rank);
+  AdmitHeld(&declared);
+  return declared;
 }
 
 void Declarations::Forget(TensorJob& job, uint32_t rank) {

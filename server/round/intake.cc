@@ -120,6 +120,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
     const uint32_t missing = job.tensor.chunks() - contributed.count();
     rounds.tally().lost_chunks -= missing;
     stats_->by_rank[peer.rank].lost -= missing;
+    job.patience.OnTurn(peer.rank, now - job.left_out_of[peer.rank]);
   }
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, "only " + std::to_string(membership_->joined()) +
@@ -283,6 +284,7 @@ Intake::Outcome Intake::OnWindowState(Instant now, Peer& peer, const transport::
     const Rounds& rounds = job.tensor.rounds();
     if (transfer.on_time && transfer.round == rounds.number()) {
       job.stragglers.OnHighDone(peer.rank, now - rounds.begun_at());
+      job.patience.OnTurn(peer.rank, now - job.turn);
     }
   }
   return CheckClose(now, peer, state.key);
@@ -319,7 +321,7 @@ transport::CloseRuleInput Intake::CloseInput(const Peer& peer, const TensorJob& 
     input.soft = transfer.opened + *soft + std::max(rtt / 2, Stragglers::kGrace);
   }
   if (transfer.round == job.tensor.rounds().number()) {
-    input.hard = job.HardDeadline(rtt, membership_->joined());
+    input.hard = jobs_->HardDeadline(job, peer.rank, rtt, membership_->joined());
   }
   input.soft = std::min(input.soft, input.hard);
   return input;
@@ -338,6 +340,12 @@ void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::Clos
     return;
   }
   job.window_times[peer.rank].Add(now - transfer.opened);
+  if (reason == wire::CloseReason::kHard && transfer.round == job.tensor.rounds().number()) {
+    host_->OnLeftOut({.rank = peer.rank,
+                      .tensor = job.tensor.parameters().spec().name,
+                      .round = transfer.round,
+                      .waited = now - job.since()});
+  }
   CloseGradient(peer, transfer, reason, outcome);
 }
 

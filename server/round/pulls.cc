@@ -7,29 +7,25 @@
 #include "proto/utf8.h"
 
 namespace longhaul::server {
-namespace {
-
-control::ControlMessage PullRefusal(uint32_t request, const Status& status) {
+void Pulls::Refuse(Peer& peer, uint32_t request, const Status& status) {
   control::ControlMessage message;
   control::PullRefused& refused = *message.mutable_pull_refused();
   refused.set_request(request);
   refused.set_code(static_cast<uint32_t>(status.code()));
   refused.set_message(wire::Printable(status.message(), wire::kMaxTextBytes));
-  return message;
+  host_->Send(peer, message);
 }
-
-}  // namespace
 
 void Pulls::OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pull) {
   if (job == nullptr) {
     const Status why(StatusCode::kNotFound, "no tensor has the key " + std::to_string(pull.key()));
-    return host_->Send(peer, PullRefusal(pull.request(), why));
+    return Refuse(peer, pull.request(), why);
   }
   const auto of_tensor = static_cast<size_t>(std::ranges::count(job->pulls, peer.rank, &PendingPull::rank));
   if (of_tensor + results_->pulls(peer) >= kMaxPending || waiting_[peer.rank] >= kMaxWaiting) {
     const Status why(StatusCode::kResourceExhausted,
                      "more than " + std::to_string(kMaxPending) + " pulls of one worker wait");
-    return host_->Send(peer, PullRefusal(pull.request(), why));
+    return Refuse(peer, pull.request(), why);
   }
   job->pulls.push_back({peer.rank, pull.request(), pull.min_round()});
   ++waiting_[peer.rank];
@@ -66,6 +62,16 @@ void Pulls::AnswerPostponed(TensorJobs& jobs) {
   for (const auto& job : jobs) {
     if (!job->pulls.empty()) Answer(*job);
   }
+}
+
+std::optional<uint64_t> Pulls::GiveUp(TensorJob& job, const Peer& peer, uint32_t request) {
+  const auto found = std::ranges::find_if(
+      job.pulls, [&](const PendingPull& pull) { return pull.rank == peer.rank && pull.request == request; });
+  if (found == job.pulls.end()) return std::nullopt;
+  const uint64_t min_round = found->min_round;
+  job.pulls.erase(found);
+  --waiting_[peer.rank];
+  return min_round;
 }
 
 void Pulls::Forget(TensorJob& job, uint32_t rank) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "server/results/result_sender.h"
@@ -38,6 +39,9 @@ class Pulls {
   void Answer(TensorJob& job);
   // Snapshots may be free again.
   void AnswerPostponed(TensorJobs& jobs);
+  // The pull waits no longer: the round that it waits for. None: the tensor has no such one.
+  std::optional<uint64_t> GiveUp(TensorJob& job, const Peer& peer, uint32_t request);
+  void Refuse(Peer& peer, uint32_t request, const Status& why);
   // The rank's worker is gone.
   void Forget(TensorJob& job, uint32_t rank);
 

@@ -41,8 +41,71 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
 // --- Events of workers ---
 
 void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
-  TensorJob* job = declarations_.OnDeclare(peer, declare);
-  if (job != nullptr && declarations_.StartsAsZeros(*job)) OnInitialized(*job);
+  FollowDeclared(declarations_.OnDeclare(peer, declare, now_));
+}
+
+void RoundEngine::FollowDeclared(const std::vector<TensorJob*>& jobs) {
+  for (TensorJob* job : jobs) {
+    if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
+  }
+}
+
+void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
+  if (declarations_.GiveUp(peer, request)) return;
+  for (const auto& job : jobs_) {
+    const auto given_up = pulls_.GiveUp(*job, peer, request);
+    if (!given_up) continue;
+    const Rounds& rounds = job->tensor.rounds();
+    const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
+    pulls_.Refuse(
+        peer, request,
+        Status(StatusCode::kDeadlineExceeded,
+               "round " + std::to_string(*given_up) + " of tensor \"" + job->tensor.parameters().spec().name +
+                   "\" has not come, it is in round " + std::to_string(rounds.number()) +
+                   (wait.missing.empty() ? ", which has not begun"
+                                         : ", which waits for " + membership_->Names(wait.missing))));
+  }
+}
+
+// --- What waits ---
+
+bool RoundEngine::Lags(uint32_t rank) const {
+  return std::ranges::any_of(jobs_, [rank](const auto& job) {
+    return job->tensor.rounds().participation(rank) == Rounds::Participation::kLagging;
+  });
+}
+
+// For whom the round in progress waits. REQUIRES: it has begun.
+Wait RoundEngine::RoundWait(const TensorJob& job) const {
+  const Rounds& rounds = job.tensor.rounds();
+  const Parameters& parameters = job.tensor.parameters();
+  Wait wait{
+      .what = "round " + std::to_string(rounds.number()) + " of tensor \"" + parameters.spec().name + "\"",
+      .missing = {},
+      .since = rounds.begun_at()};
+  const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    if (!membership_->IsJoined(rank)) continue;
+    const Rounds::Participation part = rounds.participation(rank);
+    const bool pushes = part == Rounds::Participation::kAwaited || part == Rounds::Participation::kOpen;
+    const bool offers = asked ? parameters.initial_sender() == rank : !job.declared[rank];
+    if (job.HasValues() ? pushes : offers) wait.missing.push_back(rank);
+  }
+  return wait;
+}
+
+std::vector<Wait> RoundEngine::LongestWaits() const {
+  const TensorJob* longest = nullptr;
+  for (const auto& job : jobs_) {
+    if (!job->tensor.rounds().begun()) continue;
+    const bool longer =
+        longest == nullptr || job->tensor.rounds().begun_at() < longest->tensor.rounds().begun_at();
+    if (longer) longest = job.get();
+  }
+  std::vector<Wait> waits;
+  if (longest != nullptr) waits.push_back(RoundWait(*longest));
+  if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
+  return waits;
 }
 
 void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
@@ -81,7 +144,7 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 // Version 0 is there: what has waited for it goes on.
 void RoundEngine::OnInitialized(TensorJob& job) {
   job.tensor.parameters().SetReady();
-  job.values_since = now_;
+  job.values_since = job.turn = now_;
   std::vector<uint32_t> ready;
   job.tensor.rounds().CollectReady(&ready);
   FinaliseReady(job, ready);
@@ -129,6 +192,7 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   stats_.tolerated += round.tally.tolerated_chunks;
   EndWeights(job);
   tensor.NextRound();
+  job.turn = now_;
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
@@ -218,6 +282,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     ForgetWorker(*job, rank);
     MoveMember(*job, rank, job->tensor.rounds().OnMemberReplaced(rank));
   }
+  FollowDeclared(declarations_.ForgetHeld(rank));
   pulls_.AnswerPostponed(jobs_);
 }
 
@@ -242,6 +307,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
     if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
     FinishRoundIfComplete(*job);
   }
+  FollowDeclared(declarations_.ForgetHeld(rank));
   pulls_.AnswerPostponed(jobs_);
 }
 
@@ -290,7 +356,7 @@ void RoundEngine::LeaveStragglersOut(TensorJob& job) {
     if (!open && participation != Rounds::Participation::kAwaited) continue;
     Peer* peer = host_->PeerOfRank(rank);
     if (peer == nullptr) continue;  // nothing bounds a round that waits for a worker to come back
-    const Instant deadline = job.HardDeadline(peer->rtt(), membership_->joined());
+    const Instant deadline = jobs_.HardDeadline(job, rank, peer->rtt(), membership_->joined());
     if (open) {
       for (auto& [key, transfer] : peer->transfers) {
         if (transfer.tensor != &job.tensor || transfer.round != rounds.number()) continue;
@@ -302,6 +368,11 @@ void RoundEngine::LeaveStragglersOut(TensorJob& job) {
       CheckAt(deadline);
     } else {
       CountAsLost(job, rank);
+      host_->OnLeftOut({.rank = rank,
+                        .tensor = job.tensor.parameters().spec().name,
+                        .round = rounds.number(),
+                        .waited = now_ - job.since()});
+      job.left_out_of[rank] = job.turn;
       std::vector<uint32_t> ready;
       rounds.OnExcluded(rank, job.tensor.aggregator().contributed(rank), &ready);
       FinaliseReady(job, ready);

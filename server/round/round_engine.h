@@ -36,6 +36,8 @@ class RoundEngine {
   // --- Control messages of members ---
   void OnDeclare(Peer& peer, const control::Declare& declare);
   void OnPullRequest(Peer& peer, const control::PullRequest& pull);
+  // A call of the worker has waited long enough: ends it, saying for whom it waits, unless it has ended.
+  void OnGiveUp(Peer& peer, uint32_t request);
 
   // --- Windows (see transport/core/connection/events.h) ---
   // An error refuses the window.
@@ -66,9 +68,15 @@ class RoundEngine {
   uint64_t elements() const { return declarations_.store().elements(); }
   const MemoryBudget& memory() const { return declarations_.memory(); }
   size_t tensor_count() const { return jobs_.size(); }
+  // A round in progress does not wait for the rank.
+  bool Lags(uint32_t rank) const;
+  // The round and the declaration that wait longest, if any.
+  std::vector<Wait> LongestWaits() const;
 
  private:
   void Follow(const Intake::Outcome& outcome);
+  void FollowDeclared(const std::vector<TensorJob*>& jobs);
+  Wait RoundWait(const TensorJob& job) const;
   void OnInitialized(TensorJob& job);
   void FinaliseReady(TensorJob& job, const std::vector<uint32_t>& ready);
   void FinishRoundIfComplete(TensorJob& job);

@@ -33,6 +33,21 @@ struct Rejection {
   double excess = 0;     // "too large": the chunk's norm by the usual one
 };
 
+// Something that waits for these ranks: "round 3 of tensor \"w\"".
+struct Wait {
+  std::string what;
+  std::vector<uint32_t> missing;
+  Instant since;
+};
+
+// A round goes on without a worker that is a member; its gradient counts when it comes.
+struct LeftOut {
+  uint32_t rank = 0;
+  std::string tensor;
+  uint64_t round = 0;
+  Duration waited{0};  // since the round began
+};
+
 // Counters; by_rank has one entry per rank.
 struct EngineStats {
   struct Rank {
@@ -77,6 +92,7 @@ class RoundEngineHost {
   virtual void OnRejected(const Rejection& rejection) = 0;
   // A push of the rank counts as less than it says; reported for the first, second, fourth, ... of the rank.
   virtual void OnWeightBounded(uint32_t rank, float said, float counted) = 0;
+  virtual void OnLeftOut(const LeftOut& left_out) = 0;
 };
 
 }  // namespace longhaul::server

@@ -11,6 +11,7 @@
 #include "server/member/membership.h"
 #include "server/member/weight_ledger.h"
 #include "server/tensor/contribution_guard.h"
+#include "server/tensor/patience.h"
 #include "server/tensor/shift_epochs.h"
 #include "server/tensor/stragglers.h"
 #include "server/tensor/tensor.h"
@@ -31,12 +32,14 @@ struct PendingPull {
 
 struct TensorJob {
   TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
-            double norm_guard, Stragglers waiting, WeightLedger ledger)
+            double norm_guard, Stragglers waiting, Patience waiting_for_the_idle, WeightLedger ledger)
       : tensor(parameters, ranks, spec, order),
         guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(spec.policy)),
         epochs(spec.policy == LossPolicy::kShift, ranks),
         stragglers(std::move(waiting)),
+        patience(std::move(waiting_for_the_idle)),
         weights(std::move(ledger)),
+        left_out_of(ranks),
         window_times(ranks),
         declared(ranks, false),
         late(ranks, false) {}
@@ -44,14 +47,8 @@ struct TensorJob {
   bool HasValues() const {
     return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
   }
-  // When the round in progress stops waiting for a worker at this RTT. The first round waits for version 0 as
-  // long as it takes: a worker that has not declared the tensor yet may have the values.
-  Instant HardDeadline(Duration rtt, uint32_t members) const {
-    const Rounds& rounds = tensor.rounds();
-    if (!rounds.begun() || !HasValues()) return Instant::Infinite();
-    return stragglers.Deadline(std::max(rounds.begun_at(), values_since), rtt,
-                               rounds.Count(Rounds::Participation::kClosed), members);
-  }
+  // Since when the round in progress waits. REQUIRES: it has begun.
+  Instant since() const { return std::max(tensor.rounds().begun_at(), values_since); }
   // Begins the first round, or a shift epoch, with the members of this moment and the weights that they
   // joined with.
   void BeginEpoch(const Membership& membership) {
@@ -73,13 +70,18 @@ struct TensorJob {
   ContributionGuard guard;
   ShiftEpochs epochs;
   Stragglers stragglers;
+  Patience patience;
   WeightLedger weights;
-  std::vector<CloseTimes> window_times;              // by rank: from a window's opening to its close
-  std::vector<bool> declared;                        // by rank
-  Instant values_since;                              // when version 0 was there
-  std::vector<bool> late;                            // by rank: takes part from the next round
+  Instant turn;                          // when the round before was finished, or version 0 was there
+  std::vector<Instant> left_out_of;      // by rank, of one that lags: the turn that it has missed
+  std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
+  std::vector<bool> declared;            // by rank
+  Instant values_since;                  // when version 0 was there
+  std::vector<bool> late;                // by rank: takes part from the next round
   std::vector<PostponedDeclare> postponed_declares;  // answered when the round in progress is finished
   std::vector<PendingPull> pulls;
+  uint32_t first_declarer = 0;  // rank
+  double charged = 0;           // its share of what a job may have (server/round/declarations.h)
 };
 
 // The job's tensors by key.
@@ -87,13 +89,26 @@ class TensorJobs {
  public:
   TensorJob* Find(uint32_t key) { return key < jobs_.size() ? jobs_[key].get() : nullptr; }
   TensorJob& Of(const Tensor& tensor) { return *jobs_[tensor.key()]; }
-  TensorJob& Add(std::unique_ptr<TensorJob> job) { return *jobs_.emplace_back(std::move(job)); }
+  TensorJob& Add(std::unique_ptr<TensorJob> job) {
+    bytes_ += job->tensor.parameters().spec().count * sizeof(float);
+    return *jobs_.emplace_back(std::move(job));
+  }
+  // When the round in progress stops waiting for a worker at this RTT. The first round waits for version 0 as
+  // long as it takes: a worker that has not declared the tensor yet may have the values.
+  Instant HardDeadline(const TensorJob& job, uint32_t rank, Duration rtt, uint32_t members) const {
+    const Rounds& rounds = job.tensor.rounds();
+    if (!rounds.begun() || !job.HasValues()) return Instant::Infinite();
+    const uint32_t done = rounds.Count(Rounds::Participation::kClosed);
+    return std::min(job.stragglers.Deadline(job.since(), rtt, done, members),
+                    job.patience.Deadline(rank, job.turn, job.since(), bytes_));
+  }
   size_t size() const { return jobs_.size(); }
   auto begin() const { return jobs_.begin(); }
   auto end() const { return jobs_.end(); }
 
  private:
   std::vector<std::unique_ptr<TensorJob>> jobs_;
+  uint64_t bytes_ = 0;  // of one copy of the model
 };
 
 }  // namespace longhaul::server

@@ -76,7 +76,7 @@ uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
          kLeavingWindows * (chunks * kPerLeavingChunk + repair) + kPerMemberTensor;
 }
 
-Status MemoryBudget::Take(const TensorSpec& spec) {
+Status MemoryBudget::Check(const TensorSpec& spec) const {
   const uint64_t bytes = Plan(spec);
   if (bytes > total_ - taken_) {
     return {StatusCode::kResourceExhausted,
@@ -85,7 +85,12 @@ Status MemoryBudget::Take(const TensorSpec& spec) {
                 std::to_string(total_) + " that this job may take " + std::to_string(taken_) +
                 " are planned (the server's --max-model-bytes)"};
   }
-  taken_ += bytes;
+  return {};
+}
+
+Status MemoryBudget::Take(const TensorSpec& spec) {
+  if (Status check = Check(spec); !check.ok()) return check;
+  taken_ += Plan(spec);
   per_member_ += PerMember(spec);
   return {};
 }

@@ -64,6 +64,8 @@ class MemoryBudget {
   uint64_t Plan(const TensorSpec& spec) const;
   // What the tensor can add to what one member's connection holds.
   uint64_t PerMember(const TensorSpec& spec) const;
+  // Ok: Take would succeed.
+  Status Check(const TensorSpec& spec) const;
   // Takes the tensor's bytes. kResourceExhausted, with nothing taken, names the bound.
   Status Take(const TensorSpec& spec);
 

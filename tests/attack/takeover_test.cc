@@ -10,7 +10,7 @@ namespace {
 template <typename Job>
 class TryToJoin : public Job {
  protected:
-  Result<Client> Try(uint32_t rank, uint64_t incarnation, const std::string& key) {
+  Result<Client> Try(uint32_t rank, std::optional<uint64_t> incarnation, const std::string& key) {
     ConnectOptions options;
     options.servers = {this->address()};
     options.rank = rank;
@@ -21,7 +21,8 @@ class TryToJoin : public Job {
     return Client::Connect(options);
   }
   // Of the running pair: this attempt is refused and counted, and the rank stays whose it was.
-  void ExpectRefused(uint32_t rank, uint64_t incarnation, const std::string& key, StatusCode why) {
+  void ExpectRefused(uint32_t rank, std::optional<uint64_t> incarnation, const std::string& key,
+                     StatusCode why) {
     ExpectRefused(rank, why, [&] { return Try(rank, incarnation, key).status(); });
   }
   void ExpectRefused(uint32_t rank, StatusCode why, const std::function<Status()>& attempt) {
@@ -49,6 +50,31 @@ TEST_F(Takeover, OfARankNeedsANewerIncarnation) {
   Round();
   ExpectRefused(1, 0, key_file(), StatusCode::kAlreadyExists);
   FinishPair();
+}
+
+// Would gain: the rank of a worker that lives, by the rule that lets a restarted one in.
+TEST_F(Takeover, OfALiveWorkerByARestartIsRefused) {
+  StartTarget();
+  StartPair();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    Round();
+    ExpectRefused(1, std::nullopt, key_file(), StatusCode::kAlreadyExists);
+  }
+  FinishPair();
+}
+
+// Would gain: a rank that its worker cannot have again.
+TEST_F(Takeover, WithTheLargestIncarnationBlocksNoRank) {
+  StartTarget({{"--min-workers", "1"}});
+  StartPair();
+  auto thief = Try(1, UINT64_MAX, key_file());
+  ASSERT_TRUE(thief.ok()) << "with one shared key who says a higher number takes over: "
+                          << thief.status().ToString();
+  EXPECT_EQ(Try(1, UINT64_MAX, key_file()).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Try(1, std::nullopt, key_file()).status().code(), StatusCode::kAlreadyExists) << "it lives";
+  ASSERT_TRUE(thief->Leave(Status(StatusCode::kCancelled, "gone")).ok());
+  ASSERT_TRUE(e2e::Eventually([&] { return AskServer().value("joined", -1) == 1; }));
+  EXPECT_TRUE(Try(1, std::nullopt, key_file()).ok()) << "a plain restart";
 }
 
 // Would gain: the share of a worker that was replaced, for its predecessor, as soon as the rank is free. A

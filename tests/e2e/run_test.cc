@@ -171,6 +171,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--weight",
                                      "--idle-timeout",
                                      "--connect-timeout",
+                                     "--wait-timeout",
                                      "--datagram-size",
                                      "--max-model-bytes",
                                      "--max-load-generators",

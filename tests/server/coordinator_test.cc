@@ -60,25 +60,103 @@ TEST_F(TwoWorkers, EveryoneIsWelcomedAtOnceAndStartedWhenAllAreIn) {
   EXPECT_EQ(events.starts, 1);
 }
 
-TEST_F(TwoWorkers, SecondWorkerWithTheSameRankIsRefusedByName) {
+TEST_F(TwoWorkers, ASecondWorkerOfARankIsRefusedByNameWhenTheFirstAnswers) {
   a.Join(2);
   Tick(100);
   FakeWorker twin(coordinator, 0, 40100);
-  coordinator.SetNow(At(1100));
-  twin.Join(2);
+  coordinator.SetNow(At(1000));
+  twin.Join(2, std::nullopt);
+  EXPECT_TRUE(twin.connection.sent.empty()) << "the first is asked";
+  ++a.connection.stats_now.packets_received;
+  Tick(1100);  // that had been on its way
+  EXPECT_EQ(a.connection.probes, 1);
+  EXPECT_TRUE(twin.connection.sent.empty());
+  ++a.connection.stats_now.packets_received;
+  Tick(1200);
   const auto refused = twin.Heard(ControlMessage::kRefused);
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_THAT(refused[0].refused().message(),
-              HasSubstr("rank 0 is taken by 127.0.0.1:40000 (incarnation 0, last heard"));
+  EXPECT_THAT(
+      refused[0].refused().message(),
+      HasSubstr("rank 0 is taken by 127.0.0.1:40000 (incarnation 0), which lives: it answered within 0.2 s"));
   EXPECT_EQ(refused[0].refused().code(), static_cast<uint32_t>(StatusCode::kAlreadyExists));
   EXPECT_FALSE(twin.connection.closed) << "it gets a moment to read why";
-  Tick(1700);
+  Tick(1900);
   ASSERT_TRUE(twin.connection.closed);
   EXPECT_EQ(twin.connection.closed->code(), StatusCode::kAlreadyExists);
   EXPECT_FALSE(a.connection.closed);
   twin.Die(*twin.connection.closed);
   b.Join(2);
   EXPECT_EQ(events.starts, 1) << "the others are served on";
+}
+
+TEST_F(TwoWorkers, ARestartedWorkerReplacesASilentOneWithinTwoSeconds) {
+  Start();
+  FakeWorker again(coordinator, 0, 40100);
+  coordinator.SetNow(At(1000));
+  again.Join(2, std::nullopt);
+  Tick(1000);
+  EXPECT_EQ(coordinator.NextTimeout(), At(1100));
+  int64_t now = 1000;
+  while (!a.connection.closed && now < 10'000) Tick(now += 50);
+  EXPECT_LE(now, 1000 + 100 + 1000 + 4 * 30 + 100);
+  EXPECT_GE(now, 2000) << "a live one has a second to answer";
+  EXPECT_GE(a.connection.probes, 9) << "and is asked more than once";
+  EXPECT_EQ(a.connection.closed->ToString(), "Aborted: replaced by incarnation 1");
+  const auto messages = again.connection.TakeControl();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_TRUE(messages[0].has_welcome());
+  EXPECT_TRUE(messages[1].has_start()) << "the job is running";
+  a.Die(*a.connection.closed);
+  EXPECT_TRUE(events.over.empty());
+  EXPECT_TRUE(events.refused.empty());
+}
+
+// Else the job, which needs both, would be aborted while the successor is at the door.
+TEST_F(TwoWorkers, ANewcomerTakesOverAtOnceFromOneThatIsLostMeanwhile) {
+  Start();
+  FakeWorker again(coordinator, 0, 40100);
+  again.Join(2, std::nullopt);
+  a.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  EXPECT_TRUE(again.connection.TakeControl().at(0).has_welcome());
+  EXPECT_TRUE(events.over.empty());
+  for (int64_t now = 0; now < 3000; now += 50) Tick(now);
+  EXPECT_FALSE(again.connection.closed);
+}
+
+// Two are started for one rank, its holder is dead: one of them is in, the other meets a worker that lives.
+TEST_F(TwoWorkers, OfTwoNewcomersOneIsIn) {
+  Start();
+  FakeWorker first(coordinator, 0, 40100), second(coordinator, 0, 40101);
+  first.Join(2, std::nullopt);
+  second.Join(2, std::nullopt);
+  for (int64_t now = 0; now < 1400; now += 50) Tick(now);
+  EXPECT_TRUE(first.connection.TakeControl().at(0).has_welcome());
+  EXPECT_TRUE(second.connection.sent.empty());
+  ++first.connection.stats_now.packets_received;
+  for (int64_t now = 1400; now < 1600; now += 50) Tick(now);
+  ++first.connection.stats_now.packets_received;
+  for (int64_t now = 1600; now < 1800; now += 50) Tick(now);
+  EXPECT_EQ(second.Heard(ControlMessage::kRefused).size(), 1u);
+}
+
+TEST_F(TwoWorkers, ANewcomerThatGoesAwayIsForgotten) {
+  Start();
+  {
+    FakeWorker again(coordinator, 0, 40100);
+    again.Join(2, std::nullopt);
+    again.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  }
+  for (int64_t now = 0; now < 3000; now += 50) Tick(now);
+  EXPECT_FALSE(a.connection.closed);
+}
+
+TEST_F(TwoWorkers, WhoWaitsForARankMayNotAskAgain) {
+  Start();
+  FakeWorker again(coordinator, 0, 40100);
+  again.Join(2, std::nullopt);
+  again.SayJoin(2, std::nullopt);
+  ASSERT_TRUE(again.connection.closed);
+  EXPECT_EQ(again.connection.closed->message(), "a second Join");
 }
 
 TEST_F(TwoWorkers, AnotherJobOrWorldSizeIsRefusedWithBothValuesPrinted) {
@@ -382,14 +460,111 @@ struct OneOfTwoIsEnough : TwoWorkers {
   OneOfTwoIsEnough() : TwoWorkers(1) {}
 };
 
+// Before, the honest worker that came next was disconnected, and blamed.
+TEST_F(TwoWorkers, OneThatHoardsBarriersIsRefusedByAnAnswer) {
+  Start();
+  for (uint32_t i = 0; i < Barriers::kMaxPerMember; ++i) a.Barrier("junk" + std::to_string(i), i);
+  EXPECT_TRUE(a.connection.sent.empty());
+  a.Barrier("one more", 99);
+  const auto refused = a.Heard(ControlMessage::kBarrierDone);
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].barrier_done().request(), 99u);
+  EXPECT_EQ(refused[0].barrier_done().code(), static_cast<uint32_t>(StatusCode::kResourceExhausted));
+  EXPECT_THAT(refused[0].barrier_done().message(), HasSubstr("worker rank 0 holds 64 of 64 barriers"));
+  b.Barrier("epoch", 7);
+  a.Barrier("epoch", 100);
+  const auto done = b.Heard(ControlMessage::kBarrierDone);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].barrier_done().code(), 0u);
+  EXPECT_FALSE(a.connection.closed || b.connection.closed);
+}
+
+// --- Waits ---
+
+TEST_F(TwoWorkers, WhatWaitsIsSaidEveryFiveSecondsWithTheNamesOfThoseWhoAreMissing) {
+  a.Join(2);
+  a.connection.TakeControl();
+  for (int64_t now = 0; now <= 16'000; now += 200) Tick(now);
+  EXPECT_THAT(events.waiting,
+              testing::ElementsAre("the start of the job waits for rank 1, which has not joined (5.0 s)",
+                                   "the start of the job waits for rank 1, which has not joined (10.0 s)",
+                                   "the start of the job waits for rank 1, which has not joined (15.0 s)"));
+  const auto said = a.Heard(ControlMessage::kWaiting);
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_EQ(said[0].waiting().message(), events.waiting[0]);
+  EXPECT_EQ(coordinator.Stats().waits.size(), 1u);
+  b.Join(2);
+  a.connection.TakeControl();
+  EXPECT_TRUE(coordinator.Stats().waits.empty());
+  a.Barrier("epoch", 1);
+  for (int64_t now = 16'000; now <= 22'000; now += 200) Tick(now);
+  ASSERT_EQ(events.waiting.size(), 4u);
+  EXPECT_THAT(events.waiting[3],
+              HasSubstr("barrier \"epoch\" waits for worker rank 1 (site B, 127.0.0.1:40001) ("));
+  EXPECT_EQ(b.Heard(ControlMessage::kWaiting).size(), 1u) << "also the one that is waited for";
+}
+
+TEST_F(TwoWorkers, AHoarderOfBarriersDoesNotFloodTheOthersWithWhatItWaitsFor) {
+  Start();
+  for (uint32_t i = 0; i < Barriers::kMaxPerMember; ++i) a.Barrier("junk" + std::to_string(i), i);
+  for (int64_t now = 0; now <= 50'000; now += 200) Tick(now);
+  EXPECT_LE(b.Heard(ControlMessage::kWaiting).size(), 10u);
+  EXPECT_LE(events.waiting.size(), 10u);
+}
+
+TEST_F(TwoWorkers, AWorkerThatGivesUpHearsForWhomItHasWaited) {
+  a.Join(2);
+  a.connection.TakeControl();
+  coordinator.SetNow(At(2000));
+  a.GiveUp(0);
+  EXPECT_EQ(a.Heard(ControlMessage::kWaiting).at(0).waiting().message(),
+            "the start of the job waits for rank 1, which has not joined (2.0 s)");
+  b.Join(2);
+  a.connection.TakeControl();
+  a.Barrier("epoch", 7);
+  coordinator.SetNow(At(3000));
+  a.GiveUp(7);
+  const auto ended = a.Heard(ControlMessage::kBarrierDone);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].barrier_done().code(), static_cast<uint32_t>(StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(ended[0].barrier_done().message(),
+            "barrier \"epoch\" waits for worker rank 1 (site B, 127.0.0.1:40001) (1.0 s)");
+  a.GiveUp(7);
+  EXPECT_TRUE(a.connection.sent.empty()) << "its answer was on its way";
+  b.Barrier("epoch", 8);
+  EXPECT_TRUE(b.Heard(ControlMessage::kBarrierDone).empty()) << "the other one is there no longer";
+}
+
+TEST_F(TwoWorkers, WhoComesAfterAJobIsToldWhatBecameOfIt) {
+  Start();
+  a.Leave();
+  b.Leave();
+  coordinator.SetNow(At(12'300));
+  FakeWorker late(coordinator, 1, 40100);
+  late.Join(2, std::nullopt);
+  const auto welcome = late.connection.TakeControl();
+  EXPECT_EQ(welcome.at(0).welcome().notice(),
+            "the last job of this server has finished after 0 rounds, 12.3 s ago; this worker is of the next "
+            "one, which begins when all 2 workers are in");
+  FakeWorker other(coordinator, 0, 40101);
+  other.Join(2, std::nullopt);
+  late.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  other.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  FakeWorker third(coordinator, 0, 40102);
+  third.Join(2, std::nullopt);
+  EXPECT_THAT(third.connection.TakeControl().at(0).welcome().notice(),
+              HasSubstr("was aborted (Aborted: worker rank 1"));
+}
+
 TEST_F(OneOfTwoIsEnough, BarriersOfAWorkerThatIsGoneLeaveNothingBehind) {
   Start();
-  for (uint32_t i = 0; i < Barriers::kMaxBarriers - 1; ++i) b.Barrier("b" + std::to_string(i), i);
+  for (uint32_t i = 0; i < Barriers::kMaxPerMember; ++i) b.Barrier("b" + std::to_string(i), i);
   b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
   FakeWorker again(coordinator, 1, 40100);
   again.Join(2, 1);
-  for (uint32_t i = 0; i < Barriers::kMaxBarriers; ++i) again.Barrier("c" + std::to_string(i), i);
-  EXPECT_FALSE(again.connection.closed);
+  again.connection.TakeControl();
+  for (uint32_t i = 0; i < Barriers::kMaxPerMember; ++i) again.Barrier("c" + std::to_string(i), i);
+  EXPECT_TRUE(again.connection.sent.empty()) << "it waits everywhere";
 }
 
 TEST_F(OneOfTwoIsEnough, TheJobGoesOnWithTheWorkersThatAreLeft) {

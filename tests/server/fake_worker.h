@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct Recorder final : ServerEvents {
   }
   void OnStart(uint32_t, uint32_t) override { ++starts; }
   void OnRound(const JobRound& round, const ServerStats&) override { rounds.push_back(round); }
+  void OnLeftOut(const LeftOut& worker, const std::string& who) override {
+    left_out.push_back(who + " in round " + std::to_string(worker.round));
+  }
+  void OnWaiting(const std::string& text, const std::vector<uint32_t>&) override { waiting.push_back(text); }
   void OnJobOver(const Status& outcome, const ServerStats&) override { over.push_back(outcome); }
   void OnRejected(const Rejection& rejection, const std::string& who) override {
     rejections.push_back(rejection);
@@ -40,6 +45,8 @@ struct Recorder final : ServerEvents {
   }
 
   std::vector<std::string> refused;
+  std::vector<std::string> left_out;
+  std::vector<std::string> waiting;
   std::vector<JobRound> rounds;
   std::vector<Status> over;
   std::vector<Rejection> rejections;
@@ -67,14 +74,19 @@ class FakeWorker {
     Happens(transport::event::ControlBytes{wire::EncodeControlMessage(message)});
     coordinator_.AfterEvent();
   }
-  void Join(uint32_t world_size, uint64_t incarnation = 0, const std::string& job = "default") {
+  // Without an incarnation it says none, as a process does that is started again.
+  void Join(uint32_t world_size, std::optional<uint64_t> incarnation = 0,
+            const std::string& job = "default") {
     Connect();
+    SayJoin(world_size, incarnation, job);
+  }
+  void SayJoin(uint32_t world_size, std::optional<uint64_t> incarnation, const std::string& job = "default") {
     control::ControlMessage message;
     control::Join& join = *message.mutable_join();
     join.set_job(job);
     join.set_rank(rank_);
     join.set_world_size(world_size);
-    join.set_incarnation(incarnation);
+    if (incarnation) join.set_incarnation(*incarnation);
     join.set_site("B");
     join.set_weight(1);
     Say(message);
@@ -101,6 +113,11 @@ class FakeWorker {
     control::ControlMessage message;
     message.mutable_barrier()->set_name(name);
     message.mutable_barrier()->set_request(request);
+    Say(message);
+  }
+  void GiveUp(uint32_t request) {
+    control::ControlMessage message;
+    message.mutable_give_up()->set_request(request);
     Say(message);
   }
   void Leave() {

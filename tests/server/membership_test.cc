@@ -19,6 +19,12 @@ JoinRequest Worker(uint32_t rank, uint64_t incarnation = 0, uint16_t port = 4000
           .peer = Address::V4(127, 0, 0, 1, port)};
 }
 
+JoinRequest Unnumbered(uint32_t rank, uint16_t port = 40000) {
+  JoinRequest request = Worker(rank, 0, port);
+  request.incarnation.reset();
+  return request;
+}
+
 TEST(Membership, TheStartBarrierOpensOnceWhenEveryRankIsIn) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
@@ -28,15 +34,55 @@ TEST(Membership, TheStartBarrierOpensOnceWhenEveryRankIsIn) {
   EXPECT_FALSE(membership.TryStart());
 }
 
-TEST(Membership, SecondWorkerWithTheSameRankIsRefusedByName) {
+TEST(Membership, ASecondWorkerOfARankIsInOnlyWhenTheFirstIsSilent) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
-  const auto second = membership.Join(Worker(1, 0, 40001), At(1200));
-  ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(second.status().message(),
-            "rank 1 is taken by 127.0.0.1:40000 (incarnation 0, last heard 1.2 s ago); start with a higher "
-            "--incarnation to replace it");
+  for (const JoinRequest& second : {Worker(1, 0, 40001), Unnumbered(1, 40001)}) {
+    EXPECT_EQ(*membership.Join(second, At(1200)), Admission::kContested);
+    EXPECT_EQ(membership.member(1).peer.port, 40000) << "nothing has changed";
+  }
+  const Status taken = membership.Taken(1, std::chrono::milliseconds(200));
+  EXPECT_EQ(taken.code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(taken.message(),
+            "rank 1 is taken by 127.0.0.1:40000 (incarnation 0), which lives: it answered within 0.2 s; a "
+            "higher --incarnation replaces it all the same");
+  EXPECT_EQ(*membership.Join(Unnumbered(1, 40001), At(1300), /*holder_silent=*/true), Admission::kReplaces);
+  EXPECT_EQ(membership.member(1).peer.port, 40001);
+  EXPECT_EQ(membership.member(1).incarnation, 1u) << "numbered by the server";
+  EXPECT_EQ(membership.joined(), 1u);
+}
+
+TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Worker(1, 3), At(0)).ok());
+  EXPECT_EQ(membership.Join(Worker(1, 2), At(0), /*holder_silent=*/true).status().code(),
+            StatusCode::kAlreadyExists);
+}
+
+// Would gain, for a member with the shared key: a rank that nobody can have again.
+TEST(Membership, TheLargestIncarnationBlocksNoRank) {
+  Membership membership("mnist", 2, 1);
+  ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Worker(1, UINT64_MAX), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  EXPECT_EQ(*membership.Join(Unnumbered(1), At(0)), Admission::kContested);
+  EXPECT_EQ(*membership.Join(Unnumbered(1), At(0), /*holder_silent=*/true), Admission::kReplaces);
+  EXPECT_EQ(membership.member(1).incarnation, UINT64_MAX) << "and does not wrap";
+  membership.Lose(1);
+  EXPECT_EQ(*membership.Join(Unnumbered(1), At(0)), Admission::kNew);
+}
+
+// The same command line, again and again.
+TEST(Membership, RestartsAreNumberedByTheServer) {
+  Membership membership("mnist", 2, 1);
+  ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Unnumbered(1), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  for (uint64_t restart = 1; restart <= 12; ++restart) {
+    ASSERT_TRUE(membership.Join(Unnumbered(1), At(0), /*holder_silent=*/true).ok());
+    EXPECT_EQ(membership.member(1).incarnation, restart);
+  }
+  EXPECT_FALSE(membership.Join(Worker(1, 11), At(0)).ok()) << "a number that was here before";
 }
 
 TEST(Membership, AHigherIncarnationReplacesAndTheOldOneCannotComeBack) {
@@ -126,7 +172,7 @@ TEST(Membership, WithoutNamesOnlyTheIncarnationCounts) {
   JoinRequest shared = Worker(0);
   shared.identity = {transport::PeerIdentity::Kind::kPsk, "mnist", "", ""};
   ASSERT_TRUE(membership.Join(shared, At(0)).ok());
-  EXPECT_EQ(membership.Join(shared, At(0)).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(*membership.Join(shared, At(0)), Admission::kContested);
   shared.incarnation = 1;
   EXPECT_EQ(*membership.Join(shared, At(0)), Admission::kReplaces);
 }

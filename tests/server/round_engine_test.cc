@@ -505,6 +505,109 @@ TEST_F(BoundedRounds, AWindowWithoutItsHighClassIsAskedForWhatIsMissingAndThenCl
   EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 2.0f}}));
 }
 
+// As the operator gets them who sets nothing: idle time-out 10 s.
+struct UsualRounds : Job {
+  explicit UsualRounds(Change change = [](ServerSettings&) {}) : Job(2, LossPolicy::kResidual, change) {}
+  void TenRounds() {
+    DeclareChunks(1);
+    for (uint64_t round = 0; round < 10; ++round) PushBoth(round, 4, 8);
+    ASSERT_EQ(events.rounds.size(), 10u);
+  }
+  static constexpr const char* kB = "worker rank 1 (site B, 127.0.0.1:40001) in round ";
+};
+
+TEST_F(UsualRounds, ALiveWorkerThatDoesNothingIsLeftOutNamedAndItsGradientCountsLater) {
+  TenRounds();
+  PushAll(a, 11, 10, 4);
+  for (int64_t now = 0; now < 6000; now += 200) Tick(now);
+  ASSERT_EQ(events.waiting.size(), 1u);
+  EXPECT_EQ(events.waiting[0],
+            "round 10 of tensor \"w\" waits for worker rank 1 (site B, 127.0.0.1:40001) (5.0 s)");
+  EXPECT_EQ(coordinator.Stats().waits.size(), 1u);
+  Tick(119'900);
+  EXPECT_EQ(events.rounds.size(), 10u);
+  EXPECT_TRUE(events.left_out.empty());
+  Tick(120'000);
+  ASSERT_EQ(events.rounds.size(), 11u);
+  EXPECT_EQ(events.rounds[10].excluded, 1u);
+  EXPECT_THAT(events.left_out, ElementsAre(kB + std::string("10")));
+  EXPECT_TRUE(coordinator.Stats().members.at(1).lags);
+  EXPECT_EQ(ResultOf(a).at(0), 2.0f) << "a mean over both";
+  PushAll(b, 11, 10, 8);
+  PushAll(a, 12, 11, 4);
+  ASSERT_EQ(events.rounds.size(), 12u);
+  EXPECT_EQ(ResultOf(a).at(0), 6.0f) << "here it counts";
+  EXPECT_EQ(events.rounds[11].excluded, 0u);
+  EXPECT_FALSE(coordinator.Stats().members.at(1).lags);
+  EXPECT_TRUE(coordinator.Stats().waits.empty());
+  // It has taken two minutes, and so it has four times as long from now on.
+  PushAll(a, 13, 12, 4);
+  Tick(120'000 + 470'000);
+  EXPECT_EQ(events.rounds.size(), 12u);
+  Tick(120'000 + 490'000);
+  EXPECT_EQ(events.rounds.size(), 13u);
+}
+
+TEST_F(UsualRounds, TheFirstRoundWaitsForTenMinutes) {
+  DeclareChunks(1);
+  PushAll(a, 1, 0, 4);
+  Tick(599'000);
+  EXPECT_TRUE(events.rounds.empty());
+  Tick(601'000);
+  EXPECT_EQ(events.rounds.size(), 1u);
+  EXPECT_THAT(events.left_out, ElementsAre(kB + std::string("0")));
+}
+
+TEST_F(UsualRounds, AWindowThatStandsOpenHoldsNobodyUpEither) {
+  TenRounds();
+  ASSERT_TRUE(Open(b, 11, 1, 0, 10).ok());
+  PushAll(a, 11, 10, 4);
+  Tick(119'900);
+  EXPECT_EQ(events.rounds.size(), 10u);
+  for (int64_t now = 120'000; now < 121'000; now += 50) Tick(now);
+  EXPECT_EQ(events.rounds.size(), 11u);
+  EXPECT_THAT(events.left_out, ElementsAre(kB + std::string("10")));
+}
+
+struct DeterministicRounds : UsualRounds {
+  DeterministicRounds() : UsualRounds([](ServerSettings& s) { s.deterministic = true; }) {}
+};
+
+TEST_F(DeterministicRounds, WaitForEveryWorker) {
+  TenRounds();
+  PushAll(a, 11, 10, 4);
+  Tick(100'000'000);
+  EXPECT_EQ(events.rounds.size(), 10u);
+  EXPECT_EQ(coordinator.Stats().waits.size(), 1u) << "which is said";
+}
+
+struct PatientRounds : UsualRounds {
+  PatientRounds() : UsualRounds([](ServerSettings& s) { s.round_patience = 0; }) {}
+};
+
+TEST_F(PatientRounds, WaitForEveryWorkerWhenTheOperatorSaysSo) {
+  TenRounds();
+  PushAll(a, 11, 10, 4);
+  Tick(100'000'000);
+  EXPECT_EQ(events.rounds.size(), 10u);
+}
+
+TEST_F(UsualRounds, APullThatIsGivenUpHearsForWhichRoundItHasWaited) {
+  DeclareChunks(1, "sgd:lr=1");
+  PushAll(a, 1, 0, 4);
+  a.connection.TakeControl();
+  a.Pull(0, 5, 9);
+  a.GiveUp(9);
+  const auto refused = a.Heard(ControlMessage::kPullRefused);
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].pull_refused().code(), static_cast<uint32_t>(StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(refused[0].pull_refused().message(),
+            "round 5 of tensor \"w\" has not come, it is in round 0, which waits for worker rank 1 (site B, "
+            "127.0.0.1:40001)");
+  a.GiveUp(9);
+  EXPECT_TRUE(a.Heard(ControlMessage::kPullRefused).empty());
+}
+
 struct ShiftJob : Job {
   ShiftJob() : Job(1, LossPolicy::kShift, [](ServerSettings& s) { s.shift_alpha = 1; }) {}
 };

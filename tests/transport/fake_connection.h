@@ -48,6 +48,7 @@ class FakeConnection final : public Connection {
   std::vector<std::pair<WindowKey, wire::CloseReason>> closed_windows;
   std::vector<WindowKey> requested_missing;
   int refused_chunks = 0;
+  int probes = 0;
   std::optional<Status> closed;
   bool admitted_now = false;
   LossLimits loss_limits;
@@ -109,6 +110,7 @@ class FakeConnection final : public Connection {
   void RequestMissing(WindowKey key) override { requested_missing.push_back(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { grant = {rate, receive_window}; }
   void SetLossLimits(const LossLimits& limits) override { loss_limits = limits; }
+  void Probe() override { ++probes; }
   void Close(const Status& why) override {
     if (!closed) closed = why;
     state_now = State::kClosing;

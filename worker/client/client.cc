@@ -30,6 +30,7 @@ namespace {
 
 // A join that succeeds rarely takes longer; a probe's answer takes a round trip, of which most are shorter.
 constexpr Duration kJoinHintEvery = std::chrono::seconds(1);
+constexpr Duration kSayEvery = std::chrono::seconds(5);
 constexpr Duration kProbeWait = std::chrono::milliseconds(200);
 // A loop answers at once, but for one whose callback blocks.
 constexpr Duration kStatsWait = std::chrono::seconds(2);
@@ -47,7 +48,8 @@ Result<codec::ErasureCoder*> SharedCoder() {
   return static_cast<codec::ErasureCoder*>(coder->get());
 }
 
-worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security) {
+worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security,
+                                      const std::shared_ptr<UserCalls>& calls) {
   worker::WorkerCoreOptions core;
   core.job = security.job;
   core.security = security.security.get();
@@ -57,6 +59,8 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::Loade
   core.incarnation = o.incarnation;
   core.weight = o.weight;
   core.connect_timeout = o.connect_timeout == Duration(0) ? o.idle_timeout : o.connect_timeout;
+  core.wait_timeout = o.wait_timeout;
+  core.say = [calls](const std::string& text) { calls->Log(LogLevel::kInfo, text); };
   core.connection.idle_timeout = o.idle_timeout;
   core.connection.keepalive = std::min<Duration>(core.connection.keepalive, o.idle_timeout / 4);
   core.connection.max_datagram = ByteCount(o.datagram_bytes);
@@ -163,7 +167,7 @@ ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity secur
       calls_(std::make_shared<UserCalls>(options.log)),
       rank_(options.rank),
       world_size_(options.world_size),
-      core_(CoreOptions(options, security_), coder,
+      core_(CoreOptions(options, security_, calls_), coder,
             Random(options.seed == 0 ? udp::EntropySeed() : options.seed)) {}
 
 Status ClientImpl::Open(const ConnectOptions& options) {
@@ -379,8 +383,14 @@ Status ClientImpl::Leave(const Status& why) {
     leaving_ = true;
   }
   if (why.ok()) {
+    // Ends by itself: so does each of them.
     std::unique_lock lock(outstanding_->mutex);
-    outstanding_->changed.wait(lock, [this] { return outstanding_->count == 0; });
+    while (!outstanding_->changed.wait_for(lock, kSayEvery, [this] { return outstanding_->count == 0; })) {
+      const std::string text = "Leave waits for " + std::to_string(outstanding_->count) + " operations";
+      lock.unlock();
+      calls_->Log(LogLevel::kInfo, text);
+      lock.lock();
+    }
   }
   const Status posted = loop_->Post([this, why] { core_.Leave(why); });
   if (!posted.ok()) return posted;

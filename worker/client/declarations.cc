@@ -67,7 +67,9 @@ Status CheckAgrees(const Declaration& earlier, const Declaration& now) {
 
 }  // namespace
 
-void Declarations::Declare(const Declaration& declaration, Callback callback, Status refusal, bool started) {
+std::optional<std::pair<OperationId, TensorHandle>> Declarations::Declare(const Declaration& declaration,
+                                                                          Callback callback, Status refusal,
+                                                                          bool started) {
   const auto found = handle_by_name_.find(declaration.name);
   const bool known = found != handle_by_name_.end();
   const TensorHandle handle = known ? found->second : static_cast<TensorHandle>(tensors_.size());
@@ -84,9 +86,10 @@ void Declarations::Declare(const Declaration& declaration, Callback callback, St
     callback(outcome.ok() ? Result<TensorHandle>(handle) : Result<TensorHandle>(outcome));
   };
   const std::optional<OperationId> operation = link_.Begin(refusal, std::move(done));
-  if (!operation) return;
+  if (!operation) return std::nullopt;
   if (known && tensors_[handle]->declared && tensors_[handle]->declaring.empty()) {
-    return link_.Finish(*operation, Status::Ok());
+    link_.Finish(*operation, Status::Ok());
+    return std::nullopt;
   }
   if (!known) {
     tensors_.push_back(std::make_unique<TensorState>());
@@ -95,15 +98,19 @@ void Declarations::Declare(const Declaration& declaration, Callback callback, St
   // An earlier declaration of the same name may wait for its answer: then this one waits along with it.
   TensorState& tensor = *tensors_[handle];
   tensor.declaring.push_back(*operation);
-  if (tensor.declaring.size() > 1) return;
+  const auto begun = std::pair(*operation, handle);
+  if (tensor.declaring.size() > 1) return begun;
   tensor.declaration = declaration;
   tensor.shape.dtype = declaration.dtype;
   tensor.shape.geometry.count = declaration.count;
   if (started) Send(handle);
+  return begun;
 }
 
 void Declarations::OnStart() {
-  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) Send(handle);
+  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
+    if (!tensors_[handle]->declaring.empty()) Send(handle);
+  }
 }
 
 void Declarations::Send(TensorHandle handle) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "longhaul/status.h"
@@ -24,8 +25,10 @@ class Declarations {
   explicit Declarations(ServerLink* link) : link_(*link) {}
 
   // refusal: why the session takes no requests, or Ok. Before the job has started the server hears of it in
-  // OnStart.
-  void Declare(const Declaration& declaration, Callback callback, Status refusal, bool started);
+  // OnStart. None: the operation has ended at once.
+  std::optional<std::pair<OperationId, TensorHandle>> Declare(const Declaration& declaration,
+                                                              Callback callback, Status refusal,
+                                                              bool started);
   void OnStart();
   // The tensor whose initial values the server wants now, if any; its declaration ends with Finish.
   std::optional<TensorHandle> OnDeclared(const control::Declared& declared);

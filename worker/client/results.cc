@@ -23,6 +23,17 @@ void Results::StartWaiting() {
   }
 }
 
+uint32_t Results::RequestOf(OperationId operation) const {
+  const auto found = std::ranges::find_if(
+      active_pulls_, [operation](const auto& pull) { return pull.second.operation == operation; });
+  return found == active_pulls_.end() ? 0 : found->first;
+}
+
+void Results::DropPull(OperationId operation, const Status& outcome) {
+  const auto same = [operation](const Pull& pull) { return pull.operation == operation; };
+  if (std::erase_if(waiting_pulls_, same) > 0) link_.Finish(operation, outcome);
+}
+
 void Results::OnPullRefused(const control::PullRefused& refused) {
   const auto pull = active_pulls_.find(refused.request());
   if (pull == active_pulls_.end()) return;

@@ -37,6 +37,10 @@ class Results {
       : link_(*link), tensors_(*tensors), pushes_(*pushes) {}
 
   void AddPull(const Pull& pull) { waiting_pulls_.push_back(pull); }
+  // Of the pull that the server was asked for; 0: it has not been.
+  uint32_t RequestOf(OperationId operation) const;
+  // One that the server was not asked for ends.
+  void DropPull(OperationId operation, const Status& outcome);
   // Asks for as many as may be under way. REQUIRES: the job is started.
   void StartWaiting();
   // The job is over: forgets everything.

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "longhaul/units.h"
@@ -15,10 +17,14 @@ struct WorkerCoreOptions {
   std::string site = {};
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  uint64_t incarnation = 0;
+  std::optional<uint64_t> incarnation = {};
   float weight = 1.0f;
   // From Start until the server's Welcome; then failure is kUnavailable.
   Duration connect_timeout = std::chrono::seconds(10);
+  // How long Declare, Pull and Barrier wait for other workers; zero: for ever.
+  Duration wait_timeout{0};
+  // Takes lines for people about what this worker waits for. May be empty.
+  std::function<void(const std::string&)> say = {};
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.
   Duration leave_timeout = std::chrono::seconds(2);
   transport::ConnectionOptions connection = {};

@@ -32,7 +32,7 @@ void WorkerSession::Start(Instant now, transport::Connection* connection) {
 
 Instant WorkerSession::NextTimeout() const {
   if (link_.operations.HasCompleted()) return link_.now;
-  return std::min({connect_deadline_, leave_deadline_, results_.NextTimeout()});
+  return std::min({connect_deadline_, leave_deadline_, results_.NextTimeout(), deadlines_.NextTimeout()});
 }
 
 void WorkerSession::HandleTimeout() {
@@ -48,6 +48,7 @@ void WorkerSession::HandleTimeout() {
     End(State::kLeft, LeftTheJob());
   }
   results_.HandleTimeout();
+  if (CheckRunning().ok()) deadlines_.HandleTimeout();
 }
 
 void WorkerSession::FinishEvent() {
@@ -111,7 +112,7 @@ void WorkerSession::OnConnected() {
   join.set_job(options.job);
   join.set_rank(options.rank);
   join.set_world_size(options.world_size);
-  join.set_incarnation(options.incarnation);
+  if (options.incarnation) join.set_incarnation(*options.incarnation);
   join.set_site(options.site);
   join.set_weight(options.weight);
   link_.Send(message);
@@ -152,6 +153,7 @@ void WorkerSession::End(State state, const Status& outcome) {
   connect_deadline_ = leave_deadline_ = Instant::Infinite();
   barriers_.clear();
   before_start_.clear();
+  deadlines_.End();
   link_.DropOutbox();
   pushes_.End();
   results_.End();
@@ -211,6 +213,8 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return results_.OnRoundReport(message.round_report());
     case ControlMessage::kLeave:
       return OnServerLeave(message.leave());
+    case ControlMessage::kWaiting:
+      return OnWaiting(message.waiting());
     case ControlMessage::kBarrierDone:
       return OnBarrierDone(message.barrier_done());
     default:
@@ -225,6 +229,11 @@ void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   welcomed_ = true;
   state_ = State::kJoined;
   connect_deadline_ = Instant::Infinite();
+  if (!welcome.notice().empty()) Say(welcome.notice());
+}
+
+void WorkerSession::Say(const std::string& text) const {
+  if (link_.options.say) link_.options.say(text);
 }
 
 void WorkerSession::OnStart(const control::Start& start) {
@@ -234,13 +243,24 @@ void WorkerSession::OnStart(const control::Start& start) {
   tensors_.OnStart();
   for (const ControlMessage& message : before_start_) link_.Send(message);
   before_start_.clear();
+  deadlines_.OnStart();
+}
+
+void WorkerSession::OnWaiting(const control::Waiting& waiting) {
+  Say(waiting.message());
+  deadlines_.OnWaiting(waiting.message());
 }
 
 void WorkerSession::OnBarrierDone(const control::BarrierDone& done) {
-  const auto it = barriers_.find(done.request());
+  EndBarrier(done.request(), Status(static_cast<StatusCode>(done.code()), done.message()));
+}
+
+void WorkerSession::EndBarrier(uint32_t request, const Status& outcome) {
+  const auto it = barriers_.find(request);
   if (it == barriers_.end()) return;
-  link_.Finish(it->second, Status::Ok());
+  link_.Finish(it->second, outcome);
   barriers_.erase(it);
+  std::erase_if(before_start_, [request](const auto& m) { return m.barrier().request() == request; });
 }
 
 void WorkerSession::OnServerLeave(const control::Leave& leave) {
@@ -254,13 +274,19 @@ void WorkerSession::OnServerLeave(const control::Leave& leave) {
 // --- Requests ---
 
 void WorkerSession::Declare(const Declaration& declaration, DeclareCallback callback) {
-  tensors_.Declare(declaration, std::move(callback), CheckRunning(), state_ == State::kStarted);
+  const auto begun =
+      tensors_.Declare(declaration, std::move(callback), CheckRunning(), state_ == State::kStarted);
+  if (!begun) return;
+  const auto [operation, handle] = *begun;
+  deadlines_.Begin({operation, [this, handle] { return tensors_.at(handle).declare_request; },
+                    [this, handle](const Status& outcome) { tensors_.Finish(handle, outcome); }});
 }
 
 void WorkerSession::Push(TensorHandle handle, std::span<const float> gradient, Callback callback) {
   const auto operation = link_.Begin(CheckRequest(handle, gradient.size()), std::move(callback));
   if (!operation) return;
   pushes_.Add({*operation, handle, gradient, {}});
+  deadlines_.Begin({*operation, {}, {}});
   StartWaiting();
 }
 
@@ -271,6 +297,7 @@ void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradien
   const auto operation = link_.Begin(refusal, std::move(callback));
   if (!operation) return;
   pushes_.Add({*operation, handle, gradient, out});
+  deadlines_.Begin({*operation, {}, {}});
   StartWaiting();
 }
 
@@ -278,6 +305,8 @@ void WorkerSession::Pull(TensorHandle handle, std::span<float> out, uint64_t min
   const auto operation = link_.Begin(CheckRequest(handle, out.size()), std::move(callback));
   if (!operation) return;
   results_.AddPull({*operation, handle, out, min_round});
+  deadlines_.Begin({*operation, [this, id = *operation] { return results_.RequestOf(id); },
+                    [this, id = *operation](const Status& outcome) { results_.DropPull(id, outcome); }});
   StartWaiting();
 }
 
@@ -300,6 +329,8 @@ void WorkerSession::Barrier(const std::string& name, Callback callback) {
   message.mutable_barrier()->set_request(request);
   message.mutable_barrier()->set_name(name);
   barriers_[request] = *operation;
+  deadlines_.Begin({*operation, [request] { return request; },
+                    [this, request](const Status& outcome) { EndBarrier(request, outcome); }});
   if (state_ == State::kStarted) {
     link_.Send(message);
   } else {

@@ -23,6 +23,7 @@
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/events.h"
+#include "worker/client/deadlines.h"
 #include "worker/client/declarations.h"
 #include "worker/client/pushes.h"
 #include "worker/client/results.h"
@@ -105,6 +106,7 @@ class WorkerSession {
   void HandleMessage(const control::ControlMessage& message);
   void OnWelcome(const control::Welcome& welcome);
   void OnStart(const control::Start& start);
+  void OnWaiting(const control::Waiting& waiting);
   void OnBarrierDone(const control::BarrierDone& done);
   void OnServerLeave(const control::Leave& leave);
 
@@ -130,6 +132,9 @@ class WorkerSession {
   bool connected_ = false;
   bool welcomed_ = false;
   wire::ControlReader reader_;
+  void EndBarrier(uint32_t request, const Status& outcome);
+  void Say(const std::string& text) const;
+
   std::unordered_map<uint32_t, OperationId> barriers_;  // by request
   std::deque<control::ControlMessage> before_start_;    // barriers that came too early
 
@@ -137,6 +142,7 @@ class WorkerSession {
   Declarations tensors_{&link_};
   Pushes pushes_{&link_, &tensors_};
   Results results_{&link_, &tensors_, &pushes_};
+  Deadlines deadlines_{&link_};
 };
 
 }  // namespace longhaul::worker

@@ -46,6 +46,7 @@ struct Flags {
   longhaul::ConnectOptions connect;
   double idle_timeout_s = 10;
   double connect_timeout_s = 0;
+  double wait_timeout_s = 1800;
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
   bool weight_given = false;
@@ -295,7 +296,8 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--job", c.job, "Name of the job, as the server has it")->capture_default_str();
   app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
-  app.add_option("--incarnation", c.incarnation, "Higher takes the rank over from a lower one [0]");
+  app.add_option("--incarnation", c.incarnation,
+                 "Higher takes the rank over at once [a restart takes it from a predecessor that is silent]");
   app.add_option("--weight", c.weight,
                  "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even]");
   app.add_option("--rounds", t.rounds, "Rounds of the whole job")
@@ -356,6 +358,10 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
+  app.add_option("--wait-timeout", flags.wait_timeout_s,
+                 "How long to wait for other workers that do not come, seconds; 0 = for ever")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 31536000.0));
   app.add_option(
          "--key", c.key_file,
          "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
@@ -408,6 +414,7 @@ int main(int argc, char** argv) {
   flags.connect.servers = {flags.join};
   flags.connect.idle_timeout = longhaul::FromSeconds(flags.idle_timeout_s);
   flags.connect.connect_timeout = longhaul::FromSeconds(flags.connect_timeout_s);
+  flags.connect.wait_timeout = longhaul::FromSeconds(flags.wait_timeout_s);
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;

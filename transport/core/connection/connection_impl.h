@@ -73,6 +73,9 @@ class ConnectionImpl final : public Connection {
   void RequestMissing(WindowKey key) override { windows_.incoming().RequestMissing(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { windows_.Grant(rate, receive_window); }
   void SetLossLimits(const LossLimits& limits) override { flight_.SetLossLimits(limits); }
+  void Probe() override {
+    if (state_ == State::kConnected) writer_.RequestPing();
+  }
   void Close(const Status& why) override;
 
   // --- What happened, in order ---

@@ -1,0 +1,40 @@
+// What the job waits for and for whom, in words: for the log, the status, and the workers that wait.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/instant.h"
+#include "server/job/barriers.h"
+#include "server/member/membership.h"
+#include "server/round/round_engine.h"
+
+namespace longhaul::server {
+
+// "barrier \"epoch\" waits for rank 2, which has not joined (12.0 s)".
+std::string WaitText(const Membership& membership, const Wait& wait, Instant now);
+
+// since: when the first worker joined. REQUIRES: the job has not started.
+Wait StartWait(const Membership& membership, Instant since);
+Wait BarrierWait(const Membership& membership, const std::string& name, const Barriers::Barrier& barrier);
+
+class Waits {
+ public:
+  // Said after so long, and again whenever it has passed.
+  static constexpr Duration kEvery = std::chrono::seconds(5);
+  static constexpr Duration kLook = std::chrono::seconds(1);
+
+  // At most one of each kind, the longest: the start, or a round, a declaration and a barrier. engine: null
+  // before the start.
+  static std::vector<Wait> Of(const Membership& membership, const RoundEngine* engine,
+                              const Barriers& barriers, Instant first_joined);
+  // Those that are to be said now. To be called every kLook or more often.
+  std::vector<Wait> Due(std::vector<Wait> waits, Instant now);
+  bool LooksAt(Instant now) const { return now >= looked_ + kLook; }
+
+ private:
+  Instant looked_;
+};
+
+}  // namespace longhaul::server
