@@ -49,6 +49,7 @@ wan::LinkOptions Weather::Apply(wan::LinkOptions link) const {
   link.delay = std::clamp<Duration>(Scaled(link.delay, delay), milliseconds(1), milliseconds(300));
   link.jitter = std::min(link.jitter, link.delay);
   link.queue_time = std::clamp<Duration>(Scaled(link.queue_time, queue), milliseconds(10), milliseconds(400));
+  if (mtu) link.mtu = ByteCount(*mtu);
   return link;
 }
 
@@ -59,6 +60,7 @@ std::string Weather::ToString() const {
   if (rate != 1) out << ", rate x " << rate;
   if (delay != 1) out << ", delay x " << delay;
   if (queue != 1) out << ", queue x " << queue;
+  if (mtu) out << ", mtu " << *mtu;
   return out.str();
 }
 

@@ -44,6 +44,7 @@ struct Weather {
   double rate = 1;
   double delay = 1;
   double queue = 1;
+  std::optional<int64_t> mtu;  // bytes of IP packet, above which they vanish; 0: no bound
 
   wan::LinkOptions Apply(wan::LinkOptions link) const;
   std::string ToString() const;

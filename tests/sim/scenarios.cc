@@ -122,6 +122,16 @@ void AddNetworks(std::vector<Scenario>* all) {
   all->push_back({"EverybodyWaitsForALateJoiner", late, Finished(3)});
 }
 
+// A third of its path's size is gone: chunks travel in parts, with loss, and every sum is as it should be.
+void AddMtuSteps(std::vector<Scenario>* all) {
+  for (const int64_t mtu : {1300, 1000, 700}) {
+    RunPlan plan = WithFault(3, MakeFault(FaultKind::kWeather, Duration(0)));
+    SetLinks(&plan, [](wan::LinkOptions* link) { link->loss = 0.05; });
+    plan.faults[0].weather.mtu = mtu;
+    all->push_back({"JobGoesOnWhereThePathShrinksTo" + std::to_string(mtu), plan, Finished(3)});
+  }
+}
+
 void AddOutages(std::vector<Scenario>* all) {
   const auto add = [all](const char* name, FaultKind kind, Duration duration, const Expectation& expect) {
     all->push_back({name, WithFault(3, MakeFault(kind, duration)), expect});
@@ -318,6 +328,7 @@ const std::vector<Scenario>& Scenarios() {
   static const std::vector<Scenario> scenarios = [] {
     std::vector<Scenario> all;
     AddNetworks(&all);
+    AddMtuSteps(&all);
     AddOutages(&all);
     AddDeaths(&all);
     AddIncarnations(&all);
