@@ -489,7 +489,9 @@ TEST_F(PartsTest, PartsBeforeTheirOpenWaitForIt) {
 TEST_F(PartsTest, LatePartsOfAClosedWindowAreDroppedAndNothingStaysOfIt) {
   Open(2, 0);
   EXPECT_EQ(Forge({.window_id = 1}, {0, 1024}, 512), kTaken);
+  EXPECT_EQ(receiver_.windows.parts().chunks(), 1u);
   ASSERT_TRUE(receiver_.windows.Close(kKey, wire::CloseReason::kHard));
+  EXPECT_EQ(receiver_.windows.parts().bytes(), 0u);
   EXPECT_EQ(Forge({.window_id = 1}, {512, 1024}, 512), kTaken);
   EXPECT_EQ(receiver_.stats.late_dropped, 1u);
   EXPECT_EQ(receiver_.stats.chunks_joined, 0u);

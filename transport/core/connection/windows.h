@@ -31,6 +31,8 @@ class Windows {
   const OutgoingWindows& outgoing() const { return outgoing_; }
   IncomingWindows& incoming() { return incoming_; }
   const IncomingWindows& incoming() const { return incoming_; }
+  // Half-done chunks of incoming windows.
+  const PartAssembly& parts() const { return parts_; }
 
   // --- Requests ---
   // peer: what it takes. Errors as Connection::OpenWindow.
