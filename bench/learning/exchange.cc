@@ -132,7 +132,8 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
       if (attendance[rank] == Attendance::kPresent) Deliver(rank, t);
     }
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
-      if (attendance[rank] != Attendance::kGone) CloseWindow(rank, t);
+      if (attendance[rank] == Attendance::kGone) continue;
+      CloseWindow(rank, t, attendance[rank] == Attendance::kPresent);
     }
     ledgers_[t].End();
     tensors_[t]->NextRound();
@@ -240,16 +241,18 @@ void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
   Finalise(tensor, ready);
 }
 
-void Exchange::CloseWindow(uint32_t rank, size_t t) {
+void Exchange::CloseWindow(uint32_t rank, size_t t, bool present) {
   server::Tensor& tensor = *tensors_[t];
   Worker& worker = workers_[rank];
   const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
-  const bool present = contributed.count() > 0;
   server::Tensor::WindowOutcome over;
   over.weight = weights_[rank];
   over.low_count = worker.low_received[t].size();
   over.low_received = present ? worker.low_received[t].count() : 0;
-  over.high_missing = present ? 0 : tensor.chunks() - over.low_count;
+  // What the guard refused is missing as well.
+  const uint32_t low_lost = over.low_count - over.low_received;
+  const uint32_t missing = tensor.chunks() - contributed.count();
+  over.high_missing = missing - std::min(missing, low_lost);
   tensor.OnWindowOver(rank, over);
   std::vector<uint32_t> ready;
   tensor.rounds().OnWindowClosed(rank, contributed, &ready);
