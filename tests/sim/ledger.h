@@ -99,6 +99,8 @@ struct JobLedger {
   // The server's view.
   bool server_killed = false;
   bool server_shut_down = false;
+  // A process took the place of one of its own incarnation, which was silent: what is whose cannot be told.
+  bool taken_over = false;
   std::vector<LossRecord> losses;
   uint64_t jobs_finished = 0;
   uint64_t jobs_aborted = 0;

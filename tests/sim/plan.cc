@@ -83,7 +83,9 @@ void DrawAdam(Random random, JobPlan* job) {
     tensor.momentum = 0;
     tensor.beta1 = OneOf(random, {0.9, 0.5});
     tensor.beta2 = OneOf(random, {0.999, 0.75});
-    tensor.weight_decay = random.Chance(0.5) ? 0.01 : 0;
+    // With values other than zero the decay alone makes the first step as large as any gradient does.
+    const bool decays = tensor.adam == TensorPlan::Adam::kDecoupled || tensor.initial_offers == 0;
+    tensor.weight_decay = random.Chance(0.5) && decays ? 0.01 : 0;
   }
 }
 
@@ -211,6 +213,11 @@ void DrawFaults(Random random, RunPlan* plan) {
     strikes([&](uint32_t job, uint32_t workers, uint32_t pushes) {
       return DrawFault(random, job, workers, pushes, plan->idle_timeout);
     });
+  }
+  // A twin is refused while the first one answers.
+  const auto silences = [](const Fault& fault) { return IsPause(fault.kind) || HitsSite(fault.kind); };
+  if (std::ranges::any_of(plan->faults, silences)) {
+    std::erase_if(plan->faults, [](const Fault& fault) { return fault.kind == FaultKind::kTwin; });
   }
   // A process that comes back finds the others behind barriers that they will not come to again.
   const auto deadly = [&](const Fault& fault) { return MayKill(fault, plan->idle_timeout); };

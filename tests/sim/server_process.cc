@@ -77,7 +77,11 @@ void ServerProcess::CheckTakeover(uint32_t rank, const server::Member& member, b
   if (ledger_->jobs_finished + ledger_->jobs_aborted > 0) return;  // a job of its own
   std::optional<uint64_t>& newest = incarnations_[rank];
   const bool older = newest && member.incarnation < *newest;
-  const bool twin = newest && replaces && member.incarnation == *newest;
+  // The same command line again: its predecessor was asked for a second, and did not answer.
+  const bool again = newest && replaces && member.incarnation == *newest;
+  const Instant asked = environment_.network->now() - std::chrono::milliseconds(800);
+  const bool twin = again && HeardSince(rank, asked) > 2;
+  ledger_->taken_over = ledger_->taken_over || again;
   if (older || twin) {
     ledger_->disagreements.push_back("the server let incarnation " + std::to_string(member.incarnation) +
                                      " of rank " + std::to_string(rank) + " in, while incarnation " +
