@@ -85,6 +85,7 @@ TEST(JobSettings, EveryNumberHasItsBounds) {
       {"close_ratio_high", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
       {"hash_rounds", {"1", "1000000"}, {"0", "1000001"}},
       {"straggler_factor", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
+      {"round_patience", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"round_bound", {"0", "86400"}, {"-1", "86400.1", "nan"}},
       {"norm_guard", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"max_weight_share", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},

@@ -185,7 +185,7 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
 TEST(ControlCodec, EverySettingOfAJobTravels) {
   for (const JobSetting& setting : JobSettings()) {
     JobSpec spec;
-    for (const char* text : {"16", "0.25", "stale", "layer", "lossy", "true"}) {
+    for (const char* text : {"16", "0.125", "stale", "layer", "lossy", "trimmed-mean", "true"}) {
       if (setting.Set(text, &spec).ok()) break;
     }
     ASSERT_NE(spec, JobSpec()) << setting.name;
