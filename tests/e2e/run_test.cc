@@ -180,6 +180,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--insecure-bind",
                                      "--allow",
                                      "--allow-core-dump",
+                                     "--no-seccomp",
                                      "--fault",
                                      "--progress",
                                      "--log-level",
