@@ -5,6 +5,7 @@
 #include <ctime>
 #include <optional>
 
+#include "transport/crypto/credentials.h"
 #include "transport/crypto/keygen.h"
 #include "transport/keys/key_file.h"
 
@@ -29,6 +30,12 @@ Status Check(const KeygenOptions& o) {
   }
   if (o.from.empty() && !o.name.empty()) return invalid("--name is for certificates, which need --from FILE");
   if (o.from.empty() && !o.role.empty()) return invalid("--role is for certificates, which need --from FILE");
+  if (!o.ranks.empty() && (o.from.empty() || (!o.role.empty() && o.role != "worker"))) {
+    return invalid("--ranks is for certificates of workers, which need --from FILE");
+  }
+  if (!o.ranks.empty() && !RankRange::Parse(o.ranks)) {
+    return invalid("--ranks is a rank or a range of them, like 3 or 1-3, of 0 to 1023");
+  }
   if (o.authority && !o.job.empty()) {
     return invalid("--job and --ca: an authority is of all jobs, each of its certificates of one");
   }
@@ -107,13 +114,15 @@ Result<Made> MakeCertificate(const KeygenOptions& o, int64_t now) {
   if (!ca.ok()) return of_authority(ca.status());
   const auto validity = Within(*ca, now, o.days);
   if (!validity.ok()) return of_authority(validity.status());
-  auto text = crypto::IssueCertificate(authority->text(), JobOf(o), *role, o.name, *validity);
+  auto text = crypto::IssueCertificate(authority->text(), JobOf(o), *role, o.name, *validity,
+                                       RankRange::Parse(o.ranks));
   if (!text.ok()) return of_authority(text.status());
   const char* const program = *role == crypto::Role::kServer   ? "longhaul-server"
                               : *role == crypto::Role::kWorker ? "longhaul-worker"
                                                                : "longhaul status";
   return Made{*std::move(text),
-              "certificate of " + role_name + " " + o.name + " for job " + JobOf(o) + " until " +
+              "certificate of " + role_name + " " + o.name +
+                  (o.ranks.empty() ? "" : ", ranks " + o.ranks + ",") + " for job " + JobOf(o) + " until " +
                   Date(validity->not_after),
               "It is for one machine: " + std::string(program) + " --key " + o.out};
 }
@@ -121,7 +130,8 @@ Result<Made> MakeCertificate(const KeygenOptions& o, int64_t now) {
 Result<Made> MakeShared(const KeygenOptions& o) {
   auto text = crypto::NewPsk(JobOf(o));
   if (!text.ok()) return text.status();
-  return Made{*std::move(text), "shared key of job " + JobOf(o),
+  const auto id = crypto::TrustsOf(crypto::ParseKeyFile(text->text()).value()).front();
+  return Made{*std::move(text), "shared key " + id + " of job " + JobOf(o),
               "Give it to the server and to every worker, by a way that you trust: --key " + o.out};
 }
 

@@ -14,6 +14,7 @@ struct KeygenOptions {
   std::string from;        // make a certificate signed by the authority in this file
   std::string role;        // with `from`: server | worker | tool; empty: worker
   std::string name;        // with `from`: of the machine or site, as in the server's --allow
+  std::string ranks;       // with `from`, of a worker: "3" or "1-3"; empty: the certificate does not say
   // Of an authority or a certificate; 0: 3650 of an authority, 365 of a certificate or as long as its
   // authority lives.
   uint32_t days = 0;

@@ -18,8 +18,10 @@
 
 namespace {
 
-// --key and --insecure of the commands that talk to a server.
-void AddSecurity(CLI::App* command, std::string* key_file, bool* insecure) {
+// --key, --server-name and --insecure of the commands that talk to a server.
+void AddSecurity(CLI::App* command, std::string* key_file, std::string* server_name, bool* insecure) {
+  command->add_option("--server-name", *server_name,
+                      "with a certificate: the name that the server's certificate must have; none = any");
   command->add_option("--key", *key_file, "key file of the job (longhaul keygen)")->type_name("FILE");
   command->add_flag("--insecure", *insecure, "no encryption and no authentication; typed at the server, too")
       ->excludes("--key");
@@ -62,7 +64,7 @@ void AddBenchFlow(CLI::App& bench, longhaul::load::BenchFlowOptions* flow) {
       ->add_option("--series", flow->series, "seconds between points of a time series in the JSON; 0 = none")
       ->check(CLI::Range(0.0, 3600.0));
   command->add_flag("--quiet", flow->quiet, "no progress and no summary on standard error");
-  AddSecurity(command, &flow->key_file, &flow->insecure);
+  AddSecurity(command, &flow->key_file, &flow->server_name, &flow->insecure);
   command->footer(
       "Example: longhaul bench flow --join server.example:7700 --seconds 15 --warmup 3 --json - --key "
       "job.key\n"
@@ -119,7 +121,7 @@ void AddBenchRounds(CLI::App& bench, longhaul::load::BenchRoundsOptions* rounds)
                       "faults injected into the workers' traffic, e.g. drop=0.02,seed=7");
   command->add_option("--json", rounds->json_file, "write the result to this file; - for standard output");
   command->add_flag("--quiet", rounds->quiet, "no progress and no summary on standard error");
-  AddSecurity(command, &rounds->key_file, &rounds->insecure);
+  AddSecurity(command, &rounds->key_file, &rounds->server_name, &rounds->insecure);
   longhaul::cli::AddJobFlags(*command, &rounds->job_spec,
                              "Of the server, without --join; --high-share and --high-energy also of these "
                              "workers alone, with it",
@@ -146,7 +148,7 @@ CLI::App* AddStatus(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
   command->add_option("--join", o->join, "address of the server")->type_name("HOST:PORT")->required();
   command->add_option("--timeout", o->timeout, "seconds to wait for the answer")
       ->check(CLI::Range(0.1, 86400.0));
-  AddSecurity(command, &o->key_file, &o->insecure);
+  AddSecurity(command, &o->key_file, &o->server_name, &o->insecure);
   command->footer(
       "Example: longhaul status --join server.example:7700 --key job.key\n"
       "Of certificates it takes a tool's (longhaul keygen --from CA --role tool), whose name is on the "
@@ -155,6 +157,25 @@ CLI::App* AddStatus(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
       "security:\n"
       "tls-psk, tls-certificates, or insecure.\n"
       "Exit codes: 0 fine, 1 cannot print, 2 bad options, 3 no server there, or it does not answer us.");
+  return command;
+}
+
+CLI::App* AddKick(CLI::App& app, longhaul::cli::StatusCommandOptions* o, uint32_t* rank) {
+  CLI::App* command = app.add_subcommand(
+      "kick", "disconnect a worker of a running longhaul-server, and keep it out of the job");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--join", o->join, "address of the server")->type_name("HOST:PORT")->required();
+  command->add_option("--rank", *rank, "of the worker")->check(CLI::Range(0, 1023))->required();
+  command->add_option("--timeout", o->timeout, "seconds to wait for the answer")
+      ->check(CLI::Range(0.1, 86400.0));
+  AddSecurity(command, &o->key_file, &o->server_name, &o->insecure);
+  command->footer(
+      "Example: longhaul kick --join server.example:7700 --rank 2 --key ops.key\n"
+      "The worker's identity (with a shared key: its rank from its host) is refused until the server reloads "
+      "or\n"
+      "restarts, or the job is over; its successor (--allow fra:0+fra2) may come. A job with fewer than\n"
+      "--min-workers ends. Of certificates it takes a tool's, as longhaul status does.\n"
+      "Exit codes: 0 kicked, 1 the server refuses or has no such worker, 2 bad options, 3 no server there.");
   return command;
 }
 
@@ -171,6 +192,8 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
       ->check(CLI::IsMember({"server", "worker", "tool"}));
   command->add_option("--name", o->name,
                       "with --from: name of the machine or site, as in the server's --allow");
+  command->add_option("--ranks", o->ranks,
+                      "with --from, of a worker: the ranks that it may take, like 3 or 1-3; none = any one");
   command
       ->add_option("--days", o->days,
                    "of an authority or a certificate; 0 = 3650, of a certificate 365 or as long as its "
@@ -296,13 +319,16 @@ int main(int argc, char** argv) {
   const CLI::App* keygen = AddKeygen(app, &key);
   longhaul::cli::StatusCommandOptions question;
   const CLI::App* status = AddStatus(app, &question);
+  longhaul::cli::StatusCommandOptions order;
+  uint32_t kicked_rank = 0;
+  const CLI::App* kick = AddKick(app, &order, &kicked_rank);
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench) || *keygen || *status) {
-      const char* const name = *keygen ? "keygen" : *status ? "status" : "bench";
+    if (app.got_subcommand(bench) || *keygen || *status || *kick) {
+      const char* const name = *keygen ? "keygen" : *status ? "status" : *kick ? "kick" : "bench";
       std::fprintf(stderr, "longhaul %s: %s; --help says more\n", name, e.what());
       return 2;
     }
@@ -318,6 +344,7 @@ int main(int argc, char** argv) {
   longhaul::keys::ForbidCoreDumps();
   if (*keygen) return longhaul::cli::RunKeygen(key);
   if (*status) return longhaul::cli::RunStatus(question);
+  if (*kick) return longhaul::cli::RunKick(order, kicked_rank);
   if (bench->got_subcommand("rounds")) return longhaul::load::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::load::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);

@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/flags/flag_names.h"
 #include "base/units_text.h"
+#include "proto/utf8.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
@@ -17,49 +19,68 @@
 namespace longhaul::cli {
 namespace {
 
-int FailStatus(const std::string& what, int code) {
-  std::fprintf(stderr, "longhaul status: %s\n", what.c_str());
+int Fail(const char* command, const std::string& what, int code) {
+  std::fprintf(stderr, "longhaul %s: %s\n", command, what.c_str());
   return code;
 }
 
-int Print(const std::string& answer) {
-  const auto text = PrintableJson(answer);
-  if (!text.ok()) return FailStatus(text.status().ToString(), kStatusUnreachable);
-  const bool written = std::fputs((*text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  return written ? 0 : FailStatus("cannot write to standard output", 1);
+int Print(const char* command, const std::string& text) {
+  const bool written = std::fputs((text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return written ? 0 : Fail(command, "cannot write to standard output", 1);
+}
+
+// The server's text, or what is wrong and the exit code for it.
+struct Answer {
+  int code = 0;
+  std::string text;
+};
+
+Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
+  if (!std::isfinite(options.timeout)) return {kStatusUsage, "--timeout must be a number"};
+  if (!options.insecure && options.key_file.empty())
+    return {kStatusUsage, "which key does the server have? --key FILE, or --insecure when it has none"};
+  const auto security = keys::LoadSecurity({.key_file = options.key_file,
+                                            .insecure = options.insecure,
+                                            .role = crypto::Role::kTool,
+                                            .expected_server = options.server_name});
+  if (!security.ok()) return {kStatusUsage, cli::WithFlagNames(security.status().ToString())};
+  const auto server = udp::ResolvePeer(options.join);
+  if (!server.ok()) {
+    const bool usage = server.status().code() == StatusCode::kInvalidArgument;
+    return {usage ? kStatusUsage : kStatusUnreachable, "--join: " + server.status().message()};
+  }
+  auto socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
+  if (!socket.ok()) return {kStatusUnreachable, socket.status().ToString()};
+
+  udp::EventLoop* running = nullptr;
+  worker::StatusCore core(
+      {.timeout = FromSeconds(options.timeout), .security = security->security(), .kick = kick},
+      Random(udp::EntropySeed()), [&running] { running->Stop(); });
+  auto loop = udp::EventLoop::Create(&core, std::move(*socket), nullptr);
+  if (!loop.ok()) return {kStatusUnreachable, loop.status().ToString()};
+  running = loop->get();
+  core.Ask(udp::Now(), *server);
+  (*loop)->Run();
+  const auto& outcome = core.outcome();
+  if (!outcome) return {kStatusUnreachable, "ended without an answer"};
+  if (outcome->ok()) return {0, **outcome};
+  const bool refused = kick && outcome->status().code() != StatusCode::kUnavailable;
+  return {refused ? kKickRefused : kStatusUnreachable, outcome->status().ToString()};
 }
 
 }  // namespace
 
 int RunStatus(const StatusCommandOptions& options) {
-  if (!std::isfinite(options.timeout)) return FailStatus("--timeout must be a number", kStatusUsage);
-  if (!options.insecure && options.key_file.empty()) {
-    return FailStatus("which key does the server have? --key FILE, or --insecure when it has none",
-                      kStatusUsage);
-  }
-  const auto security = keys::LoadSecurity(
-      {.key_file = options.key_file, .insecure = options.insecure, .role = crypto::Role::kTool});
-  if (!security.ok()) return FailStatus(cli::WithFlagNames(security.status().ToString()), kStatusUsage);
-  const auto server = udp::ResolvePeer(options.join);
-  if (!server.ok()) {
-    const bool usage = server.status().code() == StatusCode::kInvalidArgument;
-    return FailStatus("--join: " + server.status().message(), usage ? kStatusUsage : kStatusUnreachable);
-  }
-  auto socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
-  if (!socket.ok()) return FailStatus(socket.status().ToString(), kStatusUnreachable);
+  const Answer answer = Ask(options, std::nullopt);
+  if (answer.code != 0) return Fail("status", answer.text, answer.code);
+  const auto text = PrintableJson(answer.text);
+  return text.ok() ? Print("status", *text) : Fail("status", text.status().ToString(), kStatusUnreachable);
+}
 
-  udp::EventLoop* running = nullptr;
-  worker::StatusCore core({.timeout = FromSeconds(options.timeout), .security = security->security.get()},
-                          Random(udp::EntropySeed()), [&running] { running->Stop(); });
-  auto loop = udp::EventLoop::Create(&core, std::move(*socket), nullptr);
-  if (!loop.ok()) return FailStatus(loop.status().ToString(), kStatusUnreachable);
-  running = loop->get();
-  core.Ask(udp::Now(), *server);
-  (*loop)->Run();
-  const auto& outcome = core.outcome();
-  if (!outcome) return FailStatus("ended without an answer", kStatusUnreachable);
-  if (!outcome->ok()) return FailStatus(outcome->status().ToString(), kStatusUnreachable);
-  return Print(**outcome);
+int RunKick(const StatusCommandOptions& options, uint32_t rank) {
+  const Answer answer = Ask(options, rank);
+  if (answer.code != 0) return Fail("kick", answer.text, answer.code);
+  return Print("kick", "kicked " + wire::Printable(answer.text, wire::kMaxTextBytes));
 }
 
 using nlohmann::json;

@@ -1,6 +1,8 @@
-// `longhaul status`: a running longhaul-server's state and its job's, as JSON.
+// `longhaul status`: a running longhaul-server's state and its job's, as JSON. `longhaul kick`: a worker of
+// it is disconnected and kept out.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,18 +11,23 @@
 namespace longhaul::cli {
 
 struct StatusCommandOptions {
-  std::string join;           // HOST:PORT
-  std::string key_file = {};  // of the job: a shared key, or a tool's certificate; or
-  bool insecure = false;      // the server has no key
-  double timeout = 10;        // seconds
+  std::string join;              // HOST:PORT
+  std::string key_file = {};     // of the job: a shared key, or a tool's certificate; or
+  bool insecure = false;         // the server has no key
+  double timeout = 10;           // seconds
+  std::string server_name = {};  // that the server's certificate must have; empty: any
 };
 
-// Exit codes of RunStatus.
+// Exit codes of RunStatus and RunKick.
 inline constexpr int kStatusUsage = 2;
+inline constexpr int kKickRefused = 1;        // or the rank has no worker
 inline constexpr int kStatusUnreachable = 3;  // no server, or it does not answer us
 
 // Prints the server's JSON on standard output.
 int RunStatus(const StatusCommandOptions& options);
+
+// Prints whom the server has kicked.
+int RunKick(const StatusCommandOptions& options, uint32_t rank);
 
 // JSON from a peer, for a terminal.
 

@@ -216,6 +216,9 @@ Status Validate(const control::StatusReply& reply) {
   return {};
 }
 
+Status Validate(const control::KickRequest&) { return {}; }
+Status Validate(const control::Kicked& kicked) { return Text("kicked.who", kicked.who()); }
+
 Status Validate(const control::Barrier& barrier) { return Name("barrier.name", barrier.name()); }
 
 Status Validate(const control::BarrierDone& done) {
@@ -271,6 +274,10 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.status_request());
     case ControlMessage::kStatusReply:
       return Validate(message.status_reply());
+    case ControlMessage::kKickRequest:
+      return Validate(message.kick_request());
+    case ControlMessage::kKicked:
+      return Validate(message.kicked());
     case ControlMessage::kBarrier:
       return Validate(message.barrier());
     case ControlMessage::kBarrierDone:

@@ -94,10 +94,14 @@ void AddFlags(CLI::App& app, Flags& f) {
          "--key", f.server.key_file,
          "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
       ->type_name("FILE");
-  app.add_option(
-      "--allow", f.server.allow,
-      "with a certificate: names that may connect, workers' and tools' (status, bench), separated by commas; "
-      "none = all of the job");
+  app.add_option("--next-key", f.server.next_key_file,
+                 "a second shared key that is valid beside --key, while members move to it")
+      ->type_name("FILE");
+  app.add_option("--allow", f.server.allow,
+                 "with a certificate: who may connect, separated by commas, each "
+                 "[worker/|tool/]NAME[:RANKS[xWORKERS]][+SUCCESSOR], e.g. fra:0+fra2,nyc:1-3,tool/ops; none "
+                 "= all of the "
+                 "job, a worker with one rank");
   cli::AddEnum(app, "--cipher", &f.server.cipher, "of the packets; any = what the worker likes best");
   app.add_option("--job", f.server.job,
                  "name of the job; workers of another one are refused; none = the key's, or \"default\"");
@@ -142,13 +146,16 @@ void AddFlags(CLI::App& app, Flags& f) {
       "2 wrong usage, 3 cannot listen, 130 and 143 ended at once by a signal. A second SIGINT or SIGTERM "
       "ends "
       "it at\n"
-      "once. SIGHUP with a terminal ends it in order; without one it reads --log-level again from --config.\n"
+      "once. SIGHUP with a terminal ends it in order; without one it reads key files again, and --key, "
+      "--next-key,\n"
+      "--allow and --log-level from --config: whom they leave out is disconnected, the job goes on.\n"
       "A worker may have 64 barriers open that are not complete (4096 / --workers if that is less), and 4096 "
       "tensors\n"
       "make a job; what is beyond a limit is refused by an answer to that call.\n"
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
-      "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, bench, abort or finished.");
+      "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, kick,\n"
+      "expiring, bench, abort or finished.");
 }
 
 // CLI11's own delimiter would drop what is empty, so that a list of nothing would let every peer in.
@@ -168,19 +175,17 @@ spdlog::level::level_enum LogLevelOf(const Flags& flags) {
   return spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level);
 }
 
-std::string Joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedSecurity& security) {
   if (flags.server.insecure) {
     spdlog::warn("INSECURE: everyone who can reach {} may read and change the job", server.address());
   }
   spdlog::info("security: {}", server.security());
+  if (security.kind == "tls-psk") {
+    spdlog::info("shared key {}{}", security.trusts.front(),
+                 security.trusts.size() > 1 ? ", and the next one " + security.trusts.back() : "");
+  }
   if (!security.allow.empty()) {
-    spdlog::info("may connect (--allow): {}", Joined(security.allow));
+    spdlog::info("may connect (--allow): {}", security.allow.ToString());
   } else if (security.kind == "tls-certificates") {
     spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
   }
@@ -292,27 +297,67 @@ void DescribeCommandLine(CLI::App& app, Flags& flags) {
   cli::AddHelpPage(app);
 }
 
-// What may change while a server runs, from the file that --config names.
-void Reload(int argc, char** argv, const CLI::App& running) {
-  CLI::App app;
-  Flags flags;
-  DescribeCommandLine(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return spdlog::error("SIGHUP: nothing is reloaded: {}", error.what());
-  }
-  std::string later;
-  for (const CLI::Option* option : app.get_options({})) {
-    const CLI::Option* before = running.get_option_no_throw(option->get_name());
-    if (before == nullptr || before->results() == option->results()) continue;
-    if (option->get_name() != "--log-level") later += (later.empty() ? "" : ", ") + option->get_name();
-  }
-  spdlog::set_level(LogLevelOf(flags));
-  spdlog::info(
-      "SIGHUP: reloaded --log-level {}; keys, certificates and all other options are read at the start{}",
-      flags.log_level, later.empty() ? "" : ", also what has changed: " + later);
+// What is there only when it is given.
+void TakeAllow(const CLI::App& app, Flags* flags) {
+  if (app.count("--allow") > 0) flags->server.allow = SplitNames(flags->server.allow);
 }
+
+// SIGHUP: what may change while a server runs is read again, from the file that --config names and from the
+// key files. All of it, or nothing.
+class Reloader {
+ public:
+  Reloader(int argc, char** argv, const CLI::App& running) : argc_(argc), argv_(argv), running_(running) {}
+
+  // Null: the server has not started yet, or is gone.
+  void SetServer(Server* server) {
+    const std::lock_guard lock(mutex_);
+    server_ = server;
+  }
+  void Reload() {
+    CLI::App app;
+    Flags flags;
+    DescribeCommandLine(app, flags);
+    try {
+      app.parse(argc_, argv_);
+    } catch (const CLI::ParseError& error) {
+      return spdlog::error("SIGHUP: nothing is reloaded: {}", error.what());
+    }
+    TakeAllow(app, &flags);
+    if (Status taken = Apply(flags); !taken.ok()) {
+      return spdlog::error("SIGHUP: nothing is reloaded: {}", cli::WithFlagNames(taken.ToString()));
+    }
+    spdlog::set_level(LogLevelOf(flags));
+    const std::string later = ChangedForLater(app);
+    spdlog::info("SIGHUP: reloaded {}--log-level {}; all other options are read at the start{}",
+                 flags.server.insecure ? "" : "--key, --next-key, --allow and ", flags.log_level,
+                 later.empty() ? "" : ", also what has changed: " + later);
+  }
+
+ private:
+  Status Apply(const Flags& flags) {
+    if (flags.server.insecure) return {};
+    const std::lock_guard lock(mutex_);
+    return server_ != nullptr ? server_->Reload(flags.server)
+                              : Status(StatusCode::kFailedPrecondition, "the server is not running");
+  }
+  std::string ChangedForLater(const CLI::App& app) const {
+    std::string later;
+    for (const CLI::Option* option : app.get_options({})) {
+      const std::string name = option->get_name();
+      const CLI::Option* before = running_.get_option_no_throw(name);
+      if (before == nullptr || before->results() == option->results()) continue;
+      if (name == "--log-level" || name == "--key" || name == "--next-key" || name == "--allow") continue;
+      later += (later.empty() ? "" : ", ") + name;
+    }
+    return later;
+  }
+
+  int argc_;
+  char** argv_;
+  const CLI::App& running_;
+  std::mutex mutex_;
+  Server* server_ = nullptr;
+};
 
 int Run(int argc, char** argv) {
   CLI::App app{"The parameter server of longhaul: aggregates gradients of workers across a lossy WAN.",
@@ -331,7 +376,7 @@ int Run(int argc, char** argv) {
                  flags.server.min_workers, flags.server.workers);
     return kExitUsage;
   }
-  if (app.count("--allow") > 0) flags.server.allow = SplitNames(flags.server.allow);
+  TakeAllow(app, &flags);
   if (!flags.server.key_file.empty() && !flags.allow_core_dump) keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, unlike a port that this user may not have.
   const auto security = keys::LoadSecurity({.key_file = flags.server.key_file,
@@ -339,6 +384,7 @@ int Run(int argc, char** argv) {
                                             .job = flags.server.job,
                                             .role = crypto::Role::kServer,
                                             .cipher = flags.server.cipher,
+                                            .next_key_file = flags.server.next_key_file,
                                             .allow = flags.server.allow});
   if (!security.ok()) {
     std::fprintf(stderr, "longhaul-server: %s\n", cli::WithFlagNames(security.status().ToString()).c_str());
@@ -349,7 +395,8 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "longhaul-server: --json: %s\n", file.message().c_str());
     return kExitUsage;
   }
-  process::SignalWatcher signals([&] { Reload(argc, argv, app); });  // before the first thread
+  Reloader reloader(argc, argv, app);
+  process::SignalWatcher signals([&reloader] { reloader.Reload(); });  // before the first thread
   process::Output output("longhaul-server", flags.progress == "json", LogLevelOf(flags));
 
   // What the progress says, the log does not say again on the same terminal.
@@ -369,7 +416,10 @@ int Run(int argc, char** argv) {
   if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kServer);
   SayWhatIsUsed(flags, *server, *security);
   PrintListening(flags, *server, security->kind, &output);
-  return WaitForEnd(flags, *server, &progress, &signals, &output);
+  reloader.SetServer(&*server);
+  const int code = WaitForEnd(flags, *server, &progress, &signals, &output);
+  reloader.SetServer(nullptr);
+  return code;
 }
 
 }  // namespace

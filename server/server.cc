@@ -1,6 +1,7 @@
 #include "longhaul/server.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
@@ -67,11 +68,25 @@ Result<udp::UdpSocket> Listen(const ServerOptions& options) {
   return socket;
 }
 
-Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options, const std::string& job) {
+server::AccessRules RulesOf(const keys::LoadedSecurity& security) {
+  return {.allow = security.allow, .trusts = security.trusts, .expires = security.expires};
+}
+
+int64_t WallClock() {
+  return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
+}
+
+Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
+                                                  const keys::LoadedSecurity& security) {
   server::ServerCoreOptions core;
   server::ServerSettings& s = core.settings;
   static_cast<JobSpec&>(s) = options.job_spec;
-  s.job = job;
+  s.job = security.job;
+  s.security = security.kind;
+  s.identity = security.description;
+  s.access = RulesOf(security);
+  core.security = security.security();
+  core.wall_clock = WallClock;
   s.world_size = options.workers;
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);
@@ -187,6 +202,17 @@ class EventLines final : public server::ServerEvents {
           {"code", StatusCodeName(why.code())},
           {"message", why.message()}});
   }
+  void OnKick(uint32_t rank, const std::string& who, const std::string& by) override {
+    Emit(ServerEvent::Kind::kAccess, who + " is kicked by " + by,
+         {{"event", "kick"}, {"rank", rank}, {"who", who}, {"by", by}});
+  }
+  void OnExpiring(const std::string& who, int64_t seconds) override {
+    const std::string when = seconds < 0 ? " has expired"
+                                         : " expires in " + std::to_string(seconds / 3600) + " h " +
+                                               std::to_string(seconds / 60 % 60) + " min";
+    Emit(ServerEvent::Kind::kAccess, "the certificate of " + who + when,
+         {{"event", "expiring"}, {"who", who}, {"seconds", seconds}});
+  }
   void OnBench(const Address& peer, const std::string& who, const std::string& site,
                const server::GuestTotals* totals) override {
     json line = {{"event", "bench"},
@@ -241,7 +267,7 @@ class EventLines final : public server::ServerEvents {
     if (kind == ServerEvent::Kind::kRound) return LogLevel::kDebug;
     const bool bad = kind == ServerEvent::Kind::kAbort || kind == ServerEvent::Kind::kRefused ||
                      kind == ServerEvent::Kind::kRejected || kind == ServerEvent::Kind::kWeight ||
-                     kind == ServerEvent::Kind::kLeftOut;
+                     kind == ServerEvent::Kind::kLeftOut || kind == ServerEvent::Kind::kAccess;
     return bad ? LogLevel::kWarning : LogLevel::kInfo;
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
@@ -371,7 +397,9 @@ struct Server::Impl {
   }
 
   // What the loop uses comes before the loop, so that it goes after it.
-  keys::LoadedSecurity security;
+  keys::LoadedSecurity security;  // as at the start
+  keys::SecurityChoice choice;    // what a reload changes a part of
+  uint32_t world_size = 1;
   std::unique_ptr<codec::ErasureCoder> coder;
   std::string fec_backend = "none";
   EventLines events;
@@ -395,6 +423,20 @@ struct Server::Impl {
   std::string last_stats = "{}";
 };
 
+namespace {
+
+keys::SecurityChoice ChoiceOf(const ServerOptions& options) {
+  return {.key_file = options.key_file,
+          .insecure = options.insecure,
+          .job = options.job,
+          .role = crypto::Role::kServer,
+          .cipher = options.cipher,
+          .next_key_file = options.next_key_file,
+          .allow = options.allow};
+}
+
+}  // namespace
+
 Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
   return server::Daemon::Start(options, std::move(on_event), nullptr);
 }
@@ -404,21 +446,17 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
                                      const MakeGuests& make_guests) {
   auto socket = Listen(options);  // first: the port is part of the server's name
   if (!socket.ok()) return socket.status();
-  auto security = keys::LoadSecurity({.key_file = options.key_file,
-                                      .insecure = options.insecure,
-                                      .job = options.job,
-                                      .role = crypto::Role::kServer,
-                                      .cipher = options.cipher,
-                                      .allow = options.allow,
-                                      .server_name = keys::ServerName(socket->local_address())});
+  keys::SecurityChoice choice = ChoiceOf(options);
+  choice.server_name = keys::ServerName(socket->local_address());
+  auto security = keys::LoadSecurity(choice);
   if (!security.ok()) return security.status();
-  auto core_options = MakeCoreOptions(options, security->job);
+  auto core_options = MakeCoreOptions(options, *security);
   if (!core_options.ok()) return core_options.status();
   auto impl = std::make_unique<Server::Impl>(std::move(on_event), options.log);
   impl->security = *std::move(security);
-  core_options->security = impl->security.security.get();
-  core_options->settings.security = impl->security.kind;
-  core_options->settings.identity = impl->security.description;
+  choice.job = impl->security.job;
+  impl->choice = std::move(choice);
+  impl->world_size = options.workers;
   if (!options.fault.empty()) {
     auto faults = udp::ParseFaults(options.fault);
     if (!faults.ok()) return faults.status();
@@ -441,6 +479,8 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   core_options->guests = impl->guests.get();
   impl->core = std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(),
                                                     Random(udp::EntropySeed()));
+  if (impl->security.keys.size() > 1)
+    impl->core->Reload(udp::Now(), impl->security.keys, RulesOf(impl->security));
   auto loop =
       udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
   if (!loop.ok()) return loop.status();
@@ -493,6 +533,27 @@ void Server::Stop() {
   if (!impl_) return;
   impl_->RequestStop();
   (void)Wait();
+}
+
+Status Server::Reload(const ServerOptions& options) {
+  if (impl_->choice.insecure)
+    return {StatusCode::kFailedPrecondition, "a server without keys has none to read again"};
+  keys::SecurityChoice choice = impl_->choice;
+  choice.key_file = options.key_file;
+  choice.next_key_file = options.next_key_file;
+  choice.allow = options.allow;
+  auto loaded = keys::LoadSecurity(choice);
+  if (!loaded.ok()) return loaded.status();
+  if (loaded->kind != impl_->security.kind) {
+    return {StatusCode::kFailedPrecondition, "the server runs with " + impl_->security.kind +
+                                                 ", and 'key_file' is of " + loaded->kind +
+                                                 ": that takes a restart"};
+  }
+  if (Status fits = loaded->allow.CheckWorldSize(impl_->world_size); !fits.ok()) return fits;
+  // All of it is good: taken at once, in one event of the loop.
+  return impl_->loop->Post([impl = impl_.get(), keys = std::move(loaded->keys), rules = RulesOf(*loaded)] {
+    impl->core->Reload(udp::Now(), keys, rules);
+  });
 }
 
 std::string Server::StatsJson() const {

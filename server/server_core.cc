@@ -94,6 +94,7 @@ Status ServerCoreOptions::Validate() const {
       CheckAggregation(s),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
       CheckGrants(s.grants),
+      s.access.allow.CheckWorldSize(s.world_size),
       CheckRange("max_model in bytes", s.max_model.value(), 4, int64_t{1} << 40),
   };
   for (const Status& check : checks) {
@@ -109,6 +110,7 @@ ServerCore::ServerCore(const ServerCoreOptions& options, codec::ErasureCoder* co
   const Status valid = options.Validate();
   LH_CHECK_OP(valid.ToString(), ==, Status().ToString());
   LH_CHECK(coder != nullptr || options.settings.fec_k == 0);
+  coordinator_.SetWallClock(options.wall_clock);
   coordinator_.SetEndpointStats([this] { return endpoint_.stats(); });
 }
 
@@ -149,6 +151,15 @@ std::optional<transport::Transmit> ServerCore::PollTransmit(Instant now, Mutable
 
 Instant ServerCore::NextTimeout() const {
   return std::min(endpoint_.NextTimeout(), coordinator_.NextTimeout());
+}
+
+void ServerCore::Reload(Instant now, std::vector<std::shared_ptr<transport::Security>> keys,
+                        const AccessRules& rules) {
+  coordinator_.SetNow(now);
+  if (!keys.empty()) endpoint_.SetKeys(std::move(keys));
+  coordinator_.Reload(rules);
+  Drain();
+  coordinator_.AfterEvent();
 }
 
 void ServerCore::Shutdown(Instant now, const Status& why) {

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/random.h"
 #include "codec/fec/erasure_coder.h"
@@ -23,6 +25,8 @@ struct ServerCoreOptions {
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;           // may be null; must outlive the core
   Guests* guests = nullptr;                 // null refuses all; else it must outlive the core
+  // Seconds since 1970, UTC, which certificates are dated by; empty: live connections' do not expire.
+  std::function<int64_t()> wall_clock;
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".
   std::function<std::string(const ServerStats&)> status_json;
 
@@ -43,6 +47,9 @@ class ServerCore final : public transport::DatagramCore {
   std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override;
   Instant NextTimeout() const override;
 
+  // New keys and rules, without an end to the job: as Endpoint::SetKeys (no keys: they stay) and
+  // Coordinator::Reload.
+  void Reload(Instant now, std::vector<std::shared_ptr<transport::Security>> keys, const AccessRules& rules);
   // Tells every worker why and takes no one any more. Drained() says when all of them have heard it.
   void Shutdown(Instant now, const Status& why);
   bool Drained() const { return coordinator_.Idle(); }

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "base/allow_list.h"
 #include "longhaul/job.h"
 #include "longhaul/units.h"
 
@@ -19,6 +21,14 @@ struct GrantSettings {
   Bandwidth worker_cap = Bandwidth::Max();  // ... nor more
 };
 
+// Who may connect and stay; a reload replaces it whole.
+struct AccessRules {
+  AllowList allow = {};  // of certificates; empty: all
+  std::vector<std::string> trusts =
+      {};               // PeerIdentity::trust of those that may stay; empty: without keys, any
+  int64_t expires = 0;  // of the server's own certificate, seconds since 1970; 0: never
+};
+
 // A job's settings, and what only the server needs to know of it.
 struct ServerSettings : JobSpec {
   std::string job = "default";
@@ -29,6 +39,7 @@ struct ServerSettings : JobSpec {
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
   GrantSettings grants = {};
+  AccessRules access = {};
 };
 
 }  // namespace longhaul::server

@@ -13,6 +13,8 @@ inline std::string WithFlagNames(std::string message) {
   constexpr std::pair<std::string_view, std::string_view> kFlags[] = {{"'key_file'", "--key"},
                                                                       {"'insecure'", "--insecure"},
                                                                       {"'insecure_bind'", "--insecure-bind"},
+                                                                      {"'next_key_file'", "--next-key"},
+                                                                      {"'server_name'", "--server-name"},
                                                                       {"'allow'", "--allow"},
                                                                       {"'cipher'", "--cipher"}};
   for (const auto& [name, flag] : kFlags) {

@@ -166,10 +166,14 @@ Status WriteJson(const std::string& file, const json& value) {
 
 // A certificate may be a tool's or a worker's.
 Result<keys::LoadedSecurity> LoadToolsSecurity(const BenchFlowOptions& o) {
-  auto tool =
-      keys::LoadSecurity({.key_file = o.key_file, .insecure = o.insecure, .role = crypto::Role::kTool});
+  keys::SecurityChoice choice{.key_file = o.key_file,
+                              .insecure = o.insecure,
+                              .role = crypto::Role::kTool,
+                              .expected_server = o.server_name};
+  auto tool = keys::LoadSecurity(choice);
   if (tool.ok()) return tool;
-  return keys::LoadSecurity({.key_file = o.key_file, .insecure = o.insecure, .role = crypto::Role::kWorker});
+  choice.role = crypto::Role::kWorker;
+  return keys::LoadSecurity(choice);
 }
 
 void PrintSummary(const FlowReport& r) {
@@ -247,7 +251,7 @@ int RunBenchFlow(const BenchFlowOptions& options) {
   }
   auto security = LoadToolsSecurity(options);
   if (!security.ok()) return Fail(security.status().ToString(), kBenchUsage);
-  core_options->security = security->security.get();
+  core_options->security = security->security();
   auto coder = codec::ErasureCodeLibrary::Create();
   if (!coder.ok()) return Fail(coder.status().ToString(), kBenchFailed);
   auto socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));

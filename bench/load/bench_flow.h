@@ -37,8 +37,9 @@ struct BenchFlowOptions {
   std::string json_file;  // "-": standard output
   double series = 0;      // seconds between the points of the time series in the JSON; 0 = none
   bool quiet = false;
-  std::string key_file = {};  // of the job; or
-  bool insecure = false;      // no encryption and no authentication
+  std::string server_name = {};  // that the server's certificate must have; empty: any
+  std::string key_file = {};     // of the job; or
+  bool insecure = false;         // no encryption and no authentication
 };
 
 // Exit codes of RunBenchFlow.

@@ -188,6 +188,7 @@ class Measurement {
     connect.rate_controller = o.rate_controller;
     connect.key_file = o.key_file;
     connect.insecure = o.insecure;
+    connect.server_name = o.server_name;
     connect.fault = o.fault;
     connect.seed = plan_.seed + rank;
     auto client = Client::Connect(connect);

@@ -32,8 +32,9 @@ struct BenchRoundsOptions {
   std::string fault;      // in the workers' traffic
   std::string json_file;  // "-": standard output
   bool quiet = false;
-  std::string key_file = {};  // of the job; or
-  bool insecure = false;      // no encryption and no authentication
+  std::string server_name = {};  // that the server's certificate must have; empty: any
+  std::string key_file = {};     // of the job; or
+  bool insecure = false;         // no encryption and no authentication
   // Of our own server. With --join the server there decides, and only high_share and high_energy may be
   // given: the workers' own.
   JobSpec job_spec = {};

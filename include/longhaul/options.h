@@ -59,6 +59,9 @@ struct ConnectOptions {
   // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its
   // way.
   bool insecure = false;
+  // With a certificate: the name that the server's certificate must have (`longhaul keygen --name`). Empty:
+  // any server's of the authority for this job.
+  std::string server_name = {};
   // kAny: the first that both sides have.
   Cipher cipher = Cipher::kAny;
   // Faults to inject into this process' own traffic (transport/udp), for example "drop=0.02,seed=7". Empty:

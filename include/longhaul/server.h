@@ -28,8 +28,15 @@ struct ServerOptions {
   // Key of the job (`longhaul keygen`): a key that all of it share, or this server's certificate. The file
   // must be readable by its owner only.
   std::string key_file = {};
-  // Certificates only: names of the workers and tools that may connect, as in `longhaul keygen --name`;
-  // empty: all with a certificate of the authority for this job.
+  // Shared keys only: a second key that is valid beside the first one, so that the members can move to it one
+  // by one (see Reload). Empty: none.
+  std::string next_key_file = {};
+  // Certificates only: the workers and tools that may connect, by their names in `longhaul keygen --name`;
+  // empty: all with a certificate of the authority for this job. An entry is
+  //   [worker/|tool/]NAME[:RANKS[xWORKERS]][+SUCCESSOR]
+  // "fra" is a worker and has one rank, any; "fra:0" that one, "nyc:1-3" any of three, "nyc:1x8" one that
+  // stands for eight workers (a site's engine). "fra:0+fra2": worker fra2 may take rank 0 when fra is lost,
+  // was kicked or has left. "tool/ops" asks for the status, kicks and generates load.
   std::vector<std::string> allow = {};
   // kAny: what the worker likes best.
   Cipher cipher = Cipher::kAny;
@@ -84,6 +91,7 @@ struct ServerEvent {
     kLeftOut,   // a round went on without a live worker; after ten one every 10 s
     kWaiting,   // every 5 s of a wait: what waits for which workers
     kWeight,    // a worker's weight counts as less than it says (JobSpec::max_weight_share)
+    kAccess,    // an operator has kicked a worker, or a certificate expires within a day
   };
   Kind kind = Kind::kJoin;
   // For logs and people: one line.
@@ -129,6 +137,13 @@ class Server {
   Status Wait();
   // As Wait(), but gives up after `timeout` (in a callback: at once): nullopt, and the server goes on.
   std::optional<Status> WaitFor(Duration timeout);
+  // Reads key_file and next_key_file again and takes `allow`, all of `options` that counts here, while the
+  // job goes on: new connections are judged by them at once, and connections that they leave out (a dropped
+  // key, an authority that is gone, a name that was struck out) end, each by name. Kicked members may come
+  // back. To rotate a shared key: reload with the new one as next_key_file; let the workers reconnect with
+  // it; reload with it as key_file. Any thread. Errors: as Start, and kFailedPrecondition (a server without
+  // keys, another kind of key than before; the server has stopped). After an error all is as before.
+  Status Reload(const ServerOptions& options);
   // Tells all workers and ends, within about a second. Any thread; idempotent. In a callback it does not wait
   // for the end.
   void Stop();

@@ -16,6 +16,10 @@ Status Denied(const transport::PeerIdentity& identity, const std::string& what) 
 }  // namespace
 
 Status Authorize(const transport::PeerIdentity& identity, Request request) {
+  if (identity.kind == Kind::kNone && request == Request::kKick) {
+    return {StatusCode::kPermissionDenied,
+            "this server has no key, so anyone could kick anyone: it takes none"};
+  }
   if (identity.kind != Kind::kCertificate) return {};
   const bool worker = identity.role == kWorker;
   const bool tool = identity.role == kTool;
@@ -28,6 +32,8 @@ Status Authorize(const transport::PeerIdentity& identity, Request request) {
     case Request::kStatus:
       return tool ? Status()
                   : Denied(identity, "watching the job: that takes a tool's, or a member of the job");
+    case Request::kKick:
+      return tool ? Status() : Denied(identity, "kicking members: that takes a tool's");
   }
   return Denied(identity, "this");
 }
@@ -37,7 +43,7 @@ std::string IdentityText(const transport::PeerIdentity& identity) {
     case Kind::kNone:
       break;
     case Kind::kPsk:
-      return "shared key";
+      return identity.trust.empty() ? "shared key" : "shared key " + identity.trust;
     case Kind::kCertificate:
       return identity.role + " " + identity.name;
   }

@@ -16,12 +16,13 @@ enum class Request : uint8_t {
   kJoin,    // as a worker: workers
   kBench,   // as a load generator: tools and workers
   kStatus,  // as an observer: tools; members ask as members
+  kKick,    // of a member, by an operator: tools; without keys none
 };
 
 // kPermissionDenied, naming the identity and what it is for.
 Status Authorize(const transport::PeerIdentity& identity, Request request);
 
-// For logs: "worker fra" of a certificate, "shared key", "" without keys.
+// For logs: "worker fra" of a certificate, "shared key 5f3a91c2d4e6f708" (the key's trust), "" without keys.
 std::string IdentityText(const transport::PeerIdentity& identity);
 
 }  // namespace longhaul::server

@@ -39,7 +39,9 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
       barriers_(settings_.world_size),
-      traffic_(settings_.world_size) {}
+      traffic_(settings_.world_size) {
+  SetWallClock({});
+}
 
 Coordinator::~Coordinator() = default;
 
@@ -50,6 +52,33 @@ void Coordinator::SetNow(Instant now) {
 }
 
 // --- Connections ---
+
+// An event of a connection that we know, to the method for it.
+struct Coordinator::Routing {
+  Coordinator& self;
+  Peer& peer;
+  void operator()(const transport::event::Connected&) { peer.accepted_at = self.now_; }
+  void operator()(const transport::event::ControlBytes& e) { self.OnControlBytes(peer, e.bytes); }
+  void operator()(const transport::event::WindowOpened& e) {
+    if (!self.OnWindowOpened(peer, e).ok()) {
+      peer.connection->CloseWindow(e.key, wire::CloseReason::kExcluded);
+    }
+  }
+  void operator()(const transport::event::Chunk& e) {
+    if (self.OnChunk(peer, e) == transport::ChunkVerdict::kRefused) {
+      peer.connection->RefuseChunk(e.key, e.reliability, e.sequence);
+    }
+  }
+  void operator()(const transport::event::WindowState& e) { self.OnWindowState(peer, e); }
+  void operator()(const transport::event::WindowClosed& e) {
+    if (peer.joined() && self.engine_) self.engine_->OnOutgoingClosed(peer, e.key, *e.receipt);
+  }
+  // Handled above, or nothing is sent that could not be.
+  void operator()(const transport::event::ControlWritable&) {}
+  void operator()(const transport::event::Accepted&) {}
+  void operator()(const transport::event::Closed&) {}
+  void operator()(const transport::event::HandshakeFailed&) {}
+};
 
 void Coordinator::Handle(transport::Connection* connection, const transport::Event& event) {
   namespace ev = transport::event;
@@ -63,32 +92,7 @@ void Coordinator::Handle(transport::Connection* connection, const transport::Eve
   Peer& peer = *known->second;
   if (const auto* closed = std::get_if<ev::Closed>(&event)) return OnClosed(peer, closed->why);
   peer.last_heard = now_;
-  struct Visitor {
-    Coordinator& self;
-    Peer& peer;
-    void operator()(const ev::Connected&) { peer.accepted_at = self.now_; }
-    void operator()(const ev::ControlBytes& e) { self.OnControlBytes(peer, e.bytes); }
-    void operator()(const ev::WindowOpened& e) {
-      if (!self.OnWindowOpened(peer, e).ok()) {
-        peer.connection->CloseWindow(e.key, wire::CloseReason::kExcluded);
-      }
-    }
-    void operator()(const ev::Chunk& e) {
-      if (self.OnChunk(peer, e) == transport::ChunkVerdict::kRefused) {
-        peer.connection->RefuseChunk(e.key, e.reliability, e.sequence);
-      }
-    }
-    void operator()(const ev::WindowState& e) { self.OnWindowState(peer, e); }
-    void operator()(const ev::WindowClosed& e) {
-      if (peer.joined() && self.engine_) self.engine_->OnOutgoingClosed(peer, e.key, *e.receipt);
-    }
-    // Handled above, or nothing is sent that could not be.
-    void operator()(const ev::ControlWritable&) {}
-    void operator()(const ev::Accepted&) {}
-    void operator()(const ev::Closed&) {}
-    void operator()(const ev::HandshakeFailed&) {}
-  };
-  std::visit(Visitor{*this, peer}, event);
+  std::visit(Routing{*this, peer}, event);
 }
 
 void Coordinator::OnAccepted(transport::Connection& connection) {
@@ -103,6 +107,7 @@ void Coordinator::OnAccepted(transport::Connection& connection) {
   peer->since = peer->accepted_at = peer->last_heard = now_;
   peer_of_[&connection] = peer.get();
   peers_.push_back(std::move(peer));
+  CheckAccess(*peers_.back());  // a reload may have come between its handshake's begin and end
   next_tick_ = std::min(next_tick_, now_ + kTick);
 }
 
@@ -201,6 +206,7 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
   if (peer.phase == Peer::Phase::kGuest) return OnGuestMessage(peer, message);
   if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
   if (message.has_join()) return OnJoin(peer, message.join());
+  if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
   if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
@@ -330,6 +336,29 @@ void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& requ
   }
   peer.accepted_at = now_;  // an observer may stay as long as it asks
   Send(peer, status_.Answer(request.request(), now_, [this] { return Stats(); }));
+}
+
+// --- Access ---
+
+void Coordinator::OnKick(Peer& peer, uint32_t rank) {
+  const transport::Connection& by = *peer.connection;
+  const auto who = access_.Kick(by.identity(), rank, &membership_);
+  if (!who.ok()) return Refuse(peer, who.status());
+  if (events_) events_->OnKick(rank, *who, IdentityText(by.identity()) + " at " + by.peer().ToString());
+  const Status out(StatusCode::kPermissionDenied, "kicked by the operator");
+  if (Peer* member = by_rank_[rank]) Disconnect(*member, out);
+  Send(peer, KickedMessage(*who));
+}
+
+void Coordinator::Reload(const AccessRules& rules) {
+  access_.Replace(rules, &membership_);
+  for (const auto& peer : peers_) CheckAccess(*peer);
+}
+
+void Coordinator::CheckAccess(Peer& peer) {
+  if (Status stay = access_.MayStay(peer, membership_); !stay.ok()) return Disconnect(peer, stay);
+  const auto left = access_.TakeNotice(&peer);
+  if (left && events_) events_->OnExpiring(IdentityText(peer.connection->identity()), *left);
 }
 
 void Coordinator::OnBarrier(Peer& peer, const control::Barrier& barrier) {
@@ -481,7 +510,9 @@ void Coordinator::HandleTimeout() {
   DecideSuccessions();
   if (now_ < next_tick_) return;
   SayWhatWaits();
+  if (const auto left = access_.TakeOwnNotice(); left && events_) events_->OnExpiring("the server", *left);
   for (const auto& peer : peers_) {
+    CheckAccess(*peer);
     const uint64_t packets = peer->connection->stats().packets_received;
     if (packets != peer->packets_heard) peer->last_heard = now_;
     peer->packets_heard = packets;

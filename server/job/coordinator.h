@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "server/grants/grants.h"
+#include "server/job/access.h"
 #include "server/job/barriers.h"
 #include "server/job/guest_desk.h"
 #include "server/job/job_stats.h"
@@ -53,6 +54,11 @@ class Coordinator final : private RoundEngineHost {
               Guests* guests = nullptr);
   ~Coordinator() override;
 
+  // Seconds since 1970, UTC, which certificates are dated by; without it they do not expire.
+  void SetWallClock(std::function<int64_t()> clock) {
+    access_ = Access(std::move(clock));
+    access_.Replace(settings_.access, &membership_);
+  }
   // Where the endpoint's counters in Stats come from; may be empty.
   void SetEndpointStats(std::function<transport::EndpointStats()> stats) {
     endpoint_stats_ = std::move(stats);
@@ -65,6 +71,8 @@ class Coordinator final : private RoundEngineHost {
   void AfterEvent();
   void HandleTimeout();
   Instant NextTimeout() const;
+  // As Access::Replace: peers that the rules leave out are disconnected by name.
+  void Reload(const AccessRules& rules);
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
@@ -88,6 +96,7 @@ class Coordinator final : private RoundEngineHost {
   void OnWeightBounded(uint32_t rank, float said, float counted) override;
   void OnLeftOut(const LeftOut& left_out) override;
 
+  struct Routing;
   // Events of connections. OnAccepted refuses by closing the connection: then there is no Peer for it.
   void OnAccepted(transport::Connection& connection);
   void OnClosed(Peer& peer, const Status& why);
@@ -103,6 +112,9 @@ class Coordinator final : private RoundEngineHost {
   void OnBenchJoin(Peer& peer, const control::BenchJoin& join);
   void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
+  void OnKick(Peer& peer, uint32_t rank);
+  // Ends a connection that may not stay, and says when one soon may not.
+  void CheckAccess(Peer& peer);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);
   void OnGiveUp(Peer& peer, const control::GiveUp& give_up);
   void OnLeave(Peer& peer, const control::Leave& leave);
@@ -124,6 +136,7 @@ class Coordinator final : private RoundEngineHost {
   std::function<transport::EndpointStats()> endpoint_stats_;
   StatusAnswers status_;
   Membership membership_;
+  Access access_;
   Guests* guests_;
   GuestDesk guest_desk_;
   Strangers strangers_;

@@ -21,6 +21,12 @@ ControlMessage LeaveMessage(const Status& why) {
   return message;
 }
 
+ControlMessage KickedMessage(const std::string& who) {
+  ControlMessage message;
+  message.mutable_kicked()->set_who(wire::Printable(who, wire::kMaxTextBytes));
+  return message;
+}
+
 std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings) {
   const std::string how = last.outcome.ok() ? "has finished after " + std::to_string(last.rounds) + " rounds"
                                             : "was aborted (" + last.outcome.ToString() + ")";

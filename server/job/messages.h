@@ -14,6 +14,7 @@ namespace longhaul::server {
 
 control::ControlMessage RefusedMessage(const Status& why);
 control::ControlMessage LeaveMessage(const Status& why);
+control::ControlMessage KickedMessage(const std::string& who);
 // A job that is over.
 struct LastJob {
   Status outcome;

@@ -23,7 +23,7 @@ Membership::Membership(std::string job, uint32_t world_size, uint32_t min_worker
       max_weight_share_(max_weight_share),
       stands_for_(world_size, 1),
       members_(world_size),
-      owners_(world_size) {
+      plan_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
   LH_CHECK_OP(min_workers, <=, world_size);
 }
@@ -43,10 +43,11 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                                                     " is not below the world size " +
                                                     std::to_string(world_size()));
   }
-  if (Status owner = CheckOwner(request); !owner.ok()) return owner;
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
-  const bool known = member.state != Member::State::kEmpty;
+  if (Status may = plan_.MayTake(request.identity, request.peer, request.rank, taken); !may.ok()) return may;
+  // A successor counts its own incarnations.
+  const bool known = member.state != Member::State::kEmpty && member.identity.name == request.identity.name;
   if (known && request.incarnation && *request.incarnation < member.incarnation) {
     LH_REACHED("an older incarnation is refused");
     return Status(StatusCode::kAlreadyExists,
@@ -64,7 +65,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                   .weight = request.weight,
                   .peer = request.peer,
                   .last_heard = now};
-  owners_[request.rank] = request.identity.name;
+  plan_.Take(request.rank, request.identity, request.peer);
   if (!taken) ++joined_;
   return taken ? Admission::kReplaces : Admission::kNew;
 }
@@ -78,14 +79,6 @@ Status Membership::Taken(uint32_t rank, Duration answered_after) const {
               SecondsText(answered_after) + "; a higher --incarnation replaces it all the same"};
 }
 
-Status Membership::CheckOwner(const JoinRequest& request) const {
-  const std::string& owner = owners_[request.rank];
-  if (owner.empty() || owner == request.identity.name) return {};
-  return {StatusCode::kPermissionDenied, "rank " + std::to_string(request.rank) + " belongs to " +
-                                             Quoted(owner) + " until the job is over, and this is " +
-                                             Quoted(request.identity.name)};
-}
-
 void Membership::Leave(uint32_t rank) { Free(rank, Member::State::kLeft); }
 void Membership::Lose(uint32_t rank) { Free(rank, Member::State::kLost); }
 
@@ -97,8 +90,8 @@ void Membership::Free(uint32_t rank, Member::State state) {
     return;
   }
   members_[rank] = Member();
-  if (state == Member::State::kLeft) owners_[rank].clear();
-  if (joined_ == 0) owners_.assign(owners_.size(), "");
+  if (state == Member::State::kLeft) plan_.GiveBack(rank);
+  if (joined_ == 0) plan_.GiveAllBack();
 }
 
 bool Membership::TryStart() {
@@ -111,6 +104,11 @@ void Membership::SetStandsFor(uint32_t rank, uint32_t workers) {
   LH_CHECK_OP(rank, <, stands_for_.size());
   LH_CHECK_OP(workers, >=, 1u);
   stands_for_[rank] = workers;
+}
+
+void Membership::SetAllow(AllowList allow) {
+  plan_.Replace(std::move(allow));
+  for (uint32_t rank = 0; rank < world_size(); ++rank) SetStandsFor(rank, plan_.WorkersOf(rank));
 }
 
 double Membership::Admitted() const { return std::accumulate(stands_for_.begin(), stands_for_.end(), 0.0); }
@@ -134,6 +132,11 @@ double Membership::WeightShare(uint32_t rank) const {
 
 std::string Membership::Describe(uint32_t rank) const {
   const Member& member = members_[rank];
+  if (member.state == Member::State::kEmpty) {
+    const AllowEntry* const entry = plan_.allow().FindRank(rank);
+    const std::string& owner = entry != nullptr && !plan_.HasOwner(rank) ? entry->name : plan_.owner(rank);
+    return "worker rank " + std::to_string(rank) + (owner.empty() ? "" : " (" + owner + ")");
+  }
   const std::string site = member.site.empty() ? "" : "site " + member.site + ", ";
   const std::string name = member.identity.name.empty() ? "" : member.identity.name + ", ";
   return "worker rank " + std::to_string(rank) + " (" + name + site + member.peer.ToString() + ")";
@@ -155,7 +158,7 @@ std::string Membership::Names(const std::vector<uint32_t>& ranks) const {
 
 void Membership::Reset() {
   members_.assign(members_.size(), Member());
-  owners_.assign(owners_.size(), "");
+  plan_.Reset();
   joined_ = 0;
   started_ = false;
 }

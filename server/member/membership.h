@@ -11,9 +11,8 @@
 //
 // Before the start a lost or leaving worker's place becomes empty again.
 //
-// A rank belongs to the identity (the name in the certificate) that took it first, until the job is over:
-// no other identity gets it, whatever its incarnation. A worker that leaves before the start gives its rank
-// back; without any worker all ranks are free. Peers without names (one shared key, no keys) are all equal.
+// Which identity may take a rank is the plan's (rank_plan.h). A worker that leaves before the start gives its
+// rank back; without any worker all ranks are free.
 //
 // A worker says how much its gradients weigh. Of a round's weight it has max_weight_share at most, or as many
 // times that as it stands for workers (server/member/weight_ledger.h): one, unless the operator has admitted
@@ -28,6 +27,7 @@
 #include "base/address.h"
 #include "base/instant.h"
 #include "longhaul/status.h"
+#include "server/member/rank_plan.h"
 #include "transport/core/security/security.h"
 
 namespace longhaul::server {
@@ -72,8 +72,9 @@ class Membership {
   Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
-  // kPermissionDenied (the rank is another identity's), kAlreadyExists (the rank is taken, or the incarnation
-  // is older than one that was here). holder_silent: a contested rank's worker has not answered.
+  // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, or the
+  // incarnation is older than one of the same identity that was here). holder_silent: a contested rank's
+  // worker has not answered.
   Result<Admission> Join(const JoinRequest& request, Instant now, bool holder_silent = false);
   // kAlreadyExists: the rank's worker has answered.
   Status Taken(uint32_t rank, Duration answered_after) const;
@@ -103,8 +104,10 @@ class Membership {
   double WeightShare(uint32_t rank) const;
   bool IsJoined(uint32_t rank) const { return members_[rank].state == Member::State::kJoined; }
   std::vector<bool> Joined() const;  // by rank
-  // The rank's owner: a certificate's name; "" when the rank has no owner, or its peers have no names.
-  const std::string& owner(uint32_t rank) const { return owners_[rank]; }
+  // From now on; what the list says of ranks that stand for several workers, too (SetStandsFor).
+  void SetAllow(AllowList allow);
+  RankPlan& plan() { return plan_; }
+  const RankPlan& plan() const { return plan_; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
   // 127.0.0.1:4000)".
   std::string Describe(uint32_t rank) const;
@@ -115,7 +118,6 @@ class Membership {
   void Reset();
 
  private:
-  Status CheckOwner(const JoinRequest& request) const;
   void Free(uint32_t rank, Member::State state);
   double Admitted() const;  // workers that all ranks stand for
 
@@ -124,7 +126,7 @@ class Membership {
   double max_weight_share_;
   std::vector<uint32_t> stands_for_;  // by rank
   std::vector<Member> members_;
-  std::vector<std::string> owners_;  // by rank
+  RankPlan plan_;
   uint32_t joined_ = 0;
   bool started_ = false;
 };

@@ -52,6 +52,7 @@ struct Peer {
   Instant accepted_at;  // ... or extended its stay by a status request
   Instant last_heard;
   uint64_t packets_heard = 0;
+  bool expiry_said = false;  // that its certificate expires soon
   Instant close_at = Instant::Infinite();
   Status close_why;
   std::map<transport::WindowKey, Transfer> transfers;

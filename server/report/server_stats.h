@@ -221,6 +221,12 @@ class ServerEvents {
   virtual void OnLeave(uint32_t rank, const std::string& who, const Status& why) {
     (void)rank, (void)who, (void)why;
   }
+  // An operator (IdentityText) has kicked the rank of `who`.
+  virtual void OnKick(uint32_t rank, const std::string& who, const std::string& by) {
+    (void)rank, (void)who, (void)by;
+  }
+  // The certificate of `who` ("the server" is us) expires in so many seconds; negative: it has.
+  virtual void OnExpiring(const std::string& who, int64_t seconds) { (void)who, (void)seconds; }
   // A load generator was let in (`totals` null), or is gone.
   virtual void OnBench(const Address& peer, const std::string& who, const std::string& site,
                        const GuestTotals* totals) {

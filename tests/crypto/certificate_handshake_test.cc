@@ -194,12 +194,58 @@ TEST(CertificateHandshakeTest, AServersCertificateMakesNoWorker) {
 
 TEST(CertificateHandshakeTest, TheAllowListNamesWhoMayConnect) {
   Side server = GoodServer();
-  server.options.allowed_names = {"worker-0", "worker-1"};
+  server.options.allow = AllowList::Parse({"worker-0", "worker/worker-1", "tool/ops"}).value();
   TlsPair pair(GoodWorker(), server);
   Exchange(*pair.client, *pair.server);
   EXPECT_TRUE(pair.server->complete());
   EXPECT_EQ(RefusedByServer(Worker(Issue(Role::kWorker, "worker-2")), server),
-            "the peer's certificate is worker-2's, who is not on the list of allowed names");
+            "the peer's certificate is of worker worker-2, which is not on the list of allowed names");
+  EXPECT_EQ(RefusedByServer(Side(Issue(Role::kTool, "worker-0"), Role::kTool), server),
+            "the peer's certificate is of tool worker-0, which is not on the list of allowed names");
+  EXPECT_EQ(RefusedByServer(Worker(Issue(Role::kWorker, "ops")), server),
+            "the peer's certificate is of worker ops, which is not on the list of allowed names");
+}
+
+TEST(CertificateHandshakeTest, AClientMayAskForOneServer) {
+  Side worker = GoodWorker();
+  worker.options.expected_server = "server-0";
+  TlsPair pair(worker, GoodServer());
+  Exchange(*pair.client, *pair.server);
+  EXPECT_TRUE(pair.client->complete() && pair.server->complete());
+  EXPECT_EQ(RefusedByClient(worker, Server(Issue(Role::kServer, "server-1"))),
+            "the peer's certificate is of server server-1, not of server-0");
+}
+
+TEST(CertificateHandshakeTest, AnIdentityHasItsRanksItsAuthorityAndItsEnd) {
+  const Validity shorter{kThisDay.not_before, kToday + 100};
+  const std::string file =
+      Text(IssueCertificate(Ca(), "job-a", Role::kWorker, "nyc", shorter, RankRange{1, 3}));
+  TlsPair pair(Worker(file), GoodServer());
+  Exchange(*pair.client, *pair.server);
+  ASSERT_TRUE(pair.server->complete());
+  const PeerIdentity& worker = pair.server->peer();
+  EXPECT_EQ(worker.ranks, (RankRange{1, 3}));
+  EXPECT_EQ(worker.expires, kToday + 100);
+  EXPECT_EQ(worker.trust, TrustsOf(ParseKeyFile(file).value()).at(0));
+  EXPECT_EQ(pair.client->peer().trust, worker.trust) << "one authority";
+  EXPECT_EQ(pair.client->peer().expires, kThisDay.not_after);
+  EXPECT_FALSE(pair.client->peer().ranks);
+  const std::string other = Text(NewCa("test-ca", kThisDay));
+  EXPECT_NE(TrustsOf(ParseKeyFile(Issue(Role::kWorker, "a", "job-a", kThisDay, other)).value()).at(0),
+            worker.trust);
+  EXPECT_FALSE(IssueCertificate(Ca(), "job-a", Role::kTool, "ops", kThisDay, RankRange{0, 0}).ok());
+}
+
+TEST(IdentityUriTest, RanksArePartOfAWorkersUri) {
+  EXPECT_EQ(IdentityUri("j", Role::kWorker, "nyc", RankRange{1, 3}), "longhaul://j/worker/nyc?ranks=1-3");
+  EXPECT_EQ(ParseIdentityUri("longhaul://j/worker/nyc?ranks=7")->ranks, (RankRange{7, 7}));
+  EXPECT_FALSE(ParseIdentityUri("longhaul://j/worker/nyc")->ranks);
+  for (const char* uri : {"longhaul://j/worker/nyc?", "longhaul://j/worker/nyc?ranks=",
+                          "longhaul://j/worker/nyc?ranks=3-1", "longhaul://j/worker/nyc?rank=1",
+                          "longhaul://j/worker/nyc?ranks=1&x=2", "longhaul://j/tool/ops?ranks=1",
+                          "longhaul://j/worker?ranks=1/nyc", "longhaul://j/server/s?ranks=0"}) {
+    EXPECT_FALSE(ParseIdentityUri(uri)) << uri;
+  }
 }
 
 TEST(CertificateHandshakeTest, CertificatesNeedAClock) {

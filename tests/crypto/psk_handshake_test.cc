@@ -39,6 +39,8 @@ TEST(PskHandshakeTest, TheSameKeyConnectsInThreeFlights) {
   for (transport::HandshakeCrypto* side : {pair.client.get(), pair.server.get()}) {
     EXPECT_EQ(side->peer(),
               (PeerIdentity{.kind = PeerIdentity::Kind::kPsk, .job = "job-a", .role = "", .name = ""}));
+    EXPECT_EQ(side->peer().trust.size(), 16u);
+    EXPECT_EQ(side->peer().trust, pair.client->peer().trust);
   }
   auto client_keys = pair.client->MakeProtection(kContext),
        server_keys = pair.server->MakeProtection(kContext);

@@ -116,14 +116,7 @@ TEST_F(Output, WhoseReaderHasGoneEndsNoWorker) {
               AllOf(HasSubstr("lines of standard output were lost"), HasSubstr("Broken pipe")));
 }
 
-class Signals : public JobTest {
- protected:
-  // In a child: no terminal, as under systemd.
-  static int LeaveTerminal() {
-    const FileDescriptor terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
-    return terminal.valid() ? ::ioctl(terminal.get(), TIOCNOTTY) : 0;
-  }
-};
+class Signals : public JobTest {};
 
 // The first one tells peers that do not hear it, which takes a second or two.
 TEST_F(Signals, ASecondOneEndsAServerAtOnce) {

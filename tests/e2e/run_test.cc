@@ -179,6 +179,8 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--once",
                                      "--insecure-bind",
                                      "--allow",
+                                     "--next-key",
+                                     "--server-name",
                                      "--allow-core-dump",
                                      "--no-seccomp",
                                      "--fault",

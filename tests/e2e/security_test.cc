@@ -157,7 +157,8 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
   StartServer({{"--key", ams}, {"--allow", "fra,nyc"}});
   EXPECT_THAT(server().Errors(), HasSubstr("certificate server/ams"));
   ExpectKeptOut({{"--key", rio}}, "rio");
-  EXPECT_THAT(server().Errors(), HasSubstr("failed: PermissionDenied: the peer's certificate is rio's"));
+  EXPECT_THAT(server().Errors(),
+              HasSubstr("failed: PermissionDenied: the peer's certificate is of worker rio"));
   ExpectKeptOut({{"--key", pears}}, "pears");
   EXPECT_THAT(server().Errors(),
               HasSubstr("refuses: the peer's certificate is of job default, not of pears"));
@@ -180,13 +181,13 @@ TEST_F(SecurityTest, TheAllowListIsCheckedAndShown) {
     EXPECT_THAT(refused.Errors(), AllOf(HasSubstr("--allow"), HasSubstr("empty"))) << '"' << empty << '"';
   }
   StartServer({{"--key", Path("ams.key")}, {"--allow", "fra, nyc"}});
-  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): fra, nyc"));
+  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): worker/fra, worker/nyc"));
   StartServer({{"--key", Path("ams.key")}});
   EXPECT_THAT(server().Errors(), HasSubstr("may connect: every certificate"));
   // Of a file, as of the command line.
   std::ofstream(Path("list.toml")) << "allow = [\"fra\", \"nyc\"]\n";
   StartServer({{"--key", Path("ams.key")}, {"--config", Path("list.toml")}});
-  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): fra, nyc"));
+  EXPECT_THAT(server().Errors(), HasSubstr("may connect (--allow): worker/fra, worker/nyc"));
   std::ofstream(Path("none.toml")) << "allow = []\n";
   Program& refused = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", Path("ams.key"),
                                                "--config", Path("none.toml")});
@@ -211,6 +212,9 @@ TEST_F(SecurityTest, KeygenRefusesWhatMeansNothingTogether) {
   refused({"--name", "ams"}, "--name");
   refused({"--role", "worker"}, "--role");
   refused({"--days", "30"}, "--days");
+  refused({"--ranks", "1-3"}, "--ranks");
+  refused({"--from", ca, "--name", "ops", "--role", "tool", "--ranks", "1"}, "--ranks");
+  refused({"--from", ca, "--name", "fra", "--ranks", "3-1"}, "like 3 or 1-3");
   refused({"--from", ca}, "--name");
   refused({"--from", ca, "--name", "a b"}, "A-Z a-z");
   refused({"--from", ca, "--name", "ams", "--job", "a/b"}, "A-Z a-z");

@@ -98,7 +98,7 @@ TEST_F(StatusTest, OfCertificatesOnlyAToolsMayAskAndOnlyIfItIsListed) {
   const std::string desk = Certificate("tool", "desk");
   const std::string other = Certificate("tool", "other");
   const std::string fra = Certificate("worker", "fra");
-  StartServer({{"--key", ams}, {"--allow", "fra,desk"}});
+  StartServer({{"--key", ams}, {"--allow", "fra,tool/desk"}});
   const nlohmann::json status = Answer({"--key", desk});
   EXPECT_EQ(status.value("security", ""), "tls-certificates");
   EXPECT_EQ(status.value("identity", ""), "certificate server/ams of job default");

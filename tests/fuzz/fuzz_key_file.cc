@@ -87,6 +87,9 @@ void TryKeyFile(uint8_t kind, std::string_view text, std::string_view secret) {
     FUZZ_REQUIRE(crypto::PrintPskKey(std::get<crypto::PskKey>(*again)).text() == printed.text());
   }
   const bool shared = psk != nullptr;
+  for (const std::string& trust : crypto::TrustsOf(*credentials)) {
+    FUZZ_REQUIRE(trust.size() == 16 && (secret.empty() || secret.find(trust) == std::string_view::npos));
+  }
   auto security = TlsSecurity::Create(std::move(credentials).value(), Options(kind));
   if (!security.ok()) return CheckRefusal(security.status(), secret);
   Use(**security, shared);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/address.h"
+#include "base/allow_list.h"
 #include "base/flags/number_checks.h"
 #include "base/units_text.h"
 #include "codec/policy/optimizer.h"
@@ -66,6 +67,29 @@ void TryHostPort(std::string_view text) {
   FUZZ_REQUIRE(again.ok() && *again == *parsed);
 }
 
+// What an operator may rely on, whatever the list: no rank of two, no name of two ranks by accident.
+void TryAllowList(const std::vector<std::string>& texts) {
+  const auto list = AllowList::Parse(texts);
+  if (!list.ok()) return CheckRefusal(list.status());
+  FUZZ_REQUIRE(list->entries().size() == texts.size());
+  std::vector<std::string> printed;
+  for (const AllowEntry& entry : list->entries()) {
+    printed.push_back(entry.ToString());
+    FUZZ_REQUIRE(IsKeyName(entry.name) && list->Allows(entry.role, entry.name));
+    FUZZ_REQUIRE(entry.role == "worker" || (!entry.ranks && entry.successor.empty()));
+    FUZZ_REQUIRE(entry.successor.empty() || list->FindWorker(entry.successor) == nullptr);
+    FUZZ_REQUIRE(entry.workers >= 1 && entry.workers <= AllowEntry::kMaxWorkers);
+    if (!entry.ranks) continue;
+    FUZZ_REQUIRE(entry.ranks->first <= entry.ranks->last && entry.ranks->last < RankRange::kRanks);
+    for (uint32_t rank = entry.ranks->first; rank <= entry.ranks->last; ++rank)
+      FUZZ_REQUIRE(list->FindRank(rank) == &entry);
+    FUZZ_REQUIRE(list->CheckWorldSize(RankRange::kRanks).ok());
+    FUZZ_REQUIRE(entry.ranks->last == 0 || !list->CheckWorldSize(entry.ranks->last).ok());
+  }
+  const auto again = AllowList::Parse(printed);
+  FUZZ_REQUIRE(again.ok() && *again == *list);
+}
+
 // One option of every kind of number, as the programs declare them.
 void TryNumbers(std::vector<std::string> words) {
   CLI::App app;
@@ -110,7 +134,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t kind = in.U8();
   const ByteSpan rest = in.Bytes(size);
   const std::string_view text(reinterpret_cast<const char*>(rest.data()), rest.size());
-  switch (kind % 13) {
+  switch (kind % 14) {
     case 0:
       TryLink(text);
       break;
@@ -147,8 +171,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 11:
       fuzz::TryServerConfig(std::string(text));
       break;
-    default:
+    case 12:
       fuzz::TryWorkerConfig(std::string(text));
+      break;
+    default:
+      TryAllowList(Words(text));
   }
   return 0;
 }

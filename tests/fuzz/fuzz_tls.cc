@@ -39,7 +39,7 @@ std::unique_ptr<TlsSecurity> Make(const std::string& file, crypto::Role role,
   crypto::TlsOptions options;
   options.role = role;
   options.wall_clock = [] { return fuzz::kToday; };
-  if (role == crypto::Role::kServer) options.allowed_names = {"fra", "ops"};
+  if (role == crypto::Role::kServer) options.allow = AllowList::Parse({"fra", "tool/ops"}).value();
   if (!suites.empty()) options.suites = std::move(suites);
   auto security = TlsSecurity::Create(std::move(credentials).value(), std::move(options));
   return security.ok() ? std::move(security).value() : nullptr;

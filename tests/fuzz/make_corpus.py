@@ -104,12 +104,13 @@ def write_options():
         6: [b"sgd:lr=0.1,momentum=0.9,nesterov,weight_decay=0.0001", b"adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8"],
         7: [b"server.example:7700", b"[::1]:7700"],
         8: [b"--real\n1e3\n--natural\n18446744073709551615\n--small\n7\n--whole\n-5\n--share=0.5\n--names\na,b"],
-        9: [b"--listen\n0.0.0.0:7700\n--workers\n4\n--key\njob.key\n--allow\nfra,nyc\n--policy\nshift\n--topk=0.1",
+        9: [b"--listen\n0.0.0.0:7700\n--workers\n4\n--key\njob.key\n--allow\nfra:0+fra2,nyc,tool/ops\n--next-key\nnext.key\n--policy\nshift\n--topk=0.1",
             b"--capacity\n200mbit\n--worker-rate-cap\n1gbit\n--no-grants\n--insecure\n--insecure-bind\n--fec-k\n8"],
         10: [b"--join\n127.0.0.1:7700\n--rank\n1\n--world-size\n4\n--optimizer\nadam:lr=0.001\n--wire-dtype\nint8",
              b"--rate-cap\n1gbit\n--rate-floor\n1mbit\n--idle-timeout\n5\n--weight\n2.5\n--local-steps\n8\n--insecure"],
         11: [b"# a server\nworkers = 4\nlisten = \"0.0.0.0:7700\"\ninsecure = true\nallow = [\"fra\", \"nyc\"]\nloss-policy=zero",
              b"[section]\nworkers=1\n[[x]]\na.b.c = 'd'\n; comment\nshift-alpha: 0.5\n"],
+        13: [b"fra\nnyc:1-3x8\nworker/ams:0+ams2\ntool/ops", b"a:0-2\nb:2", b"a+c\nb+c\ntool/a"],
         12: [b"join=127.0.0.1:7700\nrank=0\nworld-size=2\nweight=2.5\ninsecure=on\nwire-dtype=int8\n"],
     }
     for kind, texts in words.items():

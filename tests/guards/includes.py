@@ -46,7 +46,7 @@ UNITS = [
     ("server_shell", r"server/(server|daemon)\.(cc|h)",      "public base control fec keys udp server server_settings job report server_json member", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     # The server's rooms, lowest first.
-    ("server_settings", r"server/settings\.",               "public",                               ""),
+    ("server_settings", r"server/settings\.",               "public base",                          ""),
     ("member",     r"server/member/",                        "public base wire control security surface window_types", "files"),
     ("tensor",     r"server/tensor/",                        "public base wire coder chunk policy surface window_types server_settings", "eigen"),
     ("grants",     r"server/grants/",                        "public base surface window_types member server_settings", ""),

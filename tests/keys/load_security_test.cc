@@ -14,7 +14,6 @@ namespace {
 
 using crypto::Role;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -50,8 +49,8 @@ TEST_F(LoadSecurityTest, ASharedKeyBringsItsJob) {
   EXPECT_EQ(loaded->job, "apples");
   EXPECT_EQ(loaded->description, "shared key of job apples");
   EXPECT_EQ(loaded->kind, "tls-psk");
-  ASSERT_NE(loaded->security, nullptr);
-  EXPECT_TRUE(loaded->security->IsSecure());
+  ASSERT_NE(loaded->security(), nullptr);
+  EXPECT_TRUE(loaded->security()->IsSecure());
 }
 
 TEST_F(LoadSecurityTest, ACertificateSaysWhoItIs) {
@@ -64,7 +63,7 @@ TEST_F(LoadSecurityTest, NothingIsSecureUnlessAskedFor) {
   EXPECT_THAT(Refusal({}).message(), AllOf(HasSubstr("keygen"), HasSubstr("'insecure'")));
   const auto none = LoadSecurity({.insecure = true});
   ASSERT_TRUE(none.ok());
-  EXPECT_EQ(none->security, nullptr);
+  EXPECT_EQ(none->security(), nullptr);
   EXPECT_EQ(none->kind, "insecure");
   EXPECT_EQ(none->job, "default");
   EXPECT_EQ(LoadSecurity({.insecure = true, .job = "pears"})->job, "pears");
@@ -81,32 +80,54 @@ TEST_F(LoadSecurityTest, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(Refusal({.key_file = Path("worker"), .role = Role::kServer}).message(), HasSubstr("worker"));
 }
 
+TEST_F(LoadSecurityTest, ASecondSharedKeyIsValidBesideTheFirst) {
+  const auto next = crypto::NewPsk("apples"), other = crypto::NewPsk("pears");
+  ASSERT_TRUE(next.ok() && WriteKeyFile(Path("next"), next->text()).ok());
+  ASSERT_TRUE(other.ok() && WriteKeyFile(Path("other"), other->text()).ok());
+  const auto with = [&](const char* key, const char* second) {
+    return SecurityChoice{.key_file = Path(key), .role = Role::kServer, .next_key_file = Path(second)};
+  };
+  const auto both = LoadSecurity(with("psk", "next"));
+  ASSERT_TRUE(both.ok()) << both.status().ToString();
+  ASSERT_EQ(both->keys.size(), 2u);
+  ASSERT_EQ(both->trusts.size(), 2u);
+  EXPECT_NE(both->trusts[0], both->trusts[1]);
+  EXPECT_EQ(LoadSecurity({.key_file = Path("next")})->trusts.at(0), both->trusts[1]);
+  EXPECT_TRUE(LoadSecurity(with("psk", "psk")).ok()) << "nothing to move to is no mistake";
+  EXPECT_EQ(Refusal(with("psk", "missing")).code(), StatusCode::kNotFound);
+  EXPECT_EQ(Refusal(with("psk", "other")).message(),
+            "key file " + Path("other") + ": the next key is of job pears, not of apples");
+  EXPECT_THAT(Refusal(with("psk", "server")).message(),
+              AllOf(HasSubstr(Path("server")), HasSubstr("'next_key_file'")));
+  EXPECT_THAT(Refusal(with("server", "psk")).message(), HasSubstr("'next_key_file'"));
+  EXPECT_THAT(Refusal({.insecure = true, .next_key_file = Path("psk")}).message(),
+              HasSubstr("'next_key_file'"));
+}
+
+TEST_F(LoadSecurityTest, OnlyCertificatesNameAServer) {
+  EXPECT_TRUE(LoadSecurity({.key_file = Path("worker"), .expected_server = "server"}).ok());
+  for (const SecurityChoice& choice : {SecurityChoice{.key_file = Path("psk"), .expected_server = "ams"},
+                                       SecurityChoice{.insecure = true, .expected_server = "ams"}})
+    EXPECT_THAT(Refusal(choice).message(), HasSubstr("'server_name' needs certificates"));
+}
+
 TEST_F(LoadSecurityTest, TheAllowListHasNamesThatCertificatesCanHave) {
   const auto with = [&](std::vector<std::string> allow) {
     return SecurityChoice{.key_file = Path("server"), .role = Role::kServer, .allow = std::move(allow)};
   };
-  const auto loaded = LoadSecurity(with({" fra", "nyc\t ", "a.b_c-9"}));
+  const auto loaded = LoadSecurity(with({" fra", "nyc\t ", "a.b_c-9", "tool/ops"}));
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-  EXPECT_THAT(loaded->allow, ElementsAre("fra", "nyc", "a.b_c-9"));
+  EXPECT_EQ(loaded->allow.ToString(), "worker/fra, worker/nyc, worker/a.b_c-9, tool/ops");
   EXPECT_EQ(loaded->kind, "tls-certificates");
-  for (const char* empty : {"", " ", "\t"})
-    EXPECT_THAT(Refusal(with({"fra", empty})).message(), HasSubstr("empty"));
+  EXPECT_GT(loaded->expires, ::time(nullptr));
   EXPECT_THAT(Refusal(with({"fra", "nyc", " fra "})).message(),
-              AllOf(HasSubstr("\"fra\""), HasSubstr("twice")));
-  for (const char* name : {"worker/fra", "fra*", "f ra", "longhaul://a/worker/b", "fra\n", "\xc3\xa9"}) {
-    const Status refused = Refusal(with({name}));
-    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << name;
-    EXPECT_THAT(refused.message(), AllOf(HasSubstr("'allow'"), HasSubstr("A-Z a-z 0-9"))) << name;
-  }
-  EXPECT_THAT(Refusal(with({"a\x1b[31mred"})).message(),
-              AllOf(HasSubstr("\"a?[31mred\""), Not(HasSubstr("\x1b"))));
-  EXPECT_THAT(Refusal(with({std::string(65, 'x')})).message(), HasSubstr("1 to 64"));
+              AllOf(HasSubstr("'allow'"), HasSubstr("twice")));
 }
 
 TEST_F(LoadSecurityTest, TheServersNameReachesItsResetTokens) {
   const auto token = [&](const std::string& name) {
     const auto loaded = LoadSecurity({.key_file = Path("psk"), .role = Role::kServer, .server_name = name});
-    return loaded.ok() ? loaded->security->ResetToken({7}) : std::array<uint8_t, 16>{};
+    return loaded.ok() ? loaded->security()->ResetToken({7}) : std::array<uint8_t, 16>{};
   };
   EXPECT_NE(token("here"), (std::array<uint8_t, 16>{}));
   EXPECT_EQ(token("here"), token("here"));

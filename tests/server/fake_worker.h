@@ -39,14 +39,23 @@ struct Recorder final : ServerEvents {
     std::snprintf(text, sizeof text, "%g", static_cast<double>(counted));
     bounded.emplace_back(text);
   }
+  void OnLeave(uint32_t rank, const std::string&, const Status& why) override {
+    left.push_back(std::to_string(rank) + " " + why.ToString());
+  }
+  void OnKick(uint32_t rank, const std::string& who, const std::string& by) override {
+    kicked.push_back(std::to_string(rank) + " " + who + " by " + by);
+  }
+  void OnExpiring(const std::string& who, int64_t seconds) override {
+    expiring.push_back(who + " " + std::to_string(seconds));
+  }
   void OnBench(const Address&, const std::string&, const std::string&, const GuestTotals* totals) override {
     ++(totals == nullptr ? came : gone);
     if (totals != nullptr) last = *totals;
   }
 
-  std::vector<std::string> refused;
   std::vector<std::string> left_out;
   std::vector<std::string> waiting;
+  std::vector<std::string> refused, left, kicked, expiring;
   std::vector<JobRound> rounds;
   std::vector<Status> over;
   std::vector<Rejection> rejections;

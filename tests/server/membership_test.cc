@@ -156,15 +156,30 @@ TEST(Membership, BeforeTheStartARankIsKeptForWhoIsLostAndGivenBackByWhoLeaves) {
   };
   ASSERT_EQ(join(Named("fra", 0)), StatusCode::kOk);
   ASSERT_EQ(join(Named("ams", 1)), StatusCode::kOk);
-  ASSERT_EQ(join(Named("ams", 2)), StatusCode::kOk) << "one site may have several workers";
+  EXPECT_EQ(join(Named("ams", 2)), StatusCode::kPermissionDenied) << "one certificate, one rank";
+  ASSERT_EQ(join(Named("lon", 2)), StatusCode::kOk);
   membership.Lose(0);
-  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kPermissionDenied);
+  EXPECT_EQ(join(Named("nyc", 0)), StatusCode::kPermissionDenied);
   membership.Leave(1);
-  EXPECT_EQ(join(Named("fra", 1)), StatusCode::kOk);
+  EXPECT_EQ(join(Named("nyc", 1)), StatusCode::kOk);
   membership.Lose(1);
   membership.Lose(2);
-  EXPECT_EQ(join(Named("ams", 0)), StatusCode::kOk)
+  EXPECT_EQ(join(Named("nyc", 0)), StatusCode::kOk)
       << "nobody was in: there is no job that they could be kept for";
+}
+
+TEST(Membership, ASuccessorCountsItsOwnIncarnations) {
+  Membership membership("mnist", 2, 1);
+  membership.SetAllow(AllowList::Parse({"fra:0+fra2", "nyc:1x8"}).value());
+  EXPECT_EQ(membership.stands_for(), (std::vector<uint32_t>{1, 8})) << "nyc is a site's engine";
+  ASSERT_TRUE(membership.Join(Named("fra", 0, 7), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Named("nyc", 1), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  EXPECT_EQ(membership.Join(Named("fra2", 0, 99), At(0)).status().code(), StatusCode::kPermissionDenied);
+  membership.Lose(0);
+  EXPECT_EQ(membership.Join(Named("fra", 0, 6), At(0)).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(*membership.Join(Named("fra2", 0, 0), At(0)), Admission::kNew);
+  EXPECT_EQ(membership.Describe(0), "worker rank 0 (fra2, site B, 127.0.0.1:40000)");
 }
 
 TEST(Membership, WithoutNamesOnlyTheIncarnationCounts) {

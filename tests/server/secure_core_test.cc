@@ -156,6 +156,89 @@ TEST_F(SecureNet, MembersAreWhoTheirCertificatesName) {
   EXPECT_TRUE(again.heard[0].has_welcome());
 }
 
+// The finding: three members with the same certificate took three ranks.
+TEST_F(SecureNet, OneCertificateDoesNotTakeTwoRanks) {
+  CoreClient& fra = Connect("pears", Role::kWorker, "fra");
+  fra.Join(0, 0, "pears");
+  RunFor(std::chrono::milliseconds(200));
+  CoreClient& again = Connect("pears", Role::kWorker, "fra");
+  again.Join(1, 0, "pears");
+  RunFor(std::chrono::seconds(1));
+  ASSERT_TRUE(again.closed);
+  EXPECT_THAT(again.closed->ToString(), HasSubstr("\"fra\" has rank 0 and may not take rank 1 as well"));
+  EXPECT_FALSE(fra.closed);
+}
+
+std::string NewKey() { return std::string(crypto::NewPsk("pears").value().text()); }
+
+std::unique_ptr<crypto::TlsSecurity> Shared(const std::string& key, Role role = Role::kWorker) {
+  crypto::TlsOptions options;
+  options.role = role;
+  return crypto::TlsSecurity::Create(crypto::ParseKeyFile(key).value(), options).value();
+}
+
+struct SharedSide {
+  std::string old_key = NewKey(), new_key = NewKey();
+  std::unique_ptr<crypto::TlsSecurity> security = Shared(old_key, Role::kServer);
+  KeptOut kept_out;
+};
+
+struct SharedNet : SharedSide, CoreNet {
+  SharedNet() : CoreNet(Options(*this)) {}
+  static ServerCoreOptions Options(SharedSide& side) {
+    ServerCoreOptions options;
+    options.settings.job = "pears";
+    options.settings.world_size = 2;
+    options.settings.min_workers = 1;
+    options.security = side.security.get();
+    options.events = &side.kept_out;
+    return options;
+  }
+  void Reload(const std::vector<std::string>& files) {
+    std::vector<std::shared_ptr<transport::Security>> keys;
+    AccessRules rules;
+    for (const std::string& file : files) {
+      keys.push_back(Shared(file, Role::kServer));
+      rules.trusts.push_back(crypto::TrustsOf(crypto::ParseKeyFile(file).value()).at(0));
+    }
+    core.Reload(network.now(), std::move(keys), rules);
+    host.Pump();
+    RunFor(std::chrono::milliseconds(300));
+  }
+  CoreClient& Worker(const std::string& key, uint32_t rank, uint64_t incarnation = 0) {
+    CoreClient& client = Add(Shared(key));
+    RunFor(std::chrono::milliseconds(300));
+    if (!client.connected) return client;
+    client.Join(rank, incarnation, "pears");
+    RunFor(std::chrono::milliseconds(300));
+    return client;
+  }
+};
+
+// Both keys, then the members move, then the old one is dropped.
+TEST_F(SharedNet, ASharedKeyIsRotatedInMidJob) {
+  CoreClient &a = Worker(old_key, 0), &b = Worker(old_key, 1);
+  EXPECT_EQ(core.stats().joined, 2u);
+  EXPECT_FALSE(Worker(new_key, 0, 1).connected) << "not yet";
+  Reload({old_key, new_key});
+  EXPECT_FALSE(a.closed || b.closed);
+  CoreClient& a2 = Worker(new_key, 0, 1);
+  ASSERT_TRUE(a2.connected);
+  EXPECT_TRUE(a2.heard.at(0).has_welcome());
+  EXPECT_THAT(a.closed->ToString(), HasSubstr("replaced by incarnation 1"));
+  EXPECT_FALSE(b.closed) << "the old key is good as well";
+  Reload({new_key});
+  ASSERT_TRUE(b.closed);
+  EXPECT_THAT(b.closed->ToString(), HasSubstr("is not valid any more: take the new one"));
+  EXPECT_FALSE(a2.closed);
+  EXPECT_FALSE(Worker(old_key, 1, 1).connected);
+  CoreClient& b2 = Worker(new_key, 1, 1);
+  ASSERT_TRUE(b2.connected);
+  EXPECT_TRUE(b2.heard.at(0).has_welcome());
+  EXPECT_EQ(core.stats().joined, 2u);
+  EXPECT_EQ(core.jobs_over(), 0u);
+}
+
 // The one place of truth about jobs is the handshake: what comes out of it is of this job.
 TEST_F(SecureNet, AnotherJobsIdentityIsRefusedByTheHandshakeBeforeTheServerHearsOfIt) {
   CoreClient& stranger = Connect("apples", Role::kWorker, "fra");

@@ -418,5 +418,11 @@ TEST(S12PublicApi, AServerMayBeStoppedAskedAndDestroyedInItsOwnCallback) {
   }
 }
 
+TEST(Reload, AServerWithoutKeysHasNoneToReadAgain) {
+  Alone alone;
+  EXPECT_EQ(alone.server.Reload({.key_file = "/nowhere"}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(alone.client->Leave().ok()) << "and goes on";
+}
+
 }  // namespace
 }  // namespace longhaul

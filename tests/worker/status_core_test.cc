@@ -62,7 +62,8 @@ class StatusCoreTest : public testing::Test {
  protected:
   static constexpr auto kTimeout = seconds(5);
 
-  void Ask(Answer answer, const std::string& link = "rate 20mbit delay 10ms", Duration timeout = kTimeout) {
+  void Ask(Answer answer, const std::string& link = "rate 20mbit delay 10ms", Duration timeout = kTimeout,
+           std::optional<uint32_t> kick = {}) {
     wan::VirtualNetwork::Options options;
     options.link = wan::ParseLinkOptions(link).value();
     network_ = std::make_unique<wan::VirtualNetwork>(options);
@@ -73,7 +74,8 @@ class StatusCoreTest : public testing::Test {
     accepts.accepts = true;
     server_endpoint_ = std::make_unique<transport::PumpedEndpoint>(
         accepts, Random(3), [this](transport::Connection&) { return server_.get(); });
-    core_ = std::make_unique<StatusCore>(StatusOptions{.timeout = timeout}, Random(4), [this] { ++ends_; });
+    core_ = std::make_unique<StatusCore>(StatusOptions{.timeout = timeout, .kick = kick}, Random(4),
+                                         [this] { ++ends_; });
     server_host_ =
         std::make_unique<sim::SimulatedHost>(network_.get(), kServer, there, server_endpoint_.get());
     host_ = std::make_unique<sim::SimulatedHost>(network_.get(), kTool, here, core_.get());
@@ -113,6 +115,19 @@ void Reply(transport::Connection& connection, const ControlMessage& question) {
   answer.mutable_status_reply()->set_request(question.status_request().request());
   answer.mutable_status_reply()->set_json("{\"job\":\"resnet\"}");
   Send(connection, answer);
+}
+
+TEST_F(StatusCoreTest, AKickIsAnsweredByTheWorkersDescription) {
+  const Answer kicks = [](transport::Connection& connection, const ControlMessage& order) {
+    EXPECT_EQ(order.kick_request().rank(), 3u);
+    ControlMessage answer;
+    answer.mutable_kicked()->set_who("worker rank 3 (nyc)");
+    Send(connection, answer);
+  };
+  Ask(kicks, "rate 20mbit delay 10ms", kTimeout, 3);
+  RunToTheEnd();
+  ASSERT_TRUE(core_->outcome()->ok()) << core_->outcome()->status().ToString();
+  EXPECT_EQ(**core_->outcome(), "worker rank 3 (nyc)");
 }
 
 TEST_F(StatusCoreTest, AnAnswerIsTheServersJsonAndEndsTheConnection) {

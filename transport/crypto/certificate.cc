@@ -6,6 +6,7 @@
 #include <openssl/x509v3.h>
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -155,19 +156,36 @@ Result<transport::PeerIdentity> IdentityOf(const x509_st& certificate) {
   }
   ERR_clear_error();
   if (!found) return Status(StatusCode::kPermissionDenied, "names no identity longhaul://JOB/ROLE/NAME");
+  found->expires = ExpiryOf(certificate);
   return *found;
+}
+
+std::string TrustText(ByteSpan digest) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : digest.first(8)) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+int64_t ExpiryOf(const x509_st& certificate) {
+  tm utc{};
+  return ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &utc) == 1 ? int64_t{::timegm(&utc)} : 0;
+}
+
+std::string TrustOf(const x509_st& authority) {
+  std::array<uint8_t, EVP_MAX_MD_SIZE> digest{};
+  unsigned int size = 0;
+  LH_CHECK(X509_pubkey_digest(&authority, EVP_sha256(), digest.data(), &size) == 1);
+  return TrustText(digest);
 }
 
 namespace {
 
 constexpr std::string_view kScheme = "longhaul://";
-constexpr size_t kMaxKeyNameBytes =
-    64;  // a certificate's common name holds no more (RFC 5280, ub-common-name)
-
-bool IsNameCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-         c == '-';
-}
+constexpr std::string_view kRanks = "?ranks=";
 
 }  // namespace
 
@@ -191,22 +209,27 @@ std::optional<Role> ParseRole(std::string_view name) {
 }
 
 Status CheckKeyName(std::string_view what, std::string_view value) {
-  if (!value.empty() && value.size() <= kMaxKeyNameBytes &&
-      std::all_of(value.begin(), value.end(), IsNameCharacter)) {
-    return {};
-  }
+  if (IsKeyName(value)) return {};
   return Status(StatusCode::kInvalidArgument,
                 std::string(what) + " of a key must be 1 to 64 of the characters A-Z a-z 0-9 . _ -");
 }
 
-std::string IdentityUri(std::string_view job, Role role, std::string_view name) {
+std::string IdentityUri(std::string_view job, Role role, std::string_view name,
+                        const std::optional<RankRange>& ranks) {
   std::string uri(kScheme);
-  return uri.append(job).append("/").append(RoleName(role)).append("/").append(name);
+  uri.append(job).append("/").append(RoleName(role)).append("/").append(name);
+  return ranks ? uri.append(kRanks).append(ranks->ToString()) : uri;
 }
 
 std::optional<transport::PeerIdentity> ParseIdentityUri(std::string_view uri) {
   if (!uri.starts_with(kScheme)) return std::nullopt;
   std::string_view rest = uri.substr(kScheme.size());
+  std::optional<RankRange> ranks;
+  if (const size_t query = rest.find('?'); query != std::string_view::npos) {
+    if (rest.substr(query).starts_with(kRanks)) ranks = RankRange::Parse(rest.substr(query + kRanks.size()));
+    if (!ranks) return std::nullopt;
+    rest = rest.substr(0, query);
+  }
   std::array<std::string_view, 3> parts;
   for (size_t i = 0; i < parts.size(); ++i) {
     const size_t end = i + 1 < parts.size() ? rest.find('/') : rest.size();
@@ -214,13 +237,13 @@ std::optional<transport::PeerIdentity> ParseIdentityUri(std::string_view uri) {
     parts[i] = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  const bool valid =
-      CheckKeyName("job", parts[0]).ok() && ParseRole(parts[1]) && CheckKeyName("name", parts[2]).ok();
-  if (!valid) return std::nullopt;
+  const bool valid = IsKeyName(parts[0]) && ParseRole(parts[1]) && IsKeyName(parts[2]);
+  if (!valid || (ranks && parts[1] != RoleName(Role::kWorker))) return std::nullopt;
   return transport::PeerIdentity{.kind = transport::PeerIdentity::Kind::kCertificate,
                                  .job = std::string(parts[0]),
                                  .role = std::string(parts[1]),
-                                 .name = std::string(parts[2])};
+                                 .name = std::string(parts[2]),
+                                 .ranks = ranks};
 }
 
 }  // namespace longhaul::crypto

@@ -37,11 +37,19 @@ inline constexpr size_t kMaxCertificates = 16;
 // kInvalidArgument when one is damaged or there are more than kMaxCertificates.
 Result<std::vector<Certificate>> ParseCertificates(std::string_view pem);
 
-// The identity of a certificate: its only URI of ours among its subject alternative names. kPermissionDenied
-// says what is missing.
+// The identity of a certificate: its only URI of ours among its subject alternative names, and when it
+// expires. kPermissionDenied says what is missing.
 Result<transport::PeerIdentity> IdentityOf(const x509_st& certificate);
+// When the certificate expires, in seconds since 1970; 0: it does not say so in a way that can be read.
+int64_t ExpiryOf(const x509_st& certificate);
+// PeerIdentity::trust of what this authority has issued: of its key, so that a renewed certificate of it is
+// the same authority.
+std::string TrustOf(const x509_st& authority);
+// The same of any digest of at least 8 bytes.
+std::string TrustText(ByteSpan digest);
 
-// The name in a certificate: the URI longhaul://JOB/ROLE/NAME as its subject alternative name.
+// The name in a certificate: the URI longhaul://JOB/ROLE/NAME as its subject alternative name, or
+// longhaul://JOB/worker/NAME?ranks=1-3.
 enum class Role : uint8_t { kServer, kWorker, kTool };
 // "server", "worker" or "tool".
 std::string_view RoleName(Role role);
@@ -51,7 +59,8 @@ std::optional<Role> ParseRole(std::string_view name);
 // `what`.
 Status CheckKeyName(std::string_view what, std::string_view value);
 
-std::string IdentityUri(std::string_view job, Role role, std::string_view name);
+std::string IdentityUri(std::string_view job, Role role, std::string_view name,
+                        const std::optional<RankRange>& ranks = {});
 // nullopt when it is not exactly such a URI.
 std::optional<transport::PeerIdentity> ParseIdentityUri(std::string_view uri);
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "transport/crypto/certificate.h"
+#include "transport/crypto/key_derivation.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -116,6 +117,17 @@ Result<Credentials> ParseKeyFile(std::string_view text) {
   if (*first == kPskMagic) return ParsePskFile(rest);
   if (text.find("-----BEGIN ") != std::string_view::npos) return ParseBundle(text);
   return Invalid("neither longhaul-psk-v1 nor PEM");
+}
+
+std::vector<std::string> TrustsOf(const Credentials& credentials) {
+  if (const auto* shared = std::get_if<PskKey>(&credentials)) {
+    return {TrustText(HkdfExpandLabel(Hash::kSha256, shared->psk.span(), "key id", {}, 8).span())};
+  }
+  std::vector<std::string> trusts;
+  for (const Certificate& authority : std::get<CertificateKey>(credentials).authorities) {
+    trusts.push_back(TrustOf(*authority));
+  }
+  return trusts;
 }
 
 SecretBytes PrintPskKey(const PskKey& key) {

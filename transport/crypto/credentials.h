@@ -43,6 +43,9 @@ using Credentials = std::variant<PskKey, CertificateKey>;
 // kInvalidArgument names the mistake, never the content of the file.
 Result<Credentials> ParseKeyFile(std::string_view text);
 
+// PeerIdentity::trust of all peers that these credentials accept: of the shared key, or of each authority.
+std::vector<std::string> TrustsOf(const Credentials& credentials);
+
 // The file of a pre-shared key; ParseKeyFile reads it back. REQUIRES: what CheckKeyName and kPskBytes ask
 // for.
 SecretBytes PrintPskKey(const PskKey& key);

@@ -164,10 +164,12 @@ Result<Validity> CaValidity(std::string_view ca_bundle) {
 }
 
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
-                                     std::string_view name, const Validity& validity) {
+                                     std::string_view name, const Validity& validity,
+                                     const std::optional<RankRange>& ranks) {
   if (Status valid = CheckKeyName("job", job); !valid.ok()) return valid;
   if (Status valid = CheckKeyName("name", name); !valid.ok()) return valid;
   if (Status valid = CheckValidity(validity); !valid.ok()) return valid;
+  if (ranks && role != Role::kWorker) return Invalid("ranks are for workers");
   const Result<Authority> authority = ParseAuthority(ca_bundle);
   if (!authority.ok()) return authority.status();
   const Certificate& ca = authority->certificate;
@@ -181,7 +183,7 @@ Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_vie
   maker.Extension(ca.get(), NID_basic_constraints, "critical,CA:FALSE");
   maker.Extension(ca.get(), NID_key_usage, kLeafUsage);
   maker.Extension(ca.get(), NID_ext_key_usage, KeyUsageOf(role));
-  maker.Extension(ca.get(), NID_subject_alt_name, "URI:" + IdentityUri(job, role, name));
+  maker.Extension(ca.get(), NID_subject_alt_name, "URI:" + IdentityUri(job, role, name, ranks));
   maker.Extension(ca.get(), NID_subject_key_identifier, "hash");
   maker.Extension(ca.get(), NID_authority_key_identifier, "keyid");
   maker.Sign(ca.get(), ca_key.get());

@@ -28,8 +28,9 @@ Result<Validity> CaValidity(std::string_view ca_bundle);
 
 // A key file for one server, worker or tool: new Ed25519 private key, its certificate, the CA's certificate.
 // `ca_bundle` as from NewCa; keys of other kinds serve too. That the CA is valid for as long is the caller's
-// responsibility (CaValidity): peers check both.
+// responsibility (CaValidity): peers check both. ranks: of a worker; none: the certificate does not say.
 Result<SecretBytes> IssueCertificate(std::string_view ca_bundle, std::string_view job, Role role,
-                                     std::string_view name, const Validity& validity);
+                                     std::string_view name, const Validity& validity,
+                                     const std::optional<RankRange>& ranks = {});
 
 }  // namespace longhaul::crypto

@@ -35,8 +35,10 @@ struct TlsOptions {
                                    AeadSuite::kChaCha20Poly1305};
   // Seconds since 1970, UTC: what certificates' times are compared with. Required with certificates.
   std::function<int64_t()> wall_clock;
-  // Server with certificates: the names that may connect. Empty: all of the CA's.
-  std::vector<std::string> allowed_names;
+  // Server with certificates: the workers and tools that may connect. Empty: all of the CA's.
+  AllowList allow;
+  // Client with certificates: the server must have this name. Empty: any server of the job.
+  std::string expected_server;
   // Server: what distinguishes it from the others with the same key, and stays the same when it is restarted.
   // Part of the key of its reset tokens: without it one server would answer a stray packet with a token of
   // another's connection. Not secret.

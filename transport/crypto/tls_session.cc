@@ -111,7 +111,7 @@ struct TlsCallbacks {
     }
     if (depth != 0) return 1;
     const Status allowed = self.CheckPeer(*X509_STORE_CTX_get_current_cert(store), &self.peer_);
-    if (allowed.ok()) return 1;
+    if (allowed.ok()) return self.TakeChain(*store), 1;
     self.reason_ = whose + allowed.message();
     X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
     return 0;
@@ -204,7 +204,11 @@ void TlsSession::Advance() {
 void TlsSession::Finish() {
   if (settings_->psk() != nullptr) {
     if (SSL_session_reused(ssl_.get()) != 1) return Fail(Denied("the pre-shared key was not used"));
-    peer_ = {.kind = PeerIdentity::Kind::kPsk, .job = settings_->psk()->job, .role = {}, .name = {}};
+    peer_ = {.kind = PeerIdentity::Kind::kPsk,
+             .job = settings_->psk()->job,
+             .role = {},
+             .name = {},
+             .trust = settings_->trusts.front()};
   } else if (SSL_get_verify_result(ssl_.get()) != X509_V_OK ||
              peer_.kind != PeerIdentity::Kind::kCertificate) {
     return Fail(Denied("the peer showed no certificate"));
@@ -265,13 +269,22 @@ Status TlsSession::CheckPeer(const x509_st& certificate, PeerIdentity* identity)
   if (is_server != is_client_)
     return Denied("is for a " + peer.role +
                   (is_client_ ? ", not for a server" : ", not for a worker or tool"));
-  const auto& allowed = options.allowed_names;
-  if (!is_client_ && !allowed.empty() &&
-      std::find(allowed.begin(), allowed.end(), peer.name) == allowed.end()) {
-    return Denied("is " + peer.name + "'s, who is not on the list of allowed names");
+  if (!is_client_ && !options.allow.Allows(peer.role, peer.name)) {
+    return Denied("is of " + peer.role + " " + peer.name + ", which is not on the list of allowed names");
+  }
+  if (is_client_ && !options.expected_server.empty() && peer.name != options.expected_server) {
+    return Denied("is of server " + peer.name + ", not of " + options.expected_server);
   }
   *identity = peer;
   return {};
+}
+
+// The chain ends with the authority that we trust; it is worth nothing from the first end of its parts on.
+void TlsSession::TakeChain(const x509_store_ctx_st& store) {
+  const STACK_OF(X509)* const chain = X509_STORE_CTX_get0_chain(&store);
+  const int size = sk_X509_num(chain);
+  for (int i = 0; i < size; ++i) peer_.expires = std::min(peer_.expires, ExpiryOf(*sk_X509_value(chain, i)));
+  if (size > 0) peer_.trust = TrustOf(*sk_X509_value(chain, size - 1));
 }
 
 }  // namespace longhaul::crypto

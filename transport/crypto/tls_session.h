@@ -44,6 +44,8 @@ class TlsSession : public transport::HandshakeCrypto {
   Status Explain() const;
   // Whether that certificate's holder may talk to us; kPermissionDenied gives the reason.
   Status CheckPeer(const x509_st& certificate, transport::PeerIdentity* identity) const;
+  // Into the peer's identity: who vouches for it, and until when.
+  void TakeChain(const x509_store_ctx_st& store);
 
   std::shared_ptr<const TlsSettings> settings_;
   bool is_client_;

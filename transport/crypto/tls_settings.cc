@@ -100,6 +100,7 @@ Result<std::shared_ptr<const TlsSettings>> MakeTlsSettings(Credentials credentia
   if (Status fit = CheckFit(credentials, &options); !fit.ok()) return fit;
   auto settings = std::make_shared<TlsSettings>();
   settings->credentials = std::move(credentials);
+  settings->trusts = TrustsOf(settings->credentials);
   settings->options = std::move(options);
   ERR_clear_error();
   settings->client = MakeContext(*settings, true);

@@ -12,8 +12,9 @@ namespace longhaul::crypto {
 struct TlsSettings {
   Credentials credentials;
   TlsOptions options;
-  OpenSslPtr<ssl_ctx_st> client;  // with the suites that a client may offer
-  OpenSslPtr<ssl_ctx_st> server;  // with all of them
+  std::vector<std::string> trusts;  // TrustsOf(credentials)
+  OpenSslPtr<ssl_ctx_st> client;    // with the suites that a client may offer
+  OpenSslPtr<ssl_ctx_st> server;    // with all of them
 
   const PskKey* psk() const { return std::get_if<PskKey>(&credentials); }
   const CertificateKey* certificate() const { return std::get_if<CertificateKey>(&credentials); }

@@ -27,36 +27,13 @@ Status Check(const SecurityChoice& choice) {
   }
   if (choice.insecure && !choice.allow.empty())
     return Invalid("'allow' needs certificates, and 'insecure' has none");
+  if (choice.insecure && !choice.expected_server.empty())
+    return Invalid("'server_name' needs certificates, and 'insecure' has none");
+  if (choice.insecure && !choice.next_key_file.empty())
+    return Invalid("'next_key_file' and 'insecure': say one of them");
   if (choice.insecure && choice.cipher != Cipher::kAny)
     return Invalid("'cipher' and 'insecure': say one of them");
   return {};
-}
-
-// For messages: what a terminal might take for a command is not repeated.
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text.substr(0, 64)) quoted += c >= ' ' && c <= '~' ? c : '?';
-  return quoted + (text.size() > 64 ? "...\"" : "\"");
-}
-
-// A list that mistakenly admits no worker, or every one, is refused here and not when a worker is missing.
-Result<std::vector<std::string>> AllowedNames(const std::vector<std::string>& given) {
-  std::vector<std::string> names;
-  for (std::string_view name : given) {
-    const size_t begin = name.find_first_not_of(" \t");
-    name = begin == std::string_view::npos ? std::string_view() : name.substr(begin);
-    name = name.substr(0, name.find_last_not_of(" \t") + 1);
-    if (name.empty())
-      return Invalid("'allow': a name is empty; leave 'allow' out to let in every certificate of the job");
-    if (!crypto::CheckKeyName("name", name).ok()) {
-      return Invalid(
-          "'allow': " + Quoted(name) +
-          " is the name of no certificate: names are 1 to 64 of A-Z a-z 0-9 . _ - (no roles, no patterns)");
-    }
-    if (std::ranges::count(names, name) > 0) return Invalid("'allow': " + Quoted(name) + " is there twice");
-    names.emplace_back(name);
-  }
-  return names;
 }
 
 std::string Describe(const crypto::Credentials& credentials) {
@@ -85,11 +62,64 @@ std::vector<crypto::AeadSuite> SuitesOf(Cipher cipher) {
   return crypto::TlsOptions().suites;
 }
 
+Status Named(const std::string& key_file, const Status& status) {
+  return {status.code(), "key file " + key_file + ": " + status.message()};
+}
+
+Result<crypto::Credentials> ReadCredentials(const std::string& path) {
+  Result<crypto::SecretBytes> text = ReadKeyFile(path);
+  if (!text.ok()) return text.status();
+  Result<crypto::Credentials> credentials = crypto::ParseKeyFile(text->text());
+  text->Wipe();
+  if (!credentials.ok()) return Named(path, credentials.status());
+  return credentials;
+}
+
+// What a key of this kind has no use for.
+Status CheckKind(const SecurityChoice& choice, const crypto::Credentials& credentials) {
+  if (std::holds_alternative<crypto::PskKey>(credentials)) {
+    if (!choice.allow.empty()) return Invalid("'allow' needs certificates: a shared key names no one");
+    if (!choice.expected_server.empty())
+      return Invalid("'server_name' needs certificates: a shared key names no server");
+  } else if (!choice.next_key_file.empty()) {
+    return Invalid(
+        "'next_key_file' is for shared keys: a certificate's file may hold several authorities, and a reload "
+        "reads it again");
+  }
+  return {};
+}
+
+// One more key that is valid: its content into `loaded`.
+Status Add(const SecurityChoice& choice, const std::string& key_file, const crypto::TlsOptions& options,
+           LoadedSecurity* loaded) {
+  Result<crypto::Credentials> credentials = ReadCredentials(key_file);
+  if (!credentials.ok()) return credentials.status();
+  if (Status kind = CheckKind(choice, *credentials); !kind.ok()) return Named(key_file, kind);
+  std::string kind = std::holds_alternative<crypto::PskKey>(*credentials) ? "tls-psk" : "tls-certificates";
+  if (loaded->keys.empty()) {
+    loaded->job = choice.job.empty() ? JobOf(*credentials) : choice.job;
+    loaded->description = Describe(*credentials);
+    loaded->kind = std::move(kind);
+    if (const auto* own = std::get_if<crypto::CertificateKey>(&*credentials))
+      loaded->expires = own->identity.expires;
+  } else if (JobOf(*credentials) != loaded->job) {
+    return Named(key_file,
+                 Invalid("the next key is of job " + JobOf(*credentials) + ", not of " + loaded->job));
+  }
+  const std::vector<std::string> trusts = crypto::TrustsOf(*credentials);
+  loaded->trusts.insert(loaded->trusts.end(), trusts.begin(), trusts.end());
+  auto security = crypto::TlsSecurity::Create(*std::move(credentials), options);
+  if (!security.ok()) return Named(key_file, security.status());
+  loaded->keys.push_back(*std::move(security));
+  return {};
+}
+
 crypto::TlsOptions OptionsOf(const SecurityChoice& choice) {
   crypto::TlsOptions options;
   options.role = choice.role;
   options.job = choice.job;
   options.server_name = choice.server_name;
+  options.expected_server = choice.expected_server;
   options.wall_clock = [] {
     return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
   };
@@ -108,28 +138,14 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
     loaded.kind = "insecure";
     return loaded;
   }
-  Result<crypto::SecretBytes> text = ReadKeyFile(choice.key_file);
-  if (!text.ok()) return text.status();
-  const auto named = [&](const Status& status) {
-    return Status(status.code(), "key file " + choice.key_file + ": " + status.message());
-  };
-  Result<crypto::Credentials> credentials = crypto::ParseKeyFile(text->text());
-  text->Wipe();
-  if (!credentials.ok()) return named(credentials.status());
-  if (!choice.allow.empty() && std::holds_alternative<crypto::PskKey>(*credentials)) {
-    return named(Invalid("'allow' needs certificates: a shared key names no one"));
-  }
-  crypto::TlsOptions options = OptionsOf(choice);
-  Result<std::vector<std::string>> allow = AllowedNames(choice.allow);
+  Result<AllowList> allow = AllowList::Parse(choice.allow);
   if (!allow.ok()) return allow.status();
   loaded.allow = *std::move(allow);
-  options.allowed_names = loaded.allow;
-  loaded.job = choice.job.empty() ? JobOf(*credentials) : choice.job;
-  loaded.description = Describe(*credentials);
-  loaded.kind = std::holds_alternative<crypto::PskKey>(*credentials) ? "tls-psk" : "tls-certificates";
-  auto security = crypto::TlsSecurity::Create(*std::move(credentials), std::move(options));
-  if (!security.ok()) return named(security.status());
-  loaded.security = *std::move(security);
+  crypto::TlsOptions options = OptionsOf(choice);
+  options.allow = loaded.allow;
+  if (Status added = Add(choice, choice.key_file, options, &loaded); !added.ok()) return added;
+  if (choice.next_key_file.empty()) return loaded;
+  if (Status added = Add(choice, choice.next_key_file, options, &loaded); !added.ok()) return added;
   return loaded;
 }
 

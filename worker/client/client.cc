@@ -52,7 +52,7 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::Loade
                                       const std::shared_ptr<UserCalls>& calls) {
   worker::WorkerCoreOptions core;
   core.job = security.job;
-  core.security = security.security.get();
+  core.security = security.security();
   core.site = o.site;
   core.rank = o.rank;
   core.world_size = o.world_size;
@@ -153,7 +153,8 @@ Result<std::shared_ptr<ClientImpl>> ClientImpl::Connect(const ConnectOptions& op
   Result<keys::LoadedSecurity> security = keys::LoadSecurity({.key_file = options.key_file,
                                                               .insecure = options.insecure,
                                                               .job = options.job,
-                                                              .cipher = options.cipher});
+                                                              .cipher = options.cipher,
+                                                              .expected_server = options.server_name});
   if (!security.ok()) return security.status();
   auto impl = std::make_shared<ClientImpl>(options, *std::move(security), *coder);
   if (Status s = impl->Open(options); !s.ok()) return s;

@@ -48,7 +48,11 @@ void StatusCore::Drain() {
 void StatusCore::OnConnected() {
   connected_ = true;
   ControlMessage message;
-  message.mutable_status_request()->set_request(1);
+  if (options_.kick) {
+    message.mutable_kick_request()->set_rank(*options_.kick);
+  } else {
+    message.mutable_status_request()->set_request(1);
+  }
   (void)connection_->SendControl(wire::EncodeControlMessage(message));
 }
 
@@ -69,11 +73,13 @@ void StatusCore::OnControlBytes(ByteSpan bytes) {
 }
 
 void StatusCore::OnMessage(const ControlMessage& message) {
-  if (message.has_status_reply()) return End(message.status_reply().json());
+  if (message.has_status_reply() && !options_.kick) return End(message.status_reply().json());
+  if (message.has_kicked() && options_.kick) return End(message.kicked().who());
   const std::string server = "server " + server_name_;
   if (message.has_refused()) {
-    return End(Status(static_cast<StatusCode>(message.refused().code()),
-                      server + " refuses to say: " + message.refused().message()));
+    return End(
+        Status(static_cast<StatusCode>(message.refused().code()),
+               server + (options_.kick ? " refuses: " : " refuses to say: ") + message.refused().message()));
   }
   if (message.has_leave()) {
     return End(Status(StatusCode::kAborted, server + " ends: " + message.leave().message()));

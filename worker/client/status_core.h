@@ -1,5 +1,5 @@
-// One question to a parameter server without sockets, clock and threads: how is the job? For operators'
-// tools, which join nothing and take no windows.
+// One question to a parameter server without sockets, clock and threads: how is the job? Or one order: out
+// with a worker. For operators' tools, which join nothing and take no windows.
 //
 //   Ask(now, server) -> the answer, or why there is none -> ended
 //
@@ -22,6 +22,7 @@ namespace longhaul::worker {
 struct StatusOptions {
   Duration timeout = std::chrono::seconds(10);  // from Ask() to the answer
   transport::Security* security = nullptr;      // null: none; else it must outlive the core
+  std::optional<uint32_t> kick = {};            // instead of the question: the worker of this rank is kicked
 };
 
 class StatusCore final : public transport::DatagramCore {
@@ -32,8 +33,9 @@ class StatusCore final : public transport::DatagramCore {
   // REQUIRES: the first call.
   void Ask(Instant now, const Address& server);
 
-  // nullopt until the end; then the server's JSON, or kUnavailable (no server answers, or not with this key),
-  // kPermissionDenied and what else the server refuses for, kProtocolViolation.
+  // nullopt until the end; then the server's JSON, or the description of the kicked worker; or kUnavailable
+  // (no server answers, or not with this key), kPermissionDenied, kNotFound and what else the server refuses
+  // for, kProtocolViolation.
   const std::optional<Result<std::string>>& outcome() const { return outcome_; }
 
   // --- DatagramCore ---

@@ -366,6 +366,8 @@ void AddOptions(CLI::App& app, Flags& flags) {
          "--key", c.key_file,
          "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
       ->type_name("FILE");
+  app.add_option("--server-name", c.server_name,
+                 "With a certificate: the name that the server's certificate must have; none = any");
   longhaul::cli::AddEnum(app, "--cipher", &c.cipher, "Of the packets; any = the first that both sides have");
   app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
       ->excludes("--key");
@@ -437,7 +439,8 @@ int main(int argc, char** argv) {
   const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
                                                       .insecure = flags.connect.insecure,
                                                       .job = flags.connect.job,
-                                                      .cipher = flags.connect.cipher});
+                                                      .cipher = flags.connect.cipher,
+                                                      .expected_server = flags.connect.server_name});
   if (!security.ok()) return Fail(security.status(), kExitUsage);
   flags.security = security->kind;
   // Found out now, not after hours of training.

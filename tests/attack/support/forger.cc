@@ -20,7 +20,7 @@ Forger::Forger(const std::string& key_file) {
   auto loaded = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kWorker});
   EXPECT_TRUE(loaded.ok()) << loaded.status().ToString();
   security_ = *std::move(loaded);
-  hello_ = security_.security->NewSession(true)->TakeData();
+  hello_ = security_.security()->NewSession(true)->TakeData();
 }
 
 Bytes Forger::Init(uint64_t source, ByteSpan cookie, uint64_t number) {
@@ -30,7 +30,7 @@ Bytes Forger::Init(uint64_t source, ByteSpan cookie, uint64_t number) {
   EXPECT_TRUE(builder.Add(wire::TransportParametersFrame{1452, 10'000, 1 << 20, 16, 1 << 30}));
   EXPECT_TRUE(builder.Add(wire::CryptoFrame{0, 0, hello_}));
   builder.PadTo(bytes.size());
-  bytes.resize(builder.Seal(security_.security->long_protection()));
+  bytes.resize(builder.Seal(security_.security()->long_protection()));
   return bytes;
 }
 

@@ -77,8 +77,8 @@ std::optional<nlohmann::json> AskStatus(uint16_t server_port, const std::string&
   std::this_thread::sleep_for(kStatusAge);
   const auto security = keys::LoadSecurity({.key_file = key_file, .role = crypto::Role::kTool});
   if (!security.ok()) return std::nullopt;
-  worker::StatusCore core({.timeout = limit, .security = security->security.get()},
-                          Random(udp::EntropySeed()), {});
+  worker::StatusCore core({.timeout = limit, .security = security->security()}, Random(udp::EntropySeed()),
+                          {});
   core.Ask(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
   Drive(core, server_port, [&core] { return core.outcome().has_value(); });
   if (!core.outcome()->ok()) return std::nullopt;
@@ -94,7 +94,7 @@ Status JoinAsTool(uint16_t server_port, const std::string& key_file, uint32_t ra
                            .world_size = 2,
                            .incarnation = incarnation,
                            .connect_timeout = limit,
-                           .security = security->security.get()},
+                           .security = security->security()},
                           nullptr, Random(udp::EntropySeed()));
   core.Start(udp::Now(), Address::V4(127, 0, 0, 1, server_port));
   Drive(core, server_port, [&core] { return core.joined() || core.ended(); });

@@ -1,5 +1,7 @@
 #include "tests/e2e/support/job.h"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <charconv>
@@ -8,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "base/files.h"
 #include "base/random.h"
 #include "transport/crypto/keygen.h"
 #include "transport/keys/key_file.h"
@@ -77,13 +80,18 @@ Program& JobTest::Start(const std::string& name, const std::vector<std::string>&
   return programs_.emplace_back(name, arguments, directory_, before_exec);
 }
 
+int JobTest::LeaveTerminal() {
+  const FileDescriptor terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  return terminal.valid() ? ::ioctl(terminal.get(), TIOCNOTTY) : 0;
+}
+
 Program& JobTest::StartServer(const Flags& more) {
   const Flags flags = Merged({{"--listen", "127.0.0.1:0"},
                               {"--workers", "2"},
                               {"--idle-timeout", std::to_string(kIdleSeconds)},
                               {"--progress", "json"}},
                              Merged(more.contains("--insecure") ? Flags() : security(), more));
-  server_ = &programs_.emplace_back("longhaul-server", flags, directory_);
+  server_ = &programs_.emplace_back("longhaul-server", flags, directory_, LeaveTerminal);
   const auto listening = server_->WaitForEvent("listening");
   EXPECT_TRUE(listening) << server_->Everything();
   if (listening) address_ = listening->value("address", "");

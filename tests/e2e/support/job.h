@@ -27,7 +27,9 @@ class JobTest : public ::testing::Test {
   // Shows on failure what everyone said.
   void TearDown() override;
 
-  // A server on a free port, ready; the workers below join the latest one.
+  // In a child: no terminal, as under systemd.
+  static int LeaveTerminal();
+  // A server on a free port, without a terminal, ready; the workers below join the latest one.
   Program& StartServer(const Flags& more = {});
   // Site "site<rank>", world size 2, small data, rounds that do not end within a test's time.
   Program& StartWorker(uint32_t rank, const Flags& more = {});

@@ -96,8 +96,9 @@ Program::Program(const std::string& name, const std::vector<std::string>& argume
   AllPrograms().push_back(this);
 }
 
-Program::Program(const std::string& name, const Flags& flags, const std::string& directory)
-    : Program(name, Words(flags), directory) {}
+Program::Program(const std::string& name, const Flags& flags, const std::string& directory,
+                 const std::function<int()>& before_exec)
+    : Program(name, Words(flags), directory, before_exec) {}
 
 Program::~Program() { std::erase(AllPrograms(), this); }
 

@@ -40,7 +40,8 @@ class Program {
   // to a file in `directory`. `before_exec` runs in the child.
   Program(const std::string& name, const std::vector<std::string>& arguments, const std::string& directory,
           const std::function<int()>& before_exec = {});
-  Program(const std::string& name, const Flags& flags, const std::string& directory);
+  Program(const std::string& name, const Flags& flags, const std::string& directory,
+          const std::function<int()>& before_exec = {});
   // Ends it, if need be by force.
   ~Program();
   Program(const Program&) = delete;

@@ -34,16 +34,17 @@ Path::Options PathOptions(const ConnectionOptions& options, bool is_client, cons
 }  // namespace
 
 ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
-                               Security* security, codec::ErasureCoder* coder, Random random,
-                               std::vector<ConnectionImpl*>* ready)
+                               const std::shared_ptr<Security>& security, codec::ErasureCoder* coder,
+                               Random random, std::vector<ConnectionImpl*>* ready)
     : options_(options),
       security_(security),
       skip_seed_(Random(random).Fork(3).Next()),
       events_(this, ready),
       flight_(now, Rate(options), random),
-      path_(PathOptions(options, identity.is_client, *security), identity.peer, security, random.Fork(2)),
+      path_(PathOptions(options, identity.is_client, *security), identity.peer, security.get(),
+            random.Fork(2)),
       handshaking_({identity.is_client, identity.local, identity.remote, Handshaking::ParametersOf(options)},
-                   security, &path_, &stats_),
+                   security.get(), &path_, &stats_),
       windows_(coder, {options.max_open_windows, options.max_window_bytes}, options.receive_window, &events_,
                &stats_),
       control_(Control(options, options.wary && !identity.is_client), &events_),

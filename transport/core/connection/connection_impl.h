@@ -42,8 +42,9 @@ class ConnectionImpl final : public Connection {
 
   // ready must outlive the connection, which adds itself when it has events: the endpoint need not ask each
   // connection for every datagram. Out again when PollEvent has returned nullopt.
-  ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options, Security* security,
-                 codec::ErasureCoder* coder, Random random, std::vector<ConnectionImpl*>* ready);
+  ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
+                 const std::shared_ptr<Security>& security, codec::ErasureCoder* coder, Random random,
+                 std::vector<ConnectionImpl*>* ready);
 
   // Server: the owner hears of the connection now, not when the handshake is complete.
   void Introduce();
@@ -149,7 +150,7 @@ class ConnectionImpl final : public Connection {
   size_t BuildClose(MutableByteSpan out);
 
   ConnectionOptions options_;
-  Security* security_;
+  std::shared_ptr<Security> security_;  // of its key, which the endpoint may have given up meanwhile
   uint64_t skip_seed_;
   ConnectionStats stats_;
 

@@ -5,8 +5,9 @@
 namespace longhaul::transport {
 
 ConnectionImpl* ConnectionSet::Add(Instant now, bool is_client, wire::ConnectionId remote,
-                                   const Address& peer, const ConnectionOptions& options, Security* security,
-                                   codec::ErasureCoder* coder, Random* random) {
+                                   const Address& peer, const ConnectionOptions& options,
+                                   const std::shared_ptr<Security>& security, codec::ErasureCoder* coder,
+                                   Random* random) {
   ConnectionImpl::Identity identity;
   identity.is_client = is_client;
   uint64_t seeded = 0;

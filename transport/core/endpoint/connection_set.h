@@ -22,8 +22,8 @@ class ConnectionSet {
   // A connection with a local ID of its own. `options`, `security` and `coder` as ConnectionImpl takes them;
   // a server's is also found by its initiator: the client's address and connection ID.
   ConnectionImpl* Add(Instant now, bool is_client, wire::ConnectionId remote, const Address& peer,
-                      const ConnectionOptions& options, Security* security, codec::ErasureCoder* coder,
-                      Random* random);
+                      const ConnectionOptions& options, const std::shared_ptr<Security>& security,
+                      codec::ErasureCoder* coder, Random* random);
   // Null: there is none.
   ConnectionImpl* Find(wire::ConnectionId id) const;
   ConnectionImpl* FindInitiator(const Address& from, wire::ConnectionId source) const;

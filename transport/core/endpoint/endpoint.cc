@@ -10,19 +10,25 @@
 
 namespace longhaul::transport {
 
+namespace {
+
+// Not ours to delete.
+std::shared_ptr<Security> Borrowed(Security* security) { return {std::shared_ptr<Security>(), security}; }
+
+}  // namespace
+
 Endpoint::Impl::Impl(EndpointOptions o, Random r)
     : options(std::move(o)),
       random(r),
-      security(options.security != nullptr ? *options.security : no_security),
-      admission(options.admission, security.Unpredictable(r.Fork(0).Next())),
-      answers(&security, &admission, &random, &stats) {}
+      keys{Borrowed(options.security != nullptr ? options.security : &no_security)},
+      admission(options.admission, keys.front()->Unpredictable(r.Fork(0).Next())),
+      answers(&keys, &admission, &random, &stats) {}
 
 ConnectionImpl* Endpoint::Impl::Add(Instant now, bool is_client, wire::ConnectionId remote,
-                                    const Address& peer) {
+                                    const Address& peer, const std::shared_ptr<Security>& key) {
   ConnectionOptions connection = options.connection;
   if (!is_client) connection.handshake_timeout = options.admission.half_open_timeout;
-  ConnectionImpl* added =
-      set.Add(now, is_client, remote, peer, connection, &security, options.coder, &random);
+  ConnectionImpl* added = set.Add(now, is_client, remote, peer, connection, key, options.coder, &random);
   if (!is_client) half_open.insert(added->local_id());
   return added;
 }
@@ -84,7 +90,12 @@ Endpoint::Endpoint(EndpointOptions options, Random random)
 Endpoint::~Endpoint() = default;
 
 Connection* Endpoint::Connect(Instant now, const Address& server) {
-  return impl_->Add(now, true, {}, server);
+  return impl_->Add(now, true, {}, server, impl_->keys.front());
+}
+
+void Endpoint::SetKeys(std::vector<std::shared_ptr<Security>> keys) {
+  LH_CHECK(!keys.empty() && keys.front()->IsSecure() && impl_->keys.front()->IsSecure());
+  impl_->keys = std::move(keys);
 }
 
 std::optional<EndpointEvent> Endpoint::PollEvent() {

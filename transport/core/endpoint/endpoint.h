@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/random.h"
 #include "transport/core/connection/connection.h"
@@ -23,7 +24,7 @@ struct EndpointOptions {
   ConnectionOptions connection;
   bool accepts = false;             // a server
   uint32_t max_connections = 1024;  // more are refused by name
-  // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity).
+  // Handshakes and keys; must outlive the endpoint. Null: none (NullSecurity). See SetKeys.
   Security* security = nullptr;
   AdmissionOptions admission;            // a server's, with security
   codec::ErasureCoder* coder = nullptr;  // must outlive the endpoint; null: windows with FEC are refused
@@ -106,6 +107,10 @@ class Endpoint : public DatagramCore {
   // Starts a connection towards `server`. The pointer is valid until the first Handle* after its
   // event::Closed was polled.
   Connection* Connect(Instant now, const Address& server);
+  // A server's keys from now on, instead of those before: new connections are made under the one that opens
+  // their INIT, and answers without a connection are sealed with the first. Connections that are there keep
+  // theirs. REQUIRES: at least one, all of them secure, as was the one before.
+  void SetKeys(std::vector<std::shared_ptr<Security>> keys);
   // The next event; per connection in the order in which they came. nullopt: none waits. To be called until
   // then after every Handle*, before the next one; requests cause none but event::Closed, which may wait.
   std::optional<EndpointEvent> PollEvent();

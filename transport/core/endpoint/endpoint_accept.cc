@@ -12,7 +12,7 @@ namespace longhaul::transport {
 void Endpoint::Impl::HandleInit(Instant now, const Address& from, const wire::LongHeader& header,
                                 ByteReader reader, MutableByteSpan datagram) {
   const bool begins = header.destination.value == 0;
-  const bool secure = security.IsSecure();
+  const bool secure = keys.front()->IsSecure();
   if (!options.accepts || (begins && datagram.size() < kMinInitBytes)) {
     ++stats.malformed_dropped;
     return;
@@ -43,16 +43,16 @@ void Endpoint::Impl::HandleInit(Instant now, const Address& from, const wire::Lo
   const bool stranger = secure && begins && (known == nullptr || !known->Trusts(from));
   // Connection IDs cannot be guessed: the sender of a packet that names ours and opens has received it here.
   const bool proved =
-      !begins || (secure && !cookie->empty() && security.CheckCookie(now, from, header.source, *cookie));
+      !begins || (secure && !cookie->empty() && HasGoodCookie(now, from, header.source, *cookie));
   if (stranger && !admission.MayOpen(now, from, proved)) {
     LH_REACHED("a long packet is not opened for the failures before it");
     ++stats.failures_limited;
     // The source may be spoofed: a client that returns a cookie is served again.
-    if (!proved) answers.Retry(now, from, header, false);
+    if (!proved) answers.Retry(now, from, header, nullptr);
     return;
   }
-  const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
-  if (!body) {
+  const auto init = OpenInit(header, reader.position(), datagram);
+  if (!init) {
     if (stranger) admission.OnDidNotOpen(now, from, proved);
     if (known == nullptr) {
       HandshakeFailed(from, Status(StatusCode::kPermissionDenied,
@@ -65,16 +65,41 @@ void Endpoint::Impl::HandleInit(Instant now, const Address& from, const wire::Lo
   }
   if (known == nullptr) {
     if (!cookie->empty() && !proved) ++stats.cookies_refused;
-    if (secure && !Admit(now, from, header, proved)) return;
-    known = Accept(now, from, header);
+    if (secure && !Admit(now, from, header, proved, init->key.get())) return;
+    known = Accept(now, from, header, init->key);
   }
   if (known == nullptr) return;
-  known->HandleLong(now, header, *body, datagram.size(), proved);
+  known->HandleLong(now, header, init->body, datagram.size(), proved);
   NoteProgress(*known);
 }
 
-bool Endpoint::Impl::Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved) {
-  if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init, true))
+bool Endpoint::Impl::HasGoodCookie(Instant now, const Address& from, wire::ConnectionId client,
+                                   ByteSpan cookie) const {
+  return std::ranges::any_of(keys,
+                             [&](const auto& key) { return key->CheckCookie(now, from, client, cookie); });
+}
+
+std::optional<Endpoint::Impl::OpenedInit> Endpoint::Impl::OpenInit(const wire::LongHeader& header,
+                                                                   size_t header_bytes,
+                                                                   MutableByteSpan datagram) {
+  // What does not open is spoilt: but for the last key a copy is tried.
+  std::vector<uint8_t> given;
+  if (keys.size() > 1) given.assign(datagram.begin(), datagram.end());
+  const EndpointStats before = stats;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i > 0) {
+      std::ranges::copy(given, datagram.begin());
+      stats = before;  // one packet, however many keys
+    }
+    if (const auto body = OpenLong(header, header_bytes, datagram, keys[i]->long_protection()))
+      return OpenedInit{*body, keys[i]};
+  }
+  return std::nullopt;
+}
+
+bool Endpoint::Impl::Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved,
+                           Security* key) {
+  if (!proved && admission.NeedsCookie(now, half_open.size()) && answers.Retry(now, from, init, key))
     return false;
   if (!admission.MayBegin(now, from)) {
     LH_REACHED("INITs beyond what their address may begin");
@@ -97,7 +122,8 @@ uint32_t Endpoint::Impl::HalfOpenOf(const Address& from) const {
   }));
 }
 
-ConnectionImpl* Endpoint::Impl::Accept(Instant now, const Address& from, const wire::LongHeader& init) {
+ConnectionImpl* Endpoint::Impl::Accept(Instant now, const Address& from, const wire::LongHeader& init,
+                                       const std::shared_ptr<Security>& key) {
   if (set.size() >= options.max_connections) {
     LH_REACHED("an INIT beyond the number of connections");
     ++stats.capacity_refused;
@@ -105,9 +131,9 @@ ConnectionImpl* Endpoint::Impl::Accept(Instant now, const Address& from, const w
                    "no room: " + std::to_string(options.max_connections) + " connections");
     return nullptr;
   }
-  ConnectionImpl* connection = Add(now, false, init.source, from);
+  ConnectionImpl* connection = Add(now, false, init.source, from, key);
   // With security the owner hears of it when the peer is authenticated.
-  if (!security.IsSecure()) connection->Introduce();
+  if (!key->IsSecure()) connection->Introduce();
   return connection;
 }
 

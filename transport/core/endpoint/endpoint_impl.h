@@ -20,7 +20,8 @@ struct Endpoint::Impl {
   Impl(EndpointOptions o, Random r);
 
   // --- The set (endpoint.cc) ---
-  ConnectionImpl* Add(Instant now, bool is_client, wire::ConnectionId remote, const Address& peer);
+  ConnectionImpl* Add(Instant now, bool is_client, wire::ConnectionId remote, const Address& peer,
+                      const std::shared_ptr<Security>& key);
   // REQUIRES: there is one.
   std::unique_ptr<ConnectionImpl> Remove(wire::ConnectionId id);
   // What was polled is not looked at any more. REQUIRES: everything was polled.
@@ -49,18 +50,27 @@ struct Endpoint::Impl {
   void HandleInit(Instant now, const Address& from, const wire::LongHeader& header, ByteReader reader,
                   MutableByteSpan datagram);
   // Whether a key exchange with this client may begin; else counted, and answered if that helps.
-  bool Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved);
+  bool Admit(Instant now, const Address& from, const wire::LongHeader& init, bool proved, Security* key);
+  bool HasGoodCookie(Instant now, const Address& from, wire::ConnectionId client, ByteSpan cookie) const;
   // Handshakes under way with this host (NetworkOf), and how many there may be: one cannot have all places.
   uint32_t HalfOpenOf(const Address& from) const;
   uint32_t HalfOpenPerHost() const;
+  // The body of an INIT, and which of our keys it is under.
+  struct OpenedInit {
+    ByteSpan body;
+    std::shared_ptr<Security> key;
+  };
+  std::optional<OpenedInit> OpenInit(const wire::LongHeader& header, size_t header_bytes,
+                                     MutableByteSpan datagram);
   // A connection for an INIT that is authentic as far as that can be told; null: refused.
-  ConnectionImpl* Accept(Instant now, const Address& from, const wire::LongHeader& init);
+  ConnectionImpl* Accept(Instant now, const Address& from, const wire::LongHeader& init,
+                         const std::shared_ptr<Security>& key);
 
   EndpointOptions options;
   Random random;
   EndpointStats stats;
   NullSecurity no_security;
-  Security& security;
+  std::vector<std::shared_ptr<Security>> keys;  // at least one
   Admission admission;
   StatelessAnswers answers;
   ConnectionSet set;

@@ -47,7 +47,7 @@ void Endpoint::Impl::HandleAnswer(Instant now, const Address& from, const wire::
       return;
     }
   }
-  const auto body = OpenLong(header, reader.position(), datagram, security.long_protection());
+  const auto body = OpenLong(header, reader.position(), datagram, keys.front()->long_protection());
   if (!body) return;
   if (cookie) {
     c->HandleRetry(now, *cookie);

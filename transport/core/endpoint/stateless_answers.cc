@@ -42,28 +42,36 @@ void StatelessAnswers::Refuse(Instant now, const Address& to, const wire::LongHe
   Send(to, std::move(bytes));
 }
 
-bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened) {
-  const std::optional<Cookie> cookie = security_->MakeCookie(now, to, init.source);
-  if (!cookie) return false;
-  if (!admission_->MayRetry(now, opened)) {
-    ++stats_->retries_limited;
-    return true;
+bool StatelessAnswers::Retry(Instant now, const Address& to, const wire::LongHeader& init, Security* opened) {
+  for (const auto& key : *keys_) {
+    if (opened != nullptr && key.get() != opened) continue;
+    const std::optional<Cookie> cookie = key->MakeCookie(now, to, init.source);
+    if (!cookie) return false;
+    if (!admission_->MayRetry(now, opened != nullptr)) {
+      ++stats_->retries_limited;
+      return true;
+    }
+    SendRetry(*key, init, *cookie, to);
   }
+  return true;
+}
+
+void StatelessAnswers::SendRetry(Security& key, const wire::LongHeader& init, const Cookie& cookie,
+                                 const Address& to) {
   std::vector<uint8_t> bytes(kMaxRetryBytes);
   PacketBuilder builder(bytes);
   // Nothing is remembered: source and number are random, so that no two RETRYs look the same.
   const wire::ConnectionId source{Unpredictable()};
   builder.StartLong(wire::LongType::kRetry, wire::kVersion, init.source, source,
-                    Unpredictable() % kLongNumbers, *cookie);
-  bytes.resize(builder.Seal(security_->long_protection()));
+                    Unpredictable() % kLongNumbers, cookie);
+  bytes.resize(builder.Seal(key.long_protection()));
   LH_REACHED("RETRY is sent");
   ++stats_->retries_sent;
   Send(to, std::move(bytes));
-  return true;
 }
 
 void StatelessAnswers::Reset(Instant now, const Address& to, wire::ConnectionId id, size_t packet_bytes) {
-  if (!security_->IsSecure() || packet_bytes <= kMinResetBytes) return;
+  if (!first().IsSecure() || packet_bytes <= kMinResetBytes) return;
   if (!admission_->MayReset(now)) return void(++stats_->resets_limited);
   // Shorter than what it answers, so that two of us do not talk for ever.
   const size_t longest = std::min<size_t>(packet_bytes - 1, kMinResetBytes + kResetSpread);
@@ -73,7 +81,7 @@ void StatelessAnswers::Reset(Instant now, const Address& to, wire::ConnectionId 
     std::memcpy(bytes.data() + at, &filler, std::min(sizeof filler, bytes.size() - at));
   }
   bytes[0] = 0;
-  const auto token = security_->ResetToken(id);
+  const auto token = first().ResetToken(id);
   std::copy(token.begin(), token.end(), bytes.end() - token.size());
   LH_REACHED("a stateless reset is sent");
   ++stats_->resets_sent;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -31,17 +32,19 @@ class StatelessAnswers {
   // Datagrams that wait; more are dropped and counted.
   static constexpr size_t kMaxWaiting = 64;
 
-  // All of them the endpoint's; they must outlive this.
-  StatelessAnswers(Security* security, Admission* admission, Random* random, EndpointStats* stats)
-      : security_(security), admission_(admission), random_(random), stats_(stats) {}
+  using Keys = std::vector<std::shared_ptr<Security>>;
+
+  // All of them the endpoint's; they must outlive this. keys: at least one.
+  StatelessAnswers(const Keys* keys, Admission* admission, Random* random, EndpointStats* stats)
+      : keys_(keys), admission_(admission), random_(random), stats_(stats) {}
 
   // Refuses an INIT that begins something, unless there were too many refusals. kPermissionDenied: it was not
   // opened.
   void Refuse(Instant now, const Address& to, const wire::LongHeader& init, StatusCode code,
               std::string_view reason);
-  // Asks for the INIT, which was `opened` or not, again with a cookie, unless there were too many RETRYs.
-  // False: this security has no cookies.
-  bool Retry(Instant now, const Address& to, const wire::LongHeader& init, bool opened);
+  // Asks for the INIT again with a cookie, unless there were too many RETRYs. opened: by that key; null: it
+  // was not, and is asked for under each key. False: this security has no cookies.
+  bool Retry(Instant now, const Address& to, const wire::LongHeader& init, Security* opened);
   // Says that there is no connection `id` (any more), to the sender of a short packet of so many bytes;
   // nothing without keys, or when the packet is too short for a shorter answer, or when there were too many
   // resets.
@@ -58,9 +61,11 @@ class StatelessAnswers {
     std::vector<uint8_t> bytes;
   };
 
-  uint64_t Unpredictable() { return security_->Unpredictable(random_->Next()); }
+  Security& first() const { return *keys_->front(); }
+  uint64_t Unpredictable() { return first().Unpredictable(random_->Next()); }
+  void SendRetry(Security& key, const wire::LongHeader& init, const Cookie& cookie, const Address& to);
 
-  Security* security_;
+  const Keys* keys_;
   Admission* admission_;
   Random* random_;
   EndpointStats* stats_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/address.h"
+#include "base/allow_list.h"
 #include "base/bytes.h"
 #include "base/instant.h"
 #include "longhaul/status.h"
@@ -25,7 +26,17 @@ struct PeerIdentity {
   std::string job;   // Of the key or the certificate; empty with kNone.
   std::string role;  // "server", "worker" or "tool"; only with kCertificate.
   std::string name;  // Only with kCertificate.
-  bool operator==(const PeerIdentity&) const = default;
+  // The ranks that a worker's certificate is for; none: it does not say.
+  std::optional<RankRange> ranks = {};
+  // What vouches for it, as 16 hexadecimal digits of a digest: the shared key, or the authority that the
+  // chain of certificates ends with; empty with kNone.
+  std::string trust = {};
+  // Seconds since 1970, UTC: when the first certificate of the chain expires; 0: never.
+  int64_t expires = 0;
+  // The same peer, whatever its certificate's dates.
+  bool operator==(const PeerIdentity& other) const {
+    return kind == other.kind && job == other.job && role == other.role && name == other.name;
+  }
 };
 
 // What a client shows to prove its address; opaque except to the server that made it.
