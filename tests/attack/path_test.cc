@@ -37,15 +37,15 @@ TEST_F(Path, APathThatSwallowsLargeDatagramsIsMeasuredByProbes) {
   FinishPair();
 }
 
-TEST_F(Path, ABlackHoleInMidJobEndsTheWorkerWithBothSizesInItsMessage) {
+TEST_F(Path, ABlackHoleInMidJobCutsTheChunksOfItsWorker) {
   std::atomic<bool> narrow = false;
   StartTarget();
   StartPair([&](Passing& p) { p.drop = narrow && p.bytes.size() > 1250; });
   Rounds(3);
-  narrow = true;  // a job's chunk length is fixed, and 1452 no longer passes
-  const Status why = PushAlone();
-  EXPECT_EQ(why.code(), StatusCode::kUnavailable) << why.ToString();
-  EXPECT_THAT(why.message(), ::testing::ContainsRegex("1[0-9]{3}.*1[0-9]{3}"));
+  narrow = true;
+  Rounds(5);
+  EXPECT_GT(BehindRelay().value("chunks_joined", 0), 0);
+  FinishPair();
 }
 
 TEST_F(Path, ThatCarriesMarksIsFoundCapable) {
