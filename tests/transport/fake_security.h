@@ -133,7 +133,7 @@ class FakeSecurity final : public Security {
     size_t server_flight = 800;
     size_t client_last = 100;
     bool cookies = true;
-    bool bodies = true;          // off: packets' bodies are neither masked nor in the tag, which is faster
+    bool bodies = true;  // off: packets' bodies are neither masked nor in the tag, which is faster
     std::string refuse_clients = {};  // server: why it trusts no client
     FakeProtection::Limits limits = {};
   };
