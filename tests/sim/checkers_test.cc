@@ -69,8 +69,8 @@ TEST(Checkers, FindAGateBehindWhichRoundsAreSlow) {
   EXPECT_THAT(result.violations, IsEmpty());
   EXPECT_EQ(result.quick_processes, 3u);
   JobLedger ledger = result.ledgers.front();
-  ledger.processes[1].all_done += std::chrono::seconds(20);
-  ledger.processes[1].ended += std::chrono::seconds(20);
+  ledger.processes[1].all_done += std::chrono::seconds(40);
+  ledger.processes[1].ended += std::chrono::seconds(40);
   RunResult judged;
   CheckJob(plan, 0, ledger, &judged);
   EXPECT_THAT(judged.violations, Contains(HasSubstr("s for the last 2 rounds on a sound network")));
