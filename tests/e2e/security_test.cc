@@ -244,7 +244,7 @@ TEST_F(SecurityTest, KeygenIssuesNothingThatItsAuthorityDoesNotOutlive) {
   EXPECT_THAT(issue(ca, "10", 0).Output(), HasSubstr("certificate of worker fra for job default until "));
   issue(ca, "0", 0);  // as long as the authority lives
   Keygen({"--from", ca, "--role", "server", "--name", "ams", "--out", Path("ams.key")});
-  StartServer({{"--key", Path("ams.key")}});
+  StartServer({{"--key", Path("ams.key")}, {"--allow", "fra:0-1"}});  // both are fra's
   ExpectJob({{"--key", ca + ".0.key"}}, {{"--key", ca + ".10.key"}});
 }
 
