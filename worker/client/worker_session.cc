@@ -277,8 +277,8 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
   const auto begun =
       tensors_.Declare(declaration, std::move(callback), CheckRunning(), state_ == State::kStarted);
   if (!begun) return;
-  const auto [operation, handle] = *begun;
-  deadlines_.Begin({operation, [this, handle] { return tensors_.at(handle).declare_request; },
+  const auto handle = begun->second;
+  deadlines_.Begin({begun->first, [this, handle] { return tensors_.at(handle).declare_request; },
                     [this, handle](const Status& outcome) { tensors_.Finish(handle, outcome); }});
 }
 
