@@ -44,7 +44,8 @@ bool SaysAll(const wire::WindowCloseFrame& frame) {
 PathView PathView::For(size_t chunk_bytes) const {
   PathView view = *this;
   if (packet_bytes == 0 || chunk_bytes <= packet_bytes) return view;
-  const auto parts = static_cast<double>((chunk_bytes + packet_bytes - 1) / packet_bytes);
+  const size_t whole_parts = (chunk_bytes + packet_bytes - 1) / packet_bytes;
+  const auto parts = static_cast<double>(whole_parts);
   view.loss = 1 - std::pow(1 - loss, parts);
   view.packets_per_recovery_time = std::max(1.0, packets_per_recovery_time / parts);
   return view;
