@@ -1,6 +1,7 @@
 #include "server/round/declarations.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "proto/utf8.h"
@@ -21,7 +22,7 @@ ControlMessage DeclaredAnswer(uint32_t request, const Status& status) {
 
 // "25.0 %".
 std::string Percent(double share) {
-  const auto tenths = static_cast<int64_t>(share * 1000 + 0.5);
+  const auto tenths = std::llround(share * 1000);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " %";
 }
 
