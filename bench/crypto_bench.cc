@@ -79,6 +79,38 @@ BENCHMARK(BM_Open<ChaCha>);
 BENCHMARK(BM_Open<Tag>);
 BENCHMARK(BM_Open<Long>);
 
+// A peer that changes its keys with every packet, without an exchange: each packet is of a phase that the
+// receiver has no keys for. And what an exchange of both sides costs, which a peer gets once per second at
+// most.
+void BM_OpenOtherPhase(benchmark::State& state) {
+  const auto protection = Aes128Gcm();
+  Packet packet;
+  packet.header[0] = 1;
+  wire::PacketNumber number = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(protection->Open(++number, 0, packet.header, packet.body, packet.tag));
+  }
+}
+BENCHMARK(BM_OpenOtherPhase);
+
+void BM_KeyExchange(benchmark::State& state) {
+  const auto a = Aes128Gcm(), b = Aes128Gcm();
+  Packet packet;
+  wire::PacketNumber number = 0;
+  for (auto _ : state) {
+    const bool ok = a->Conclude(*b->Answer(a->Offer()));
+    a->UpdateKeys();
+    for (const auto& [from, to] : {std::pair(a.get(), b.get()), std::pair(b.get(), a.get())}) {
+      packet.header[0] = from->key_phase() ? 1 : 0;
+      from->Seal(++number, 0, packet.header, packet.body, packet.tag);
+      if (!to->Open(number, 0, packet.header, packet.body, packet.tag))
+        state.SkipWithError("a packet did not open");
+    }
+    if (!ok) state.SkipWithError("the exchange failed");
+  }
+}
+BENCHMARK(BM_KeyExchange);
+
 // The AEAD alone: OpenSSL's, and the one that packets are sealed with here.
 template <std::unique_ptr<Aead> (*Make)(AeadSuite, Aead::Use, ByteSpan)>
 void BM_AeadSeal(benchmark::State& state) {

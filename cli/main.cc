@@ -342,6 +342,7 @@ int main(int argc, char** argv) {
   }
   // Every subcommand makes or reads keys.
   longhaul::keys::ForbidCoreDumps();
+  (void)longhaul::keys::WipeFreedKeys();
   if (*keygen) return longhaul::cli::RunKeygen(key);
   if (*status) return longhaul::cli::RunStatus(question);
   if (*kick) return longhaul::cli::RunKick(order, kicked_rank);

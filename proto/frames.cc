@@ -94,6 +94,7 @@ const char* Violation(const CryptoFrame& f) {
 }
 
 const char* Violation(const NewCidFrame&) { return nullptr; }
+const char* Violation(const KeyUpdateFrame& f) { return f.phase > 0 ? nullptr : "phase 0 needs no update"; }
 
 // --- Sizes, without the type byte.
 
@@ -157,6 +158,8 @@ size_t BodySize(const CryptoFrame& f) {
 }
 
 size_t BodySize(const NewCidFrame& f) { return f.reset_token.size(); }
+
+size_t BodySize(const KeyUpdateFrame& f) { return VarintSize(f.phase) + 1 + f.share.size(); }
 
 // --- Writing, after the type byte. The caller has checked the room.
 
@@ -254,6 +257,12 @@ void WriteBody(const CryptoFrame& f, ByteWriter& out) {
 }
 
 void WriteBody(const NewCidFrame& f, ByteWriter& out) { out.Bytes(f.reset_token); }
+
+void WriteBody(const KeyUpdateFrame& f, ByteWriter& out) {
+  out.Varint(f.phase);
+  out.U8(f.answer ? 1 : 0);
+  out.Bytes(f.share);
+}
 
 // --- Reading, after the type byte. A value that does not fit its field, or is not in its shortest form,
 // fails the reader, so that every frame has exactly one encoding.
@@ -393,6 +402,13 @@ void ReadBody(ByteReader& in, NewCidFrame* f) {
   std::copy(token.begin(), token.end(), f->reset_token.begin());
 }
 
+void ReadBody(ByteReader& in, KeyUpdateFrame* f) {
+  f->phase = ReadVarint(in);
+  f->answer = ReadBool(in);
+  const ByteSpan share = in.Bytes(f->share.size());
+  std::copy(share.begin(), share.end(), f->share.begin());
+}
+
 template <typename F>
 Result<Frame> Read(ByteReader& in, std::string_view name) {
   F frame;
@@ -420,6 +436,7 @@ constexpr FrameType TypeOf() {
   if constexpr (std::is_same_v<F, PathResponseFrame>) return FrameType::kPathResponse;
   if constexpr (std::is_same_v<F, CryptoFrame>) return FrameType::kCrypto;
   if constexpr (std::is_same_v<F, NewCidFrame>) return FrameType::kNewCid;
+  if constexpr (std::is_same_v<F, KeyUpdateFrame>) return FrameType::kKeyUpdate;
 }
 
 std::string_view Name(FrameType type) {
@@ -454,6 +471,8 @@ std::string_view Name(FrameType type) {
       return "CRYPTO";
     case FrameType::kNewCid:
       return "NEW_CID";
+    case FrameType::kKeyUpdate:
+      return "KEY_UPDATE";
   }
   return "UNKNOWN";
 }
@@ -519,6 +538,8 @@ Result<Frame> DecodeFrame(ByteReader& in) {
       return Read<CryptoFrame>(in, Name(type));
     case FrameType::kNewCid:
       return Read<NewCidFrame>(in, Name(type));
+    case FrameType::kKeyUpdate:
+      return Read<KeyUpdateFrame>(in, Name(type));
   }
   in.Fail();
   return Status(StatusCode::kProtocolViolation,

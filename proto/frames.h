@@ -31,7 +31,8 @@ enum class FrameType : uint8_t {
   kPathChallenge = 0x16,
   kPathResponse = 0x17,
   kNewCid = 0x18,
-  // Reserved for later versions: kRetireCid 0x19, kKeyUpdate 0x1a.
+  // Reserved for later versions: kRetireCid 0x19.
+  kKeyUpdate = 0x1a,
   kClose = 0x1c,
   kTransportParameters = 0x20,
 };
@@ -170,6 +171,14 @@ struct NewCidFrame {
   bool operator==(const NewCidFrame&) const = default;
 };
 
+// Reliable: one side's share of the exchange from which the keys of the next phase come.
+struct KeyUpdateFrame {
+  uint64_t phase = 0;   // that it leads to; the first one is 0
+  bool answer = false;  // to the peer's offer of the same phase
+  std::array<uint8_t, 32> share{};
+  bool operator==(const KeyUpdateFrame&) const = default;
+};
+
 // The connection is over. `code` is a StatusCode.
 struct CloseFrame {
   StatusCode code = StatusCode::kOk;
@@ -195,7 +204,7 @@ struct TransportParametersFrame {
 using Frame =
     std::variant<PaddingFrame, PingFrame, AckFrame, ControlFrame, WindowOpenFrame, WindowStatusFrame,
                  WindowCloseFrame, GrantFrame, CloseFrame, TransportParametersFrame, PathChallengeFrame,
-                 PathResponseFrame, WindowNackFrame, CryptoFrame, NewCidFrame>;
+                 PathResponseFrame, WindowNackFrame, CryptoFrame, NewCidFrame, KeyUpdateFrame>;
 
 // Appends one frame. False, with nothing written, when it does not fit.
 // REQUIRES: every value lies in its documented range (also for EncodedSize).

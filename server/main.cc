@@ -47,6 +47,7 @@ struct Flags {
   bool no_grants = false;
   bool allow_core_dump = false;
   bool no_seccomp = false;
+  double half_open_seconds = 5;
   std::string capacity = "auto";
   std::string capacity_floor;
   std::string capacity_cap;
@@ -115,6 +116,13 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
   AddGrantFlags(app, f);
+  app.add_option(
+         "--max-half-open", f.server.max_half_open,
+         "handshakes under way at once, half of them with one host; beyond a quarter newcomers need a cookie")
+      ->check(CLI::Range(2, 65536));
+  app.add_option("--half-open-timeout", f.half_open_seconds,
+                 "seconds after which a handshake that is not finished gives its place up")
+      ->check(CLI::Range(0.1, 60.0));
   app.add_option("--max-load-generators", f.load.max_connections,
                  "load generators (longhaul bench flow) that are served at once, each for up to 64 MiB; 0 "
                  "refuses them")
@@ -360,6 +368,7 @@ class Reloader {
 };
 
 int Run(int argc, char** argv) {
+  (void)keys::WipeFreedKeys();
   CLI::App app{"The parameter server of longhaul: aggregates gradients of workers across a lossy WAN.",
                "longhaul-server"};
   Flags flags;
@@ -370,6 +379,8 @@ int Run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   flags.server.max_model = ByteCount(flags.max_model_bytes);
+  flags.server.half_open_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.half_open_seconds));
   TakeGrantFlags(flags, &flags.server);
   if (flags.server.min_workers > flags.server.workers) {
     std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",

@@ -97,6 +97,8 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
               .capacity_cap = NoneIsMax(options.capacity_cap),
               .worker_floor = options.worker_rate_floor,
               .worker_cap = NoneIsMax(options.worker_rate_cap)};
+  core.admission.max_half_open = options.max_half_open;
+  core.admission.half_open_timeout = options.half_open_timeout;
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);

@@ -55,6 +55,7 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
   endpoint.connection.rate.loss_limits = transport::LossLimits::Of(options.settings);
   endpoint.accepts = true;
+  endpoint.admission = options.admission;
   // Members and guests, each with a predecessor that is leaving, strangers, handshakes under way, and
   // dismissed peers that linger.
   const uint32_t guests = options.guests != nullptr ? options.guests->max_connections() : 0;
@@ -95,6 +96,10 @@ Status ServerCoreOptions::Validate() const {
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
       CheckGrants(s.grants),
       s.access.allow.CheckWorldSize(s.world_size),
+      CheckRange("max_half_open", admission.max_half_open, 2, 65536),
+      CheckRange("half_open_timeout in milliseconds",
+                 std::chrono::duration_cast<std::chrono::milliseconds>(admission.half_open_timeout).count(),
+                 100, 60'000),
       CheckRange("max_model in bytes", s.max_model.value(), 4, int64_t{1} << 40),
   };
   for (const Status& check : checks) {

@@ -22,6 +22,7 @@ namespace longhaul::server {
 struct ServerCoreOptions {
   ServerSettings settings;
   transport::ConnectionOptions connection;  // but max_datagram and idle_timeout, which the settings say
+  transport::AdmissionOptions admission;    // with security
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;           // may be null; must outlive the core
   Guests* guests = nullptr;                 // null refuses all; else it must outlive the core

@@ -52,6 +52,11 @@ struct ServerOptions {
   JobSpec job_spec = {};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
+  // With a key: handshakes that may be under way at once, half of them with one host, 2..65536. From a
+  // quarter of them on newcomers must show first that they receive at their address.
+  uint32_t max_half_open = 64;
+  // One that is not finished by then gives its place up, 100 ms .. 60 s.
+  Duration half_open_timeout = std::chrono::seconds(5);
   // Bound on 4 bytes x elements of all tensors. The server's memory is about five times the model.
   ByteCount max_model{int64_t{1} << 30};
   // The server tells workers how fast to send, so that all of them together do not overflow its link.

@@ -18,9 +18,10 @@ constexpr uint8_t kAccept = 0x81;
 
 class Certified : public CertifiedTest {
  protected:
+  virtual e2e::Flags Room() const { return {}; }  // for handshakes
   void SetUp() override {
     CertifiedTest::SetUp();
-    StartTarget();
+    StartTarget(Room());
     StartPair();
     Round();
     stranger_.emplace(KeyOf("stranger"));
@@ -155,6 +156,28 @@ TEST_F(Certified, AProvedAddressBeginsNoMoreHandshakesThanThereIsRoomFor) {
   ExpectNoAmplifier(*socket_);
   EXPECT_LE(Memory() - memory_, kFlatBytes);
   EXPECT_EQ(after.value("joined", -1), 2);
+  Round();
+  FinishPair();
+}
+
+class CertifiedNarrow : public Certified {
+ protected:
+  e2e::Flags Room() const override { return {{"--max-half-open", "6"}, {"--half-open-timeout", "0.5"}}; }
+};
+
+// The operator's bound, not the default one; and places are free again as soon as it says.
+TEST_F(CertifiedNarrow, TheRoomForHandshakesIsTheServersOption) {
+  const uint32_t host = LoopbackHost(30'001);
+  Send(host, 0x1000, 100, 0);
+  Take(kLast);
+  ASSERT_GE(cookies_.size(), 50u);
+  Send(host, 0x1000, 100, 1);
+  Take(kLast);
+  const size_t first = accepts_.size();
+  EXPECT_GE(first, 1u);
+  EXPECT_LE(first, 6u) << "three at once, for half a second each";
+  EXPECT_TRUE(
+      e2e::Eventually([&] { return AskServer()["endpoint"].value("half_open", 999) <= 1; }, seconds(3)));
   Round();
   FinishPair();
 }

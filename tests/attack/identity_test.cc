@@ -135,7 +135,8 @@ TEST_F(Identity, OneCertificateTakesOneRank) {
   const Status second = Try(1, KeyOf("worker0")).status();
   EXPECT_EQ(second.code(), StatusCode::kPermissionDenied) << second.ToString();
   EXPECT_THAT(second.message(), HasSubstr("\"worker0\" has rank 0 and may not take rank 1 as well"));
-  EXPECT_THAT(server().Errors(), HasSubstr("(worker worker0): PermissionDenied: \"worker0\" has rank 0"));
+  EXPECT_TRUE(server().WaitForError("(worker worker0): PermissionDenied: \"worker0\" has rank 0"))
+      << server().Errors();
   EXPECT_TRUE(Try(1, KeyOf("worker1")).ok()) << "the honest one gets it";
 }
 

@@ -271,6 +271,45 @@ TEST(CertificateHandshakeTest, EveryFlippedByteOfTheCertificateFlightIsRefused) 
   }
 }
 
+// Any host can send a client bytes: only the server's alert, which TLS opens, ends its session.
+TEST(CertificateHandshakeTest, BytesOfAnyoneAfterTheHandshakeEndNothing) {
+  for (const size_t size : {1, 5, 100}) {
+    TlsPair pair(GoodWorker(), GoodServer());
+    Exchange(*pair.client, *pair.server);
+    ASSERT_TRUE(pair.client->complete());
+    EXPECT_TRUE(pair.client->HandleData(std::vector<uint8_t>(size, 23)).ok()) << size;
+    EXPECT_TRUE(pair.client->HandleData(std::vector<uint8_t>(100, 21)).ok()) << "nothing is heard any more";
+    EXPECT_TRUE(pair.client->complete());
+    auto client_keys = pair.client->MakeProtection({}), server_keys = pair.server->MakeProtection({});
+    EXPECT_TRUE(Understand(*client_keys, *server_keys));
+  }
+}
+
+// One ClientHello for several answers.
+TEST(CertificateHandshakeTest, AClientSaysTheSameAgainAndTakesEachAnswerAlone) {
+  const auto client_security = GoodWorker().Make(), server_security = GoodServer().Make();
+  const std::string other_ca = Text(NewCa("test-ca", kThisDay));
+  const auto impostor_security = Server(Issue(Role::kServer, "server-0", "job-a", kThisDay, other_ca)).Make();
+  const auto first = client_security->NewSession(true);
+  const std::vector<uint8_t> hello = first->TakeData();
+  EXPECT_NE(client_security->NewSession(true)->TakeData(), hello) << "another connection's is another";
+  for (const bool genuine : {false, true, false, true}) {
+    const auto again = first->Again();
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(again->TakeData(), hello);
+    const auto server = (genuine ? server_security : impostor_security)->NewSession(false);
+    ASSERT_TRUE(server->HandleData(hello).ok());
+    const Status heard = again->HandleData(server->TakeData());
+    EXPECT_EQ(heard.ok(), genuine) << heard.ToString();
+    EXPECT_EQ(again->complete(), genuine);
+    if (!genuine) continue;
+    ASSERT_TRUE(server->HandleData(again->TakeData()).ok());
+    auto client_keys = again->MakeProtection({}), server_keys = server->MakeProtection({});
+    EXPECT_TRUE(Understand(*client_keys, *server_keys));
+    EXPECT_EQ(again->Again(), nullptr) << "it has heard something";
+  }
+}
+
 TEST(CertificateHandshakeTest, ThePrivateKeyIsWipedEverywhere) {
   ASSERT_TRUE(HeapWatch::SeesOpenSsl());
   const std::string worker = Issue(Role::kWorker, "w"), server = Issue(Role::kServer, "s");

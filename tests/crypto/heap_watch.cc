@@ -8,10 +8,13 @@
 #include <cstring>
 #include <new>
 
+#include "transport/crypto/openssl_memory.h"
+
 namespace longhaul::crypto {
 namespace {
 
 std::atomic<bool> g_watching{false};
+std::atomic<bool> g_wipes{false};
 std::atomic<uint64_t> g_allocations{0};
 std::atomic<uint64_t> g_leaks{0};
 uint8_t g_secret[64];
@@ -31,7 +34,9 @@ void Search(void* block) {
 }
 
 void* OpenSslMalloc(size_t size, const char*, int) { return Allocate(size); }
+// As in programs, which let OpenSSL's blocks be wiped; with g_wipes off, as OpenSSL leaves them.
 void OpenSslFree(void* block, const char*, int) {
+  if (g_wipes) WipeBlock(block);
   Search(block);
   std::free(block);
 }
@@ -50,7 +55,8 @@ const bool g_hooked = CRYPTO_set_mem_functions(&OpenSslMalloc, &OpenSslRealloc, 
 
 }  // namespace
 
-HeapWatch::HeapWatch(ByteSpan secret) {
+HeapWatch::HeapWatch(ByteSpan secret, bool openssl_is_wiped) {
+  g_wipes = openssl_is_wiped;
   g_secret_size = std::min(secret.size(), sizeof(g_secret));
   if (g_secret_size > 0) std::memcpy(g_secret, secret.data(), g_secret_size);
   g_allocations = 0;
@@ -58,7 +64,7 @@ HeapWatch::HeapWatch(ByteSpan secret) {
   g_watching = true;
 }
 
-HeapWatch::~HeapWatch() { g_watching = false; }
+HeapWatch::~HeapWatch() { g_watching = g_wipes = false; }
 
 bool HeapWatch::SeesOpenSsl() { return g_hooked; }
 uint64_t HeapWatch::allocations() const { return g_allocations; }

@@ -14,7 +14,8 @@ class HeapWatch {
  public:
   // What no block may hold when it is freed; at least 8 bytes, and not itself in a block that is freed
   // meanwhile.
-  explicit HeapWatch(ByteSpan secret = {});
+  // openssl_is_wiped: its blocks go as after WipeOpenSslMemory.
+  explicit HeapWatch(ByteSpan secret = {}, bool openssl_is_wiped = false);
   HeapWatch(const HeapWatch&) = delete;
   HeapWatch& operator=(const HeapWatch&) = delete;
   ~HeapWatch();

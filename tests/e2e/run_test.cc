@@ -174,6 +174,8 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--wait-timeout",
                                      "--datagram-size",
                                      "--max-model-bytes",
+                                     "--max-half-open",
+                                     "--half-open-timeout",
                                      "--max-load-generators",
                                      "--bench-during-job",
                                      "--once",

@@ -66,7 +66,7 @@ class Stranger : public JobTest {
     ExpectEnd(stranger, 1);
     for (const std::string& word : words) {
       EXPECT_THAT(stranger.Errors(), HasSubstr(word));
-      EXPECT_THAT(server().Errors(), HasSubstr(word));
+      EXPECT_TRUE(server().WaitForError(word)) << server().Errors();
     }
     EXPECT_THAT(stranger.Errors(), AllOf(HasSubstr(address()), HasSubstr("refuses")));
     EXPECT_TRUE(server().WaitForEvent("refused"));

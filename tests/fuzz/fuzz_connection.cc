@@ -195,7 +195,7 @@ class World {
       if (secure_) options.security = securities_[side].get();
       options.admission.always_cookie = (kind & 4) != 0;
       options.admission.max_half_open = 4;
-      options.connection.key_update.packets = 20;
+      options.connection.key_update = {.packets = 20, .spacing = Duration(0)};
       options.accepts = side == 1;
       options.connection.wary = side == 1 && (kind & 16) != 0;
       options.coder = &coder_;

@@ -201,6 +201,12 @@ def crypto(c):
     return {**out, "data": data.hex()}
 
 
+def key_update(c):
+    out = {"phase": c.varint(), "answer": c.boolean(), "share": c.take(32).hex()}
+    need(out["phase"] > 0, "phase 0 needs no update")
+    return out
+
+
 def new_cid(c):
     return {"reset_token": c.take(16).hex()}
 
@@ -210,7 +216,7 @@ FRAMES = {
     0x10: ("WINDOW_OPEN", window_open), 0x11: ("WINDOW_STATUS", window_status),
     0x12: ("WINDOW_CLOSE", window_close), 0x13: ("WINDOW_NACK", window_nack), 0x14: ("GRANT", grant),
     0x15: ("CRYPTO", crypto), 0x16: ("PATH_CHALLENGE", path_data),
-    0x17: ("PATH_RESPONSE", path_data), 0x18: ("NEW_CID", new_cid), 0x1C: ("CLOSE", close),
+    0x17: ("PATH_RESPONSE", path_data), 0x18: ("NEW_CID", new_cid), 0x1A: ("KEY_UPDATE", key_update), 0x1C: ("CLOSE", close),
     0x20: ("TRANSPORT_PARAMETERS", transport_parameters),
 }
 

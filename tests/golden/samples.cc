@@ -183,6 +183,10 @@ std::vector<GoldenSample> MakeSamples() {
   frame("crypto_nothing_new", CryptoFrame{.offset = 300, .received = 16384, .data = {}});
   frame("crypto_end",
         CryptoFrame{.offset = kMaxHandshakeBytes - 3, .received = kMaxHandshakeBytes, .data = Counting(3)});
+  KeyUpdateFrame update{.phase = 1, .answer = false};
+  for (size_t i = 0; i < update.share.size(); ++i) update.share[i] = static_cast<uint8_t>(i);
+  frame("key_update_offer", update);
+  frame("key_update_answer", KeyUpdateFrame{.phase = 70'000, .answer = true, .share = update.share});
   frame("new_cid", NewCidFrame{.reset_token = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255}});
   frame("path_challenge", PathChallengeFrame{.data = 0x0102030405060708});
   frame("path_response", PathResponseFrame{.data = 0xfffefdfcfbfaf9f8});
@@ -376,6 +380,9 @@ void Fields(const PathChallengeFrame& f, JsonLine& out) { out.Field("data", f.da
 void Fields(const PathResponseFrame& f, JsonLine& out) { out.Field("data", f.data); }
 void Fields(const CryptoFrame& f, JsonLine& out) {
   out.Field("offset", f.offset).Field("received", f.received).Field("data", f.data);
+}
+void Fields(const KeyUpdateFrame& f, JsonLine& out) {
+  out.Field("phase", f.phase).Field("answer", f.answer).Field("share", ByteSpan(f.share));
 }
 void Fields(const NewCidFrame& f, JsonLine& out) { out.Field("reset_token", ByteSpan(f.reset_token)); }
 void Fields(const Frame& frame, JsonLine& out) {

@@ -156,6 +156,11 @@ inline Frame RandomFrame(Random& random, uint64_t type, std::vector<uint8_t>* st
       for (uint8_t& byte : f.reset_token) byte = static_cast<uint8_t>(random.Next());
       return f;
     }
+    case 14: {
+      KeyUpdateFrame f{1 + AnySize(random) / 2, random.Chance(0.5)};
+      for (uint8_t& byte : f.share) byte = static_cast<uint8_t>(random.Next());
+      return f;
+    }
     default:
       return TransportParametersFrame{
           static_cast<uint32_t>(kSmallestMaxDatagram +

@@ -106,5 +106,14 @@ TEST(ServerCoreOptions, ImpossibleValuesAreNamedWithTheirRange) {
               HasSubstr("in 1200..65507"));
 }
 
+TEST(ServerCoreOptions, TheRoomForHandshakesIsBounded) {
+  ServerCoreOptions options;
+  options.admission.max_half_open = 1;
+  EXPECT_EQ(options.Validate().message(), "max_half_open is 1, but must be in 2..65536");
+  options.admission = {.half_open_timeout = std::chrono::milliseconds(99)};
+  EXPECT_EQ(options.Validate().message(),
+            "half_open_timeout in milliseconds is 99, but must be in 100..60000");
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -23,7 +23,9 @@ worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess
                                     .connect_timeout = plan.idle_timeout};
   options.connection.max_datagram = plan.datagram;
   options.connection.idle_timeout = plan.idle_timeout;
-  if (plan.key_update_packets > 0) options.connection.key_update.packets = plan.key_update_packets;
+  if (plan.key_update_packets > 0) {
+    options.connection.key_update = {.packets = plan.key_update_packets, .spacing = Duration(0)};
+  }
   return options;
 }
 

@@ -20,7 +20,9 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   s.idle_timeout = plan.idle_timeout;
   s.max_datagram = plan.datagram;
   options.connection.allow_migration = true;  // of what is not encrypted as well
-  if (plan.key_update_packets > 0) options.connection.key_update.packets = plan.key_update_packets;
+  if (plan.key_update_packets > 0) {
+    options.connection.key_update = {.packets = plan.key_update_packets, .spacing = Duration(0)};
+  }
   return options;
 }
 

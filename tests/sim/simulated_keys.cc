@@ -1,5 +1,6 @@
 #include "tests/sim/simulated_keys.h"
 
+#include <openssl/evp.h>
 #include <openssl/rand.h>
 
 #include <map>
@@ -10,6 +11,7 @@
 #include "base/random.h"
 #include "transport/crypto/credentials.h"
 #include "transport/crypto/keygen.h"
+#include "transport/crypto/replayed_chance.h"
 #include "transport/crypto/tls_security.h"
 
 namespace longhaul::sim {
@@ -24,7 +26,18 @@ Random& Chance() {
   return chance;
 }
 
+// The same for each session of one ClientHello.
+int DrawAgain(unsigned char* bytes, int count) {
+  const auto size = static_cast<size_t>(count);
+  OSSL_LIB_CTX* library = crypto::replayed_chance::Library();
+  for (EVP_RAND_CTX* generator : {RAND_get0_public(library), RAND_get0_private(library)}) {
+    if (EVP_RAND_generate(generator, bytes, size, 0, 0, nullptr, 0) == 1) return 1;
+  }
+  return 0;
+}
+
 int Draw(unsigned char* bytes, int count) {
+  if (crypto::replayed_chance::Replaying()) return DrawAgain(bytes, count);
   for (int i = 0; i < count; ++i) bytes[i] = static_cast<unsigned char>(Chance().Next() >> 32);
   return 1;
 }

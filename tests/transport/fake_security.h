@@ -82,9 +82,9 @@ class FakeProtection final : public PacketProtection {
   bool Open(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
             ByteSpan tag) override {
     const bool same = (header[0] & 1) == (receiving_ & 1);
-    const bool next = !same && number > largest_;
+    const bool next = !same && number > largest_ && agreed_ > receiving_;
     if (forged_ >= limits_.forged) return false;
-    if (!same && !next && receiving_ == 0) return false;
+    if (!same && !next && (number > largest_ || !previous_)) return false;
     const uint64_t generation = same ? receiving_ : next ? receiving_ + 1 : receiving_ - 1;
     if (!Cipher(!is_client_, generation).Open(number, header, body, tag)) {
       ++forged_;
@@ -92,6 +92,8 @@ class FakeProtection final : public PacketProtection {
     }
     if (next) {
       ++receiving_;
+      previous_ = true;
+      largest_ = 0;
       if (receiving_ > sending_) UpdateKeys();
     }
     if (same || next) largest_ = std::max(largest_, number);
@@ -99,6 +101,21 @@ class FakeProtection final : public PacketProtection {
   }
   bool IsSecure() const override { return true; }
   bool key_phase() const override { return (sending_ & 1) != 0; }
+  // Keys depend on the phase alone; shares are checked.
+  KeyShare Offer() override { return ShareOf(is_client_); }
+  std::optional<KeyShare> Answer(const KeyShare& offer) override {
+    if (!Conclude(offer)) return std::nullopt;
+    return ShareOf(is_client_);
+  }
+  bool Conclude(const KeyShare& answer) override {
+    if (answer != ShareOf(!is_client_)) return false;
+    agreed_ = sending_ + 1;
+    return true;
+  }
+  void DropPrevious() override {
+    previous_ = false;
+    ++drops;
+  }
   void UpdateKeys() override {
     ++sending_;
     sealed_ = 0;
@@ -108,7 +125,17 @@ class FakeProtection final : public PacketProtection {
   }
   uint64_t peer_updates() const override { return receiving_; }
 
+  uint64_t drops = 0;  // of previous keys
+
  private:
+  // For the phase after the present one.
+  KeyShare ShareOf(bool client) const {
+    KeyShare share{};
+    for (size_t i = 0; i < share.size(); ++i) {
+      share[i] = static_cast<uint8_t>(Mix(Mix(secret_, sending_ + 1), 2 * i + (client ? 1 : 0)));
+    }
+    return share;
+  }
   FakeCipher Cipher(bool client, uint64_t generation) const {
     return FakeCipher(Mix(Mix(secret_, client ? 1 : 2), generation), bodies_);
   }
@@ -121,6 +148,8 @@ class FakeProtection final : public PacketProtection {
   uint64_t forged_ = 0;
   uint64_t sending_ = 0;
   uint64_t receiving_ = 0;
+  uint64_t agreed_ = 0;  // the latest phase that both have shares for
+  bool previous_ = false;
   wire::PacketNumber largest_ = 0;
 };
 
@@ -135,11 +164,12 @@ class FakeSecurity final : public Security {
     bool cookies = true;
     bool bodies = true;  // off: packets' bodies are neither masked nor in the tag, which is faster
     std::string refuse_clients = {};  // server: why it trusts no client
+    bool impostor = false;            // server: no client trusts it
     FakeProtection::Limits limits = {};
   };
 
   explicit FakeSecurity(const Options& options, uint64_t seed = 1)
-      : options_(options), random_(seed), long_(options.psk ? options.key : 0, options.bodies) {}
+      : options_(options), random_(seed), long_(options.psk ? options.key : 0, options.bodies, options.psk) {}
 
   std::unique_ptr<HandshakeCrypto> NewSession(bool is_client) override {
     ++sessions;
@@ -167,7 +197,8 @@ class FakeSecurity final : public Security {
   uint64_t Unpredictable(uint64_t seeded) override { return seeded; }
   bool IsSecure() const override { return true; }
 
-  uint64_t sessions = 0;         // made so far: what an attacker can make a server do
+  uint64_t sessions = 0;  // made so far: what an attacker can make a server do
+  int sessions_alive = 0;
   uint64_t handshake_bytes = 0;  // that reached the sessions
   uint64_t long_opens() const { return long_.opens; }
   uint64_t last_secret = 0;  // of the latest protection, so that a test can seal as an insider
@@ -176,7 +207,7 @@ class FakeSecurity final : public Security {
   // Long packets: one key for both directions; the header tells the packets apart.
   class LongProtection final : public PacketProtection {
    public:
-    LongProtection(uint64_t key, bool bodies) : cipher_(Mix(key, 99), bodies) {}
+    LongProtection(uint64_t key, bool bodies, bool secret) : cipher_(Mix(key, 99), bodies), secret_(secret) {}
     void Seal(wire::PacketNumber number, uint8_t, ByteSpan header, MutableByteSpan body,
               MutableByteSpan tag) override {
       cipher_.Seal(number, header, body, tag);
@@ -186,24 +217,29 @@ class FakeSecurity final : public Security {
       ++opens;
       return cipher_.Open(number, header, body, tag);
     }
-    bool IsSecure() const override { return true; }
+    bool IsSecure() const override { return secret_; }
 
     uint64_t opens = 0;  // tried
 
    private:
     FakeCipher cipher_;
+    bool secret_;
   };
 
   // Flight: 8 random bytes (the last one: none), then bytes that follow from key and all random bytes so far.
   class Session final : public HandshakeCrypto {
    public:
     Session(FakeSecurity* owner, bool is_client) : owner_(owner), is_client_(is_client) {
+      ++owner_->sessions_alive;
       secret_ = Mix(owner->options_.key, 4711);
       if (is_client_) Say(owner->options_.client_first, true);
+      first_ = to_send_;
       expected_ = is_client_ ? owner->options_.server_flight : owner->options_.client_first;
       identity_.kind = PeerIdentity::Kind::kPsk;
       identity_.job = "job";
     }
+    Session(const Session& other) = default;
+    ~Session() override { --owner_->sessions_alive; }
     Status HandleData(ByteSpan bytes) override {
       owner_->handshake_bytes += bytes.size();
       for (const uint8_t byte : bytes) {
@@ -213,6 +249,14 @@ class FakeSecurity final : public Security {
     }
     std::vector<uint8_t> TakeData() override { return std::exchange(to_send_, {}); }
     bool complete() const override { return complete_; }
+    std::unique_ptr<HandshakeCrypto> Again() const override {
+      if (owner_->options_.psk || !is_client_ || taken_ > 0) return nullptr;
+      auto again = std::make_unique<Session>(*this);
+      again->to_send_ = first_;
+      ++owner_->sessions;
+      ++owner_->sessions_alive;
+      return again;
+    }
     const PeerIdentity& peer() const override { return identity_; }
     std::unique_ptr<PacketProtection> MakeProtection(ByteSpan context) override {
       uint64_t secret = Mix(secret_, Crc32c(context));
@@ -250,6 +294,7 @@ class FakeSecurity final : public Security {
         Say(owner_->options_.client_last, false);
         complete_ = true;
       } else if (flights_ == 1) {
+        if (owner_->options_.impostor) secret_ = Mix(secret_, 7);
         Say(owner_->options_.server_flight, true);
         expected_ = owner_->options_.client_last;
         taken_ = 0;
@@ -265,6 +310,7 @@ class FakeSecurity final : public Security {
     bool is_client_;
     uint64_t secret_;
     std::vector<uint8_t> to_send_;
+    std::vector<uint8_t> first_;
     size_t expected_ = 0;
     size_t taken_ = 0;
     int flights_ = 0;

@@ -5,6 +5,8 @@
 
 #include "tests/transport/connection_pair.h"
 #include "tests/transport/fake_security.h"
+#include "transport/core/connection/key_changes.h"
+#include "transport/core/security/integrity_tag.h"
 
 namespace longhaul::transport {
 namespace {
@@ -13,25 +15,154 @@ using namespace std::chrono_literals;
 
 TEST(KeyUpdatePolicy, IsDueByPacketsBytesOrAgeButNeverUnconfirmed) {
   const Instant start = Instant() + 1s;
-  KeyUpdatePolicy policy({.packets = 3, .bytes = 10'000, .age = 60s});
+  KeyUpdatePolicy policy({.packets = 3, .bytes = 10'000, .age = 60s, .spacing = 0s});
   for (wire::PacketNumber n = 0; n < 5; ++n) policy.OnPacketSent(n, false, 100, start);
   EXPECT_FALSE(policy.Due(false, start)) << "nothing was acknowledged";
-  policy.OnPacketAcked(4);
+  policy.OnPacketAcked(4, start);
   EXPECT_TRUE(policy.Due(false, start));
   EXPECT_FALSE(policy.Due(true, start)) << "once is enough";
   policy.OnPacketSent(5, true, 9'000, start);
-  policy.OnPacketAcked(4);
+  policy.OnPacketAcked(4, start);
   policy.OnPacketSent(6, true, 1'000, start);
   EXPECT_FALSE(policy.Due(true, start)) << "4 is of the phase before";
-  policy.OnPacketAcked(5);
+  policy.OnPacketAcked(5, start);
   EXPECT_TRUE(policy.Due(true, start)) << "by bytes";
   // The peer is first, and its packet comes before our next one: going on at once would leave it two phases
   // behind.
   EXPECT_FALSE(policy.Due(false, start));
   policy.OnPacketSent(7, false, 1, start + 10s);
-  policy.OnPacketAcked(7);
+  policy.OnPacketAcked(7, start + 10s);
   EXPECT_FALSE(policy.Due(false, start + 69s));
   EXPECT_TRUE(policy.Due(false, start + 70s)) << "by age";
+}
+
+// The peer counts from when it has followed, which is before it acknowledges.
+TEST(KeyUpdatePolicy, WaitsAfterTheAcknowledgement) {
+  const Instant start = Instant() + 1s;
+  KeyUpdatePolicy policy({.packets = 1, .spacing = 1s});
+  policy.OnPacketSent(0, false, 100, start);
+  policy.OnPacketAcked(0, start + 5s);
+  policy.OnPacketAcked(0, start + 6s);
+  EXPECT_FALSE(policy.Due(false, start + 5999ms));
+  EXPECT_TRUE(policy.Due(false, start + 6s));
+}
+
+// --- The exchange, frame by frame ---
+
+struct Sides {
+  explicit Sides(Duration spacing = 0s) : limits{.packets = 1, .spacing = spacing} {}
+  struct Side {
+    Side(bool is_client, const KeyUpdateLimits& limits)
+        : client(is_client), keys(1, is_client), changes(limits) {}
+    // A packet with the frame that is due, if any, opened by `to`.
+    Status SendTo(Side& to, Instant at) {
+      std::optional<wire::KeyUpdateFrame> frame;
+      changes.OnPoll(&keys, at, 10ms);
+      if (changes.HasFrame()) {
+        frame = changes.frame();
+        changes.OnFrameSent();
+      }
+      std::vector<uint8_t> header(16), body(20), tag(16);
+      header[0] = keys.key_phase() ? 1 : 0;
+      keys.Seal(++number, 0, header, body, tag);
+      changes.OnPacketSent(number, keys.key_phase(), 50, at);
+      EXPECT_TRUE(to.keys.Open(number, 0, header, body, tag)) << number;
+      changes.OnPacketAcked(number, at);
+      return frame ? to.changes.OnFrame(&to.keys, to.client, *frame, at, 10ms) : Status::Ok();
+    }
+    bool client;
+    FakeProtection keys;
+    KeyChanges changes;
+    wire::PacketNumber number = 0;
+  };
+  KeyUpdateLimits limits;
+  Side client{true, limits}, server{false, limits};
+  Instant now = Instant() + 100s;
+};
+
+TEST(KeyChanges, AnExchangeTakesARoundTripAndBothFollow) {
+  Sides sides;
+  EXPECT_TRUE(sides.client.SendTo(sides.server, sides.now).ok());  // shows that phase 0 works
+  EXPECT_TRUE(sides.client.SendTo(sides.server, sides.now).ok());  // the offer
+  EXPECT_TRUE(sides.server.SendTo(sides.client, sides.now).ok());  // the answer
+  EXPECT_TRUE(sides.client.keys.key_phase());
+  EXPECT_FALSE(sides.server.keys.key_phase());
+  EXPECT_TRUE(sides.client.SendTo(sides.server, sides.now).ok());
+  EXPECT_TRUE(sides.server.keys.key_phase());
+  EXPECT_TRUE(sides.server.SendTo(sides.client, sides.now).ok());
+  EXPECT_EQ(sides.client.keys.peer_updates(), 1u);
+}
+
+TEST(KeyChanges, WhenBothBeginTheClientsOfferCounts) {
+  Sides sides;
+  const Instant now = sides.now;
+  sides.client.changes.OnPacketSent(1, false, 1, now);
+  sides.server.changes.OnPacketSent(1, false, 1, now);
+  sides.client.changes.OnPacketAcked(1, now);
+  sides.server.changes.OnPacketAcked(1, now);
+  sides.client.changes.OnPoll(&sides.client.keys, now, 10ms);
+  sides.server.changes.OnPoll(&sides.server.keys, now, 10ms);
+  const wire::KeyUpdateFrame ours = sides.client.changes.frame(), theirs = sides.server.changes.frame();
+  EXPECT_TRUE(sides.client.changes.OnFrame(&sides.client.keys, true, theirs, now, 10ms).ok());
+  EXPECT_EQ(sides.client.changes.frame(), ours) << "no answer to it";
+  EXPECT_TRUE(sides.server.changes.OnFrame(&sides.server.keys, false, ours, now, 10ms).ok());
+  ASSERT_TRUE(sides.server.changes.frame().answer);
+  EXPECT_TRUE(
+      sides.client.changes.OnFrame(&sides.client.keys, true, sides.server.changes.frame(), now, 10ms).ok());
+  EXPECT_TRUE(sides.client.keys.key_phase());
+}
+
+// Would gain: two key exchanges of ours for each of its packets.
+TEST(KeyChanges, APeerThatOffersAgainTooSoonIsRefused) {
+  Sides sides(1s);
+  const auto change = [&] {
+    for (int i = 0; i < 2; ++i) {
+      if (Status status = sides.client.SendTo(sides.server, sides.now); !status.ok()) return status;
+      if (Status status = sides.server.SendTo(sides.client, sides.now); !status.ok()) return status;
+      sides.now += 1s;
+    }
+    return sides.client.SendTo(sides.server, sides.now);
+  };
+  ASSERT_TRUE(change().ok());
+  ASSERT_EQ(sides.server.keys.peer_updates(), 1u);
+  const wire::KeyUpdateFrame again{2, false, sides.client.keys.Offer()};
+  EXPECT_TRUE(sides.server.changes.OnFrame(&sides.server.keys, false, {1, false, {}}, sides.now, 10ms).ok())
+      << "a repetition";
+  const Status refused =
+      sides.server.changes.OnFrame(&sides.server.keys, false, again, sides.now + 100ms, 10ms);
+  EXPECT_EQ(refused.code(), StatusCode::kProtocolViolation);
+  EXPECT_EQ(refused.message(), "KEY_UPDATE again, too soon");
+  EXPECT_TRUE(sides.server.changes.OnFrame(&sides.server.keys, false, again, sides.now + 500ms, 10ms).ok());
+}
+
+TEST(KeyChanges, WhatNoPeerSaysIsAViolation) {
+  Sides sides;
+  const auto says = [&](const wire::KeyUpdateFrame& frame) {
+    return sides.server.changes.OnFrame(&sides.server.keys, false, frame, sides.now, 10ms).code();
+  };
+  EXPECT_EQ(says({2, false, {}}), StatusCode::kProtocolViolation) << "a phase is left out";
+  EXPECT_EQ(says({1, false, {}}), StatusCode::kProtocolViolation) << "a share that is none";
+  EXPECT_EQ(says({1, true, {}}), StatusCode::kOk) << "an answer to nothing, late";
+  EXPECT_EQ(says({1, false, sides.client.keys.Offer()}), StatusCode::kOk);
+  IntegrityTag none;
+  EXPECT_EQ(sides.server.changes.OnFrame(&none, false, {1, false, {}}, sides.now, 10ms).code(),
+            StatusCode::kProtocolViolation);
+}
+
+TEST(KeyChanges, PreviousKeysGoAfterThreeProbeTimeouts) {
+  Sides sides;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(sides.client.SendTo(sides.server, sides.now).ok());
+    ASSERT_TRUE(sides.server.SendTo(sides.client, sides.now).ok());
+  }
+  ASSERT_TRUE(sides.client.SendTo(sides.server, sides.now).ok());
+  ASSERT_EQ(sides.server.keys.peer_updates(), 1u);
+  sides.server.changes.OnPoll(&sides.server.keys, sides.now, 10ms);
+  sides.server.changes.OnPoll(&sides.server.keys, sides.now + 29ms, 10ms);
+  EXPECT_EQ(sides.server.keys.drops, 0u);
+  sides.server.changes.OnPoll(&sides.server.keys, sides.now + 30ms, 10ms);
+  sides.server.changes.OnPoll(&sides.server.keys, sides.now + 40ms, 10ms);
+  EXPECT_EQ(sides.server.keys.drops, 1u);
 }
 
 void Transfer(ConnectionPair& pair) {
@@ -60,14 +191,14 @@ TEST(KeyUpdate, OnBothSidesAtOnceUnderLossAndReorderingLosesNothing) {
     options.link = "rate 200mbit delay 10ms 2ms jitter-reorders loss 3% duplicate 1%";
     options.worker_security = &worker;
     options.server_security = &server;
-    options.worker.key_update.packets = options.server.key_update.packets = 150;
+    options.worker.key_update = options.server.key_update = {.packets = 150, .spacing = 0s};
     ConnectionPair pair(options);
     Transfer(pair);
     const ConnectionStats w = pair.connection->stats(), s = pair.server.connection->stats();
-    EXPECT_GE(w.key_updates + s.key_updates, 8u);
+    EXPECT_GE(w.key_updates + s.key_updates, 6u);
     EXPECT_GT(w.key_updates, 0u);
     EXPECT_GT(s.key_updates, 0u);
-    EXPECT_GE(w.peer_key_updates, 8u);
+    EXPECT_GE(w.peer_key_updates, 5u);
     // A phase is much longer than what is reordered, so hardly a packet meets keys that are gone.
     EXPECT_LE(w.bad_tag_dropped + s.bad_tag_dropped, 5u);
   }
@@ -78,10 +209,11 @@ TEST(KeyUpdate, OneSideAloneTakesTheOtherAlong) {
   ConnectionPair::Options options;
   options.worker_security = &worker;
   options.server_security = &server;
-  options.worker.key_update.bytes = 200'000;
+  options.worker.key_update = {.bytes = 200'000, .spacing = 0s};
+  options.server.key_update.spacing = 0s;
   ConnectionPair pair(options);
   Transfer(pair);
-  EXPECT_GE(pair.connection->stats().key_updates, 5u);
+  EXPECT_GE(pair.connection->stats().key_updates, 4u);
   EXPECT_EQ(pair.server.connection->stats().key_updates, 0u);
   EXPECT_GE(pair.server.connection->stats().peer_key_updates, pair.connection->stats().key_updates - 1);
   EXPECT_GE(pair.connection->stats().peer_key_updates, pair.connection->stats().key_updates - 1);
@@ -102,7 +234,7 @@ struct Limited {
     options.link = "rate 20mbit delay 5ms queue 50ms";  // few packets leave while an update is confirmed
     options.worker_security = &worker;
     options.server_security = &server;
-    options.worker.key_update.packets = options.server.key_update.packets = update_packets;
+    options.worker.key_update = options.server.key_update = {.packets = update_packets, .spacing = 0s};
     pair.emplace(options);
     EXPECT_TRUE(pair->Establish());
   }
@@ -145,7 +277,7 @@ TEST(AeadLimits, TooMuchSealedWithOneKeyEndsTheConnectionByName) {
 }
 
 TEST(AeadLimits, KeyUpdatesKeepTheLimitOfOneKeyAway) {
-  Limited limited({.sealed = 300}, 100);
+  Limited limited({.sealed = 800}, 100);
   limited.pair->SendWindowFrom(*limited.pair->server.connection, {1, 0}, 2000, 0, 0, 1392);
   limited.pair->server_host->Pump();
   EXPECT_TRUE(limited.pair->RunUntil([&] { return limited.pair->server.outgoing.contains({1, 0}); }, 60s));

@@ -174,7 +174,8 @@ TEST_F(Migration, IsOnByItselfWhenPacketsHaveKeys) {
     options.link += " loss 5%";
     options.worker_security = &worker;
     options.server_security = &server;
-    options.worker.key_update.packets = 500;  // keys change on the way as well
+    options.worker.key_update = {.packets = 500, .spacing = Duration(0)};
+    options.server.key_update.spacing = Duration(0);  // keys change on the way as well
     pair_ = std::make_unique<ConnectionPair>(options);
     ASSERT_TRUE(pair_->Establish());
     pair_->SendWindow({1, 0}, 3000, 500);

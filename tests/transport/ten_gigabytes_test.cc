@@ -24,7 +24,8 @@ TEST(TenGigabytes, GoByWithoutAnybodyNoticing) {
   o.server_security = &server;
   o.delay = 1ms;
   o.worker.max_datagram = o.server.max_datagram = ByteCount(65'507);
-  o.worker.key_update.bytes = 1'000'000'000;
+  o.worker.key_update = {.bytes = 1'000'000'000, .spacing = Duration(0)};
+  o.server.key_update.spacing = Duration(0);
   // 32 Gbit/s: what is being sent at once stays small.
   o.server.receive_window = ByteCount(8 << 20);
   BarePair pair(o);

@@ -11,17 +11,33 @@
 namespace longhaul::crypto {
 namespace {
 
+struct CipherFree {
+  void operator()(EVP_CIPHER* p) const { EVP_CIPHER_free(p); }
+};
+
+// Looked up once: it takes longer than to set up a key.
+const EVP_CIPHER* Fetched(AeadSuite suite) {
+  using Cipher = std::unique_ptr<EVP_CIPHER, CipherFree>;
+  static const std::array<Cipher, 3> ciphers = {
+      Cipher(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr)),
+      Cipher(EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr)),
+      Cipher(EVP_CIPHER_fetch(nullptr, "ChaCha20-Poly1305", nullptr))};
+  static_assert(static_cast<int>(AeadSuite::kAes128Gcm) == 0 &&
+                static_cast<int>(AeadSuite::kAes256Gcm) == 1 &&
+                static_cast<int>(AeadSuite::kChaCha20Poly1305) == 2);
+  const EVP_CIPHER* cipher = ciphers[static_cast<size_t>(suite)].get();
+  LH_CHECK(cipher != nullptr);
+  return cipher;
+}
+
 // Setting up a key costs more than sealing a packet, so the context keeps it and only the nonce changes.
 class EvpAead : public Aead {
  public:
   EvpAead(AeadSuite suite, Use use, ByteSpan key) : context_(EVP_CIPHER_CTX_new()) {
     LH_CHECK_OP(key.size(), ==, AeadKeyBytes(suite));
     LH_CHECK(context_ != nullptr);
-    EVP_CIPHER* cipher = EVP_CIPHER_fetch(nullptr, EvpName(suite), nullptr);
-    LH_CHECK(cipher != nullptr);
     const int sealing = use == Use::kSeal ? 1 : 0;
-    LH_CHECK(EVP_CipherInit_ex(context_.get(), cipher, nullptr, key.data(), nullptr, sealing) == 1);
-    EVP_CIPHER_free(cipher);
+    LH_CHECK(EVP_CipherInit_ex(context_.get(), Fetched(suite), nullptr, key.data(), nullptr, sealing) == 1);
   }
 
   void Seal(const AeadNonce& nonce, ByteSpan header, MutableByteSpan body, MutableByteSpan tag) override {
@@ -46,18 +62,6 @@ class EvpAead : public Aead {
   }
 
  private:
-  static const char* EvpName(AeadSuite suite) {
-    switch (suite) {
-      case AeadSuite::kAes128Gcm:
-        return "AES-128-GCM";
-      case AeadSuite::kAes256Gcm:
-        return "AES-256-GCM";
-      case AeadSuite::kChaCha20Poly1305:
-        return "ChaCha20-Poly1305";
-    }
-    return nullptr;
-  }
-
   // A null output means associated data, so nothing empty is passed on.
   bool Update(ByteSpan header, MutableByteSpan body) {
     int written = 0;

@@ -1,7 +1,12 @@
 // Packet protection of a connection: an AEAD whose keys change in phases while packets are under way.
 //
-//   secret of a direction, phase 0 ── "key", "iv" ──> what its packets are sealed with
-//      └─ "update" ──> secret of phase 1 ── "key", "iv" ...                  (RFC 9001 §5.1, §6.1)
+//   secret of a direction, phase n ── "key", "iv" ──> what its packets are sealed with (RFC 9001 §5.1)
+//      │ salt
+//      └─ HKDF-Extract(X25519 of both shares) ── "update", n+1 | offer | answer ──> secret of phase n+1
+//
+// The shares travel in packets of phase n, which authenticate them. Whoever reads the memory in phase n+1
+// cannot go back: the shares' private parts are gone. Whoever has read it in phase n, and only listens,
+// cannot go on.
 //
 // Nonce: IV xor (path 8 | packet number 48, right-aligned), so one key serves all paths, whose numbers may
 // overlap.
@@ -13,16 +18,17 @@
 
 #include "transport/core/security/packet_protection.h"
 #include "transport/crypto/aead.h"
+#include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::crypto {
 
 // Which keys open a packet is a rule, never a try, so the time that Open takes reveals nothing (RFC 9001
 // §6.3, §6.5): phase as the present one -> present keys; other phase and a number above all authentic ones of
-// the present phase -> next keys, made in advance; other phase and below -> previous keys, kept until the
-// next change.
+// the present phase -> next keys, if they are known; other phase and below -> previous keys, as long as they
+// are kept.
 //
-// Neither Seal nor Open allocates, but for the packet that changes the peer's keys.
+// Neither Seal nor Open allocates.
 // Not thread-safe; lives inside one connection.
 class AeadProtection : public transport::PacketProtection {
  public:
@@ -31,9 +37,8 @@ class AeadProtection : public transport::PacketProtection {
   static constexpr uint64_t kBlocksForClose = 2 * 65536 / 16;
 
   // REQUIRES: secrets of HashBytes(AeadHash(suite)).
-  AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret,
-                 AeadLimits limits);
-  AeadProtection(AeadSuite suite, SecretBytes send_secret, const SecretBytes& receive_secret);
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret, AeadLimits limits);
+  AeadProtection(AeadSuite suite, SecretBytes send_secret, SecretBytes receive_secret);
 
   // REQUIRES: bit 0 of the header is key_phase(). Past the limit of a key, which key updates keep far away,
   // body and tag become zeros and nothing leaks; limit_reached() comes first.
@@ -45,8 +50,12 @@ class AeadProtection : public transport::PacketProtection {
   bool IsSecure() const override { return true; }
   std::string_view name() const override { return AeadName(suite_); }
   bool key_phase() const override { return (send_phase_ & 1) != 0; }
-  // Nothing happens while the peer has not followed the last update: a peer cannot make us run ahead of it.
+  transport::KeyShare Offer() override;
+  std::optional<transport::KeyShare> Answer(const transport::KeyShare& offer) override;
+  bool Conclude(const transport::KeyShare& answer) override;
+  // Nothing happens while the next keys are not known.
   void UpdateKeys() override;
+  void DropPrevious() override { previous_ = {}; }
   uint64_t peer_updates() const override { return receive_phase_; }
   // Of the present sending key as well, though UpdateKeys may still mend it: asked after the update that was
   // due. KeyUpdateLimits are far below, so a caller that reaches this could not update.
@@ -66,8 +75,9 @@ class AeadProtection : public transport::PacketProtection {
   };
 
   Keys MakeKeys(const SecretBytes& secret, Aead::Use use) const;
-  SecretBytes NextSecret(const SecretBytes& secret) const;
-  void AdvanceSending();
+  // Of both directions, for the next phase; false when `theirs` is no share of an honest peer.
+  bool MakeNext(const PrivateKey& ours, const transport::KeyShare& theirs, const transport::KeyShare& offer,
+                const transport::KeyShare& answer);
   void AdvanceReceiving();
   // nullptr when this packet has none.
   const Keys* KeysFor(bool same_phase, wire::PacketNumber number) const;
@@ -76,12 +86,17 @@ class AeadProtection : public transport::PacketProtection {
   AeadSuite suite_;
   AeadLimits limits_;
 
-  SecretBytes send_secret_;
+  SecretBytes send_secret_;  // of the present phase, as is the other
+  SecretBytes receive_secret_;
   Keys sending_;
   uint64_t send_phase_ = 0;
   uint64_t sealed_blocks_ = 0;
 
-  SecretBytes next_receive_secret_;
+  // The exchange under way: ours, and what comes of it.
+  PrivateKey own_key_;
+  transport::KeyShare own_share_{};
+  SecretBytes next_send_secret_, next_receive_secret_;
+  Keys next_sending_;
   Keys previous_, present_, next_;
   uint64_t receive_phase_ = 0;
   // Largest authentic number of the present phase.

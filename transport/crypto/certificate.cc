@@ -30,7 +30,7 @@ static_assert(kDerBytes % 3 == 0);
 int NoPassword(char*, int, int, void*) { return -1; }
 
 // nullptr when the text holds anything but an Ed25519 key in exactly the form of PrintEd25519.
-PrivateKey ParseOwnForm(std::string_view pem) {
+PrivateKey ParseOwnForm(std::string_view pem, OSSL_LIB_CTX* library) {
   const size_t begin = pem.find(kBeginKey);
   if (begin == std::string_view::npos) return nullptr;
   pem.remove_prefix(begin + kBeginKey.size());
@@ -44,7 +44,7 @@ PrivateKey ParseOwnForm(std::string_view pem) {
       !std::equal(kPrefix.begin(), kPrefix.end(), der.span().begin())) {
     return nullptr;
   }
-  return MakeEd25519(ByteSpan(der.span()).last(kEd25519Bytes));
+  return MakeEd25519(ByteSpan(der.span()).last(kEd25519Bytes), library);
 }
 
 // A signature of what is never signed elsewhere (TLS's own begin with 64 spaces), since OpenSSL hands out the
@@ -63,15 +63,15 @@ SecretBytes SignatureOfLabel(const PrivateKey& key) {
 
 }  // namespace
 
-PrivateKey MakeEd25519(ByteSpan raw) {
-  return PrivateKey(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, raw.data(), raw.size()));
+PrivateKey MakeEd25519(ByteSpan raw, OSSL_LIB_CTX* library) {
+  return PrivateKey(EVP_PKEY_new_raw_private_key_ex(library, "ED25519", nullptr, raw.data(), raw.size()));
 }
 
-PrivateKey ParsePrivateKey(std::string_view pem) {
-  if (PrivateKey key = ParseOwnForm(pem)) return key;
+PrivateKey ParsePrivateKey(std::string_view pem, OSSL_LIB_CTX* library) {
+  if (PrivateKey key = ParseOwnForm(pem, library)) return key;
   const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   LH_CHECK(bio != nullptr);
-  PrivateKey key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
+  PrivateKey key(PEM_read_bio_PrivateKey_ex(bio.get(), nullptr, NoPassword, nullptr, library, nullptr));
   ERR_clear_error();
   return key;
 }

@@ -20,13 +20,14 @@ namespace longhaul::crypto {
 
 inline constexpr size_t kEd25519Bytes = 32;
 
-// An Ed25519 key (RFC 8032) of its 32 bytes, which may be any; nullptr when OpenSSL cannot.
-PrivateKey MakeEd25519(ByteSpan raw);
+// An Ed25519 key (RFC 8032) of its 32 bytes, which may be any; nullptr when OpenSSL cannot. library: of which
+// library context of OpenSSL; null is its default one.
+PrivateKey MakeEd25519(ByteSpan raw, ossl_lib_ctx_st* library = nullptr);
 // The same as PKCS #8 in PEM.
 SecretBytes PrintEd25519(ByteSpan raw);
 // The first private key of a PEM text, of any kind that OpenSSL reads; nullptr when there is none, or an
 // encrypted one.
-PrivateKey ParsePrivateKey(std::string_view pem);
+PrivateKey ParsePrivateKey(std::string_view pem, ossl_lib_ctx_st* library = nullptr);
 // Bytes derived from the key, secret as it is and the same at every call.
 SecretBytes LastingSecret(const PrivateKey& key);
 

@@ -8,7 +8,9 @@
 
 #include "base/check.h"
 #include "transport/crypto/certificate.h"
+#include "transport/crypto/imported_psk.h"
 #include "transport/crypto/key_derivation.h"
+#include "transport/crypto/replayed_chance.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -75,9 +77,11 @@ Result<Credentials> ParsePskFile(std::string_view text) {
 }
 
 // Sorts the certificates into the own chain and the authorities.
-Result<Credentials> Assemble(PrivateKey private_key, std::vector<Certificate> certificates) {
+Result<Credentials> Assemble(PrivateKey private_key, PrivateKey client_key,
+                             std::vector<Certificate> certificates) {
   CertificateKey key;
   key.private_key = std::move(private_key);
+  key.client_key = std::move(client_key);
   for (Certificate& certificate : certificates) {
     const bool authority =
         X509_self_signed(certificate.get(), 1) == 1 && X509_check_ca(certificate.get()) != 0;
@@ -104,7 +108,9 @@ Result<Credentials> ParseBundle(std::string_view text) {
   if (private_key == nullptr) return Invalid("no private key that can be read (encrypted ones cannot)");
   Result<std::vector<Certificate>> certificates = ParseCertificates(text);
   if (!certificates.ok()) return certificates.status();
-  return Assemble(std::move(private_key), std::move(certificates).value());
+  PrivateKey client_key = ParsePrivateKey(text, replayed_chance::Library());
+  if (client_key == nullptr) return Invalid("OpenSSL cannot use the private key in a context of its own");
+  return Assemble(std::move(private_key), std::move(client_key), std::move(certificates).value());
 }
 
 }  // namespace
@@ -121,7 +127,7 @@ Result<Credentials> ParseKeyFile(std::string_view text) {
 
 std::vector<std::string> TrustsOf(const Credentials& credentials) {
   if (const auto* shared = std::get_if<PskKey>(&credentials)) {
-    return {TrustText(HkdfExpandLabel(Hash::kSha256, shared->psk.span(), "key id", {}, 8).span())};
+    return {TrustText(HkdfExpandLabel(Hash::kSha256, PskRoot(*shared).span(), "key id", {}, 8).span())};
   }
   std::vector<std::string> trusts;
   for (const Certificate& authority : std::get<CertificateKey>(credentials).authorities) {

@@ -34,6 +34,7 @@ struct PskKey {
 struct CertificateKey {
   transport::PeerIdentity identity;  // of the own certificate
   PrivateKey private_key;
+  PrivateKey client_key;                 // the same for TLS as a client (replayed_chance.h)
   std::vector<Certificate> chain;        // the own certificate first
   std::vector<Certificate> authorities;  // at least one
 };

@@ -18,10 +18,11 @@ constexpr size_t HashBytes(Hash hash) { return hash == Hash::kSha256 ? 32 : 48; 
 SecretBytes HkdfExtract(Hash hash, ByteSpan salt, ByteSpan key_material);
 // REQUIRES: bytes <= 255 * HashBytes(hash).
 SecretBytes HkdfExpand(Hash hash, ByteSpan secret, ByteSpan info, size_t bytes);
-// HkdfExpand with info = bytes 16 | length 8, "longhaul " label | length 8, context. The prefix keeps our
-// keys apart from TLS's own. REQUIRES: label of at most 32 bytes, context of at most 255.
+// HkdfExpand with info = bytes 16 | length 8, prefix label | length 8, context. Our own prefix keeps our
+// keys apart from TLS's. REQUIRES: prefix of at most 9 bytes, label of at most 32, context of at most 255.
+inline constexpr std::string_view kOwnLabels = "longhaul ", kTlsLabels = "tls13 ";
 SecretBytes HkdfExpandLabel(Hash hash, ByteSpan secret, std::string_view label, ByteSpan context,
-                            size_t bytes);
+                            size_t bytes, std::string_view prefix = kOwnLabels);
 
 // Message authentication codes under one key, by OpenSSL's EVP_MAC.
 

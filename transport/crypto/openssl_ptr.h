@@ -9,6 +9,7 @@ struct evp_cipher_ctx_st;
 struct evp_mac_ctx_st;
 struct evp_md_ctx_st;
 struct evp_pkey_st;
+struct ossl_lib_ctx_st;
 struct ssl_ctx_st;
 struct ssl_session_st;
 struct ssl_st;

@@ -24,9 +24,9 @@ SecretBytes RandomSeed() {
 
 // What an endpoint's lasting keys come of: the same after a restart.
 SecretBytes RootOf(const TlsSettings& settings) {
+  if (settings.psk() != nullptr) return settings.root;
   constexpr std::string_view kSalt = "longhaul v1 root";
   const ByteSpan salt(reinterpret_cast<const uint8_t*>(kSalt.data()), kSalt.size());
-  if (const PskKey* key = settings.psk()) return HkdfExtract(Hash::kSha256, salt, key->psk.span());
   const SecretBytes key = LastingSecret(settings.certificate()->private_key);
   return HkdfExtract(Hash::kSha256, salt, key.span());
 }

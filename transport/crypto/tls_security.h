@@ -5,7 +5,8 @@
 //   exporter "EXPORTER-longhaul v1" over the context ──> master
 //     ├─ "client" ──> secret of the client's packets, phase 0 ──> aead_protection.h
 //     └─ "server" ──> secret of the server's packets, phase 0
-//   pre-shared key, or the own private key ──> "long packets", "reset tokens" with the server's name
+//   pre-shared key (imported_psk.h), or the own private key ──> root
+//     ├─ "long packets"                              ├─ "reset tokens" with the server's name
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "transport/crypto/tls_session.h"
 
 #include <openssl/err.h>
+#include <openssl/rand.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "transport/crypto/aead_protection.h"
 #include "transport/crypto/key_derivation.h"
+#include "transport/crypto/replayed_chance.h"
 
 namespace longhaul::crypto {
 
@@ -47,15 +49,31 @@ std::string CertificateProblem(int error) {
   }
 }
 
-OpenSslPtr<ssl_session_st> MakePskSession(SSL* ssl, const PskKey& key, uint16_t cipher_id) {
-  const std::array<uint8_t, 2> id = {static_cast<uint8_t>(cipher_id >> 8), static_cast<uint8_t>(cipher_id)};
-  const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, id.data());
+OpenSslPtr<ssl_session_st> MakePskSession(const SSL_CIPHER* cipher, const ImportedPsk& psk) {
   OpenSslPtr<ssl_session_st> session(SSL_SESSION_new());
   const bool ok = session != nullptr && cipher != nullptr &&
-                  SSL_SESSION_set1_master_key(session.get(), key.psk.span().data(), key.psk.size()) == 1 &&
+                  SSL_SESSION_set1_master_key(session.get(), psk.key.span().data(), psk.key.size()) == 1 &&
                   SSL_SESSION_set_cipher(session.get(), cipher) == 1 &&
                   SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1;
   return ok ? std::move(session) : nullptr;
+}
+
+const SSL_CIPHER* CipherOf(SSL* ssl, AeadSuite suite) {
+  const uint16_t number = TlsOfSuite(suite);
+  const std::array<uint8_t, 2> id = {static_cast<uint8_t>(number >> 8), static_cast<uint8_t>(number)};
+  return SSL_CIPHER_find(ssl, id.data());
+}
+
+const ImportedPsk& Imported(const TlsSettings& settings, AeadSuite suite) {
+  return settings.imported[AeadHash(suite) == Hash::kSha256 ? 0 : 1];
+}
+
+// The job in an ImportedIdentity; "" when it is none.
+std::string_view JobOf(std::string_view identity) {
+  if (identity.size() < 2) return {};
+  const size_t size =
+      static_cast<size_t>(static_cast<uint8_t>(identity[0])) << 8 | static_cast<uint8_t>(identity[1]);
+  return size <= identity.size() - 2 ? identity.substr(2, size) : std::string_view();
 }
 
 }  // namespace
@@ -64,34 +82,39 @@ OpenSslPtr<ssl_session_st> MakePskSession(SSL* ssl, const PskKey& key, uint16_t 
 struct TlsCallbacks {
   static TlsSession& Of(const SSL* ssl) { return *static_cast<TlsSession*>(SSL_get_app_data(ssl)); }
 
-  // Client: the key to offer. Its identity is the job's name.
+  // Client: the key to offer, imported for the hash of the first suite.
   static int OfferPsk(SSL* ssl, const EVP_MD* hash, const unsigned char** id, size_t* id_size,
                       SSL_SESSION** session) {
     const TlsSettings& settings = *Of(ssl).settings_;
-    OpenSslPtr<ssl_session_st> made =
-        MakePskSession(ssl, *settings.psk(), TlsOfSuite(settings.options.suites.front()));
+    const AeadSuite suite = settings.options.suites.front();
+    const ImportedPsk& psk = Imported(settings, suite);
+    OpenSslPtr<ssl_session_st> made = MakePskSession(CipherOf(ssl, suite), psk);
     if (made == nullptr) return 0;
     // After a HelloRetryRequest the server has chosen; ours always has its hash, since we offered no other.
     const EVP_MD* own = SSL_CIPHER_get_handshake_digest(SSL_SESSION_get0_cipher(made.get()));
     if (hash != nullptr && EVP_MD_get_type(own) != EVP_MD_get_type(hash)) return 0;
-    *id = reinterpret_cast<const unsigned char*>(settings.psk()->job.data());
-    *id_size = settings.psk()->job.size();
+    *id = psk.identity.data();
+    *id_size = psk.identity.size();
     *session = made.release();
     return 1;
   }
 
-  // Server: the key of the job that the client names.
+  // Server: the key that the client names, if it was imported for the hash of the suite that we chose.
   static int FindPsk(SSL* ssl, const unsigned char* id, size_t id_size, SSL_SESSION** session) {
     TlsSession& self = Of(ssl);
-    const PskKey& key = *self.settings_->psk();
+    const std::string& job = self.settings_->psk()->job;
     *session = nullptr;
-    if (std::string_view(reinterpret_cast<const char*>(id), id_size) != key.job) {
-      self.reason_ = "the client's key is of another job than " + key.job;
+    if (JobOf({reinterpret_cast<const char*>(id), id_size}) != job) {
+      self.reason_ = "the client's key is of another job than " + job;
       return 1;
     }
     self.reason_.clear();
     const SSL_CIPHER* chosen = SSL_get_pending_cipher(ssl);
-    if (chosen != nullptr) *session = MakePskSession(ssl, key, SSL_CIPHER_get_protocol_id(chosen)).release();
+    const auto suite = chosen == nullptr ? std::nullopt : SuiteOfTls(SSL_CIPHER_get_protocol_id(chosen));
+    if (!suite) return 1;
+    const ImportedPsk& psk = Imported(*self.settings_, *suite);
+    if (std::ranges::equal(psk.identity, ByteSpan(id, id_size)))
+      *session = MakePskSession(chosen, psk).release();
     return 1;
   }
 
@@ -118,9 +141,22 @@ struct TlsCallbacks {
   }
 };
 
+namespace {
+SecretBytes NewSeed(const TlsSettings& settings, bool is_client) {
+  if (!is_client || settings.psk() != nullptr) return {};
+  SecretBytes seed(replayed_chance::kSeedBytes);
+  LH_CHECK(RAND_priv_bytes(seed.span().data(), static_cast<int>(seed.size())) == 1);
+  return seed;
+}
+}  // namespace
+
 TlsSession::TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client)
+    : TlsSession(settings, is_client, NewSeed(*settings, is_client)) {}
+
+TlsSession::TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client, SecretBytes seed)
     : settings_(std::move(settings)),
       is_client_(is_client),
+      seed_(std::move(seed)),
       ssl_(SSL_new(is_client ? settings_->client.get() : settings_->server.get())),
       incoming_(BIO_new(BIO_s_mem())),
       outgoing_(BIO_new(BIO_s_mem())) {
@@ -138,13 +174,28 @@ TlsSession::TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_clie
     SSL_set_psk_find_session_callback(ssl, &TlsCallbacks::FindPsk);
   }
   is_client ? SSL_set_connect_state(ssl) : SSL_set_accept_state(ssl);
-  if (is_client) Advance();
+  if (!is_client) return;
+  if (!seed_.empty()) replayed_chance::Replay(seed_.span());
+  Step();
+  RefreshChance();
+}
+
+std::unique_ptr<transport::HandshakeCrypto> TlsSession::Again() const {
+  if (seed_.empty() || received_bytes_ > 0) return nullptr;
+  auto again = std::unique_ptr<TlsSession>(new TlsSession(settings_, is_client_, seed_));
+  again->seed_.Wipe();
+  return again;
+}
+
+void TlsSession::RefreshChance() const {
+  if (is_client_ && settings_->psk() == nullptr) replayed_chance::Refresh();
 }
 
 TlsSession::~TlsSession() = default;
 
 Status TlsSession::HandleData(ByteSpan bytes) {
   if (!failure_.ok()) return failure_;
+  if (deaf_) return {};
   const size_t limit = complete_ ? kMaxBytesAfterHandshake : kMaxHandshakeBytes;
   if (bytes.size() > limit - std::min(limit, received_bytes_)) {
     Fail(Status(StatusCode::kProtocolViolation,
@@ -191,6 +242,11 @@ AeadSuite TlsSession::suite() const {
 }
 
 void TlsSession::Advance() {
+  RefreshChance();
+  Step();
+}
+
+void TlsSession::Step() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result == 1) {
@@ -221,9 +277,13 @@ void TlsSession::Finish() {
 void TlsSession::ReadAfterHandshake() {
   ERR_clear_error();
   std::array<uint8_t, 64> data{};
+  RefreshChance();
   const int result = SSL_read(ssl_.get(), data.data(), data.size());
-  if (result > 0) return Fail(Status(StatusCode::kProtocolViolation, "TLS: application data"));
-  if (SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ) Fail(Explain());
+  const Status why = result > 0 ? Status(StatusCode::kProtocolViolation, "TLS: application data") : Explain();
+  if (result <= 0 && SSL_get_error(ssl_.get(), result) == SSL_ERROR_WANT_READ) return;
+  // An alert is sealed by the server, whose certificate we know by now; what does not open is anyone's.
+  deaf_ = is_client_ && settings_->psk() == nullptr && why.code() != StatusCode::kPermissionDenied;
+  if (!deaf_) Fail(why);
 }
 
 void TlsSession::Fail(Status status) {

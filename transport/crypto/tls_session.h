@@ -22,10 +22,13 @@ class TlsSession : public transport::HandshakeCrypto {
   ~TlsSession() override;
 
   // After completion only an alert may still come: a client is complete before the server has judged it.
-  // A failure after completion takes complete() back.
+  // A failure after completion takes complete() back. With certificates any host can send a client bytes:
+  // those that are no alert of the server end nothing, and nothing is heard after them.
   Status HandleData(ByteSpan bytes) override;
   std::vector<uint8_t> TakeData() override;
   bool complete() const override { return complete_; }
+  // With certificates.
+  std::unique_ptr<transport::HandshakeCrypto> Again() const override;
   const transport::PeerIdentity& peer() const override;
   // Once: two protections of the same keys would use every nonce twice.
   std::unique_ptr<transport::PacketProtection> MakeProtection(ByteSpan context) override;
@@ -36,7 +39,11 @@ class TlsSession : public transport::HandshakeCrypto {
  private:
   friend struct TlsCallbacks;
 
+  TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client, SecretBytes seed);
+  // Client with a certificate: OpenSSL may need chance (replayed_chance.h).
+  void RefreshChance() const;
   void Advance();
+  void Step();
   void Finish();
   void ReadAfterHandshake();
   void Fail(Status status);
@@ -49,12 +56,14 @@ class TlsSession : public transport::HandshakeCrypto {
 
   std::shared_ptr<const TlsSettings> settings_;
   bool is_client_;
+  SecretBytes seed_;  // of the ClientHello, as long as nothing has answered it
   OpenSslPtr<ssl_st> ssl_;
   bio_st* incoming_ = nullptr;  // ssl_'s
   bio_st* outgoing_ = nullptr;  // ssl_'s
   size_t received_bytes_ = 0;   // of the handshake, then since its end
   bool complete_ = false;
   bool protection_made_ = false;
+  bool deaf_ = false;  // what came after the handshake was no record of TLS
   transport::PeerIdentity peer_;
   std::string reason_;  // of a refusal, known before OpenSSL's own error
   Status failure_;

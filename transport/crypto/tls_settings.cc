@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/crypto/replayed_chance.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -74,9 +75,9 @@ bool Restrict(SSL_CTX* context, const std::string& suites) {
          SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1;
 }
 
-bool UseCertificate(SSL_CTX* context, const CertificateKey& key) {
+bool UseCertificate(SSL_CTX* context, const CertificateKey& key, bool is_client) {
   bool ok = SSL_CTX_use_certificate(context, key.chain.front().get()) == 1 &&
-            SSL_CTX_use_PrivateKey(context, key.private_key.get()) == 1;
+            SSL_CTX_use_PrivateKey(context, (is_client ? key.client_key : key.private_key).get()) == 1;
   for (size_t i = 1; i < key.chain.size(); ++i)
     ok = ok && SSL_CTX_add1_chain_cert(context, key.chain[i].get()) == 1;
   // Only the file's own authorities, never the system's.
@@ -87,11 +88,25 @@ bool UseCertificate(SSL_CTX* context, const CertificateKey& key) {
 }
 
 OpenSslPtr<ssl_ctx_st> MakeContext(const TlsSettings& settings, bool is_client) {
-  OpenSslPtr<ssl_ctx_st> context(SSL_CTX_new(is_client ? TLS_client_method() : TLS_server_method()));
+  // Anyone can answer a client that has a certificate: it tries several answers to one ClientHello.
+  const bool replays = is_client && settings.psk() == nullptr;
+  if (replays && replayed_chance::Library() == nullptr) return nullptr;
+  if (replays) replayed_chance::Refresh();
+  OpenSslPtr<ssl_ctx_st> context(SSL_CTX_new_ex(replays ? replayed_chance::Library() : nullptr, nullptr,
+                                                is_client ? TLS_client_method() : TLS_server_method()));
   const bool one_hash = is_client && settings.psk() != nullptr;
   bool ok = context != nullptr && Restrict(context.get(), SuiteList(settings.options.suites, one_hash));
-  if (const CertificateKey* key = settings.certificate()) ok = ok && UseCertificate(context.get(), *key);
+  if (const CertificateKey* key = settings.certificate())
+    ok = ok && UseCertificate(context.get(), *key, is_client);
   return ok ? std::move(context) : nullptr;
+}
+
+void ImportPsk(TlsSettings* settings) {
+  PskKey* key = std::get_if<PskKey>(&settings->credentials);
+  if (key == nullptr) return;
+  settings->imported = {ImportPsk(*key, Hash::kSha256), ImportPsk(*key, Hash::kSha384)};
+  settings->root = PskRoot(*key);
+  key->psk.Wipe();
 }
 
 }  // namespace
@@ -102,6 +117,7 @@ Result<std::shared_ptr<const TlsSettings>> MakeTlsSettings(Credentials credentia
   settings->credentials = std::move(credentials);
   settings->trusts = TrustsOf(settings->credentials);
   settings->options = std::move(options);
+  ImportPsk(settings.get());
   ERR_clear_error();
   settings->client = MakeContext(*settings, true);
   settings->server = MakeContext(*settings, false);

@@ -1,9 +1,12 @@
 // What all sessions of an endpoint share: credentials, options, and OpenSSL's context made of them.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
 
 #include "longhaul/status.h"
+#include "transport/crypto/imported_psk.h"
 #include "transport/crypto/openssl_ptr.h"
 #include "transport/crypto/tls_security.h"
 
@@ -13,8 +16,11 @@ struct TlsSettings {
   Credentials credentials;
   TlsOptions options;
   std::vector<std::string> trusts;  // TrustsOf(credentials)
-  OpenSslPtr<ssl_ctx_st> client;    // with the suites that a client may offer
-  OpenSslPtr<ssl_ctx_st> server;    // with all of them
+  // With a pre-shared key, of which nothing else is kept: for TLS by Hash, and for the rest.
+  std::array<ImportedPsk, 2> imported;
+  SecretBytes root;
+  OpenSslPtr<ssl_ctx_st> client;  // with the suites that a client may offer
+  OpenSslPtr<ssl_ctx_st> server;  // with all of them
 
   const PskKey* psk() const { return std::get_if<PskKey>(&credentials); }
   const CertificateKey* certificate() const { return std::get_if<CertificateKey>(&credentials); }

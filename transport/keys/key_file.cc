@@ -14,6 +14,7 @@
 
 #include "base/files.h"
 #include "transport/crypto/credentials.h"
+#include "transport/crypto/openssl_memory.h"
 
 namespace longhaul::keys {
 namespace {
@@ -122,5 +123,7 @@ void ForbidCoreDumps() {
   limit.rlim_cur = std::min<rlim_t>(1, limit.rlim_max);
   (void)::setrlimit(RLIMIT_CORE, &limit);
 }
+
+bool WipeFreedKeys() { return crypto::WipeOpenSslMemory(); }
 
 }  // namespace longhaul::keys

@@ -37,4 +37,8 @@ std::string ServerName(const Address& listen);
 // --pid` takes it back. Debuggers are left alone: a user that may attach one can read the key file as well.
 void ForbidCoreDumps();
 
+// From here on OpenSSL wipes every block that it gives back (transport/crypto/openssl_memory.h). Before
+// anything that uses keys; false: it was too late.
+bool WipeFreedKeys();
+
 }  // namespace longhaul::keys

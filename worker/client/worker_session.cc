@@ -363,6 +363,9 @@ std::string WorkerSession::JoinHint() const {
   if (link_.connection_stats().key_refusals > 0) {
     return "it cannot open what this worker sends: do both have the same key (or both none)?";
   }
+  if (link_.connection_stats().answers_failed > 0) {
+    return "what answers has no certificate that this worker trusts, or is forged";
+  }
   if (!probe_.empty()) return probe_;
   return "nothing comes back: is longhaul-server running there, and does a firewall let UDP through?";
 }

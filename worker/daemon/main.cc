@@ -434,6 +434,7 @@ int main(int argc, char** argv) {
                                                          std::to_string(flags.connect.world_size)),
                 kExitUsage);
   }
+  (void)longhaul::keys::WipeFreedKeys();
   if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();
   // A wrong key is a wrong command line, and found out before the data is read.
   const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,

@@ -31,6 +31,7 @@ void CertifiedTest::SetUp() {
   Issue(crypto::Role::kTool, "tool");
   for (const char* name : {"worker0", "worker1", "intruder"}) Issue(crypto::Role::kWorker, name);
   Write(*other, crypto::Role::kWorker, "stranger", KeyOf("stranger"), 86'400);
+  Write(*other, crypto::Role::kServer, "impostor", KeyOf("impostor"), 86'400);
 }
 
 void CertifiedTest::Issue(crypto::Role role, const std::string& name, int64_t lifetime) {

@@ -19,7 +19,7 @@ class CertifiedTest : public AttackTest {
   void SetUp() override;
 
   // "server", "tool", "worker0", "worker1", "intruder" (a worker that has no rank yet); and "stranger", a
-  // worker of another authority.
+  // worker of another authority, and "impostor", a server of that one.
   std::string KeyOf(const std::string& name) const { return directory() + "/" + name + ".pem"; }
 
   // One more, at KeyOf(name), of our authority; it expires after so many seconds.

@@ -34,6 +34,46 @@ Bytes Forger::Init(uint64_t source, ByteSpan cookie, uint64_t number) {
   return bytes;
 }
 
+Bytes Forger::Accept(uint64_t worker, uint64_t source, const std::vector<wire::Frame>& frames) {
+  Bytes bytes(kInitBytes);
+  transport::PacketBuilder builder(bytes);
+  builder.StartLong(wire::LongType::kAccept, wire::kVersion, {worker}, {source}, 0);
+  for (const wire::Frame& frame : frames) EXPECT_TRUE(builder.Add(frame));
+  builder.PadTo(bytes.size());
+  bytes.resize(builder.Seal(security_.security()->long_protection()));
+  return bytes;
+}
+
+Bytes Forger::Retry(uint64_t worker, ByteSpan cookie) {
+  Bytes bytes(kInitBytes);
+  transport::PacketBuilder builder(bytes);
+  builder.StartLong(wire::LongType::kRetry, wire::kVersion, {worker}, {1}, 0, cookie);
+  bytes.resize(builder.Seal(security_.security()->long_protection()));
+  return bytes;
+}
+
+std::optional<Forger::Crypto> Forger::CryptoOf(ByteSpan long_packet) {
+  Bytes copy(long_packet.begin(), long_packet.end());
+  ByteReader reader(copy);
+  const auto header = wire::DecodeLongHeader(reader);
+  if (!header || (wire::HasCookie(header->type) && !wire::DecodeCookie(reader))) return std::nullopt;
+  const size_t at = reader.position();
+  const MutableByteSpan body = MutableByteSpan(copy).subspan(at, copy.size() - at - wire::kTagBytes);
+  if (!security_.security()->long_protection().Open(header->packet_number, 0, ByteSpan(copy).first(at), body,
+                                                    ByteSpan(copy).last(wire::kTagBytes))) {
+    return std::nullopt;
+  }
+  ByteReader frames(body);
+  while (frames.ok() && !frames.AtEnd()) {
+    const Result<wire::Frame> frame = wire::DecodeFrame(frames);
+    if (!frame.ok()) break;
+    if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
+      return Crypto{crypto->offset, Bytes(crypto->data.begin(), crypto->data.end())};
+    }
+  }
+  return std::nullopt;
+}
+
 Bytes NoiseInit(uint64_t source, size_t size) {
   Bytes bytes(size);
   Random random(source);

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "longhaul/status.h"
+#include "proto/frames.h"
 #include "transport/core/security/security.h"
 #include "transport/keys/load_security.h"
 
@@ -25,6 +26,16 @@ class Forger {
 
   // With a TLS ClientHello in it, as a client's first.
   Bytes Init(uint64_t source, ByteSpan cookie = {}, uint64_t number = 0);
+  // An ACCEPT of a server `source` for a worker, under the key of long packets that certificates have in
+  // common.
+  Bytes Accept(uint64_t worker, uint64_t source, const std::vector<wire::Frame>& frames);
+  Bytes Retry(uint64_t worker, ByteSpan cookie);
+  // The worker's ClientHello in an INIT or, with certificates, the server's part in an ACCEPT; nullopt: none.
+  struct Crypto {
+    uint64_t offset = 0;
+    Bytes data;
+  };
+  std::optional<Crypto> CryptoOf(ByteSpan long_packet);
 
  private:
   keys::LoadedSecurity security_;

@@ -128,6 +128,12 @@ bool Program::WaitForLine(const std::string& part, Duration limit) {
   return said();
 }
 
+bool Program::WaitForError(const std::string& part, Duration limit) {
+  const auto said = [&] { return Errors().find(part) != std::string::npos; };
+  (void)Eventually([&] { return ended_ || said(); }, limit);
+  return said();
+}
+
 std::optional<nlohmann::json> Program::FindEvent(const std::string& event) const {
   for (const std::string& line : lines_) {
     nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);

@@ -57,6 +57,8 @@ class Program {
   Clock::time_point ended_at() const { return ended_at_; }
   // False also when it ended without saying so.
   bool WaitForLine(const std::string& part, Duration limit = kPatience);
+  // Of standard error, which a daemon writes in a thread of its own: what it said first may come last.
+  bool WaitForError(const std::string& part, Duration limit = kPatience);
   // The first line of standard output that is a JSON object with this "event".
   std::optional<nlohmann::json> WaitForEvent(const std::string& event, Duration limit = kPatience);
   std::optional<nlohmann::json> FindEvent(const std::string& event) const;

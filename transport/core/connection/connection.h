@@ -115,6 +115,7 @@ struct ConnectionStats {
   uint64_t retries = 0;
   uint64_t refusals_ignored = 0;
   uint64_t key_refusals = 0;
+  uint64_t answers_failed = 0;
   uint64_t before_keys_dropped = 0;
   uint64_t key_updates = 0;
   uint64_t peer_key_updates = 0;
@@ -204,6 +205,8 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::retries, "retries", "client: RETRY that was followed"},
     {&ConnectionStats::key_refusals, "key_refusals",
      "REFUSE: the server cannot open what this side sends; its key may be another one"},
+    {&ConnectionStats::answers_failed, "answers_failed",
+     "client: ACCEPTs that no server with a key of ours has sent, or that were damaged on purpose"},
     {&ConnectionStats::refusals_ignored, "refusals_ignored",
      "client: REFUSE or CLOSE of the handshake that authentic packets refuted"},
     {&ConnectionStats::before_keys_dropped, "before_keys_dropped",

@@ -164,8 +164,8 @@ void ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, Byt
   ++stats_.packets_received;
   stats_.bytes_received += datagram_bytes;
   if (state_ == State::kConnected) return handshaking_.HandleLateLong(header);
-  last_heard_ = now;
   const auto outcome = handshaking_.HandleLong(now, header, frames, datagram_bytes, proves_address);
+  if (!handshaking_.open()) last_heard_ = now;  // else it may be anyone
   if (const auto& peer = handshaking_.peer_parameters()) {
     flight_.SetReceiveWindow(peer->receive_window_bytes);
     const auto idle = std::chrono::milliseconds(std::min<uint64_t>(peer->idle_timeout_ms, 86'400'000));
@@ -339,6 +339,10 @@ Status ConnectionImpl::WhySilent(Instant now) const {
   const std::string silence = SecondsText(now - last_heard_);
   if (state_ == State::kConnected) {
     return Status(StatusCode::kPeerDead, peer().ToString() + " was silent for " + silence);
+  }
+  if (const auto& doubt = handshaking_.doubt()) {
+    return Status(doubt->code(), "server " + peer().ToString() + ": " + doubt->message() +
+                                     " (several have answered, and none of them with success)");
   }
   std::string text = "no answer from " + peer().ToString() + " within " + silence;
   // A key mismatch is deliberately not reported to the peer.

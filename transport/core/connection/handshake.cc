@@ -21,6 +21,26 @@ Handshake::Handshake(bool is_client, std::unique_ptr<HandshakeCrypto> crypto)
   StartFlight();
 }
 
+std::unique_ptr<Handshake> Handshake::Again(bool in_order) const {
+  std::unique_ptr<HandshakeCrypto> crypto = crypto_->Again();
+  if (crypto == nullptr || crypto->TakeData() != sent_) return nullptr;
+  auto again = std::make_unique<Handshake>(is_client_, std::move(crypto));
+  again->one_of_several_ = true;
+  again->in_order_ = in_order;
+  again->sent_ = sent_;
+  again->in_flight_ = false;
+  again->deadline_ = deadline_;
+  again->repeats_ = repeats_;
+  again->flights_ = flights_;
+  again->last_flight_ = last_flight_;
+  again->flight_began_ = flight_began_;
+  again->flight_at_once_ = flight_at_once_;
+  again->karn_ = karn_;
+  again->next_number_ = next_number_;
+  again->bytes_sent_ = bytes_sent_;
+  return again;
+}
+
 void Handshake::OnPacket(int64_t bytes, bool proves_address) {
   bytes_received_ += bytes;
   address_proved_ = address_proved_ || proves_address;
@@ -47,8 +67,10 @@ Status Handshake::OnCrypto(Instant now, const wire::CryptoFrame& frame) {
 }
 
 Status Handshake::Deliver(uint64_t offset, ByteSpan data) {
+  if (released()) return Status::Ok();
   if (offset > received_) {
-    const bool room = waiting_.size() < kMaxPieces && waiting_bytes_ + data.size() <= kMaxWaitingBytes;
+    const bool room =
+        !in_order_ && waiting_.size() < kMaxPieces && waiting_bytes_ + data.size() <= kMaxWaitingBytes;
     if (room && !data.empty() && waiting_.try_emplace(offset, data.begin(), data.end()).second) {
       waiting_bytes_ += data.size();
     }
@@ -70,6 +92,7 @@ Status Handshake::Deliver(uint64_t offset, ByteSpan data) {
 }
 
 Result<bool> Handshake::Pull() {
+  if (released()) return false;
   const std::vector<uint8_t> data = crypto_->TakeData();
   if (sent_.size() + data.size() > wire::kMaxHandshakeBytes) {
     return Status(StatusCode::kResourceExhausted,
@@ -121,7 +144,7 @@ std::optional<wire::CryptoFrame> Handshake::NextFrame(size_t room) const {
   if (sent_.empty() && received_ == 0) return std::nullopt;
   const size_t left = sent_.size() - static_cast<size_t>(flight_next_);
   const size_t bytes = std::min(left, room > kFrameOverhead ? room - kFrameOverhead : 0);
-  return wire::CryptoFrame{flight_next_, received_,
+  return wire::CryptoFrame{flight_next_, one_of_several_ && !complete() ? 0 : received_,
                            ByteSpan(sent_).subspan(static_cast<size_t>(flight_next_), bytes)};
 }
 

@@ -13,6 +13,7 @@
 // The connection builds the packets; this decides what they carry and when. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +44,10 @@ class Handshake {
 
   // The client's first flight is due at once.
   Handshake(bool is_client, std::unique_ptr<HandshakeCrypto> crypto);
+  // Of a client that has heard nothing: another that goes on from here, to take one of several answers.
+  // in_order: it keeps nothing beyond a gap. What has arrived it says only at its end: if it fails, all of it
+  // must come again. Null: HandshakeCrypto::Again gives none.
+  std::unique_ptr<Handshake> Again(bool in_order) const;
 
   // --- Events ---
   // An authentic long packet of `bytes` came; proves_address: its sender receives what is sent to the
@@ -60,12 +65,19 @@ class Handshake {
   void OnTimeout(Instant now);
   // The last flight could not leave as it was.
   void SendAgain() { StartFlight(); }
+  // Somebody has answered: there is time to look whether it is the server.
+  void Rest(Instant now) {
+    if (!in_flight_) deadline_ = std::max(deadline_, now + kLongestInterval);
+  }
+  // Nothing more is said or heard: the cryptography, and every secret in it, goes. REQUIRES: complete().
+  void Release() { crypto_.reset(); }
   Instant Deadline() const { return deadline_; }
 
   // --- Questions ---
-  bool complete() const { return crypto_->complete(); }
+  bool complete() const { return crypto_ == nullptr || crypto_->complete(); }
+  // REQUIRES: not released.
   HandshakeCrypto& crypto() { return *crypto_; }
-  const HandshakeCrypto& crypto() const { return *crypto_; }
+  bool released() const { return crypto_ == nullptr; }
   // The peer has all of our stream.
   bool delivered() const { return peer_received_ == sent_.size(); }
   bool address_proved() const { return address_proved_; }
@@ -101,6 +113,8 @@ class Handshake {
 
   bool is_client_;
   std::unique_ptr<HandshakeCrypto> crypto_;
+  bool one_of_several_ = false;
+  bool in_order_ = false;
 
   std::vector<uint8_t> sent_;  // our stream from its start
   uint64_t peer_received_ = 0;

@@ -25,7 +25,9 @@ Handshaking::Handshaking(const Options& options, Security* security, Path* path,
       security_(security),
       path_(path),
       stats_(stats),
-      handshake_(options.is_client, security->NewSession(options.is_client)) {}
+      public_key_(options.is_client && security->IsSecure() && !security->long_protection().IsSecure()),
+      open_(public_key_),
+      handshake_(std::make_unique<Handshake>(options.is_client, security->NewSession(options.is_client))) {}
 
 wire::TransportParametersFrame Handshaking::ParametersOf(const ConnectionOptions& options) {
   wire::TransportParametersFrame p;
@@ -38,11 +40,6 @@ wire::TransportParametersFrame Handshaking::ParametersOf(const ConnectionOptions
   return p;
 }
 
-const PeerIdentity& Handshaking::identity() const {
-  static const PeerIdentity kNone;
-  return handshake_.complete() ? handshake_.crypto().peer() : kNone;
-}
-
 bool Handshaking::Accepts(const wire::LongHeader& header) {
   const bool first_answer = is_client() && options_.remote.value == 0;
   if (first_answer || header.source == options_.remote) return true;
@@ -53,21 +50,131 @@ bool Handshaking::Accepts(const wire::LongHeader& header) {
 
 Handshaking::Outcome Handshaking::HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames,
                                              size_t datagram_bytes, bool proves_address) {
-  handshake_.OnPacket(static_cast<int64_t>(datagram_bytes), proves_address);
+  if (open_) return HandleAnswer(now, header, frames, datagram_bytes);
+  handshake_->OnPacket(static_cast<int64_t>(datagram_bytes), proves_address);
   LearnFrom(header, datagram_bytes);
   std::optional<Outcome> over;
   if (Status status = HandleFrames(now, frames, &over); !status.ok()) {
     ++stats_->malformed_dropped;
+    // Any host can have sent it, but for what TLS has opened: the server's alert.
+    if (public_key_ && status.code() != StatusCode::kPermissionDenied) return {};
     return {Outcome::Next::kFailed, std::move(status)};
   }
   if (over) return *std::move(over);
   DropRefusal();  // the server is there and goes on
-  if (is_client()) handshake_.OnAnswered(now);
-  handshake_.OnPacketEnd(now);
-  if (!handshake_.complete() || !peer_parameters_) return {};
+  if (is_client()) handshake_->OnAnswered(now);
+  handshake_->OnPacketEnd(now);
+  return Conclude();
+}
+
+Handshaking::Outcome Handshaking::Conclude() {
+  if (!handshake_->complete() || !peer_parameters_) return {};
   if (!protection_) MakeKeys();
-  if (!(is_client() ? handshake_.delivered() : handshake_.address_proved())) return {};
+  if (!(is_client() ? handshake_->delivered() : handshake_->address_proved())) return {};
   return {Outcome::Next::kConnected, {}};
+}
+
+// --- Answers that any host can make ---
+
+namespace {
+
+// What an answer consists of, CRYPTO aside; an error when it cannot be the server's.
+struct AnswerContent {
+  std::optional<wire::TransportParametersFrame> parameters;
+  std::optional<wire::CloseFrame> close;
+};
+Result<AnswerContent> ContentOf(ByteSpan frames) {
+  AnswerContent content;
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return frame.status();
+    if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
+      content.parameters = *parameters;
+    } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
+      content.close = *close;
+    }
+  }
+  return content;
+}
+
+bool InRange(const wire::TransportParametersFrame& parameters) {
+  return parameters.max_datagram_bytes >= Path::kBaseDatagram && parameters.idle_timeout_ms > 0;
+}
+
+}  // namespace
+
+Handshaking::Outcome Handshaking::HandleAnswer(Instant now, const wire::LongHeader& header, ByteSpan frames,
+                                               size_t datagram_bytes) {
+  const Result<AnswerContent> content = ContentOf(frames);
+  if (content.ok() && content->close) return OnClose(now, *content->close);
+  if (!content.ok() || !content->parameters || !InRange(*content->parameters)) {
+    ++stats_->malformed_dropped;
+    return OnDoubt(now, header.source,
+                   content.ok() ? Status(StatusCode::kProtocolViolation, "transport parameters out of range")
+                                : content.status());
+  }
+  // Another has answered: that refuses nothing, and one of the two is no server of ours.
+  contested_ = contested_ || (doubt_ && !(doubtful_ == header.source));
+  if (contested_ || !refused_by_doubt_) DropRefusal();
+  if (answers_.empty()) handshake_->Rest(now);
+  ServerAnswers::Answer* answer = answers_.Of(now, *handshake_, header.source, *content->parameters);
+  if (answer == nullptr) return {};
+  if (Status status = HearAnswer(now, answer, frames, datagram_bytes); !status.ok()) {
+    answers_.Drop(answer);
+    return OnDoubt(now, header.source, std::move(status));
+  }
+  if (!answer->handshake->complete()) return {};
+  Choose(answer);
+  return Conclude();
+}
+
+Status Handshaking::HearAnswer(Instant now, ServerAnswers::Answer* answer, ByteSpan frames,
+                               size_t datagram_bytes) {
+  const auto bytes = static_cast<int64_t>(datagram_bytes);
+  answer->largest_datagram = std::max(answer->largest_datagram, bytes);
+  answer->handshake->OnPacket(bytes, true);
+  ByteReader reader(frames);
+  while (reader.ok() && !reader.AtEnd()) {
+    Result<wire::Frame> frame = wire::DecodeFrame(reader);
+    if (!frame.ok()) return frame.status();
+    if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
+      if (Status status = answer->handshake->OnCrypto(now, *crypto); !status.ok()) return status;
+    } else if (!std::holds_alternative<wire::PaddingFrame>(*frame) &&
+               !std::holds_alternative<wire::TransportParametersFrame>(*frame)) {
+      return Status(StatusCode::kProtocolViolation,
+                    std::string(wire::FrameName(*frame)) + " during the handshake");
+    }
+  }
+  answer->handshake->OnAnswered(now);
+  answer->handshake->OnPacketEnd(now);
+  return Status::Ok();
+}
+
+void Handshaking::Choose(ServerAnswers::Answer* answer) {
+  ServerAnswers::Answer server = answers_.Choose(answer);
+  open_ = false;
+  options_.remote = server.remote;
+  peer_parameters_ = server.parameters;
+  handshake_ = std::move(server.handshake);
+  path_->OnEcho(server.largest_datagram);
+  path_->LimitTo(server.parameters.max_datagram_bytes);
+  DropRefusal();
+}
+
+Handshaking::Outcome Handshaking::OnDoubt(Instant now, wire::ConnectionId remote, Status why) {
+  ++stats_->answers_failed;
+  contested_ = contested_ || (doubt_ && !(doubtful_ == remote));
+  doubt_ = why;
+  doubtful_ = remote;
+  if (contested_) {
+    if (refused_by_doubt_) DropRefusal();
+  } else if (refused_at_.IsInfinite()) {
+    refused_ = std::move(why);
+    refused_at_ = now + kDoubtGrace;
+    refused_by_doubt_ = true;
+  }
+  return {};
 }
 
 void Handshaking::HandleLateLong(const wire::LongHeader& header) {
@@ -92,18 +199,11 @@ Status Handshaking::HandleFrames(Instant now, ByteSpan frames, std::optional<Out
     if (!frame.ok()) return frame.status();
     Status status;
     if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
-      status = handshake_.OnCrypto(now, *crypto);
+      status = handshake_->OnCrypto(now, *crypto);
     } else if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
       status = OnParameters(*parameters);
     } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
-      const std::string who = is_client() ? "server " : "client ";
-      Status why(close->code, who + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(*close));
-      *over = Outcome();
-      if (is_client()) {
-        *over = OnRefusal(now, std::move(why));
-      } else if (handshake_.address_proved()) {
-        *over = Outcome{Outcome::Next::kOver, std::move(why)};
-      }
+      *over = OnClose(now, *close);
       return Status::Ok();
     } else if (!std::holds_alternative<wire::PaddingFrame>(*frame)) {
       status = Status(StatusCode::kProtocolViolation,
@@ -114,9 +214,17 @@ Status Handshaking::HandleFrames(Instant now, ByteSpan frames, std::optional<Out
   return Status::Ok();
 }
 
+Handshaking::Outcome Handshaking::OnClose(Instant now, const wire::CloseFrame& close) {
+  const std::string who = is_client() ? "server " : "client ";
+  Status why(close.code, who + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(close));
+  if (is_client()) return OnRefusal(now, std::move(why));
+  if (!handshake_->address_proved()) return {};
+  return {Outcome::Next::kOver, std::move(why)};
+}
+
 Status Handshaking::OnParameters(const wire::TransportParametersFrame& parameters) {
   if (peer_parameters_) return Status::Ok();  // repeated
-  if (parameters.max_datagram_bytes < Path::kBaseDatagram || parameters.idle_timeout_ms == 0) {
+  if (!InRange(parameters)) {
     return Status(StatusCode::kProtocolViolation, "transport parameters out of range");
   }
   peer_parameters_ = parameters;
@@ -132,31 +240,35 @@ void Handshaking::MakeKeys() {
   out.U64(is_client() ? options_.remote.value : options_.local.value);
   LH_CHECK(wire::Encode(is_client() ? options_.parameters : *peer_parameters_, out));
   LH_CHECK(wire::Encode(is_client() ? *peer_parameters_ : options_.parameters, out));
-  protection_ = handshake_.crypto().MakeProtection(out.written());
+  protection_ = handshake_->crypto().MakeProtection(out.written());
+  identity_ = handshake_->crypto().peer();
 }
 
 void Handshaking::OnShort(Instant now, bool connecting) {
   heard_short_ = true;
-  if (connecting) handshake_.OnAnswered(now);
+  if (connecting) handshake_->OnAnswered(now);
 }
 
 void Handshaking::OnConnected() {
   DropRefusal();
+  handshake_->Release();
   if (!is_client() && security_->IsSecure()) confirm_due_ = true;
 }
 
 void Handshaking::DropRefusal() {
   if (std::exchange(refused_, std::nullopt)) ++stats_->refusals_ignored;
   refused_at_ = Instant::Infinite();
+  refused_by_doubt_ = false;
 }
 
 void Handshaking::HandleRetry(ByteSpan cookie) {
   const bool first_flight = options_.remote.value == 0;
-  if (!first_flight || cookie.empty() || stats_->retries == kMaxRetries) return;
+  if (!first_flight || cookie.empty() || retries_followed_ == kMaxRetries) return;
   LH_REACHED("RETRY is followed");
+  ++retries_followed_;
   ++stats_->retries;
   cookie_.assign(cookie.begin(), cookie.end());
-  handshake_.OnRetry();
+  handshake_->OnRetry();
 }
 
 Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHeader& header, ByteSpan frames) {
@@ -198,44 +310,52 @@ Handshaking::Outcome Handshaking::OnRefusal(Instant now, Status why) {
 }
 
 Handshaking::Outcome Handshaking::OnTimeout(Instant now) {
-  if (refused_at_ <= now) return {Outcome::Next::kOver, *refused_};
-  handshake_.OnTimeout(now);
+  if (refused_at_ <= now) {
+    if (!refused_by_doubt_) return {Outcome::Next::kOver, *refused_};
+    options_.remote = doubtful_;  // the answer's sender learns why
+    return {Outcome::Next::kFailed, *refused_};
+  }
+  if (handshake_->Deadline() <= now) retries_followed_ = 0;
+  handshake_->OnTimeout(now);
+  answers_.OnTimeout(now);
   return {};
 }
 
 size_t Handshaking::BuildLong(Instant now, MutableByteSpan out) {
-  if (!handshake_.WantsToSend()) return 0;
+  ServerAnswers::Answer* answer = answers_.Sender();
+  Handshake& from = answer == nullptr ? *handshake_ : *answer->handshake;
+  if (!from.WantsToSend()) return 0;
   // A client's packets are padded and carry its parameters until it needs nothing more from the server's
   // flight.
   const bool whole = is_client() && !protection_;
-  if (whole && handshake_.repeats() >= kInitsBeforeFallback) path_->LimitTo(Path::kBaseDatagram);
+  if (whole && from.repeats() >= kInitsBeforeFallback) path_->LimitTo(Path::kBaseDatagram);
   const auto size = static_cast<size_t>(path_->datagram_bytes());
-  if (out.size() < size || !handshake_.MaySend(path_->datagram_bytes())) return 0;
-  const bool padded = whole || (!is_client() && handshake_.AtFlightStart());
+  if (out.size() < size || !from.MaySend(path_->datagram_bytes())) return 0;
+  const bool padded = whole || (!is_client() && from.AtFlightStart());
   PacketBuilder builder(out.first(size));
   builder.StartLong(is_client() ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
-                    options_.remote, options_.local, handshake_.NextNumber(),
+                    answer == nullptr ? options_.remote : answer->remote, options_.local, from.NextNumber(),
                     is_client() ? ByteSpan(cookie_) : ByteSpan());
   if (whole || !is_client()) LH_CHECK(builder.Add(options_.parameters));
   size_t data = 0;
-  if (const std::optional<wire::CryptoFrame> frame = handshake_.NextFrame(builder.room())) {
+  if (const std::optional<wire::CryptoFrame> frame = from.NextFrame(builder.room())) {
     LH_CHECK(builder.Add(*frame));
     data = frame->data.size();
   }
   if (padded) builder.PadTo(size);
   const size_t bytes = builder.Seal(security_->long_protection());
-  handshake_.OnSent(now, data, static_cast<int64_t>(bytes));
+  from.OnSent(now, data, static_cast<int64_t>(bytes));
   return bytes;
 }
 
 size_t Handshaking::BuildClose(const wire::CloseFrame& close, MutableByteSpan out) {
-  if (!handshake_.MaySend(kMaxLongCloseBytes)) return 0;
+  if (!handshake_->MaySend(kMaxLongCloseBytes)) return 0;
   PacketBuilder builder(out);
   builder.StartLong(is_client() ? wire::LongType::kInit : wire::LongType::kAccept, wire::kVersion,
-                    options_.remote, options_.local, handshake_.NextNumber());
+                    options_.remote, options_.local, handshake_->NextNumber());
   builder.Add(close);
   const size_t bytes = builder.Seal(security_->long_protection());
-  handshake_.OnSentAside(static_cast<int64_t>(bytes));
+  handshake_->OnSentAside(static_cast<int64_t>(bytes));
   return bytes;
 }
 

@@ -84,6 +84,7 @@ struct PacketReader::FrameHandler {
   Status operator()(const wire::ControlFrame& f) { return to.control->OnFrame(f); }
   Status operator()(const wire::WindowOpenFrame& f) { return to.windows->OnOpen(f); }
   Status operator()(const wire::NewCidFrame& f) { return to.handshaking->OnConfirmation(f); }
+  Status operator()(const wire::KeyUpdateFrame& f) { return to.writer->OnKeyUpdate(f, now); }
   Status operator()(const wire::TransportParametersFrame&) { return OnlyInHandshake("TRANSPORT_PARAMETERS"); }
   Status operator()(const wire::CryptoFrame&) { return OnlyInHandshake("CRYPTO"); }
   Status operator()(const wire::AckFrame& f) {

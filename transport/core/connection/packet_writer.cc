@@ -54,11 +54,15 @@ std::optional<Transmit> PacketWriter::PollChallenge(Instant now, MutableByteSpan
 }
 
 void PacketWriter::UpdateKeysIfDue(Instant now) {
-  PacketProtection& protection = *from_.handshaking->protection();
-  if (!protection.IsSecure() || !key_update_.Due(protection.key_phase(), now)) return;
-  protection.UpdateKeys();
+  key_changes_.OnPoll(from_.handshaking->protection(), now, from_.flight->Pto());
+  if (key_changes_.begun() == from_.stats->key_updates) return;
   LH_REACHED("this side updates the keys");
-  ++from_.stats->key_updates;
+  from_.stats->key_updates = key_changes_.begun();
+}
+
+Status PacketWriter::OnKeyUpdate(const wire::KeyUpdateFrame& frame, Instant now) {
+  return key_changes_.OnFrame(from_.handshaking->protection(), from_.handshaking->is_client(), frame, now,
+                              from_.flight->Pto());
 }
 
 Status PacketWriter::CheckKeys() const {
@@ -87,7 +91,7 @@ std::optional<Transmit> PacketWriter::PollMtuProbe(Instant now, MutableByteSpan 
 
 bool PacketWriter::HasFrames() const {
   return from_.control->send().HasData() || from_.windows->HasFrames() || ping_due_ ||
-         from_.handshaking->confirm_due() || !path_responses_.empty();
+         from_.handshaking->confirm_due() || key_changes_.HasFrame() || !path_responses_.empty();
 }
 
 size_t PacketWriter::Build(Instant now, MutableByteSpan out) {
@@ -142,6 +146,10 @@ void PacketWriter::AddElicitingFrames(Instant now, PacketBuilder* builder) {
     builder->Remember(SentNewCid{});
     from_.handshaking->SetConfirmDue(false);
   }
+  if (key_changes_.HasFrame() && builder->Add(key_changes_.frame())) {
+    builder->Remember(SentKeyUpdate{key_changes_.frame().phase});
+    key_changes_.OnFrameSent();
+  }
   from_.windows->AddFrames(now, builder);
   AddControlData(builder);
   if (ping_due_ && (builder->ack_eliciting() || builder->Add(wire::PingFrame{}))) ping_due_ = false;
@@ -162,7 +170,7 @@ size_t PacketWriter::Finish(Instant now, PacketBuilder* builder, bool mtu_probe)
   PacketProtection& protection = *from_.handshaking->protection();
   const size_t size = builder->Seal(protection);
   SentPacket sent = builder->TakeSent();
-  key_update_.OnPacketSent(sent.number, protection.key_phase(), size, now);
+  key_changes_.OnPacketSent(sent.number, protection.key_phase(), size, now);
   sent.mtu_probe = mtu_probe;
   sent.ect0 = ect0_;
   from_.path->OnPacketSent(sent);
@@ -207,8 +215,8 @@ bool PacketWriter::TakeFates(LossDetection::Outcome outcome, uint64_t new_ce,
   flight.TakeFates(now, outcome, from_.path->datagram_bytes());
   // Every acknowledgement is booked before any loss is acted on: a block that just became complete needs none
   // of its lost symbols again.
-  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet);
-  for (const SentPacket& packet : outcome.acked) OnPacketAcked(packet);
+  for (const SentPacket& packet : outcome.spurious) OnPacketAcked(packet, now);
+  for (const SentPacket& packet : outcome.acked) OnPacketAcked(packet, now);
   for (const SentPacket& packet : outcome.lost) OnPacketLost(packet, now);
   // A probe may as well bring what is missing: that saves the round trip after which the loss is known.
   if (outcome.send_probes) {
@@ -218,8 +226,8 @@ bool PacketWriter::TakeFates(LossDetection::Outcome outcome, uint64_t new_ce,
   return flight.Conclude(now, outcome, new_ce, host_drops);
 }
 
-void PacketWriter::OnPacketAcked(const SentPacket& packet) {
-  key_update_.OnPacketAcked(packet.number);
+void PacketWriter::OnPacketAcked(const SentPacket& packet, Instant now) {
+  key_changes_.OnPacketAcked(packet.number, now);
   from_.windows->OnPacketAcked(packet);
   for (const SentFrame& frame : packet.frames) {
     if (const auto* control = std::get_if<SentControl>(&frame)) {
@@ -243,6 +251,8 @@ void PacketWriter::SendAgain(const std::vector<SentFrame>& frames) {
       from_.control->send().OnLost(control->offset, control->length);
     } else if (std::holds_alternative<SentNewCid>(frame)) {
       from_.handshaking->SetConfirmDue(true);
+    } else if (const auto* update = std::get_if<SentKeyUpdate>(&frame)) {
+      key_changes_.OnFrameLost(update->phase);
     } else {
       from_.windows->SendAgain(frame);
     }

@@ -13,11 +13,11 @@
 #include "transport/core/connection/control_stream.h"
 #include "transport/core/connection/flight_control.h"
 #include "transport/core/connection/handshaking.h"
+#include "transport/core/connection/key_changes.h"
 #include "transport/core/connection/packet_builder.h"
 #include "transport/core/connection/path.h"
 #include "transport/core/connection/windows.h"
 #include "transport/core/datagram_core.h"
-#include "transport/core/security/key_update.h"
 
 namespace longhaul::transport {
 
@@ -40,12 +40,15 @@ class PacketWriter {
     ControlChannel* control = nullptr;
     ConnectionStats* stats = nullptr;
   };
-  PacketWriter(const Sources& sources, const KeyUpdateLimits& limits) : from_(sources), key_update_(limits) {}
+  PacketWriter(const Sources& sources, const KeyUpdateLimits& limits)
+      : from_(sources), key_changes_(limits) {}
 
   // --- Requests ---
   bool ping_due() const { return ping_due_; }
   void RequestPing() { ping_due_ = true; }
   void Answer(const wire::PathChallengeFrame& challenge);
+  // kProtocolViolation as KeyChanges::OnFrame.
+  Status OnKeyUpdate(const wire::KeyUpdateFrame& frame, Instant now);
 
   // kAeadLimitReached: the keys may not be used any longer.
   Status CheckKeys() const;
@@ -91,13 +94,13 @@ class PacketWriter {
   // host_drops: the peer's total; nullopt: no news.
   bool TakeFates(LossDetection::Outcome outcome, uint64_t new_ce, std::optional<uint64_t> host_drops,
                  Instant now);
-  void OnPacketAcked(const SentPacket& packet);
+  void OnPacketAcked(const SentPacket& packet, Instant now);
   void OnPacketLost(const SentPacket& packet, Instant now);
   void SendAgain(const std::vector<SentFrame>& frames);
   size_t Finish(Instant now, PacketBuilder* builder, bool mtu_probe = false);
 
   Sources from_;
-  KeyUpdatePolicy key_update_;
+  KeyChanges key_changes_;
   std::vector<uint64_t> path_responses_;  // data to send back
   bool ping_due_ = false;
   bool ect0_ = false;  // of the batch under way, and of postponed_

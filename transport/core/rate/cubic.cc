@@ -8,7 +8,7 @@
 namespace longhaul::transport {
 namespace {
 
-constexpr double kRecentLossWeight = 0.01;  // for people only: a snapshot's loss is of about 100 datagrams
+constexpr double kDatagramLossWeight = 0.01;  // for people only: a snapshot's loss is of about 100 datagrams
 static_assert(0 < Cubic::kAlpha && Cubic::kAlpha < 1 && Cubic::kMinDatagrams < Cubic::kInitialDatagrams);
 // Silence over this many probe timeouts makes lost packets persistent congestion: the first doubles the
 // second, so together they are the three of RFC 9002 §7.6.1.
@@ -78,7 +78,7 @@ void Cubic::OnCongestionEvent(const CongestionEvent& event) {
   }
   const double total = Datagrams(event.acked + event.lost);
   if (total > 0) {
-    const double weight = 1 - std::pow(1 - kRecentLossWeight, total);
+    const double weight = 1 - std::pow(1 - kDatagramLossWeight, total);
     recent_loss_ += weight * (Datagrams(event.lost) / total - recent_loss_);
   }
   LH_CHECK_OP(window_.cwnd, >=, static_cast<double>(kMinDatagrams));

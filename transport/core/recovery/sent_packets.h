@@ -78,9 +78,13 @@ struct SentGrant {
 struct SentNewCid {
   bool operator==(const SentNewCid&) const = default;
 };
+struct SentKeyUpdate {
+  uint64_t phase = 0;
+  bool operator==(const SentKeyUpdate&) const = default;
+};
 // An ACK is never sent again; each of the others must arrive.
 using SentFrame = std::variant<SentControl, SentWindowOpen, SentWindowStatus, SentWindowClose, SentAck,
-                               SentGrant, SentNewCid>;
+                               SentGrant, SentNewCid, SentKeyUpdate>;
 
 // State of the connection when a packet left, for the rate sample that its ACK gives.
 struct DeliverySnapshot {

@@ -2,12 +2,18 @@
 // cryptography; the integrity tag (transport/core/security/integrity_tag.h) is its first implementation.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/bytes.h"
 #include "proto/packet_header.h"
 
 namespace longhaul::transport {
+
+// One side's part of an exchange of keys: a public key of X25519 (RFC 7748).
+using KeyShare = std::array<uint8_t, 32>;
 
 class PacketProtection {
  public:
@@ -26,15 +32,25 @@ class PacketProtection {
   // Phase of the keys that Seal uses now: bit 0 of a short header; the header is written with it before
   // Seal.
   virtual bool key_phase() const { return false; }
-  // Sending goes on with the next keys (RFC 9001 §6.1). REQUIRES: the peer has acknowledged a packet of the
-  // present phase.
+  // --- The next keys: from an exchange of fresh shares (Diffie-Hellman), mixed with the present ones ---
+  // The side that begins: its share for the phase after the present one, a new one at each call.
+  virtual KeyShare Offer() { return {}; }
+  // The other: takes an offer and gives the share that answers it; from now on packets of the next phase
+  // open. An offer of ours is void. nullopt: nobody honest sends such a share. REQUIRES: both directions are
+  // in one phase, and the next keys are not known.
+  virtual std::optional<KeyShare> Answer(const KeyShare& offer) { return offer; }
+  // The side that began takes the answer. False as above. REQUIRES: as above, and Offer.
+  virtual bool Conclude(const KeyShare& answer) { return (void)answer, true; }
+  // Sending goes on with the next keys, once they are known.
   virtual void UpdateKeys() {}
+  // Packets of the phase before the present one no longer open.
+  virtual void DropPrevious() {}
   // Which limit of the cipher the present keys have reached (RFC 9001 §6.6), for people; "" while there is
   // none. Asked after the key update that was due: then the connection must end now, and what can still be
   // sealed is enough for CLOSE.
   virtual std::string_view limit_reached() const { return ""; }
   // How many times the peer's keys have changed: a packet of the next phase was authentic. Sending follows by
-  // itself (RFC 9001 §6.2).
+  // itself.
   virtual uint64_t peer_updates() const { return 0; }
 };
 

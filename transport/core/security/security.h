@@ -55,6 +55,9 @@ class HandshakeCrypto {
   virtual std::vector<uint8_t> TakeData() = 0;
   // The peer is authenticated and the keys are known.
   virtual bool complete() const = 0;
+  // Of a client that has heard nothing yet: another that says the same first, to try another server's answer.
+  // Null when nobody without the key can answer, or there is no key: then the first answer is as good as any.
+  virtual std::unique_ptr<HandshakeCrypto> Again() const { return nullptr; }
   // REQUIRES: complete().
   virtual const PeerIdentity& peer() const = 0;
   // The keys of the short packets, bound to `context` (version, connection IDs, transport parameters of both

@@ -1,0 +1,64 @@
+// What is left of a TLS session once it is gone: its secrets are those of every key of the connection.
+#include <gtest/gtest.h>
+#include <openssl/ssl.h>
+
+#include <map>
+#include <string>
+
+#include "tests/crypto/heap_watch.h"
+#include "tests/crypto/hex.h"
+#include "tests/crypto/tls_pair.h"
+#include "transport/crypto/tls_session.h"
+#include "transport/crypto/tls_settings.h"
+
+namespace longhaul::crypto {
+namespace {
+
+// By OpenSSL's own name.
+std::map<std::string, std::vector<uint8_t>>& Secrets() {
+  static std::map<std::string, std::vector<uint8_t>> secrets;
+  return secrets;
+}
+void Note(const SSL*, const char* line) {
+  const std::string text = line;
+  Secrets()[text.substr(0, text.find(' '))] = Hex(text.substr(text.rfind(' ') + 1));
+}
+
+std::shared_ptr<const TlsSettings> Settings(const Side& side) {
+  auto made = MakeTlsSettings(ParseKeyFile(side.file).value(), side.options);
+  EXPECT_TRUE(made.ok()) << made.status().ToString();
+  SSL_CTX_set_keylog_callback((*made)->client.get(), Note);
+  return *made;
+}
+
+// Leaks of `secret` from the handshake to the end of both sessions.
+uint64_t Leaks(const std::string& secret, bool certificates, bool wiped) {
+  const std::string ca = Text(NewCa("ca", kThisDay)), psk = Text(NewPsk("job-a"));
+  const auto key = [&](Role role) {
+    return certificates ? Text(IssueCertificate(ca, "job-a", role, "name", kThisDay)) : psk;
+  };
+  const auto client_settings = Settings(Side(key(Role::kWorker), Role::kWorker));
+  const auto server_settings = Settings(Side(key(Role::kServer), Role::kServer));
+  auto client = std::make_unique<TlsSession>(client_settings, true);
+  auto server = std::make_unique<TlsSession>(server_settings, false);
+  Exchange(*client, *server);
+  EXPECT_TRUE(client->complete() && server->complete());
+  const auto client_keys = client->MakeProtection({}), server_keys = server->MakeProtection({});
+  const HeapWatch watch(Secrets().at(secret), wiped);
+  client.reset();
+  server.reset();
+  return watch.leaks();
+}
+
+TEST(ReleasedSession, LeavesNoSecretOfTheKeyScheduleInAProgram) {
+  ASSERT_TRUE(HeapWatch::SeesOpenSsl());
+  for (const bool certificates : {false, true}) {
+    for (const char* secret : {"EXPORTER_SECRET", "CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"}) {
+      EXPECT_EQ(Leaks(secret, certificates, true), 0u) << secret << " " << certificates;
+    }
+  }
+  EXPECT_GT(Leaks("EXPORTER_SECRET", false, false), 0u) << "else OpenSSL wipes by itself, and we need not";
+}
+
+}  // namespace
+}  // namespace longhaul::crypto
