@@ -11,7 +11,7 @@
 namespace longhaul {
 namespace {
 
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+Status Malformed(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 std::string Quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
@@ -34,16 +34,16 @@ Result<double> ParseWithUnit(std::string_view text, std::initializer_list<Unit> 
   double number = 0;
   const auto [rest, error] = std::from_chars(lower.data(), lower.data() + lower.size(), number);
   if (error != std::errc() || !std::isfinite(number)) {
-    return Invalid(Quoted(text) + " is not a number with a unit; write " + std::string(wants));
+    return Malformed(Quoted(text) + " is not a number with a unit; write " + std::string(wants));
   }
-  if (number < 0) return Invalid(Quoted(text) + " is negative");
+  if (number < 0) return Malformed(Quoted(text) + " is negative");
   const std::string_view suffix(rest, static_cast<size_t>(lower.data() + lower.size() - rest));
   if (suffix.empty() && number == 0) return 0.0;
   for (const Unit& unit : units) {
     if (suffix == unit.name) return number * unit.factor;
   }
   const std::string problem = suffix.empty() ? " has no unit" : " has the unknown unit " + Quoted(suffix);
-  return Invalid(Quoted(text) + problem + "; write " + std::string(wants));
+  return Malformed(Quoted(text) + problem + "; write " + std::string(wants));
 }
 
 // `value` in the largest of four units, each 1000 times the next, that leaves a whole number.
@@ -59,13 +59,13 @@ std::string InLargestUnit(int64_t value, const std::array<std::string_view, 4>& 
 Result<Bandwidth> ParseRate(std::string_view text) {
   if (Lower(text) == "unlimited") return Bandwidth::Zero();
   if (Lower(text).ends_with("bps")) {
-    return Invalid(Quoted(text) +
-                   ": tc's bps means bytes per second, most people's means bits; write mbit, kbit or gbit");
+    return Malformed(Quoted(text) +
+                     ": tc's bps means bytes per second, most people's means bits; write mbit, kbit or gbit");
   }
   const auto bps = ParseWithUnit(text, {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}},
                                  "a rate such as 200mbit or 1gbit");
   if (!bps.ok()) return bps.status();
-  if (*bps < 1 || *bps > 1e12) return Invalid("rate " + Quoted(text) + " is outside 1bit..1000gbit");
+  if (*bps < 1 || *bps > 1e12) return Malformed("rate " + Quoted(text) + " is outside 1bit..1000gbit");
   return Bandwidth::BitsPerSecond(std::llround(*bps));
 }
 
@@ -73,7 +73,7 @@ Result<Duration> ParseTime(std::string_view text) {
   const auto ns =
       ParseWithUnit(text, {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}, "a time such as 25ms or 500us");
   if (!ns.ok()) return ns.status();
-  if (*ns > 1e18) return Invalid("time " + Quoted(text) + " is too long");
+  if (*ns > 1e18) return Malformed("time " + Quoted(text) + " is too long");
   return Duration(std::llround(*ns));
 }
 
@@ -82,14 +82,14 @@ Result<ByteCount> ParseBytes(std::string_view text) {
       text, {{"", 1}, {"b", 1}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"kib", 1024}, {"mib", 1048576}},
       "a size such as 256kb or 1500");
   if (!bytes.ok()) return bytes.status();
-  if (*bytes > 1e15) return Invalid("size " + Quoted(text) + " is too large");
+  if (*bytes > 1e15) return Malformed("size " + Quoted(text) + " is too large");
   return ByteCount(std::llround(*bytes));
 }
 
 Result<double> ParsePercent(std::string_view text) {
   const auto percent = ParseWithUnit(text, {{"%", 1}}, "a percentage such as 2%");
   if (!percent.ok()) return percent.status();
-  if (*percent > 100) return Invalid(Quoted(text) + " is more than 100%");
+  if (*percent > 100) return Malformed(Quoted(text) + " is more than 100%");
   return *percent / 100;
 }
 
@@ -98,9 +98,9 @@ Result<double> ParseShare(std::string_view text) {
   double share = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(share)) {
-    return Invalid(Quoted(text) + " is not a number; write a share such as 0.02 or 2%");
+    return Malformed(Quoted(text) + " is not a number; write a share such as 0.02 or 2%");
   }
-  if (share < 0 || share > 1) return Invalid(Quoted(text) + " is outside 0..1; for percent write 2%");
+  if (share < 0 || share > 1) return Malformed(Quoted(text) + " is outside 0..1; for percent write 2%");
   return share;
 }
 

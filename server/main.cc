@@ -143,6 +143,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                "once it listens");
   app.add_option("--fault", f.server.fault,
                  "faults injected into this process' traffic, e.g. drop=0.02,delay=25ms,seed=7");
+  cli::AddInjectFlag(app);
   app.add_option("--progress", f.progress, "what is printed on standard output")
       ->check(CLI::IsMember({"none", "text", "json"}));
   app.add_option("--json", f.json_file, "file that the summary of the latest job is written to");
@@ -207,6 +208,7 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
                  flags.capacity == "auto" ? "the link's rate, estimated from what arrives" : flags.capacity);
   }
   if (!flags.server.fault.empty()) spdlog::warn("faults are injected: {}", flags.server.fault);
+  if (inject::AnyEnabled()) spdlog::warn("rare events are injected (--inject): this is a test");
 }
 
 void PrintListening(const Flags& flags, const Server& server, const std::string& security,

@@ -1,9 +1,11 @@
 // --help-markdown: a program's options as Markdown, which docs/reference/options.md is made of
-// (tests/guards/options_page.py).
+// (tests/guards/options_page.py). --inject: for tests of the daemons.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
+
+#include "base/inject.h"
 
 namespace longhaul::cli {
 
@@ -35,6 +37,18 @@ inline void AddHelpPage(CLI::App& app) {
                         [&app] { throw CLI::CallForVersion(HelpPage(app, app.get_name()), 0); })
       ->group("")
       ->configurable(false);
+}
+
+inline void AddInjectFlag(CLI::App& app) {
+  app.add_option_function<std::string>(
+         "--inject",
+         [](const std::string& list) {
+           const Status status = inject::Enable(list);
+           if (!status.ok()) throw CLI::ValidationError("--inject", status.message());
+         },
+         "for tests: rare events inside this process, made frequent: POINT=CHANCE,...[,seed=N]; points: " +
+             inject::PointNames() + ", or all")
+      ->type_name("SPEC");
 }
 
 }  // namespace longhaul::cli

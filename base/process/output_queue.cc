@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/inject.h"
+
 namespace longhaul::process {
 namespace {
 
@@ -104,7 +106,7 @@ void OutputQueue::Write(std::string line) {
   state_->bytes += line.size();
   state_->lines.push_back(std::move(line));
   // The newest stay, however long: the last one may say how it ended.
-  while (state_->bytes > kMaxBytes && state_->lines.size() > 1) {
+  while ((state_->bytes > kMaxBytes || LH_INJECT("output-full")) && state_->lines.size() > 1) {
     state_->bytes -= state_->lines.front().size();
     state_->lines.pop_front();
     ++state_->untold;

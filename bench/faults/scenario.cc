@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <regex>
 
+#include "base/units_text.h"
+
 namespace longhaul::bench::faults {
 namespace {
 
@@ -63,8 +65,7 @@ class Watch {
       scenario_.end(job_);
       ended_ = Clock::now();
     }
-    const Duration limit = seconds(scenario_.options.idle_timeout) + kSlack;
-    deadline_ = ended_ + limit;
+    deadline_ = ended_ + FromSeconds(Limit());
     if (scenario_.outcome == Outcome::kEnds) {
       job_.RunUntil(deadline_, [&] { return job_.AllWorkersEnded() && Named() != nullptr; });
     } else {
@@ -89,6 +90,7 @@ class Watch {
   }
 
  private:
+  double Limit() const { return scenario_.options.idle_timeout * scenario_.idle_timeouts + Seconds(kSlack); }
   const Line* Named() const {
     if (scenario_.named.empty()) return nullptr;
     for (size_t i = lines_before_; i < job_.lines().size(); ++i) {
@@ -118,9 +120,9 @@ class Watch {
     report->rounds_lost = std::max(0.0, report->pause * rate_ - 1);
   }
   std::string Miss(const Report& report) {
-    const double limit = scenario_.options.idle_timeout + Seconds(kSlack);
+    const double limit = Limit();
     if (!scenario_.named.empty() && report.seconds_to_name < 0) return "nothing names it";
-    if (report.seconds_to_name > limit) return "named late";
+    if (report.seconds_to_name > scenario_.options.idle_timeout + Seconds(kSlack)) return "named late";
     if (scenario_.outcome == Outcome::kEnds) return job_.AllWorkersEnded() ? "" : "workers still run";
     if (report.seconds_to_recover < 0) return "no round any more";
     if (report.seconds_to_recover > limit) return "recovers late";

@@ -25,6 +25,8 @@ struct Scenario {
   std::function<void(Job&)> end = {};
   Duration length{0};
   Outcome outcome = Outcome::kGoesOn;
+  // Idle time-outs that rounds may take to go on; more where a rule of the job says so.
+  int idle_timeouts = 1;
   // A regular expression (ECMAScript) for the line that names it, in any program's output; empty: nothing has
   // to be named, for nothing is wrong in the end.
   std::string named = {};

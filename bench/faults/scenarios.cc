@@ -165,6 +165,7 @@ std::vector<Scenario> OfMembers() {
        .fault = "worker 2 lives and pushes no more; --min-workers 2",
        .options = With(kTwoAreEnough, "idle"),
        .begin = misbehave,
+       .idle_timeouts = 12,  // a worker that evaluates is not idle: server/tensor/patience.h
        .named = "rank 2"},
       {.name = "member hoards barriers",
        .fault = "worker 2 opens 70 barriers",
@@ -175,7 +176,7 @@ std::vector<Scenario> OfMembers() {
        .fault = "worker 2 declares 5,000 tensors",
        .options = With({}, "tensors"),
        .begin = misbehave,
-       .named = "ResourceExhausted"},
+       .named = "the declaration of tensor .* by worker rank 2"},
       {.name = "member declares 1 GiB",
        .fault = "worker 2 declares 268 M elements with Adam",
        .options = With({}, "huge"),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/inject.h"
+
 namespace longhaul::server {
 namespace {
 
@@ -387,7 +389,7 @@ bool Grants::GrantIsCurrent(Instant now, const Worker& worker, Bandwidth rate) c
 }
 
 void Grants::SendGrant(Instant now, Worker& worker, Bandwidth rate) {
-  if (GrantIsCurrent(now, worker, rate)) return;
+  if (GrantIsCurrent(now, worker, rate) || LH_INJECT("grant-withheld")) return;
   worker.granted = rate;
   worker.granted_at = now;
   worker.window = ReceiveWindow(worker, rate);

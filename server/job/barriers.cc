@@ -18,6 +18,7 @@ Status Barriers::Wait(const std::string& name, Waiter waiter, Instant now) {
   if (found == barriers_.end()) {
     const size_t most = MaxPerMember(static_cast<uint32_t>(opened_.size()));
     if (opened_[waiter.rank] >= most) {
+      ++refused_;
       return {StatusCode::kResourceExhausted,
               "barrier \"" + name + "\": worker rank " + std::to_string(waiter.rank) + " holds " +
                   std::to_string(opened_[waiter.rank]) + " of " + std::to_string(most) +

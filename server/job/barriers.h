@@ -50,6 +50,8 @@ class Barriers {
   std::vector<Waiter> Release(uint32_t joined);
   void Clear();
 
+  // Names that were one too many for their member.
+  uint64_t refused() const { return refused_; }
   // Null: nobody waits. Else the one that was opened first.
   const std::pair<const std::string, Barrier>* Oldest() const;
 
@@ -59,6 +61,7 @@ class Barriers {
 
   Map barriers_;
   std::vector<uint32_t> opened_;  // by rank: names that count for it
+  uint64_t refused_ = 0;
 };
 
 }  // namespace longhaul::server

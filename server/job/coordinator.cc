@@ -576,6 +576,7 @@ ServerStats Coordinator::Stats() const {
   stats.jobs_finished = jobs_finished_;
   stats.jobs_aborted = jobs_aborted_;
   stats.joins_refused = joins_refused_;
+  stats.barriers_refused = barriers_.refused();
   guest_desk_.AddStats(&stats);
   for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
     stats.waits.push_back(WaitText(membership_, wait, now_));

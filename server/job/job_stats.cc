@@ -30,6 +30,7 @@ void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* s
   stats->memory_member_bytes = engine.memory().per_member();
   stats->memory_budget_bytes = engine.memory().total();
   stats->pulls_held = counts.pulls_held;
+  stats->declarations_held = engine.declarations_held();
   stats->result_chunks_lost = results.chunks.lost;
   stats->result_chunks_repaid = results.chunks.repaid;
   stats->state_hashes = counts.state_hashes;

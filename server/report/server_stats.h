@@ -129,6 +129,8 @@ struct ServerStats {
   uint64_t memory_member_bytes = 0;
   uint64_t memory_budget_bytes = 0;
   uint64_t pulls_held = 0;
+  uint64_t declarations_held = 0;
+  uint64_t barriers_refused = 0;
   uint64_t result_chunks_lost = 0;
   uint64_t result_chunks_repaid = 0;
   uint64_t state_hashes = 0;
@@ -172,6 +174,9 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
     {&ServerStats::memory_budget_bytes, "memory_budget_bytes", "that a job may take"},
     {&ServerStats::pulls_held, "pulls_held",
      "pulls that waited, since the values that others were still receiving took four times the model"},
+    {&ServerStats::declarations_held, "declarations_held",
+     "declarations beyond their worker's part, which waited until others said the same"},
+    {&ServerStats::barriers_refused, "barriers_refused", "barriers beyond what their worker may open"},
     {&ServerStats::result_chunks_lost, "result_chunks_lost",
      "downlink lossy: result chunks that workers missed"},
     {&ServerStats::result_chunks_repaid, "result_chunks_repaid", "of them, here since by later results"},

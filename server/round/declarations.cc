@@ -75,6 +75,7 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
     return refuse(held);
   }
   AdmitHeld(&declared);
+  if (held_.Has(spec.name)) ++held_back_;
   return declared;
 }
 
@@ -159,8 +160,10 @@ std::string Declarations::GreediestBut(uint32_t rank) const {
 }
 
 Wait Declarations::HeldWait(const HeldDeclarations::Held& held) const {
-  Wait wait{
-      .what = "the declaration of tensor \"" + held.spec.name + "\"", .missing = {}, .since = held.since};
+  Wait wait{.what = "the declaration of tensor \"" + held.spec.name + "\" by " +
+                    membership_->Describe(held.requests.front().rank) + ", beyond its part,",
+            .missing = {},
+            .since = held.since};
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     if (membership_->IsJoined(rank) && !held.Has(rank)) wait.missing.push_back(rank);
   }
@@ -180,8 +183,8 @@ bool Declarations::GiveUp(Peer& peer, uint32_t request) {
   if (const auto held = held_.GiveUp(peer.rank, request)) {
     const Wait wait = HeldWait(*held);
     return end(wait.what + " waits for " + membership_->Names(wait.missing) +
-               " to declare the same: worker rank " + std::to_string(held->requests.front().rank) +
-               " alone may take no more than " + Percent(Part()) + " of what a job may have");
+               " to declare the same: one worker alone may take no more than " + Percent(Part()) +
+               " of what a job may have");
   }
   for (const auto& job : *jobs_) {
     const bool gave_up =

@@ -55,6 +55,8 @@ class Declarations {
 
   const ParameterStore& store() const { return store_; }
   const MemoryBudget& memory() const { return memory_; }
+  // Those that had to wait for others to say the same, since they were beyond their member's part.
+  uint64_t held_back() const { return held_back_; }
   // The declaration that waits longest for others to say the same, if any.
   std::optional<Wait> LongestWait() const;
 
@@ -82,6 +84,7 @@ class Declarations {
   ParameterStore store_;
   MemoryBudget memory_;
   HeldDeclarations held_;
+  uint64_t held_back_ = 0;
   std::vector<uint32_t> postponed_;  // by rank, of all tensors
   std::vector<double> charged_;      // by rank: parts of what a job may have
 };

@@ -42,6 +42,7 @@ class HeldDeclarations {
   std::optional<Held> Take(const std::function<bool(const Held&)>& admissible);
   // The rank's call waits no longer: what it waited for, without it. None: there is no such one.
   std::optional<Held> GiveUp(uint32_t rank, uint32_t request);
+  bool Has(const std::string& tensor) const { return all_.contains(tensor); }
   // The rank's worker is gone.
   void Forget(uint32_t rank);
   // Null when nothing is held.

@@ -67,6 +67,7 @@ class RoundEngine {
   const ResultSender& results() const { return results_; }
   uint64_t elements() const { return declarations_.store().elements(); }
   const MemoryBudget& memory() const { return declarations_.memory(); }
+  uint64_t declarations_held() const { return declarations_.held_back(); }
   size_t tensor_count() const { return jobs_.size(); }
   // A round in progress does not wait for the rank.
   bool Lags(uint32_t rank) const;

@@ -186,6 +186,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--allow-core-dump",
                                      "--no-seccomp",
                                      "--fault",
+                                     "--inject",
                                      "--progress",
                                      "--log-level",
                                      "--eval-every",

@@ -72,6 +72,25 @@ TEST_F(Training, GoesOnThroughInjectedLossAndDelay) {
   EXPECT_EQ(server.value("duplicate_contributions", -1), 0);
 }
 
+// Full sockets, turns that stand still, repairs that fail, windows that close early: in all of the processes.
+TEST_F(Training, GoesOnThroughInjectedRareEvents) {
+  Train(60, {{"--fault", "drop=0.05,delay=2ms,seed=7"}, {"--inject", "all=0.02,seed=3"}},
+        {{"--inject", "all=0.02,seed=4"}});
+  EXPECT_TRUE(server().WaitForError("rare events are injected")) << server().Errors();
+  EXPECT_GT(Summary("worker0").value("accuracy", 0.0), 0.9);
+  const json server = Summary("server");
+  EXPECT_EQ(server.value("rounds", 0), 60);
+  EXPECT_EQ(server.value("duplicate_contributions", -1), 0);
+}
+
+TEST_F(Training, WhatCannotBeInjectedIsSaid) {
+  Program& wrong =
+      Start("longhaul-server", {"--listen", "127.0.0.1:0", "--insecure", "--inject", "flood=0.1"});
+  ExpectEnd(wrong, 2);
+  EXPECT_THAT(wrong.Errors(), HasSubstr("no such point; there are "));
+  EXPECT_THAT(wrong.Errors(), HasSubstr("socket-full"));
+}
+
 TEST_F(Training, LearnsFromResultsThatLoseChunks) {
   const std::string loss = "drop=0.05,delay=3ms,seed=";
   Train(60, {{"--fault", loss + "7"}},

@@ -471,6 +471,7 @@ TEST_F(TwoWorkers, OneThatHoardsBarriersIsRefusedByAnAnswer) {
   EXPECT_EQ(refused[0].barrier_done().request(), 99u);
   EXPECT_EQ(refused[0].barrier_done().code(), static_cast<uint32_t>(StatusCode::kResourceExhausted));
   EXPECT_THAT(refused[0].barrier_done().message(), HasSubstr("worker rank 0 holds 64 of 64 barriers"));
+  EXPECT_EQ(coordinator.Stats().barriers_refused, 1u);
   b.Barrier("epoch", 7);
   a.Barrier("epoch", 100);
   const auto done = b.Heard(ControlMessage::kBarrierDone);

@@ -124,7 +124,7 @@ TEST_F(FourWorkers, GivingUpNamesWhoHasNotDeclaredIt) {
   workers[0].GiveUp(1);
   EXPECT_EQ(Code(0), static_cast<int>(StatusCode::kDeadlineExceeded));
   EXPECT_THAT(message,
-              HasSubstr("the declaration of tensor \"w\" waits for worker rank 2 (site B, "
+              HasSubstr("beyond its part, waits for worker rank 2 (site B, "
                         "127.0.0.1:40002); worker rank 3 (site B, 127.0.0.1:40003) to declare the same"));
   Declare(2, "w", kModel / 2);
   EXPECT_EQ(Code(1), kWaits) << "who has given up does not count";
@@ -145,7 +145,9 @@ TEST_F(FourWorkers, TheDeclarationThatWaitsIsSaid) {
     coordinator.HandleTimeout();
   }
   ASSERT_EQ(events.waiting.size(), 1u);
-  EXPECT_THAT(events.waiting[0], HasSubstr("the declaration of tensor \"w\" waits for worker rank 1"));
+  EXPECT_THAT(events.waiting[0], HasSubstr("the declaration of tensor \"w\" by worker rank 0 (site B, "));
+  EXPECT_THAT(events.waiting[0], HasSubstr("beyond its part, waits for worker rank 1"));
+  EXPECT_EQ(coordinator.Stats().declarations_held, 1u);
 }
 
 }  // namespace

@@ -22,6 +22,19 @@ bool IsSilence(const RunPlan& plan, uint32_t heard_lately) {
   const bool attacked = std::ranges::count(plan.faults, FaultKind::kRandomDatagrams, &Fault::kind) > 0;
   return attacked || heard_lately <= 2;
 }
+// What comes from a new address is no sign of life until the address has answered a challenge. No challenge
+// gets there through an outage of the way down, and none is answered by a worker that has given up a server
+// that stood still.
+bool MovedBehindAnOutage(const RunPlan& plan, uint32_t job, uint32_t rank) {
+  const auto hits = [&](FaultKind kind) {
+    return std::ranges::any_of(plan.faults, [&](const Fault& fault) {
+      return fault.kind == kind && fault.rank == rank && (fault.job == job || HitsSite(kind)) &&
+             (kind == FaultKind::kAddressChange || MayKill(fault, plan.idle_timeout));
+    });
+  };
+  return hits(FaultKind::kAddressChange) &&
+         (hits(FaultKind::kDownlinkOutage) || hits(FaultKind::kFullOutage));
+}
 // What the end of a run may take beyond idle time-outs: retransmissions, goodbyes, linger.
 constexpr Duration kSlack = std::chrono::seconds(5);
 
@@ -94,8 +107,12 @@ uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
     if (link.loss_burst > 1) burst = std::max(burst, 1 - 1 / link.loss_burst);
   }
   lost = std::max(1 - lost, burst);
-  if (lost <= 0) return 2;
-  return 2 + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
+  // The search for the path's MTU is an exchange for each of its probes.
+  const bool searches = std::ranges::any_of(
+      plan.faults, [&](const Fault& fault) { return fault.rank == rank && fault.weather.mtu.has_value(); });
+  const uint32_t least = searches ? 16 : 2;
+  if (lost <= 0) return least;
+  return least + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
 }
 
 // Empty when this end of a process can be understood from what has happened.
@@ -200,7 +217,8 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
                    std::vector<std::string>* violations, uint64_t* weather_deaths) {
   for (const ProcessRecord& process : ledger.processes) CheckProcess(plan, process, ledger, violations);
   for (const LossRecord& loss : ledger.losses) {
-    if (loss.why.code() == StatusCode::kPeerDead && !IsSilence(plan, loss.heard_lately)) {
+    if (loss.why.code() == StatusCode::kPeerDead && !IsSilence(plan, loss.heard_lately) &&
+        !MovedBehindAnOutage(plan, job, loss.rank)) {
       violations->push_back("the server took rank " + std::to_string(loss.rank) +
                             " for dead, but had heard it within the idle time-out");
     }

@@ -281,6 +281,18 @@ TEST_F(LedgerTest, APeerTakenForDeadThoughItWasHeardIsFound) {
   EXPECT_THAT(Violations(), Contains(HasSubstr("had heard the server")));
 }
 
+TEST_F(LedgerTest, AMemberThatMovedBehindAnOutageOfTheWayDownIsSilent) {
+  ledger_.processes[1].finished = false;
+  ledger_.processes[1].failure = Status(StatusCode::kPeerDead, "server was silent");
+  ledger_.losses.push_back(
+      {.when = {}, .rank = 1, .why = Status(StatusCode::kPeerDead, "was silent"), .heard_lately = 5});
+  EXPECT_THAT(Violations(), Contains(HasSubstr("took rank 1 for dead")));
+  plan_.faults.push_back({.kind = FaultKind::kAddressChange, .rank = 1});
+  EXPECT_THAT(Violations(), Contains(HasSubstr("took rank 1 for dead")));
+  plan_.faults.push_back({.kind = FaultKind::kDownlinkOutage, .rank = 1, .duration = plan_.idle_timeout * 2});
+  EXPECT_THAT(Violations(), Not(Contains(HasSubstr("took rank 1 for dead"))));
+}
+
 TEST_F(LedgerTest, ALossThatIsNotReportedIsFound) {
   ledger_.pushes.front().lost_chunks = 1;
   EXPECT_THAT(Violations(),

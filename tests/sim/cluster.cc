@@ -4,6 +4,8 @@
 #include <cmath>
 #include <memory>
 
+#include "base/check.h"
+#include "base/inject.h"
 #include "codec/fec/fec.h"
 #include "tests/sim/checkers.h"
 #include "tests/sim/liveness.h"
@@ -436,7 +438,10 @@ uint32_t RunResult::FinishedProcesses() const {
 }
 
 RunResult RunCluster(const RunPlan& plan, const std::function<void(const std::string&)>& trace) {
-  return Cluster(plan, trace).Run();
+  LH_CHECK(inject::Enable(plan.injections).ok());
+  RunResult result = Cluster(plan, trace).Run();
+  inject::Disable();
+  return result;
 }
 
 }  // namespace longhaul::sim

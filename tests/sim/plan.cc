@@ -201,6 +201,15 @@ void DrawProtection(Random random, RunPlan* plan) {
   if (random.Chance(0.5)) plan->key_update_packets = 20 + random.Below(200);
 }
 
+// One rare event often, or all of them now and then. Those of the cores: there are no sockets here.
+void DrawInjections(Random random, RunPlan* plan) {
+  if (!random.Chance(0.25)) return;
+  const std::string name =
+      OneOf(random, {"all", "all", "all", "window-closes-early", "mtu-probe-lost",
+                     "missing-chunks-asked-for-early", "packet-given-up-early", "grant-withheld"});
+  plan->injections = name + (name == "all" ? "=0.01" : "=0.2") + ",seed=" + std::to_string(plan->seed);
+}
+
 void DrawFaults(Random random, RunPlan* plan) {
   const auto strikes = [&](const auto& draw) {
     const auto job = static_cast<uint32_t>(random.Below(plan->jobs.size()));
@@ -269,6 +278,7 @@ RunPlan DrawPlan(uint64_t seed) {
     plan.down.push_back(DrawLink(random, troubles));
   }
   DrawProtection(random.Fork(8), &plan);
+  DrawInjections(random.Fork(9), &plan);
   DrawFaults(random.Fork(7), &plan);
   return plan;
 }

@@ -90,6 +90,7 @@ struct RunPlan {
   ByteCount datagram{1452};
   Protection protection = Protection::kTag;
   uint64_t key_update_packets = 0;  // keys are updated after so many; 0: as by default
+  std::string injections;           // rare events inside the programs (base/inject.h)
   std::vector<Fault> faults;
   Duration time_limit{0};  // virtual: a run that takes longer makes no progress; zero: TimeLimit (liveness.h)
   Sabotage sabotage = Sabotage::kNone;

@@ -9,6 +9,7 @@ std::string RunPlan::ToString() const {
   constexpr const char* kProtections[] = {"integrity tag", "shared key", "certificates"};
   out << "seed " << seed << ", idle time-out " << InSeconds(idle_timeout) << " s, datagrams of "
       << datagram.value() << ", " << kProtections[static_cast<size_t>(protection)];
+  if (!injections.empty()) out << ", injected " << injections;
   if (key_update_packets > 0) out << ", other keys every " << key_update_packets << " packets";
   out << "\n";
   for (size_t j = 0; j < jobs.size(); ++j) {

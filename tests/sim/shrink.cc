@@ -58,6 +58,7 @@ const std::map<std::string_view, std::function<void(RunPlan*)>>& Switches() {
       {"no-reorder", links([](wan::LinkOptions& link) { link.reorder = 0; })},
       {"no-damage", links([](wan::LinkOptions& link) { link.corrupt = 0; })},
       {"no-keys", [](RunPlan* plan) { plan->protection = Protection::kTag, plan->key_update_packets = 0; }},
+      {"no-injections", [](RunPlan* plan) { plan->injections.clear(); }},
       {"no-gate", jobs(WithoutGate)},
       {"no-barriers", jobs([](JobPlan& job) { job.barriers = false; })},
       {"no-think", jobs([](JobPlan& job) { job.think = Duration(0); })},

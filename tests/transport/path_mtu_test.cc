@@ -86,7 +86,7 @@ TEST_F(PathMtu, LostInitsDoNotMakeALargePathSmall) {
     SCOPED_TRACE(seed);
     Make("mtu 1300b loss 5%", seed);
     pair_->Connect();
-    pair_->RunFor(milliseconds(3250));  // four large INITs are gone, the fifth is a small one
+    pair_->RunFor(milliseconds(850));  // two large INITs are gone, the third is a small one
     SetLink("loss 5%");
     ASSERT_TRUE(pair_->RunUntil([&] { return pair_->worker.connected > 0; }, seconds(5)));
     EXPECT_EQ(WorkerSize(), 1452);
@@ -98,7 +98,7 @@ TEST_F(PathMtu, LostInitsDoNotMakeALargePathSmall) {
 TEST_F(PathMtu, ControlThatComesBeforeTheServerKnowsItsPathWaits) {
   Make("mtu 1300b");
   pair_->Connect();
-  pair_->RunFor(milliseconds(3250));
+  pair_->RunFor(milliseconds(850));
   // Only the way back stays small: the worker is ready long before the server.
   pair_->network().SetLink(pair_->worker_site(), pair_->server_site(), Link(""));
   ASSERT_TRUE(pair_->RunUntil([&] { return pair_->worker.connected > 0; }, seconds(5)));

@@ -150,7 +150,7 @@ SecretBytes NewSeed(const TlsSettings& settings, bool is_client) {
 }
 }  // namespace
 
-TlsSession::TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client)
+TlsSession::TlsSession(const std::shared_ptr<const TlsSettings>& settings, bool is_client)
     : TlsSession(settings, is_client, NewSeed(*settings, is_client)) {}
 
 TlsSession::TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client, SecretBytes seed)

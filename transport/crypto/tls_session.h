@@ -16,7 +16,7 @@ namespace longhaul::crypto {
 // The peer's identity is checked inside the handshake, so a refused peer gets an alert and no keys.
 class TlsSession : public transport::HandshakeCrypto {
  public:
-  TlsSession(std::shared_ptr<const TlsSettings> settings, bool is_client);
+  TlsSession(const std::shared_ptr<const TlsSettings>& settings, bool is_client);
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
   ~TlsSession() override;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/inject.h"
 #include "transport/udp/resolve.h"
 
 namespace longhaul::udp {
@@ -86,6 +87,7 @@ SendResult DatagramSender::Send(const Address& to, ByteSpan bytes, size_t segmen
   LH_CHECK_OP(bytes.size(), <=, kMaxBatchBytes);
   LH_CHECK_OP((bytes.size() + segment_bytes - 1) / segment_bytes, <=, kMaxSegments);
 
+  if (LH_INJECT("socket-full")) return {CountError(EAGAIN), 0};
   SocketAddress destination = ToSocketAddress(to, family_);
   if (destination.size == 0 || to.port == 0) {
     ++counters_.unreachable;

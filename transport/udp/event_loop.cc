@@ -8,9 +8,11 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/inject.h"
 #include "transport/udp/clock.h"
 
 namespace longhaul::udp {
@@ -24,6 +26,8 @@ constexpr size_t kBufferBytes = 65536;
 // so the time-outs that are made of them have no room for it: what waits is read first.
 constexpr Duration kLate = std::chrono::milliseconds(2);
 // While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
+// Of a turn, where it is injected: a page fault, a debugger, a neighbour on the core.
+constexpr Duration kStall = std::chrono::milliseconds(20);
 constexpr Duration kMinWaitBlocked = std::chrono::milliseconds(1);
 
 // A batch on its way to the socket, with what is left of it.
@@ -163,6 +167,7 @@ void EventLoop::Impl::OnWritable() {
 void EventLoop::Impl::OnTimer() {
   timer.Acknowledge();
   ++counters.timer_wakeups;
+  if (LH_INJECT("loop-stalls")) std::this_thread::sleep_for(kStall);
   FinishTurn();
 }
 

@@ -379,6 +379,7 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--fault", c.fault,
                  "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
       ->type_name("SPEC");
+  longhaul::cli::AddInjectFlag(app);
   app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "text", "json"}));

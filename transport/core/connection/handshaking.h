@@ -34,9 +34,10 @@ struct ConnectionStats;
 
 class Handshaking {
  public:
-  // Unanswered INITs after which the client falls back to Path::kBaseDatagram: on a path that loses 20 % each
-  // way, four in a row go unanswered by mere chance once in sixty connections.
-  static constexpr int kInitsBeforeFallback = 4;
+  // Unanswered INITs after which the client falls back to Path::kBaseDatagram, 0.9 s from the first. A path
+  // may carry no more, and a worker has few seconds to join; where chance lost them, the search only starts
+  // from below.
+  static constexpr int kInitsBeforeFallback = 2;
   // Anyone can send a REFUSE. A client with keys believes it when nothing authentic has come for so long
   // after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);

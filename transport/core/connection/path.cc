@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/inject.h"
 #include "base/reached.h"
 #include "proto/packet_header.h"
 #include "transport/core/connection/connection.h"
@@ -85,6 +86,10 @@ void Path::TakeFates(LossDetection::Outcome* outcome, Instant now, Duration roun
                      wire::PacketNumber next_number) {
   for (const auto* arrived : {&outcome->spurious, &outcome->acked}) {
     for (const SentPacket& packet : *arrived) {
+      if (packet.mtu_probe && LH_INJECT("mtu-probe-lost")) {
+        OnLost(packet, now);
+        continue;
+      }
       pmtu_.OnAcked(packet.number, packet.bytes.value(), now);
       black_hole_.OnPacketAcked(packet.number, packet.bytes.value());
     }

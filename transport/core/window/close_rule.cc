@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/inject.h"
 #include "base/reached.h"
 
 namespace longhaul::transport {
@@ -26,7 +27,7 @@ CloseDecision WithHigh(const IncomingWindow& window, const CloseRuleInput& input
   }
   const Instant soft =
       std::min(input.soft, window.sender_finished ? input.finished + grace : Instant::Infinite());
-  if (now >= soft) {
+  if (now >= soft || LH_INJECT("window-closes-early")) {
     LH_REACHED("a window closes at the soft deadline");
     return CloseAs(wire::CloseReason::kSoft);
   }
@@ -38,6 +39,7 @@ CloseDecision WithoutHigh(const CloseRuleInput& input, Instant now) {
   const Duration answer = std::max(input.smoothed_rtt, kMinCloseGrace);
   CloseDecision wait;
   if (now < input.hard) {
+    wait.nack = LH_INJECT("missing-chunks-asked-for-early");
     wait.check_again = input.hard;
   } else if (input.nacked.IsInfinite()) {
     LH_REACHED("the hard deadline asks first");
