@@ -111,8 +111,8 @@ TEST_F(Holdup, ThatHoardsTensorsHasItsPartAndTheOthersHaveTheirModel) {
   EXPECT_EQ(taken, 4);
   EXPECT_EQ(refused.code(), StatusCode::kDeadlineExceeded) << refused.ToString();
   EXPECT_THAT(refused.message(),
-              ::testing::AllOf(HasSubstr("by worker rank 3 ("),
-                               HasSubstr("one worker alone may take no more than 25.0 %")));
+              ::testing::AllOf(::testing::HasSubstr("by worker rank 3 ("),
+                               ::testing::HasSubstr("one worker alone may take no more than 25.0 %")));
   EXPECT_THAT(refused.message(), ::testing::HasSubstr("worker rank 0"));
   std::vector<std::thread> honest;
   std::vector<Status> declared(3);
