@@ -264,12 +264,16 @@ void Cluster::StaleAfterLoss(const Fault& fault) {
   KillAndRestart(fault);
   if (incarnations_[fault.job][fault.rank] == before) return;
   const Duration dead = fault.duration + milliseconds(800);
-  In(dead, [this, fault] {
+  In(dead, [this, fault, before] {
     ledgers_[fault.job].first_death = std::min(ledgers_[fault.job].first_death, network_.now());
-    Newest(fault.job, fault.rank)->Kill();
+    WorkerProcess* successor = Newest(fault.job, fault.rank);
+    // One that the server has not let in makes nothing stale.
+    const bool was_in = successor->state() == State::kJoined || successor->state() == State::kStarted;
+    successor->Kill();
+    if (!was_in) return;
+    StartWorkerIn(plan_.idle_timeout + std::chrono::seconds(3), fault.job, fault.rank, before,
+                  HomeOf(fault.rank), true);
   });
-  StartWorkerIn(dead + plan_.idle_timeout + std::chrono::seconds(3), fault.job, fault.rank, before,
-                HomeOf(fault.rank), true);
 }
 
 void Cluster::MoveAway(const Fault& fault) {
