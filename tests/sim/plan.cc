@@ -159,6 +159,8 @@ JobPlan DrawJob(Random random) {
   Random more(job.seed + 5);
   if (more.Chance(0.02)) DrawLargeJob(more, &job);
   job.barriers = !job.LeavesOut() && more.Chance(0.15);
+  // No honest gradient is so much larger than the others', also with what it repays: the guard refuses none.
+  if (more.Chance(0.3)) job.norm_guard = 1000;
   job.gate = job.rounds;
   job.rounds += kLivenessRounds;
   return job;

@@ -21,6 +21,7 @@ std::string RunPlan::ToString() const {
         << job.high_share << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold
         << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}
         << (job.deterministic ? ", sums in rank order" : "");
+    if (job.norm_guard > 0) out << ", guard " << job.norm_guard;
     if (job.IsTopK()) out << ", the largest " << job.topk_share << " of the elements";
     if (job.downlink == Downlink::kLossy)
       out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
