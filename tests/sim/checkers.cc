@@ -107,12 +107,13 @@ uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
     if (link.loss_burst > 1) burst = std::max(burst, 1 - 1 / link.loss_burst);
   }
   lost = std::max(1 - lost, burst);
-  // The search for the path's MTU is an exchange for each of its probes.
+  // The search for the path's MTU is an exchange for each of its probes, and may take half of the time to
+  // join.
   const bool searches = std::ranges::any_of(
       plan.faults, [&](const Fault& fault) { return fault.rank == rank && fault.weather.mtu.has_value(); });
-  const uint32_t least = searches ? 16 : 2;
-  if (lost <= 0) return least;
-  return least + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
+  if (searches) return UINT32_MAX;
+  if (lost <= 0) return 2;
+  return 2 + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
 }
 
 // Empty when this end of a process can be understood from what has happened.
