@@ -167,6 +167,9 @@ void CheckInTime(const RunPlan& plan, const ProcessRecord& process, const JobLed
   for (const LossRecord& loss : ledger.losses) {
     if (!silence && loss.when <= process.ended) cause = loss.when;
   }
+  if (ledger.server_shut_down && Mentions(process.failure, "the operator ended the server")) {
+    cause = ledger.server_ended;
+  }
   cause = std::max(cause, process.started);
   if (process.ended - cause <= plan.idle_timeout + kSlack + Pauses(plan)) return;
   violations->push_back(NameOf(process) + " ended " +

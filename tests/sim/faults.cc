@@ -9,6 +9,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+constexpr ByteCount kLeastQueue{6000};
+
 Duration Scaled(Duration d, double factor) {
   return Duration(static_cast<int64_t>(static_cast<double>(d.count()) * factor));
 }
@@ -48,7 +50,9 @@ wan::LinkOptions Weather::Apply(wan::LinkOptions link) const {
   link.rate = Bandwidth::Mbps(std::clamp(link.rate.mbps() * rate, 1.0, 400.0));
   link.delay = std::clamp<Duration>(Scaled(link.delay, delay), milliseconds(1), milliseconds(300));
   link.jitter = std::min(link.jitter, link.delay);
-  link.queue_time = std::clamp<Duration>(Scaled(link.queue_time, queue), milliseconds(10), milliseconds(400));
+  // No router holds less than a few packets.
+  const Duration least = std::max<Duration>(milliseconds(10), link.rate.TransferTime(kLeastQueue));
+  link.queue_time = std::clamp<Duration>(Scaled(link.queue_time, queue), least, milliseconds(400));
   if (mtu) link.mtu = ByteCount(*mtu);
   return link;
 }

@@ -99,6 +99,7 @@ struct JobLedger {
   // The server's view.
   bool server_killed = false;
   bool server_shut_down = false;
+  Instant server_ended;  // when it was asked to end
   // A process took the place of one of its own incarnation, which was silent: what is whose cannot be told.
   bool taken_over = false;
   std::vector<LossRecord> losses;

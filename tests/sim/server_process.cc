@@ -63,6 +63,7 @@ void ServerProcess::Shutdown() {
   const Instant now = environment_.network->now();
   shutdown_ = now;
   ledger_->server_shut_down = true;
+  ledger_->server_ended = now;
   ledger_->first_death = std::min(ledger_->first_death, now);
   core_->Shutdown(now, Status(StatusCode::kUnavailable, "the operator ended the server"));
   host_->Pump();
