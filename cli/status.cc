@@ -1,10 +1,15 @@
 #include "cli/status.h"
 
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "base/flags/flag_names.h"
@@ -13,6 +18,7 @@
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/event_loop.h"
+#include "transport/udp/probe.h"
 #include "transport/udp/resolve.h"
 #include "worker/client/status_core.h"
 
@@ -28,6 +34,25 @@ int Print(const char* command, const std::string& text) {
   const bool written = std::fputs((text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : Fail(command, "cannot write to standard output", 1);
 }
+
+// Asks the network what it knows of a server that takes its time, in a thread of its own.
+class SlowAnswer {
+ public:
+  // `said` gets what udp::Probe finds, from that thread; not at all when this ends before.
+  SlowAnswer(const Address& server, std::function<void(const std::string&)> said)
+      : thread_([server, said = std::move(said)](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::condition_variable_any never;
+          std::unique_lock lock(mutex);
+          never.wait_for(lock, stop, kSlow, [] { return false; });
+          if (!stop.stop_requested()) said(udp::Probe(server, kProbe));
+        }) {}
+
+ private:
+  static constexpr Duration kSlow = std::chrono::milliseconds(1200);
+  static constexpr Duration kProbe = std::chrono::milliseconds(300);
+  std::jthread thread_;
+};
 
 // The server's text, or what is wrong and the exit code for it.
 struct Answer {
@@ -60,6 +85,12 @@ Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
   if (!loop.ok()) return {kStatusUnreachable, loop.status().ToString()};
   running = loop->get();
   core.Ask(udp::Now(), *server);
+  const SlowAnswer slow(*server, [&](const std::string& probe) {
+    (void)running->Post([&core, probe] {
+      core.NoteProbe(probe);
+      if (!core.Hint().empty()) std::fprintf(stderr, "no answer yet: %s\n", core.Hint().c_str());
+    });
+  });
   (*loop)->Run();
   const auto& outcome = core.outcome();
   if (!outcome) return {kStatusUnreachable, "ended without an answer"};

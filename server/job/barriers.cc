@@ -75,9 +75,13 @@ void Barriers::Clear() {
   std::ranges::fill(opened_, 0);
 }
 
-const std::pair<const std::string, Barriers::Barrier>* Barriers::Oldest() const {
-  const auto oldest = std::ranges::min_element(barriers_, {}, [](const auto& b) { return b.second.since; });
-  return oldest == barriers_.end() ? nullptr : &*oldest;
+const std::pair<const std::string, Barriers::Barrier>* Barriers::Fullest() const {
+  const auto fuller = [](const auto& a, const auto& b) {
+    const size_t in_a = a.second.waiters.size(), in_b = b.second.waiters.size();
+    return in_a != in_b ? in_a > in_b : a.second.since < b.second.since;
+  };
+  const auto fullest = std::ranges::min_element(barriers_, fuller);
+  return fullest == barriers_.end() ? nullptr : &*fullest;
 }
 
 }  // namespace longhaul::server

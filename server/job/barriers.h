@@ -52,8 +52,9 @@ class Barriers {
 
   // Names that were one too many for their member.
   uint64_t refused() const { return refused_; }
-  // Null: nobody waits. Else the one that was opened first.
-  const std::pair<const std::string, Barrier>* Oldest() const;
+  // Null: nobody waits. Else the one where most wait, the first opened of several: a name that one member
+  // opens for itself hides no other.
+  const std::pair<const std::string, Barrier>* Fullest() const;
 
  private:
   using Map = std::map<std::string, Barrier>;

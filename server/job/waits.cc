@@ -33,8 +33,8 @@ std::vector<Wait> Waits::Of(const Membership& membership, const RoundEngine* eng
     return {StartWait(membership, first_joined)};
   }
   std::vector<Wait> waits = engine->LongestWaits();
-  if (const auto* oldest = barriers.Oldest()) {
-    waits.push_back(BarrierWait(membership, oldest->first, oldest->second));
+  if (const auto* fullest = barriers.Fullest()) {
+    waits.push_back(BarrierWait(membership, fullest->first, fullest->second));
   }
   return waits;
 }

@@ -68,7 +68,8 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
     TensorJob& job = *jobs_->Find((*store_.Declare(spec))->key());
     if (Accept(job, request)) declared.push_back(&job);
   } else if (!check.ok()) {
-    return refuse({check.code(), check.message() + GreediestBut(peer.rank)});
+    const bool full = check.code() == StatusCode::kResourceExhausted;
+    return refuse({check.code(), check.message() + (full ? GreediestBut(peer.rank) : "")});
   } else if (Status memory = memory_.Check(spec); !memory.ok()) {
     return refuse({memory.code(), memory.message() + GreediestBut(peer.rank)});
   } else if (Status held = held_.Add(spec, Cost(spec), request, now); !held.ok()) {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/reached.h"
 #include "codec/chunk/chunk.h"
+#include "codec/chunk/top_k.h"
 #include "codec/policy/priority.h"
 
 namespace longhaul::server {
@@ -193,6 +194,11 @@ ChunkVerdict Intake::OnChunk(Peer& peer, transport::WindowKey key, bool high, By
   if (gradient) {
     if (!high) transfer.low_energy_received += codec::DequantizeEnergy(chunk->log_energy);
     return AddGradient(peer, transfer, high, chunk->index, repaired, outcome);
+  }
+  if (!codec::AllFinite(values)) {
+    (void)Violation(peer, StatusCode::kProtocolViolation,
+                    "initial values of tensor \"" + parameters.spec().name + "\" are not finite");
+    return ChunkVerdict::kRefused;
   }
   if (parameters.initial() == Parameters::Initial::kAwaited) parameters.SetInitialChunk(chunk->index, values);
   return ChunkVerdict::kTaken;

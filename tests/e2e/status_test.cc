@@ -82,11 +82,11 @@ TEST_F(StatusTest, WhoHasNoKeyOrAnotherOneIsTold) {
   StartServer();
   ExpectNoAnswer({}, 2, "--key");
   ExpectNoAnswer({"--key", Path("missing.key")}, 2, "longhaul status: NotFound: ");
-  ExpectNoAnswer({"--insecure"}, 3, "with the same key (or both without one)");
+  ExpectNoAnswer({"--insecure"}, 3, "do both have the same key (or both none)");
   ExpectEnd(Start("longhaul", {"keygen", "--out", Path("other.key")}), 0);
-  ExpectNoAnswer({"--key", Path("other.key")}, 3, "with the same key");
+  ExpectNoAnswer({"--key", Path("other.key")}, 3, "do both have the same key");
   StartServer({{"--insecure", ""}});
-  ExpectNoAnswer({"--key", key_file()}, 3, "with the same key");
+  ExpectNoAnswer({"--key", key_file()}, 3, "do both have the same key");
   Program& nowhere = Start("longhaul", {"status", "--join", "nonsense", "--insecure"});
   ExpectEnd(nowhere, 2);
   EXPECT_THAT(nowhere.Errors(), HasSubstr("--join"));

@@ -61,7 +61,18 @@ TEST(Barriers, WhatIsReleasedOrGivenUpCountsForNobody) {
     ASSERT_TRUE(barriers.Wait("alone", {0, 3}, Instant()).ok()) << round;
     EXPECT_EQ(barriers.GiveUp({0, 3})->first, "alone");
   }
-  EXPECT_EQ(barriers.Oldest(), nullptr);
+  EXPECT_EQ(barriers.Fullest(), nullptr);
+}
+
+// What is said of a wait names who is missing: a name that one member opens for itself must not hide the
+// others'.
+TEST(Barriers, TheOneWhereMostWaitIsSaid) {
+  Barriers barriers(4);
+  ASSERT_TRUE(barriers.Wait("junk", {3, 1}, Instant()).ok());
+  ASSERT_TRUE(barriers.Wait("epoch", {0, 1}, Instant() + std::chrono::seconds(1)).ok());
+  EXPECT_EQ(barriers.Fullest()->first, "junk") << "opened first";
+  ASSERT_TRUE(barriers.Wait("epoch", {1, 1}, Instant() + std::chrono::seconds(2)).ok());
+  EXPECT_EQ(barriers.Fullest()->first, "epoch");
 }
 
 TEST(Barriers, WhoGivesUpIsNotCountedAmongThoseWhoHaveArrived) {

@@ -839,6 +839,25 @@ TEST_F(Job, ExactlyOneWorkerSendsInitialValuesAndTheFirstStepWaitsForThem) {
   EXPECT_EQ(a.Heard(ControlMessage::kRoundReport).size(), 1u);
 }
 
+// Every worker would train on from there, and no guard looks at values that are the first.
+TEST_F(Job, InitialValuesThatAreNotFiniteEndTheirSendersConnection) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    FakeWorker& sender = std::isnan(bad) ? a : b;
+    const std::string name = std::isnan(bad) ? "w" : "v";
+    count = elements;
+    sender.Declare(name, count, "sgd:lr=1", true);
+    const uint32_t key = sender.Heard(ControlMessage::kDeclared).at(0).declared().key();
+    ASSERT_TRUE(
+        sender.Open({.key = {2}, .high = 1}, key, 0, count, elements, false, codec::WindowKind::kInitial)
+            .ok());
+    std::vector<float> values = Full(10);
+    values[3] = bad;
+    sender.Send({2}, kHigh, 0, values);
+    ASSERT_TRUE(sender.connection.closed) << bad;
+    EXPECT_THAT(sender.connection.closed->message(), HasSubstr("initial values of tensor"));
+  }
+}
+
 TEST_F(Job, InitialValuesThatNobodyAskedForAreRefused) {
   DeclareChunks(1, "sgd:lr=1");
   EXPECT_FALSE(OpenInitial(a, 2).ok());

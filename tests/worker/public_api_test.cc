@@ -157,6 +157,15 @@ TEST(S12PublicApi, SpansWithoutMemoryAreRefused) {
   ExpectInvalid(alone.client->Pull(alone.w, {}).Wait(), "0");
 }
 
+TEST(S12PublicApi, InitialValuesThatAreNotFiniteAreRefused) {
+  Alone alone;
+  std::vector<float> initial(kCount, 1.0f);
+  initial.back() = std::numeric_limits<float>::infinity();
+  const auto declared =
+      alone.client->Declare("v", {.count = kCount, .optimizer = "sgd:lr=1", .initial = initial});
+  ExpectInvalid(declared.status(), "initial value " + std::to_string(kCount - 1) + " is inf");
+}
+
 // The server's guard would leave such chunks out, and only its log would say so.
 TEST(S12PublicApi, AGradientThatCannotBeSummedIsRefusedAndTheLargestThatIsNotCounts) {
   for (const LossPolicy policy : ValuesOf<LossPolicy>()) {

@@ -14,7 +14,7 @@ namespace {
 std::string WordsOf(int error) {
   switch (error) {
     case ECONNREFUSED:
-      return "the host is there, but no program listens on this UDP port";
+      return "the host is there, but no program listens on this UDP port (or a firewall says so)";
     case EHOSTUNREACH:
     case ENETUNREACH:
       return "the network says that no way leads to this host";

@@ -76,6 +76,13 @@ Status CheckScores(std::span<const float> scores, uint64_t count) {
                  ", which is negative or not finite");
 }
 
+Status CheckInitial(std::span<const float> values) {
+  if (Status memory = CheckMemory(values); !memory.ok()) return memory;
+  const auto bad = std::ranges::find_if(values, [](float v) { return !std::isfinite(v); });
+  if (bad == values.end()) return Status::Ok();
+  return Invalid("initial value " + std::to_string(bad - values.begin()) + " is " + std::to_string(*bad));
+}
+
 Status CheckMemory(std::span<const float> values) {
   if (values.empty() || values.data() != nullptr) return Status::Ok();
   return Invalid("a span of " + std::to_string(values.size()) + " elements begins at the null pointer");

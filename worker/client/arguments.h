@@ -14,6 +14,8 @@ Status CheckOptions(const ConnectOptions& options);
 Status CheckScores(std::span<const float> scores, uint64_t count);
 // A span that has a length and no memory.
 Status CheckMemory(std::span<const float> values);
+// Of a tensor: memory, and numbers that are finite.
+Status CheckInitial(std::span<const float> values);
 // Of a status that the server is to learn.
 Status CheckCode(const Status& why);
 bool Overlap(std::span<const float> a, std::span<const float> b);

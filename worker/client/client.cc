@@ -304,7 +304,7 @@ Status ClientImpl::CheckRequest(const Tensor& tensor, std::span<const float> val
 
 Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions& options) {
   if (UserCalls::InCallback()) return InACallback("Declare");
-  if (Status s = worker::CheckMemory(options.initial); !s.ok()) return s;
+  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
   Tensor tensor;
   tensor.name_ = name;
   tensor.count_ = options.count;

@@ -59,4 +59,13 @@ Status ServerLink::Unexpected(const std::string& message) const {
   return Blame(StatusCode::kProtocolViolation, " sent " + message + " at the wrong time");
 }
 
+std::string WhyNoAnswer(const transport::ConnectionStats& stats, const std::string& probe) {
+  if (stats.key_refusals > 0) {
+    return "it cannot open what is sent to it: do both have the same key (or both none)?";
+  }
+  if (stats.answers_failed > 0) return "what answers has no certificate that is trusted here, or is forged";
+  if (!probe.empty()) return probe;
+  return "nothing comes back: is longhaul-server running there, and does a firewall let UDP through?";
+}
+
 }  // namespace longhaul::worker

@@ -57,6 +57,7 @@ void StatusCore::OnConnected() {
 }
 
 void StatusCore::OnClosed(const Status& why) {
+  stats_ = connection_ == nullptr ? stats_ : connection_->stats();
   connection_ = nullptr;
   const bool silence = why.code() == StatusCode::kPeerDead || why.code() == StatusCode::kUnavailable;
   if (!connected_ && silence) return End(Silence());
@@ -89,11 +90,14 @@ void StatusCore::OnMessage(const ControlMessage& message) {
 
 // --- Ends ---
 
+std::string StatusCore::Hint() const {
+  if (connected_) return "";
+  return WhyNoAnswer(connection_ == nullptr ? stats_ : connection_->stats(), probe_);
+}
+
 Status StatusCore::Silence() const {
   return {StatusCode::kUnavailable, "no answer from server " + server_name_ + " within " +
-                                        SecondsText(options_.timeout) +
-                                        "; is longhaul-server running there, with the same key (or both "
-                                        "without one), and does a firewall let UDP through?"};
+                                        SecondsText(options_.timeout) + "; " + Hint()};
 }
 
 void StatusCore::End(Result<std::string> outcome) {

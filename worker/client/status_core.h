@@ -37,6 +37,9 @@ class StatusCore final : public transport::DatagramCore {
   // (no server answers, or not with this key), kPermissionDenied, kNotFound and what else the server refuses
   // for, kProtocolViolation.
   const std::optional<Result<std::string>>& outcome() const { return outcome_; }
+  // Why there may be no answer yet (WhyNoAnswer); empty when the server is there.
+  std::string Hint() const;
+  void NoteProbe(std::string said) { probe_ = std::move(said); }
 
   // --- DatagramCore ---
   void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
@@ -58,6 +61,8 @@ class StatusCore final : public transport::DatagramCore {
   const StatusOptions options_;
   const std::function<void()> on_end_;
   std::string server_name_;
+  std::string probe_;
+  transport::ConnectionStats stats_;             // of the connection that is over
   transport::Connection* connection_ = nullptr;  // null before Ask and after Closed
   bool connected_ = false;
   wire::ControlReader reader_;

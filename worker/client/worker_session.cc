@@ -359,15 +359,7 @@ Status WorkerSession::Silence(Duration limit) const {
 }
 
 std::string WorkerSession::JoinHint() const {
-  if (connected_) return "";
-  if (link_.connection_stats().key_refusals > 0) {
-    return "it cannot open what this worker sends: do both have the same key (or both none)?";
-  }
-  if (link_.connection_stats().answers_failed > 0) {
-    return "what answers has no certificate that this worker trusts, or is forged";
-  }
-  if (!probe_.empty()) return probe_;
-  return "nothing comes back: is longhaul-server running there, and does a firewall let UDP through?";
+  return connected_ ? "" : WhyNoAnswer(link_.connection_stats(), probe_);
 }
 
 std::span<const float> WorkerSession::residual(TensorHandle handle) const {

@@ -259,7 +259,10 @@ Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::pro
   if (!summary.ok() && signals->interrupted()) {
     return Status(StatusCode::kCancelled, "interrupted; left the job");
   }
-  if (!summary.ok()) return summary;
+  if (!summary.ok()) {
+    (void)client->Leave(summary.status());  // the others learn why; no more than a courtesy
+    return summary;
+  }
   progress->Finished(*summary);
   if (Status s = client->Leave(); !s.ok()) spdlog::warn("the end was not orderly: {}", s.ToString());
   return summary;

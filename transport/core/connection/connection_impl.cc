@@ -238,7 +238,8 @@ bool ConnectionImpl::Trusts(const Address& from) const {
 bool ConnectionImpl::HandleReset(ByteSpan datagram) {
   if (state_ == State::kClosed || !handshaking_.IsReset(datagram)) return false;
   CloseNow(Status(StatusCode::kUnavailable,
-                  "server " + peer().ToString() + " has forgotten this connection: it was restarted"));
+                  "server " + peer().ToString() +
+                      " has forgotten this connection: it was restarted, or has given it up"));
   return true;
 }
 
