@@ -1,3 +1,5 @@
+// Compiled without sanitizers (CMakeLists.txt): this reads and writes what they guard, and their own bytes. For that
+// no template of a library is used here that others use too: the linker keeps one of them.
 #include "tests/fuzz/arena.h"
 
 #include <sanitizer/asan_interface.h>
@@ -6,9 +8,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "tests/fuzz/property.h"
 
@@ -20,10 +23,9 @@ void* __real_realloc(void* block, size_t bytes);
 int __real_posix_memalign(void** block, size_t alignment, size_t bytes);
 void* __real_aligned_alloc(size_t alignment, size_t bytes);
 void __real_free(void* block);
+int __real___cxa_guard_acquire(uint64_t* guard);
+void __real___cxa_guard_release(uint64_t* guard);
 }
-
-// Reads and writes what AddressSanitizer guards: headers, and its own bytes.
-#define UNCHECKED __attribute__((no_sanitize("address", "undefined"), noinline))
 
 namespace longhaul::fuzz {
 namespace {
@@ -37,6 +39,9 @@ constexpr uint8_t kRedzone = 0xfa;
 constexpr uint8_t kFreed = 0xfd;
 // Freed blocks of a size that wait before one is used again.
 constexpr uint32_t kQuarantine = 16;
+// Of what is not initialized, as much as AddressSanitizer fills, with the same byte: every run is alike.
+constexpr uint8_t kNew = 0xbe;
+constexpr size_t kFilled = 4096;
 constexpr size_t kSmall = 1024;
 constexpr size_t kClasses = 65 + 8 * 17;
 
@@ -63,23 +68,31 @@ Heap heap;
 
 bool mapped = false;
 bool open = false;
+int statics = 0;  // local ones that are being made: they outlive every input
 uintptr_t highest = kRegion;  // ever used
 size_t shadow_offset = 0;
+
+bool Takes() { return open && statics == 0; }
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "arena: %s\n", what);
+  std::abort();
+}
 
 constexpr size_t RoundedUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 uint8_t* ShadowOf(uintptr_t address) {
   return reinterpret_cast<uint8_t*>(address / kShadowed + shadow_offset);
 }
 
-// Not memcpy and memset: AddressSanitizer checks what those touch.
-UNCHECKED void Copy(void* to, const void* from, size_t bytes) {
+// Not memcpy and memset: AddressSanitizer has its own, which check what they touch.
+void Copy(void* to, const void* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
-UNCHECKED void Fill(void* to, uint8_t value, size_t bytes) {
+void Fill(void* to, uint8_t value, size_t bytes) {
   asm volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(value) : "memory");
 }
 void Poison(uintptr_t from, size_t bytes, uint8_t value) { Fill(ShadowOf(from), value, bytes / kShadowed); }
-UNCHECKED void Unpoison(uintptr_t from, size_t bytes) {
+void Unpoison(uintptr_t from, size_t bytes) {
   Fill(ShadowOf(from), 0, bytes / kShadowed);
   if (bytes % kShadowed != 0) *ShadowOf(from + bytes) = static_cast<uint8_t>(bytes % kShadowed);
 }
@@ -109,7 +122,7 @@ void Map() {
   __lsan_register_root_region(at, kRegionBytes);
 }
 
-UNCHECKED Block* TakeFreed(Queue& queue) {
+Block* TakeFreed(Queue& queue) {
   if (queue.count <= kQuarantine) return nullptr;
   Block* const block = queue.first;
   queue.first = block->next;
@@ -117,17 +130,17 @@ UNCHECKED Block* TakeFreed(Queue& queue) {
   return block;
 }
 
-UNCHECKED Block* TakeNew(size_t total) {
-  FUZZ_REQUIRE(heap.top + total <= kRegion + kRegionBytes);  // an input allocates without bound
+Block* TakeNew(size_t total) {
+  if (total > kRegion + kRegionBytes - heap.top) Die("an input allocates without bound");
   auto* const block = reinterpret_cast<Block*>(heap.top);
   heap.top += total;
   highest = std::max(highest, heap.top);
   return block;
 }
 
-UNCHECKED void* Allocate(size_t bytes) {
+void* Allocate(size_t bytes) {
+  if (bytes >= kRegionBytes) Die("an input allocates without bound");
   const auto [index, total] = ClassOf(sizeof(Block) + RoundedUp(std::max<size_t>(bytes, 1), kGranule));
-  FUZZ_REQUIRE(total < kRegionBytes);
   Block* block = TakeFreed(heap.freed[index]);
   if (block == nullptr) block = TakeNew(total);
   block->total = static_cast<uint32_t>(total);
@@ -137,23 +150,27 @@ UNCHECKED void* Allocate(size_t bytes) {
   const uintptr_t user = reinterpret_cast<uintptr_t>(block) + sizeof(Block);
   Poison(reinterpret_cast<uintptr_t>(block), total, kRedzone);
   Unpoison(user, std::max<size_t>(bytes, 1));
+  Fill(reinterpret_cast<void*>(user), kNew, std::min(bytes, kFilled));
   return reinterpret_cast<void*>(user);
 }
 
 // The header before a block of ours; its memory begins at a multiple of `alignment` of the region.
-UNCHECKED void* AllocateAligned(size_t alignment, size_t bytes) {
+void* AllocateAligned(size_t alignment, size_t bytes) {
   if (alignment <= kGranule) return Allocate(bytes);
+  if (bytes >= kRegionBytes) Die("an input allocates without bound");
   // Such blocks are few, and not used again before Restore.
   const uintptr_t user = RoundedUp(heap.top + sizeof(Block), alignment);
   auto* const block = reinterpret_cast<Block*>(user - sizeof(Block));
   const size_t total = sizeof(Block) + RoundedUp(std::max<size_t>(bytes, 1), kGranule);
-  (void)TakeNew(user - sizeof(Block) + total - heap.top);
+  const uintptr_t from = heap.top;
+  (void)TakeNew(user - sizeof(Block) + total - from);
   block->total = 0;  // of no class
   block->bytes = static_cast<uint32_t>(bytes);
   heap.live += total;
   heap.allocated += total;
-  Poison(user - sizeof(Block), total, kRedzone);
+  Poison(from, user - sizeof(Block) + total - from, kRedzone);
   Unpoison(user, std::max<size_t>(bytes, 1));
+  Fill(reinterpret_cast<void*>(user), kNew, std::min(bytes, kFilled));
   return reinterpret_cast<void*>(user);
 }
 
@@ -162,14 +179,15 @@ bool IsOurs(const void* block) {
   return at >= kRegion && at < kRegion + kRegionBytes;
 }
 
-UNCHECKED size_t BytesOf(void* user) { return (static_cast<Block*>(user) - 1)->bytes; }
+size_t BytesOf(void* user) { return (static_cast<Block*>(user) - 1)->bytes; }
 
-UNCHECKED void Free(void* user) {
+void Free(void* user) {
   Block* const block = static_cast<Block*>(user) - 1;
   const auto at = reinterpret_cast<uintptr_t>(user);
   // Freed twice, or not the beginning of a block: AddressSanitizer's byte of it is not that of living memory.
   const uint8_t shadow = *ShadowOf(at);
-  FUZZ_REQUIRE(shadow < kShadowed && *ShadowOf(at - kShadowed) == kRedzone);
+  if (shadow >= kShadowed || *ShadowOf(at - kShadowed) != kRedzone)
+    Die("a block is freed twice, or from its middle");
   const size_t total = sizeof(Block) + RoundedUp(std::max<size_t>(block->bytes, 1), kGranule);
   heap.live -= block->total != 0 ? block->total : total;
   Poison(at, total - sizeof(Block), kFreed);
@@ -188,11 +206,12 @@ UNCHECKED void Free(void* user) {
 class Arena::Kept {
  public:
   Heap heap;
-  std::vector<uint8_t> bytes;
-  std::vector<uint8_t> shadow;
+  size_t used;
+  uint8_t* bytes;
+  uint8_t* shadow;
 };
 
-UNCHECKED void Arena::Clear() {
+void Arena::Clear() {
   Map();
   heap = Heap();
   Poison(kRegion, kRegionBytes, kRedzone);
@@ -201,26 +220,25 @@ UNCHECKED void Arena::Clear() {
 void Arena::Open() { open = true; }
 void Arena::Close() { open = false; }
 
-UNCHECKED std::shared_ptr<const Arena::Kept> Arena::Keep() {
-  auto kept = std::make_shared<Kept>();
-  const size_t used = heap.top - kRegion;
+const Arena::Kept* Arena::Keep() {
+  auto* const kept = static_cast<Kept*>(__real_malloc(sizeof(Kept)));
   heap.allocated = 0;
   kept->heap = heap;
-  kept->bytes.resize(used);
-  kept->shadow.resize(used / kShadowed);
-  Copy(kept->bytes.data(), reinterpret_cast<void*>(kRegion), used);
-  Copy(kept->shadow.data(), ShadowOf(kRegion), used / kShadowed);
+  kept->used = heap.top - kRegion;
+  kept->bytes = static_cast<uint8_t*>(__real_malloc(kept->used));
+  kept->shadow = static_cast<uint8_t*>(__real_malloc(kept->used / kShadowed));
+  Copy(kept->bytes, reinterpret_cast<void*>(kRegion), kept->used);
+  Copy(kept->shadow, ShadowOf(kRegion), kept->used / kShadowed);
   return kept;
 }
 
-UNCHECKED void Arena::Restore(const Kept& kept) {
+void Arena::Restore(const Kept& kept) {
   heap = kept.heap;
-  const size_t used = kept.bytes.size();
-  Copy(reinterpret_cast<void*>(kRegion), kept.bytes.data(), used);
-  Copy(ShadowOf(kRegion), kept.shadow.data(), used / kShadowed);
-  if (highest > kRegion + used)
-    Poison(kRegion + used, RoundedUp(highest - kRegion - used, kGranule), kRedzone);
-  highest = kRegion + used;
+  Copy(reinterpret_cast<void*>(kRegion), kept.bytes, kept.used);
+  Copy(ShadowOf(kRegion), kept.shadow, kept.used / kShadowed);
+  const uintptr_t end = kRegion + kept.used;
+  if (highest > end) Poison(end, highest - end, kRedzone);
+  highest = end;
 }
 
 size_t Arena::live_bytes() { return heap.live; }
@@ -233,9 +251,9 @@ uint64_t Arena::allocated_bytes() { return heap.allocated; }
 namespace lf = longhaul::fuzz;
 
 extern "C" {
-void* __wrap_malloc(size_t bytes) { return lf::open ? lf::Allocate(bytes) : __real_malloc(bytes); }
+void* __wrap_malloc(size_t bytes) { return lf::Takes() ? lf::Allocate(bytes) : __real_malloc(bytes); }
 void* __wrap_calloc(size_t count, size_t bytes) {
-  if (!lf::open) return __real_calloc(count, bytes);
+  if (!lf::Takes()) return __real_calloc(count, bytes);
   size_t all = 0;
   if (__builtin_mul_overflow(count, bytes, &all)) return nullptr;
   void* const block = lf::Allocate(all);
@@ -247,19 +265,29 @@ void __wrap_free(void* block) {
   lf::IsOurs(block) ? lf::Free(block) : __real_free(block);
 }
 void* __wrap_realloc(void* block, size_t bytes) {
-  if (!lf::open && !lf::IsOurs(block)) return __real_realloc(block, bytes);
+  if (block == nullptr ? !lf::Takes() : !lf::IsOurs(block)) return __real_realloc(block, bytes);
   void* const moved = __wrap_malloc(bytes);
   if (block != nullptr) std::memcpy(moved, block, std::min(bytes, lf::BytesOf(block)));
   __wrap_free(block);
   return moved;
 }
 int __wrap_posix_memalign(void** block, size_t alignment, size_t bytes) {
-  if (!lf::open) return __real_posix_memalign(block, alignment, bytes);
+  if (!lf::Takes()) return __real_posix_memalign(block, alignment, bytes);
   *block = lf::AllocateAligned(alignment, bytes);
   return 0;
 }
 void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  return lf::open ? lf::AllocateAligned(alignment, bytes) : __real_aligned_alloc(alignment, bytes);
+  return lf::Takes() ? lf::AllocateAligned(alignment, bytes) : __real_aligned_alloc(alignment, bytes);
+}
+
+int __wrap___cxa_guard_acquire(uint64_t* guard) {
+  const int first = __real___cxa_guard_acquire(guard);
+  lf::statics += first;
+  return first;
+}
+void __wrap___cxa_guard_release(uint64_t* guard) {
+  --lf::statics;
+  __real___cxa_guard_release(guard);
 }
 }
 
@@ -296,15 +324,3 @@ void operator delete(void* block, std::align_val_t) noexcept { __wrap_free(block
 void operator delete[](void* block, std::align_val_t) noexcept { __wrap_free(block); }
 void operator delete(void* block, size_t, std::align_val_t) noexcept { __wrap_free(block); }
 void operator delete[](void* block, size_t, std::align_val_t) noexcept { __wrap_free(block); }
-
-// --- What the program compares (CMakeLists.txt) ---
-
-extern "C" {
-#define NOT_TRACED(size, type)                                         \
-  UNCHECKED void __wrap___sanitizer_cov_trace_cmp##size(type, type) {} \
-  UNCHECKED void __wrap___sanitizer_cov_trace_const_cmp##size(type, type) {}
-NOT_TRACED(1, uint8_t)
-NOT_TRACED(2, uint16_t)
-NOT_TRACED(4, uint32_t)
-NOT_TRACED(8, uint64_t)
-}

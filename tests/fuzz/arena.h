@@ -2,19 +2,17 @@
 // its members costs a hundred times what an input then does with them.
 //
 //   Arena::Open();  state = new World(kind);  Arena::Close();  kept = Arena::Keep();
-//   for each input:  Arena::Restore(kept);  Arena::Open();  ... use state ...;  Arena::Close();
+//   for each input:  Arena::Restore(*kept);  Arena::Open();  ... use state ...;  Arena::Close();
 //
 // While it is open every allocation of the program (new, malloc and their like) comes from one mapped region;
 // Restore puts that region, and AddressSanitizer's view of it, back as Keep found it. Out-of-bounds access
 // and use after free are found as on the usual heap, but reports do not say who allocated. Objects must not
-// be reachable from anything outside of the arena: what the program makes once (static locals) has to be made
-// before. One thread.
+// be reachable from anything outside of the arena; static locals never are in it. One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 
 namespace longhaul::fuzz {
 
@@ -26,7 +24,7 @@ class Arena {
   static void Clear();
   static void Open();
   static void Close();
-  static std::shared_ptr<const Kept> Keep();
+  static const Kept* Keep();  // for good
   static void Restore(const Kept& kept);
 
   // --- What an input has cost ---
@@ -47,7 +45,7 @@ class Prepared {
       return use(state);
     }
     One& one = ones_[kind];
-    if (!one.kept) {
+    if (one.kept == nullptr) {
       if (!warm_) {
         State first(kind);  // what is made once
         use(first);
@@ -67,7 +65,7 @@ class Prepared {
 
  private:
   struct One {
-    std::shared_ptr<const Arena::Kept> kept;
+    const Arena::Kept* kept = nullptr;
     State* state = nullptr;
   };
   const bool fresh_ = std::getenv("LONGHAUL_FUZZ_FRESH") != nullptr;

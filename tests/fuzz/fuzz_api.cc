@@ -314,7 +314,7 @@ class Program {
 
   // A callback that does one thing that it may not, or may.
   void Call(FuzzInput& in) {
-    const uint8_t what = in.Below(7);
+    const uint32_t what = in.Below(7);
     if (what == 6) return Latest().Then(nullptr);
     std::weak_ptr<Client> weak = client_;
     const auto begin = std::this_thread::get_id();

@@ -33,6 +33,8 @@ constexpr int kMaxPolls = 5000;
 constexpr int kMaxWakeUps = 20000;
 // Steps of an input: what is found later is found sooner by a shorter one.
 constexpr int kMaxSteps = 40;
+// Of RunNetwork, in all steps: they are most of an input's time.
+constexpr int kMaxExchanges = 32;
 // Both sides' windows and queues, eight connections; and all that steps come and go with.
 constexpr size_t kMaxLive = 24 << 20;
 constexpr uint64_t kMaxAllocated = 256 << 20;
@@ -344,7 +346,9 @@ class World {
   void RunNetwork(FuzzInput& in) {
     const uint8_t losses = in.U8();
     int number = 0;
-    for (int rounds = 1 + in.U8() % 8; rounds > 0; --rounds) Exchange(losses, &number);
+    for (int rounds = 1 + in.U8() % 8; rounds > 0 && exchanges_left_ > 0; --rounds, --exchanges_left_) {
+      Exchange(losses, &number);
+    }
   }
 
   void Exchange(uint8_t losses, int* number) {
@@ -483,6 +487,7 @@ class World {
   std::array<Side, 2> sides_;
   wire::ConnectionId worker_id_, server_id_;
   wire::PacketNumber next_invented_ = 1000;
+  int exchanges_left_ = kMaxExchanges;
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ void TryLoad(FuzzInput& in, std::string_view text, std::string_view secret) {
   const auto loaded = keys::LoadSecurity(choice);
   if (!loaded.ok()) return CheckRefusal(loaded.status(), secret);
   FUZZ_REQUIRE((mode & 0077) == 0 && crypto::ParseKeyFile(text).ok());
-  FUZZ_REQUIRE(loaded->security != nullptr && !loaded->job.empty() && loaded->kind != "insecure");
+  FUZZ_REQUIRE(loaded->security() != nullptr && !loaded->job.empty() && loaded->kind != "insecure");
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ constexpr uint64_t kMaxAllocated = 256 << 20;
 constexpr uint64_t kCount = 500;  // elements of the honest worker's tensor: two chunks
 // What is found in many steps is found in a few, sooner.
 constexpr int kMaxSteps = 24;
+// Of Run, in all steps: they are most of an input's time.
+constexpr uint32_t kMaxRounds = 24;
 constexpr uint64_t kRounds = 6;  // pushes of the honest worker
 constexpr float kGradient = 0.25f;
 // Of two members, of whatever weights: 3 / (n + 2) (server/member/membership.h).
@@ -489,9 +491,13 @@ class World {
     const uint8_t op = in.U8();
     Hostile& who = (op & 0x40) != 0 ? stranger_ : insider_;
     switch (op & 7) {
-      case 0:
-        Run(in.U8(), 1 + in.Below(8));
+      case 0: {
+        const uint8_t losses = in.U8();
+        const uint32_t rounds = std::min(1 + in.Below(8), rounds_left_);
+        rounds_left_ -= rounds;
+        Run(losses, rounds);
         break;
+      }
       case 1:
         Advance(std::chrono::milliseconds(in.U16() % 4000));
         break;
@@ -659,6 +665,7 @@ class World {
 
   bool lossy_;
   const bool modelled_;
+  uint32_t rounds_left_ = kMaxRounds;
   codec::ReferenceCoder coder_;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
   load::Sink sink_;
