@@ -1,5 +1,5 @@
-// Compiled without sanitizers (CMakeLists.txt): this reads and writes what they guard, and their own bytes. For that
-// no template of a library is used here that others use too: the linker keeps one of them.
+// Compiled without sanitizers (CMakeLists.txt): this reads and writes what they guard, and their own bytes.
+// For that no template of a library is used here that others use too: the linker keeps one of them.
 #include "tests/fuzz/arena.h"
 
 #include <sanitizer/asan_interface.h>
@@ -68,7 +68,7 @@ Heap heap;
 
 bool mapped = false;
 bool open = false;
-int statics = 0;  // local ones that are being made: they outlive every input
+int statics = 0;              // local ones that are being made: they outlive every input
 uintptr_t highest = kRegion;  // ever used
 size_t shadow_offset = 0;
 

@@ -1,5 +1,6 @@
-// The arena finds what it is for. Each planted bug touches memory that was restored by copy, or that came after;
-// it runs in a process of its own, which has to die with the report that fits. What is right has to live.
+// The arena finds what it is for. Each planted bug touches memory that was restored by copy, or that came
+// after; it runs in a process of its own, which has to die with the report that fits. What is right has to
+// live.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,7 +58,8 @@ void FreesBlock(State& s) { delete[] Hidden(s.block); }
 const Case kCases[] = {
     {"write after the end of a restored block", "heap-buffer-overflow", Nothing,
      [](State& s) { Write(Hidden(s.block) + kBytes); }},
-    {"write before a restored block", "heap-buffer-overflow", Nothing, [](State& s) { Write(Hidden(s.block) - 1); }},
+    {"write before a restored block", "heap-buffer-overflow", Nothing,
+     [](State& s) { Write(Hidden(s.block) - 1); }},
     {"read after the end of a new block", "heap-buffer-overflow", Nothing,
      [](State&) { (void)Read(Hidden(new char[64]) + 64); }},
     {"read after the end of a new block of an odd size", "heap-buffer-overflow", Nothing,
@@ -112,7 +114,8 @@ const Case kCases[] = {
          const std::unique_ptr<char[]> block(new char[bytes]);
          std::memset(Hidden(block.get()), 1, bytes);
          void* aligned = nullptr;
-         FUZZ_REQUIRE(posix_memalign(&aligned, 64, bytes) == 0 && reinterpret_cast<uintptr_t>(aligned) % 64 == 0);
+         FUZZ_REQUIRE(posix_memalign(&aligned, 64, bytes) == 0 &&
+                      reinterpret_cast<uintptr_t>(aligned) % 64 == 0);
          std::memset(aligned, 1, bytes);
          std::free(aligned);
          std::free(std::realloc(std::calloc(1, bytes), 2 * bytes));

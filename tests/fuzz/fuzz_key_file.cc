@@ -116,9 +116,10 @@ void TryLoad(FuzzInput& in, std::string_view text, std::string_view secret) {
   choice.insecure = in.U8() > 240;
   choice.role = static_cast<crypto::Role>(in.Below(3));
   choice.cipher = static_cast<Cipher>(in.U8() < 200 ? 0 : in.U8());
-  const auto word = [&in] {
-    const ByteSpan bytes = in.Bytes(in.Below(20));
-    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto word = [&in] {  // repeated to the user as it was typed
+    std::string typed;
+    for (const uint8_t byte : in.Bytes(in.Below(20))) typed += static_cast<char>(' ' + byte % 95);
+    return typed;
   };
   if (in.U8() > 200) choice.job = word();
   for (uint32_t names = in.U8() > 200 ? in.Below(4) : 0; names > 0; --names) choice.allow.push_back(word());

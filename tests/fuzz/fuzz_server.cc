@@ -345,6 +345,13 @@ class Hostile final : public Application {
     (void)c.SubmitChunk(window_.key, reliability, {}, bodies_.back());
   }
 
+  // Large windows are few: this sender's own memory of one is 5 MB.
+  uint32_t Chunks(FuzzInput& in) {
+    if (in.U8() < 200 || large_ == 2) return in.Below(4);
+    ++large_;
+    return in.U16();
+  }
+
   void OpenWindow(Connection& c, FuzzInput& in) {
     codec::WindowMetadata metadata;
     metadata.kind = static_cast<codec::WindowKind>(in.U8() < 200 ? 0 : in.Below(4));
@@ -359,8 +366,8 @@ class Hostile final : public Application {
     metadata.shift_epoch = in.Below(3);
     window_ = {};
     window_.key = {++next_window_, static_cast<uint8_t>(in.Below(2))};
-    window_.high_count = in.U8() < 200 ? in.Below(4) : in.U16();
-    window_.low_count = in.U8() < 200 ? in.Below(4) : in.U16();
+    window_.high_count = Chunks(in);
+    window_.low_count = Chunks(in);
     window_.symbol_bytes = static_cast<uint16_t>(in.U8() < 200 ? c.MaxChunkBytes() : 16 * (1 + in.Below(80)));
     window_.fec_k = in.Flag() ? 8 : 0;
     window_.fec_depth = 1;
@@ -403,6 +410,7 @@ class Hostile final : public Application {
   uint64_t round_ = 0;   // the next one
   uint32_t elements_ = 0;
   uint32_t next_window_ = 0;
+  uint32_t large_ = 0;
   std::deque<Bytes> bodies_;
 };
 
