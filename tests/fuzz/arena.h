@@ -1,5 +1,5 @@
 // State that a fuzzer prepares once and gets back for every input by copying memory: building a server and
-// its members costs a hundred times what an input then does with them.
+// its members costs far more than what an input then does with them.
 //
 //   Arena::Open();  state = new World(kind);  Arena::Close();  kept = Arena::Keep();
 //   for each input:  Arena::Restore(*kept);  Arena::Open();  ... use state ...;  Arena::Close();

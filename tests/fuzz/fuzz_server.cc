@@ -51,9 +51,9 @@ constexpr size_t kMaxMemory = 16 << 20;
 constexpr uint64_t kMaxAllocated = 256 << 20;
 constexpr uint64_t kCount = 500;  // elements of the honest worker's tensor: two chunks
 // What is found in many steps is found in a few, sooner.
-constexpr int kMaxSteps = 24;
+constexpr int kMaxSteps = 16;
 // Of Run, in all steps: they are most of an input's time.
-constexpr uint32_t kMaxRounds = 24;
+constexpr uint32_t kMaxRounds = 12;
 constexpr uint64_t kRounds = 6;  // pushes of the honest worker
 constexpr float kGradient = 0.25f;
 // Of two members, of whatever weights: 3 / (n + 2) (server/member/membership.h).
@@ -524,9 +524,9 @@ class World {
     Run(0, 4);
     (void)core_.stats();
     core_.Shutdown(now_, Status());
-    for (int i = 0; i < 60 && !core_.Drained(); ++i) Run(0, 20);
+    for (int i = 0; i < 1200 && !core_.Drained(); ++i) Run(0, 1);
     FUZZ_REQUIRE(core_.Drained());
-    for (int i = 0; i < 300 && !honest_.core.ended(); ++i) Run(0, 20);
+    for (int i = 0; i < 6000 && !honest_.core.ended(); ++i) Run(0, 1);
     honest_.CheckEnded();
     FUZZ_REQUIRE(fuzz::Arena::allocated_bytes() < kMaxAllocated);
   }
