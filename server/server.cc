@@ -385,6 +385,7 @@ struct Server::Impl {
     loop->Run();
     {
       const std::lock_guard lock(mutex);
+      if (!loop->failure().ok()) outcome = loop->failure();
       stopped = true;
       changed.notify_all();
     }

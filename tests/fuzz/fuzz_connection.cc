@@ -1,9 +1,10 @@
 // Whole endpoints from bytes, in virtual time. A worker and a server talk over a network that the input
 // controls: it delivers, drops, repeats and delays datagrams, changes bytes (with a correct tag, as a
 // malicious peer would), and invents packets. The first byte says whether the two have keys (tests/transport/
-// fake_security.h: a handshake of several flights, cookies, key updates) or not, and whether the server is
-// wary of whom it has not admitted. It also plays the applications on both sides. Afterwards the network
-// falls silent, and every connection must end by itself, with every timer in the future.
+// fake_security.h: a handshake of several flights, cookies, key updates) or not, whether the server is wary
+// of whom it has not admitted, and whether they are connected already. It also plays the applications on both
+// sides. Afterwards the network falls silent, and every connection must end by itself, with every timer in
+// the future. What an input allocates is bounded.
 #include <array>
 #include <deque>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "proto/version.h"
+#include "tests/fuzz/arena.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 #include "tests/sim/reference_coder.h"
@@ -29,9 +31,26 @@ constexpr size_t kMaxQueued = 200;
 // Polls that one event may cause: what the congestion window holds, and then some.
 constexpr int kMaxPolls = 5000;
 constexpr int kMaxWakeUps = 20000;
+// Steps of an input: what is found later is found sooner by a shorter one.
+constexpr int kMaxSteps = 40;
+// Of RunNetwork, in all steps: they are most of an input's time.
+constexpr int kMaxExchanges = 32;
+// Both sides' windows and queues, eight connections; and all that steps come and go with.
+constexpr size_t kMaxLive = 24 << 20;
+constexpr uint64_t kMaxAllocated = 256 << 20;
 
-const Bytes& Body() {
-  static const Bytes body(4096, 0x5a);
+// Where cores write what they send: nothing of it is read later.
+MutableByteSpan Buffer() {
+  static std::array<uint8_t, 65507> buffer;
+  return buffer;
+}
+
+ByteSpan Body() {
+  static const auto body = [] {
+    std::array<uint8_t, 4096> bytes{};
+    bytes.fill(0x5a);
+    return bytes;
+  }();
   return body;
 }
 
@@ -146,7 +165,7 @@ class FuzzedApplication : public Application {
 
   void SubmitTo(Connection& c, wire::ReliabilityClass reliability) {
     const size_t room = last_.symbol_bytes > 12 ? last_.symbol_bytes - 12 : 0;
-    (void)c.SubmitChunk(last_.key, reliability, ByteSpan(Body()).first(12), ByteSpan(Body()).first(room));
+    (void)c.SubmitChunk(last_.key, reliability, Body().first(12), Body().first(room));
   }
 
   // The byte at an offset of every control stream, so that the receiver can tell order and completeness.
@@ -184,7 +203,7 @@ class FuzzedApplication : public Application {
 class World {
  public:
   // kind: bit 0 keys, bit 1 a long server flight, bit 2 cookies always, bit 3 long packets under a public
-  // key, bit 4 a server that keeps little for whom it has not admitted.
+  // key, bit 4 a server that keeps little for whom it has not admitted, bit 5 both are connected.
   explicit World(uint8_t kind) : secure_((kind & 1) != 0) {
     FakeSecurity::Options security;
     security.psk = (kind & 8) == 0;
@@ -217,6 +236,10 @@ class World {
     worker_.Attach(connection, &forged_);
     worker_id_ = connection->local_id();
     Poll(0);
+    if ((kind & 32) == 0) return;
+    for (int rounds = 0; rounds < 40 && worker_.connected() == 0; ++rounds) Exchange(0, nullptr);
+    FUZZ_REQUIRE(worker_.connected() == 1 && server_ != nullptr);
+    for (int rounds = 0; rounds < 4; ++rounds) Exchange(0, nullptr);
   }
 
   void Step(FuzzInput& in) {
@@ -267,8 +290,10 @@ class World {
       if (next.IsInfinite()) break;
       now_ = std::max(now_, next);
       for (size_t side = 0; side < 2; ++side) {
-        sides_[side].endpoint->HandleTimeout(now_);
-        Poll(side);
+        if (sides_[side].endpoint->NextTimeout() <= now_) {
+          sides_[side].endpoint->HandleTimeout(now_);
+          Poll(side);
+        }
         sides_[side].queue.clear();
       }
     }
@@ -290,16 +315,16 @@ class World {
     Side& to = sides_[1 - side];
     for (int polls = 0;; ++polls) {
       FUZZ_REQUIRE(polls < kMaxPolls);
-      const std::optional<Transmit> transmit = from.endpoint->PollTransmit(now_, buffer_);
+      const std::optional<Transmit> transmit = from.endpoint->PollTransmit(now_, Buffer());
       if (!transmit) return;
-      FUZZ_REQUIRE(transmit->size > 0 && transmit->size <= buffer_.size());
+      FUZZ_REQUIRE(transmit->size > 0 && transmit->size <= Buffer().size());
       FUZZ_REQUIRE(transmit->segment_bytes > 0 && transmit->segment_bytes <= transmit->size);
       if (transmit->destination != to.address) continue;
       for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
         const size_t size = std::min(transmit->segment_bytes, transmit->size - at);
         FUZZ_REQUIRE(size <= 1452);
         if (to.queue.size() < kMaxQueued)
-          to.queue.emplace_back(buffer_.begin() + at, buffer_.begin() + at + size);
+          to.queue.emplace_back(Buffer().begin() + at, Buffer().begin() + at + size);
       }
     }
   }
@@ -321,18 +346,22 @@ class World {
   void RunNetwork(FuzzInput& in) {
     const uint8_t losses = in.U8();
     int number = 0;
-    for (int rounds = 1 + in.U8() % 64; rounds > 0; --rounds) {
-      for (size_t side = 0; side < 2; ++side) {
-        for (size_t count = sides_[side].queue.size(); count > 0 && !sides_[side].queue.empty(); --count) {
-          if ((losses >> number++ % 8 & 1) != 0) {
-            sides_[side].queue.pop_front();
-          } else {
-            Deliver(side, 1);
-          }
+    for (int rounds = 1 + in.U8() % 8; rounds > 0 && exchanges_left_ > 0; --rounds, --exchanges_left_) {
+      Exchange(losses, &number);
+    }
+  }
+
+  void Exchange(uint8_t losses, int* number) {
+    for (size_t side = 0; side < 2; ++side) {
+      for (size_t count = sides_[side].queue.size(); count > 0 && !sides_[side].queue.empty(); --count) {
+        if (losses != 0 && (losses >> (*number)++ % 8 & 1) != 0) {
+          sides_[side].queue.pop_front();
+        } else {
+          Deliver(side, 1);
         }
       }
-      Advance(std::chrono::milliseconds(5));
     }
+    Advance(std::chrono::milliseconds(5));
   }
 
   void Repeat(size_t to, FuzzInput& in) {
@@ -440,6 +469,7 @@ class World {
       const Instant next = std::min(sides_[0].endpoint->NextTimeout(), sides_[1].endpoint->NextTimeout());
       now_ = std::min(target, std::max(now_, next));
       for (size_t side = 0; side < 2; ++side) {
+        if (sides_[side].endpoint->NextTimeout() > now_) continue;
         sides_[side].endpoint->HandleTimeout(now_);
         Poll(side);
       }
@@ -457,15 +487,23 @@ class World {
   std::array<Side, 2> sides_;
   wire::ConnectionId worker_id_, server_id_;
   wire::PacketNumber next_invented_ = 1000;
-  std::vector<uint8_t> buffer_ = std::vector<uint8_t>(65507);
+  int exchanges_left_ = kMaxExchanges;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static fuzz::Prepared<World> worlds;
   FuzzInput in(data, size);
-  World world(in.U8());
-  for (int steps = 0; !in.empty() && steps < 500; ++steps) world.Step(in);
-  world.Silence();
+  const uint8_t kind = in.U8() % 64;
+  worlds.With(kind, [&in](World& world) {
+    FuzzInput rest = in;
+    for (int steps = 0; !rest.empty() && steps < kMaxSteps; ++steps) {
+      world.Step(rest);
+      FUZZ_REQUIRE(fuzz::Arena::live_bytes() < kMaxLive);
+    }
+    world.Silence();
+    FUZZ_REQUIRE(fuzz::Arena::allocated_bytes() < kMaxAllocated);
+  });
   return 0;
 }

@@ -1,9 +1,14 @@
 // Key files from bytes, and everything that is made of what can be read: an endpoint's security, its cookies
-// and tokens, both sides of a handshake. Files come raw, or as changes of good ones.
+// and tokens, both sides of a handshake. Files come raw, or as changes of good ones; some of them by the
+// reader of files and all that a daemon's options decide (transport/keys).
 //
 // Holds: a file that is refused is refused in plain words, which contain nothing of it; what a pre-shared
 // key's file says is what PrintPskKey writes; a shared key lets in every peer with it, and a certificate no
-// peer of its own role.
+// peer of its own role. A file that others may use is refused, whatever is in it; else the file decides.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cctype>
 #include <string>
 #include <utility>
@@ -11,6 +16,7 @@
 #include "tests/fuzz/key_files.h"
 #include "transport/crypto/credentials.h"
 #include "transport/crypto/tls_security.h"
+#include "transport/keys/load_security.h"
 
 using namespace longhaul;  // NOLINT
 
@@ -95,6 +101,34 @@ void TryKeyFile(uint8_t kind, std::string_view text, std::string_view secret) {
   Use(**security, shared);
 }
 
+// A file in memory that has these bytes and this mode.
+std::string PathOf(std::string_view text, mode_t mode) {
+  static const int file = ::memfd_create("key", MFD_CLOEXEC);
+  FUZZ_REQUIRE(::ftruncate(file, 0) == 0 && ::fchmod(file, mode) == 0);
+  FUZZ_REQUIRE(::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  return "/proc/self/fd/" + std::to_string(file);
+}
+
+void TryLoad(FuzzInput& in, std::string_view text, std::string_view secret) {
+  const mode_t mode = in.U8() < 200 ? 0600 : in.U16() & 0777;
+  keys::SecurityChoice choice;
+  choice.key_file = PathOf(text, mode);
+  choice.insecure = in.U8() > 240;
+  choice.role = static_cast<crypto::Role>(in.Below(3));
+  choice.cipher = static_cast<Cipher>(in.U8() < 200 ? 0 : in.U8());
+  const auto word = [&in] {  // repeated to the user as it was typed
+    std::string typed;
+    for (const uint8_t byte : in.Bytes(in.Below(20))) typed += static_cast<char>(' ' + byte % 95);
+    return typed;
+  };
+  if (in.U8() > 200) choice.job = word();
+  for (uint32_t names = in.U8() > 200 ? in.Below(4) : 0; names > 0; --names) choice.allow.push_back(word());
+  const auto loaded = keys::LoadSecurity(choice);
+  if (!loaded.ok()) return CheckRefusal(loaded.status(), secret);
+  FUZZ_REQUIRE((mode & 0077) == 0 && crypto::ParseKeyFile(text).ok());
+  FUZZ_REQUIRE(loaded->security() != nullptr && !loaded->job.empty() && loaded->kind != "insecure");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -116,6 +150,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (!in.empty()) {
     text = fuzz::DamageBlock(in, file);
   }
+  if ((kind & 0x20) != 0) return TryLoad(in, text, SecretOf(file)), 0;
   TryKeyFile(kind, text, SecretOf(file));
   return 0;
 }

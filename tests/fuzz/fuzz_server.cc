@@ -1,12 +1,14 @@
 // A whole server from bytes, in virtual time: an honest worker trains (a real WorkerCore), another member of
 // the job says and sends what the input tells it, and so does a stranger who never joins: control messages,
-// windows with metadata and chunks of all kinds, closes, datagrams changed on their way with a tag that fits,
-// time that passes.
+// whole pushes with any weight, round and value, windows with metadata and chunks of all kinds, closes,
+// datagrams changed on their way with a tag that fits, time that passes. Of most kinds of jobs the members
+// are in already and have done a round (arena.h).
 //
-// Holds: nothing aborts; the server's memory stays within what one small job may cost; the honest worker's
-// requests each end once, and when its job ends it gets the reason; after a shutdown the server is empty.
+// Holds: nothing aborts; what an input allocates, and what of it stays, is within what one small job may
+// cost; the honest worker's requests each end once, and when its job ends it gets the reason; what it gets is
+// its own values and the member's, of which the member has no more than its share, whatever it weighs; after
+// a shutdown the server is empty.
 #include <google/protobuf/stubs/logging.h>
-#include <sanitizer/allocator_interface.h>
 
 #include <array>
 #include <cmath>
@@ -22,6 +24,7 @@
 #include "proto/control_codec.h"
 #include "proto/packet_header.h"
 #include "server/server_core.h"
+#include "tests/fuzz/arena.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 #include "tests/sim/reference_coder.h"
@@ -44,7 +47,23 @@ constexpr ByteCount kMaxModel{256 << 10};
 // The job's model several times over (values, sums, optimizer, results under way), buffered packets of every
 // connection, and both workers of the test itself.
 constexpr size_t kMaxMemory = 16 << 20;
-constexpr uint64_t kCount = 1000;  // elements of the honest worker's tensor
+// What comes and goes in an input: datagrams, messages, chunks.
+constexpr uint64_t kMaxAllocated = 256 << 20;
+constexpr uint64_t kCount = 500;  // elements of the honest worker's tensor: two chunks
+// What is found in many steps is found in a few, sooner.
+constexpr int kMaxSteps = 16;
+// Of Run, in all steps: they are most of an input's time.
+constexpr uint32_t kMaxRounds = 12;
+constexpr uint64_t kRounds = 6;  // pushes of the honest worker
+constexpr float kGradient = 0.25f;
+// Of two members, of whatever weights: 3 / (n + 2) (server/member/membership.h).
+constexpr float kMaxShare = 0.75f;
+
+// Where cores write what they send: nothing of it is read later.
+MutableByteSpan Buffer() {
+  static std::array<uint8_t, 65507> buffer;
+  return buffer;
+}
 
 const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 
@@ -119,7 +138,7 @@ void FillDeclare(FuzzInput& in, control::Declare& declare) {
   declare.set_priority(static_cast<int32_t>(in.U8()) - 128);
 }
 
-ControlMessage Message(FuzzInput& in) {
+ControlMessage Message(FuzzInput& in, uint32_t tensor) {
   ControlMessage message;
   switch (in.Below(9)) {
     case 0:
@@ -131,7 +150,7 @@ ControlMessage Message(FuzzInput& in) {
       break;
     case 3:
       message.mutable_pull_request()->set_request(in.U8());
-      message.mutable_pull_request()->set_key(static_cast<uint32_t>(Number(in)));
+      message.mutable_pull_request()->set_key(in.U8() < 128 ? tensor : static_cast<uint32_t>(Number(in)));
       message.mutable_pull_request()->set_min_round(Number(in));
       break;
     case 4:
@@ -182,6 +201,7 @@ class Hostile final : public Application {
     FUZZ_REQUIRE(messages.ok());  // what the server says is valid
     for (const ControlMessage& message : *messages) {
       if (message.has_declared() && message.declared().code() == 0) {
+        has_tensor = true;
         tensor_ = message.declared().key();
         round_ = message.declared().next_round();
       }
@@ -208,30 +228,18 @@ class Hostile final : public Application {
       return;
     }
     Connection& c = *connection;
-    switch (in.Below(12)) {
+    switch (in.Below(14)) {
       case 0:
       case 1:
       case 2:
-        (void)c.SendControl(Framed(Message(in)));
+        (void)c.SendControl(Framed(Message(in, tensor_)));
         break;
       case 3:  // bytes without an order
         (void)c.SendControl(in.Bytes(in.U8()));
         break;
-      case 4: {  // a member, as it should be
-        ControlMessage join;
-        join.mutable_join()->set_job("default");
-        join.mutable_join()->set_rank(1);
-        join.mutable_join()->set_world_size(2);
-        join.mutable_join()->set_incarnation(in.U8());
-        join.mutable_join()->set_weight(1);
-        ControlMessage declare;
-        declare.mutable_declare()->set_name("w");
-        declare.mutable_declare()->set_count(kCount);
-        declare.mutable_declare()->set_optimizer(Spec());
-        (void)c.SendControl(Framed(join));
-        (void)c.SendControl(Framed(declare));
+      case 4:
+        Join(in.U8());
         break;
-      }
       case 5:
       case 6:
         OpenWindow(c, in);
@@ -250,8 +258,46 @@ class Hostile final : public Application {
       case 10:
         c.CancelWindow(window_.key);
         break;
+      case 11:
+      case 12:
+        Push(in.U8() < 200 ? round_ : Number(in), Weight(in), Real(in), in.Flag());
+        break;
       default:
         if (in.U8() > 200) c.Close(Status(StatusCode::kAborted, "enough"));
+    }
+  }
+
+  // A member, as it should be.
+  void Join(uint8_t incarnation) {
+    ControlMessage join;
+    join.mutable_join()->set_job("default");
+    join.mutable_join()->set_rank(1);
+    join.mutable_join()->set_world_size(2);
+    join.mutable_join()->set_incarnation(incarnation);
+    join.mutable_join()->set_weight(1);
+    ControlMessage declare;
+    declare.mutable_declare()->set_name("w");
+    declare.mutable_declare()->set_count(kCount);
+    declare.mutable_declare()->set_optimizer(Spec());
+    (void)connection->SendControl(Framed(join));
+    (void)connection->SendControl(Framed(declare));
+  }
+
+  // All of a gradient, every value the same.
+  void Push(uint64_t round, float weight, float value, bool wants_result) {
+    Connection& c = *connection;
+    codec::WindowMetadata metadata;
+    metadata.wants_result = wants_result;
+    metadata.key = tensor_;
+    metadata.round = round;
+    metadata.count = kCount;
+    metadata.chunk_elements = codec::ChunkElementsFor(static_cast<uint16_t>(c.MaxChunkBytes()));
+    metadata.weight = weight;
+    const codec::ChunkGeometry geometry{kCount, metadata.chunk_elements};
+    Begin(metadata, geometry.chunks(), 0);
+    if (!c.OpenWindow(window_).ok()) return;
+    for (uint32_t chunk = 0; chunk < geometry.chunks(); ++chunk) {
+      Submit(c, wire::ReliabilityClass::kHigh, Chunk(chunk, geometry.Length(chunk), value));
     }
   }
 
@@ -262,8 +308,50 @@ class Hostile final : public Application {
   Connection* connection = nullptr;
   bool takes_results = true;
   bool lossy = false;
+  float largest = 0;      // magnitude that it has sent in a chunk as it should be
+  bool anything = false;  // it has sent chunks of any content
+  bool has_tensor = false;
 
  private:
+  static float Weight(FuzzInput& in) {
+    constexpr float kWeights[] = {1, 1, 1e9f, 1e-6f, 1e5f, 0, -1, std::numeric_limits<float>::quiet_NaN()};
+    return kWeights[in.Below(std::size(kWeights))];
+  }
+
+  void Begin(const codec::WindowMetadata& metadata, uint32_t high, uint32_t low) {
+    window_ = {};
+    window_.key = {++next_window_, 0};
+    window_.high_count = high;
+    window_.low_count = low;
+    window_.symbol_bytes = static_cast<uint16_t>(connection->MaxChunkBytes());
+    window_.fec_depth = 1;
+    window_.metadata = codec::EncodeWindowMetadata(metadata);
+    elements_ = metadata.chunk_elements;
+  }
+
+  Bytes Chunk(uint32_t index, uint32_t count, float value) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    const auto header = codec::EncodeDenseHeader(index, count);
+    Bytes chunk(header.begin(), header.end());
+    const std::vector<float> values(count, value);
+    const auto* raw = reinterpret_cast<const uint8_t*>(values.data());
+    chunk.insert(chunk.end(), raw, raw + values.size() * sizeof(float));
+    return chunk;
+  }
+
+  void Submit(Connection& c, wire::ReliabilityClass reliability, Bytes chunk) {
+    if (chunk.empty() || bodies_.size() > 500) return;
+    bodies_.push_back(std::move(chunk));  // borrowed until the window is closed
+    (void)c.SubmitChunk(window_.key, reliability, {}, bodies_.back());
+  }
+
+  // Large windows are few: this sender's own memory of one is 5 MB.
+  uint32_t Chunks(FuzzInput& in) {
+    if (in.U8() < 200 || large_ == 2) return in.Below(4);
+    ++large_;
+    return in.U16();
+  }
+
   void OpenWindow(Connection& c, FuzzInput& in) {
     codec::WindowMetadata metadata;
     metadata.kind = static_cast<codec::WindowKind>(in.U8() < 200 ? 0 : in.Below(4));
@@ -278,8 +366,8 @@ class Hostile final : public Application {
     metadata.shift_epoch = in.Below(3);
     window_ = {};
     window_.key = {++next_window_, static_cast<uint8_t>(in.Below(2))};
-    window_.high_count = in.U8() < 200 ? in.Below(4) : in.U16();
-    window_.low_count = in.U8() < 200 ? in.Below(4) : in.U16();
+    window_.high_count = Chunks(in);
+    window_.low_count = Chunks(in);
     window_.symbol_bytes = static_cast<uint16_t>(in.U8() < 200 ? c.MaxChunkBytes() : 16 * (1 + in.Below(80)));
     window_.fec_k = in.Flag() ? 8 : 0;
     window_.fec_depth = 1;
@@ -301,20 +389,18 @@ class Hostile final : public Application {
       const uint64_t rest = begin < kCount ? kCount - begin : kCount;
       const uint32_t count =
           static_cast<uint32_t>(std::min<uint64_t>(elements_, in.U8() < 200 ? rest : in.U8()));
-      const auto header = codec::EncodeDenseHeader(index, count);
-      chunk.assign(header.begin(), header.end());
-      const std::vector<float> values(count, Real(in));
-      const auto* raw = reinterpret_cast<const uint8_t*>(values.data());
-      chunk.insert(chunk.end(), raw, raw + values.size() * sizeof(float));
-      if (in.U8() > 220) chunk[in.U8() % chunk.size()] = in.U8();
+      chunk = Chunk(index, count, Real(in));
+      if (in.U8() > 220) {
+        anything = true;
+        chunk[in.U8() % chunk.size()] = in.U8();
+      }
     } else {
+      anything = true;
       const ByteSpan raw = in.Bytes(in.U8());
       chunk.assign(raw.begin(), raw.end());
     }
     chunk.resize(std::min<size_t>(chunk.size(), window_.symbol_bytes));
-    if (chunk.empty() || bodies_.size() > 500) return;
-    bodies_.push_back(std::move(chunk));  // borrowed until the window is closed
-    (void)c.SubmitChunk(window_.key, reliability, {}, bodies_.back());
+    Submit(c, reliability, std::move(chunk));
   }
 
   wire::ControlReader reader_;
@@ -324,6 +410,7 @@ class Hostile final : public Application {
   uint64_t round_ = 0;   // the next one
   uint32_t elements_ = 0;
   uint32_t next_window_ = 0;
+  uint32_t large_ = 0;
   std::deque<Bytes> bodies_;
 };
 
@@ -339,6 +426,7 @@ class Honest {
     declaration.name = "w";
     declaration.count = kCount;
     declaration.optimizer = lossy_ ? "sgd:lr=0.1" : "aggregate";
+    declaration.high_share = 1;  // all of it arrives
     declaration.initial = gradient_;
     if (!lossy_) declaration.initial = {};
     core.Declare(declaration, [this](const Result<worker::TensorHandle>& handle) {
@@ -357,6 +445,8 @@ class Honest {
   const Address address = Address::V4(10, 0, 0, 2, 7000);
   worker::WorkerCore core;
   uint64_t ended = 0;
+  // What every round's result may be at most; none: anything.
+  std::optional<float> largest_result;
 
  private:
   static worker::WorkerCoreOptions Options() {
@@ -365,17 +455,19 @@ class Honest {
     return options;
   }
   void Round(worker::TensorHandle tensor) {
-    if (begun_ == 200) return core.Leave();
+    if (begun_ > kRounds) return;
     ++begun_;
     core.PushPull(tensor, gradient_, out_, [this, tensor](const Status& outcome, const OperationStats&) {
       ++ended;
-      if (outcome.ok()) Round(tensor);
+      if (!outcome.ok()) return;
+      for (const float value : out_) FUZZ_REQUIRE(!largest_result || std::abs(value) <= *largest_result);
+      Round(tensor);
     });
   }
 
   bool lossy_;
   uint64_t begun_ = 0;
-  std::vector<float> gradient_ = std::vector<float>(kCount, 0.25f);
+  std::vector<float> gradient_ = std::vector<float>(kCount, kGradient);
   std::vector<float> out_ = std::vector<float>(kCount);
 };
 
@@ -383,26 +475,37 @@ class World {
  public:
   explicit World(uint8_t kind)
       : lossy_((kind & 1) != 0),
+        modelled_(IsModelled(kind)),
         sink_({.max_connections = 2, .during_job = (kind & 0x20) != 0}, {}),
         core_(Options(kind, &sink_), &coder_, Random(7)),
         honest_(&coder_, lossy_),
         insider_(Address::V4(10, 0, 0, 3, 7000), &coder_, 11),
-        stranger_(Address::V4(10, 0, 0, 4, 7000), &coder_, 12),
-        before_(__sanitizer_get_current_allocated_bytes()) {
+        stranger_(Address::V4(10, 0, 0, 4, 7000), &coder_, 12) {
     insider_.lossy = lossy_;
     honest_.Start(now_);
     insider_.Connect(now_);
     stranger_.Connect(now_);
-    Run(0, 12);
+    Run(0, 4);
+    if (PolicyOf(kind) >= kNamesOf<LossPolicy>.size()) return;  // the member may join as it likes
+    insider_.Join(1);
+    for (int rounds = 0; rounds < 40 && !insider_.has_tensor; ++rounds) Run(0, 1);
+    FUZZ_REQUIRE(insider_.has_tensor);
+    insider_.Push(0, 1, kGradient, true);
+    for (int rounds = 0; rounds < 40 && honest_.ended < 2; ++rounds) Run(0, 1);
+    FUZZ_REQUIRE(honest_.ended == 2);  // the declaration, and the first round
   }
 
   void Step(FuzzInput& in) {
     const uint8_t op = in.U8();
     Hostile& who = (op & 0x40) != 0 ? stranger_ : insider_;
     switch (op & 7) {
-      case 0:
-        Run(in.U8(), 1 + in.Below(32));
+      case 0: {
+        const uint8_t losses = in.U8();
+        const uint32_t rounds = std::min(1 + in.Below(8), rounds_left_);
+        rounds_left_ -= rounds;
+        Run(losses, rounds);
         break;
+      }
       case 1:
         Advance(std::chrono::milliseconds(in.U16() % 4000));
         break;
@@ -411,19 +514,21 @@ class World {
         break;
       default:
         who.Act(in, now_);
-        Poll();
+        Expect();
+        PollOne(*who.endpoint, who.address);
     }
-    FUZZ_REQUIRE(__sanitizer_get_current_allocated_bytes() < before_ + kMaxMemory);
-    (void)core_.stats();
+    FUZZ_REQUIRE(fuzz::Arena::live_bytes() < kMaxMemory);
   }
 
   void Finish() {
-    Run(0, 40);
+    Run(0, 4);
+    (void)core_.stats();
     core_.Shutdown(now_, Status());
-    for (int i = 0; i < 60 && !core_.Drained(); ++i) Run(0, 20);
+    for (int i = 0; i < 1200 && !core_.Drained(); ++i) Run(0, 1);
     FUZZ_REQUIRE(core_.Drained());
-    for (int i = 0; i < 300 && !honest_.core.ended(); ++i) Run(0, 20);
+    for (int i = 0; i < 6000 && !honest_.core.ended(); ++i) Run(0, 1);
     honest_.CheckEnded();
+    FUZZ_REQUIRE(fuzz::Arena::allocated_bytes() < kMaxAllocated);
   }
 
  private:
@@ -431,6 +536,22 @@ class World {
     Address from, to;
     Bytes bytes;
   };
+
+  static uint8_t PolicyOf(uint8_t kind) { return kind >> 2 & 7; }
+  // Nothing of what the member does changes what of its own the honest worker gets.
+  static bool IsModelled(uint8_t kind) {
+    const uint8_t policy = PolicyOf(kind) % kNamesOf<LossPolicy>.size();
+    const bool forgets = policy == static_cast<uint8_t>(LossPolicy::kZero) ||
+                         policy == static_cast<uint8_t>(LossPolicy::kCount);
+    return forgets && (kind & 0x21) == 0;  // no optimizer, and no round without the honest one
+  }
+  // The mean is between the two, and the member's part of it is its share at most.
+  void Expect() {
+    const bool known = modelled_ && !insider_.anything && !stranger_.anything;
+    const float theirs = std::max({insider_.largest, stranger_.largest, kGradient});
+    honest_.largest_result.reset();
+    if (known) honest_.largest_result = (kGradient + kMaxShare * (theirs - kGradient)) * 1.0001f;
+  }
 
   static server::ServerCoreOptions Options(uint8_t kind, server::Guests* guests) {
     server::ServerCoreOptions options;
@@ -440,7 +561,7 @@ class World {
     s.min_workers = (kind & 2) != 0 ? 1 : 2;
     s.downlink = (kind & 1) != 0 ? Downlink::kLossy : Downlink::kReliable;
     s.hash_rounds = 2;
-    s.policy = static_cast<LossPolicy>((kind >> 2 & 7) % kNamesOf<LossPolicy>.size());
+    s.policy = static_cast<LossPolicy>(PolicyOf(kind) % kNamesOf<LossPolicy>.size());
     s.max_model = kMaxModel;
     s.fec_k = 8;
     s.idle_timeout = std::chrono::seconds(2);
@@ -455,38 +576,42 @@ class World {
     while (from.HasWork()) from.Work(now_);
     for (int polls = 0;; ++polls) {
       FUZZ_REQUIRE(polls < kMaxPolls);
-      const auto transmit = from.PollTransmit(now_, buffer_);
+      const auto transmit = from.PollTransmit(now_, Buffer());
       if (!transmit) return;
       for (size_t at = 0; at < transmit->size; at += transmit->segment_bytes) {
         const size_t size = std::min(transmit->segment_bytes, transmit->size - at);
         if (queue_.size() < kMaxQueued)
           queue_.push_back(
-              {address, transmit->destination, {buffer_.begin() + at, buffer_.begin() + at + size}});
+              {address, transmit->destination, {Buffer().begin() + at, Buffer().begin() + at + size}});
       }
     }
   }
 
+  // Of which only one knows that something has happened.
+  std::array<std::pair<DatagramCore*, Address>, 4> Cores() {
+    return {{{&core_, kServer},
+             {&honest_.core, honest_.address},
+             {insider_.endpoint.get(), insider_.address},
+             {stranger_.endpoint.get(), stranger_.address}}};
+  }
+
   void Poll() {
-    PollOne(core_, kServer);
-    PollOne(honest_.core, honest_.address);
-    PollOne(*insider_.endpoint, insider_.address);
-    PollOne(*stranger_.endpoint, stranger_.address);
+    for (const auto& [core, address] : Cores()) PollOne(*core, address);
   }
 
   void Give(Datagram datagram) {
-    if (datagram.to == kServer) core_.HandleDatagram(now_, datagram.from, datagram.bytes, {});
-    if (datagram.to == honest_.address) honest_.core.HandleDatagram(now_, datagram.from, datagram.bytes, {});
-    for (Hostile* hostile : {&insider_, &stranger_}) {
-      if (datagram.to == hostile->address)
-        hostile->endpoint->HandleDatagram(now_, datagram.from, datagram.bytes, {});
+    for (const auto& [core, address] : Cores()) {
+      if (datagram.to != address) continue;
+      core->HandleDatagram(now_, datagram.from, datagram.bytes, {});
+      PollOne(*core, address);
     }
   }
 
   // Rounds of 5 ms in which everything arrives, but for what a pattern of losses takes from the hostile ones.
   void Run(uint8_t losses, uint32_t rounds) {
     int number = 0;
+    Poll();
     for (; rounds > 0; --rounds) {
-      Poll();
       for (size_t count = queue_.size(); count > 0; --count) {
         Datagram datagram = std::move(queue_.front());
         queue_.pop_front();
@@ -499,21 +624,26 @@ class World {
 
   void Advance(Duration time) {
     const Instant target = now_ + time;
-    DatagramCore* const cores[] = {&core_, &honest_.core, insider_.endpoint.get(), stranger_.endpoint.get()};
+    const auto cores = Cores();
     for (int wake_ups = 0; now_ < target; ++wake_ups) {
       FUZZ_REQUIRE(wake_ups < kMaxWakeUps);
       Instant next = target;
-      for (const DatagramCore* core : cores) next = std::min(next, core->NextTimeout());
+      for (const auto& [core, address] : cores) next = std::min(next, core->NextTimeout());
       now_ = std::max(now_, next);
-      for (DatagramCore* core : cores) core->HandleTimeout(now_);
-      Poll();
+      for (const auto& [core, address] : cores) {
+        if (core->NextTimeout() > now_) continue;
+        core->HandleTimeout(now_);
+        PollOne(*core, address);
+      }
     }
   }
 
   // The next datagram of a hostile peer is another one, with a tag that fits.
-  void Corrupt(const Hostile& who, FuzzInput& in) {
+  void Corrupt(Hostile& who, FuzzInput& in) {
     const auto found = std::ranges::find_if(queue_, [&](const Datagram& d) { return d.from == who.address; });
     if (found == queue_.end()) return;
+    who.anything = true;
+    Expect();
     Datagram datagram = std::move(*found);
     queue_.erase(found);
     Bytes& bytes = datagram.bytes;
@@ -525,7 +655,6 @@ class World {
     if (in.U8() > 200) bytes.resize(std::max<size_t>(40, in.U16() % (bytes.size() + 1)));
     Seal(bytes);
     Give(std::move(datagram));
-    Poll();
   }
 
   static void Seal(Bytes& datagram) {
@@ -543,6 +672,8 @@ class World {
   }
 
   bool lossy_;
+  const bool modelled_;
+  uint32_t rounds_left_ = kMaxRounds;
   codec::ReferenceCoder coder_;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
   load::Sink sink_;
@@ -550,8 +681,6 @@ class World {
   Honest honest_;
   Hostile insider_, stranger_;
   std::deque<Datagram> queue_;
-  Bytes buffer_ = Bytes(65507);
-  size_t before_;
 };
 
 }  // namespace
@@ -560,9 +689,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // The hostile ones' names need not be UTF-8, and protobuf would say so every time.
   static const auto quiet = google::protobuf::SetLogHandler(nullptr);
   (void)quiet;
+  static fuzz::Prepared<World> worlds;
   FuzzInput in(data, size);
-  World world(in.U8());
-  for (int steps = 0; !in.empty() && steps < 200; ++steps) world.Step(in);
-  world.Finish();
+  const uint8_t kind = in.U8();
+  worlds.With(kind, [&in](World& world) {
+    FuzzInput rest = in;
+    for (int steps = 0; !rest.empty() && steps < kMaxSteps; ++steps) world.Step(rest);
+    world.Finish();
+  });
   return 0;
 }

@@ -70,6 +70,10 @@ def write_server():
     for name, kind in (("residual", 0), ("lossy", 1), ("shift", 5 * 4), ("bounded", 2 + 0x20 + 0x40), ("ordered", 0x80 + 8)):
         train = join + (window(3, 0) + chunks + run(16)) * 2 + window(1, 2) + mixed + run(16, 0x11)
         write("server", name, bytes([kind]) + train + insider(3, 10, 8, 0, 0) + run(8))
+    # A push of 100 that weighs 1e9, of each policy that forgets: its share is bounded.
+    heavy = insider(11, 0, 2, 11, 1) + run(8)
+    for policy in (0, 1):
+        write("server", f"heavy_{policy}", bytes([policy * 4]) + heavy * 2)
     declare = lambda name, optimizer: insider(1, 1, 7, name, 0, 0, optimizer, 1, 1, 1, 128)
     write("server", "declares", bytes([0]) + join + declare(1, 0) + declare(2, 1) + declare(2, 2) + run(16))
     write("server", "messages", bytes([0x22]) + join + insider(0, 3, 1, 0, 0, 0) + insider(0, 4, 1, 0) + run(8) +

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -76,6 +77,7 @@ struct EventLoop::Impl {
   bool TransmitOne();
   void SendDue();
   void GatherDue(Instant now);
+  void Abandon();
   void SendOutbox();
   void SubmitFaulty(Instant now, ByteSpan bytes, const Transmit& batch);
   void FinishTurn();
@@ -97,6 +99,7 @@ struct EventLoop::Impl {
   bool more_to_send = false;
   bool continuing = false;  // a Continue() is queued
   EventLoopCounters counters;
+  Status failure;
 
   std::mutex mutex;  // guards the next two
   std::vector<Function> posted;
@@ -369,10 +372,25 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
 }
 
 void EventLoop::Run() {
-  impl_->WaitReadable();
-  impl_->WaitTimer();
-  impl_->FinishTurn();
-  impl_->io.run();
+  try {
+    impl_->WaitReadable();
+    impl_->WaitTimer();
+    impl_->FinishTurn();
+    impl_->io.run();
+  } catch (const std::bad_alloc&) {
+    impl_->Abandon();
+  }
+}
+
+// The core is in the middle of something. What was posted for it ends here.
+void EventLoop::Impl::Abandon() {
+  failure = Status(StatusCode::kResourceExhausted, "out of memory");
+  std::vector<Function> functions;
+  {
+    const std::lock_guard lock(mutex);
+    stopped = true;
+    functions.swap(posted);
+  }
 }
 
 void EventLoop::Stop() {
@@ -389,22 +407,26 @@ void EventLoop::Stop() {
 }
 
 Status EventLoop::Post(Function fn) {
-  bool wake = false;
-  {
+  try {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopped) return Status(StatusCode::kFailedPrecondition, "the event loop has stopped");
     if (impl_->posted.size() >= impl_->options.max_posted) {
       impl_->post_refused.fetch_add(1, std::memory_order_relaxed);
       return Status(StatusCode::kResourceExhausted, "too many functions wait for the event loop");
     }
-    wake = impl_->posted.empty();
+    // The wake-up first: a function behind one that never came would wait for ever.
+    if (impl_->posted.size() == impl_->posted.capacity())
+      impl_->posted.reserve(2 * impl_->posted.size() + 16);
+    if (impl_->posted.empty()) asio::post(impl_->io, [impl = impl_.get()] { impl->RunPosted(); });
     impl_->posted.push_back(std::move(fn));
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, "out of memory"};
   }
-  if (wake) asio::post(impl_->io, [impl = impl_.get()] { impl->RunPosted(); });
-  return Status::Ok();
 }
 
 const UdpSocket& EventLoop::socket() const { return impl_->socket; }
+const Status& EventLoop::failure() const { return impl_->failure; }
 
 EventLoopCounters EventLoop::counters() const {
   EventLoopCounters out = impl_->counters;

@@ -61,7 +61,8 @@ class EventLoop {
   // REQUIRES: Run() is not running.
   ~EventLoop();
 
-  // Works until Stop(). May be called once.
+  // Works until Stop(), or until memory runs out in the core or in a function that was posted: then failure()
+  // says so, and all that is left to do with the core is to destroy it. May be called once.
   void Run();
   // Ends Run() soon: what the core wants to send at once (such as CLOSE) still goes out, what the socket or
   // the fault injector holds back does not. Any thread, also a signal callback; idempotent; also before
@@ -75,6 +76,8 @@ class EventLoop {
   // --- Questions; from the loop's thread, or when Run() is not running ---
   const UdpSocket& socket() const;
   EventLoopCounters counters() const;  // a copy
+  // Ok, or kResourceExhausted.
+  const Status& failure() const;
 
  private:
   struct Impl;

@@ -105,6 +105,7 @@ class ClientImpl {
   Status WaitUntilJoined(const ConnectOptions& options);
   std::string JoinHint();
   void OnState(State state);
+  void Abandon(const Status& why);
   // Runs `request` on the loop's thread with the promise of the operation that is returned.
   template <typename Request>
   Operation Launch(Request request);
@@ -126,7 +127,7 @@ class ClientImpl {
   std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
   const uint32_t rank_;
   const uint32_t world_size_;
-  worker::WorkerCore core_;  // the loop's thread only
+  std::optional<worker::WorkerCore> core_;  // the loop's thread only; gone when that ran out of memory
   Address server_;
   std::unique_ptr<udp::FaultInjector> faults_;
   std::unique_ptr<udp::EventLoop> loop_;
@@ -168,7 +169,7 @@ ClientImpl::ClientImpl(const ConnectOptions& options, keys::LoadedSecurity secur
       calls_(std::make_shared<UserCalls>(options.log)),
       rank_(options.rank),
       world_size_(options.world_size),
-      core_(CoreOptions(options, security_, calls_), coder,
+      core_(std::in_place, CoreOptions(options, security_, calls_), coder,
             Random(options.seed == 0 ? udp::EntropySeed() : options.seed)) {}
 
 Status ClientImpl::Open(const ConnectOptions& options) {
@@ -186,14 +187,15 @@ Status ClientImpl::Open(const ConnectOptions& options) {
     warn("faults are injected into this worker's own traffic: " + options.fault);
   }
   Result<std::unique_ptr<udp::EventLoop>> loop =
-      udp::EventLoop::Create(&core_, *std::move(socket), faults_.get());
+      udp::EventLoop::Create(&*core_, *std::move(socket), faults_.get());
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
-  core_.SetStateListener([this](State state) { OnState(state); });
-  core_.Start(udp::Now(), *server);
+  core_->SetStateListener([this](State state) { OnState(state); });
+  core_->Start(udp::Now(), *server);
   try {
     thread_ = std::thread([this] {
       loop_->Run();
+      if (!loop_->failure().ok()) Abandon(loop_->failure());
       const std::shared_ptr<ClientImpl> last = std::move(own_);
     });
   } catch (const std::system_error& error) {
@@ -225,7 +227,7 @@ std::string ClientImpl::JoinHint() {
   auto hint = std::make_shared<std::promise<std::string>>();
   std::future<std::string> answer = hint->get_future();
   const auto ask = [this, hint, probe = udp::Probe(server_, kProbeWait)] {
-    hint->set_value(core_.JoinHint(probe));
+    hint->set_value(core_->JoinHint(probe));
   };
   // Without a loop the promise is gone, and with it the answer.
   if (!loop_->Post(ask).ok() || answer.wait_for(kJoinHintEvery) != std::future_status::ready) return "";
@@ -238,7 +240,7 @@ ClientImpl::~ClientImpl() {
     thread_.detach();  // this is its last deed
   } else if (thread_.joinable()) {
     // Tells the server, ends what is pending; Stop lets the farewell leave and waits for no peer.
-    (void)loop_->Post([this] { core_.Fail(Destroyed()); });
+    (void)loop_->Post([this] { core_->Fail(Destroyed()); });
     loop_->Stop();
     thread_.join();
   }
@@ -248,18 +250,30 @@ ClientImpl::~ClientImpl() {
 void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
   if (!impl || !impl->OnLoopThread()) return;
   // Nothing reads the caller's memory any more when this returns.
-  impl->core_.Fail(Destroyed());
+  if (impl->core_) impl->core_->Fail(Destroyed());
   impl->loop_->Stop();
   ClientImpl& self = *impl;
   self.own_ = std::move(impl);
 }
 
+// The loop has ended in the middle of an event: everything pending ends with it.
+void ClientImpl::Abandon(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kFailed;
+    failure_ = why;
+    changed_.notify_all();
+  }
+  outstanding_->SetGone(why);
+  core_.reset();
+}
+
 void ClientImpl::OnState(State state) {
   const std::lock_guard lock(mutex_);
   // Written once, before Connect returns: readers need no lock.
-  if (state_ == State::kConnecting && core_.joined()) settings_ = core_.settings();
+  if (state_ == State::kConnecting && core_->joined()) settings_ = core_->settings();
   state_ = state;
-  if (state == State::kFailed) failure_ = core_.failure();
+  if (state == State::kFailed) failure_ = core_->failure();
   changed_.notify_all();
 }
 
@@ -325,7 +339,7 @@ Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions&
                                   .initial = options.initial};
   const Operation declared =
       Launch([this, declaration = std::move(declaration), handle](const Promise& promise) {
-        core_.Declare(declaration, [promise, handle](const Result<worker::TensorHandle>& result) {
+        core_->Declare(declaration, [promise, handle](const Result<worker::TensorHandle>& result) {
           if (result.ok()) *handle = *result;
           promise->End(result.status(), {});
         });
@@ -338,7 +352,7 @@ Result<Tensor> ClientImpl::Declare(const std::string& name, const TensorOptions&
 Operation ClientImpl::Push(const Tensor& tensor, std::span<const float> gradient) {
   if (Status s = CheckRequest(tensor, gradient); !s.ok()) return Refused(s);
   return Launch([this, handle = tensor.handle_, gradient](Promise promise) {
-    core_.Push(handle, gradient, Ending(std::move(promise)));
+    core_->Push(handle, gradient, Ending(std::move(promise)));
   });
 }
 
@@ -350,14 +364,14 @@ Operation ClientImpl::Pull(const Tensor& tensor, std::span<float> out, const Pul
                "tensor " + tensor.name() + " has no optimizer: the server keeps no parameters to pull"));
   }
   return Launch([this, handle = tensor.handle_, out, min_round = options.min_round](Promise promise) {
-    core_.Pull(handle, out, min_round, Ending(std::move(promise)));
+    core_->Pull(handle, out, min_round, Ending(std::move(promise)));
   });
 }
 
 Operation ClientImpl::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out) {
   if (Status s = CheckRequest(tensor, gradient, out); !s.ok()) return Refused(s);
   return Launch([this, handle = tensor.handle_, gradient, out](Promise promise) {
-    core_.PushPull(handle, gradient, out, Ending(std::move(promise)));
+    core_->PushPull(handle, gradient, out, Ending(std::move(promise)));
   });
 }
 
@@ -367,13 +381,13 @@ Status ClientImpl::SetScores(const Tensor& tensor, std::span<const float> scores
   if (Status s = worker::CheckScores(scores, tensor.count_); !s.ok()) return s;
   return loop_->Post(
       [this, handle = tensor.handle_, copy = std::vector<float>(scores.begin(), scores.end())]() mutable {
-        core_.SetScores(handle, std::move(copy));
+        core_->SetScores(handle, std::move(copy));
       });
 }
 
 Status ClientImpl::Barrier(const std::string& name) {
   if (UserCalls::InCallback()) return InACallback("Barrier");
-  return Launch([this, name](Promise promise) { core_.Barrier(name, Ending(std::move(promise))); }).Wait();
+  return Launch([this, name](Promise promise) { core_->Barrier(name, Ending(std::move(promise))); }).Wait();
 }
 
 Status ClientImpl::Leave(const Status& why) {
@@ -393,7 +407,7 @@ Status ClientImpl::Leave(const Status& why) {
       lock.lock();
     }
   }
-  const Status posted = loop_->Post([this, why] { core_.Leave(why); });
+  const Status posted = loop_->Post([this, why] { core_->Leave(why); });
   if (!posted.ok()) return posted;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return state_ == State::kLeft || state_ == State::kFailed; });
@@ -412,7 +426,8 @@ Status ClientImpl::status() {
 }
 
 ClientStats ClientImpl::StatsNow() const {
-  ClientStats stats = core_.stats();
+  if (!core_) return {};
+  ClientStats stats = core_->stats();
   stats.callbacks_threw = calls_->threw();
   return stats;
 }

@@ -41,7 +41,17 @@ struct Outstanding {
   std::mutex mutex;
   std::condition_variable changed;
   size_t count = 0;
+  Status gone = {StatusCode::kCancelled,
+                 "the client was destroyed"};  // what ends those that nothing else ends
 
+  Status Gone() {
+    const std::lock_guard lock(mutex);
+    return gone;
+  }
+  void SetGone(const Status& why) {
+    const std::lock_guard lock(mutex);
+    gone = why;
+  }
   void Add() {
     const std::lock_guard lock(mutex);
     ++count;
@@ -53,7 +63,8 @@ struct Outstanding {
   }
 };
 
-// Completes the operation; its destructor completes it with kCancelled.
+// Completes the operation; its destructor completes it with what Outstanding::gone says: kCancelled, or why
+// its loop ended.
 class Completion {
  public:
   Completion(std::shared_ptr<OperationState> state, std::shared_ptr<Outstanding> outstanding)
@@ -61,7 +72,7 @@ class Completion {
     outstanding_->Add();
   }
   ~Completion() {
-    End(Status(StatusCode::kCancelled, "the client was destroyed"), {});
+    End(outstanding_->Gone(), {});
     outstanding_->Remove();
   }
   Completion(const Completion&) = delete;

@@ -1,0 +1,19 @@
+// Lets the n-th allocation, or the n-th system call, of this process fail once; counts them otherwise.
+#pragma once
+
+#include <cstdint>
+
+namespace longhaul::exhaustion {
+
+enum class What : uint8_t { kNothing, kAllocation, kSystemCall };
+
+// From now on, until Disarm. n = 1 is the next one.
+void Arm(What what, uint64_t n);
+void Disarm();
+// Counted since Arm, and whether one was made to fail.
+uint64_t Seen();
+bool Struck();
+// Called by what can fail: whether this one does.
+bool Fails(What what);
+
+}  // namespace longhaul::exhaustion
