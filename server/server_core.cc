@@ -143,6 +143,12 @@ void ServerCore::HandleTimeout(Instant now) {
   coordinator_.AfterEvent();
 }
 
+void ServerCore::Work(Instant now) {
+  coordinator_.SetNow(now);
+  coordinator_.Work();
+  coordinator_.AfterEvent();
+}
+
 void ServerCore::HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) {
   coordinator_.SetNow(now);
   endpoint_.HandleSendRefused(now, destination, datagram_bytes);

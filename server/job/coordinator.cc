@@ -451,6 +451,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
 
 void Coordinator::AfterEvent() {
   grants_.Run(now_);
+  if (engine_) engine_->EndEvent();
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {
@@ -562,21 +563,17 @@ void Coordinator::Report(const JobRound& round) {
 }
 
 ServerStats Coordinator::Stats() const {
-  ServerStats stats;
+  ServerStats stats = StatsOf(settings_);
   stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
-  stats.job = settings_.job;
-  stats.security = settings_.security;
-  stats.identity = settings_.identity;
   if (endpoint_stats_) stats.endpoint = endpoint_stats_();
   stats.strangers = Strangers::Count(peers_);
   stats.strangers_displaced = strangers_.displaced();
-  stats.job_spec = settings_;
-  stats.world_size = settings_.world_size;
   stats.joined = membership_.joined();
   stats.jobs_finished = jobs_finished_;
   stats.jobs_aborted = jobs_aborted_;
   stats.joins_refused = joins_refused_;
   stats.barriers_refused = barriers_.refused();
+  stats.longest_event = longest_event_;
   guest_desk_.AddStats(&stats);
   for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
     stats.waits.push_back(WaitText(membership_, wait, now_));

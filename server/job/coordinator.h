@@ -73,6 +73,9 @@ class Coordinator final : private RoundEngineHost {
   Instant NextTimeout() const;
   // As Access::Replace: peers that the rules leave out are disconnected by name.
   void Reload(const AccessRules& rules);
+  bool HasWork() const { return engine_ && engine_->HasWork(); }  // as DatagramCore's; then AfterEvent
+  void Work() { engine_->Work(); }
+  void HandleLongestEvent(Duration cpu) { longest_event_ = cpu; }
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
@@ -159,6 +162,7 @@ class Coordinator final : private RoundEngineHost {
   uint64_t jobs_aborted_ = 0;
   uint64_t joins_refused_ = 0;
   LastJob last_job_;
+  Duration longest_event_{0};
   Instant now_;
   Instant next_tick_ = Instant::Infinite();
 };

@@ -2,9 +2,27 @@
 
 #include <algorithm>
 
+#include "codec/chunk/chunk.h"
 #include "server/job/authorization.h"
+#include "server/tensor/memory_budget.h"
 
 namespace longhaul::server {
+
+uint64_t PlannedMemory(ServerSettings settings) {
+  settings.memory = 0;
+  const auto symbol = static_cast<uint16_t>(settings.max_datagram.value());
+  return MemoryBudget(settings, codec::ChunkElementsFor(symbol)).total();
+}
+
+ServerStats StatsOf(const ServerSettings& settings) {
+  ServerStats stats;
+  stats.job = settings.job;
+  stats.security = settings.security;
+  stats.identity = settings.identity;
+  stats.job_spec = settings;
+  stats.world_size = settings.world_size;
+  return stats;
+}
 
 void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* stats) {
   const EngineStats& counts = engine.stats();
@@ -34,6 +52,7 @@ void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* s
   stats->result_chunks_lost = results.chunks.lost;
   stats->result_chunks_repaid = results.chunks.repaid;
   stats->state_hashes = counts.state_hashes;
+  stats->longest_event_elements = counts.longest_event_elements;
 }
 
 void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank, const MemberTraffic& traffic,

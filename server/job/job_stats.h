@@ -43,6 +43,11 @@ class MemberTraffic {
   std::vector<transport::ConnectionStats> gone_by_rank_;
 };
 
+// Bytes that a job's tensors could come to if the machine had them (server/tensor/memory_budget.h).
+uint64_t PlannedMemory(ServerSettings settings);
+
+// With what the settings say.
+ServerStats StatsOf(const ServerSettings& settings);
 void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* stats);
 // engine: null before the start. REQUIRES: stats->grants is set.
 void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank, const MemberTraffic& traffic,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "proto/utf8.h"
@@ -105,15 +106,14 @@ void Declarations::AdmitHeld(Declared* declared) {
 }
 
 void Declarations::Create(const HeldDeclarations::Held& held, Declared* declared) {
-  Status room = store_.Check(held.spec);
-  if (room.ok()) room = memory_.Take(held.spec);
+  const auto made = Make(held.spec);
   const uint32_t first = held.requests.front().rank;
-  if (!room.ok()) {
-    const Status why(room.code(), room.message() + GreediestBut(first));
+  if (!made.ok()) {
+    const Status why(made.status().code(), made.status().message() + GreediestBut(first));
     for (const auto& request : held.requests) Refuse(request, why);
     return;
   }
-  TensorJob& job = Add(*store_.Declare(held.spec));
+  TensorJob& job = **made;
   job.first_declarer = first;
   job.charged = held.cost;
   charged_[first] += held.cost;
@@ -220,6 +220,24 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
             "gradient does not come again (use --downlink reliable, or declare an optimizer)"};
   }
   return {};
+}
+
+// The plan first, so that most of what does not fit is refused without asking the machine for it.
+Result<TensorJob*> Declarations::Make(const TensorSpec& spec) {
+  if (Status room = store_.Check(spec); !room.ok()) return room;
+  if (Status memory = memory_.Take(spec); !memory.ok()) return memory;
+  const size_t before = store_.size();
+  try {
+    return &Add(*store_.Declare(spec));
+  } catch (const std::bad_alloc&) {
+    if (store_.size() > before) store_.Undeclare();
+    memory_.Return(spec);
+    return Status(StatusCode::kResourceExhausted,
+                  "tensor \"" + spec.name + "\" does not fit: it may take the server " +
+                      std::to_string(memory_.Plan(spec)) +
+                      " bytes, and the server's machine has not so much left (" +
+                      std::to_string(memory_.total() - memory_.taken()) + " bytes were planned to be)");
+  }
 }
 
 TensorJob& Declarations::Add(Parameters* parameters) {

@@ -138,7 +138,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   if (contributed.count() > 0) transfer.superseded = contributed;
   peer.transfers[key] = transfer;
   job.guard.BeginWindow(peer.rank);
-  rounds.OnWindowOpened(peer.rank, contributed, now);
+  rounds.OnWindowOpened(peer.rank, now);
   if (metadata.wants_result) {
     results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
   } else {
@@ -234,7 +234,7 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
     ++rounds.tally().repaired_chunks;
   }
   outcome->job = &jobs_->Of(tensor);
-  rounds.OnContribution(peer.rank, chunk, &outcome->ready);
+  if (tensor.OnContribution(peer.rank, chunk)) outcome->ready = chunk;
   return ChunkVerdict::kTaken;
 }
 
@@ -346,10 +346,10 @@ void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::Clos
                       .round = transfer.round,
                       .waited = now - job.since()});
   }
-  CloseGradient(peer, transfer, reason, outcome);
+  CloseGradient(peer, transfer, reason);
 }
 
-void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason, Outcome* outcome) {
+void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   if (transfer.round != rounds.number() || rounds.participation(peer.rank) != Rounds::Participation::kOpen)
@@ -368,7 +368,7 @@ void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReas
                                   .low_count = low_count,
                                   .low_received = transfer.low_taken,
                                   .high_missing = lost - std::min(lost, low_lost)});
-  rounds.OnWindowClosed(peer.rank, contributed, &outcome->ready);
+  rounds.OnWindowClosed(peer.rank, contributed);
 }
 
 }  // namespace longhaul::server

@@ -77,8 +77,8 @@ class ContributionGuard {
     bool not_finite = false;
   };
   struct Position {
-    uint8_t accepted = 0;  // of all ranks, up to kLearned
-    uint8_t refused = 0;   // in a row
+    uint8_t accepted;  // of all ranks, up to kLearned
+    uint8_t refused;   // in a row
   };
   // Of a rank over the positions that it has pushed something other than zeros to.
   struct Total {
@@ -102,13 +102,14 @@ class ContributionGuard {
 
   const double factor_;
   std::vector<Window> windows_;      // by rank
-  std::vector<Position> positions_;  // by chunk; empty without a factor
+  ZeroedArray<Position> positions_;  // by chunk; empty without a factor
   ZeroedArray<float> usual_;         // average energy by rank and chunk; 0: not known
   std::vector<Total> totals_;        // by rank
-  // By rank and chunk: the first round that is not settled. Empty without a factor, or when nothing is
-  // repaid.
-  std::vector<uint32_t> unsettled_;
-  std::vector<double> known_;  // scratch
+  // By rank and chunk: the first round that is not settled, when it is later than the rank's first. Empty
+  // without a factor, or when nothing is repaid.
+  ZeroedArray<uint32_t> unsettled_;
+  std::vector<uint32_t> first_rounds_;  // by rank: of this member
+  std::vector<double> known_;           // scratch
   double last_excess_ = 0;
 };
 

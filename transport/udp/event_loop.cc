@@ -7,12 +7,15 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/inject.h"
+#include "base/pages.h"
 #include "transport/udp/clock.h"
 
 namespace longhaul::udp {
@@ -45,6 +48,9 @@ struct Outbox {
   }
 };
 
+// Enough to say why it ends to a thousand peers.
+constexpr size_t kReserveBytes = 4u << 20;
+
 size_t DatagramsIn(const Transmit& t) { return (t.size + t.segment_bytes - 1) / t.segment_bytes; }
 
 }  // namespace
@@ -66,6 +72,12 @@ struct EventLoop::Impl {
   void OnTimer();
   void RunPosted();
   void Continue();
+
+  // --- How long events take ---
+  void BeginMeasuring();
+  void NoteEvent();
+  // False: memory ran out, and the loop is to go on.
+  bool RunUntilOutOfMemory();
 
   // --- What a turn is made of ---
   void Receive(Instant now);
@@ -97,6 +109,12 @@ struct EventLoop::Impl {
   bool more_to_send = false;
   bool continuing = false;  // a Continue() is queued
   EventLoopCounters counters;
+  // When both clocks were read last.
+  Instant measured_at;
+  Duration measured_cpu{0};
+  DeferredUnmap* unmap = nullptr;  // of Run()
+  std::vector<uint8_t> reserve;    // given back when memory runs out, so that the end can be told
+  Status failure;
 
   std::mutex mutex;  // guards the next two
   std::vector<Function> posted;
@@ -181,6 +199,7 @@ void EventLoop::Impl::RunPosted() {
   for (Function& function : functions) {
     function();
     function = nullptr;  // what it owns goes now, in order
+    NoteEvent();
   }
   FinishTurn();
 }
@@ -188,6 +207,23 @@ void EventLoop::Impl::RunPosted() {
 void EventLoop::Impl::Continue() {
   continuing = false;
   FinishTurn();
+}
+
+void EventLoop::Impl::BeginMeasuring() {
+  measured_at = Now();
+  measured_cpu = ThreadCpuTime();
+}
+
+// An event is over, or a wait: what the thread waits for costs it no CPU time.
+void EventLoop::Impl::NoteEvent() {
+  const Instant now = Now();
+  if (now - measured_at < kMeasured) return;
+  const Duration cpu = ThreadCpuTime();
+  const Duration event = cpu - std::exchange(measured_cpu, cpu);
+  measured_at = now;
+  if (event <= counters.longest_event) return;
+  counters.longest_event = event;
+  core->HandleLongestEvent(event);
 }
 
 void EventLoop::Impl::Receive(Instant now) {
@@ -208,6 +244,7 @@ void EventLoop::Impl::Deliver(Instant now, const Address& from, MutableByteSpan 
                               const transport::ReceiveInfo& info) {
   ++counters.datagrams_received;
   core->HandleDatagram(now, from, bytes, info);
+  NoteEvent();
 }
 
 void EventLoop::Impl::DeliverDue(Instant now) {
@@ -227,6 +264,7 @@ void EventLoop::Impl::TimeOut(Instant now) {
   }
   ++counters.timeouts;
   core->HandleTimeout(now);
+  NoteEvent();
 }
 
 void EventLoop::Impl::TransmitAll() {
@@ -257,6 +295,7 @@ bool EventLoop::Impl::TransmitOne() {
     outbox.Load(*batch);
     SendOutbox();
   }
+  NoteEvent();
   return true;
 }
 
@@ -336,9 +375,14 @@ void EventLoop::Impl::FinishTurn() {
   if (core->HasWork()) {
     ++counters.work_slices;
     core->Work(Now());
+    NoteEvent();
+  }
+  if (unmap != nullptr && unmap->HasWork()) {
+    unmap->Slice();
+    NoteEvent();
   }
   TransmitAll();
-  if ((more_to_send || core->HasWork()) && !continuing) {
+  if ((more_to_send || core->HasWork() || (unmap != nullptr && unmap->HasWork())) && !continuing) {
     // Behind whatever is ready by now, so that receiving gets its turn.
     ++counters.yields;
     continuing = true;
@@ -350,6 +394,27 @@ void EventLoop::Impl::FinishTurn() {
   if (faulty_in != nullptr) wake = std::min(wake, faulty_in->NextDue());
   if (faulty_out != nullptr && !blocked) wake = std::min(wake, faulty_out->NextDue());
   timer.Arm(std::max(wake, earliest));
+}
+
+// What had begun to wait goes on waiting; that one descriptor may be waited for twice from then on is
+// harmless.
+bool EventLoop::Impl::RunUntilOutOfMemory() {
+  try {
+    WaitReadable();
+    WaitTimer();
+    FinishTurn();
+    io.run();
+    return true;
+  } catch (const std::bad_alloc&) {
+    const bool first = !reserve.empty();
+    reserve = {};
+    try {
+      if (first && options.on_out_of_memory) return options.on_out_of_memory(), false;
+    } catch (const std::bad_alloc&) {  // not even enough to say so
+    }
+  }
+  failure = Status(StatusCode::kResourceExhausted, "the process ran out of memory");
+  return true;
 }
 
 EventLoop::EventLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -369,10 +434,13 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
 }
 
 void EventLoop::Run() {
-  impl_->WaitReadable();
-  impl_->WaitTimer();
-  impl_->FinishTurn();
-  impl_->io.run();
+  DeferredUnmap unmap;
+  impl_->unmap = &unmap;
+  impl_->reserve.resize(kReserveBytes);
+  impl_->BeginMeasuring();
+  while (!impl_->RunUntilOutOfMemory()) {
+  }
+  impl_->unmap = nullptr;
 }
 
 void EventLoop::Stop() {
@@ -405,6 +473,7 @@ Status EventLoop::Post(Function fn) {
 }
 
 const UdpSocket& EventLoop::socket() const { return impl_->socket; }
+const Status& EventLoop::failure() const { return impl_->failure; }
 
 EventLoopCounters EventLoop::counters() const {
   EventLoopCounters out = impl_->counters;

@@ -185,8 +185,12 @@ Status ClientImpl::Open(const ConnectOptions& options) {
     faults_ = std::make_unique<udp::FaultInjector>(*faults);
     warn("faults are injected into this worker's own traffic: " + options.fault);
   }
+  udp::EventLoopOptions loop_options;
+  loop_options.on_out_of_memory = [this] {
+    core_.Fail(Status(StatusCode::kResourceExhausted, "the worker ran out of memory"));
+  };
   Result<std::unique_ptr<udp::EventLoop>> loop =
-      udp::EventLoop::Create(&core_, *std::move(socket), faults_.get());
+      udp::EventLoop::Create(&core_, *std::move(socket), faults_.get(), loop_options);
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
   core_.SetStateListener([this](State state) { OnState(state); });

@@ -29,6 +29,7 @@ ClientStats WorkerCore::stats() const {
   stats.datagrams_dropped += endpoint.unknown_connection_dropped + endpoint.malformed_dropped +
                              endpoint.not_authentic_dropped + endpoint.late_long_dropped +
                              endpoint.failures_limited;
+  stats.longest_event = longest_event_;
   return stats;
 }
 

@@ -1,0 +1,132 @@
+// A tensor of a gigabyte with Adam through a real server and two real workers: nobody is away for long.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "base/work_budget.h"
+#include "base/zeroed_array.h"
+#include "longhaul/client.h"
+#include "longhaul/server.h"
+
+namespace longhaul {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+// 2 ms of CPU is what an event may take; sanitizers make it slower. To it comes what the measurement adds.
+constexpr double kLongestMs = 2.0 * (LONGHAUL_SLOWNESS > 1 ? 15 : 1) + 0.25;
+
+// Of this process, in bytes.
+uint64_t Resident() {
+  uint64_t mapped = 0, pages = 0;
+  std::ifstream("/proc/self/statm") >> mapped >> pages;
+  return pages * 4096;
+}
+
+struct LargeTensor : testing::Test {
+  LargeTensor() {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.insecure = true;
+    options.workers = 2;
+    options.min_workers = 1;
+    options.job_spec.high_share = 1;
+    options.job_spec.idle_timeout = seconds(5) * LONGHAUL_SLOWNESS;
+    server.emplace(*Server::Start(options));
+    std::thread other([this] { a.emplace(Connect(0)); });
+    b.emplace(Connect(1));
+    other.join();
+  }
+  Client Connect(uint32_t rank) const {
+    ConnectOptions options;
+    options.servers = {server->address()};
+    options.rank = rank;
+    options.world_size = 2;
+    options.insecure = true;
+    auto client = Client::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status().ToString();
+    return *std::move(client);
+  }
+  std::pair<Tensor, Tensor> Declare(const std::string& name, uint64_t count) {
+    TensorOptions options;
+    options.name = name;
+    options.count = count;
+    options.optimizer = "adam:lr=0.1";
+    std::optional<Result<Tensor>> of_a;
+    std::thread other([&] { of_a = a->Declare(options); });
+    const auto of_b = b->Declare(options);
+    other.join();
+    EXPECT_TRUE(of_a->ok() && of_b.ok()) << of_b.status().ToString();
+    return {**of_a, *of_b};
+  }
+  void Round(const std::pair<Tensor, Tensor>& tensor, uint64_t count) {
+    const std::vector<float> gradient(count, 1.0f);
+    std::vector<float> of_a(count), of_b(count);
+    Operation first = a->PushPull(tensor.first, gradient, of_a);
+    const Status second = b->PushPull(tensor.second, gradient, of_b).Wait();
+    EXPECT_TRUE(second.ok()) << second.ToString();
+    EXPECT_TRUE(first.Wait().ok());
+    EXPECT_EQ(of_a, of_b);
+    EXPECT_LT(of_a.at(count - 1), 0.0f);
+  }
+  nlohmann::json Stats() const { return nlohmann::json::parse(server->StatsJson()); }
+  void ExpectNobodyWasAway() {
+    EXPECT_GT(Stats().at("longest_event_ms").get<double>(), 0.0);
+    EXPECT_LE(Stats().at("longest_event_ms").get<double>(), kLongestMs) << "the server";
+    EXPECT_LE(Stats().at("longest_event_elements").get<uint64_t>(), WorkBudget::kMostOfAnEvent);
+    for (Client* client : {&*a, &*b}) {
+      const auto longest = std::chrono::duration<double, std::milli>(client->stats().longest_event).count();
+      EXPECT_GT(longest, 0.0);
+      EXPECT_LE(longest, kLongestMs) << "a client";
+    }
+  }
+
+  std::optional<Server> server;
+  std::optional<Client> a, b;
+};
+
+TEST_F(LargeTensor, AGigabyteOfAdamIsDeclaredAndNobodyIsAway) {
+  const auto small = Declare("small", 1000);
+  const uint64_t before = Resident();
+  (void)Declare("large", kGiB / sizeof(float));
+  EXPECT_LT(Resident() - before, uint64_t{64} << 20) << "memory that nobody has used yet";
+  for (int round = 0; round < 3; ++round) Round(small, 1000);
+  ExpectNobodyWasAway();
+  EXPECT_EQ(Stats().at("joined"), 2);
+}
+
+TEST_F(LargeTensor, RoundsOfAHundredMegabytesAreInSlices) {
+  constexpr uint64_t kCount = (uint64_t{96} << 20) / sizeof(float) / (LONGHAUL_SLOWNESS > 1 ? 8 : 1);
+  const auto tensor = Declare("tensor", kCount);
+  for (int round = 0; round < 2; ++round) Round(tensor, kCount);
+  ExpectNobodyWasAway();
+}
+
+// Its tables and the half-sent values go back in slices too, and the others go on.
+TEST_F(LargeTensor, AWorkerThatLeavesInTheMiddleOfAPullHoldsNobodyUp) {
+  const auto small = Declare("small", 1000);
+  const uint64_t count = kGiB / sizeof(float) / (LONGHAUL_SLOWNESS > 1 ? 16 : 1);
+  const auto large = Declare("large", count);
+  ZeroedArray<float> out(count);
+  {
+    const Operation pull = a->Pull(large.first, out.span());
+    EXPECT_FALSE(pull.WaitFor(milliseconds(200)).ok()) << "it takes longer";
+    a.reset();
+  }
+  const std::vector<float> gradient(1000, 1.0f);
+  std::vector<float> result(1000);
+  for (int round = 0; round < 3; ++round) {
+    const Status pushed = b->PushPull(small.second, gradient, result).Wait();
+    EXPECT_TRUE(pushed.ok()) << pushed.ToString();
+  }
+  EXPECT_LE(Stats().at("longest_event_ms").get<double>(), kLongestMs);
+  EXPECT_EQ(Stats().at("joined"), 1);
+}
+
+}  // namespace
+}  // namespace longhaul
