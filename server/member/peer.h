@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/instant.h"
 #include "longhaul/status.h"
@@ -58,6 +59,16 @@ struct Peer {
   std::map<transport::WindowKey, Transfer> transfers;
   uint32_t next_window = 1;  // id of the next window towards this peer
 
+  // Packets have come since the last call: it lives.
+  void CountHeard(Instant now) {
+    const uint64_t packets = connection->stats().packets_received;
+    if (std::exchange(packets_heard, packets) != packets) last_heard = now;
+  }
+  void CloseIfDue(Instant now) {
+    if (now < close_at) return;
+    close_at = Instant::Infinite();
+    connection->Close(close_why);
+  }
   Duration rtt() const { return connection->smoothed_rtt(); }
   bool joined() const { return phase == Phase::kJoined; }
 };

@@ -9,6 +9,10 @@
 namespace longhaul::server {
 namespace {
 
+// What an optimizer reads and writes of an element is twice what encoding does: 0.4 ms a slice, and 0.9 ms
+// where all of its memory is new.
+constexpr uint64_t kPerElement = 2;
+
 ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t symbol_bytes) {
   ResultSender::Options options{
       .symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth};
@@ -163,7 +167,7 @@ void RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
   }
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
-    budget_.Spend(WorkBudget::kPerChunk + tensor.geometry().Length(chunk));
+    budget_.Spend(WorkBudget::kPerChunk + kPerElement * tensor.geometry().Length(chunk));
     if (tensor.Overflowed(chunk)) {
       host_->RequestAbort(
           Status(StatusCode::kAborted,
@@ -185,8 +189,8 @@ void RoundEngine::Sweep(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
   if (job.tensor.parameters().initial() == Parameters::Initial::kAwaited)
     return;  // OnInitialized begins again
-  const uint64_t per_chunk =
-      uint64_t{WorkBudget::kPerChunk} * (1 + membership_->world_size()) + job.tensor.geometry().Length(0);
+  const uint64_t per_chunk = uint64_t{WorkBudget::kPerChunk} * (1 + membership_->world_size()) +
+                             kPerElement * job.tensor.geometry().Length(0);
   // A look at a word of 64 chunks takes some 2 ns a rank.
   const uint64_t per_look =
       1 + std::min(job.tensor.chunks(), Rounds::kSweptChunks) * membership_->world_size() / 128;

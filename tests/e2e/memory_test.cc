@@ -44,16 +44,14 @@ struct Memory : JobTest {
   // One of a gigabyte's half is refused, in words that name it; a small one works.
   void ExpectRefusal(const std::string& why) {
     TensorOptions large;
-    large.name = "embedding";
     large.count = 125'000'000;
     large.optimizer = "adam:lr=0.1";
-    const auto refused = b->Declare(large);
+    const auto refused = b->Declare("embedding", large);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(refused.status().message(), HasSubstr("\"embedding\" does not fit"));
     EXPECT_THAT(refused.status().message(), HasSubstr(why));
     TensorOptions small = large;
-    small.name = "small";
     small.count = 1000;
     std::thread other([&] { Round(*a, small); });
     Round(*b, small);
@@ -61,7 +59,7 @@ struct Memory : JobTest {
     EXPECT_TRUE(server_program->running());
   }
   static void Round(Client& client, const TensorOptions& options) {
-    const auto tensor = client.Declare(options);
+    const auto tensor = client.Declare("small", options);
     ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
     const std::vector<float> gradient(options.count, 1.0f);
     std::vector<float> out(options.count);

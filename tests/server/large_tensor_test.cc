@@ -102,6 +102,27 @@ struct Large : testing::Test {
   uint64_t count = 0;
 };
 
+struct SmallBlocks : Large {
+  SmallBlocks() : Large(Of(8)) {}
+  static ServerSettings Of(uint8_t fec_k) {
+    ServerSettings settings = Settings();
+    settings.fec_k = fec_k;
+    return settings;
+  }
+};
+
+// Else its windows could not be opened, and would be waited for without an end.
+TEST_F(SmallBlocks, ATensorOfMoreBlocksThanSixteenBitsNameIsRefused) {
+  const uint64_t most = uint64_t{UINT16_MAX} * 8 * elements;
+  b.Declare("large", most + 1, "aggregate");
+  const auto answer = b.Heard(ControlMessage::kDeclared).at(0).declared();
+  EXPECT_EQ(answer.code(), static_cast<uint32_t>(StatusCode::kResourceExhausted));
+  EXPECT_THAT(answer.message(), HasSubstr("\"large\" has more than 65535 FEC blocks of 8 chunks"));
+  a.Declare("just", most, "aggregate");
+  b.Declare("just", most, "aggregate");
+  EXPECT_EQ(b.Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u);
+}
+
 TEST_F(Large, WindowsThatLostAllOfItMakeItFinalInSlices) {
   Declare(20'000);
   for (FakeWorker* worker : {&a, &b}) {
