@@ -74,12 +74,12 @@ struct Memory : JobTest {
 };
 
 TEST_F(Memory, ATensorBeyondWhatTheMachineHadAtTheStartIsRefused) {
-  Begin({});
+  ASSERT_NO_FATAL_FAILURE(Begin({}));
   ExpectRefusal("are left (what the server's machine had when it started: --max-memory-bytes)");
 }
 
 TEST_F(Memory, ATensorThatTheMachineDoesNotGiveIsRefused) {
-  Begin({"--max-model-bytes", "2gb", "--max-memory-bytes", "100gb"});
+  ASSERT_NO_FATAL_FAILURE(Begin({"--max-model-bytes", "2gb", "--max-memory-bytes", "100gb"}));
   ExpectRefusal("the server's machine has not so much left");
 }
 
