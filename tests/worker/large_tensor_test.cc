@@ -65,6 +65,8 @@ struct LargeTensor : testing::Test {
     options.insecure = true;
     options.workers = 2;
     options.min_workers = 1;
+    options.max_model = ByteCount(int64_t{2} << 30);
+    options.max_memory = ByteCount(int64_t{64} << 30);  // what is not used is not taken
     options.job_spec.high_share = 1;
     options.job_spec.idle_timeout = seconds(5) * LONGHAUL_SLOWNESS;
     server.emplace(*Server::Start(options));
@@ -149,7 +151,9 @@ TEST_F(LargeTensor, AWorkerThatLeavesInTheMiddleOfAGigabyteHoldsNobodyUp) {
       ASSERT_TRUE(Eventually([&] {
         const ClientStats stats = a->stats();
         return std::min(stats.chunk_bytes_sent, stats.chunk_bytes_received) > ByteCount(1 << 20);
-      })) << "windows of a gigabyte are open";
+      })) << "a gigabyte each way: "
+          << a->stats().chunk_bytes_sent.value() << " bytes have left, "
+          << a->stats().chunk_bytes_received.value() << " have come";
       EXPECT_FALSE(pull.WaitFor(Duration(0)).ok()) << "it takes longer";
       EXPECT_FALSE(push.WaitFor(Duration(0)).ok()) << "it takes longer";
       a.reset();
