@@ -1,9 +1,11 @@
-// longhaul_longest_event_bench: for how long a worker is away from its socket while it pushes a large tensor.
+// longhaul_longest_event_bench: for how long a worker and a server are away from their sockets while a large
+// tensor is declared, pushed, pulled and dropped.
 //
-//   longhaul_longest_event_bench --bytes 256000000 --rounds 3 --link 'rate 10gbit delay 1ms loss 1%'
+//   longhaul_longest_event_bench --bytes 1073741824 --optimizer adam:lr=0.1 --link 'rate 10gbit delay 1ms loss 1%'
 //
 // One worker and a server in virtual time, one thread; the CPU time (CLOCK_THREAD_CPUTIME_ID) of every call
-// into the worker's core. A call that takes long is one in which no ACK is heard and nothing is sent.
+// into either core. A call that takes long is one in which no ACK is heard and nothing is sent. What both
+// free goes back in slices, as in their event loops.
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "base/flags/job_flags.h"
+#include "base/pages.h"
 #include "base/random.h"
 #include "codec/fec/fec.h"
 #include "server/server_core.h"
@@ -26,9 +29,9 @@
 namespace longhaul::bench {
 namespace {
 
-enum class Call { kRequest, kHandleDatagram, kHandleTimeout, kPollTransmit, kWork, kCount };
+enum class Call { kRequest, kHandleDatagram, kHandleTimeout, kPollTransmit, kWork, kFree, kCount };
 constexpr std::array<const char*, static_cast<size_t>(Call::kCount)> kNames = {
-    "request", "HandleDatagram", "HandleTimeout", "PollTransmit", "Work"};
+    "request", "HandleDatagram", "HandleTimeout", "PollTransmit", "Work", "free"};
 
 double CpuSeconds() {
   timespec t{};
@@ -48,8 +51,8 @@ class Times {
     } const stop{this, call, CpuSeconds()};
     return function();
   }
-  void Print() const {
-    std::printf("%-16s %10s %12s %10s %10s\n", "call", "calls", "total ms", "p99.9 ms", "max ms");
+  void Print(const char* side) const {
+    std::printf("%-16s %10s %12s %10s %10s\n", side, "calls", "total ms", "p99.9 ms", "max ms");
     for (size_t c = 0; c < calls_.size(); ++c) {
       std::vector<float> sorted = calls_[c];
       if (sorted.empty()) continue;
@@ -79,7 +82,8 @@ class Times {
 
 class TimedCore final : public transport::DatagramCore {
  public:
-  TimedCore(transport::DatagramCore* core, Times* times) : core_(core), times_(times) {}
+  TimedCore(transport::DatagramCore* core, Times* times, DeferredUnmap* unmap)
+      : core_(core), times_(times), unmap_(unmap) {}
 
   void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
                       const transport::ReceiveInfo& info) override {
@@ -95,20 +99,26 @@ class TimedCore final : public transport::DatagramCore {
     return times_->Measure(Call::kPollTransmit, [&] { return core_->PollTransmit(now, buffer); });
   }
   Instant NextTimeout() const override { return core_->NextTimeout(); }
-  bool HasWork() const override { return core_->HasWork(); }
+  bool HasWork() const override { return core_->HasWork() || unmap_->HasWork(); }
   void Work(Instant now) override {
-    times_->Measure(Call::kWork, [&] { core_->Work(now); });
+    if (core_->HasWork()) times_->Measure(Call::kWork, [&] { core_->Work(now); });
+    times_->Measure(Call::kFree, [&] { unmap_->Slice(); });
   }
 
  private:
   transport::DatagramCore* core_;
   Times* times_;
+  DeferredUnmap* unmap_;
 };
 
 struct Options {
   uint64_t bytes = 256'000'000;
   uint32_t rounds = 2;
   std::string link = "rate 10gbit delay 1ms";
+  std::string optimizer = "sgd:lr=0.1";
+  bool initial = false;
+  bool deterministic = false;
+  bool pull = false;
   LossPolicy policy = LossPolicy::kResidual;
   Priority priority = Priority::kEnergy;
   Downlink downlink = Downlink::kReliable;
@@ -127,14 +137,15 @@ class Bench {
     settings.settings.policy = options_.policy;
     settings.settings.priority = options_.priority;
     settings.settings.downlink = options_.downlink;
+    settings.settings.deterministic = options_.deterministic;
     settings.settings.max_model = ByteCount(static_cast<int64_t>(2 * options_.bytes));
     if (const Status s = settings.Validate(); !s.ok()) return Report(s);
     server::ServerCore server(settings, coder->get(), Random(1));
     worker::WorkerCore worker(worker::WorkerCoreOptions(), coder->get(), Random(2));
-    TimedCore timed(&worker, &times_);
+    TimedCore timed_server(&server, &server_times_, &unmap_), timed(&worker, &times_, &unmap_);
     const auto here = network_.AddSite("worker"), there = network_.AddSite("server");
     network_.SetLinkBothWays(here, there, *link);
-    sim::SimulatedHost server_host(&network_, kServer, there, &server);
+    sim::SimulatedHost server_host(&network_, kServer, there, &timed_server);
     sim::SimulatedHost host(&network_, Address::V4(10, 1, 0, 1, 40'000), here, &timed);
     worker.Start(network_.now(), kServer);
     host.Pump();
@@ -145,19 +156,34 @@ class Bench {
     for (float& g : gradient) g = static_cast<float>(random.Uniform()) - 0.5f;
     worker::TensorHandle tensor = 0;
     Status status = WaitFor(host, [&](auto done) {
-      worker.Declare({.name = "w", .count = count, .optimizer = "sgd:lr=0.1", .initial = gradient},
+      const std::span<const float> initial =
+          options_.initial ? std::span<const float>(gradient) : std::span<const float>();
+      worker.Declare({.name = "w", .count = count, .optimizer = options_.optimizer, .initial = initial},
                      [&tensor, done](const Result<worker::TensorHandle>& r) {
                        if (r.ok()) tensor = *r;
                        done(r.status());
                      });
     });
-    Show("declaration with initial values");
+    Show(options_.initial ? "declaration with initial values" : "declaration");
     for (uint32_t round = 0; status.ok() && round < options_.rounds; ++round) {
       status = WaitFor(host, [&](auto done) {
         worker.PushPull(tensor, gradient, out,
                         [done](const Status& outcome, const OperationStats&) { done(outcome); });
       });
       Show("round " + std::to_string(round));
+    }
+    if (status.ok() && options_.pull) {
+      status = WaitFor(host, [&](auto done) {
+        worker.Pull(tensor, out, 0, [done](const Status& outcome, const OperationStats&) { done(outcome); });
+      });
+      Show("pull");
+    }
+    if (status.ok()) {
+      times_.Measure(Call::kRequest, [&] { worker.Leave(); });
+      host.Pump();
+      while (!worker.finished() && network_.Step()) {
+      }
+      Show("leaving");
     }
     if (!status.ok()) return Report(status);
     std::printf("longest event: %.3f ms\n", most_ms_);
@@ -185,14 +211,17 @@ class Bench {
   }
   void Show(const std::string& what) {
     std::printf("-- %s\n", what.c_str());
-    times_.Print();
-    most_ms_ = std::max(most_ms_, times_.MaxMs());
+    times_.Print("worker");
+    server_times_.Print("server");
+    most_ms_ = std::max({most_ms_, times_.MaxMs(), server_times_.MaxMs()});
     times_.Clear();
+    server_times_.Clear();
   }
 
   Options options_;
   wan::VirtualNetwork network_;
-  Times times_;
+  DeferredUnmap unmap_;
+  Times times_, server_times_;
   double most_ms_ = 0;
 };
 
@@ -201,7 +230,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   longhaul::bench::Options options;
-  CLI::App app("CPU time of the longest call into a worker's core while it pushes a large tensor");
+  CLI::App app("CPU time of the longest call into a worker's and a server's core, with a large tensor");
   app.add_option("--bytes", options.bytes, "bytes of the tensor (float32)")
       ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 30));
   app.add_option("--rounds", options.rounds, "rounds of PushPull");
@@ -209,6 +238,10 @@ int main(int argc, char** argv) {
   longhaul::cli::AddEnum(app, "--policy", &options.policy, "loss policy of the job");
   longhaul::cli::AddEnum(app, "--priority", &options.priority, "how chunks are ranked");
   longhaul::cli::AddEnum(app, "--downlink", &options.downlink, "whether results may lose chunks");
+  app.add_option("--optimizer", options.optimizer, "of the tensor");
+  app.add_flag("--initial", options.initial, "the worker has the first values");
+  app.add_flag("--pull", options.pull, "pull the values at the end");
+  app.add_flag("--deterministic", options.deterministic, "contributions are summed in order of rank");
   app.add_option("--limit-ms", options.limit_ms, "exit with 1 if a call takes longer");
   CLI11_PARSE(app, argc, argv);
   return longhaul::bench::Bench(options).Run();

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -41,6 +42,7 @@ struct Flags {
   ServerOptions server;
   load::SinkOptions load;
   int64_t max_model_bytes = int64_t{1} << 30;
+  int64_t max_memory_bytes = 0;
   std::string progress = "text";
   std::string json_file;
   std::string log_level = "info";
@@ -111,10 +113,17 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1200, 65507));
   app.add_option(
          "--max-model-bytes", f.max_model_bytes,
-         "bound on 4 bytes x elements of all tensors, e.g. 1gb; one worker alone may take one part of "
-         "--workers (a 16th at least) before most others have declared the same")
+         "bound on 4 bytes x elements of all tensors, e.g. 1gb; the server's memory grows, as they are used, "
+         "to five times that with Adam; one worker alone may take one part of --workers (a 16th at least) "
+         "before most others have declared the same")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40));
+  app.add_option(
+         "--max-memory-bytes", f.max_memory_bytes,
+         "bound on what the tensors' state may take, e.g. 20gb; a tensor that may need more than is left is "
+         "refused; 0 = 7/8 of what the machine, its cgroups and ulimit -v leave at the start")
+      ->transform(cli::AsBytes())
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
   AddGrantFlags(app, f);
   app.add_option(
          "--max-half-open", f.server.max_half_open,
@@ -383,6 +392,7 @@ int Run(int argc, char** argv) {
   flags.server.max_model = ByteCount(flags.max_model_bytes);
   flags.server.half_open_timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.half_open_seconds));
+  flags.server.max_memory = ByteCount(flags.max_memory_bytes);
   TakeGrantFlags(flags, &flags.server);
   if (flags.server.min_workers > flags.server.workers) {
     std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",
@@ -438,4 +448,9 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace longhaul
 
-int main(int argc, char** argv) { return longhaul::Run(argc, argv); }
+int main(int argc, char** argv) try {
+  return longhaul::Run(argc, argv);
+} catch (const std::exception& error) {  // memory, or threads, that the system does not give
+  std::fprintf(stderr, "longhaul-server: %s\n", error.what());
+  return 1;
+}

@@ -16,6 +16,8 @@
 #include "proto/control_codec.h"
 #include "server/daemon.h"
 #include "server/job/authorization.h"
+#include "server/job/job_stats.h"
+#include "server/machine_memory.h"
 #include "server/report/log_limiter.h"
 #include "server/report/server_json.h"
 #include "server/server_core.h"
@@ -91,6 +93,8 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);
   s.max_model = options.max_model;
+  s.memory = static_cast<uint64_t>(options.max_memory.value());
+  if (s.memory == 0) s.memory = server::AvailableMemory() / 8 * 7;
   s.grants = {.enabled = options.grants,
               .capacity = options.capacity,
               .capacity_floor = options.capacity_floor,
@@ -104,6 +108,16 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
     return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);
   };
   return core;
+}
+
+// Said at the start, not when the largest tensor is declared.
+void SayMemory(const server::ServerSettings& settings, UserCalls* calls) {
+  const uint64_t planned = server::PlannedMemory(settings);
+  if (settings.memory == 0 || settings.memory >= planned) return;
+  calls->Log(LogLevel::kInfo,
+             "tensors may take " + std::to_string(settings.memory >> 20) +
+                 " MiB of this machine's memory, and --max-model-bytes would let them take " +
+                 std::to_string(planned >> 20) + " MiB: what does not fit is refused when it is declared");
 }
 
 // " (worker fra)", or nothing.
@@ -358,6 +372,9 @@ struct Server::Impl {
       if (!transmit) impl_->CheckDrain();
       return transmit;
     }
+    bool HasWork() const override { return impl_->core->HasWork(); }
+    void Work(Instant now) override { impl_->core->Work(now); }
+    void HandleLongestEvent(Duration cpu) override { impl_->core->HandleLongestEvent(cpu); }
     Instant NextTimeout() const override {
       const Instant next = std::min(impl_->core->NextTimeout(), impl_->events.NextTimeout());
       return impl_->stopping ? std::min(next, impl_->deadline) : next;
@@ -477,6 +494,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
     impl->events.calls().Log(LogLevel::kWarning, warning);
   }
 
+  SayMemory(core_options->settings, &impl->events.calls());
   core_options->events = &impl->events;
   if (make_guests) impl->guests = make_guests(core_options->settings);
   core_options->guests = impl->guests.get();
@@ -484,11 +502,18 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
                                                     Random(udp::EntropySeed()));
   if (impl->security.keys.size() > 1)
     impl->core->Reload(udp::Now(), impl->security.keys, RulesOf(impl->security));
-  auto loop =
-      udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
+  Server::Impl* raw = impl.get();
+  udp::EventLoopOptions loop_options;
+  loop_options.on_out_of_memory = [raw] {
+    const Status why(StatusCode::kResourceExhausted, "the server ran out of memory");
+    raw->BeginShutdown(why);
+    const std::lock_guard lock(raw->mutex);
+    raw->outcome = why;
+  };
+  auto loop = udp::EventLoop::Create(&impl->driven, std::move(*socket),
+                                     impl->faults ? &*impl->faults : nullptr, loop_options);
   if (!loop.ok()) return loop.status();
   impl->loop = std::move(*loop);
-  Server::Impl* raw = impl.get();
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };

@@ -51,6 +51,9 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   transport::EndpointOptions endpoint;
   endpoint.connection = options.connection;
   endpoint.connection.max_datagram = options.settings.max_datagram;
+  // What a window may have is the declaration's to bound.
+  const ByteCount largest_window(int64_t{wire::kMaxWindowChunks} * options.settings.max_datagram.value());
+  endpoint.connection.max_window_bytes = std::max(options.connection.max_window_bytes, largest_window);
   endpoint.connection.idle_timeout = options.settings.idle_timeout;
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
   endpoint.connection.rate.loss_limits = transport::LossLimits::Of(options.settings);
@@ -140,6 +143,12 @@ void ServerCore::HandleTimeout(Instant now) {
   endpoint_.HandleTimeout(now);
   Drain();
   coordinator_.HandleTimeout();
+  coordinator_.AfterEvent();
+}
+
+void ServerCore::Work(Instant now) {
+  coordinator_.SetNow(now);
+  coordinator_.Work();
   coordinator_.AfterEvent();
 }
 

@@ -47,6 +47,9 @@ class ServerCore final : public transport::DatagramCore {
   void HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) override;
   std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override;
   Instant NextTimeout() const override;
+  bool HasWork() const override { return coordinator_.HasWork(); }
+  void Work(Instant now) override;
+  void HandleLongestEvent(Duration cpu) override { coordinator_.HandleLongestEvent(cpu); }
 
   // New keys and rules, without an end to the job: as Endpoint::SetKeys (no keys: they stay) and
   // Coordinator::Reload.

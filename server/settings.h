@@ -38,6 +38,7 @@ struct ServerSettings : JobSpec {
   uint32_t min_workers = 1;      // fewer abort a started job; 1..world_size
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
+  uint64_t memory = 0;  // bytes that the job's tensors may take at most, whatever max_model; 0: no bound
   GrantSettings grants = {};
   AccessRules access = {};
 };

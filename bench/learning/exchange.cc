@@ -128,7 +128,7 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
     CountWeights(t, attendance);
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
       if (attendance[rank] == Attendance::kGone) continue;
-      tensors_[t]->rounds().OnWindowOpened(rank, tensors_[t]->aggregator().contributed(rank), Instant{});
+      tensors_[t]->rounds().OnWindowOpened(rank, Instant{});
       if (attendance[rank] == Attendance::kPresent) Deliver(rank, t);
     }
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
@@ -161,12 +161,11 @@ void Exchange::UpdateMembers(std::span<const Attendance> attendance) {
     if (member == workers_[rank].member) continue;
     new_epoch_ = true;
     workers_[rank].member = member;
-    std::vector<uint32_t> ready;
     for (auto& tensor : tensors_) {
       if (member) {
         tensor->rounds().OnMemberJoined(rank);
       } else {
-        tensor->rounds().OnMemberGone(rank, tensor->aggregator().contributed(rank), &ready);
+        tensor->rounds().OnMemberGone(rank, tensor->aggregator().contributed(rank));
       }
     }
   }
@@ -187,7 +186,7 @@ void Exchange::Replace(uint32_t rank) {
 void Exchange::Send(Worker& worker, std::span<const Values> gradients) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     worker::PushPipeline& pipeline = *worker.pipelines[t];
-    auto everything = worker::WorkBudget::Everything();
+    auto everything = WorkBudget::Everything();
     pipeline.Begin(round_, gradients[t], /*wants_result=*/true, tensors_[t]->shift_epoch());
     LH_CHECK(pipeline.Encode(everything));
     LH_CHECK(pipeline.refusal().ok());  // gradients of this model are finite
@@ -236,9 +235,7 @@ void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
                                                    weight * tensor.ArrivalScale(rank, high), round_, weight);
   if (verdict != server::ContributionGuard::Verdict::kOk) return;
   LH_CHECK(tensor.Add(rank, high, view->index, values, weight));
-  std::vector<uint32_t> ready;
-  tensor.rounds().OnContribution(rank, view->index, &ready);
-  Finalise(tensor, ready);
+  if (tensor.OnContribution(rank, view->index)) stats_.filled += tensor.Finalise(view->index);
 }
 
 void Exchange::CloseWindow(uint32_t rank, size_t t, bool present) {
@@ -254,16 +251,17 @@ void Exchange::CloseWindow(uint32_t rank, size_t t, bool present) {
   const uint32_t missing = tensor.chunks() - contributed.count();
   over.high_missing = missing - std::min(missing, low_lost);
   tensor.OnWindowOver(rank, over);
-  std::vector<uint32_t> ready;
-  tensor.rounds().OnWindowClosed(rank, contributed, &ready);
-  Finalise(tensor, ready);
+  tensor.rounds().OnWindowClosed(rank, contributed);
+  FinaliseSwept(tensor);
   if (!present) return;
   worker.pipelines[t]->OnClosed({.high_complete = true, .low = worker.low_received[t], .high = {}}, {});
-  auto everything = worker::WorkBudget::Everything();
+  auto everything = WorkBudget::Everything();
   LH_CHECK(worker.pipelines[t]->Settle(everything));
 }
 
-void Exchange::Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready) {
+void Exchange::FinaliseSwept(server::Tensor& tensor) {
+  std::vector<uint32_t> ready;
+  while (tensor.rounds().HasSweep()) tensor.Sweep(tensor.chunks(), &ready);
   for (const uint32_t chunk : ready) stats_.filled += tensor.Finalise(chunk);
 }
 

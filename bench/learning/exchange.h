@@ -73,7 +73,7 @@ class Exchange {
   void AddChunk(uint32_t rank, server::Tensor& tensor, bool high, const CaptureConnection::Chunk& chunk);
   void CountWeights(size_t tensor, std::span<const Attendance> attendance);
   void CloseWindow(uint32_t rank, size_t tensor, bool present);
-  void Finalise(server::Tensor& tensor, const std::vector<uint32_t>& ready);
+  void FinaliseSwept(server::Tensor& tensor);
 
   Scenario scenario_;
   JobSpec job_spec_;

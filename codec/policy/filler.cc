@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/zeroed_array.h"
 #include "codec/policy/shift.h"
 
 namespace longhaul::codec {
@@ -43,14 +44,13 @@ class CountFiller final : public Filler {
 
 class StaleFiller final : public Filler {
  public:
-  explicit StaleFiller(const ChunkGeometry& geometry)
-      : geometry_(geometry), previous_(geometry.count, 0.0f) {}
+  explicit StaleFiller(const ChunkGeometry& geometry) : geometry_(geometry), previous_(geometry.count) {}
 
   void Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,
             std::span<float> mean) override {
     const double weight = tally.total();
     Divide(sum, weight, mean);
-    const std::span<float> previous = geometry_.Elements(std::span<float>(previous_), chunk);
+    const std::span<float> previous = geometry_.Elements(previous_.span(), chunk);
     const auto size = static_cast<Eigen::Index>(mean.size());
     Vector past(previous.data(), size);
     if (tally.filled > 0) {
@@ -61,7 +61,7 @@ class StaleFiller final : public Filler {
 
  private:
   ChunkGeometry geometry_;
-  std::vector<float> previous_;  // the last round's mean
+  ZeroedArray<float> previous_;  // the last round's mean
 };
 
 // sum over i of M_i w_i g_i / q_i, by the weight of all: unbiased, however uneven the loss.

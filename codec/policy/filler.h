@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "codec/chunk/chunk.h"
 #include "codec/policy/loss_policy.h"
@@ -65,10 +66,11 @@ class Filler {
 
   // A new shift epoch with members of this total weight: C := 0 (codec/policy/shift.h).
   virtual void BeginEpoch(double total_weight);
-  // C = sum of weight x shift over the members, by element. Empty but for shift.
-  virtual std::span<const float> shift_sum() const { return {}; }
+  // C = sum of weight x shift over the members, by element; a copy. Empty but for shift.
+  virtual std::vector<float> shift_sum() const { return {}; }
 };
 
+// Throws std::bad_alloc.
 std::unique_ptr<Filler> MakeFiller(const JobSpec& spec, const ChunkGeometry& geometry, uint32_t ranks);
 
 }  // namespace longhaul::codec

@@ -6,9 +6,9 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "base/check.h"
+#include "base/zeroed_array.h"
 
 namespace longhaul::codec {
 namespace {
@@ -70,7 +70,7 @@ class Sgd final : public Optimizer {
   const float momentum_;
   const float weight_decay_;
   const bool nesterov_;
-  std::vector<float> velocity_;  // empty without momentum
+  ZeroedArray<float> velocity_;  // empty without momentum
 };
 
 Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
@@ -79,7 +79,7 @@ Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
       momentum_(static_cast<float>(spec.momentum)),
       weight_decay_(static_cast<float>(spec.weight_decay)),
       nesterov_(spec.nesterov) {
-  if (momentum_ > 0) velocity_.resize(count, 0.0f);
+  if (momentum_ > 0) velocity_ = ZeroedArray<float>(count);
 }
 
 void Sgd::ScaleRate(double share) { lr_ = static_cast<float>(spec_lr_ * share); }
@@ -147,8 +147,8 @@ class Adam final : public Optimizer {
   const OptimizerSpec spec_;
   double lr_;              // of the next step
   Correction correction_;  // of the last step
-  std::vector<float> mean_;
-  std::vector<float> mean_square_;
+  ZeroedArray<float> mean_;
+  ZeroedArray<float> mean_square_;
 };
 
 template <int N>
@@ -159,7 +159,7 @@ EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
 }
 
 Adam::Adam(const OptimizerSpec& spec, uint64_t count)
-    : spec_(spec), lr_(spec.lr), mean_(count, 0.0f), mean_square_(count, 0.0f) {}
+    : spec_(spec), lr_(spec.lr), mean_(count), mean_square_(count) {}
 
 void Adam::ScaleRate(double share) {
   lr_ = spec_.lr * share;

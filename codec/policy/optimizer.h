@@ -57,7 +57,8 @@ class Optimizer {
   virtual void ScaleRate(double share) = 0;
 };
 
-// An optimizer for `count` elements, its state zero. It holds 4 bytes per element for momentum, 8 for Adam.
+// An optimizer for `count` elements, its state zero. It holds 4 bytes per element for momentum, 8 for Adam,
+// of which a chunk's are touched with its first step. Throws std::bad_alloc.
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerSpec& spec, uint64_t count);
 
 }  // namespace longhaul::codec

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "base/check.h"
@@ -177,7 +178,7 @@ bool PriorityClassifier::Rank(uint32_t chunks) {
   const uint32_t all = geometry_.chunks();
   LH_CHECK_OP(r.scored, ==, all);
   if (r.cut.shift == 64 && !r.selected) BeginSelection();
-  const uint32_t end = r.next + std::min(chunks, all - r.next);
+  const uint32_t end = r.next + std::min(chunks, all - std::min(all, r.next));
   if (!r.selected) {
     for (; r.next < end; ++r.next) Count(r.next);
     if (r.next == all) {
@@ -189,10 +190,16 @@ bool PriorityClassifier::Rank(uint32_t chunks) {
   if (r.next == 0) {
     r.result.high.reserve(all);
     r.result.low.reserve(all);
+    r.low_last.reserve(r.turn);
   }
   for (; r.next < end; ++r.next) Place(r.next);
   if (r.next < all) return false;
-  r.result.low.insert(r.result.low.end(), r.low_last.begin(), r.low_last.end());
+  // Beyond the last chunk, r.next counts what goes behind the others: megabytes of a large tensor.
+  const auto rest = std::span(r.low_last).subspan(r.next - all);
+  const auto step = rest.first(std::min<size_t>(chunks, rest.size()));
+  r.result.low.insert(r.result.low.end(), step.begin(), step.end());
+  r.next += static_cast<uint32_t>(step.size());
+  if (step.size() < rest.size()) return false;
   r.result.total_low_energy = static_cast<float>(std::min(r.low_energy, 3e38));
   return true;
 }

@@ -47,14 +47,14 @@ void ShiftMemory::BeginEpoch() {
 }
 
 ShiftFiller::ShiftFiller(const ChunkGeometry& geometry, float alpha)
-    : geometry_(geometry), alpha_(alpha), shift_sum_(geometry.count, 0.0f) {
+    : geometry_(geometry), alpha_(alpha), shift_sum_(geometry.count), epochs_(geometry.chunks()) {
   LH_CHECK(alpha > 0 && alpha <= 1);
 }
 
 void ShiftFiller::Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,
                        std::span<float> mean) {
   LH_CHECK_OP(sum.size(), ==, mean.size());
-  const std::span<float> shift = geometry_.Elements(std::span<float>(shift_sum_), chunk);
+  const std::span<float> shift = ShiftOf(chunk);
   // Before the first epoch there is no expectation either: all that counts is which members are awaited.
   const double weight = total_weight_ > 0 ? total_weight_ : tally.total();
   if (weight > 0) {
@@ -65,9 +65,25 @@ void ShiftFiller::Mean(uint32_t chunk, const ChunkTally& tally, std::span<const 
   Of(shift) += alpha_ * Of(sum);
 }
 
+std::span<float> ShiftFiller::ShiftOf(uint32_t chunk) {
+  const std::span<float> shift = geometry_.Elements(shift_sum_.span(), chunk);
+  if (std::exchange(epochs_[chunk], epoch_) != epoch_) std::ranges::fill(shift, 0.0f);
+  return shift;
+}
+
 void ShiftFiller::BeginEpoch(double total_weight) {
   total_weight_ = total_weight;
-  std::fill(shift_sum_.begin(), shift_sum_.end(), 0.0f);
+  ++epoch_;
+}
+
+std::vector<float> ShiftFiller::shift_sum() const {
+  std::vector<float> sum(geometry_.count, 0.0f);
+  for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
+    if (epochs_[chunk] != epoch_) continue;
+    std::ranges::copy(geometry_.Elements(shift_sum_.span(), chunk),
+                      geometry_.Elements(std::span<float>(sum), chunk).begin());
+  }
+  return sum;
 }
 
 }  // namespace longhaul::codec

@@ -61,13 +61,18 @@ class ShiftFiller final : public Filler {
   void Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,
             std::span<float> mean) override;
   void BeginEpoch(double total_weight) override;
-  std::span<const float> shift_sum() const override { return shift_sum_; }
+  std::vector<float> shift_sum() const override;
 
  private:
+  // The chunk's part of C: forgotten on first use in an epoch, so that an epoch begins without a walk.
+  std::span<float> ShiftOf(uint32_t chunk);
+
   ChunkGeometry geometry_;
   float alpha_;
-  double total_weight_ = 0;       // W
-  std::vector<float> shift_sum_;  // C
+  double total_weight_ = 0;  // W
+  uint32_t epoch_ = 0;
+  ZeroedArray<float> shift_sum_;  // C, of the chunks of this epoch
+  ZeroedArray<uint32_t> epochs_;  // by chunk
 };
 
 }  // namespace longhaul::codec

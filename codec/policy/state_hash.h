@@ -26,8 +26,8 @@ inline uint32_t StateHash(std::span<const float> values, uint32_t hash = 0) {
 
 // The same by chunks: CRC-32C of the chunks' hashes. Which version of each chunk a replica has is enough
 // to compute the replica's hash without its values.
-inline uint32_t HashOfHashes(std::span<const uint32_t> chunk_hashes) {
-  return Crc32c({reinterpret_cast<const uint8_t*>(chunk_hashes.data()), chunk_hashes.size_bytes()});
+inline uint32_t HashOfHashes(std::span<const uint32_t> chunk_hashes, uint32_t hash = 0) {
+  return Crc32c({reinterpret_cast<const uint8_t*>(chunk_hashes.data()), chunk_hashes.size_bytes()}, hash);
 }
 inline uint32_t ReplicaHash(const ChunkGeometry& geometry, std::span<const float> values) {
   std::vector<uint32_t> hashes(geometry.chunks());

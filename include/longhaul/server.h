@@ -57,8 +57,14 @@ struct ServerOptions {
   uint32_t max_half_open = 64;
   // One that is not finished by then gives its place up, 100 ms .. 60 s.
   Duration half_open_timeout = std::chrono::seconds(5);
-  // Bound on 4 bytes x elements of all tensors. The server's memory is about five times the model.
+  // Bound on 4 bytes x elements of all tensors. The server's memory grows with what is used of them: to three
+  // times the model without an optimizer, five times with Adam, and once more for each older version that is
+  // being pulled.
   ByteCount max_model{int64_t{1} << 30};
+  // Bound on the bytes that the tensors' state may come to, whatever max_model: a tensor that may need more
+  // than is left is refused when it is declared. Zero: seven eighths of what the machine and its limits have
+  // at the start.
+  ByteCount max_memory = {};
   // The server tells workers how fast to send, so that all of them together do not overflow its link.
   bool grants = true;
   // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that

@@ -26,6 +26,10 @@ class Access {
   // wall_clock: seconds since 1970, UTC; empty: certificates do not expire.
   explicit Access(std::function<int64_t()> wall_clock = {}) : wall_clock_(std::move(wall_clock)) {}
 
+  void SetWallClock(std::function<int64_t()> wall_clock) {
+    wall_clock_ = std::move(wall_clock);
+    own_said_ = false;
+  }
   // From now on; ranks and kicks too (RankPlan::Replace).
   void Replace(AccessRules rules, Membership* membership);
   // The rank's identity is out, and this describes it. kPermissionDenied (`by` may not), kNotFound (the rank

@@ -39,8 +39,8 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
       barriers_(settings_.world_size),
-      traffic_(settings_.world_size) {
-  SetWallClock({});
+      record_(settings_.world_size) {
+  access_.Replace(settings_.access, &membership_);
 }
 
 Coordinator::~Coordinator() = default;
@@ -183,7 +183,7 @@ void Coordinator::Send(Peer& peer, const ControlMessage& message) {
 
 void Coordinator::Disconnect(Peer& peer, const Status& why) {
   if (!peer.joined() && peer.phase != Peer::Phase::kLeaving) {
-    ++joins_refused_;
+    record_.OnRefused();
     if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
     guest_desk_.Remove(peer);
     peer.phase = Peer::Phase::kLeaving;
@@ -250,7 +250,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   Send(peer,
-       WelcomeMessage(settings_, engine_ || jobs_over() == 0 ? "" : Notice(last_job_, now_, settings_)));
+       WelcomeMessage(settings_, engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_)));
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
@@ -271,7 +271,7 @@ void Coordinator::DecideSuccessions() {
 }
 
 void Coordinator::Refuse(Peer& peer, const Status& why) {
-  ++joins_refused_;
+  record_.OnRefused();
   if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
   Dismiss(peer, RefusedMessage(why), why);
 }
@@ -281,7 +281,7 @@ void Coordinator::Replace(uint32_t rank) {
   LH_REACHED("a worker is replaced");
   Peer& old = *by_rank_[rank];
   if (engine_) engine_->OnMemberReplaced(rank, old);
-  traffic_.OnGone(rank, old.connection->stats());
+  record_.OnMemberGone(rank, old.connection->stats());
   old.phase = Peer::Phase::kLeaving;
   old.connection->Close(
       Status(StatusCode::kAborted,
@@ -296,9 +296,8 @@ void Coordinator::StartJob() {
   RoundEngineHost* host = this;  // a private base, which make_unique could not see
   engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host);
   engine_->SetNow(now_);
-  rounds_.emplace(now_);
+  record_.OnStart(now_, by_rank_);
   started_at_ = now_;
-  reported_ = traffic_.Total(by_rank_);
   if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
   for (Peer* peer : by_rank_) Send(*peer, StartMessage(symbol_bytes_, settings_.world_size));
   if (guests_ == nullptr || guests_->during_job()) return;
@@ -380,21 +379,14 @@ void Coordinator::OnGiveUp(Peer& peer, const control::GiveUp& give_up) {
   }
   const auto left = barriers_.GiveUp({peer.rank, give_up.request()});
   if (!left) return engine_->OnGiveUp(peer, give_up.request());
-  // It does not wait for itself, though it is gone from there.
-  Barriers::Barrier barrier = left->second;
-  barrier.waiters.push_back({peer.rank, 0});
-  const std::string why = WaitText(membership_, BarrierWait(membership_, left->first, barrier), now_);
+  const std::string why = GaveUpText(membership_, left->first, left->second, peer.rank, now_);
   Send(peer, BarrierDoneMessage(give_up.request(), Status(StatusCode::kDeadlineExceeded, why)));
 }
 
 void Coordinator::SayWhatWaits() {
   if (!waits_.LooksAt(now_)) return;
-  std::string all;
-  for (const Wait& wait : waits_.Due(Waits::Of(membership_, engine_.get(), barriers_, started_at_), now_)) {
-    const std::string text = WaitText(membership_, wait, now_);
-    if (events_) events_->OnWaiting(text, wait.missing);
-    all += (all.empty() ? "" : "; ") + text;
-  }
+  const std::string all =
+      waits_.Say(Waits::Of(membership_, engine_.get(), barriers_, started_at_), membership_, now_, events_);
   if (all.empty()) return;
   for (Peer* peer : by_rank_) {
     if (peer != nullptr) Send(*peer, WaitingMessage(all));
@@ -426,7 +418,7 @@ void Coordinator::Dismiss(Peer& peer, const ControlMessage& message, const Statu
 void Coordinator::MemberGone(Peer& peer, const Status& why) {
   const uint32_t rank = peer.rank;
   const std::string who = membership_.Describe(rank);
-  traffic_.OnGone(rank, peer.connection->stats());
+  record_.OnMemberGone(rank, peer.connection->stats());
   peer.phase = Peer::Phase::kLeaving;
   by_rank_[rank] = nullptr;
   grants_.Leave(now_, rank);
@@ -451,6 +443,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
 
 void Coordinator::AfterEvent() {
   grants_.Run(now_);
+  if (engine_) engine_->EndEvent();
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {
@@ -460,7 +453,8 @@ void Coordinator::AfterEvent() {
 }
 
 void Coordinator::EndJob(const Status& outcome) {
-  if (const auto last = rounds_->Flush()) Report(*last);
+  const auto last = record_.Flush(by_rank_);
+  if (last && events_) events_->OnRound(*last, Stats());
   const ServerStats stats = Stats();
   for (Peer*& peer : by_rank_) {
     if (peer == nullptr) continue;
@@ -470,13 +464,10 @@ void Coordinator::EndJob(const Status& outcome) {
     peer = nullptr;
   }
   engine_.reset();
-  rounds_.reset();
   barriers_.Clear();
   abort_.reset();
   membership_.Reset();
-  traffic_.Reset();
-  ++(outcome.ok() ? jobs_finished_ : jobs_aborted_);
-  last_job_ = {.outcome = outcome, .rounds = stats.rounds, .ended = now_};
+  record_.OnEnd(outcome, stats.rounds, now_);
   if (events_) events_->OnJobOver(outcome, stats);
 }
 
@@ -513,17 +504,12 @@ void Coordinator::HandleTimeout() {
   if (const auto left = access_.TakeOwnNotice(); left && events_) events_->OnExpiring("the server", *left);
   for (const auto& peer : peers_) {
     CheckAccess(*peer);
-    const uint64_t packets = peer->connection->stats().packets_received;
-    if (packets != peer->packets_heard) peer->last_heard = now_;
-    peer->packets_heard = packets;
+    peer->CountHeard(now_);
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
     if (Strangers::IsOverdue(*peer, now_)) {
       Disconnect(*peer, Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
     }
-    if (now_ >= peer->close_at) {
-      peer->close_at = Instant::Infinite();
-      peer->connection->Close(peer->close_why);
-    }
+    peer->CloseIfDue(now_);
   }
   next_tick_ = peers_.empty() ? Instant::Infinite() : now_ + kTick;
 }
@@ -537,7 +523,9 @@ Instant Coordinator::NextTimeout() const {
 // --- Statistics ---
 
 void Coordinator::OnTensorRound(const TensorRound& round) {
-  for (const JobRound& over : rounds_->Add(round, engine_->tensor_count(), now_)) Report(over);
+  for (const JobRound& over : record_.Add(round, engine_->tensor_count(), now_, by_rank_)) {
+    if (events_) events_->OnRound(over, Stats());
+  }
 }
 
 void Coordinator::OnRejected(const Rejection& rejection) {
@@ -552,42 +540,21 @@ void Coordinator::OnLeftOut(const LeftOut& left_out) {
   if (events_) events_->OnLeftOut(left_out, membership_.Describe(left_out.rank));
 }
 
-void Coordinator::Report(const JobRound& round) {
-  JobRound report = round;
-  const transport::ConnectionStats traffic = traffic_.Total(by_rank_);
-  report.chunk_bytes_up = traffic.chunk_bytes_received - reported_.chunk_bytes_received;
-  report.chunk_bytes_down = traffic.chunk_bytes_sent - reported_.chunk_bytes_sent;
-  reported_ = traffic;
-  if (events_) events_->OnRound(report, Stats());
-}
-
 ServerStats Coordinator::Stats() const {
-  ServerStats stats;
+  ServerStats stats = StatsOf(settings_);
   stats.phase = engine_ ? ServerStats::Phase::kRunning : ServerStats::Phase::kWaiting;
-  stats.job = settings_.job;
-  stats.security = settings_.security;
-  stats.identity = settings_.identity;
   if (endpoint_stats_) stats.endpoint = endpoint_stats_();
   stats.strangers = Strangers::Count(peers_);
   stats.strangers_displaced = strangers_.displaced();
-  stats.job_spec = settings_;
-  stats.world_size = settings_.world_size;
   stats.joined = membership_.joined();
-  stats.jobs_finished = jobs_finished_;
-  stats.jobs_aborted = jobs_aborted_;
-  stats.joins_refused = joins_refused_;
   stats.barriers_refused = barriers_.refused();
   guest_desk_.AddStats(&stats);
   for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
     stats.waits.push_back(WaitText(membership_, wait, now_));
   }
-  stats.traffic = traffic_.Total(by_rank_);
   stats.grants = grants_.stats();
-  if (engine_) {
-    stats.running = now_ - started_at_;
-    AddRounds(*engine_, *rounds_, &stats);
-  }
-  AddMembers(membership_, by_rank_, traffic_, engine_.get(), now_, &stats);
+  if (engine_) stats.running = now_ - started_at_;
+  record_.AddTo(membership_, by_rank_, engine_.get(), now_, &stats);
   return stats;
 }
 

@@ -55,10 +55,7 @@ class Coordinator final : private RoundEngineHost {
   ~Coordinator() override;
 
   // Seconds since 1970, UTC, which certificates are dated by; without it they do not expire.
-  void SetWallClock(std::function<int64_t()> clock) {
-    access_ = Access(std::move(clock));
-    access_.Replace(settings_.access, &membership_);
-  }
+  void SetWallClock(std::function<int64_t()> clock) { access_.SetWallClock(std::move(clock)); }
   // Where the endpoint's counters in Stats come from; may be empty.
   void SetEndpointStats(std::function<transport::EndpointStats()> stats) {
     endpoint_stats_ = std::move(stats);
@@ -73,6 +70,9 @@ class Coordinator final : private RoundEngineHost {
   Instant NextTimeout() const;
   // As Access::Replace: peers that the rules leave out are disconnected by name.
   void Reload(const AccessRules& rules);
+  bool HasWork() const { return engine_ && engine_->HasWork(); }  // as DatagramCore's; then AfterEvent
+  void Work() { engine_->Work(); }
+  void HandleLongestEvent(Duration cpu) { record_.OnLongestEvent(cpu); }
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
@@ -80,8 +80,8 @@ class Coordinator final : private RoundEngineHost {
   // --- Questions ---
   ServerStats Stats() const;
   // Jobs that are over, and how the latest one ended.
-  uint64_t jobs_over() const { return jobs_finished_ + jobs_aborted_; }
-  const Status& last_outcome() const { return last_job_.outcome; }
+  uint64_t jobs_over() const { return record_.jobs_over(); }
+  const Status& last_outcome() const { return record_.last().outcome; }
   // No connection is left; the moment to stop after Shutdown.
   bool Idle() const { return peers_.empty(); }
 
@@ -128,7 +128,6 @@ class Coordinator final : private RoundEngineHost {
   void ReleaseBarriers();
   void DecideSuccessions();
   void SayWhatWaits();
-  void Report(const JobRound& round);
   void EndJob(const Status& outcome);
 
   ServerSettings settings_;
@@ -147,18 +146,12 @@ class Coordinator final : private RoundEngineHost {
   std::unordered_map<const transport::Connection*, Peer*> peer_of_;
   std::vector<Peer*> by_rank_;
   std::unique_ptr<RoundEngine> engine_;  // of a started job
-  std::optional<RoundLog> rounds_;
   Barriers barriers_;
   uint16_t symbol_bytes_ = 0;
-  Instant started_at_;                   // before the start: when the first worker joined
-  transport::ConnectionStats reported_;  // as of the last round
-  MemberTraffic traffic_;
+  Instant started_at_;  // before the start: when the first worker joined
+  JobRecord record_;
   std::optional<Status> abort_;  // requested, not yet done
   bool shutting_down_ = false;
-  uint64_t jobs_finished_ = 0;
-  uint64_t jobs_aborted_ = 0;
-  uint64_t joins_refused_ = 0;
-  LastJob last_job_;
   Instant now_;
   Instant next_tick_ = Instant::Infinite();
 };

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "codec/chunk/chunk.h"
 #include "server/job/authorization.h"
+#include "server/tensor/memory_budget.h"
 
 namespace longhaul::server {
+namespace {
 
 void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* stats) {
   const EngineStats& counts = engine.stats();
@@ -34,6 +37,7 @@ void AddRounds(const RoundEngine& engine, const RoundLog& rounds, ServerStats* s
   stats->result_chunks_lost = results.chunks.lost;
   stats->result_chunks_repaid = results.chunks.repaid;
   stats->state_hashes = counts.state_hashes;
+  stats->longest_event_elements = counts.longest_event_elements;
 }
 
 void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank, const MemberTraffic& traffic,
@@ -78,6 +82,67 @@ void AddMembers(const Membership& membership, const std::vector<Peer*>& by_rank,
       stats->rejected += counts.rejected;
     }
   }
+}
+
+}  // namespace
+
+uint64_t PlannedMemory(ServerSettings settings) {
+  settings.memory = 0;
+  const auto symbol = static_cast<uint16_t>(settings.max_datagram.value());
+  return MemoryBudget(settings, codec::ChunkElementsFor(symbol)).total();
+}
+
+ServerStats StatsOf(const ServerSettings& settings) {
+  ServerStats stats;
+  stats.job = settings.job;
+  stats.security = settings.security;
+  stats.identity = settings.identity;
+  stats.job_spec = settings;
+  stats.world_size = settings.world_size;
+  return stats;
+}
+
+void JobRecord::OnStart(Instant now, const std::vector<Peer*>& by_rank) {
+  rounds_.emplace(now);
+  reported_ = traffic_.Total(by_rank);
+}
+
+std::vector<JobRound> JobRecord::Add(const TensorRound& round, size_t tensors, Instant now,
+                                     const std::vector<Peer*>& by_rank) {
+  std::vector<JobRound> over = rounds_->Add(round, tensors, now);
+  for (JobRound& each : over) AddTraffic(by_rank, &each);
+  return over;
+}
+
+std::optional<JobRound> JobRecord::Flush(const std::vector<Peer*>& by_rank) {
+  std::optional<JobRound> last = rounds_->Flush();
+  if (last) AddTraffic(by_rank, &*last);
+  return last;
+}
+
+void JobRecord::AddTraffic(const std::vector<Peer*>& by_rank, JobRound* round) {
+  const transport::ConnectionStats traffic = traffic_.Total(by_rank);
+  round->chunk_bytes_up = traffic.chunk_bytes_received - reported_.chunk_bytes_received;
+  round->chunk_bytes_down = traffic.chunk_bytes_sent - reported_.chunk_bytes_sent;
+  reported_ = traffic;
+}
+
+void JobRecord::OnEnd(const Status& outcome, uint64_t rounds, Instant now) {
+  ++(outcome.ok() ? jobs_finished_ : jobs_aborted_);
+  last_ = {.outcome = outcome, .rounds = rounds, .ended = now};
+  rounds_.reset();
+  traffic_.Reset();
+}
+
+void JobRecord::AddTo(const Membership& membership, const std::vector<Peer*>& by_rank,
+                      const RoundEngine* engine, Instant now, ServerStats* stats) const {
+  stats->jobs_finished = jobs_finished_;
+  stats->jobs_aborted = jobs_aborted_;
+  stats->joins_refused = joins_refused_;
+  stats->longest_event = longest_event_;
+  stats->traffic = traffic_.Total(by_rank);
+  if (engine != nullptr) AddRounds(*engine, *rounds_, stats);
+  AddMembers(membership, by_rank, traffic_, engine, now, stats);
 }
 
 }  // namespace longhaul::server

@@ -26,6 +26,12 @@ Wait BarrierWait(const Membership& membership, const std::string& name, const Ba
   return wait;
 }
 
+std::string GaveUpText(const Membership& membership, const std::string& name, Barriers::Barrier barrier,
+                       uint32_t rank, Instant now) {
+  barrier.waiters.push_back({rank, 0});  // it does not wait for itself, though it is gone from there
+  return WaitText(membership, BarrierWait(membership, name, barrier), now);
+}
+
 std::vector<Wait> Waits::Of(const Membership& membership, const RoundEngine* engine, const Barriers& barriers,
                             Instant first_joined) {
   if (engine == nullptr) {
@@ -37,6 +43,17 @@ std::vector<Wait> Waits::Of(const Membership& membership, const RoundEngine* eng
     waits.push_back(BarrierWait(membership, fullest->first, fullest->second));
   }
   return waits;
+}
+
+std::string Waits::Say(std::vector<Wait> waits, const Membership& membership, Instant now,
+                       ServerEvents* events) {
+  std::string all;
+  for (const Wait& wait : Due(std::move(waits), now)) {
+    const std::string text = WaitText(membership, wait, now);
+    if (events) events->OnWaiting(text, wait.missing);
+    all += (all.empty() ? "" : "; ") + text;
+  }
+  return all;
 }
 
 std::vector<Wait> Waits::Due(std::vector<Wait> waits, Instant now) {

@@ -1,6 +1,7 @@
 // What the job waits for and for whom, in words: for the log, the status, and the workers that wait.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/instant.h"
 #include "server/job/barriers.h"
 #include "server/member/membership.h"
+#include "server/report/server_stats.h"
 #include "server/round/round_engine.h"
 
 namespace longhaul::server {
@@ -18,6 +20,9 @@ std::string WaitText(const Membership& membership, const Wait& wait, Instant now
 // since: when the first worker joined. REQUIRES: the job has not started.
 Wait StartWait(const Membership& membership, Instant since);
 Wait BarrierWait(const Membership& membership, const std::string& name, const Barriers::Barrier& barrier);
+// Why the rank, which has just given up waiting there, had to.
+std::string GaveUpText(const Membership& membership, const std::string& name, Barriers::Barrier barrier,
+                       uint32_t rank, Instant now);
 
 class Waits {
  public:
@@ -29,11 +34,14 @@ class Waits {
   // before the start.
   static std::vector<Wait> Of(const Membership& membership, const RoundEngine* engine,
                               const Barriers& barriers, Instant first_joined);
-  // Those that are to be said now. To be called every kLook or more often.
-  std::vector<Wait> Due(std::vector<Wait> waits, Instant now);
+  // Says those that are due to the events (may be null), and returns them for the workers; empty: none. To be
+  // called every kLook or more often.
+  std::string Say(std::vector<Wait> waits, const Membership& membership, Instant now, ServerEvents* events);
   bool LooksAt(Instant now) const { return now >= looked_ + kLook; }
 
  private:
+  std::vector<Wait> Due(std::vector<Wait> waits, Instant now);
+
   Instant looked_;
 };
 

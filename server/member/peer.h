@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/instant.h"
 #include "longhaul/status.h"
@@ -24,6 +25,7 @@ struct Transfer {
   uint64_t round = 0;
   float weight = 1;
   transport::ChunkBitmap superseded;  // chunks of the round that the worker's predecessor had delivered
+  transport::ChunkBitmap rejected;    // chunks that the guard has refused; empty: none
   bool takes_epoch = true;            // false: made in another shift epoch, nothing of it counts
   uint32_t low_taken = 0;             // low chunks that count
   double low_energy = 0;              // of the low class, as announced
@@ -58,6 +60,16 @@ struct Peer {
   std::map<transport::WindowKey, Transfer> transfers;
   uint32_t next_window = 1;  // id of the next window towards this peer
 
+  // Packets have come since the last call: it lives.
+  void CountHeard(Instant now) {
+    const uint64_t packets = connection->stats().packets_received;
+    if (std::exchange(packets_heard, packets) != packets) last_heard = now;
+  }
+  void CloseIfDue(Instant now) {
+    if (now < close_at) return;
+    close_at = Instant::Infinite();
+    connection->Close(close_why);
+  }
   Duration rtt() const { return connection->smoothed_rtt(); }
   bool joined() const { return phase == Phase::kJoined; }
 };

@@ -135,6 +135,8 @@ struct ServerStats {
   uint64_t result_chunks_repaid = 0;
   uint64_t state_hashes = 0;
   uint64_t callbacks_threw = 0;
+  uint64_t longest_event_elements = 0;
+  Duration longest_event{0};
   Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
   Duration round_p99{0};
   transport::ConnectionStats traffic;  // counts of this job's members, also of those that are gone
@@ -181,6 +183,11 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
      "downlink lossy: result chunks that workers missed"},
     {&ServerStats::result_chunks_repaid, "result_chunks_repaid", "of them, here since by later results"},
     {&ServerStats::state_hashes, "state_hashes", "downlink lossy: state hashes sent"},
+    {&ServerStats::longest_event_elements, "longest_event_elements",
+     "of tensors, that one event of this job worked on; what is more waits its turn"},
+    {&ServerStats::longest_event, "longest_event",
+     "the most CPU time that one event has taken since the start, to 0.25 ms; while it lasts nobody is "
+     "heard"},
     {&ServerStats::jobs_finished, "jobs_finished", "jobs that ended well since the server started"},
     {&ServerStats::jobs_aborted, "jobs_aborted", "jobs that were aborted"},
     {&ServerStats::joins_refused, "joins_refused", "joins refused"},

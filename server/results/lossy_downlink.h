@@ -20,6 +20,8 @@
 #include <span>
 #include <vector>
 
+#include "base/work_budget.h"
+#include "base/zeroed_array.h"
 #include "codec/chunk/chunk.h"
 #include "codec/policy/priority.h"
 #include "transport/core/window/window_types.h"
@@ -42,12 +44,15 @@ class LossyDownlink {
   LossyDownlink(const codec::ChunkGeometry& results, const Options& options);
 
   // A round has its first final chunk: what changed in the one before is scored now. To be called once for
-  // each, before ChangedBy and Low of this round.
+  // each, before ChangedBy of this round, and followed by Rank.
   void BeginRound(uint64_t round);
+  // Scores and ranks, until done or the budget is spent. True: Low of this round may be asked.
+  bool Rank(WorkBudget& budget);
+  bool ranked() const { return ranked_; }
   // A chunk of the round in progress is final. Spans of the chunk's length.
   void ChangedBy(uint32_t chunk, std::span<const float> before, std::span<const float> after);
 
-  // The chunks that this round's result to this worker may lose.
+  // The chunks that this round's result to this worker may lose, by the newest ranking.
   transport::ChunkBitmap Low(uint32_t rank, uint64_t round) const;
   // What the worker has missed of the round's result, all else it has. Of the newest round counts; what is
   // older only makes the statistics.
@@ -70,14 +75,17 @@ class LossyDownlink {
   codec::ChunkGeometry results_;
   uint32_t hash_rounds_;
   codec::PriorityClassifier classifier_;
-  std::vector<double> change_;         // by chunk, of the round in progress
+  ZeroedArray<double> change_;  // by chunk, of the round in progress
+  ZeroedArray<double> scored_;  // ... of the one before
+  uint32_t next_scored_ = 0;    // chunk
+  bool ranked_ = true;
   bool begun_ = false;                 // there was a round before the one in progress
-  std::vector<bool> high_;             // by chunk; all until a round is scored
+  transport::ChunkBitmap high_;        // all until a round is ranked
   std::map<uint32_t, Known> workers_;  // by rank
   uint64_t round_ = 0;                 // in progress
   // Chunks of the round before a hash round, and as they were before it.
   std::optional<uint64_t> hashed_round_;
-  std::vector<uint32_t> hashes_, hashes_before_;
+  ZeroedArray<uint32_t> hashes_, hashes_before_;
   Stats stats_;
 };
 

@@ -51,9 +51,9 @@ LossyDownlink* ResultSender::Downlink(const Tensor& tensor) {
 
 void ResultSender::Add(std::unique_ptr<Result> result, Tensor& tensor) {
   Result& added = *results_[tensor.key()].emplace_back(std::move(result));
-  const bool waits_for_chunk =
-      options_.lossy && added.snapshot == nullptr && tensor.rounds().final_order().empty();
-  if (!waits_for_chunk) Enqueue(added, tensor);
+  const LossyDownlink* downlink = added.snapshot == nullptr ? Downlink(tensor) : nullptr;
+  const bool waits = downlink != nullptr && (tensor.rounds().final_order().empty() || !downlink->ranked());
+  if (!waits) Enqueue(added, tensor);
 }
 
 void ResultSender::Enqueue(Result& result, Tensor& tensor) {
@@ -73,7 +73,7 @@ void ResultSender::OpenWaiting(Peer& peer) {
     }
     if (!TryOpen(*result, *tensor)) return;
     line.pop_front();
-    SubmitWhatIsThere(*result, *tensor);
+    FeedOrRemember(*result, *tensor);
   }
 }
 
@@ -107,14 +107,14 @@ size_t ResultSender::Pulls(const Results& results, const Peer& peer) {
 }
 
 uint64_t ResultSender::pinned_bytes() const {
-  std::set<const std::vector<float>*> copies;
+  std::set<const ZeroedArray<float>*> copies;
   for (const auto& [key_of_tensor, results] : results_) {
     for (const auto& result : results) {
       if (result->snapshot != nullptr) copies.insert(result->snapshot.get());
     }
   }
   uint64_t bytes = 0;
-  for (const std::vector<float>* copy : copies) bytes += copy->size() * sizeof(float);
+  for (const ZeroedArray<float>* copy : copies) bytes += copy->bytes();
   return bytes;
 }
 
@@ -150,14 +150,52 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   return true;
 }
 
-void ResultSender::SubmitWhatIsThere(Result& result, Tensor& tensor) {
-  const bool in_progress = result.snapshot == nullptr && result.round == tensor.rounds().number();
-  if (in_progress) {
-    for (const uint32_t chunk : tensor.rounds().final_order()) SubmitFinal(result, tensor, chunk);
-    return;
+// A round's chunks in the order in which they became final, values of their own from the first on.
+bool ResultSender::Feed(Result& result, Tensor& tensor, WorkBudget& budget) {
+  const Rounds& rounds = tensor.rounds();
+  const bool own = result.snapshot != nullptr || result.kept != nullptr;
+  const auto& order = result.round == rounds.number() ? rounds.final_order() : rounds.previous_order();
+  const auto end = own ? tensor.parameters().result_geometry().chunks() : static_cast<uint32_t>(order.size());
+  for (; result.fed < end && !budget.spent(); ++result.fed) {
+    own ? Submit(result, tensor, result.fed) : SubmitFinal(result, tensor, order[result.fed]);
+    budget.Spend(WorkBudget::kPerChunk);
   }
-  const uint32_t chunks = tensor.parameters().result_geometry().chunks();
-  for (uint32_t chunk = 0; chunk < chunks; ++chunk) Submit(result, tensor, chunk);
+  return result.fed >= end;
+}
+
+void ResultSender::FeedOrRemember(Result& result, Tensor& tensor) {
+  if (!Feed(result, tensor, *budget_)) behind_[tensor.key()] = &tensor;
+}
+
+void ResultSender::Work() {
+  // In turn, so that what is pulled again and again holds up no other tensor.
+  while (!behind_.empty() && !budget_->spent()) {
+    auto next = behind_.upper_bound(worked_on_);
+    if (next == behind_.end()) next = behind_.begin();
+    worked_on_ = next->first;
+    if (WorkOn(*next->second)) behind_.erase(worked_on_);
+  }
+}
+
+// True when nothing is left.
+bool ResultSender::WorkOn(Tensor& tensor) {
+  if (LossyDownlink* downlink = Downlink(tensor); downlink != nullptr && !downlink->ranked()) {
+    if (!downlink->Rank(*budget_)) return false;
+    EnqueueWaiting(tensor);
+  }
+  return std::ranges::all_of(results_[tensor.key()], [&](const auto& result) {
+    return !result->open || Feed(*result, tensor, *budget_);
+  });
+}
+
+// Results of which the round has a final chunk, which they have waited for.
+void ResultSender::EnqueueWaiting(Tensor& tensor) {
+  std::vector<Result*> first;
+  for (const auto& result : results_[tensor.key()]) {
+    const bool begun = result->round < tensor.rounds().number() || !tensor.rounds().final_order().empty();
+    if (!result->queued && begun) first.push_back(result.get());
+  }
+  for (Result* result : first) Enqueue(*result, tensor);
 }
 
 // A gradient's chunk is final: its part of the result.
@@ -170,9 +208,9 @@ void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   const Parameters& parameters = tensor.parameters();
   std::span<const float> values;
   if (result.snapshot != nullptr) {
-    values = *result.snapshot;
+    values = result.snapshot->span();
   } else if (result.kept != nullptr) {
-    values = *result.kept;
+    values = result.kept->span();
   } else if (result.round == parameters.version()) {
     values = parameters.next();
   } else {
@@ -193,13 +231,17 @@ void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
   ScoreChange(tensor, chunk);
   const auto found = results_.find(tensor.key());
   if (found == results_.end()) return;
-  std::vector<Result*> first;  // their first chunk, which they have waited for
+  const size_t final_chunks = tensor.rounds().final_order().size();
   for (const auto& result : found->second) {
     const bool wanted = result->snapshot == nullptr && result->round == tensor.rounds().number();
-    if (wanted && result->open) SubmitFinal(*result, tensor, chunk);
-    if (wanted && !result->queued) first.push_back(result.get());
+    // One that is behind has this chunk's turn later.
+    if (!wanted || !result->open || result->fed + 1 != final_chunks) continue;
+    SubmitFinal(*result, tensor, chunk);
+    ++result->fed;
+    budget_->Spend(WorkBudget::kPerChunk);
   }
-  for (Result* result : first) Enqueue(*result, tensor);
+  const LossyDownlink* downlink = Downlink(tensor);
+  if (downlink != nullptr && downlink->ranked()) EnqueueWaiting(tensor);
 }
 
 // By the results' chunks that a gradient's chunk is made of.
@@ -215,9 +257,24 @@ void ResultSender::ScoreChange(Tensor& tensor, uint32_t chunk) {
   }
 }
 
-void ResultSender::BeginRound(Tensor& tensor) {
+void ResultSender::EndRound(Tensor& tensor) {
+  const auto found = results_.find(tensor.key());
+  if (found == results_.end()) return;
+  WorkBudget everything = WorkBudget::Everything();
+  for (const auto& result : found->second) {
+    const bool own = result->snapshot != nullptr || result->kept != nullptr;
+    if (!own && result->open && result->round + 1 == tensor.rounds().number())
+      Feed(*result, tensor, everything);
+  }
+}
+
+Status ResultSender::BeginRound(Tensor& tensor) {
   DropOrKeepOutdated(tensor);
-  if (LossyDownlink* downlink = Downlink(tensor)) downlink->BeginRound(tensor.rounds().number());
+  if (LossyDownlink* downlink = Downlink(tensor)) {
+    downlink->BeginRound(tensor.rounds().number());
+    if (!downlink->Rank(*budget_)) behind_[tensor.key()] = &tensor;
+  }
+  return tensor.parameters().BeginWriting();
 }
 
 void ResultSender::DropOrKeepOutdated(Tensor& tensor) {
@@ -232,13 +289,12 @@ void ResultSender::DropOrKeepOutdated(Tensor& tensor) {
     if (old && HasGoneOn(*result, results)) over.push_back(result.get());
   }
   for (const Result* result : over) Drop(tensor, result);
-  std::shared_ptr<const std::vector<float>> values;
   for (const auto& result : results) {
     if (!IsOutdated(*result, tensor)) continue;
     LH_CHECK(tensor.rounds().final_order().empty());
     LH_CHECK_OP(result->round + 2, ==, tensor.parameters().version());
-    if (values == nullptr) values = tensor.parameters().GiveAwayPrevious();
-    result->kept = values;
+    result->kept = tensor.parameters().Previous();
+    if (result->open) result->fed = tensor.parameters().result_geometry().chunks();  // by EndRound
   }
 }
 
@@ -272,8 +328,13 @@ void ResultSender::LearnReceipt(const Result& result, uint32_t key, const transp
     return downlink->second.Forget(result.peer->rank);
   }
   transport::ChunkBitmap missed(result.low.size());
+  const std::vector<uint8_t>& taken = receipt.low.bytes();
   for (uint32_t sequence = 0; sequence < result.low_sent.size(); ++sequence) {
-    if (!receipt.LowTaken(sequence)) missed.Set(result.low_sent[sequence]);
+    if (sequence % 8 == 0 && taken[sequence / 8] == 0xff) {
+      sequence += 7;
+    } else if (!receipt.LowTaken(sequence)) {
+      missed.Set(result.low_sent[sequence]);
+    }
   }
   downlink->second.OnReceipt(result.peer->rank, result.round, std::move(missed));
 }

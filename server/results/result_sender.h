@@ -5,6 +5,9 @@
 // may take longer than that: its result keeps the values, and the round writes elsewhere. That is one result
 // per worker and tensor at most. More results than a connection has windows for wait in line.
 //
+// A large tensor's chunks are handed over in slices: what an event leaves undone is Work. The budget is the
+// owner's, of the event in progress.
+//
 // With a lossy downlink a round's result has a low class as well (server/results/lossy_downlink.h). Its
 // window opens with the round's first final chunk and not before: until then the CLOSE of the result before,
 // which says what the worker has, has had the time to come. Not thread-safe.
@@ -17,6 +20,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/pages.h"
+#include "base/work_budget.h"
 #include "server/member/peer.h"
 #include "server/results/lossy_downlink.h"
 #include "server/tensor/tensor.h"
@@ -36,7 +41,8 @@ class ResultSender {
     LossyDownlink::Stats chunks = {};  // downlink lossy
   };
 
-  explicit ResultSender(Options options) : options_(options) {}
+  // budget must outlive this.
+  ResultSender(Options options, WorkBudget* budget) : options_(options), budget_(budget) {}
 
   // What results say about the shift epoch (server/tensor/shift_epochs.h).
   struct Epoch {
@@ -47,11 +53,18 @@ class ResultSender {
   void SendRound(Peer& peer, Tensor& tensor, Epoch epoch);
   // The worker wants the current values; `request` is its name for this.
   void SendPull(Peer& peer, Tensor& tensor, uint32_t request);
+  // What is left of earlier events, until the budget is spent.
+  bool HasWork() const { return !behind_.empty(); }
+  void Work();
   // A chunk of the round in progress is final: it leaves for every worker that wants it.
   void OnChunkFinal(Tensor& tensor, uint32_t chunk);
+  // The round in progress is finished and the next one is about to begin: what is sent of the one before has
+  // left by now, or is handed over whole.
+  void EndRound(Tensor& tensor);
   // To be called before the first chunk of a new round is written: results of the round before the previous
-  // one would lose their values. They keep them, unless their worker has gone on.
-  void BeginRound(Tensor& tensor);
+  // one would lose their values. They keep them, unless their worker has gone on. kResourceExhausted: there
+  // is no memory for that.
+  Status BeginRound(Tensor& tensor);
   // A window of ours is over.
   void OnWindowClosed(Peer& peer, transport::WindowKey key, const transport::WindowReceipt& receipt);
   // The peer is gone: nothing is sent to it any more.
@@ -76,10 +89,11 @@ class ResultSender {
     uint64_t round = 0;
     uint32_t request = 0;
     Epoch epoch{};
-    std::shared_ptr<const std::vector<float>> snapshot;  // of a pull
-    std::shared_ptr<const std::vector<float>> kept;      // of a round, once the parameters have other values
-    transport::ChunkBitmap low;                          // chunks that may be lost
-    std::vector<uint32_t> low_sent;                      // of them, those submitted, in this order
+    uint32_t fed = 0;                // chunks that were submitted, in the order of Feed
+    Parameters::Values snapshot;     // of a pull
+    Parameters::Values kept;         // of a round, once the parameters have other values
+    transport::ChunkBitmap low;      // chunks that may be lost
+    PagedVector<uint32_t> low_sent;  // of them, those submitted, in this order
   };
   using Results = std::vector<std::unique_ptr<Result>>;
 
@@ -91,7 +105,11 @@ class ResultSender {
   // Null: nothing of this tensor's results may be lost.
   LossyDownlink* Downlink(const Tensor& tensor);
   void LearnReceipt(const Result& result, uint32_t key, const transport::WindowReceipt& receipt);
-  void SubmitWhatIsThere(Result& result, Tensor& tensor);
+  // Submits what is there and was not yet. False: the budget was spent first.
+  bool Feed(Result& result, Tensor& tensor, WorkBudget& budget);
+  void FeedOrRemember(Result& result, Tensor& tensor);
+  bool WorkOn(Tensor& tensor);
+  void EnqueueWaiting(Tensor& tensor);
   void SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk);
   void ScoreChange(Tensor& tensor, uint32_t chunk);
   void Submit(Result& result, Tensor& tensor, uint32_t chunk);
@@ -102,6 +120,9 @@ class ResultSender {
   void Drop(Tensor& tensor, const Result* result);
 
   Options options_;
+  WorkBudget* budget_;
+  std::map<uint32_t, Tensor*> behind_;           // by tensor key: of which something waits for Work
+  uint32_t worked_on_ = UINT32_MAX;              // the latest of them
   std::map<uint32_t, Results> results_;          // by tensor key
   std::map<uint32_t, LossyDownlink> downlinks_;  // by tensor key; empty with a reliable downlink
   // Results that wait for a window, per connection, oldest first.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
+#include "codec/fec/erasure_coder.h"
 #include "proto/utf8.h"
 
 namespace longhaul::server {
@@ -39,6 +41,7 @@ Declarations::Declarations(const ServerSettings& settings, uint32_t chunk_elemen
       membership_(membership),
       host_(host),
       jobs_(jobs),
+      chunk_elements_(chunk_elements),
       store_(settings.max_model, chunk_elements),
       memory_(settings, chunk_elements),
       held_(settings.world_size),
@@ -70,6 +73,8 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
   } else if (!check.ok()) {
     const bool full = check.code() == StatusCode::kResourceExhausted;
     return refuse({check.code(), check.message() + (full ? GreediestBut(peer.rank) : "")});
+  } else if (Status blocks = CheckBlocks(spec); !blocks.ok()) {
+    return refuse(blocks);
   } else if (Status memory = memory_.Check(spec); !memory.ok()) {
     return refuse({memory.code(), memory.message() + GreediestBut(peer.rank)});
   } else if (Status held = held_.Add(spec, Cost(spec), request, now); !held.ok()) {
@@ -106,15 +111,14 @@ void Declarations::AdmitHeld(Declared* declared) {
 }
 
 void Declarations::Create(const HeldDeclarations::Held& held, Declared* declared) {
-  Status room = store_.Check(held.spec);
-  if (room.ok()) room = memory_.Take(held.spec);
+  const auto made = Make(held.spec);
   const uint32_t first = held.requests.front().rank;
-  if (!room.ok()) {
-    const Status why(room.code(), room.message() + GreediestBut(first));
+  if (!made.ok()) {
+    const Status why(made.status().code(), made.status().message() + GreediestBut(first));
     for (const auto& request : held.requests) Refuse(request, why);
     return;
   }
-  TensorJob& job = Add(*store_.Declare(held.spec));
+  TensorJob& job = **made;
   job.first_declarer = first;
   job.charged = held.cost;
   charged_[first] += held.cost;
@@ -223,20 +227,48 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
   return {};
 }
 
+// A repair symbol names its source block with 16 bits (wire::DataHeader).
+Status Declarations::CheckBlocks(const TensorSpec& spec) const {
+  const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
+  const uint64_t k = codec::BlockSizeFor(settings_.fec_k, static_cast<uint32_t>(chunks));
+  if (k == 0 || (chunks + k - 1) / k <= UINT16_MAX) return {};
+  return {StatusCode::kResourceExhausted,
+          "tensor \"" + spec.name + "\" has more than " + std::to_string(UINT16_MAX) + " FEC blocks of " +
+              std::to_string(k) + " chunks; declare it in parts, or take a larger --fec-k"};
+}
+
+// The plan first, so that most of what does not fit is refused without asking the machine for it.
+Result<TensorJob*> Declarations::Make(const TensorSpec& spec) {
+  if (Status room = store_.Check(spec); !room.ok()) return room;
+  if (Status memory = memory_.Take(spec); !memory.ok()) return memory;
+  const size_t before = store_.size();
+  try {
+    return &Add(*store_.Declare(spec));
+  } catch (const std::bad_alloc&) {
+    if (store_.size() > before) store_.Undeclare();
+    memory_.Return(spec);
+    return Status(StatusCode::kResourceExhausted,
+                  "tensor \"" + spec.name + "\" does not fit: it may take the server " +
+                      std::to_string(memory_.Plan(spec)) +
+                      " bytes, and the server's machine has not so much left (" +
+                      std::to_string(memory_.total() - memory_.taken()) + " bytes were planned to be)");
+  }
+}
+
 TensorJob& Declarations::Add(Parameters* parameters) {
   const auto order = settings_.deterministic ? Aggregator::Order::kRank : Aggregator::Order::kArrival;
   const uint32_t ranks = membership_->world_size();
-  TensorJob& job = jobs_->Add(std::make_unique<TensorJob>(
+  auto job = std::make_unique<TensorJob>(
       parameters, ranks, settings_, order, settings_.norm_guard,
       Stragglers(settings_.straggler_factor, settings_.round_bound, ranks),
       Patience(settings_.deterministic ? 0 : settings_.round_patience, settings_.idle_timeout, ranks),
       WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
-                   settings_.policy == LossPolicy::kShift)));
+                   settings_.policy == LossPolicy::kShift));
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    if (membership_->IsJoined(rank)) job.tensor.rounds().OnMemberJoined(rank);
+    if (membership_->IsJoined(rank)) job->tensor.rounds().OnMemberJoined(rank);
   }
-  job.BeginEpoch(*membership_);
-  return job;
+  job->BeginEpoch(*membership_);
+  return jobs_->Add(std::move(job));  // last: a tensor without memory leaves nothing behind
 }
 
 // Whether this worker is to send the initial values.

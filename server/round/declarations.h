@@ -74,6 +74,9 @@ class Declarations {
   Wait HeldWait(const HeldDeclarations::Held& held) const;
   // "; worker rank 2 (...) holds 25.0 % with tensors that most have not declared", or nothing.
   std::string GreediestBut(uint32_t rank) const;
+  Status CheckBlocks(const TensorSpec& spec) const;
+  // kResourceExhausted names the tensor, what it needs and what there is. REQUIRES: it is not there yet.
+  Result<TensorJob*> Make(const TensorSpec& spec);
   TensorJob& Add(Parameters* parameters);
   bool AsksForInitial(TensorJob& job, uint32_t rank, bool has_initial);
 
@@ -81,6 +84,7 @@ class Declarations {
   const Membership* membership_;
   RoundEngineHost* host_;
   TensorJobs* jobs_;
+  uint32_t chunk_elements_;
   ParameterStore store_;
   MemoryBudget memory_;
   HeldDeclarations held_;

@@ -139,7 +139,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   if (contributed.count() > 0) transfer.superseded = contributed;
   peer.transfers[key] = transfer;
   job.guard.BeginWindow(peer.rank);
-  rounds.OnWindowOpened(peer.rank, contributed, now);
+  rounds.OnWindowOpened(peer.rank, now);
   if (metadata.wants_result) {
     results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
   } else {
@@ -230,7 +230,12 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (!PassesGuard(peer, transfer, high, chunk, values)) return AcknowledgeWithoutCounting();
+  if (transfer.rejected.Test(chunk)) return AcknowledgeWithoutCounting();  // under another sequence
+  if (!PassesGuard(peer, transfer, high, chunk, values)) {
+    if (transfer.rejected.size() == 0) transfer.rejected = transport::ChunkBitmap(tensor.chunks());
+    transfer.rejected.Set(chunk);
+    return AcknowledgeWithoutCounting();
+  }
   LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
   EngineStats::Rank& rank = stats_->by_rank[peer.rank];
   ++rank.chunks;
@@ -240,7 +245,7 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
     ++rounds.tally().repaired_chunks;
   }
   outcome->job = &jobs_->Of(tensor);
-  rounds.OnContribution(peer.rank, chunk, &outcome->ready);
+  if (tensor.OnContribution(peer.rank, chunk)) outcome->ready = chunk;
   return ChunkVerdict::kTaken;
 }
 
@@ -352,10 +357,10 @@ void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::Clos
                       .round = transfer.round,
                       .waited = now - job.since()});
   }
-  CloseGradient(peer, transfer, reason, outcome);
+  CloseGradient(peer, transfer, reason);
 }
 
-void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason, Outcome* outcome) {
+void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
   if (transfer.round != rounds.number() || rounds.participation(peer.rank) != Rounds::Participation::kOpen)
@@ -374,7 +379,7 @@ void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReas
                                   .low_count = low_count,
                                   .low_received = transfer.low_taken,
                                   .high_missing = lost - std::min(lost, low_lost)});
-  rounds.OnWindowClosed(peer.rank, contributed, &outcome->ready);
+  rounds.OnWindowClosed(peer.rank, contributed);
 }
 
 }  // namespace longhaul::server

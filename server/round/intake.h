@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,10 +25,10 @@ namespace longhaul::server {
 class Intake {
  public:
   struct Outcome {
-    TensorJob* job = nullptr;     // null: nothing has changed
-    std::vector<uint32_t> ready;  // chunks of the round that every awaited worker has contributed to
-    bool closed = false;          // a window is over
-    bool initialized = false;     // ... which brought the initial values
+    TensorJob* job = nullptr;       // null: nothing has changed
+    std::optional<uint32_t> ready;  // a chunk of the round that every awaited worker has contributed to
+    bool closed = false;            // a window is over
+    bool initialized = false;       // ... which brought the initial values
     Instant check_at = Instant::Infinite();  // when time alone may close the window
   };
 
@@ -57,7 +58,7 @@ class Intake {
   transport::CloseRuleInput CloseInput(const Peer& peer, const TensorJob& job,
                                        const Transfer& transfer) const;
   void Close(Instant now, Peer& peer, transport::WindowKey key, wire::CloseReason reason, Outcome* outcome);
-  void CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason, Outcome* outcome);
+  void CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason);
 
   const JobSpec spec_;
   const uint16_t symbol_bytes_;

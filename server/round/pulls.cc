@@ -27,28 +27,31 @@ void Pulls::OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pu
                      "more than " + std::to_string(kMaxPending) + " pulls of one worker wait");
     return Refuse(peer, pull.request(), why);
   }
-  job->pulls.push_back({peer.rank, pull.request(), pull.min_round()});
+  // Those that wait already do not get a turn because another one came.
+  PendingPull wanted{.rank = peer.rank, .request = pull.request(), .min_round = pull.min_round()};
   ++waiting_[peer.rank];
-  Answer(*job);
+  if (!TryAnswer(*job, wanted)) job->pulls.push_back(wanted);
 }
 
 void Pulls::Answer(TensorJob& job) {
+  std::erase_if(job.pulls, [&](PendingPull& pull) { return TryAnswer(job, pull); });
+}
+
+bool Pulls::TryAnswer(TensorJob& job, PendingPull& pull) {
   const Parameters& parameters = job.tensor.parameters();
-  if (parameters.initial() != Parameters::Initial::kReady) return;
-  std::erase_if(job.pulls, [&](PendingPull& pull) {
-    if (pull.min_round > parameters.version()) return false;
-    Peer* peer = host_->PeerOfRank(pull.rank);
-    const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
-    if (enough || !SnapshotFitsBudget(parameters)) {
-      stats_->pulls_held += pull.postponed ? 0 : 1;
-      LH_REACHED("a pull is held");
-      pull.postponed = postponed_ = true;
-      return false;
-    }
-    --waiting_[pull.rank];
-    if (peer != nullptr) results_->SendPull(*peer, job.tensor, pull.request);
-    return true;
-  });
+  if (parameters.initial() != Parameters::Initial::kReady) return false;
+  if (pull.min_round > parameters.version()) return false;
+  Peer* peer = host_->PeerOfRank(pull.rank);
+  const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
+  if (enough || !SnapshotFitsBudget(parameters)) {
+    stats_->pulls_held += pull.postponed ? 0 : 1;
+    LH_REACHED("a pull is held");
+    pull.postponed = postponed_ = true;
+    return false;
+  }
+  --waiting_[pull.rank];
+  if (peer != nullptr) results_->SendPull(*peer, job.tensor, pull.request);
+  return true;
 }
 
 bool Pulls::SnapshotFitsBudget(const Parameters& parameters) const {

@@ -46,6 +46,8 @@ class Pulls {
   void Forget(TensorJob& job, uint32_t rank);
 
  private:
+  // False: it has to wait.
+  bool TryAnswer(TensorJob& job, PendingPull& pull);
   bool SnapshotFitsBudget(const Parameters& parameters) const;
 
   const ParameterStore* store_;

@@ -8,12 +8,19 @@
 //
 // Works on connections by way of Peer. Which worker may join, and whether the job goes on without one, is
 // decided by the owner (server/job/coordinator.h). SetNow comes before any event. Not thread-safe.
+//
+// An event works on a bounded part of a tensor, however large it is: a chunk that came, and of what grows
+// with the tensor (chunks that a window's end leaves without anybody to wait for, chunks to hand over,
+// hashes) a budget's worth. The rest is Work.
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "base/instant.h"
+#include "base/work_budget.h"
 #include "server/member/membership.h"
 #include "server/member/peer.h"
 #include "server/results/result_sender.h"
@@ -63,6 +70,12 @@ class RoundEngine {
   void HandleTimeout();
   Instant NextTimeout() const { return next_check_; }
 
+  // Work that is left of earlier events; a slice of it.
+  bool HasWork() const { return results_.HasWork() || !unfinished_.empty(); }
+  void Work();
+  // The event, or the slice of work, is over: the next one has a budget of its own.
+  void EndEvent();
+
   const EngineStats& stats() const { return stats_; }
   const ResultSender& results() const { return results_; }
   uint64_t elements() const { return declarations_.store().elements(); }
@@ -79,11 +92,17 @@ class RoundEngine {
   void FollowDeclared(const std::vector<TensorJob*>& jobs);
   Wait RoundWait(const TensorJob& job) const;
   void OnInitialized(TensorJob& job);
-  void FinaliseReady(TensorJob& job, const std::vector<uint32_t>& ready);
+  void FinaliseReady(TensorJob& job, std::span<const uint32_t> ready);
+  void FinaliseSwept(TensorJob& job);
+  void Sweep(TensorJob& job);
+  void WorkOn(TensorJob& job);
+  bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
   void EndWeights(TensorJob& job);
   void Report(TensorJob& job, const TensorRound& round);
-  void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report) const;
+  void WorkOnReport(TensorJob& job, WorkBudget& budget);
+  void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report,
+                      WorkBudget& budget) const;
   void MoveMember(TensorJob& job, uint32_t rank, bool takes_part);
   void ForgetWorker(TensorJob& job, uint32_t rank);
   void ExcludeFromRound(TensorJob& job, uint32_t rank);
@@ -95,6 +114,9 @@ class RoundEngine {
   const Membership* membership_;
   RoundEngineHost* host_;
   EngineStats stats_;
+  WorkBudget budget_;              // of the event in progress
+  std::set<uint32_t> unfinished_;  // keys of tensors with a sweep, or a report to send
+  bool results_first_ = false;
   TensorJobs jobs_;
   ResultSender results_;
   Declarations declarations_;

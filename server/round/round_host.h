@@ -75,6 +75,7 @@ struct EngineStats {
   uint64_t weights_bounded = 0;          // windows that counted with less than they said
   uint64_t pulls_held = 0;    // answers that had to wait for memory (kMaxPinnedModels, kMaxPullsOfTensor)
   uint64_t state_hashes = 0;  // sent, downlink lossy
+  uint64_t longest_event_elements = 0;  // of tensors, that one event worked on (WorkBudget)
   std::vector<Rank> by_rank;
 };
 

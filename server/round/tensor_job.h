@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,16 @@ struct PendingPull {
   bool postponed = false;  // for memory; counted once
 };
 
+// A finished round's report that is not sent yet: what it says takes a walk over the tensor.
+struct PendingReport {
+  control::ControlMessage message;
+  uint64_t hashed = 0;  // elements of the finished values, and their hash so far
+  uint32_t hash = 0;
+  uint32_t next_rank = 0;
+};
+
 struct TensorJob {
+  // Throws std::bad_alloc.
   TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
             double norm_guard, Stragglers waiting, Patience waiting_for_the_idle, WeightLedger ledger)
       : tensor(parameters, ranks, spec, order),
@@ -82,6 +92,7 @@ struct TensorJob {
   std::vector<PendingPull> pulls;
   uint32_t first_declarer = 0;  // rank
   double charged = 0;           // its share of what a job may have (server/round/declarations.h)
+  std::optional<PendingReport> report;
 };
 
 // The job's tensors by key.

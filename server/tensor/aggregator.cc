@@ -2,7 +2,6 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 
@@ -12,25 +11,28 @@ Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order orde
     : geometry_(geometry),
       order_(how == Aggregation::kMean ? order : Order::kRank),
       how_(how),
-      sums_(geometry.count, 0.0f),
-      contributed_(ranks, transport::ChunkBitmap(geometry.chunks())),
-      contributors_(geometry.chunks(), 0),
-      weights_(geometry.chunks(), 0.0),
-      held_(order_ == Order::kRank ? geometry.chunks() : 0) {}
+      sums_(geometry.count),
+      contributed_(ranks),
+      tallies_(geometry.chunks()),
+      held_(geometry.Length(0)) {}
 
 bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
                      float scale) {
   LH_CHECK_OP(rank, <, contributed_.size());
-  LH_CHECK_OP(chunk, <, contributors_.size());
+  LH_CHECK_OP(chunk, <, tallies_.size());
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
-  if (!contributed_[rank].Set(chunk)) return false;
+  transport::ChunkBitmap& contributed = contributed_[rank];
+  if (contributed.size() == 0) contributed = transport::ChunkBitmap(geometry_.chunks());
+  if (!contributed.Set(chunk)) return false;
+  Tally& tally = tallies_[chunk];
+  if (tally.round != round_) tally = {.round = round_, .contributors = 0, .weight = 0, .first_held = 0};
   if (order_ == Order::kRank) {
-    Hold(rank, chunk, values, weight, scale);
+    held_.Insert(&tally.first_held, {.rank = rank, .weight = weight, .scale = scale, .next = 0}, values);
   } else {
-    Accumulate(chunk, values, weight * scale, contributors_[chunk] == 0);
-    weights_[chunk] += static_cast<double>(weight);
+    Accumulate(chunk, values, weight * scale, tally.contributors == 0);
   }
-  ++contributors_[chunk];
+  tally.weight += static_cast<double>(weight);
+  ++tally.contributors;
   return true;
 }
 
@@ -45,68 +47,53 @@ void Aggregator::Accumulate(uint32_t chunk, std::span<const float> values, float
   }
 }
 
-void Aggregator::Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
-                      float scale) {
-  Held held{.rank = rank, .weight = weight, .scale = scale, .values = {}};
-  if (!spare_.empty()) {
-    held.values = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  held.values.assign(values.begin(), values.end());
-  std::vector<Held>& of_chunk = held_[chunk];
-  const auto behind = std::ranges::upper_bound(of_chunk, rank, {}, &Held::rank);
-  of_chunk.insert(behind, std::move(held));
-  ++held_chunks_;
-}
-
+// Sums of weights depend on their order as well.
 double Aggregator::weight(uint32_t chunk) const {
-  if (order_ == Order::kArrival || held_[chunk].empty()) return weights_[chunk];
+  const Tally tally = Of(chunk);
+  if (tally.first_held == 0) return tally.weight;
   double sum = 0;
-  for (const Held& held : held_[chunk]) sum += static_cast<double>(held.weight);
+  for (uint32_t at = tally.first_held; at != 0; at = held_.entry(at).next)
+    sum += static_cast<double>(held_.entry(at).weight);
   return sum;
 }
 
 std::span<float> Aggregator::sum(uint32_t chunk, size_t liars) {
-  if (order_ == Order::kRank && !held_[chunk].empty()) {
-    robust() ? RobustSum(chunk, liars) : SumHeld(chunk);
-  }
-  const std::span<float> values = geometry_.Elements(std::span(sums_), chunk);
-  if (contributors_[chunk] == 0) std::fill(values.begin(), values.end(), 0.0f);
+  if (Of(chunk).first_held != 0) robust() ? RobustSum(chunk, liars) : SumHeld(chunk);
+  const std::span<float> values = geometry_.Elements(sums_.span(), chunk);
+  if (contributors(chunk) == 0) std::fill(values.begin(), values.end(), 0.0f);
   return values;
 }
 
 void Aggregator::SumHeld(uint32_t chunk) {
-  weights_[chunk] = weight(chunk);
-  bool first = true;
-  for (const Held& held : held_[chunk]) {
-    Accumulate(chunk, held.values, held.weight * held.scale, first);
-    first = false;
+  Tally& tally = tallies_[chunk];
+  tally.weight = weight(chunk);
+  for (uint32_t at = tally.first_held; at != 0; at = held_.entry(at).next) {
+    const HeldValues::Entry& held = held_.entry(at);
+    Accumulate(chunk, held_.values(at).first(geometry_.Length(chunk)), held.weight * held.scale,
+               at == tally.first_held);
   }
-  Release(chunk);
+  held_.Release(&tally.first_held);
 }
 
 void Aggregator::RobustSum(uint32_t chunk, size_t liars) {
-  weights_[chunk] = weight(chunk);
+  Tally& tally = tallies_[chunk];
+  tally.weight = weight(chunk);
   std::vector<Contribution> contributions;
-  for (const Held& held : held_[chunk]) contributions.emplace_back(held.values);
-  const std::span<float> out = geometry_.Elements(std::span(sums_), chunk);
+  for (uint32_t at = tally.first_held; at != 0; at = held_.entry(at).next)
+    contributions.emplace_back(held_.values(at).first(geometry_.Length(chunk)));
+  const std::span<float> out = geometry_.Elements(sums_.span(), chunk);
   robust_mean_.Compute(how_, contributions, liars, out);
   Eigen::Map<Eigen::ArrayXf>(out.data(), static_cast<Eigen::Index>(out.size())) *=
-      static_cast<float>(weights_[chunk]);
-  Release(chunk);
-}
-
-void Aggregator::Release(uint32_t chunk) {
-  held_chunks_ -= held_[chunk].size();
-  for (Held& held : held_[chunk]) spare_.push_back(std::move(held.values));
-  held_[chunk].clear();
+      static_cast<float>(tally.weight);
+  held_.Release(&tally.first_held);
 }
 
 void Aggregator::Reset() {
-  for (auto& bits : contributed_) bits = transport::ChunkBitmap(geometry_.chunks());
-  std::fill(contributors_.begin(), contributors_.end(), 0u);
-  std::fill(weights_.begin(), weights_.end(), 0.0);
-  for (uint32_t chunk = 0; chunk < held_.size(); ++chunk) Release(chunk);
+  for (uint32_t chunk = 0; held_.size() > 0; ++chunk) {
+    if (Of(chunk).first_held != 0) held_.Release(&tallies_[chunk].first_held);
+  }
+  for (auto& bits : contributed_) bits = {};
+  ++round_;
 }
 
 }  // namespace longhaul::server

@@ -10,6 +10,9 @@
 // is the robust mean times the weight of all that has arrived, so that what is missing stays the loss
 // policy's.
 //
+// Memory is touched where a chunk needs it, and a new round costs no walk over the chunks: what is kept of
+// one says of which round it is.
+//
 // Not thread-safe.
 #pragma once
 
@@ -17,7 +20,9 @@
 #include <span>
 #include <vector>
 
+#include "base/zeroed_array.h"
 #include "codec/chunk/chunk.h"
+#include "server/tensor/held_values.h"
 #include "server/tensor/robust_mean.h"
 #include "transport/core/window/window_types.h"
 
@@ -27,7 +32,7 @@ class Aggregator {
  public:
   enum class Order : uint8_t { kArrival, kRank };
 
-  // Robust: order of rank, whatever `order` is.
+  // Robust: order of rank, whatever `order` is. Throws std::bad_alloc.
   Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival,
              Aggregation how = Aggregation::kMean);
 
@@ -37,9 +42,11 @@ class Aggregator {
   bool Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale = 1.0f);
 
   bool Contributed(uint32_t rank, uint32_t chunk) const { return contributed_[rank].Test(chunk); }
+  // An empty bitmap: none of this round.
   const transport::ChunkBitmap& contributed(uint32_t rank) const { return contributed_[rank]; }
+  std::span<const transport::ChunkBitmap> contributions() const { return contributed_; }
   // Workers in the chunk's sum, and the sum of their weights.
-  uint32_t contributors(uint32_t chunk) const { return contributors_[chunk]; }
+  uint32_t contributors(uint32_t chunk) const { return Of(chunk).contributors; }
   double weight(uint32_t chunk) const;
   // sum of weight * scale * values; all zero without contributors. Nothing is added to the chunk after
   // this. liars: of a robust aggregation (LiarsAmong).
@@ -47,36 +54,34 @@ class Aggregator {
   // Contributions count alike, whatever they weigh.
   bool robust() const { return how_ != Aggregation::kMean; }
 
-  // Forgets everything: the next round begins.
+  // Forgets everything: the next round begins. Walks the chunks only when the sum of some was not asked for.
   void Reset();
 
   // Contributions that are held, for statistics.
-  size_t held_chunks() const { return held_chunks_; }
+  size_t held_chunks() const { return held_.size(); }
 
  private:
-  struct Held {
-    uint32_t rank = 0;
-    float weight = 0;
-    float scale = 1;
-    std::vector<float> values;
+  // Of a chunk, in the round that it names.
+  struct Tally {
+    uint32_t round;
+    uint32_t contributors;
+    double weight;
+    uint32_t first_held;  // lowest rank first
   };
+  Tally Of(uint32_t chunk) const { return tallies_[chunk].round == round_ ? tallies_[chunk] : Tally{}; }
   void Accumulate(uint32_t chunk, std::span<const float> values, float factor, bool first);
-  void Hold(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight, float scale);
   void SumHeld(uint32_t chunk);
   void RobustSum(uint32_t chunk, size_t liars);
-  void Release(uint32_t chunk);
 
   codec::ChunkGeometry geometry_;
   Order order_;
   Aggregation how_;
   RobustMean robust_mean_;
-  std::vector<float> sums_;
+  uint32_t round_ = 1;
+  ZeroedArray<float> sums_;
   std::vector<transport::ChunkBitmap> contributed_;  // by rank
-  std::vector<uint32_t> contributors_;               // by chunk
-  std::vector<double> weights_;                      // by chunk
-  std::vector<std::vector<Held>> held_;              // by chunk, lowest rank first; empty in order of arrival
-  std::vector<std::vector<float>> spare_;            // memory of what was held
-  size_t held_chunks_ = 0;
+  ZeroedArray<Tally> tallies_;                       // by chunk
+  HeldValues held_;                                  // empty in order of arrival
 };
 
 }  // namespace longhaul::server

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/reached.h"
@@ -46,20 +47,19 @@ ContributionGuard::ContributionGuard(uint32_t chunks, uint32_t ranks, double fac
       positions_(factor > 0 ? chunks : 0),
       usual_(positions_.size() * ranks),
       totals_(ranks),
-      unsettled_(repays ? usual_.size() : 0) {
+      unsettled_(repays ? usual_.size() : 0),
+      first_rounds_(ranks, 0) {
   LH_CHECK(factor == 0 || factor >= 1);
 }
 
 void ContributionGuard::OnMember(uint32_t rank, uint64_t round) {
-  if (unsettled_.empty()) return;
-  for (uint32_t& first : std::span(unsettled_).subspan(rank * positions_.size(), positions_.size())) {
-    first = std::max(first, static_cast<uint32_t>(round));
-  }
+  first_rounds_[rank] = std::max(first_rounds_[rank], static_cast<uint32_t>(round));
 }
 
 uint32_t ContributionGuard::SettleGradients(uint32_t rank, uint32_t chunk, uint64_t round) {
   if (unsettled_.empty()) return 1;
   uint32_t& first = unsettled_[rank * positions_.size() + chunk];
+  first = std::max(first, first_rounds_[rank]);
   const auto now = static_cast<uint32_t>(round);
   const uint32_t gradients = now < first ? 1 : 1 + (now - first);
   first = now + 1;
@@ -88,7 +88,7 @@ ContributionGuard::Verdict ContributionGuard::Check(uint32_t rank, uint32_t chun
   const double weighted = *energy * static_cast<double>(weight) * static_cast<double>(weight);
   if (IsTooLarge(rank, chunk, weighted / gradients / gradients)) {
     ++window.refused;
-    if (++positions_[chunk].refused == kGivesWay) GiveWay(rank, chunk);
+    NoteRefusal(rank, chunk, round);
     LH_REACHED("a contribution is too large");
     return Verdict::kTooLarge;
   }
@@ -142,6 +142,13 @@ void ContributionGuard::Learn(uint32_t rank, uint32_t chunk, double energy) {
   if (position.accepted < kLearned) ++position.accepted;
   const auto before = static_cast<double>(usual(rank, chunk));
   SetUsual(rank, chunk, before > 0 ? before + kNewShare * (energy - before) : energy);
+}
+
+void ContributionGuard::NoteRefusal(uint32_t rank, uint32_t chunk, uint64_t round) {
+  Position& position = positions_[chunk];
+  const uint32_t behind = static_cast<uint32_t>(round) + 1;
+  if (std::exchange(position.round, behind) == behind) return;
+  if (++position.refused == kGivesWay) GiveWay(rank, chunk);
 }
 
 void ContributionGuard::GiveWay(uint32_t rank, uint32_t chunk) {

@@ -20,9 +20,10 @@
 // what is usual. A rank that stays silent to bring much at once brings no more than it could have before.
 //
 // Refusing ends, in two ways. What was refused is gone: no policy sends it again (docs/decisions/0013). And a
-// level that everybody has reached becomes the usual one: after kGivesWay refusals in a row at a position,
-// with nothing accepted between, the usual norm there is `factor` times what it was (twice at least). A
-// single worker among others cannot bring that about.
+// level that everybody has reached becomes the usual one: after refusals in kGivesWay rounds in a row at a
+// position, with nothing accepted between, the usual norm there is `factor` times what it was (twice at
+// least). Workers that push more often or earlier than others cannot bring that about: as long as one honest
+// gradient a round comes to that position, it begins anew.
 //
 // Memory with a factor: 4 bytes for each chunk and rank (touched when it pushes), 8 where a policy repays.
 // Not thread-safe.
@@ -44,7 +45,7 @@ class ContributionGuard {
   // Accepted contributions to a chunk position before it can be judged by one other rank, or by its own.
   static constexpr uint8_t kLearned = 8;
   static constexpr double kNewShare = 1.0 / 8;  // of a contribution in what is usual of its rank
-  static constexpr uint8_t kGivesWay = 8;  // refusals in a row: as many as kLearned, which taught the level
+  static constexpr uint8_t kGivesWay = 8;  // rounds in a row: as many as kLearned, which taught the level
   static constexpr double kLeastStep = 2;  // of the norm, so that a factor of 1 gives way too
   // A larger debt is judged as one of so many gradients: the step that one contribution can make is bounded.
   static constexpr uint32_t kMostGradients = 64;
@@ -77,8 +78,9 @@ class ContributionGuard {
     bool not_finite = false;
   };
   struct Position {
-    uint8_t accepted = 0;  // of all ranks, up to kLearned
-    uint8_t refused = 0;   // in a row
+    uint8_t accepted;  // of all ranks, up to kLearned
+    uint8_t refused;   // rounds in a row
+    uint32_t round;    // behind the last of them; 0: none
   };
   // Of a rank over the positions that it has pushed something other than zeros to.
   struct Total {
@@ -91,6 +93,7 @@ class ContributionGuard {
   bool FitsSum(std::span<const float> values, double energy, float scale) const;
   bool IsTooLarge(uint32_t rank, uint32_t chunk, double energy);
   void Learn(uint32_t rank, uint32_t chunk, double energy);
+  void NoteRefusal(uint32_t rank, uint32_t chunk, uint64_t round);
   void GiveWay(uint32_t rank, uint32_t chunk);
   // What is usual for the others; 0: not known well enough.
   double Reference(uint32_t rank, uint32_t chunk);
@@ -102,13 +105,14 @@ class ContributionGuard {
 
   const double factor_;
   std::vector<Window> windows_;      // by rank
-  std::vector<Position> positions_;  // by chunk; empty without a factor
+  ZeroedArray<Position> positions_;  // by chunk; empty without a factor
   ZeroedArray<float> usual_;         // average energy by rank and chunk; 0: not known
   std::vector<Total> totals_;        // by rank
-  // By rank and chunk: the first round that is not settled. Empty without a factor, or when nothing is
-  // repaid.
-  std::vector<uint32_t> unsettled_;
-  std::vector<double> known_;  // scratch
+  // By rank and chunk: the first round that is not settled, when it is later than the rank's first. Empty
+  // without a factor, or when nothing is repaid.
+  ZeroedArray<uint32_t> unsettled_;
+  std::vector<uint32_t> first_rounds_;  // by rank: of this member
+  std::vector<double> known_;           // scratch
   double last_excess_ = 0;
 };
 

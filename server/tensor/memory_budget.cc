@@ -12,7 +12,7 @@ namespace {
 // Counters, sums of weights, orders of finishing, what is usual; vectors may have grown to twice their need.
 constexpr uint64_t kPerChunk = 64;
 constexpr uint64_t kPerLossyChunk = 64;
-// Contributed, superseded, missed, and three of the open window.
+// Contributed, superseded, rejected, missed, and three of the open window.
 constexpr uint64_t kBitsPerWorkerAndChunk = 8;
 // Of a contribution that is held: its entry and its values' allocation.
 constexpr uint64_t kPerHeld = 96;
@@ -51,6 +51,8 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
   largest.count = std::max<uint64_t>(1, model / sizeof(float));
   largest.optimizer.kind = codec::OptimizerSpec::Kind::kAdam;
   total_ = Plan(largest) + std::max(kOverhead, model);
+  by_machine_ = settings.memory > 0 && settings.memory < total_;
+  if (by_machine_) total_ = settings.memory;
 }
 
 uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
@@ -78,12 +80,15 @@ uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
 
 Status MemoryBudget::Check(const TensorSpec& spec) const {
   const uint64_t bytes = Plan(spec);
-  if (bytes > total_ - taken_) {
+  const uint64_t left = total_ - taken_;
+  if (bytes > left) {
     return {StatusCode::kResourceExhausted,
             "tensor \"" + spec.name + "\" does not fit: with " + std::to_string(workers_) +
                 " workers it may take the server " + std::to_string(bytes) + " bytes, and of " +
-                std::to_string(total_) + " that this job may take " + std::to_string(taken_) +
-                " are planned (the server's --max-model-bytes)"};
+                std::to_string(total_) + " that this job may take " + std::to_string(left) + " are left (" +
+                (by_machine_ ? "what the server's machine had when it started: --max-memory-bytes"
+                             : "the server's --max-model-bytes") +
+                ")"};
   }
   return {};
 }
@@ -93,6 +98,11 @@ Status MemoryBudget::Take(const TensorSpec& spec) {
   taken_ += Plan(spec);
   per_member_ += PerMember(spec);
   return {};
+}
+
+void MemoryBudget::Return(const TensorSpec& spec) {
+  taken_ -= Plan(spec);
+  per_member_ -= PerMember(spec);
 }
 
 }  // namespace longhaul::server

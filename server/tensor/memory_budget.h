@@ -13,7 +13,9 @@
 //   per tensor     kPerTensor
 //
 // The budget is what one tensor of --max-model-bytes would come to, plus max(kOverhead, --max-model-bytes)
-// for tensors that are small.
+// for tensors that are small; and no more than the machine has (ServerSettings::memory). Pages are taken as
+// they are first touched, so the server has as much as rounds and pulls have used so far, 20 bytes an element
+// with Adam.
 //
 // Beside it is what one member's connection can be made to hold, whatever its worker does. PerMember counts
 // what grows with the tensors:
@@ -66,8 +68,10 @@ class MemoryBudget {
   uint64_t PerMember(const TensorSpec& spec) const;
   // Ok: Take would succeed.
   Status Check(const TensorSpec& spec) const;
-  // Takes the tensor's bytes. kResourceExhausted, with nothing taken, names the bound.
+  // Takes the tensor's bytes. kResourceExhausted, with nothing taken, names tensor, need, rest and bound.
   Status Take(const TensorSpec& spec);
+  // Gives them back: the tensor was not made.
+  void Return(const TensorSpec& spec);
 
   uint64_t taken() const { return taken_; }
   // PerMember of all that was taken.
@@ -78,9 +82,10 @@ class MemoryBudget {
   uint64_t PerElement(const codec::OptimizerSpec& optimizer) const;
 
   uint64_t workers_;
-  bool holds_;            // all workers' contributions
-  uint64_t fec_depth_;    // of windows that leave, at most
-  uint64_t guard_bytes_;  // of what each worker pushes and owes, by chunk
+  bool holds_;               // all workers' contributions
+  bool by_machine_ = false;  // what bounds the total
+  uint64_t fec_depth_;       // of windows that leave, at most
+  uint64_t guard_bytes_;     // of what each worker pushes and owes, by chunk
   bool lossy_;
   uint64_t filler_floats_;  // per element
   uint32_t chunk_elements_;

@@ -23,7 +23,7 @@ Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geome
       .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
   gradient_geometry_ = codec::GradientGeometry(geometry, format);
   result_geometry_ = codec::ResultGeometry(geometry, format);
-  for (auto& values : values_) values = std::make_shared<std::vector<float>>(geometry_.count, 0.0f);
+  for (auto& values : values_) values = std::make_shared<ZeroedArray<float>>(geometry_.count);
 }
 
 void Parameters::AwaitInitial(uint32_t rank) {
@@ -35,8 +35,7 @@ void Parameters::AwaitInitial(uint32_t rank) {
 void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) {
   LH_CHECK(initial_ == Initial::kAwaited);
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
-  std::copy(values.begin(), values.end(),
-            values_[0]->begin() + static_cast<ptrdiff_t>(geometry_.First(chunk)));
+  std::copy(values.begin(), values.end(), geometry_.Elements(values_[0]->span(), chunk).begin());
 }
 
 void Parameters::Advance() {
@@ -44,17 +43,17 @@ void Parameters::Advance() {
   ++version_;
 }
 
-std::shared_ptr<const std::vector<float>> Parameters::GiveAwayPrevious() {
-  // Every element is written before it is read.
-  return std::exchange(values_[(version_ + 1) % 2], std::make_shared<std::vector<float>>(geometry_.count));
-}
-
-std::shared_ptr<const std::vector<float>> Parameters::Snapshot() {
-  if (auto shared = snapshot_.lock(); shared && snapshot_version_ == version_) return shared;
-  auto copy = std::make_shared<const std::vector<float>>(*values_[version_ % 2]);
-  snapshot_ = copy;
-  snapshot_version_ = version_;
-  return copy;
+Status Parameters::BeginWriting() {
+  auto& values = values_[(version_ + 1) % 2];
+  if (values.use_count() == 1) return {};
+  try {
+    values = std::make_shared<ZeroedArray<float>>(geometry_.count);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, "no memory for the next values of tensor \"" + spec_.name +
+                                                "\", " + std::to_string(geometry_.count * sizeof(float)) +
+                                                " bytes: readers still hold older ones"};
+  }
+  return {};
 }
 
 Status ParameterStore::Check(const TensorSpec& spec) const {
@@ -89,10 +88,17 @@ Result<Parameters*> ParameterStore::Declare(const TensorSpec& spec) {
   if (!check.ok()) return check;
   const codec::ChunkGeometry geometry{.count = spec.count, .chunk_elements = chunk_elements_};
   const auto key = static_cast<uint32_t>(tensors_.size());
-  tensors_.push_back(std::make_unique<Parameters>(key, spec, geometry));
+  auto parameters = std::make_unique<Parameters>(key, spec, geometry);
   keys_.emplace(spec.name, key);
+  tensors_.push_back(std::move(parameters));
   elements_ += spec.count;
   return tensors_.back().get();
+}
+
+void ParameterStore::Undeclare() {
+  elements_ -= tensors_.back()->spec().count;
+  keys_.erase(tensors_.back()->spec().name);
+  tensors_.pop_back();
 }
 
 Parameters* ParameterStore::Find(uint32_t key) {

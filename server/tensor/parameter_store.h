@@ -2,7 +2,8 @@
 //
 // Values exist twice, for the newest finished round and for the round in progress. So a finished chunk may be
 // borrowed for sending while the next round already writes its values; it is stable for one whole round more.
-// Not thread-safe.
+// Every round writes every element, so values that somebody still reads are never copied: the round that
+// would write over them writes into fresh memory, which is touched chunk by chunk. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,10 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/zeroed_array.h"
 #include "codec/chunk/chunk.h"
 #include "codec/policy/optimizer.h"
 #include "longhaul/status.h"
@@ -39,6 +42,9 @@ struct TensorSpec {
 
 class Parameters {
  public:
+  // Of one version, shared by those who read it.
+  using Values = std::shared_ptr<const ZeroedArray<float>>;
+
   // Where the values of version 0 come from.
   enum class Initial : uint8_t {
     kNotOffered,  // zeros, unless a worker that declares before the first use has values
@@ -46,6 +52,7 @@ class Parameters {
     kReady,       // they are here (or zeros were decided on)
   };
 
+  // Throws std::bad_alloc.
   Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry);
 
   uint32_t key() const { return key_; }
@@ -66,19 +73,22 @@ class Parameters {
 
   // Rounds completed.
   uint64_t version() const { return version_; }
-  std::span<const float> current() const { return *values_[version_ % 2]; }
+  std::span<const float> current() const { return std::as_const(*values_[version_ % 2]).span(); }
   // The values that the round in progress writes; until then, those of the version before current().
-  std::span<const float> next() const { return *values_[(version_ + 1) % 2]; }
-  std::span<float> mutable_next() { return *values_[(version_ + 1) % 2]; }
-  // Hands the version before current() over to a reader of it; the round in progress writes elsewhere.
-  // REQUIRES: it has written nothing yet.
-  std::shared_ptr<const std::vector<float>> GiveAwayPrevious();
+  std::span<const float> next() const { return std::as_const(*values_[(version_ + 1) % 2]).span(); }
+  std::span<float> mutable_next() { return values_[(version_ + 1) % 2]->span(); }
+  // To be called before the round in progress writes its first value: what is read by holders of Previous()
+  // or of a Snapshot() is left to them. kResourceExhausted: there is no memory to write elsewhere.
+  Status BeginWriting();
+  // The values of the version before current(), of which a reader keeps as much as it likes. REQUIRES: the
+  // round in progress has written nothing yet.
+  Values Previous() const { return values_[(version_ + 1) % 2]; }
   // The round is finished: every chunk of next() was written.
   void Advance();
-  // A copy of current() that stays as it is; shared by all callers in the same version.
-  std::shared_ptr<const std::vector<float>> Snapshot();
-  // Such a copy is still held: another Snapshot() costs nothing.
-  bool HasSnapshot() const { return snapshot_version_ == version_ && !snapshot_.expired(); }
+  // current(), and so it stays.
+  Values Snapshot() const { return values_[version_ % 2]; }
+  // Somebody holds it: another Snapshot() costs no memory.
+  bool HasSnapshot() const { return values_[version_ % 2].use_count() > 1; }
 
  private:
   uint32_t key_;
@@ -89,9 +99,7 @@ class Parameters {
   Initial initial_ = Initial::kNotOffered;
   uint32_t initial_sender_ = 0;
   uint64_t version_ = 0;
-  std::shared_ptr<std::vector<float>> values_[2];
-  std::weak_ptr<const std::vector<float>> snapshot_;
-  uint64_t snapshot_version_ = 0;
+  std::shared_ptr<ZeroedArray<float>> values_[2];
 };
 
 class ParameterStore {
@@ -104,11 +112,14 @@ class ParameterStore {
       : max_model_(max_model), chunk_elements_(chunk_elements) {}
 
   // Finds the tensor, or makes it with the next key. Errors: kSettingsMismatch (declared differently before;
-  // both values are named), kResourceExhausted (model or table too large, with the bound).
+  // both values are named), kResourceExhausted (model or table too large, with the bound). Throws
+  // std::bad_alloc, with nothing changed.
   Result<Parameters*> Declare(const TensorSpec& spec);
   // Ok: Declare(spec) would succeed and make it. kAlreadyExists: it would succeed, it is there. Else
   // Declare's error.
   Status Check(const TensorSpec& spec) const;
+  // Forgets the tensor that was declared last. REQUIRES: nobody has it.
+  void Undeclare();
   // Null when there is none.
   Parameters* Find(uint32_t key);
   size_t size() const { return tensors_.size(); }

@@ -1,17 +1,38 @@
 #include "server/tensor/rounds.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
 namespace longhaul::server {
+namespace {
+
+constexpr uint32_t kWordBits = 64;
+
+// Bits 64 word .. of the bitmap; zeros beyond its end.
+uint64_t WordOf(const transport::ChunkBitmap& bits, uint32_t word) {
+  static_assert(std::endian::native == std::endian::little);
+  const std::vector<uint8_t>& bytes = bits.bytes();
+  const size_t at = size_t{word} * sizeof(uint64_t);
+  uint64_t value = 0;
+  if (at < bytes.size()) std::memcpy(&value, bytes.data() + at, std::min(sizeof(value), bytes.size() - at));
+  return value;
+}
+
+}  // namespace
 
 Rounds::Rounds(uint32_t chunks, uint32_t ranks)
     : members_(ranks, false),
       parts_(ranks, Participation::kAbsent),
-      awaited_(chunks, 0),
-      final_(chunks, false) {
+      waits_for_(chunks),
+      final_(chunks),
+      swept_(chunks) {
+  LH_CHECK_OP(ranks, <=, uint32_t{UINT16_MAX});
   final_order_.reserve(chunks);
+  previous_order_.reserve(chunks);
 }
 
 bool Rounds::OnMemberJoined(uint32_t rank) {
@@ -19,40 +40,41 @@ bool Rounds::OnMemberJoined(uint32_t rank) {
   members_[rank] = true;
   if (begun()) return false;
   parts_[rank] = Participation::kAwaited;
-  for (uint32_t& awaited : awaited_) ++awaited;
   return true;
 }
 
-void Rounds::OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now) {
+void Rounds::OnWindowOpened(uint32_t rank, Instant now) {
   LH_CHECK(parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kLagging);
-  if (parts_[rank] == Participation::kLagging) {
-    for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
-      awaited_[chunk] += final_[chunk] || contributed.Test(chunk) ? 0 : 1;
-    }
-  }
   parts_[rank] = Participation::kOpen;
   if (!begun()) begun_ = now;
 }
 
-void Rounds::OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready) {
+bool Rounds::OnContribution(uint32_t rank, uint32_t chunk, Contributions in) {
   LH_CHECK(parts_[rank] == Participation::kOpen);
-  LH_CHECK(!final_[chunk]);
-  LH_CHECK_OP(awaited_[chunk], >, 0u);
-  if (--awaited_[chunk] == 0) ready->push_back(chunk);
+  LH_CHECK(!IsFinal(chunk));
+  return IsReady(chunk, in);
 }
 
-void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed,
-                            std::vector<uint32_t>* ready) {
-  LH_CHECK(parts_[rank] == Participation::kOpen);
-  Release(rank, contributed, ready);
+bool Rounds::IsReady(uint32_t chunk, Contributions in) {
+  const auto ranks = static_cast<uint32_t>(parts_.size());
+  uint32_t rank = waits_for_[chunk];
+  for (uint32_t i = 0; i < ranks; ++i, rank = rank + 1 < ranks ? rank + 1 : 0) {
+    if (!IsAwaited(rank) || in[rank].Test(chunk)) continue;
+    waits_for_[chunk] = static_cast<uint16_t>(rank);
+    return false;
+  }
+  return true;
 }
 
-void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed,
-                          std::vector<uint32_t>* ready) {
+void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed) {
+  LH_CHECK(parts_[rank] == Participation::kOpen);
+  Release(rank, contributed);
+}
+
+void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(members_[rank]);
   members_[rank] = false;
-  if (parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kOpen)
-    Release(rank, contributed, ready);
+  if (IsAwaited(rank)) Release(rank, contributed);
   if (parts_[rank] == Participation::kLagging) parts_[rank] = Participation::kAbsent;
 }
 
@@ -62,10 +84,9 @@ bool Rounds::OnMemberReplaced(uint32_t rank) {
   return parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kLagging;
 }
 
-void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed,
-                        std::vector<uint32_t>* ready) {
+void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(parts_[rank] == Participation::kAwaited);
-  Release(rank, contributed, ready);
+  Release(rank, contributed);
   parts_[rank] = Participation::kLagging;
 }
 
@@ -73,28 +94,38 @@ uint32_t Rounds::Count(Participation part) const {
   return static_cast<uint32_t>(std::count(parts_.begin(), parts_.end(), part));
 }
 
-void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready) {
+// What it contributed, it was no longer awaited for.
+void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed) {
   parts_[rank] = Participation::kClosed;
   last_rank_ = rank;
-  for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
-    if (contributed.Test(chunk)) continue;  // no longer awaited since it came
-    if (final_[chunk]) continue;            // final before a lagging worker opened its window
-    LH_CHECK_OP(awaited_[chunk], >, 0u);
-    if (--awaited_[chunk] == 0) ready->push_back(chunk);
-  }
+  if (begun() && contributed.count() < final_.size()) BeginSweep();
 }
 
-void Rounds::CollectReady(std::vector<uint32_t>* ready) const {
-  if (!begun()) return;
-  for (uint32_t chunk = 0; chunk < awaited_.size(); ++chunk) {
-    if (awaited_[chunk] == 0 && !final_[chunk]) ready->push_back(chunk);
+uint64_t Rounds::ReadyChunks(uint32_t word, Contributions in) const {
+  const uint32_t end = final_.size() - word * kWordBits;
+  uint64_t ready = ~WordOf(final_, word);
+  if (end < kWordBits) ready &= (uint64_t{1} << end) - 1;
+  for (uint32_t rank = 0; ready != 0 && rank < parts_.size(); ++rank) {
+    if (IsAwaited(rank)) ready &= WordOf(in[rank], word);
+  }
+  return ready;
+}
+
+void Rounds::Sweep(Contributions in, size_t max, std::vector<uint32_t>* ready) {
+  const uint32_t end = std::min(final_.size() - swept_, kSweptChunks) + swept_;
+  const size_t full = ready->size() + max;
+  while (swept_ < end) {
+    const uint32_t first = swept_ / kWordBits * kWordBits;
+    for (uint64_t bits = ReadyChunks(swept_ / kWordBits, in); bits != 0; bits &= bits - 1) {
+      if (ready->size() == full) return;
+      ready->push_back(first + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+    swept_ = std::min(first + kWordBits, final_.size());
   }
 }
 
 void Rounds::MarkFinal(uint32_t chunk) {
-  LH_CHECK(!final_[chunk]);
-  LH_CHECK_OP(awaited_[chunk], ==, 0u);
-  final_[chunk] = true;
+  LH_CHECK(final_.Set(chunk));
   final_order_.push_back(chunk);
 }
 
@@ -110,9 +141,10 @@ void Rounds::Next() {
   // A round must wait for at least one member: a round that waits for none would be over at once.
   if (Count(Participation::kAwaited) == 0)
     std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
-  std::fill(awaited_.begin(), awaited_.end(), Count(Participation::kAwaited));
-  std::fill(final_.begin(), final_.end(), false);
+  final_ = transport::ChunkBitmap(final_.size());
+  std::swap(final_order_, previous_order_);
   final_order_.clear();
+  swept_ = final_.size();
   begun_.reset();
   tally_ = {};
 }

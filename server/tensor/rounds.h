@@ -3,6 +3,10 @@
 // A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
 // when all chunks are final; the next one then begins with the workers that are members at that moment.
 //
+// Nothing here walks the chunks in one event. Which chunks are ready follows from which ranks are awaited and
+// which chunks each has contributed, a bit of a bitmap; where a window that is over had lost chunks, a sweep
+// in slices finds those that waited for nothing else.
+//
 // A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
 // a window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
 // tensor values and no connections. Not thread-safe.
@@ -11,9 +15,12 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/instant.h"
+#include "base/pages.h"
+#include "base/zeroed_array.h"
 #include "codec/policy/filler.h"
 #include "transport/core/window/window_types.h"
 
@@ -43,6 +50,10 @@ class Rounds {
     kLagging,  // a member that the round does not wait for; it may still open its window
   };
 
+  // By rank: the chunks that are in (Aggregator::contributions). Without a bit: none.
+  using Contributions = std::span<const transport::ChunkBitmap>;
+
+  // Throws std::bad_alloc.
   Rounds(uint32_t chunks, uint32_t ranks);
 
   // --- Questions ---
@@ -50,9 +61,10 @@ class Rounds {
   Participation participation(uint32_t rank) const { return parts_[rank]; }
   // A rank has opened a window of this round.
   bool begun() const { return begun_.has_value(); }
-  bool IsFinal(uint32_t chunk) const { return final_[chunk]; }
-  // Chunks in the order in which they became final.
-  const std::vector<uint32_t>& final_order() const { return final_order_; }
+  bool IsFinal(uint32_t chunk) const { return final_.Test(chunk); }
+  // Chunks in the order in which they became final, of the round in progress and of the one before.
+  const PagedVector<uint32_t>& final_order() const { return final_order_; }
+  const PagedVector<uint32_t>& previous_order() const { return previous_order_; }
   bool AllFinal() const { return final_order_.size() == final_.size(); }
   // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
   uint32_t last_rank() const { return last_rank_; }
@@ -61,29 +73,35 @@ class Rounds {
   Instant begun_at() const { return *begun_; }
   RoundTally& tally() { return tally_; }
 
-  // --- Events. Those that can make chunks final append them to `ready`, once each, lowest first. ---
+  // --- Events ---
   // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
   // it (its window is over already), it takes part from the next one.
   bool OnMemberJoined(uint32_t rank);
-  // `contributed`: chunks of the rank that are in already (a lagging worker's predecessor may have sent
-  // some).
-  void OnWindowOpened(uint32_t rank, const transport::ChunkBitmap& contributed, Instant now);
-  // The rank's contribution to the chunk is now in. REQUIRES: participation(rank) == kOpen, the chunk is not
-  // final; once per rank and chunk.
-  void OnContribution(uint32_t rank, uint32_t chunk, std::vector<uint32_t>* ready);
-  // The rank's window is over; `contributed` are the chunks of it that are in.
-  void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  void OnWindowOpened(uint32_t rank, Instant now);
+  // The rank's contribution to the chunk is now in. True: the chunk is ready. REQUIRES: participation(rank)
+  // == kOpen, the chunk is not final; once per rank and chunk.
+  bool OnContribution(uint32_t rank, uint32_t chunk, Contributions in);
+  // The rank's window is over; `contributed` are the chunks of it that are in. Where some are not, a sweep is
+  // due.
+  void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed);
   // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: participation(rank)
   // == kAwaited.
-  void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed);
   // The rank is no member any more: as OnWindowClosed, and later rounds do not wait for it.
-  void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  void OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed);
   // The connection of this rank was replaced by a newer incarnation: its window, if open, is awaited again.
   // True: the new one takes part in this round (as OnMemberJoined).
   bool OnMemberReplaced(uint32_t rank);
 
-  // Chunks for which no rank is awaited any more but that were not marked (the tensor was not ready then).
-  void CollectReady(std::vector<uint32_t>* ready) const;
+  // --- Sweeps ---
+  // Chunks for which no rank is awaited any more, but that were not marked (the tensor was not ready then),
+  // are to be found again.
+  void BeginSweep() { swept_ = 0; }
+  bool HasSweep() const { return swept_ < final_.size(); }
+  // Appends chunks that are ready, lowest first, and `max` of them at most; each is to be marked before the
+  // next call. Looks at kSweptChunks per rank at most.
+  static constexpr uint32_t kSweptChunks = 64 * 1024;
+  void Sweep(Contributions in, size_t max, std::vector<uint32_t>* ready);
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
@@ -92,14 +110,23 @@ class Rounds {
   void Next();
 
  private:
-  void Release(uint32_t rank, const transport::ChunkBitmap& contributed, std::vector<uint32_t>* ready);
+  bool IsAwaited(uint32_t rank) const {
+    return parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kOpen;
+  }
+  bool IsReady(uint32_t chunk, Contributions in);
+  // Bit i: chunk 64 word + i is ready.
+  uint64_t ReadyChunks(uint32_t word, Contributions in) const;
+  void Release(uint32_t rank, const transport::ChunkBitmap& contributed);
 
   uint64_t number_ = 0;
   std::vector<bool> members_;
   std::vector<Participation> parts_;
-  std::vector<uint32_t> awaited_;  // by chunk: workers whose contribution may still come
-  std::vector<bool> final_;
-  std::vector<uint32_t> final_order_;
+  // By chunk: a rank that it was found to wait for. Where that is so still, nothing else needs a look.
+  ZeroedArray<uint16_t> waits_for_;
+  transport::ChunkBitmap final_;
+  PagedVector<uint32_t> final_order_;
+  PagedVector<uint32_t> previous_order_;
+  uint32_t swept_;  // chunks that the sweep has looked at
   std::optional<Instant> begun_;
   uint32_t last_rank_ = 0;
   RoundTally tally_;

@@ -25,6 +25,7 @@ class Tensor {
     uint32_t high_missing = 0;
   };
 
+  // Throws std::bad_alloc.
   Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec,
          Aggregator::Order order = Aggregator::Order::kArrival);
 
@@ -47,6 +48,14 @@ class Tensor {
   }
   // The factor, beside its weight, that such a contribution counts with.
   float ArrivalScale(uint32_t rank, bool high) const { return filler_->ArrivalScale(rank, high); }
+  // As Rounds::OnContribution; after Add.
+  bool OnContribution(uint32_t rank, uint32_t chunk) {
+    return rounds_.OnContribution(rank, chunk, aggregator_.contributions());
+  }
+  // As Rounds::Sweep. Each chunk is to be finalised before the next call.
+  void Sweep(size_t max, std::vector<uint32_t>* ready) {
+    rounds_.Sweep(aggregator_.contributions(), max, ready);
+  }
   // A worker's window is over: decides whether its losses are tolerated or filled. Above the bubble-filling
   // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
   // gone has no outcome: its missing contributions are neither tolerated nor filled.
@@ -66,8 +75,8 @@ class Tensor {
   void BeginEpoch(double total_weight);
   // 0 for the first, then one more each time.
   uint32_t shift_epoch() const { return epochs_ == 0 ? 0 : epochs_ - 1; }
-  // C of the epoch; empty but for policy shift.
-  std::span<const float> shift_sum() const { return filler_->shift_sum(); }
+  // C of the epoch; empty but for policy shift. A copy.
+  std::vector<float> shift_sum() const { return filler_->shift_sum(); }
 
  private:
   struct LostWindow {

@@ -43,7 +43,7 @@ UNITS = [
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
     ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell load_sink", "os files threads locks cli spdlog json"),
-    ("server_shell", r"server/(server|daemon)\.(cc|h)",      "public base control fec keys udp server server_settings job report server_json member", "asio os files threads locks json"),
+    ("server_shell", r"server/(server|daemon|machine_memory)\.(cc|h)", "public base control fec keys udp server server_settings job report server_json member", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     # The server's rooms, lowest first.
     ("server_settings", r"server/settings\.",               "public base",                          ""),
@@ -76,10 +76,10 @@ LIBRARIES = [
     ("threads", r"(thread|future|condition_variable|semaphore|latch|barrier|stop_token)$"),
     ("locks", r"(mutex|shared_mutex)$"), ("files", r"(fstream|filesystem|cstdio)$"),
 ]
-# std formatting and aborting need <cstdio> in two places of base, base/files and base/signals their system calls;
+# std formatting and aborting need <cstdio> in two places of base, base/files, base/signals and base/pages their system calls;
 # nothing else of rows 0-2 prints.
 EXCEPTIONS = {("base", "cstdio"), ("link", "cstdio"), ("base", "unistd.h"), ("base", "fcntl.h"),
-              ("base", "sys/stat.h"), ("base", "csignal")}
+              ("base", "sys/stat.h"), ("base", "csignal"), ("base", "sys/mman.h")}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

@@ -84,20 +84,38 @@ TEST(ContributionGuard, ANormFarAboveTheUsualIsRefusedAndTeachesNothing) {
 
 TEST(ContributionGuard, ALevelThatEverybodyHasReachedBecomesTheUsualOne) {
   ContributionGuard guard = Trained(3, 10, 2);
-  int refused = 0;
-  while (guard.Check(static_cast<uint32_t>(refused % 2), 1, Values{1000}) == Verdict::kTooLarge) ++refused;
-  EXPECT_EQ(refused, 2 * ContributionGuard::kGivesWay) << "the bound goes from 20 to 200 to 2000";
-  for (int round = 0; round < 50; ++round) {
-    ASSERT_EQ(guard.Check(0, 1, Values{1000}), Verdict::kOk) << round;
+  uint32_t round = 0;
+  while (guard.Check(0, 1, Values{1000}, 1, round) == Verdict::kTooLarge) {
+    ASSERT_EQ(guard.Check(1, 1, Values{1000}, 1, round), Verdict::kTooLarge) << round;
+    ++round;
+  }
+  EXPECT_EQ(round, 2u * ContributionGuard::kGivesWay) << "the bound goes from 20 to 200 to 2000";
+  for (int again = 0; again < 50; ++again) {
+    ASSERT_EQ(guard.Check(0, 1, Values{1000}), Verdict::kOk) << again;
   }
   EXPECT_EQ(guard.Check(0, 1, Values{20'000}), Verdict::kTooLarge);
 }
 
 TEST(ContributionGuard, EvenAFactorOfOneGivesWay) {
   ContributionGuard guard = Trained(1, 1, 2);
-  int refused = 0;
-  while (guard.Check(0, 0, Values{100}) == Verdict::kTooLarge) ASSERT_LT(++refused, 100);
-  EXPECT_EQ(refused, 6 * ContributionGuard::kGivesWay) << "2, 4, ... 128";
+  uint64_t refused = 0;
+  while (guard.Check(0, 0, Values{100}, 1, refused) == Verdict::kTooLarge) ASSERT_LT(++refused, 100u);
+  EXPECT_EQ(refused, 6u * ContributionGuard::kGivesWay) << "2, 4, ... 128";
+}
+
+// One window, or a minority that is early in every round, is no level that everybody has reached.
+TEST(ContributionGuard, ManyRefusalsBeforeTheHonestPushNeverMoveTheBound) {
+  ContributionGuard guard(1, 17, 3);
+  for (uint64_t round = 0; round < 100; ++round) {
+    for (uint32_t liar = 0; round > 0 && liar < 8; ++liar) {
+      for (int again = 0; again < 30; ++again) {
+        ASSERT_EQ(guard.Check(liar, 0, Values{1e15f}, 1, round), Verdict::kTooLarge) << round;
+      }
+    }
+    for (uint32_t rank = 8; rank < 17; ++rank) {
+      ASSERT_EQ(guard.Check(rank, 0, Values{1}, 1, round), Verdict::kOk) << round;
+    }
+  }
 }
 
 TEST(ContributionGuard, OneWorkerAmongOthersNeverMovesTheBound) {

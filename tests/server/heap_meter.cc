@@ -7,12 +7,17 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/pages.h"
+
 namespace longhaul::server {
 namespace {
 
 std::atomic<int64_t> g_bytes{0};
 std::atomic<int64_t> g_peak{0};
 int64_t g_begin = 0;
+int64_t g_begin_mapped = 0;
+
+int64_t Mapped() { return static_cast<int64_t>(MappedBytes()); }
 
 void* AllocateOrNull(size_t size) {
   void* block = std::malloc(size == 0 ? 1 : size);
@@ -37,10 +42,11 @@ void Free(void* block) {
 
 HeapMeter::HeapMeter() {
   g_begin = g_bytes;
+  g_begin_mapped = Mapped();
   g_peak = g_bytes.load();
 }
-int64_t HeapMeter::grown() const { return g_bytes - g_begin; }
-int64_t HeapMeter::peak() const { return g_peak - g_begin; }
+int64_t HeapMeter::grown() const { return g_bytes - g_begin + Mapped() - g_begin_mapped; }
+int64_t HeapMeter::peak() const { return g_peak - g_begin + std::max<int64_t>(0, Mapped() - g_begin_mapped); }
 
 }  // namespace longhaul::server
 

@@ -1,4 +1,4 @@
-// What this test program has on its heap, as malloc counts it.
+// What this test program has on its heap, as malloc counts it, and in pages (base/pages.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace longhaul::server {
 class HeapMeter {
  public:
   HeapMeter();
-  // More bytes than at the beginning, now, and the most there ever were.
+  // More bytes than at the beginning, now, and the most there ever were (of pages: now).
   int64_t grown() const;
   int64_t peak() const;
 };

@@ -68,9 +68,8 @@ void LossyRounds::ChangeMembers() {
       if (random_.Chance(0.3)) Join(rank);
     } else if (members_.size() > 1 && random_.Chance(0.02)) {
       residual_checker_.OnGone(Of(rank).id, static_cast<double>(Of(rank).weight));
-      std::vector<uint32_t> ready;
-      tensor_.rounds().OnMemberGone(rank, tensor_.aggregator().contributed(rank), &ready);
-      EXPECT_TRUE(ready.empty());
+      tensor_.rounds().OnMemberGone(rank, tensor_.aggregator().contributed(rank));
+      EXPECT_FALSE(tensor_.rounds().HasSweep());
       members_.erase(rank);
       members_changed_ = true;
     }
@@ -102,7 +101,7 @@ Violation LossyRounds::Round() {
   loss_ = 0.6 * random_.Uniform();
   std::vector<Event> events = std::exchange(late_, {});
   for (auto& [rank, process] : members_) {
-    tensor_.rounds().OnWindowOpened(rank, tensor_.aggregator().contributed(rank), Instant());
+    tensor_.rounds().OnWindowOpened(rank, Instant());
     Begin(*process, &events);
     if (random_.Chance(0.3)) events.push_back({.kind = Event::Kind::kClose, .process = process->id});
     if (random_.Chance(0.01)) events.push_back({.kind = Event::Kind::kLeave, .process = process->id});
@@ -187,9 +186,7 @@ bool LossyRounds::Count(uint32_t rank, uint32_t chunk, const std::vector<float>&
   const bool fresh = in_.insert({rank, chunk}).second;
   EXPECT_EQ(tensor_.Add(rank, random_.Chance(0.3), chunk, values, Of(rank).weight), fresh);
   if (!fresh) return false;
-  std::vector<uint32_t> ready;
-  tensor_.rounds().OnContribution(rank, chunk, &ready);
-  Finalise(ready);
+  if (tensor_.OnContribution(rank, chunk)) tensor_.Finalise(chunk);
   return true;
 }
 
@@ -201,8 +198,7 @@ void LossyRounds::Close(uint32_t rank) {
   const auto counted = static_cast<uint32_t>(std::ranges::count(process.counted, true));
   tensor_.OnWindowOver(rank,
                        {.weight = process.weight, .low_count = geometry_.chunks(), .low_received = counted});
-  std::vector<uint32_t> ready;
-  tensor_.rounds().OnWindowClosed(rank, tensor_.aggregator().contributed(rank), &ready);
+  tensor_.rounds().OnWindowClosed(rank, tensor_.aggregator().contributed(rank));
   for (uint32_t chunk = 0; chunk < geometry_.chunks(); ++chunk) {
     const std::span<const float> sent = geometry_.Elements(std::span<const float>(process.sent), chunk);
     bool taken = process.counted[chunk] || process.dropped[chunk];
@@ -215,7 +211,7 @@ void LossyRounds::Close(uint32_t rank) {
     process.memory->SettleChunk(chunk, taken, sent);
   }
   process.memory->Finish();
-  Finalise(ready);
+  FinaliseSwept();
 }
 
 void LossyRounds::Leave(uint32_t rank) {
@@ -224,9 +220,8 @@ void LossyRounds::Leave(uint32_t rank) {
   Of(rank).gone = true;
   dead_.push_back(std::move(members_[rank]));
   members_.erase(rank);
-  std::vector<uint32_t> ready;
-  tensor_.rounds().OnMemberGone(rank, tensor_.aggregator().contributed(rank), &ready);
-  Finalise(ready);
+  tensor_.rounds().OnMemberGone(rank, tensor_.aggregator().contributed(rank));
+  FinaliseSwept();
 }
 
 // A new incarnation of the rank pushes in the same round. What its predecessor had delivered stays in.
@@ -243,12 +238,16 @@ void LossyRounds::Replace(uint32_t rank, std::vector<Event>* more) {
   dead_.push_back(std::move(members_[rank]));
   members_[rank] = std::move(successor);
   EXPECT_TRUE(tensor_.rounds().OnMemberReplaced(rank));
-  tensor_.rounds().OnWindowOpened(rank, tensor_.aggregator().contributed(rank), Instant());
+  tensor_.rounds().OnWindowOpened(rank, Instant());
   Begin(Of(rank), more);
 }
 
-void LossyRounds::Finalise(const std::vector<uint32_t>& ready) {
-  for (const uint32_t chunk : ready) tensor_.Finalise(chunk);
+void LossyRounds::FinaliseSwept() {
+  while (tensor_.rounds().HasSweep()) {
+    std::vector<uint32_t> ready;
+    tensor_.Sweep(1 + random_.Below(3), &ready);  // whatever a slice holds
+    for (const uint32_t chunk : ready) tensor_.Finalise(chunk);
+  }
 }
 
 Violation LossyRounds::Finish() {

@@ -84,7 +84,7 @@ class LossyRounds {
   void Close(uint32_t rank);
   void Leave(uint32_t rank);
   void Replace(uint32_t rank, std::vector<Event>* more);
-  void Finalise(const std::vector<uint32_t>& ready);
+  void FinaliseSwept();
   Violation Finish();
 
   Options options_;

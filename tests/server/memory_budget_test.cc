@@ -185,6 +185,32 @@ TEST(MemoryBudget, WhatIsRefusedAllocatesNothing) {
   EXPECT_LT(heap.peak(), 64 * 1024);
 }
 
+TEST(MemoryBudget, NeverPlansWithMoreThanTheMachineHas) {
+  ServerSettings settings = Settings(2, ByteCount(int64_t{1} << 30));
+  settings.memory = 100 * kMiB;
+  MemoryBudget budget(settings, 344);
+  EXPECT_EQ(budget.total(), 100u * kMiB);
+  TensorSpec spec;
+  spec.name = "w";
+  spec.count = 1'000'000;
+  EXPECT_TRUE(budget.Take(spec).ok());
+  const uint64_t left = budget.total() - budget.taken();
+  spec.count = 10'000'000;
+  const Status refused = budget.Take(spec);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("tensor \"w\" does not fit"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("take the server " + std::to_string(budget.Plan(spec)) + " bytes"));
+  EXPECT_THAT(refused.message(), HasSubstr(std::to_string(left) + " are left"));
+  EXPECT_THAT(refused.message(), HasSubstr("--max-memory-bytes"));
+  spec.count = 1'000'000;
+  EXPECT_TRUE(budget.Take(spec).ok()) << "nothing was taken";
+  budget.Return(spec);
+  EXPECT_EQ(budget.total() - budget.taken(), left);
+  settings.memory = uint64_t{1} << 50;
+  EXPECT_LT(MemoryBudget(settings, 344).total(), uint64_t{20} << 30) << "a larger machine changes nothing";
+}
+
 TEST(MemoryBudget, AModelOfTheLargestSizeFitsWhateverTheSettings) {
   for (const bool deterministic : {false, true}) {
     for (const uint32_t workers : {1u, 16u, 1024u}) {

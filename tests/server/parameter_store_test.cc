@@ -56,18 +56,42 @@ TEST(ParameterStore, AFinishedRoundStaysReadableWhileTheNextOneIsWritten) {
   EXPECT_EQ(borrowed[0], 1.0f);
 }
 
-TEST(ParameterStore, ASnapshotIsSharedWithinAVersionAndNeverChanges) {
+TEST(ParameterStore, ASnapshotCostsNoCopyAndNeverChanges) {
   ParameterStore store(ByteCount(4000), 2);
   Parameters& w = **store.Declare(Spec("w", 1));
   w.SetReady();
   const auto before = w.Snapshot();
   EXPECT_EQ(before, w.Snapshot());
+  EXPECT_EQ(before->data(), w.current().data());
+  EXPECT_TRUE(w.HasSnapshot());
   for (float value : {5.0f, 6.0f}) {
+    ASSERT_TRUE(w.BeginWriting().ok());
     w.mutable_next()[0] = value;
     w.Advance();
   }
   EXPECT_EQ((*before)[0], 0.0f);
   EXPECT_EQ((*w.Snapshot())[0], 6.0f);
+  EXPECT_FALSE(w.HasSnapshot());
+}
+
+TEST(ParameterStore, WithoutReadersARoundWritesWhereTheOneBeforeTheLastDid) {
+  ParameterStore store(ByteCount(4000), 2);
+  Parameters& w = **store.Declare(Spec("w", 1));
+  w.SetReady();
+  const float* const first = w.current().data();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(w.BeginWriting().ok());
+    w.Advance();
+  }
+  EXPECT_EQ(w.current().data(), first);
+}
+
+TEST(ParameterStore, ATensorThatWasTakenBackLeavesRoomAndItsKey) {
+  ParameterStore store(ByteCount(400), 4);
+  ASSERT_TRUE(store.Declare(Spec("w", 100)).ok());
+  store.Undeclare();
+  EXPECT_EQ(store.elements(), 0u);
+  EXPECT_EQ((*store.Declare(Spec("v", 100)))->key(), 0u);
 }
 
 }  // namespace

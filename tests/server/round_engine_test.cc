@@ -953,6 +953,8 @@ TEST_F(Job, NothingOfAPushCountsAfterAValueThatIsNotFiniteAndTheWorkerIsNamed) {
     return b.SendWithoutState({1}, kHigh, FakeWorker::EncodeChunk(chunk, values));
   };
   EXPECT_EQ(verdict(0, bad), transport::ChunkVerdict::kRefused);
+  EXPECT_EQ(verdict(0, bad), transport::ChunkVerdict::kRefused) << "the same under another sequence";
+  EXPECT_EQ(coordinator.Stats().rejected, 1u) << "is judged once";
   b.Send({1}, kHigh, 1, Full(4));
   b.Send({1}, kHigh, 3, Full(4));
   ASSERT_EQ(events.rejections.size(), 1u) << "once for each push";

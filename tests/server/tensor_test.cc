@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace longhaul::server {
@@ -23,8 +24,7 @@ struct Cell {
     for (uint32_t rank = 0; rank < kRanks; ++rank) tensor.rounds().OnMemberJoined(rank);
   }
   void Open() {
-    for (uint32_t rank = 0; rank < kRanks; ++rank)
-      tensor.rounds().OnWindowOpened(rank, tensor.aggregator().contributed(rank), Instant());
+    for (uint32_t rank = 0; rank < kRanks; ++rank) tensor.rounds().OnWindowOpened(rank, Instant());
   }
   // The rank's window: `value` in every chunk but the lost ones, all of the low class. Then it is over.
   void Push(uint32_t rank, float value, const std::vector<uint32_t>& lost, uint32_t high_missing = 0) {
@@ -32,12 +32,14 @@ struct Cell {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       if (std::ranges::count(lost, chunk) > 0) continue;
       ASSERT_TRUE(tensor.Add(rank, false, chunk, std::vector<float>(2, value), 1));
-      tensor.rounds().OnContribution(rank, chunk, &ready);
+      if (tensor.OnContribution(rank, chunk)) ready.push_back(chunk);
     }
     const auto low_lost = static_cast<uint32_t>(lost.size());
     tensor.OnWindowOver(
         rank, {.low_count = kChunks, .low_received = kChunks - low_lost, .high_missing = high_missing});
-    tensor.rounds().OnWindowClosed(rank, tensor.aggregator().contributed(rank), &ready);
+    tensor.rounds().OnWindowClosed(rank, tensor.aggregator().contributed(rank));
+    for (const uint32_t chunk : std::exchange(ready, {})) filled += tensor.Finalise(chunk);
+    while (tensor.rounds().HasSweep()) tensor.Sweep(kChunks, &ready);
     for (const uint32_t chunk : ready) filled += tensor.Finalise(chunk);
   }
   void Finish() {
@@ -155,7 +157,8 @@ TEST(Tensor, AWorkerThatIsGoneIsNoLossOfTheOthers) {
   cell.Open();
   for (uint32_t rank = 0; rank + 1 < kRanks; ++rank) cell.Push(rank, 4, {});
   std::vector<uint32_t> ready;
-  cell.tensor.rounds().OnMemberGone(3, cell.tensor.aggregator().contributed(3), &ready);
+  cell.tensor.rounds().OnMemberGone(3, cell.tensor.aggregator().contributed(3));
+  while (cell.tensor.rounds().HasSweep()) cell.tensor.Sweep(kChunks, &ready);
   for (const uint32_t chunk : ready) cell.tensor.Finalise(chunk);
   cell.Finish();
   EXPECT_THAT(cell.values(0), Each(4)) << "12 / 3";

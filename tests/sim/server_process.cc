@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "base/work_budget.h"
 #include "codec/chunk/chunk.h"
 #include "tests/sim/processes.h"
 #include "tests/sim/simulated_keys.h"
@@ -108,6 +109,12 @@ std::string ServerProcess::Violation() const {
       return name + " does not end" + since;
   }
   if (stats.members.size() > addresses_.size()) return name + " has more members than ranks";
+  // A slice, and the chunks of a datagram, which FEC may make 24.
+  const auto bound =
+      WorkBudget::kSliceElements + 40 * static_cast<uint64_t>(environment_.plan->datagram.value());
+  if (stats.longest_event_elements > bound) {
+    return name + ": one event worked on " + std::to_string(stats.longest_event_elements) + " elements";
+  }
   return "";
 }
 

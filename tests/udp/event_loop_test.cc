@@ -1,14 +1,20 @@
 #include "transport/udp/event_loop.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <future>
+#include <memory>
+#include <new>
 #include <thread>
 
+#include "base/zeroed_array.h"
 #include "socket_test_util.h"
+#include "transport/udp/clock.h"
 
 namespace longhaul::udp {
 namespace {
@@ -402,6 +408,83 @@ TEST(EventLoop, FaultInjectorStandsBetweenSocketAndCoreInBothDirections) {
   EXPECT_EQ(faults.incoming()->counters().packets_delivered, client.received);
   EXPECT_NEAR(static_cast<double>(client.received), 640, 100);
   EXPECT_GE(first_pong - start, 20ms);
+}
+
+// --- How long events take ---
+
+// A core that notes what it is told of its longest event.
+struct NotedCore : ToyCore {
+  void HandleLongestEvent(Duration cpu) override { longest = cpu; }
+  Duration longest{0};
+};
+
+void BusyFor(Duration cpu) {
+  for (const Duration until = ThreadCpuTime() + cpu; ThreadCpuTime() < until;) {
+  }
+}
+
+TEST(EventLoop, TheLongestEventCountsCpuTimeAndNoWaiting) {
+  NotedCore core;
+  auto loop = LoopOrDie(&core, OpenOrDie());
+  ASSERT_TRUE(loop->Post([] { std::this_thread::sleep_for(30ms); }).ok());
+  ASSERT_TRUE(
+      loop->Post([&] { EXPECT_LT(loop->counters().longest_event, 20ms) << "nothing was done"; }).ok());
+  ASSERT_TRUE(loop->Post([] { BusyFor(30ms); }).ok());
+  ASSERT_TRUE(loop->Post([&] { loop->Stop(); }).ok());
+  const Watchdog watchdog(*loop);
+  loop->Run();
+  EXPECT_GE(loop->counters().longest_event, 30ms);
+  EXPECT_LT(loop->counters().longest_event, 50ms);
+  EXPECT_EQ(core.longest, loop->counters().longest_event);
+}
+
+TEST(EventLoop, MemoryThatRunsOutIsToldOnceAndEndsTheLoopTheSecondTime) {
+  ToyCore core;
+  int told = 0;
+  EventLoopOptions options;
+  options.on_out_of_memory = [&told] { ++told; };
+  auto loop = LoopOrDie(&core, OpenOrDie(), nullptr, options);
+  const auto run_out = [] { throw std::bad_alloc(); };
+  bool went_on = false;
+  ASSERT_TRUE(loop->Post([&] {
+                    ASSERT_TRUE(loop->Post([&] { went_on = true; }).ok());
+                    ASSERT_TRUE(loop->Post(run_out).ok());
+                    run_out();
+                  })
+                  .ok());
+  const Watchdog watchdog(*loop);
+  loop->Run();
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(went_on);
+  EXPECT_EQ(loop->failure().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(EventLoop, MemoryThatRunsOutEndsALoopWithoutAnOwnerForIt) {
+  ToyCore core;
+  auto loop = LoopOrDie(&core, OpenOrDie());
+  ASSERT_TRUE(loop->Post([] { throw std::bad_alloc(); }).ok());
+  loop->Run();
+  EXPECT_EQ(loop->failure().message(), "out of memory");
+}
+
+// What an event frees goes back in slices, also when nothing else happens.
+TEST(EventLoop, FreedMemoryIsGivenBackWhileTheLoopIsIdle) {
+  ToyCore core;
+  auto loop = LoopOrDie(&core, OpenOrDie());
+  auto large = std::make_unique<ZeroedArray<uint8_t>>(size_t{64} << 20);
+  uint8_t* const first = large->data();
+  std::memset(first, 1, large->size());
+  {
+    Running running(*loop);
+    ASSERT_TRUE(loop->Post([&large] { large.reset(); }).ok());
+    const auto mapped = [first] {
+      unsigned char in_memory = 0;
+      return ::mincore(first, 4096, &in_memory) == 0;
+    };
+    for (int i = 0; i < 1000 && mapped(); ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_FALSE(mapped());
+  }
+  EXPECT_GE(loop->counters().turns, 32u) << "2 MiB a turn";
 }
 
 }  // namespace

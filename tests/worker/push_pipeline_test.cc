@@ -195,6 +195,24 @@ TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
   EXPECT_GE(least_high, most_low) << "the high class has the energy";
 }
 
+// Bodies are borrowed until the window is over: a chunk that becomes sparse at the end of a block moves none.
+TEST(PushPipelineTest, SparseBodiesStayWhereTheyAre) {
+  const TensorShape shape = ShapeOf(uint64_t{20'000} * kChunkElements);
+  Pipeline pipeline(shape, SettingsWith(0.25));
+  const std::vector<float> zeros(shape.geometry.count);
+  const FakeConnection::Window& window = Push(pipeline, 0, zeros);
+  std::vector<bool> seen(shape.geometry.chunks());
+  for (const FakeConnection::Chunk& c : window.chunks) {
+    const std::vector<uint8_t> bytes = c.Bytes();
+    const auto chunk = codec::ParseChunk(bytes);
+    ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
+    ASSERT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
+    ASSERT_EQ(std::ranges::count(chunk->bitmap, 0), std::ssize(chunk->bitmap)) << chunk->index;
+    seen.at(chunk->index) = true;
+  }
+  EXPECT_EQ(std::ranges::count(seen, true), shape.geometry.chunks());
+}
+
 // A2: the class decides about FEC; the window says how its high chunks are coded, low chunks have no repair.
 TEST(PushPipelineTest, HighPriorityChunksAreFecEncodedLowAreNot) {
   const TensorShape shape = ShapeOf(200 * kChunkElements);

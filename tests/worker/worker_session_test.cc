@@ -132,6 +132,17 @@ TEST(WorkerSessionTest, RefusesADeclarationThatDisagreesWithAnEarlierOne) {
   EXPECT_THAT(other.status.message(), HasSubstr("with 11"));
 }
 
+// A window that no peer opens would be waited for without an end.
+TEST(WorkerSessionTest, ATensorThatNoWindowHoldsIsRefused) {
+  SessionHarness h;
+  h.JoinAndStart();
+  Outcome declared;
+  h.session.Declare({.name = "w", .count = uint64_t{1} << 28, .initial = {}}, declared.DeclareCallback());
+  h.SendDeclared(h.connection.sent.back().declare().request(), 0);
+  EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument) << "a gibibyte and its headers";
+  EXPECT_NE(declared.status.message().find("is too large for one window: split it"), std::string::npos);
+}
+
 TEST(WorkerSessionTest, SendsInitialValuesReliablyWhenTheServerWantsThem) {
   SessionHarness h;
   h.JoinAndStart();

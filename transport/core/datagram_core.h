@@ -59,6 +59,8 @@ class DatagramCore {
   virtual bool HasWork() const { return false; }
   // Does a slice of it, of at most about 0.5 ms; then there may be something to transmit.
   virtual void Work(Instant now) { (void)now; }
+  // Event: so much CPU time took the longest of all calls into this core so far, for its statistics.
+  virtual void HandleLongestEvent(Duration cpu) { (void)cpu; }
 };
 
 }  // namespace longhaul::transport

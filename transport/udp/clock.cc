@@ -23,6 +23,8 @@ int64_t ReadClock(clockid_t clock) {
 
 Instant Now() { return Instant::FromNanoseconds(ReadClock(CLOCK_MONOTONIC)); }  // the clock of DeadlineTimer
 
+Duration ThreadCpuTime() { return Duration(ReadClock(CLOCK_THREAD_CPUTIME_ID)); }
+
 void StampClock::Read() {
   // In this order, a thread that stands still in between makes datagrams younger, never older.
   const int64_t realtime_ns = ReadClock(CLOCK_REALTIME);

@@ -10,6 +10,9 @@ namespace longhaul::udp {
 // Nanoseconds of CLOCK_MONOTONIC. Never goes back; any thread.
 Instant Now();
 
+// CPU time of the calling thread, since it began. A system call.
+Duration ThreadCpuTime();
+
 // A seed that differs from run to run, so that connection IDs do, whatever seed the job has. Any thread.
 uint64_t EntropySeed();
 

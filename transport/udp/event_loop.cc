@@ -10,10 +10,12 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/inject.h"
+#include "base/pages.h"
 #include "transport/udp/clock.h"
 
 namespace longhaul::udp {
@@ -46,6 +48,9 @@ struct Outbox {
   }
 };
 
+// Enough to say why it ends to a thousand peers.
+constexpr size_t kReserveBytes = 4u << 20;
+
 size_t DatagramsIn(const Transmit& t) { return (t.size + t.segment_bytes - 1) / t.segment_bytes; }
 
 }  // namespace
@@ -67,6 +72,13 @@ struct EventLoop::Impl {
   void OnTimer();
   void RunPosted();
   void Continue();
+
+  // --- How long events take ---
+  void BeginMeasuring();
+  void NoteEvent();
+  void KeepReserve();
+  // False: memory ran out, and the loop is to go on.
+  bool RunUntilOutOfMemory();
 
   // --- What a turn is made of ---
   void Receive(Instant now);
@@ -99,6 +111,11 @@ struct EventLoop::Impl {
   bool more_to_send = false;
   bool continuing = false;  // a Continue() is queued
   EventLoopCounters counters;
+  // When both clocks were read last.
+  Instant measured_at;
+  Duration measured_cpu{0};
+  DeferredUnmap* unmap = nullptr;  // of Run()
+  std::vector<uint8_t> reserve;    // given back when memory runs out, so that the end can be told
   Status failure;
 
   std::mutex mutex;  // guards the next two
@@ -184,6 +201,7 @@ void EventLoop::Impl::RunPosted() {
   for (Function& function : functions) {
     function();
     function = nullptr;  // what it owns goes now, in order
+    NoteEvent();
   }
   FinishTurn();
 }
@@ -191,6 +209,23 @@ void EventLoop::Impl::RunPosted() {
 void EventLoop::Impl::Continue() {
   continuing = false;
   FinishTurn();
+}
+
+void EventLoop::Impl::BeginMeasuring() {
+  measured_at = Now();
+  measured_cpu = ThreadCpuTime();
+}
+
+// An event is over, or a wait: what the thread waits for costs it no CPU time.
+void EventLoop::Impl::NoteEvent() {
+  const Instant now = Now();
+  if (now - measured_at < kMeasured) return;
+  const Duration cpu = ThreadCpuTime();
+  const Duration event = cpu - std::exchange(measured_cpu, cpu);
+  measured_at = now;
+  if (event <= counters.longest_event) return;
+  counters.longest_event = event;
+  core->HandleLongestEvent(event);
 }
 
 void EventLoop::Impl::Receive(Instant now) {
@@ -211,6 +246,7 @@ void EventLoop::Impl::Deliver(Instant now, const Address& from, MutableByteSpan 
                               const transport::ReceiveInfo& info) {
   ++counters.datagrams_received;
   core->HandleDatagram(now, from, bytes, info);
+  NoteEvent();
 }
 
 void EventLoop::Impl::DeliverDue(Instant now) {
@@ -230,6 +266,7 @@ void EventLoop::Impl::TimeOut(Instant now) {
   }
   ++counters.timeouts;
   core->HandleTimeout(now);
+  NoteEvent();
 }
 
 void EventLoop::Impl::TransmitAll() {
@@ -260,6 +297,7 @@ bool EventLoop::Impl::TransmitOne() {
     outbox.Load(*batch);
     SendOutbox();
   }
+  NoteEvent();
   return true;
 }
 
@@ -339,9 +377,14 @@ void EventLoop::Impl::FinishTurn() {
   if (core->HasWork()) {
     ++counters.work_slices;
     core->Work(Now());
+    NoteEvent();
+  }
+  if (unmap != nullptr && unmap->HasWork()) {
+    unmap->Slice();
+    NoteEvent();
   }
   TransmitAll();
-  if ((more_to_send || core->HasWork()) && !continuing) {
+  if ((more_to_send || core->HasWork() || (unmap != nullptr && unmap->HasWork())) && !continuing) {
     // Behind whatever is ready by now, so that receiving gets its turn.
     ++counters.yields;
     continuing = true;
@@ -353,6 +396,35 @@ void EventLoop::Impl::FinishTurn() {
   if (faulty_in != nullptr) wake = std::min(wake, faulty_in->NextDue());
   if (faulty_out != nullptr && !blocked) wake = std::min(wake, faulty_out->NextDue());
   timer.Arm(std::max(wake, earliest));
+}
+
+// What had begun to wait goes on waiting; that one descriptor may be waited for twice from then on is
+// harmless.
+bool EventLoop::Impl::RunUntilOutOfMemory() {
+  try {
+    WaitReadable();
+    WaitTimer();
+    FinishTurn();
+    io.run();
+    return true;
+  } catch (const std::bad_alloc&) {
+    const bool first = !reserve.empty();
+    reserve = {};
+    try {
+      if (first && options.on_out_of_memory) return options.on_out_of_memory(), false;
+    } catch (const std::bad_alloc&) {  // not even enough to say so
+    }
+  }
+  Abandon();
+  return true;
+}
+
+void EventLoop::Impl::KeepReserve() {
+  if (!options.on_out_of_memory) return;
+  try {
+    reserve.resize(kReserveBytes);
+  } catch (const std::bad_alloc&) {  // then the end is not told
+  }
 }
 
 EventLoop::EventLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -372,14 +444,13 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
 }
 
 void EventLoop::Run() {
-  try {
-    impl_->WaitReadable();
-    impl_->WaitTimer();
-    impl_->FinishTurn();
-    impl_->io.run();
-  } catch (const std::bad_alloc&) {
-    impl_->Abandon();
+  DeferredUnmap unmap;
+  impl_->unmap = &unmap;
+  impl_->KeepReserve();
+  impl_->BeginMeasuring();
+  while (!impl_->RunUntilOutOfMemory()) {
   }
+  impl_->unmap = nullptr;
 }
 
 // The core is in the middle of something. What was posted for it ends here.

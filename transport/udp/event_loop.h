@@ -6,7 +6,9 @@
 //
 // It never spins: a core that asks for a time-out in the past is called again after kMinWait, and counted.
 // Between two receives at most max_batches_per_turn batches are sent, so that a sender with much to send
-// still receives ACKs.
+// still receives ACKs. Memory that events free goes back to the operating system in slices (base/pages.h).
+//
+// It measures how long its events take, in CPU time of its thread, so that a busy host does not count.
 //
 // Thread: everything runs in the thread that calls Run(), except Post() and Stop(), which any thread may
 // call.
@@ -28,6 +30,9 @@ struct EventLoopOptions {
   size_t max_batches_per_turn = 16;  // of at most 64 KiB each
   size_t max_receives_per_turn = 4;  // of at most DatagramReceiver::kBuffers buffers each
   size_t max_posted = 65536;         // functions that wait to run; more are refused
+  // Called when an event has run out of memory (std::bad_alloc), after a reserve of some was given back: what
+  // the event was about is lost, and what is to end must be ended. The loop goes on, but for a second time.
+  std::function<void()> on_out_of_memory = nullptr;
 };
 
 // Since the loop was made. The socket's own counters are in socket().
@@ -47,12 +52,18 @@ struct EventLoopCounters {
   uint64_t overdue = 0;       // the core wanted a time-out in the past after it had just been called
   uint64_t posted = 0;
   uint64_t post_refused = 0;
+  // The longest event: one call into the core, what it sent, or one function. Up to EventLoop::kMeasured more
+  // than it took, since short ones are measured together.
+  Duration longest_event{0};
 };
 
 class EventLoop {
  public:
   using Function = std::function<void()>;
   static constexpr Duration kMinWait = std::chrono::microseconds(50);
+  // The clock of the thread's CPU time costs a system call, the other one does not: it is read after so much
+  // time.
+  static constexpr Duration kMeasured = std::chrono::microseconds(250);
 
   // `core` and `faults` (null: none) must outlive the loop. Errors: kInternal (no file descriptors left).
   static Result<std::unique_ptr<EventLoop>> Create(transport::DatagramCore* core, UdpSocket socket,
@@ -61,8 +72,9 @@ class EventLoop {
   // REQUIRES: Run() is not running.
   ~EventLoop();
 
-  // Works until Stop(), or until memory runs out in the core or in a function that was posted: then failure()
-  // says so, and all that is left to do with the core is to destroy it. May be called once.
+  // Works until Stop(), or until memory runs out in the core or in a function that was posted, for the second
+  // time where there is on_out_of_memory: then failure() says so, and all that is left to do with the core is
+  // to destroy it. May be called once.
   void Run();
   // Ends Run() soon: what the core wants to send at once (such as CLOSE) still goes out, what the socket or
   // the fault injector holds back does not. Any thread, also a signal callback; idempotent; also before

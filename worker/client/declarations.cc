@@ -146,7 +146,7 @@ std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& de
   tensor.shape.geometry.chunk_elements = codec::ChunkElementsFor(link_.symbol_bytes);
   tensor.next_round = tensor.completed_rounds = declared.next_round();
   tensor.LearnEpoch(declared.shift_epoch(), declared.shift_epoch_round());
-  if ((tensor.shape.geometry.count - 1) / tensor.shape.geometry.chunk_elements >= wire::kMaxWindowChunks) {
+  if (!FitsWindow(tensor.shape.geometry)) {
     const Status refusal(StatusCode::kInvalidArgument,
                          "tensor " + tensor.name() + " is too large for one window: split it");
     return Finish(handle, refusal), std::nullopt;
@@ -158,6 +158,13 @@ std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& de
   MakePipeline(tensor);
   if (declared.send_initial() && !tensor.declaration.initial.empty()) return handle;
   return Finish(handle, Status::Ok()), std::nullopt;
+}
+
+// Its result comes in one; a window that does not open would be waited for without an end.
+bool Declarations::FitsWindow(const codec::ChunkGeometry& geometry) const {
+  const uint64_t chunks = (geometry.count - 1) / geometry.chunk_elements + 1;
+  const auto bytes = static_cast<uint64_t>(link_.options.connection.max_window_bytes.value());
+  return chunks <= wire::kMaxWindowChunks && chunks * link_.symbol_bytes <= bytes;
 }
 
 void Declarations::MakePipeline(TensorState& tensor) {

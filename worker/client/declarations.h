@@ -47,6 +47,7 @@ class Declarations {
 
  private:
   void Send(TensorHandle handle);
+  bool FitsWindow(const codec::ChunkGeometry& geometry) const;
   void MakePipeline(TensorState& tensor);
 
   ServerLink& link_;

@@ -224,7 +224,9 @@ void PushPipeline::EncodeGradientChunk(uint32_t c) {
     }
   }
   const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed_, c));
-  std::vector<uint8_t>* bodies = bodies_.Room(codec::DenseChunkBytes(count, dtype));
+  // Twice: a chunk that becomes sparse is both for a moment, and a block that moved would leave those before
+  // it dangling.
+  std::vector<uint8_t>* bodies = bodies_.Room(2 * codec::DenseChunkBytes(count, dtype));
   const size_t first = bodies->size();
   chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy}, bodies);
   chunk.body = ByteSpan(*bodies).subspan(first);

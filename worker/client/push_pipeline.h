@@ -13,7 +13,6 @@
 // it stays in place until OnClosed or Abandon. Not thread-safe.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/work_budget.h"
 #include "codec/chunk/chunk.h"
 #include "codec/chunk/top_k.h"
 #include "codec/chunk/window_metadata.h"
@@ -33,29 +33,6 @@
 #include "worker/client/tensor_shape.h"
 
 namespace longhaul::worker {
-
-// How much of a tensor may be worked on before the thread has to look at its socket again, in elements of
-// float32. Encoding takes 1.5 to 4 ns an element (bench/longest_event.cc), so a slice of 64 Ki elements, 256
-// KiB, takes 0.1 to 0.3 ms, and less than 2 ms where it touches memory for the first time; what is paid once
-// a turn of the event loop, about 5 us, is 5 % at most. With 128 Ki more than half of the runs were above 2
-// ms.
-class WorkBudget {
- public:
-  static constexpr uint64_t kSliceElements = 64 * 1024;
-  // Bookkeeping of one chunk without looking at its elements costs about as much as so many of them: 50 to
-  // 100 ns to submit or describe it, 10 ns for a step of the ranking.
-  static constexpr uint64_t kPerChunk = 32;
-  static constexpr uint64_t kPerRankedChunk = 4;
-
-  explicit WorkBudget(uint64_t elements = kSliceElements) : left_(elements) {}
-  static WorkBudget Everything() { return WorkBudget(UINT64_MAX); }
-  bool spent() const { return left_ == 0; }
-  uint64_t left() const { return left_; }
-  void Spend(uint64_t elements) { left_ -= std::min(left_, elements); }
-
- private:
-  uint64_t left_;
-};
 
 class PushPipeline {
  public:

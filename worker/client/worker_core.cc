@@ -6,6 +6,13 @@
 namespace longhaul::worker {
 namespace {
 
+// A tensor of as many chunks as one may have fits a window.
+WorkerCoreOptions WithLargestWindows(WorkerCoreOptions options) {
+  const ByteCount largest(int64_t{wire::kMaxWindowChunks} * options.connection.max_datagram.value());
+  options.connection.max_window_bytes = std::max(options.connection.max_window_bytes, largest);
+  return options;
+}
+
 transport::EndpointOptions EndpointOptionsOf(const WorkerCoreOptions& options, codec::ErasureCoder* coder) {
   transport::EndpointOptions endpoint;
   endpoint.connection = options.connection;
@@ -19,7 +26,8 @@ transport::EndpointOptions EndpointOptionsOf(const WorkerCoreOptions& options, c
 }  // namespace
 
 WorkerCore::WorkerCore(const WorkerCoreOptions& options, codec::ErasureCoder* coder, Random random)
-    : session_(options), endpoint_(EndpointOptionsOf(options, coder), random) {}
+    : session_(WithLargestWindows(options)),
+      endpoint_(EndpointOptionsOf(WithLargestWindows(options), coder), random) {}
 
 WorkerCore::~WorkerCore() = default;
 
@@ -29,6 +37,7 @@ ClientStats WorkerCore::stats() const {
   stats.datagrams_dropped += endpoint.unknown_connection_dropped + endpoint.malformed_dropped +
                              endpoint.not_authentic_dropped + endpoint.late_long_dropped +
                              endpoint.failures_limited;
+  stats.longest_event = longest_event_;
   return stats;
 }
 

@@ -85,6 +85,7 @@ class WorkerCore final : public transport::DatagramCore {
   Instant NextTimeout() const override;
   bool HasWork() const override { return session_.HasWork(); }
   void Work(Instant now) override;
+  void HandleLongestEvent(Duration cpu) override { longest_event_ = cpu; }
 
  private:
   // The session hears what happened on the connection.
@@ -92,6 +93,7 @@ class WorkerCore final : public transport::DatagramCore {
 
   WorkerSession session_;
   transport::Endpoint endpoint_;
+  Duration longest_event_{0};
 };
 
 }  // namespace longhaul::worker

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -400,7 +401,7 @@ void AddOptions(CLI::App& app, Flags& flags) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   Flags flags;
   CLI::App app("Joins a longhaul parameter server and trains a small network on Fashion-MNIST.",
                "longhaul-worker");
@@ -461,4 +462,7 @@ int main(int argc, char** argv) {
   if (flags.connect.insecure)
     spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
   return Run(flags, &signals, &output);
+} catch (const std::exception& error) {  // memory, or threads, that the system does not give
+  std::fprintf(stderr, "longhaul-worker: %s\n", error.what());
+  return 1;
 }

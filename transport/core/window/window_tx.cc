@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/pages.h"
 #include "base/reached.h"
 #include "transport/core/window/fec_policy.h"
 #include "transport/core/window/high_ledger.h"
@@ -59,8 +60,8 @@ struct WindowTx::State {
     if (options.fec_k > 0) encoder.emplace(coder, options.fec_k, options.symbol_bytes, map.depth());
   }
 
-  std::vector<StoredChunk> high;
-  std::vector<StoredChunk> low;
+  PagedVector<StoredChunk> high;
+  PagedVector<StoredChunk> low;
   uint32_t next_high = 0;  // first not yet sent
   uint32_t next_low = 0;
   uint32_t low_lost = 0;
@@ -85,7 +86,7 @@ Status WindowTx::Submit(ReliabilityClass reliability, ByteSpan header, ByteSpan 
   }
   if (closed_) return Status(StatusCode::kFailedPrecondition, "the window is closed");
   const bool is_high = reliability == ReliabilityClass::kHigh;
-  std::vector<StoredChunk>& chunks = is_high ? state_->high : state_->low;
+  PagedVector<StoredChunk>& chunks = is_high ? state_->high : state_->low;
   if (chunks.size() >= (is_high ? options_.high_count : options_.low_count)) {
     return Status(StatusCode::kFailedPrecondition, "the class has all the chunks that were promised");
   }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <compare>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -27,6 +29,10 @@ class ChunkBitmap {
  public:
   ChunkBitmap() = default;
   explicit ChunkBitmap(uint32_t bits) : bits_(bits), bytes_((bits + 7) / 8, 0) {}
+  // REQUIRES: (bits + 7) / 8 bytes; no bit beyond the last is set.
+  ChunkBitmap(uint32_t bits, std::vector<uint8_t> bytes) : bits_(bits), bytes_(std::move(bytes)) {
+    for (const uint8_t byte : bytes_) count_ += static_cast<uint32_t>(std::popcount(byte));
+  }
 
   uint32_t size() const { return bits_; }
   uint32_t count() const { return count_; }

@@ -1,0 +1,83 @@
+#include "base/pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/check.h"
+
+namespace longhaul {
+namespace {
+
+constexpr size_t kPage = 4096;
+thread_local DeferredUnmap* t_deferred = nullptr;
+std::atomic<size_t> g_mapped{0};
+
+size_t WholePages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+void* TryMap(size_t bytes) {
+  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? nullptr : pages;
+}
+
+}  // namespace
+
+void* MapPages(size_t bytes) {
+  LH_CHECK_OP(bytes, >, size_t{0});
+  if (bytes > SIZE_MAX - kPage) return nullptr;
+  void* pages = TryMap(WholePages(bytes));
+  if (pages == nullptr && t_deferred != nullptr && t_deferred->HasWork()) {
+    t_deferred->UnmapAll();  // it may be what is missing
+    pages = TryMap(WholePages(bytes));
+  }
+  if (pages != nullptr) g_mapped += WholePages(bytes);
+  return pages;
+}
+
+size_t MappedBytes() { return g_mapped; }
+
+void UnmapPages(void* pages, size_t bytes) {
+  g_mapped -= WholePages(bytes);
+  try {
+    if (t_deferred != nullptr) return t_deferred->Defer(static_cast<uint8_t*>(pages), WholePages(bytes));
+  } catch (const std::bad_alloc&) {  // no memory to remember it: at once
+  }
+  munmap(pages, WholePages(bytes));
+}
+
+void DeferredUnmap::Defer(uint8_t* begin, size_t bytes) {
+  waiting_.push_back({begin, bytes});
+  bytes_ += bytes;
+}
+
+DeferredUnmap::DeferredUnmap() {
+  LH_CHECK(t_deferred == nullptr);
+  waiting_.reserve(64);
+  t_deferred = this;
+}
+
+DeferredUnmap::~DeferredUnmap() {
+  UnmapAll();
+  t_deferred = nullptr;
+}
+
+void DeferredUnmap::Slice() {
+  for (size_t left = kSliceBytes; left > 0 && !waiting_.empty();) {
+    Range& range = waiting_.back();
+    const size_t bytes = std::min(left, range.bytes);
+    range.bytes -= bytes;
+    munmap(range.begin + range.bytes, bytes);
+    left -= bytes;
+    bytes_ -= bytes;
+    if (range.bytes == 0) waiting_.pop_back();
+  }
+}
+
+void DeferredUnmap::UnmapAll() {
+  for (const Range& range : waiting_) munmap(range.begin, range.bytes);
+  waiting_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace longhaul
