@@ -25,7 +25,8 @@ FakeSecurity::Options Certificates(size_t server_flight = 2500, bool impostor = 
   return options;
 }
 
-const wire::TransportParametersFrame kParameters{1452, 10'000, 1 << 20, 16, 1 << 30};
+// The server's: under others an answer is another one.
+const wire::TransportParametersFrame kParameters = Handshaking::ParametersOf(BarePair::Options().server);
 
 class SideAttack {
  public:
