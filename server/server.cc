@@ -503,15 +503,8 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   if (impl->security.keys.size() > 1)
     impl->core->Reload(udp::Now(), impl->security.keys, RulesOf(impl->security));
   Server::Impl* raw = impl.get();
-  udp::EventLoopOptions loop_options;
-  loop_options.on_out_of_memory = [raw] {
-    const Status why(StatusCode::kResourceExhausted, "the server ran out of memory");
-    raw->BeginShutdown(why);
-    const std::lock_guard lock(raw->mutex);
-    raw->outcome = why;
-  };
-  auto loop = udp::EventLoop::Create(&impl->driven, std::move(*socket),
-                                     impl->faults ? &*impl->faults : nullptr, loop_options);
+  auto loop =
+      udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
   if (!loop.ok()) return loop.status();
   impl->loop = std::move(*loop);
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {

@@ -174,6 +174,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--wait-timeout",
                                      "--datagram-size",
                                      "--max-model-bytes",
+                                     "--max-memory-bytes",
                                      "--max-half-open",
                                      "--half-open-timeout",
                                      "--max-load-generators",

@@ -438,28 +438,7 @@ TEST(EventLoop, TheLongestEventCountsCpuTimeAndNoWaiting) {
   EXPECT_EQ(core.longest, loop->counters().longest_event);
 }
 
-TEST(EventLoop, MemoryThatRunsOutIsToldOnceAndEndsTheLoopTheSecondTime) {
-  ToyCore core;
-  int told = 0;
-  EventLoopOptions options;
-  options.on_out_of_memory = [&told] { ++told; };
-  auto loop = LoopOrDie(&core, OpenOrDie(), nullptr, options);
-  const auto run_out = [] { throw std::bad_alloc(); };
-  bool went_on = false;
-  ASSERT_TRUE(loop->Post([&] {
-                    ASSERT_TRUE(loop->Post([&] { went_on = true; }).ok());
-                    ASSERT_TRUE(loop->Post(run_out).ok());
-                    run_out();
-                  })
-                  .ok());
-  const Watchdog watchdog(*loop);
-  loop->Run();
-  EXPECT_EQ(told, 1);
-  EXPECT_TRUE(went_on);
-  EXPECT_EQ(loop->failure().code(), StatusCode::kResourceExhausted);
-}
-
-TEST(EventLoop, MemoryThatRunsOutEndsALoopWithoutAnOwnerForIt) {
+TEST(EventLoop, MemoryThatRunsOutEndsTheLoopByName) {
   ToyCore core;
   auto loop = LoopOrDie(&core, OpenOrDie());
   ASSERT_TRUE(loop->Post([] { throw std::bad_alloc(); }).ok());

@@ -48,9 +48,6 @@ struct Outbox {
   }
 };
 
-// Enough to say why it ends to a thousand peers.
-constexpr size_t kReserveBytes = 4u << 20;
-
 size_t DatagramsIn(const Transmit& t) { return (t.size + t.segment_bytes - 1) / t.segment_bytes; }
 
 }  // namespace
@@ -76,9 +73,6 @@ struct EventLoop::Impl {
   // --- How long events take ---
   void BeginMeasuring();
   void NoteEvent();
-  void KeepReserve();
-  // False: memory ran out, and the loop is to go on.
-  bool RunUntilOutOfMemory();
 
   // --- What a turn is made of ---
   void Receive(Instant now);
@@ -115,7 +109,6 @@ struct EventLoop::Impl {
   Instant measured_at;
   Duration measured_cpu{0};
   DeferredUnmap* unmap = nullptr;  // of Run()
-  std::vector<uint8_t> reserve;    // given back when memory runs out, so that the end can be told
   Status failure;
 
   std::mutex mutex;  // guards the next two
@@ -398,35 +391,6 @@ void EventLoop::Impl::FinishTurn() {
   timer.Arm(std::max(wake, earliest));
 }
 
-// What had begun to wait goes on waiting; that one descriptor may be waited for twice from then on is
-// harmless.
-bool EventLoop::Impl::RunUntilOutOfMemory() {
-  try {
-    WaitReadable();
-    WaitTimer();
-    FinishTurn();
-    io.run();
-    return true;
-  } catch (const std::bad_alloc&) {
-    const bool first = !reserve.empty();
-    reserve = {};
-    try {
-      if (first && options.on_out_of_memory) return options.on_out_of_memory(), false;
-    } catch (const std::bad_alloc&) {  // not even enough to say so
-    }
-  }
-  Abandon();
-  return true;
-}
-
-void EventLoop::Impl::KeepReserve() {
-  if (!options.on_out_of_memory) return;
-  try {
-    reserve.resize(kReserveBytes);
-  } catch (const std::bad_alloc&) {  // then the end is not told
-  }
-}
-
 EventLoop::EventLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EventLoop::~EventLoop() = default;
 
@@ -446,9 +410,14 @@ Result<std::unique_ptr<EventLoop>> EventLoop::Create(DatagramCore* core, UdpSock
 void EventLoop::Run() {
   DeferredUnmap unmap;
   impl_->unmap = &unmap;
-  impl_->KeepReserve();
   impl_->BeginMeasuring();
-  while (!impl_->RunUntilOutOfMemory()) {
+  try {
+    impl_->WaitReadable();
+    impl_->WaitTimer();
+    impl_->FinishTurn();
+    impl_->io.run();
+  } catch (const std::bad_alloc&) {
+    impl_->Abandon();
   }
   impl_->unmap = nullptr;
 }

@@ -30,9 +30,6 @@ struct EventLoopOptions {
   size_t max_batches_per_turn = 16;  // of at most 64 KiB each
   size_t max_receives_per_turn = 4;  // of at most DatagramReceiver::kBuffers buffers each
   size_t max_posted = 65536;         // functions that wait to run; more are refused
-  // Called when an event has run out of memory (std::bad_alloc), after a reserve of some was given back: what
-  // the event was about is lost, and what is to end must be ended. The loop goes on, but for a second time.
-  std::function<void()> on_out_of_memory = nullptr;
 };
 
 // Since the loop was made. The socket's own counters are in socket().
@@ -72,9 +69,9 @@ class EventLoop {
   // REQUIRES: Run() is not running.
   ~EventLoop();
 
-  // Works until Stop(), or until memory runs out in the core or in a function that was posted, for the second
-  // time where there is on_out_of_memory: then failure() says so, and all that is left to do with the core is
-  // to destroy it. May be called once.
+  // Works until Stop(), or until memory runs out in the core or in a function that was posted: then failure()
+  // says so, and all that is left to do with the core, which is in the middle of something, is to destroy it.
+  // May be called once.
   void Run();
   // Ends Run() soon: what the core wants to send at once (such as CLOSE) still goes out, what the socket or
   // the fault injector holds back does not. Any thread, also a signal callback; idempotent; also before
