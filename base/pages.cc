@@ -53,7 +53,6 @@ void DeferredUnmap::Defer(uint8_t* begin, size_t bytes) {
 
 DeferredUnmap::DeferredUnmap() {
   LH_CHECK(t_deferred == nullptr);
-  waiting_.reserve(64);
   t_deferred = this;
 }
 
