@@ -316,7 +316,8 @@ bool TensorModel::Fits(const Choice& choice, uint64_t element, double mean) cons
   const double step = static_cast<double>(plan_.lr) * velocity;
   const double scale = std::abs(old) + std::abs(step) + std::abs(static_cast<double>(plan_.lr) * mean);
   const double cancelled = job_.policy == LossPolicy::kStale ? 1e-4 * static_cast<double>(plan_.lr) : 0;
-  return std::abs(seen - (old - step)) <= 4e-6 * scale + cancelled + 1e-6;
+  // A velocity that has cancelled out keeps the rounding of what it was: an ulp of values below 128.
+  return std::abs(seen - (old - step)) <= 4e-6 * scale + cancelled + 1e-5;
 }
 
 TensorModel::Moments TensorModel::AdamMoments(uint64_t element, double mean) const {
