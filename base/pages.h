@@ -12,7 +12,11 @@ namespace longhaul {
 
 // From here on memory is mapped. malloc's own threshold moves with what is freed: a table of 9 MB that was
 // once given back is from then on cleared by hand.
+#ifdef LONGHAUL_FUZZING
+inline constexpr size_t kMappedBytes = SIZE_MAX;  // fuzzers put the allocator's memory back, and no other
+#else
 inline constexpr size_t kMappedBytes = size_t{256} << 10;
+#endif
 
 // So many zero bytes; null when there are none. bytes > 0.
 void* MapPages(size_t bytes);

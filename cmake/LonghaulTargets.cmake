@@ -60,6 +60,7 @@ if(LONGHAUL_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp,indirect-calls,stack-depth)
   # AddressSanitizer sees what comes of these, and the tests run with all of them; each check is two more edges.
   add_compile_options(-fno-sanitize=null,vptr,object-size,pointer-overflow)
+  add_compile_definitions(LONGHAUL_FUZZING)
 endif()
 
 # ALONE, in all three: sources whose local names meet those of their neighbours; they are compiled by themselves.
