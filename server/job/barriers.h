@@ -52,8 +52,8 @@ class Barriers {
 
   // Names that were one too many for their member.
   uint64_t refused() const { return refused_; }
-  // Null: nobody waits. Else the one where most wait, the first opened of several: a name that one member
-  // opens for itself hides no other.
+  // The barrier with the most waiters; of several, the one that was opened first. Null: there is none. So a
+  // barrier that one member opens for itself does not hide the others'.
   const std::pair<const std::string, Barrier>* Fullest() const;
 
  private:

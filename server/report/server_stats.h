@@ -186,8 +186,8 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
     {&ServerStats::longest_event_elements, "longest_event_elements",
      "of tensors, that one event of this job worked on; what is more waits its turn"},
     {&ServerStats::longest_event, "longest_event",
-     "the most CPU time that one event has taken since the start, to 0.25 ms; while it lasts nobody is "
-     "heard"},
+     "the most CPU time that one event has taken since the start, to 0.25 ms; while it lasts the server "
+     "reads no packet"},
     {&ServerStats::jobs_finished, "jobs_finished", "jobs that ended well since the server started"},
     {&ServerStats::jobs_aborted, "jobs_aborted", "jobs that were aborted"},
     {&ServerStats::joins_refused, "joins_refused", "joins refused"},

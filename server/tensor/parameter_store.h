@@ -2,7 +2,7 @@
 //
 // Values exist twice, for the newest finished round and for the round in progress. So a finished chunk may be
 // borrowed for sending while the next round already writes its values; it is stable for one whole round more.
-// Every round writes every element, so values that somebody still reads are never copied: the round that
+// Every round writes every element, so values that are still read are never copied: the round that
 // would write over them writes into fresh memory, which is touched chunk by chunk. Not thread-safe.
 #pragma once
 
@@ -42,7 +42,7 @@ struct TensorSpec {
 
 class Parameters {
  public:
-  // Of one version, shared by those who read it.
+  // Of one version, shared by its readers.
   using Values = std::shared_ptr<const ZeroedArray<float>>;
 
   // Where the values of version 0 come from.
@@ -87,7 +87,7 @@ class Parameters {
   void Advance();
   // current(), and so it stays.
   Values Snapshot() const { return values_[version_ % 2]; }
-  // Somebody holds it: another Snapshot() costs no memory.
+  // A snapshot is held: another Snapshot() costs no memory.
   bool HasSnapshot() const { return values_[version_ % 2].use_count() > 1; }
 
  private:
@@ -118,7 +118,7 @@ class ParameterStore {
   // Ok: Declare(spec) would succeed and make it. kAlreadyExists: it would succeed, it is there. Else
   // Declare's error.
   Status Check(const TensorSpec& spec) const;
-  // Forgets the tensor that was declared last. REQUIRES: nobody has it.
+  // Forgets the tensor that was declared last. REQUIRES: no member has declared it.
   void Undeclare();
   // Null when there is none.
   Parameters* Find(uint32_t key);

@@ -18,7 +18,7 @@ namespace {
 
 using transport::PacketProtection;
 
-// Turns the ACKs in packets of its connection into one range from 0 on, once it is told to lie.
+// While `lies` is set, the ACKs that this connection sends name one range, from 0 to the largest number.
 class LyingProtection final : public PacketProtection {
  public:
   LyingProtection(std::unique_ptr<PacketProtection> honest, const bool* lies)

@@ -1,4 +1,4 @@
-// A server with less memory than its workers' tensors take says so; nobody else is disturbed.
+// A server refuses tensors that need more memory than it has, by name; a job beside it goes on.
 #include <sys/resource.h>
 
 #include <thread>

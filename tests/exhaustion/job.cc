@@ -83,7 +83,7 @@ Report Child(What what, uint64_t n) {
   std::string text;
   try {
     text = Work();
-  } catch (const std::bad_alloc&) {  // of the caller's own thread: it is told in the language's way
+  } catch (const std::bad_alloc&) {  // thrown in the caller's own thread
     Disarm();
     text = "std::bad_alloc at the caller";
   }
