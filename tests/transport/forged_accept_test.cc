@@ -37,6 +37,7 @@ class SideAttack {
   // is faster than the server.
   std::function<void(const wire::LongHeader&)> on_init, on_accept;
   bool server_is_silent = false;
+  int lost_accept = 0;  // its number, from 1; 0: none
 
   void Run(Duration limit) {
     BarePair::Options options;
@@ -47,10 +48,12 @@ class SideAttack {
       const auto header = wire::DecodeLongHeader(reader);
       if (!header) return false;
       if (from_worker && header->type == wire::LongType::kInit && on_init) on_init(*header);
-      if (!from_worker && header->type == wire::LongType::kAccept && on_accept) on_accept(*header);
-      return !from_worker && server_is_silent;
+      if (from_worker || header->type != wire::LongType::kAccept) return !from_worker && server_is_silent;
+      if (on_accept) on_accept(*header);
+      return server_is_silent || ++accepts_ == lost_accept;
     };
     pair_.emplace(options);
+    began_ = pair_->now;
     const Instant end = pair_->now + limit;
     while (pair_->now < end && !pair_->BothConnected() && pair_->worker.closed == 0) {
       pair_->Run(1ms);
@@ -70,6 +73,7 @@ class SideAttack {
     forged_.push_back(std::move(bytes));
   }
   BarePair& pair() { return *pair_; }
+  Duration Took() const { return pair_->now - began_; }
   ConnectionStats stats() const { return pair_->connection->stats(); }
   FakeSecurity& worker() { return worker_; }
   int injected = 0;
@@ -78,6 +82,8 @@ class SideAttack {
   FakeSecurity worker_, server_, attacker_;
   std::optional<BarePair> pair_;
   std::vector<Bytes> forged_;
+  Instant began_;
+  int accepts_ = 0;
 };
 
 const Bytes kNoHello(400, 9);
@@ -118,6 +124,24 @@ TEST(ForgedAccept, UnderTheServersIdSpoilsNothing) {
   attack.Run(5s);
   EXPECT_TRUE(attack.pair().BothConnected()) << attack.pair().worker.close_status.ToString();
   EXPECT_GE(attack.injected, 3);
+  EXPECT_LT(attack.Took(), 100ms) << "the server's first flight was enough";
+}
+
+// The server repeats what is not acknowledged: an answer that fails later must not have acknowledged its
+// beginning.
+TEST(ForgedAccept, OfAnAnswerThatFailsNothingWasAcknowledged) {
+  SideAttack attack(Certificates(3500));
+  attack.lost_accept = 3;  // so that the worker repeats its INIT with two thirds of the flight in hand
+  wire::ConnectionId server{};
+  attack.on_accept = [&](const wire::LongHeader& accept) { server = accept.source; };
+  int inits = 0;
+  attack.on_init = [&](const wire::LongHeader& init) {
+    if (++inits == 2) attack.Forge(init, server, {kParameters, wire::CryptoFrame{2600, 0, kNoHello}});
+  };
+  attack.Run(5s);
+  EXPECT_EQ(attack.injected, 1);
+  EXPECT_EQ(attack.stats().answers_failed, 1u) << "it spoilt the answer";
+  EXPECT_TRUE(attack.pair().BothConnected()) << attack.pair().worker.close_status.ToString();
 }
 
 // What a flood of answers costs is bounded, and it does not keep the server's out.
