@@ -20,7 +20,7 @@ namespace longhaul::inject {
 struct alignas(32) Point {
   const char* name;
   std::atomic<uint32_t> chance = 0;  // of 2^32
-  std::atomic<uint64_t> times = 0;   // that it happened
+  std::atomic<uint64_t> times = 0;   // how often it fired
 
   bool Fires() { return chance.load(std::memory_order_relaxed) != 0 && Draw(); }
 
@@ -37,7 +37,7 @@ std::string PointNames();
 // point. Nothing changes on errors. kInvalidArgument: says what is wrong.
 Status Enable(std::string_view list);
 bool AnyEnabled();
-// All points are off again, and have happened never.
+// Turns all points off and sets their counts to zero; for the simulator.
 void Disable();
 
 }  // namespace longhaul::inject

@@ -1,6 +1,7 @@
 #include "base/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,11 +11,10 @@
 namespace longhaul {
 namespace {
 
-constexpr size_t kPage = 4096;
 thread_local DeferredUnmap* t_deferred = nullptr;
 std::atomic<size_t> g_mapped{0};
 
-size_t WholePages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+size_t WholePages(size_t bytes) { return (bytes + PageBytes() - 1) / PageBytes() * PageBytes(); }
 
 void* TryMap(size_t bytes) {
   void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -23,9 +23,14 @@ void* TryMap(size_t bytes) {
 
 }  // namespace
 
+size_t PageBytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 void* MapPages(size_t bytes) {
   LH_CHECK_OP(bytes, >, size_t{0});
-  if (bytes > SIZE_MAX - kPage) return nullptr;
+  if (bytes > SIZE_MAX - PageBytes()) return nullptr;
   void* pages = TryMap(WholePages(bytes));
   if (pages == nullptr && t_deferred != nullptr && t_deferred->HasWork()) {
     t_deferred->UnmapAll();  // it may be what is missing

@@ -1,6 +1,7 @@
-// Large zeroed memory, straight from the operating system: it costs nothing until it is touched, and what is
-// not there is refused when it is asked for. Giving touched pages back takes the kernel some 110 ms per GiB,
-// so a thread that must not be away for so long gives them back in slices.
+// Large zeroed memory, straight from the operating system: it costs nothing until it is touched. A size that
+// the system refuses is known at once; what is granted may still be missing when it is touched. Giving
+// touched pages back takes the kernel some 110 ms per GiB, so a thread that must not be away for so long
+// gives them back in slices.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +19,11 @@ inline constexpr size_t kMappedBytes = SIZE_MAX;  // fuzzers put the allocator's
 inline constexpr size_t kMappedBytes = size_t{256} << 10;
 #endif
 
-// So many zero bytes; null when there are none. bytes > 0.
+// Of the machine: 4 KiB on x86-64, up to 64 KiB elsewhere.
+size_t PageBytes();
+// Maps `bytes` zero bytes; null when the system refuses. bytes > 0.
 void* MapPages(size_t bytes);
-// What is mapped by all threads and was not given up.
+// Bytes that are mapped now, by all threads; for tests.
 size_t MappedBytes();
 // Gives them back: at once, or in slices where the thread has a DeferredUnmap.
 void UnmapPages(void* pages, size_t bytes);

@@ -18,9 +18,8 @@ class WorkBudget {
   static constexpr uint64_t kPerChunk = 32;
   static constexpr uint64_t kPerRankedChunk = 4;
 
-  // What an event may use: a slice, the step with which it was spent, and the chunks of a datagram, which FEC
-  // may make
-  // 24. For datagrams of up to 1,500 bytes.
+  // The most that an event uses: a slice, the step that overran it, and the chunks of one datagram (24 with
+  // FEC, for 1,500 bytes).
   static constexpr uint64_t kMostOfAnEvent = kSliceElements + 32 * 1024;
 
   explicit WorkBudget(uint64_t elements = kSliceElements) : limit_(elements) {}

@@ -92,6 +92,7 @@ Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
     });
   });
   (*loop)->Run();
+  if (!(*loop)->failure().ok()) return {kStatusUnreachable, (*loop)->failure().ToString()};
   const auto& outcome = core.outcome();
   if (!outcome) return {kStatusUnreachable, "ended without an answer"};
   if (outcome->ok()) return {0, **outcome};

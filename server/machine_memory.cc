@@ -7,11 +7,12 @@
 #include <optional>
 #include <sstream>
 
+#include "base/pages.h"
+
 namespace longhaul::server {
 namespace {
 
 constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kPage = 4096;
 
 // The file's first number; none when there is no such file, or a word such as "max".
 std::optional<uint64_t> NumberIn(const std::string& path) {
@@ -25,7 +26,7 @@ std::optional<uint64_t> NumberIn(const std::string& path) {
 std::optional<uint64_t> FieldOf(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind(name + ":", 0) != 0) continue;
+    if (!line.starts_with(name + ":")) continue;
     std::istringstream rest(line.substr(name.size() + 1));
     uint64_t number = 0;
     if (rest >> number) return number;
@@ -47,7 +48,7 @@ void AddGroups(const std::string& root, uint64_t* least) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::string path;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) == 0) path = line.substr(3);
+    if (line.starts_with("0::")) path = line.substr(3);
   }
   const std::string mount = root + "/sys/fs/cgroup";
   for (;; path.resize(path.rfind('/'))) {
@@ -70,7 +71,7 @@ uint64_t AvailableMemory(const std::string& root) {
   AddGroups(root, &least);
   rlimit address_space{};
   if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
-    const uint64_t mapped = NumberIn(root + "/proc/self/statm").value_or(0) * kPage;
+    const uint64_t mapped = NumberIn(root + "/proc/self/statm").value_or(0) * PageBytes();
     least = std::min<uint64_t>(least,
                                address_space.rlim_cur - std::min<uint64_t>(address_space.rlim_cur, mapped));
   }

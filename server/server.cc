@@ -93,8 +93,16 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);
   s.max_model = options.max_model;
+  if (options.max_memory < ByteCount(0)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "max_memory is " + std::to_string(options.max_memory.value()) + " bytes, and must be 0 or more");
+  }
   s.memory = static_cast<uint64_t>(options.max_memory.value());
-  if (s.memory == 0) s.memory = server::AvailableMemory() / 8 * 7;
+  if (s.memory == 0) {
+    const uint64_t available = server::AvailableMemory();
+    s.memory = available - available / 8;
+  }
   s.grants = {.enabled = options.grants,
               .capacity = options.capacity,
               .capacity_floor = options.capacity_floor,

@@ -52,8 +52,8 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection = options.connection;
   endpoint.connection.max_datagram = options.settings.max_datagram;
   // What a window may have is the declaration's to bound.
-  const ByteCount largest_window(int64_t{wire::kMaxWindowChunks} * options.settings.max_datagram.value());
-  endpoint.connection.max_window_bytes = std::max(options.connection.max_window_bytes, largest_window);
+  endpoint.connection.max_window_bytes =
+      std::max(options.connection.max_window_bytes, transport::LargestWindow(options.settings.max_datagram));
   endpoint.connection.idle_timeout = options.settings.idle_timeout;
   endpoint.connection.keepalive = std::min(options.connection.keepalive, options.settings.idle_timeout / 4);
   endpoint.connection.rate.loss_limits = transport::LossLimits::Of(options.settings);

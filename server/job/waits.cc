@@ -5,6 +5,18 @@
 #include "base/units_text.h"
 
 namespace longhaul::server {
+namespace {
+
+Wait BarrierWait(const Membership& membership, const std::string& name, const Barriers::Barrier& barrier) {
+  Wait wait{.what = "barrier \"" + name + "\"", .missing = {}, .since = barrier.since};
+  for (uint32_t rank = 0; rank < membership.world_size(); ++rank) {
+    if (membership.IsJoined(rank) && !barrier.Has(rank)) wait.missing.push_back(rank);
+  }
+  return wait;
+}
+
+}  // namespace
+
 std::string WaitText(const Membership& membership, const Wait& wait, Instant now) {
   return wait.what + " waits for " + membership.Names(wait.missing) + " (" + SecondsText(now - wait.since) +
          ")";
@@ -18,17 +30,9 @@ Wait StartWait(const Membership& membership, Instant since) {
   return wait;
 }
 
-Wait BarrierWait(const Membership& membership, const std::string& name, const Barriers::Barrier& barrier) {
-  Wait wait{.what = "barrier \"" + name + "\"", .missing = {}, .since = barrier.since};
-  for (uint32_t rank = 0; rank < membership.world_size(); ++rank) {
-    if (membership.IsJoined(rank) && !barrier.Has(rank)) wait.missing.push_back(rank);
-  }
-  return wait;
-}
-
 std::string GaveUpText(const Membership& membership, const std::string& name, Barriers::Barrier barrier,
                        uint32_t rank, Instant now) {
-  barrier.waiters.push_back({rank, 0});  // it does not wait for itself, though it is gone from there
+  barrier.waiters.push_back({rank, 0});  // GiveUp has removed it; it counts as arrived
   return WaitText(membership, BarrierWait(membership, name, barrier), now);
 }
 

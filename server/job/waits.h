@@ -19,8 +19,7 @@ std::string WaitText(const Membership& membership, const Wait& wait, Instant now
 
 // since: when the first worker joined. REQUIRES: the job has not started.
 Wait StartWait(const Membership& membership, Instant since);
-Wait BarrierWait(const Membership& membership, const std::string& name, const Barriers::Barrier& barrier);
-// Why the rank, which has just given up waiting there, had to.
+// What the barrier still waited for when this rank gave up.
 std::string GaveUpText(const Membership& membership, const std::string& name, Barriers::Barrier barrier,
                        uint32_t rank, Instant now);
 

@@ -53,7 +53,7 @@ class ResultSender {
   void SendRound(Peer& peer, Tensor& tensor, Epoch epoch);
   // The worker wants the current values; `request` is its name for this.
   void SendPull(Peer& peer, Tensor& tensor, uint32_t request);
-  // What is left of earlier events, until the budget is spent.
+  // Earlier events have left something; Work() does it, until the budget is spent.
   bool HasWork() const { return !behind_.empty(); }
   void Work();
   // A chunk of the round in progress is final: it leaves for every worker that wants it.

@@ -230,7 +230,8 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
   }
   const uint32_t length = tensor.geometry().Length(chunk);
   const std::span<const float> values = std::span(scratch_).first(length);
-  if (transfer.rejected.Test(chunk)) return AcknowledgeWithoutCounting();  // under another sequence
+  // The same chunk again, by another sequence number.
+  if (transfer.rejected.Test(chunk)) return AcknowledgeWithoutCounting();
   if (!PassesGuard(peer, transfer, high, chunk, values)) {
     if (transfer.rejected.size() == 0) transfer.rejected = transport::ChunkBitmap(tensor.chunks());
     transfer.rejected.Set(chunk);

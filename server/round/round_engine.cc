@@ -120,7 +120,7 @@ transport::ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey ke
                                              bool repaired) {
   Intake::Outcome outcome;
   const transport::ChunkVerdict verdict = intake_.OnChunk(peer, key, high, chunk, repaired, &outcome);
-  if (outcome.ready) FinaliseReady(*outcome.job, {&*outcome.ready, 1});
+  if (outcome.ready) (void)FinaliseReady(*outcome.job, {&*outcome.ready, 1});
   return verdict;
 }
 
@@ -155,15 +155,18 @@ void RoundEngine::OnInitialized(TensorJob& job) {
   LeaveStragglersOut(job);
 }
 
-void RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready) {
+bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready) {
   Tensor& tensor = job.tensor;
   Parameters& parameters = tensor.parameters();
-  if (ready.empty()) return;
-  if (parameters.initial() == Parameters::Initial::kAwaited) return;  // OnInitialized sweeps for them
+  if (ready.empty()) return true;
+  if (parameters.initial() == Parameters::Initial::kAwaited) return true;  // OnInitialized sweeps for them
   // Every member of the round has pushed or is gone: values can no longer be offered.
   parameters.SetReady();
   if (tensor.rounds().final_order().empty()) {
-    if (const Status begun = results_.BeginRound(tensor); !begun.ok()) return host_->RequestAbort(begun);
+    if (const Status begun = results_.BeginRound(tensor); !begun.ok()) {
+      host_->RequestAbort(begun);
+      return false;
+    }
   }
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
@@ -177,6 +180,7 @@ void RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
     }
     results_.OnChunkFinal(tensor, chunk);
   }
+  return true;
 }
 
 // Windows are over: chunks that waited for nothing else become final, as many as the event's budget allows.
@@ -199,7 +203,7 @@ void RoundEngine::Sweep(TensorJob& job) {
     ready.clear();
     job.tensor.Sweep(1 + budget_.left() / per_chunk, &ready);
     budget_.Spend(per_look);
-    FinaliseReady(job, ready);
+    if (!FinaliseReady(job, ready)) return;
   }
 }
 
@@ -208,7 +212,7 @@ bool RoundEngine::IsUnfinished(const TensorJob& job) const {
   return job.report.has_value() || (job.tensor.rounds().HasSweep() && !waits_for_values);
 }
 
-// What is to be sent and what is to be finished take turns at being first.
+// Results and unfinished rounds alternate in having the first turn.
 void RoundEngine::Work() {
   results_first_ = !results_first_;
   if (results_first_) results_.Work();

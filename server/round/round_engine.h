@@ -92,7 +92,8 @@ class RoundEngine {
   void FollowDeclared(const std::vector<TensorJob*>& jobs);
   Wait RoundWait(const TensorJob& job) const;
   void OnInitialized(TensorJob& job);
-  void FinaliseReady(TensorJob& job, std::span<const uint32_t> ready);
+  // False: the job ends, and nothing was finished.
+  bool FinaliseReady(TensorJob& job, std::span<const uint32_t> ready);
   void FinaliseSwept(TensorJob& job);
   void Sweep(TensorJob& job);
   void WorkOn(TensorJob& job);

@@ -20,7 +20,7 @@
 // what is usual. A rank that stays silent to bring much at once brings no more than it could have before.
 //
 // Refusing ends, in two ways. What was refused is gone: no policy sends it again (docs/decisions/0013). And a
-// level that everybody has reached becomes the usual one: after refusals in kGivesWay rounds in a row at a
+// level that all workers have reached becomes the usual one: after refusals in kGivesWay rounds in a row at a
 // position, with nothing accepted between, the usual norm there is `factor` times what it was (twice at
 // least). Workers that push more often or earlier than others cannot bring that about: as long as one honest
 // gradient a round comes to that position, it begins anew.
@@ -80,7 +80,7 @@ class ContributionGuard {
   struct Position {
     uint8_t accepted;  // of all ranks, up to kLearned
     uint8_t refused;   // rounds in a row
-    uint32_t round;    // behind the last of them; 0: none
+    uint32_t round;    // 1 + the last round with a refusal; 0: none
   };
   // Of a rank over the positions that it has pushed something other than zeros to.
   struct Total {

@@ -86,8 +86,9 @@ Status MemoryBudget::Check(const TensorSpec& spec) const {
             "tensor \"" + spec.name + "\" does not fit: with " + std::to_string(workers_) +
                 " workers it may take the server " + std::to_string(bytes) + " bytes, and of " +
                 std::to_string(total_) + " that this job may take " + std::to_string(left) + " are left (" +
-                (by_machine_ ? "what the server's machine had when it started: --max-memory-bytes"
-                             : "the server's --max-model-bytes") +
+                (by_machine_
+                     ? "the server's --max-memory-bytes, by default 7/8 of what its machine had at the start"
+                     : "the server's --max-model-bytes") +
                 ")"};
   }
   return {};

@@ -174,7 +174,7 @@ class Member {
 
 class OptimisticAck : public AttackTest {};
 
-// Would gain: 32 MB in less than a second, of which the link drops all but 2, and everybody else's share of
+// Would gain: 32 MB in less than a second, of which the link drops all but 2, and the others' share of
 // it.
 TEST_F(OptimisticAck, TheServerSendsALiarLittleAndEndsIt) {
   constexpr size_t kElements = 8'000'000;

@@ -75,7 +75,8 @@ struct Memory : JobTest {
 
 TEST_F(Memory, ATensorBeyondWhatTheMachineHadAtTheStartIsRefused) {
   ASSERT_NO_FATAL_FAILURE(Begin({}));
-  ExpectRefusal("are left (what the server's machine had when it started: --max-memory-bytes)");
+  ExpectRefusal(
+      "are left (the server's --max-memory-bytes, by default 7/8 of what its machine had at the start)");
 }
 
 TEST_F(Memory, ATensorThatTheMachineDoesNotGiveIsRefused) {

@@ -47,7 +47,6 @@ void Arm(What what, uint64_t n) {
 }
 
 void Disarm() { armed = What::kNothing; }
-uint64_t Seen() { return seen; }
 bool Struck() { return struck; }
 
 bool Fails(What what) {

@@ -10,8 +10,7 @@ enum class What : uint8_t { kNothing, kAllocation, kSystemCall };
 // From now on, until Disarm. n = 1 is the next one.
 void Arm(What what, uint64_t n);
 void Disarm();
-// Counted since Arm, and whether one was made to fail.
-uint64_t Seen();
+// Whether one was made to fail since Arm.
 bool Struck();
 // Called by what can fail: whether this one does.
 bool Fails(What what);

@@ -24,7 +24,6 @@ constexpr Duration kEnds = seconds(8);  // idle time-outs and what the end of a 
 
 // What the child says, of fixed size.
 struct Report {
-  uint64_t seen = 0;
   bool struck = false;
   bool finished = false;
   char text[400] = {};
@@ -88,7 +87,6 @@ Report Child(What what, uint64_t n) {
     text = "std::bad_alloc at the caller";
   }
   Disarm();
-  report.seen = Seen();
   report.struck = Struck();
   report.finished = text.empty();
   std::strncpy(report.text, text.c_str(), sizeof report.text - 1);
@@ -114,7 +112,7 @@ Ending RunJob(What what, uint64_t n) {
   ::close(pipe_ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  Ending ending{report.seen, report.struck, report.finished, !told, report.text};
+  Ending ending{report.struck, report.finished, !told, report.text};
   if (!told && WIFEXITED(status) && WEXITSTATUS(status) == kInJson)
     return {.struck = true, .text = "a destructor of JSON"};
   if (!told)

@@ -9,7 +9,6 @@
 namespace longhaul::exhaustion {
 
 struct Ending {
-  uint64_t seen = 0;      // allocations or system calls of the whole job
   bool struck = false;    // the n-th was reached, and failed
   bool finished = false;  // every step of the job was Ok, and its values right
   bool crashed = false;   // the process died of a signal, or did not end within 30 s

@@ -64,7 +64,7 @@ TEST(Barriers, WhatIsReleasedOrGivenUpCountsForNobody) {
   EXPECT_EQ(barriers.Fullest(), nullptr);
 }
 
-// What is said of a wait names who is missing: a name that one member opens for itself must not hide the
+// What is said of a wait names the missing ranks: a name that one member opens for itself must not hide the
 // others'.
 TEST(Barriers, TheOneWhereMostWaitIsSaid) {
   Barriers barriers(4);

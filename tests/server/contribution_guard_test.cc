@@ -100,7 +100,7 @@ TEST(ContributionGuard, EvenAFactorOfOneGivesWay) {
   EXPECT_EQ(refused, 6u * ContributionGuard::kGivesWay) << "2, 4, ... 128";
 }
 
-// One window, or a minority that is early in every round, is no level that everybody has reached.
+// One window, or a minority that is early in every round, is no level that all have reached.
 TEST(ContributionGuard, ManyRefusalsBeforeTheHonestPushNeverMoveTheBound) {
   ContributionGuard guard(1, 17, 3);
   for (uint64_t round = 0; round < 100; ++round) {

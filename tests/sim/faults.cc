@@ -145,7 +145,7 @@ Fault DrawWeather(Random& random, uint32_t job, uint32_t workers, uint32_t pushe
   if (random.Chance(0.4)) fault.weather.rate = OneOf(random, {0.1, 0.3, 3.0, 10.0});
   if (random.Chance(0.4)) fault.weather.delay = OneOf(random, {0.2, 0.5, 2.0, 5.0});
   if (random.Chance(0.3)) fault.weather.queue = OneOf(random, {0.2, 0.5, 2.0, 5.0});
-  // Below 1,200 bytes of UDP payload nobody can join any more; scenarios have such steps in mid-job.
+  // Below 1,200 bytes of UDP payload no worker can join any more; scenarios have such steps in mid-job.
   if (random.Chance(0.15)) fault.weather.mtu = static_cast<int64_t>(OneOf(random, {1240, 1300, 1400}));
   return fault;
 }

@@ -4,9 +4,9 @@
 //      │ salt
 //      └─ HKDF-Extract(X25519 of both shares) ── "update", n+1 | offer | answer ──> secret of phase n+1
 //
-// The shares travel in packets of phase n, which authenticate them. Whoever reads the memory in phase n+1
-// cannot go back: the shares' private parts are gone. Whoever has read it in phase n, and only listens,
-// cannot go on.
+// The shares travel in packets of phase n, which authenticate them. An attacker that reads the memory
+// in phase n+1 cannot go back: the private parts of the shares are gone. One that read it in phase n and only
+// listens cannot go on.
 //
 // Nonce: IV xor (path 8 | packet number 48, right-aligned), so one key serves all paths, whose numbers may
 // overlap.

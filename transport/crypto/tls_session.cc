@@ -281,7 +281,7 @@ void TlsSession::ReadAfterHandshake() {
   const int result = SSL_read(ssl_.get(), data.data(), data.size());
   const Status why = result > 0 ? Status(StatusCode::kProtocolViolation, "TLS: application data") : Explain();
   if (result <= 0 && SSL_get_error(ssl_.get(), result) == SSL_ERROR_WANT_READ) return;
-  // An alert is sealed by the server, whose certificate we know by now; what does not open is anyone's.
+  // The server seals its alerts, and its certificate is known by now; any host can send what does not open.
   deaf_ = is_client_ && settings_->psk() == nullptr && why.code() != StatusCode::kPermissionDenied;
   if (!deaf_) Fail(why);
 }

@@ -88,7 +88,7 @@ bool UseCertificate(SSL_CTX* context, const CertificateKey& key, bool is_client)
 }
 
 OpenSslPtr<ssl_ctx_st> MakeContext(const TlsSettings& settings, bool is_client) {
-  // Anyone can answer a client that has a certificate: it tries several answers to one ClientHello.
+  // Any host can answer a client with a certificate, so it tries several answers to one ClientHello.
   const bool replays = is_client && settings.psk() == nullptr;
   if (replays && replayed_chance::Library() == nullptr) return nullptr;
   if (replays) replayed_chance::Refresh();

@@ -28,9 +28,9 @@ constexpr size_t kBufferBytes = 65536;
 // A timer that is later than an idle host makes it. Round-trip times do not contain how late this host reads,
 // so the time-outs that are made of them have no room for it: what waits is read first.
 constexpr Duration kLate = std::chrono::milliseconds(2);
-// While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
 // Of a turn, where it is injected: a page fault, a debugger, a neighbour on the core.
 constexpr Duration kStall = std::chrono::milliseconds(20);
+// While the socket is full the core cannot send, so whatever it is late for (pacing) can wait longer.
 constexpr Duration kMinWaitBlocked = std::chrono::milliseconds(1);
 
 // A batch on its way to the socket, with what is left of it.
@@ -440,10 +440,14 @@ void EventLoop::Stop() {
     impl_->stopped = true;
   }
   // Behind what was posted before; its FinishTurn and this one let the core send its CLOSE.
-  asio::post(impl_->io, [impl = impl_.get()] {
-    impl->FinishTurn();
-    impl->io.stop();
-  });
+  try {
+    asio::post(impl_->io, [impl = impl_.get()] {
+      impl->FinishTurn();
+      impl->io.stop();
+    });
+  } catch (const std::bad_alloc&) {  // without the core's last words
+    impl_->io.stop();
+  }
 }
 
 Status EventLoop::Post(Function fn) {

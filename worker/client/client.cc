@@ -106,6 +106,8 @@ class ClientImpl {
   std::string JoinHint();
   void OnState(State state);
   void Abandon(const Status& why);
+  // Operations that get no other outcome have this one.
+  void EndWith(const Status& why);
   // Runs `request` on the loop's thread with the promise of the operation that is returned.
   template <typename Request>
   Operation Launch(Request request);
@@ -234,8 +236,16 @@ std::string ClientImpl::JoinHint() {
   return answer.get();
 }
 
+void ClientImpl::EndWith(const Status& why) {
+  try {
+    outstanding_->SetGone(why);
+  } catch (const std::bad_alloc&) {  // then that is the reason
+  }
+}
+
 ClientImpl::~ClientImpl() {
   if (!loop_) return;
+  EndWith(Destroyed());
   if (OnLoopThread()) {
     thread_.detach();  // this is its last deed
   } else if (thread_.joinable()) {
@@ -250,6 +260,7 @@ ClientImpl::~ClientImpl() {
 void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
   if (!impl || !impl->OnLoopThread()) return;
   // Nothing reads the caller's memory any more when this returns.
+  impl->EndWith(Destroyed());
   if (impl->core_) impl->core_->Fail(Destroyed());
   impl->loop_->Stop();
   ClientImpl& self = *impl;
@@ -264,7 +275,6 @@ void ClientImpl::Abandon(const Status& why) {
     failure_ = why;
     changed_.notify_all();
   }
-  outstanding_->SetGone(why);
   core_.reset();
 }
 

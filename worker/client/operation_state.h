@@ -36,13 +36,13 @@ struct OperationState {
   std::vector<std::function<void(const Status&)>> callbacks;
 };
 
-// Operations that have begun and not ended, for Leave.
+// Operations that have begun and not ended: Leave waits for them.
 struct Outstanding {
   std::mutex mutex;
   std::condition_variable changed;
   size_t count = 0;
-  Status gone = {StatusCode::kCancelled,
-                 "the client was destroyed"};  // what ends those that nothing else ends
+  // The outcome of operations that get no other. Short: where memory has run out, no string is allocated.
+  Status gone = {StatusCode::kResourceExhausted, "out of memory"};
 
   Status Gone() {
     const std::lock_guard lock(mutex);
@@ -63,8 +63,7 @@ struct Outstanding {
   }
 };
 
-// Completes the operation; its destructor completes it with what Outstanding::gone says: kCancelled, or why
-// its loop ended.
+// Completes the operation; its destructor completes it with Outstanding::gone.
 class Completion {
  public:
   Completion(std::shared_ptr<OperationState> state, std::shared_ptr<Outstanding> outstanding)

@@ -75,8 +75,8 @@ class ServerLink {
   Status failure_;
 };
 
-// What may be wrong while a server does not answer, in words; a hint, since anyone on the path can forge what
-// it is made from. probe: what the network says (udp::Probe), or empty.
+// What may be wrong while a server does not answer, in words. A hint only: the packets that it rests on can
+// be forged on the path. probe: what the network says (udp::Probe), or empty.
 std::string WhyNoAnswer(const transport::ConnectionStats& stats, const std::string& probe);
 
 }  // namespace longhaul::worker

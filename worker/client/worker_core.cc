@@ -8,8 +8,8 @@ namespace {
 
 // A tensor of as many chunks as one may have fits a window.
 WorkerCoreOptions WithLargestWindows(WorkerCoreOptions options) {
-  const ByteCount largest(int64_t{wire::kMaxWindowChunks} * options.connection.max_datagram.value());
-  options.connection.max_window_bytes = std::max(options.connection.max_window_bytes, largest);
+  options.connection.max_window_bytes = std::max(options.connection.max_window_bytes,
+                                                 transport::LargestWindow(options.connection.max_datagram));
   return options;
 }
 

@@ -461,6 +461,7 @@ int main(int argc, char** argv) try {
                 spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
   if (flags.connect.insecure)
     spdlog::warn("INSECURE: gradients and parameters travel readable and forgeable");
+  if (longhaul::inject::AnyEnabled()) spdlog::warn("rare events are injected (--inject): this is a test");
   return Run(flags, &signals, &output);
 } catch (const std::exception& error) {  // memory, or threads, that the system does not give
   std::fprintf(stderr, "longhaul-worker: %s\n", error.what());

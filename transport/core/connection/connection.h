@@ -32,6 +32,11 @@
 
 namespace longhaul::transport {
 
+// Bytes of a window with as many chunks as one may have: for owners that bound tensors, not windows.
+constexpr ByteCount LargestWindow(ByteCount max_datagram) {
+  return ByteCount(int64_t{wire::kMaxWindowChunks} * max_datagram.value());
+}
+
 struct ConnectionOptions {
   // UDP payload; 1200 is what every path carries. 1452 for Ethernet, 1344 under a VPN, 8952 with jumbo
   // frames: what the path really carries is found out (transport/core/path/dplpmtud.h).

@@ -165,7 +165,7 @@ void ConnectionImpl::HandleLong(Instant now, const wire::LongHeader& header, Byt
   stats_.bytes_received += datagram_bytes;
   if (state_ == State::kConnected) return handshaking_.HandleLateLong(header);
   const auto outcome = handshaking_.HandleLong(now, header, frames, datagram_bytes, proves_address);
-  if (!handshaking_.open()) last_heard_ = now;  // else it may be anyone
+  if (!handshaking_.open()) last_heard_ = now;  // until then any host can have sent it
   if (const auto& peer = handshaking_.peer_parameters()) {
     flight_.SetReceiveWindow(peer->receive_window_bytes);
     const auto idle = std::chrono::milliseconds(std::min<uint64_t>(peer->idle_timeout_ms, 86'400'000));

@@ -65,7 +65,7 @@ class Handshake {
   void OnTimeout(Instant now);
   // The last flight could not leave as it was.
   void SendAgain() { StartFlight(); }
-  // Somebody has answered: there is time to look whether it is the server.
+  // An answer is here: the next flight waits until it is checked.
   void Rest(Instant now) {
     if (!in_flight_) deadline_ = std::max(deadline_, now + kLongestInterval);
   }

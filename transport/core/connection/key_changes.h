@@ -5,9 +5,8 @@
 //   A  ◀── answer(n+1): B                   B opens packets of phase n+1 from now on
 //   A: packets of phase n+1 ──▶  B          B follows with the first of them
 //
-// When both begin at once the client's offer counts. A peer that offers again too soon is refused, and one
-// that goes on without an exchange is not understood: a change of keys costs a round trip, and us next to
-// nothing.
+// When both begin at once, the client's offer counts. A peer that offers again too soon is refused; packets
+// of a phase without an exchange do not open.
 //
 // Not thread-safe; lives inside one connection.
 #pragma once

@@ -36,7 +36,7 @@ class PacketProtection {
   // The side that begins: its share for the phase after the present one, a new one at each call.
   virtual KeyShare Offer() { return {}; }
   // The other: takes an offer and gives the share that answers it; from now on packets of the next phase
-  // open. An offer of ours is void. nullopt: nobody honest sends such a share. REQUIRES: both directions are
+  // open. An offer of ours is void. nullopt: no honest peer sends such a share. REQUIRES: both directions are
   // in one phase, and the next keys are not known.
   virtual std::optional<KeyShare> Answer(const KeyShare& offer) { return offer; }
   // The side that began takes the answer. False as above. REQUIRES: as above, and Offer.

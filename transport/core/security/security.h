@@ -56,7 +56,7 @@ class HandshakeCrypto {
   // The peer is authenticated and the keys are known.
   virtual bool complete() const = 0;
   // Of a client that has heard nothing yet: another that says the same first, to try another server's answer.
-  // Null when nobody without the key can answer, or there is no key: then the first answer is as good as any.
+  // Null when only holders of the key can answer, or there is none: then the first answer is as good as any.
   virtual std::unique_ptr<HandshakeCrypto> Again() const { return nullptr; }
   // REQUIRES: complete().
   virtual const PeerIdentity& peer() const = 0;
