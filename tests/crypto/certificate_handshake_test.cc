@@ -272,7 +272,7 @@ TEST(CertificateHandshakeTest, EveryFlippedByteOfTheCertificateFlightIsRefused) 
 }
 
 // Any host can send a client bytes: only the server's alert, which TLS opens, ends its session.
-TEST(CertificateHandshakeTest, BytesOfAnyoneAfterTheHandshakeEndNothing) {
+TEST(CertificateHandshakeTest, BytesOfAnyHostAfterTheHandshakeEndNothing) {
   for (const size_t size : {1, 5, 100}) {
     TlsPair pair(GoodWorker(), GoodServer());
     Exchange(*pair.client, *pair.server);

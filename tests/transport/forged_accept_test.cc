@@ -2,6 +2,7 @@
 // first, and drops nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "proto/version.h"
@@ -59,6 +60,7 @@ class SideAttack {
       pair_->Run(1ms);
       for (Bytes& bytes : std::exchange(forged_, {})) {
         pair_->Inject(false, pair_->server_address, std::move(bytes));
+        most_alive = std::max(most_alive, worker_.sessions_alive);
         ++injected;
       }
     }
@@ -77,6 +79,7 @@ class SideAttack {
   ConnectionStats stats() const { return pair_->connection->stats(); }
   FakeSecurity& worker() { return worker_; }
   int injected = 0;
+  int most_alive = 0;  // sessions of the worker, at once
 
  private:
   FakeSecurity worker_, server_, attacker_;
@@ -149,13 +152,17 @@ TEST(ForgedAccept, ManyCostABoundedNumberOfSessions) {
   SideAttack attack;
   attack.on_init = [&](const wire::LongHeader& init) {
     for (uint64_t i = 0; i < 3000; ++i) {
-      attack.Forge(init, {0x5000 + i}, {kParameters, wire::CryptoFrame{0, 0, kNoHello}});
+      // Half of them fail, half would wait for more for ever.
+      std::vector<wire::Frame> frames = {kParameters};
+      if (i % 2 == 0) frames.push_back(wire::CryptoFrame{0, 0, kNoHello});
+      attack.Forge(init, {0x5000 + i}, frames);
     }
   };
   attack.Run(8s);
   EXPECT_TRUE(attack.pair().BothConnected()) << attack.pair().worker.close_status.ToString();
   EXPECT_GE(attack.injected, 3000);
   EXPECT_LE(attack.worker().sessions, 8 * ServerAnswers::kPerSecond + 200);
+  EXPECT_LE(attack.most_alive, static_cast<int>(ServerAnswers::kMaxAnswers) + 1) << "and the first flight's";
 }
 
 // A server that we do not trust is named soon: nothing contradicts it.
@@ -211,6 +218,8 @@ TEST(ForgedAccept, RetrysBringAnotherRoundTripAtMost) {
   EXPECT_EQ(forged.size(), 5u);
   EXPECT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 5s)) << pair.worker.close_status.ToString();
   EXPECT_GE(pair.connection->stats().retries, 6u);
+  EXPECT_LE(pair.now - Instant::FromNanoseconds(1'000'000'000), 100ms)
+      << "three round trips of 20 ms, and one";
 }
 
 // The server's key exchange is over, and its last secrets with it, when the worker is known.

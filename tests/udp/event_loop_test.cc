@@ -412,7 +412,7 @@ TEST(EventLoop, FaultInjectorStandsBetweenSocketAndCoreInBothDirections) {
 
 // --- How long events take ---
 
-// A core that notes what it is told of its longest event.
+// A core that notes its longest event.
 struct NotedCore : ToyCore {
   void HandleLongestEvent(Duration cpu) override { longest = cpu; }
   Duration longest{0};
@@ -441,9 +441,20 @@ TEST(EventLoop, TheLongestEventCountsCpuTimeAndNoWaiting) {
 TEST(EventLoop, MemoryThatRunsOutEndsTheLoopByName) {
   ToyCore core;
   auto loop = LoopOrDie(&core, OpenOrDie());
-  ASSERT_TRUE(loop->Post([] { throw std::bad_alloc(); }).ok());
+  auto owned = std::make_shared<int>(1);
+  ASSERT_TRUE(loop->Post([&] {
+                    // It waits behind this turn: nothing may run any more, and nothing is kept for it.
+                    ASSERT_TRUE(loop->Post([owned] { *owned = 2; }).ok());
+                    throw std::bad_alloc();
+                  })
+                  .ok());
   loop->Run();
+  EXPECT_EQ(loop->failure().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(loop->failure().message(), "out of memory");
+  EXPECT_EQ(*owned, 1);
+  EXPECT_EQ(owned.use_count(), 1) << "what was posted ends with the loop";
+  EXPECT_EQ(loop->Post([] {}).code(), StatusCode::kFailedPrecondition);
+  loop->Stop();
 }
 
 // What an event frees goes back in slices, also when nothing else happens.
