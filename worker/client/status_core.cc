@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/units_text.h"
+#include "worker/client/server_link.h"
 
 namespace longhaul::worker {
 namespace {
