@@ -4,6 +4,7 @@
     mutate.py                 all of them: prints which test kills which; fails where one survives
     mutate.py LIST...         only these lists, for example rate
     mutate.py rate --only 3,17
+    mutate.py --new           only those that never ran or that survived
     mutate.py --list          what is broken
     mutate.py --check         a ctest, builds nothing: every text to be replaced occurs exactly once, the page is as written
     mutate.py --write-page    writes docs/internals/mutations.md from the lists
@@ -159,7 +160,7 @@ def page(everything):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lists", nargs="*", metavar="LIST")
-    for flag in ("--list", "--check", "--write", "--write-page"):
+    for flag in ("--list", "--check", "--new", "--write", "--write-page"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--only", default="", metavar="NUMBERS")
     parser.add_argument("--also", default="", metavar="FILTER")
@@ -196,15 +197,15 @@ def make(everything, chosen, arguments):
     print("| break | requirement | killed by |")
     for name, rows in chosen.items():
         for number, row in enumerate(rows, 1):
-            if wanted and number not in wanted:
+            if (wanted and number not in wanted) or (arguments.new and row.get("killed_by")):
                 continue
             total += 1
             row["killed_by"] = broken(row, arguments.also)
             if not row["killed_by"]:
                 survivors.append(f"{name} {number}")
             print(f"| {name} {number} {row['meaning']} | {row['requirement']} | {row['killed_by'] or 'SURVIVES'} |", flush=True)
-        if arguments.write:
-            store(name, rows)
+            if arguments.write:
+                store(name, rows)
     print(f"{total - len(survivors)} of {total} are noticed" + (f"; not: {', '.join(survivors)}" if survivors else ""))
     if arguments.write:
         PAGE.write_text(page(everything), encoding="utf-8")

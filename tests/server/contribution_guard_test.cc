@@ -140,6 +140,19 @@ TEST(ContributionGuard, ALiarThatGrowsSlowlyNeverMovesItsOwnBound) {
   EXPECT_GT(largest, 2.9);
 }
 
+// With its own word among them the middle one would be its own: the others' lower one bounds it.
+TEST(ContributionGuard, BetweenTwoOthersALiarIsNotTheMiddle) {
+  ContributionGuard guard(1, 3, 3);
+  float norm = 1;
+  float largest = 0;
+  for (int round = 0; round < 400; ++round, norm *= 1.02f) {
+    ASSERT_EQ(guard.Check(0, 0, Values{1}), Verdict::kOk);
+    ASSERT_EQ(guard.Check(1, 0, Values{2.9f}), Verdict::kOk);
+    if (guard.Check(2, 0, Values{norm}) == Verdict::kOk) largest = norm;
+  }
+  EXPECT_LE(largest, 3) << "three times the lower of the others'";
+}
+
 TEST(ContributionGuard, TwoLiarsOfFiveDoNotMoveEachOthersBound) {
   ContributionGuard guard(1, 5, 3);
   float norm = 1;

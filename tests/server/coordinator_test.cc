@@ -89,6 +89,24 @@ TEST_F(TwoWorkers, ASecondWorkerOfARankIsRefusedByNameWhenTheFirstAnswers) {
   EXPECT_EQ(events.starts, 1) << "the others are served on";
 }
 
+// The first question is decided when the second has hardly been asked: what comes from the second's holder then had
+// been on its way.
+TEST_F(TwoWorkers, EachOfTwoQuestionsHasItsOwnTimeInWhichNothingCounts) {
+  Start();
+  FakeWorker first(coordinator, 0, 40100), second(coordinator, 1, 40101);
+  coordinator.SetNow(At(1000));
+  first.Join(2, std::nullopt);
+  coordinator.SetNow(At(1090));
+  second.Join(2, std::nullopt);
+  Tick(1100);  // the first is listened for, the second not yet
+  ++b.connection.stats_now.packets_received;
+  for (int64_t now = 1110; now < 3000; now += 10) Tick(now);
+  EXPECT_TRUE(b.connection.closed) << "it is silent but for that";
+  const auto messages = second.connection.TakeControl();
+  ASSERT_FALSE(messages.empty());
+  EXPECT_TRUE(messages[0].has_welcome());
+}
+
 TEST_F(TwoWorkers, ARestartedWorkerReplacesASilentOneWithinTwoSeconds) {
   Start();
   FakeWorker again(coordinator, 0, 40100);

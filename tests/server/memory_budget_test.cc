@@ -151,6 +151,27 @@ INSTANTIATE_TEST_SUITE_P(Held, RoundsAndPulls,
                          testing::Values(Aggregation::kMean, Aggregation::kTrimmedMean,
                                          Aggregation::kCentredClipping));
 
+// A robust aggregation sees all of a chunk's contributions at once: it holds a gradient for each worker, as summing in
+// rank order does.
+TEST(MemoryBudget, WhatARobustAggregationHoldsIsPlanned) {
+  constexpr uint64_t kCount = 1'000'000, kWorkers = 8;
+  const auto planned = [](bool deterministic, Aggregation aggregation) {
+    ServerSettings settings = Settings(kWorkers);
+    settings.deterministic = deterministic;
+    settings.aggregation = aggregation;
+    settings.policy = LossPolicy::kZero;
+    Job job(settings);
+    job.Declare("w", kCount, "sgd:lr=0.1");
+    EXPECT_EQ(job.code, 0u);
+    return job.coordinator.Stats().memory_bytes;
+  };
+  const uint64_t mean = planned(false, Aggregation::kMean);
+  for (const Aggregation robust : {Aggregation::kTrimmedMean, Aggregation::kCentredClipping}) {
+    EXPECT_GE(planned(false, robust), mean + kWorkers * kCount * sizeof(float));
+    EXPECT_EQ(planned(false, robust), planned(true, Aggregation::kMean));
+  }
+}
+
 TEST(MemoryBudget, ThousandsOfTinyTensorsDoNotTakeMoreThanTheJobMay) {
   Job job(Settings(1024, ByteCount(kMiB)));
   const HeapMeter heap;

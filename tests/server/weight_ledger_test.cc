@@ -119,6 +119,14 @@ TEST(WeightLedger, ARankCountsForTheWorkersThatItStandsFor) {
   EXPECT_EQ(Rounds({5, 1}).Round({kHuge, 1}), (Weights{15, 1}));
 }
 
+// The site says 1 for each of its five, which is the median of all seven workers: counted as one that says 5 it would
+// let the two others have 5 each.
+TEST(WeightLedger, ASiteIsAsManyInTheMedianAsItStandsFor) {
+  Rounds rounds({5, 1, 1});
+  rounds.Usually({5, 10, 10});
+  EXPECT_EQ(rounds.Round({5, 10, 10}), (Weights{5, 3, 3}));
+}
+
 // The others push a tenth of what is usual: in that round a liar has more than its share, and pays it back.
 TEST(WeightLedger, WhatWasTooMuchIsPaidBack) {
   Rounds rounds({1, 1, 1, 1});

@@ -226,11 +226,18 @@ void WorkerProcess::Continue(uint32_t tensor, uint64_t version) {
     tensors_[tensor].at_gate = version;
     return;
   }
-  if (job().barriers) return Meet(tensor, version);
-  if (job().think.count() == 0) return Push(tensor);
+  if (job().think.count() == 0) return Begin(tensor, version);
   const double share = chance_.Uniform();
   const Duration think(static_cast<int64_t>(static_cast<double>(job().think.count()) * share));
-  Later(think, [this, tensor] { Push(tensor); });
+  Later(think, [this, tensor, version] { Begin(tensor, version); });
+}
+
+void WorkerProcess::Begin(uint32_t tensor, uint64_t version) {
+  if (job().barriers) {
+    Meet(tensor, version);
+  } else {
+    Push(tensor);
+  }
 }
 
 bool WorkerProcess::AtGate() const {

@@ -135,6 +135,7 @@ class WorkerProcess {
   void FirstPull(uint32_t tensor);
   // The tensor has finished so many rounds: on to the next, or done.
   void Continue(uint32_t tensor, uint64_t version);
+  void Begin(uint32_t tensor, uint64_t version);
   void Meet(uint32_t tensor, uint64_t version);
   void Push(uint32_t tensor);
   void OnPushEnd(size_t push, const Status& outcome, const OperationStats& stats);
