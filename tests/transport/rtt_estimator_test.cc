@@ -139,6 +139,22 @@ TEST(QueueDelayTest, FollowsALongerPathAndADriftingClock) {
   EXPECT_LE(path.delay.standing(), milliseconds(3));
 }
 
+// A sender that pauses shows its path where none of its packets wait.
+TEST(QueueDelayTest, ALongerPathIsNoticedInPauses) {
+  Path path(9);
+  const auto burst = [&](int64_t from_ms, Duration longer) {
+    for (int64_t us = 0; us < 50'000; us += 500) path.Send(At(from_ms * 1000 + us), longer);
+  };
+  for (int64_t round = 0; round < 10; ++round) burst(round * 100, Duration(0));
+  for (int64_t round = 10; round < 9 + EmptyPath::kPauses; ++round) burst(round * 100, milliseconds(4));
+  EXPECT_EQ(path.delay.standing(), milliseconds(4)) << "it may be others' queue";
+  burst(1400, milliseconds(4));
+  EXPECT_EQ(path.delay.standing(), Duration(0));
+  burst(1500, Duration(0));
+  burst(1600, milliseconds(4));
+  EXPECT_EQ(path.delay.standing(), milliseconds(4)) << "and no longer when it is as before";
+}
+
 TEST(HostDelayTest, AReaderThatCatchesUpIsLateOneThatDoesNotHasAQueue) {
   HostDelay delay;
   // A turn each 40 ms: packets have waited 40 ms to nothing.

@@ -170,6 +170,7 @@ void FlightControl::SetLossLimits(const LossLimits& limits) {
 void FlightControl::OnNewPath(Instant now, uint64_t index) {
   path_first_number_ = next_number_;
   rtt_ = RttEstimator();
+  path_rtt_ = PathRtt();
   rate_ = MakeRateController(options_, random_.Fork(index));
   rate_->SetGrant(grant_);
   sampler_.OnAppLimited(loss_.bytes_in_flight());  // what is on its way says nothing of this path's capacity
@@ -222,8 +223,10 @@ bool FlightControl::Conclude(Instant now, const LossDetection::Outcome& outcome,
   event_.sample = sampler_.TakeSample(MinRtt(), now);
   event_.bytes_in_flight = loss_.bytes_in_flight();
   event_.delivered = sampler_.delivered();
-  event_.latest_rtt = outcome.rtt_updated ? rtt_.latest_rtt() : Duration(0);
-  event_.adjusted_rtt = outcome.rtt_updated ? rtt_.adjusted_rtt() : Duration(0);
+  const PathRtt::Sample sample = path_rtt_.OnAck(outcome, rtt_, now);
+  event_.latest_rtt = sample.latest;
+  event_.adjusted_rtt = sample.adjusted;
+  event_.void_min_rtt = sample.void_minimum;
   event_.smoothed_rtt = rtt_.smoothed_rtt();
   event_.min_rtt = MinRtt();
   event_.ecn_ce = new_ce;

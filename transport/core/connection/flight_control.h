@@ -25,6 +25,7 @@
 #include "transport/core/rate/rate_controller.h"
 #include "transport/core/recovery/ack_tracker.h"
 #include "transport/core/recovery/loss_detection.h"
+#include "transport/core/recovery/path_rtt.h"
 #include "transport/core/recovery/rtt_estimator.h"
 #include "transport/core/window/fec_policy.h"
 #include "transport/core/window/window_tx.h"
@@ -130,6 +131,7 @@ class FlightControl {
 
   RateOptions options_;
   RttEstimator rtt_;
+  PathRtt path_rtt_;
   LossDetection loss_{&rtt_};
   AckTracker acks_;
   DeliveryRateSampler sampler_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/rate/bbr/bbr.h"
 
 namespace longhaul::transport {
@@ -97,6 +98,7 @@ TargetLossPolicy::TargetLossPolicy(BbrModel* model)
 // --- Events ---
 
 void TargetLossPolicy::OnPacketSent(ByteCount bytes) {
+  if (m_.event.in_flight == bytes) empty_path_.OnFirstPacket();
   sending_.span.Add(m_.event.now, bytes);
   sending_.pace = std::max(sending_.pace, m_.bounded_rate);
   sending_.granted = m_.rate_bound == RateLimiter::kGrant;
@@ -146,9 +148,22 @@ Bandwidth TargetLossPolicy::MeanServed() const {
 void TargetLossPolicy::OnEventEnd() {
   if (m_.rounds.round_start()) acked_ = {};
   if (m_.event.newly_acked.value() > 0) acked_.Add(m_.event.now, m_.event.newly_acked);
+  NoticeLongerPath();
   if (!path_loss_.OnEventEnd()) return;
   fit_.Reset();
   target_ = TargetLoss();
+}
+
+void TargetLossPolicy::NoticeLongerPath() {
+  const Duration rtt = m_.event.path_rtt;
+  const bool first =
+      m_.event.rs.tx_in_flight <= std::max(m_.send_quantum, m_.Packets(BbrModel::kMinPipePackets));
+  if (rtt <= Duration::zero() || !first || !m_.has_min_rtt()) return;
+  const bool longer = rtt > m_.min_rtt() * (1 + kStandingQueue) + PathLoss::kTimerSlack;
+  const Duration found = empty_path_.OnSample(rtt, longer);
+  if (found == Duration::zero()) return;
+  LH_REACHED("the path has become longer");
+  m_.min_rtt_filter.Replace(m_.event.now, found);
 }
 
 void TargetLossPolicy::Span::Add(Instant now, ByteCount more) {

@@ -20,6 +20,7 @@
 #include "transport/core/rate/loss_response.h"
 #include "transport/core/rate/path_loss.h"
 #include "transport/core/rate/target_loss_fit.h"
+#include "transport/core/recovery/empty_path.h"
 
 namespace longhaul::transport {
 
@@ -109,6 +110,7 @@ class TargetLossPolicy final : public BbrPolicy {
   bool FollowsGrant() const;
   bool QueueStands() const;
   bool YieldToStandingQueue();
+  void NoticeLongerPath();
   bool IsYieldingFutile() const;
   void OnAnswer();
   Bandwidth MeanServed() const;
@@ -137,6 +139,7 @@ class TargetLossPolicy final : public BbrPolicy {
   WindowedMax<int64_t, uint64_t> shortest_queue_{kStandingRounds};  // ns, its negative
   WindowedMax<int64_t, uint64_t> newest_queue_{1};  // of this round trip and the last, likewise
   Yielding yielding_;
+  EmptyPath empty_path_;
   int calm_rounds_ = 0;  // in a row with loss below the target
   bool startup_loss_is_ours_ = false;
   double steady_cwnd_gain_ = BbrModel::kDefaultCwndGain;  // shrinks while a standing queue overflows

@@ -72,11 +72,15 @@ Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame
     TakeAcked(*range, &outcome);
   }
   if (outcome.acked.empty() && outcome.spurious.empty()) return outcome;
+  if (acked_before) outcome.late = Lateness(outcome, largest_before, received);
   any_acked_ = true;
   largest_acked_ = std::max(largest_acked_, ack.ranges.front().largest);
   LH_CHECK_OP(largest_acked_, <=, largest_sent_);
   pto_count_ = 0;
   outcome.rtt_updated = UpdateRtt(ack, outcome, received);
+  if (!outcome.rtt_updated && outcome.late > Duration::zero()) {
+    rtt_->OnSample(outcome.late, Duration(0), received);
+  }
   if (acked_before) AdaptThreshold(largest_before, outcome, received);
   DetectLost(received, &outcome);
   return outcome;
@@ -125,6 +129,16 @@ void LossDetection::TakeSpurious(const wire::AckRange& range, Outcome* outcome) 
   while (!declared_lost_.empty() && !declared_lost_[0].outstanding) declared_lost_.PopFront();
 }
 
+Duration LossDetection::Lateness(const Outcome& outcome, wire::PacketNumber largest_before,
+                                 Instant received) {
+  Duration late{0};
+  for (const auto* packets : {&outcome.acked, &outcome.spurious}) {
+    if (packets->empty() || packets->front().number >= largest_before) continue;
+    late = std::max(late, received - packets->front().sent_time);
+  }
+  return late;
+}
+
 bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant received) {
   const wire::PacketNumber largest = ack.ranges.front().largest;
   // A packet wrongly given up is a sample as well: without it, a path that became slower than the loss
@@ -144,6 +158,7 @@ bool LossDetection::UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome,
 }
 
 void LossDetection::AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now) {
+  lateness_seen_ = std::max(lateness_seen_, outcome.late);
   // Whatever arrives below the largest acknowledged number was overtaken by that many packets.
   if (!outcome.acked.empty() && outcome.acked.front().number < largest_before) {
     reordering_seen_ = std::max(reordering_seen_, Distance(outcome.acked.front().number, largest_before));
@@ -151,13 +166,17 @@ void LossDetection::AdaptThreshold(wire::PacketNumber largest_before, const Outc
   if (!outcome.spurious.empty() && outcome.spurious.front().number < largest_before) {
     reordering_seen_ = std::max(reordering_seen_, Distance(outcome.spurious.front().number, largest_before));
     LH_REACHED("the packet threshold grows with reordering");
+    lateness_ = std::max(lateness_, outcome.late);
     packet_threshold_ = std::max(packet_threshold_, std::min(reordering_seen_ + 1, kMaxPacketThreshold));
   }
-  if (now - reordering_since_ < kReorderingMemoryRtts * rtt_->smoothed_rtt()) return;
+  if (now - reordering_since_ < kReorderingMemoryRtts * std::max(rtt_->smoothed_rtt(), LatenessThreshold()))
+    return;
   const uint64_t needed = std::min(reordering_seen_ + 1, kMaxPacketThreshold);
   LH_REACHED("the packet threshold is reviewed");
   packet_threshold_ = std::max({kInitialPacketThreshold, needed, packet_threshold_ / 2});
   reordering_seen_ = 0;
+  lateness_ = std::min(lateness_, std::max(lateness_seen_, lateness_ / 2));
+  lateness_seen_ = Duration::zero();
   reordering_since_ = now;
 }
 
@@ -210,9 +229,13 @@ std::vector<SentChunk> LossDetection::UnackedChunks(size_t limit) const {
   return chunks;
 }
 
+Duration LossDetection::LatenessThreshold() const {
+  return std::min(lateness_ + RttEstimator::kGranularity, rtt_->PtoBase(AckTracker::kMaxAckDelay));
+}
+
 void LossDetection::DetectLost(Instant now, Outcome* outcome) {
   loss_time_ = Instant::Infinite();
-  const Duration delay = TimeThreshold(*rtt_);
+  const Duration delay = std::max(TimeThreshold(*rtt_), LatenessThreshold());
   // Lost packets are a prefix of the outstanding ones (numbers and times ascend), so what is left to look at
   // between two calls is at most packet_threshold_ packets.
   for (size_t i = 0; any_acked_ && i < sent_.size() && sent_[i].packet.number < largest_acked_; ++i) {

@@ -4,10 +4,13 @@
 //   - at least packet_threshold() packets were sent after it and acknowledged (RFC 9002 §6.1.1; the threshold
 //     starts at 3 and grows with observed reordering, at most 256, as RACK's reo_wnd does; 16 round trips
 //     with less reordering halve it), or
-//   - it has been outstanding for 5/4 of max(smoothed_rtt, latest_rtt) (§6.1.2; the factor is mvfst's).
-// A probe timeout (PTO) never declares loss (§6.2): it only asks for probes.
-// A packet declared lost is remembered (bounded) so that a late ACK of it is recognised as spurious: then the
-// packet threshold grows and the caller learns that the content did arrive.
+//   - it has been outstanding for 5/4 of max(smoothed_rtt, latest_rtt) (§6.1.2; the factor is mvfst's), or longer
+//     where packets come late: as long as the latest took of those that had been given up, at most a PTO.
+// Where an ACK names no new largest number, the time of what has come late is a sample (§5.1 takes that of
+// the largest alone): else smoothed_rtt would be that of the packets that overtake. A probe timeout (PTO)
+// never declares loss (§6.2): it only asks for probes. A packet declared lost is remembered (bounded) so that
+// a late ACK of it is recognised as spurious: then the packet threshold grows and the caller learns that the
+// content did arrive.
 //
 // Now and then the sender leaves a number out (SkipNumber): an ACK that names it comes from a peer that
 // acknowledges what it has not received (RFC 9000 §21.4). A number left out is no packet: it is never lost,
@@ -49,6 +52,7 @@ class LossDetection {
     std::vector<SentPacket> acked;     // newly acknowledged, ascending by number
     std::vector<SentPacket> lost;      // newly declared lost, ascending by number
     std::vector<SentPacket> spurious;  // declared lost earlier, acknowledged now
+    Duration late{0};  // since the oldest of these was sent that a later one had overtaken; zero: none was
     bool rtt_updated = false;
     bool send_probes = false;  // PTO fired: send up to two ack-eliciting packets
   };
@@ -104,6 +108,9 @@ class LossDetection {
   uint64_t Distance(wire::PacketNumber from, wire::PacketNumber to) const;
   void TakeAcked(const wire::AckRange& range, Outcome* outcome);
   void TakeSpurious(const wire::AckRange& range, Outcome* outcome);
+  // How long the oldest of these took that a later one had overtaken; zero: none was overtaken.
+  static Duration Lateness(const Outcome& outcome, wire::PacketNumber largest_before, Instant received);
+  Duration LatenessThreshold() const;
   // Whether this ACK gave a sample.
   bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant received);
   void AdaptThreshold(wire::PacketNumber largest_before, const Outcome& outcome, Instant now);
@@ -132,6 +139,8 @@ class LossDetection {
   int pto_count_ = 0;
   uint64_t packet_threshold_ = kInitialPacketThreshold;
   uint64_t reordering_seen_ = 0;  // largest distance, in packets, since reordering_since_
+  Duration lateness_seen_{0};     // longest time of an overtaken packet, likewise
+  Duration lateness_{0};          // of those that had been given up: it is waited for
   Instant reordering_since_;
   uint64_t packets_lost_ = 0;
   uint64_t packets_spurious_ = 0;

@@ -1,8 +1,10 @@
 #include "transport/core/recovery/rtt_estimator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "transport/core/recovery/ack_tracker.h"
 
 namespace longhaul::transport {
@@ -52,14 +54,31 @@ void QueueDelay::OnPacket(Instant now, uint32_t timestamp_us, Duration smoothed_
     base_start_ = now;
   }
   base_.Add(offset);
+  NoticeLongerPath(now, offset, smoothed_rtt);
   if (!bucket_.any || now - bucket_start_ >= std::max(smoothed_rtt / 2, kMinBucket)) {
     bucket_ = {};
     bucket_start_ = now;
   }
   bucket_.Add(offset);
+  standing_us_ = std::max<int64_t>(0, Above(bucket_.offset));
+}
+
+int64_t QueueDelay::Above(uint32_t offset) const {
   Lowest base = base_;
   if (previous_base_.any) base.Add(previous_base_.offset);
-  standing_us_ = std::max<int64_t>(0, Difference(bucket_.offset, base.offset));
+  return Difference(offset, base.offset);
+}
+
+void QueueDelay::NoticeLongerPath(Instant now, uint32_t offset, Duration smoothed_rtt) {
+  const Duration pause = now - std::exchange(last_, now);
+  if (pause < std::max(smoothed_rtt, kMinBucket)) return;
+  empty_path_.OnFirstPacket();
+  const Duration above = std::chrono::microseconds(Above(offset));
+  if (empty_path_.OnSample(above, above > RttEstimator::kGranularity) == Duration(0)) return;
+  LH_REACHED("the way here has become longer");
+  base_ = previous_base_ = {};
+  base_.Add(offset);
+  base_start_ = now;
 }
 
 void HostDelay::OnPacket(Instant now, Instant received) {

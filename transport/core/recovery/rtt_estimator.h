@@ -7,6 +7,7 @@
 
 #include "base/instant.h"
 #include "longhaul/units.h"
+#include "transport/core/recovery/empty_path.h"
 
 namespace longhaul::transport {
 
@@ -51,7 +52,8 @@ class RttEstimator {
 //
 // Arrival minus timestamp is the one-way delay plus the unknown offset of two clocks. The minimum of that sum
 // is an empty path's, and what exceeds it is queue. Clocks drift apart (50 ppm x 20 s = 1 ms), so a minimum
-// is used for 10..20 s only.
+// is used for 10..20 s only. A path that becomes longer is noticed sooner, from packets that come after a
+// pause.
 //
 // The queue is the least delay of half a round trip, not the mean: bursts and late timers pass, a standing
 // queue stays (RFC 8289 §3).
@@ -72,12 +74,18 @@ class QueueDelay {
     void Add(uint32_t value);
   };
 
+  // The queue above both bases.
+  int64_t Above(uint32_t offset) const;
+  void NoticeLongerPath(Instant now, uint32_t offset, Duration smoothed_rtt);
+
   Lowest base_;           // since base_start_
   Lowest previous_base_;  // of the time before
   Instant base_start_;
   Lowest bucket_;
   Instant bucket_start_;
   int64_t standing_us_ = 0;
+  Instant last_;  // packet
+  EmptyPath empty_path_;
 };
 
 // How long packets that have arrived wait at this host until its process reads them.

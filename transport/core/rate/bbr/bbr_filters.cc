@@ -50,6 +50,13 @@ void MinRttFilter::Update(Instant now, Duration rtt, Duration interval, bool met
   LH_CHECK_OP(min_rtt_.count(), >, 0);
 }
 
+void MinRttFilter::Replace(Instant now, Duration rtt) {
+  LH_CHECK_OP(rtt.count(), >, 0);
+  min_rtt_ = probe_rtt_min_delay_ = rtt;
+  min_rtt_stamp_ = probe_rtt_min_stamp_ = now;
+  expired_ = false;
+}
+
 void MinRttFilter::Refresh(Instant now) {
   probe_rtt_min_stamp_ = now;
   expired_ = false;
