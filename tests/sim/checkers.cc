@@ -32,8 +32,11 @@ bool MovedBehindAnOutage(const RunPlan& plan, uint32_t job, uint32_t rank) {
              (kind == FaultKind::kAddressChange || MayKill(fault, plan.idle_timeout));
     });
   };
+  const bool stood_still = std::ranges::any_of(plan.faults, [&](const Fault& fault) {
+    return fault.kind == FaultKind::kServerPause && MayKill(fault, plan.idle_timeout);
+  });
   return hits(FaultKind::kAddressChange) &&
-         (hits(FaultKind::kDownlinkOutage) || hits(FaultKind::kFullOutage));
+         (stood_still || hits(FaultKind::kDownlinkOutage) || hits(FaultKind::kFullOutage));
 }
 // What the end of a run may take beyond idle time-outs: retransmissions, goodbyes, linger.
 constexpr Duration kSlack = std::chrono::seconds(5);
