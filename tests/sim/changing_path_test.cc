@@ -24,11 +24,11 @@ class ChangingPath : public testing::TestWithParam<Change> {};
 
 TEST_P(ChangingPath, RoundsAreSoonAsFastAsThePath) {
   std::vector<Duration> slow;
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
     PushPullOptions options;
     options.workers = 3;
     options.bytes = {400'000};
-    options.rounds = 90;
+    options.rounds = 50;
     options.warmup = 0;
     options.seed = seed;
     options.link = wan::ParseLinkOptions(GetParam().before).value();
@@ -44,8 +44,8 @@ TEST_P(ChangingPath, RoundsAreSoonAsFastAsThePath) {
   }
   std::ranges::sort(slow);
   const auto s = [](Duration d) { return std::chrono::duration<double>(d).count(); };
-  std::printf("  time in slow rounds: median %.1f s, longest %.1f s\n", s(slow[2]), s(slow[4]));
-  EXPECT_LE(slow[2], GetParam().most);
+  std::printf("  time in slow rounds: median %.1f s, longest %.1f s\n", s(slow[1]), s(slow[2]));
+  EXPECT_LE(slow[1], GetParam().most);
 }
 
 INSTANTIATE_TEST_SUITE_P(

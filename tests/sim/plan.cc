@@ -225,8 +225,11 @@ void DrawFaults(Random random, RunPlan* plan) {
       return DrawFault(random, job, workers, pushes, plan->idle_timeout);
     });
   }
-  // A twin is refused while the first one answers.
-  const auto silences = [](const Fault& fault) { return IsPause(fault.kind) || HitsSite(fault.kind); };
+  // A twin is refused while the first one answers: from another address it does so only when that has been
+  // proved.
+  const auto silences = [](const Fault& fault) {
+    return IsPause(fault.kind) || HitsSite(fault.kind) || fault.kind == FaultKind::kAddressChange;
+  };
   if (std::ranges::any_of(plan->faults, silences)) {
     std::erase_if(plan->faults, [](const Fault& fault) { return fault.kind == FaultKind::kTwin; });
   }
