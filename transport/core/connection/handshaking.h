@@ -135,17 +135,19 @@ class Handshaking {
   std::optional<Status> TakeFailure() { return std::exchange(failure_, std::nullopt); }
 
  private:
+  struct Content;
   // Client, as long as open().
-  Outcome HandleAnswer(Instant now, const wire::LongHeader& header, ByteSpan frames, size_t datagram_bytes);
-  Status HearAnswer(Instant now, ServerAnswers::Answer* answer, ByteSpan frames, size_t datagram_bytes);
+  Outcome HandleAnswer(Instant now, const wire::LongHeader& header, const Result<Content>& content,
+                       size_t datagram_bytes);
+  Status HearAnswer(Instant now, ServerAnswers::Answer* answer, const Content& content,
+                    size_t datagram_bytes);
   void Choose(ServerAnswers::Answer* answer);
   // An answer has failed.
   Outcome OnDoubt(Instant now, wire::ConnectionId remote, Status why);
   // Keys, when the handshake is complete, and whether they may be used.
   Outcome Conclude();
   void LearnFrom(const wire::LongHeader& header, size_t datagram_bytes);
-  // Sets `over` at a CLOSE.
-  Status HandleFrames(Instant now, ByteSpan frames, std::optional<Outcome>* over);
+  Status HandleContent(Instant now, const Content& content);
   Outcome OnClose(Instant now, const wire::CloseFrame& close);
   Status OnParameters(const wire::TransportParametersFrame& parameters);
   Outcome OnRefusal(Instant now, Status why);
