@@ -216,7 +216,7 @@ TEST_P(AeadProtectionTest, AnAnswerMakesTheOwnOfferVoid) {
   }
 }
 
-// Would gain: an exchange whose result everybody knows.
+// Would gain: an exchange whose result is public.
 TEST_P(AeadProtectionTest, SharesOfLowOrderAreRefused) {
   transport::KeyShare one{};
   one[0] = 1;
