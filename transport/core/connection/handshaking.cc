@@ -276,7 +276,7 @@ Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHead
   return OnRefusal(now, Status(close.code, std::move(text)));
 }
 
-// With keys the refusal waits: anyone that sees the INIT can forge one.
+// With keys the refusal waits: any host that sees the INIT can forge one.
 Handshaking::Outcome Handshaking::OnRefusal(Instant now, Status why) {
   LH_REACHED("REFUSE is heard");
   ++stats_->refusals;

@@ -38,7 +38,7 @@ class Handshaking {
   // may carry no more, and a worker has few seconds to join; where chance lost them, the search only starts
   // from below.
   static constexpr int kInitsBeforeFallback = 2;
-  // Anyone can send a REFUSE. A client with keys believes it when nothing authentic has come for so long
+  // Any host can send a REFUSE. A client with keys believes it when nothing authentic has come for so long
   // after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
   // An ACCEPT that fails names the reason, perhaps a forger's. It is believed when no other answer has come
