@@ -2,7 +2,7 @@
 //
 // A name counts for the rank that was there first, until it is released or no worker waits at it: another
 // process of the rank has no names more. What one member opened any other may join, so who opens too many
-// keeps nobody from anything.
+// keeps no other from anything.
 #pragma once
 
 #include <cstdint>
