@@ -107,17 +107,13 @@ uint32_t HeardBeforeGivingUp(const RunPlan& plan, uint32_t rank) {
     if (link.loss_burst > 1) burst = std::max(burst, 1 - 1 / link.loss_burst);
   }
   lost = std::max(1 - lost, burst);
-  // Where the path's MTU changes, searches for it are exchanges too, and may take half of the time to join.
-  // One asks, from either side, for at most ten sizes: what is needed, the largest, those that paths have,
-  // four halvings of 252 bytes down to 16, base and minimum (transport/core/path/dplpmtud.h). A probe that
-  // arrives, or is answered, is one datagram heard; its repetitions are tries like those above. A search
-  // begins with the connection, and again at both ends of a change.
-  constexpr uint32_t kHeardInASearch = 2 * 10;
-  const auto changes = static_cast<uint32_t>(std::ranges::count_if(
-      plan.faults, [&](const Fault& fault) { return fault.rank == rank && fault.weather.mtu.has_value(); }));
-  const uint32_t searches = changes == 0 ? 0 : (1 + 2 * changes) * kHeardInASearch;
-  if (lost <= 0) return 2 + searches;
-  return 2 + searches + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
+  // The search for the path's MTU is an exchange for each of its probes, and may take half of the time to
+  // join.
+  const bool searches = std::ranges::any_of(
+      plan.faults, [&](const Fault& fault) { return fault.rank == rank && fault.weather.mtu.has_value(); });
+  if (searches) return UINT32_MAX;
+  if (lost <= 0) return 2;
+  return 2 + static_cast<uint32_t>(std::log(1e-4) / std::log(std::min(lost, 0.9)));
 }
 
 // Empty when this end of a process can be understood from what has happened.
