@@ -28,7 +28,7 @@ struct Target {
     replace = ::lstat(path.c_str(), &info) == 0 ? S_ISREG(info.st_mode) : errno == ENOENT;
     name = replace ? path + ".part" : path;
   }
-  // A pipe that nobody has opened for reading is an error, not waited for.
+  // A pipe that no process has opened for reading is an error, not waited for.
   FileDescriptor Open(bool truncate) const {
     const int how = (truncate ? O_TRUNC : 0) | (replace ? O_NOFOLLOW : 0);
     FileDescriptor file(

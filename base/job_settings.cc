@@ -57,7 +57,8 @@ constexpr JobSetting kSettings[] = {
     {"norm_guard", &JobSpec::norm_guard, kFactorOrOff,
      "refuse a chunk whose norm is so many times the usual one; 0 = only what is not finite"},
     {"max_weight_share", &JobSpec::max_weight_share, kShare,
-     "most of a round's weight that one worker counts with; 0 = that of one with three times the others'"},
+     "most of a round's weight that one worker counts with; 0 = that of one with three times the others'; "
+     "less than an even share = all count alike"},
     {"aggregation", &JobSpec::aggregation, kAny,
      "what becomes of the workers' gradients: their mean, or what a minority of them cannot move"},
     {"liar_share",

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "base/check.h"
 
@@ -12,7 +11,6 @@ namespace longhaul {
 namespace {
 
 thread_local DeferredUnmap* t_deferred = nullptr;
-std::atomic<size_t> g_mapped{0};
 
 size_t WholePages(size_t bytes) { return (bytes + PageBytes() - 1) / PageBytes() * PageBytes(); }
 
@@ -36,14 +34,10 @@ void* MapPages(size_t bytes) {
     t_deferred->UnmapAll();  // it may be what is missing
     pages = TryMap(WholePages(bytes));
   }
-  if (pages != nullptr) g_mapped += WholePages(bytes);
   return pages;
 }
 
-size_t MappedBytes() { return g_mapped; }
-
 void UnmapPages(void* pages, size_t bytes) {
-  g_mapped -= WholePages(bytes);
   try {
     if (t_deferred != nullptr) return t_deferred->Defer(static_cast<uint8_t*>(pages), WholePages(bytes));
   } catch (const std::bad_alloc&) {  // no memory to remember it: at once
@@ -51,10 +45,7 @@ void UnmapPages(void* pages, size_t bytes) {
   munmap(pages, WholePages(bytes));
 }
 
-void DeferredUnmap::Defer(uint8_t* begin, size_t bytes) {
-  waiting_.push_back({begin, bytes});
-  bytes_ += bytes;
-}
+void DeferredUnmap::Defer(uint8_t* begin, size_t bytes) { waiting_.push_back({begin, bytes}); }
 
 DeferredUnmap::DeferredUnmap() {
   LH_CHECK(t_deferred == nullptr);
@@ -73,7 +64,6 @@ void DeferredUnmap::Slice() {
     range.bytes -= bytes;
     munmap(range.begin + range.bytes, bytes);
     left -= bytes;
-    bytes_ -= bytes;
     if (range.bytes == 0) waiting_.pop_back();
   }
 }
@@ -81,7 +71,6 @@ void DeferredUnmap::Slice() {
 void DeferredUnmap::UnmapAll() {
   for (const Range& range : waiting_) munmap(range.begin, range.bytes);
   waiting_.clear();
-  bytes_ = 0;
 }
 
 }  // namespace longhaul

@@ -23,8 +23,6 @@ inline constexpr size_t kMappedBytes = size_t{256} << 10;
 size_t PageBytes();
 // Maps `bytes` zero bytes; null when the system refuses. bytes > 0.
 void* MapPages(size_t bytes);
-// Bytes that are mapped now, by all threads; for tests.
-size_t MappedBytes();
 // Gives them back: at once, or in slices where the thread has a DeferredUnmap.
 void UnmapPages(void* pages, size_t bytes);
 
@@ -42,7 +40,6 @@ class DeferredUnmap {
   bool HasWork() const { return !waiting_.empty(); }
   // Gives back at most kSliceBytes.
   void Slice();
-  size_t waiting_bytes() const { return bytes_; }
 
  private:
   friend void* MapPages(size_t bytes);
@@ -55,7 +52,6 @@ class DeferredUnmap {
   void UnmapAll();
 
   std::vector<Range> waiting_;
-  size_t bytes_ = 0;
 };
 
 // For vectors that may be large: reserved memory is touched as it is used.

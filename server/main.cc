@@ -100,11 +100,12 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--next-key", f.server.next_key_file,
                  "a second shared key that is valid beside --key, while members move to it")
       ->type_name("FILE");
-  app.add_option("--allow", f.server.allow,
-                 "with a certificate: who may connect, separated by commas, each "
-                 "[worker/|tool/]NAME[:RANKS[xWORKERS]][+SUCCESSOR], e.g. fra:0+fra2,nyc:1-3,tool/ops; none "
-                 "= all of the "
-                 "job, a worker with one rank");
+  app.add_option(
+      "--allow", f.server.allow,
+      "with a certificate: who may connect, separated by commas, each "
+      "[worker/|tool/]NAME[:RANKS[xWORKERS]][+SUCCESSOR], e.g. fra:0+fra2,nyc:1-3,tool/ops; none "
+      "= all of the job, a worker with one rank; WORKERS of a reloaded list count for tensors that are "
+      "declared later, the status shows them at once");
   cli::AddEnum(app, "--cipher", &f.server.cipher, "of the packets; any = what the worker likes best");
   app.add_option("--job", f.server.job,
                  "name of the job; workers of another one are refused; none = the key's, or \"default\"");

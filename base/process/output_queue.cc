@@ -71,7 +71,7 @@ struct OutputQueue::State {
 OutputQueue::OutputQueue(int fd, Notice notice) : state_(std::make_shared<State>()) {
   state_->fd = fd;
   state_->notice = std::move(notice);
-  // Detached: nobody can end a write(2) that blocks, so nobody may wait for this thread.
+  // Detached: a write(2) that blocks cannot be ended, so no thread may wait for this one.
   std::thread([state = state_] { Run(state); }).detach();
 }
 

@@ -140,7 +140,7 @@ struct JobSpec {
   double norm_guard = 0;
   // Most of a round's weight that one worker counts with, 0..1: what it says beyond that is cut off, by what
   // the others usually say (server/member/weight_ledger.h). 0: as much as a worker with three times the
-  // weight of each of the others has. 1: whatever it says.
+  // weight of each of the others has. 1: whatever it says. Below 1 / workers: all count alike.
   double max_weight_share = 0;
   // Anything but the mean holds whatever a minority of the workers pushes. It takes every worker's
   // contribution alike, also that of a site's engine which is a sum of many, and holds all of a chunk until

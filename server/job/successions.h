@@ -4,7 +4,7 @@
 //                                                        -> it is silent: the newcomer takes over
 //
 // A process that was restarted by the same command line thus replaces itself in little more than a second,
-// and nobody replaces a worker that lives. What was on its way before the question is no answer: at first
+// and no process replaces a worker that lives. What was on its way before the question is no answer: at first
 // nothing that comes counts. Not thread-safe.
 #pragma once
 
@@ -42,7 +42,7 @@ class Successions {
   // The newcomer waits for Decide's verdict. It must not wait already.
   void Begin(Peer& newcomer, const control::Join& join, Peer& holder, Instant now);
   bool IsWaiting(const Peer& peer) const;
-  // The holder's connection is over: the newcomer that has asked first need not wait. None: nobody has asked.
+  // The holder's connection is over: the newcomer that has asked first need not wait. None: none has asked.
   std::optional<Verdict> HolderGone(const Peer& holder, Instant now);
   // The connection is over, or about to be.
   void Forget(const Peer& peer);

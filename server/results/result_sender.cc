@@ -142,8 +142,14 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   window.fec_depth = options_.fec_depth;
   window.priority = codec::SendOrder(parameters.spec().priority, tensor.key());
   window.metadata = codec::EncodeWindowMetadata(metadata);
-  // Any refusal waits: for a free window, or for the end of a connection that is closing.
-  if (!result.peer->connection->OpenWindow(window).ok()) return false;
+  const Status opened = result.peer->connection->OpenWindow(window);
+  if (opened.code() == StatusCode::kInvalidArgument) {  // and never will
+    result.peer->connection->Close(
+        Status(StatusCode::kSettingsMismatch, "no window of this worker holds a result of tensor \"" +
+                                                  parameters.spec().name + "\": " + opened.message()));
+  }
+  // Any other refusal waits: for a free window, or for the end of a connection that is closing.
+  if (!opened.ok()) return false;
   ++result.peer->next_window;
   result.key = window.key;
   result.open = true;

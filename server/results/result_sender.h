@@ -3,7 +3,8 @@
 // One outgoing window per result. Bodies are borrowed: of a round's result from the parameters (stable until
 // the round after the next one writes them), of a pull from a snapshot. A worker that rounds do not wait for
 // may take longer than that: its result keeps the values, and the round writes elsewhere. That is one result
-// per worker and tensor at most. More results than a connection has windows for wait in line.
+// per worker and tensor at most. More results than a connection has windows for wait in line. A worker that
+// takes no window of a result's size is disconnected by name.
 //
 // A large tensor's chunks are handed over in slices: what an event leaves undone is Work. The budget is the
 // owner's, of the event in progress.
@@ -98,7 +99,7 @@ class ResultSender {
   using Results = std::vector<std::unique_ptr<Result>>;
 
   static size_t Pulls(const Results& results, const Peer& peer);
-  // False: no window is free now.
+  // False: no window is free now, or the connection ends.
   bool TryOpen(Result& result, Tensor& tensor);
   void Add(std::unique_ptr<Result> result, Tensor& tensor);
   void Enqueue(Result& result, Tensor& tensor);

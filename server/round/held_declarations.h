@@ -50,7 +50,7 @@ class HeldDeclarations {
 
  private:
   using Map = std::map<std::string, Held>;
-  // Erases what nobody asks for any more.
+  // Erases what no request asks for any more.
   Map::iterator Remove(Map::iterator held, const std::function<bool(const Request&)>& which);
 
   Map all_;

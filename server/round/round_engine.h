@@ -10,7 +10,7 @@
 // decided by the owner (server/job/coordinator.h). SetNow comes before any event. Not thread-safe.
 //
 // An event works on a bounded part of a tensor, however large it is: a chunk that came, and of what grows
-// with the tensor (chunks that a window's end leaves without anybody to wait for, chunks to hand over,
+// with the tensor (chunks that wait for no worker once a window ends, chunks to hand over,
 // hashes) a budget's worth. The rest is Work.
 #pragma once
 

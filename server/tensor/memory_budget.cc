@@ -9,12 +9,14 @@
 namespace longhaul::server {
 namespace {
 
-// Counters, sums of weights, orders of finishing, what is usual; vectors may have grown to twice their need.
+// The sum's tally 24, orders of finishing 8, the guard's position 8, workers that are waited for 2, bits;
+// tables of fixed size.
 constexpr uint64_t kPerChunk = 64;
 constexpr uint64_t kPerLossyChunk = 64;
 // Contributed, superseded, rejected, missed, and three of the open window.
 constexpr uint64_t kBitsPerWorkerAndChunk = 8;
-// Of a contribution that is held: its entry and its values' allocation.
+// Of a contribution that is held, its values aside: an entry of 16 in server/tensor/held_values.h. The rest
+// covers a block of which little is used, in tensors of few chunks.
 constexpr uint64_t kPerHeld = 96;
 // Of a chunk, and padding of its symbol.
 constexpr uint64_t kChunkHeader = 32;

@@ -198,7 +198,7 @@ TEST_F(Holdup, ThatNeverComesEndsTheWaitsOfTheOthersByName) {
   EXPECT_THAT(said, ::testing::Contains(::testing::HasSubstr("rank 2, which has not joined")));
 }
 
-// A pull of a round that nobody makes.
+// A pull of a round that no worker makes.
 TEST_F(Holdup, LeaveDoesNotWaitForWhatNeverComes) {
   StartTarget();
   Join(2, 2, {.wait_timeout = seconds(2)});

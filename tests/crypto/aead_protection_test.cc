@@ -7,8 +7,10 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,7 @@ struct Packet {
 
 class AeadProtectionTest : public testing::TestWithParam<AeadSuite> {
  protected:
-  SecretBytes Secret(uint8_t fill) const {
+  static SecretBytes Secret(uint8_t fill) {
     return SecretBytes(ByteSpan(std::vector<uint8_t>(HashBytes(AeadHash(GetParam())), fill)));
   }
   static Packet Sealed(AeadProtection& by, wire::PacketNumber number, size_t body_bytes = 64) {
@@ -78,6 +80,46 @@ class AeadProtectionTest : public testing::TestWithParam<AeadSuite> {
     ASSERT_TRUE(by.Conclude(*answer));
     by.UpdateKeys();
   }
+
+  // The peer of a connection as the headers promise it: it answers every exchange and knows all secrets.
+  class Peer {
+   public:
+    // The exchange for the next phase: what it gives is known before `of` derives it.
+    void Prepare(AeadProtection& of) {
+      const Hash hash = AeadHash(GetParam());
+      const PrivateKey ours(EVP_PKEY_Q_keygen(nullptr, nullptr, "X25519"));
+      size_t size = answer_.size();
+      ASSERT_EQ(EVP_PKEY_get_raw_public_key(ours.get(), answer_.data(), &size), 1);
+      const transport::KeyShare offer = of.Offer();
+      shared = X25519(ours, offer);
+      std::vector<uint8_t> context = {0, 0, 0, 0, 0, 0, 0, static_cast<uint8_t>(++phase_)};
+      context.insert(context.end(), offer.begin(), offer.end());
+      context.insert(context.end(), answer_.begin(), answer_.end());
+      for (SecretBytes* secret : {&sending, &receiving}) {
+        const SecretBytes mixed = HkdfExtract(hash, secret->span(), shared.span());
+        *secret = HkdfExpandLabel(hash, mixed.span(), "update", context, HashBytes(hash));
+      }
+    }
+    // `of` goes over to the phase, and hears that the peer follows, else the next exchange could not begin.
+    void Enter(AeadProtection& of) {
+      ASSERT_TRUE(of.Conclude(answer_));
+      of.UpdateKeys();
+      AeadProtection by(GetParam(), receiving, sending);
+      Packet follows{
+          .number = ++packets_, .header = std::vector<uint8_t>(wire::kShortHeaderBytes, 0x20), .body = {}};
+      follows.header[0] = phase_ % 2 == 1 ? 1 : 0;
+      by.Seal(follows.number, 0, follows.header, follows.body, follows.tag);
+      ASSERT_TRUE(Opens(of, follows));
+    }
+
+    // Of the phase, as seen from the other side, and of its exchange.
+    SecretBytes sending = Secret(1), receiving = Secret(2), shared;
+
+   private:
+    uint64_t phase_ = 0;
+    transport::KeyShare answer_{};
+    wire::PacketNumber packets_ = 0;
+  };
 
   AeadProtection client_{GetParam(), Secret(1), Secret(2)};
   AeadProtection server_{GetParam(), Secret(2), Secret(1)};
@@ -139,37 +181,14 @@ TEST_P(AeadProtectionTest, NumbersOfDifferentPathsDoNotMeet) {
   }
 }
 
-// Computed here step by step from what the headers promise; the answers are the test's own.
+// Computed by the test step by step from what the headers promise; the answers are the test's own.
 TEST_P(AeadProtectionTest, KeysAreTheDocumentedOnes) {
-  const Hash hash = AeadHash(GetParam());
-  SecretBytes sending = Secret(1), receiving = Secret(2);
-  wire::PacketNumber back = 0;
+  Peer peer;
   for (uint64_t phase = 0; phase < 3; ++phase) {
     const wire::PacketNumber last = 0x123456789a00 + 2 * phase;
-    const Packet packet = Sealed(client_, last);
-    EXPECT_TRUE(OpensUnder(sending, last, packet));
-    const PrivateKey ours(EVP_PKEY_Q_keygen(nullptr, nullptr, "X25519"));
-    transport::KeyShare answer{};
-    size_t size = answer.size();
-    ASSERT_EQ(EVP_PKEY_get_raw_public_key(ours.get(), answer.data(), &size), 1);
-    const transport::KeyShare offer = client_.Offer();
-    ASSERT_TRUE(client_.Conclude(answer));
-    client_.UpdateKeys();
-    const SecretBytes shared = X25519(ours, offer);
-    std::vector<uint8_t> context = {0, 0, 0, 0, 0, 0, 0, static_cast<uint8_t>(phase + 1)};
-    context.insert(context.end(), offer.begin(), offer.end());
-    context.insert(context.end(), answer.begin(), answer.end());
-    for (SecretBytes* secret : {&sending, &receiving}) {
-      const SecretBytes mixed = HkdfExtract(hash, secret->span(), shared.span());
-      *secret = HkdfExpandLabel(hash, mixed.span(), "update", context, HashBytes(hash));
-    }
-    // The peer follows, else the next exchange could not begin.
-    AeadProtection peer(GetParam(), receiving, sending);
-    Packet follows{
-        .number = ++back, .header = std::vector<uint8_t>(wire::kShortHeaderBytes, 0x20), .body = {}};
-    follows.header[0] = (phase + 1) % 2 == 1 ? 1 : 0;
-    peer.Seal(back, 0, follows.header, follows.body, follows.tag);
-    ASSERT_TRUE(Opens(client_, follows));
+    EXPECT_TRUE(OpensUnder(peer.sending, last, Sealed(client_, last)));
+    peer.Prepare(client_);
+    peer.Enter(client_);
   }
 }
 
@@ -197,7 +216,7 @@ TEST_P(AeadProtectionTest, AnAnswerMakesTheOwnOfferVoid) {
   }
 }
 
-// Would gain: an exchange whose result everybody knows.
+// Would gain: an exchange whose result is public.
 TEST_P(AeadProtectionTest, SharesOfLowOrderAreRefused) {
   transport::KeyShare one{};
   one[0] = 1;
@@ -372,31 +391,69 @@ TEST_P(AeadProtectionTest, ALimitIsToldWhileThereIsRoomForAClose) {
   EXPECT_NE(opening.limit_reached(), "") << "it counts for all keys of a connection";
 }
 
-TEST_P(AeadProtectionTest, PacketsDoNotAllocate) {
+// An exchange allocates, the packets that follow it do not, the one that moves the keys included.
+TEST_P(AeadProtectionTest, PacketsDoNotAllocateInAnyPhase) {
   ASSERT_TRUE(HeapWatch::SeesOpenSsl());
   std::vector<uint8_t> header(32), body(1408), tag(16);
-  const HeapWatch watch;
-  for (wire::PacketNumber number = 1; number <= 100; ++number) {
-    client_.Seal(number, 0, header, body, tag);
-    server_.Open(number, 0, header, body, tag);
+  wire::PacketNumber number = 0;
+  const auto send = [&](AeadProtection& from, AeadProtection& to) {
+    header[0] = from.key_phase() ? 1 : 0;
+    from.Seal(++number, 0, header, body, tag);
+    return to.Open(number, 0, header, body, tag);
+  };
+  for (int phase = 0; phase < 8; ++phase) {
+    const HeapWatch of_phase;
+    if (phase > 0) Update(client_, server_);
+    const uint64_t of_exchange = of_phase.allocations();
+    // Of both sides: shares, and AEADs and their secrets. 244 with AES and 252 with ChaCha20 of OpenSSL 3.0,
+    // most of them OpenSSL's.
+    EXPECT_LT(of_exchange, 400u);
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(send(client_, server_) && send(server_, client_));
+    client_.DropPrevious();
+    server_.DropPrevious();
+    EXPECT_EQ(of_phase.allocations(), of_exchange) << phase;
+    if (phase > 1) {
+      EXPECT_EQ(of_phase.blocks(), 0) << "phase " << phase << " leaves something behind";
+    }
   }
-  EXPECT_EQ(watch.allocations(), 0u);
 }
 
+// Each secret of each phase in turn, from before it is derived until three phases later all is gone.
 TEST_P(AeadProtectionTest, SecretsOfAllPhasesAreWiped) {
   ASSERT_TRUE(HeapWatch::SeesOpenSsl());
   const Hash hash = AeadHash(GetParam());
-  const SecretBytes secret = Secret(1);
-  for (const SecretBytes& watched : {secret, HkdfExpandLabel(hash, secret.span(), "key", {}, 16),
-                                     HkdfExpandLabel(hash, secret.span(), "iv", {}, 12)}) {
-    auto sender = std::make_unique<AeadProtection>(GetParam(), Secret(1), Secret(2));
-    auto receiver = std::make_unique<AeadProtection>(GetParam(), Secret(2), Secret(1));
-    const HeapWatch watch(watched.span());
-    ASSERT_TRUE(Opens(*receiver, Sealed(*sender, 1)));
-    Update(*sender, *receiver);
-    ASSERT_TRUE(Opens(*receiver, Sealed(*sender, 2)));
-    sender.reset();
-    receiver.reset();
+  constexpr size_t kPhases = 4, kSecrets = 7;
+  for (size_t n = 0; n < kPhases * kSecrets; ++n) {
+    const size_t phase = n / kSecrets, which = n % kSecrets;
+    SCOPED_TRACE("phase " + std::to_string(phase) + ", secret " + std::to_string(which));
+    Peer peer;
+    SecretBytes first = Secret(1), second = Secret(2);
+    auto client = std::make_unique<AeadProtection>(GetParam(), first, second);
+    for (size_t i = 1; i <= phase; ++i) {
+      peer.Prepare(*client);
+      if (i < phase) peer.Enter(*client);
+    }
+    const auto of = [&](const SecretBytes& secret, std::string_view label, size_t bytes) {
+      return HkdfExpandLabel(hash, secret.span(), label, {}, bytes);
+    };
+    const std::array<SecretBytes, kSecrets> secrets = {peer.sending,
+                                                       peer.receiving,
+                                                       of(peer.sending, "key", AeadKeyBytes(GetParam())),
+                                                       of(peer.receiving, "key", AeadKeyBytes(GetParam())),
+                                                       of(peer.sending, "iv", kAeadNonceBytes),
+                                                       of(peer.receiving, "iv", kAeadNonceBytes),
+                                                       peer.shared};
+    if (secrets[which].empty()) continue;  // phase 0 comes of no exchange
+    const HeapWatch watch(secrets[which].span());
+    if (phase > 0)
+      peer.Enter(*client);
+    else
+      client = std::make_unique<AeadProtection>(GetParam(), first, second);
+    for (int i = 0; i < 3; ++i) {
+      peer.Prepare(*client);
+      peer.Enter(*client);
+    }
+    client.reset();
     EXPECT_EQ(watch.leaks(), 0u);
   }
 }

@@ -278,7 +278,9 @@ TEST(CertificateHandshakeTest, BytesOfAnyHostAfterTheHandshakeEndNothing) {
     Exchange(*pair.client, *pair.server);
     ASSERT_TRUE(pair.client->complete());
     EXPECT_TRUE(pair.client->HandleData(std::vector<uint8_t>(size, 23)).ok()) << size;
-    EXPECT_TRUE(pair.client->HandleData(std::vector<uint8_t>(100, 21)).ok()) << "nothing is heard any more";
+    // Nothing is heard any more, so these bytes do not count either: 1024 would be too many for TLS.
+    for (int i = 0; i < 20; ++i)
+      ASSERT_TRUE(pair.client->HandleData(std::vector<uint8_t>(100, 21)).ok()) << i;
     EXPECT_TRUE(pair.client->complete());
     auto client_keys = pair.client->MakeProtection({}), server_keys = pair.server->MakeProtection({});
     EXPECT_TRUE(Understand(*client_keys, *server_keys));

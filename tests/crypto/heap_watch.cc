@@ -17,16 +17,19 @@ std::atomic<bool> g_watching{false};
 std::atomic<bool> g_wipes{false};
 std::atomic<uint64_t> g_allocations{0};
 std::atomic<uint64_t> g_leaks{0};
+std::atomic<int64_t> g_blocks{0};
 uint8_t g_secret[64];
 size_t g_secret_size = 0;
 
 void* Allocate(size_t size) {
-  if (g_watching) ++g_allocations;
+  if (g_watching) ++g_allocations, ++g_blocks;
   return std::malloc(size);
 }
 
 void Search(void* block) {
-  if (block == nullptr || !g_watching || g_secret_size == 0) return;
+  if (block == nullptr || !g_watching) return;
+  --g_blocks;
+  if (g_secret_size == 0) return;
   if (memmem(block, malloc_usable_size(block), g_secret, g_secret_size) == nullptr) return;
   ++g_leaks;
   // Else the secret stays in the freed block and counts again when a later owner frees it without writing.
@@ -61,6 +64,7 @@ HeapWatch::HeapWatch(ByteSpan secret, bool openssl_is_wiped) {
   if (g_secret_size > 0) std::memcpy(g_secret, secret.data(), g_secret_size);
   g_allocations = 0;
   g_leaks = 0;
+  g_blocks = 0;
   g_watching = true;
 }
 
@@ -68,6 +72,7 @@ HeapWatch::~HeapWatch() { g_watching = g_wipes = false; }
 
 bool HeapWatch::SeesOpenSsl() { return g_hooked; }
 uint64_t HeapWatch::allocations() const { return g_allocations; }
+int64_t HeapWatch::blocks() const { return g_blocks; }
 uint64_t HeapWatch::leaks() const { return g_leaks; }
 
 namespace {

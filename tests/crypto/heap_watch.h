@@ -23,6 +23,8 @@ class HeapWatch {
   // False when OpenSSL's allocations could not be hooked: then nothing below is worth anything.
   static bool SeesOpenSsl();
   uint64_t allocations() const;
+  // More blocks than at the start.
+  int64_t blocks() const;
   // Blocks that still held the secret when they were freed.
   uint64_t leaks() const;
 };

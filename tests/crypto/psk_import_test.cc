@@ -1,14 +1,17 @@
 // What is made of a pre-shared key, against vectors that psk_import.py computes from the RFCs alone.
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "tests/crypto/hex.h"
 #include "tests/crypto/tls_pair.h"
 #include "transport/crypto/imported_psk.h"
+#include "transport/crypto/tls_settings.h"
 
 namespace longhaul::crypto {
 namespace {
@@ -42,14 +45,68 @@ TEST(PskImport, EveryHashHasAKeyOfItsOwn) {
   EXPECT_FALSE(a.key == key.psk);
 }
 
-TEST(PskImport, TheIdentityTravelsAndTheRawKeyDoesNot) {
+std::vector<uint8_t> Digest(Hash hash, ByteSpan of) {
+  std::vector<uint8_t> out(HashBytes(hash));
+  EXPECT_EQ(EVP_Q_digest(nullptr, hash == Hash::kSha256 ? "SHA256" : "SHA384", nullptr, of.data(), of.size(),
+                         out.data(), nullptr),
+            1);
+  return out;
+}
+
+bool Holds(ByteSpan where, ByteSpan what) {
+  return std::search(where.begin(), where.end(), what.begin(), what.end()) != where.end();
+}
+
+// What proves in a ClientHello that the client has this key (RFC 8446 §4.2.11.2).
+SecretBytes BinderOf(Hash hash, ByteSpan key, ByteSpan hello_before_binders) {
+  const SecretBytes early = HkdfExtract(hash, {}, key);
+  const SecretBytes binder =
+      HkdfExpandLabel(hash, early.span(), "ext binder", Digest(hash, {}), HashBytes(hash), kTlsLabels);
+  const SecretBytes finished =
+      HkdfExpandLabel(hash, binder.span(), "finished", {}, HashBytes(hash), kTlsLabels);
+  return HkdfExtract(hash, finished.span(), Digest(hash, hello_before_binders));  // HMAC
+}
+
+// A record's header is 5 bytes; its one binder is the hello's end, behind the lengths 16 | 8 of the list.
+TEST(PskImport, TlsIsGivenTheImportedKeyAndNeverTheRawOne) {
+  for (const AeadSuite suite : {AeadSuite::kAes128Gcm, AeadSuite::kAes256Gcm}) {
+    const Hash hash = AeadHash(suite);
+    const std::string file = Text(NewPsk("job-a"));
+    Side side(file, Role::kWorker);
+    side.options.suites = {suite};
+    const auto client = side.Make()->NewSession(true);
+    const std::vector<uint8_t> hello = client->TakeData();
+    const Result<Credentials> parsed = ParseKeyFile(file);
+    const PskKey& raw = std::get<PskKey>(parsed.value());
+    const ImportedPsk imported = ImportPsk(raw, hash);
+    EXPECT_TRUE(Holds(hello, imported.identity));
+    ASSERT_GT(hello.size(), HashBytes(hash) + 8);
+    const ByteSpan before = ByteSpan(hello).subspan(5, hello.size() - 5 - 3 - HashBytes(hash));
+    const SecretBytes sent(ByteSpan(hello).last(HashBytes(hash)));
+    EXPECT_EQ(sent, BinderOf(hash, imported.key.span(), before));
+    EXPECT_FALSE(sent == BinderOf(hash, raw.psk.span(), before));
+  }
+}
+
+TEST(PskImport, TheRawKeyDoesNotTravelAndIsNotKept) {
   const std::string file = Text(NewPsk("job-a"));
-  auto client = Side(file, Role::kWorker).Make()->NewSession(true);
-  const std::vector<uint8_t> hello = client->TakeData();
   const Result<Credentials> parsed = ParseKeyFile(file);
-  const ImportedPsk imported = ImportPsk(std::get<PskKey>(parsed.value()), Hash::kSha256);
-  EXPECT_NE(std::search(hello.begin(), hello.end(), imported.identity.begin(), imported.identity.end()),
-            hello.end());
+  const SecretBytes& raw = std::get<PskKey>(parsed.value()).psk;
+  const auto settings = MakeTlsSettings(ParseKeyFile(file).value(), Side(file, Role::kServer).options);
+  ASSERT_TRUE(settings.ok());
+  EXPECT_TRUE((*settings)->psk()->psk.empty());
+  TlsPair pair(Side(file, Role::kWorker), Side(file, Role::kServer));
+  std::vector<uint8_t> travelled;
+  for (transport::HandshakeCrypto *from = pair.client.get(), *to = pair.server.get();;) {
+    const std::vector<uint8_t> data = from->TakeData();
+    if (data.empty()) break;
+    travelled.insert(travelled.end(), data.begin(), data.end());
+    ASSERT_TRUE(to->HandleData(data).ok());
+    std::swap(from, to);
+  }
+  ASSERT_TRUE(pair.client->complete() && pair.server->complete());
+  EXPECT_TRUE(Holds(travelled, ImportPsk(std::get<PskKey>(parsed.value()), Hash::kSha256).identity));
+  EXPECT_FALSE(Holds(travelled, raw.span()));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Output that nobody takes stops nobody, and signals end a daemon in order, or at once.
+// Output that no process reads stops no daemon, and signals end a daemon in order, or at once.
 //
 //   worker 0 ─┐
 //             ├─ server ──► a pipe that is full, closed, or a terminal that goes away

@@ -21,20 +21,10 @@ std::atomic<uint64_t> at = 0;
 std::atomic<bool> struck = false;
 
 // Generated messages and nlohmann::json are broken by an allocation that fails in them: the one destroys what
-// it has not made, the other's destructors allocate. Told by the names on the stack, which -rdynamic keeps.
+// it has not made, the other's destructors allocate.
 bool InsideALibrary() {
-  std::array<void*, 60> frames{};
-  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  char** const names = ::backtrace_symbols(frames.data(), count);
-  bool inside = false;
-  for (int i = 0; names != nullptr && i < count; ++i) {
-    for (const char* of : {"(_ZN8longhaul7control", "(_ZNK8longhaul7control", "(_ZN6google8protobuf",
-                           "(_ZNK6google8protobuf", "(_ZN8nlohmann", "(_ZNK8nlohmann"}) {
-      inside = inside || std::strstr(names[i], of) != nullptr;
-    }
-  }
-  std::free(names);
-  return inside;
+  return IsOnTheStack({"(_ZN8longhaul7control", "(_ZNK8longhaul7control", "(_ZN6google8protobuf",
+                       "(_ZNK6google8protobuf", "(_ZN8nlohmann", "(_ZNK8nlohmann"});
 }
 
 }  // namespace
@@ -53,6 +43,18 @@ bool Fails(What what) {
   if (armed != what || ++seen < at || struck) return false;
   if (what == What::kAllocation && InsideALibrary()) return false;  // the next one, then
   return !struck.exchange(true);
+}
+
+bool IsOnTheStack(std::initializer_list<const char*> names) {
+  std::array<void*, 60> frames{};
+  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
+  char** const functions = ::backtrace_symbols(frames.data(), count);
+  bool found = false;
+  for (int i = 0; functions != nullptr && i < count; ++i) {
+    for (const char* name : names) found = found || std::strstr(functions[i], name) != nullptr;
+  }
+  std::free(functions);
+  return found;
 }
 
 }  // namespace longhaul::exhaustion

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace longhaul::exhaustion {
 
@@ -14,5 +15,8 @@ void Disarm();
 bool Struck();
 // Called by what can fail: whether this one does.
 bool Fails(What what);
+
+// Whether a function on the stack has one of these in its mangled name; -rdynamic keeps the names.
+bool IsOnTheStack(std::initializer_list<const char*> names);
 
 }  // namespace longhaul::exhaustion

@@ -1,10 +1,8 @@
 #include "tests/exhaustion/job.h"
 
-#include <execinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -63,16 +61,10 @@ std::string Work() {
 
 constexpr int kInJson = 77;
 
-// Destructors of nlohmann::json allocate; one that fails there ends any program. Told apart by the names on
-// the stack, which the linker's -rdynamic keeps.
+// Destructors of nlohmann::json allocate; one that fails there ends any program.
 [[noreturn]] void OnTerminate() {
   Disarm();
-  std::array<void*, 60> frames{};
-  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  char** const names = ::backtrace_symbols(frames.data(), count);
-  for (int i = 0; names != nullptr && i < count; ++i) {
-    if (std::strstr(names[i], "nlohmann") != nullptr) ::_exit(kInJson);
-  }
+  if (IsOnTheStack({"nlohmann"})) ::_exit(kInJson);
   std::abort();
 }
 

@@ -16,6 +16,7 @@
 #include "tests/fuzz/arena.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
+#include "tests/fuzz/values.h"
 #include "tests/sim/reference_coder.h"
 #include "tests/transport/application.h"
 #include "tests/transport/fake_security.h"
@@ -27,6 +28,7 @@ using namespace longhaul::transport;  // NOLINT
 namespace {
 
 using Bytes = std::vector<uint8_t>;
+using fuzz::Buffer;
 constexpr size_t kMaxQueued = 200;
 // Polls that one event may cause: what the congestion window holds, and then some.
 constexpr int kMaxPolls = 5000;
@@ -38,12 +40,6 @@ constexpr int kMaxExchanges = 32;
 // Both sides' windows and queues, eight connections; and all that steps come and go with.
 constexpr size_t kMaxLive = 24 << 20;
 constexpr uint64_t kMaxAllocated = 256 << 20;
-
-// Where cores write what they send: nothing of it is read later.
-MutableByteSpan Buffer() {
-  static std::array<uint8_t, 65507> buffer;
-  return buffer;
-}
 
 ByteSpan Body() {
   static const auto body = [] {

@@ -27,6 +27,7 @@
 #include "tests/fuzz/arena.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
+#include "tests/fuzz/values.h"
 #include "tests/sim/reference_coder.h"
 #include "tests/transport/application.h"
 #include "transport/core/security/integrity_tag.h"
@@ -39,6 +40,7 @@ namespace {
 
 using control::ControlMessage;
 using Bytes = std::vector<uint8_t>;
+using fuzz::Buffer;
 
 constexpr size_t kMaxQueued = 300;
 constexpr int kMaxPolls = 5000;
@@ -58,12 +60,6 @@ constexpr uint64_t kRounds = 6;  // pushes of the honest worker
 constexpr float kGradient = 0.25f;
 // Of two members, of whatever weights: 3 / (n + 2) (server/member/membership.h).
 constexpr float kMaxShare = 0.75f;
-
-// Where cores write what they send: nothing of it is read later.
-MutableByteSpan Buffer() {
-  static std::array<uint8_t, 65507> buffer;
-  return buffer;
-}
 
 const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 
@@ -103,11 +99,7 @@ float Real(FuzzInput& in) {
 
 std::string Name(FuzzInput& in) {
   constexpr const char* kNames[] = {"w", "x", "y", "default", ""};
-  const uint32_t which = in.Below(8);
-  if (which < std::size(kNames)) return kNames[which];
-  if (which == 5) return std::string(in.U16() % 2000, 'n');
-  const ByteSpan bytes = in.Bytes(in.Below(24));
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return fuzz::AnyText(in, kNames, 8);
 }
 
 std::string Optimizer(FuzzInput& in) {

@@ -1,4 +1,5 @@
-// What this test program has on its heap, as malloc counts it, and in pages (base/pages.h).
+// What this test program has on its heap, as malloc counts it, and in pages (base/pages.h), whether touched
+// or not.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace longhaul::server {
 class HeapMeter {
  public:
   HeapMeter();
-  // More bytes than at the beginning, now, and the most there ever were (of pages: now).
+  // More bytes than at the beginning, now, and the most there ever were, both together.
   int64_t grown() const;
   int64_t peak() const;
 };

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "base/pages.h"
 #include "base/work_budget.h"
 #include "tests/server/fake_worker.h"
 
@@ -27,10 +28,11 @@ constexpr bool kSanitized = false;
 #endif
 
 // Of this process, in bytes: mapped, and in memory.
-uint64_t Statm(bool resident) {
-  uint64_t pages[2] = {};
+int64_t Statm(bool resident) {
+  int64_t pages[2] = {};
   std::ifstream("/proc/self/statm") >> pages[0] >> pages[1];
-  return pages[resident ? 1 : 0] * 4096;
+  EXPECT_GT(pages[1], 0);
+  return pages[resident ? 1 : 0] * static_cast<int64_t>(PageBytes());
 }
 
 ServerSettings Settings() {
@@ -236,13 +238,13 @@ struct RealChunks : Large {
 };
 
 TEST_F(RealChunks, AGigabyteOfAdamIsDeclaredWithoutTouchingIt) {
-  const uint64_t before = Statm(true);
+  const int64_t before = Statm(true);
   a.Declare("w", kGiBOfFloats, "adam:lr=0.1");
   b.Declare("w", kGiBOfFloats, "adam:lr=0.1");
   EXPECT_EQ(a.Heard(ControlMessage::kDeclared).at(0).declared().code(), 0u);
   EXPECT_EQ(coordinator.Stats().elements, kGiBOfFloats);
   a.Pull(0, 0, 1);
-  EXPECT_LT(Statm(true) - before, uint64_t{16} << 20);
+  EXPECT_LT(Statm(true) - before, int64_t{16} << 20);
   EXPECT_LE(longest(), kMostOfAnEvent);
 }
 
@@ -253,7 +255,7 @@ TEST_F(Real, ATensorThatTheMachineHasNoMemoryForIsRefused) {
   const uint64_t taken = coordinator.Stats().memory_bytes;
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
-  const rlimit less{Statm(false) + (uint64_t{900} << 20), before.rlim_max};
+  const rlimit less{static_cast<rlim_t>(Statm(false) + (int64_t{900} << 20)), before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &less), 0);
   b.Declare("embedding", 125'000'000, "adam:lr=0.1");
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);

@@ -59,7 +59,7 @@ TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {
             StatusCode::kAlreadyExists);
 }
 
-// Would gain, for a member with the shared key: a rank that nobody can have again.
+// Would gain, for a member with the shared key: a rank that no worker can have again.
 TEST(Membership, TheLargestIncarnationBlocksNoRank) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());

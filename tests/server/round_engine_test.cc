@@ -233,6 +233,24 @@ TEST_F(Job, ResultsWaitForAFreeWindow) {
   EXPECT_EQ(ResultOf(a)[0], 2);
 }
 
+// It would be waited for without an end.
+TEST_F(Job, AResultThatNoWindowOfTheWorkerHoldsEndsItsConnectionByName) {
+  a.connection.max_window_bytes = 3 * kSymbol;
+  DeclareChunks(4);
+  PushBoth(0, 1, 1);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(
+      a.connection.closed->ToString(),
+      "SettingsMismatch: no window of this worker holds a result of tensor \"w\": window is larger than the "
+      "peer accepts");
+  EXPECT_FALSE(b.connection.closed);
+  EXPECT_EQ(ResultOf(b).size(), 4u);
+  b.connection.max_window_bytes = 3 * kSymbol;
+  b.Pull(0, 0, 1);
+  ASSERT_TRUE(b.connection.closed);
+  EXPECT_EQ(b.connection.closed->code(), StatusCode::kSettingsMismatch);
+}
+
 // A worker that never frees its one window must not bring the server down: what waited too long is dropped.
 TEST_F(Job, AResultThatWaitedTooLongIsDropped) {
   a.connection.max_open_windows = 1;

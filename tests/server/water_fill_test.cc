@@ -88,7 +88,7 @@ TEST(WaterFillTest, HoldsItsPromisesForRandomClaims) {
         EXPECT_GE(shares[i].bits_per_second() + 1,
                   std::min(claims[i].floor, claims[i].ceiling).bits_per_second());
       }
-      // Who is between his bounds has what his weight says, compared with anyone else between his.
+      // Who is between his bounds has what his weight says, compared with the others between theirs.
       for (size_t j = 0; j < i && floors <= capacity; ++j) {
         const auto inside = [&](size_t k) {
           return claims[k].weight > 0 && shares[k] > claims[k].floor + Bandwidth::BitsPerSecond(1) &&

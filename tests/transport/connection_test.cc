@@ -435,6 +435,24 @@ TEST(Connection, ARefusedWindowClosesAsExcluded) {
   EXPECT_EQ(pair.worker.outgoing.at({1, 0}).receipt.low.count(), 0u);
 }
 
+TEST(Connection, AWindowThatThePeerNeverTakesIsToldFromOneThatHasToWait) {
+  for (const uint32_t windows : {0u, 1u}) {
+    ConnectionPair::Options options;
+    options.server.max_window_bytes = ByteCount(1600);
+    options.server.max_open_windows = windows;
+    ConnectionPair pair(options);
+    ASSERT_TRUE(pair.Establish());
+    const auto open = [&](uint32_t id, uint32_t chunks) {
+      return pair.connection
+          ->OpenWindow({.key = {id, 0}, .low_count = chunks, .symbol_bytes = 16, .fec_k = 0, .metadata = {}})
+          .code();
+    };
+    EXPECT_EQ(open(1, 101), StatusCode::kInvalidArgument);
+    EXPECT_EQ(open(1, 100), windows == 0 ? StatusCode::kInvalidArgument : StatusCode::kOk);
+    EXPECT_EQ(open(2, 1), windows == 0 ? StatusCode::kInvalidArgument : StatusCode::kResourceExhausted);
+  }
+}
+
 TEST(Connection, AWindowKeyIsUsedOnce) {
   ConnectionPair pair({});
   ASSERT_TRUE(pair.Establish());

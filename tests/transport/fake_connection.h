@@ -40,6 +40,7 @@ class FakeConnection final : public Connection {
   PeerIdentity identity_now;
   size_t max_chunk_bytes = 1392;
   size_t max_open_windows = 64;
+  uint64_t max_window_bytes = UINT64_MAX;
   bool refuse_control = false;
   std::map<WindowKey, IncomingWindow> incoming_now;
 
@@ -76,6 +77,8 @@ class FakeConnection final : public Connection {
     return {};
   }
   Status OpenWindow(const WindowOptions& options) override {
+    if (uint64_t{options.high_count + options.low_count} * options.symbol_bytes > max_window_bytes)
+      return {StatusCode::kInvalidArgument, "window is larger than the peer accepts"};
     size_t open = 0;
     for (const auto& [key, window] : outgoing) open += window.open ? 1 : 0;
     if (open >= max_open_windows) return {StatusCode::kResourceExhausted, "too many windows"};

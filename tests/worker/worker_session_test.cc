@@ -134,13 +134,44 @@ TEST(WorkerSessionTest, RefusesADeclarationThatDisagreesWithAnEarlierOne) {
 
 // A window that no peer opens would be waited for without an end.
 TEST(WorkerSessionTest, ATensorThatNoWindowHoldsIsRefused) {
+  struct Case {
+    uint64_t chunks;
+    ByteCount max_window;
+  };
+  // As many chunks as a window may have, and as many as one of smaller datagrams has bytes for.
+  const ByteCount any = transport::LargestWindow(ByteCount(1452)),
+                  less = transport::LargestWindow(ByteCount(1200));
+  const auto fit = static_cast<uint64_t>(less.value()) / SessionHarness::kSymbolBytes;
+  for (const auto& [chunks, max_window] : {Case{wire::kMaxWindowChunks, any}, Case{fit, less}}) {
+    for (const bool fits : {true, false}) {
+      WorkerCoreOptions options;
+      options.connection.max_window_bytes = max_window;
+      SessionHarness h(options);
+      h.JoinAndStart();
+      Outcome declared;
+      const uint64_t count = chunks * kChunkElements + (fits ? 0 : 1);
+      h.session.Declare({.name = "w", .count = count, .initial = {}}, declared.DeclareCallback());
+      h.SendDeclared(h.connection.sent.back().declare().request(), 0);
+      EXPECT_EQ(declared.status.ok(), fits) << count << " " << declared.status.ToString();
+      if (fits) continue;
+      EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(declared.status.message(), HasSubstr("is too large for one window: split it"));
+    }
+  }
+}
+
+TEST(WorkerSessionTest, APushThatNoWindowOfTheServerHoldsEndsByName) {
   SessionHarness h;
   h.JoinAndStart();
-  Outcome declared;
-  h.session.Declare({.name = "w", .count = uint64_t{1} << 28, .initial = {}}, declared.DeclareCallback());
-  h.SendDeclared(h.connection.sent.back().declare().request(), 0);
-  EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument) << "a gibibyte and its headers";
-  EXPECT_NE(declared.status.message().find("is too large for one window: split it"), std::string::npos);
+  const TensorHandle tensor = h.DeclareTensor("w", 10 * kChunkElements);
+  h.connection.max_window_bytes = 9 * SessionHarness::kSymbolBytes;
+  const std::vector<float> gradient = Ramp(10 * kChunkElements);
+  Outcome pushed;
+  h.session.Push(tensor, gradient, pushed.Callback());
+  h.FinishEvent();
+  ASSERT_TRUE(pushed.done());
+  EXPECT_EQ(pushed.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(pushed.status.message(), HasSubstr(", tensor w: window is larger than the peer accepts"));
 }
 
 TEST(WorkerSessionTest, SendsInitialValuesReliablyWhenTheServerWantsThem) {

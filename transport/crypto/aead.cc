@@ -11,13 +11,9 @@
 namespace longhaul::crypto {
 namespace {
 
-struct CipherFree {
-  void operator()(EVP_CIPHER* p) const { EVP_CIPHER_free(p); }
-};
-
 // Looked up once: it takes longer than to set up a key.
 const EVP_CIPHER* Fetched(AeadSuite suite) {
-  using Cipher = std::unique_ptr<EVP_CIPHER, CipherFree>;
+  using Cipher = OpenSslPtr<EVP_CIPHER>;
   static const std::array<Cipher, 3> ciphers = {
       Cipher(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr)),
       Cipher(EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr)),

@@ -76,14 +76,10 @@ transport::KeyShare PublicOf(const PrivateKey& key) {
   return share;
 }
 
-struct DeriveFree {
-  void operator()(EVP_PKEY_CTX* p) const { EVP_PKEY_CTX_free(p); }
-};
-
 // X25519 (RFC 7748 §6.1); nothing when the result is zero, which a peer can force by a share of low order.
 SecretBytes SharedSecret(const PrivateKey& ours, const transport::KeyShare& theirs) {
   const PrivateKey peer(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, theirs.data(), theirs.size()));
-  const std::unique_ptr<EVP_PKEY_CTX, DeriveFree> context(EVP_PKEY_CTX_new(ours.get(), nullptr));
+  const OpenSslPtr<EVP_PKEY_CTX> context(EVP_PKEY_CTX_new(ours.get(), nullptr));
   LH_CHECK(context != nullptr);
   SecretBytes secret(theirs.size());
   size_t size = secret.size();

@@ -9,9 +9,11 @@
 namespace longhaul::crypto {
 
 void OpenSslFree::operator()(bio_st* p) const { BIO_free(p); }
+void OpenSslFree::operator()(evp_cipher_st* p) const { EVP_CIPHER_free(p); }
 void OpenSslFree::operator()(evp_cipher_ctx_st* p) const { EVP_CIPHER_CTX_free(p); }
 void OpenSslFree::operator()(evp_mac_ctx_st* p) const { EVP_MAC_CTX_free(p); }
 void OpenSslFree::operator()(evp_md_ctx_st* p) const { EVP_MD_CTX_free(p); }
+void OpenSslFree::operator()(evp_pkey_ctx_st* p) const { EVP_PKEY_CTX_free(p); }
 void OpenSslFree::operator()(evp_pkey_st* p) const { EVP_PKEY_free(p); }
 void OpenSslFree::operator()(ssl_ctx_st* p) const { SSL_CTX_free(p); }
 void OpenSslFree::operator()(ssl_session_st* p) const { SSL_SESSION_free(p); }

@@ -5,9 +5,11 @@
 #include <string>
 
 struct bio_st;
+struct evp_cipher_st;
 struct evp_cipher_ctx_st;
 struct evp_mac_ctx_st;
 struct evp_md_ctx_st;
+struct evp_pkey_ctx_st;
 struct evp_pkey_st;
 struct ossl_lib_ctx_st;
 struct ssl_ctx_st;
@@ -19,9 +21,11 @@ namespace longhaul::crypto {
 
 struct OpenSslFree {
   void operator()(bio_st* p) const;
+  void operator()(evp_cipher_st* p) const;
   void operator()(evp_cipher_ctx_st* p) const;
   void operator()(evp_mac_ctx_st* p) const;
   void operator()(evp_md_ctx_st* p) const;
+  void operator()(evp_pkey_ctx_st* p) const;
   void operator()(evp_pkey_st* p) const;
   void operator()(ssl_ctx_st* p) const;
   void operator()(ssl_session_st* p) const;

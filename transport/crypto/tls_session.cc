@@ -143,7 +143,7 @@ struct TlsCallbacks {
 
 namespace {
 SecretBytes NewSeed(const TlsSettings& settings, bool is_client) {
-  if (!is_client || settings.psk() != nullptr) return {};
+  if (!settings.Replays(is_client)) return {};
   SecretBytes seed(replayed_chance::kSeedBytes);
   LH_CHECK(RAND_priv_bytes(seed.span().data(), static_cast<int>(seed.size())) == 1);
   return seed;
@@ -188,7 +188,7 @@ std::unique_ptr<transport::HandshakeCrypto> TlsSession::Again() const {
 }
 
 void TlsSession::RefreshChance() const {
-  if (is_client_ && settings_->psk() == nullptr) replayed_chance::Refresh();
+  if (settings_->Replays(is_client_)) replayed_chance::Refresh();
 }
 
 TlsSession::~TlsSession() = default;
@@ -282,7 +282,7 @@ void TlsSession::ReadAfterHandshake() {
   const Status why = result > 0 ? Status(StatusCode::kProtocolViolation, "TLS: application data") : Explain();
   if (result <= 0 && SSL_get_error(ssl_.get(), result) == SSL_ERROR_WANT_READ) return;
   // The server seals its alerts, and its certificate is known by now; any host can send what does not open.
-  deaf_ = is_client_ && settings_->psk() == nullptr && why.code() != StatusCode::kPermissionDenied;
+  deaf_ = settings_->Replays(is_client_) && why.code() != StatusCode::kPermissionDenied;
   if (!deaf_) Fail(why);
 }
 

@@ -88,8 +88,7 @@ bool UseCertificate(SSL_CTX* context, const CertificateKey& key, bool is_client)
 }
 
 OpenSslPtr<ssl_ctx_st> MakeContext(const TlsSettings& settings, bool is_client) {
-  // Any host can answer a client with a certificate, so it tries several answers to one ClientHello.
-  const bool replays = is_client && settings.psk() == nullptr;
+  const bool replays = settings.Replays(is_client);
   if (replays && replayed_chance::Library() == nullptr) return nullptr;
   if (replays) replayed_chance::Refresh();
   OpenSslPtr<ssl_ctx_st> context(SSL_CTX_new_ex(replays ? replayed_chance::Library() : nullptr, nullptr,
@@ -101,7 +100,8 @@ OpenSslPtr<ssl_ctx_st> MakeContext(const TlsSettings& settings, bool is_client) 
   return ok ? std::move(context) : nullptr;
 }
 
-void ImportPsk(TlsSettings* settings) {
+// Of the key itself nothing is left.
+void ReplacePskByItsImports(TlsSettings* settings) {
   PskKey* key = std::get_if<PskKey>(&settings->credentials);
   if (key == nullptr) return;
   settings->imported = {ImportPsk(*key, Hash::kSha256), ImportPsk(*key, Hash::kSha384)};
@@ -117,7 +117,7 @@ Result<std::shared_ptr<const TlsSettings>> MakeTlsSettings(Credentials credentia
   settings->credentials = std::move(credentials);
   settings->trusts = TrustsOf(settings->credentials);
   settings->options = std::move(options);
-  ImportPsk(settings.get());
+  ReplacePskByItsImports(settings.get());
   ERR_clear_error();
   settings->client = MakeContext(*settings, true);
   settings->server = MakeContext(*settings, false);

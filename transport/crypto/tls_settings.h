@@ -23,6 +23,9 @@ struct TlsSettings {
   OpenSslPtr<ssl_ctx_st> server;  // with all of them
 
   const PskKey* psk() const { return std::get_if<PskKey>(&credentials); }
+  // Any host can answer a client that holds a certificate, so it tries several answers to one ClientHello
+  // (transport/crypto/replayed_chance.h).
+  bool Replays(bool is_client) const { return is_client && psk() == nullptr; }
   const CertificateKey* certificate() const { return std::get_if<CertificateKey>(&credentials); }
 };
 

@@ -33,7 +33,7 @@ std::string Probe(const Address& peer, Duration limit) {
   const FileDescriptor socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const SocketAddress address = ToSocketAddress(peer, family);
   if (!socket.valid()) return "";
-  // A connected socket is told of the errors; the byte is too short to be a packet.
+  // A connected socket reports the errors; the byte is too short to be a packet.
   if (::connect(socket.get(), address.get(), address.size) != 0) return WordsOf(errno);
   if (::send(socket.get(), "", 1, MSG_NOSIGNAL) < 0) return WordsOf(errno);
   pollfd readable{socket.get(), POLLIN, 0};

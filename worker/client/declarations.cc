@@ -160,7 +160,8 @@ std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& de
   return Finish(handle, Status::Ok()), std::nullopt;
 }
 
-// Its result comes in one; a window that does not open would be waited for without an end.
+// Its result comes in one; a window that does not open would be waited for without an end. The bytes bind a
+// worker that came back with smaller datagrams than the job's, for which our windows have no room.
 bool Declarations::FitsWindow(const codec::ChunkGeometry& geometry) const {
   const uint64_t chunks = (geometry.count - 1) / geometry.chunk_elements + 1;
   const auto bytes = static_cast<uint64_t>(link_.options.connection.max_window_bytes.value());

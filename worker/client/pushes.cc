@@ -52,7 +52,10 @@ bool Pushes::OpenWindow(TensorHandle handle) {
   TensorPush& push = tensor.push;
   transport::WindowOptions window = tensor.pipeline->window();
   push.window = window.key = {.id = next_window_, .generation = 0};
-  if (!link_.connection()->OpenWindow(window).ok()) return false;
+  const Status opened = link_.connection()->OpenWindow(window);
+  if (opened.code() == StatusCode::kInvalidArgument)
+    link_.FailTensor(tensor.name(), opened);  // it never will
+  if (!opened.ok()) return false;
   ++next_window_;
   push.stage = PushStage::kOpen;
   outgoing_[push.window] = handle;

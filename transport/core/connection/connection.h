@@ -275,9 +275,9 @@ class Connection {
   virtual void Admit(bool admitted) = 0;
   // Appends to the reliable ordered stream. Errors: kResourceExhausted (backlog bound), kFailedPrecondition.
   virtual Status SendControl(ByteSpan bytes) = 0;
-  // Opens an outgoing window. Errors: kInvalidArgument, kAlreadyExists (a key is used once),
-  // kResourceExhausted (too many open), kFailedPrecondition (not connected, or another generation of the
-  // window is still open).
+  // Opens an outgoing window. Errors: kInvalidArgument (it never will, on this connection: what the options
+  // may be, or more than the peer takes), kAlreadyExists (a key is used once), kResourceExhausted (too many
+  // open), kFailedPrecondition (not connected, or another generation of the window is still open).
   virtual Status OpenWindow(const WindowOptions& options) = 0;
   // Adds the next chunk; see WindowTx::Submit for borrowing and errors; kNotFound for an unknown window.
   virtual Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,

@@ -23,21 +23,12 @@ Handshake::Handshake(bool is_client, std::unique_ptr<HandshakeCrypto> crypto)
 
 std::unique_ptr<Handshake> Handshake::Again(bool in_order) const {
   std::unique_ptr<HandshakeCrypto> crypto = crypto_->Again();
-  if (crypto == nullptr || crypto->TakeData() != sent_) return nullptr;
+  if (crypto == nullptr || crypto->TakeData() != out_.stream) return nullptr;
   auto again = std::make_unique<Handshake>(is_client_, std::move(crypto));
   again->one_of_several_ = true;
   again->in_order_ = in_order;
-  again->sent_ = sent_;
-  again->in_flight_ = false;
-  again->deadline_ = deadline_;
-  again->repeats_ = repeats_;
-  again->flights_ = flights_;
-  again->last_flight_ = last_flight_;
-  again->flight_began_ = flight_began_;
-  again->flight_at_once_ = flight_at_once_;
-  again->karn_ = karn_;
-  again->next_number_ = next_number_;
-  again->bytes_sent_ = bytes_sent_;
+  again->out_ = out_;
+  again->out_.in_flight = false;
   return again;
 }
 
@@ -48,12 +39,12 @@ void Handshake::OnPacket(int64_t bytes, bool proves_address) {
 }
 
 Status Handshake::OnCrypto(Instant now, const wire::CryptoFrame& frame) {
-  if (frame.received > sent_.size()) {
+  if (frame.received > out_.stream.size()) {
     return Status(StatusCode::kProtocolViolation, "the peer has handshake bytes that were never sent");
   }
   if (frame.received > peer_received_) {
     peer_received_ = frame.received;
-    flight_next_ = std::max(flight_next_, peer_received_);
+    out_.flight_next = std::max(out_.flight_next, peer_received_);
     progress_ = true;
   }
   const uint64_t before = received_;
@@ -94,76 +85,77 @@ Status Handshake::Deliver(uint64_t offset, ByteSpan data) {
 Result<bool> Handshake::Pull() {
   if (released()) return false;
   const std::vector<uint8_t> data = crypto_->TakeData();
-  if (sent_.size() + data.size() > wire::kMaxHandshakeBytes) {
+  if (out_.stream.size() + data.size() > wire::kMaxHandshakeBytes) {
     return Status(StatusCode::kResourceExhausted,
                   "the handshake is longer than 64 KiB (too many certificates?)");
   }
-  sent_.insert(sent_.end(), data.begin(), data.end());
+  out_.stream.insert(out_.stream.end(), data.begin(), data.end());
   return !data.empty();
 }
 
 void Handshake::OnPacketEnd(Instant now) {
   const bool first = !std::exchange(answered_, true);
-  if (progress_ || first) repeats_ = 0;
+  if (progress_ || first) out_.repeats = 0;
   if (new_data_ || first) return StartFlight();
-  if (in_flight_) return;
+  if (out_.in_flight) return;
   if (progress_) {
-    deadline_ = now + kFirstInterval;
-  } else if (now - last_flight_ >= kMinRepeatGap) {
+    out_.deadline = now + kFirstInterval;
+  } else if (now - out_.last_flight >= kMinRepeatGap) {
     // It repeats itself, so it lacks what we have sent.
     StartFlight();
   }
 }
 
 void Handshake::OnRetry() {
-  if (flights_ == 1) flights_ = 0;  // the flight with the cookie may serve for a sample
-  repeats_ = 0;
+  if (out_.flights == 1) out_.flights = 0;  // the flight with the cookie may serve for a sample
+  out_.repeats = 0;
   StartFlight();
 }
 
 void Handshake::OnAnswered(Instant now) {
-  if (flights_ == 0 || !std::exchange(karn_, false)) return;
-  if (flights_ == 1 && !in_flight_ && flight_at_once_) rtt_sample_ = now - flight_began_;
+  if (out_.flights == 0 || !std::exchange(out_.karn, false)) return;
+  if (out_.flights == 1 && !out_.in_flight && out_.flight_at_once) rtt_sample_ = now - out_.flight_began;
 }
 
 std::optional<Duration> Handshake::TakeRttSample() { return std::exchange(rtt_sample_, std::nullopt); }
 
 void Handshake::OnTimeout(Instant now) {
-  if (deadline_ > now) return;
-  deadline_ = Instant::Infinite();
+  if (out_.deadline > now) return;
+  out_.deadline = Instant::Infinite();
   StartFlight();
 }
 
 void Handshake::StartFlight() {
-  in_flight_ = flight_start_ = true;
-  flight_next_ = peer_received_;
-  deadline_ = Instant::Infinite();
+  out_.in_flight = out_.flight_start = true;
+  out_.flight_next = peer_received_;
+  out_.deadline = Instant::Infinite();
 }
 
 std::optional<wire::CryptoFrame> Handshake::NextFrame(size_t room) const {
-  if (sent_.empty() && received_ == 0) return std::nullopt;
-  const size_t left = sent_.size() - static_cast<size_t>(flight_next_);
+  if (out_.stream.empty() && received_ == 0) return std::nullopt;
+  const size_t left = out_.stream.size() - static_cast<size_t>(out_.flight_next);
   const size_t bytes = std::min(left, room > kFrameOverhead ? room - kFrameOverhead : 0);
-  return wire::CryptoFrame{flight_next_, one_of_several_ && !complete() ? 0 : received_,
-                           ByteSpan(sent_).subspan(static_cast<size_t>(flight_next_), bytes)};
+  return wire::CryptoFrame{out_.flight_next, one_of_several_ && !complete() ? 0 : received_,
+                           ByteSpan(out_.stream).subspan(static_cast<size_t>(out_.flight_next), bytes)};
 }
 
 void Handshake::OnSent(Instant now, size_t data, int64_t bytes) {
-  LH_CHECK(in_flight_);
-  if (std::exchange(flight_start_, false)) {
-    ++flights_;
-    ++repeats_;
-    flight_began_ = now;
-    flight_at_once_ = true;
+  LH_CHECK(out_.in_flight);
+  if (std::exchange(out_.flight_start, false)) {
+    ++out_.flights;
+    ++out_.repeats;
+    out_.flight_began = now;
+    out_.flight_at_once = true;
   }
-  flight_at_once_ = flight_at_once_ && now == flight_began_;
-  bytes_sent_ += bytes;
-  flight_next_ += data;
-  last_flight_ = now;
-  if (flight_next_ < sent_.size()) return;
-  in_flight_ = false;
+  out_.flight_at_once = out_.flight_at_once && now == out_.flight_began;
+  out_.bytes += bytes;
+  out_.flight_next += data;
+  out_.last_flight = now;
+  if (out_.flight_next < out_.stream.size()) return;
+  out_.in_flight = false;
   // Progress in the middle of a flight makes it the first again.
-  deadline_ = now + std::min(kFirstInterval * (1 << std::clamp(repeats_ - 1, 0, 4)), kLongestInterval);
+  out_.deadline =
+      now + std::min(kFirstInterval * (1 << std::clamp(out_.repeats - 1, 0, 4)), kLongestInterval);
 }
 
 }  // namespace longhaul::transport

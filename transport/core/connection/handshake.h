@@ -67,11 +67,11 @@ class Handshake {
   void SendAgain() { StartFlight(); }
   // An answer is here: the next flight waits until it is checked.
   void Rest(Instant now) {
-    if (!in_flight_) deadline_ = std::max(deadline_, now + kLongestInterval);
+    if (!out_.in_flight) out_.deadline = std::max(out_.deadline, now + kLongestInterval);
   }
   // Nothing more is said or heard: the cryptography, and every secret in it, goes. REQUIRES: complete().
   void Release() { crypto_.reset(); }
-  Instant Deadline() const { return deadline_; }
+  Instant Deadline() const { return out_.deadline; }
 
   // --- Questions ---
   bool complete() const { return crypto_ == nullptr || crypto_->complete(); }
@@ -79,31 +79,31 @@ class Handshake {
   HandshakeCrypto& crypto() { return *crypto_; }
   bool released() const { return crypto_ == nullptr; }
   // The peer has all of our stream.
-  bool delivered() const { return peer_received_ == sent_.size(); }
+  bool delivered() const { return peer_received_ == out_.stream.size(); }
   bool address_proved() const { return address_proved_; }
   // Flights since the last progress.
-  int repeats() const { return repeats_; }
-  uint64_t flights() const { return flights_; }
+  int repeats() const { return out_.repeats; }
+  uint64_t flights() const { return out_.flights; }
   // The round trip that the handshake has shown, once: only of a first flight that was sent once and at one
   // instant (Karn's rule).
   std::optional<Duration> TakeRttSample();
 
   // --- Sending ---
   // Something should leave, and `bytes` may.
-  bool WantsToSend() const { return in_flight_; }
+  bool WantsToSend() const { return out_.in_flight; }
   bool MaySend(int64_t bytes) const {
-    return address_proved_ || bytes_sent_ + bytes <= kMaxAmplification * bytes_received_;
+    return address_proved_ || out_.bytes + bytes <= kMaxAmplification * bytes_received_;
   }
   // The next packet begins a flight.
-  bool AtFlightStart() const { return flight_start_; }
+  bool AtFlightStart() const { return out_.flight_start; }
   // What the next packet carries, at most `room` bytes as a frame; nullopt: neither stream has anything to
   // say. Its data borrows from here until the next event.
   std::optional<wire::CryptoFrame> NextFrame(size_t room) const;
-  wire::PacketNumber NextNumber() { return next_number_++; }
+  wire::PacketNumber NextNumber() { return out_.next_number++; }
   // A packet with NextFrame's answer left (`data` bytes of the stream in a datagram of `bytes`).
   void OnSent(Instant now, size_t data, int64_t bytes);
   // One that belongs to no flight left.
-  void OnSentAside(int64_t bytes) { bytes_sent_ += bytes; }
+  void OnSentAside(int64_t bytes) { out_.bytes += bytes; }
 
  private:
   void StartFlight();
@@ -116,31 +116,36 @@ class Handshake {
   bool one_of_several_ = false;
   bool in_order_ = false;
 
-  std::vector<uint8_t> sent_;  // our stream from its start
+  // What we say, and when it left: all of this goes on in another that Again makes.
+  struct Sending {
+    std::vector<uint8_t> stream;  // from its start
+    bool in_flight = false;       // a flight is being sent
+    bool flight_start = false;
+    uint64_t flight_next = 0;
+    int repeats = 0;
+    uint64_t flights = 0;
+    Instant last_flight;
+    Instant flight_began;
+    bool flight_at_once = true;
+    bool karn = true;  // a sample is still possible
+    Instant deadline = Instant::Infinite();
+    wire::PacketNumber next_number = 0;
+    int64_t bytes = 0;
+  };
+  Sending out_;
+
   uint64_t peer_received_ = 0;
   uint64_t received_ = 0;                             // the peer's stream, without a gap
   std::map<uint64_t, std::vector<uint8_t>> waiting_;  // beyond it, by offset
   size_t waiting_bytes_ = 0;
 
-  bool in_flight_ = false;  // a flight is being sent
-  bool flight_start_ = false;
-  uint64_t flight_next_ = 0;
   bool new_data_ = false;  // of the event under way
   bool progress_ = false;
   bool answered_ = false;  // the peer's first packet was
-  int repeats_ = 0;
-  uint64_t flights_ = 0;
-  Instant last_flight_;
-  Instant flight_began_;
-  bool flight_at_once_ = true;
-  bool karn_ = true;  // a sample is still possible
   std::optional<Duration> rtt_sample_;
-  Instant deadline_ = Instant::Infinite();
-  wire::PacketNumber next_number_ = 0;
 
   bool address_proved_;
   int64_t bytes_received_ = 0;
-  int64_t bytes_sent_ = 0;
 };
 
 }  // namespace longhaul::transport

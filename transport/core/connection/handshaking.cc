@@ -20,6 +20,39 @@ constexpr int64_t kMaxLongCloseBytes = 26 + 1 + 4 + 256 + 16;
 
 }  // namespace
 
+// What a long packet carries; the CRYPTO frames borrow from it. Nothing behind a CLOSE counts.
+struct Handshaking::Content {
+  std::vector<wire::CryptoFrame> crypto;
+  std::optional<wire::TransportParametersFrame> parameters;
+  std::optional<wire::CloseFrame> close;
+
+  static Result<Content> Of(ByteSpan frames) {
+    Content content;
+    ByteReader reader(frames);
+    while (reader.ok() && !reader.AtEnd() && !content.close) {
+      const Result<wire::Frame> frame = wire::DecodeFrame(reader);
+      if (!frame.ok()) return frame.status();
+      if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
+        content.crypto.push_back(*crypto);
+      } else if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
+        content.parameters = *parameters;
+      } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
+        content.close = *close;
+      } else if (!std::holds_alternative<wire::PaddingFrame>(*frame)) {
+        return Status(StatusCode::kProtocolViolation,
+                      std::string(wire::FrameName(*frame)) + " during the handshake");
+      }
+    }
+    return content;
+  }
+  Status Tell(Instant now, Handshake* handshake) const {
+    for (const wire::CryptoFrame& frame : crypto) {
+      if (Status status = handshake->OnCrypto(now, frame); !status.ok()) return status;
+    }
+    return Status::Ok();
+  }
+};
+
 Handshaking::Handshaking(const Options& options, Security* security, Path* path, ConnectionStats* stats)
     : options_(options),
       security_(security),
@@ -50,17 +83,17 @@ bool Handshaking::Accepts(const wire::LongHeader& header) {
 
 Handshaking::Outcome Handshaking::HandleLong(Instant now, const wire::LongHeader& header, ByteSpan frames,
                                              size_t datagram_bytes, bool proves_address) {
-  if (open_) return HandleAnswer(now, header, frames, datagram_bytes);
+  const Result<Content> content = Content::Of(frames);
+  if (open_) return HandleAnswer(now, header, content, datagram_bytes);
   handshake_->OnPacket(static_cast<int64_t>(datagram_bytes), proves_address);
   LearnFrom(header, datagram_bytes);
-  std::optional<Outcome> over;
-  if (Status status = HandleFrames(now, frames, &over); !status.ok()) {
+  if (content.ok() && content->close) return OnClose(now, *content->close);
+  if (Status status = content.ok() ? HandleContent(now, *content) : content.status(); !status.ok()) {
     ++stats_->malformed_dropped;
     // Any host can have sent it, but for what TLS has opened: the server's alert.
     if (public_key_ && status.code() != StatusCode::kPermissionDenied) return {};
     return {Outcome::Next::kFailed, std::move(status)};
   }
-  if (over) return *std::move(over);
   DropRefusal();  // the server is there and goes on
   if (is_client()) handshake_->OnAnswered(now);
   handshake_->OnPacketEnd(now);
@@ -78,35 +111,14 @@ Handshaking::Outcome Handshaking::Conclude() {
 
 namespace {
 
-// What an answer consists of, CRYPTO aside; an error when it cannot be the server's.
-struct AnswerContent {
-  std::optional<wire::TransportParametersFrame> parameters;
-  std::optional<wire::CloseFrame> close;
-};
-Result<AnswerContent> ContentOf(ByteSpan frames) {
-  AnswerContent content;
-  ByteReader reader(frames);
-  while (reader.ok() && !reader.AtEnd()) {
-    Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return frame.status();
-    if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
-      content.parameters = *parameters;
-    } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
-      content.close = *close;
-    }
-  }
-  return content;
-}
-
 bool InRange(const wire::TransportParametersFrame& parameters) {
   return parameters.max_datagram_bytes >= Path::kBaseDatagram && parameters.idle_timeout_ms > 0;
 }
 
 }  // namespace
 
-Handshaking::Outcome Handshaking::HandleAnswer(Instant now, const wire::LongHeader& header, ByteSpan frames,
-                                               size_t datagram_bytes) {
-  const Result<AnswerContent> content = ContentOf(frames);
+Handshaking::Outcome Handshaking::HandleAnswer(Instant now, const wire::LongHeader& header,
+                                               const Result<Content>& content, size_t datagram_bytes) {
   if (content.ok() && content->close) return OnClose(now, *content->close);
   if (!content.ok() || !content->parameters || !InRange(*content->parameters)) {
     ++stats_->malformed_dropped;
@@ -120,7 +132,7 @@ Handshaking::Outcome Handshaking::HandleAnswer(Instant now, const wire::LongHead
   if (answers_.empty()) handshake_->Rest(now);
   ServerAnswers::Answer* answer = answers_.Of(now, *handshake_, header.source, *content->parameters);
   if (answer == nullptr) return {};
-  if (Status status = HearAnswer(now, answer, frames, datagram_bytes); !status.ok()) {
+  if (Status status = HearAnswer(now, answer, *content, datagram_bytes); !status.ok()) {
     answers_.Drop(answer);
     return OnDoubt(now, header.source, std::move(status));
   }
@@ -129,23 +141,12 @@ Handshaking::Outcome Handshaking::HandleAnswer(Instant now, const wire::LongHead
   return Conclude();
 }
 
-Status Handshaking::HearAnswer(Instant now, ServerAnswers::Answer* answer, ByteSpan frames,
+Status Handshaking::HearAnswer(Instant now, ServerAnswers::Answer* answer, const Content& content,
                                size_t datagram_bytes) {
   const auto bytes = static_cast<int64_t>(datagram_bytes);
   answer->largest_datagram = std::max(answer->largest_datagram, bytes);
   answer->handshake->OnPacket(bytes, true);
-  ByteReader reader(frames);
-  while (reader.ok() && !reader.AtEnd()) {
-    Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return frame.status();
-    if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
-      if (Status status = answer->handshake->OnCrypto(now, *crypto); !status.ok()) return status;
-    } else if (!std::holds_alternative<wire::PaddingFrame>(*frame) &&
-               !std::holds_alternative<wire::TransportParametersFrame>(*frame)) {
-      return Status(StatusCode::kProtocolViolation,
-                    std::string(wire::FrameName(*frame)) + " during the handshake");
-    }
-  }
+  if (Status status = content.Tell(now, answer->handshake.get()); !status.ok()) return status;
   answer->handshake->OnAnswered(now);
   answer->handshake->OnPacketEnd(now);
   return Status::Ok();
@@ -192,26 +193,11 @@ void Handshaking::LearnFrom(const wire::LongHeader& header, size_t datagram_byte
   }
 }
 
-Status Handshaking::HandleFrames(Instant now, ByteSpan frames, std::optional<Outcome>* over) {
-  ByteReader reader(frames);
-  while (reader.ok() && !reader.AtEnd()) {
-    Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return frame.status();
-    Status status;
-    if (const auto* crypto = std::get_if<wire::CryptoFrame>(&*frame)) {
-      status = handshake_->OnCrypto(now, *crypto);
-    } else if (const auto* parameters = std::get_if<wire::TransportParametersFrame>(&*frame)) {
-      status = OnParameters(*parameters);
-    } else if (const auto* close = std::get_if<wire::CloseFrame>(&*frame)) {
-      *over = OnClose(now, *close);
-      return Status::Ok();
-    } else if (!std::holds_alternative<wire::PaddingFrame>(*frame)) {
-      status = Status(StatusCode::kProtocolViolation,
-                      std::string(wire::FrameName(*frame)) + " during the handshake");
-    }
-    if (!status.ok()) return status;
+Status Handshaking::HandleContent(Instant now, const Content& content) {
+  if (content.parameters) {
+    if (Status status = OnParameters(*content.parameters); !status.ok()) return status;
   }
-  return Status::Ok();
+  return content.Tell(now, handshake_.get());
 }
 
 Handshaking::Outcome Handshaking::OnClose(Instant now, const wire::CloseFrame& close) {
@@ -272,30 +258,25 @@ void Handshaking::HandleRetry(ByteSpan cookie) {
 }
 
 Handshaking::Outcome Handshaking::HandleRefuse(Instant now, const wire::LongHeader& header, ByteSpan frames) {
-  ByteReader reader(frames);
-  while (reader.ok() && !reader.AtEnd()) {
-    Result<wire::Frame> frame = wire::DecodeFrame(reader);
-    if (!frame.ok()) return {};
-    const auto* close = std::get_if<wire::CloseFrame>(&*frame);
-    if (close == nullptr) continue;
-    // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
-    if (close->code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return {};
-    // The INIT did not open: by another key, or because it was damaged. The next one may.
-    if (close->code == StatusCode::kPermissionDenied) {
-      ++stats_->key_refusals;
-      return {};
-    }
-    std::string text = "server " + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(*close);
-    if (close->code == StatusCode::kVersionMismatch) {
-      text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
-              std::to_string(header.version) + ")";
-    }
-    return OnRefusal(now, Status(close->code, std::move(text)));
+  const Result<Content> content = Content::Of(frames);
+  if (!content.ok() || !content->close) return {};
+  const wire::CloseFrame& close = *content->close;
+  // Our own version refused: the INIT was damaged on its way, in the one field that is read before the tag.
+  if (close.code == StatusCode::kVersionMismatch && header.version == wire::kVersion) return {};
+  // The INIT did not open: by another key, or because it was damaged. The next one may.
+  if (close.code == StatusCode::kPermissionDenied) {
+    ++stats_->key_refusals;
+    return {};
   }
-  return {};
+  std::string text = "server " + path_->peer().ToString() + " refuses: " + Closing::ReasonOf(close);
+  if (close.code == StatusCode::kVersionMismatch) {
+    text += " (protocol version here " + std::to_string(wire::kVersion) + ", there " +
+            std::to_string(header.version) + ")";
+  }
+  return OnRefusal(now, Status(close.code, std::move(text)));
 }
 
-// With keys the refusal waits: anyone that sees the INIT can forge one.
+// With keys the refusal waits: any host that sees the INIT can forge one.
 Handshaking::Outcome Handshaking::OnRefusal(Instant now, Status why) {
   LH_REACHED("REFUSE is heard");
   ++stats_->refusals;

@@ -38,7 +38,7 @@ class Handshaking {
   // may carry no more, and a worker has few seconds to join; where chance lost them, the search only starts
   // from below.
   static constexpr int kInitsBeforeFallback = 2;
-  // Anyone can send a REFUSE. A client with keys believes it when nothing authentic has come for so long
+  // Any host can send a REFUSE. A client with keys believes it when nothing authentic has come for so long
   // after it.
   static constexpr Duration kRefusalGrace = std::chrono::seconds(1);
   // An ACCEPT that fails names the reason, perhaps a forger's. It is believed when no other answer has come
@@ -135,17 +135,19 @@ class Handshaking {
   std::optional<Status> TakeFailure() { return std::exchange(failure_, std::nullopt); }
 
  private:
+  struct Content;
   // Client, as long as open().
-  Outcome HandleAnswer(Instant now, const wire::LongHeader& header, ByteSpan frames, size_t datagram_bytes);
-  Status HearAnswer(Instant now, ServerAnswers::Answer* answer, ByteSpan frames, size_t datagram_bytes);
+  Outcome HandleAnswer(Instant now, const wire::LongHeader& header, const Result<Content>& content,
+                       size_t datagram_bytes);
+  Status HearAnswer(Instant now, ServerAnswers::Answer* answer, const Content& content,
+                    size_t datagram_bytes);
   void Choose(ServerAnswers::Answer* answer);
   // An answer has failed.
   Outcome OnDoubt(Instant now, wire::ConnectionId remote, Status why);
   // Keys, when the handshake is complete, and whether they may be used.
   Outcome Conclude();
   void LearnFrom(const wire::LongHeader& header, size_t datagram_bytes);
-  // Sets `over` at a CLOSE.
-  Status HandleFrames(Instant now, ByteSpan frames, std::optional<Outcome>* over);
+  Status HandleContent(Instant now, const Content& content);
   Outcome OnClose(Instant now, const wire::CloseFrame& close);
   Status OnParameters(const wire::TransportParametersFrame& parameters);
   Outcome OnRefusal(Instant now, Status why);

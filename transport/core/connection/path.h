@@ -96,7 +96,7 @@ class Path {
   // the one before it moved.
   bool IsFromPeer(const Address& from, wire::PacketNumber number, wire::PacketNumber newest) const;
   bool follows_peer() const { return options_.follows_peer; }
-  // Anyone that has seen the connection ID can send noise with it from any address. It counts here, against
+  // Any host that has seen the connection ID can send noise with it from any address. It counts here, against
   // this connection alone: by its source address it would count against the host that really is there. An
   // address from which one packet was authentic is opened like the peer's own, so that noise in its name does
   // not keep it from answering the challenge.

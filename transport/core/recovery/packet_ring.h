@@ -1,8 +1,11 @@
-// A queue in one growing power-of-two array: no allocation per element once it has its size, which a
-// std::deque of records larger than a few hundred bytes cannot promise. Elements are reached by position.
+// A queue in segments: once it has its size no element costs an allocation, which a std::deque of records
+// larger than a few hundred bytes cannot promise, and to grow moves none of them. Elements are reached by
+// position.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,20 +19,21 @@ class PacketRing {
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   // REQUIRES: i < size(). Position 0 is the oldest element.
-  T& operator[](size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
-  const T& operator[](size_t i) const { return slots_[(head_ + i) & (slots_.size() - 1)]; }
+  T& operator[](size_t i) { return At(head_ + i); }
+  const T& operator[](size_t i) const { return At(head_ + i); }
 
   void PushBack(T value) {
-    if (size_ == slots_.size()) Grow();
+    const size_t tail = head_ + size_;
+    if (size_ == 0 || tail % kSegment == 0) AddSegment(tail);
     ++size_;
-    (*this)[size_ - 1] = std::move(value);
+    At(tail) = std::move(value);
   }
   // REQUIRES: !empty(). What the element owns is released now, not when its slot is reused.
   void PopFront() {
     LH_CHECK_OP(size_, >, 0u);
-    slots_[head_] = T();
-    head_ = (head_ + 1) & (slots_.size() - 1);
+    At(head_) = T();
     --size_;
+    if (++head_ % kSegment == 0 || size_ == 0) free_.push_back(std::move(Of(head_ - 1)));
   }
   // First position whose element does not satisfy `before`, which must hold for a prefix only.
   template <typename Predicate>
@@ -48,15 +52,34 @@ class PacketRing {
   }
 
  private:
-  void Grow() {
-    std::vector<T> larger(slots_.empty() ? 64 : slots_.size() * 2);
-    for (size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
+  static constexpr size_t kSegment = 64;
+  using Segment = std::unique_ptr<std::array<T, kSegment>>;
+
+  // By absolute position, counted from the first element ever.
+  Segment& Of(size_t at) { return segments_[at / kSegment & (segments_.size() - 1)]; }
+  T& At(size_t at) { return (*Of(at))[at % kSegment]; }
+  const T& At(size_t at) const { return (*segments_[at / kSegment & (segments_.size() - 1)])[at % kSegment]; }
+
+  void AddSegment(size_t at) {
+    if (at / kSegment - head_ / kSegment == segments_.size()) GrowTable();
+    if (free_.empty()) free_.push_back(std::make_unique<std::array<T, kSegment>>());
+    Of(at) = std::move(free_.back());
+    free_.pop_back();
+  }
+  // Moves the segments' addresses. One of free_'s places is for each.
+  void GrowTable() {
+    std::vector<Segment> larger(segments_.empty() ? 1 : segments_.size() * 2);
     LH_CHECK((larger.size() & (larger.size() - 1)) == 0);
-    slots_ = std::move(larger);
-    head_ = 0;
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      const size_t of = head_ / kSegment + i;
+      larger[of & (larger.size() - 1)] = std::move(segments_[of & (segments_.size() - 1)]);
+    }
+    segments_ = std::move(larger);
+    free_.reserve(segments_.size());
   }
 
-  std::vector<T> slots_;
+  std::vector<Segment> segments_;  // a power of two of places
+  std::vector<Segment> free_;
   size_t head_ = 0;
   size_t size_ = 0;
 };

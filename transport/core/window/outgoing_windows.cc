@@ -27,8 +27,8 @@ Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const co
     return invalid("no erasure coder for blocks of " + std::to_string(o.fec_k));
   }
   if (static_cast<int64_t>(chunks) * o.symbol_bytes > max_window_bytes.value()) {
-    return Status(StatusCode::kResourceExhausted, "window is larger than the peer accepts (" +
-                                                      std::to_string(max_window_bytes.value()) + " bytes)");
+    return invalid("window is larger than the peer accepts (" + std::to_string(max_window_bytes.value()) +
+                   " bytes)");
   }
   return Status::Ok();
 }
@@ -37,6 +37,7 @@ Status CheckOptions(const WindowOptions& o, ByteCount max_window_bytes, const co
 
 Status OutgoingWindows::Open(const WindowOptions& options, uint32_t limit, ByteCount max_window_bytes) {
   if (Status status = CheckOptions(options, max_window_bytes, coder_); !status.ok()) return status;
+  if (limit == 0) return Status(StatusCode::kInvalidArgument, "the peer takes no windows");
   if (IsUsed(options.key)) {
     return Status(StatusCode::kAlreadyExists,
                   "window " + std::to_string(options.key.id) + " was used before");

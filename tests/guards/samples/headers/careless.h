@@ -1,4 +1,4 @@
 #pragma once
 
-// Uses std::vector, leaves including it to whoever came before.
+// Uses std::vector, leaves including it to the files before.
 inline std::vector<int> Careless() { return {}; }
