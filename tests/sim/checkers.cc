@@ -22,9 +22,11 @@ bool IsSilence(const RunPlan& plan, uint32_t heard_lately) {
   const bool attacked = std::ranges::count(plan.faults, FaultKind::kRandomDatagrams, &Fault::kind) > 0;
   return attacked || heard_lately <= 2;
 }
+bool IsLossy(const RunPlan& plan, uint32_t rank);
+
 // What comes from a new address is no sign of life until the address has answered a challenge. No challenge
 // gets there through an outage of the way down, and none is answered by a worker that has given up a server
-// that stood still.
+// that stood still; on a lossy path all of them may be lost.
 bool MovedBehindAnOutage(const RunPlan& plan, uint32_t job, uint32_t rank) {
   const auto hits = [&](FaultKind kind) {
     return std::ranges::any_of(plan.faults, [&](const Fault& fault) {
@@ -36,7 +38,8 @@ bool MovedBehindAnOutage(const RunPlan& plan, uint32_t job, uint32_t rank) {
     return fault.kind == FaultKind::kServerPause && MayKill(fault, plan.idle_timeout);
   });
   return hits(FaultKind::kAddressChange) &&
-         (stood_still || hits(FaultKind::kDownlinkOutage) || hits(FaultKind::kFullOutage));
+         (stood_still || IsLossy(plan, rank) || hits(FaultKind::kDownlinkOutage) ||
+          hits(FaultKind::kFullOutage));
 }
 // What the end of a run may take beyond idle time-outs: retransmissions, goodbyes, linger.
 constexpr Duration kSlack = std::chrono::seconds(5);

@@ -421,7 +421,10 @@ void Cluster::ReleaseStranded(uint32_t job) {
 // When all is over, all falls silent: no core keeps a timer or a peer.
 void Cluster::Settle() {
   settling_ = true;
-  network_.RunFor(plan_.idle_timeout * 2 + std::chrono::seconds(6));
+  // A server that stands still misses what has died only when it goes on.
+  Duration pauses{0};
+  for (const Fault& fault : plan_.faults) pauses += IsPause(fault.kind) ? fault.duration : Duration(0);
+  network_.RunFor(plan_.idle_timeout * 2 + std::chrono::seconds(6) + pauses);
   for (const auto& worker : workers_) {
     if (!worker->Silent()) Violation(worker->Name() + " does not fall silent after its end");
   }

@@ -308,20 +308,26 @@ class IpwModel final : public PolicyModel {
   bool CheckChunk(uint32_t chunk, double weight) {
     std::vector<const PushRecord*> in(job_.workers, nullptr);
     std::vector<double> scales(job_.workers, 0);
-    for (uint32_t rank = 0; rank < job_.workers; ++rank) {
-      const uint64_t e = First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
-      const double counted = SeenMean(e) * weight / Weight(rank);
-      const double off = Tolerance(e, SeenMean(e)) * weight / Weight(rank);
-      if (std::abs(counted) <= off) continue;
-      for (const PushRecord* push : OptionsOf(rank, chunk)) {
-        scales[rank] = counted / MarkerValue(push->id.incarnation);
-        if (scales[rank] < 1 - off || scales[rank] > kMost + off) continue;
-        in[rank] = push;
-        break;
-      }
-      if (in[rank] == nullptr) return false;
+    return CheckRank(chunk, weight, 0, in, scales);
+  }
+
+  // A rank's marker tells the scale if the push is known: processes that replaced each other have one each.
+  bool CheckRank(uint32_t chunk, double weight, uint32_t rank, std::vector<const PushRecord*>& in,
+                 std::vector<double>& scales) {
+    if (rank == job_.workers) return Fits(chunk, weight, in, scales);
+    const uint64_t e = First(chunk) + (rank + kMarkerPeriod - First(chunk) % kMarkerPeriod) % kMarkerPeriod;
+    const double counted = SeenMean(e) * weight / Weight(rank);
+    const double off = Tolerance(e, SeenMean(e)) * weight / Weight(rank);
+    in[rank] = nullptr;
+    scales[rank] = 0;
+    if (std::abs(counted) <= off) return CheckRank(chunk, weight, rank + 1, in, scales);
+    for (const PushRecord* push : OptionsOf(rank, chunk)) {
+      in[rank] = push;
+      scales[rank] = counted / MarkerValue(push->id.incarnation);
+      if (scales[rank] < 1 - off || scales[rank] > kMost + off) continue;
+      if (CheckRank(chunk, weight, rank + 1, in, scales)) return true;
     }
-    return Fits(chunk, weight, in, scales);
+    return false;
   }
 
   bool Fits(uint32_t chunk, double weight, const std::vector<const PushRecord*>& in,

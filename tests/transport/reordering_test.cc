@@ -57,5 +57,20 @@ TEST_F(Reordering, AThirdThatOvertakesCostsLittle) {
   }
 }
 
+// Without a pause, too: what was the minimum among overtakers is none when they are gone.
+TEST_F(Reordering, ABusyFlowForgetsThemWhenOrderReturns) {
+  const std::string path = "rate 33mbit delay 10ms";
+  ConnectionPair pair(Options(path + " reorder 30%", 1));
+  ASSERT_TRUE(pair.Establish());
+  pair.SendWindow({1, 0}, 15'000, 0, 20);  // five seconds
+  pair.RunFor(2s);
+  EXPECT_LT(pair.connection->stats().rate.min_rtt, 18ms) << "their mean";
+  pair.network().SetLinkBothWays(pair.worker_site(), pair.server_site(), wan::ParseLinkOptions(path).value());
+  pair.RunFor(1500ms);
+  ASSERT_FALSE(pair.worker.outgoing.contains({1, 0}));
+  EXPECT_GE(pair.connection->stats().rate.min_rtt, 20ms);
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.outgoing.contains({1, 0}); }, 60s));
+}
+
 }  // namespace
 }  // namespace longhaul::transport

@@ -7,8 +7,8 @@
 namespace longhaul::transport {
 namespace {
 
-// Intervals 1, 2, 4, and as long again for the last answer to come.
-constexpr int kWaitInIntervals = 2 * ((1 << PathManager::kMaxChallenges) - 1);
+// The first repetition after one interval, the others two apart, and four more for the last answer to come.
+constexpr int kWaitInIntervals = 1 + 2 * (PathManager::kMaxChallenges - 2) + 4;
 
 }  // namespace
 
@@ -71,8 +71,7 @@ std::optional<PathManager::Challenge> PathManager::NextChallenge(Instant now) {
                               std::min(kChallengeBytes, Room(candidate))};
     candidate.asked.push_back(challenge.data);
     candidate.sent += challenge.bytes;
-    candidate.next_challenge = now + candidate.interval;
-    candidate.interval *= 2;
+    candidate.next_challenge = now + candidate.interval * (candidate.asked.size() == 1 ? 1 : 2);
     ++counters_.challenges;
     return challenge;
   }
