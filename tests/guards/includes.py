@@ -24,6 +24,7 @@ UNITS = [
     ("chunk",      r"codec/chunk/",                          "public base wire kernels",             "eigen"),
     ("fec",        r"codec/fec/",                            "public base coder",                    "erasurecode os-log locks"),
     ("policy",     r"codec/policy/",                         "public base chunk",                    "eigen files"),
+    ("reduce",     r"offload/reduce/",                       "public base",                          "hwy"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
@@ -69,7 +70,7 @@ UNITS = [
 ]
 
 LIBRARIES = [
-    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("protobuf", r"google/protobuf/"),
+    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("hwy", r"hwy/"), ("protobuf", r"google/protobuf/"),
     ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
     ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),
