@@ -5,8 +5,8 @@
 
 // What lies between them and these gains nothing here: the loops wait for memory.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
-// The portable vectors. Highway leaves them out before g++ 12.3 for a wrong multiplication of 16-bit lanes (GCC bug
-// 106322), of which there is none here; the differential test holds on them.
+// The portable vectors. Highway leaves them out before g++ 12.3 for a wrong multiplication of 16-bit lanes
+// (GCC bug 106322), of which there is none here; the differential test holds on them.
 #define HWY_BROKEN_EMU128 0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/reduce/kernels.cc"

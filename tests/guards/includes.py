@@ -25,6 +25,8 @@ UNITS = [
     ("fec",        r"codec/fec/",                            "public base coder",                    "erasurecode os-log locks"),
     ("policy",     r"codec/policy/",                         "public base chunk",                    "eigen files"),
     ("reduce",     r"offload/reduce/",                       "public base",                          "hwy"),
+    ("straggler",  r"offload/straggler/",                    "public base",                          ""),
+    ("ringsim",    r"offload/ringsim/",                      "public base straggler",                ""),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
