@@ -1,17 +1,22 @@
 #include "offload/ringsim/figures.h"
 
+#include "base/units_text.h"
+
 namespace longhaul::offload::ringsim {
 namespace {
-
-using std::chrono::microseconds;
-using std::chrono::nanoseconds;
 
 constexpr uint32_t kSlowNode = 1;
 // Deviations start at half the mean and lose a quarter a round: after 32 rounds they are nothing.
 constexpr uint32_t kLearning = 32;
-constexpr Duration kQuoted = microseconds(8);
+
+constexpr double kAlphas[] = {1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0, 2.2, 2.4, 2.6, 2.8, 3.0};
 
 double Us(Duration d) { return static_cast<double>(d.count()) / 1e3; }
+
+void Add(double x, double y, Curve* curve) {
+  curve->x.push_back(x);
+  curve->y.push_back(y);
+}
 
 LoadOf OneSlowReduce(uint32_t nodes) {
   return [nodes](Duration extra) { return RingLoad::Slow(nodes, kSlowNode, 0, extra); };
@@ -46,9 +51,9 @@ Row RowOf(std::string what, const RingModel& model, const LoadOf& load) {
   // A late part that goes straight to the owner is hidden as long as the ring itself takes.
   const Duration most = 2 * model.nodes * (model.reduce_time + model.transfer());
   const RingSim learned = Learned(model);
-  return {std::move(what), SavingOf(model, learned, load(kQuoted)),
-          SavingOf(model, learned, load(microseconds(100))),
-          LargestSaving(model, load, most, model.alpha == 0 ? nanoseconds(250) : nanoseconds(50))};
+  return {std::move(what), SavingOf(model, learned, load(Quoted(model))),
+          SavingOf(model, learned, load(Long(model))),
+          LargestSaving(model, load, most, most / (model.alpha == 0 ? 500 : 1500))};
 }
 
 RingModel With(RingModel model, RingPolicy policy, uint32_t nodes, double alpha) {
@@ -73,41 +78,32 @@ Peak LargestSaving(const RingModel& model, const LoadOf& load, Duration most, Du
 }
 
 PaperFigures ReproducePaper(const RingModel& paper) {
-  const RingModel model = With(paper, RingPolicy::kSeedSkip, paper.nodes, paper.alpha);
-  const LoadOf load = OneSlowReduce(model.nodes);
+  const Duration us = paper.reduce_time / 3;
+  const auto rule = [&](double alpha) { return With(paper, RingPolicy::kSeedSkip, paper.nodes, alpha); };
+  const LoadOf load = OneSlowReduce(paper.nodes);
   PaperFigures figures;
-  const RingModel off = With(model, RingPolicy::kOff, model.nodes, model.alpha);
   figures.ring_time.name = "T_ring";
-  for (Duration extra(0); extra <= microseconds(30); extra += microseconds(1)) {
-    figures.ring_time.x.push_back(Us(extra));
-    figures.ring_time.y.push_back(Us(RingSim(off).Run(load(extra)).time));
+  for (int i = 0; i <= 30; ++i) {
+    const RingModel off = With(paper, RingPolicy::kOff, paper.nodes, paper.alpha);
+    Add(Us(i * us), Us(RingSim(off).Run(load(i * us)).time), &figures.ring_time);
   }
   for (const double alpha : {1.2, 1.5, 1.8, 2.0, 2.5}) {
     Curve curve{"alpha " + std::to_string(alpha).substr(0, 3), {}, {}};
-    const RingModel at = With(model, RingPolicy::kSeedSkip, model.nodes, alpha);
-    for (Duration extra(0); extra <= microseconds(30); extra += nanoseconds(250)) {
-      curve.x.push_back(Us(extra));
-      curve.y.push_back(Saving(at, load(extra)));
-    }
+    for (int i = 0; i <= 60; ++i) Add(Us(i * us / 2), Saving(rule(alpha), load(i * us / 2)), &curve);
     figures.over_slow.push_back(std::move(curve));
   }
-  for (const int us : {4, 6, 8, 12, 20, 30}) {
-    Curve curve{"dT " + std::to_string(us) + " us", {}, {}};
-    for (int tenths = 11; tenths <= 30; ++tenths) {
-      curve.x.push_back(tenths / 10.0);
-      curve.y.push_back(
-          Saving(With(model, RingPolicy::kSeedSkip, model.nodes, tenths / 10.0), load(microseconds(us))));
-    }
+  for (const int i : {4, 6, 8, 12, 20, 30}) {
+    Curve curve{"dT " + TimeText(i * us), {}, {}};
+    for (const double alpha : kAlphas) Add(alpha, Saving(rule(alpha), load(i * us)), &curve);
     figures.over_alpha.push_back(std::move(curve));
   }
   figures.peak_over_alpha.name = "largest saving";
-  for (int tenths = 11; tenths <= 30; ++tenths) {
-    const RingModel at = With(model, RingPolicy::kSeedSkip, model.nodes, tenths / 10.0);
-    figures.peak_over_alpha.x.push_back(tenths / 10.0);
-    figures.peak_over_alpha.y.push_back(LargestSaving(at, load, microseconds(20), nanoseconds(50)).saving);
+  const Duration most = 3 * (paper.reduce_time + paper.transfer());
+  for (const double alpha : kAlphas) {
+    Add(alpha, LargestSaving(rule(alpha), load, most, most / 500).saving, &figures.peak_over_alpha);
   }
-  figures.at_model = LargestSaving(model, load, microseconds(20), nanoseconds(5));
-  figures.quoted = Saving(model, load(kQuoted));
+  figures.at_model = LargestSaving(rule(paper.alpha), load, most, most / 5000);
+  figures.quoted = Saving(rule(paper.alpha), load(Quoted(paper)));
   return figures;
 }
 

@@ -66,7 +66,7 @@ UNITS = [
     ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
-    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load", "asio os files threads locks cli spdlog json"),
+    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]
