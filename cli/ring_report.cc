@@ -21,16 +21,22 @@ std::string Text(const char* format, Values... values) {
   return line;
 }
 
+std::string Percent(double saving) {
+  return saving == offload::ringsim::kStuck ? "stuck" : Text("%.1f %%", 100 * saving);
+}
+
 std::string RowsText(const RingModel& model, const std::vector<Row>& rows) {
-  std::string text =
-      Text("%-48s %10s %10s %24s\n", "", ("dT " + TimeText(offload::ringsim::Quoted(model))).c_str(),
-           ("dT " + TimeText(offload::ringsim::Long(model))).c_str(), "largest");
+  const std::string quoted = "dT " + TimeText(offload::ringsim::Quoted(model));
+  const std::string longer = "dT " + TimeText(offload::ringsim::Long(model));
+  std::string text = Text("%-48s %10s %10s %24s\n", "", quoted.c_str(), longer.c_str(), "largest");
   for (const Row& row : rows) {
-    text += Text("%-48s %8.1f %% %8.1f %% %8.1f %% at %7.1f us\n", row.what.c_str(), 100 * row.at_quoted,
-                 100 * row.at_long, 100 * row.peak.saving, Us(row.peak.at));
+    text += Text("%-48s %10s %10s %10s at %7.1f us\n", row.what.c_str(), Percent(row.at_quoted).c_str(),
+                 Percent(row.at_long).c_str(), Percent(row.peak.saving).c_str(), Us(row.peak.at));
   }
   return text;
 }
+
+json SavingJson(double saving) { return saving == offload::ringsim::kStuck ? json() : json(saving); }
 
 json CurveJson(const Curve& curve) { return {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}}; }
 
@@ -44,8 +50,8 @@ json RowsJson(const std::vector<Row>& rows) {
   json list = json::array();
   for (const Row& row : rows) {
     list.push_back({{"what", row.what},
-                    {"saving_quoted", row.at_quoted},
-                    {"saving_long", row.at_long},
+                    {"saving_quoted", SavingJson(row.at_quoted)},
+                    {"saving_long", SavingJson(row.at_long)},
                     {"largest", row.peak.saving},
                     {"largest_at_us", Us(row.peak.at)}});
   }
@@ -65,10 +71,13 @@ std::string Block(const std::string& name, const std::vector<Curve>& curves, dou
   return text + "END\n";
 }
 
+// What is drawn over alpha has few tics: they would meet.
 std::string Panel(const std::string& name, const std::string& title, const std::string& x,
                   const std::string& y, size_t curves) {
-  return "set title \"" + title + "\"\nset xlabel \"" + x + "\"\nset ylabel \"" + y +
-         "\"\nplot for [i=2:" + std::to_string(curves + 1) + "] $" + name +
+  return "set title \"" + title + "\"\nset xlabel \"" + x + "\"\nset ylabel \"" + y + "\"\nset xtics " +
+         (x == "alpha" ? "0.5" : "autofreq") + "\n" +
+         (curves == 1 ? "unset key" : "set key outside right noenhanced") +
+         "\nplot for [i=2:" + std::to_string(curves + 1) + "] $" + name +
          " using 1:i title columnheader(i) linewidth 2\n";
 }
 
@@ -150,8 +159,9 @@ json RingJson(const RingReport& report) {
 
 std::string RingPlot(const RingReport& report) {
   const auto& paper = report.paper;
-  return "set terminal svg size 900,640 font \"sans,11\" background \"white\"\n"
-         "set style data lines\nset grid\nset key top right\nset yrange [0:*]\n" +
+  return "set terminal svg size 1000,640 font \"sans,11\" background \"white\"\n"
+         "set datafile separator tab\nset style data lines\nset grid\nset key outside right noenhanced\nset "
+         "yrange [0:*]\n" +
          Block("time", {paper.ring_time}, 1) + Block("delay", paper.over_slow, 100) +
          Block("alpha", paper.over_alpha, 100) + Block("largest", {paper.peak_over_alpha}, 100) +
          "set multiplot layout 2,2\n" +

@@ -42,7 +42,7 @@ double SavingOf(const RingModel& model, const RingSim& learned, const RingLoad& 
   for (uint32_t round = 0; model.policy == RingPolicy::kLeafDemote && round < Demotion::kRounds; ++round)
     sim.Run(load);
   const RingOutcome with = sim.Run(load);
-  if (with.stuck) return 0;
+  if (with.stuck) return kStuck;
   return 1 -
          static_cast<double>(with.time.count()) / static_cast<double>(RingSim(off).Run(load).time.count());
 }

@@ -12,6 +12,8 @@ namespace longhaul::offload::ringsim {
 // The load in which something is slow by `extra`.
 using LoadOf = std::function<RingLoad(Duration extra)>;
 
+inline constexpr double kStuck = -1;  // for a saving: the ring never ends
+
 // Of the time that policy off takes under the same load: 0.25 is a quarter less. Deadlines that are learned
 // are learned before, without slow nodes.
 double Saving(const RingModel& model, const RingLoad& load);

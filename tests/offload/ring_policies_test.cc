@@ -108,6 +108,17 @@ TEST(RingRandom, ThePapersRuleWedgesBeyondItsCase) {
   EXPECT_EQ(eight.wrong, 0u) << "it loses sums, and adds none twice";
 }
 
+// Among four, too: A and B are slow by less than alpha T each, C has given up when their sum comes, and B does not know.
+TEST(RingRandom, ThePapersRuleWedgesOfTwoNodesThatAreALittleSlow) {
+  for (const RingPolicy policy : {RingPolicy::kSeedSkip, RingPolicy::kCascade}) {
+    RingModel model = Model(policy, 4, 1.8);
+    model.all_chunks = false;
+    RingLoad load = RingLoad::Slow(4, 0, 0, microseconds(2));
+    load.slow[4] = microseconds(2);
+    EXPECT_EQ(RingSim(model).Run(load).stuck, policy == RingPolicy::kSeedSkip);
+  }
+}
+
 TEST(RingRandom, ASeedIsOneRun) {
   RandomTally a;
   RandomTally b;
