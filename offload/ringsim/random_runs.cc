@@ -5,7 +5,8 @@
 namespace longhaul::offload::ringsim {
 namespace {
 
-constexpr uint32_t kRounds = 2;
+// A node becomes a leaf after three.
+uint32_t RoundsOf(RingPolicy policy) { return policy == RingPolicy::kLeafDemote ? 2 * Demotion::kRounds : 2; }
 constexpr uint32_t kLearning = Deadlines::kLeastSamples + 2;
 
 Duration UpTo(Duration most, Random& random) {
@@ -48,10 +49,15 @@ void RunAnything(uint64_t seed, RingPolicy policy, RandomTally* tally) {
   const double late = 0.2 * random.Uniform();
   const Duration jitter = UpTo(std::chrono::microseconds(5), random);
   const double duplicates = 0.1 * random.Uniform();
+  const bool always = random.Chance(0.25);
+  const auto slow_node = static_cast<uint32_t>(random.Below(model.nodes));
   RingSim sim(model);
   if (!random.Chance(0.125)) sim.Learn(kLearning, jitter, random.Next());
-  for (uint32_t round = 0; round < kRounds; ++round) {
+  for (uint32_t round = 0; round < RoundsOf(policy); ++round) {
     RingLoad load = Draw(model.nodes, slow, std::chrono::microseconds(100), random);
+    for (uint32_t chunk = 0; always && chunk < model.nodes; ++chunk) {
+      load.slow[size_t{slow_node} * model.nodes + chunk] = std::chrono::microseconds(50);
+    }
     for (Duration& at : load.host)
       at = random.Chance(late) ? UpTo(std::chrono::microseconds(100), random) : Duration(0);
     load.jitter = jitter;

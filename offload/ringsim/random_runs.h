@@ -20,9 +20,9 @@ struct RandomTally {
   double saving() const { return time_off == 0 ? 0 : 1 - time / time_off; }
 };
 
-// 3 to 16 nodes; up to 30 % of the reduces slow by up to 100 us, up to a fifth of the parts late; transfers
-// that take up to 5 us longer, up to 10 % of the messages twice. Deadlines are learned, in one of eight runs
-// not yet.
+// 3 to 16 nodes; up to 30 % of the reduces slow by up to 100 us, in a quarter of the runs one node always, up
+// to a fifth of the parts late; transfers that take up to 5 us longer, up to 10 % of the messages twice.
+// Deadlines are learned, in one of eight runs not yet.
 void RunAnything(uint64_t seed, RingPolicy policy, RandomTally* tally);
 
 // `share` of the reduces of all chunks are slow, by up to 20 T; the network is quiet. `alpha`: 0 for learned
