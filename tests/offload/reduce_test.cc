@@ -55,7 +55,7 @@ uint32_t Code(DataType type, Random& random) {
 class Sources {
  public:
   Sources(DataType type, size_t count, size_t elements, bool misaligned, Random& random)
-      : size_(SizeOf(type)), elements_(elements), offset_(misaligned ? 1 : 0) {
+      : size_(SizeOf(type)), offset_(misaligned ? 1 : 0) {
     for (size_t k = 0; k < count; ++k) {
       memory_.emplace_back(offset_ + elements * size_ + 1, std::byte{0x5a});
       for (size_t i = 0; i < elements; ++i) {
@@ -76,7 +76,6 @@ class Sources {
 
  private:
   size_t size_;
-  size_t elements_;
   size_t offset_;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<const std::byte*> pointers_;
