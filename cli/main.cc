@@ -12,6 +12,7 @@
 #include "bench/load/bench_rounds.h"
 #include "cli/keygen.h"
 #include "cli/run.h"
+#include "cli/sim_ring.h"
 #include "cli/status.h"
 #include "proto/version.h"
 #include "transport/keys/key_file.h"
@@ -212,6 +213,33 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
   return command;
 }
 
+void AddSimRing(CLI::App& sim, longhaul::cli::SimRingOptions* o) {
+  CLI::App* command = sim.add_subcommand(
+      "ring", "ring all-reduce with slow nodes: the figures of the skip rule, and what other policies save");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--reduce-time", o->reduce_time, "T: receive, reduce and send of a chunk at a node");
+  command->add_option("--link-delay", o->link_delay, "of the links between the nodes");
+  command->add_option("--bytes", o->bytes, "of a chunk, e.g. 8kib")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->transform(longhaul::cli::AsBytes());
+  command->add_option("--rate", o->rate, "of the links");
+  command->add_option("--alpha", o->alpha, "a node is slow beyond alpha x T")->check(CLI::Range(1.0, 10.0));
+  command->add_option("--runs", o->runs, "random runs of each policy, with many slow nodes at once")
+      ->check(CLI::Range(1, 1'000'000));
+  command->add_option("--seed", o->seed, "of the first random run; 0 = a new one, which is printed");
+  command->add_option("--json", o->json_file, "write the result to this file; - for standard output");
+  command->add_option(
+      "--gnuplot", o->plot_file,
+      "write the figures to this file, as a script that gnuplot makes an SVG of; - for standard output");
+  command->footer(
+      "Example: longhaul sim ring --gnuplot - | gnuplot > ring.svg\n"
+      "The model: n nodes in a ring add up chunks; the time of a slow node is T + dT. Savings are against a\n"
+      "ring that waits. docs/explanation/ring.md says what they hide.\n"
+      "Exit codes: 0 fine; 1 a run never ended or counted a node's part other than once, or a file cannot "
+      "be\n"
+      "written; 2 bad options.");
+}
+
 // An option of `run` that a daemon understands and checks.
 struct HandedOn {
   const char* name;
@@ -315,6 +343,10 @@ int main(int argc, char** argv) {
   AddBenchFlow(*bench, &flow);
   longhaul::load::BenchRoundsOptions rounds;
   AddBenchRounds(*bench, &rounds);
+  longhaul::cli::SimRingOptions ring;
+  CLI::App* sim = app.add_subcommand("sim", "simulate in virtual time");
+  sim->require_subcommand(1);
+  AddSimRing(*sim, &ring);
   longhaul::cli::KeygenOptions key;
   const CLI::App* keygen = AddKeygen(app, &key);
   longhaul::cli::StatusCommandOptions question;
@@ -327,8 +359,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench) || *keygen || *status || *kick) {
-      const char* const name = *keygen ? "keygen" : *status ? "status" : *kick ? "kick" : "bench";
+    if (app.got_subcommand(bench) || *sim || *keygen || *status || *kick) {
+      const char* const name = *keygen   ? "keygen"
+                               : *status ? "status"
+                               : *kick   ? "kick"
+                               : *sim    ? "sim"
+                                         : "bench";
       std::fprintf(stderr, "longhaul %s: %s; --help says more\n", name, e.what());
       return 2;
     }
@@ -340,7 +376,8 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
-  // Every subcommand makes or reads keys.
+  if (*sim) return longhaul::cli::RunSimRing(ring);
+  // Every other subcommand makes or reads keys.
   longhaul::keys::ForbidCoreDumps();
   (void)longhaul::keys::WipeFreedKeys();
   if (*keygen) return longhaul::cli::RunKeygen(key);

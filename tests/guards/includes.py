@@ -24,6 +24,9 @@ UNITS = [
     ("chunk",      r"codec/chunk/",                          "public base wire kernels",             "eigen"),
     ("fec",        r"codec/fec/",                            "public base coder",                    "erasurecode os-log locks"),
     ("policy",     r"codec/policy/",                         "public base chunk",                    "eigen files"),
+    ("reduce",     r"offload/reduce/",                       "public base",                          "hwy"),
+    ("straggler",  r"offload/straggler/",                    "public base",                          ""),
+    ("ringsim",    r"offload/ringsim/",                      "public base straggler",                ""),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
@@ -63,13 +66,13 @@ UNITS = [
     ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
-    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load", "asio os files threads locks cli spdlog json"),
+    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]
 
 LIBRARIES = [
-    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("protobuf", r"google/protobuf/"),
+    ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("hwy", r"hwy/"), ("protobuf", r"google/protobuf/"),
     ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
     ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),
