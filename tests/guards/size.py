@@ -17,9 +17,9 @@ PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc"}
 
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
-    "product lines": (40000, 53300),
-    "test lines": (43000, 63200),
-    "product files under 40 lines": (30, 50),
+    "product lines": (40000, 53900),
+    "test lines": (43000, 64900),
+    "product files under 40 lines": (30, 52),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),
 }

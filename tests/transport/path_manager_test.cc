@@ -63,10 +63,10 @@ TEST_F(PathManagerTest, AChallengeIsRepeatedWithBackOffAndOtherData) {
     now_ = paths_.Deadline();
     paths_.OnTimeout(now_);
   }
-  EXPECT_EQ(gaps, (std::vector<Duration>{Duration(0), kPto, 2 * kPto}));
-  EXPECT_EQ(data.size(), 3u);
+  EXPECT_EQ(gaps, (std::vector<Duration>{Duration(0), kPto, 2 * kPto, 2 * kPto, 2 * kPto, 2 * kPto}));
+  EXPECT_EQ(data.size(), 6u);
   EXPECT_EQ(paths_.counters().timed_out, 1u);
-  EXPECT_LE(now_, Instant() + seconds(1) + 14 * kPto);
+  EXPECT_LE(now_, Instant() + seconds(1) + 13 * kPto);
 }
 
 TEST_F(PathManagerTest, AnAnswerToAnEarlierChallengeCounts) {
