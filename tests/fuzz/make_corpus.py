@@ -122,6 +122,34 @@ def write_options():
             write("options", f"o{kind}_{number_}", bytes([kind]) + text)
 
 
+# fuzz_offload.cc's Play: the shape of the site and its policy, then steps.
+def write_offload():
+    post = lambda node, rank, mid, deliver=7: bytes([10, node, rank, 1, mid, deliver])
+    odd = lambda node, rank, opcode, mid, *rest: bytes([10, node, rank, 250, opcode, mid, *rest])
+    wait = lambda us, deliver=7: bytes([200, us >> 8, us & 255, deliver])
+    everybody = lambda mid: b"".join(post(node, rank, mid) for node in range(3) for rank in range(2))
+    lose = bytes([100, 0, 30, 0])
+    repeat = bytes([100, 0, 100, 3])
+    again = bytes([100, 0, 130, 5, 3])
+    damage = bytes([100, 0, 170, 0, 9, 4, 3])
+    forge = lambda field, value: bytes([100, 0, 250, field, value, 3])
+    for name, shape in (("ring", 0x50), ("tree", 0x54), ("aggregator", 0x51), ("small_pool", 0x00), ("no_scratch", 0x52)):
+        for policy in range(4):
+            honest = bytes([shape, policy]) + everybody(0) + wait(900) * 4 + everybody(1) + wait(900) * 8
+            write("offload", f"{name}_{policy}", honest)
+        trouble = b"".join(post(node, rank, 0, 1) + lose + repeat + again for node in range(3) for rank in range(2))
+        write("offload", name + "_lossy", bytes([shape, 2]) + trouble + (wait(900, 2) + repeat + lose) * 6 + wait(60000) * 3)
+        forged = b"".join(post(node, 0, 0, 0) + forge(field, 1) for node in range(3) for field in range(12))
+        write("offload", name + "_forged", bytes([shape, 2]) + forged + damage + wait(3000) * 6)
+        late = everybody(2)[:24] + wait(40000) * 4 + everybody(2)[24:] + wait(900) * 4
+        write("offload", name + "_late", bytes([shape, 2]) + late + bytes([172, 1, 1, 3]) + everybody(3) + wait(900) * 3)
+        for opcode in range(9):
+            # flags, operation, first seg, segs, root node and rank, then four times "as it was"
+            ask = b"".join(odd(node, rank, opcode, 1, 2, 0, 0, 0, 1, 1, 0, 0, 0, 0, 7) for node in range(3) for rank in range(2))
+            write("offload", f"{name}_opcode_{opcode}", bytes([shape, 2]) + ask + wait(900) * 4 + wait(60000) * 2)
+    write("offload", "node_dies", bytes([0x50, 2]) + everybody(0)[:24] + bytes([181, 0, 2, 3]) + wait(900) * 3)
+
+
 def main():
     for line in (HERE.parent / "golden" / "vectors.txt").read_text().splitlines():
         name, _, data = line.partition(" ")
@@ -176,6 +204,7 @@ def main():
     write_server()
     write_tls()
     write_options()
+    write_offload()
     write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
     for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
         write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))

@@ -3,7 +3,7 @@
 
     includes.py ROOT              names every include that points up or sideways, and every folder without a rule
     includes.py --self-test       shows that the guard can fail
-    includes.py --mutations ROOT  adds ten wrong includes to the real tree, one at a time: each must be found
+    includes.py --mutations ROOT  adds a dozen wrong includes to the real tree, one at a time: each must be found
 """
 import pathlib
 import re
@@ -27,6 +27,8 @@ UNITS = [
     ("reduce",     r"offload/reduce/",                       "public base",                          "hwy"),
     ("straggler",  r"offload/straggler/",                    "public base",                          ""),
     ("ringsim",    r"offload/ringsim/",                      "public base straggler",                ""),
+    ("offload_engine", r"offload/engine/",                   "public base reduce",                   ""),
+    ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
@@ -132,6 +134,8 @@ MUTATIONS = [
     ("codec/", "transport/core/"),
     ("cli/", "worker/demo/"),
     ("base/", "proto/"),
+    ("offload/engine/", "offload/port/"),
+    ("offload/reduce/", "offload/engine/"),
 ]
 
 

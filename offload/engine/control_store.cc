@@ -1,0 +1,111 @@
+#include "offload/engine/control_store.h"
+
+#include <bit>
+
+#include "base/check.h"
+
+namespace longhaul::offload {
+namespace {
+
+uint64_t KeyOf(uint16_t jid, uint32_t mid) { return uint64_t{jid} << 32 | mid; }
+
+}  // namespace
+
+ControlStore::Job* ControlStore::JobOf(uint16_t jid) {
+  for (Job& job : jobs_) {
+    if (job.used && job.jid == jid) return &job;
+  }
+  return nullptr;
+}
+
+const JobConfig* ControlStore::FindJob(uint16_t jid) const {
+  const Job* const job = JobOf(jid);
+  return job == nullptr ? nullptr : &job->config;
+}
+
+bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
+  Job* job = JobOf(jid);
+  if (job == nullptr) {
+    // A free one, or the one that has been idle for longest.
+    for (Job& other : jobs_) {
+      if (other.used && other.messages > 0) continue;
+      if (job == nullptr || (job->used && (!other.used || other.last_use < job->last_use))) job = &other;
+    }
+    if (job == nullptr) return false;
+    *job = Job();
+    job->used = true;
+    job->jid = jid;
+    job->ended.resize(kRemembered);
+  }
+  job->config = config;
+  job->last_use = ++uses_;
+  return true;
+}
+
+Operation* ControlStore::Find(uint16_t jid, uint32_t mid) {
+  const uint64_t key = KeyOf(jid, mid);
+  for (uint64_t rest = live_; rest != 0; rest &= rest - 1) {
+    const int slot = std::countr_zero(rest);
+    if (keys_[slot] == key) return slots_[slot].get();
+  }
+  return nullptr;
+}
+
+Operation* ControlStore::Begin(const Collective& what) {
+  Job* const job = JobOf(what.jid);
+  LH_CHECK(job != nullptr);
+  if (~live_ == 0) return nullptr;
+  const auto slot = static_cast<uint16_t>(std::countr_one(live_));
+  if (slots_[slot] == nullptr) slots_[slot] = std::make_unique<Operation>();
+  Operation& op = *slots_[slot];
+  const uint32_t epoch = op.epoch + 1;
+  // The tables keep their memory for the next message of this slot.
+  auto missing = std::move(op.missing);
+  auto ready = std::move(op.ready);
+  auto segs = std::move(op.segs);
+  auto works = std::move(op.works);
+  op = Operation();
+  op.what = what;
+  op.slot = slot;
+  op.epoch = epoch;
+  op.live = true;
+  works.clear();
+  missing.assign(what.segs, what.ranks);
+  ready.assign((what.segs + 63) / 64, 0);
+  segs.assign(what.local() ? 0 : what.segs, Seg());
+  op.missing = std::move(missing);
+  op.ready = std::move(ready);
+  op.segs = std::move(segs);
+  op.works = std::move(works);
+  keys_[slot] = KeyOf(what.jid, what.mid);
+  live_ |= uint64_t{1} << slot;
+  ++job->messages;
+  job->last_use = ++uses_;
+  return &op;
+}
+
+void ControlStore::End(Operation& op, std::optional<WorkStatus> status) {
+  Job* const job = JobOf(op.what.jid);
+  LH_CHECK(job != nullptr && op.live);
+  op.live = false;
+  op.scratch = {};
+  live_ &= ~(uint64_t{1} << op.slot);
+  --job->messages;
+  if (!status) return;
+  const uint32_t mid = op.what.mid;
+  job->ended[mid % kRemembered] = {mid, op.what.generation, *status, true};
+  if (!job->any_ended || static_cast<int32_t>(mid - job->newest) > 0) job->newest = mid;
+  job->any_ended = true;
+}
+
+std::optional<ControlStore::Ended> ControlStore::FindEnded(uint16_t jid, uint32_t mid) const {
+  const Job* const job = JobOf(jid);
+  if (job == nullptr || !job->any_ended) return std::nullopt;
+  const Ended& ended = job->ended[mid % kRemembered];
+  if (ended.valid && ended.mid == mid) return ended;
+  const bool too_old = static_cast<int32_t>(job->newest - mid) >= static_cast<int32_t>(kRemembered);
+  if (too_old) return Ended{mid, UINT32_MAX, WorkStatus::kFlushed, true};
+  return std::nullopt;
+}
+
+}  // namespace longhaul::offload

@@ -1,0 +1,67 @@
+// The control-information store: jobs, messages under way, and how the last ones ended.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "offload/engine/operation.h"
+
+namespace longhaul::offload {
+
+class ControlStore {
+ public:
+  static constexpr uint32_t kMaxJobs = 16;       // as many as the application's 4 bits tell apart
+  static constexpr uint32_t kMaxMessages = 64;   // at a time; a word of bits
+  static constexpr uint32_t kRemembered = 1024;  // ended messages of a job
+
+  // How a message ended.
+  struct Ended {
+    uint32_t mid = 0;
+    uint32_t generation = 0;
+    WorkStatus status = WorkStatus::kSuccess;
+    bool valid = false;
+  };
+
+  // Replaces the job's configuration. False: kMaxJobs have messages under way.
+  bool Configure(uint16_t jid, const JobConfig& config);
+  // Null: not configured.
+  const JobConfig* FindJob(uint16_t jid) const;
+
+  Operation* Find(uint16_t jid, uint32_t mid);
+  Operation* At(uint16_t slot) { return slots_[slot].get(); }
+  // A fresh entry for `what`; null: kMaxMessages are under way. REQUIRES: Find is null.
+  Operation* Begin(const Collective& what);
+  // Frees the slot, and remembers how the message ended; none: forgets it.
+  void End(Operation& op, std::optional<WorkStatus> status);
+  // Of that message, or, when it is too old to be remembered, an Ended of its kind (kFlushed, any
+  // generation).
+  std::optional<Ended> FindEnded(uint16_t jid, uint32_t mid) const;
+
+  // Bit per slot with a message.
+  uint64_t live() const { return live_; }
+
+ private:
+  struct Job {
+    bool used = false;
+    uint16_t jid = 0;
+    JobConfig config;
+    uint32_t messages = 0;  // under way
+    uint64_t last_use = 0;
+    uint32_t newest = 0;  // message that ended
+    bool any_ended = false;
+    std::vector<Ended> ended;  // by the low bits of mid
+  };
+  Job* JobOf(uint16_t jid);
+  const Job* JobOf(uint16_t jid) const { return const_cast<ControlStore*>(this)->JobOf(jid); }
+
+  std::array<Job, kMaxJobs> jobs_;
+  std::array<std::unique_ptr<Operation>, kMaxMessages> slots_;
+  std::array<uint64_t, kMaxMessages> keys_{};
+  uint64_t live_ = 0;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace longhaul::offload

@@ -1,0 +1,182 @@
+// What the engine makes of packets: whose they are, and whether they agree with their message.
+#include "offload/engine/engine.h"
+
+namespace longhaul::offload {
+namespace {
+
+constexpr uint8_t kRequestFlags = WorkRequest::kDeterministic | WorkRequest::kAllowPartial;
+
+uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
+
+bool Ok(WorkStatus status) { return status == WorkStatus::kSuccess || status == WorkStatus::kPartial; }
+
+bool CarriesData(PacketKind kind) { return kind == PacketKind::kPartial || kind == PacketKind::kResult; }
+
+}  // namespace
+
+Engine::Verdict Engine::HandlePacket(Instant now, ByteSpan datagram) {
+  ParseError error;
+  const auto packet = Parse(datagram, &error);
+  if (!packet) {
+    uint64_t& counter = error == ParseError::kForeign   ? stats_.foreign_packets
+                        : error == ParseError::kDamaged ? stats_.damaged_packets
+                                                        : stats_.packets_refused;
+    ++counter;
+    return Verdict::kOrdinary;
+  }
+  ++stats_.packets_received;
+  const Header& h = packet->header;
+  if (h.source >= kMaxNodes || h.source == options_.node || (options_.nodes & BitOf(h.source)) == 0) {
+    ++stats_.packets_refused;
+    return Verdict::kTaken;
+  }
+  switch (h.kind) {
+    case PacketKind::kOrdinary:
+      ordinary_.OnPacket(now, *packet);
+      break;
+    case PacketKind::kConfig:
+      configuring_.OnPacket(*packet);
+      break;
+    case PacketKind::kAckConfig:
+      configuring_.OnAck(now, h);
+      break;
+    default:
+      OnMessagePacket(now, *packet);
+  }
+  return Verdict::kTaken;
+}
+
+void Engine::OnMessagePacket(Instant now, const Packet& packet) {
+  const Header& h = packet.header;
+  if ((h.nodes & BitOf(h.source)) == 0 || (h.nodes & BitOf(options_.node)) == 0) {
+    ++stats_.packets_refused;
+    return;
+  }
+  Operation* op = store_.Find(h.jid, h.mid);
+  if (op == nullptr) {
+    const auto ended = store_.FindEnded(h.jid, h.mid);
+    if (ended && h.generation <= ended->generation) return AnswerForEnded(h, *ended);
+    op = BeginFromPacket(now, h);
+    if (op == nullptr) return;
+  }
+  if (op->what.generation != h.generation) {
+    ++stats_.stale_generations;
+    return;
+  }
+  if (h.kind == PacketKind::kAbort) return OnAbort(now, *op, h);
+  const WorkStatus agreed = AgreePacket(*op, packet);
+  if (agreed != WorkStatus::kSuccess) {
+    ++stats_.mismatches;
+    if (CarriesData(h.kind)) Abort(h.source, h, agreed);
+    return;
+  }
+  execution_.OnPacket(now, *op, packet);
+}
+
+WorkStatus Engine::AgreePacket(const Operation& op, const Packet& packet) const {
+  const Header& h = packet.header;
+  const Collective& what = op.what;
+  if (h.length != what.length || h.seg_bytes != what.seg_bytes || h.sid >= what.segs) {
+    return WorkStatus::kLengthMismatch;
+  }
+  const size_t payload = CarriesData(h.kind) ? what.LengthOf(h.sid) : 0;
+  if (packet.payload.size() != payload) return WorkStatus::kLengthMismatch;
+  const bool tree = (h.flags & Header::kTree) != 0;
+  const uint8_t root = what.route == Route::kTree ? what.tree_root : what.root_node;
+  const bool same = h.op == what.op && h.type == what.type && h.opcode == what.opcode &&
+                    h.nodes == what.nodes && (h.flags & kRequestFlags) == what.flags &&
+                    tree == (what.route == Route::kTree) &&
+                    (h.root == root || h.kind == PacketKind::kRedirect);
+  return same && !what.local() ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
+}
+
+// The ranks here will post their part later; until then what comes is held, in a bounded share of the pool.
+Operation* Engine::BeginFromPacket(Instant now, const Header& h) {
+  const JobConfig* const job = store_.FindJob(h.jid);
+  if (job == nullptr || !CarriesData(h.kind) || !IsCollective(h.opcode)) {
+    ++stats_.packets_refused;
+    return nullptr;
+  }
+  Collective what;
+  what.opcode = h.opcode;
+  what.op = h.op;
+  what.type = h.type;
+  what.route = (h.flags & Header::kTree) != 0 ? Route::kTree : Route::kRing;
+  what.flags = h.flags & kRequestFlags;
+  what.self = options_.node;
+  if (what.opcode == Opcode::kReduce || what.opcode == Opcode::kBroadcast) what.root_node = h.root;
+  what.tree_root = h.root;
+  what.jid = h.jid;
+  what.mid = h.mid;
+  what.generation = h.generation;
+  what.seg_bytes = options_.seg_bytes;
+  what.length = h.length;
+  what.nodes = h.nodes;
+  what.ranks = job->ranks & options_.ranks;
+  what.root_rank = what.ranks == 0 ? uint8_t{0} : static_cast<uint8_t>(std::countr_zero(what.ranks));
+  if (h.length <= options_.max_message_bytes) {
+    what.segs = static_cast<uint32_t>(SegCount(h.length, options_.seg_bytes));
+  }
+  const bool aggregator = options_.ranks == 0;
+  const bool root_here = what.route == Route::kTree && what.tree_root == options_.node;
+  if (messages_.Check(what) != WorkStatus::kSuccess || what.local() ||
+      (aggregator && (!root_here || h.opcode != Opcode::kAllReduce || h.nodes != job->nodes))) {
+    ++stats_.packets_refused;
+    return nullptr;
+  }
+  Operation* const op = messages_.Begin(now, what);
+  if (op == nullptr) {
+    ++stats_.packets_refused;
+    return nullptr;
+  }
+  op->heard = now;
+  messages_.ArmDeadline(*op, now + 2 * job->deadline);
+  if (aggregator) {
+    op->posted = true;
+    for (uint32_t sid = 0; sid < what.segs; ++sid) op->SetReady(sid);
+    execution_.Start(now, *op);
+  }
+  return op;
+}
+
+void Engine::AnswerForEnded(const Header& h, const ControlStore::Ended& ended) {
+  if (h.generation != ended.generation) {
+    ++stats_.stale_generations;
+    return;
+  }
+  if (!CarriesData(h.kind)) return;
+  if (!Ok(ended.status)) return Abort(h.source, h, ended.status);
+  // It has everything; the answer to this one was lost.
+  ++stats_.duplicates;
+  Header answer = h;
+  answer.kind = h.kind == PacketKind::kPartial ? PacketKind::kAckPartial : PacketKind::kAckResult;
+  answer.source = options_.node;
+  answer.ranks = 0;
+  answer.participants = 0;
+  answer.flags &= kRequestFlags | Header::kTree;
+  if (!transfer_.QueueAnswer(h.source, answer)) ++stats_.answers_dropped;
+}
+
+void Engine::Abort(uint8_t target, Header header, WorkStatus status) {
+  header.kind = PacketKind::kAbort;
+  header.source = options_.node;
+  header.status = status;
+  header.contributors = 0;
+  if (!transfer_.QueueAnswer(target, header)) ++stats_.answers_dropped;
+}
+
+void Engine::OnAbort(Instant now, Operation& op, const Header& h) {
+  if (Ok(h.status) || (op.what.nodes & BitOf(h.source)) == 0) {
+    ++stats_.packets_refused;
+    return;
+  }
+  if (h.status == WorkStatus::kPeerDead) op.seen = op.what.nodes;  // the node that says so is to blame
+  if (h.status == WorkStatus::kPeerDead || h.status == WorkStatus::kTimeout)
+    op.missing_nodes |= BitOf(h.source);
+  // Whoever finds that two disagree tells one of them, who tells all.
+  const bool disagreement = h.status == WorkStatus::kLengthMismatch || h.status == WorkStatus::kOpMismatch;
+  if (disagreement) return Fail(now, op, h.status);
+  messages_.End(now, op, h.status);
+}
+
+}  // namespace longhaul::offload

@@ -1,0 +1,104 @@
+// One message under way: its entry in the control-information store.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/instant.h"
+#include "base/zeroed_array.h"
+#include "offload/engine/collective.h"
+#include "offload/engine/deadline_wheel.h"
+#include "offload/engine/seg_pool.h"
+
+namespace longhaul::offload {
+
+enum class Phase : uint8_t {
+  kWaiting,  // for ranks here, or sums from other nodes
+  kSent,     // the sum with this node's part is on its way to the owner
+  kResult,   // the result is here, and owed to other nodes
+  kDone,
+};
+
+// A seg of a message of several nodes.
+struct Seg {
+  uint64_t contributors = 0;  // nodes whose data is here: held in units, then in the sum
+  uint64_t pending = 0;       // nodes that the result is owed to
+  Instant since;              // of the phase, or of the last transmission
+  uint32_t participants = 0;  // ranks in it
+  DeadlineWheel::Timer timer = DeadlineWheel::kNone;
+  SegRef held;  // units with what came early; of a device without memory for the message also the sum
+  Phase phase = Phase::kWaiting;
+  uint8_t target = 0;       // of the sum: the next node, or farther on
+  uint8_t tries = 0;        // transmissions of what is on its way
+  bool local = false;       // all that the ranks here add is there
+  bool acked = false;       // the sum is in somewhere
+  bool incomplete = false;  // somebody who belongs in it is not
+  bool forced = false;      // does not wait any more
+  bool aimed = false;       // the target was named by a redirect
+  bool early = false;       // what is held is the result, which came before the ranks here
+};
+
+struct Operation {
+  // One request of a rank: some segs of the message, and a completion when they are done.
+  struct Work {
+    uint64_t wr_id = 0;
+    uint8_t rank = 0;
+    uint32_t first = 0;
+    uint32_t end = 0;
+    uint32_t left = 0;
+    Instant posted;
+  };
+  struct RankMemory {
+    const std::byte* send = nullptr;
+    std::byte* receive = nullptr;
+    uint32_t send_key = 0;
+    uint32_t receive_key = 0;
+    Share share;  // of the message that `receive` holds
+  };
+
+  Collective what;
+  uint16_t slot = 0;
+  uint32_t epoch = 0;  // of the slot: timers of an earlier message are not this one's
+  bool live = false;
+  bool posted = false;      // by a rank of this node, or the device has none: sums may go on
+  bool starved = false;     // something found no unit
+  bool incomplete = false;  // a result without somebody
+  uint8_t stage = 0;        // of the deadline
+  uint64_t joined = 0;      // ranks with a request
+  // Ranks that are not waited for any more, and whose data is in no later sum.
+  uint64_t gone = 0;
+  uint64_t dead = 0;           // of those: their memory is not touched
+  uint64_t missing_nodes = 0;  // of results, and the dead
+  uint64_t seen = 0;           // nodes whose data has come here
+  std::array<RankMemory, kMaxRanks> ranks;
+  std::vector<uint64_t> missing;  // per seg: ranks whose request is not here
+  std::vector<uint64_t> ready;    // bit per seg: nothing missing, not begun
+  std::vector<Seg> segs;          // of several nodes
+  std::vector<Work> works;
+  uint32_t ready_count = 0;
+  uint32_t cursor = 0;  // the search for ready segs goes on here
+  uint32_t lowest = 0;  // the first seg that is not done
+  uint32_t done = 0;
+  std::byte* message = nullptr;    // where sums and results stand; null: in units
+  ZeroedArray<std::byte> scratch;  // behind `message` where no rank has memory for it
+  Instant begun;
+  Instant heard;  // the last packet
+  Instant deadline;
+  DeadlineWheel::Timer timer = DeadlineWheel::kNone;
+
+  bool IsReady(uint32_t sid) const { return (ready[sid / 64] >> sid % 64 & 1) != 0; }
+  void SetReady(uint32_t sid) {
+    ready[sid / 64] |= uint64_t{1} << sid % 64;
+    ++ready_count;
+  }
+  void ClearReady(uint32_t sid) {
+    ready[sid / 64] &= ~(uint64_t{1} << sid % 64);
+    --ready_count;
+  }
+  // Ranks whose data is in this seg, or can go into it.
+  uint64_t Present(uint32_t sid) const { return what.senders() & ~missing[sid] & ~gone; }
+};
+
+}  // namespace longhaul::offload

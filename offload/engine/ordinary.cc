@@ -1,0 +1,96 @@
+#include "offload/engine/ordinary.h"
+
+#include <cstring>
+
+namespace longhaul::offload {
+
+Ordinary::Ordinary(const EngineOptions& options, Messages* messages, OffloadStats* stats)
+    : options_(options), messages_(messages), stats_(stats), receives_(kMaxRanks) {}
+
+void Ordinary::Post(Instant now, uint8_t rank, const WorkRequest& request) {
+  const bool sends = request.opcode == Opcode::kSend;
+  Pending pending{request, rank, {}, now};
+  const auto bytes = messages_->memory().Find(rank, sends ? request.send : request.receive, request.length);
+  if (!bytes) return Complete(now, pending, WorkStatus::kProtectionError, 0);
+  pending.bytes = *bytes;
+  if (!sends) return receives_[rank].push_back(pending);
+  if (request.length > options_.seg_bytes) return Complete(now, pending, WorkStatus::kLengthMismatch, 0);
+  if (request.root_node >= kMaxNodes || (options_.nodes >> request.root_node & 1) == 0) {
+    return Complete(now, pending, WorkStatus::kBadNode, 0);
+  }
+  if (request.root_rank >= kMaxRanks) return Complete(now, pending, WorkStatus::kBadRank, 0);
+  if (request.root_node != options_.node) return sends_.push_back(pending);
+  ++stats_->ordinary_sent;
+  Complete(now, pending, WorkStatus::kSuccess, request.length);
+  Deliver(now, request.root_rank, pending.bytes);
+}
+
+bool Ordinary::Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes) {
+  if (rank >= kMaxRanks || receives_[rank].empty()) {
+    ++stats_->ordinary_dropped;
+    return false;
+  }
+  const Pending pending = receives_[rank].front();
+  receives_[rank].pop_front();
+  if (bytes.size() > pending.bytes.size()) {
+    ++stats_->ordinary_dropped;
+    Complete(now, pending, WorkStatus::kLengthMismatch, 0);
+    return false;
+  }
+  std::memmove(pending.bytes.data(), bytes.data(), bytes.size());
+  ++stats_->ordinary_received;
+  Complete(now, pending, WorkStatus::kSuccess, bytes.size());
+  return true;
+}
+
+void Ordinary::OnPacket(Instant now, const Packet& packet) {
+  const auto* const data = reinterpret_cast<const std::byte*>(packet.payload.data());
+  Deliver(now, packet.header.root, {data, packet.payload.size()});
+}
+
+size_t Ordinary::Write(Instant now, MutableByteSpan out, uint8_t* target) {
+  if (sends_.empty()) return 0;
+  const Pending pending = sends_.front();
+  sends_.pop_front();
+  Header h;
+  h.kind = PacketKind::kOrdinary;
+  h.opcode = Opcode::kSend;
+  h.jid = pending.request.jid;
+  h.source = options_.node;
+  h.root = pending.request.root_rank;
+  h.length = pending.bytes.size();
+  *target = pending.request.root_node;
+  const auto* const data = reinterpret_cast<const uint8_t*>(pending.bytes.data());
+  const size_t size = Encapsulate(h, {data, pending.bytes.size()}, out);
+  if (size > 0) ++stats_->ordinary_sent;
+  Complete(now, pending, size > 0 ? WorkStatus::kSuccess : WorkStatus::kLengthMismatch, pending.bytes.size());
+  return size;
+}
+
+void Ordinary::Flush(Instant now, uint8_t rank) {
+  for (const Pending& pending : receives_[rank]) Complete(now, pending, WorkStatus::kFlushed, 0);
+  receives_[rank].clear();
+  for (auto send = sends_.begin(); send != sends_.end();) {
+    if (send->rank != rank) {
+      ++send;
+      continue;
+    }
+    Complete(now, *send, WorkStatus::kFlushed, 0);
+    send = sends_.erase(send);
+  }
+}
+
+void Ordinary::Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes) {
+  Completion c;
+  c.wr_id = pending.request.wr_id;
+  c.opcode = pending.request.opcode;
+  c.jid = pending.request.jid;
+  c.mid = pending.request.mid;
+  c.status = status;
+  c.reason = status == WorkStatus::kSuccess ? Reason::kDone : Reason::kException;
+  c.bytes = bytes;
+  c.elapsed = now - pending.posted;
+  messages_->Complete(pending.rank, c);
+}
+
+}  // namespace longhaul::offload

@@ -1,0 +1,46 @@
+// Ordinary datagrams between ranks: no collective sees them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "base/instant.h"
+#include "offload/engine/messages.h"
+#include "offload/engine/wire.h"
+
+namespace longhaul::offload {
+
+class Ordinary {
+ public:
+  Ordinary(const EngineOptions& options, Messages* messages, OffloadStats* stats);
+
+  // kSend or kReceive, whose completion has a place.
+  void Post(Instant now, uint8_t rank, const WorkRequest& request);
+  void OnPacket(Instant now, const Packet& packet);
+  // The next datagram for another node: its completion is made. 0: none.
+  size_t Write(Instant now, MutableByteSpan out, uint8_t* target);
+  bool empty() const { return sends_.empty(); }
+  // What that rank has posted ends as kFlushed.
+  void Flush(Instant now, uint8_t rank);
+
+ private:
+  struct Pending {
+    WorkRequest request;
+    uint8_t rank = 0;
+    std::span<std::byte> bytes;
+    Instant posted;
+  };
+  bool Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes);
+  void Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes);
+
+  EngineOptions options_;
+  Messages* messages_;
+  OffloadStats* stats_;
+  // Bounded by the places of their completions.
+  std::deque<Pending> sends_;
+  std::vector<std::deque<Pending>> receives_;
+};
+
+}  // namespace longhaul::offload

@@ -1,0 +1,243 @@
+#include "offload/port/in_process.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <utility>
+
+namespace longhaul::offload {
+namespace {
+
+EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
+  EngineOptions options;
+  const uint32_t nodes = site.nodes + (site.aggregator ? 1u : 0u);
+  options.node = node;
+  options.nodes = (uint64_t{1} << nodes) - 1;
+  options.ranks = site.ranks_per_node >= 64 ? ~uint64_t{0} : (uint64_t{1} << site.ranks_per_node) - 1;
+  if (node >= site.nodes) options.ranks = 0;
+  options.seg_bytes = site.seg_bytes;
+  options.pool_segs = site.pool_segs;
+  options.window_segs = site.window_segs;
+  options.queue_depth = site.queue_depth;
+  options.max_message_bytes = site.max_message_bytes;
+  options.scratch_bytes = site.scratch_bytes;
+  return options;
+}
+
+}  // namespace
+
+Status InProcessSite::Validate(const SiteOptions& site) {
+  const uint32_t nodes = site.nodes + (site.aggregator ? 1u : 0u);
+  if (site.nodes == 0 || nodes > kMaxNodes) {
+    return Status(StatusCode::kInvalidArgument, "offload: a site has 1..16 nodes, an aggregator included");
+  }
+  if (site.ranks_per_node == 0 || site.ranks_per_node > kMaxRanks) {
+    return Status(StatusCode::kInvalidArgument, "offload: a node has 1..64 ranks");
+  }
+  return Engine::Validate(OptionsOf(site, 0));
+}
+
+InProcessSite::InProcessSite(const SiteOptions& options)
+    : options_(options), datagram_(kHeaderBytes + options.seg_bytes) {
+  const uint32_t nodes = options.nodes + (options.aggregator ? 1u : 0u);
+  for (uint32_t node = 0; node < nodes; ++node) {
+    engines_.push_back(std::make_unique<Engine>(OptionsOf(options, static_cast<uint8_t>(node))));
+  }
+  wake_ups_.resize(options.nodes);
+}
+
+Instant InProcessSite::Now() {
+  return Instant::FromNanoseconds(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+Status InProcessSite::Attach(uint8_t node, uint8_t rank, WakeUp* wake_up) {
+  const std::lock_guard lock(mutex_);
+  if (node >= options_.nodes || rank >= options_.ranks_per_node) {
+    return Status(StatusCode::kInvalidArgument, "offload: the site has no such node or rank");
+  }
+  if (wake_ups_[node][rank] != nullptr) {
+    return Status(StatusCode::kAlreadyExists, "offload: the rank's device is open already");
+  }
+  wake_ups_[node][rank] = wake_up;
+  return Status::Ok();
+}
+
+void InProcessSite::Detach(uint8_t node, uint8_t rank) {
+  const std::lock_guard lock(mutex_);
+  wake_ups_[node][rank] = nullptr;
+  // What nobody has polled is nobody's.
+  Completion completion;
+  while (engines_[node]->Poll(rank, {&completion, 1}) > 0) {
+  }
+}
+
+Result<uint32_t> InProcessSite::Register(uint8_t node, uint8_t rank, std::span<std::byte> memory) {
+  const std::lock_guard lock(mutex_);
+  return engines_[node]->Register(rank, memory);
+}
+
+Status InProcessSite::Deregister(uint8_t node, uint8_t rank, uint32_t key) {
+  const std::lock_guard lock(mutex_);
+  return engines_[node]->Deregister(rank, key);
+}
+
+Status InProcessSite::Post(uint8_t node, uint8_t rank, std::span<const WorkRequest> requests, size_t* bad) {
+  const std::lock_guard lock(mutex_);
+  const Instant now = Now();
+  Status status;
+  for (size_t i = 0; i < requests.size() && status.ok(); ++i) {
+    status = engines_[node]->Post(now, rank, requests[i]);
+    if (!status.ok() && bad != nullptr) *bad = i;
+  }
+  Work(now);
+  return status;
+}
+
+size_t InProcessSite::Poll(uint8_t node, uint8_t rank, std::span<Completion> completions) {
+  const std::lock_guard lock(mutex_);
+  size_t count = engines_[node]->Poll(rank, completions);
+  if (count == 0) {
+    wake_ups_[node][rank]->Clear();
+    Work(Now());
+    count = engines_[node]->Poll(rank, completions);
+  }
+  return count;
+}
+
+void InProcessSite::RequestNotify(uint8_t node, uint8_t rank) {
+  const std::lock_guard lock(mutex_);
+  wake_ups_[node][rank]->Clear();
+  engines_[node]->RequestNotify(rank);
+  Work(Now());
+}
+
+OffloadStats InProcessSite::stats(uint8_t node) const {
+  const std::lock_guard lock(mutex_);
+  return engines_[node]->stats();
+}
+
+void InProcessSite::RankGone(uint8_t node, uint8_t rank) {
+  const std::lock_guard lock(mutex_);
+  const Instant now = Now();
+  engines_[node]->RankGone(now, rank);
+  Work(now);
+}
+
+void InProcessSite::Work(Instant now) {
+  bool more = false;
+  for (auto& engine : engines_) {
+    engine->HandleTimeout(now);
+    more |= engine->Advance(now, kBudgetBytes);
+  }
+  // Packets of a round make packets: until nothing moves.
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& engine : engines_) {
+      while (const auto outgoing = engine->PollTransmit(now, datagram_)) {
+        moved = true;
+        engines_[outgoing->target]->HandlePacket(now, ByteSpan(datagram_).first(outgoing->bytes));
+      }
+      more |= engine->Advance(now, kBudgetBytes);
+    }
+  }
+  Notify(now, more);
+}
+
+void InProcessSite::Notify(Instant now, bool more) {
+  Instant next = more ? now : Instant::Infinite();
+  for (auto& engine : engines_) next = std::min(next, engine->NextTimeout());
+  for (size_t node = 0; node < wake_ups_.size(); ++node) {
+    for (uint8_t rank = 0; rank < options_.ranks_per_node; ++rank) {
+      WakeUp* const wake_up = wake_ups_[node][rank];
+      if (wake_up == nullptr) continue;
+      if (engines_[node]->TakeNotification(rank)) wake_up->Notify();
+      if (engines_[node]->IsWaiting(rank)) wake_up->SetTimer(next);
+    }
+  }
+}
+
+namespace {
+
+// The sites that are open, by name.
+struct Sites {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<InProcessSite>, std::less<>> by_name;
+};
+Sites& AllSites() {
+  static Sites sites;
+  return sites;
+}
+
+Result<std::shared_ptr<InProcessSite>> SiteOf(std::string_view name, const SiteOptions& options) {
+  if (const Status status = InProcessSite::Validate(options); !status.ok()) return status;
+  Sites& sites = AllSites();
+  const std::lock_guard lock(sites.mutex);
+  std::erase_if(sites.by_name, [](const auto& entry) { return entry.second.expired(); });
+  const auto found = sites.by_name.find(name);
+  if (found != sites.by_name.end()) {
+    auto site = found->second.lock();
+    if (site->options() == options) return site;
+    return Status(StatusCode::kSettingsMismatch, "offload: the site is open with other options");
+  }
+  auto site = std::make_shared<InProcessSite>(options);
+  sites.by_name.emplace(name, site);
+  return site;
+}
+
+class InProcessPort : public Port {
+ public:
+  InProcessPort(std::shared_ptr<InProcessSite> site, const DeviceOptions& options)
+      : site_(std::move(site)), node_(options.node), rank_(options.rank) {}
+  ~InProcessPort() override {
+    Close();
+    if (attached_) site_->Detach(node_, rank_);
+  }
+
+  Status Attach() {
+    if (Status status = wake_up_.Open(); !status.ok()) return status;
+    Status status = site_->Attach(node_, rank_, &wake_up_);
+    attached_ = status.ok();
+    return status;
+  }
+
+  Result<uint32_t> Register(std::span<std::byte> memory) override {
+    return closed_ ? Result<uint32_t>(Closed()) : site_->Register(node_, rank_, memory);
+  }
+  Status Deregister(uint32_t key) override { return site_->Deregister(node_, rank_, key); }
+  Status Post(std::span<const WorkRequest> requests, size_t* bad) override {
+    return closed_ ? Closed() : site_->Post(node_, rank_, requests, bad);
+  }
+  size_t Poll(std::span<Completion> completions) override { return site_->Poll(node_, rank_, completions); }
+  Status RequestNotify() override {
+    site_->RequestNotify(node_, rank_);
+    return Status::Ok();
+  }
+  int fd() const override { return wake_up_.fd(); }
+  OffloadStats stats() const override { return site_->stats(node_); }
+  void Close() override {
+    if (attached_ && !closed_.exchange(true)) site_->RankGone(node_, rank_);
+  }
+
+ private:
+  static Status Closed() { return Status(StatusCode::kFailedPrecondition, "offload: the device is closed"); }
+
+  std::shared_ptr<InProcessSite> site_;
+  WakeUp wake_up_;
+  uint8_t node_;
+  uint8_t rank_;
+  bool attached_ = false;
+  std::atomic<bool> closed_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Port>> OpenInProcess(std::string_view name, const DeviceOptions& options) {
+  auto site = SiteOf(name, options.site);
+  if (!site.ok()) return site.status();
+  auto port = std::make_unique<InProcessPort>(*site, options);
+  if (Status status = port->Attach(); !status.ok()) return status;
+  return std::unique_ptr<Port>(std::move(port));
+}
+
+}  // namespace longhaul::offload
