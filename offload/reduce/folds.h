@@ -11,6 +11,10 @@
 #define LONGHAUL_OFFLOAD_REDUCE_FOLDS_H
 #endif
 
+// As in kernels.cc, which says why: alone this file is compiled for the portable vectors.
+#ifndef HWY_BROKEN_EMU128
+#define HWY_BROKEN_EMU128 0
+#endif
 #include <hwy/highway.h>
 #include <cstdint>
 #include <limits>
