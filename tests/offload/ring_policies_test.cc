@@ -108,7 +108,8 @@ TEST(RingRandom, ThePapersRuleWedgesBeyondItsCase) {
   EXPECT_EQ(eight.wrong, 0u) << "it loses sums, and adds none twice";
 }
 
-// Among four, too: A and B are slow by less than alpha T each, C has given up when their sum comes, and B does not know.
+// Among four, too: A and B are slow by less than alpha T each, C has given up when their sum comes, and B
+// does not know.
 TEST(RingRandom, ThePapersRuleWedgesOfTwoNodesThatAreALittleSlow) {
   for (const RingPolicy policy : {RingPolicy::kSeedSkip, RingPolicy::kCascade}) {
     RingModel model = Model(policy, 4, 1.8);

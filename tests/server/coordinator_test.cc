@@ -89,8 +89,8 @@ TEST_F(TwoWorkers, ASecondWorkerOfARankIsRefusedByNameWhenTheFirstAnswers) {
   EXPECT_EQ(events.starts, 1) << "the others are served on";
 }
 
-// The first question is decided when the second has hardly been asked: what comes from the second's holder then had
-// been on its way.
+// The first question is decided when the second has hardly been asked: what comes from the second's holder
+// then had been on its way.
 TEST_F(TwoWorkers, EachOfTwoQuestionsHasItsOwnTimeInWhichNothingCounts) {
   Start();
   FakeWorker first(coordinator, 0, 40100), second(coordinator, 1, 40101);

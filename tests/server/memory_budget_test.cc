@@ -151,8 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Held, RoundsAndPulls,
                          testing::Values(Aggregation::kMean, Aggregation::kTrimmedMean,
                                          Aggregation::kCentredClipping));
 
-// A robust aggregation sees all of a chunk's contributions at once: it holds a gradient for each worker, as summing in
-// rank order does.
+// A robust aggregation sees all of a chunk's contributions at once: it holds a gradient for each worker, as
+// summing in rank order does.
 TEST(MemoryBudget, WhatARobustAggregationHoldsIsPlanned) {
   constexpr uint64_t kCount = 1'000'000, kWorkers = 8;
   const auto planned = [](bool deterministic, Aggregation aggregation) {

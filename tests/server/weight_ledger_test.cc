@@ -119,8 +119,8 @@ TEST(WeightLedger, ARankCountsForTheWorkersThatItStandsFor) {
   EXPECT_EQ(Rounds({5, 1}).Round({kHuge, 1}), (Weights{15, 1}));
 }
 
-// The site says 1 for each of its five, which is the median of all seven workers: counted as one that says 5 it would
-// let the two others have 5 each.
+// The site says 1 for each of its five, which is the median of all seven workers: counted as one that says 5
+// it would let the two others have 5 each.
 TEST(WeightLedger, ASiteIsAsManyInTheMedianAsItStandsFor) {
   Rounds rounds({5, 1, 1});
   rounds.Usually({5, 10, 10});

@@ -153,7 +153,7 @@ void AddDeaths(std::vector<Scenario>* all) {
   all->push_back({"DeadWorkerAbortsTheJobByName",
                   WithFault(3, MakeFault(FaultKind::kKillForGood, Duration(0))),
                   Both(Failed(StatusCode::kAborted, "worker rank 1 (site site1, 10.0.2.1:4001): PeerDead: "),
-                        EndedWithin(seconds(6)))});
+                       EndedWithin(seconds(6)))});
 
   RunPlan fewer = WithFault(3, MakeFault(FaultKind::kKillForGood, Duration(0)));
   fewer.jobs[0].min_workers = 2;
@@ -320,7 +320,8 @@ void AddOptimizers(std::vector<Scenario>* all) {
 
   RunPlan meeting = QuietPlan(4);
   meeting.jobs[0].barriers = true;
-  meeting.jobs[0].think = milliseconds(300);  // else all come together, and one that is let go alone meets them
+  meeting.jobs[0].think =
+      milliseconds(300);  // else all come together, and one that is let go alone meets them
   all->push_back({"BarriersBeforeEveryRound", meeting, Finished(4)});
 }
 
