@@ -257,10 +257,10 @@ TEST_F(LedgerTest, HowOftenAWorkerMayBeAnsweredAndNotGetInGrowsWithLoss) {
   };
   EXPECT_TRUE(fine(0, 2));
   EXPECT_FALSE(fine(0, 3));
-  EXPECT_TRUE(fine(0.05, 5));
-  EXPECT_FALSE(fine(0.05, 7));
-  EXPECT_TRUE(fine(0.15, 9));
-  EXPECT_FALSE(fine(0.15, 11));
+  EXPECT_TRUE(fine(0.05, 8));
+  EXPECT_FALSE(fine(0.05, 9));
+  EXPECT_TRUE(fine(0.15, 14));
+  EXPECT_FALSE(fine(0.15, 15));
 }
 
 TEST_F(LedgerTest, AnOperationThatNeverEndsIsFound) {
