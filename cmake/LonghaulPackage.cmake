@@ -53,7 +53,9 @@ function(longhaul_install)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
   install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-  install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
+  # What offload.h declares is in no library that is installed yet.
+  install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers
+          FILES_MATCHING PATTERN "*.h" PATTERN "offload.h" EXCLUDE)
   foreach(kind static shared)
     install(TARGETS longhaul_${kind} EXPORT longhaul-${kind}
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${kind}
