@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "base/random.h"
@@ -84,11 +85,22 @@ class AllRanks {
   }
 
  private:
+  // Integers wrap around.
+  static T Plus(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) +
+                            static_cast<std::make_unsigned_t<T>>(b));
+    } else {
+      return a + b;
+    }
+  }
   T OfRing(size_t i, uint32_t first) {
     T sum = at(static_cast<uint8_t>(first), 0).send[i];
     for (uint32_t k = 0; k < site_->nodes(); ++k) {
       const auto node = static_cast<uint8_t>((first + k) % site_->nodes());
-      for (uint8_t rank = k == 0 ? 1 : 0; rank < site_->ranks(); ++rank) sum += at(node, rank).send[i];
+      for (uint8_t rank = k == 0 ? 1 : 0; rank < site_->ranks(); ++rank) {
+        sum = Plus(sum, at(node, rank).send[i]);
+      }
     }
     return sum;
   }
@@ -97,12 +109,12 @@ class AllRanks {
     for (uint8_t node = 0; node < site_->nodes(); ++node) {
       if (node == *tree_root) continue;
       T of_node = at(node, 0).send[i];
-      for (uint8_t rank = 1; rank < site_->ranks(); ++rank) of_node += at(node, rank).send[i];
-      sum = sum ? *sum + of_node : of_node;
+      for (uint8_t rank = 1; rank < site_->ranks(); ++rank) of_node = Plus(of_node, at(node, rank).send[i]);
+      sum = sum ? Plus(*sum, of_node) : of_node;
     }
     for (uint8_t rank = 0; *tree_root < site_->nodes() && rank < site_->ranks(); ++rank) {
       const T v = at(*tree_root, rank).send[i];
-      sum = sum ? *sum + v : v;
+      sum = sum ? Plus(*sum, v) : v;
     }
     return *sum;
   }
