@@ -20,7 +20,7 @@ void Update(Duration sample, uint32_t samples, Duration& mean, Duration& deviati
 
 void StragglerClock::OnArrival(uint8_t node, Duration wait) {
   Learned& learned = nodes_[node];
-  Update(wait, learned.samples++, learned.mean, learned.deviation);
+  Update(std::min(wait, kMostWait), learned.samples++, learned.mean, learned.deviation);
   learned.misses = 0;
 }
 
@@ -36,7 +36,8 @@ void StragglerClock::OnMiss(uint8_t node) {
 // An element-wise sum of 8 KB takes 0.1 to 0.4 us and a hop 2 to 5: a multiple of the mean alone is the wrong
 // unit, the deviation says what is late.
 Duration StragglerClock::Deadline(const Learned& learned) const {
-  return std::max({kLeastWait, learned.mean + learned.mean / 5, learned.mean + 4 * learned.deviation});
+  const Duration late = std::max(learned.mean + learned.mean / 5, learned.mean + 4 * learned.deviation);
+  return std::clamp(late, kLeastWait, kMostWait);
 }
 
 std::optional<Duration> StragglerClock::WaitFor(uint8_t node, const JobConfig& job) {

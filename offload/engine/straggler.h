@@ -19,15 +19,18 @@ class StragglerClock {
   // None: no end but the message's deadline. Zero: the node is demoted.
   std::optional<Duration> WaitFor(uint8_t node, const JobConfig& job);
 
- private:
   // Enough that the deviation is that of the path and not of the start.
   static constexpr uint32_t kLeastSamples = 16;
   // What a thread that is not running costs on a busy machine is no slow node: 0.1 ms.
   static constexpr Duration kLeastWait = std::chrono::microseconds(100);
+  // Far above any hop in a datacenter, far below any patience of a training step. Without a bound a miss,
+  // which counts as long as its wait, would make the next wait several times as long, and so on.
+  static constexpr Duration kMostWait = std::chrono::milliseconds(100);
   // Misses in a row that demote a node; then every 64th wait is a chance to come back.
   static constexpr uint32_t kDemoteAfter = 16;
   static constexpr uint32_t kProbation = 64;
 
+ private:
   struct Learned {
     uint32_t samples = 0;
     uint32_t misses = 0;  // in a row

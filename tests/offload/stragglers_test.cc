@@ -1,6 +1,7 @@
 // Late nodes of a ring: who goes on without whom, and that everybody is in the result once all the same.
 #include <gtest/gtest.h>
 
+#include "offload/engine/straggler.h"
 #include "tests/offload/all_reduce.h"
 
 namespace longhaul::offload {
@@ -151,6 +152,20 @@ TEST(OffloadStragglers, DeterministicMessagesWait) {
   }
   site.RunFor(milliseconds(100));
   EXPECT_TRUE(ranks.AllReceived(ranks.Expected()));
+}
+
+// A miss counts as long as its wait was: without a bound waits of a node that comes now and then would double
+// for ever.
+TEST(OffloadStragglers, WaitsHaveABoundWhateverIsMissed) {
+  StragglerClock clock;
+  const JobConfig job{.policy = StragglerPolicy::kCascade};
+  for (uint32_t i = 0; i < 1000; ++i) {
+    clock.OnMiss(1);
+    if (i % 3 == 0) clock.OnArrival(1, std::chrono::hours(1));
+  }
+  EXPECT_EQ(clock.WaitFor(1, job), StragglerClock::kMostWait);
+  for (uint32_t i = 0; i < 1000; ++i) clock.OnArrival(1, microseconds(1));
+  EXPECT_EQ(clock.WaitFor(1, job), StragglerClock::kLeastWait);
 }
 
 }  // namespace
