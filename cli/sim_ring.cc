@@ -14,7 +14,6 @@ namespace longhaul::cli {
 namespace {
 
 using offload::RingPolicy;
-using offload::ringsim::RandomTally;
 using offload::ringsim::RingModel;
 
 int Fail(const std::string& message, int code) {
