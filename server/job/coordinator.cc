@@ -57,7 +57,10 @@ void Coordinator::SetNow(Instant now) {
 struct Coordinator::Routing {
   Coordinator& self;
   Peer& peer;
-  void operator()(const transport::event::Connected&) { peer.accepted_at = self.now_; }
+  void operator()(const transport::event::Connected&) {
+    peer.connected = true;
+    peer.accepted_at = self.now_;
+  }
   void operator()(const transport::event::ControlBytes& e) { self.OnControlBytes(peer, e.bytes); }
   void operator()(const transport::event::WindowOpened& e) {
     if (!self.OnWindowOpened(peer, e).ok()) {
@@ -507,7 +510,9 @@ void Coordinator::HandleTimeout() {
     peer->CountHeard(now_);
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
     if (Strangers::IsOverdue(*peer, now_)) {
-      Disconnect(*peer, Status(StatusCode::kDeadlineExceeded, "no Join within 5 s"));
+      const Duration most = Strangers::MostStay(*peer);
+      Disconnect(*peer, Status(StatusCode::kDeadlineExceeded,
+                               "no Join within " + std::to_string(most / std::chrono::seconds(1)) + " s"));
     }
     peer->CloseIfDue(now_);
   }

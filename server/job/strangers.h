@@ -20,8 +20,11 @@ class Strangers {
  public:
   static constexpr size_t kMax = 256;          // connections: 36 MiB, since kWary lets each hold 144 KiB
   static constexpr size_t kMaxPerSource = 64;  // a quarter: one source leaves room for others
-  // A connection that does not join for this long after it was accepted is closed.
+  // A connection that does not join for this long is closed.
   static constexpr Duration kJoinTimeout = std::chrono::seconds(5);
+  // Before that each end may search for the path's MTU for three seconds (ConnectionImpl's kMaxMtuWait), the
+  // worker's once its flights have become small.
+  static constexpr Duration kSearchTimeout = std::chrono::seconds(10);
 
   // All workers of a job may connect at once, and from one machine.
   explicit Strangers(uint32_t world_size) : world_size_(world_size) {}
@@ -32,8 +35,9 @@ class Strangers {
   // The stranger that has to go for one more connection, or null. peers: in order of acceptance.
   Peer* Displaced(const std::vector<std::unique_ptr<Peer>>& peers, const transport::Connection& next);
   static bool IsOverdue(const Peer& peer, Instant now) {
-    return peer.phase == Peer::Phase::kNew && now >= peer.accepted_at + kJoinTimeout;
+    return peer.phase == Peer::Phase::kNew && now >= peer.accepted_at + MostStay(peer);
   }
+  static Duration MostStay(const Peer& peer) { return peer.connected ? kJoinTimeout : kSearchTimeout; }
   static uint64_t Count(const std::vector<std::unique_ptr<Peer>>& peers);
   // Ever.
   uint64_t displaced() const { return displaced_; }

@@ -49,9 +49,10 @@ struct Peer {
   transport::Connection* connection;
   wire::ControlReader control;
   Phase phase = Phase::kNew;
-  uint32_t rank = 0;    // of a member
-  Instant since;        // when it was accepted
-  Instant accepted_at;  // ... or extended its stay by a status request
+  uint32_t rank = 0;       // of a member
+  Instant since;           // when it was accepted
+  Instant accepted_at;     // ... or connected, or extended its stay by a status request
+  bool connected = false;  // the search for the path's MTU, where one was needed, is over
   Instant last_heard;
   uint64_t packets_heard = 0;
   bool expiry_said = false;  // that its certificate expires soon

@@ -45,6 +45,23 @@ struct TwoWorkers : testing::Test {
   FakeWorker b{coordinator, 1};
 };
 
+// The time begins when the search for the path's MTU is over, which has ten seconds of its own.
+TEST_F(TwoWorkers, AConnectionWithoutAJoinIsClosedInTime) {
+  a.Happens(transport::event::Accepted{});
+  b.Happens(transport::event::Accepted{});
+  Tick(6000);
+  a.Happens(transport::event::Connected{});
+  Tick(9999);
+  EXPECT_FALSE(a.connection.closed || b.connection.closed);
+  Tick(10'500);
+  ASSERT_TRUE(b.connection.closed);
+  EXPECT_EQ(b.connection.closed->ToString(), "DeadlineExceeded: no Join within 10 s");
+  EXPECT_FALSE(a.connection.closed);
+  Tick(11'500);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->ToString(), "DeadlineExceeded: no Join within 5 s");
+}
+
 TEST_F(TwoWorkers, EveryoneIsWelcomedAtOnceAndStartedWhenAllAreIn) {
   a.connection.max_chunk_bytes = 1392;
   b.connection.max_chunk_bytes = 1136;
