@@ -7,6 +7,7 @@
 
 #include "longhaul/offload.h"
 #include "offload/engine/collective.h"
+#include "offload/straggler/learned_wait.h"
 
 namespace longhaul::offload {
 
@@ -23,22 +24,17 @@ class StragglerClock {
   static constexpr uint32_t kLeastSamples = 16;
   // What a thread that is not running costs on a busy machine is no slow node: 0.1 ms.
   static constexpr Duration kLeastWait = std::chrono::microseconds(100);
-  // Far above any hop in a datacenter, far below any patience of a training step. Without a bound a miss,
-  // which counts as long as its wait, would make the next wait several times as long, and so on.
-  static constexpr Duration kMostWait = std::chrono::milliseconds(100);
   // Misses in a row that demote a node; then every 64th wait is a chance to come back.
   static constexpr uint32_t kDemoteAfter = 16;
   static constexpr uint32_t kProbation = 64;
 
  private:
   struct Learned {
-    uint32_t samples = 0;
+    LearnedWait wait;
     uint32_t misses = 0;  // in a row
     uint32_t waits = 0;   // while demoted
-    Duration mean{0};
-    Duration deviation{0};
   };
-  Duration Deadline(const Learned& learned) const;
+  static Duration End(const LearnedWait& wait);
 
   std::array<Learned, kMaxNodes> nodes_;
 };

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "longhaul/units.h"
+#include "offload/straggler/learned_wait.h"
 #include "offload/straggler/ring_order.h"
 
 namespace longhaul::offload {
@@ -35,18 +36,10 @@ class Deadlines {
   void OnTimeout(uint32_t position);
 
   static constexpr uint32_t kLeastSamples = 8;
-  // Far above any hop in a datacenter, far below any patience of a training step.
-  static constexpr Duration kFirst = std::chrono::milliseconds(100);
+  static constexpr Duration kFirst = LearnedWait::kMost;
 
  private:
-  struct Learned {
-    uint32_t samples = 0;
-    Duration mean{0};
-    Duration deviation{0};
-  };
-  void Learn(Learned& learned, Duration wait);
-
-  std::array<Learned, kMaxRingNodes> learned_ = {};
+  std::array<LearnedWait, kMaxRingNodes> learned_ = {};
   Duration first_;
   Duration threshold_{0};
   Duration transfer_{0};

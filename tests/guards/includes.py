@@ -27,7 +27,7 @@ UNITS = [
     ("reduce",     r"offload/reduce/",                       "public base",                          "hwy"),
     ("straggler",  r"offload/straggler/",                    "public base",                          ""),
     ("ringsim",    r"offload/ringsim/",                      "public base straggler",                ""),
-    ("offload_engine", r"offload/engine/",                   "public base reduce",                   ""),
+    ("offload_engine", r"offload/engine/",                   "public base reduce straggler",         ""),
     ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),

@@ -54,6 +54,12 @@ TEST(Deadlines, AreFarAwayUntilTheyAreLearned) {
   EXPECT_LT(deadlines.At(1), milliseconds(1));
 }
 
+TEST(Deadlines, HaveABoundWhateverIsMissed) {
+  Deadlines deadlines = Taught();
+  for (int i = 0; i < 1000; ++i) deadlines.OnTimeout(1);
+  EXPECT_EQ(deadlines.At(1), LearnedWait::kMost);
+}
+
 TEST(Deadlines, FollowAPathThatHasBecomeSlower) {
   Deadlines deadlines = Taught();
   int rounds = 0;

@@ -163,7 +163,7 @@ TEST(OffloadStragglers, WaitsHaveABoundWhateverIsMissed) {
     clock.OnMiss(1);
     if (i % 3 == 0) clock.OnArrival(1, std::chrono::hours(1));
   }
-  EXPECT_EQ(clock.WaitFor(1, job), StragglerClock::kMostWait);
+  EXPECT_EQ(clock.WaitFor(1, job), LearnedWait::kMost);
   for (uint32_t i = 0; i < 1000; ++i) clock.OnArrival(1, microseconds(1));
   EXPECT_EQ(clock.WaitFor(1, job), StragglerClock::kLeastWait);
 }
