@@ -224,7 +224,7 @@ inline constexpr std::array<Counter<OffloadStats>, 31> kOffloadCounters = {{
     {&OffloadStats::exceptions, "exceptions", "completions that name an exception"},
     {&OffloadStats::messages_done, "messages_done", "messages whose every seg is done"},
     {&OffloadStats::messages_failed, "messages_failed", "messages that ended otherwise"},
-    {&OffloadStats::segs_done, "segs_done", "segs that are delivered and owed to nobody"},
+    {&OffloadStats::segs_done, "segs_done", "segs that are delivered and passed on"},
     {&OffloadStats::bytes_reduced, "bytes_reduced", "bytes that went into sums, of ranks and packets"},
     {&OffloadStats::bursts, "bursts", "calls of a reduction; short segs are coalesced"},
     {&OffloadStats::packets_sent, "packets_sent", "packets to other engines, answers included"},

@@ -173,7 +173,7 @@ void Engine::OnAbort(Instant now, Operation& op, const Header& h) {
   if (h.status == WorkStatus::kPeerDead) op.seen = op.what.nodes;  // the node that says so is to blame
   if (h.status == WorkStatus::kPeerDead || h.status == WorkStatus::kTimeout)
     op.missing_nodes |= BitOf(h.source);
-  // Whoever finds that two disagree tells one of them, who tells all.
+  // The node that finds that two disagree sends an abort to one of them, which sends it to all.
   const bool disagreement = h.status == WorkStatus::kLengthMismatch || h.status == WorkStatus::kOpMismatch;
   if (disagreement) return Fail(now, op, h.status);
   messages_.End(now, op, h.status);

@@ -6,7 +6,7 @@
 // Exactly once: every packet names the nodes that are in its sum. A set that is in already is acknowledged
 // and dropped; a disjoint one is added; one that overlaps is refused. A node sends one sum per seg, ever:
 // what comes after that is sent on by its sender, whom a redirect tells where to (the cascade). Nothing
-// depends on the redirect: without it the sender tries again, and is told again.
+// depends on the redirect: without it the sender tries again, and gets another.
 #pragma once
 
 #include <cstdint>

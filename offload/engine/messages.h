@@ -45,7 +45,7 @@ class Messages {
   // Enters the rank's memory and request; from then on its segs of [first, end) miss it no longer.
   WorkStatus Join(Instant now, Operation& op, uint8_t rank, const WorkRequest& request, const JobConfig& job);
 
-  // They are delivered and owed to nobody. May end the message.
+  // They are delivered and passed on. May end the message.
   void OnSegsDone(Instant now, Operation& op, uint32_t first, uint32_t count);
   // Ends it with a completion for every request.
   void End(Instant now, Operation& op, WorkStatus status);

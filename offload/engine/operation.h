@@ -34,7 +34,7 @@ struct Seg {
   uint8_t tries = 0;        // transmissions of what is on its way
   bool local = false;       // all that the ranks here add is there
   bool acked = false;       // the sum is in somewhere
-  bool incomplete = false;  // somebody who belongs in it is not
+  bool incomplete = false;  // a rank or node that belongs in it is missing
   bool forced = false;      // does not wait any more
   bool aimed = false;       // the target was named by a redirect
   bool early = false;       // what is held is the result, which came before the ranks here
@@ -64,7 +64,7 @@ struct Operation {
   bool live = false;
   bool posted = false;      // by a rank of this node, or the device has none: sums may go on
   bool starved = false;     // something found no unit
-  bool incomplete = false;  // a result without somebody
+  bool incomplete = false;  // a result without all ranks and nodes
   uint8_t stage = 0;        // of the deadline
   uint64_t joined = 0;      // ranks with a request
   // Ranks that are not waited for any more, and whose data is in no later sum.

@@ -66,7 +66,7 @@ Status InProcessSite::Attach(uint8_t node, uint8_t rank, WakeUp* wake_up) {
 void InProcessSite::Detach(uint8_t node, uint8_t rank) {
   const std::lock_guard lock(mutex_);
   wake_ups_[node][rank] = nullptr;
-  // What nobody has polled is nobody's.
+  // Completions that were not polled go with their rank.
   Completion completion;
   while (engines_[node]->Poll(rank, {&completion, 1}) > 0) {
   }

@@ -1,5 +1,5 @@
 // A site in this process: one engine per node, and every packet between them a function call. The threads of
-// its ranks do the work, whoever calls; there is none of its own.
+// the ranks do the work in their calls; there is none of its own.
 //
 // When not: ranks that are processes (a daemon's port is for those), or a rank that posts and then neither
 // polls nor waits on its fd() while others have nothing to do either.

@@ -136,7 +136,7 @@ class Round {
         ++place.merged;
         break;
       case Arrival::kPassOn: {
-        // A late part of this node's own goes to the owner: nobody before it waits for it.
+        // A late part of this node's own goes to the owner: no node before that waits for it.
         const bool own = e.what == What::kOwn;
         outcome_.passed_on += own ? 0 : 1;
         Send(e.at, e.node, e.chunk, own ? orders_[e.chunk]->owner() : place.hop.Aim(e.at), says, holds);

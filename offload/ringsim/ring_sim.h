@@ -3,7 +3,7 @@
 //
 //   TRS = receive + reduce + send at a node: T, of a slow one T + dT; then the sum is on its way for
 //   Ttrans = link delay + bytes / rate. A sum that a node passes on as it is, and its own part alone, cost no TRS.
-//   A chunk is reduced when everybody's part is at its owner. The all-gather takes n - 1 transfers more.
+//   A chunk is reduced when the parts of all nodes are at its owner. The all-gather takes n - 1 transfers more.
 //
 //   no slow node:  (n - 1) (T + Ttrans)
 //

@@ -5,7 +5,7 @@
 //
 // It holds sets of contributors and times, no data and no clock: engine and simulator (offload/ringsim) drive
 // the same object. A policy decides only when a node goes on without others and which way late sums take;
-// sums are added only when their sets are disjoint, and the owner is done with everybody's part and not
+// sums are added only when their sets are disjoint, and the owner is done with the parts of all and not
 // before. So each part is in the result once, whatever the policy, and no message but the data has to arrive
 // for that.
 //
@@ -34,7 +34,7 @@ enum class RingPolicy : uint8_t { kOff = 0, kSeedSkip = 1, kCascade = 2, kSelfSk
 // What a message says of its sum. An empty set: only that `missing` take another way.
 struct Partial {
   Contributors set = 0;
-  Contributors missing = 0;  // go to the owner by themselves: nobody before it waits for them
+  Contributors missing = 0;  // go to the owner by themselves: no node before it waits for them
 };
 
 // What the caller does with what has come.
@@ -70,7 +70,7 @@ class RingHop {
   uint32_t Close(Instant now);
   // Position of the node that a late sum goes to.
   uint32_t Aim(Instant now) const;
-  // At the owner: everybody's part is in.
+  // At the owner: the parts of all nodes are in.
   bool Complete() const { return IsOwner() && have_ == order_.All(); }
 
   // --- questions

@@ -179,7 +179,7 @@ TEST(CompletionQueue, NotifiesOnceForEachRequest) {
   CompletionQueue queue(4);
   ASSERT_TRUE(queue.Reserve() && queue.Reserve());
   queue.Push({});
-  EXPECT_FALSE(queue.TakeNotification());  // nobody has asked
+  EXPECT_FALSE(queue.TakeNotification());  // not asked for
   queue.Arm();
   EXPECT_TRUE(queue.TakeNotification());
   queue.Push({});

@@ -188,7 +188,7 @@ TEST_P(PortConformance, CancelEndsTheMessageForAll) {
   EXPECT_EQ(Next(*b.device).status, WorkStatus::kCancelled);
 }
 
-// Nobody calls anything: the descriptor alone wakes the sleeper, and in time.
+// No call is made: the descriptor alone wakes the sleeper, and in time.
 TEST_P(PortConformance, ASleepingRankIsWokenAtTheDeadline) {
   const auto site = GetParam().open({.ranks_per_node = 2});
   Buffers rank(site->device(0, 0), 1000, 0);

@@ -499,7 +499,7 @@ TEST(OffloadDefects, StaleGenerationsAreRejected) {
   std::vector<std::vector<uint8_t>> old;
   site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
     if (to == 1) old.push_back(datagram);
-    return false;  // the first attempt reaches nobody
+    return false;  // the first attempt reaches no node
   };
   ranks.Post(0, 0);
   site.RunFor(milliseconds(100));

@@ -213,7 +213,7 @@ TEST(OffloadStatus, PeerDeadWhenARankDies) {
   site.RunFor(milliseconds(1));
   EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kPeerDead);
   EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_ranks, 0b10u);
-  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kPeerDead);  // the other node is told
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kPeerDead);  // the other node gets the abort
   EXPECT_EQ(site.CompletionOf(1, 1, 1).missing_nodes & 1, 1u);
   EXPECT_EQ(site.SegsInUse(), 0u);
 }
@@ -277,7 +277,7 @@ TEST(OffloadStatus, Cancelled) {
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.SegsInUse(), 0u);
-  // Whoever comes later is told.
+  // A rank that comes later gets the same status.
   ranks.Post(1, 1);
   site.RunFor(milliseconds(1));
   EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kCancelled);
@@ -412,7 +412,7 @@ TEST(OffloadStatus, AForgedNumberOfParticipantsIsRefused) {
   EXPECT_GE(site.engine(2).stats().packets_refused, 4u);
 }
 
-// Owners finish without the late node, whoever they are; both know who is missing.
+// All owners finish without the late node; both completions name it.
 TEST(OffloadStatus, PartialWithoutALateNode) {
   VirtualSite site({.nodes = 3, .ranks = 2});
   site.Configure({.nodes = 0b111});

@@ -150,7 +150,7 @@ TEST_F(RingHopTest, ANodeWhoseOwnPartIsLateGoesOnWithoutIt) {
   EXPECT_EQ(says.missing, kB);
   EXPECT_EQ(b.Close(At(13)), 2u);
   EXPECT_EQ(b.OnOwn(At(50)), Arrival::kPassOn) << "to the owner";
-  // The next one does not wait for B, and nobody but B is late.
+  // The next one does not wait for B, and B alone is late.
   RingHop c = Hop(2, RingPolicy::kSelfSkip);
   (void)c.OnOwn(At(0));
   EXPECT_EQ(c.OnPartial(At(19), 1, says), Arrival::kMerge);

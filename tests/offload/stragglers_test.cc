@@ -1,4 +1,4 @@
-// Late nodes of a ring: who goes on without whom, and that everybody is in the result once all the same.
+// Late nodes of a ring: which nodes go on without them, and that each node is in the result once all the same.
 #include <gtest/gtest.h>
 
 #include "offload/engine/straggler.h"
@@ -60,7 +60,7 @@ TEST(OffloadStragglers, OffWaits) {
 TEST(OffloadStragglers, CascadeGoesOnAndTheLateSumFollows) {
   Late run(StragglerPolicy::kCascade, {1});
   const OffloadStats sum = run.Sum();
-  EXPECT_GT(sum.skips, 20u);  // of 100 segs, those in which node 1 has somebody between itself and the owner
+  EXPECT_GT(sum.skips, 20u);  // of 100 segs, those in which a node lies between node 1 and the owner
   EXPECT_GT(sum.redirects, 20u);
   EXPECT_EQ(sum.overlaps_refused, 0u);
 }
@@ -140,7 +140,7 @@ TEST(OffloadStragglers, LossAndLateNodesTogether) {
   }
 }
 
-// Sums in one order whoever is late.
+// Sums in one order whichever node is late.
 TEST(OffloadStragglers, DeterministicMessagesWait) {
   VirtualSite site({.nodes = 4, .ranks = 2});
   site.Configure({.nodes = 0b1111, .policy = StragglerPolicy::kSeedSkip, .skip_after = microseconds(50)});

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -14,7 +15,6 @@ namespace {
 
 std::atomic<int64_t> g_bytes{0};  // heap and mapped pages
 std::atomic<int64_t> g_peak{0};
-int64_t g_begin = 0;
 
 void Count(int64_t bytes) {
   const int64_t now = g_bytes += bytes;
@@ -46,12 +46,10 @@ void Free(void* block) {
 
 }  // namespace
 
-HeapMeter::HeapMeter() {
-  g_begin = g_bytes;
-  g_peak = g_bytes.load();
-}
-int64_t HeapMeter::grown() const { return g_bytes - g_begin; }
-int64_t HeapMeter::peak() const { return g_peak - g_begin; }
+HeapMeter::HeapMeter() : begin_(g_bytes), outer_peak_(g_peak.exchange(begin_)) {}
+HeapMeter::~HeapMeter() { g_peak = std::max(g_peak.load(), outer_peak_); }
+int64_t HeapMeter::grown() const { return g_bytes - begin_; }
+int64_t HeapMeter::peak() const { return g_peak - begin_; }
 
 }  // namespace longhaul::server
 

@@ -6,13 +6,20 @@
 
 namespace longhaul::server {
 
-// From construction on. One at a time.
+// From construction on. One may lie within another.
 class HeapMeter {
  public:
   HeapMeter();
+  ~HeapMeter();
+  HeapMeter(const HeapMeter&) = delete;
+  HeapMeter& operator=(const HeapMeter&) = delete;
   // More bytes than at the beginning, now, and the most there ever were, both together.
   int64_t grown() const;
   int64_t peak() const;
+
+ private:
+  const int64_t begin_;
+  const int64_t outer_peak_;
 };
 
 }  // namespace longhaul::server

@@ -203,7 +203,15 @@ TEST(MemoryBudget, WhatIsRefusedAllocatesNothing) {
     EXPECT_LT(job.Declare("w", count, "adam:lr=0.1"), 1024) << count;
     EXPECT_EQ(job.code, static_cast<uint32_t>(StatusCode::kResourceExhausted)) << count;
   }
-  EXPECT_LT(heap.peak(), 64 * 1024);
+  EXPECT_LT(heap.peak(), 64 * 1024) << "too large for the model";
+  ServerSettings small = Settings(2, ByteCount(64 * kMiB));
+  small.memory = 8 * kMiB;
+  Job on_a_small_machine(small);
+  (void)on_a_small_machine.Declare("first", 1, "aggregate");
+  const HeapMeter again;
+  EXPECT_LT(on_a_small_machine.Declare("w", 4 * kMiB, "adam:lr=0.1"), 1024);
+  EXPECT_EQ(on_a_small_machine.code, static_cast<uint32_t>(StatusCode::kResourceExhausted));
+  EXPECT_LT(again.peak(), 64 * 1024) << "too large for the machine";
 }
 
 TEST(MemoryBudget, NeverPlansWithMoreThanTheMachineHas) {

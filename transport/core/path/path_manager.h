@@ -26,8 +26,8 @@ namespace longhaul::transport {
 class PathManager {
  public:
   static constexpr size_t kMaxCandidates = 4;  // a rebinding makes one; forged sources find no room for more
-  // One probe timeout apart, then two. Where 27 % are lost each way a hundredth of all moves finds no answer
-  // to six (a tenth to three).
+  // One probe timeout apart, then two. Where 27 % are lost each way, all six are in vain in 0.47^6 = 1 % of
+  // all moves, and three would be in 10 %.
   static constexpr int kMaxChallenges = 6;
   static constexpr int64_t kMaxAmplification = 3;  // RFC 9000 §8
   // A challenge fills a datagram that every path carries, as far as the amplification bound allows.
