@@ -114,9 +114,11 @@ TEST(PathRtt, APathThatBecomesShorterIsBelieved) {
   flow.Run(milliseconds(200), Steady);
   flow.Run(milliseconds(1000), [] { return milliseconds(8); });
   EXPECT_EQ(flow.least, milliseconds(8));
-  Flow little;  // less than a quarter: at once
+  Flow little;
   little.Run(milliseconds(200), Steady);
-  little.Run(milliseconds(20), [] { return milliseconds(16); });
+  little.Run(milliseconds(30), [] { return milliseconds(16); });
+  EXPECT_EQ(little.least, milliseconds(20)) << "a round trip later";
+  little.Run(milliseconds(30), [] { return milliseconds(16); });
   EXPECT_EQ(little.least, milliseconds(16));
 }
 
@@ -140,6 +142,38 @@ TEST(PathRtt, WhatComesLateIsNotLost) {
   flow.Run(milliseconds(5000), two_ways);
   EXPECT_LE(flow.loss().packets_lost() - lost, 10u) << "of 10,000";
   EXPECT_GT(flow.rtt.smoothed_rtt(), milliseconds(5)) << "those that come late are in it";
+}
+
+// A peer may name a packet as late as it likes.
+TEST(PathRtt, OneThatIsNamedMuchTooLateMovesLittle) {
+  RttEstimator rtt;
+  LossDetection loss(&rtt);
+  PathRtt path;
+  Instant now = Instant() + std::chrono::seconds(1);
+  wire::PacketNumber newest = 0;
+  const auto ack = [&](wire::PacketNumber number, Instant at) {
+    wire::AckFrame frame;
+    newest = std::max(newest, number);
+    frame.ranges = {{newest, newest}};
+    if (number < newest) frame.ranges.push_back({number, number});
+    const auto outcome = loss.OnAckReceived(frame, at);
+    ASSERT_TRUE(outcome.ok());
+    path.OnAck(outcome.value(), rtt, at);
+  };
+  for (wire::PacketNumber number = 0; number < 2000; ++number, now += milliseconds(21)) {
+    SentPacket packet;
+    packet.number = number;
+    packet.sent_time = now;
+    packet.bytes = ByteCount(1400);
+    packet.ack_eliciting = packet.in_flight = true;
+    loss.OnPacketSent(std::move(packet));
+    if (number % 100 != 50) ack(number, now + milliseconds(20));
+  }
+  const Duration pto = rtt.PtoBase(AckTracker::kMaxAckDelay);
+  for (wire::PacketNumber number = 50; number < 2000; number += 100) ack(number, now);
+  EXPECT_LE(rtt.smoothed_rtt(), std::chrono::seconds(1)) << "twenty of them, up to 41 s late";
+  EXPECT_LT(pto, milliseconds(60));
+  EXPECT_FALSE(path.reordered(now + std::chrono::seconds(20)));
 }
 
 TEST(EmptyPath, PausesInARowShowALongerPath) {

@@ -170,7 +170,7 @@ void FlightControl::SetLossLimits(const LossLimits& limits) {
 void FlightControl::OnNewPath(Instant now, uint64_t index) {
   path_first_number_ = next_number_;
   rtt_ = RttEstimator();
-  path_rtt_ = PathRtt();
+  path_rtt_ = PathRtt(now);
   rate_ = MakeRateController(options_, random_.Fork(index));
   rate_->SetGrant(grant_);
   sampler_.OnAppLimited(loss_.bytes_in_flight());  // what is on its way says nothing of this path's capacity
@@ -215,6 +215,7 @@ bool FlightControl::Conclude(Instant now, const LossDetection::Outcome& outcome,
                              std::optional<uint64_t> host_drops) {
   const uint64_t new_drops = host_drops.value_or(0) > peer_host_drops_ ? *host_drops - peer_host_drops_ : 0;
   peer_host_drops_ += new_drops;
+  const PathRtt::Sample sample = path_rtt_.OnAck(outcome, rtt_, now);
   const bool nothing = outcome.acked.empty() && outcome.lost.empty() && outcome.spurious.empty();
   if (nothing && new_ce == 0 && !outcome.send_probes) return false;
   event_.now = now;
@@ -223,9 +224,9 @@ bool FlightControl::Conclude(Instant now, const LossDetection::Outcome& outcome,
   event_.sample = sampler_.TakeSample(MinRtt(), now);
   event_.bytes_in_flight = loss_.bytes_in_flight();
   event_.delivered = sampler_.delivered();
-  const PathRtt::Sample sample = path_rtt_.OnAck(outcome, rtt_, now);
   event_.latest_rtt = sample.latest;
   event_.adjusted_rtt = sample.adjusted;
+  event_.mean_rtt = sample.mean;
   event_.void_min_rtt = sample.void_minimum;
   event_.smoothed_rtt = rtt_.smoothed_rtt();
   event_.min_rtt = MinRtt();

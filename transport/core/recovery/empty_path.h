@@ -4,7 +4,8 @@
 // the minimum is another path's, and what would be taken for a standing queue is the path itself. The draft
 // notices after MinRTTFilterLen (10 s); an application that sends in rounds pauses several times a second.
 //
-// Not thread-safe; lives inside one rate controller.
+// Not thread-safe. A sender's rate controller has one for round trips, a receiver (QueueDelay) one for the
+// way here.
 #pragma once
 
 #include <algorithm>

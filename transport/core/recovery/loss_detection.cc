@@ -16,7 +16,9 @@ constexpr size_t kMaxRememberedLosses = 2048;
 // Packets that carry only ACKs are not in flight and perhaps never acknowledged; more than this of them, with
 // nothing else outstanding, are forgotten.
 constexpr size_t kMaxUntracked = 1024;
-constexpr int kReorderingMemoryRtts = 16;  // round trips: RACK's reo_wnd_persist (RFC 8985 §6.2).
+// A packet that is later than this, and than twice the minimum, tells of a host that stood still, not of the
+// path.
+constexpr Duration kMaxLateness = std::chrono::seconds(1);
 // A delay beyond an hour is nonsense; capped before the multiplication can overflow.
 constexpr uint64_t kMaxDelayUs = 3'600'000'000;
 
@@ -71,8 +73,9 @@ Result<LossDetection::Outcome> LossDetection::OnAckReceived(const wire::AckFrame
     TakeSpurious(*range, &outcome);
     TakeAcked(*range, &outcome);
   }
+  outcome.overtaken_ack = acked_before && ack.ranges.front().largest < largest_before;
   if (outcome.acked.empty() && outcome.spurious.empty()) return outcome;
-  if (acked_before) outcome.late = Lateness(outcome, largest_before, received);
+  if (acked_before) outcome.late = std::min(Lateness(outcome, largest_before, received), MostLateness());
   any_acked_ = true;
   largest_acked_ = std::max(largest_acked_, ack.ranges.front().largest);
   LH_CHECK_OP(largest_acked_, <=, largest_sent_);
@@ -227,6 +230,13 @@ std::vector<SentChunk> LossDetection::UnackedChunks(size_t limit) const {
     if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
   }
   return chunks;
+}
+
+// A peer that names packets late on purpose moves the round-trip time by no more than one that is late with
+// all.
+Duration LossDetection::MostLateness() const {
+  if (!rtt_->has_sample()) return kMaxLateness;
+  return std::min(rtt_->PtoBase(AckTracker::kMaxAckDelay), std::max(kMaxLateness, 2 * rtt_->min_rtt()));
 }
 
 Duration LossDetection::LatenessThreshold() const {

@@ -37,6 +37,8 @@ class LossDetection {
  public:
   static constexpr uint64_t kInitialPacketThreshold = 3;
   static constexpr uint64_t kMaxPacketThreshold = 256;
+  // Round trips for which reordering is remembered: RACK's reo_wnd_persist (RFC 8985 §6.2).
+  static constexpr int kReorderingMemoryRtts = 16;
   // PTO doubles at most three times (RFC 9002 §6.2.1 has no bound): a connection dies of ten seconds of
   // silence, so it must ask often enough that a run of losses cannot look like death. Four probes a second
   // cost nothing.
@@ -53,6 +55,7 @@ class LossDetection {
     std::vector<SentPacket> lost;      // newly declared lost, ascending by number
     std::vector<SentPacket> spurious;  // declared lost earlier, acknowledged now
     Duration late{0};  // since the oldest of these was sent that a later one had overtaken; zero: none was
+    bool overtaken_ack = false;  // another ACK, which named newer packets, has overtaken this one
     bool rtt_updated = false;
     bool send_probes = false;  // PTO fired: send up to two ack-eliciting packets
   };
@@ -110,6 +113,7 @@ class LossDetection {
   void TakeSpurious(const wire::AckRange& range, Outcome* outcome);
   // How long the oldest of these took that a later one had overtaken; zero: none was overtaken.
   static Duration Lateness(const Outcome& outcome, wire::PacketNumber largest_before, Instant received);
+  Duration MostLateness() const;
   Duration LatenessThreshold() const;
   // Whether this ACK gave a sample.
   bool UpdateRtt(const wire::AckFrame& ack, const Outcome& outcome, Instant received);

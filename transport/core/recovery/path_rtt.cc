@@ -17,6 +17,7 @@ void PathRtt::CountFlights(const LossDetection::Outcome& outcome, Instant receiv
   if (received < end_ + std::max(mean_, lateness_)) return;
   if (flight_.packets >= kMeanPackets || (mean_ == Duration::zero() && flight_.packets > 0)) {
     mean_ = flight_.sum / flight_.packets;
+    least_mean_.Add(mean_, received);
     flight_ = {};
     begin_ = end_;
   }
@@ -26,31 +27,56 @@ void PathRtt::CountFlights(const LossDetection::Outcome& outcome, Instant receiv
   end_ = received;
 }
 
-bool PathRtt::NoticeLate(const LossDetection::Outcome& outcome, Instant received) {
-  const Duration known = minimum_ == Duration::max() ? Duration(0) : minimum_;
-  const Duration usual = previous_ + std::max<Duration>(known / kShare, RttEstimator::kGranularity);
-  if (previous_ == Duration::zero() || outcome.late <= usual) return false;
-  LH_REACHED("packets are overtaken by far");
-  const bool first = !reordered(received);
-  lateness_ = first ? outcome.late : std::max(lateness_, outcome.late);
-  reordered_until_ = received + kMemoryRtts * std::max(mean_, outcome.late);
+void PathRtt::DropPending() {
   pending_ = Duration::max();
   pending_since_ = Instant::Infinite();
-  return first;
+}
+
+bool PathRtt::NoticeLate(const LossDetection::Outcome& outcome, Instant received) {
+  if (previous_ == Duration::zero()) return false;
+  // An ACK that overtakes others makes the round trip as short as a packet that does.
+  if (!outcome.overtaken_ack && outcome.late <= previous_ + RttEstimator::kGranularity) return false;
+  DropPending();
+  const bool before = reordered(received);
+  if (before) lateness_ = std::max(lateness_, outcome.late);
+  const Duration known = minimum_.known() ? minimum_.least : Duration(0);
+  const bool far = outcome.late > previous_ + known / kShare;
+  if (!far && !(outcome.overtaken_ack && previous_ < known - known / kShare)) return false;
+  LH_REACHED("packets are overtaken by far");
+  if (!std::exchange(unblamed_, false)) return false;  // by the same one as the packet before
+  const Duration round_trip = std::max({mean_, known, outcome.late});
+  if (received - overtakers_since_ > kOvertakerRtts * round_trip) {
+    overtakers_ = 0;
+    overtakers_since_ = received;
+  }
+  if (++overtakers_ < (before ? kOvertakers / 2 : kOvertakers)) return false;
+  overtakers_ = 0;
+  reordered_until_ = received + kMemoryRtts * round_trip;
+  if (before) return false;
+  LH_REACHED("packets overtake by rule");
+  lateness_ = round_trip;
+  return true;
+}
+
+void PathRtt::Minimum::Add(Duration rtt, Instant now) {
+  if (now - since >= kMinimumTime) {
+    least = std::exchange(recent, Duration::max());
+    since = now;
+  }
+  least = std::min(least, rtt);
+  recent = std::min(recent, rtt);
 }
 
 bool PathRtt::Believe(Duration latest, Instant received) {
-  const bool known = minimum_ != Duration::max();
-  if (known && latest < minimum_ - minimum_ / kShare) {
+  if (minimum_.known() && latest < minimum_.least - RttEstimator::kGranularity) {
     if (pending_since_.IsInfinite()) pending_since_ = received;
     pending_ = std::min(pending_, latest);
-    if (received - pending_since_ < minimum_) return false;
+    if (received - pending_since_ < minimum_.least) return false;
     LH_REACHED("a shorter round trip is believed");
-    minimum_ = pending_;
-    pending_ = Duration::max();
-    pending_since_ = Instant::Infinite();
+    latest = pending_;
+    DropPending();
   }
-  minimum_ = std::min(minimum_, latest);
+  minimum_.Add(latest, received);
   return true;
 }
 
@@ -58,17 +84,27 @@ PathRtt::Sample PathRtt::OnAck(const LossDetection::Outcome& outcome, const RttE
                                Instant received) {
   CountFlights(outcome, received);
   const bool first = NoticeLate(outcome, received);
-  if (outcome.rtt_updated) previous_ = rtt.latest_rtt();
-  if (reordered(received)) {
-    const Duration mean = mean_ > Duration::zero() ? mean_ : rtt.smoothed_rtt();
-    minimum_ = first ? mean : std::min(minimum_, mean);
-    return {mean, mean, first};
+  if (outcome.rtt_updated) {
+    previous_ = rtt.latest_rtt();
+    unblamed_ = true;
   }
-  if (!outcome.rtt_updated) return {};
-  const bool over = std::exchange(lateness_, Duration::zero()) > Duration::zero();
-  if (over) minimum_ = rtt.latest_rtt();
-  if (!Believe(rtt.latest_rtt(), received)) return {};
-  return {rtt.latest_rtt(), rtt.adjusted_rtt(), over};
+  const Duration mean = mean_ > Duration::zero() ? mean_ : rtt.smoothed_rtt();
+  if (first) {
+    const Duration least = least_mean_.known() ? least_mean_.least : mean;
+    minimum_ = {least, least, received};
+    return {least, least, true, true};
+  }
+  if (reordered(received)) {
+    minimum_.Add(mean, received);
+    return {mean, mean, true, false};
+  }
+  if (lateness_ > Duration::zero()) {
+    lateness_ = Duration::zero();
+    void_ = true;
+    minimum_ = {mean, mean, received};
+  }
+  if (!outcome.rtt_updated || !Believe(rtt.latest_rtt(), received)) return {};
+  return {rtt.latest_rtt(), rtt.adjusted_rtt(), false, std::exchange(void_, false)};
 }
 
 }  // namespace longhaul::transport

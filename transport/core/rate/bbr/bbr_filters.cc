@@ -50,11 +50,15 @@ void MinRttFilter::Update(Instant now, Duration rtt, Duration interval, bool met
   LH_CHECK_OP(min_rtt_.count(), >, 0);
 }
 
-void MinRttFilter::Replace(Instant now, Duration rtt) {
+void MinRttFilter::Void(Instant now, Duration rtt) {
   LH_CHECK_OP(rtt.count(), >, 0);
   min_rtt_ = probe_rtt_min_delay_ = rtt;
-  min_rtt_stamp_ = probe_rtt_min_stamp_ = now;
-  expired_ = false;
+  min_rtt_stamp_ = now;
+}
+
+void MinRttFilter::Replace(Instant now, Duration rtt) {
+  Void(now, rtt);
+  Refresh(now);
 }
 
 void MinRttFilter::Refresh(Instant now) {

@@ -52,7 +52,9 @@ class MinRttFilter {
   // rtt: zero when the event has no sample. interval: ProbeRTTInterval. met_again: the sample counts as the
   // minimum met once more, so that PROBE_RTT is not needed.
   void Update(Instant now, Duration rtt, Duration interval, bool met_again);
-  // The samples before are another path's.
+  // The samples before are none: PROBE_RTT comes when it would have come.
+  void Void(Instant now, Duration rtt);
+  // The samples before are another path's, and this one met no queue: as after a PROBE_RTT.
   void Replace(Instant now, Duration rtt);
   // PROBE_RTT has measured.
   void Refresh(Instant now);

@@ -139,7 +139,7 @@ bool Bbr::AdaptLongTermModel() {
 
 void Bbr::UpdateMinRtt() {
   const Duration rtt = model_.event.rtt;
-  if (model_.event.void_min_rtt) model_.min_rtt_filter = MinRttFilter();
+  if (model_.event.void_min_rtt && rtt > Duration::zero()) model_.min_rtt_filter.Void(model_.event.now, rtt);
   model_.min_rtt_filter.Update(model_.event.now, rtt, policy_->ProbeRttInterval(), policy_->MeetsMinRtt(rtt));
 }
 
