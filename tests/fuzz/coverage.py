@@ -38,6 +38,10 @@ def functions(log):
                 yield (path, match[3], match[5]), int(match[1]), int(match[2])
 
 
+# Edges of one small function, which a run of 20 s may reach or not: a folder of 155 edges had 28 and 16.
+CHANCE = 16
+
+
 def below(floor, sums):
     """Folders of the file that have reached less, as text."""
     for line in pathlib.Path(floor).read_text().splitlines():
@@ -45,7 +49,7 @@ def below(floor, sums):
             continue
         folder, percent = line.split()
         covered, total = sums.get(folder, (0, 0))[:2]
-        if total == 0 or 100 * covered < float(percent) * total:
+        if total == 0 or 100 * (covered + CHANCE) < float(percent) * total:
             yield f"{folder}: {covered} of {total} edges, less than {percent} % (floor: {floor})"
 
 
