@@ -122,6 +122,18 @@ TEST(PathRtt, APathThatBecomesShorterIsBelieved) {
   EXPECT_EQ(little.least, milliseconds(16));
 }
 
+// The path is longer than it was once: what overtakes there is slower than that, and is as little the path.
+TEST(PathRtt, TheMinimumOfAShorterPathIsForgotten) {
+  Flow flow;
+  flow.Run(milliseconds(200), Steady);
+  const auto longer = [] { return milliseconds(200); };
+  flow.Run(2 * PathRtt::kMinimumTime + milliseconds(500), longer);
+  flow.least = Duration::max();
+  flow.Run(microseconds(500), [] { return milliseconds(100); });
+  flow.Run(milliseconds(500), longer);
+  EXPECT_EQ(flow.least, milliseconds(200));
+}
+
 TEST(PathRtt, JitterIsNoReordering) {
   Random random(7);
   Flow flow;

@@ -226,7 +226,6 @@ bool FlightControl::Conclude(Instant now, const LossDetection::Outcome& outcome,
   event_.delivered = sampler_.delivered();
   event_.latest_rtt = sample.latest;
   event_.adjusted_rtt = sample.adjusted;
-  event_.mean_rtt = sample.mean;
   event_.void_min_rtt = sample.void_minimum;
   event_.smoothed_rtt = rtt_.smoothed_rtt();
   event_.min_rtt = MinRtt();

@@ -26,7 +26,6 @@ struct CongestionEvent {
   ByteCount delivered;        // C.delivered after the event
   Duration latest_rtt{0};     // zero when the event gave no RTT sample
   Duration adjusted_rtt{0};   // latest_rtt without the peer's ACK delay, where it has reported one
-  bool mean_rtt = false;      // both are the mean of a flight, since packets overtake others
   bool void_min_rtt = false;  // the samples before are not of this path: those that have overtaken others
   Duration smoothed_rtt{0};
   Duration min_rtt{0};                       // over the connection's life

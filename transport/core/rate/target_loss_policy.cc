@@ -158,7 +158,7 @@ void TargetLossPolicy::NoticeLongerPath() {
   const Duration rtt = m_.event.path_rtt;
   const bool first =
       m_.event.rs.tx_in_flight <= std::max(m_.send_quantum, m_.Packets(BbrModel::kMinPipePackets));
-  if (rtt <= Duration::zero() || m_.event.mean_rtt || !first || !m_.has_min_rtt()) return;
+  if (rtt <= Duration::zero() || !first || !m_.has_min_rtt()) return;
   const bool longer = rtt > m_.min_rtt() * (1 + kStandingQueue) + PathLoss::kTimerSlack;
   const Duration found = empty_path_.OnSample(rtt, longer);
   if (found == Duration::zero()) return;

@@ -92,11 +92,11 @@ PathRtt::Sample PathRtt::OnAck(const LossDetection::Outcome& outcome, const RttE
   if (first) {
     const Duration least = least_mean_.known() ? least_mean_.least : mean;
     minimum_ = {least, least, received};
-    return {least, least, true, true};
+    return {least, least, true};
   }
   if (reordered(received)) {
     minimum_.Add(mean, received);
-    return {mean, mean, true, false};
+    return {mean, mean, false};
   }
   if (lateness_ > Duration::zero()) {
     lateness_ = Duration::zero();
@@ -104,7 +104,7 @@ PathRtt::Sample PathRtt::OnAck(const LossDetection::Outcome& outcome, const RttE
     minimum_ = {mean, mean, received};
   }
   if (!outcome.rtt_updated || !Believe(rtt.latest_rtt(), received)) return {};
-  return {rtt.latest_rtt(), rtt.adjusted_rtt(), false, std::exchange(void_, false)};
+  return {rtt.latest_rtt(), rtt.adjusted_rtt(), std::exchange(void_, false)};
 }
 
 }  // namespace longhaul::transport

@@ -42,7 +42,6 @@ class PathRtt {
   struct Sample {
     Duration latest{0};
     Duration adjusted{0};
-    bool mean = false;          // of a flight, since packets overtake: no single packet's
     bool void_minimum = false;  // what was the minimum before is none
   };
   // Packets that were sent before `now` are another path's.

@@ -79,7 +79,6 @@ void Bbr::TakeEvent(const CongestionEvent& event) {
   e.delivered = event.delivered;
   e.in_flight = event.bytes_in_flight;
   e.rtt = event.latest_rtt;
-  e.mean_rtt = event.mean_rtt;
   e.void_min_rtt = event.void_min_rtt;
   e.path_rtt = event.adjusted_rtt > Duration::zero() ? event.adjusted_rtt : event.latest_rtt;
   e.smoothed_rtt = event.smoothed_rtt;

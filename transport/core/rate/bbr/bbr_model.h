@@ -41,7 +41,6 @@ struct BbrEvent {
   // Of rtt, what the path and its queue took, without the peer's ACK delay. At a low rate the delay is all of
   // the RTT of a short path: taken for a queue, it would keep the rate low.
   Duration path_rtt{0};
-  bool mean_rtt = false;
   bool void_min_rtt = false;
   Duration smoothed_rtt{0};
   ByteCount delivered;  // C.delivered
