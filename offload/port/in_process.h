@@ -47,11 +47,13 @@ class InProcessSite {
   // REQUIRES: the lock.
   void Work(Instant now);
   void Notify(Instant now, bool more);
+  bool IsGone(uint8_t node, uint8_t rank) const { return (gone_[node] & BitOf(rank)) != 0; }
 
   SiteOptions options_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::array<WakeUp*, kMaxRanks>> wake_ups_;
+  std::vector<uint64_t> gone_;  // per node: ranks that have closed, and not opened again
   std::vector<uint8_t> datagram_;
 };
 

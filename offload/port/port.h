@@ -1,5 +1,5 @@
 // What a port gives a rank: the face of a device, whatever lies between them (function calls, shared memory,
-// a socket). Ports pass one conformance suite (tests/offload/port/conformance.h).
+// a socket). Ports pass one conformance suite (tests/offload/port_conformance.h).
 #pragma once
 
 #include <memory>
