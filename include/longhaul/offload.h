@@ -11,8 +11,9 @@
 //   while (device->Poll({&done, 1}) == 0) {}
 //
 // Every accepted request ends in exactly one completion, by its deadline at the latest: `when it is done`, as
-// the `answer` to a query, or as an `exception`. When one is not kSuccess, the caller posts the message again
-// with a higher generation, or gives up.
+// the `answer` to a query, or as an `exception`. (kSend and kReceive have no deadline: a datagram ends when
+// it has left or arrived, at the latest when the device closes.) When one is not kSuccess, the caller posts
+// the message again with a higher generation, or gives up.
 //
 // Not for data that crosses between datacenters (longhaul/client.h is), nor for messages of a few bytes,
 // which a function call between threads serves better.
@@ -126,7 +127,7 @@ struct JobConfig {
   uint8_t root_node = 0;  // of a tree
   StragglerPolicy policy = StragglerPolicy::kCascade;
   Duration skip_after{0};                        // kSeedSkip: alpha * T + Ttrans
-  Duration deadline = std::chrono::seconds(10);  // of requests that name none
+  Duration deadline = std::chrono::seconds(10);  // of requests that name none; at most a year counts
 };
 
 // `offset` bytes into a registered region.
@@ -141,6 +142,7 @@ struct WorkRequest {
   static constexpr uint8_t kDeterministic = 1;
   // At the deadline, or when a rank has died, the result is made of what is there: kPartial.
   static constexpr uint8_t kAllowPartial = 2;
+  static constexpr uint8_t kAllFlags = kDeterministic | kAllowPartial;
 
   static constexpr uint8_t kThisNode = 255;
 
@@ -163,7 +165,7 @@ struct WorkRequest {
   uint64_t length = 0;    // bytes of the whole message, a multiple of the type's size
   MemorySlice send = {};  // first byte of the whole message
   MemorySlice receive = {};
-  Duration deadline{0};               // from now on; 0: the job's
+  Duration deadline{0};  // from now on, at most a year counts; 0: the job's; not of kSend, kReceive
   const JobConfig* config = nullptr;  // kConfig; read by Post
 };
 
@@ -258,7 +260,7 @@ struct SiteOptions {
   uint8_t ranks_per_node = 1;  // 1..64
   bool aggregator = false;     // one more device, without ranks, as node `nodes`
   uint32_t seg_bytes = 1024;   // 64..8192, a multiple of 64; what a packet carries
-  uint32_t pool_segs = 512;    // 1..65534, per device
+  uint32_t pool_segs = 512;    // per device: at most 65534, at least 2 for each node, an aggregator included
   uint32_t window_segs = 128;  // 1..512: segs of a message that are on their way between nodes
   uint32_t queue_depth = 256;  // 1..65536: requests of a rank that are not completed and polled
   uint64_t max_message_bytes = uint64_t{1} << 30;
@@ -275,7 +277,7 @@ struct DeviceOptions {
 
 // Segs of a message of that length: the last one may be shorter.
 constexpr uint64_t SegCount(uint64_t length, uint32_t seg_bytes) {
-  return (length + seg_bytes - 1) / seg_bytes;
+  return length / seg_bytes + (length % seg_bytes != 0);
 }
 
 // The bytes of a reduce-scatter that belong to share `index` of `count`: whole segs, the last may have fewer.
@@ -303,12 +305,12 @@ class Device {
   // Memory for requests of this rank, until Deregister or Close; the device reads and writes it while they
   // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions).
   Result<uint32_t> Register(std::span<std::byte> memory);
-  // Errors: kNotFound, kFailedPrecondition (a pending message uses it).
+  // Errors: kNotFound, kFailedPrecondition (a pending message or datagram uses it).
   Status Deregister(uint32_t key);
 
   // Takes requests in order until one cannot be: that one's error, and its index in *bad (if not null). What
-  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode, kConfig
-  // without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
+  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode or flag,
+  // kConfig without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
   Status Post(std::span<const WorkRequest> requests, size_t* bad = nullptr);
   // Takes the completions that are there, oldest first, and says how many.
   size_t Poll(std::span<Completion> completions);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstdint>
 
 #include "longhaul/offload.h"
@@ -12,6 +13,14 @@ namespace longhaul::offload {
 
 inline constexpr uint8_t kMaxNodes = 16;  // one bit of the inter-node state each
 inline constexpr uint8_t kMaxRanks = 64;
+// Times of requests and jobs that are longer count as a year: sums of a few of them do not overflow.
+inline constexpr Duration kMostDeadline = std::chrono::hours(24 * 365);
+
+constexpr uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
+// Whether the message has a result.
+constexpr bool Ok(WorkStatus status) {
+  return status == WorkStatus::kSuccess || status == WorkStatus::kPartial;
+}
 
 struct Collective {
   Opcode opcode = Opcode::kAllReduce;

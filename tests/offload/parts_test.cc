@@ -125,6 +125,40 @@ TEST(ControlStore, WhatIsTooOldToBeRememberedIsOver) {
   EXPECT_EQ(store.FindEnded(0, UINT32_MAX)->status, WorkStatus::kFlushed);
 }
 
+TEST(ControlStore, WhatEndsTooLateDoesNotReplaceANewerEnd) {
+  ControlStore store;
+  ASSERT_TRUE(store.Configure(0, {}));
+  Operation* const late = store.Begin(MessageOf(0, 5));
+  store.End(*store.Begin(MessageOf(0, 5 + 1024)), WorkStatus::kSuccess);
+  store.End(*late, WorkStatus::kTimeout);
+  ASSERT_TRUE(store.FindEnded(0, 5 + 1024));
+  EXPECT_EQ(store.FindEnded(0, 5 + 1024)->status, WorkStatus::kSuccess);
+  EXPECT_EQ(store.FindEnded(0, 5)->status, WorkStatus::kFlushed);
+}
+
+TEST(ControlStore, KeepsTheTablesOfShortMessagesAlone) {
+  ControlStore store;
+  ASSERT_TRUE(store.Configure(0, {}));
+  Collective what = MessageOf(0, 1);
+  Operation* const op = store.Begin(what);
+  store.End(*op, WorkStatus::kSuccess);
+  EXPECT_GE(op->missing.capacity(), 10u);
+  what.mid = 2;
+  what.segs = 1 << 20;
+  what.nodes = 0b11;
+  ASSERT_EQ(store.Begin(what), op);
+  store.End(*op, WorkStatus::kSuccess);
+  EXPECT_EQ(op->missing.capacity() + op->ready.capacity() + op->segs.capacity(), 0u);
+}
+
+TEST(ControlStore, TimesOfAJobHaveABound) {
+  ControlStore store;
+  const JobConfig config{.skip_after = Duration(INT64_MAX - 1), .deadline = Duration(INT64_MAX - 1)};
+  ASSERT_TRUE(store.Configure(0, config));
+  EXPECT_EQ(store.FindJob(0)->deadline, std::chrono::hours(24 * 365));
+  EXPECT_EQ(store.FindJob(0)->skip_after, std::chrono::hours(24 * 365));
+}
+
 TEST(ControlStore, HasRoomFor16JobsAnd64Messages) {
   ControlStore store;
   for (uint16_t jid = 0; jid < 16; ++jid) {

@@ -32,7 +32,7 @@ TEST(OffloadStatus, BufferErrorWithoutMemoryForPartialSums) {
 }
 
 TEST(OffloadStatus, BufferErrorWhenNoSegWasFreeUntilTheDeadline) {
-  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 2}});
+  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 4}});
   site.Configure({.nodes = 0b11, .deadline = milliseconds(50)});
   AllRanks<int32_t> ranks(site, 256 * 20, Small);
   ranks.Post(0, 0);
@@ -45,7 +45,7 @@ TEST(OffloadStatus, BufferErrorWhenNoSegWasFreeUntilTheDeadline) {
 
 // A full pool delays a message and does not break it: credits are of completed segs.
 TEST(OffloadStatus, AFullPoolIsWaitedFor) {
-  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 2}});
+  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 4}});
   site.Configure({.nodes = 0b11});
   AllRanks<int32_t> ranks(site, 256 * 20, Small);
   ranks.Post(0, 0);
@@ -201,6 +201,34 @@ TEST(OffloadStatus, TimeoutNamesWhoWasMissing) {
   EXPECT_EQ(site.CompletionOf(0, 2, 1).missing_ranks, 0b010u);
 }
 
+// The root has node 1's sum, and misses node 2 alone.
+TEST(OffloadStatus, TimeoutDoesNotNameANodeWhoseSumIsHere) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0, .deadline = milliseconds(50)});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(100));
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kTimeout);
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_nodes, 0b100u);
+}
+
+// A deadline that is nearly the end of time is as far away as one of a year.
+TEST(OffloadStatus, TimeoutAfterAYearAtMost) {
+  for (const bool of_job : {false, true}) {
+    VirtualSite site({.ranks = 2});
+    AllRanks<int32_t> ranks(site, 256, Small);
+    const auto longest = Duration(INT64_MAX - 1);
+    site.Configure({.nodes = 1, .deadline = of_job ? longest : seconds(1)});
+    if (!of_job) ranks.request.deadline = longest;
+    ranks.Post(0, 0);
+    site.RunFor(seconds(900));
+    EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
+    site.RunFor(std::chrono::hours(24 * 366));
+    EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kTimeout);
+  }
+}
+
 TEST(OffloadStatus, PeerDeadWhenARankDies) {
   VirtualSite site({.nodes = 2, .ranks = 2});
   site.Configure({.nodes = 0b11});
@@ -250,6 +278,57 @@ TEST(OffloadStatus, Overflow) {
   site.RunFor(milliseconds(1));
   EXPECT_EQ(site.CountOf(0, 0, 63), 0u);
   EXPECT_EQ(site.CompletionOf(0, 0, 64).status, WorkStatus::kOverflow);
+}
+
+// They are refused before they take the place of a message.
+TEST(OffloadStatus, OverflowIsNotForPacketsThatCannotBe) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11});
+  Header h;
+  h.nodes = 0b11;
+  h.contributors = 1;
+  h.participants = 1;
+  h.length = 1 << 20;
+  h.type = DataType::kInt32;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  for (uint32_t mid = 100; mid < 200; ++mid) {
+    h.mid = mid;
+    h.seg_bytes = mid % 2 == 0 ? 512 : 1024;  // another seg size; no payload
+    Encapsulate(h, {}, packet);
+    site.Inject(1, packet);
+  }
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.PostAll();
+  site.RunFor(milliseconds(20));
+  EXPECT_EQ(site.engine(1).stats().mismatches, 100u);
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+}
+
+TEST(OffloadStatus, UnknownFlagsAreRefused) {
+  VirtualSite site({.ranks = 1});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  for (const uint8_t flag : std::initializer_list<uint8_t>{4, 8, 16, 32, 64, 128}) {
+    WorkRequest request = ranks.RequestOf(0, 0);
+    request.flags = flag | WorkRequest::kDeterministic;
+    EXPECT_EQ(site.engine(0).Post(site.now(), 0, request).code(), StatusCode::kInvalidArgument) << int{flag};
+  }
+  EXPECT_EQ(site.engine(0).stats().requests_refused, 6u);
+}
+
+TEST(OffloadStatus, OptionsThatCannotWorkAreRefused) {
+  const auto valid = [](auto change) {
+    EngineOptions options;
+    options.nodes = 0b111;
+    change(options);
+    return Engine::Validate(options).ok();
+  };
+  EXPECT_TRUE(valid([](EngineOptions& o) { o.pool_segs = 6; }));
+  EXPECT_FALSE(valid([](EngineOptions& o) { o.pool_segs = 5; }));  // two for each node
+  EXPECT_FALSE(valid([](EngineOptions& o) { o.pool_segs = 65535; }));
+  EXPECT_TRUE(valid([](EngineOptions& o) { o.max_message_bytes = uint64_t{1} << 40; }));
+  for (const uint64_t bytes : {UINT64_MAX, UINT64_MAX - 1023, uint64_t{1} << 42}) {
+    EXPECT_FALSE(valid([&](EngineOptions& o) { o.max_message_bytes = bytes; })) << bytes;
+  }
 }
 
 TEST(OffloadStatus, OverflowOfJobs) {
