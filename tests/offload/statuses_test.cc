@@ -9,6 +9,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// How the request has ended a millisecond later.
+WorkStatus EndOf(VirtualSite& site, uint8_t node, uint8_t rank, const WorkRequest& request) {
+  site.Post(node, rank, request);
+  site.RunFor(milliseconds(1));
+  return site.CompletionOf(node, rank, request.wr_id).status;
+}
+
 TEST(OffloadStatus, Success) {
   VirtualSite site({.ranks = 1});
   AllRanks<int32_t> ranks(site, 1, Small);
@@ -65,9 +72,7 @@ TEST(OffloadStatus, LengthMismatchHarmsOnlyWhoHasIt) {
   ranks.Post(0, 0);
   WorkRequest other = ranks.RequestOf(0, 1, 5);
   other.length = 396;
-  site.Post(0, 1, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 5).status, WorkStatus::kLengthMismatch);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kLengthMismatch);
   EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
   ranks.Post(0, 1);
   site.RunFor(milliseconds(1));
@@ -79,19 +84,15 @@ TEST(OffloadStatus, LengthMismatchOfImpossibleLengths) {
   AllRanks<int32_t> ranks(site, 2048, Small);
   uint64_t wr_id = 10;
   for (const uint64_t length : {uint64_t{0}, uint64_t{6}, uint64_t{8192}, UINT64_MAX - 3}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.length = length;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kLengthMismatch) << length;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kLengthMismatch) << length;
   }
   WorkRequest beyond = ranks.RequestOf(0, 0, 99);
   beyond.length = 4096;
   beyond.first_seg = 3;
   beyond.seg_count = 2;
-  site.Post(0, 0, beyond);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 99).status, WorkStatus::kLengthMismatch);
+  EXPECT_EQ(EndOf(site, 0, 0, beyond), WorkStatus::kLengthMismatch);
 }
 
 TEST(OffloadStatus, OpMismatch) {
@@ -100,14 +101,11 @@ TEST(OffloadStatus, OpMismatch) {
   ranks.Post(0, 0);
   WorkRequest other = ranks.RequestOf(0, 1, 5);
   other.op = ReduceOp::kMax;
-  site.Post(0, 1, other);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kOpMismatch);
   other.wr_id = 6;  // float has no xor
   other.mid = 1;
   other.op = ReduceOp::kXor;
-  site.Post(0, 1, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 5).status, WorkStatus::kOpMismatch);
-  EXPECT_EQ(site.CompletionOf(0, 1, 6).status, WorkStatus::kOpMismatch);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kOpMismatch);
 }
 
 TEST(OffloadStatus, ProtectionError) {
@@ -116,9 +114,7 @@ TEST(OffloadStatus, ProtectionError) {
   const auto status_of = [&](uint64_t wr_id, auto change) {
     WorkRequest request = ranks.RequestOf(0, 0, wr_id);
     change(request);
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    return site.CompletionOf(0, 0, wr_id).status;
+    return EndOf(site, 0, 0, request);
   };
   constexpr WorkStatus kWrong = WorkStatus::kProtectionError;
   EXPECT_EQ(status_of(10, [](WorkRequest& r) { r.send.key = 0; }), kWrong);
@@ -142,9 +138,7 @@ TEST(OffloadStatus, ProtectionErrorOfMemoryThatChangesInMidMessage) {
   WorkRequest other = ranks.RequestOf(0, 0, 2);
   other.first_seg = 1;
   other.send.key = ranks.at(0, 0).receive_key;
-  site.Post(0, 0, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 2).status, WorkStatus::kProtectionError);
+  EXPECT_EQ(EndOf(site, 0, 0, other), WorkStatus::kProtectionError);
 }
 
 TEST(OffloadStatus, BadRank) {
@@ -152,22 +146,17 @@ TEST(OffloadStatus, BadRank) {
   AllRanks<int32_t> ranks(site, 100, Small);
   uint64_t wr_id = 10;
   for (const uint64_t mask : {uint64_t{0b10}, uint64_t{0b101}, uint64_t{1} << 63 | 1}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.ranks = mask;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kBadRank) << mask;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kBadRank) << mask;
   }
   WorkRequest root = ranks.RequestOf(0, 0, 50);
   root.opcode = Opcode::kBroadcast;
   root.root_rank = 2;
-  site.Post(0, 0, root);
+  EXPECT_EQ(EndOf(site, 0, 0, root), WorkStatus::kBadRank);
   root.wr_id = 51;
   root.root_rank = 200;
-  site.Post(0, 0, root);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 50).status, WorkStatus::kBadRank);
-  EXPECT_EQ(site.CompletionOf(0, 0, 51).status, WorkStatus::kBadRank);
+  EXPECT_EQ(EndOf(site, 0, 0, root), WorkStatus::kBadRank);
 }
 
 TEST(OffloadStatus, BadNode) {
@@ -175,17 +164,13 @@ TEST(OffloadStatus, BadNode) {
   AllRanks<int32_t> ranks(site, 100, Small);
   uint64_t wr_id = 10;
   for (const uint64_t mask : {uint64_t{0b10}, uint64_t{0b101}, uint64_t{1} << 40 | 1}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.nodes = mask;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kBadNode) << mask;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kBadNode) << mask;
   }
   WorkRequest send{.wr_id = 60, .opcode = Opcode::kSend, .root_node = 7, .length = 4};
   send.send.key = ranks.at(0, 0).send_key;
-  site.Post(0, 0, send);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 60).status, WorkStatus::kBadNode);
+  EXPECT_EQ(EndOf(site, 0, 0, send), WorkStatus::kBadNode);
 }
 
 TEST(OffloadStatus, TimeoutNamesWhoWasMissing) {
@@ -350,16 +335,12 @@ TEST(OffloadStatus, Cancelled) {
   ranks.Post(0, 1);
   ranks.Post(1, 0);
   site.RunFor(milliseconds(1));
-  site.Post(1, 0, {.wr_id = 9, .opcode = Opcode::kCancel});
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(1, 0, 9).status, WorkStatus::kSuccess);
+  EXPECT_EQ(EndOf(site, 1, 0, {.wr_id = 9, .opcode = Opcode::kCancel}), WorkStatus::kSuccess);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.SegsInUse(), 0u);
   // A rank that comes later gets the same status.
-  ranks.Post(1, 1);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kCancelled);
+  EXPECT_EQ(EndOf(site, 1, 1, ranks.RequestOf(1, 1)), WorkStatus::kCancelled);
 }
 
 TEST(OffloadStatus, FlushedWhenTheRankCloses) {
@@ -380,9 +361,7 @@ TEST(OffloadStatus, FlushedWhenTheMessageIsOverAlready) {
   AllRanks<int32_t> ranks(site, 10, Small);
   ranks.Post(0, 0, 1);
   site.RunFor(milliseconds(1));
-  ranks.Post(0, 0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 2).status, WorkStatus::kFlushed);
+  EXPECT_EQ(EndOf(site, 0, 0, ranks.RequestOf(0, 0, 2)), WorkStatus::kFlushed);
   // Too old to be remembered: refused, and not begun anew.
   ranks.request.mid = 2000;
   ranks.Post(0, 0, 3);
@@ -407,9 +386,7 @@ TEST(OffloadStatus, PartialAtTheDeadline) {
   EXPECT_EQ(c.reason, Reason::kDone);
   EXPECT_EQ(c.missing_ranks, 0b010u);
   EXPECT_EQ(ranks.at(0, 2).receive[5], 200 + 2 * 5);
-  ranks.Post(0, 1);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kFlushed);
+  EXPECT_EQ(EndOf(site, 0, 1, ranks.RequestOf(0, 1)), WorkStatus::kFlushed);
 }
 
 TEST(OffloadStatus, PartialWithoutADeadRank) {
@@ -419,9 +396,7 @@ TEST(OffloadStatus, PartialWithoutADeadRank) {
   ranks.request.flags = WorkRequest::kAllowPartial;
   ranks.Post(0, 0);
   site.engine(0).RankGone(site.now(), 1);
-  ranks.Post(0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 2, 1).status, WorkStatus::kPartial);
+  EXPECT_EQ(EndOf(site, 0, 2, ranks.RequestOf(0, 2)), WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(0, 2, 1).missing_ranks, 0b010u);
   EXPECT_EQ(ranks.at(0, 0).receive[4], (200 + 2 * 4) / 2);  // of two
 }
@@ -434,9 +409,7 @@ TEST(OffloadStatus, ADeadRanksMemoryIsNotTouched) {
   ranks.Post(0, 0);
   ranks.Post(0, 1);
   site.engine(0).RankGone(site.now(), 1);
-  ranks.Post(0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 2, 1).status, WorkStatus::kPartial);
+  EXPECT_EQ(EndOf(site, 0, 2, ranks.RequestOf(0, 2)), WorkStatus::kPartial);
   EXPECT_EQ(ranks.at(0, 2).receive[4], 200 + 2 * 4);
   EXPECT_EQ(ranks.at(0, 1).receive, std::vector<int32_t>(1000));
 }
@@ -453,9 +426,7 @@ TEST(OffloadStatus, PartialWithoutADeadRankAndALateOne) {
     WorkRequest piece = ranks.RequestOf(0, 2, 10 + sid);
     piece.first_seg = sid;
     piece.seg_count = 1;
-    site.Post(0, 2, piece);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 2, 10 + sid).status, WorkStatus::kPartial);
+    EXPECT_EQ(EndOf(site, 0, 2, piece), WorkStatus::kPartial);
   }
   site.RunFor(milliseconds(40));
   const Completion c = site.CompletionOf(0, 0, 1);
