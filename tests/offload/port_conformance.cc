@@ -222,6 +222,8 @@ TEST_P(PortConformance, ADeadRankIsNamedToTheOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(900));
   EXPECT_EQ(Next(*other.device).status, WorkStatus::kFlushed);  // and may still be polled
   EXPECT_EQ(other.Post(2).code(), StatusCode::kFailedPrecondition);
+  std::byte memory{};
+  EXPECT_EQ(other.device->Register({&memory, 1}).status().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST_P(PortConformance, MemoryIsRegisteredAndGivenBack) {

@@ -59,25 +59,33 @@ TEST(OffloadC1, AConfigurationPacketThatIsLostComesAgain) {
   EXPECT_EQ(site.CompletionOf(0, 0, UINT64_MAX - 1).status, WorkStatus::kSuccess);
 }
 
-// A copy that the network kept does not bring back the configuration of before.
+// Copies that the network kept do not bring back the configurations of before.
 TEST(OffloadC1, AnOldConfigurationPacketChangesNothing) {
   VirtualSite site({.nodes = 2, .ranks = 1, .aggregator = true});
-  std::vector<uint8_t> first;
+  std::vector<std::vector<uint8_t>> sent;
   site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
-    if (to == 2 && first.empty()) first = datagram;
+    if (to == 2 && Parse(datagram)->header.kind == PacketKind::kConfig) sent.push_back(datagram);
     return true;
   };
-  site.Configure({.nodes = 0b101, .route = Route::kTree, .root_node = 2});
-  site.RunFor(seconds(1));
-  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 2});
-  site.RunFor(seconds(1));
-  const uint64_t sent = site.engine(2).stats().packets_sent;
-  site.Inject(2, first);
+  const JobConfig all{.nodes = 0b111, .route = Route::kTree, .root_node = 2};
+  JobConfig some = all;
+  some.nodes = 0b101;
+  const auto configure = [&](uint8_t from, const JobConfig& config) {
+    site.Post(from, 0, {.opcode = Opcode::kConfig, .root_node = 2, .config = &config});
+    site.RunFor(seconds(1));
+  };
+  site.Configure(all);
+  configure(0, some);
+  configure(0, some);
+  configure(1, all);
+  ASSERT_EQ(sent.size(), 4u);
+  const uint64_t packets = site.engine(2).stats().packets_sent;
+  for (size_t i = 1; i < 3; ++i) site.Inject(2, sent[i]);  // the last of node 0, and the one before
   AllRanks<int32_t> ranks(site, 256, Small);
   ranks.PostAll();
   site.RunFor(seconds(1));
   EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
-  EXPECT_EQ(site.engine(2).stats().packets_sent, sent + 1 + 2 + 2);  // acknowledged; two acks, two results
+  EXPECT_EQ(site.engine(2).stats().packets_sent, packets + 2 + 2 + 2);  // to all, an answer; two results
 }
 
 // An answer to an earlier configuration does not complete the one that is pending.
