@@ -120,8 +120,7 @@ void Configuring::OnPacket(const Packet& packet) {
 
 void Configuring::OnAck(Instant now, const Header& header) {
   for (Pending& pending : pending_) {
-    if (!pending.used || pending.jid != header.jid || pending.target != header.source) continue;
-    if (pending.number != NumberOf(header)) continue;
+    if (!pending.used || pending.target != header.source || pending.number != NumberOf(header)) continue;
     return Finish(now, pending, header.status);
   }
 }

@@ -2,6 +2,8 @@
 // defects of its source (docs/internals/offload.md).
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tests/offload/all_reduce.h"
 
 namespace longhaul::offload {
@@ -104,6 +106,16 @@ TEST(OffloadC1, AnAcknowledgementIsOfOneConfiguration) {
   site.Inject(0, first);
   site.RunFor(milliseconds(1));
   EXPECT_EQ(site.CountOf(0, 0, 7), 0u);
+}
+
+TEST(OffloadC1, ADeviceWithRanksIsNotConfiguredByAPacket) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  const JobConfig config{.nodes = 0b11, .deadline = milliseconds(100)};
+  site.Post(0, 0, {.wr_id = 7, .opcode = Opcode::kConfig, .root_node = 1, .config = &config});
+  site.RunFor(seconds(1));
+  EXPECT_EQ(site.CompletionOf(0, 0, 7).status, WorkStatus::kTimeout);
+  EXPECT_EQ(site.CompletionOf(0, 0, 7).missing_nodes, 0b10u);
+  EXPECT_GT(site.engine(1).stats().packets_refused, 0u);
 }
 
 TEST(OffloadC2, OrdinaryRequestsTakeTheOrdinaryPath) {
@@ -561,6 +573,92 @@ TEST(OffloadDefects, ASumOfWhichAPartIsInIsRefused) {
   site.RunFor(milliseconds(20));
   EXPECT_GT(site.engine(2).stats().overlaps_refused, 0u);
   EXPECT_EQ(site.CountOf(2, 0, 1), 0u);  // no sum rather than a wrong one
+}
+
+// One packet that is not what it says, just before a real one: it is refused, and the sum is right.
+TEST(OffloadDefects, APartThatHasNoPlaceIsRefused) {
+  const std::function<void(Header&)> changes[] = {
+      [](Header& h) { h.contributors = 0b100; },           // not on the way to node 1
+      [](Header& h) { h.source = 2, h.nodes &= 0b011; },   // from a node that takes no part
+      [](Header& h) { h.contributors = h.nodes &= 0b1; },  // of a message without this node
+  };
+  for (const auto& change : changes) {
+    VirtualSite site({.nodes = 3, .ranks = 1});
+    AllRanks<int32_t> ranks(site, 256, Small);  // 0 -> 1 -> 2
+    site.Configure({.nodes = 0b111, .policy = StragglerPolicy::kOff});
+    bool forged = false;
+    site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
+      auto packet = Parse(datagram);
+      if (to != 1 || packet->header.kind != PacketKind::kPartial || forged) return true;
+      forged = true;
+      change(packet->header);
+      std::vector<uint8_t> other(datagram.size()), wrong(packet->payload.size(), 7);
+      Encapsulate(packet->header, wrong, other);
+      site.Inject(1, other);
+      return true;
+    };
+    ranks.PostAll();
+    site.RunFor(milliseconds(20));
+    EXPECT_TRUE(forged && ranks.AllEnded(WorkStatus::kSuccess));
+    EXPECT_TRUE(ranks.AllReceived(ranks.Expected()));
+  }
+}
+
+// The sum that node 1 has not got comes again, though node 2 says that it has it.
+TEST(OffloadDefects, AnAcknowledgementIsOfTheNodeThatWasSentTo) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111});
+  AllRanks<int32_t> ranks(site, 256, Small);  // 0 -> 1 -> 2
+  bool lost = false;
+  site.filter = [&](uint8_t from, uint8_t, std::vector<uint8_t>& datagram) {
+    Header h = Parse(datagram)->header;
+    if (from != 0 || h.kind != PacketKind::kPartial || lost) return true;
+    lost = true;
+    h.kind = PacketKind::kAckPartial;
+    h.source = 2;
+    std::vector<uint8_t> ack(kHeaderBytes);
+    Encapsulate(h, {}, ack);
+    site.Inject(0, ack);
+    return false;
+  };
+  ranks.PostAll();
+  site.RunFor(milliseconds(100));
+  EXPECT_TRUE(lost && ranks.AllEnded(WorkStatus::kSuccess));
+}
+
+// The time after which a sum comes again is learned from its acknowledgements: 0.5 ms and not the first 5.
+TEST(OffloadDefects, ALostSumComesAgainAfterALearnedTime) {
+  VirtualSite site({.nodes = 2, .ranks = 1, .engine = {.window_segs = 1}});
+  site.Configure({.nodes = 0b11, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256 * 20, Small);
+  ranks.request.opcode = Opcode::kReduce;  // node 1 gets no results
+  bool lost = false;
+  site.filter = [&](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
+    const Header h = Parse(datagram)->header;
+    return h.kind != PacketKind::kPartial || h.sid != 10 || std::exchange(lost, true);
+  };
+  ranks.PostAll();
+  site.RunFor(milliseconds(100));
+  EXPECT_TRUE(lost && ranks.AllEnded(WorkStatus::kSuccess));
+  EXPECT_LT(site.CompletionOf(1, 0, 1).elapsed, milliseconds(2));
+}
+
+TEST(OffloadDefects, LaterDataMustAgreeInNodesAndRoot) {
+  const std::function<void(WorkRequest&)> changes[] = {[](WorkRequest& r) { r.nodes = 0b011; },
+                                                       [](WorkRequest& r) { r.root_node = 1; }};
+  for (const auto& change : changes) {
+    VirtualSite site({.nodes = 3, .ranks = 1});
+    site.Configure({.nodes = 0b111});
+    AllRanks<int32_t> ranks(site, 256, Small);
+    ranks.request.opcode = Opcode::kBroadcast;
+    ranks.Post(0, 0);
+    WorkRequest other = ranks.RequestOf(1, 0);
+    change(other);
+    site.Post(1, 0, other);
+    site.RunFor(milliseconds(50));
+    EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kOpMismatch);
+    EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kOpMismatch);
+  }
 }
 
 TEST(OffloadDefects, LaterDataMustAgreeInOperationTypeAndLength) {

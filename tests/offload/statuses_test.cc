@@ -36,6 +36,12 @@ TEST(OffloadStatus, BufferErrorWithoutMemoryForPartialSums) {
   ranks.PostAll(2);
   site.RunFor(milliseconds(20));
   EXPECT_EQ(site.CompletionOf(1, 0, 2).status, WorkStatus::kSuccess);
+  for (uint32_t mid = 1; mid < 4; ++mid) {  // the memory of one is there for the next
+    ranks.request.mid = mid;
+    ranks.PostAll(2 + mid);
+    site.RunFor(milliseconds(20));
+    EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess, 2 + mid));
+  }
 }
 
 TEST(OffloadStatus, BufferErrorWhenNoSegWasFreeUntilTheDeadline) {
@@ -88,6 +94,10 @@ TEST(OffloadStatus, LengthMismatchOfImpossibleLengths) {
     request.length = length;
     EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kLengthMismatch) << length;
   }
+  WorkRequest send = ranks.RequestOf(0, 0, 98);  // an ordinary datagram has at most a seg
+  send.opcode = Opcode::kSend;
+  send.length = 1028;
+  EXPECT_EQ(EndOf(site, 0, 0, send), WorkStatus::kLengthMismatch);
   WorkRequest beyond = ranks.RequestOf(0, 0, 99);
   beyond.length = 4096;
   beyond.first_seg = 3;
@@ -168,6 +178,12 @@ TEST(OffloadStatus, BadNode) {
     request.nodes = mask;
     EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kBadNode) << mask;
   }
+  // A tree's root is the only one that all nodes speak to.
+  site.Configure({.nodes = 0b11, .route = Route::kTree, .root_node = 0});
+  WorkRequest rooted = ranks.RequestOf(0, 0, 59);
+  rooted.opcode = Opcode::kReduce;
+  rooted.root_node = 1;
+  EXPECT_EQ(EndOf(site, 0, 0, rooted), WorkStatus::kBadNode);
   WorkRequest send{.wr_id = 60, .opcode = Opcode::kSend, .root_node = 7, .length = 4};
   send.send.key = ranks.at(0, 0).send_key;
   EXPECT_EQ(EndOf(site, 0, 0, send), WorkStatus::kBadNode);
@@ -196,6 +212,21 @@ TEST(OffloadStatus, TimeoutDoesNotNameANodeWhoseSumIsHere) {
   site.RunFor(milliseconds(100));
   EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kTimeout);
   EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_nodes, 0b100u);
+}
+
+// Node 1 has a result, which has all nodes in it, when the rest fails.
+TEST(OffloadStatus, TimeoutDoesNotNameANodeThatIsInAResult) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0, .deadline = milliseconds(50)});
+  AllRanks<int32_t> ranks(site, 512, Small);
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  WorkRequest half = ranks.RequestOf(2, 0);
+  half.seg_count = 1;
+  site.Post(2, 0, half);
+  site.RunFor(milliseconds(100));
+  EXPECT_EQ(site.CompletionOf(1, 0, 1).segs_done, 1u);
+  EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0u);
 }
 
 // A deadline that is nearly the end of time is as far away as one of a year.
