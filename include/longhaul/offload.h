@@ -303,7 +303,8 @@ class Device {
   ~Device();
 
   // Memory for requests of this rank, until Deregister or Close; the device reads and writes it while they
-  // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions).
+  // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions), kFailedPrecondition
+  // (closed).
   Result<uint32_t> Register(std::span<std::byte> memory);
   // Errors: kNotFound, kFailedPrecondition (a pending message or datagram uses it).
   Status Deregister(uint32_t key);

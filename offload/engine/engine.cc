@@ -256,7 +256,7 @@ void Engine::HandleTimeout(Instant now) {
       continue;
     }
     Operation* const op = store_.At(slot);
-    if (op == nullptr || !op->live || (op->epoch & 0xffff) != (*what >> 32 & 0xffff)) continue;
+    LH_CHECK(op != nullptr && op->live);  // a message that ends takes its timers along
     if (sid == Messages::kMessageTimer) {
       OnMessageTimer(now, *op);
     } else {

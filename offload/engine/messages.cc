@@ -168,9 +168,7 @@ WorkStatus Messages::Join(Instant now, Operation& op, uint8_t rank, const WorkRe
   return WorkStatus::kSuccess;
 }
 
-uint64_t Messages::TimerOf(const Operation& op, uint32_t sid) {
-  return uint64_t{op.slot} << 48 | uint64_t{op.epoch & 0xffff} << 32 | sid;
-}
+uint64_t Messages::TimerOf(const Operation& op, uint32_t sid) { return uint64_t{op.slot} << 48 | sid; }
 
 void Messages::ArmDeadline(Operation& op, Instant due) {
   wheel_->Cancel(op.timer);

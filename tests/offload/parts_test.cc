@@ -32,6 +32,15 @@ TEST(SegPool, NoMessageStarvesTheOthers) {
   EXPECT_EQ(pool.held_by(1), 0u);
 }
 
+TEST(SegPool, WhatWaitsLeavesAShareFree) {
+  for (const auto& [turn, most] :
+       {std::pair(SegPool::Turn::kAfterRanks, 6u), {SegPool::Turn::kOutOfOrder, 4u}}) {
+    SegPool pool(8, 64);
+    for (uint16_t owner = 0; owner < 16; ++owner) pool.Take(owner, turn);
+    EXPECT_EQ(pool.in_use(), most);
+  }
+}
+
 TEST(SegPool, UnitsDoNotOverlap) {
   SegPool pool(4, 128);
   for (int i = 0; i < 2; ++i) {

@@ -90,22 +90,34 @@ TEST(OffloadC1, AnOldConfigurationPacketChangesNothing) {
   EXPECT_EQ(site.engine(2).stats().packets_sent, packets + 2 + 2 + 2);  // to all, an answer; two results
 }
 
-// An answer to an earlier configuration does not complete the one that is pending.
+// Neither an answer to an earlier configuration nor one of another node completes the one that is pending.
 TEST(OffloadC1, AnAcknowledgementIsOfOneConfiguration) {
-  VirtualSite site({.nodes = 1, .ranks = 1, .aggregator = true});
-  const JobConfig config{.nodes = 0b11, .route = Route::kTree, .root_node = 1};
-  std::vector<uint8_t> first;
+  VirtualSite site({.nodes = 2, .ranks = 1, .aggregator = true});
+  const JobConfig config{.nodes = 0b111, .route = Route::kTree, .root_node = 2};
+  std::vector<uint8_t> first, sent;
   site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
     if (to == 0 && first.empty()) first = datagram;
-    return to != 1 || first.empty();
+    if (to == 2) sent = datagram;
+    return to != 2 || first.empty();
   };
   site.Configure(config);
   site.RunFor(milliseconds(1));
-  site.Post(0, 0, {.wr_id = 7, .opcode = Opcode::kConfig, .root_node = 1, .config = &config});
+  site.Post(0, 0, {.wr_id = 7, .opcode = Opcode::kConfig, .root_node = 2, .config = &config});
   site.RunFor(milliseconds(1));
+  Header h = Parse(sent)->header;
+  h.kind = PacketKind::kAckConfig;
+  std::vector<uint8_t> ack(kHeaderBytes);
+  const auto answer_of = [&](uint8_t node) {
+    h.source = node;
+    Encapsulate(h, {}, ack);
+    site.Inject(0, ack);
+    site.RunFor(milliseconds(1));
+  };
   site.Inject(0, first);
-  site.RunFor(milliseconds(1));
+  answer_of(1);
   EXPECT_EQ(site.CountOf(0, 0, 7), 0u);
+  answer_of(2);
+  EXPECT_EQ(site.CompletionOf(0, 0, 7).status, WorkStatus::kSuccess);
 }
 
 TEST(OffloadC1, ADeviceWithRanksIsNotConfiguredByAPacket) {
@@ -477,6 +489,33 @@ TEST(OffloadC9, ABroadcastGoesOnWhenALateNodeComes) {
   EXPECT_TRUE(ranks.AllReceived(ranks.at(0, 0).send));
 }
 
+// Node 1 forwards a result before the turn of its seg. The round trip begins there, and not at the turn.
+TEST(OffloadC9, TheRoundTripOfAResultBeforeItsTurnIsWhole) {
+  VirtualSite site(
+      {.nodes = 3, .ranks = 1, .engine = {.window_segs = 1}, .faults = {.delay = milliseconds(1)}});
+  site.Configure({.nodes = 0b111});
+  AllRanks<int32_t> ranks(site, 256 * 20, Small);
+  ranks.request.opcode = Opcode::kBroadcast;  // 0 -> 1 -> 2
+  std::vector<uint8_t> result, ack;
+  site.filter = [&](uint8_t from, uint8_t to, std::vector<uint8_t>& datagram) {
+    const Header h = Parse(datagram)->header;
+    const bool first = h.kind == PacketKind::kAckResult && from == 2 && h.sid == 0;
+    const bool second = h.kind == PacketKind::kResult && to == 1 && h.sid == 1;
+    if (first) ack = datagram;
+    if (second) result = datagram;
+    return !first && !second;
+  };
+  ranks.PostAll();
+  site.RunFor(milliseconds(7));
+  site.Inject(1, result);  // beyond the window: node 2 has not acknowledged the first seg
+  site.RunFor(microseconds(1900));
+  site.Inject(1, ack);  // the first seg is done, its second transmission measures nothing
+  site.filter = nullptr;
+  site.RunFor(milliseconds(100));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+  EXPECT_EQ(site.engine(1).stats().retransmissions, 1u);
+}
+
 // Completion per message would hold 600 segs; fine-grained ones need as many as are under way.
 TEST(OffloadC10, AMessageNeedsTheSegsUnderWayAndNotItsSize) {
   constexpr uint32_t kSegs = 4000;
@@ -500,6 +539,23 @@ TEST(OffloadC10, AMessageNeedsTheSegsUnderWayAndNotItsSize) {
   const double unlimited = run(2 * kSegs, window, kSegs), limited = run(512, window, kSegs);
   EXPECT_GE(unlimited, 0.95 * limited);
   EXPECT_GT(run(512, 1, 100), 50 * limited);  // segs that wait for each other do not pipeline
+}
+
+// Sums of messages that the ranks here have not posted leave units for one that they have.
+TEST(OffloadC10, WhatWaitsForRanksLeavesUnitsForTheOthers) {
+  VirtualSite site({.nodes = 3, .ranks = 1, .engine = {.pool_segs = 8}});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  for (uint32_t mid = 1; mid <= 20; ++mid) {
+    ranks.request.mid = mid;
+    ranks.Post(1, 0, 100 + mid);
+  }
+  site.RunFor(milliseconds(1));
+  EXPECT_EQ(site.engine(0).stats().segs_in_use, 6u);
+  ranks.request.mid = 0;
+  ranks.PostAll();
+  site.RunFor(seconds(1));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
 }
 
 // What finds no unit is not acknowledged, though it is the last that its seg waits for.

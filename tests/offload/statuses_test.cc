@@ -445,6 +445,20 @@ TEST(OffloadStatus, ADeadRanksMemoryIsNotTouched) {
   EXPECT_EQ(ranks.at(0, 1).receive, std::vector<int32_t>(1000));
 }
 
+// The node's sums stand in the memory of the rank that was first: without it nothing goes on.
+TEST(OffloadStatus, PeerDeadWhenTheRankThatHoldsTheSumsDies) {
+  VirtualSite site({.nodes = 2, .ranks = 2});
+  site.Configure({.nodes = 0b11});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  ranks.Post(0, 0);
+  ranks.Post(0, 1);
+  site.engine(0).RankGone(site.now(), 0);
+  site.RunFor(milliseconds(1));
+  EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kPeerDead);
+  EXPECT_EQ(site.CompletionOf(0, 1, 1).missing_ranks, 0b01u);
+}
+
 // Segs 3 and 1 are done without the dead rank; at the deadline 2 and 0 are, and those not once more.
 TEST(OffloadStatus, PartialWithoutADeadRankAndALateOne) {
   VirtualSite site({.ranks = 3});
