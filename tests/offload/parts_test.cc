@@ -156,7 +156,9 @@ TEST(ControlStore, KeepsTheTablesOfShortMessagesAlone) {
   what.segs = 1 << 20;
   what.nodes = 0b11;
   ASSERT_EQ(store.Begin(what), op);
+  op->scratch = ZeroedArray<std::byte>(4096);
   store.End(*op, WorkStatus::kSuccess);
+  EXPECT_EQ(op->scratch.size(), 0u);
   EXPECT_EQ(op->missing.capacity() + op->ready.capacity() + op->segs.capacity(), 0u);
 }
 

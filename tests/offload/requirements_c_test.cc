@@ -682,6 +682,55 @@ TEST(OffloadDefects, AnAcknowledgementIsOfTheNodeThatWasSentTo) {
   EXPECT_TRUE(lost && ranks.AllEnded(WorkStatus::kSuccess));
 }
 
+// Two sums wait in the queue for node 1 when something happens: neither leaves.
+TEST(OffloadDefects, WhatIsQueuedLeavesOnlyWhileItIsWanted) {
+  using Ranks = AllRanks<int32_t>;
+  const auto from_node_1 = [](VirtualSite& site, PacketKind kind, uint8_t root) {
+    Header h;
+    h.kind = kind;
+    h.source = 1;
+    h.root = root;
+    h.nodes = 0b111;
+    h.length = 4096;
+    h.seg_bytes = 1024;
+    h.type = DataType::kInt32;
+    std::vector<uint8_t> packet(kHeaderBytes);
+    for (const uint32_t sid : {0u, 3u}) {
+      h.sid = sid;
+      Encapsulate(h, {}, packet);
+      site.Inject(0, packet);
+    }
+  };
+  const auto cancel = [](VirtualSite& site) { site.Post(0, 0, {.wr_id = 9, .opcode = Opcode::kCancel}); };
+  const std::function<void(VirtualSite&, Ranks&)> events[] = {
+      [&](VirtualSite& site, Ranks&) { cancel(site); },
+      [&](VirtualSite& site, Ranks& ranks) {  // and a shorter message takes its slot
+        cancel(site);
+        ranks.request.mid = 3;
+        ranks.request.length = 1024;
+        ranks.Post(0, 0, 2);
+      },
+      [&](VirtualSite& site, Ranks&) { from_node_1(site, PacketKind::kAckPartial, 0); },
+      [&](VirtualSite& site, Ranks&) { from_node_1(site, PacketKind::kRedirect, 2); },
+  };
+  for (const auto& event : events) {
+    VirtualSite site({.nodes = 3, .ranks = 1});
+    site.Configure({.nodes = 0b111});
+    Ranks ranks(site, 256 * 4, Small);
+    ranks.Post(0, 0);
+    site.engine(0).Advance(site.now(), 1 << 20);
+    event(site, ranks);
+    uint32_t sent = 0;
+    site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
+      const Header h = Parse(datagram)->header;
+      sent += h.kind == PacketKind::kPartial && h.mid == 0 && to == 1;
+      return true;
+    };
+    site.RunFor(milliseconds(1));
+    EXPECT_EQ(sent, 0u);
+  }
+}
+
 // The time after which a sum comes again is learned from its acknowledgements: 0.5 ms and not the first 5.
 TEST(OffloadDefects, ALostSumComesAgainAfterALearnedTime) {
   VirtualSite site({.nodes = 2, .ranks = 1, .engine = {.window_segs = 1}});

@@ -246,8 +246,8 @@ TEST(OffloadStatus, TimeoutAfterAYearAtMost) {
 }
 
 TEST(OffloadStatus, PeerDeadWhenARankDies) {
-  VirtualSite site({.nodes = 2, .ranks = 2});
-  site.Configure({.nodes = 0b11});
+  VirtualSite site({.nodes = 3, .ranks = 2});
+  site.Configure({.nodes = 0b111});
   AllRanks<int32_t> ranks(site, 1000, Small);
   ranks.Post(0, 0);
   ranks.Post(1, 0);
@@ -258,7 +258,7 @@ TEST(OffloadStatus, PeerDeadWhenARankDies) {
   EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kPeerDead);
   EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_ranks, 0b10u);
   EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kPeerDead);  // the other node gets the abort
-  EXPECT_EQ(site.CompletionOf(1, 1, 1).missing_nodes & 1, 1u);
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).missing_nodes, 0b001u);  // and not node 2, which is not here yet
   EXPECT_EQ(site.SegsInUse(), 0u);
 }
 
@@ -538,6 +538,29 @@ TEST(OffloadStatus, PartialOfATreeWithoutALateNode) {
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0b100u);
   EXPECT_EQ(ranks.at(1, 1).receive[300], 2 * 1000 + 200 + 4 * (300 % 97));
+}
+
+// The root has a result without node 2, which has reached no node, when node 2's sum comes.
+TEST(OffloadStatus, PartialStaysAsItIsWhenTheLateSumComes) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.deadline = milliseconds(400);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  site.filter = [](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
+    return Parse(datagram)->header.kind != PacketKind::kResult;
+  };
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(560));
+  ranks.Post(2, 0);
+  site.RunFor(milliseconds(40));
+  EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
+  site.filter = nullptr;
+  site.RunFor(seconds(1));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kPartial));
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_nodes, 0b100u);
+  for (uint8_t node = 0; node < 3; ++node) EXPECT_EQ(ranks.at(node, 0).receive[5], 1000 + 2 * 5);
 }
 
 TEST(OffloadStatus, EveryStatusHasItsName) {
