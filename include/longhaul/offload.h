@@ -289,13 +289,25 @@ Share ShareOf(uint64_t length, uint32_t seg_bytes, uint32_t index, uint32_t coun
 
 class Port;
 
+// Memory that a rank and its device share.
+struct Allocation {
+  uint32_t key = 0;
+  std::span<std::byte> memory;
+};
+
 // One rank's end of a device. Every method may be called from any thread. Nothing of an open device is waited
 // for: Post and Poll return at once, and do a bounded share of the device's work.
+//
+// Through a daemon: when it ends, in order or not, what is pending is completed as kFlushed and fd() becomes
+// readable; after that calls return kPeerDead. Calls that ask it (Open, Register, Allocate, Deregister,
+// stats, Close) wait for its answer for at most 5 s: kDeadlineExceeded.
 class Device {
  public:
-  // where: "inproc:NAME", a site in this process that lives as long as a device of it is open. Errors:
-  // kInvalidArgument (options), kAlreadyExists (the rank is open), kSettingsMismatch (the site has other
-  // options), kResourceExhausted (no memory), kInternal (a system call).
+  // where: "inproc:NAME", a site in this process that lives as long as a device of it is open; or
+  // "unix:PATH", that of the longhaul-offload which listens on that socket (default SiteOptions: whatever
+  // that site has). Errors: kInvalidArgument (options), kAlreadyExists (the rank is open), kSettingsMismatch
+  // (the site has other options), kResourceExhausted (no memory), kUnavailable (no daemon there),
+  // kPermissionDenied, kVersionMismatch (of the daemon), kInternal (a system call).
   static Result<Device> Open(std::string_view where, const DeviceOptions& options);
   Device(Device&&) noexcept;
   Device& operator=(Device&&) noexcept;
@@ -306,6 +318,13 @@ class Device {
   // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions), kFailedPrecondition
   // (closed).
   Result<uint32_t> Register(std::span<std::byte> memory);
+  // `bytes` of zeros, registered. Through a daemon, requests of them copy nothing, while those of memory that
+  // Register has taken are copied: what is sent by Post, what is received by Poll. shared_name: all ranks of
+  // a daemon's site that give the same name (of at most 63 bytes) have the same memory, for example of a
+  // result that is the same for all. Lives until Deregister or the end of this device, whatever the daemon
+  // does. Errors: kInvalidArgument (no bytes; a name that is too long, has memory of another size, or means
+  // nothing to this kind of device), kResourceExhausted (no memory; the rank's share of it, or of regions).
+  Result<Allocation> Allocate(uint64_t bytes, std::string_view shared_name = {});
   // Errors: kNotFound, kFailedPrecondition (a pending message or datagram uses it).
   Status Deregister(uint32_t key);
 

@@ -159,6 +159,7 @@ TEST_P(PortConformance, OrdinaryDatagramsArriveUnchangedBetweenCollectives) {
   EXPECT_EQ(Next(site->device(0, 1)).wr_id, 1u);
   EXPECT_EQ(Next(site->device(1, 0)).wr_id, 70u);
   EXPECT_EQ(Next(site->device(1, 0)).wr_id, 1u);
+  EXPECT_EQ(Next(site->device(1, 1)).wr_id, 1u);
   EXPECT_EQ(to.receive, from.send);
   for (auto& rank : ranks) EXPECT_EQ(rank->receive[10], 4 * 17);
 }
