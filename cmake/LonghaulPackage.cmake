@@ -51,7 +51,7 @@ function(longhaul_install)
   include(GNUInstallDirs)
   include(CMakePackageConfigHelpers)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
-  install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan
+  install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan longhaul-offload
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   # What offload.h declares is in no library that is installed yet.
   install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers

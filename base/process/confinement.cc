@@ -132,6 +132,12 @@ void AddRules(Confinement role, Rules* rules) {
     rules->Add(SCMP_ACT_ALLOW, "ioctl", SCMP_A1(SCMP_CMP_EQ, request));
   }
   rules->Add(SCMP_ACT_ALLOW, "prctl", SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
+  if (role == Confinement::kOffload) {
+    for (const char* name : {"accept4", "memfd_create", "socketpair", "pidfd_open"}) {
+      rules->Add(SCMP_ACT_ALLOW, name);
+    }
+    return;
+  }
   for (const int domain : {AF_INET, AF_INET6}) {
     rules->AllowSocket(domain, SOCK_DGRAM);
     if (role == Confinement::kWorker) rules->AllowSocket(domain, SOCK_STREAM);

@@ -14,6 +14,8 @@ enum class Confinement : uint8_t {
   kServer,
   // Also looks up host names: connections to name servers and to the name service's cache.
   kWorker,
+  // Its peers are processes of this machine: takes connections, shares memory, learns of a peer's end.
+  kOffload,
 };
 
 // For this process and all of its threads, from now to its end. A system call that no daemon needs fails with

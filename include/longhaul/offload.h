@@ -11,8 +11,9 @@
 //   while (device->Poll({&done, 1}) == 0) {}
 //
 // Every accepted request ends in exactly one completion, by its deadline at the latest: `when it is done`, as
-// the `answer` to a query, or as an `exception`. When one is not kSuccess, the caller posts the message again
-// with a higher generation, or gives up.
+// the `answer` to a query, or as an `exception`. (kSend and kReceive have no deadline: a datagram ends when
+// it has left or arrived, at the latest when the device closes.) When one is not kSuccess, the caller posts
+// the message again with a higher generation, or gives up.
 //
 // Not for data that crosses between datacenters (longhaul/client.h is), nor for messages of a few bytes,
 // which a function call between threads serves better.
@@ -126,7 +127,7 @@ struct JobConfig {
   uint8_t root_node = 0;  // of a tree
   StragglerPolicy policy = StragglerPolicy::kCascade;
   Duration skip_after{0};                        // kSeedSkip: alpha * T + Ttrans
-  Duration deadline = std::chrono::seconds(10);  // of requests that name none
+  Duration deadline = std::chrono::seconds(10);  // of requests that name none; at most a year counts
 };
 
 // `offset` bytes into a registered region.
@@ -141,6 +142,7 @@ struct WorkRequest {
   static constexpr uint8_t kDeterministic = 1;
   // At the deadline, or when a rank has died, the result is made of what is there: kPartial.
   static constexpr uint8_t kAllowPartial = 2;
+  static constexpr uint8_t kAllFlags = kDeterministic | kAllowPartial;
 
   static constexpr uint8_t kThisNode = 255;
 
@@ -163,7 +165,7 @@ struct WorkRequest {
   uint64_t length = 0;    // bytes of the whole message, a multiple of the type's size
   MemorySlice send = {};  // first byte of the whole message
   MemorySlice receive = {};
-  Duration deadline{0};               // from now on; 0: the job's
+  Duration deadline{0};  // from now on, at most a year counts; 0: the job's; not of kSend, kReceive
   const JobConfig* config = nullptr;  // kConfig; read by Post
 };
 
@@ -258,7 +260,7 @@ struct SiteOptions {
   uint8_t ranks_per_node = 1;  // 1..64
   bool aggregator = false;     // one more device, without ranks, as node `nodes`
   uint32_t seg_bytes = 1024;   // 64..8192, a multiple of 64; what a packet carries
-  uint32_t pool_segs = 512;    // 1..65534, per device
+  uint32_t pool_segs = 512;    // per device: at most 65534, at least 2 for each node, an aggregator included
   uint32_t window_segs = 128;  // 1..512: segs of a message that are on their way between nodes
   uint32_t queue_depth = 256;  // 1..65536: requests of a rank that are not completed and polled
   uint64_t max_message_bytes = uint64_t{1} << 30;
@@ -275,7 +277,7 @@ struct DeviceOptions {
 
 // Segs of a message of that length: the last one may be shorter.
 constexpr uint64_t SegCount(uint64_t length, uint32_t seg_bytes) {
-  return (length + seg_bytes - 1) / seg_bytes;
+  return length / seg_bytes + (length % seg_bytes != 0);
 }
 
 // The bytes of a reduce-scatter that belong to share `index` of `count`: whole segs, the last may have fewer.
@@ -287,13 +289,25 @@ Share ShareOf(uint64_t length, uint32_t seg_bytes, uint32_t index, uint32_t coun
 
 class Port;
 
+// Memory that a rank and its device share.
+struct Allocation {
+  uint32_t key = 0;
+  std::span<std::byte> memory;
+};
+
 // One rank's end of a device. Every method may be called from any thread. Nothing of an open device is waited
 // for: Post and Poll return at once, and do a bounded share of the device's work.
+//
+// Through a daemon: when it ends, in order or not, what is pending is completed as kFlushed and fd() becomes
+// readable; after that calls return kPeerDead. Calls that ask it (Open, Register, Allocate, Deregister,
+// stats, Close) wait for its answer for at most 5 s: kDeadlineExceeded.
 class Device {
  public:
-  // where: "inproc:NAME", a site in this process that lives as long as a device of it is open. Errors:
-  // kInvalidArgument (options), kAlreadyExists (the rank is open), kSettingsMismatch (the site has other
-  // options), kResourceExhausted (no memory), kInternal (a system call).
+  // where: "inproc:NAME", a site in this process that lives as long as a device of it is open; or
+  // "unix:PATH", that of the longhaul-offload which listens on that socket (default SiteOptions: whatever
+  // that site has). Errors: kInvalidArgument (options), kAlreadyExists (the rank is open), kSettingsMismatch
+  // (the site has other options), kResourceExhausted (no memory), kUnavailable (no daemon there),
+  // kPermissionDenied, kVersionMismatch (of the daemon), kInternal (a system call).
   static Result<Device> Open(std::string_view where, const DeviceOptions& options);
   Device(Device&&) noexcept;
   Device& operator=(Device&&) noexcept;
@@ -301,14 +315,22 @@ class Device {
   ~Device();
 
   // Memory for requests of this rank, until Deregister or Close; the device reads and writes it while they
-  // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions).
+  // are pending. Errors: kInvalidArgument (no bytes), kResourceExhausted (1024 regions), kFailedPrecondition
+  // (closed).
   Result<uint32_t> Register(std::span<std::byte> memory);
-  // Errors: kNotFound, kFailedPrecondition (a pending message uses it).
+  // `bytes` of zeros, registered. Through a daemon, requests of them copy nothing, while those of memory that
+  // Register has taken are copied: what is sent by Post, what is received by Poll. shared_name: all ranks of
+  // a daemon's site that give the same name (of at most 63 bytes) have the same memory, for example of a
+  // result that is the same for all. Lives until Deregister or the end of this device, whatever the daemon
+  // does. Errors: kInvalidArgument (no bytes; a name that is too long, has memory of another size, or means
+  // nothing to this kind of device), kResourceExhausted (no memory; the rank's share of it, or of regions).
+  Result<Allocation> Allocate(uint64_t bytes, std::string_view shared_name = {});
+  // Errors: kNotFound, kFailedPrecondition (a pending message or datagram uses it).
   Status Deregister(uint32_t key);
 
   // Takes requests in order until one cannot be: that one's error, and its index in *bad (if not null). What
-  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode, kConfig
-  // without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
+  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode or flag,
+  // kConfig without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
   Status Post(std::span<const WorkRequest> requests, size_t* bad = nullptr);
   // Takes the completions that are there, oldest first, and says how many.
   size_t Poll(std::span<Completion> completions);

@@ -25,10 +25,10 @@ uint64_t BufferCompute::BytesOf(const Operation& op, uint32_t first, uint32_t co
 }
 
 void BufferCompute::Sum(const Operation& op, uint32_t first, uint32_t count,
-                        std::span<const External> externals, std::byte* out) {
+                        std::span<const std::byte* const> externals, std::byte* out) {
   std::array<const std::byte*, kMaxNodes + kMaxRanks> sources;
   size_t k = 0;
-  for (const External& external : externals) sources[k++] = external.data;
+  for (const std::byte* const data : externals) sources[k++] = data;
   for (uint64_t rest = op.Present(first); rest != 0; rest &= rest - 1) {
     sources[k++] = op.ranks[std::countr_zero(rest)].send + op.what.OffsetOf(first);
   }

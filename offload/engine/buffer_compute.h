@@ -8,12 +8,6 @@
 
 namespace longhaul::offload {
 
-// A source beside the ranks: a unit's data or a packet's payload.
-struct External {
-  uint64_t contributors = 0;
-  const std::byte* data = nullptr;
-};
-
 class BufferCompute {
  public:
   // Of one source: with the sums of 4 ranks and the results of 4 it stays in a core's second cache.
@@ -24,9 +18,9 @@ class BufferCompute {
   // Whether the type has that operation.
   static bool Supports(ReduceOp op, DataType type);
 
-  // out = externals, then the ranks that are present, of `count` segs from `first` on. `out` may be one of
-  // the sources. REQUIRES: at least one source.
-  void Sum(const Operation& op, uint32_t first, uint32_t count, std::span<const External> externals,
+  // out = externals (units' data and packets' payloads), then the ranks that are present, of `count` segs
+  // from `first` on. `out` may be one of the sources. REQUIRES: at least one source.
+  void Sum(const Operation& op, uint32_t first, uint32_t count, std::span<const std::byte* const> externals,
            std::byte* out);
   // The unit's sum and one more.
   void Accumulate(const Operation& op, SegPool::Unit& unit, const std::byte* data);

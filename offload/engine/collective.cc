@@ -11,7 +11,7 @@ uint8_t NthNode(uint64_t nodes, uint32_t n) {
 }
 
 uint32_t IndexOf(uint64_t nodes, uint8_t node) {
-  return static_cast<uint32_t>(std::popcount(nodes & ((uint64_t{1} << node) - 1)));
+  return static_cast<uint32_t>(std::popcount(nodes & (BitOf(node) - 1)));
 }
 
 uint8_t OwnerOf(const Collective& what, uint32_t sid) {
@@ -49,7 +49,7 @@ uint8_t SegRoute::Neighbour(uint8_t node) const {
 uint8_t SegRoute::NextOf(uint8_t node) const { return route_ == Route::kTree ? owner_ : Neighbour(node); }
 
 uint8_t SegRoute::Previous() const {
-  const uint64_t below = nodes_ & ((uint64_t{1} << self_) - 1);
+  const uint64_t below = nodes_ & (BitOf(self_) - 1);
   return static_cast<uint8_t>(63 - std::countl_zero(below != 0 ? below : nodes_));
 }
 
@@ -60,20 +60,20 @@ uint32_t SegRoute::PositionOf(uint8_t node) const {
 }
 
 uint64_t SegRoute::Needed() const {
-  const uint64_t others = nodes_ & ~(uint64_t{1} << self_);
+  const uint64_t others = nodes_ & ~BitOf(self_);
   if (!collects_) return 0;
   if (owned_here()) return others;
   if (route_ == Route::kTree) return 0;
   uint64_t before = 0;
-  for (uint8_t node = Neighbour(owner_); node != self_; node = Neighbour(node)) before |= uint64_t{1} << node;
+  for (uint8_t node = Neighbour(owner_); node != self_; node = Neighbour(node)) before |= BitOf(node);
   return before;
 }
 
 uint64_t SegRoute::ResultTargets() const {
   if (!distributes_) return 0;
-  if (route_ == Route::kTree) return owned_here() ? nodes_ & ~(uint64_t{1} << self_) : 0;
+  if (route_ == Route::kTree) return owned_here() ? nodes_ & ~BitOf(self_) : 0;
   const uint8_t next = Neighbour(self_);
-  return next == owner_ ? 0 : uint64_t{1} << next;
+  return next == owner_ ? 0 : BitOf(next);
 }
 
 }  // namespace longhaul::offload

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstdint>
 
 #include "longhaul/offload.h"
@@ -12,6 +13,14 @@ namespace longhaul::offload {
 
 inline constexpr uint8_t kMaxNodes = 16;  // one bit of the inter-node state each
 inline constexpr uint8_t kMaxRanks = 64;
+// Times of requests and jobs that are longer count as a year: sums of a few of them do not overflow.
+inline constexpr Duration kMostDeadline = std::chrono::hours(24 * 365);
+
+constexpr uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
+// Whether the message has a result.
+constexpr bool Ok(WorkStatus status) {
+  return status == WorkStatus::kSuccess || status == WorkStatus::kPartial;
+}
 
 struct Collective {
   Opcode opcode = Opcode::kAllReduce;
@@ -34,7 +43,7 @@ struct Collective {
 
   bool deterministic() const { return (flags & WorkRequest::kDeterministic) != 0; }
   bool allows_partial() const { return (flags & WorkRequest::kAllowPartial) != 0; }
-  bool local() const { return nodes == uint64_t{1} << self; }
+  bool local() const { return nodes == BitOf(self); }
   uint32_t local_ranks() const { return static_cast<uint32_t>(std::popcount(ranks)); }
   // Segments of one data id that arrive here from ranks before the next step.
   uint32_t receive_count() const { return opcode == Opcode::kBroadcast ? 1 : local_ranks(); }
@@ -42,16 +51,15 @@ struct Collective {
   uint32_t world() const { return local_ranks() * static_cast<uint32_t>(std::popcount(nodes)); }
   // Among the ranks, or the ranks of all nodes.
   uint32_t IndexOf(uint8_t rank) const {
-    return static_cast<uint32_t>(std::popcount(ranks & ((uint64_t{1} << rank) - 1)));
+    return static_cast<uint32_t>(std::popcount(ranks & (BitOf(rank) - 1)));
   }
   uint32_t GlobalIndexOf(uint8_t rank) const {
-    return local_ranks() * static_cast<uint32_t>(std::popcount(nodes & ((uint64_t{1} << self) - 1))) +
-           IndexOf(rank);
+    return local_ranks() * static_cast<uint32_t>(std::popcount(nodes & (BitOf(self) - 1))) + IndexOf(rank);
   }
   // Ranks whose data goes into the sum.
   uint64_t senders() const {
     if (opcode != Opcode::kBroadcast) return ranks;
-    return root_node == self ? uint64_t{1} << root_rank & ranks : 0;
+    return root_node == self ? BitOf(root_rank) & ranks : 0;
   }
 
   // Segs of one share of a reduce-scatter; of the message for all else.

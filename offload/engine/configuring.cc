@@ -1,10 +1,14 @@
 #include "offload/engine/configuring.h"
 
+#include <algorithm>
 #include <array>
 
 namespace longhaul::offload {
+
 namespace {
-uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
+
+uint64_t NumberOf(const Header& h) { return uint64_t{h.mid} << 32 | h.generation; }
+
 }  // namespace
 
 Configuring::Configuring(const EngineOptions& options, Messages* messages, ControlStore* store,
@@ -54,7 +58,9 @@ void Configuring::Post(Instant now, uint8_t rank, const WorkRequest& request) {
   }
   for (uint32_t i = 0; i < kMostPending; ++i) {
     if (pending_[i].used) continue;
+    last_number_ = std::max(last_number_ + 1, static_cast<uint64_t>(now.nanoseconds()));
     pending_[i] = pending;
+    pending_[i].number = last_number_;
     return Send(now, i);
   }
   Finish(now, pending, WorkStatus::kOverflow);
@@ -87,6 +93,8 @@ size_t Configuring::Write(uint32_t number, MutableByteSpan out, uint8_t* target)
   h.opcode = Opcode::kConfig;
   h.jid = pending.jid;
   h.source = options_.node;
+  h.mid = static_cast<uint32_t>(pending.number >> 32);
+  h.generation = static_cast<uint32_t>(pending.number);
   *target = pending.target;
   return Encapsulate(h, payload, out);
 }
@@ -103,7 +111,8 @@ void Configuring::OnPacket(const Packet& packet) {
   answer.kind = PacketKind::kAckConfig;
   answer.source = options_.node;
   answer.status = Check(*config);
-  if (answer.status == WorkStatus::kSuccess && !store_->Configure(h.jid, *config)) {
+  if (answer.status == WorkStatus::kSuccess &&
+      !store_->ConfigureFrom(h.source, NumberOf(h), h.jid, *config)) {
     answer.status = WorkStatus::kOverflow;
   }
   if (!transfer_->QueueAnswer(h.source, answer)) ++stats_->answers_dropped;
@@ -111,7 +120,7 @@ void Configuring::OnPacket(const Packet& packet) {
 
 void Configuring::OnAck(Instant now, const Header& header) {
   for (Pending& pending : pending_) {
-    if (!pending.used || pending.jid != header.jid || pending.target != header.source) continue;
+    if (!pending.used || pending.target != header.source || pending.number != NumberOf(header)) continue;
     return Finish(now, pending, header.status);
   }
 }

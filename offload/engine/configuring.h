@@ -38,6 +38,7 @@ class Configuring {
     uint8_t tries = 0;
     uint16_t jid = 0;
     uint64_t wr_id = 0;
+    uint64_t number = 0;
     JobConfig config;
     Instant posted;
     DeadlineWheel::Timer timer = DeadlineWheel::kNone;
@@ -52,6 +53,8 @@ class Configuring {
   Transfer* transfer_;
   OffloadStats* stats_;
   std::vector<Pending> pending_;
+  // Grows with every configuration that is sent, and, as it is a time, from one process to the next.
+  uint64_t last_number_ = 0;
 };
 
 }  // namespace longhaul::offload

@@ -1,5 +1,6 @@
 #include "offload/engine/control_store.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -38,7 +39,17 @@ bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
     job->ended.resize(kRemembered);
   }
   job->config = config;
+  job->config.skip_after = std::min(config.skip_after, kMostDeadline);
+  job->config.deadline = std::min(config.deadline, kMostDeadline);
   job->last_use = ++uses_;
+  return true;
+}
+
+bool ControlStore::ConfigureFrom(uint8_t source, uint64_t number, uint16_t jid, const JobConfig& config) {
+  const Job* const known = JobOf(jid);
+  if (known != nullptr && number <= known->numbers[source]) return true;
+  if (!Configure(jid, config)) return false;
+  JobOf(jid)->numbers[source] = number;
   return true;
 }
 
@@ -91,8 +102,13 @@ void ControlStore::End(Operation& op, std::optional<WorkStatus> status) {
   op.scratch = {};
   live_ &= ~(uint64_t{1} << op.slot);
   --job->messages;
-  if (!status) return;
+  if (op.what.segs > kKeptSegs) {
+    op.missing = std::vector<uint64_t>();
+    op.ready = std::vector<uint64_t>();
+    op.segs = std::vector<Seg>();
+  }
   const uint32_t mid = op.what.mid;
+  if (!status || job->IsTooOld(mid)) return;
   job->ended[mid % kRemembered] = {mid, op.what.generation, *status, true};
   if (!job->any_ended || static_cast<int32_t>(mid - job->newest) > 0) job->newest = mid;
   job->any_ended = true;
@@ -103,8 +119,7 @@ std::optional<ControlStore::Ended> ControlStore::FindEnded(uint16_t jid, uint32_
   if (job == nullptr || !job->any_ended) return std::nullopt;
   const Ended& ended = job->ended[mid % kRemembered];
   if (ended.valid && ended.mid == mid) return ended;
-  const bool too_old = static_cast<int32_t>(job->newest - mid) >= static_cast<int32_t>(kRemembered);
-  if (too_old) return Ended{mid, UINT32_MAX, WorkStatus::kFlushed, true};
+  if (job->IsTooOld(mid)) return Ended{mid, UINT32_MAX, WorkStatus::kFlushed, true};
   return std::nullopt;
 }
 

@@ -17,6 +17,9 @@ class ControlStore {
   static constexpr uint32_t kMaxMessages = 64;   // at a time; a word of bits
   static constexpr uint32_t kRemembered = 1024;  // ended messages of a job
 
+  // A slot keeps the tables of a message of at most so many segs: 4 MiB with 64 bytes a seg, 256 MiB of all.
+  static constexpr uint32_t kKeptSegs = 65536;
+
   // How a message ended.
   struct Ended {
     uint32_t mid = 0;
@@ -27,6 +30,9 @@ class ControlStore {
 
   // Replaces the job's configuration. False: kMaxJobs have messages under way.
   bool Configure(uint16_t jid, const JobConfig& config);
+  // The same, of another node. Nothing changes, and true, when a configuration of that number or a higher one
+  // of the same source has come: the network repeats and reorders packets.
+  bool ConfigureFrom(uint8_t source, uint64_t number, uint16_t jid, const JobConfig& config);
   // Null: not configured.
   const JobConfig* FindJob(uint16_t jid) const;
 
@@ -48,11 +54,15 @@ class ControlStore {
     bool used = false;
     uint16_t jid = 0;
     JobConfig config;
-    uint32_t messages = 0;  // under way
+    std::array<uint64_t, kMaxNodes> numbers{};  // of the last configuration that each node has sent
+    uint32_t messages = 0;                      // under way
     uint64_t last_use = 0;
     uint32_t newest = 0;  // message that ended
     bool any_ended = false;
     std::vector<Ended> ended;  // by the low bits of mid
+    bool IsTooOld(uint32_t mid) const {
+      return any_ended && static_cast<int32_t>(newest - mid) >= static_cast<int32_t>(kRemembered);
+    }
   };
   Job* JobOf(uint16_t jid);
   const Job* JobOf(uint16_t jid) const { return const_cast<ControlStore*>(this)->JobOf(jid); }

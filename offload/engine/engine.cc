@@ -11,10 +11,6 @@ namespace {
 // Sends that wait for the owner to fetch them; more wait for their timers.
 constexpr uint32_t kSends = 16384;
 
-uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
-
-bool Ok(WorkStatus status) { return status == WorkStatus::kSuccess || status == WorkStatus::kPartial; }
-
 Status Invalid(const char* what) { return Status(StatusCode::kInvalidArgument, what); }
 
 }  // namespace
@@ -26,7 +22,11 @@ Status Engine::Validate(const EngineOptions& o) {
   if (o.seg_bytes < 64 || o.seg_bytes > 8192 || o.seg_bytes % 64 != 0) {
     return Invalid("offload: seg_bytes is 64..8192, a multiple of 64");
   }
-  if (o.pool_segs < 1 || o.pool_segs >= SegRef::kNoIndex) return Invalid("offload: pool_segs is 1..65534");
+  // With fewer, what comes out of its turn can leave none for what all wait for.
+  const auto least = 2 * static_cast<uint32_t>(std::popcount(o.nodes));
+  if (o.pool_segs < least || o.pool_segs >= SegRef::kNoIndex) {
+    return Invalid("offload: pool_segs is at most 65534, at least 2 for each node, an aggregator included");
+  }
   if (o.window_segs < 1 || o.window_segs > 512) return Invalid("offload: window_segs is 1..512");
   if (o.queue_depth < 1 || o.queue_depth > 65536) return Invalid("offload: queue_depth is 1..65536");
   if (SegCount(o.max_message_bytes, o.seg_bytes) > UINT32_MAX / 2) {
@@ -60,6 +60,8 @@ Status Engine::Post(Instant now, uint8_t rank, const WorkRequest& request) {
     status = Invalid("offload: the device has no such rank");
   } else if (request.opcode > Opcode::kCancel) {
     status = Invalid("offload: no such opcode");
+  } else if ((request.flags & ~WorkRequest::kAllFlags) != 0) {
+    status = Invalid("offload: no such flag");
   } else if (request.opcode == Opcode::kConfig && request.config == nullptr) {
     status = Invalid("offload: kConfig without a configuration");
   } else if (!messages_.completions(rank).Reserve()) {
@@ -254,7 +256,7 @@ void Engine::HandleTimeout(Instant now) {
       continue;
     }
     Operation* const op = store_.At(slot);
-    if (op == nullptr || !op->live || (op->epoch & 0xffff) != (*what >> 32 & 0xffff)) continue;
+    LH_CHECK(op != nullptr && op->live);  // a message that ends takes its timers along
     if (sid == Messages::kMessageTimer) {
       OnMessageTimer(now, *op);
     } else {

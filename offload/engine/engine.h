@@ -79,10 +79,12 @@ class Engine {
   void Refuse(uint8_t rank, const WorkRequest& request, WorkStatus status);
 
   void OnMessagePacket(Instant now, const Packet& packet);
-  Operation* BeginFromPacket(Instant now, const Header& header);
+  Operation* BeginFromPacket(Instant now, const Packet& packet);
   void AnswerForEnded(const Header& header, const ControlStore::Ended& ended);
   void OnAbort(Instant now, Operation& op, const Header& header);
-  WorkStatus AgreePacket(const Operation& op, const Packet& packet) const;
+  // Else it is counted, and its sender gets the reason.
+  bool Agrees(const Collective& what, const Packet& packet);
+  WorkStatus AgreePacket(const Collective& what, const Packet& packet) const;
   void Abort(uint8_t target, Header header, WorkStatus status);
   // Ends the message here and tells the others.
   void Fail(Instant now, Operation& op, WorkStatus status);

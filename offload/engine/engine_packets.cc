@@ -4,12 +4,6 @@
 namespace longhaul::offload {
 namespace {
 
-constexpr uint8_t kRequestFlags = WorkRequest::kDeterministic | WorkRequest::kAllowPartial;
-
-uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
-
-bool Ok(WorkStatus status) { return status == WorkStatus::kSuccess || status == WorkStatus::kPartial; }
-
 bool CarriesData(PacketKind kind) { return kind == PacketKind::kPartial || kind == PacketKind::kResult; }
 
 }  // namespace
@@ -56,7 +50,7 @@ void Engine::OnMessagePacket(Instant now, const Packet& packet) {
   if (op == nullptr) {
     const auto ended = store_.FindEnded(h.jid, h.mid);
     if (ended && h.generation <= ended->generation) return AnswerForEnded(h, *ended);
-    op = BeginFromPacket(now, h);
+    op = BeginFromPacket(now, packet);
     if (op == nullptr) return;
   }
   if (op->what.generation != h.generation) {
@@ -64,18 +58,19 @@ void Engine::OnMessagePacket(Instant now, const Packet& packet) {
     return;
   }
   if (h.kind == PacketKind::kAbort) return OnAbort(now, *op, h);
-  const WorkStatus agreed = AgreePacket(*op, packet);
-  if (agreed != WorkStatus::kSuccess) {
-    ++stats_.mismatches;
-    if (CarriesData(h.kind)) Abort(h.source, h, agreed);
-    return;
-  }
-  execution_.OnPacket(now, *op, packet);
+  if (Agrees(op->what, packet)) execution_.OnPacket(now, *op, packet);
 }
 
-WorkStatus Engine::AgreePacket(const Operation& op, const Packet& packet) const {
+bool Engine::Agrees(const Collective& what, const Packet& packet) {
+  const WorkStatus status = AgreePacket(what, packet);
+  if (status == WorkStatus::kSuccess) return true;
+  ++stats_.mismatches;
+  if (CarriesData(packet.header.kind)) Abort(packet.header.source, packet.header, status);
+  return false;
+}
+
+WorkStatus Engine::AgreePacket(const Collective& what, const Packet& packet) const {
   const Header& h = packet.header;
-  const Collective& what = op.what;
   if (h.length != what.length || h.seg_bytes != what.seg_bytes || h.sid >= what.segs) {
     return WorkStatus::kLengthMismatch;
   }
@@ -84,14 +79,15 @@ WorkStatus Engine::AgreePacket(const Operation& op, const Packet& packet) const 
   const bool tree = (h.flags & Header::kTree) != 0;
   const uint8_t root = what.route == Route::kTree ? what.tree_root : what.root_node;
   const bool same = h.op == what.op && h.type == what.type && h.opcode == what.opcode &&
-                    h.nodes == what.nodes && (h.flags & kRequestFlags) == what.flags &&
+                    h.nodes == what.nodes && (h.flags & WorkRequest::kAllFlags) == what.flags &&
                     tree == (what.route == Route::kTree) &&
                     (h.root == root || h.kind == PacketKind::kRedirect);
   return same && !what.local() ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
 }
 
 // The ranks here will post their part later; until then what comes is held, in a bounded share of the pool.
-Operation* Engine::BeginFromPacket(Instant now, const Header& h) {
+Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
+  const Header& h = packet.header;
   const JobConfig* const job = store_.FindJob(h.jid);
   if (job == nullptr || !CarriesData(h.kind) || !IsCollective(h.opcode)) {
     ++stats_.packets_refused;
@@ -102,7 +98,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Header& h) {
   what.op = h.op;
   what.type = h.type;
   what.route = (h.flags & Header::kTree) != 0 ? Route::kTree : Route::kRing;
-  what.flags = h.flags & kRequestFlags;
+  what.flags = h.flags & WorkRequest::kAllFlags;
   what.self = options_.node;
   if (what.opcode == Opcode::kReduce || what.opcode == Opcode::kBroadcast) what.root_node = h.root;
   what.tree_root = h.root;
@@ -124,6 +120,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Header& h) {
     ++stats_.packets_refused;
     return nullptr;
   }
+  if (!Agrees(what, packet)) return nullptr;
   Operation* const op = messages_.Begin(now, what);
   if (op == nullptr) {
     ++stats_.packets_refused;
@@ -153,7 +150,7 @@ void Engine::AnswerForEnded(const Header& h, const ControlStore::Ended& ended) {
   answer.source = options_.node;
   answer.ranks = 0;
   answer.participants = 0;
-  answer.flags &= kRequestFlags | Header::kTree;
+  answer.flags &= WorkRequest::kAllFlags | Header::kTree;
   if (!transfer_.QueueAnswer(h.source, answer)) ++stats_.answers_dropped;
 }
 

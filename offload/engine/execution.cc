@@ -12,7 +12,6 @@
 namespace longhaul::offload {
 namespace {
 
-uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
 const std::byte* Bytes(ByteSpan span) { return reinterpret_cast<const std::byte*>(span.data()); }
 
 // The first ready seg of [lowest, end).
@@ -89,13 +88,13 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
     out = unit->data;
     unit->contributors = 0;  // nothing is in it yet
   }
-  std::array<External, kMaxNodes + 1> externals;
+  std::array<const std::byte*, kMaxNodes + 1> externals;
   size_t count = 0;
   for (SegPool::Unit* unit = pool_->Find(seg.held); unit != nullptr; unit = pool_->Find(unit->next)) {
     if (out == nullptr) out = unit->data;
-    if (unit->contributors != 0) externals[count++] = {unit->contributors, unit->data};
+    if (unit->contributors != 0) externals[count++] = unit->data;
   }
-  if (last != nullptr) externals[count++] = {last->header.contributors, Bytes(last->payload)};
+  if (last != nullptr) externals[count++] = Bytes(last->payload);
   compute_->Sum(op, sid, 1, {externals.data(), count}, out);
 
   if (last != nullptr) {
@@ -144,7 +143,6 @@ SegPool::Unit* Execution::TakeUnit(Operation& op, Seg& seg, uint32_t length, boo
   SegPool::Unit* const unit = pool_->Find(*ref);
   unit->length = length;
   unit->intra = Header::kInvolvesOthers;
-  unit->participants = 0;
   unit->next = seg.held;
   seg.held = *ref;
   return unit;
@@ -387,6 +385,7 @@ void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
     ++stats_->overlaps_refused;
     return;
   }
+  op.seen |= h.contributors;
   if (seg.phase == Phase::kSent) {
     LH_REACHED("a late sum is sent to a node farther on");
     return Answer(op, h, PacketKind::kRedirect, route.Next());
@@ -396,7 +395,9 @@ void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
   if (last && !route.owned_here())
     clock_.OnArrival(route.Previous(), seg.local ? now - seg.since : Duration(0));
   const bool in_order = op.what.deterministic() && op.what.route == Route::kTree && std::popcount(needed) > 1;
-  const bool at_once = last && seg.local && !in_order;
+  // Where there is no memory for the sum it needs a unit: what finds none is not acknowledged.
+  const bool has_room = op.message != nullptr || !seg.held.empty();
+  const bool at_once = last && seg.local && !in_order && has_room;
   if (at_once) {
     // The answer is queued first: the message may be over afterwards.
     Answer(op, h, PacketKind::kAckPartial);
@@ -404,7 +405,7 @@ void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
     return;
   }
   if (Hold(op, seg, packet)) Answer(op, h, PacketKind::kAckPartial);
-  if (in_order) return TrySum(now, op, h.sid, nullptr);
+  if (in_order || (last && seg.local)) return TrySum(now, op, h.sid, nullptr);
   const JobConfig* const job = store_->FindJob(op.what.jid);
   if (job != nullptr && job->policy == StragglerPolicy::kSeedSkip) wheel_->Cancel(seg.timer);
 }
@@ -421,6 +422,8 @@ void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
     ++stats_->duplicates;
     return Answer(op, h, PacketKind::kAckResult);
   }
+  // There are timers for the segs of two windows; what comes before comes again.
+  if (h.sid >= op.lowest + 2 * options_.window_segs) return;
   op.seen |= h.contributors;
   if (op.posted && (op.missing[h.sid] & ~op.gone) == 0 && op.message != nullptr) {
     return TakeResult(now, op, h.sid, h, packet.payload);

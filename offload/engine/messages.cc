@@ -7,13 +7,6 @@
 #include "offload/engine/buffer_compute.h"
 
 namespace longhaul::offload {
-namespace {
-
-uint64_t BitOf(uint8_t n) { return uint64_t{1} << n; }
-
-bool Ok(WorkStatus status) { return status == WorkStatus::kSuccess || status == WorkStatus::kPartial; }
-
-}  // namespace
 
 Messages::Messages(const EngineOptions& options, ControlStore* store, SegPool* pool, DeadlineWheel* wheel,
                    OffloadStats* stats)
@@ -167,16 +160,15 @@ WorkStatus Messages::Join(Instant now, Operation& op, uint8_t rank, const WorkRe
   op.works.push_back(work);
   if (!op.posted) {
     op.posted = true;
-    const Duration limit = request.deadline > Duration(0) ? request.deadline : job.deadline;
+    const Duration own = std::min(request.deadline, kMostDeadline);
+    const Duration limit = own > Duration(0) ? own : job.deadline;
     op.deadline = now + limit;
     ArmDeadline(op, op.deadline);
   }
   return WorkStatus::kSuccess;
 }
 
-uint64_t Messages::TimerOf(const Operation& op, uint32_t sid) {
-  return uint64_t{op.slot} << 48 | uint64_t{op.epoch & 0xffff} << 32 | sid;
-}
+uint64_t Messages::TimerOf(const Operation& op, uint32_t sid) { return uint64_t{op.slot} << 48 | sid; }
 
 void Messages::ArmDeadline(Operation& op, Instant due) {
   wheel_->Cancel(op.timer);

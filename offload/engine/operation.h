@@ -60,7 +60,7 @@ struct Operation {
 
   Collective what;
   uint16_t slot = 0;
-  uint32_t epoch = 0;  // of the slot: timers of an earlier message are not this one's
+  uint32_t epoch = 0;  // of the slot: sends of an earlier message are not this one's
   bool live = false;
   bool posted = false;      // by a rank of this node, or the device has none: sums may go on
   bool starved = false;     // something found no unit

@@ -13,16 +13,28 @@ void Ordinary::Post(Instant now, uint8_t rank, const WorkRequest& request) {
   const auto bytes = messages_->memory().Find(rank, sends ? request.send : request.receive, request.length);
   if (!bytes) return Complete(now, pending, WorkStatus::kProtectionError, 0);
   pending.bytes = *bytes;
-  if (!sends) return receives_[rank].push_back(pending);
+  if (!sends) return Queue(receives_[rank], pending);
   if (request.length > options_.seg_bytes) return Complete(now, pending, WorkStatus::kLengthMismatch, 0);
   if (request.root_node >= kMaxNodes || (options_.nodes >> request.root_node & 1) == 0) {
     return Complete(now, pending, WorkStatus::kBadNode, 0);
   }
   if (request.root_rank >= kMaxRanks) return Complete(now, pending, WorkStatus::kBadRank, 0);
-  if (request.root_node != options_.node) return sends_.push_back(pending);
+  if (request.root_node != options_.node) return Queue(sends_, pending);
   ++stats_->ordinary_sent;
   Complete(now, pending, WorkStatus::kSuccess, request.length);
   Deliver(now, request.root_rank, pending.bytes);
+}
+
+void Ordinary::Queue(std::deque<Pending>& queue, const Pending& pending) {
+  messages_->memory().Use(pending.key(), true);
+  queue.push_back(pending);
+}
+
+Ordinary::Pending Ordinary::TakeFirst(std::deque<Pending>& queue) {
+  const Pending pending = queue.front();
+  queue.pop_front();
+  messages_->memory().Use(pending.key(), false);
+  return pending;
 }
 
 bool Ordinary::Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes) {
@@ -30,8 +42,7 @@ bool Ordinary::Deliver(Instant now, uint8_t rank, std::span<const std::byte> byt
     ++stats_->ordinary_dropped;
     return false;
   }
-  const Pending pending = receives_[rank].front();
-  receives_[rank].pop_front();
+  const Pending pending = TakeFirst(receives_[rank]);
   if (bytes.size() > pending.bytes.size()) {
     ++stats_->ordinary_dropped;
     Complete(now, pending, WorkStatus::kLengthMismatch, 0);
@@ -50,8 +61,7 @@ void Ordinary::OnPacket(Instant now, const Packet& packet) {
 
 size_t Ordinary::Write(Instant now, MutableByteSpan out, uint8_t* target) {
   if (sends_.empty()) return 0;
-  const Pending pending = sends_.front();
-  sends_.pop_front();
+  const Pending pending = TakeFirst(sends_);
   Header h;
   h.kind = PacketKind::kOrdinary;
   h.opcode = Opcode::kSend;
@@ -68,15 +78,14 @@ size_t Ordinary::Write(Instant now, MutableByteSpan out, uint8_t* target) {
 }
 
 void Ordinary::Flush(Instant now, uint8_t rank) {
-  for (const Pending& pending : receives_[rank]) Complete(now, pending, WorkStatus::kFlushed, 0);
-  receives_[rank].clear();
-  for (auto send = sends_.begin(); send != sends_.end();) {
-    if (send->rank != rank) {
-      ++send;
-      continue;
+  while (!receives_[rank].empty()) Complete(now, TakeFirst(receives_[rank]), WorkStatus::kFlushed, 0);
+  for (size_t left = sends_.size(); left > 0; --left) {
+    const Pending send = TakeFirst(sends_);
+    if (send.rank == rank) {
+      Complete(now, send, WorkStatus::kFlushed, 0);
+    } else {
+      Queue(sends_, send);
     }
-    Complete(now, *send, WorkStatus::kFlushed, 0);
-    send = sends_.erase(send);
   }
 }
 

@@ -31,7 +31,11 @@ class Ordinary {
     uint8_t rank = 0;
     std::span<std::byte> bytes;
     Instant posted;
+    uint32_t key() const { return request.opcode == Opcode::kSend ? request.send.key : request.receive.key; }
   };
+  // Its memory is in use while it waits.
+  void Queue(std::deque<Pending>& queue, const Pending& pending);
+  Pending TakeFirst(std::deque<Pending>& queue);
   bool Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes);
   void Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes);
 

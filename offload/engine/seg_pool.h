@@ -31,7 +31,6 @@ class SegPool {
     uint16_t owner = 0;         // slot of the message
     uint32_t length = 0;        // bytes of data
     uint64_t contributors = 0;  // nodes; the low 16 are the inter-node state
-    uint32_t participants = 0;  // ranks
     SegRef next;                // of the same seg of the message, by node
     std::byte* data = nullptr;  // seg_bytes, aligned to a cache line
 

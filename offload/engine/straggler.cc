@@ -16,8 +16,8 @@ void StragglerClock::OnMiss(uint8_t node) {
   if (++learned.misses < kDemoteAfter) learned.wait.Learn(End(learned.wait));
 }
 
-// An element-wise sum of 8 KB takes 0.1 to 0.4 us and a hop 2 to 5: a multiple of the mean alone is the wrong
-// unit, the deviation says what is late.
+// A multiple of the mean alone is the wrong unit where a sum takes less time than a hop: the deviation says
+// what is late.
 Duration StragglerClock::End(const LearnedWait& wait) {
   return std::max(wait.End(wait.mean() / 5), kLeastWait);
 }

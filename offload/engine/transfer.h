@@ -2,6 +2,7 @@
 // them. Bounded; a seg that finds no place is sent by its timer, an answer when the other side asks again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -35,9 +36,23 @@ class Transfer {
   bool empty() const { return sends_.empty() && answers_.empty(); }
 
   // A round trip of a seg that was sent once (Karn's rule).
-  void OnRoundTrip(Duration rtt);
+  void OnRoundTrip(Duration rtt) {
+    if (smoothed_rtt_ == Duration(0)) {
+      smoothed_rtt_ = rtt;
+      rtt_variance_ = rtt / 2;
+      return;
+    }
+    const Duration deviation = rtt > smoothed_rtt_ ? rtt - smoothed_rtt_ : smoothed_rtt_ - rtt;
+    rtt_variance_ = (3 * rtt_variance_ + deviation) / 4;
+    smoothed_rtt_ = (7 * smoothed_rtt_ + rtt) / 8;
+  }
   // RFC 6298, doubled with every try.
-  Duration TimeoutOf(uint8_t tries) const;
+  Duration TimeoutOf(uint8_t tries) const {
+    const Duration first = smoothed_rtt_ == Duration(0)
+                               ? kFirstTimeout
+                               : std::max(kLeastTimeout, smoothed_rtt_ + 4 * rtt_variance_);
+    return std::min(kMostTimeout, first * (1 << std::clamp(int{tries} - 1, 0, 8)));
+  }
 
  private:
   static constexpr uint32_t kAnswers = 4096;

@@ -33,7 +33,7 @@ enum class PacketKind : uint8_t {
   kAckResult = 3,
   kRedirect = 4,  // the sender waits no more: send to node `root`
   kAbort = 5,     // the message has ended as `status`
-  kConfig = 6,    // the payload is a JobConfig
+  kConfig = 6,    // the payload is a JobConfig; mid and generation are its number, high half first
   kAckConfig = 7,
   kOrdinary = 8,  // an ordinary datagram for rank `root`
 };

@@ -9,6 +9,7 @@ namespace longhaul::offload {
 namespace {
 
 constexpr std::string_view kInProcess = "inproc:";
+constexpr std::string_view kSharedMemory = "unix:";
 
 Status Gone() { return Status(StatusCode::kFailedPrecondition, "offload: the device was moved from"); }
 
@@ -28,11 +29,14 @@ Device& Device::operator=(Device&&) noexcept = default;
 Device::~Device() = default;
 
 Result<Device> Device::Open(std::string_view where, const DeviceOptions& options) {
-  if (!where.starts_with(kInProcess) || where.size() == kInProcess.size()) {
-    return Status(StatusCode::kInvalidArgument, "offload: a device is opened as inproc:NAME");
+  const bool daemon = where.starts_with(kSharedMemory);
+  const std::string_view scheme = daemon ? kSharedMemory : kInProcess;
+  if (!where.starts_with(scheme) || where.size() == scheme.size()) {
+    return Status(StatusCode::kInvalidArgument, "offload: a device is opened as inproc:NAME or unix:PATH");
   }
+  const std::string_view rest = where.substr(scheme.size());
   try {
-    auto port = OpenInProcess(where.substr(kInProcess.size()), options);
+    auto port = daemon ? OpenSharedMemory(std::string(rest), options) : OpenInProcess(rest, options);
     if (!port.ok()) return port.status();
     return Device(std::move(*port));
   } catch (const std::bad_alloc&) {
@@ -42,6 +46,10 @@ Result<Device> Device::Open(std::string_view where, const DeviceOptions& options
 
 Result<uint32_t> Device::Register(std::span<std::byte> memory) {
   return port_ == nullptr ? Result<uint32_t>(Gone()) : port_->Register(memory);
+}
+
+Result<Allocation> Device::Allocate(uint64_t bytes, std::string_view shared_name) {
+  return port_ == nullptr ? Result<Allocation>(Gone()) : port_->Allocate(bytes, shared_name);
 }
 
 Status Device::Deregister(uint32_t key) { return port_ == nullptr ? Gone() : port_->Deregister(key); }

@@ -1,7 +1,6 @@
 #include "offload/port/in_process.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -9,11 +8,14 @@
 namespace longhaul::offload {
 namespace {
 
+uint32_t DeviceCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
+
+Status Closed() { return Status(StatusCode::kFailedPrecondition, "offload: the device is closed"); }
+
 EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
   EngineOptions options;
-  const uint32_t nodes = site.nodes + (site.aggregator ? 1u : 0u);
   options.node = node;
-  options.nodes = (uint64_t{1} << nodes) - 1;
+  options.nodes = (uint64_t{1} << DeviceCount(site)) - 1;
   options.ranks = site.ranks_per_node >= 64 ? ~uint64_t{0} : (uint64_t{1} << site.ranks_per_node) - 1;
   if (node >= site.nodes) options.ranks = 0;
   options.seg_bytes = site.seg_bytes;
@@ -28,8 +30,7 @@ EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
 }  // namespace
 
 Status InProcessSite::Validate(const SiteOptions& site) {
-  const uint32_t nodes = site.nodes + (site.aggregator ? 1u : 0u);
-  if (site.nodes == 0 || nodes > kMaxNodes) {
+  if (site.nodes == 0 || DeviceCount(site) > kMaxNodes) {
     return Status(StatusCode::kInvalidArgument, "offload: a site has 1..16 nodes, an aggregator included");
   }
   if (site.ranks_per_node == 0 || site.ranks_per_node > kMaxRanks) {
@@ -40,11 +41,11 @@ Status InProcessSite::Validate(const SiteOptions& site) {
 
 InProcessSite::InProcessSite(const SiteOptions& options)
     : options_(options), datagram_(kHeaderBytes + options.seg_bytes) {
-  const uint32_t nodes = options.nodes + (options.aggregator ? 1u : 0u);
-  for (uint32_t node = 0; node < nodes; ++node) {
+  for (uint32_t node = 0; node < DeviceCount(options); ++node) {
     engines_.push_back(std::make_unique<Engine>(OptionsOf(options, static_cast<uint8_t>(node))));
   }
   wake_ups_.resize(options.nodes);
+  gone_.resize(options.nodes);
 }
 
 Instant InProcessSite::Now() {
@@ -60,6 +61,7 @@ Status InProcessSite::Attach(uint8_t node, uint8_t rank, WakeUp* wake_up) {
     return Status(StatusCode::kAlreadyExists, "offload: the rank's device is open already");
   }
   wake_ups_[node][rank] = wake_up;
+  gone_[node] &= ~BitOf(rank);
   return Status::Ok();
 }
 
@@ -74,6 +76,7 @@ void InProcessSite::Detach(uint8_t node, uint8_t rank) {
 
 Result<uint32_t> InProcessSite::Register(uint8_t node, uint8_t rank, std::span<std::byte> memory) {
   const std::lock_guard lock(mutex_);
+  if (IsGone(node, rank)) return Closed();
   return engines_[node]->Register(rank, memory);
 }
 
@@ -84,6 +87,7 @@ Status InProcessSite::Deregister(uint8_t node, uint8_t rank, uint32_t key) {
 
 Status InProcessSite::Post(uint8_t node, uint8_t rank, std::span<const WorkRequest> requests, size_t* bad) {
   const std::lock_guard lock(mutex_);
+  if (IsGone(node, rank)) return Closed();
   const Instant now = Now();
   Status status;
   for (size_t i = 0; i < requests.size() && status.ok(); ++i) {
@@ -119,6 +123,8 @@ OffloadStats InProcessSite::stats(uint8_t node) const {
 
 void InProcessSite::RankGone(uint8_t node, uint8_t rank) {
   const std::lock_guard lock(mutex_);
+  if (IsGone(node, rank)) return;
+  gone_[node] |= BitOf(rank);
   const Instant now = Now();
   engines_[node]->RankGone(now, rank);
   Work(now);
@@ -202,11 +208,11 @@ class InProcessPort : public Port {
   }
 
   Result<uint32_t> Register(std::span<std::byte> memory) override {
-    return closed_ ? Result<uint32_t>(Closed()) : site_->Register(node_, rank_, memory);
+    return site_->Register(node_, rank_, memory);
   }
   Status Deregister(uint32_t key) override { return site_->Deregister(node_, rank_, key); }
   Status Post(std::span<const WorkRequest> requests, size_t* bad) override {
-    return closed_ ? Closed() : site_->Post(node_, rank_, requests, bad);
+    return site_->Post(node_, rank_, requests, bad);
   }
   size_t Poll(std::span<Completion> completions) override { return site_->Poll(node_, rank_, completions); }
   Status RequestNotify() override {
@@ -216,18 +222,15 @@ class InProcessPort : public Port {
   int fd() const override { return wake_up_.fd(); }
   OffloadStats stats() const override { return site_->stats(node_); }
   void Close() override {
-    if (attached_ && !closed_.exchange(true)) site_->RankGone(node_, rank_);
+    if (attached_) site_->RankGone(node_, rank_);
   }
 
  private:
-  static Status Closed() { return Status(StatusCode::kFailedPrecondition, "offload: the device is closed"); }
-
   std::shared_ptr<InProcessSite> site_;
   WakeUp wake_up_;
   uint8_t node_;
   uint8_t rank_;
   bool attached_ = false;
-  std::atomic<bool> closed_ = false;
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 // Learned: the mean wait at that position (EWMA, gain 1/8) plus a slack, the larger of a fifth of a hop's
 // time and four mean deviations (gain 1/4). That is max(1.2 x, mean + 4 deviations) of the hop that is late,
-// and not alpha T: the reduce of 8 KB takes 0.1 to 0.4 us in software and a hop 2 to 5 us, so T is the wrong
-// unit. The slack does not grow along the ring: what a node that gave up sends is in time for the next one.
+// and not alpha T: in software a hop takes longer than the reduce, so T is the wrong unit. The slack does not
+// grow along the ring: what a node that gave up sends is in time for the next one.
 #pragma once
 
 #include <array>

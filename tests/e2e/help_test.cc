@@ -62,6 +62,10 @@ INSTANTIATE_TEST_SUITE_P(
                {},
                {"--join", "--rank", "--world-size", "--site", "--rounds", "--data", "--idle-timeout", "--key",
                 "--insecure", "--fault", "--json", "Exit codes"}},
+        Manual{"longhaul-offload",
+               {},
+               {"--listen", "--ranks-per-node", "--rank-memory-bytes", "--spin-us", "--no-seccomp", "--json",
+                "Exit codes"}},
         Manual{
             "longhaul", {"keygen"}, {"--out", "--ca", "--from", "--role", "--name", "--days", "Exit codes"}},
         Manual{"longhaul",
@@ -98,7 +102,8 @@ TEST_P(Version, ExitsWithZeroAndNamesTheProgram) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, Version,
-                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan"),
+                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan",
+                                           "longhaul-offload"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -47,7 +47,7 @@ class Play {
       options.nodes = (1u << kNodes) - 1;
       options.ranks = aggregator_ && node == 2 ? 0 : (1u << kRanks) - 1;
       options.seg_bytes = 64;
-      options.pool_segs = 1 + shape / 16;
+      options.pool_segs = 2 * kNodes + shape / 16;
       options.window_segs = 4;
       options.queue_depth = 16;
       options.max_message_bytes = 4096;

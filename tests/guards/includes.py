@@ -29,6 +29,8 @@ UNITS = [
     ("ringsim",    r"offload/ringsim/",                      "public base straggler",                ""),
     ("offload_engine", r"offload/engine/",                   "public base reduce straggler",         ""),
     ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
+    ("offload_shm", r"offload/shm/",                         "public base offload_engine offload_port", "os locks threads"),
+    ("offload_main", r"offload/main\.cc",                    "public flags process base offload_shm", "os cli spdlog json files"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),

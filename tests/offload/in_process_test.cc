@@ -1,7 +1,9 @@
 // The in-process port: the suite of all ports, and what is its own.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
+#include <thread>
 
 #include "tests/offload/port_conformance.h"
 
@@ -46,7 +48,9 @@ TEST(InProcess, RefusesWhatCannotWork) {
   EXPECT_EQ(OpenCode("inproc:x", {.site = {.nodes = 16, .aggregator = true}}), StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenCode("inproc:x", {.site = {.ranks_per_node = 65}}), StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenCode("inproc:x", {.site = {.seg_bytes = 100}}), StatusCode::kInvalidArgument);
-  EXPECT_EQ(OpenCode("inproc:x", {.site = {.pool_segs = 0}}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(OpenCode("inproc:x", {.site = {.pool_segs = 1}}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(OpenCode("inproc:x", {.site = {.nodes = 3, .aggregator = true, .pool_segs = 7}}),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenCode("inproc:x", {.site = {.window_segs = 513}}), StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenCode("inproc:x", {.site = {.queue_depth = 0}}), StatusCode::kInvalidArgument);
 }
@@ -90,6 +94,30 @@ TEST(InProcess, ARankMayOpenAgain) {
   Completion completion;
   EXPECT_EQ(device.Poll({&completion, 1}), 0u);
   EXPECT_EQ(device.Deregister(old).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(device.Register(memory).ok());
+}
+
+// What a thread posts while another closes is accepted and flushed, or refused: never begun afterwards.
+TEST(InProcess, NothingIsAcceptedAfterClose) {
+  for (int round = 0; round < 50 && !testing::Test::HasFailure(); ++round) {
+    Device device = Device::Open("inproc:close", {.site = {.queue_depth = 65536}}).value();
+    std::vector<std::byte> memory(64);
+    WorkRequest receive{.opcode = Opcode::kReceive, .length = 64};
+    receive.receive.key = device.Register(memory).value();
+    std::atomic<uint32_t> accepted = 0;
+    const auto post = [&] {
+      while (device.Post({&receive, 1}).ok()) ++accepted;
+    };
+    std::thread one(post), other(post);
+    while (accepted < 20) std::this_thread::yield();
+    device.Close();
+    one.join();
+    other.join();
+    Completion completion;
+    uint32_t flushed = 0;
+    while (device.Poll({&completion, 1}) > 0) flushed += completion.status == WorkStatus::kFlushed;
+    EXPECT_EQ(flushed, accepted);
+  }
 }
 
 }  // namespace

@@ -32,6 +32,15 @@ TEST(SegPool, NoMessageStarvesTheOthers) {
   EXPECT_EQ(pool.held_by(1), 0u);
 }
 
+TEST(SegPool, WhatWaitsLeavesAShareFree) {
+  for (const auto& [turn, most] :
+       {std::pair(SegPool::Turn::kAfterRanks, 6u), {SegPool::Turn::kOutOfOrder, 4u}}) {
+    SegPool pool(8, 64);
+    for (uint16_t owner = 0; owner < 16; ++owner) pool.Take(owner, turn);
+    EXPECT_EQ(pool.in_use(), most);
+  }
+}
+
 TEST(SegPool, UnitsDoNotOverlap) {
   SegPool pool(4, 128);
   for (int i = 0; i < 2; ++i) {
@@ -123,6 +132,42 @@ TEST(ControlStore, WhatIsTooOldToBeRememberedIsOver) {
   EXPECT_EQ(store.FindEnded(0, 1500 - 1024)->status, WorkStatus::kFlushed);
   EXPECT_FALSE(store.FindEnded(0, 1500 - 1023));
   EXPECT_EQ(store.FindEnded(0, UINT32_MAX)->status, WorkStatus::kFlushed);
+}
+
+TEST(ControlStore, WhatEndsTooLateDoesNotReplaceANewerEnd) {
+  ControlStore store;
+  ASSERT_TRUE(store.Configure(0, {}));
+  Operation* const late = store.Begin(MessageOf(0, 5));
+  store.End(*store.Begin(MessageOf(0, 5 + 1024)), WorkStatus::kSuccess);
+  store.End(*late, WorkStatus::kTimeout);
+  ASSERT_TRUE(store.FindEnded(0, 5 + 1024));
+  EXPECT_EQ(store.FindEnded(0, 5 + 1024)->status, WorkStatus::kSuccess);
+  EXPECT_EQ(store.FindEnded(0, 5)->status, WorkStatus::kFlushed);
+}
+
+TEST(ControlStore, KeepsTheTablesOfShortMessagesAlone) {
+  ControlStore store;
+  ASSERT_TRUE(store.Configure(0, {}));
+  Collective what = MessageOf(0, 1);
+  Operation* const op = store.Begin(what);
+  store.End(*op, WorkStatus::kSuccess);
+  EXPECT_GE(op->missing.capacity(), 10u);
+  what.mid = 2;
+  what.segs = 1 << 20;
+  what.nodes = 0b11;
+  ASSERT_EQ(store.Begin(what), op);
+  op->scratch = ZeroedArray<std::byte>(4096);
+  store.End(*op, WorkStatus::kSuccess);
+  EXPECT_EQ(op->scratch.size(), 0u);
+  EXPECT_EQ(op->missing.capacity() + op->ready.capacity() + op->segs.capacity(), 0u);
+}
+
+TEST(ControlStore, TimesOfAJobHaveABound) {
+  ControlStore store;
+  const JobConfig config{.skip_after = Duration(INT64_MAX - 1), .deadline = Duration(INT64_MAX - 1)};
+  ASSERT_TRUE(store.Configure(0, config));
+  EXPECT_EQ(store.FindJob(0)->deadline, std::chrono::hours(24 * 365));
+  EXPECT_EQ(store.FindJob(0)->skip_after, std::chrono::hours(24 * 365));
 }
 
 TEST(ControlStore, HasRoomFor16JobsAnd64Messages) {

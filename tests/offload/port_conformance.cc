@@ -159,6 +159,7 @@ TEST_P(PortConformance, OrdinaryDatagramsArriveUnchangedBetweenCollectives) {
   EXPECT_EQ(Next(site->device(0, 1)).wr_id, 1u);
   EXPECT_EQ(Next(site->device(1, 0)).wr_id, 70u);
   EXPECT_EQ(Next(site->device(1, 0)).wr_id, 1u);
+  EXPECT_EQ(Next(site->device(1, 1)).wr_id, 1u);
   EXPECT_EQ(to.receive, from.send);
   for (auto& rank : ranks) EXPECT_EQ(rank->receive[10], 4 * 17);
 }
@@ -222,6 +223,8 @@ TEST_P(PortConformance, ADeadRankIsNamedToTheOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(900));
   EXPECT_EQ(Next(*other.device).status, WorkStatus::kFlushed);  // and may still be polled
   EXPECT_EQ(other.Post(2).code(), StatusCode::kFailedPrecondition);
+  std::byte memory{};
+  EXPECT_EQ(other.device->Register({&memory, 1}).status().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST_P(PortConformance, MemoryIsRegisteredAndGivenBack) {

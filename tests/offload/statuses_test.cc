@@ -9,6 +9,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// How the request has ended a millisecond later.
+WorkStatus EndOf(VirtualSite& site, uint8_t node, uint8_t rank, const WorkRequest& request) {
+  site.Post(node, rank, request);
+  site.RunFor(milliseconds(1));
+  return site.CompletionOf(node, rank, request.wr_id).status;
+}
+
 TEST(OffloadStatus, Success) {
   VirtualSite site({.ranks = 1});
   AllRanks<int32_t> ranks(site, 1, Small);
@@ -29,10 +36,16 @@ TEST(OffloadStatus, BufferErrorWithoutMemoryForPartialSums) {
   ranks.PostAll(2);
   site.RunFor(milliseconds(20));
   EXPECT_EQ(site.CompletionOf(1, 0, 2).status, WorkStatus::kSuccess);
+  for (uint32_t mid = 1; mid < 4; ++mid) {  // the memory of one is there for the next
+    ranks.request.mid = mid;
+    ranks.PostAll(2 + mid);
+    site.RunFor(milliseconds(20));
+    EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess, 2 + mid));
+  }
 }
 
 TEST(OffloadStatus, BufferErrorWhenNoSegWasFreeUntilTheDeadline) {
-  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 2}});
+  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 4}});
   site.Configure({.nodes = 0b11, .deadline = milliseconds(50)});
   AllRanks<int32_t> ranks(site, 256 * 20, Small);
   ranks.Post(0, 0);
@@ -45,7 +58,7 @@ TEST(OffloadStatus, BufferErrorWhenNoSegWasFreeUntilTheDeadline) {
 
 // A full pool delays a message and does not break it: credits are of completed segs.
 TEST(OffloadStatus, AFullPoolIsWaitedFor) {
-  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 2}});
+  VirtualSite site({.nodes = 2, .ranks = 2, .engine = {.pool_segs = 4}});
   site.Configure({.nodes = 0b11});
   AllRanks<int32_t> ranks(site, 256 * 20, Small);
   ranks.Post(0, 0);
@@ -65,9 +78,7 @@ TEST(OffloadStatus, LengthMismatchHarmsOnlyWhoHasIt) {
   ranks.Post(0, 0);
   WorkRequest other = ranks.RequestOf(0, 1, 5);
   other.length = 396;
-  site.Post(0, 1, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 5).status, WorkStatus::kLengthMismatch);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kLengthMismatch);
   EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
   ranks.Post(0, 1);
   site.RunFor(milliseconds(1));
@@ -79,19 +90,19 @@ TEST(OffloadStatus, LengthMismatchOfImpossibleLengths) {
   AllRanks<int32_t> ranks(site, 2048, Small);
   uint64_t wr_id = 10;
   for (const uint64_t length : {uint64_t{0}, uint64_t{6}, uint64_t{8192}, UINT64_MAX - 3}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.length = length;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kLengthMismatch) << length;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kLengthMismatch) << length;
   }
+  WorkRequest send = ranks.RequestOf(0, 0, 98);  // an ordinary datagram has at most a seg
+  send.opcode = Opcode::kSend;
+  send.length = 1028;
+  EXPECT_EQ(EndOf(site, 0, 0, send), WorkStatus::kLengthMismatch);
   WorkRequest beyond = ranks.RequestOf(0, 0, 99);
   beyond.length = 4096;
   beyond.first_seg = 3;
   beyond.seg_count = 2;
-  site.Post(0, 0, beyond);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 99).status, WorkStatus::kLengthMismatch);
+  EXPECT_EQ(EndOf(site, 0, 0, beyond), WorkStatus::kLengthMismatch);
 }
 
 TEST(OffloadStatus, OpMismatch) {
@@ -100,14 +111,11 @@ TEST(OffloadStatus, OpMismatch) {
   ranks.Post(0, 0);
   WorkRequest other = ranks.RequestOf(0, 1, 5);
   other.op = ReduceOp::kMax;
-  site.Post(0, 1, other);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kOpMismatch);
   other.wr_id = 6;  // float has no xor
   other.mid = 1;
   other.op = ReduceOp::kXor;
-  site.Post(0, 1, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 5).status, WorkStatus::kOpMismatch);
-  EXPECT_EQ(site.CompletionOf(0, 1, 6).status, WorkStatus::kOpMismatch);
+  EXPECT_EQ(EndOf(site, 0, 1, other), WorkStatus::kOpMismatch);
 }
 
 TEST(OffloadStatus, ProtectionError) {
@@ -116,9 +124,7 @@ TEST(OffloadStatus, ProtectionError) {
   const auto status_of = [&](uint64_t wr_id, auto change) {
     WorkRequest request = ranks.RequestOf(0, 0, wr_id);
     change(request);
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    return site.CompletionOf(0, 0, wr_id).status;
+    return EndOf(site, 0, 0, request);
   };
   constexpr WorkStatus kWrong = WorkStatus::kProtectionError;
   EXPECT_EQ(status_of(10, [](WorkRequest& r) { r.send.key = 0; }), kWrong);
@@ -142,9 +148,7 @@ TEST(OffloadStatus, ProtectionErrorOfMemoryThatChangesInMidMessage) {
   WorkRequest other = ranks.RequestOf(0, 0, 2);
   other.first_seg = 1;
   other.send.key = ranks.at(0, 0).receive_key;
-  site.Post(0, 0, other);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 2).status, WorkStatus::kProtectionError);
+  EXPECT_EQ(EndOf(site, 0, 0, other), WorkStatus::kProtectionError);
 }
 
 TEST(OffloadStatus, BadRank) {
@@ -152,22 +156,17 @@ TEST(OffloadStatus, BadRank) {
   AllRanks<int32_t> ranks(site, 100, Small);
   uint64_t wr_id = 10;
   for (const uint64_t mask : {uint64_t{0b10}, uint64_t{0b101}, uint64_t{1} << 63 | 1}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.ranks = mask;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kBadRank) << mask;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kBadRank) << mask;
   }
   WorkRequest root = ranks.RequestOf(0, 0, 50);
   root.opcode = Opcode::kBroadcast;
   root.root_rank = 2;
-  site.Post(0, 0, root);
+  EXPECT_EQ(EndOf(site, 0, 0, root), WorkStatus::kBadRank);
   root.wr_id = 51;
   root.root_rank = 200;
-  site.Post(0, 0, root);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 50).status, WorkStatus::kBadRank);
-  EXPECT_EQ(site.CompletionOf(0, 0, 51).status, WorkStatus::kBadRank);
+  EXPECT_EQ(EndOf(site, 0, 0, root), WorkStatus::kBadRank);
 }
 
 TEST(OffloadStatus, BadNode) {
@@ -175,17 +174,19 @@ TEST(OffloadStatus, BadNode) {
   AllRanks<int32_t> ranks(site, 100, Small);
   uint64_t wr_id = 10;
   for (const uint64_t mask : {uint64_t{0b10}, uint64_t{0b101}, uint64_t{1} << 40 | 1}) {
-    WorkRequest request = ranks.RequestOf(0, 0, wr_id);
+    WorkRequest request = ranks.RequestOf(0, 0, wr_id++);
     request.nodes = mask;
-    site.Post(0, 0, request);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 0, wr_id++).status, WorkStatus::kBadNode) << mask;
+    EXPECT_EQ(EndOf(site, 0, 0, request), WorkStatus::kBadNode) << mask;
   }
+  // A tree's root is the only one that all nodes speak to.
+  site.Configure({.nodes = 0b11, .route = Route::kTree, .root_node = 0});
+  WorkRequest rooted = ranks.RequestOf(0, 0, 59);
+  rooted.opcode = Opcode::kReduce;
+  rooted.root_node = 1;
+  EXPECT_EQ(EndOf(site, 0, 0, rooted), WorkStatus::kBadNode);
   WorkRequest send{.wr_id = 60, .opcode = Opcode::kSend, .root_node = 7, .length = 4};
   send.send.key = ranks.at(0, 0).send_key;
-  site.Post(0, 0, send);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 60).status, WorkStatus::kBadNode);
+  EXPECT_EQ(EndOf(site, 0, 0, send), WorkStatus::kBadNode);
 }
 
 TEST(OffloadStatus, TimeoutNamesWhoWasMissing) {
@@ -201,9 +202,52 @@ TEST(OffloadStatus, TimeoutNamesWhoWasMissing) {
   EXPECT_EQ(site.CompletionOf(0, 2, 1).missing_ranks, 0b010u);
 }
 
+// The root has node 1's sum, and misses node 2 alone.
+TEST(OffloadStatus, TimeoutDoesNotNameANodeWhoseSumIsHere) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0, .deadline = milliseconds(50)});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(100));
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kTimeout);
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_nodes, 0b100u);
+}
+
+// Node 1 has a result, which has all nodes in it, when the rest fails.
+TEST(OffloadStatus, TimeoutDoesNotNameANodeThatIsInAResult) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0, .deadline = milliseconds(50)});
+  AllRanks<int32_t> ranks(site, 512, Small);
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  WorkRequest half = ranks.RequestOf(2, 0);
+  half.seg_count = 1;
+  site.Post(2, 0, half);
+  site.RunFor(milliseconds(100));
+  EXPECT_EQ(site.CompletionOf(1, 0, 1).segs_done, 1u);
+  EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0u);
+}
+
+// A deadline that is nearly the end of time is as far away as one of a year.
+TEST(OffloadStatus, TimeoutAfterAYearAtMost) {
+  for (const bool of_job : {false, true}) {
+    VirtualSite site({.ranks = 2});
+    AllRanks<int32_t> ranks(site, 256, Small);
+    const auto longest = Duration(INT64_MAX - 1);
+    site.Configure({.nodes = 1, .deadline = of_job ? longest : seconds(1)});
+    if (!of_job) ranks.request.deadline = longest;
+    ranks.Post(0, 0);
+    site.RunFor(seconds(900));
+    EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
+    site.RunFor(std::chrono::hours(24 * 366));
+    EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kTimeout);
+  }
+}
+
 TEST(OffloadStatus, PeerDeadWhenARankDies) {
-  VirtualSite site({.nodes = 2, .ranks = 2});
-  site.Configure({.nodes = 0b11});
+  VirtualSite site({.nodes = 3, .ranks = 2});
+  site.Configure({.nodes = 0b111});
   AllRanks<int32_t> ranks(site, 1000, Small);
   ranks.Post(0, 0);
   ranks.Post(1, 0);
@@ -214,7 +258,7 @@ TEST(OffloadStatus, PeerDeadWhenARankDies) {
   EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kPeerDead);
   EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_ranks, 0b10u);
   EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kPeerDead);  // the other node gets the abort
-  EXPECT_EQ(site.CompletionOf(1, 1, 1).missing_nodes & 1, 1u);
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).missing_nodes, 0b001u);  // and not node 2, which is not here yet
   EXPECT_EQ(site.SegsInUse(), 0u);
 }
 
@@ -252,6 +296,57 @@ TEST(OffloadStatus, Overflow) {
   EXPECT_EQ(site.CompletionOf(0, 0, 64).status, WorkStatus::kOverflow);
 }
 
+// They are refused before they take the place of a message.
+TEST(OffloadStatus, OverflowIsNotForPacketsThatCannotBe) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11});
+  Header h;
+  h.nodes = 0b11;
+  h.contributors = 1;
+  h.participants = 1;
+  h.length = 1 << 20;
+  h.type = DataType::kInt32;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  for (uint32_t mid = 100; mid < 200; ++mid) {
+    h.mid = mid;
+    h.seg_bytes = mid % 2 == 0 ? 512 : 1024;  // another seg size; no payload
+    Encapsulate(h, {}, packet);
+    site.Inject(1, packet);
+  }
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.PostAll();
+  site.RunFor(milliseconds(20));
+  EXPECT_EQ(site.engine(1).stats().mismatches, 100u);
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+}
+
+TEST(OffloadStatus, UnknownFlagsAreRefused) {
+  VirtualSite site({.ranks = 1});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  for (const uint8_t flag : std::initializer_list<uint8_t>{4, 8, 16, 32, 64, 128}) {
+    WorkRequest request = ranks.RequestOf(0, 0);
+    request.flags = flag | WorkRequest::kDeterministic;
+    EXPECT_EQ(site.engine(0).Post(site.now(), 0, request).code(), StatusCode::kInvalidArgument) << int{flag};
+  }
+  EXPECT_EQ(site.engine(0).stats().requests_refused, 6u);
+}
+
+TEST(OffloadStatus, OptionsThatCannotWorkAreRefused) {
+  const auto valid = [](auto change) {
+    EngineOptions options;
+    options.nodes = 0b111;
+    change(options);
+    return Engine::Validate(options).ok();
+  };
+  EXPECT_TRUE(valid([](EngineOptions& o) { o.pool_segs = 6; }));
+  EXPECT_FALSE(valid([](EngineOptions& o) { o.pool_segs = 5; }));  // two for each node
+  EXPECT_FALSE(valid([](EngineOptions& o) { o.pool_segs = 65535; }));
+  EXPECT_TRUE(valid([](EngineOptions& o) { o.max_message_bytes = uint64_t{1} << 40; }));
+  for (const uint64_t bytes : {UINT64_MAX, UINT64_MAX - 1023, uint64_t{1} << 42}) {
+    EXPECT_FALSE(valid([&](EngineOptions& o) { o.max_message_bytes = bytes; })) << bytes;
+  }
+}
+
 TEST(OffloadStatus, OverflowOfJobs) {
   VirtualSite site({.ranks = 2});
   AllRanks<int32_t> ranks(site, 10, Small);
@@ -271,16 +366,12 @@ TEST(OffloadStatus, Cancelled) {
   ranks.Post(0, 1);
   ranks.Post(1, 0);
   site.RunFor(milliseconds(1));
-  site.Post(1, 0, {.wr_id = 9, .opcode = Opcode::kCancel});
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(1, 0, 9).status, WorkStatus::kSuccess);
+  EXPECT_EQ(EndOf(site, 1, 0, {.wr_id = 9, .opcode = Opcode::kCancel}), WorkStatus::kSuccess);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kCancelled);
   EXPECT_EQ(site.SegsInUse(), 0u);
   // A rank that comes later gets the same status.
-  ranks.Post(1, 1);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kCancelled);
+  EXPECT_EQ(EndOf(site, 1, 1, ranks.RequestOf(1, 1)), WorkStatus::kCancelled);
 }
 
 TEST(OffloadStatus, FlushedWhenTheRankCloses) {
@@ -301,9 +392,7 @@ TEST(OffloadStatus, FlushedWhenTheMessageIsOverAlready) {
   AllRanks<int32_t> ranks(site, 10, Small);
   ranks.Post(0, 0, 1);
   site.RunFor(milliseconds(1));
-  ranks.Post(0, 0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 0, 2).status, WorkStatus::kFlushed);
+  EXPECT_EQ(EndOf(site, 0, 0, ranks.RequestOf(0, 0, 2)), WorkStatus::kFlushed);
   // Too old to be remembered: refused, and not begun anew.
   ranks.request.mid = 2000;
   ranks.Post(0, 0, 3);
@@ -328,9 +417,7 @@ TEST(OffloadStatus, PartialAtTheDeadline) {
   EXPECT_EQ(c.reason, Reason::kDone);
   EXPECT_EQ(c.missing_ranks, 0b010u);
   EXPECT_EQ(ranks.at(0, 2).receive[5], 200 + 2 * 5);
-  ranks.Post(0, 1);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kFlushed);
+  EXPECT_EQ(EndOf(site, 0, 1, ranks.RequestOf(0, 1)), WorkStatus::kFlushed);
 }
 
 TEST(OffloadStatus, PartialWithoutADeadRank) {
@@ -340,9 +427,7 @@ TEST(OffloadStatus, PartialWithoutADeadRank) {
   ranks.request.flags = WorkRequest::kAllowPartial;
   ranks.Post(0, 0);
   site.engine(0).RankGone(site.now(), 1);
-  ranks.Post(0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 2, 1).status, WorkStatus::kPartial);
+  EXPECT_EQ(EndOf(site, 0, 2, ranks.RequestOf(0, 2)), WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(0, 2, 1).missing_ranks, 0b010u);
   EXPECT_EQ(ranks.at(0, 0).receive[4], (200 + 2 * 4) / 2);  // of two
 }
@@ -355,11 +440,23 @@ TEST(OffloadStatus, ADeadRanksMemoryIsNotTouched) {
   ranks.Post(0, 0);
   ranks.Post(0, 1);
   site.engine(0).RankGone(site.now(), 1);
-  ranks.Post(0, 2);
-  site.RunFor(milliseconds(1));
-  EXPECT_EQ(site.CompletionOf(0, 2, 1).status, WorkStatus::kPartial);
+  EXPECT_EQ(EndOf(site, 0, 2, ranks.RequestOf(0, 2)), WorkStatus::kPartial);
   EXPECT_EQ(ranks.at(0, 2).receive[4], 200 + 2 * 4);
   EXPECT_EQ(ranks.at(0, 1).receive, std::vector<int32_t>(1000));
+}
+
+// The node's sums stand in the memory of the rank that was first: without it nothing goes on.
+TEST(OffloadStatus, PeerDeadWhenTheRankThatHoldsTheSumsDies) {
+  VirtualSite site({.nodes = 2, .ranks = 2});
+  site.Configure({.nodes = 0b11});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  ranks.Post(0, 0);
+  ranks.Post(0, 1);
+  site.engine(0).RankGone(site.now(), 0);
+  site.RunFor(milliseconds(1));
+  EXPECT_EQ(site.CompletionOf(0, 1, 1).status, WorkStatus::kPeerDead);
+  EXPECT_EQ(site.CompletionOf(0, 1, 1).missing_ranks, 0b01u);
 }
 
 // Segs 3 and 1 are done without the dead rank; at the deadline 2 and 0 are, and those not once more.
@@ -374,9 +471,7 @@ TEST(OffloadStatus, PartialWithoutADeadRankAndALateOne) {
     WorkRequest piece = ranks.RequestOf(0, 2, 10 + sid);
     piece.first_seg = sid;
     piece.seg_count = 1;
-    site.Post(0, 2, piece);
-    site.RunFor(milliseconds(1));
-    EXPECT_EQ(site.CompletionOf(0, 2, 10 + sid).status, WorkStatus::kPartial);
+    EXPECT_EQ(EndOf(site, 0, 2, piece), WorkStatus::kPartial);
   }
   site.RunFor(milliseconds(40));
   const Completion c = site.CompletionOf(0, 0, 1);
@@ -443,6 +538,29 @@ TEST(OffloadStatus, PartialOfATreeWithoutALateNode) {
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0b100u);
   EXPECT_EQ(ranks.at(1, 1).receive[300], 2 * 1000 + 200 + 4 * (300 % 97));
+}
+
+// The root has a result without node 2, which has reached no node, when node 2's sum comes.
+TEST(OffloadStatus, PartialStaysAsItIsWhenTheLateSumComes) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.deadline = milliseconds(400);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  site.filter = [](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
+    return Parse(datagram)->header.kind != PacketKind::kResult;
+  };
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(560));
+  ranks.Post(2, 0);
+  site.RunFor(milliseconds(40));
+  EXPECT_EQ(site.CountOf(0, 0, 1), 0u);
+  site.filter = nullptr;
+  site.RunFor(seconds(1));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kPartial));
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).missing_nodes, 0b100u);
+  for (uint8_t node = 0; node < 3; ++node) EXPECT_EQ(ranks.at(node, 0).receive[5], 1000 + 2 * 5);
 }
 
 TEST(OffloadStatus, EveryStatusHasItsName) {

@@ -1,4 +1,5 @@
-// Late nodes of a ring: which nodes go on without them, and that each node is in the result once all the same.
+// Late nodes of a ring: which nodes go on without them, and that each node is in the result once all the
+// same.
 #include <gtest/gtest.h>
 
 #include "offload/engine/straggler.h"

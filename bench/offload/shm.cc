@@ -1,0 +1,300 @@
+// What the daemon gives ranks that are processes: longhaul_offload_shm_bench --help
+//
+// Ranks are processes, the engine is longhaul-offload. `shared`: zero-copy, one memory for the result of all;
+// `own`: zero-copy, every rank has its own; `copied in`: Post copies what is sent from memory of Register,
+// the result is shared; `copied`: Poll copies the result, too. Copied messages are posted in pieces, so that
+// copies and sums run side by side. Rates are of the ranks' bytes that go in, from the moment when all ranks
+// are ready until the last has its completion.
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "longhaul/offload.h"
+
+extern char** environ;
+
+namespace longhaul::offload {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Settings {
+  int ranks = 4;
+  int repeats = 11;
+  uint32_t seg_bytes = 1024;
+  uint32_t piece_kib = 256;
+  bool spin = false;
+};
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+double QuantileOf(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+class Daemon {
+ public:
+  Daemon(int ranks, uint32_t seg_bytes, int spin_us) {
+    path_ = "/tmp/longhaul-offload-bench-" + std::to_string(getpid()) + ".sock";
+    std::vector<std::string> words = {LONGHAUL_OFFLOAD_PROGRAM,
+                                      "--listen",
+                                      path_,
+                                      "--ranks-per-node",
+                                      std::to_string(ranks),
+                                      "--seg-bytes",
+                                      std::to_string(seg_bytes),
+                                      "--queue-depth",
+                                      "1024",
+                                      "--spin-us",
+                                      std::to_string(spin_us),
+                                      "--log-level",
+                                      "warn",
+                                      "--progress",
+                                      "none"};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    if (posix_spawn(&pid_, words[0].c_str(), nullptr, nullptr, arguments.data(), environ) != 0) {
+      throw std::runtime_error("no daemon");
+    }
+    while (access(path_.c_str(), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ~Daemon() {
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+  }
+  std::string where() const { return "unix:" + path_; }
+  double CpuSeconds() const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+    std::string text, word;
+    std::getline(file, text);
+    std::istringstream words(text.substr(text.rfind(')') + 2));
+    for (int i = 3; i < 14; ++i) words >> word;
+    double user = 0, system = 0;
+    words >> user >> system;
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+
+ private:
+  std::string path_;
+  pid_t pid_ = -1;
+};
+
+// What the rank processes have in common.
+struct Common {
+  pthread_barrier_t barrier;
+  double seconds[100'000];
+  bool wrong = false;
+};
+
+void Wait(Device& device, Completion* completion, bool spin) {
+  while (device.Poll({completion, 1}) == 0) {
+    if (spin) continue;
+    (void)device.RequestNotify();
+    pollfd wait{device.fd(), POLLIN, 0};
+    poll(&wait, 1, 1000);
+  }
+}
+
+struct Memory {
+  std::vector<float> mine[2];
+  float* send = nullptr;
+  float* receive = nullptr;
+  uint32_t send_key = 0;
+  uint32_t receive_key = 0;
+};
+
+Memory MemoryOf(Device& device, const std::string& how, size_t bytes) {
+  Memory m;
+  if (how == "copied" || how == "copied in") {
+    m.mine[0].resize(bytes / 4);
+    m.send = m.mine[0].data();
+    m.send_key = device.Register(std::as_writable_bytes(std::span(m.mine[0]))).value();
+  } else {
+    const Allocation send = device.Allocate(bytes).value();
+    m.send = reinterpret_cast<float*>(send.memory.data());
+    m.send_key = send.key;
+  }
+  if (how == "copied") {
+    m.mine[1].resize(bytes / 4);
+    m.receive = m.mine[1].data();
+    m.receive_key = device.Register(std::as_writable_bytes(std::span(m.mine[1]))).value();
+  } else {
+    const Allocation receive = device.Allocate(bytes, how == "own" ? "" : "result").value();
+    m.receive = reinterpret_cast<float*>(receive.memory.data());
+    m.receive_key = receive.key;
+  }
+  std::fill_n(m.send, bytes / 4, 1.5f);
+  return m;
+}
+
+void AllReduce(Device& device, const Memory& m, size_t bytes, uint32_t mid, uint32_t piece_segs,
+               uint32_t seg_bytes, bool spin) {
+  const auto segs = static_cast<uint32_t>(SegCount(bytes, seg_bytes));
+  uint32_t left = 0;
+  Completion completion;
+  for (uint32_t first = 0; first < segs; first += piece_segs) {
+    WorkRequest request{.mid = mid, .first_seg = first, .length = bytes};
+    request.seg_count = std::min(piece_segs, segs - first);
+    request.send.key = m.send_key;
+    request.receive.key = m.receive_key;
+    if (!device.Post({&request, 1}).ok()) _exit(2);
+    ++left;
+    while (left > 0 && device.Poll({&completion, 1}) == 1) --left;
+  }
+  for (; left > 0; --left) {
+    Wait(device, &completion, spin);
+    if (completion.status != WorkStatus::kSuccess) _exit(3);
+  }
+}
+
+void RunRank(const Settings& s, const Daemon& daemon, Common* common, int rank, const std::string& how,
+             size_t bytes) {
+  Device device = Device::Open(daemon.where(), {.rank = static_cast<uint8_t>(rank)}).value();
+  const Memory m = MemoryOf(device, how, bytes);
+  const uint32_t piece = how.starts_with("copied") ? s.piece_kib * 1024 / s.seg_bytes : UINT32_MAX;
+  for (int i = 0; i <= s.repeats; ++i) {
+    pthread_barrier_wait(&common->barrier);
+    const auto begin = Clock::now();
+    AllReduce(device, m, bytes, static_cast<uint32_t>(i), piece, s.seg_bytes, s.spin);
+    pthread_barrier_wait(&common->barrier);
+    if (rank == 0) common->seconds[i] = Seconds(Clock::now() - begin);
+  }
+  for (size_t i = 0; i < bytes / 4; ++i) common->wrong |= m.receive[i] != 1.5f * static_cast<float>(s.ranks);
+}
+
+double MemcpyRate(size_t bytes, int repeats) {
+  std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
+  std::vector<double> rates;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = Clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    rates.push_back(static_cast<double>(bytes) / Seconds(Clock::now() - begin));
+  }
+  return QuantileOf(rates, 0.5);
+}
+
+nlohmann::json Throughput(const Settings& s, Common* common, const std::string& how, size_t mebibytes) {
+  const size_t bytes = mebibytes << 20;
+  const Daemon daemon(s.ranks, s.seg_bytes, 50);
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < s.ranks; ++rank) {
+    pids.push_back(fork());
+    if (pids.back() != 0) continue;
+    RunRank(s, daemon, common, rank, how, bytes);
+    _exit(0);
+  }
+  for (const pid_t pid : pids) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    common->wrong |= status != 0;
+  }
+  if (common->wrong) throw std::runtime_error("a wrong sum");
+  std::vector<double> rates;
+  for (int i = 1; i <= s.repeats; ++i)
+    rates.push_back(static_cast<double>(s.ranks * bytes) / common->seconds[i]);
+  const double rate = QuantileOf(rates, 0.5), best = QuantileOf(rates, 1),
+               copy = MemcpyRate(bytes, s.repeats);
+  std::printf("%3zu MiB a rank, %-9s  %6.2f GB/s in (best %6.2f)   memcpy %6.2f GB/s   ratio %.2f\n",
+              mebibytes, how.c_str(), rate / 1e9, best / 1e9, copy / 1e9, rate / copy);
+  return {{"mib", mebibytes},
+          {"memory", how},
+          {"gb_per_s_in", rate / 1e9},
+          {"best_gb_per_s_in", best / 1e9},
+          {"memcpy_gb_per_s", copy / 1e9},
+          {"of_memcpy", rate / copy}};
+}
+
+nlohmann::json Latency(int repeats) {
+  const Daemon daemon(1, 1024, 1'000'000);
+  Device device = Device::Open(daemon.where(), {}).value();
+  const Memory m = MemoryOf(device, "own", 1024);
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = Clock::now();
+    AllReduce(device, m, 1024, static_cast<uint32_t>(i), 1, 1024, true);
+    times.push_back(1e6 * Seconds(Clock::now() - begin));
+  }
+  Completion completion;
+  const auto begin = Clock::now();
+  for (int i = 0; i < 1'000'000; ++i) (void)device.Poll({&completion, 1});
+  const double poll_ns = 1e3 * Seconds(Clock::now() - begin);
+  const double p50 = QuantileOf(times, 0.5), p99 = QuantileOf(times, 0.99), least = QuantileOf(times, 0);
+  std::printf(
+      "request to completion, 1 KiB, spinning: p50 %.2f us, p99 %.2f us, least %.2f us; a poll %.0f ns\n",
+      p50, p99, least, poll_ns);
+  return {{"p50_us", p50}, {"p99_us", p99}, {"least_us", least}, {"poll_ns", poll_ns}};
+}
+
+nlohmann::json Idle() {
+  const Daemon daemon(4, 1024, 20);
+  std::vector<Device> devices;
+  for (uint8_t rank = 0; rank < 4; ++rank)
+    devices.push_back(Device::Open(daemon.where(), {.rank = rank}).value());
+  const double before = daemon.CpuSeconds();
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  const double share = (daemon.CpuSeconds() - before) / 5;
+  std::printf("idle, four ranks connected: %.2f %% of a core\n", 100 * share);
+  return {{"core_share", share}};
+}
+
+Common* MakeCommon(int ranks) {
+  void* const memory =
+      mmap(nullptr, sizeof(Common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* const common = new (memory) Common;
+  pthread_barrierattr_t attributes;
+  pthread_barrierattr_init(&attributes);
+  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&common->barrier, &attributes, static_cast<unsigned>(ranks));
+  return common;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Throughput, latency and idle cost of longhaul-offload with ranks that are processes");
+  Settings s;
+  std::string json;
+  std::vector<int> sizes = {4, 64};
+  app.add_option("--ranks", s.ranks, "Rank processes")->check(CLI::Range(1, 64));
+  app.add_option("--repeats", s.repeats, "Messages per size; the median counts")
+      ->check(CLI::Range(1, 99'999));
+  app.add_option("--sizes", sizes, "MiB of a rank's message")->delimiter(',');
+  app.add_option("--seg-bytes", s.seg_bytes, "Bytes of a seg");
+  app.add_option("--piece-kib", s.piece_kib, "KiB that a rank with copied memory posts at a time");
+  app.add_flag("--spin", s.spin, "Ranks spin for completions instead of sleeping");
+  app.add_option("--json", json, "Write the figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  nlohmann::json out;
+  Common* const common = MakeCommon(s.ranks);
+  for (const int mebibytes : sizes) {
+    for (const char* how : {"shared", "own", "copied in", "copied"}) {
+      out["throughput"].push_back(Throughput(s, common, how, static_cast<size_t>(mebibytes)));
+    }
+  }
+  out["latency"] = Latency(20'000);
+  out["idle"] = Idle();
+  if (json.empty()) return 0;
+  std::ofstream(json) << out.dump(2) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace longhaul::offload
+
+int main(int argc, char** argv) { return longhaul::offload::Main(argc, argv); }

@@ -1,0 +1,199 @@
+// longhaul-offload: flags, signals, exit codes around SiteDaemon.
+//
+// Exit codes: docs/reference/exit_codes.md.
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/files.h"
+#include "base/flags/config_file.h"
+#include "base/flags/counter_json.h"
+#include "base/flags/flag_names.h"
+#include "base/flags/help_page.h"
+#include "base/flags/number_checks.h"
+#include "base/process/output.h"
+#include "base/process/signal_watcher.h"
+#include "offload/shm/site_daemon.h"
+
+namespace longhaul::offload {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitCannotListen = 3;
+
+struct Flags {
+  DaemonOptions daemon{.path = "/run/longhaul/site.sock", .site = {}, .log = {}};
+  int64_t spin_us = 20;
+  uint64_t max_message_bytes = SiteOptions().max_message_bytes;
+  uint64_t scratch_bytes = SiteOptions().scratch_bytes;
+  uint64_t rank_memory_bytes = DaemonOptions().rank_memory_bytes;
+  std::string progress = "text";
+  std::string json_file;
+  std::string log_level = "info";
+  bool no_seccomp = false;
+};
+
+void AddSiteFlags(CLI::App& app, Flags& f) {
+  SiteOptions& site = f.daemon.site;
+  app.add_option("--nodes", site.nodes, "nodes of the site, each with an engine")->check(CLI::Range(1, 16));
+  app.add_option("--ranks-per-node", site.ranks_per_node, "ranks of a node; each is one process")
+      ->check(CLI::Range(1, 64));
+  app.add_flag("--aggregator", site.aggregator, "one more engine, without ranks: the root of a tree");
+  app.add_option("--seg-bytes", site.seg_bytes, "bytes of a seg, a multiple of 64")
+      ->check(CLI::Range(64, 8192));
+  app.add_option("--pool-segs", site.pool_segs, "segs of a node that hold what comes early")
+      ->check(CLI::Range(1, 65534));
+  app.add_option("--window-segs", site.window_segs, "segs of a message that are on their way between nodes")
+      ->check(CLI::Range(1, 512));
+  app.add_option("--queue-depth", site.queue_depth, "requests of a rank that are not completed and polled")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--max-message-bytes", f.max_message_bytes, "largest message, e.g. 1gb")
+      ->transform(cli::AsBytes())
+      ->check(CLI::Range(int64_t{4}, int64_t{1} << 36));
+  app.add_option("--scratch-bytes", f.scratch_bytes,
+                 "memory of a node for sums where no rank has any for the result")
+      ->transform(cli::AsBytes())
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+}
+
+void AddFlags(CLI::App& app, Flags& f) {
+  app.set_version_flag("--version", "longhaul-offload 0.1.0");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--listen", f.daemon.path, "path of the Unix socket that ranks open as unix:PATH")
+      ->type_name("PATH");
+  AddSiteFlags(app, f);
+  app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
+      ->transform(cli::AsBytes())
+      ->check(CLI::Range(int64_t{4096}, int64_t{1} << 46));
+  app.add_option("--spin-us", f.spin_us, "microseconds without work after which the engine sleeps")
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_flag(
+      "--no-seccomp", f.no_seccomp,
+      "keep the right to make any system call; else those that it does not need are given up once it "
+      "listens");
+  app.add_option("--progress", f.progress, "what is printed on standard output")
+      ->check(CLI::IsMember({"none", "text", "json"}));
+  app.add_option("--json", f.json_file, "file that every node's counters are written to at the end");
+  app.add_option("--log-level", f.log_level, "what is logged on standard error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
+  app.footer(
+      "The socket is its user's alone (mode 0600). A file that a killed daemon has left is replaced; one "
+      "that a\n"
+      "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is "
+      "unmapped.\n"
+      "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and "
+      "143\n"
+      "ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, a second SIGINT or SIGTERM at\n"
+      "once.");
+}
+
+spdlog::level::level_enum LogLevelOf(const Flags& flags) {
+  return spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level);
+}
+
+// Three descriptors a rank, and those that are on their way.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int CannotStart(const Status& why, process::Output* output) {
+  output->Complain(cli::WithFlagNames(why.ToString()));
+  switch (why.code()) {
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kAlreadyExists:
+    case StatusCode::kNotFound:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnavailable:
+      return kExitCannotListen;
+    default:
+      return kExitFailure;
+  }
+}
+
+void PrintListening(const Flags& flags, process::Output* output) {
+  const std::string where = "unix:" + flags.daemon.path;
+  if (flags.progress == "text") output->Print("listening on " + where);
+  if (flags.progress != "json") return;
+  output->Print(nlohmann::json({{"event", "listening"}, {"address", where}})
+                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+Status WriteCounters(const Flags& flags, const SiteDaemon& daemon) {
+  if (flags.json_file.empty()) return Status::Ok();
+  nlohmann::json nodes = nlohmann::json::array();
+  for (uint8_t node = 0; node < flags.daemon.site.nodes; ++node) {
+    nodes.push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
+  }
+  return WriteFileAtomically(flags.json_file, nlohmann::json({{"nodes", nodes}}).dump(2) + "\n");
+}
+
+int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* output) {
+  auto daemon = SiteDaemon::Start(flags.daemon);
+  if (!daemon.ok()) return CannotStart(daemon.status(), output);
+  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kOffload);
+  spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags.daemon.site.nodes,
+               flags.daemon.site.ranks_per_node, flags.daemon.site.seg_bytes);
+  signals->Guard([&daemon](int signal) {
+    spdlog::info("signal {}: shutting down", signal);
+    (*daemon)->Stop();
+  });
+  PrintListening(flags, output);
+  (*daemon)->Run();
+  signals->Guard({});
+  const Status written = WriteCounters(flags, **daemon);
+  if (written.ok()) return 0;
+  output->Complain("--json: " + written.message());
+  return kExitFailure;
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app{
+      "The collective engine of a machine's ranks: adds up what they have, through memory that it shares "
+      "with "
+      "each.",
+      "longhaul-offload"};
+  Flags flags;
+  AddFlags(app, flags);
+  cli::AddConfigFile(app, "ranks-per-node = 4");
+  cli::CheckValues(app);
+  cli::AddHelpPage(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  flags.daemon.spin = std::chrono::microseconds(flags.spin_us);
+  flags.daemon.site.max_message_bytes = flags.max_message_bytes;
+  flags.daemon.site.scratch_bytes = flags.scratch_bytes;
+  flags.daemon.rank_memory_bytes = flags.rank_memory_bytes;
+  flags.daemon.log = [](std::string_view line) { spdlog::info("{}", line); };
+  if (Status file = PrepareResultFile(flags.json_file); !file.ok()) {
+    std::fprintf(stderr, "longhaul-offload: --json: %s\n", file.message().c_str());
+    return kExitUsage;
+  }
+  RaiseDescriptorLimit();
+  process::SignalWatcher signals;  // before the first thread
+  process::Output output("longhaul-offload", flags.progress == "json", LogLevelOf(flags));
+  return Serve(flags, &signals, &output);
+}
+
+}  // namespace
+}  // namespace longhaul::offload
+
+int main(int argc, char** argv) try {
+  return longhaul::offload::Run(argc, argv);
+} catch (const std::exception& error) {  // memory, or threads, that the system does not give
+  std::fprintf(stderr, "longhaul-offload: %s\n", error.what());
+  return 1;
+}
