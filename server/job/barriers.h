@@ -1,8 +1,8 @@
 // Named points that all joined workers wait for, and how many each may open. Not thread-safe.
 //
 // A name counts for the rank that was there first, until it is released or no worker waits at it: another
-// process of the rank has no names more. What one member opened any other may join, so a rank that opens too many
-// keeps no other from anything.
+// process of the rank has no names more. What one member opened any other may join, so a rank that opens too
+// many keeps no other from anything.
 #pragma once
 
 #include <cstdint>
