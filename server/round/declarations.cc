@@ -176,8 +176,8 @@ Wait Declarations::HeldWait(const HeldDeclarations::Held& held) const {
 }
 
 std::optional<Wait> Declarations::LongestWait() const {
-  const HeldDeclarations::Held* oldest = held_.Oldest();
-  return oldest == nullptr ? std::nullopt : std::optional(HeldWait(*oldest));
+  const HeldDeclarations::Held* held = held_.MostWanted();
+  return held == nullptr ? std::nullopt : std::optional(HeldWait(*held));
 }
 
 bool Declarations::GiveUp(Peer& peer, uint32_t request) {

@@ -69,10 +69,14 @@ void HeldDeclarations::Forget(uint32_t rank) {
   for (auto it = all_.begin(); it != all_.end();) it = Remove(it, same);
 }
 
-const HeldDeclarations::Held* HeldDeclarations::Oldest() const {
-  const auto oldest =
-      std::ranges::min_element(all_, {}, [](const auto& entry) { return entry.second.since; });
-  return oldest == all_.end() ? nullptr : &oldest->second;
+// One member's declarations, however old, hide none that others wait for.
+const HeldDeclarations::Held* HeldDeclarations::MostWanted() const {
+  const auto before = [](const auto& a, const auto& b) {
+    const auto wanted = a.second.requests.size() <=> b.second.requests.size();
+    return wanted != 0 ? wanted > 0 : a.second.since < b.second.since;
+  };
+  const auto first = std::ranges::min_element(all_, before);
+  return first == all_.end() ? nullptr : &first->second;
 }
 
 }  // namespace longhaul::server

@@ -45,8 +45,8 @@ class HeldDeclarations {
   bool Has(const std::string& tensor) const { return all_.contains(tensor); }
   // The rank's worker is gone.
   void Forget(uint32_t rank);
-  // Null when nothing is held.
-  const Held* Oldest() const;
+  // What most members wait for; of such, the oldest. Null when nothing is held.
+  const Held* MostWanted() const;
 
  private:
   using Map = std::map<std::string, Held>;

@@ -16,7 +16,7 @@ void Pulls::Refuse(Peer& peer, uint32_t request, const Status& status) {
   host_->Send(peer, message);
 }
 
-void Pulls::OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pull) {
+void Pulls::OnRequest(Instant now, Peer& peer, TensorJob* job, const control::PullRequest& pull) {
   if (job == nullptr) {
     const Status why(StatusCode::kNotFound, "no tensor has the key " + std::to_string(pull.key()));
     return Refuse(peer, pull.request(), why);
@@ -30,23 +30,24 @@ void Pulls::OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pu
   // Those that wait already do not get a turn because another one came.
   PendingPull wanted{.rank = peer.rank, .request = pull.request(), .min_round = pull.min_round()};
   ++waiting_[peer.rank];
-  if (!TryAnswer(*job, wanted)) job->pulls.push_back(wanted);
+  if (!TryAnswer(now, *job, wanted)) job->pulls.push_back(wanted);
 }
 
-void Pulls::Answer(TensorJob& job) {
-  std::erase_if(job.pulls, [&](PendingPull& pull) { return TryAnswer(job, pull); });
+void Pulls::Answer(Instant now, TensorJob& job) {
+  std::erase_if(job.pulls, [&](PendingPull& pull) { return TryAnswer(now, job, pull); });
 }
 
-bool Pulls::TryAnswer(TensorJob& job, PendingPull& pull) {
+bool Pulls::TryAnswer(Instant now, TensorJob& job, PendingPull& pull) {
   const Parameters& parameters = job.tensor.parameters();
   if (parameters.initial() != Parameters::Initial::kReady) return false;
   if (pull.min_round > parameters.version()) return false;
   Peer* peer = host_->PeerOfRank(pull.rank);
   const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
   if (enough || !SnapshotFitsBudget(parameters)) {
-    stats_->pulls_held += pull.postponed ? 0 : 1;
+    stats_->pulls_held += pull.held_since ? 0 : 1;
     LH_REACHED("a pull is held");
-    pull.postponed = postponed_ = true;
+    if (!pull.held_since) pull.held_since = now;
+    postponed_ = true;
     return false;
   }
   --waiting_[pull.rank];
@@ -60,26 +61,54 @@ bool Pulls::SnapshotFitsBudget(const Parameters& parameters) const {
          results_->pinned_bytes() + parameters.geometry().count * sizeof(float) <= bound;
 }
 
-void Pulls::AnswerPostponed(TensorJobs& jobs) {
+void Pulls::AnswerPostponed(Instant now, TensorJobs& jobs) {
   if (!std::exchange(postponed_, false)) return;
   for (const auto& job : jobs) {
-    if (!job->pulls.empty()) Answer(*job);
+    if (!job->pulls.empty()) Answer(now, *job);
   }
 }
 
-std::optional<uint64_t> Pulls::GiveUp(TensorJob& job, const Peer& peer, uint32_t request) {
+std::optional<PendingPull> Pulls::GiveUp(TensorJob& job, const Peer& peer, uint32_t request) {
   const auto found = std::ranges::find_if(
       job.pulls, [&](const PendingPull& pull) { return pull.rank == peer.rank && pull.request == request; });
   if (found == job.pulls.end()) return std::nullopt;
-  const uint64_t min_round = found->min_round;
+  const PendingPull pull = *found;
   job.pulls.erase(found);
   --waiting_[peer.rank];
-  return min_round;
+  return pull;
 }
 
 void Pulls::Forget(TensorJob& job, uint32_t rank) {
   waiting_[rank] -= static_cast<uint32_t>(
       std::erase_if(job.pulls, [rank](const PendingPull& pull) { return pull.rank == rank; }));
+}
+
+Wait Pulls::WaitOf(const TensorJob& job, const PendingPull& pull) const {
+  const Peer* own = host_->PeerOfRank(pull.rank);
+  const bool of_its_own = own != nullptr && results_->pulls(*own, job.tensor) >= kMaxOfTensor;
+  Wait wait{.what = "a pull of tensor \"" + job.tensor.parameters().spec().name + "\" (" +
+                    (of_its_own ? "one after the other)" : "answers that are not taken hold the memory)"),
+            .missing = {},
+            .since = *pull.held_since};
+  for (uint32_t rank = 0; rank < waiting_.size(); ++rank) {
+    const Peer* peer = host_->PeerOfRank(rank);
+    if (peer != nullptr && (of_its_own ? rank == pull.rank : results_->pulls(*peer) > 0)) {
+      wait.missing.push_back(rank);
+    }
+  }
+  return wait;
+}
+
+std::optional<Wait> Pulls::LongestWait(const TensorJobs& jobs) const {
+  std::optional<Wait> longest;
+  for (const auto& job : jobs) {
+    for (const PendingPull& pull : job->pulls) {
+      if (!pull.held_since || (longest && longest->since <= *pull.held_since)) continue;
+      Wait wait = WaitOf(*job, pull);
+      if (!std::ranges::count(wait.missing, pull.rank)) longest = std::move(wait);
+    }
+  }
+  return longest;
 }
 
 }  // namespace longhaul::server

@@ -24,8 +24,8 @@ class Pulls {
   // Snapshots that answers hold, in models (4 bytes x elements of all tensors). A pull that needs one more
   // waits until a snapshot is free.
   static constexpr uint64_t kMaxPinnedModels = MemoryBudget::kPinnedModels;
-  // Of one tensor, per worker: answered but not finished. Each has a table of the tensor's chunks; further
-  // ones wait.
+  // Of one tensor, per worker: answered but not finished; further ones wait. Each may hold a snapshot, so
+  // that fewer than kMaxPinnedModels workers cannot hold all of them.
   static constexpr size_t kMaxOfTensor = MemoryBudget::kPullsOfTensor;
 
   // All pointers must outlive this.
@@ -34,20 +34,24 @@ class Pulls {
       : store_(store), host_(host), results_(results), stats_(stats), waiting_(ranks, 0) {}
 
   // job: null when no tensor has the key.
-  void OnRequest(Peer& peer, TensorJob* job, const control::PullRequest& pull);
+  void OnRequest(Instant now, Peer& peer, TensorJob* job, const control::PullRequest& pull);
   // The tensor has a new version.
-  void Answer(TensorJob& job);
+  void Answer(Instant now, TensorJob& job);
   // Snapshots may be free again.
-  void AnswerPostponed(TensorJobs& jobs);
-  // The pull waits no longer: the round that it waits for. None: the tensor has no such one.
-  std::optional<uint64_t> GiveUp(TensorJob& job, const Peer& peer, uint32_t request);
+  void AnswerPostponed(Instant now, TensorJobs& jobs);
+  // The pull waits no longer. None: the tensor has no such one.
+  std::optional<PendingPull> GiveUp(TensorJob& job, const Peer& peer, uint32_t request);
   void Refuse(Peer& peer, uint32_t request, const Status& why);
   // The rank's worker is gone.
   void Forget(TensorJob& job, uint32_t rank);
+  // For whose unfinished pulls that one is held. REQUIRES: held_since.
+  Wait WaitOf(const TensorJob& job, const PendingPull& pull) const;
+  // Of pulls that other workers' pulls hold up, the one that waits longest.
+  std::optional<Wait> LongestWait(const TensorJobs& jobs) const;
 
  private:
   // False: it has to wait.
-  bool TryAnswer(TensorJob& job, PendingPull& pull);
+  bool TryAnswer(Instant now, TensorJob& job, PendingPull& pull);
   bool SnapshotFitsBudget(const Parameters& parameters) const;
 
   const ParameterStore* store_;

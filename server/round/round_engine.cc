@@ -60,12 +60,20 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
     const auto given_up = pulls_.GiveUp(*job, peer, request);
     if (!given_up) continue;
     const Rounds& rounds = job->tensor.rounds();
+    if (given_up->held_since) {
+      const Wait wait = pulls_.WaitOf(*job, *given_up);
+      pulls_.Refuse(peer, request,
+                    Status(StatusCode::kDeadlineExceeded,
+                           wait.what + " waits for " + membership_->Names(wait.missing)));
+      return;
+    }
     const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
     pulls_.Refuse(
         peer, request,
         Status(StatusCode::kDeadlineExceeded,
-               "round " + std::to_string(*given_up) + " of tensor \"" + job->tensor.parameters().spec().name +
-                   "\" has not come, it is in round " + std::to_string(rounds.number()) +
+               "round " + std::to_string(given_up->min_round) + " of tensor \"" +
+                   job->tensor.parameters().spec().name + "\" has not come, it is in round " +
+                   std::to_string(rounds.number()) +
                    (wait.missing.empty() ? ", which has not begun"
                                          : ", which waits for " + membership_->Names(wait.missing))));
   }
@@ -99,21 +107,30 @@ Wait RoundEngine::RoundWait(const TensorJob& job) const {
 }
 
 std::vector<Wait> RoundEngine::LongestWaits() const {
-  const TensorJob* longest = nullptr;
+  // Workers that have pushed, and whether others can at all; of such, the oldest.
+  const auto weight_of = [](const TensorJob& job) {
+    const Rounds& rounds = job.tensor.rounds();
+    return std::pair(
+        rounds.Count(Rounds::Participation::kOpen) + rounds.Count(Rounds::Participation::kClosed),
+        job.HasValues());
+  };
+  const TensorJob* first = nullptr;
   for (const auto& job : jobs_) {
     if (!job->tensor.rounds().begun()) continue;
-    const bool longer =
-        longest == nullptr || job->tensor.rounds().begun_at() < longest->tensor.rounds().begun_at();
-    if (longer) longest = job.get();
+    const auto order =
+        first == nullptr ? std::strong_ordering::greater : weight_of(*job) <=> weight_of(*first);
+    if (order > 0 || (order == 0 && job->tensor.rounds().begun_at() < first->tensor.rounds().begun_at()))
+      first = job.get();
   }
   std::vector<Wait> waits;
-  if (longest != nullptr) waits.push_back(RoundWait(*longest));
+  if (first != nullptr) waits.push_back(RoundWait(*first));
   if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
+  if (auto held = pulls_.LongestWait(jobs_)) waits.push_back(*std::move(held));
   return waits;
 }
 
 void RoundEngine::OnPullRequest(Peer& peer, const control::PullRequest& pull) {
-  pulls_.OnRequest(peer, jobs_.Find(pull.key()), pull);
+  pulls_.OnRequest(now_, peer, jobs_.Find(pull.key()), pull);
 }
 
 transport::ChunkVerdict RoundEngine::OnChunk(Peer& peer, transport::WindowKey key, bool high, ByteSpan chunk,
@@ -140,7 +157,7 @@ void RoundEngine::Follow(const Intake::Outcome& outcome) {
 void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
                                    const transport::WindowReceipt& receipt) {
   results_.OnWindowClosed(peer, key, receipt);
-  pulls_.AnswerPostponed(jobs_);
+  pulls_.AnswerPostponed(now_, jobs_);
 }
 
 // --- Rounds ---
@@ -151,7 +168,7 @@ void RoundEngine::OnInitialized(TensorJob& job) {
   job.values_since = job.turn = now_;
   if (job.tensor.rounds().begun()) job.tensor.rounds().BeginSweep();
   FinaliseSwept(job);
-  pulls_.Answer(job);
+  pulls_.Answer(now_, job);
   LeaveStragglersOut(job);
 }
 
@@ -268,7 +285,7 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   }
   Report(job, round);
   declarations_.AnswerPostponed(job);
-  pulls_.Answer(job);
+  pulls_.Answer(now_, job);
   host_->OnTensorRound(round);
 }
 
@@ -372,7 +389,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     MoveMember(*job, rank, job->tensor.rounds().OnMemberReplaced(rank));
   }
   FollowDeclared(declarations_.ForgetHeld(rank));
-  pulls_.AnswerPostponed(jobs_);
+  pulls_.AnswerPostponed(now_, jobs_);
 }
 
 void RoundEngine::DropPeer(Peer& peer) {
@@ -397,7 +414,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
     FinishRoundIfComplete(*job);
   }
   FollowDeclared(declarations_.ForgetHeld(rank));
-  pulls_.AnswerPostponed(jobs_);
+  pulls_.AnswerPostponed(now_, jobs_);
 }
 
 // The round in progress goes on without the rank; what it had contributed stays in.

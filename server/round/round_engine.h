@@ -84,7 +84,8 @@ class RoundEngine {
   size_t tensor_count() const { return jobs_.size(); }
   // A round in progress does not wait for the rank.
   bool Lags(uint32_t rank) const;
-  // The round and the declaration that wait longest, if any.
+  // The round that most workers wait in, the declaration that most wait for, and pulls that wait for memory,
+  // if any: no worker hides the wait for itself behind another that only it has begun.
   std::vector<Wait> LongestWaits() const;
 
  private:

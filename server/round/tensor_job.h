@@ -28,7 +28,7 @@ struct PendingPull {
   uint32_t rank = 0;
   uint32_t request = 0;
   uint64_t min_round = 0;
-  bool postponed = false;  // for memory; counted once
+  std::optional<Instant> held_since = {};  // for memory, or for this worker's pulls before; counted once
 };
 
 // A finished round's report that is not sent yet: what it says takes a walk over the tensor.

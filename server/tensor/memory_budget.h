@@ -53,7 +53,7 @@ class MemoryBudget {
   static constexpr uint64_t kPinnedModels = 4;
 
   // Unfinished answers to pulls of one tensor and worker (Pulls::kMaxOfTensor).
-  static constexpr uint64_t kPullsOfTensor = kPinnedModels;
+  static constexpr uint64_t kPullsOfTensor = 1;
   static constexpr uint64_t kLeavingWindows = 3 + kPullsOfTensor;
   static constexpr uint64_t kPerLeavingChunk = 96;   // in one of their tables
   static constexpr uint64_t kPerArrivingChunk = 64;  // beside its symbol

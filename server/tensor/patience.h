@@ -45,7 +45,7 @@ class Patience {
   // The worker's turn took so long. Of one that was left out: until its window came.
   void OnTurn(uint32_t rank, Duration taken);
   // Of the workers; none before half of them have had kEnough turns.
-  std::optional<Duration> Usual() const;
+  const std::optional<Duration>& Usual() const;
   // model_bytes: of all tensors, as float32.
   Instant Deadline(uint32_t rank, Instant turn, Instant begin, uint64_t model_bytes) const;
 
@@ -61,6 +61,8 @@ class Patience {
   double factor_;
   Duration idle_;
   std::vector<Turns> turns_;  // by rank
+  mutable std::optional<Duration> usual_;
+  mutable bool stale_ = false;  // usual_: of the turns before
 };
 
 }  // namespace longhaul::server

@@ -41,7 +41,7 @@ void RobustMean::Compute(Aggregation how, std::span<const Contribution> contribu
   const size_t rows = std::max(contributions.size(), 2 * liars + 1);
   if (how == Aggregation::kTrimmedMean) return Trim(contributions, rows, liars, out);
   Trim(contributions, rows, (rows - 1) / 2, out);
-  Clip(contributions, out);
+  Clip(contributions, rows, out);
 }
 
 // Block by block: the largest values go to the last rows, the smallest to the first ones.
@@ -69,21 +69,25 @@ void RobustMean::Trim(std::span<const Contribution> contributions, size_t rows, 
   }
 }
 
-void RobustMean::Clip(std::span<const Contribution> contributions, std::span<float> centre) {
+void RobustMean::Clip(std::span<const Contribution> contributions, size_t rows, std::span<float> centre) {
   step_.resize(centre.size());
-  distances_.resize(contributions.size());
-  const float share = 1.0f / static_cast<float>(contributions.size());
+  distances_.resize(rows);
+  const size_t zeros = rows - contributions.size();
+  const float share = 1.0f / static_cast<float>(rows);
   for (int i = 0; i < kClippings; ++i) {
-    std::ranges::transform(contributions, distances_.begin(), [&](Contribution x) {
+    const auto distance_of = [&](Contribution x) {
       return std::sqrt((Of(x) - Of(centre)).cast<double>().square().sum());
-    });
+    };
+    std::ranges::transform(contributions, distances_.begin(), distance_of);
+    const double of_zeros = std::sqrt(Of(centre).cast<double>().square().sum());
+    std::fill(distances_.end() - static_cast<std::ptrdiff_t>(zeros), distances_.end(), of_zeros);
     std::vector<double> sorted = distances_;
     const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
     std::ranges::nth_element(sorted, middle);
-    Of(std::span(step_)).setZero();
+    const auto clip = [&](double distance) { return distance > *middle ? *middle / distance : 1; };
+    Of(std::span(step_)) = Of(centre) * static_cast<float>(-clip(of_zeros) * static_cast<double>(zeros));
     for (size_t k = 0; k < contributions.size(); ++k) {
-      const double clip = distances_[k] > *middle ? *middle / distances_[k] : 1;
-      Of(std::span(step_)) += (Of(contributions[k]) - Of(centre)) * static_cast<float>(clip);
+      Of(std::span(step_)) += (Of(contributions[k]) - Of(centre)) * static_cast<float>(clip(distances_[k]));
     }
     Of(centre) += share * Of(std::span(step_));
   }

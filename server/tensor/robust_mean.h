@@ -38,10 +38,10 @@ class RobustMean {
   static constexpr size_t kBlock = 64;  // elements: 16 contributions of them are 4 KiB, in the cache
 
   void Trim(std::span<const Contribution> contributions, size_t rows, size_t trimmed, std::span<float> out);
-  void Clip(std::span<const Contribution> contributions, std::span<float> centre);
+  void Clip(std::span<const Contribution> contributions, size_t rows, std::span<float> centre);
 
   std::vector<float> rows_;        // of one block
-  std::vector<double> distances_;  // by contribution
+  std::vector<double> distances_;  // by row
   std::vector<float> step_;
 };
 

@@ -138,8 +138,8 @@ void Rounds::Next() {
                    : lags          ? Participation::kLagging
                                    : Participation::kAwaited;
   }
-  // A round must wait for at least one member: a round that waits for none would be over at once.
-  if (Count(Participation::kAwaited) == 0)
+  // A round that waited for fewer than half would be theirs alone, and the next one as soon as they push.
+  if (Count(Participation::kAwaited) < Count(Participation::kLagging))
     std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
   final_ = transport::ChunkBitmap(final_.size());
   std::swap(final_order_, previous_order_);

@@ -8,8 +8,10 @@
 // in slices finds those that waited for nothing else.
 //
 // A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
-// a window, with which it takes part in the round of that moment, as far as that is not final yet. Knows no
-// tensor values and no connections. Not thread-safe.
+// a window, with which it takes part in the round of that moment, as far as that is not final yet. Where more
+// members lag than do not, the next round waits for all of them again, as long as it is willing to: those
+// that are left make one round in that time, and not the model. Knows no tensor values and no connections.
+// Not thread-safe.
 #pragma once
 
 #include <array>
@@ -105,8 +107,8 @@ class Rounds {
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
-  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as there are
-  // others. REQUIRES: AllFinal().
+  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as they are at
+  // most half. REQUIRES: AllFinal().
   void Next();
 
  private:

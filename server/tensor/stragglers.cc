@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "base/reached.h"
@@ -18,6 +19,12 @@ Duration Median(std::span<Duration> values) {
 }
 
 }  // namespace
+
+Duration Times(Duration time, double factor) {
+  constexpr Duration kMost = std::chrono::hours(24 * 365);
+  const double product = static_cast<double>(time.count()) * factor;
+  return product < static_cast<double>(kMost.count()) ? Duration(static_cast<int64_t>(product)) : kMost;
+}
 
 void CloseTimes::Add(Duration taken) {
   LH_CHECK(taken >= Duration(0));
@@ -38,27 +45,32 @@ std::optional<Duration> CloseTimes::Soft() const {
 }
 
 void Stragglers::OnHighDone(uint32_t rank, Duration since_begin) {
-  if (!since_begin_.empty()) since_begin_[rank].Add(since_begin);
+  if (since_begin_.empty()) return;
+  since_begin_[rank].Add(since_begin);
+  soft_[rank] = since_begin_[rank].Soft();
+  stale_ = true;
 }
 
-std::optional<Duration> Stragglers::Usual() const {
+const std::optional<Duration>& Stragglers::Usual() const {
+  if (!std::exchange(stale_, false)) return usual_;
+  usual_.reset();
   std::vector<Duration> usual;
-  for (const CloseTimes& times : since_begin_) {
-    if (const auto soft = times.Soft()) usual.push_back(*soft);
+  for (const auto& soft : soft_) {
+    if (soft) usual.push_back(*soft);
   }
-  if (usual.empty() || usual.size() * 2 < since_begin_.size()) return std::nullopt;
+  if (usual.empty() || usual.size() * 2 < since_begin_.size()) return usual_;
   // The lower one of two: a slow half must not decide what is usual.
   const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
   std::nth_element(usual.begin(), middle, usual.end());
-  return *middle;
+  return usual_ = *middle;
 }
 
 Instant Stragglers::Deadline(Instant begin, Duration rtt, uint32_t done, uint32_t members) const {
   const Instant bound = bound_ > Duration(0) ? begin + bound_ : Instant::Infinite();
   if (factor_ <= 0 || done == 0 || done * 2 < members) return bound;
-  const auto usual = Usual();
+  const auto& usual = Usual();
   if (!usual) return bound;
-  const auto scaled = Duration(static_cast<int64_t>(static_cast<double>(usual->count()) * factor_));
+  const Duration scaled = Times(*usual, factor_);
   LH_REACHED("a learned deadline for stragglers");
   return std::min(bound, begin + std::max({scaled, *usual + 2 * rtt, *usual + kGrace}));
 }

@@ -43,6 +43,9 @@ class CloseTimes {
   size_t next_ = 0;
 };
 
+// factor x time, a year at most.
+Duration Times(Duration time, double factor);
+
 class Stragglers {
  public:
   // Below this the scheduling of the machines would decide which worker is a straggler.
@@ -50,12 +53,12 @@ class Stragglers {
 
   // factor: 0 = only the bound counts; else >= 1. bound: zero = none.
   Stragglers(double factor, Duration bound, uint32_t ranks)
-      : factor_(factor), bound_(bound), since_begin_(factor > 0 ? ranks : 0) {}
+      : factor_(factor), bound_(bound), since_begin_(factor > 0 ? ranks : 0), soft_(since_begin_.size()) {}
 
   // The worker's high class was complete so long after the round's beginning.
   void OnHighDone(uint32_t rank, Duration since_begin);
   // What the others are measured by; nullopt before half of `ranks` have a history, and without a factor.
-  std::optional<Duration> Usual() const;
+  const std::optional<Duration>& Usual() const;
   // When a round that began at `begin` stops waiting for a worker at this RTT. done: windows of the round
   // that are over, of so many members.
   Instant Deadline(Instant begin, Duration rtt, uint32_t done, uint32_t members) const;
@@ -63,7 +66,10 @@ class Stragglers {
  private:
   double factor_;
   Duration bound_;
-  std::vector<CloseTimes> since_begin_;  // by rank
+  std::vector<CloseTimes> since_begin_;        // by rank
+  std::vector<std::optional<Duration>> soft_;  // by rank: since_begin_[rank].Soft()
+  mutable std::optional<Duration> usual_;
+  mutable bool stale_ = false;  // usual_: of the times before
 };
 
 }  // namespace longhaul::server

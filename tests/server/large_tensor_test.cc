@@ -181,6 +181,7 @@ TEST_F(Large, APullThatIsReadForManyRoundsKeepsItsValues) {
   }
   Work();
   ExpectWhole(a.connection.outgoing.at(pull), 0);
+  a.CloseResult(pull);
   a.Pull(0, 4, 2);
   Work();
   ExpectWhole(a.Result(), 4);

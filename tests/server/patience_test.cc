@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "server/tensor/stragglers.h"
+
 namespace longhaul::server {
 namespace {
 
@@ -89,6 +91,21 @@ TEST(Patience, AMinorityDoesNotMakeTheOthersLate) {
   Patience patience(4, kIdle, 4);
   Teach(patience, {minutes(5), minutes(5), minutes(5), milliseconds(1)}, 60);
   EXPECT_GE(Waits(patience, 0), minutes(15)) << "whoever begins early";
+}
+
+// Ten million turns are as long as a year.
+TEST(PatienceFactor, IsBoundedInTime) {
+  Patience patience(1e7, seconds(10), 2);
+  Stragglers stragglers(1e12, Duration(0), 2);
+  for (int i = 0; i < 40; ++i) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      patience.OnTurn(rank, std::chrono::hours(3));
+      stragglers.OnHighDone(rank, std::chrono::hours(3));
+    }
+  }
+  const Instant turn = kTurn;
+  EXPECT_GT(patience.Deadline(0, turn, turn, 0) - turn, std::chrono::hours(24 * 364));
+  EXPECT_GT(stragglers.Deadline(turn, Duration(0), 1, 2) - turn, std::chrono::hours(24 * 364));
 }
 
 }  // namespace

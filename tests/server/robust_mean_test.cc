@@ -49,7 +49,9 @@ std::vector<double> SlowClipped(const Matrix& given, size_t liars) {
   }
   for (int step = 0; step < 3; ++step) {
     std::vector<double> away;
-    for (const Values& x : given) {
+    Matrix all = given;
+    all.resize(rows, Values(v.size(), 0.0f));
+    for (const Values& x : all) {
       double squares = 0;
       for (size_t i = 0; i < v.size(); ++i) squares += std::pow(static_cast<double>(x[i]) - v[i], 2);
       away.push_back(std::sqrt(squares));
@@ -58,10 +60,10 @@ std::vector<double> SlowClipped(const Matrix& given, size_t liars) {
     std::ranges::sort(sorted);
     const double tau = sorted[(sorted.size() - 1) / 2];
     std::vector<double> next = v;
-    for (size_t k = 0; k < given.size(); ++k) {
+    for (size_t k = 0; k < rows; ++k) {
       const double clip = away[k] > tau ? tau / away[k] : 1;
       for (size_t i = 0; i < v.size(); ++i) {
-        next[i] += clip * (static_cast<double>(given[k][i]) - v[i]) / static_cast<double>(given.size());
+        next[i] += clip * (static_cast<double>(all[k][i]) - v[i]) / static_cast<double>(rows);
       }
     }
     v = next;
@@ -153,6 +155,14 @@ TEST(RobustMean, WhereTooFewAreHereZerosStandForTheOthers) {
     EXPECT_EQ(Robust(how, {{5}}, 0), Values{5});
     EXPECT_EQ(Robust(how, {{5}, {1}}, 0), Values{3});
   }
+}
+
+TEST(RobustMean, OneThatIsHereAloneMovesCentredClippingByNothing) {
+  const Aggregation how = Aggregation::kCentredClipping;
+  EXPECT_EQ(Robust(how, {{-1e9f, 1e9f}}, 1), (Values{0, 0}));
+  EXPECT_EQ(Robust(how, {{5}}, 0), Values{5});
+  const Values two_lie = Robust(how, {{-1e9f}, {-1e9f}, {1}}, 2);
+  EXPECT_LE(std::abs(two_lie[0]), 1) << "of five, of which two honest ones were lost";
 }
 
 TEST(RobustMean, SoManyMayLie) {

@@ -908,26 +908,6 @@ TEST_F(Job, APullBeforeEveryoneHasDeclaredWaitsSinceSomeoneMayStillHaveValues) {
 }
 
 // It pulls every version and closes nothing: the server's memory has a bound, and the others go on.
-TEST_F(Job, PullsWaitWhenTheSnapshotsThatAreHeldTakeTooMuch) {
-  DeclareChunks(1, "sgd:lr=1");
-  constexpr uint64_t kVersions = Pulls::kMaxPinnedModels + 2;
-  for (uint64_t round = 0; round < kVersions; ++round) {
-    const auto id = static_cast<uint32_t>(round) + 1;
-    PushBoth(round, 2, 2, false);
-    a.Pull(0, 0, id);
-  }
-  EXPECT_EQ(a.connection.outgoing.size(), Pulls::kMaxPinnedModels);
-  EXPECT_EQ(coordinator.Stats().pulls_held, 2u);
-  b.Pull(0, 0, 1);
-  EXPECT_TRUE(b.connection.outgoing.empty());
-  a.CloseResult(a.connection.outgoing.begin()->first);
-  // One snapshot is free, and those who waited share the one in its place; one of them has enough already.
-  EXPECT_EQ(a.connection.outgoing.size(), Pulls::kMaxOfTensor);
-  ASSERT_EQ(b.connection.outgoing.size(), 1u);
-  EXPECT_EQ(ResultOf(b).at(0), -2.0f * kVersions);
-  a.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
-}
-
 TEST_F(Job, APullOfAnUnknownTensorIsRefused) {
   a.Pull(4, 0, 1);
   EXPECT_EQ(a.Heard(ControlMessage::kPullRefused).at(0).pull_refused().message(), "no tensor has the key 4");
