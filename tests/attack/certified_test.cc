@@ -84,7 +84,7 @@ TEST_F(Certified, AFloodOfInitsThatOpenCostsCookiesOnly) {
             << Change(before_, after, "datagrams_received") << " of " << flood.sent() << " taken in, "
             << Change(before_, after, "retries_sent") << " retries\n";
   EXPECT_GT(flood.per_second(), 1000);
-  EXPECT_GT(rounds, 2);
+  EXPECT_GE(rounds, kSlowness > 1 ? 1 : 3) << "in a second";
   EXPECT_GT(Change(before_, after, "retries_sent"), 500) << "the packets did open";
   (void)flood.socket().Receive(milliseconds(10));
   ExpectNoAmplifier(flood.socket());

@@ -16,13 +16,20 @@ constexpr Duration kRecovery = std::chrono::seconds(20);
 constexpr double kLossFactor = 15;
 constexpr Duration kLossConstant = std::chrono::seconds(40);
 // What a sender is pressed to at worst (RateOptions::floor): a quarter of the packets lost and others
-// reordered can do that to short rounds.
+// reordered can do that to short rounds, on both ways (seed 20261125020089, 40 % of both).
 constexpr double kFloorBits = 100'000;
 constexpr uint32_t kLongChunk = 360;  // elements in the largest datagrams
 // Headers of longhaul, UDP and IP, repair symbols and ACKs beside a chunk's values.
 constexpr double kOverhead = 1.35;
 
 Duration FromSeconds(double s) { return Duration(static_cast<int64_t>(s * 1e9)); }
+
+// How often a packet is sent until it arrives, on the worst of the first links.
+double Tries(const std::vector<wan::LinkOptions>& links, uint32_t count) {
+  double worst = 0;
+  for (uint32_t i = 0; i < count; ++i) worst = std::max(worst, links[i].loss);
+  return 1 / (1 - worst);
+}
 
 }  // namespace
 
@@ -81,7 +88,8 @@ Duration TimeLimit(const RunPlan& plan) {
     const double one = InSeconds(LosslessRound(plan, job, kLongChunk, up, down));
     double bits = 0;
     for (const TensorPlan& tensor : of.tensors) bits += 32.0 * tensor.chunks * kLongChunk;
-    const Duration worst = FromSeconds(one * kLossFactor + bits / kFloorBits) + of.round_bound;
+    const double floor = bits / kFloorBits * (Tries(up, of.workers) + Tries(down, of.workers));
+    const Duration worst = FromSeconds(one * kLossFactor + floor) + of.round_bound;
     rounds = std::max(rounds, worst * of.rounds);
     starts = std::max(starts, *std::ranges::max_element(of.start_delays));
   }
