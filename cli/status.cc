@@ -97,7 +97,7 @@ Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
   if (!outcome) return {kStatusUnreachable, "ended without an answer"};
   if (outcome->ok()) return {0, **outcome};
   const bool refused = kick && outcome->status().code() != StatusCode::kUnavailable;
-  return {refused ? kKickRefused : kStatusUnreachable, outcome->status().ToString()};
+  return {refused ? kKickRefused : kStatusUnreachable, cli::WithFlagNames(outcome->status().ToString())};
 }
 
 }  // namespace

@@ -239,8 +239,8 @@ class Progress {
 
   // In the server's thread, which a file must not hold up.
   void On(const ServerEvent& event) {
-    if (flags_.progress == "json") output_->Print(event.json);
-    if (flags_.progress == "text") output_->Print(event.text);
+    if (flags_.progress == "json") output_->Print(cli::WithFlagNames(event.json));
+    if (flags_.progress == "text") output_->Print(cli::WithFlagNames(event.text));
     const bool finished = event.kind == ServerEvent::Kind::kFinished;
     if (!finished && event.kind != ServerEvent::Kind::kAbort) return;
     const std::lock_guard lock(mutex_);
@@ -430,7 +430,7 @@ int Run(int argc, char** argv) {
     spdlog::log(level == LogLevel::kDebug
                     ? spdlog::level::debug
                     : (level == LogLevel::kInfo ? spdlog::level::info : spdlog::level::warn),
-                "{}", text);
+                "{}", cli::WithFlagNames(std::string(text)));
   };
   Progress progress(flags, &output);
   auto server = server::Daemon::Start(

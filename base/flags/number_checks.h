@@ -16,14 +16,17 @@ namespace longhaul::cli {
 // Refuses them in words, in every option of `app` and its subcommands. To be called once, when all options
 // are there.
 inline void CheckValues(CLI::App& app) {
-  const CLI::Validator finite(
-      [](std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool is_number = !text.empty() && *end == '\0';
-        return is_number && !std::isfinite(value) ? text + " is not a finite number" : std::string();
-      },
-      "");
+  const auto finite_in = [](const std::string& range) {
+    return CLI::Validator(
+        [range](std::string& text) {
+          char* end = nullptr;
+          const double value = std::strtod(text.c_str(), &end);
+          const bool is_number = !text.empty() && *end == '\0';
+          return is_number && !std::isfinite(value) ? text + " is not a finite number" + range
+                                                    : std::string();
+        },
+        "");
+  };
   const CLI::Validator natural(
       [](std::string& text) {
         if (text.starts_with('-')) return text + " is negative";
@@ -38,7 +41,11 @@ inline void CheckValues(CLI::App& app) {
     if (option->get_expected_max() > 0 && !option->get_positional())
       option->transform(given);  // before all others
     const std::string type = option->get_type_name();
-    if (type.starts_with("FLOAT")) option->check(finite);
+    // "FLOAT:FLOAT in [0.1 - 60]"
+    if (type.starts_with("FLOAT")) {
+      const size_t range = type.find(" in [");
+      option->check(finite_in(range == std::string::npos ? "" : type.substr(range)));
+    }
     if (type.starts_with("UINT")) option->check(natural);
   }
   for (CLI::App* command : app.get_subcommands({})) CheckValues(*command);

@@ -7,6 +7,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -229,6 +230,27 @@ TEST_F(ResultFile, ThatIsAPipeWithoutReaderIsRefused) {
   Program& server = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--insecure", "--json", pipe});
   ExpectEnd(server, 2, seconds(5) * kSlowness);
   EXPECT_THAT(server.Errors(), HasSubstr(pipe));
+}
+
+// `ulimit -f`, or a quota by it: by default the write that is too much ends the process by SIGXFSZ.
+TEST_F(Signals, AFileThatMayGrowNoMoreEndsNoJobAndIsReported) {
+  const std::string summary = directory() + "/s.json";
+  constexpr rlim_t kMost = 1000;
+  Program& server = Start("longhaul-server",
+                          {"--listen", "127.0.0.1:0", "--workers", "1", "--key", key_file(), "--once",
+                           "--json", summary, "--log-level", "error", "--progress", "json"},
+                          [] {
+                            const rlimit bound{kMost, kMost};
+                            return ::setrlimit(RLIMIT_FSIZE, &bound);
+                          });
+  const auto listening = server.WaitForEvent("listening");
+  ASSERT_TRUE(listening) << server.Everything();
+  Program& worker = Start("longhaul-worker", {"--join", (*listening)["address"], "--rounds", "3", "--batch",
+                                              "16", "--data", dataset(), "--key", key_file()});
+  ExpectEnd(worker, 0);
+  EXPECT_TRUE(server.WaitForEvent("finished")) << server.Everything();
+  ExpectEnd(server, 1);
+  EXPECT_THAT(server.Errors(), AllOf(HasSubstr("--json: "), HasSubstr("File too large")));
 }
 
 }  // namespace

@@ -164,6 +164,15 @@ TEST_F(SecurityTest, TheJobOfCertificatesLetsInWhomItNames) {
       << server().Errors();
   ExpectKeptOut({}, "the same key");  // a shared key at a server of certificates
   ExpectJob({{"--key", fra}}, {{"--key", nyc}});
+  // Both logs name the flag, not the field of the API.
+  StartServer({{"--key", ams}, {"--allow", "fra:0,nyc:1"}});
+  Program& elsewhere = StartWorker(1, {{"--key", fra}});
+  ExpectEnd(elsewhere, 1);
+  EXPECT_THAT(elsewhere.Errors(), HasSubstr("--allow says worker/fra:0"));
+  EXPECT_TRUE(server().WaitForError("--allow says worker/fra:0")) << server().Errors();
+  const auto event = server().WaitForEvent("refused");
+  ASSERT_TRUE(event) << server().Everything();
+  EXPECT_THAT(event->value("message", ""), HasSubstr("--allow says worker/fra:0"));
   // A server's certificate is no worker's, and the other way round.
   Program& wrong = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", fra});
   ExpectEnd(wrong, 2);

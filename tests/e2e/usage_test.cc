@@ -111,6 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
         OfServer("RoundBoundOfNothing", {"--round-bound", "1e-10"}, {"--round-bound", "1e-10", "nanosecond"}),
         OfServer("RoundBoundNotANumber", {"--round-bound", "nan"}, {"--round-bound", "nan", "finite"}),
         OfServer("IdleTimeOutNotANumber", {"--idle-timeout", "nan"}, {"--idle-timeout", "nan", "finite"}),
+        OfServer("HalfOpenTimeOutNotANumber", {"--half-open-timeout", "nan"},
+                 {"--half-open-timeout", "nan", "finite", "[0.1 - 60]"}),
         OfServer("NegativeSeed", {"--seed", "-1"}, {"--seed", "-1", "negative"}),
         OfServer("NoHashRounds", {"--hash-rounds", "0"}, {"--hash-rounds", "0"}),
         OfServer("ModelOfNoSize", {"--max-model-bytes", "1xb"}, {"--max-model-bytes", "1xb", "256kb"}),

@@ -146,6 +146,23 @@ TEST_F(TwoWorkers, ARestartedWorkerReplacesASilentOneWithinTwoSeconds) {
   EXPECT_TRUE(events.refused.empty());
 }
 
+// Its answer takes a round trip, and a packet that is lost more: a second alone would take it for silent.
+TEST_F(TwoWorkers, AHolderThatIsFarAwayHasFourRoundTripsMoreToAnswer) {
+  Start();
+  a.connection.stats_now.smoothed_rtt = std::chrono::milliseconds(200);
+  FakeWorker again(coordinator, 0, 40100);
+  coordinator.SetNow(At(1000));
+  again.Join(2, std::nullopt);
+  int64_t now = 1000;
+  while (now < 1000 + 200 + 1000 + 700) Tick(now += 50);
+  EXPECT_FALSE(a.connection.closed);
+  EXPECT_TRUE(again.connection.sent.empty()) << "no verdict yet";
+  ++a.connection.stats_now.packets_received;
+  Tick(now += 100);
+  EXPECT_FALSE(a.connection.closed) << "it lives";
+  EXPECT_EQ(again.Heard(ControlMessage::kRefused).size(), 1u);
+}
+
 // Else the job, which needs both, would be aborted while the successor is at the door.
 TEST_F(TwoWorkers, ANewcomerTakesOverAtOnceFromOneThatIsLostMeanwhile) {
   Start();

@@ -1253,5 +1253,66 @@ TEST_F(BoundedRounds, HardClosesAreCounted) {
   EXPECT_EQ(closed["complete"], 1);
 }
 
+// Each pull counts while it waits: else those that were given up would be 4,096, and shut its worker out.
+TEST_F(Job, PullsThatAreGivenUpLeaveRoomForOthers) {
+  DeclareChunks(1, "sgd:lr=1");
+  uint32_t request = 1;
+  for (; request <= Pulls::kMaxWaiting; ++request) {
+    a.Pull(0, 5, request);
+    a.GiveUp(request);
+  }
+  a.connection.TakeControl();
+  a.Pull(0, 0, request);
+  EXPECT_TRUE(a.Heard(ControlMessage::kPullRefused).empty());
+  EXPECT_EQ(a.connection.outgoing.size(), 1u) << "it is answered";
+}
+
+TEST_F(ShiftJob, AWeightThatIsNotThatOfTheJoinEndsTheConnection) {
+  DeclareChunks(1);
+  EXPECT_FALSE(Open(a, 1, 1, 0, 0, true, 2).ok());
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->ToString(),
+            "ProtocolViolation: push of round 0 of tensor \"w\" in round 0: its weight is not the one it "
+            "joined with");
+}
+
+// --- For whom a round waits that has no version 0 yet: for what it lacks, not for those who have pushed ---
+
+std::string WhatItWaitsFor(FakeWorker& worker) {
+  worker.connection.TakeControl();
+  worker.Pull(0, 5, 9);
+  worker.GiveUp(9);
+  const auto refused = worker.Heard(ControlMessage::kPullRefused);
+  return refused.size() == 1 ? refused[0].pull_refused().message() : "";
+}
+
+TEST_F(Job, WithoutValuesARoundWaitsForThoseThatHaveNotDeclared) {
+  count = elements;
+  a.Declare("w", count, "sgd:lr=1");
+  PushAll(a, 1, 0, 4);
+  EXPECT_THAT(WhatItWaitsFor(a), HasSubstr("in round 0, which waits for worker rank 1 (site B,"));
+}
+
+TEST_F(Job, WithoutValuesARoundWaitsForTheWorkerThatWasAskedForThem) {
+  count = elements;
+  a.Declare("w", count, "sgd:lr=1");
+  b.Declare("w", count, "sgd:lr=1", true);
+  PushAll(a, 1, 0, 4);
+  PushAll(b, 1, 0, 4);
+  EXPECT_THAT(WhatItWaitsFor(a), HasSubstr("in round 0, which waits for worker rank 1 (site B,"));
+}
+
+TEST_F(OneIsEnough, AWindowThatIsOpenWhenItsWorkerIsLostIsCountedAsExcluded) {
+  DeclareChunks(2);
+  PushAll(a, 1, 0, 2);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Send({1}, kHigh, 0, Full(4));
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  ASSERT_EQ(events.rounds.size(), 1u);
+  const nlohmann::json closed = RoundJson(events.rounds[0], coordinator.Stats())["windows_closed"];
+  EXPECT_EQ(closed["complete"], 1);
+  EXPECT_EQ(closed["excluded"], 1);
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -20,6 +20,7 @@ struct Net : CoreNet {
     options.settings.world_size = 2;
     options.settings.min_workers = 2;
     options.settings.idle_timeout = std::chrono::seconds(2);
+    options.status_json = [](const ServerStats&) { return std::string(30 * 1024, ' '); };
     return options;
   }
 
@@ -69,6 +70,28 @@ TEST_F(Net, ShutdownTellsEveryoneAndDrains) {
   EXPECT_TRUE(core.Drained());
   ASSERT_TRUE(a.closed && b.closed);
   EXPECT_THAT(a.closed->message(), HasSubstr("the server is shutting down"));
+}
+
+// It may ask for the status as often as it likes: else it would make the server keep megabytes for it.
+TEST_F(Net, OfWhatIsQueuedTowardsAStrangerLittleIsKept) {
+  const auto ask_five_times = [](CoreClient& client) {
+    for (uint32_t request = 1; request <= 5; ++request) {
+      control::ControlMessage message;
+      message.mutable_status_request()->set_request(request);
+      client.Say(message);
+    }
+  };
+  RunFor(std::chrono::milliseconds(100));
+  a.Join(0);
+  RunFor(std::chrono::milliseconds(100));
+  ask_five_times(a);
+  ask_five_times(b);
+  RunFor(std::chrono::milliseconds(1900));
+  ASSERT_TRUE(b.closed) << "150 KiB, of which " << transport::kWary.control_backlog << " bytes are allowed";
+  EXPECT_EQ(b.closed->code(), StatusCode::kResourceExhausted) << b.closed->ToString();
+  EXPECT_THAT(b.closed->message(), HasSubstr("does not read"));
+  EXPECT_FALSE(a.closed) << "a member";
+  EXPECT_EQ(a.heard.size(), 6u) << "the welcome, and five answers";
 }
 
 TEST_F(Net, RandomDatagramsChangeNothingForTheOthers) {

@@ -250,5 +250,18 @@ TEST(WeightLedger, TheOrderOfArrivalDoesNotMatter) {
   }
 }
 
+// A worker that is replaced in mid-round pushes again, as light as it likes: what has counted has counted.
+TEST(WeightLedger, ASecondPushOfARoundDoesNotHideTheFirstOnesWeight) {
+  for (const bool heavy_first : {true, false}) {
+    WeightLedger ledger(kTimes, {1, 1});
+    ledger.Expect(0, 1), ledger.Expect(1, 1);
+    ledger.Begin({true, true});
+    EXPECT_EQ(ledger.Count(0, heavy_first ? kHuge : 0.001f), heavy_first ? 3.0f : 0.001f);
+    ledger.Count(0, heavy_first ? 0.001f : kHuge);
+    ledger.Count(1, 1);
+    EXPECT_GE(ledger.End()[0], 0.75) << "3 of 4";
+  }
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -284,5 +284,25 @@ TEST(AeadLimits, KeyUpdatesKeepTheLimitOfOneKeyAway) {
   EXPECT_EQ(limited.pair->server.closed, 0);
 }
 
+// Would gain: phases that the other side never had, and with them packets that it takes for damaged.
+TEST(KeyChanges, AnOfferIsOfTheNextPhaseOrNone) {
+  Sides sides;
+  KeyChanges& changes = sides.server.changes;
+  for (const uint64_t phase : {2u, 3u, 1000u}) {
+    const Status refused = changes.OnFrame(&sides.server.keys, false,
+                                           {phase, false, sides.client.keys.Offer()}, sides.now, 10ms);
+    EXPECT_EQ(refused.ToString(), "ProtocolViolation: KEY_UPDATE of a phase that is not the next") << phase;
+  }
+  EXPECT_TRUE(
+      changes.OnFrame(&sides.server.keys, false, {0, false, sides.client.keys.Offer()}, sides.now, 10ms).ok())
+      << "a repetition, late";
+  EXPECT_FALSE(changes.HasFrame()) << "nothing of it is answered";
+  EXPECT_TRUE(
+      changes.OnFrame(&sides.server.keys, false, {1, false, sides.client.keys.Offer()}, sides.now, 10ms)
+          .ok());
+  ASSERT_TRUE(changes.HasFrame());
+  EXPECT_EQ(changes.frame().phase, 1u);
+}
+
 }  // namespace
 }  // namespace longhaul::transport

@@ -150,10 +150,47 @@ TEST_F(Waiting, APushWithoutAnEndFailsTheClientWhenNothingMoves) {
   }
   EXPECT_FALSE(push.done());
   ServerSaysWhatWaits("round 0 of tensor \"w\" waits for worker rank 1 (180.0 s)");
-  h.Advance(40'000);
-  h.Advance(40'000);
-  ExpectTooLong(push, "nothing has moved; round 0 of tensor \"w\" waits for worker rank 1");
+  h.Advance(39'999);
+  EXPECT_FALSE(push.done());
+  h.Advance(1);
+  ExpectTooLong(push,
+                "nothing has moved for 40.0 s, twice wait_timeout; round 0 of tensor \"w\" waits for "
+                "worker rank 1");
   EXPECT_EQ(h.session.state(), WorkerSession::State::kFailed);
+}
+
+// Every push moves bytes as it begins: they may not be seen only when the time is over, and begin it again.
+TEST_F(Waiting, APushWithoutAnEndFailsTheClientAfterTwiceTheLimitWhateverMovedBefore) {
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 10);
+  h.connection.stats_now.chunk_bytes_received += 5000;  // of rounds before, long ago
+  h.Advance(100'000);
+  std::vector<float> gradient(10), out(10);
+  Outcome push;
+  h.session.PushPull(w, gradient, out, push.Callback());
+  h.FinishEvent();
+  h.connection.stats_now.chunk_bytes_sent += 40;
+  const Instant begun = h.At(h.now);
+  while (!push.done() && h.now < 300'000) {  // as the loop does
+    const Duration wait = h.session.NextTimeout() - h.At(h.now);
+    ASSERT_GT(wait, Duration(0));
+    h.Advance(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+  }
+  ExpectTooLong(push, "nothing has moved for 40.0 s");
+  EXPECT_GE(h.At(h.now), begun + std::chrono::seconds(40));
+  EXPECT_LE(h.At(h.now), begun + std::chrono::milliseconds(42'500)) << "within an eighth of the limit";
+}
+
+TEST_F(Waiting, OfThePushesBeforeNothingCountsAsMovementOfThisOne) {
+  h.JoinAndStart();
+  const TensorHandle w = h.DeclareTensor("w", 10);
+  h.connection.stats_now.chunk_bytes_received += 5000;
+  std::vector<float> gradient(10), out(10);
+  Outcome push;
+  h.session.PushPull(w, gradient, out, push.Callback());
+  h.FinishEvent();
+  h.Advance(40'000);  // one look, at the end
+  ExpectTooLong(push, "nothing has moved for 40.0 s");
 }
 
 TEST_F(Waiting, ANoticeOfTheServerIsSaid) {

@@ -75,6 +75,9 @@ TEST(WorkerSessionTest, GuessesWhyThereIsNoAnswerAndGoesOnTrying) {
   h.connection.stats_now.key_refusals = 1;
   EXPECT_THAT(h.session.JoinHint(), HasSubstr("the same key"));
   EXPECT_EQ(h.session.state(), WorkerSession::State::kConnecting);
+  h.connection.stats_now.refusals = 1;  // by CLOSE of a server that does not allow this name, for example
+  EXPECT_THAT(h.session.JoinHint(), AllOf(HasSubstr("a refusal has come"), Not(HasSubstr("nothing"))));
+  h.connection.stats_now.refusals = 0;
   h.Advance(3000);
   EXPECT_THAT(h.session.failure().message(), HasSubstr("the same key"));
   SessionHarness connected;

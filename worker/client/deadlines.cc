@@ -10,7 +10,10 @@ namespace longhaul::worker {
 void Deadlines::Begin(Wait wait) {
   if (limit() == Duration(0)) return;
   while (!waits_.empty() && !link_.operations.IsPending(waits_.front().wait.operation)) waits_.pop_front();
-  if (link_.operations.pending() <= 1) moved_at_ = link_.now;
+  if (link_.operations.pending() <= 1) {  // what moved before it is no movement of its own
+    LookForMovement();
+    moved_at_ = link_.now;
+  }
   waits_.push_back({std::move(wait), link_.now});
 }
 
@@ -58,23 +61,27 @@ void Deadlines::HandleTimeout() {
   FailWhenNothingMoves();
 }
 
-void Deadlines::FailWhenNothingMoves() {
-  if (link_.operations.pending() == 0 || link_.now < moved_at_ + 2 * limit()) return;
+void Deadlines::LookForMovement() {
   const transport::ConnectionStats stats = link_.connection_stats();
   const uint64_t moved = stats.chunk_bytes_sent + stats.chunk_bytes_received + link_.operations.succeeded() +
                          link_.operations.failed();
-  if (std::exchange(moved_, moved) != moved) {
-    moved_at_ = link_.now;
-    return;
-  }
-  link_.Fail(
-      TooLong("nothing has moved; " + (waiting_.empty() ? "nothing is known of the reason" : waiting_)));
+  looked_at_ = link_.now;
+  if (std::exchange(moved_, moved) != moved) moved_at_ = link_.now;
+}
+
+void Deadlines::FailWhenNothingMoves() {
+  if (link_.operations.pending() == 0 || link_.now < std::min(looked_at_ + look_every(), FailAt())) return;
+  LookForMovement();
+  if (link_.now < FailAt()) return;
+  link_.Fail({StatusCode::kDeadlineExceeded,
+              "nothing has moved for " + SecondsText(link_.now - moved_at_) + ", twice wait_timeout; " +
+                  (waiting_.empty() ? "nothing is known of the reason" : waiting_)});
 }
 
 Instant Deadlines::NextTimeout() const {
   if (limit() == Duration(0)) return Instant::Infinite();
   Instant next = waits_.empty() ? Instant::Infinite() : waits_.front().since + limit();
-  if (link_.operations.pending() > 0) next = std::min(next, moved_at_ + 2 * limit());
+  if (link_.operations.pending() > 0) next = std::min({next, looked_at_ + look_every(), FailAt()});
   return next;
 }
 

@@ -2,11 +2,13 @@
 //
 //   Declare, Pull, Barrier   after `limit` the server is asked to end them (GiveUp); its answer names who is
 //                            missing. Before the start it is asked for whom that waits.
-//   pushes                   end with their round. When nothing has moved for `limit`, the session fails.
+//   pushes                   end with their round. When nothing has moved for twice `limit`, the session fails.
 //
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,7 +47,12 @@ class Deadlines {
     Instant since;
   };
   Duration limit() const { return link_.options.wait_timeout; }
+  // Movement is looked for this often, so that its end is known to an eighth.
+  Instant FailAt() const { return moved_at_ + 2 * limit(); }
+  Duration look_every() const { return std::max(limit() / 8, Duration(std::chrono::milliseconds(1))); }
   void GiveUp(uint32_t request);
+  // Takes note of what has moved since the last look.
+  void LookForMovement();
   void FailWhenNothingMoves();
   Status TooLong(const std::string& why) const;
 
@@ -54,8 +61,9 @@ class Deadlines {
   std::deque<Timed> waits_;   // oldest first
   std::vector<Timed> asked_;  // before the start: the answer ends them
   std::string waiting_;       // the latest text
-  uint64_t moved_ = 0;        // bytes and operations, as of moved_at_
-  Instant moved_at_;
+  uint64_t moved_ = 0;        // bytes and operations, as of looked_at_
+  Instant looked_at_;
+  Instant moved_at_;  // the look that has seen the latest movement
 };
 
 }  // namespace longhaul::worker

@@ -60,6 +60,7 @@ Status ServerLink::Unexpected(const std::string& message) const {
 }
 
 std::string WhyNoAnswer(const transport::ConnectionStats& stats, const std::string& probe) {
+  if (stats.refusals > 0) return "only a refusal has come, which counts unless another answer follows";
   if (stats.key_refusals > 0) {
     return "it cannot open what is sent to it: do both have the same key (or both none)?";
   }

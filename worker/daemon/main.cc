@@ -242,7 +242,7 @@ Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::pro
   if (!flags.weight_given) connect.weight = longhaul::worker::ShardWeight(shard, total, connect.world_size);
   connect.log = [](longhaul::LogLevel level, std::string_view text) {
     spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
-                text);
+                longhaul::cli::WithFlagNames(std::string(text)));
   };
   if (!flags.no_seccomp) longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker);
   Result<Client> client = Client::Connect(connect);

@@ -345,10 +345,11 @@ Status ConnectionImpl::WhySilent(Instant now) const {
     return Status(doubt->code(), "server " + peer().ToString() + ": " + doubt->message() +
                                      " (several have answered, and none of them with success)");
   }
-  std::string text = "no answer from " + peer().ToString() + " within " + silence;
-  // A key mismatch is deliberately not reported to the peer.
-  if (security_->IsSecure() && is_client()) text += " (a server with another key does not answer)";
-  return Status(StatusCode::kUnavailable, std::move(text));
+  // A server that cannot open an INIT says so by REFUSE, as often as its rate allows. Any host can forge one.
+  const bool refused = is_client() && stats_.key_refusals > 0;
+  return Status(StatusCode::kUnavailable,
+                "no answer from " + peer().ToString() + " within " + silence +
+                    (refused ? ", but that it cannot open what is sent to it (another key?)" : ""));
 }
 
 Instant ConnectionImpl::IdleDeadline() const {
