@@ -5,10 +5,11 @@
 # kind they are; the install rules bring both. Nothing of this tree's flags or folders reaches a user but include/.
 
 set(longhaul_parts longhaul_base longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
-                   longhaul_keys longhaul_wan longhaul_udp longhaul_worker_core longhaul_client longhaul_server_core
+                   longhaul_keys longhaul_wan longhaul_udp longhaul_reduce longhaul_straggler longhaul_offload_engine
+                   longhaul_offload longhaul_worker_core longhaul_client longhaul_server_core
                    longhaul_server)
 # What those objects need at link time and no user's source sees.
-set(longhaul_needs protobuf::libprotobuf OpenSSL::SSL OpenSSL::Crypto ErasureCode::ErasureCode spdlog::spdlog
+set(longhaul_needs protobuf::libprotobuf OpenSSL::SSL OpenSSL::Crypto ErasureCode::ErasureCode hwy::hwy spdlog::spdlog
                    Threads::Threads)
 if(TARGET IPSecMB::IPSecMB)
   list(APPEND longhaul_needs IPSecMB::IPSecMB)

@@ -8,11 +8,14 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/files.h"
 #include "base/flags/config_file.h"
+#include "base/flags/connect_flags.h"
 #include "base/flags/counter_json.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
@@ -20,6 +23,9 @@
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "offload/shm/site_daemon.h"
+#include "transport/keys/key_file.h"
+#include "transport/keys/load_security.h"
+#include "worker/site/site_relay.h"
 
 namespace longhaul::offload {
 namespace {
@@ -28,8 +34,9 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitCannotListen = 3;
 
-struct Flags {
-  DaemonOptions daemon{.path = "/run/longhaul/site.sock", .site = {}, .log = {}};
+struct Flags : cli::ConnectFlags {
+  std::string server;
+  DaemonOptions daemon{.path = "/run/longhaul/site.sock", .site = {}, .log = {}, .on_rank = {}};
   int64_t spin_us = 20;
   uint64_t max_message_bytes = SiteOptions().max_message_bytes;
   uint64_t scratch_bytes = SiteOptions().scratch_bytes;
@@ -38,6 +45,7 @@ struct Flags {
   std::string json_file;
   std::string log_level = "info";
   bool no_seccomp = false;
+  bool has_relay() const { return !server.empty(); }
 };
 
 void AddSiteFlags(CLI::App& app, Flags& f) {
@@ -69,6 +77,15 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--listen", f.daemon.path, "path of the Unix socket that ranks open as unix:PATH")
       ->type_name("PATH");
   AddSiteFlags(app, f);
+  app.add_option("--server", f.server,
+                 "address of a parameter server: the ranks are one member of its job, with one connection "
+                 "(longhaul-worker --offload)")
+      ->type_name("HOST:PORT");
+  cli::AddMemberFlags(app, &f);
+  app.add_option("--weight", f.connect.weight,
+                 "With policy shift of all contributions, else what the server expects at first, 1e-6..1e9 "
+                 "[--ranks-per-node]");
+  cli::AddConnectionFlags(app, &f);
   app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 46));
@@ -88,9 +105,12 @@ void AddFlags(CLI::App& app, Flags& f) {
       "that a\n"
       "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is "
       "unmapped.\n"
-      "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and "
-      "143\n"
-      "ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, a second SIGINT or SIGTERM at\n"
+      "With --server it ends when the last rank has left. Signals are told to server and ranks.\n"
+      "Exit codes: 0 fine, 1 it failed, with --server also the job, or --json cannot be written, 2 wrong "
+      "usage,\n"
+      "3 cannot listen, 130 and 143 ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, "
+      "a\n"
+      "second SIGINT or SIGTERM at "
       "once.");
 }
 
@@ -129,32 +149,125 @@ void PrintListening(const Flags& flags, process::Output* output) {
                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-Status WriteCounters(const Flags& flags, const SiteDaemon& daemon) {
+// The relay, which dies on the thread of a signal or at the end of the daemon.
+class Relay {
+ public:
+  Status Start(const Flags& flags, SiteDaemon* daemon) {
+    site::RelayOptions options;
+    options.where = "unix:" + flags.daemon.path;
+    options.connect = flags.connect;
+    options.on_end = [this, daemon](const Status& status) {
+      end_ = status;
+      daemon->Stop();
+    };
+    auto relay = site::SiteRelay::Start(options);
+    if (!relay.ok()) return relay.status();
+    const std::lock_guard lock(mutex_);
+    relay_ = std::move(*relay);
+    return {};
+  }
+  void OnRank(uint8_t rank, bool here) {
+    const std::lock_guard lock(mutex_);
+    if (relay_) relay_->OnRank(rank, here);
+  }
+  // Leaves the job, if it has not; while the daemon works.
+  void End() {
+    std::unique_ptr<site::SiteRelay> relay;
+    {
+      const std::lock_guard lock(mutex_);
+      relay = std::move(relay_);
+    }
+    if (!relay) return;
+    relay->Stop();
+    stats_ = relay->stats();
+  }
+  // After End.
+  const Status& end() const { return end_; }
+  const ClientStats& stats() const { return stats_; }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<site::SiteRelay> relay_;
+  Status end_;
+  ClientStats stats_;
+};
+
+Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const Relay& relay) {
   if (flags.json_file.empty()) return Status::Ok();
   nlohmann::json nodes = nlohmann::json::array();
   for (uint8_t node = 0; node < flags.daemon.site.nodes; ++node) {
     nodes.push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
   }
-  return WriteFileAtomically(flags.json_file, nlohmann::json({{"nodes", nodes}}).dump(2) + "\n");
+  nlohmann::json json = {{"nodes", nodes}};
+  if (flags.has_relay()) json["wan"] = CountersJson<ClientStats>(kClientCounters, relay.stats());
+  return WriteFileAtomically(flags.json_file,
+                             json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* output) {
+int Serve(Flags flags, process::SignalWatcher* signals, process::Output* output) {
+  Relay relay;
+  flags.daemon.on_rank = [&relay](uint8_t, uint8_t rank, bool here) { relay.OnRank(rank, here); };
   auto daemon = SiteDaemon::Start(flags.daemon);
   if (!daemon.ok()) return CannotStart(daemon.status(), output);
-  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kOffload);
+  if (!flags.no_seccomp) {
+    process::ConfineOrWarn(flags.has_relay() ? process::Confinement::kSite : process::Confinement::kOffload);
+  }
   spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags.daemon.site.nodes,
                flags.daemon.site.ranks_per_node, flags.daemon.site.seg_bytes);
-  signals->Guard([&daemon](int signal) {
+  signals->Guard([&daemon, &relay](int signal) {
     spdlog::info("signal {}: shutting down", signal);
+    relay.End();
     (*daemon)->Stop();
   });
+  if (flags.has_relay()) {
+    if (Status started = relay.Start(flags, daemon->get()); !started.ok())
+      return CannotStart(started, output);
+  }
   PrintListening(flags, output);
   (*daemon)->Run();
   signals->Guard({});
-  const Status written = WriteCounters(flags, **daemon);
-  if (written.ok()) return 0;
-  output->Complain("--json: " + written.message());
-  return kExitFailure;
+  relay.End();
+  const Status written = WriteCounters(flags, **daemon, relay);
+  if (!relay.end().ok()) output->Complain(cli::WithFlagNames(relay.end().ToString()));
+  if (!written.ok()) output->Complain("--json: " + written.message());
+  return written.ok() && relay.end().ok() ? 0 : kExitFailure;
+}
+
+// kInvalidArgument: what has no meaning, or does not go with --server.
+Status TakeRelayFlags(const CLI::App& app, Flags* flags) {
+  if (!flags->has_relay()) {
+    const std::string given =
+        cli::FirstGiven(app, {"--rank", "--world-size", "--job", "--site", "--incarnation", "--weight",
+                              "--datagram-size", "--rate-controller", "--rate-cap", "--rate-floor",
+                              "--idle-timeout", "--connect-timeout", "--wait-timeout", "--key",
+                              "--server-name", "--cipher", "--insecure", "--allow-core-dump", "--fault"});
+    return given.empty() ? Status() : Status(StatusCode::kInvalidArgument, given + " needs --server");
+  }
+  SiteOptions& site = flags->daemon.site;
+  if (site.nodes != 1 || site.aggregator) {
+    return {StatusCode::kInvalidArgument, "--server needs a site of one node"};
+  }
+  if (site.ranks_per_node > 62 || site.seg_bytes < 1024 || site.queue_depth < 128) {
+    return {StatusCode::kInvalidArgument,
+            "--server needs --ranks-per-node of at most 62, --seg-bytes of at least 1024 and --queue-depth "
+            "of at least 128"};
+  }
+  flags->connect.servers = {flags->server};
+  if (app.count("--weight") == 0) flags->connect.weight = site.ranks_per_node;
+  flags->connect.log = [](LogLevel level, std::string_view text) {
+    spdlog::log(level == LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+  };
+  ++site.ranks_per_node;  // the relay's, the last one
+  if (Status taken = cli::TakeConnectFlags(flags); !taken.ok()) return taken;
+  (void)keys::WipeFreedKeys();
+  if (!flags->connect.key_file.empty() && !flags->allow_core_dump) keys::ForbidCoreDumps();
+  // A wrong key is a wrong command line.
+  return keys::LoadSecurity({.key_file = flags->connect.key_file,
+                             .insecure = flags->connect.insecure,
+                             .job = flags->connect.job,
+                             .cipher = flags->connect.cipher,
+                             .expected_server = flags->connect.server_name})
+      .status();
 }
 
 int Run(int argc, char** argv) {
@@ -178,6 +291,10 @@ int Run(int argc, char** argv) {
   flags.daemon.site.scratch_bytes = flags.scratch_bytes;
   flags.daemon.rank_memory_bytes = flags.rank_memory_bytes;
   flags.daemon.log = [](std::string_view line) { spdlog::info("{}", line); };
+  if (Status relay = TakeRelayFlags(app, &flags); !relay.ok()) {
+    std::fprintf(stderr, "longhaul-offload: %s\n", cli::WithFlagNames(relay.ToString()).c_str());
+    return kExitUsage;
+  }
   if (Status file = PrepareResultFile(flags.json_file); !file.ok()) {
     std::fprintf(stderr, "longhaul-offload: --json: %s\n", file.message().c_str());
     return kExitUsage;

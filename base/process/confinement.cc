@@ -132,17 +132,20 @@ void AddRules(Confinement role, Rules* rules) {
     rules->Add(SCMP_ACT_ALLOW, "ioctl", SCMP_A1(SCMP_CMP_EQ, request));
   }
   rules->Add(SCMP_ACT_ALLOW, "prctl", SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
-  if (role == Confinement::kOffload) {
+  const bool site = role == Confinement::kSite;
+  if (role == Confinement::kOffload || site) {
     for (const char* name : {"accept4", "memfd_create", "socketpair", "pidfd_open"}) {
       rules->Add(SCMP_ACT_ALLOW, name);
     }
-    return;
   }
+  if (role == Confinement::kOffload) return;
+  // A rank's device. No process of this filter listens but the site's daemon.
+  if (site || role == Confinement::kWorker) rules->AllowSocket(AF_UNIX, SOCK_SEQPACKET);
   for (const int domain : {AF_INET, AF_INET6}) {
     rules->AllowSocket(domain, SOCK_DGRAM);
-    if (role == Confinement::kWorker) rules->AllowSocket(domain, SOCK_STREAM);
+    if (role == Confinement::kWorker || site) rules->AllowSocket(domain, SOCK_STREAM);
   }
-  if (role == Confinement::kWorker) {
+  if (role == Confinement::kWorker || site) {
     rules->AllowSocket(AF_UNIX, SOCK_STREAM);
     rules->AllowSocket(AF_NETLINK, SOCK_RAW);
   }

@@ -16,6 +16,8 @@ enum class Confinement : uint8_t {
   kWorker,
   // Its peers are processes of this machine: takes connections, shares memory, learns of a peer's end.
   kOffload,
+  // That, and the site's worker: both of the above.
+  kSite,
 };
 
 // For this process and all of its threads, from now to its end. A system call that no daemon needs fails with

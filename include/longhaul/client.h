@@ -122,9 +122,9 @@ class Client {
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
   // round that it counts in. Errors: kInvalidArgument (`gradient` does not hold exactly count() float32
   // elements; one is not finite, or so large that the sum over world_size() workers of this weight may not
-  // be: above FLT_MAX / 32 / world_size() / max(weight, 1)), kAborted (the round went on without this
-  // worker). What the server's norm_guard refuses is in stats().round_info.
-  Operation Push(const Tensor& tensor, std::span<const float> gradient);
+  // be: above FLT_MAX / 32 / world_size() / max(weight, 1); options.weight), kAborted (the round went on
+  // without this worker). What the server's norm_guard refuses is in stats().round_info.
+  Operation Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options = {});
   // Fetches the parameters. Errors: kInvalidArgument (`out` does not hold exactly count() float32 elements),
   // kFailedPrecondition (the tensor has no optimizer, so the server keeps none).
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
@@ -132,7 +132,8 @@ class Client {
   // chunk while others are still on their way: the fast path. `out` may be read when done. Errors: as Push
   // for `gradient` and Pull for the length of `out`; kInvalidArgument (`out` overlaps `gradient`). Operations
   // on one tensor take effect in the order of the calls.
-  Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out);
+  Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
+                     const PushOptions& options = {});
 
   // Explicit priority: says what matters of the tensor, in place of the job's ranking. It is cut into
   // scores.size() equal parts (1..2^20, at most count), and a chunk counts as much as the highest score among
@@ -152,6 +153,8 @@ class Client {
   // the client has failed; kInvalidArgument (`why` has no code of StatusCode).
   Status Leave(const Status& why = Status::Ok());
 
+  // Through a site (ConnectOptions::offload) of all its ranks: that of the site times the ranks of a site,
+  // plus that within the site; and the sites times the ranks of a site, which are as many at each.
   uint32_t rank() const;
   uint32_t world_size() const;
   // Of the job, as the server has them.

@@ -344,6 +344,8 @@ class Device {
   Status Query(uint16_t jid, uint32_t mid, uint64_t wr_id = 0);
   Status Cancel(uint16_t jid, uint32_t mid, uint64_t wr_id = 0);
 
+  // As the site is open; what it was opened with may be the default.
+  SiteOptions site() const;
   // Of the device, that is of all ranks of the node.
   OffloadStats stats() const;
   // Everything that is pending ends as kFlushed and may still be polled; for the others this rank has died.

@@ -56,6 +56,14 @@ struct ConnectOptions {
   // must be readable by its owner only. Everything that is sent is encrypted and authenticated by it
   // (TLS 1.3, then AEAD).
   std::string key_file = {};
+  // "unix:PATH" of this site's `longhaul-offload --server` (longhaul/offload.h), instead of `servers`: the
+  // ranks of this machine are one member of the job. The sum of their gradients crosses the WAN once, the
+  // result comes back once. What the site's connection decides is the site's: servers, job, rank, world_size,
+  // key, rates and faults have no meaning here and must be as they are by default. Every rank declares every
+  // tensor; a contribution waits for all ranks of the site that live.
+  std::string offload = {};
+  // With offload: this rank among those of its site. None: the first that is free.
+  std::optional<uint8_t> site_rank = std::nullopt;
   // Instead of a key: traffic is protected against accidents only, readable and forgeable by everyone on its
   // way.
   bool insecure = false;
@@ -103,6 +111,12 @@ struct TensorOptions {
   // Initial values (count elements) for tensors whose parameters live on the server; empty: zeros. Those of
   // exactly one worker are used. Borrowed until Declare returns.
   std::span<const float> initial = {};
+};
+
+struct PushOptions {
+  // Of this contribution, kMinWeight..kMaxWeight, for example the samples that it was made of. None: that of
+  // the connection (ConnectOptions::weight), which is the only one with policy shift.
+  std::optional<float> weight = std::nullopt;
 };
 
 struct PullOptions {

@@ -94,6 +94,7 @@ Status Device::Cancel(uint16_t jid, uint32_t mid, uint64_t wr_id) {
   return Post({&request, 1});
 }
 
+SiteOptions Device::site() const { return port_ == nullptr ? SiteOptions() : port_->site(); }
 OffloadStats Device::stats() const { return port_ == nullptr ? OffloadStats() : port_->stats(); }
 
 void Device::Close() {

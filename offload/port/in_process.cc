@@ -220,6 +220,7 @@ class InProcessPort : public Port {
     return Status::Ok();
   }
   int fd() const override { return wake_up_.fd(); }
+  SiteOptions site() const override { return site_->options(); }
   OffloadStats stats() const override { return site_->stats(node_); }
   void Close() override {
     if (attached_) site_->RankGone(node_, rank_);

@@ -27,6 +27,7 @@ class Port {
   virtual size_t Poll(std::span<Completion> completions) = 0;
   virtual Status RequestNotify() = 0;
   virtual int fd() const = 0;
+  virtual SiteOptions site() const = 0;
   virtual OffloadStats stats() const = 0;
   virtual void Close() = 0;
 

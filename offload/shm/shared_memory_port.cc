@@ -69,6 +69,7 @@ class SharedMemoryPort : public Port {
   size_t Poll(std::span<Completion> completions) override;
   Status RequestNotify() override;
   int fd() const override { return wake_up_.get(); }
+  SiteOptions site() const override { return site_; }
   OffloadStats stats() const override;
   void Close() override;
 
@@ -91,6 +92,7 @@ class SharedMemoryPort : public Port {
   uint8_t node_ = 0;
   uint8_t rank_ = 0;
   uint32_t seg_bytes_ = 0;
+  SiteOptions site_;
 
   mutable std::mutex call_mutex_;
   mutable bool calls_over_ = false;  // guarded by it
@@ -131,6 +133,7 @@ Status SharedMemoryPort::Connect(const std::string& path, const DeviceOptions& o
   memory_ = RankMemory(std::move(*memory), reply.ring);
   wake_up_ = std::move(answer->descriptors[1]);
   seg_bytes_ = reply.site.seg_bytes;
+  site_ = Decode(reply.site);
   RankWords& words = memory_.words();
   requests_ = {&words.request_tail, &words.request_head, memory_.requests(), reply.ring};
   completions_ = {&words.completion_tail, &words.completion_head, memory_.completions(), reply.ring};

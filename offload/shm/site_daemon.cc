@@ -314,6 +314,7 @@ bool SiteDaemon::Hello(GuestId id, Guest& guest, const ControlRequest& request) 
   guest.session = std::move(session);
   ranks_.push_back({id, &guest, guest.session.get()});
   Log(NameOf(*guest.session) + " joins");
+  if (options_.on_rank) options_.on_rank(guest.session->node(), guest.session->rank(), true);
   return true;
 }
 
@@ -341,6 +342,7 @@ void SiteDaemon::End(GuestId id, std::string_view why) {
 // Before its sockets: who sees them closed finds its memory left alone.
 void SiteDaemon::EndSession(GuestId id, Guest& guest) {
   std::erase_if(ranks_, [id](const Rank& rank) { return rank.id == id; });
+  if (options_.on_rank) options_.on_rank(guest.session->node(), guest.session->rank(), false);
   guest.session.reset();
   more_ = true;  // what others are told of it, they are told in the next turn
 }

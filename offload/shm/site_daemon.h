@@ -31,6 +31,8 @@ struct DaemonOptions {
   Duration spin = std::chrono::microseconds(20);
   // A line for people, for every rank that comes or goes. In the daemon's thread.
   std::function<void(std::string_view)> log;
+  // A rank has come, or is gone; then before the engine ends anything for it. In the daemon's thread.
+  std::function<void(uint8_t node, uint8_t rank, bool here)> on_rank = {};
 };
 
 class SiteDaemon {

@@ -50,12 +50,42 @@ Status CheckRates(const ConnectOptions& o) {
   return Status::Ok();
 }
 
+// What the site's relay decides for all of its ranks.
+Status CheckSite(const ConnectOptions& o) {
+  const ConnectOptions none;
+  if (!o.offload.starts_with("unix:") || o.offload.size() == 5) {
+    return Invalid("offload is unix:PATH, not " + o.offload);
+  }
+  const bool decided = !o.servers.empty() || !o.job.empty() || o.rank != 0 || o.world_size != 1 ||
+                       o.incarnation || !o.key_file.empty() || o.insecure || !o.server_name.empty() ||
+                       o.cipher != none.cipher || o.rate_controller != none.rate_controller ||
+                       !o.rate_cap.IsZero() || !o.rate_floor.IsZero() || !o.fault.empty() ||
+                       o.datagram_bytes != none.datagram_bytes;
+  if (!decided) return Status::Ok();
+  return Invalid(
+      "with offload, longhaul-offload decides: servers, job, rank, world_size, incarnation, keys, cipher, "
+      "rates, faults and datagram_bytes are given there");
+}
+
+Status CheckServers(const ConnectOptions& o) {
+  if (!o.offload.empty()) return CheckSite(o);
+  if (o.site_rank) return Invalid("site_rank needs offload");
+  if (o.servers.size() == 1) return Status::Ok();
+  return Invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
+}
+
+bool IsWeight(float weight) { return weight >= kMinWeight && weight <= kMaxWeight; }
+
 }  // namespace
 
+Status CheckWeight(const PushOptions& options) {
+  if (!options.weight || IsWeight(*options.weight)) return Status::Ok();
+  return Invalid("a contribution's weight must be in 1e-6..1e9");
+}
+
 Status CheckOptions(const ConnectOptions& o) {
-  if (o.servers.size() != 1)
-    return Invalid("exactly one server address is needed, not " + std::to_string(o.servers.size()));
-  if (!(o.weight >= kMinWeight && o.weight <= kMaxWeight)) return Invalid("weight must be in 1e-6..1e9");
+  if (Status servers = CheckServers(o); !servers.ok()) return servers;
+  if (!IsWeight(o.weight)) return Invalid("weight must be in 1e-6..1e9");
   if (o.datagram_bytes < 1200 || o.datagram_bytes > 65507)
     return Invalid("datagram_bytes must be in 1200..65507");
   for (const Status& check :

@@ -11,6 +11,7 @@ namespace longhaul::worker {
 
 // kInvalidArgument, which names the option, its value or its range.
 Status CheckOptions(const ConnectOptions& options);
+Status CheckWeight(const PushOptions& options);
 Status CheckScores(std::span<const float> scores, uint64_t count);
 // A span that has a length and no memory.
 Status CheckMemory(std::span<const float> values);

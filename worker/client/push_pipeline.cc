@@ -44,11 +44,11 @@ Status NotFinite(const codec::ChunkGeometry& geometry, uint32_t chunk, const std
   return {StatusCode::kInvalidArgument, what + " has a value that is not finite" + Place(geometry, chunk)};
 }
 
-Status TooLarge(const codec::ChunkGeometry& geometry, uint32_t chunk, const PushPipeline::Settings& settings,
+Status TooLarge(const codec::ChunkGeometry& geometry, uint32_t chunk, uint32_t world_size, float weight,
                 float largest) {
   char bound[128];
   std::snprintf(bound, sizeof bound, "%g, the most that %u workers of weight %g can sum",
-                static_cast<double>(largest), settings.world_size, static_cast<double>(settings.weight));
+                static_cast<double>(largest), world_size, static_cast<double>(weight));
   return {StatusCode::kInvalidArgument,
           "the gradient has a value" + Place(geometry, chunk) + " whose magnitude is above " + bound};
 }
@@ -75,7 +75,8 @@ void PushPipeline::SetScores(std::vector<float> parts) {
 
 // --- Encoding ---
 
-void PushPipeline::Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch) {
+void PushPipeline::Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch,
+                         float weight) {
   LH_CHECK(idle());
   LH_CHECK_OP(gradient.size(), ==, geometry_.count);
   if (!new_parts_.empty()) parts_ = std::exchange(new_parts_, {});
@@ -83,6 +84,7 @@ void PushPipeline::Begin(uint64_t round, std::span<const float> gradient, bool w
   next_ = 0;
   initial_ = false;
   wants_result_ = wants_result;
+  weight_ = weight > 0 ? weight : settings_.weight;
   round_ = round;
   new_epoch_ = epoch;
   values_ = gradient;
@@ -165,11 +167,12 @@ void PushPipeline::FinishStage() {
 
 void PushPipeline::CheckSummable(uint32_t c) {
   const std::span<const float> values = geometry_.Elements(values_, c);
-  const float largest = codec::LargestGradient(settings_.world_size, settings_.weight);
+  const float largest = codec::LargestGradient(settings_.world_size, weight_);
   const uint32_t magnitude = codec::BestKernels().max_magnitude(values.data(), values.size());
   if (magnitude <= std::bit_cast<uint32_t>(largest)) return;
-  refusal_ = magnitude >= codec::kInfinityBits ? NotFinite(geometry_, c, "the gradient")
-                                               : TooLarge(geometry_, c, settings_, largest);
+  refusal_ = magnitude >= codec::kInfinityBits
+                 ? NotFinite(geometry_, c, "the gradient")
+                 : TooLarge(geometry_, c, settings_.world_size, weight_, largest);
   Release();
 }
 
@@ -271,7 +274,7 @@ void PushPipeline::TakePriorities() {
   metadata.dtype = shape_.format.gradient;
   metadata.chunk_elements = geometry_.chunk_elements;
   metadata.round = round_;
-  metadata.weight = settings_.weight;
+  metadata.weight = weight_;
   metadata.wants_result = wants_result_;
   metadata.total_low_energy = priorities.total_low_energy;
   metadata.shift_epoch = epoch_;

@@ -50,9 +50,10 @@ class PushPipeline {
   PushPipeline(const TensorShape& shape, const Settings& settings);
 
   // Begins the window of one round. `gradient` is borrowed until Settle is done or Abandon. `epoch`: the
-  // shift epoch in force; a new one forgets the shift. Does no work yet. REQUIRES: idle(); gradient.size() ==
-  // count.
-  void Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch = 0);
+  // shift epoch in force; a new one forgets the shift. weight: of this window; 0: the settings'. Does no work
+  // yet. REQUIRES: idle(); gradient.size() == count.
+  void Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch = 0,
+             float weight = 0);
   // The same for initial values: everything is of the high class, nothing is remembered.
   void BeginInitial(std::span<const float> values);
   // A slice of encoding. True when it is over: refusal() is Ok and window() describes the window, or it says
@@ -156,6 +157,7 @@ class PushPipeline {
   bool wants_result_ = false;
   uint64_t round_ = 0;
   uint32_t new_epoch_ = 0;
+  float weight_ = 1;                 // of the window
   std::span<const float> values_;    // as given
   std::span<const float> prepared_;  // what the loss policy sends
   std::optional<codec::TopKSampler> sampler_;

@@ -42,7 +42,7 @@ void Pushes::StartPush(const Request& request) {
   tensor.push.out = request.out;
   if (!request.out.empty()) tensor.push.result_stage = ResultStage::kAwaited;
   tensor.pipeline->Begin(tensor.push.round, request.gradient, !request.out.empty(),
-                         tensor.EpochOf(tensor.push.round));
+                         tensor.EpochOf(tensor.push.round), request.weight);
   ++active_;
   encoding_.push_back(request.handle);
 }

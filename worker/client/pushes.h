@@ -25,6 +25,7 @@ class Pushes {
     TensorHandle handle = 0;
     std::span<const float> gradient;
     std::span<float> out;  // empty: no result wanted
+    float weight = 0;
   };
 
   Pushes(ServerLink* link, Declarations* tensors) : link_(*link), tensors_(*tensors) {}

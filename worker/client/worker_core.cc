@@ -50,13 +50,13 @@ void WorkerCore::Declare(const Declaration& declaration, DeclareCallback callbac
   session_.Declare(declaration, std::move(callback));
 }
 
-void WorkerCore::Push(TensorHandle tensor, std::span<const float> gradient, Callback callback) {
-  session_.Push(tensor, gradient, std::move(callback));
+void WorkerCore::Push(TensorHandle tensor, std::span<const float> gradient, Callback callback, float weight) {
+  session_.Push(tensor, gradient, std::move(callback), weight);
 }
 
 void WorkerCore::PushPull(TensorHandle tensor, std::span<const float> gradient, std::span<float> out,
-                          Callback callback) {
-  session_.PushPull(tensor, gradient, out, std::move(callback));
+                          Callback callback, float weight) {
+  session_.PushPull(tensor, gradient, out, std::move(callback), weight);
 }
 
 void WorkerCore::Pull(TensorHandle tensor, std::span<float> out, uint64_t min_round, Callback callback) {

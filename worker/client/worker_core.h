@@ -64,9 +64,9 @@ class WorkerCore final : public transport::DatagramCore {
 
   // --- Requests; see WorkerSession for what they require of their arguments ---
   void Declare(const Declaration& declaration, DeclareCallback callback);
-  void Push(TensorHandle tensor, std::span<const float> gradient, Callback callback);
-  void PushPull(TensorHandle tensor, std::span<const float> gradient, std::span<float> out,
-                Callback callback);
+  void Push(TensorHandle tensor, std::span<const float> gradient, Callback callback, float weight = 0);
+  void PushPull(TensorHandle tensor, std::span<const float> gradient, std::span<float> out, Callback callback,
+                float weight = 0);
   void Pull(TensorHandle tensor, std::span<float> out, uint64_t min_round, Callback callback);
   void SetScores(TensorHandle tensor, std::vector<float> scores) {
     session_.SetScores(tensor, std::move(scores));

@@ -282,21 +282,22 @@ void WorkerSession::Declare(const Declaration& declaration, DeclareCallback call
                     [this, handle](const Status& outcome) { tensors_.Finish(handle, outcome); }});
 }
 
-void WorkerSession::Push(TensorHandle handle, std::span<const float> gradient, Callback callback) {
-  const auto operation = link_.Begin(CheckRequest(handle, gradient.size()), std::move(callback));
+void WorkerSession::Push(TensorHandle handle, std::span<const float> gradient, Callback callback,
+                         float weight) {
+  const auto operation = link_.Begin(CheckPush(handle, gradient.size(), weight), std::move(callback));
   if (!operation) return;
-  pushes_.Add({*operation, handle, gradient, {}});
+  pushes_.Add({*operation, handle, gradient, {}, WeightOr(weight)});
   deadlines_.Begin({*operation, {}, {}});
   StartWaiting();
 }
 
 void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
-                             Callback callback) {
-  Status refusal = CheckRequest(handle, gradient.size());
+                             Callback callback, float weight) {
+  Status refusal = CheckPush(handle, gradient.size(), weight);
   if (refusal.ok()) refusal = CheckRequest(handle, out.size());
   const auto operation = link_.Begin(refusal, std::move(callback));
   if (!operation) return;
-  pushes_.Add({*operation, handle, gradient, out});
+  pushes_.Add({*operation, handle, gradient, out, WeightOr(weight)});
   deadlines_.Begin({*operation, {}, {}});
   StartWaiting();
 }
@@ -351,6 +352,12 @@ Status WorkerSession::CheckRunning() const {
 Status WorkerSession::CheckRequest(TensorHandle handle, size_t elements) const {
   Status running = CheckRunning();
   return running.ok() ? tensors_.CheckElements(handle, elements) : running;
+}
+
+Status WorkerSession::CheckPush(TensorHandle handle, size_t elements, float weight) const {
+  if (Status refusal = CheckRequest(handle, elements); !refusal.ok()) return refusal;
+  if (link_.settings.policy != LossPolicy::kShift || WeightOr(weight) == link_.options.weight) return {};
+  return {StatusCode::kInvalidArgument, "with policy shift every contribution has the connection's weight"};
 }
 
 Status WorkerSession::Silence(Duration limit) const {

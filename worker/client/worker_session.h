@@ -73,10 +73,10 @@ class WorkerSession {
   // --- Requests. Callbacks run in RunCallbacks, in the order in which things ended. ---
   void Declare(const Declaration& declaration, DeclareCallback callback);
   // REQUIRES of the spans: the tensor's count of elements (else kInvalidArgument); borrowed until the
-  // callback. Nothing is encoded before the next Work.
-  void Push(TensorHandle handle, std::span<const float> gradient, Callback callback);
-  void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out,
-                Callback callback);
+  // callback. Nothing is encoded before the next Work. weight: of this contribution; 0: the connection's.
+  void Push(TensorHandle handle, std::span<const float> gradient, Callback callback, float weight = 0);
+  void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out, Callback callback,
+                float weight = 0);
   void Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback);
   // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
   void SetScores(TensorHandle handle, std::vector<float> scores);
@@ -114,6 +114,8 @@ class WorkerSession {
   Status CheckRunning() const;
   // Ok when an operation on this tensor can be accepted now.
   Status CheckRequest(TensorHandle handle, size_t elements) const;
+  Status CheckPush(TensorHandle handle, size_t elements, float weight) const;
+  float WeightOr(float weight) const { return weight > 0 ? weight : link_.options.weight; }
   // Begins what has its turn; nothing before the job has started.
   void StartWaiting();
   // Fails when a part has failed.

@@ -5,15 +5,19 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "base/files.h"
 #include "base/flags/config_file.h"
+#include "base/flags/connect_flags.h"
 #include "base/flags/counter_json.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
@@ -42,21 +46,14 @@ using nlohmann::json;
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitDataset = 3 };
 
-struct Flags {
+struct Flags : longhaul::cli::ConnectFlags {
   std::string join;
-  longhaul::ConnectOptions connect;
-  double idle_timeout_s = 10;
-  double connect_timeout_s = 0;
-  double wait_timeout_s = 1800;
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
   bool weight_given = false;
-  bool allow_core_dump = false;
   bool no_seccomp = false;
   double skew = 0;
   std::string wire_dtype = "float32";
-  std::string rate_cap;
-  std::string rate_floor;
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
   std::string progress = "text";
   std::string json_file;
@@ -67,12 +64,13 @@ struct Flags {
 constexpr const char* kFooter = R"(
 Examples:
   longhaul-worker --join 127.0.0.1:7700 --rank 0 --world-size 1 --insecure
+  longhaul-worker --offload unix:/run/longhaul/site.sock
   longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --key job.key --rounds 500
   MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker --key job.key
 
 Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
 LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
-understood when neither flag nor LONGHAUL_* says otherwise.
+understood when neither flag nor LONGHAUL_* says otherwise, and not with --offload.
 Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged, 130 and 143 ended
 at once by a signal. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
 once.)";
@@ -217,35 +215,53 @@ int Fail(const Status& why, int code) {
   return code;
 }
 
-// Joins, trains and leaves. Errors of the command line and the data: `code` is the exit code.
-Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::process::SignalWatcher* signals,
-                           int* code) {
-  using longhaul::worker::Dataset;
-  using longhaul::worker::DatasetPart;
-  *code = kExitDataset;
-  Dataset shard;
-  Dataset test;
+struct Data {
+  longhaul::worker::Dataset shard;
+  longhaul::worker::Dataset test;
   size_t total = 0;
-  {
-    Result<Dataset> train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
-    if (!train.ok()) return train.status();
-    total = train->size();
-    shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size, flags.train.seed,
-                                      flags.skew);
-    Result<Dataset> whole_test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
-    if (!whole_test.ok()) return whole_test.status();
-    test = *std::move(whole_test);
-  }
-  if (shard.size() == 0) return Status(StatusCode::kInvalidArgument, "more workers than images");
+};
 
+// This worker's images. Errors: kInvalidArgument (none), those of the files.
+Result<Data> LoadData(const Flags& flags) {
+  using longhaul::worker::DatasetPart;
+  auto train = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTrain);
+  if (!train.ok()) return train.status();
+  auto test = longhaul::worker::LoadFashionMnist(flags.data, DatasetPart::kTest);
+  if (!test.ok()) return test.status();
+  Data data;
+  data.total = train->size();
+  data.shard = longhaul::worker::ShardOf(*train, flags.connect.rank, flags.connect.world_size,
+                                         flags.train.seed, flags.skew);
+  data.test = *std::move(test);
+  if (data.shard.size() == 0) return Status(StatusCode::kInvalidArgument, "more workers than images");
+  return data;
+}
+
+Result<Client> Join(const Flags& flags, const Data* data) {
   longhaul::ConnectOptions connect = flags.connect;
-  if (!flags.weight_given) connect.weight = longhaul::worker::ShardWeight(shard, total, connect.world_size);
+  if (data != nullptr && !flags.weight_given) {
+    connect.weight = longhaul::worker::ShardWeight(data->shard, data->total, connect.world_size);
+  }
   connect.log = [](longhaul::LogLevel level, std::string_view text) {
     spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
                 longhaul::cli::WithFlagNames(std::string(text)));
   };
   if (!flags.no_seccomp) longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker);
-  Result<Client> client = Client::Connect(connect);
+  return Client::Connect(connect);
+}
+
+// Joins, trains and leaves. Errors of the command line and the data: `code` is the exit code. Who this worker
+// is its site says, so that its data come after it has joined.
+Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::SignalWatcher* signals,
+                           int* code) {
+  const bool in_site = !flags.connect.offload.empty();
+  *code = kExitDataset;
+  std::optional<Result<Data>> data;
+  if (!in_site) {
+    data = LoadData(flags);
+    if (!data->ok()) return data->status();
+  }
+  Result<Client> client = Join(flags, in_site ? nullptr : &**data);
   *code = !client.ok() && client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
   if (!client.ok()) return client.status();
   signals->Guard([&client](int signal) {
@@ -253,6 +269,17 @@ Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::pro
                                                        : signal == SIGTERM ? "told to stop (SIGTERM)"
                                                                            : "its terminal closed (SIGHUP)"));
   });
+  flags.connect.rank = client->rank();
+  flags.connect.world_size = client->world_size();
+  if (in_site) data = LoadData(flags);
+  if (!data->ok()) {
+    signals->Guard({});
+    *code = kExitDataset;
+    (void)client->Leave(data->status());
+    return data->status();
+  }
+  const longhaul::worker::Dataset& shard = (*data)->shard;
+  const longhaul::worker::Dataset& test = (*data)->test;
   progress->Joined(*client);
   Result<TrainSummary> summary = longhaul::worker::Train(*client, shard, test, flags.train,
                                                          [&](const RoundProgress& p) { progress->Round(p); });
@@ -269,7 +296,7 @@ Result<TrainSummary> Train(const Flags& flags, Progress* progress, longhaul::pro
   return summary;
 }
 
-int Run(const Flags& flags, longhaul::process::SignalWatcher* signals, Output* output) {
+int Run(Flags& flags, longhaul::process::SignalWatcher* signals, Output* output) {
   Progress progress(flags.progress, flags.security, output);
   int code = kExitFailure;
   const Result<TrainSummary> summary = Train(flags, &progress, signals, &code);
@@ -294,16 +321,19 @@ int Run(const Flags& flags, longhaul::process::SignalWatcher* signals, Output* o
 void AddOptions(CLI::App& app, Flags& flags) {
   auto& c = flags.connect;
   auto& t = flags.train;
-  app.add_option("--join", flags.join, "Address of the server")->type_name("HOST:PORT")->required();
-  app.add_option("--rank", c.rank, "This worker among its peers, 0..world-size-1 [0]");
-  app.add_option("--world-size", c.world_size, "Workers of the job, as the server has it [1]")
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--job", c.job, "Name of the job, as the server has it")->capture_default_str();
-  app.add_option("--site", c.site, "Where this worker runs, for messages and statistics");
-  app.add_option("--incarnation", c.incarnation,
-                 "Higher takes the rank over at once [a restart takes it from a predecessor that is silent]");
-  app.add_option("--weight", c.weight,
-                 "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even]");
+  app.add_option("--join", flags.join, "Address of the server; this or --offload")->type_name("HOST:PORT");
+  app.add_option(
+         "--offload", c.offload,
+         "Instead of --join: unix:PATH of this site's longhaul-offload --server, which is the site's one "
+         "connection. What concerns the connection is given there")
+      ->type_name("unix:PATH");
+  app.add_option("--site-rank", c.site_rank,
+                 "With --offload: this worker among its site's [the first that is free]")
+      ->check(CLI::Range(0, 62));
+  longhaul::cli::AddMemberFlags(app, &flags);
+  app.add_option(
+      "--weight", c.weight,
+      "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even; 1 with --offload]");
   app.add_option("--rounds", t.rounds, "Rounds of the whole job")
       ->capture_default_str()
       ->check(CLI::Range(1, 100'000'000));
@@ -348,41 +378,10 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--eval-every", t.eval_every, "Rounds between test accuracies on rank 0; 0 = at the end")
       ->capture_default_str();
-  app.add_option("--datagram-size", c.datagram_bytes, "UDP payload per datagram, bytes")
-      ->capture_default_str()
-      ->check(CLI::Range(1200, 65507));
-  longhaul::cli::AddEnum(app, "--rate-controller", &c.rate_controller, "What decides how fast to send");
-  app.add_option("--rate-cap", flags.rate_cap, "Never send faster, for example 100mbit")
-      ->check(longhaul::cli::IsRate());
-  app.add_option("--rate-floor", flags.rate_floor, "Never send slower, whatever is lost [100kbit]")
-      ->check(longhaul::cli::IsRate());
-  app.add_option("--idle-timeout", flags.idle_timeout_s, "Silence after which the server is dead, seconds")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
-  app.add_option("--connect-timeout", flags.connect_timeout_s, "Time to join, seconds; 0 = the idle time-out")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--wait-timeout", flags.wait_timeout_s,
-                 "How long to wait for other workers that do not come, seconds; 0 = for ever")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 31536000.0));
-  app.add_option(
-         "--key", c.key_file,
-         "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
-      ->type_name("FILE");
-  app.add_option("--server-name", c.server_name,
-                 "With a certificate: the name that the server's certificate must have; none = any");
-  longhaul::cli::AddEnum(app, "--cipher", &c.cipher, "Of the packets; any = the first that both sides have");
-  app.add_flag("--insecure", c.insecure, "Instead of a key: no encryption and no authentication")
-      ->excludes("--key");
-  app.add_flag("--allow-core-dump", flags.allow_core_dump,
-               "With a key: a crash may leave a core dump, which contains it");
+  longhaul::cli::AddConnectionFlags(app, &flags);
   app.add_flag("--no-seccomp", flags.no_seccomp,
                "Keep the right to make any system call; else those that a worker does not need are given up "
                "before it connects");
-  app.add_option("--fault", c.fault,
-                 "Faults to inject into own traffic, for example drop=2%,delay=25ms,seed=7")
-      ->type_name("SPEC");
   longhaul::cli::AddInjectFlag(app);
   app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
       ->capture_default_str()
@@ -399,6 +398,25 @@ void AddOptions(CLI::App& app, Flags& flags) {
   }
 }
 
+// Where the job is: at a server, or behind this site's relay, which decides the rest.
+Status TakeAddress(const CLI::App& app, Flags* flags) {
+  if (flags->join.empty() == flags->connect.offload.empty()) {
+    return {StatusCode::kInvalidArgument, "one of --join and --offload is needed"};
+  }
+  if (!flags->join.empty()) {
+    flags->connect.servers = {flags->join};
+    if (app.count("--site-rank") == 0) return {};
+    return {StatusCode::kInvalidArgument, "--site-rank needs --offload"};
+  }
+  const std::string given = longhaul::cli::FirstGiven(
+      app, {"--rank", "--world-size", "--job", "--site", "--incarnation", "--datagram-size",
+            "--rate-controller", "--rate-cap", "--rate-floor", "--key", "--server-name", "--cipher",
+            "--insecure", "--allow-core-dump", "--fault"});
+  if (given.empty()) return {};
+  return {StatusCode::kInvalidArgument,
+          given + " has no meaning with --offload: the site's longhaul-offload decides it"};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -412,43 +430,33 @@ int main(int argc, char** argv) try {
   longhaul::cli::AddConfigFile(app, "rounds = 500");
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
-  TakeLauncherEnvironment();
+  const auto names_site = [](const char* word) { return std::string_view(word).starts_with("--offload"); };
+  const bool in_site = std::any_of(argv, argv + argc, names_site) || !Env("LONGHAUL_OFFLOAD").empty();
+  if (!in_site) TakeLauncherEnvironment();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kExitOk : kExitUsage;
   }
-  flags.connect.servers = {flags.join};
-  flags.connect.idle_timeout = longhaul::FromSeconds(flags.idle_timeout_s);
-  flags.connect.connect_timeout = longhaul::FromSeconds(flags.connect_timeout_s);
-  flags.connect.wait_timeout = longhaul::FromSeconds(flags.wait_timeout_s);
+  if (Status valid = TakeAddress(app, &flags); !valid.ok()) return Fail(valid, kExitUsage);
+  if (Status valid = longhaul::cli::TakeConnectFlags(&flags); !valid.ok()) return Fail(valid, kExitUsage);
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
   if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
-  if (!flags.rate_cap.empty()) flags.connect.rate_cap = *longhaul::ParseRate(flags.rate_cap);
-  if (!flags.rate_floor.empty()) flags.connect.rate_floor = *longhaul::ParseRate(flags.rate_floor);
-  if (!flags.rate_cap.empty() && flags.connect.rate_floor > flags.connect.rate_cap) {
-    return Fail(Status(StatusCode::kInvalidArgument,
-                       "--rate-floor " + flags.rate_floor + " is above --rate-cap " + flags.rate_cap),
-                kExitUsage);
-  }
-  if (flags.connect.rank >= flags.connect.world_size) {
-    return Fail(Status(StatusCode::kInvalidArgument, "--rank " + std::to_string(flags.connect.rank) +
-                                                         " is not below --world-size " +
-                                                         std::to_string(flags.connect.world_size)),
-                kExitUsage);
-  }
   (void)longhaul::keys::WipeFreedKeys();
   if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();
-  // A wrong key is a wrong command line, and found out before the data is read.
-  const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
-                                                      .insecure = flags.connect.insecure,
-                                                      .job = flags.connect.job,
-                                                      .cipher = flags.connect.cipher,
-                                                      .expected_server = flags.connect.server_name});
-  if (!security.ok()) return Fail(security.status(), kExitUsage);
-  flags.security = security->kind;
+  flags.security = "site";
+  if (flags.connect.offload.empty()) {
+    // A wrong key is a wrong command line, and found out before the data is read.
+    const auto security = longhaul::keys::LoadSecurity({.key_file = flags.connect.key_file,
+                                                        .insecure = flags.connect.insecure,
+                                                        .job = flags.connect.job,
+                                                        .cipher = flags.connect.cipher,
+                                                        .expected_server = flags.connect.server_name});
+    if (!security.ok()) return Fail(security.status(), kExitUsage);
+    flags.security = security->kind;
+  }
   // Found out now, not after hours of training.
   if (Status file = longhaul::PrepareResultFile(flags.json_file); !file.ok()) {
     return Fail(Status(file.code(), "--json: " + file.message()), kExitUsage);

@@ -1,0 +1,74 @@
+// What stands behind the handle of a client: one worker of its own on the WAN (wan_client.h), or a rank of a
+// site (worker/site/site_client.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/user_calls.h"
+#include "longhaul/client.h"
+#include "worker/client/operation_state.h"
+
+namespace longhaul::internal {
+
+class ClientImpl {
+ public:
+  explicit ClientImpl(const LogCallback& log) : calls_(std::make_shared<UserCalls>(log)) {}
+  virtual ~ClientImpl() = default;
+  // The handle is gone. From one of its own callbacks the client goes on to its end by itself.
+  static void Release(std::shared_ptr<ClientImpl> impl);
+
+  // As those of Client.
+  virtual Result<Tensor> Declare(const std::string& name, const TensorOptions& options) = 0;
+  virtual Operation Push(const Tensor& tensor, std::span<const float> gradient,
+                         const PushOptions& options) = 0;
+  virtual Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) = 0;
+  virtual Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
+                             const PushOptions& options) = 0;
+  virtual Status SetScores(const Tensor& tensor, std::span<const float> scores) = 0;
+  virtual Status Barrier(const std::string& name) = 0;
+  virtual Status Leave(const Status& why) = 0;
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world_size() const = 0;
+  virtual JobSpec settings() const = 0;
+  virtual Status status() = 0;
+  virtual ClientStats stats() = 0;
+
+  static Operation Refused(Status why);
+
+ protected:
+  using Promise = std::shared_ptr<Completion>;
+
+  // Ends everything at once; called on its own thread, which destroys the client with `own_` when it is done.
+  virtual void EndOnOwnThread() = 0;
+  bool OnOwnThread() const { return std::this_thread::get_id() == thread_id_; }
+
+  static Status Destroyed() { return {StatusCode::kCancelled, "the client was destroyed"}; }
+  static Status HasLeft() { return {StatusCode::kFailedPrecondition, "this worker has left the job"}; }
+  static Status InACallback(const char* what);
+  // Operations that get no other outcome have this one.
+  void EndWith(const Status& why);
+  // A new operation, and the promise of its end.
+  std::pair<Operation, Promise> NewOperation();
+  // Returns when no operation is pending. REQUIRES: none begins any more.
+  void WaitForOperations();
+
+  Tensor MakeTensor(const std::string& name, const TensorOptions& options) const;
+  static void SetHandle(uint32_t handle, Tensor* tensor) { tensor->handle_ = handle; }
+  static uint32_t HandleOf(const Tensor& tensor) { return tensor.handle_; }
+  Status CheckTensor(const Tensor& tensor) const;
+  // Also the spans; `out` may be empty.
+  Status CheckRequest(const Tensor& tensor, std::span<const float> values,
+                      std::span<const float> out = {}) const;
+  Status CheckPull(const Tensor& tensor, std::span<const float> out) const;
+  Status CheckScores(const Tensor& tensor, std::span<const float> scores) const;
+
+  const std::shared_ptr<UserCalls> calls_;
+  const std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
+  std::thread::id thread_id_;        // set before any other thread has the client
+  std::shared_ptr<ClientImpl> own_;  // its own thread only; itself, when its end is that thread's
+};
+
+}  // namespace longhaul::internal

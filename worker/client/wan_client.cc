@@ -1,0 +1,385 @@
+#include "worker/client/wan_client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "base/user_calls.h"
+#include "codec/fec/fec.h"
+#include "transport/keys/load_security.h"
+#include "transport/udp/clock.h"
+#include "transport/udp/event_loop.h"
+#include "transport/udp/fault_injector.h"
+#include "transport/udp/probe.h"
+#include "transport/udp/resolve.h"
+#include "worker/client/arguments.h"
+#include "worker/client/worker_core.h"
+
+namespace longhaul {
+namespace internal {
+namespace {
+
+// A join that succeeds rarely takes longer; a probe's answer takes a round trip, of which most are shorter.
+constexpr Duration kJoinHintEvery = std::chrono::seconds(1);
+constexpr Duration kProbeWait = std::chrono::milliseconds(200);
+// A loop answers at once, but for one whose callback blocks.
+constexpr Duration kStatsWait = std::chrono::seconds(2);
+
+// Descriptors of the erasure-code library are made once per process, before the first client's thread.
+Result<codec::ErasureCoder*> SharedCoder() {
+  static const Result<std::unique_ptr<codec::ErasureCodeLibrary>> coder = codec::ErasureCodeLibrary::Create();
+  if (!coder.ok()) return coder.status();
+  return static_cast<codec::ErasureCoder*>(coder->get());
+}
+
+worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security,
+                                      const std::shared_ptr<UserCalls>& calls) {
+  worker::WorkerCoreOptions core;
+  core.job = security.job;
+  core.security = security.security();
+  core.site = o.site;
+  core.rank = o.rank;
+  core.world_size = o.world_size;
+  core.incarnation = o.incarnation;
+  core.weight = o.weight;
+  core.connect_timeout = o.connect_timeout == Duration(0) ? o.idle_timeout : o.connect_timeout;
+  core.wait_timeout = o.wait_timeout;
+  core.say = [calls](const std::string& text) { calls->Log(LogLevel::kInfo, text); };
+  core.connection.idle_timeout = o.idle_timeout;
+  core.connection.keepalive = std::min<Duration>(core.connection.keepalive, o.idle_timeout / 4);
+  core.connection.max_datagram = ByteCount(o.datagram_bytes);
+  core.connection.rate.control = o.rate_controller;
+  if (!o.rate_cap.IsZero()) core.connection.rate.cap = o.rate_cap;
+  if (!o.rate_floor.IsZero()) core.connection.rate.floor = o.rate_floor;
+  core.connection.rate.floor = std::min(core.connection.rate.floor, core.connection.rate.cap);
+  return core;
+}
+
+class WanClient final : public ClientImpl {
+ public:
+  using State = worker::WorkerSession::State;
+
+  static Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options);
+  WanClient(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder);
+  ~WanClient() override;
+
+  Result<Tensor> Declare(const std::string& name, const TensorOptions& options) override;
+  Operation Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options) override;
+  Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) override;
+  Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
+                     const PushOptions& options) override;
+  Status SetScores(const Tensor& tensor, std::span<const float> scores) override;
+  Status Barrier(const std::string& name) override;
+  Status Leave(const Status& why) override;
+  Status status() override;
+  ClientStats stats() override;
+  uint32_t rank() const override { return rank_; }
+  uint32_t world_size() const override { return world_size_; }
+  JobSpec settings() const override { return settings_; }  // fixed once Connect has returned
+
+ private:
+  Status Open(const ConnectOptions& options);
+  // Says every second why there may be no answer, when that changes.
+  Status WaitUntilJoined(const ConnectOptions& options);
+  std::string JoinHint();
+  void OnState(State state);
+  void Abandon(const Status& why);
+  void EndOnOwnThread() override;
+  // Runs `request` on the loop's thread with the promise of the operation that is returned.
+  template <typename Request>
+  Operation Launch(Request request);
+  ClientStats StatsNow() const;  // on the loop's thread
+
+  static worker::WorkerCore::Callback Ending(Promise promise) {
+    return [promise = std::move(promise)](const Status& outcome, const OperationStats& stats) {
+      promise->End(outcome, stats);
+    };
+  }
+
+  keys::LoadedSecurity security_;  // outlives the core
+  const uint32_t rank_;
+  const uint32_t world_size_;
+  std::optional<worker::WorkerCore> core_;  // the loop's thread only; gone when that ran out of memory
+  Address server_;
+  std::unique_ptr<udp::FaultInjector> faults_;
+  std::unique_ptr<udp::EventLoop> loop_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::kConnecting;
+  Status failure_;
+  ClientStats last_stats_;
+  JobSpec settings_;
+  bool leaving_ = false;
+};
+
+// --- Life ---
+
+Result<std::shared_ptr<ClientImpl>> WanClient::Connect(const ConnectOptions& options) {
+  Result<codec::ErasureCoder*> coder = SharedCoder();
+  if (!coder.ok()) return coder.status();
+  Result<keys::LoadedSecurity> security = keys::LoadSecurity({.key_file = options.key_file,
+                                                              .insecure = options.insecure,
+                                                              .job = options.job,
+                                                              .cipher = options.cipher,
+                                                              .expected_server = options.server_name});
+  if (!security.ok()) return security.status();
+  auto impl = std::make_shared<WanClient>(options, *std::move(security), *coder);
+  if (Status s = impl->Open(options); !s.ok()) return s;
+  if (Status s = impl->WaitUntilJoined(options); !s.ok()) return s;
+  return std::shared_ptr<ClientImpl>(impl);
+}
+
+WanClient::WanClient(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
+    : ClientImpl(options.log),
+      security_(std::move(security)),
+      rank_(options.rank),
+      world_size_(options.world_size),
+      core_(std::in_place, CoreOptions(options, security_, calls_), coder,
+            Random(options.seed == 0 ? udp::EntropySeed() : options.seed)) {}
+
+Status WanClient::Open(const ConnectOptions& options) {
+  Result<Address> server = udp::ResolvePeer(options.servers.front());
+  if (!server.ok()) return server.status();
+  server_ = *server;
+  Result<udp::UdpSocket> socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
+  if (!socket.ok()) return socket.status();
+  const auto warn = [this](const std::string& text) { calls_->Log(LogLevel::kWarning, text); };
+  for (const std::string& warning : socket->warnings()) warn(warning);
+  if (!options.fault.empty()) {
+    Result<udp::FaultOptions> faults = udp::ParseFaults(options.fault);
+    if (!faults.ok()) return faults.status();
+    faults_ = std::make_unique<udp::FaultInjector>(*faults);
+    warn("faults are injected into this worker's own traffic: " + options.fault);
+  }
+  Result<std::unique_ptr<udp::EventLoop>> loop =
+      udp::EventLoop::Create(&*core_, *std::move(socket), faults_.get());
+  if (!loop.ok()) return loop.status();
+  loop_ = *std::move(loop);
+  core_->SetStateListener([this](State state) { OnState(state); });
+  core_->Start(udp::Now(), *server);
+  try {
+    thread_ = std::thread([this] {
+      loop_->Run();
+      if (!loop_->failure().ok()) Abandon(loop_->failure());
+      const std::shared_ptr<ClientImpl> last = std::move(own_);
+    });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kInternal, std::string("no thread for the client: ") + error.what()};
+  }
+  thread_id_ = thread_.get_id();
+  return Status::Ok();
+}
+
+Status WanClient::WaitUntilJoined(const ConnectOptions& options) {
+  std::unique_lock lock(mutex_);
+  std::string said;
+  // Ends by itself: the core gives up after connect_timeout.
+  while (!changed_.wait_for(lock, kJoinHintEvery, [this] { return state_ != State::kConnecting; })) {
+    lock.unlock();
+    const std::string hint = JoinHint();
+    if (!hint.empty() && hint != said) {
+      calls_->Log(LogLevel::kWarning, "no answer from " + options.servers.front() + " yet: " + hint);
+    }
+    said = hint;
+    lock.lock();
+  }
+  if (state_ == State::kFailed) return failure_;
+  if (state_ == State::kLeft) return {StatusCode::kAborted, "the server ended the job"};
+  return Status::Ok();
+}
+
+std::string WanClient::JoinHint() {
+  auto hint = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> answer = hint->get_future();
+  const auto ask = [this, hint, probe = udp::Probe(server_, kProbeWait)] {
+    hint->set_value(core_->JoinHint(probe));
+  };
+  // Without a loop the promise is gone, and with it the answer.
+  if (!loop_->Post(ask).ok() || answer.wait_for(kJoinHintEvery) != std::future_status::ready) return "";
+  return answer.get();
+}
+
+WanClient::~WanClient() {
+  if (!loop_) return;
+  EndWith(Destroyed());
+  if (OnOwnThread()) {
+    thread_.detach();  // this is its last deed
+  } else if (thread_.joinable()) {
+    // Tells the server, ends what is pending; Stop lets the farewell leave and waits for no peer.
+    (void)loop_->Post([this] { core_->Fail(Destroyed()); });
+    loop_->Stop();
+    thread_.join();
+  }
+  loop_.reset();  // what was posted and did not run ends here
+}
+
+void WanClient::EndOnOwnThread() {
+  if (core_) core_->Fail(Destroyed());
+  loop_->Stop();
+}
+
+// The loop has ended in the middle of an event: everything pending ends with it.
+void WanClient::Abandon(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kFailed;
+    failure_ = why;
+    changed_.notify_all();
+  }
+  core_.reset();
+}
+
+void WanClient::OnState(State state) {
+  const std::lock_guard lock(mutex_);
+  // Written once, before Connect returns: readers need no lock.
+  if (state_ == State::kConnecting && core_->joined()) settings_ = core_->settings();
+  state_ = state;
+  if (state == State::kFailed) failure_ = core_->failure();
+  changed_.notify_all();
+}
+
+// --- Operations ---
+
+template <typename Request>
+Operation WanClient::Launch(Request request) {
+  auto [operation, promise] = NewOperation();
+  {
+    const std::lock_guard lock(mutex_);
+    if (leaving_) {
+      promise->End(HasLeft(), {});
+      return operation;
+    }
+  }
+  const Status posted = loop_->Post(
+      [promise = promise, request = std::move(request)]() mutable { request(std::move(promise)); });
+  if (!posted.ok()) promise->End(posted, {});
+  return operation;
+}
+
+Result<Tensor> WanClient::Declare(const std::string& name, const TensorOptions& options) {
+  if (UserCalls::InCallback()) return InACallback("Declare");
+  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
+  Tensor tensor = MakeTensor(name, options);
+  auto handle = std::make_shared<std::atomic<uint32_t>>(UINT32_MAX);
+  worker::Declaration declaration{.name = name,
+                                  .dtype = options.dtype,
+                                  .wire_dtype = options.wire_dtype,
+                                  .result_dtype = options.result_dtype,
+                                  .priority = options.priority,
+                                  .high_ranges = options.high_ranges,
+                                  .high_share = options.high_share,
+                                  .high_energy = options.high_energy,
+                                  .count = options.count,
+                                  .optimizer = options.optimizer,
+                                  .initial = options.initial};
+  const Operation declared =
+      Launch([this, declaration = std::move(declaration), handle](const Promise& promise) {
+        core_->Declare(declaration, [promise, handle](const Result<worker::TensorHandle>& result) {
+          if (result.ok()) *handle = *result;
+          promise->End(result.status(), {});
+        });
+      });
+  if (Status s = declared.Wait(); !s.ok()) return s;
+  SetHandle(*handle, &tensor);
+  return tensor;
+}
+
+Operation WanClient::Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options) {
+  if (Status s = CheckRequest(tensor, gradient); !s.ok()) return Refused(s);
+  if (Status s = worker::CheckWeight(options); !s.ok()) return Refused(s);
+  return Launch([this, handle = HandleOf(tensor), gradient, weight = options.weight.value_or(0)](
+                    Promise promise) { core_->Push(handle, gradient, Ending(std::move(promise)), weight); });
+}
+
+Operation WanClient::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
+  if (Status s = CheckPull(tensor, out); !s.ok()) return Refused(s);
+  return Launch([this, handle = HandleOf(tensor), out, min_round = options.min_round](Promise promise) {
+    core_->Pull(handle, out, min_round, Ending(std::move(promise)));
+  });
+}
+
+Operation WanClient::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
+                              const PushOptions& options) {
+  if (Status s = CheckRequest(tensor, gradient, out); !s.ok()) return Refused(s);
+  if (Status s = worker::CheckWeight(options); !s.ok()) return Refused(s);
+  return Launch(
+      [this, handle = HandleOf(tensor), gradient, out, weight = options.weight.value_or(0)](Promise promise) {
+        core_->PushPull(handle, gradient, out, Ending(std::move(promise)), weight);
+      });
+}
+
+Status WanClient::SetScores(const Tensor& tensor, std::span<const float> scores) {
+  if (Status s = CheckScores(tensor, scores); !s.ok()) return s;
+  return loop_->Post(
+      [this, handle = HandleOf(tensor), copy = std::vector<float>(scores.begin(), scores.end())]() mutable {
+        core_->SetScores(handle, std::move(copy));
+      });
+}
+
+Status WanClient::Barrier(const std::string& name) {
+  if (UserCalls::InCallback()) return InACallback("Barrier");
+  return Launch([this, name](Promise promise) { core_->Barrier(name, Ending(std::move(promise))); }).Wait();
+}
+
+Status WanClient::Leave(const Status& why) {
+  if (UserCalls::InCallback()) return InACallback("Leave");
+  if (Status s = worker::CheckCode(why); !s.ok()) return s;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  if (why.ok()) WaitForOperations();
+  const Status posted = loop_->Post([this, why] { core_->Leave(why); });
+  if (!posted.ok()) return posted;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return state_ == State::kLeft || state_ == State::kFailed; });
+  return failure_;
+}
+
+// --- Questions ---
+
+Status WanClient::status() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kFailed) return failure_;
+  if (leaving_ || state_ == State::kLeft) {
+    return HasLeft();
+  }
+  return Status::Ok();
+}
+
+ClientStats WanClient::StatsNow() const {
+  if (!core_) return {};
+  ClientStats stats = core_->stats();
+  stats.callbacks_threw = calls_->threw();
+  return stats;
+}
+
+ClientStats WanClient::stats() {
+  if (OnOwnThread()) return StatsNow();
+  auto answer = std::make_shared<std::promise<ClientStats>>();
+  std::future<ClientStats> ready = answer->get_future();
+  const Status posted = loop_->Post([this, answer] { answer->set_value(StatsNow()); });
+  const bool answered = posted.ok() && ready.wait_for(kStatsWait) == std::future_status::ready;
+  const std::lock_guard lock(mutex_);
+  if (answered) last_stats_ = ready.get();
+  return last_stats_;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ClientImpl>> ConnectToServer(const ConnectOptions& options) {
+  return WanClient::Connect(options);
+}
+
+}  // namespace internal
+}  // namespace longhaul

@@ -1,0 +1,78 @@
+// The ranks of a site as their relay sees them: who is here, and what each has asked and not closed. Every
+// request is taken once, however often it is repeated, and has one answer at a time.
+//
+// Sans-I/O. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "base/instant.h"
+#include "worker/site/site_message.h"
+
+namespace longhaul::site {
+
+class RankDesk {
+ public:
+  static constexpr uint8_t kMaxRanks = 63;
+  // A client has 4096 operations at most, and as many again that it has not closed.
+  static constexpr size_t kMostOpen = 8192;
+
+  using Send = std::function<void(uint8_t rank, const SiteMessage&)>;
+  // REQUIRES: ranks <= kMaxRanks.
+  RankDesk(uint8_t ranks, Send send) : ranks_(ranks), send_(std::move(send)) {}
+
+  // Ranks that take part now.
+  uint64_t here() const { return here_; }
+  // All of the site's, once they have been here at the same time; those that are waited for until then.
+  uint64_t missing_at_start() const { return complete_ ? 0 : All() & ~here_; }
+  bool complete() const { return complete_; }
+  bool any_left() const { return any_left_; }
+
+  // A client says hello. True: it is a new one; what its predecessor asked is forgotten.
+  bool Hello(uint8_t rank, uint64_t session, Instant now);
+  // Whether the message is of the client that is here; notes that it lives.
+  bool IsCurrent(const SiteMessage& message, Instant now);
+  // True: a new request, whose answer is "pending" until Answer. Else the answer is repeated.
+  bool Take(const SiteMessage& message);
+  // The request is over on both sides. True: it was open.
+  bool Close(uint8_t rank, uint64_t seq);
+  // Nothing happens if it is not open.
+  void Answer(uint8_t rank, uint64_t seq, SiteMessage answer);
+  // Only what a repetition is told.
+  void SetMissing(uint8_t rank, uint64_t seq, uint64_t missing);
+  void End(uint8_t rank, uint64_t seq, const Status& outcome);
+
+  // The rank takes part no more; its later messages are answered with `why`, unless that is Ok.
+  void Remove(uint8_t rank, const Status& why);
+  void SetLeft() { any_left_ = true; }
+  // All that are here are told, and take part no more.
+  void FailAll(const Status& why);
+  // A message that belongs to no request.
+  void Tell(uint8_t rank, SiteMessage message) { Reply(rank, 0, std::move(message)); }
+  // Those that have said nothing for so long.
+  uint64_t SilentSince(Instant then) const;
+
+ private:
+  struct Rank {
+    uint64_t session = 0;
+    Status gone;  // why it is not here
+    Instant heard;
+    uint64_t highest = 0;
+    std::map<uint64_t, SiteMessage> open;  // with their answers
+  };
+  uint64_t All() const { return (uint64_t{1} << ranks_) - 1; }
+  void Reply(uint8_t rank, uint64_t seq, SiteMessage message);
+
+  const uint8_t ranks_;
+  const Send send_;
+  std::array<Rank, kMaxRanks> rank_;
+  uint64_t here_ = 0;
+  bool complete_ = false;
+  bool any_left_ = false;
+};
+
+}  // namespace longhaul::site

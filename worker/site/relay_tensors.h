@@ -1,0 +1,132 @@
+// The tensors of a site's relay: what its ranks ask of each, one thing at a time per tensor.
+//
+//   declare   all ranks, then the values of the first that has any, then the server
+//   step      all ranks, then their sum, then the server, then the result for those that want it
+//   pull      one for all that ask at about the same time
+//   scores    of one rank; the last one counts
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longhaul/client.h"
+#include "worker/site/aside.h"
+#include "worker/site/collectives.h"
+#include "worker/site/mailbox.h"
+#include "worker/site/rank_desk.h"
+
+namespace longhaul::site {
+
+class RelayTensors {
+ public:
+  // A rank that another one does not answer in time is given up by this.
+  using Drop = std::function<void(uint8_t rank, const Status& why)>;
+  RelayTensors(Mailbox* mailbox, RankDesk* desk, Collectives* collectives, Aside* aside, Drop drop)
+      : mailbox_(*mailbox),
+        desk_(*desk),
+        collectives_(*collectives),
+        aside_(*aside),
+        drop_(std::move(drop)) {}
+
+  // Before anything is asked.
+  void SetClient(std::shared_ptr<Client> client) { client_ = std::move(client); }
+  // A new request of one of the kinds above.
+  void Take(const SiteMessage& message);
+  // The request, or all of the rank's, are not waited for any more.
+  void Forget(uint8_t rank, std::optional<uint64_t> seq);
+  // What waits for all ranks may have them now.
+  void AdvanceAll();
+
+ private:
+  struct Part {
+    uint64_t seq = 0;
+    bool wants = false;  // the result; of a declaration: has values
+  };
+  using Parts = std::map<uint8_t, Part>;
+  struct Waiting {
+    uint8_t rank = 0;
+    uint64_t seq = 0;
+    uint64_t value = 0;  // min_round; number of scores
+  };
+  // What is under way for a tensor.
+  struct Job {
+    Parts parts;
+    bool fetch = false;
+    bool taking = false;  // delivered: until all have taken it
+    OperationStats stats;
+  };
+  // The last values of the tensor that came here.
+  struct Fetched {
+    bool valid = false;
+    uint64_t version = 0;
+    Instant at;
+    uint64_t served = 0;  // ranks that have had them
+  };
+  struct State {
+    std::string name;
+    std::vector<uint8_t> body;  // of the declarations
+    TensorOptions options;
+    std::optional<Tensor> tensor;  // once it is declared
+    Arena::Piece sum;
+    Arena::Piece result;
+    Parts collecting;  // declarations, then steps
+    std::deque<Waiting> pulls;
+    std::deque<Waiting> scores;
+    std::optional<Job> job;
+    Fetched fetched;
+  };
+
+  State* Find(const SiteMessage& message);
+  void TakeDeclare(const SiteMessage& message);
+  Status AddTensor(const SiteMessage& message, uint32_t* index);
+  void Advance(uint32_t index);
+  bool AllAreIn(const State& state) const;
+  void ShowMissing(const State& state);
+
+  void Declare(uint32_t index);
+  void AskServer(uint32_t index, bool with_values);
+  void OnDeclared(uint32_t index, const Result<Tensor>& tensor);
+  void EndDeclared(uint32_t index, uint8_t rank, uint64_t seq);
+  void Sum(uint32_t index);
+  void OnSum(uint32_t index, const offload::Completion& completion, uint64_t ranks);
+  void Push(uint32_t index);
+  void Fetch(uint32_t index);
+  void ServeFetched(uint32_t index);
+  void AwaitServer(uint32_t index, const Operation& operation);
+  void OnServer(uint32_t index, const Status& outcome, const OperationStats& stats);
+  void Deliver(uint32_t index);
+  void OnDelivered(uint32_t index, const offload::Completion& completion, uint64_t ranks);
+  void SetScores(uint32_t index);
+  void Upload(uint32_t index, uint8_t rank, uint64_t elements, std::function<void()> then);
+  // Whether a collective that failed has lost a rank, and can be made anew without it.
+  bool HasLost(const offload::Completion& completion, uint64_t ranks);
+  void EndJob(uint32_t index, const Status& outcome);
+  void Finish(uint32_t index);
+
+  static uint64_t RanksOf(const Parts& parts);
+  uint64_t BytesOf(const State& state, uint64_t more = 0) const {
+    return (state.options.count + more) * sizeof(float);
+  }
+
+  Mailbox& mailbox_;
+  RankDesk& desk_;
+  Collectives& collectives_;
+  Aside& aside_;
+  const Drop drop_;
+  std::shared_ptr<Client> client_;
+  Arena sums_{""};
+  Arena results_{"longhaul-site"};
+  offload::MemorySlice zeros_;  // what the relay adds
+  uint64_t zero_bytes_ = 0;
+  std::map<std::string, uint32_t> by_name_;
+  std::deque<State> tensors_;
+};
+
+}  // namespace longhaul::site

@@ -1,0 +1,87 @@
+// What a rank has asked of its site's relay and the relay has not closed: each is said again until it is
+// answered. As many as the relay has room for are unanswered at a time; the others wait for their turn.
+//
+// Not thread-safe; time is an argument.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/instant.h"
+#include "worker/client/operation_state.h"
+#include "worker/site/mailbox.h"
+
+namespace longhaul::site {
+
+inline constexpr uint32_t kNoTensor = UINT32_MAX;
+
+struct Request {
+  // A datagram is lost where a queue is full, so the first repetition comes when it has drained.
+  static constexpr Duration kFirstRepeat = std::chrono::milliseconds(5);
+  static constexpr Duration kLongestRepeat = std::chrono::milliseconds(250);
+
+  SiteMessage message;  // as it is said
+  std::shared_ptr<internal::Completion> promise;
+  uint32_t tensor = kNoTensor;
+  std::span<const float> values;  // gradient, or initial values
+  std::vector<float> scores;
+  std::span<float> out;
+  float weight = 1;
+  Arena::Piece send;  // of a declaration
+  std::function<Status(const SiteMessage&)> on_end;
+  uint32_t mid = 0;  // of the collective that is under way
+  OperationStats stats;
+  bool ended = false;       // the relay has to learn it
+  bool unanswered = false;  // since it was said last
+  Instant next;
+  Duration repeat = kFirstRepeat;
+  uint64_t missing = 0;  // ranks that are waited for, since
+  Instant since;
+};
+
+class SiteRequests {
+ public:
+  SiteRequests(Mailbox* mailbox, uint8_t rank, uint8_t relay, uint64_t session)
+      : mailbox_(*mailbox), rank_(rank), relay_(relay), session_(session) {}
+
+  uint8_t rank() const { return rank_; }
+  uint8_t relay() const { return relay_; }
+  uint64_t session() const { return session_; }
+  size_t size() const { return requests_.size(); }
+
+  // A message in this rank's name. False: there is no room.
+  bool Send(SiteMessage message);
+  // Gives it a number. References stay good until it is closed.
+  Request& Add(Request request);
+  // Null: none of that number.
+  Request* Find(uint64_t seq);
+  void Close(uint64_t seq);
+  // False: there is no room, it stays due.
+  bool Say(Instant now, Request& request);
+  void OnAnswered(Request& request);
+  // It is over here, and the relay has to learn that.
+  void End(Instant now, Request& request);
+  // Says what is due.
+  void Repeat(Instant now);
+  Instant NextDue() const;
+  // Those that have waited for other ranks for so long.
+  std::vector<uint64_t> Late(Instant now, Duration limit) const;
+  // Forgets all; `each` sees them before.
+  void Clear(const std::function<void(Request&)>& each);
+
+ private:
+  Mailbox& mailbox_;
+  const uint8_t rank_;
+  const uint8_t relay_;
+  const uint64_t session_;
+  uint64_t next_seq_ = 1;
+  uint32_t unanswered_ = 0;
+  std::map<uint64_t, Request> requests_;
+};
+
+}  // namespace longhaul::site
