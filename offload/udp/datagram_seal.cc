@@ -16,8 +16,9 @@ constexpr size_t kWordBytes = 4;  // word 0 of the packet, in front of all
 constexpr size_t kClearBytes = kWordBytes + DatagramSeal::kHeadBytes;
 constexpr uint8_t kCiphers = 3;
 
+// 2^25 datagrams of the largest seg are 2^34 blocks, half of what AES-GCM may seal.
 constexpr uint64_t kMostBlocks = (uint64_t{8192} + kHeaderBytes + kClearBytes) / 16 + 3;
-static_assert(kMostBlocks << DatagramSeal::kEpochBits <
+static_assert(kMostBlocks << kEpochBits <
               crypto::LimitsOf(crypto::AeadSuite::kAes128Gcm).sealed_blocks);
 
 crypto::AeadNonce NonceOf(const crypto::SecretBytes& iv, uint64_t number) {
@@ -50,7 +51,7 @@ DatagramSeal::Key DatagramSeal::Derive(const Head& head, uint8_t target, const P
   }
   Key key;
   key.cipher = head.cipher;
-  key.epoch = head.number >> kEpochBits;
+  key.epoch = EpochOf(head);
   out.U64(key.epoch);
   const auto expand = [&](const char* label, size_t bytes) {
     return crypto::HkdfExpandLabel(crypto::Hash::kSha256, secret_.span(), label, context, bytes);
@@ -68,7 +69,7 @@ size_t DatagramSeal::Seal(uint8_t target, ByteSpan packet, MutableByteSpan out) 
     return 0;
   }
   const Head head{Kind::kData, options_.cipher, options_.node, self(), peer.number++};
-  if (!peer.sending.Fits(head)) {
+  if (!Fits(peer.sending, head)) {
     peer.sending = Derive(head, target, peer.process, crypto::Aead::Use::kSeal);
   }
   return Write(head, peer.sending, packet, out);
@@ -164,8 +165,8 @@ std::optional<DatagramSeal::Opened> DatagramSeal::OpenData(Instant now, const He
     ++counters_->replayed;
     return std::nullopt;
   }
-  Key* key = known && peer.present.Fits(head) ? &peer.present : nullptr;
-  if (known && key == nullptr && peer.previous.Fits(head)) key = &peer.previous;
+  Key* key = known && Fits(peer.present, head) ? &peer.present : nullptr;
+  if (known && key == nullptr && Fits(peer.previous, head)) key = &peer.previous;
   Key candidate;
   if (key == nullptr) {
     if (!MayDerive(now, peer)) return std::nullopt;

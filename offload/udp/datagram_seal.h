@@ -34,6 +34,8 @@
 
 namespace longhaul::offload {
 
+inline constexpr int kEpochBits = 25;
+
 struct SealOptions {
   crypto::SecretBytes root;
   crypto::AeadSuite cipher = crypto::AeadSuite::kAes128Gcm;  // of what is sealed; the others seal as they like
@@ -41,6 +43,7 @@ struct SealOptions {
   uint64_t nodes = 1;  // bit per node, this one included
   uint64_t start = 1;  // of this process: more than that of any earlier one of the node; ns since 1970
   uint64_t salt = 0;   // chance, so that two starts at one time are two
+  int epoch_bits = kEpochBits;  // the same for all; tests have fewer
 };
 
 class DatagramSeal {
@@ -48,8 +51,6 @@ class DatagramSeal {
   // What a datagram has more than its packet.
   static constexpr size_t kHeadBytes = 28;
   static constexpr size_t kSealBytes = kHeadBytes + crypto::kAeadTagBytes;
-  // 2^25 datagrams of the largest seg are 2^34 blocks, half of what AES-GCM may seal (AeadLimits).
-  static constexpr int kEpochBits = 25;
 
   // The counters outlive it. REQUIRES: start > 0.
   DatagramSeal(SealOptions options, UdpCounters* counters);
@@ -89,9 +90,6 @@ class DatagramSeal {
     crypto::AeadSuite cipher = crypto::AeadSuite::kAes128Gcm;
     uint64_t epoch = 0;
     uint64_t failures = 0;
-    bool Fits(const Head& head) const {
-      return aead != nullptr && cipher == head.cipher && epoch == head.number >> kEpochBits;
-    }
   };
   struct Peer {
     Process process;  // the newest that has authenticated
@@ -111,6 +109,10 @@ class DatagramSeal {
   static constexpr double kHellosPerSecond = 200;
   static constexpr double kHellosAtOnce = 10;
 
+  uint64_t EpochOf(const Head& head) const { return head.number >> options_.epoch_bits; }
+  bool Fits(const Key& key, const Head& head) const {
+    return key.aead != nullptr && key.cipher == head.cipher && key.epoch == EpochOf(head);
+  }
   static std::optional<Head> ReadHead(ByteSpan datagram);
   size_t Write(const Head& head, const Key& key, ByteSpan packet, MutableByteSpan out) const;
   static bool Decrypt(Key& key, const Head& head, MutableByteSpan datagram);
