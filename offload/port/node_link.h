@@ -14,8 +14,11 @@ class NodeLink {
   virtual uint8_t node() const = 0;
   // Readable: there is something to receive.
   virtual int fd() const = 0;
-  // Hands the engine a bounded share of what has arrived. True: there was something.
-  virtual bool Receive(Instant now, Engine& engine) = 0;
+  // Fetches a bounded share of what has arrived. True: there is something to deliver.
+  virtual bool Fetch() = 0;
+  // Hands the engine what was fetched. Requests that were posted before it was sent have been posted by now, if
+  // they are taken between the two.
+  virtual void Deliver(Instant now, Engine& engine) = 0;
   // Sends a bounded share of what the engine has to say. True: there is more, and room for it.
   virtual bool Transmit(Instant now, Engine& engine) = 0;
   // Something waits for room to send: Transmit again within a ms or so.

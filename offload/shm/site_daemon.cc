@@ -121,8 +121,10 @@ void SiteDaemon::Run() {
 }
 
 bool SiteDaemon::Turn(Instant now) {
-  bool moved = engines_.Receive(now);
+  const bool arrived = engines_.Fetch();
+  bool moved = arrived;
   for (const Rank& rank : ranks_) moved |= rank.session->TakeRequests(now);
+  if (arrived) engines_.Deliver(now);
   if (now - timers_looked_ >= kTimersEvery) {
     timers_looked_ = now;
     moved |= engines_.HandleTimeouts(now);

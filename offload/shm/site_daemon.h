@@ -107,7 +107,7 @@ class SiteDaemon {
   std::vector<Rank> ranks_;  // guests with a session
   Instant timers_looked_;
   GuestId next_ = 1;
-  bool more_ = false;  // the engines have work left
+  bool more_ = true;  // the engines have work left; a link has to say hello
   bool accepting_ = true;
   TokenBucket lines_{10, 100};
   uint64_t lines_left_out_ = 0;

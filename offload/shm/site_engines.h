@@ -27,8 +27,10 @@ class SiteEngines {
   Engine& engine(uint8_t node) { return *engines_[node]; }
   const Engine& engine(uint8_t node) const { return *engines_[node]; }
 
-  // Takes a bounded share of what other machines have sent. True: there was something.
-  bool Receive(Instant now) { return link_ != nullptr && link_->Receive(now, *engines_[link_->node()]); }
+  // As NodeLink's; false without one.
+  bool Fetch() { return link_ != nullptr && link_->Fetch(); }
+  // REQUIRES: Fetch() was true.
+  void Deliver(Instant now) { link_->Deliver(now, *engines_[link_->node()]); }
   // Something waits for room to send: Work again within a ms or so.
   bool IsBlocked() const { return link_ != nullptr && link_->IsBlocked(); }
   // Reduces about `budget_bytes` of input per engine, and lets packets run until none moves. True: there is

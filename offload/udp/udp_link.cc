@@ -15,10 +15,13 @@ UdpLink::UdpLink(UdpLinkOptions options, udp::UdpSocket socket)
   if (options_.seal) seal_.emplace(*std::exchange(options_.seal, std::nullopt), &counters_);
 }
 
-bool UdpLink::Receive(Instant now, Engine& engine) {
-  const auto datagrams = socket_.Receive();
-  for (const auto& datagram : datagrams) Take(now, datagram, engine);
-  return !datagrams.empty();
+bool UdpLink::Fetch() {
+  fetched_ = socket_.Receive();
+  return !fetched_.empty();
+}
+
+void UdpLink::Deliver(Instant now, Engine& engine) {
+  for (const auto& datagram : std::exchange(fetched_, {})) Take(now, datagram, engine);
 }
 
 void UdpLink::Take(Instant now, const udp::ReceivedDatagram& datagram, Engine& engine) {

@@ -41,7 +41,8 @@ class UdpLink : public NodeLink {
 
   uint8_t node() const override { return options_.node; }
   int fd() const override { return socket_.fd(); }
-  bool Receive(Instant now, Engine& engine) override;
+  bool Fetch() override;
+  void Deliver(Instant now, Engine& engine) override;
   bool Transmit(Instant now, Engine& engine) override;
   bool IsBlocked() const override { return blocked_; }
 
@@ -69,6 +70,7 @@ class UdpLink : public NodeLink {
   std::optional<DatagramSeal> seal_;
   std::array<Peer, kMaxNodes> peers_;
   std::vector<uint8_t> packet_;
+  std::span<const udp::ReceivedDatagram> fetched_;
   bool blocked_ = false;
 };
 

@@ -71,6 +71,7 @@ UdpSite::UdpSite(const Options& options) : options_(options) {
   links_.resize(machines());
   daemons_.resize(machines());
   threads_.resize(machines());
+  stats_.resize(machines());
   for (uint8_t node = 0; node < machines(); ++node) {
     senders_.push_back(std::make_unique<FaultySender>(options.faults, options.seed + node));
     OpenLink(node, Address::V4(127, 0, 0, 1, 0));
@@ -118,10 +119,11 @@ void UdpSite::Stop(uint8_t node) {
   if (!threads_[node].joinable()) return;
   daemons_[node]->Stop();
   threads_[node].join();
+  stats_[node] = daemons_[node]->stats(node);
+  daemons_[node].reset();
 }
 
 void UdpSite::Start(uint8_t node) {
-  daemons_[node].reset();
   links_[node].reset();
   OpenLink(node, addresses_[node]);
   Run(node);

@@ -81,7 +81,7 @@ class UdpSite {
   void Start(uint8_t node);
   // REQUIRES: Stop(node).
   UdpCounters counters(uint8_t node) const { return links_[node]->counters(); }
-  OffloadStats stats(uint8_t node) const { return daemons_[node]->stats(node); }
+  OffloadStats stats(uint8_t node) const { return stats_[node]; }
   void StopAll();
 
  private:
@@ -96,6 +96,7 @@ class UdpSite {
   std::vector<std::unique_ptr<FaultySender>> senders_;
   std::vector<std::shared_ptr<UdpLink>> links_;
   std::vector<std::unique_ptr<SiteDaemon>> daemons_;
+  std::vector<OffloadStats> stats_;  // of those that have been stopped
   std::vector<std::thread> threads_;
 };
 
