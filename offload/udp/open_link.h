@@ -16,9 +16,9 @@ namespace longhaul::offload {
 
 struct UdpChoice {
   uint8_t node = 0;
-  std::string peers;  // "0=HOST:PORT,1=HOST:PORT": every node of the site; its own is where it listens
-  std::string bind;   // HOST:PORT; empty: the node's own entry of `peers`
-  std::string key_file;
+  std::string peers = {};  // "0=HOST:PORT,1=HOST:PORT": every node of the site; its own is where it listens
+  std::string bind = {};   // HOST:PORT; empty: the node's own entry of `peers`
+  std::string key_file = {};
   bool insecure = false;
   bool insecure_bind = false;
   Cipher cipher = Cipher::kAny;  // of what it sends; kAny: AES-128-GCM
