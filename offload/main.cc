@@ -72,16 +72,18 @@ void AddSiteFlags(CLI::App& app, Flags& f) {
 }
 
 void AddUdpFlags(CLI::App& app, Flags& f) {
-  auto* const node = app.add_option("--node", f.node,
-                                    "the one node of the site that this machine has; the others have theirs, and "
-                                    "engines talk over UDP; without it all nodes are here")
-                         ->default_str("all")
-                         ->check(CLI::Range(0, 15));
+  auto* const node =
+      app.add_option("--node", f.node,
+                     "the one node of the site that this machine has; the others have theirs, and "
+                     "engines talk over UDP; without it all nodes are here")
+          ->default_str("all")
+          ->check(CLI::Range(0, 15));
   app.add_option("--peers", f.udp.peers,
                  "where each node's longhaul-offload is reached, an aggregator too: NODE=HOST:PORT,..., e.g. "
                  "0=10.0.0.1:7500,1=10.0.0.2:7500")
       ->needs(node);
-  app.add_option("--bind", f.udp.bind, "HOST:PORT of this node's UDP port; none = its own entry in --peers")->needs(node);
+  app.add_option("--bind", f.udp.bind, "HOST:PORT of this node's UDP port; none = its own entry in --peers")
+      ->needs(node);
   app.add_option("--key", f.udp.key_file, "shared key of the job (longhaul keygen), the same at every node")
       ->type_name("FILE")
       ->needs(node);
@@ -93,7 +95,8 @@ void AddUdpFlags(CLI::App& app, Flags& f) {
   app.add_flag("--insecure-bind", f.udp.insecure_bind,
                "with --insecure: also on addresses that other machines can reach")
       ->needs("--insecure");
-  app.add_flag("--allow-core-dump", f.allow_core_dump, "with a key: a crash may leave a core dump, which contains it");
+  app.add_flag("--allow-core-dump", f.allow_core_dump,
+               "with a key: a crash may leave a core dump, which contains it");
 }
 
 void AddFlags(CLI::App& app, Flags& f) {
@@ -118,15 +121,20 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--log-level", f.log_level, "what is logged on standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
   app.footer(
-      "The socket is its user's alone (mode 0600). A file that a killed daemon has left is replaced; one that a\n"
-      "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is unmapped.\n"
+      "The socket is its user's alone (mode 0600). A file that a killed daemon has left is replaced; one "
+      "that a\n"
+      "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is "
+      "unmapped.\n"
       "\n"
-      "Site of several machines: each runs one with its --node; site options, --nodes and --aggregator are the\n"
-      "same at all. The aggregator is the node after the last; it listens on no socket. --seg-bytes + 144 is an\n"
+      "Site of several machines: each runs one with its --node; site options, --nodes and --aggregator are "
+      "the\n"
+      "same at all. The aggregator is the node after the last; it listens on no socket. --seg-bytes + 144 is "
+      "an\n"
       "IPv4 packet (120 if not encrypted), which the network has to carry: 1344 for 1500. A node's\n"
       "clock must not go back between two starts: peers would take the new process for the old one.\n"
       "\n"
-      "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and 143\n"
+      "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and "
+      "143\n"
       "ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, a second SIGINT or SIGTERM at\n"
       "once.");
 }

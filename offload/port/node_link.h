@@ -16,8 +16,8 @@ class NodeLink {
   virtual int fd() const = 0;
   // Fetches a bounded share of what has arrived. True: there is something to deliver.
   virtual bool Fetch() = 0;
-  // Hands the engine what was fetched. Requests that were posted before it was sent have been posted by now, if
-  // they are taken between the two.
+  // Hands the engine what was fetched. Requests that were posted before it was sent have been posted by now,
+  // if they are taken between the two.
   virtual void Deliver(Instant now, Engine& engine) = 0;
   // Sends a bounded share of what the engine has to say. True: there is more, and room for it.
   virtual bool Transmit(Instant now, Engine& engine) = 0;

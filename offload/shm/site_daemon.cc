@@ -278,8 +278,9 @@ Status SiteDaemon::CheckHello(const ControlRequest& request) const {
     return Status(StatusCode::kInvalidArgument, "offload: the site has no such node or rank");
   }
   if (!engines_.Has(request.node)) {
-    return Status(StatusCode::kInvalidArgument, "offload: that node is on another machine; the daemon's is node " +
-                                                    std::to_string(options_.link->node()));
+    return Status(StatusCode::kInvalidArgument,
+                  "offload: that node is on another machine; the daemon's is node " +
+                      std::to_string(options_.link->node()));
   }
   const SiteOptions theirs = Decode(request.site);
   if (theirs != site && theirs != SiteOptions()) {

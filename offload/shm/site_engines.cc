@@ -35,9 +35,9 @@ EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
 Status SiteEngines::Validate(const SiteOptions& site, const NodeLink* link) {
   if (Status status = InProcessSite::Validate(site); !status.ok()) return status;
   if (link == nullptr || link->node() < NodeCount(site)) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument,
-                "offload: the site has no node " + std::to_string(link->node()) + ": its nodes are 0.." +
-                    std::to_string(NodeCount(site) - 1));
+  return Status(StatusCode::kInvalidArgument, "offload: the site has no node " +
+                                                  std::to_string(link->node()) + ": its nodes are 0.." +
+                                                  std::to_string(NodeCount(site) - 1));
 }
 
 SiteEngines::SiteEngines(const SiteOptions& site, NodeLink* link)

@@ -32,8 +32,8 @@ class DatagramBatch {
   size_t segment() const { return segment_; }
   // The first `bytes`, whole datagrams, are gone.
   void Drop(size_t bytes) {
-    std::copy(memory_.begin() + static_cast<ptrdiff_t>(bytes), memory_.begin() + static_cast<ptrdiff_t>(bytes_),
-              memory_.begin());
+    std::copy(memory_.begin() + static_cast<ptrdiff_t>(bytes),
+              memory_.begin() + static_cast<ptrdiff_t>(bytes_), memory_.begin());
     bytes_ -= bytes;
     count_ = segment_ == 0 ? 0 : (bytes_ + segment_ - 1) / segment_;
     if (empty()) closed_ = false;

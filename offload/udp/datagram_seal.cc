@@ -18,8 +18,7 @@ constexpr uint8_t kCiphers = 3;
 
 // 2^25 datagrams of the largest seg are 2^34 blocks, half of what AES-GCM may seal.
 constexpr uint64_t kMostBlocks = (uint64_t{8192} + kHeaderBytes + kClearBytes) / 16 + 3;
-static_assert(kMostBlocks << kEpochBits <
-              crypto::LimitsOf(crypto::AeadSuite::kAes128Gcm).sealed_blocks);
+static_assert(kMostBlocks << kEpochBits < crypto::LimitsOf(crypto::AeadSuite::kAes128Gcm).sealed_blocks);
 
 crypto::AeadNonce NonceOf(const crypto::SecretBytes& iv, uint64_t number) {
   crypto::AeadNonce nonce{};
@@ -139,7 +138,8 @@ std::optional<DatagramSeal::Opened> DatagramSeal::Open(Instant now, MutableByteS
     ++counters_->old_processes;
     return std::nullopt;
   }
-  const auto opened = head->kind == Kind::kData ? OpenData(now, *head, datagram) : OpenHello(now, *head, datagram);
+  const auto opened =
+      head->kind == Kind::kData ? OpenData(now, *head, datagram) : OpenHello(now, *head, datagram);
   if (opened && opened->restarted) ++counters_->restarts;
   return opened;
 }

@@ -38,7 +38,8 @@ inline constexpr int kEpochBits = 25;
 
 struct SealOptions {
   crypto::SecretBytes root;
-  crypto::AeadSuite cipher = crypto::AeadSuite::kAes128Gcm;  // of what is sealed; the others seal as they like
+  crypto::AeadSuite cipher =
+      crypto::AeadSuite::kAes128Gcm;  // of what is sealed; the others seal as they like
   uint8_t node = 0;
   uint64_t nodes = 1;  // bit per node, this one included
   uint64_t start = 1;  // of this process: more than that of any earlier one of the node; ns since 1970
@@ -92,7 +93,7 @@ class DatagramSeal {
     uint64_t failures = 0;
   };
   struct Peer {
-    Process process;  // the newest that has authenticated
+    Process process;        // the newest that has authenticated
     Key present, previous;  // of its data
     ReplayWindow window;
     TokenBucket derivations{kDerivationsPerSecond, kDerivationsAtOnce};

@@ -34,9 +34,10 @@ uint64_t NanosecondsSince1970() {
 // What is readable and forgeable by everyone on its way stays on this machine unless insecure_bind is given.
 Status CheckInsecure(const UdpChoice& choice, const Address& bind) {
   if (!choice.insecure || choice.insecure_bind || bind.IsLoopback()) return {};
-  return Invalid("without a key engines talk over loopback addresses only, and " + bind.ToString() +
-                 " is none: give 'key_file' (longhaul keygen), or say 'insecure_bind' if everyone who can reach "
-                 "that address may read and change the sums");
+  return Invalid(
+      "without a key engines talk over loopback addresses only, and " + bind.ToString() +
+      " is none: give 'key_file' (longhaul keygen), or say 'insecure_bind' if everyone who can reach "
+      "that address may read and change the sums");
 }
 
 Result<Address> AddressToBind(const UdpChoice& choice, const PeerNames& names) {
@@ -54,7 +55,8 @@ Result<Address> AddressToBind(const UdpChoice& choice, const PeerNames& names) {
 Status SetPeers(const PeerNames& names, const SiteOptions& site, const Address& bind, UdpLink* link) {
   for (uint8_t node = 0; node < NodeCount(site); ++node) {
     if (node == link->node()) continue;
-    if (names[node].empty()) return Invalid("--peers does not say where node " + std::to_string(node) + " is");
+    if (names[node].empty())
+      return Invalid("--peers does not say where node " + std::to_string(node) + " is");
     auto address = udp::ResolvePeer(names[node]);
     if (!address.ok()) return address.status();
     if (bind.IsV4() && !address->IsV4()) {
@@ -67,7 +69,8 @@ Status SetPeers(const PeerNames& names, const SiteOptions& site, const Address& 
 }
 
 Result<std::optional<SealOptions>> SealOf(const UdpChoice& choice, const SiteOptions& site) {
-  auto root = keys::LoadPskRoot({.key_file = choice.key_file, .insecure = choice.insecure, .cipher = choice.cipher});
+  auto root =
+      keys::LoadPskRoot({.key_file = choice.key_file, .insecure = choice.insecure, .cipher = choice.cipher});
   if (!root.ok()) return root.status();
   if (root->empty()) return std::optional<SealOptions>();
   SealOptions seal;

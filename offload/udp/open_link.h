@@ -30,8 +30,8 @@ using PeerNames = std::array<std::string, kMaxNodes>;  // by node; empty: none
 Result<PeerNames> ParsePeers(std::string_view text, uint32_t nodes);
 
 // Errors: kInvalidArgument (choice, key file, an address that no interface has), kNotFound, kUnavailable (a
-// name that is not known, or not now), kPermissionDenied, kAlreadyExists (the port is in use), kInternal. With
-// names of options as the library has them: 'key_file'.
+// name that is not known, or not now), kPermissionDenied, kAlreadyExists (the port is in use), kInternal.
+// With names of options as the library has them: 'key_file'.
 Result<std::unique_ptr<UdpLink>> OpenLink(const UdpChoice& choice, const SiteOptions& site);
 
 }  // namespace longhaul::offload

@@ -85,7 +85,8 @@ void UdpLink::SendHellos(Instant now) {
   std::array<uint8_t, 4 + DatagramSeal::kSealBytes> hello;
   uint8_t target = 0;
   while (const size_t bytes = seal_->NextHello(now, &target, hello)) {
-    if (peers_[target].address) (void)socket_.Send(*peers_[target].address, ByteSpan(hello).first(bytes), bytes);
+    if (peers_[target].address)
+      (void)socket_.Send(*peers_[target].address, ByteSpan(hello).first(bytes), bytes);
   }
 }
 

@@ -1,6 +1,6 @@
-// A node's UDP port: packets between its engine and those of other machines, sealed (datagram_seal.h) or, with
-// no seal, as they are. Sends in batches by UDP_SEGMENT, receives by UDP_GRO. What is lost the engines send
-// again; what is no datagram of a peer is counted and dropped.
+// A node's UDP port: packets between its engine and those of other machines, sealed (datagram_seal.h) or,
+// with no seal, as they are. Sends in batches by UDP_SEGMENT, receives by UDP_GRO. What is lost the engines
+// send again; what is no datagram of a peer is counted and dropped.
 //
 // When not: between processes of one machine (shared memory is ten times faster), or across datacenters: no
 // congestion control beyond the engines' windows.

@@ -26,8 +26,10 @@ class UdpThreads : public PortSite {
 
 constexpr FaultySender::Faults kBadNetwork{.loss = 0.05, .duplication = 0.05, .reordering = 0.05};
 
-PortUnderTest Threads(const char* name, bool sealed, const FaultySender::Faults& faults, bool offload = true) {
-  return {name, [=](const SiteOptions& site) {
+PortUnderTest Threads(const char* name, bool sealed, const FaultySender::Faults& faults,
+                      bool offload = true) {
+  return {name,
+          [=](const SiteOptions& site) {
             return std::make_unique<UdpThreads>(UdpSite::Options{
                 .site = site, .sealed = sealed, .faults = faults, .segmentation_offload = offload});
           },
@@ -38,22 +40,25 @@ PortUnderTest Threads(const char* name, bool sealed, const FaultySender::Faults&
 class UdpProcesses : public PortSite {
  public:
   explicit UdpProcesses(const SiteOptions& site) : site_(site) {
-    EXPECT_TRUE(keys::WriteKeyFile(folder_.path("key"), "longhaul-psk-v1\njob = test\npsk = " + std::string(64, 'a'))
-                    .ok());
+    EXPECT_TRUE(
+        keys::WriteKeyFile(folder_.path("key"), "longhaul-psk-v1\njob = test\npsk = " + std::string(64, 'a'))
+            .ok());
     const int machines = site.nodes + (site.aggregator ? 1 : 0);
     std::string peers;
     for (int node = 0; node < machines; ++node) {
       peers += (node > 0 ? "," : "") + std::to_string(node) + "=" + AddressOf(node);
     }
     for (int node = 0; node < machines; ++node) {
-      processes_.push_back(std::make_unique<ProcessSite>(
-          site,
-          std::vector<std::string>{"--node", std::to_string(node), "--peers", peers, "--key", folder_.path("key")},
-          node < site.nodes));
+      processes_.push_back(
+          std::make_unique<ProcessSite>(site,
+                                        std::vector<std::string>{"--node", std::to_string(node), "--peers",
+                                                                 peers, "--key", folder_.path("key")},
+                                        node < site.nodes));
     }
     for (uint8_t node = 0; node < site.nodes; ++node) {
       for (uint8_t rank = 0; rank < site.ranks_per_node; ++rank) {
-        devices_.emplace(std::pair(node, rank), Device::Open(processes_[node]->where(), {node, rank, site}).value());
+        devices_.emplace(std::pair(node, rank),
+                         Device::Open(processes_[node]->where(), {node, rank, site}).value());
       }
     }
   }
@@ -80,10 +85,11 @@ INSTANTIATE_TEST_SUITE_P(UdpPlain, PortConformance, testing::Values(Threads("ins
 INSTANTIATE_TEST_SUITE_P(UdpWithoutOffload, PortConformance,
                          testing::Values(Threads("no UDP_SEGMENT, no UDP_GRO", true, {}, false)));
 INSTANTIATE_TEST_SUITE_P(UdpProcess, PortConformance,
-                         testing::Values(PortUnderTest{"longhaul-offload --node", [](const SiteOptions& site) {
-                                                         return std::make_unique<UdpProcesses>(site);
-                                                       }}));
-INSTANTIATE_TEST_SUITE_P(UdpBadNetwork, PortConformance, testing::Values(Threads("bad network", true, kBadNetwork)));
+                         testing::Values(PortUnderTest{
+                             "longhaul-offload --node",
+                             [](const SiteOptions& site) { return std::make_unique<UdpProcesses>(site); }}));
+INSTANTIATE_TEST_SUITE_P(UdpBadNetwork, PortConformance,
+                         testing::Values(Threads("bad network", true, kBadNetwork)));
 
 }  // namespace
 }  // namespace longhaul::offload

@@ -41,7 +41,8 @@ class Floats {
       const Completion done = NextOf(device);
       EXPECT_EQ(done.status, WorkStatus::kSuccess)
           << WorkStatusName(done.status) << " of message " << mid << ", missing nodes " << done.missing_nodes
-          << " ranks " << done.missing_ranks << ", " << done.segs_done << " of " << done.segs_total << " segs";
+          << " ranks " << done.missing_ranks << ", " << done.segs_done << " of " << done.segs_total
+          << " segs";
       EXPECT_EQ(done.wr_id, uint64_t{mid} << 8 | generation);
     }
     std::vector<std::vector<float>> results;
@@ -59,8 +60,8 @@ class Floats {
 };
 
 // What devices of one process make of the same.
-std::vector<std::vector<float>> Reference(const SiteOptions& site, size_t elements, uint64_t seed, uint32_t mid,
-                                          const JobConfig& job) {
+std::vector<std::vector<float>> Reference(const SiteOptions& site, size_t elements, uint64_t seed,
+                                          uint32_t mid, const JobConfig& job) {
   std::vector<Device> devices;
   for (uint8_t node = 0; node < site.nodes; ++node) {
     for (uint8_t rank = 0; rank < site.ranks_per_node; ++rank) {
@@ -85,7 +86,8 @@ TEST(Udp, LossDuplicationReorderingAndStaleGenerationsChangeNoBit) {
     JobConfig job = kJob;
     job.route = route;
     job.root_node = route == Route::kTree ? 3 : 0;
-    UdpSite udp({.site = site, .faults = {.loss = 0.05, .duplication = 0.05, .reordering = 0.05}, .seed = 11});
+    UdpSite udp(
+        {.site = site, .faults = {.loss = 0.05, .duplication = 0.05, .reordering = 0.05}, .seed = 11});
     auto devices = udp.OpenAll();
     ConfigureAll(devices, site, job);
     constexpr size_t kElements = 100'000;
@@ -270,13 +272,16 @@ TEST(Udp, OrdinaryDatagramsBetweenCollectivesArriveByteIdentical) {
   std::vector<std::byte> sent(kDatagrams * 1024), received(kDatagrams * 1024);
   Random random(4);
   for (std::byte& byte : sent) byte = static_cast<std::byte>(random.Next());
-  const uint32_t send_key = devices[0].Register(sent).value(), receive_key = devices[1].Register(received).value();
+  const uint32_t send_key = devices[0].Register(sent).value(),
+                 receive_key = devices[1].Register(received).value();
   Floats floats(devices, 30'000, 3);
   const auto expected = Reference(site, 30'000, 3, 0, kJob);
   for (size_t i = 0; i < kDatagrams; ++i) {
     const size_t length = 1 + random.Below(1024);
-    WorkRequest receive{.wr_id = 1, .opcode = Opcode::kReceive, .length = 1024, .receive = {receive_key, 1024 * i}};
-    WorkRequest send{.wr_id = 2, .opcode = Opcode::kSend, .root_node = 1, .length = length, .send = {send_key, 1024 * i}};
+    WorkRequest receive{
+        .wr_id = 1, .opcode = Opcode::kReceive, .length = 1024, .receive = {receive_key, 1024 * i}};
+    WorkRequest send{
+        .wr_id = 2, .opcode = Opcode::kSend, .root_node = 1, .length = length, .send = {send_key, 1024 * i}};
     ASSERT_TRUE(devices[1].Post({&receive, 1}).ok());
     ASSERT_TRUE(devices[1].Query(0, 0, 3).ok());
     EXPECT_EQ(NextOf(devices[1]).wr_id, 3u);  // the daemon has it
@@ -296,6 +301,98 @@ TEST(Udp, OrdinaryDatagramsBetweenCollectivesArriveByteIdentical) {
   EXPECT_TRUE(SameBytes(floats.AllReduce(2 * kDatagrams), expected));
 }
 
+// A link of node 1 without a daemon, whose peer is the test.
+struct BareLink {
+  explicit BareLink(udp::SendCalls calls = udp::SendCalls::System()) {
+    UdpLinkOptions options;
+    options.node = 1;
+    options.bind = Address::V4(127, 0, 0, 1, 0);
+    options.socket.force_buffers = false;
+    options.socket.calls = std::move(calls);
+    link = std::move(UdpLink::Open(std::move(options)).value());
+    link->SetPeer(0, peer.address());
+    EngineOptions engine_options;
+    engine_options.node = 1;
+    engine_options.nodes = 0b111;
+    engine.emplace(engine_options);
+  }
+  void Deliver() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!link->Fetch() && std::chrono::steady_clock::now() < end) {
+    }
+    link->Deliver(Instant::FromNanoseconds(1), *engine);
+  }
+
+  Stranger peer;
+  std::unique_ptr<UdpLink> link;
+  std::optional<Engine> engine;
+};
+
+TEST(Udp, ANodeSpeaksForItself) {
+  BareLink site;
+  Header header;
+  header.nodes = 0b111;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  for (const uint8_t source : {uint8_t{0}, uint8_t{2}}) {
+    header.source = source;
+    ASSERT_EQ(Encapsulate(header, {}, packet), packet.size());
+    site.peer.Send(site.link->local_address(), packet);
+    site.Deliver();
+    EXPECT_EQ(site.engine->stats().packets_received, 1u);
+    EXPECT_EQ(site.link->counters().unknown_senders, source == 0 ? 0u : 1u);
+  }
+}
+
+TEST(Udp, AFullSocketIsCountedAndTriedAgain) {
+  int full = 3;
+  udp::SendCalls calls = udp::SendCalls::System();
+  calls.sendmsg = [&full](int fd, const msghdr* message, int flags) -> ssize_t {
+    if (full-- <= 0) return ::sendmsg(fd, message, flags);
+    errno = EAGAIN;
+    return -1;
+  };
+  BareLink site(calls);
+  const JobConfig job{.nodes = 0b11};
+  WorkRequest request{.opcode = Opcode::kConfig, .root_node = 0};
+  request.config = &job;
+  ASSERT_TRUE(site.engine->Post(Instant::FromNanoseconds(1), 0, request).ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(site.link->Transmit(Instant::FromNanoseconds(1), *site.engine));
+    EXPECT_TRUE(site.link->IsBlocked());
+  }
+  EXPECT_TRUE(site.peer.Receive(0).empty());
+  site.link->Transmit(Instant::FromNanoseconds(1), *site.engine);
+  EXPECT_FALSE(site.link->IsBlocked());
+  EXPECT_EQ(site.link->counters().socket_full, 3u);
+  EXPECT_EQ(site.peer.Receive().size(), kHeaderBytes + kConfigBytes);
+  EXPECT_TRUE(site.peer.Receive(0).empty());  // once
+}
+
+TEST(Udp, ABatchIsOfOneSizeAndTheLastMayBeShorter) {
+  DatagramBatch batch;
+  EXPECT_TRUE(batch.Takes(100));
+  batch.Add(batch.Place(100).size());
+  EXPECT_FALSE(batch.Takes(101));
+  EXPECT_TRUE(batch.Takes(100));
+  batch.Add(batch.Place(100).size());
+  EXPECT_TRUE(batch.Takes(60));
+  batch.Add(batch.Place(60).size());
+  EXPECT_FALSE(batch.Takes(60));
+  EXPECT_EQ(batch.bytes().size(), 260u);
+  batch.Drop(100);
+  EXPECT_EQ(batch.bytes().size(), 160u);
+  EXPECT_FALSE(batch.Takes(60));
+  batch.Drop(160);
+  for (size_t i = 0; i < udp::kMaxSegments; ++i) {
+    ASSERT_TRUE(batch.Takes(1000));
+    batch.Add(batch.Place(1000).size());
+  }
+  EXPECT_FALSE(batch.Takes(1000));  // as many as a call sends
+  batch.Drop(batch.bytes().size());
+  for (size_t i = 0; i < 7; ++i) batch.Add(batch.Place(8308).size());
+  EXPECT_FALSE(batch.Takes(8308));  // as many bytes
+}
+
 // A device that lives on takes a configuration with a lower number for an old one, and the clock of a host
 // that was restarted begins anew.
 TEST(Udp, ConfigurationsOfARestartedNodeAreNewer) {
@@ -313,7 +410,8 @@ TEST(Udp, ConfigurationsOfARestartedNodeAreNewer) {
     const auto parsed = Parse(ByteSpan(packet).first(out->bytes));
     return uint64_t{parsed->header.mid} << 32 | parsed->header.generation;
   };
-  EXPECT_GT(number(Instant::FromNanoseconds(5), 2'000'000), number(Instant::FromNanoseconds(900'000), 1'000'000));
+  EXPECT_GT(number(Instant::FromNanoseconds(5), 2'000'000),
+            number(Instant::FromNanoseconds(900'000), 1'000'000));
 }
 
 // docs/reference/counters.md: LONGHAUL_WRITE_DOCS=1 test_offload_udp --gtest_filter='UdpCounters.*'

@@ -27,8 +27,8 @@ TEST(UdpOptions, PeersAreReadOrNamed) {
   EXPECT_EQ((*peers)[0], "10.0.0.1:7500");
   EXPECT_EQ((*peers)[1], "");
   EXPECT_EQ((*peers)[2], "[::1]:7500");
-  for (const char* bad : {"1", "=h:1", "1=", "x=h:1", "1x=h:1", "3=h:1", "16=h:1", "-1=h:1", "0=h:1,0=h:2", ",0=h:1",
-                          "99999999999999999999=h:1"}) {
+  for (const char* bad : {"1", "=h:1", "1=", "x=h:1", "1x=h:1", "3=h:1", "16=h:1", "-1=h:1", "0=h:1,0=h:2",
+                          ",0=h:1", "99999999999999999999=h:1"}) {
     const auto refused = ParsePeers(bad, 3);
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << bad;
     EXPECT_NE(refused.status().message().find("--peers"), std::string::npos) << bad;
@@ -116,25 +116,29 @@ TEST(UdpOptions, TheProgramSaysWhatIsWrong) {
   EXPECT_EQ(run({"--node", "0", "--peers", peers, "--key", folder.path("none")}).code, 3);
   EXPECT_NE(run({"--help"}).output.find("--peers"), std::string::npos);
   const UdpSite other(SiteOptions{.nodes = 1});
-  const Ended taken = run({"--node", "0", "--peers", peers, "--bind", other.address(0).ToString(), "--insecure"});
+  const Ended taken =
+      run({"--node", "0", "--peers", peers, "--bind", other.address(0).ToString(), "--insecure"});
   EXPECT_EQ(taken.code, 3);
   EXPECT_NE(taken.output.find("in use"), std::string::npos) << taken.output;
 }
 
-// A process that gets no work request: the tree's root by a configuration packet, under seccomp; its counters.
+// A process that gets no work request: the tree's root by a configuration packet, under seccomp; its
+// counters.
 TEST(UdpOptions, AHostlessAggregatorServesAndLeavesItsCounters) {
   const SiteOptions site{.nodes = 1, .ranks_per_node = 2, .aggregator = true};
   const TemporaryFolder folder;
   ASSERT_TRUE(keys::WriteKeyFile(folder.path("key"), kKey).ok());
   const int pid = getpid();
-  const std::string net = "127." + std::to_string(16 + pid / 256 % 200) + "." + std::to_string(pid % 256) + ".";
+  const std::string net =
+      "127." + std::to_string(16 + pid / 256 % 200) + "." + std::to_string(pid % 256) + ".";
   const std::string peers = "0=" + net + "1:7501,1=" + net + "2:7501";
   const auto words = [&](const char* node) {
-    return std::vector<std::string>{"--node", node, "--peers", peers, "--key", folder.path("key"), "--json",
-                                    folder.path("json" + std::string(node))};
+    return std::vector<std::string>{"--node",  node,
+                                    "--peers", peers,
+                                    "--key",   folder.path("key"),
+                                    "--json",  folder.path("json" + std::string(node))};
   };
   ProcessSite aggregator(site, words("1"), false), node(site, words("0"));
-  EXPECT_FALSE(std::filesystem::exists(aggregator.path()));
   std::vector<Device> devices;
   for (const uint8_t rank : {uint8_t{0}, uint8_t{1}}) devices.push_back(node.Open(rank));
   EXPECT_EQ(Device::Open(node.where(), {.node = 1}).status().code(), StatusCode::kInvalidArgument);
@@ -144,6 +148,7 @@ TEST(UdpOptions, AHostlessAggregatorServesAndLeavesItsCounters) {
   ASSERT_TRUE(y.Post(1, 0).ok());
   for (Device& device : devices) EXPECT_EQ(NextOf(device).status, WorkStatus::kSuccess);
   EXPECT_EQ(x.receive[4000], 2 * 4000 + 3);
+  EXPECT_FALSE(std::filesystem::exists(aggregator.path()));
   devices.clear();
   EXPECT_EQ(node.End(SIGTERM), 0);
   EXPECT_EQ(aggregator.End(SIGTERM), 0);

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -138,7 +139,8 @@ Device UdpSite::Open(uint8_t node, uint8_t rank) const {
 }
 
 Status UdpSite::TryOpen(uint8_t node, uint8_t rank) const {
-  return Device::Open("unix:" + PathOf(node < options_.site.nodes ? node : uint8_t{0}), {node, rank, options_.site})
+  return Device::Open("unix:" + PathOf(node < options_.site.nodes ? node : uint8_t{0}),
+                      {node, rank, options_.site})
       .status();
 }
 
@@ -165,7 +167,21 @@ void ConfigureAll(std::vector<Device>& devices, const SiteOptions& site, JobConf
   ASSERT_EQ(NextOf(devices[0]).status, WorkStatus::kSuccess);
 }
 
-Stranger::Stranger() : fd_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
+Stranger::Stranger() : fd_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+  udp::SocketAddress here = udp::ToSocketAddress(Address::V4(127, 0, 0, 1, 0), AF_INET);
+  EXPECT_EQ(bind(fd_.get(), here.get(), here.size), 0);
+  EXPECT_EQ(getsockname(fd_.get(), here.get(), &here.size), 0);
+  address_ = udp::FromSocketAddress(here);
+}
+
+std::vector<uint8_t> Stranger::Receive(int milliseconds) {
+  pollfd wait{fd_.get(), POLLIN, 0};
+  if (poll(&wait, 1, milliseconds) != 1) return {};
+  std::vector<uint8_t> datagram(65536);
+  datagram.resize(
+      static_cast<size_t>(std::max<ssize_t>(0, recv(fd_.get(), datagram.data(), datagram.size(), 0))));
+  return datagram;
+}
 
 void Stranger::Send(const Address& to, const std::vector<uint8_t>& datagram) {
   udp::SocketAddress address = udp::ToSocketAddress(to, AF_INET);

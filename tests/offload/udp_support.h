@@ -107,10 +107,14 @@ void ConfigureAll(std::vector<Device>& devices, const SiteOptions& site, JobConf
 class Stranger {
  public:
   Stranger();
+  const Address& address() const { return address_; }
   void Send(const Address& to, const std::vector<uint8_t>& datagram);
+  // The next datagram to it; empty: none within that time.
+  std::vector<uint8_t> Receive(int milliseconds = 2000);
 
  private:
   FileDescriptor fd_;
+  Address address_;
 };
 
 }  // namespace longhaul::offload
