@@ -130,7 +130,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "the\n"
       "same at all. The aggregator is the node after the last; it listens on no socket. --seg-bytes + 144 is "
       "an\n"
-      "IPv4 packet (120 if not encrypted), which the network has to carry: 1344 for 1500. A node's\n"
+      "IPv4 packet (100 if not encrypted), which the network has to carry: 1344 for 1500. A node's\n"
       "clock must not go back between two starts: peers would take the new process for the old one.\n"
       "\n"
       "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and "
@@ -201,7 +201,7 @@ Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
   choice.node = static_cast<uint8_t>(flags.node);
   auto link = OpenLink(choice, flags.daemon.site);
   if (!link.ok()) return link.status();
-  if (choice.insecure) spdlog::warn("no key: whoever reaches the UDP port can read and change the sums");
+  if (choice.insecure) spdlog::warn("no key: all who reach the UDP port can read and change the sums");
   for (const std::string& warning : (*link)->warnings()) spdlog::warn("{}", warning);
   return std::shared_ptr<UdpLink>(*std::move(link));
 }

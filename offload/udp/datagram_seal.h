@@ -10,9 +10,9 @@
 //     -- "key", "iv": kind, cipher, source, target, process of the source, process of the target, epoch -->
 //   one direction of two processes, for 2^25 datagrams (epoch = number / 2^25)
 //
-// A hello is sealed for whichever process the target is, so anybody may repeat it: it tells where to aim,
-// and is no proof that its sender lives. Data is for one process of the target: what was recorded before that
-// one started does not open. Data waits for a hello.
+// A hello is sealed for every process of the target, so a recording of it opens as well: it tells where to
+// aim, and is no proof that its sender lives. Data is for one process of the target: what was recorded before
+// that one started does not open. Data waits for a hello.
 //
 // When not: packets that must stay secret when the job's key becomes known later; there is no key exchange.
 #pragma once

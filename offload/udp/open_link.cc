@@ -71,7 +71,7 @@ Status SetPeers(const PeerNames& names, const SiteOptions& site, const Address& 
 Result<std::optional<SealOptions>> SealOf(const UdpChoice& choice, const SiteOptions& site) {
   auto root =
       keys::LoadPskRoot({.key_file = choice.key_file, .insecure = choice.insecure, .cipher = choice.cipher});
-  if (!root.ok()) return root.status();
+  if (!root.ok()) return Invalid(root.status().message());
   if (root->empty()) return std::optional<SealOptions>();
   SealOptions seal;
   seal.root = *std::move(root);

@@ -23,7 +23,7 @@ struct UdpLinkOptions {
   uint8_t node = 0;
   Address bind;
   size_t packet_bytes = kHeaderBytes + 1024;  // of the engine's largest packet
-  std::optional<SealOptions> seal = {};       // none: not encrypted, and a peer is whoever has its address
+  std::optional<SealOptions> seal = {};       // none: not encrypted; the address tells the peer
   udp::SocketOptions socket = {};
 };
 

@@ -218,7 +218,7 @@ TEST(Udp, ARestartedPeerIsAcceptedAndTheOldProcessIsNot) {
   EXPECT_EQ(udp.counters(1).restarts, 0u);
 }
 
-// What it had acknowledged is gone: nobody waits for the deadline.
+// What it had acknowledged is gone: no request waits for its deadline.
 TEST(Udp, AMessageThatARestartedPeerHadBegunEndsAsPeerDead) {
   const SiteOptions site{.nodes = 2, .ranks_per_node = 1};
   UdpSite udp(site);

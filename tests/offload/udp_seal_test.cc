@@ -276,11 +276,11 @@ TEST(UdpSeal, ADatagramForAnotherNodeDoesNotOpen) {
   Meet(a, 0, c, 2);
   EXPECT_FALSE(c.Open(a.Seal(1, PacketOf(20))).has_value());
   EXPECT_EQ(c.counters.forged, 1u);
-  Bytes of_nobody = a.Seal(1, PacketOf(20));
-  of_nobody[7] = 9;  // node 9
-  EXPECT_FALSE(b.Open(of_nobody).has_value());
-  of_nobody[7] = 1;  // itself
-  EXPECT_FALSE(b.Open(of_nobody).has_value());
+  Bytes of_stranger = a.Seal(1, PacketOf(20));
+  of_stranger[7] = 9;  // node 9
+  EXPECT_FALSE(b.Open(of_stranger).has_value());
+  of_stranger[7] = 1;  // itself
+  EXPECT_FALSE(b.Open(of_stranger).has_value());
   EXPECT_EQ(b.counters.unknown_senders, 2u);
 }
 
