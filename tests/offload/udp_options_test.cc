@@ -12,6 +12,7 @@
 
 #include "offload/udp/open_link.h"
 #include "tests/offload/udp_support.h"
+#include "transport/crypto/keygen.h"
 #include "transport/keys/key_file.h"
 
 extern char** environ;
@@ -69,9 +70,18 @@ TEST(UdpOptions, WhatIsWrongIsSaid) {
 
 TEST(UdpOptions, ACertificateIsNoSharedKey) {
   const TemporaryFolder folder;
+  const crypto::Validity always{.not_before = 0, .not_after = 4'000'000'000};
+  const auto ca = crypto::NewCa("test", always);
+  ASSERT_TRUE(ca.ok());
+  const auto certificate =
+      crypto::IssueCertificate(ca->text(), "test", crypto::Role::kServer, "node0", always);
+  ASSERT_TRUE(certificate.ok());
   UdpChoice choice{.node = 0, .peers = "0=127.0.0.1:0", .key_file = folder.path("key")};
-  ASSERT_TRUE(keys::WriteKeyFile(choice.key_file, "-----BEGIN PRIVATE KEY-----\n").ok());
-  EXPECT_EQ(OpenLink(choice, {}).status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(keys::WriteKeyFile(choice.key_file, certificate->text()).ok());
+  const Status refused = OpenLink(choice, {}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("a shared key of the job is needed"), std::string::npos)
+      << refused.ToString();
 }
 
 struct Ended {
