@@ -1,4 +1,4 @@
-// longhaul-offload: flags, signals, exit codes around SiteDaemon.
+// longhaul-offload: flags, signals, exit codes around SiteDaemon and its UDP port.
 //
 // Exit codes: docs/reference/exit_codes.md.
 #include <spdlog/spdlog.h>
@@ -16,10 +16,13 @@
 #include "base/flags/counter_json.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
+#include "base/flags/job_flags.h"
 #include "base/flags/number_checks.h"
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "offload/shm/site_daemon.h"
+#include "offload/udp/open_link.h"
+#include "transport/keys/key_file.h"
 
 namespace longhaul::offload {
 namespace {
@@ -28,8 +31,12 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitCannotListen = 3;
 
+constexpr int kNoNode = -1;
+
 struct Flags {
   DaemonOptions daemon{.path = "/run/longhaul/site.sock", .site = {}, .log = {}};
+  int node = kNoNode;
+  UdpChoice udp;
   int64_t spin_us = 20;
   uint64_t max_message_bytes = SiteOptions().max_message_bytes;
   uint64_t scratch_bytes = SiteOptions().scratch_bytes;
@@ -38,6 +45,7 @@ struct Flags {
   std::string json_file;
   std::string log_level = "info";
   bool no_seccomp = false;
+  bool allow_core_dump = false;
 };
 
 void AddSiteFlags(CLI::App& app, Flags& f) {
@@ -63,12 +71,41 @@ void AddSiteFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
+void AddUdpFlags(CLI::App& app, Flags& f) {
+  auto* const node =
+      app.add_option("--node", f.node,
+                     "the one node of the site that this machine has; the others have theirs, and "
+                     "engines talk over UDP; without it all nodes are here")
+          ->default_str("all")
+          ->check(CLI::Range(0, 15));
+  app.add_option("--peers", f.udp.peers,
+                 "where each node's longhaul-offload is reached, an aggregator too: NODE=HOST:PORT,..., e.g. "
+                 "0=10.0.0.1:7500,1=10.0.0.2:7500")
+      ->needs(node);
+  app.add_option("--bind", f.udp.bind, "HOST:PORT of this node's UDP port; none = its own entry in --peers")
+      ->needs(node);
+  app.add_option("--key", f.udp.key_file, "shared key of the job (longhaul keygen), the same at every node")
+      ->type_name("FILE")
+      ->needs(node);
+  cli::AddEnum(app, "--cipher", &f.udp.cipher, "of what this node sends; any = AES-128-GCM")->needs(node);
+  app.add_flag("--insecure", f.udp.insecure,
+               "instead of a key: no encryption and no authentication, on loopback addresses only")
+      ->excludes("--key")
+      ->needs(node);
+  app.add_flag("--insecure-bind", f.udp.insecure_bind,
+               "with --insecure: also on addresses that other machines can reach")
+      ->needs("--insecure");
+  app.add_flag("--allow-core-dump", f.allow_core_dump,
+               "with a key: a crash may leave a core dump, which contains it");
+}
+
 void AddFlags(CLI::App& app, Flags& f) {
   app.set_version_flag("--version", "longhaul-offload 0.1.0");
   app.option_defaults()->always_capture_default();
   app.add_option("--listen", f.daemon.path, "path of the Unix socket that ranks open as unix:PATH")
       ->type_name("PATH");
   AddSiteFlags(app, f);
+  AddUdpFlags(app, f);
   app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 46));
@@ -88,6 +125,14 @@ void AddFlags(CLI::App& app, Flags& f) {
       "that a\n"
       "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is "
       "unmapped.\n"
+      "\n"
+      "Site of several machines: each runs one with its --node; site options, --nodes and --aggregator are "
+      "the\n"
+      "same at all. The aggregator is the node after the last; it listens on no socket. --seg-bytes + 144 is "
+      "an\n"
+      "IPv4 packet (100 if not encrypted), which the network has to carry: 1344 for 1500. A node's\n"
+      "clock must not go back between two starts: peers would take the new process for the old one.\n"
+      "\n"
       "Exit codes: 0 fine, 1 it failed or --json cannot be written, 2 wrong usage, 3 cannot listen, 130 and "
       "143\n"
       "ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, a second SIGINT or SIGTERM at\n"
@@ -121,37 +166,63 @@ int CannotStart(const Status& why, process::Output* output) {
   }
 }
 
-void PrintListening(const Flags& flags, process::Output* output) {
-  const std::string where = "unix:" + flags.daemon.path;
-  if (flags.progress == "text") output->Print("listening on " + where);
-  if (flags.progress != "json") return;
-  output->Print(nlohmann::json({{"event", "listening"}, {"address", where}})
-                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-Status WriteCounters(const Flags& flags, const SiteDaemon& daemon) {
-  if (flags.json_file.empty()) return Status::Ok();
-  nlohmann::json nodes = nlohmann::json::array();
-  for (uint8_t node = 0; node < flags.daemon.site.nodes; ++node) {
-    nodes.push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
+void PrintListening(const Flags& flags, const UdpLink* link, process::Output* output) {
+  nlohmann::json line = {{"event", "listening"}};
+  std::string text;
+  if (link == nullptr || link->node() < flags.daemon.site.nodes) {
+    line["address"] = "unix:" + flags.daemon.path;
+    text = "listening on unix:" + flags.daemon.path;
   }
-  return WriteFileAtomically(flags.json_file, nlohmann::json({{"nodes", nodes}}).dump(2) + "\n");
+  if (link != nullptr) {
+    line["udp"] = link->local_address().ToString();
+    text += (text.empty() ? "listening on udp:" : " and udp:") + link->local_address().ToString();
+  }
+  if (flags.progress == "text") output->Print(text);
+  if (flags.progress != "json") return;
+  output->Print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* output) {
-  auto daemon = SiteDaemon::Start(flags.daemon);
+Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const UdpLink* link) {
+  if (flags.json_file.empty()) return Status::Ok();
+  nlohmann::json out = {{"nodes", nlohmann::json::array()}};
+  for (uint8_t node = 0; node <= flags.daemon.site.nodes; ++node) {
+    if (!daemon.Has(node)) continue;
+    out["nodes"].push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
+    out["nodes"].back()["node"] = node;
+  }
+  if (link != nullptr) out["udp"] = CountersJson<UdpCounters>(kUdpCounters, link->counters());
+  return WriteFileAtomically(flags.json_file, out.dump(2) + "\n");
+}
+
+// Errors: those of OpenLink; null: all nodes are here.
+Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
+  if (flags.node == kNoNode) return std::shared_ptr<UdpLink>();
+  UdpChoice choice = flags.udp;
+  choice.node = static_cast<uint8_t>(flags.node);
+  auto link = OpenLink(choice, flags.daemon.site);
+  if (!link.ok()) return link.status();
+  if (choice.insecure) spdlog::warn("no key: all who reach the UDP port can read and change the sums");
+  for (const std::string& warning : (*link)->warnings()) spdlog::warn("{}", warning);
+  return std::shared_ptr<UdpLink>(*std::move(link));
+}
+
+int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output) {
+  auto link = LinkOf(*flags);
+  if (!link.ok()) return CannotStart(link.status(), output);
+  flags->daemon.link = *link;
+  auto daemon = SiteDaemon::Start(flags->daemon);
   if (!daemon.ok()) return CannotStart(daemon.status(), output);
-  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kOffload);
-  spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags.daemon.site.nodes,
-               flags.daemon.site.ranks_per_node, flags.daemon.site.seg_bytes);
+  if (!flags->no_seccomp) process::ConfineOrWarn(process::Confinement::kOffload);
+  spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags->daemon.site.nodes,
+               flags->daemon.site.ranks_per_node, flags->daemon.site.seg_bytes);
   signals->Guard([&daemon](int signal) {
     spdlog::info("signal {}: shutting down", signal);
     (*daemon)->Stop();
   });
-  PrintListening(flags, output);
+  PrintListening(*flags, link->get(), output);
   (*daemon)->Run();
   signals->Guard({});
-  const Status written = WriteCounters(flags, **daemon);
+  const Status written = WriteCounters(*flags, **daemon, link->get());
   if (written.ok()) return 0;
   output->Complain("--json: " + written.message());
   return kExitFailure;
@@ -183,9 +254,11 @@ int Run(int argc, char** argv) {
     return kExitUsage;
   }
   RaiseDescriptorLimit();
+  (void)keys::WipeFreedKeys();
+  if (!flags.udp.key_file.empty() && !flags.allow_core_dump) keys::ForbidCoreDumps();
   process::SignalWatcher signals;  // before the first thread
   process::Output output("longhaul-offload", flags.progress == "json", LogLevelOf(flags));
-  return Serve(flags, &signals, &output);
+  return Serve(&flags, &signals, &output);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "offload/shm/site_engines.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 
 #include "offload/port/in_process.h"
 
@@ -9,10 +11,12 @@ namespace {
 
 uint64_t FirstBits(uint32_t count) { return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 
+uint32_t NodeCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
+
 EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
   EngineOptions options;
   options.node = node;
-  options.nodes = FirstBits(site.nodes + (site.aggregator ? 1u : 0u));
+  options.nodes = FirstBits(NodeCount(site));
   options.ranks = node < site.nodes ? FirstBits(site.ranks_per_node) : 0;
   options.seg_bytes = site.seg_bytes;
   options.pool_segs = site.pool_segs;
@@ -20,45 +24,68 @@ EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
   options.queue_depth = site.queue_depth;
   options.max_message_bytes = site.max_message_bytes;
   options.scratch_bytes = site.scratch_bytes;
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  options.config_number =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count());
   return options;
 }
 
 }  // namespace
 
-Status SiteEngines::Validate(const SiteOptions& site) { return InProcessSite::Validate(site); }
+Status SiteEngines::Validate(const SiteOptions& site, const NodeLink* link) {
+  if (Status status = InProcessSite::Validate(site); !status.ok()) return status;
+  if (link == nullptr || link->node() < NodeCount(site)) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, "offload: the site has no node " +
+                                                  std::to_string(link->node()) + ": its nodes are 0.." +
+                                                  std::to_string(NodeCount(site) - 1));
+}
 
-SiteEngines::SiteEngines(const SiteOptions& site) : site_(site), datagram_(kHeaderBytes + site.seg_bytes) {
-  const uint32_t nodes = site.nodes + (site.aggregator ? 1u : 0u);
-  for (uint32_t node = 0; node < nodes; ++node) {
-    engines_.push_back(std::make_unique<Engine>(OptionsOf(site, static_cast<uint8_t>(node))));
+SiteEngines::SiteEngines(const SiteOptions& site, NodeLink* link)
+    : site_(site), link_(link), datagram_(kHeaderBytes + site.seg_bytes) {
+  engines_.resize(NodeCount(site));
+  for (uint8_t node = 0; node < engines_.size(); ++node) {
+    if (link != nullptr && link->node() != node) continue;
+    engines_[node] = std::make_unique<Engine>(OptionsOf(site, node));
   }
 }
 
 bool SiteEngines::Work(Instant now, uint64_t budget_bytes) {
+  if (link_ != nullptr) {
+    Engine& engine = *engines_[link_->node()];
+    const bool more = engine.Advance(now, budget_bytes);
+    return link_->Transmit(now, engine) || more;
+  }
   bool more = false;
-  for (bool moved = true; moved;) {
-    moved = false;
+  do {
     for (auto& engine : engines_) more |= engine->Advance(now, budget_bytes);
-    if (engines_.size() == 1) break;  // there is nobody to send to
-    for (auto& engine : engines_) {
-      while (const auto outgoing = engine->PollTransmit(now, datagram_)) {
-        moved = true;
-        engines_[outgoing->target]->HandlePacket(now, ByteSpan(datagram_).first(outgoing->bytes));
-      }
+  } while (engines_.size() > 1 && Exchange(now));
+  return more;
+}
+
+bool SiteEngines::Exchange(Instant now) {
+  bool moved = false;
+  for (auto& engine : engines_) {
+    while (const auto outgoing = engine->PollTransmit(now, datagram_)) {
+      moved = true;
+      engines_[outgoing->target]->HandlePacket(now, ByteSpan(datagram_).first(outgoing->bytes));
     }
   }
-  return more;
+  return moved;
 }
 
 bool SiteEngines::HandleTimeouts(Instant now) {
   if (now < NextTimeout()) return false;
-  for (auto& engine : engines_) engine->HandleTimeout(now);
+  for (auto& engine : engines_) {
+    if (engine) engine->HandleTimeout(now);
+  }
   return true;
 }
 
 Instant SiteEngines::NextTimeout() const {
   Instant next = Instant::Infinite();
-  for (const auto& engine : engines_) next = std::min(next, engine->NextTimeout());
+  for (const auto& engine : engines_) {
+    if (engine) next = std::min(next, engine->NextTimeout());
+  }
   return next;
 }
 

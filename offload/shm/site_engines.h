@@ -1,6 +1,7 @@
-// The engines of one site in one thread: one per node, and every packet between them a function call.
+// The engines of a site that this process has, in one thread: those of all nodes, and every packet between
+// them is a function call; or one, whose packets take a link to other machines.
 //
-// When not: several threads, or engines on several machines.
+// When not: several threads.
 #pragma once
 
 #include <memory>
@@ -8,20 +9,30 @@
 
 #include "longhaul/offload.h"
 #include "offload/engine/engine.h"
+#include "offload/port/node_link.h"
 
 namespace longhaul::offload {
 
 class SiteEngines {
  public:
   // Errors: kInvalidArgument names the option.
-  static Status Validate(const SiteOptions& site);
-  // REQUIRES: Validate(site).ok().
-  explicit SiteEngines(const SiteOptions& site);
+  static Status Validate(const SiteOptions& site, const NodeLink* link = nullptr);
+  // link: to the others of the one node that is here, and outlives this; null: all nodes are.
+  // REQUIRES: Validate(site, link).ok().
+  explicit SiteEngines(const SiteOptions& site, NodeLink* link = nullptr);
 
   const SiteOptions& site() const { return site_; }
+  bool Has(uint8_t node) const { return node < engines_.size() && engines_[node] != nullptr; }
+  // REQUIRES: Has(node).
   Engine& engine(uint8_t node) { return *engines_[node]; }
   const Engine& engine(uint8_t node) const { return *engines_[node]; }
 
+  // As NodeLink's; false without one.
+  bool Fetch() { return link_ != nullptr && link_->Fetch(); }
+  // REQUIRES: Fetch() was true.
+  void Deliver(Instant now) { link_->Deliver(now, *engines_[link_->node()]); }
+  // Something waits for room to send: Work again within a ms or so.
+  bool IsBlocked() const { return link_ != nullptr && link_->IsBlocked(); }
   // Reduces about `budget_bytes` of input per engine, and lets packets run until none moves. True: there is
   // more to do.
   bool Work(Instant now, uint64_t budget_bytes);
@@ -30,7 +41,11 @@ class SiteEngines {
   Instant NextTimeout() const;
 
  private:
+  // Packets between engines here, until none moves. True: some did.
+  bool Exchange(Instant now);
+
   SiteOptions site_;
+  NodeLink* link_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<uint8_t> datagram_;
 };

@@ -137,6 +137,7 @@ TEST_P(PortConformance, AFullQueueIsSaidAndNothingIsLost) {
 }
 
 TEST_P(PortConformance, OrdinaryDatagramsArriveUnchangedBetweenCollectives) {
+  if (GetParam().loses_datagrams) GTEST_SKIP() << "that one may be lost";
   const SiteOptions options{.nodes = 2, .ranks_per_node = 2};
   const auto site = GetParam().open(options);
   Configure(*site, options, {.nodes = 0b11});
