@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/engine/collective.h"
 #include "offload/port/port.h"
 #include "offload/shm/control.h"
 #include "offload/shm/copies.h"

@@ -354,7 +354,7 @@ void SiteDaemon::End(GuestId id, std::string_view why) {
 void SiteDaemon::EndSession(GuestId id, Guest& guest) {
   std::erase_if(ranks_, [id](const Rank& rank) { return rank.id == id; });
   guest.session.reset();
-  more_ = true;  // what others are told of it, they are told in the next turn
+  more_ = true;  // the next turn completes the others' requests
 }
 
 void SiteDaemon::EndOldestStranger() {

@@ -2,31 +2,15 @@
 
 #include <algorithm>
 
+#include "offload/engine/collective.h"
+
 namespace longhaul::offload {
 namespace {
 
-int64_t Clamped(Duration d) { return std::clamp<Duration>(d, Duration(0), kLongestDeadline).count(); }
-Duration Clamped(int64_t ns) { return Duration(std::clamp<int64_t>(ns, 0, kLongestDeadline.count())); }
-
-bool Known(Route route, StragglerPolicy policy) {
-  return route <= Route::kTree && policy <= StragglerPolicy::kLeafDemote;
-}
+int64_t Clamped(Duration d) { return std::clamp<Duration>(d, Duration(0), kMostDeadline).count(); }
+Duration Clamped(int64_t ns) { return Duration(std::clamp<int64_t>(ns, 0, kMostDeadline.count())); }
 
 }  // namespace
-
-Status CheckRequest(const WorkRequest& request) {
-  if (request.opcode > Opcode::kCancel) {
-    return Status(StatusCode::kInvalidArgument, "offload: no such opcode");
-  }
-  if (request.opcode != Opcode::kConfig) return Status::Ok();
-  if (request.config == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "offload: kConfig without a configuration");
-  }
-  if (!Known(request.config->route, request.config->policy)) {
-    return Status(StatusCode::kInvalidArgument, "offload: no such route or policy");
-  }
-  return Status::Ok();
-}
 
 WireRequest Encode(const WorkRequest& request, uint64_t token) {
   WireRequest wire;
@@ -82,7 +66,7 @@ bool Decode(const WireRequest& wire, DecodedRequest* out) {
   request.send = {wire.send_key, wire.send_offset};
   request.receive = {wire.receive_key, wire.receive_offset};
   request.deadline = Clamped(wire.deadline_ns);
-  if (request.opcode != Opcode::kConfig) return request.opcode <= Opcode::kCancel;
+  if (request.opcode != Opcode::kConfig) return CheckRequest(request).ok();
   JobConfig& config = out->config;
   config.nodes = wire.nodes;
   config.ranks = wire.ranks;
@@ -92,7 +76,7 @@ bool Decode(const WireRequest& wire, DecodedRequest* out) {
   config.root_node = wire.job_root_node;
   config.policy = static_cast<StragglerPolicy>(wire.job_policy);
   request.config = &config;
-  return Known(config.route, config.policy);
+  return CheckRequest(request).ok();
 }
 
 WireCompletion Encode(const Completion& completion) {

@@ -1,9 +1,9 @@
 #include "offload/udp/open_link.h"
 
 #include <charconv>
-#include <chrono>
 #include <utility>
 
+#include "offload/port/site_engines.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
 #include "transport/udp/resolve.h"
@@ -12,8 +12,6 @@ namespace longhaul::offload {
 namespace {
 
 Status Invalid(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
-
-uint32_t NodeCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
 
 crypto::AeadSuite SuiteOf(Cipher cipher) {
   switch (cipher) {
@@ -24,11 +22,6 @@ crypto::AeadSuite SuiteOf(Cipher cipher) {
     default:
       return crypto::AeadSuite::kAes128Gcm;
   }
-}
-
-uint64_t NanosecondsSince1970() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
 // What is readable and forgeable by everyone on its way stays on this machine unless insecure_bind is given.
@@ -53,7 +46,7 @@ Result<Address> AddressToBind(const UdpChoice& choice, const PeerNames& names) {
 }
 
 Status SetPeers(const PeerNames& names, const SiteOptions& site, const Address& bind, UdpLink* link) {
-  for (uint8_t node = 0; node < NodeCount(site); ++node) {
+  for (uint8_t node = 0; node < DeviceCount(site); ++node) {
     if (node == link->node()) continue;
     if (names[node].empty())
       return Invalid("--peers does not say where node " + std::to_string(node) + " is");
@@ -77,8 +70,8 @@ Result<std::optional<SealOptions>> SealOf(const UdpChoice& choice, const SiteOpt
   seal.root = *std::move(root);
   seal.cipher = SuiteOf(choice.cipher);
   seal.node = choice.node;
-  seal.nodes = (uint64_t{1} << NodeCount(site)) - 1;
-  seal.start = NanosecondsSince1970();
+  seal.nodes = (uint64_t{1} << DeviceCount(site)) - 1;
+  seal.start = StartNumber();
   seal.salt = udp::EntropySeed();
   return std::optional(std::move(seal));
 }
@@ -109,11 +102,11 @@ Result<PeerNames> ParsePeers(std::string_view text, uint32_t nodes) {
 }
 
 Result<std::unique_ptr<UdpLink>> OpenLink(const UdpChoice& choice, const SiteOptions& site) {
-  if (choice.node >= NodeCount(site) || choice.node >= kMaxNodes) {
+  if (choice.node >= DeviceCount(site) || choice.node >= kMaxNodes) {
     return Invalid("--node " + std::to_string(choice.node) + ": the site's nodes are 0.." +
-                   std::to_string(NodeCount(site) - 1));
+                   std::to_string(DeviceCount(site) - 1));
   }
-  auto names = ParsePeers(choice.peers, NodeCount(site));
+  auto names = ParsePeers(choice.peers, DeviceCount(site));
   if (!names.ok()) return names.status();
   auto bind = AddressToBind(choice, *names);
   if (!bind.ok()) return bind.status();

@@ -1,7 +1,7 @@
 // The engines of a site that this process has, in one thread: those of all nodes, and every packet between
 // them is a function call; or one, whose packets take a link to other machines.
 //
-// When not: several threads.
+// When not: several threads without a lock.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,13 @@
 #include "offload/port/node_link.h"
 
 namespace longhaul::offload {
+
+// Of a site, an aggregator's included.
+inline uint32_t DeviceCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
+
+// Of a start of this process: more than that of any earlier one, as long as the clock does not go back. ns
+// since 1970.
+uint64_t StartNumber();
 
 class SiteEngines {
  public:

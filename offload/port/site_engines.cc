@@ -1,22 +1,18 @@
-#include "offload/shm/site_engines.h"
+#include "offload/port/site_engines.h"
 
 #include <algorithm>
 #include <chrono>
 #include <string>
-
-#include "offload/port/in_process.h"
 
 namespace longhaul::offload {
 namespace {
 
 uint64_t FirstBits(uint32_t count) { return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 
-uint32_t NodeCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
-
 EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
   EngineOptions options;
   options.node = node;
-  options.nodes = FirstBits(NodeCount(site));
+  options.nodes = FirstBits(DeviceCount(site));
   options.ranks = node < site.nodes ? FirstBits(site.ranks_per_node) : 0;
   options.seg_bytes = site.seg_bytes;
   options.pool_segs = site.pool_segs;
@@ -24,25 +20,34 @@ EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
   options.queue_depth = site.queue_depth;
   options.max_message_bytes = site.max_message_bytes;
   options.scratch_bytes = site.scratch_bytes;
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  options.config_number =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count());
+  options.config_number = StartNumber();
   return options;
 }
 
 }  // namespace
 
+uint64_t StartNumber() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
 Status SiteEngines::Validate(const SiteOptions& site, const NodeLink* link) {
-  if (Status status = InProcessSite::Validate(site); !status.ok()) return status;
-  if (link == nullptr || link->node() < NodeCount(site)) return Status::Ok();
+  if (site.nodes == 0 || DeviceCount(site) > kMaxNodes) {
+    return Status(StatusCode::kInvalidArgument, "offload: a site has 1..16 nodes, an aggregator included");
+  }
+  if (site.ranks_per_node == 0 || site.ranks_per_node > kMaxRanks) {
+    return Status(StatusCode::kInvalidArgument, "offload: a node has 1..64 ranks");
+  }
+  if (Status status = Engine::Validate(OptionsOf(site, 0)); !status.ok()) return status;
+  if (link == nullptr || link->node() < DeviceCount(site)) return Status::Ok();
   return Status(StatusCode::kInvalidArgument, "offload: the site has no node " +
                                                   std::to_string(link->node()) + ": its nodes are 0.." +
-                                                  std::to_string(NodeCount(site) - 1));
+                                                  std::to_string(DeviceCount(site) - 1));
 }
 
 SiteEngines::SiteEngines(const SiteOptions& site, NodeLink* link)
     : site_(site), link_(link), datagram_(kHeaderBytes + site.seg_bytes) {
-  engines_.resize(NodeCount(site));
+  engines_.resize(DeviceCount(site));
   for (uint8_t node = 0; node < engines_.size(); ++node) {
     if (link != nullptr && link->node() != node) continue;
     engines_[node] = std::make_unique<Engine>(OptionsOf(site, node));
