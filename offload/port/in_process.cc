@@ -143,7 +143,7 @@ Result<std::shared_ptr<InProcessSite>> SiteOf(std::string_view name, const SiteO
   return site;
 }
 
-class InProcessPort : public Port {
+class InProcessPort final : public Port {
  public:
   InProcessPort(std::shared_ptr<InProcessSite> site, const DeviceOptions& options)
       : site_(std::move(site)), node_(options.node), rank_(options.rank) {}

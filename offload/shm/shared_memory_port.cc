@@ -57,7 +57,7 @@ struct Outstanding {
   ByteRange back;
 };
 
-class SharedMemoryPort : public Port {
+class SharedMemoryPort final : public Port {
  public:
   ~SharedMemoryPort() override { Close(); }
 

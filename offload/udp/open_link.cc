@@ -46,7 +46,8 @@ Result<Address> AddressToBind(const UdpChoice& choice, const PeerNames& names) {
 }
 
 Status SetPeers(const PeerNames& names, const SiteOptions& site, const Address& bind, UdpLink* link) {
-  for (uint8_t node = 0; node < DeviceCount(site); ++node) {
+  const auto nodes = static_cast<uint8_t>(DeviceCount(site));
+  for (uint8_t node = 0; node < nodes; ++node) {
     if (node == link->node()) continue;
     if (names[node].empty())
       return Invalid("--peers does not say where node " + std::to_string(node) + " is");
