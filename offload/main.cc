@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/flags/config_file.h"
 #include "base/flags/counter_json.h"
+#include "base/flags/exit_codes.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
 #include "base/flags/job_flags.h"
@@ -27,9 +28,8 @@
 namespace longhaul::offload {
 namespace {
 
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitCannotListen = 3;
+using cli::kExitFailure;
+using cli::kExitUsage;
 
 constexpr int kNoNode = -1;
 
@@ -153,17 +153,7 @@ void RaiseDescriptorLimit() {
 
 int CannotStart(const Status& why, process::Output* output) {
   output->Complain(cli::WithFlagNames(why.ToString()));
-  switch (why.code()) {
-    case StatusCode::kInvalidArgument:
-      return kExitUsage;
-    case StatusCode::kAlreadyExists:
-    case StatusCode::kNotFound:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kUnavailable:
-      return kExitCannotListen;
-    default:
-      return kExitFailure;
-  }
+  return cli::ExitCodeOf(why);
 }
 
 void PrintListening(const Flags& flags, const UdpLink* link, process::Output* output) {

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/quantile.h"
 #include "offload/shm/site_daemon.h"
 #include "offload/udp/udp_link.h"
 
@@ -54,11 +55,6 @@ double CpuSeconds() {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
   return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
-double MedianOf(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 std::shared_ptr<UdpLink> LinkOf(const Case& c, const Settings& s, uint8_t node, uint64_t start) {
@@ -165,7 +161,8 @@ nlohmann::json AllReduce(const Case& c, const Settings& s) {
   const auto* const sums = reinterpret_cast<const float*>(receive[3].memory.data());
   if (std::any_of(sums, sums + bytes / 4, [](float v) { return v != 6.0f; }))
     throw std::runtime_error("a wrong sum");
-  const double rate = MedianOf(rates) / 1e9, gbit = MedianOf(wire) / 1e9, core = MedianOf(per_core) / 1e9;
+  const double rate = Quantile(rates, 0.5) / 1e9, gbit = Quantile(wire, 0.5) / 1e9,
+               core = Quantile(per_core, 0.5) / 1e9;
   std::printf(
       "all-reduce, %2zu MiB a rank, %-24s  %6.2f GB/s in   %6.2f Gbit/s of datagrams, %6.2f per second of "
       "CPU\n",
