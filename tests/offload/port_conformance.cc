@@ -145,6 +145,21 @@ TEST_P(PortConformance, WhatNoRequestCanBeIsRefusedAndTheNextIsTaken) {
   }
 }
 
+TEST_P(PortConformance, ARegionIsGivenBackOnceWhateverThreadsAsk) {
+  const auto site = GetParam().open({.ranks_per_node = 1});
+  Device& device = site->device(0, 0);
+  std::vector<std::byte> memory(4096);
+  for (int round = 0; round < 100; ++round) {
+    const uint32_t key = device.Register(memory).value();
+    Status ends[2];
+    std::thread other([&] { ends[1] = device.Deregister(key); });
+    ends[0] = device.Deregister(key);
+    other.join();
+    ASSERT_NE(ends[0].ok(), ends[1].ok()) << ends[0].ToString() << ", " << ends[1].ToString();
+    EXPECT_EQ(ends[ends[0].ok() ? 1 : 0].code(), StatusCode::kNotFound);
+  }
+}
+
 TEST_P(PortConformance, AFullQueueIsSaidAndNothingIsLost) {
   const auto site = GetParam().open({.ranks_per_node = 1, .queue_depth = 4});
   Buffers rank(site->device(0, 0), 10, 0);
