@@ -1,4 +1,4 @@
-// longhaul-offload: flags, signals, exit codes around SiteDaemon.
+// longhaul-offload: flags, signals, exit codes around SiteDaemon and its UDP port.
 //
 // Exit codes: docs/reference/exit_codes.md.
 #include <spdlog/spdlog.h>
@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,26 +16,32 @@
 #include "base/flags/config_file.h"
 #include "base/flags/connect_flags.h"
 #include "base/flags/counter_json.h"
+#include "base/flags/exit_codes.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
+#include "base/flags/job_flags.h"
 #include "base/flags/number_checks.h"
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "offload/shm/site_daemon.h"
+#include "offload/site_member.h"
+#include "offload/udp/open_link.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
-#include "worker/site/site_relay.h"
 
 namespace longhaul::offload {
 namespace {
 
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitCannotListen = 3;
+using cli::kExitFailure;
+using cli::kExitUsage;
+
+constexpr int kNoNode = -1;
 
 struct Flags : cli::ConnectFlags {
   std::string server;
   DaemonOptions daemon{.path = "/run/longhaul/site.sock", .site = {}, .log = {}, .on_rank = {}};
+  int node = kNoNode;
+  UdpChoice udp;
   int64_t spin_us = 20;
   uint64_t max_message_bytes = SiteOptions().max_message_bytes;
   uint64_t scratch_bytes = SiteOptions().scratch_bytes;
@@ -45,7 +50,7 @@ struct Flags : cli::ConnectFlags {
   std::string json_file;
   std::string log_level = "info";
   bool no_seccomp = false;
-  bool has_relay() const { return !server.empty(); }
+  bool has_server() const { return !server.empty(); }
 };
 
 void AddSiteFlags(CLI::App& app, Flags& f) {
@@ -71,6 +76,25 @@ void AddSiteFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
+void AddUdpFlags(CLI::App& app, Flags& f) {
+  auto* const node =
+      app.add_option("--node", f.node,
+                     "the one node of the site that this machine has; the others have theirs, and "
+                     "engines talk over UDP; without it all nodes are here")
+          ->default_str("all")
+          ->check(CLI::Range(0, 15));
+  app.add_option("--peers", f.udp.peers,
+                 "where each node's longhaul-offload is reached, an aggregator too: NODE=HOST:PORT,..., e.g. "
+                 "0=10.0.0.1:7500,1=10.0.0.2:7500")
+      ->needs(node);
+  app.add_option("--bind", f.udp.bind, "HOST:PORT of this node's UDP port; none = its own entry in --peers")
+      ->needs(node);
+  app.add_flag("--insecure-bind", f.udp.insecure_bind,
+               "with --node and --insecure: also on addresses that other machines can reach")
+      ->needs(node)
+      ->needs("--insecure");
+}
+
 void AddFlags(CLI::App& app, Flags& f) {
   app.set_version_flag("--version", "longhaul-offload 0.1.0");
   app.option_defaults()->always_capture_default();
@@ -86,6 +110,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "With policy shift of all contributions, else what the server expects at first, 1e-6..1e9 "
                  "[--ranks-per-node]");
   cli::AddConnectionFlags(app, &f);
+  AddUdpFlags(app, f);
   app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 46));
@@ -105,7 +130,15 @@ void AddFlags(CLI::App& app, Flags& f) {
       "that a\n"
       "live daemon listens on is not. A rank that dies is dead for the others at once; its memory is "
       "unmapped.\n"
-      "With --server it ends when the last rank has left. Signals are told to server and ranks.\n"
+      "With --server it ends when the last rank has left; signals go to server and ranks.\n"
+      "\n"
+      "Site of several machines: each runs one with its --node; site options, --nodes and --aggregator are "
+      "the\n"
+      "same at all. The aggregator is the node after the last; it listens on no socket. --seg-bytes + 144 is "
+      "an\n"
+      "IPv4 packet (100 if not encrypted), which the network has to carry: 1344 for 1500. A node's\n"
+      "clock must not go back between two starts: peers would take the new process for the old one.\n"
+      "\n"
       "Exit codes: 0 fine, 1 it failed, with --server also the job, or --json cannot be written, 2 wrong "
       "usage,\n"
       "3 cannot listen, 130 and 143 ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, "
@@ -128,146 +161,127 @@ void RaiseDescriptorLimit() {
 
 int CannotStart(const Status& why, process::Output* output) {
   output->Complain(cli::WithFlagNames(why.ToString()));
-  switch (why.code()) {
-    case StatusCode::kInvalidArgument:
-      return kExitUsage;
-    case StatusCode::kAlreadyExists:
-    case StatusCode::kNotFound:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kUnavailable:
-      return kExitCannotListen;
-    default:
-      return kExitFailure;
-  }
+  return cli::ExitCodeOf(why);
 }
 
-void PrintListening(const Flags& flags, process::Output* output) {
-  const std::string where = "unix:" + flags.daemon.path;
-  if (flags.progress == "text") output->Print("listening on " + where);
+void PrintListening(const Flags& flags, const UdpLink* link, process::Output* output) {
+  nlohmann::json line = {{"event", "listening"}};
+  std::string text;
+  if (link == nullptr || link->node() < flags.daemon.site.nodes) {
+    line["address"] = "unix:" + flags.daemon.path;
+    text = "listening on unix:" + flags.daemon.path;
+  }
+  if (link != nullptr) {
+    line["udp"] = link->local_address().ToString();
+    text += (text.empty() ? "listening on udp:" : " and udp:") + link->local_address().ToString();
+  }
+  if (flags.progress == "text") output->Print(text);
   if (flags.progress != "json") return;
-  output->Print(nlohmann::json({{"event", "listening"}, {"address", where}})
-                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  output->Print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// The relay, which dies on the thread of a signal or at the end of the daemon.
-class Relay {
- public:
-  Status Start(const Flags& flags, SiteDaemon* daemon) {
-    site::RelayOptions options;
-    options.where = "unix:" + flags.daemon.path;
-    options.connect = flags.connect;
-    options.on_end = [this, daemon](const Status& status) {
-      end_ = status;
-      daemon->Stop();
-    };
-    auto relay = site::SiteRelay::Start(options);
-    if (!relay.ok()) return relay.status();
-    const std::lock_guard lock(mutex_);
-    relay_ = std::move(*relay);
-    return {};
-  }
-  void OnRank(uint8_t rank, bool here) {
-    const std::lock_guard lock(mutex_);
-    if (relay_) relay_->OnRank(rank, here);
-  }
-  // Leaves the job, if it has not; while the daemon works.
-  void End() {
-    std::unique_ptr<site::SiteRelay> relay;
-    {
-      const std::lock_guard lock(mutex_);
-      relay = std::move(relay_);
-    }
-    if (!relay) return;
-    relay->Stop();
-    stats_ = relay->stats();
-  }
-  // After End.
-  const Status& end() const { return end_; }
-  const ClientStats& stats() const { return stats_; }
-
- private:
-  std::mutex mutex_;
-  std::unique_ptr<site::SiteRelay> relay_;
-  Status end_;
-  ClientStats stats_;
-};
-
-Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const Relay& relay) {
+Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const UdpLink* link,
+                     const SiteMember& member) {
   if (flags.json_file.empty()) return Status::Ok();
-  nlohmann::json nodes = nlohmann::json::array();
-  for (uint8_t node = 0; node < flags.daemon.site.nodes; ++node) {
-    nodes.push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
+  nlohmann::json out = {{"nodes", nlohmann::json::array()}};
+  for (uint8_t node = 0; node <= flags.daemon.site.nodes; ++node) {
+    if (!daemon.Has(node)) continue;
+    out["nodes"].push_back(CountersJson<OffloadStats>(kOffloadCounters, daemon.stats(node)));
+    out["nodes"].back()["node"] = node;
   }
-  nlohmann::json json = {{"nodes", nodes}};
-  if (flags.has_relay()) json["wan"] = CountersJson<ClientStats>(kClientCounters, relay.stats());
+  if (link != nullptr) out["udp"] = CountersJson<UdpCounters>(kUdpCounters, link->counters());
+  if (flags.has_server()) out["wan"] = CountersJson<ClientStats>(kClientCounters, member.stats());
   return WriteFileAtomically(flags.json_file,
-                             json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+                             out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-int Serve(Flags flags, process::SignalWatcher* signals, process::Output* output) {
-  Relay relay;
-  flags.daemon.on_rank = [&relay](uint8_t, uint8_t rank, bool here) { relay.OnRank(rank, here); };
-  auto daemon = SiteDaemon::Start(flags.daemon);
+// Errors: those of OpenLink; null: all nodes are here.
+Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
+  if (flags.node == kNoNode) return std::shared_ptr<UdpLink>();
+  UdpChoice choice = flags.udp;
+  choice.node = static_cast<uint8_t>(flags.node);
+  choice.key_file = flags.connect.key_file;
+  choice.cipher = flags.connect.cipher;
+  choice.insecure = flags.connect.insecure;
+  auto link = OpenLink(choice, flags.daemon.site);
+  if (!link.ok()) return link.status();
+  if (choice.insecure) spdlog::warn("no key: all who reach the UDP port can read and change the sums");
+  for (const std::string& warning : (*link)->warnings()) spdlog::warn("{}", warning);
+  return std::shared_ptr<UdpLink>(*std::move(link));
+}
+
+int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output) {
+  auto link = LinkOf(*flags);
+  if (!link.ok()) return CannotStart(link.status(), output);
+  flags->daemon.link = *link;
+  SiteMember member;
+  if (flags->has_server()) member.Watch(&flags->daemon);
+  auto daemon = SiteDaemon::Start(flags->daemon);
   if (!daemon.ok()) return CannotStart(daemon.status(), output);
-  if (!flags.no_seccomp) {
-    process::ConfineOrWarn(flags.has_relay() ? process::Confinement::kSite : process::Confinement::kOffload);
+  if (!flags->no_seccomp) {
+    process::ConfineOrWarn(flags->has_server() ? process::Confinement::kSite
+                                               : process::Confinement::kOffload);
   }
-  spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags.daemon.site.nodes,
-               flags.daemon.site.ranks_per_node, flags.daemon.site.seg_bytes);
-  signals->Guard([&daemon, &relay](int signal) {
+  spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags->daemon.site.nodes,
+               flags->daemon.site.ranks_per_node, flags->daemon.site.seg_bytes);
+  signals->Guard([&daemon, &member](int signal) {
     spdlog::info("signal {}: shutting down", signal);
-    relay.End();
+    member.End();
     (*daemon)->Stop();
   });
-  if (flags.has_relay()) {
-    if (Status started = relay.Start(flags, daemon->get()); !started.ok())
-      return CannotStart(started, output);
+  if (flags->has_server()) {
+    const Status started = member.Start("unix:" + flags->daemon.path, flags->connect, daemon->get());
+    if (!started.ok()) return CannotStart(started, output);
   }
-  PrintListening(flags, output);
+  PrintListening(*flags, link->get(), output);
   (*daemon)->Run();
   signals->Guard({});
-  relay.End();
-  const Status written = WriteCounters(flags, **daemon, relay);
-  if (!relay.end().ok()) output->Complain(cli::WithFlagNames(relay.end().ToString()));
+  member.End();
+  const Status written = WriteCounters(*flags, **daemon, link->get(), member);
+  if (!member.end().ok()) output->Complain(cli::WithFlagNames(member.end().ToString()));
   if (!written.ok()) output->Complain("--json: " + written.message());
-  return written.ok() && relay.end().ok() ? 0 : kExitFailure;
+  return written.ok() && member.end().ok() ? 0 : kExitFailure;
 }
 
 // kInvalidArgument: what has no meaning, or does not go with --server.
-Status TakeRelayFlags(const CLI::App& app, Flags* flags) {
-  if (!flags->has_relay()) {
-    const std::string given =
-        cli::FirstGiven(app, {"--rank", "--world-size", "--job", "--site", "--incarnation", "--weight",
-                              "--datagram-size", "--rate-controller", "--rate-cap", "--rate-floor",
-                              "--idle-timeout", "--connect-timeout", "--wait-timeout", "--key",
-                              "--server-name", "--cipher", "--insecure", "--allow-core-dump", "--fault"});
-    return given.empty() ? Status() : Status(StatusCode::kInvalidArgument, given + " needs --server");
-  }
-  SiteOptions& site = flags->daemon.site;
-  if (site.nodes != 1 || site.aggregator) {
-    return {StatusCode::kInvalidArgument, "--server needs a site of one node"};
-  }
-  if (site.ranks_per_node > 62 || site.seg_bytes < 1024 || site.queue_depth < 128) {
-    return {StatusCode::kInvalidArgument,
-            "--server needs --ranks-per-node of at most 62, --seg-bytes of at least 1024 and --queue-depth "
-            "of at least 128"};
-  }
-  flags->connect.servers = {flags->server};
-  if (app.count("--weight") == 0) flags->connect.weight = site.ranks_per_node;
-  flags->connect.log = [](LogLevel level, std::string_view text) {
-    spdlog::log(level == LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+Status TakeServerFlags(const CLI::App& app, Flags* flags) {
+  const auto needs = [&app](std::initializer_list<const char*> names, const std::string& what) {
+    const std::string given = cli::FirstGiven(app, names);
+    return given.empty() ? Status() : Status(StatusCode::kInvalidArgument, given + " needs " + what);
   };
-  ++site.ranks_per_node;  // the relay's, the last one
-  if (Status taken = cli::TakeConnectFlags(flags); !taken.ok()) return taken;
-  (void)keys::WipeFreedKeys();
-  if (!flags->connect.key_file.empty() && !flags->allow_core_dump) keys::ForbidCoreDumps();
-  // A wrong key is a wrong command line.
-  return keys::LoadSecurity({.key_file = flags->connect.key_file,
-                             .insecure = flags->connect.insecure,
-                             .job = flags->connect.job,
-                             .cipher = flags->connect.cipher,
-                             .expected_server = flags->connect.server_name})
-      .status();
+  if (flags->has_server()) {
+    SiteOptions& site = flags->daemon.site;
+    if (site.nodes != 1 || site.aggregator) {
+      return {StatusCode::kInvalidArgument, "--server needs a site of one node"};
+    }
+    if (site.ranks_per_node > 62 || site.seg_bytes < 1024 || site.queue_depth < 128) {
+      return {StatusCode::kInvalidArgument,
+              "--server needs --ranks-per-node of at most 62, --seg-bytes of at least 1024 and --queue-depth "
+              "of at least 128"};
+    }
+    flags->connect.servers = {flags->server};
+    if (app.count("--weight") == 0) flags->connect.weight = site.ranks_per_node;
+    flags->connect.log = [](LogLevel level, std::string_view text) {
+      spdlog::log(level == LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+    };
+    ++site.ranks_per_node;  // the relay's, the last one
+    if (Status taken = cli::TakeConnectFlags(flags); !taken.ok()) return taken;
+    // A wrong key is a wrong command line.
+    return keys::LoadSecurity({.key_file = flags->connect.key_file,
+                               .insecure = flags->connect.insecure,
+                               .job = flags->connect.job,
+                               .cipher = flags->connect.cipher,
+                               .expected_server = flags->connect.server_name})
+        .status();
+  }
+  if (Status s = needs({"--rank", "--world-size", "--job", "--site", "--incarnation", "--weight",
+                        "--datagram-size", "--rate-controller", "--rate-cap", "--rate-floor",
+                        "--idle-timeout", "--connect-timeout", "--wait-timeout", "--server-name", "--fault"},
+                       "--server");
+      !s.ok() || flags->node != kNoNode) {
+    return s;
+  }
+  return needs({"--key", "--cipher", "--insecure", "--allow-core-dump"}, "--server or --node");
 }
 
 int Run(int argc, char** argv) {
@@ -291,8 +305,8 @@ int Run(int argc, char** argv) {
   flags.daemon.site.scratch_bytes = flags.scratch_bytes;
   flags.daemon.rank_memory_bytes = flags.rank_memory_bytes;
   flags.daemon.log = [](std::string_view line) { spdlog::info("{}", line); };
-  if (Status relay = TakeRelayFlags(app, &flags); !relay.ok()) {
-    std::fprintf(stderr, "longhaul-offload: %s\n", cli::WithFlagNames(relay.ToString()).c_str());
+  if (Status server = TakeServerFlags(app, &flags); !server.ok()) {
+    std::fprintf(stderr, "longhaul-offload: %s\n", cli::WithFlagNames(server.ToString()).c_str());
     return kExitUsage;
   }
   if (Status file = PrepareResultFile(flags.json_file); !file.ok()) {
@@ -300,9 +314,11 @@ int Run(int argc, char** argv) {
     return kExitUsage;
   }
   RaiseDescriptorLimit();
+  (void)keys::WipeFreedKeys();
+  if (!flags.connect.key_file.empty() && !flags.allow_core_dump) keys::ForbidCoreDumps();
   process::SignalWatcher signals;  // before the first thread
   process::Output output("longhaul-offload", flags.progress == "json", LogLevelOf(flags));
-  return Serve(flags, &signals, &output);
+  return Serve(&flags, &signals, &output);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "base/files.h"
 #include "base/flags/config_file.h"
+#include "base/flags/exit_codes.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
 #include "base/flags/job_flags.h"
@@ -32,9 +33,8 @@
 namespace longhaul {
 namespace {
 
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitCannotListen = 3;
+using cli::kExitFailure;
+using cli::kExitUsage;
 // How often the main thread looks for a summary to write.
 constexpr Duration kSummaryPoll = std::chrono::milliseconds(100);
 
@@ -279,17 +279,7 @@ class Progress {
 
 int CannotStart(const Status& why, process::Output* output) {
   output->Complain(cli::WithFlagNames(why.ToString()));
-  switch (why.code()) {
-    case StatusCode::kInvalidArgument:
-      return kExitUsage;
-    case StatusCode::kAlreadyExists:
-    case StatusCode::kNotFound:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kUnavailable:
-      return kExitCannotListen;
-    default:
-      return kExitFailure;
-  }
+  return cli::ExitCodeOf(why);
 }
 
 // Waits for the end of the server, which a signal brings about in order.

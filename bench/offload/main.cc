@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/quantile.h"
 #include "longhaul/offload.h"
 
 namespace longhaul::offload {
@@ -22,12 +23,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-template <typename T>
-T QuantileOf(std::vector<T> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 // Bytes per second that memcpy reads, of as many arrays of that size, one after the other, into as many
 // places as there are results.
@@ -40,7 +35,7 @@ double MemcpyRate(size_t bytes, size_t arrays, size_t places, int repeats) {
     for (size_t k = 0; k < arrays; ++k) std::memcpy(to[k % places].data(), from[k].data(), bytes);
     rates.push_back(static_cast<double>(bytes * arrays) / Seconds(Clock::now() - begin));
   }
-  return QuantileOf(rates, 0.5);
+  return Quantile(rates, 0.5);
 }
 
 class Ranks {
@@ -103,7 +98,7 @@ nlohmann::json Throughput(size_t mebibytes, bool shared, uint32_t seg_bytes, int
   for (int i = 0; i < repeats; ++i)
     rates.push_back(static_cast<double>(4 * bytes) / Seconds(ranks.AllReduce()));
   if (!ranks.Right()) throw std::runtime_error("a wrong sum");
-  const double rate = QuantileOf(rates, 0.5), copy = MemcpyRate(bytes, 4, shared ? 1 : 4, repeats);
+  const double rate = Quantile(rates, 0.5), copy = MemcpyRate(bytes, 4, shared ? 1 : 4, repeats);
   std::printf("%3zu MiB a rank, results %-6s  %6.2f GB/s in   memcpy %6.2f GB/s   ratio %.2f\n", mebibytes,
               shared ? "shared" : "own", rate / 1e9, copy / 1e9, rate / copy);
   return {{"mib", mebibytes},
@@ -117,7 +112,7 @@ nlohmann::json Latency(int repeats) {
   Ranks ranks(1, 1024, true, {.ranks_per_node = 1});
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) times.push_back(1e6 * Seconds(ranks.AllReduce()));
-  const double p50 = QuantileOf(times, 0.5), p99 = QuantileOf(times, 0.99);
+  const double p50 = Quantile(times, 0.5), p99 = Quantile(times, 0.99);
   std::printf("request to completion, 1 KiB, one rank: p50 %.2f us, p99 %.2f us\n", p50, p99);
   return {{"p50_us", p50}, {"p99_us", p99}};
 }

@@ -7,8 +7,6 @@
 // are ready until the last has its completion.
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,15 +16,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/quantile.h"
+#include "bench/wan/programs.h"
 #include "longhaul/offload.h"
-
-extern char** environ;
 
 namespace longhaul::offload {
 namespace {
@@ -43,58 +40,26 @@ struct Settings {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-double QuantileOf(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
-
 class Daemon {
  public:
-  Daemon(int ranks, uint32_t seg_bytes, int spin_us) {
-    path_ = "/tmp/longhaul-offload-bench-" + std::to_string(getpid()) + ".sock";
-    std::vector<std::string> words = {LONGHAUL_OFFLOAD_PROGRAM,
-                                      "--listen",
-                                      path_,
-                                      "--ranks-per-node",
-                                      std::to_string(ranks),
-                                      "--seg-bytes",
-                                      std::to_string(seg_bytes),
-                                      "--queue-depth",
-                                      "1024",
-                                      "--spin-us",
-                                      std::to_string(spin_us),
-                                      "--log-level",
-                                      "warn",
-                                      "--progress",
-                                      "none"};
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    if (posix_spawn(&pid_, words[0].c_str(), nullptr, nullptr, arguments.data(), environ) != 0) {
-      throw std::runtime_error("no daemon");
-    }
-    while (access(path_.c_str(), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Daemon(int ranks, uint32_t seg_bytes, int spin_us)
+      : process_(
+            bench::StartIn(nullptr, "", "longhaul-offload",
+                           {bench::ProgramPath("longhaul-offload"), "--listen", path(), "--ranks-per-node",
+                            std::to_string(ranks), "--seg-bytes", std::to_string(seg_bytes), "--queue-depth",
+                            "1024", "--spin-us", std::to_string(spin_us), "--log-level", "warn"},
+                           {})
+                .value()) {
+    if (!bench::IsListening(process_)) throw std::runtime_error("longhaul-offload does not listen");
   }
-  ~Daemon() {
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
-  }
-  std::string where() const { return "unix:" + path_; }
-  double CpuSeconds() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-    std::string text, word;
-    std::getline(file, text);
-    std::istringstream words(text.substr(text.rfind(')') + 2));
-    for (int i = 3; i < 14; ++i) words >> word;
-    double user = 0, system = 0;
-    words >> user >> system;
-    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  }
+  std::string where() const { return "unix:" + path(); }
+  double CpuSeconds() const { return bench::CpuSeconds(process_.pid()); }
 
  private:
-  std::string path_;
-  pid_t pid_ = -1;
+  std::string path() const { return scratch_.File("site.sock"); }
+
+  bench::Scratch scratch_;
+  cli::ChildProcess process_;
 };
 
 // What the rank processes have in common.
@@ -188,7 +153,7 @@ double MemcpyRate(size_t bytes, int repeats) {
     std::memcpy(to.data(), from.data(), bytes);
     rates.push_back(static_cast<double>(bytes) / Seconds(Clock::now() - begin));
   }
-  return QuantileOf(rates, 0.5);
+  return Quantile(rates, 0.5);
 }
 
 nlohmann::json Throughput(const Settings& s, Common* common, const std::string& how, size_t mebibytes) {
@@ -210,8 +175,7 @@ nlohmann::json Throughput(const Settings& s, Common* common, const std::string& 
   std::vector<double> rates;
   for (int i = 1; i <= s.repeats; ++i)
     rates.push_back(static_cast<double>(s.ranks * bytes) / common->seconds[i]);
-  const double rate = QuantileOf(rates, 0.5), best = QuantileOf(rates, 1),
-               copy = MemcpyRate(bytes, s.repeats);
+  const double rate = Quantile(rates, 0.5), best = Quantile(rates, 1), copy = MemcpyRate(bytes, s.repeats);
   std::printf("%3zu MiB a rank, %-9s  %6.2f GB/s in (best %6.2f)   memcpy %6.2f GB/s   ratio %.2f\n",
               mebibytes, how.c_str(), rate / 1e9, best / 1e9, copy / 1e9, rate / copy);
   return {{"mib", mebibytes},
@@ -236,7 +200,7 @@ nlohmann::json Latency(int repeats) {
   const auto begin = Clock::now();
   for (int i = 0; i < 1'000'000; ++i) (void)device.Poll({&completion, 1});
   const double poll_ns = 1e3 * Seconds(Clock::now() - begin);
-  const double p50 = QuantileOf(times, 0.5), p99 = QuantileOf(times, 0.99), least = QuantileOf(times, 0);
+  const double p50 = Quantile(times, 0.5), p99 = Quantile(times, 0.99), least = Quantile(times, 0);
   std::printf(
       "request to completion, 1 KiB, spinning: p50 %.2f us, p99 %.2f us, least %.2f us; a poll %.0f ns\n",
       p50, p99, least, poll_ns);

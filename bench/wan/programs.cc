@@ -66,6 +66,18 @@ Result<ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const st
       name, argv, [raw] { return ::setns(raw, CLONE_NEWNET); }, log);
 }
 
+bool IsListening(ChildProcess& daemon) {
+  bool listening = false;
+  for (int i = 0; i < 1000 && !listening; ++i) {
+    ::poll(nullptr, 0, 10);
+    daemon.ReadLines([&](const std::string& line) {
+      listening = listening || line.find("listening") != std::string::npos;
+    });
+    if (daemon.Poll()) break;
+  }
+  return listening;
+}
+
 Result<ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const Protection& protection,
                                  const std::vector<std::string>& more_flags) {
   std::vector<std::string> argv = {ProgramPath("longhaul-server"), "--listen",
@@ -75,15 +87,7 @@ Result<ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const
   argv.insert(argv.end(), more_flags.begin(), more_flags.end());
   auto server = StartIn(wan, "A", "server", argv, scratch.File("server.log"));
   if (!server.ok()) return server;
-  bool listening = false;
-  for (int i = 0; i < 1000 && !listening; ++i) {
-    ::poll(nullptr, 0, 10);
-    server->ReadLines([&](const std::string& line) {
-      listening = listening || line.find("\"listening\"") != std::string::npos;
-    });
-    if (server->Poll()) break;
-  }
-  if (listening) return server;
+  if (IsListening(*server)) return server;
   return Status(StatusCode::kInternal, "the server does not listen: " + LastLine(scratch.File("server.log")));
 }
 

@@ -41,6 +41,8 @@ std::optional<nlohmann::json> ReadJson(const std::string& file);
 // `wan` may be null: on this machine, in no site.
 Result<cli::ChildProcess> StartIn(wan::TunWan* wan, const std::string& site, const std::string& name,
                                   const std::vector<std::string>& argv, const std::string& log);
+// False: it has ended, or has not said within 10 s that it listens.
+bool IsListening(cli::ChildProcess& daemon);
 // Returns once it listens.
 Result<cli::ChildProcess> StartServer(wan::TunWan* wan, const Scratch& scratch, const Protection& protection,
                                       const std::vector<std::string>& more_flags = {});

@@ -329,8 +329,8 @@ class Device {
   Status Deregister(uint32_t key);
 
   // Takes requests in order until one cannot be: that one's error, and its index in *bad (if not null). What
-  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode or flag,
-  // kConfig without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
+  // else is wrong with a request its completion tells. Errors: kInvalidArgument (no such opcode, flag,
+  // route or policy; kConfig without config), kResourceExhausted (queue_depth), kFailedPrecondition (closed).
   Status Post(std::span<const WorkRequest> requests, size_t* bad = nullptr);
   // Takes the completions that are there, oldest first, and says how many.
   size_t Poll(std::span<Completion> completions);

@@ -27,6 +27,17 @@ uint8_t OwnerOf(const Collective& what, uint32_t sid) {
 
 }  // namespace
 
+Status CheckRequest(const WorkRequest& request) {
+  const auto invalid = [](const char* what) { return Status(StatusCode::kInvalidArgument, what); };
+  if (request.opcode > Opcode::kCancel) return invalid("offload: no such opcode");
+  if ((request.flags & ~WorkRequest::kAllFlags) != 0) return invalid("offload: no such flag");
+  if (request.opcode != Opcode::kConfig) return Status::Ok();
+  if (request.config == nullptr) return invalid("offload: kConfig without a configuration");
+  if (request.config->route > Route::kTree) return invalid("offload: no such route");
+  if (request.config->policy > StragglerPolicy::kLeafDemote) return invalid("offload: no such policy");
+  return Status::Ok();
+}
+
 Share ShareOf(uint64_t length, uint32_t seg_bytes, uint32_t index, uint32_t count) {
   const uint64_t each = (SegCount(length, seg_bytes) + count - 1) / count * seg_bytes;
   const uint64_t offset = std::min(length, index * each);

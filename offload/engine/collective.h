@@ -22,6 +22,10 @@ constexpr bool Ok(WorkStatus status) {
   return status == WorkStatus::kSuccess || status == WorkStatus::kPartial;
 }
 
+// Whether an engine may look at it: what else is wrong with a request its completion tells. Errors:
+// kInvalidArgument (no such opcode, flag, route or policy; kConfig without config).
+Status CheckRequest(const WorkRequest& request);
+
 struct Collective {
   Opcode opcode = Opcode::kAllReduce;
   ReduceOp op = ReduceOp::kSum;

@@ -19,7 +19,8 @@ Configuring::Configuring(const EngineOptions& options, Messages* messages, Contr
       wheel_(wheel),
       transfer_(transfer),
       stats_(stats),
-      pending_(kMostPending) {}
+      pending_(kMostPending),
+      last_number_(options.config_number) {}
 
 WorkStatus Configuring::Check(const JobConfig& config) const {
   if ((config.nodes & BitOf(options_.node)) == 0 || (config.nodes & ~options_.nodes) != 0) {

@@ -58,12 +58,8 @@ Status Engine::Post(Instant now, uint8_t rank, const WorkRequest& request) {
   Status status;
   if (rank >= kMaxRanks || (options_.ranks & BitOf(rank)) == 0) {
     status = Invalid("offload: the device has no such rank");
-  } else if (request.opcode > Opcode::kCancel) {
-    status = Invalid("offload: no such opcode");
-  } else if ((request.flags & ~WorkRequest::kAllFlags) != 0) {
-    status = Invalid("offload: no such flag");
-  } else if (request.opcode == Opcode::kConfig && request.config == nullptr) {
-    status = Invalid("offload: kConfig without a configuration");
+  } else if (status = CheckRequest(request); !status.ok()) {
+    // not taken
   } else if (!messages_.completions(rank).Reserve()) {
     status = Status(StatusCode::kResourceExhausted, "offload: the rank's queue is full: poll first");
   }

@@ -47,6 +47,11 @@ void Engine::OnMessagePacket(Instant now, const Packet& packet) {
     return;
   }
   Operation* op = store_.Find(h.jid, h.mid);
+  // An attempt that no rank here has joined, whose end was not heard of: an aggregator's above all.
+  if (op != nullptr && op->joined == 0 && op->what.generation < h.generation && CarriesData(h.kind)) {
+    messages_.End(now, *op, WorkStatus::kFlushed);
+    op = nullptr;
+  }
   if (op == nullptr) {
     const auto ended = store_.FindEnded(h.jid, h.mid);
     if (ended && h.generation <= ended->generation) return AnswerForEnded(h, *ended);

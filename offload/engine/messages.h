@@ -25,6 +25,9 @@ struct EngineOptions {
   uint32_t queue_depth = 256;
   uint64_t max_message_bytes = uint64_t{1} << 30;
   uint64_t scratch_bytes = uint64_t{256} << 20;
+  // Its configurations for other devices have numbers above it. Grows from process to process of a node (ns
+  // since 1970): else a device that lives on takes those of a restarted one for old.
+  uint64_t config_number = 0;
 };
 
 class Messages {

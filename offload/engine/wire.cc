@@ -69,6 +69,14 @@ size_t Encapsulate(const Header& h, ByteSpan payload, MutableByteSpan out) {
   return datagram.size();
 }
 
+std::optional<uint8_t> SourceOf(ByteSpan datagram) {
+  constexpr size_t kMagicAt = 4, kSourceAt = 10;
+  if (datagram.size() < kHeaderBytes) return std::nullopt;
+  ByteReader reader(datagram.subspan(kMagicAt));
+  if (reader.U16() != kMagic || reader.U8() != kWireVersion) return std::nullopt;
+  return datagram[kSourceAt];
+}
+
 std::optional<Packet> Parse(ByteSpan datagram, ParseError* error) {
   if (error != nullptr) *error = ParseError::kNone;
   if (datagram.size() < kHeaderBytes) return Fail(error, ParseError::kForeign);

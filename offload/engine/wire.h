@@ -88,6 +88,9 @@ struct Packet {
 // Every value of what parses is in range; whether it fits a message is the engine's question.
 std::optional<Packet> Parse(ByteSpan datagram, ParseError* error = nullptr);
 
+// The node that the header names, unchecked; nothing when that is no packet of ours.
+std::optional<uint8_t> SourceOf(ByteSpan datagram);
+
 // A job's configuration as payload of kConfig.
 inline constexpr size_t kConfigBytes = 38;
 void EncodeConfig(const JobConfig& config, MutableByteSpan out);

@@ -1,6 +1,5 @@
 #include "offload/port/in_process.h"
 
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -8,42 +7,11 @@
 namespace longhaul::offload {
 namespace {
 
-uint32_t DeviceCount(const SiteOptions& site) { return site.nodes + (site.aggregator ? 1u : 0u); }
-
 Status Closed() { return Status(StatusCode::kFailedPrecondition, "offload: the device is closed"); }
-
-EngineOptions OptionsOf(const SiteOptions& site, uint8_t node) {
-  EngineOptions options;
-  options.node = node;
-  options.nodes = (uint64_t{1} << DeviceCount(site)) - 1;
-  options.ranks = site.ranks_per_node >= 64 ? ~uint64_t{0} : (uint64_t{1} << site.ranks_per_node) - 1;
-  if (node >= site.nodes) options.ranks = 0;
-  options.seg_bytes = site.seg_bytes;
-  options.pool_segs = site.pool_segs;
-  options.window_segs = site.window_segs;
-  options.queue_depth = site.queue_depth;
-  options.max_message_bytes = site.max_message_bytes;
-  options.scratch_bytes = site.scratch_bytes;
-  return options;
-}
 
 }  // namespace
 
-Status InProcessSite::Validate(const SiteOptions& site) {
-  if (site.nodes == 0 || DeviceCount(site) > kMaxNodes) {
-    return Status(StatusCode::kInvalidArgument, "offload: a site has 1..16 nodes, an aggregator included");
-  }
-  if (site.ranks_per_node == 0 || site.ranks_per_node > kMaxRanks) {
-    return Status(StatusCode::kInvalidArgument, "offload: a node has 1..64 ranks");
-  }
-  return Engine::Validate(OptionsOf(site, 0));
-}
-
-InProcessSite::InProcessSite(const SiteOptions& options)
-    : options_(options), datagram_(kHeaderBytes + options.seg_bytes) {
-  for (uint32_t node = 0; node < DeviceCount(options); ++node) {
-    engines_.push_back(std::make_unique<Engine>(OptionsOf(options, static_cast<uint8_t>(node))));
-  }
+InProcessSite::InProcessSite(const SiteOptions& options) : engines_(options) {
   wake_ups_.resize(options.nodes);
   gone_.resize(options.nodes);
 }
@@ -54,7 +22,7 @@ Instant InProcessSite::Now() {
 
 Status InProcessSite::Attach(uint8_t node, uint8_t rank, WakeUp* wake_up) {
   const std::lock_guard lock(mutex_);
-  if (node >= options_.nodes || rank >= options_.ranks_per_node) {
+  if (node >= options().nodes || rank >= options().ranks_per_node) {
     return Status(StatusCode::kInvalidArgument, "offload: the site has no such node or rank");
   }
   if (wake_ups_[node][rank] != nullptr) {
@@ -70,19 +38,19 @@ void InProcessSite::Detach(uint8_t node, uint8_t rank) {
   wake_ups_[node][rank] = nullptr;
   // Completions that were not polled go with their rank.
   Completion completion;
-  while (engines_[node]->Poll(rank, {&completion, 1}) > 0) {
+  while (engines_.engine(node).Poll(rank, {&completion, 1}) > 0) {
   }
 }
 
 Result<uint32_t> InProcessSite::Register(uint8_t node, uint8_t rank, std::span<std::byte> memory) {
   const std::lock_guard lock(mutex_);
   if (IsGone(node, rank)) return Closed();
-  return engines_[node]->Register(rank, memory);
+  return engines_.engine(node).Register(rank, memory);
 }
 
 Status InProcessSite::Deregister(uint8_t node, uint8_t rank, uint32_t key) {
   const std::lock_guard lock(mutex_);
-  return engines_[node]->Deregister(rank, key);
+  return engines_.engine(node).Deregister(rank, key);
 }
 
 Status InProcessSite::Post(uint8_t node, uint8_t rank, std::span<const WorkRequest> requests, size_t* bad) {
@@ -91,7 +59,7 @@ Status InProcessSite::Post(uint8_t node, uint8_t rank, std::span<const WorkReque
   const Instant now = Now();
   Status status;
   for (size_t i = 0; i < requests.size() && status.ok(); ++i) {
-    status = engines_[node]->Post(now, rank, requests[i]);
+    status = engines_.engine(node).Post(now, rank, requests[i]);
     if (!status.ok() && bad != nullptr) *bad = i;
   }
   Work(now);
@@ -100,11 +68,11 @@ Status InProcessSite::Post(uint8_t node, uint8_t rank, std::span<const WorkReque
 
 size_t InProcessSite::Poll(uint8_t node, uint8_t rank, std::span<Completion> completions) {
   const std::lock_guard lock(mutex_);
-  size_t count = engines_[node]->Poll(rank, completions);
+  size_t count = engines_.engine(node).Poll(rank, completions);
   if (count == 0) {
     wake_ups_[node][rank]->Clear();
     Work(Now());
-    count = engines_[node]->Poll(rank, completions);
+    count = engines_.engine(node).Poll(rank, completions);
   }
   return count;
 }
@@ -112,13 +80,13 @@ size_t InProcessSite::Poll(uint8_t node, uint8_t rank, std::span<Completion> com
 void InProcessSite::RequestNotify(uint8_t node, uint8_t rank) {
   const std::lock_guard lock(mutex_);
   wake_ups_[node][rank]->Clear();
-  engines_[node]->RequestNotify(rank);
+  engines_.engine(node).RequestNotify(rank);
   Work(Now());
 }
 
 OffloadStats InProcessSite::stats(uint8_t node) const {
   const std::lock_guard lock(mutex_);
-  return engines_[node]->stats();
+  return engines_.engine(node).stats();
 }
 
 void InProcessSite::RankGone(uint8_t node, uint8_t rank) {
@@ -126,39 +94,23 @@ void InProcessSite::RankGone(uint8_t node, uint8_t rank) {
   if (IsGone(node, rank)) return;
   gone_[node] |= BitOf(rank);
   const Instant now = Now();
-  engines_[node]->RankGone(now, rank);
+  engines_.engine(node).RankGone(now, rank);
   Work(now);
 }
 
 void InProcessSite::Work(Instant now) {
-  bool more = false;
-  for (auto& engine : engines_) {
-    engine->HandleTimeout(now);
-    more |= engine->Advance(now, kBudgetBytes);
-  }
-  // Packets of a round make packets: until nothing moves.
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (auto& engine : engines_) {
-      while (const auto outgoing = engine->PollTransmit(now, datagram_)) {
-        moved = true;
-        engines_[outgoing->target]->HandlePacket(now, ByteSpan(datagram_).first(outgoing->bytes));
-      }
-      more |= engine->Advance(now, kBudgetBytes);
-    }
-  }
-  Notify(now, more);
+  engines_.HandleTimeouts(now);
+  Notify(now, engines_.Work(now, kBudgetBytes));
 }
 
 void InProcessSite::Notify(Instant now, bool more) {
-  Instant next = more ? now : Instant::Infinite();
-  for (auto& engine : engines_) next = std::min(next, engine->NextTimeout());
-  for (size_t node = 0; node < wake_ups_.size(); ++node) {
-    for (uint8_t rank = 0; rank < options_.ranks_per_node; ++rank) {
+  const Instant next = more ? now : engines_.NextTimeout();
+  for (uint8_t node = 0; node < wake_ups_.size(); ++node) {
+    for (uint8_t rank = 0; rank < options().ranks_per_node; ++rank) {
       WakeUp* const wake_up = wake_ups_[node][rank];
       if (wake_up == nullptr) continue;
-      if (engines_[node]->TakeNotification(rank)) wake_up->Notify();
-      if (engines_[node]->IsWaiting(rank)) wake_up->SetTimer(next);
+      if (engines_.engine(node).TakeNotification(rank)) wake_up->Notify();
+      if (engines_.engine(node).IsWaiting(rank)) wake_up->SetTimer(next);
     }
   }
 }
@@ -176,7 +128,7 @@ Sites& AllSites() {
 }
 
 Result<std::shared_ptr<InProcessSite>> SiteOf(std::string_view name, const SiteOptions& options) {
-  if (const Status status = InProcessSite::Validate(options); !status.ok()) return status;
+  if (const Status status = SiteEngines::Validate(options); !status.ok()) return status;
   Sites& sites = AllSites();
   const std::lock_guard lock(sites.mutex);
   std::erase_if(sites.by_name, [](const auto& entry) { return entry.second.expired(); });
@@ -191,7 +143,7 @@ Result<std::shared_ptr<InProcessSite>> SiteOf(std::string_view name, const SiteO
   return site;
 }
 
-class InProcessPort : public Port {
+class InProcessPort final : public Port {
  public:
   InProcessPort(std::shared_ptr<InProcessSite> site, const DeviceOptions& options)
       : site_(std::move(site)), node_(options.node), rank_(options.rank) {}

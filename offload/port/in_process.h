@@ -12,19 +12,18 @@
 #include <vector>
 
 #include "longhaul/offload.h"
-#include "offload/engine/engine.h"
 #include "offload/port/port.h"
+#include "offload/port/site_engines.h"
 #include "offload/port/wake_up.h"
 
 namespace longhaul::offload {
 
 class InProcessSite {
  public:
-  InProcessSite(const SiteOptions& options);
+  // REQUIRES: SiteEngines::Validate(options).ok().
+  explicit InProcessSite(const SiteOptions& options);
 
-  // Errors: those of Engine::Validate.
-  static Status Validate(const SiteOptions& options);
-  const SiteOptions& options() const { return options_; }
+  const SiteOptions& options() const { return engines_.site(); }
 
   // Errors: kInvalidArgument, kAlreadyExists.
   Status Attach(uint8_t node, uint8_t rank, WakeUp* wake_up);
@@ -50,12 +49,10 @@ class InProcessSite {
   void Notify(Instant now, bool more);
   bool IsGone(uint8_t node, uint8_t rank) const { return (gone_[node] & BitOf(rank)) != 0; }
 
-  SiteOptions options_;
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  SiteEngines engines_;
   std::vector<std::array<WakeUp*, kMaxRanks>> wake_ups_;
   std::vector<uint64_t> gone_;  // per node: ranks that have closed, and not opened again
-  std::vector<uint8_t> datagram_;
 };
 
 }  // namespace longhaul::offload

@@ -50,7 +50,7 @@ RankSession::~RankSession() {
   engine().RankGone(Clock(), rank_);
   while (GiveCompletions()) {
   }
-  // What the rank has no room for is nobody's.
+  // Completions that the rank has no room for are dropped.
   std::array<Completion, 16> rest;
   while (engine().Poll(rank_, rest) > 0) {
   }
@@ -195,7 +195,7 @@ Result<RankSession::Allocated> RankSession::Allocate(uint64_t bytes, std::string
   if (!key.ok()) return key.status();
   bytes_ += (*memory)->size();
   regions_[*key] = *memory;
-  // Of memory without a name nobody else asks for the descriptor.
+  // Memory without a name is mapped once: its descriptor is not needed again.
   return Allocated{*key, (*memory)->size(), (*memory)->PassOn(!name.empty())};
 }
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "offload/port/site_engines.h"
 #include "offload/shm/rank_memory.h"
-#include "offload/shm/site_engines.h"
 
 namespace longhaul::offload {
 

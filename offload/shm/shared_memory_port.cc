@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/engine/collective.h"
 #include "offload/port/port.h"
 #include "offload/shm/control.h"
 #include "offload/shm/copies.h"
@@ -56,7 +57,7 @@ struct Outstanding {
   ByteRange back;
 };
 
-class SharedMemoryPort : public Port {
+class SharedMemoryPort final : public Port {
  public:
   ~SharedMemoryPort() override { Close(); }
 
@@ -189,13 +190,15 @@ Result<Allocation> SharedMemoryPort::Allocate(uint64_t bytes, std::string_view s
   const auto key = AddRegion(bytes, shared_name, {});
   if (!key.ok()) return key.status();
   const std::lock_guard lock(mutex_);
-  return Allocation{*key, regions_.at(*key).shared.first(bytes)};
+  const auto region = regions_.find(*key);  // another thread may have guessed the key and given it back
+  if (region == regions_.end()) return Status(StatusCode::kNotFound, "offload: the region is gone");
+  return Allocation{*key, region->second.shared.first(bytes)};
 }
 
 Status SharedMemoryPort::MarkClosing(uint32_t key) {
   const std::lock_guard lock(mutex_);
   const auto region = regions_.find(key);
-  if (region == regions_.end()) {
+  if (region == regions_.end() || region->second.closing) {
     return Status(StatusCode::kNotFound, "offload: no region of this rank has that key");
   }
   for (const Outstanding& request : outstanding_) {

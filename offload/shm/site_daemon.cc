@@ -22,6 +22,7 @@ constexpr uint32_t kWakeUpPart = 2;
 constexpr uint32_t kParts = 4;
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kStop = 1;
+constexpr uint64_t kLink = 2;
 
 // Guests that have not said which rank they are; beyond it the oldest goes. A rank says so at once.
 constexpr size_t kMostStrangers = 64;
@@ -61,16 +62,20 @@ std::string NameOf(const RankSession& session) {
 }  // namespace
 
 Result<std::unique_ptr<SiteDaemon>> SiteDaemon::Start(const DaemonOptions& options) {
-  if (Status status = SiteEngines::Validate(options.site); !status.ok()) return status;
-  auto socket = SocketFile::Listen(options.path);
-  if (!socket.ok()) return socket.status();
-  std::unique_ptr<SiteDaemon> daemon(new SiteDaemon(options, std::move(*socket)));
+  if (Status status = SiteEngines::Validate(options.site, options.link.get()); !status.ok()) return status;
+  std::optional<SocketFile> socket;
+  if (options.link == nullptr || options.link->node() < options.site.nodes) {
+    auto listening = SocketFile::Listen(options.path);
+    if (!listening.ok()) return listening.status();
+    socket.emplace(std::move(*listening));
+  }
+  std::unique_ptr<SiteDaemon> daemon(new SiteDaemon(options, std::move(socket)));
   if (Status status = daemon->Open(); !status.ok()) return status;
   return daemon;
 }
 
-SiteDaemon::SiteDaemon(const DaemonOptions& options, SocketFile socket)
-    : options_(options), socket_(std::move(socket)), engines_(options.site) {}
+SiteDaemon::SiteDaemon(const DaemonOptions& options, std::optional<SocketFile> socket)
+    : options_(options), socket_(std::move(socket)), engines_(options.site, options.link.get()) {}
 
 SiteDaemon::~SiteDaemon() {
   while (!guests_.empty()) End(guests_.begin()->first, "the daemon ends");
@@ -79,7 +84,8 @@ SiteDaemon::~SiteDaemon() {
 Status SiteDaemon::Open() {
   epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
   stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const bool open = Watch(socket_.fd(), 0, kListener) && Watch(stop_event_.get(), 0, kStop);
+  const bool open = (!socket_ || Watch(socket_->fd(), 0, kListener)) && Watch(stop_event_.get(), 0, kStop) &&
+                    (!options_.link || Watch(options_.link->fd(), 0, kLink));
   return open ? Status::Ok() : Status(StatusCode::kInternal, "offload: no descriptors to wait with");
 }
 
@@ -115,16 +121,16 @@ void SiteDaemon::Run() {
 }
 
 bool SiteDaemon::Turn(Instant now) {
-  bool moved = false;
+  const bool arrived = engines_.Fetch();
+  bool moved = arrived;
   for (const Rank& rank : ranks_) moved |= rank.session->TakeRequests(now);
+  if (arrived) engines_.Deliver(now);
   if (now - timers_looked_ >= kTimersEvery) {
     timers_looked_ = now;
     moved |= engines_.HandleTimeouts(now);
   }
-  if (moved || more_) {
-    more_ = engines_.Work(now, kTurnBytes);
-    moved = true;
-  }
+  moved |= more_;
+  if (moved || engines_.IsBlocked()) more_ = engines_.Work(now, kTurnBytes);
   bool broken = false;
   for (const Rank& rank : ranks_) {
     if (rank.session->GiveCompletions()) {
@@ -155,6 +161,7 @@ void SiteDaemon::Sleep(Instant now) {
     const int64_t ns = std::max<int64_t>(0, (next - now).count());
     milliseconds = static_cast<int>(std::min<int64_t>(ns / 1'000'000 + 1, 1000));
   }
+  if (engines_.IsBlocked()) milliseconds = milliseconds < 0 ? 1 : std::min(milliseconds, 1);
   if (!accepting_) milliseconds = milliseconds < 0 ? 100 : std::min(milliseconds, 100);
   HandleEvents(awake ? 0 : milliseconds);
   if (!accepting_) PauseAccepting(false);
@@ -180,7 +187,7 @@ void SiteDaemon::HandleEvent(uint64_t what) {
 void SiteDaemon::Accept() {
   // A few at a time: a crowd of newcomers does not keep ranks waiting.
   for (int i = 0; i < 16; ++i) {
-    FileDescriptor control(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor control(accept4(socket_->fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (control.valid()) {
       Admit(std::move(control));
       continue;
@@ -199,7 +206,7 @@ void SiteDaemon::PauseAccepting(bool pause) {
   epoll_event event{};
   if (!pause) event.events = EPOLLIN;
   event.data.u64 = kListener;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.fd(), &event);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_->fd(), &event);
   accepting_ = !pause;
 }
 
@@ -269,6 +276,11 @@ Status SiteDaemon::CheckHello(const ControlRequest& request) const {
   }
   if (request.node >= site.nodes || request.rank >= site.ranks_per_node) {
     return Status(StatusCode::kInvalidArgument, "offload: the site has no such node or rank");
+  }
+  if (!engines_.Has(request.node)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "offload: that node is on another machine; the daemon's is node " +
+                      std::to_string(options_.link->node()));
   }
   const SiteOptions theirs = Decode(request.site);
   if (theirs != site && theirs != SiteOptions()) {
@@ -344,7 +356,7 @@ void SiteDaemon::EndSession(GuestId id, Guest& guest) {
   std::erase_if(ranks_, [id](const Rank& rank) { return rank.id == id; });
   if (options_.on_rank) options_.on_rank(guest.session->node(), guest.session->rank(), false);
   guest.session.reset();
-  more_ = true;  // what others are told of it, they are told in the next turn
+  more_ = true;  // the next turn completes the others' requests
 }
 
 void SiteDaemon::EndOldestStranger() {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,9 @@ namespace longhaul::offload {
 struct DaemonOptions {
   std::string path;  // of the socket
   SiteOptions site = {};
+  // To other machines, which have the other nodes; none: all of them are here. A node without ranks (an
+  // aggregator) listens on no socket.
+  std::shared_ptr<NodeLink> link = nullptr;
   uint64_t rank_memory_bytes = uint64_t{4} << 30;  // that one rank may have registered
   Duration spin = std::chrono::microseconds(20);
   // A line for people, for every rank that comes or goes. In the daemon's thread.
@@ -48,7 +52,8 @@ class SiteDaemon {
   void Run();
   // Any thread.
   void Stop();
-  // After Run.
+  bool Has(uint8_t node) const { return engines_.Has(node); }
+  // After Run. REQUIRES: Has(node).
   OffloadStats stats(uint8_t node) const { return engines_.engine(node).stats(); }
 
  private:
@@ -66,7 +71,7 @@ class SiteDaemon {
     RankSession* session = nullptr;
   };
 
-  SiteDaemon(const DaemonOptions& options, SocketFile socket);
+  SiteDaemon(const DaemonOptions& options, std::optional<SocketFile> socket);
   Status Open();
 
   bool Turn(Instant now);
@@ -95,7 +100,7 @@ class SiteDaemon {
   void Log(const std::string& line);
 
   DaemonOptions options_;
-  SocketFile socket_;
+  std::optional<SocketFile> socket_;
   SiteEngines engines_;
   SharedRegions shared_;
   FileDescriptor epoll_;
@@ -104,7 +109,7 @@ class SiteDaemon {
   std::vector<Rank> ranks_;  // guests with a session
   Instant timers_looked_;
   GuestId next_ = 1;
-  bool more_ = false;  // the engines have work left
+  bool more_ = true;  // the engines have work left; a link has to say hello
   bool accepting_ = true;
   TokenBucket lines_{10, 100};
   uint64_t lines_left_out_ = 0;

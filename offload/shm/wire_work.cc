@@ -1,32 +1,8 @@
 #include "offload/shm/wire_work.h"
 
-#include <algorithm>
+#include "offload/engine/collective.h"
 
 namespace longhaul::offload {
-namespace {
-
-int64_t Clamped(Duration d) { return std::clamp<Duration>(d, Duration(0), kLongestDeadline).count(); }
-Duration Clamped(int64_t ns) { return Duration(std::clamp<int64_t>(ns, 0, kLongestDeadline.count())); }
-
-bool Known(Route route, StragglerPolicy policy) {
-  return route <= Route::kTree && policy <= StragglerPolicy::kLeafDemote;
-}
-
-}  // namespace
-
-Status CheckRequest(const WorkRequest& request) {
-  if (request.opcode > Opcode::kCancel) {
-    return Status(StatusCode::kInvalidArgument, "offload: no such opcode");
-  }
-  if (request.opcode != Opcode::kConfig) return Status::Ok();
-  if (request.config == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "offload: kConfig without a configuration");
-  }
-  if (!Known(request.config->route, request.config->policy)) {
-    return Status(StatusCode::kInvalidArgument, "offload: no such route or policy");
-  }
-  return Status::Ok();
-}
 
 WireRequest Encode(const WorkRequest& request, uint64_t token) {
   WireRequest wire;
@@ -49,13 +25,13 @@ WireRequest Encode(const WorkRequest& request, uint64_t token) {
   wire.send_offset = request.send.offset;
   wire.receive_key = request.receive.key;
   wire.receive_offset = request.receive.offset;
-  wire.deadline_ns = Clamped(request.deadline);
+  wire.deadline_ns = request.deadline.count();
   if (request.opcode != Opcode::kConfig) return wire;
   const JobConfig& config = *request.config;
   wire.nodes = config.nodes;
   wire.ranks = config.ranks;
-  wire.deadline_ns = Clamped(config.deadline);
-  wire.skip_after_ns = Clamped(config.skip_after);
+  wire.deadline_ns = config.deadline.count();
+  wire.skip_after_ns = config.skip_after.count();
   wire.job_route = static_cast<uint8_t>(config.route);
   wire.job_root_node = config.root_node;
   wire.job_policy = static_cast<uint8_t>(config.policy);
@@ -81,18 +57,18 @@ bool Decode(const WireRequest& wire, DecodedRequest* out) {
   request.length = wire.length;
   request.send = {wire.send_key, wire.send_offset};
   request.receive = {wire.receive_key, wire.receive_offset};
-  request.deadline = Clamped(wire.deadline_ns);
-  if (request.opcode != Opcode::kConfig) return request.opcode <= Opcode::kCancel;
+  request.deadline = Duration(wire.deadline_ns);
+  if (request.opcode != Opcode::kConfig) return CheckRequest(request).ok();
   JobConfig& config = out->config;
   config.nodes = wire.nodes;
   config.ranks = wire.ranks;
-  config.deadline = Clamped(wire.deadline_ns);
-  config.skip_after = Clamped(wire.skip_after_ns);
+  config.deadline = Duration(wire.deadline_ns);
+  config.skip_after = Duration(wire.skip_after_ns);
   config.route = static_cast<Route>(wire.job_route);
   config.root_node = wire.job_root_node;
   config.policy = static_cast<StragglerPolicy>(wire.job_policy);
   request.config = &config;
-  return Known(config.route, config.policy);
+  return CheckRequest(request).ok();
 }
 
 WireCompletion Encode(const Completion& completion) {

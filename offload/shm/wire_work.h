@@ -58,12 +58,7 @@ struct WireCompletion {
 };
 static_assert(sizeof(WireCompletion) == 64);
 
-// Deadlines and times of jobs beyond it are this long: sums with the clock stay numbers.
-inline constexpr Duration kLongestDeadline = std::chrono::hours(24);
-
-// kOk: the request may be encoded. Errors: kInvalidArgument, as Device::Post.
-Status CheckRequest(const WorkRequest& request);
-// REQUIRES: CheckRequest(request).ok().
+// REQUIRES: CheckRequest(request).ok() (offload/engine/collective.h).
 WireRequest Encode(const WorkRequest& request, uint64_t token);
 
 // A request whose configuration, if it has one, is beside it.

@@ -169,6 +169,40 @@ TEST_F(Holdup, ThatLivesAndDoesNothingIsLeftOutByName) {
   EXPECT_EQ(results[0], given) << "the mean of four that give the same";
 }
 
+// Would gain: the model, by rounds without the others while they evaluate. Without the rule: 6,040 in 3 s.
+TEST_F(Holdup, ThatPushesOnWhileTheOthersPauseMakesOneRoundInTheirPatience) {
+  constexpr int kSilence = 1 * kSlowness;
+  StartServer({{"--workers", std::to_string(kWorkers)},
+               {"--high-share", "1"},
+               {"--idle-timeout", std::to_string(kSilence)}});
+  Join(kWorkers, kWorkers);
+  DeclareAll();
+  for (int round = 0; round < 20; ++round) EXPECT_NEAR(Mean(1), 1, 1e-6);
+  const std::vector<float> evil(kElements, -3.0f);
+  std::vector<float> result(kElements);
+  const auto end = e2e::Clock::now() + 15 * seconds(kSilence);
+  int alone = 0;
+  Operation push;
+  while (e2e::Clock::now() < end) {
+    push = clients()[3]->PushPull(tensors_[3], evil, result);
+    const Status status = push.WaitFor(std::max<Duration>(end - e2e::Clock::now(), milliseconds(1)));
+    if (status.code() == StatusCode::kDeadlineExceeded) break;  // it waits for the others
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    ++alone;
+  }
+  std::cout << alone << " rounds without the others in " << 15 * kSilence << " s\n";
+  EXPECT_EQ(alone, 1) << "after twelve idle time-outs";
+  // The others are back: the round that waits for them is theirs as well.
+  const std::vector<float> given(kElements, 5.0f);
+  std::vector<std::vector<float>> results(3, std::vector<float>(kElements));
+  std::vector<Operation> operations = {push};
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    operations.push_back(clients()[rank]->PushPull(tensors_[rank], given, results[rank]));
+  }
+  for (const Operation& operation : operations) EXPECT_TRUE(operation.WaitFor(kPatience).ok());
+  EXPECT_EQ(results[0], std::vector<float>(kElements, 3.0f)) << "the mean of 5, 5, 5 and -3";
+}
+
 // Not an attack, and nothing that helps against one either: before, these calls waited for ever.
 TEST_F(Holdup, ThatNeverComesEndsTheWaitsOfTheOthersByName) {
   StartServer({{"--workers", "3"}});

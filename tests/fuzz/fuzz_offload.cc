@@ -1,7 +1,9 @@
 // The packet decoder with any bytes, then three engines in virtual time with two ranks each: packets between
 // them are lost, repeated, delayed, changed and invented, ranks post, cancel, query and die as the input
-// says. The oracle: what parses packs to the same bytes; every request ends exactly once, in bounded time;
-// memory is bounded; nothing stays in the pools. Sums of nodes that only honest packets reached are right.
+// says. Before that, the opener of sealed datagrams with the same bytes, and with sealed ones that they
+// change. The oracle: a datagram that does not open is counted once, one that was changed does not; what
+// parses packs to the same bytes; every request ends exactly once, in bounded time; memory is bounded;
+// nothing stays in the pools. Sums of nodes that only honest packets reached are right.
 #include <array>
 #include <deque>
 #include <map>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "offload/engine/engine.h"
+#include "offload/udp/datagram_seal.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 
@@ -34,6 +37,45 @@ void Decode(ByteSpan bytes) {
     EncodeConfig(*config, encoded);
     FUZZ_REQUIRE(std::equal(encoded.begin(), encoded.end(), packet->payload.begin(), packet->payload.end()));
   }
+}
+
+uint64_t Refused(const UdpCounters& c) {
+  return c.foreign + c.unknown_senders + c.forged + c.replayed + c.old_processes + c.derivations_refused;
+}
+
+// Two nodes that have met; node 1 gets the input, then what node 0 has sealed, changed by the input.
+void Open(ByteSpan bytes) {
+  const Instant now = Instant::FromNanoseconds(1'000'000'000);
+  std::array<UdpCounters, 2> counters{};
+  std::vector<DatagramSeal> seals;
+  for (uint8_t node = 0; node < 2; ++node) {
+    seals.emplace_back(SealOptions{.root = crypto::SecretBytes(std::vector<uint8_t>(32, 5)),
+                                   .node = node,
+                                   .nodes = 0b11,
+                                   .start = 1'000'000},
+                       &counters[node]);
+  }
+  std::array<uint8_t, 4 + DatagramSeal::kSealBytes> hello;
+  uint8_t target = 0;
+  FUZZ_REQUIRE(seals[1].NextHello(now, &target, hello) == hello.size() && target == 0);
+  FUZZ_REQUIRE(seals[0].Open(now, hello).has_value());
+  std::vector<uint8_t> copy(bytes.begin(), bytes.end());
+  FUZZ_REQUIRE(!seals[1].Open(now, copy).has_value() && Refused(counters[1]) == 1);
+
+  std::vector<uint8_t> packet(bytes.begin(), bytes.end());
+  packet.resize(std::max<size_t>(4, packet.size()));
+  std::vector<uint8_t> datagram(packet.size() + DatagramSeal::kSealBytes);
+  FUZZ_REQUIRE(seals[0].Seal(1, packet, datagram) == datagram.size());
+  std::vector<uint8_t> changed = datagram;
+  for (size_t i = 0; i + 1 < std::min<size_t>(bytes.size(), 8); i += 2) {
+    changed[(bytes[i] * 7u) % changed.size()] ^= bytes[i + 1];
+  }
+  const bool same = changed == datagram;
+  FUZZ_REQUIRE(seals[1].Open(now, changed).has_value() == same);
+  if (same) return;
+  const auto opened = seals[1].Open(now, datagram);
+  FUZZ_REQUIRE(opened &&
+               std::equal(packet.begin(), packet.end(), opened->packet.begin(), opened->packet.end()));
 }
 
 class Play {
@@ -290,6 +332,7 @@ class Play {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Decode({data, size});
+  if (size < 9000) Open({data, size});
   if (size < 3) return 0;
   FuzzInput in(data, size);
   Play play(in);

@@ -30,7 +30,8 @@ UNITS = [
     ("offload_engine", r"offload/engine/",                   "public base reduce straggler",         ""),
     ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
     ("offload_shm", r"offload/shm/",                         "public base offload_engine offload_port", "os locks threads"),
-    ("offload_main", r"offload/main\.cc",                    "public flags process base offload_shm keys site_relay", "os cli spdlog json files threads locks"),
+    ("offload_udp", r"offload/udp/",                         "public base offload_engine offload_port crypto keys udp", ""),
+    ("offload_main", r"offload/(main|site_member)\.",         "public flags process base offload_shm offload_udp keys site_relay", "os cli spdlog json files locks"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
@@ -141,6 +142,7 @@ MUTATIONS = [
     ("base/", "proto/"),
     ("offload/engine/", "offload/port/"),
     ("offload/reduce/", "offload/engine/"),
+    ("offload/shm/", "offload/udp/"),
 ]
 
 

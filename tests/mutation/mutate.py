@@ -118,7 +118,7 @@ def killer(row, also):
 
 # What has to be built for a program that starts others.
 BESIDES = {"test_e2e": ["longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan", "longhaul-offload"],
-           "test_offload_shm": ["longhaul-offload"],
+           "test_offload_shm": ["longhaul-offload"], "test_offload_udp": ["longhaul-offload"],
            "test_attack": ["longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan"]}
 
 

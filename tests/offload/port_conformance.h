@@ -26,6 +26,7 @@ class PortSite {
 struct PortUnderTest {
   std::string name;
   std::function<std::unique_ptr<PortSite>(const SiteOptions&)> open;
+  bool loses_datagrams = false;  // ordinary ones, which are not repeated
   friend void PrintTo(const PortUnderTest& port, std::ostream* out) { *out << port.name; }
 };
 

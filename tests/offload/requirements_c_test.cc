@@ -853,5 +853,28 @@ TEST(OffloadDefects, AReleasedUnitIsNotFoundByItsOldReference) {
   EXPECT_EQ(pool.in_use(), 1u);
 }
 
+// A device without ranks that did not hear of an attempt's end goes on to the next one.
+TEST(OffloadDefects, AnAggregatorTakesANewerAttemptThoughTheAbortWasLost) {
+  VirtualSite site({.nodes = 2, .ranks = 1, .aggregator = true});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 2});
+  site.RunFor(std::chrono::milliseconds(1));
+  site.filter = [](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
+    return to != 2 || Parse(datagram)->header.kind != PacketKind::kAbort;
+  };
+  AllRanks<int32_t> ranks(site, 2000, Small);
+  ranks.request.nodes = 0b111;
+  ranks.Post(0, 0, 1);
+  site.RunFor(std::chrono::milliseconds(1));
+  WorkRequest cancel{.wr_id = 2, .opcode = Opcode::kCancel};
+  site.Post(0, 0, cancel);
+  site.RunFor(std::chrono::milliseconds(1));
+  EXPECT_EQ(site.CompletionOf(0, 0, 1).status, WorkStatus::kCancelled);
+  ranks.request.generation = 1;
+  ranks.PostAll(3);
+  site.RunFor(std::chrono::milliseconds(500));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess, 3));
+  EXPECT_TRUE(ranks.AllReceived(ranks.Expected()));
+}
+
 }  // namespace
 }  // namespace longhaul::offload

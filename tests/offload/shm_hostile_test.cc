@@ -1,4 +1,4 @@
-// Ranks that write what they like into shared memory and sockets: they harm nobody but themselves.
+// Ranks that write what they like into shared memory and sockets: they harm no other rank.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -253,7 +253,7 @@ TEST_F(ShmHostile, ARankThatTakesNothingHoldsUpNobody) {
   HonestRound();
 }
 
-// Messages that nobody joins: others keep their room for messages.
+// Messages that no other rank joins: others keep their room for messages.
 TEST_F(ShmHostile, ARankThatOpensMessagesLeavesOthersTheirs) {
   RawRank raw(site_.path(), 2);
   const uint32_t key = raw.Allocate(4096).value().reply.key;

@@ -49,7 +49,10 @@ ThreadSite::~ThreadSite() {
   thread_.join();
 }
 
-ProcessSite::ProcessSite(const SiteOptions& site) : site_(site) { Start(); }
+ProcessSite::ProcessSite(const SiteOptions& site, std::vector<std::string> more, bool listens)
+    : site_(site), more_(std::move(more)), listens_(listens) {
+  Start();
+}
 
 void ProcessSite::Start() {
   std::vector<std::string> words = {
@@ -65,12 +68,13 @@ void ProcessSite::Start() {
   add("--window-segs", site_.window_segs);
   add("--queue-depth", site_.queue_depth);
   if (site_.aggregator) words.emplace_back("--aggregator");
+  words.insert(words.end(), more_.begin(), more_.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ASSERT_EQ(posix_spawn(&pid_, words[0].c_str(), nullptr, nullptr, arguments.data(), environ), 0);
   const auto end = Clock::now() + std::chrono::seconds(20);
-  while (!SocketFile::Connect(path()).ok()) {
+  while (listens_ && !SocketFile::Connect(path()).ok()) {
     ASSERT_LT(Clock::now(), end) << "the daemon does not listen";
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -50,7 +50,8 @@ class ThreadSite : public ShmSite {
 // longhaul-offload, killed at the end if it still runs.
 class ProcessSite : public ShmSite {
  public:
-  explicit ProcessSite(const SiteOptions& site);
+  // more: arguments. listens: waited for until a rank could connect.
+  explicit ProcessSite(const SiteOptions& site, std::vector<std::string> more = {}, bool listens = true);
   ~ProcessSite() override;
   void Start();  // anew, on the same path
   int pid() const { return pid_; }
@@ -62,6 +63,8 @@ class ProcessSite : public ShmSite {
 
  private:
   SiteOptions site_;
+  std::vector<std::string> more_;
+  bool listens_;
   int pid_ = -1;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "transport/crypto/imported_psk.h"
 #include "transport/crypto/tls_security.h"
 #include "transport/keys/key_file.h"
 
@@ -147,6 +148,18 @@ Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice) {
   if (choice.next_key_file.empty()) return loaded;
   if (Status added = Add(choice, choice.next_key_file, options, &loaded); !added.ok()) return added;
   return loaded;
+}
+
+Result<crypto::SecretBytes> LoadPskRoot(const SecurityChoice& choice) {
+  if (Status fine = Check(choice); !fine.ok()) return fine;
+  if (choice.insecure) return crypto::SecretBytes();
+  Result<crypto::Credentials> credentials = ReadCredentials(choice.key_file);
+  if (!credentials.ok()) return credentials.status();
+  const auto* const shared = std::get_if<crypto::PskKey>(&*credentials);
+  if (shared == nullptr) {
+    return Named(choice.key_file, Invalid("a shared key of the job is needed, and this is a certificate"));
+  }
+  return crypto::PskRoot(*shared);
 }
 
 }  // namespace longhaul::keys

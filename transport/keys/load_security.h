@@ -13,6 +13,7 @@
 #include "longhaul/status.h"
 #include "transport/core/security/security.h"
 #include "transport/crypto/certificate.h"
+#include "transport/crypto/secret_bytes.h"
 
 namespace longhaul::keys {
 
@@ -52,5 +53,9 @@ struct LoadedSecurity {
 // none, another job than the key's, a server's certificate at a worker, ...), those of ReadKeyFile, and those
 // of the file's content with its name.
 Result<LoadedSecurity> LoadSecurity(const SecurityChoice& choice);
+
+// For datagrams without a handshake: the root of the job's shared key (transport/crypto/imported_psk.h), of
+// kPskBytes; empty with `insecure`. Errors: as LoadSecurity; kInvalidArgument: the file holds a certificate.
+Result<crypto::SecretBytes> LoadPskRoot(const SecurityChoice& choice);
 
 }  // namespace longhaul::keys

@@ -1,0 +1,40 @@
+#include "offload/site_member.h"
+
+#include <utility>
+
+namespace longhaul::offload {
+
+void SiteMember::Watch(DaemonOptions* daemon) {
+  daemon->on_rank = [this](uint8_t, uint8_t rank, bool here) {
+    const std::lock_guard lock(mutex_);
+    if (relay_) relay_->OnRank(rank, here);
+  };
+}
+
+Status SiteMember::Start(const std::string& where, const ConnectOptions& connect, SiteDaemon* daemon) {
+  site::RelayOptions options;
+  options.where = where;
+  options.connect = connect;
+  options.on_end = [this, daemon](const Status& status) {
+    end_ = status;
+    daemon->Stop();
+  };
+  auto relay = site::SiteRelay::Start(options);
+  if (!relay.ok()) return relay.status();
+  const std::lock_guard lock(mutex_);
+  relay_ = std::move(*relay);
+  return {};
+}
+
+void SiteMember::End() {
+  std::unique_ptr<site::SiteRelay> relay;
+  {
+    const std::lock_guard lock(mutex_);
+    relay = std::move(relay_);
+  }
+  if (!relay) return;
+  relay->Stop();
+  stats_ = relay->stats();
+}
+
+}  // namespace longhaul::offload

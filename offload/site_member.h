@@ -1,0 +1,33 @@
+// A site as one member of a job, in longhaul-offload: the relay beside the daemon, with --server.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "offload/shm/site_daemon.h"
+#include "worker/site/site_relay.h"
+
+namespace longhaul::offload {
+
+// The relay dies on the thread of a signal or at the end of the daemon.
+class SiteMember {
+ public:
+  // Before the daemon starts.
+  void Watch(DaemonOptions* daemon);
+  // Errors: those of SiteRelay::Start.
+  Status Start(const std::string& where, const ConnectOptions& connect, SiteDaemon* daemon);
+  // Leaves the job, if it has not; while the daemon works.
+  void End();
+
+  // After End.
+  const Status& end() const { return end_; }
+  const ClientStats& stats() const { return stats_; }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<site::SiteRelay> relay_;  // under it
+  Status end_;
+  ClientStats stats_;
+};
+
+}  // namespace longhaul::offload
