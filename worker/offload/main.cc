@@ -24,10 +24,10 @@
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "offload/shm/site_daemon.h"
-#include "offload/site_member.h"
 #include "offload/udp/open_link.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
+#include "worker/offload/site_member.h"
 
 namespace longhaul::offload {
 namespace {
