@@ -160,46 +160,6 @@ TEST(OffloadRandomPlans, AreBitwiseEqualToThePlainReference) {
   }
 }
 
-// 5 % lost, 5 % repeated, reordered, and old generations in between. LONGHAUL_SEGS: a million by hand.
-TEST(OffloadRandomPlans, ManySegsOverABadLink) {
-  const char* const text = std::getenv("LONGHAUL_SEGS");
-  const size_t segs = text != nullptr ? std::strtoull(text, nullptr, 10) : 20'000;
-  const size_t per_message = std::min<size_t>(segs, 20'000);
-  VirtualSite site({.nodes = 4,
-                    .ranks = 2,
-                    .engine = {.seg_bytes = 64},
-                    .faults = {.loss = 0.05, .duplication = 0.05, .reordering = 0.2, .stale = 0.01},
-                    .seed = 7});
-  site.Configure({.nodes = 0b1111});
-  uint64_t stale = 0;
-  for (uint32_t mid = 0; mid * per_message < segs; ++mid) {
-    AllRanks<int32_t> ranks(site, per_message * 16, [mid](uint8_t n, uint8_t r, size_t i) {
-      return static_cast<int32_t>(i * 2654435761u + n * 77u + r * 5u + mid);
-    });
-    ranks.request.mid = mid;
-    ranks.request.deadline = seconds(300);
-    // An attempt that is given up, whose packets are on the way when the next one begins.
-    ranks.PostAll(10 * mid);
-    site.RunFor(microseconds(300));
-    site.Post(1, 0, {.wr_id = 10 * mid + 9, .opcode = Opcode::kCancel, .mid = mid});
-    ranks.request.generation = 1;
-    site.RunFor(microseconds(300));
-    ranks.PostAll(10 * mid + 1);
-    site.RunFor(seconds(100));
-    ASSERT_TRUE(ranks.AllEnded(WorkStatus::kSuccess, 10 * mid + 1)) << mid;
-    ASSERT_TRUE(ranks.AllReceived(ranks.Expected())) << mid;
-    ASSERT_EQ(site.SegsInUse(), 0u);
-    for (uint8_t node = 0; node < 4; ++node) {
-      for (uint8_t rank = 0; rank < 2; ++rank) {
-        ASSERT_TRUE(site.engine(node).Deregister(rank, ranks.at(node, rank).send_key).ok());
-        ASSERT_TRUE(site.engine(node).Deregister(rank, ranks.at(node, rank).receive_key).ok());
-      }
-    }
-  }
-  for (uint8_t node = 0; node < 4; ++node) stale += site.engine(node).stats().stale_generations;
-  EXPECT_GT(stale, 0u);
-}
-
 // Ranks and nodes die at any time: every request ends, nothing is leaked.
 TEST(OffloadRandomPlans, KillsEndInNamedStatuses) {
   const char* const replay = std::getenv("LONGHAUL_SEED");
