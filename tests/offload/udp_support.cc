@@ -4,8 +4,13 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "transport/keys/key_file.h"
 
 namespace longhaul::offload {
 
@@ -150,6 +155,45 @@ std::vector<Device> UdpSite::OpenAll() const {
     for (uint8_t rank = 0; rank < options_.site.ranks_per_node; ++rank) devices.push_back(Open(node, rank));
   }
   return devices;
+}
+
+std::string UdpProcesses::AddressOf(int host) {
+  const int pid = getpid();
+  return "127." + std::to_string(16 + pid / 256 % 200) + "." + std::to_string(pid % 256) + "." +
+         std::to_string(host) + ":7500";
+}
+
+UdpProcesses::UdpProcesses(const Options& options) : options_(options) {
+  const std::string key = folder_.path("key");
+  EXPECT_TRUE(keys::WriteKeyFile(key, "longhaul-psk-v1\njob = test\npsk = " + std::string(64, 'a')).ok());
+  const auto machines = static_cast<uint8_t>(options.site.nodes + (options.site.aggregator ? 1 : 0));
+  for (uint8_t node = 0; node < machines; ++node) {
+    std::string peers;
+    for (uint8_t other = 0; other < machines; ++other) {
+      const bool direct = other == node || !options.seen;
+      peers += (other > 0 ? "," : "") + std::to_string(other) + "=" +
+               (direct ? NodeAddress(other) : options.seen(node, other));
+    }
+    std::vector<std::string> words = {"--node",  std::to_string(node),
+                                      "--peers", peers,
+                                      "--json",  folder_.path("json" + std::to_string(node))};
+    if (options.sealed) {
+      words.insert(words.end(), {"--key", key});
+    } else {
+      words.emplace_back("--insecure");
+    }
+    processes_.push_back(std::make_unique<ProcessSite>(options.site, words, node < options.site.nodes));
+  }
+}
+
+Device UdpProcesses::Open(uint8_t node, uint8_t rank) const {
+  return Device::Open(processes_[node]->where(), {node, rank, options_.site}).value();
+}
+
+std::string UdpProcesses::Json(uint8_t node) const {
+  std::stringstream text;
+  text << std::ifstream(folder_.path("json" + std::to_string(node))).rdbuf();
+  return text.str();
 }
 
 void ConfigureAll(std::vector<Device>& devices, const SiteOptions& site, JobConfig config) {
