@@ -2,10 +2,14 @@
 
 #include <poll.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <thread>
+
+#include "base/random.h"
 
 namespace longhaul::offload {
 namespace {
@@ -173,33 +177,186 @@ TEST_P(PortConformance, AFullQueueIsSaidAndNothingIsLost) {
   EXPECT_EQ(Next(*rank.device).wr_id, 4u);
 }
 
+// Of every length and any content: between nodes in both directions, and between ranks of a node.
 TEST_P(PortConformance, OrdinaryDatagramsArriveUnchangedBetweenCollectives) {
   if (GetParam().loses_datagrams) GTEST_SKIP() << "that one may be lost";
   const SiteOptions options{.nodes = 2, .ranks_per_node = 2};
   const auto site = GetParam().open(options);
   Configure(*site, options, {.nodes = 0b11});
-  std::vector<std::unique_ptr<Buffers>> ranks;
+  std::vector<std::unique_ptr<Buffers>> ranks, datagrams;
   for (const uint8_t node : std::initializer_list<uint8_t>{0, 1}) {
-    for (const uint8_t rank : std::initializer_list<uint8_t>{0, 1})
+    for (const uint8_t rank : std::initializer_list<uint8_t>{0, 1}) {
       ranks.push_back(std::make_unique<Buffers>(site->device(node, rank), 5000, 7));
+      datagrams.push_back(std::make_unique<Buffers>(site->device(node, rank), 256, 0));
+    }
   }
-  Buffers from(site->device(0, 1), 100, 1234), to(site->device(1, 0), 100, 0);
-  WorkRequest receive{.wr_id = 70, .opcode = Opcode::kReceive, .length = 400};
-  receive.receive.key = to.receive_key;
-  ASSERT_TRUE(to.device->Post({&receive, 1}).ok());
-  ASSERT_TRUE(ranks[0]->Post(1).ok());
-  WorkRequest send{.wr_id = 80, .opcode = Opcode::kSend, .root_node = 1, .root_rank = 0, .length = 400};
-  send.send.key = from.send_key;
-  ASSERT_TRUE(from.device->Post({&send, 1}).ok());
-  for (size_t i = 1; i < 4; ++i) ASSERT_TRUE(ranks[i]->Post(1).ok());
-  EXPECT_EQ(Next(site->device(0, 0)).wr_id, 1u);
-  EXPECT_EQ(Next(site->device(0, 1)).wr_id, 80u);
-  EXPECT_EQ(Next(site->device(0, 1)).wr_id, 1u);
-  EXPECT_EQ(Next(site->device(1, 0)).wr_id, 70u);
-  EXPECT_EQ(Next(site->device(1, 0)).wr_id, 1u);
-  EXPECT_EQ(Next(site->device(1, 1)).wr_id, 1u);
-  EXPECT_EQ(to.receive, from.send);
-  for (auto& rank : ranks) EXPECT_EQ(rank->receive[10], 4 * 17);
+  Random random(4);
+  constexpr size_t kTo[] = {2, 0, 3, 1};  // of 0/0, 0/1, 1/0, 1/1: other nodes' and, of 0/1, its own node's
+  for (uint32_t round = 0; round < 20; ++round) {
+    const uint64_t length = round == 0 ? 1024 : 1 + random.Below(1024);
+    for (size_t i = 0; i < 4; ++i) {
+      for (int32_t& word : datagrams[i]->send) word = static_cast<int32_t>(random.Next());
+      datagrams[i]->receive.assign(256, 0);
+      WorkRequest receive{.wr_id = 70, .opcode = Opcode::kReceive, .length = 1024};
+      receive.receive.key = datagrams[i]->receive_key;
+      ASSERT_TRUE(datagrams[i]->device->Post({&receive, 1}).ok());
+      ASSERT_TRUE(datagrams[i]->device->Query(0, 0, 60).ok());
+      ASSERT_EQ(Next(*datagrams[i]->device).wr_id, 60u);  // the device has it
+    }
+    std::array<bool, 4> before{};
+    for (size_t i = 0; i < 4; ++i) {
+      before[i] = random.Chance(0.5);
+      if (before[i]) {
+        ASSERT_TRUE(ranks[i]->Post(1, round).ok());
+      }
+      WorkRequest send{.wr_id = 80, .opcode = Opcode::kSend, .length = length};
+      send.root_node = static_cast<uint8_t>(kTo[i] / 2);
+      send.root_rank = static_cast<uint8_t>(kTo[i] % 2);
+      send.send.key = datagrams[i]->send_key;
+      ASSERT_TRUE(datagrams[i]->device->Post({&send, 1}).ok());
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      if (!before[i]) {
+        ASSERT_TRUE(ranks[i]->Post(1, round).ok());
+      }
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      std::multiset<uint64_t> ends;
+      for (int k = 0; k < 3; ++k) {
+        const Completion done = Next(*datagrams[i]->device);
+        ends.insert(done.wr_id);
+        EXPECT_EQ(done.status, WorkStatus::kSuccess) << done.wr_id;
+        if (done.wr_id == 70) {
+          EXPECT_EQ(done.bytes, length);
+        }
+      }
+      EXPECT_EQ(ends, (std::multiset<uint64_t>{1, 70, 80}));
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      const Buffers &from = *datagrams[i], &to = *datagrams[kTo[i]];
+      EXPECT_EQ(std::memcmp(from.send.data(), to.receive.data(), length), 0) << round << ", from " << i;
+      EXPECT_EQ(ranks[i]->receive[10], 4 * 17) << round;
+    }
+  }
+}
+
+// By one site, in one order: what a rank does wrong, what it finds full, and what others do.
+TEST_P(PortConformance, EveryStatusIsProvoked) {
+  const SiteOptions options{.nodes = 2, .ranks_per_node = 2, .scratch_bytes = 1000};
+  const auto site = GetParam().open(options);
+  constexpr uint16_t kBoth = 1;  // a job of both nodes; job 0 is of one
+  for (const uint8_t node : std::initializer_list<uint8_t>{0, 1}) {
+    ASSERT_TRUE(site->device(node, 0).Configure(kBoth, {.nodes = 0b11}, 999).ok());
+    ASSERT_EQ(Next(site->device(node, 0)).status, WorkStatus::kSuccess);
+  }
+  Buffers a(site->device(0, 0), 256, 1), b(site->device(0, 1), 256, 2);
+  std::set<WorkStatus> seen;
+  uint32_t mid = 0;
+  const auto end_of = [&](WorkRequest request) {
+    EXPECT_TRUE(a.device->Post({&request, 1}).ok());
+    const Completion done = Next(*a.device);
+    EXPECT_EQ(done.wr_id, request.wr_id);
+    seen.insert(done.status);
+    return done;
+  };
+  const auto next = [&] {
+    ++mid;
+    return a.Request(mid, mid);
+  };
+  const auto alone = [&] {
+    WorkRequest of_one = next();
+    of_one.ranks = 0b01;
+    return of_one;
+  };
+  WorkRequest request = alone();
+  EXPECT_EQ(end_of(request).status, WorkStatus::kSuccess);
+  EXPECT_EQ(end_of(request).status, WorkStatus::kFlushed);  // it is over
+  request = alone();
+  request.length = 6;  // no whole elements
+  EXPECT_EQ(end_of(request).status, WorkStatus::kLengthMismatch);
+  request = alone();
+  request.send.key += 0x10000;
+  EXPECT_EQ(end_of(request).status, WorkStatus::kProtectionError);
+  request = alone();
+  request.ranks = 0b10;
+  EXPECT_EQ(end_of(request).status, WorkStatus::kBadRank);
+  request = alone();
+  request.nodes = 0b10;
+  EXPECT_EQ(end_of(request).status, WorkStatus::kBadNode);
+  request = next();
+  request.opcode = Opcode::kReduce;  // to the other node: its partial sums have no place here
+  request.root_node = 1;
+  request.jid = kBoth;
+  EXPECT_EQ(end_of(request).status, WorkStatus::kBufferError);
+  // What waits for the other rank.
+  request = next();
+  request.deadline = milliseconds(50);
+  const Completion late = end_of(request);
+  EXPECT_EQ(late.status, WorkStatus::kTimeout);
+  EXPECT_EQ(late.missing_ranks, 0b10u);
+  request = next();
+  request.deadline = milliseconds(50);
+  request.flags = WorkRequest::kAllowPartial;
+  const Completion partial = end_of(request);
+  EXPECT_EQ(partial.status, WorkStatus::kPartial);
+  EXPECT_EQ(partial.missing_ranks, 0b10u);
+  EXPECT_EQ(a.receive[5], 6);
+  ++mid;
+  ASSERT_TRUE(b.Post(mid, mid).ok());
+  ASSERT_TRUE(b.device->Query(0, mid, 60).ok());
+  EXPECT_EQ(Next(*b.device).wr_id, 60u);  // the device has it
+  request = a.Request(mid, mid);
+  request.op = ReduceOp::kMax;
+  EXPECT_EQ(end_of(request).status, WorkStatus::kOpMismatch);
+  ASSERT_TRUE(a.device->Cancel(0, mid, 61).ok());
+  EXPECT_EQ(Next(*a.device).wr_id, 61u);
+  const Completion cancelled = Next(*b.device);
+  EXPECT_EQ(cancelled.status, WorkStatus::kCancelled);
+  seen.insert(cancelled.status);
+  // More jobs than a device has, with a message each.
+  constexpr int kJobs = 16;
+  for (uint16_t jid = 2; jid <= 2 + kJobs; ++jid) {
+    request = next();
+    request.jid = jid;
+    request.deadline = milliseconds(100);
+    ASSERT_TRUE(a.device->Post({&request, 1}).ok());
+  }
+  for (int i = 0; i <= kJobs; ++i) {
+    const WorkStatus status = Next(*a.device).status;
+    EXPECT_EQ(status, i == 0 ? WorkStatus::kOverflow : WorkStatus::kTimeout) << i;
+    seen.insert(status);
+  }
+  ++mid;
+  ASSERT_TRUE(a.Post(mid, mid).ok());
+  b.device->Close();
+  const Completion dead = Next(*a.device);
+  EXPECT_EQ(dead.status, WorkStatus::kPeerDead);
+  seen.insert(dead.status);
+  EXPECT_EQ(seen.size(), static_cast<size_t>(WorkStatus::kPartial) + 1);  // the last of them
+}
+
+// The other node learns of it by a packet, which may be lost.
+TEST_P(PortConformance, ADeadRankEndsTheMessageAtOtherNodesToo) {
+  const SiteOptions options{.nodes = 2, .ranks_per_node = 2};
+  const auto site = GetParam().open(options);
+  Configure(*site, options, {.nodes = 0b11});
+  Buffers a(site->device(0, 0), 1000, 0), b(site->device(0, 1), 1000, 0), c(site->device(1, 0), 1000, 0);
+  Buffers victim(site->device(1, 1), 1000, 0);
+  for (Buffers* rank : {&a, &b, &c}) ASSERT_TRUE(rank->Post(1).ok());
+  ASSERT_TRUE(c.device->Query(0, 0, 60).ok());
+  EXPECT_EQ(Next(*c.device).wr_id, 60u);  // its node has the message
+  const auto begin = std::chrono::steady_clock::now();
+  victim.device->Close();
+  for (Buffers* rank : {&a, &b, &c}) {
+    const Completion ended = Next(*rank->device);
+    EXPECT_EQ(ended.status, WorkStatus::kPeerDead) << WorkStatusName(ended.status);
+    if (rank == &c) {
+      EXPECT_EQ(ended.missing_ranks, 0b10u);
+    } else {
+      EXPECT_EQ(ended.missing_nodes, 0b10u);
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(900 * LONGHAUL_SLOWNESS));
 }
 
 TEST_P(PortConformance, AQueryIsAnsweredWhileOthersAreAwaited) {

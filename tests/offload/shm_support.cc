@@ -67,6 +67,7 @@ void ProcessSite::Start() {
   add("--pool-segs", site_.pool_segs);
   add("--window-segs", site_.window_segs);
   add("--queue-depth", site_.queue_depth);
+  add("--scratch-bytes", site_.scratch_bytes);
   if (site_.aggregator) words.emplace_back("--aggregator");
   words.insert(words.end(), more_.begin(), more_.end());
   std::vector<char*> arguments;
