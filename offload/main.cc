@@ -193,6 +193,8 @@ Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
   if (!link.ok()) return link.status();
   if (choice.insecure) spdlog::warn("no key: all who reach the UDP port can read and change the sums");
   for (const std::string& warning : (*link)->warnings()) spdlog::warn("{}", warning);
+  const std::string window = WindowWarning(flags.daemon.site, !choice.insecure, (*link)->receive_buffer());
+  if (!window.empty()) spdlog::warn("{}", window);
   return std::shared_ptr<UdpLink>(*std::move(link));
 }
 
@@ -212,6 +214,10 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
   PrintListening(*flags, link->get(), output);
   (*daemon)->Run();
   signals->Guard({});
+  if (*link && (*link)->counters().host_drops > 0) {
+    spdlog::warn("{} datagrams found the UDP port's receive buffer full and were lost",
+                 (*link)->counters().host_drops);
+  }
   const Status written = WriteCounters(*flags, **daemon, link->get());
   if (written.ok()) return 0;
   output->Complain("--json: " + written.message());

@@ -303,8 +303,10 @@ TEST(Udp, OrdinaryDatagramsBetweenCollectivesArriveByteIdentical) {
 
 // A link of node 1 without a daemon, whose peer is the test.
 struct BareLink {
-  explicit BareLink(udp::SendCalls calls = udp::SendCalls::System()) {
+  explicit BareLink(udp::SendCalls calls = udp::SendCalls::System(),
+                    ByteCount receive_buffer = ByteCount(1 << 20)) {
     UdpLinkOptions options;
+    options.socket.receive_buffer = receive_buffer;
     options.node = 1;
     options.bind = Address::V4(127, 0, 0, 1, 0);
     options.socket.force_buffers = false;
@@ -366,6 +368,20 @@ TEST(Udp, AFullSocketIsCountedAndTriedAgain) {
   EXPECT_EQ(site.link->counters().socket_full, 3u);
   EXPECT_EQ(site.peer.Receive().size(), kHeaderBytes + kConfigBytes);
   EXPECT_TRUE(site.peer.Receive(0).empty());  // once
+}
+
+TEST(Udp, WhatAFullReceiveBufferLosesIsCounted) {
+  BareLink site(udp::SendCalls::System(), ByteCount(64 << 10));
+  const std::vector<uint8_t> datagram(1000);
+  constexpr uint64_t kSent = 1000;
+  for (uint64_t i = 0; i < kSent; ++i) site.peer.Send(site.link->local_address(), datagram);
+  while (site.link->Fetch()) {
+  }
+  site.peer.Send(site.link->local_address(), datagram);  // the kernel tells with the next one
+  site.Deliver();
+  const UdpCounters counters = site.link->counters();
+  EXPECT_GT(counters.host_drops, kSent / 2);
+  EXPECT_EQ(counters.datagrams_received + counters.host_drops, kSent + 1);
 }
 
 TEST(Udp, ABatchIsOfOneSizeAndTheLastMayBeShorter) {
