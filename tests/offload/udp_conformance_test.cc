@@ -22,6 +22,7 @@ class UdpThreads : public PortSite {
 };
 
 constexpr FaultySender::Faults kBadNetwork{.loss = 0.05, .duplication = 0.05, .reordering = 0.05};
+constexpr FaultySender::Faults kGarbage{.garbage = 0.3};
 
 PortUnderTest Threads(const char* name, bool sealed, const FaultySender::Faults& faults,
                       bool offload = true) {
@@ -66,6 +67,11 @@ INSTANTIATE_TEST_SUITE_P(UdpProcess, PortConformance,
                          testing::Values(Programs("longhaul-offload --node", true)));
 INSTANTIATE_TEST_SUITE_P(UdpBadNetwork, PortConformance,
                          testing::Values(Threads("bad network", true, kBadNetwork)));
+// From the peers' own addresses: what is no packet, or none that they have sent.
+INSTANTIATE_TEST_SUITE_P(UdpGarbage, PortConformance,
+                         testing::Values(Threads("garbage between", true, kGarbage)));
+INSTANTIATE_TEST_SUITE_P(UdpPlainGarbage, PortConformance,
+                         testing::Values(Threads("insecure, garbage between", false, kGarbage)));
 
 }  // namespace
 }  // namespace longhaul::offload

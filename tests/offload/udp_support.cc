@@ -54,6 +54,7 @@ void FaultySender::SendMessage(int fd, const msghdr& message) {
     const std::vector<uint8_t> datagram(bytes + at, bytes + at + length);
     ++count_;
     if (kept_.size() < faults_.keep) kept_.push_back(datagram);
+    if (random_.Chance(faults_.garbage)) SendOne(fd, to, GarbageOf(datagram));
     if (random_.Chance(faults_.loss)) continue;
     if (random_.Chance(faults_.reordering)) {
       held_.push_back({count_ + 1 + random_.Below(20), to, datagram});
@@ -66,6 +67,20 @@ void FaultySender::SendMessage(int fd, const msghdr& message) {
     SendOne(fd, held_.front().to, held_.front().bytes);
     held_.pop_front();
   }
+}
+
+std::vector<uint8_t> FaultySender::GarbageOf(std::vector<uint8_t> datagram) {
+  switch (random_.Below(3)) {
+    case 0:
+      datagram.resize(random_.Below(datagram.size()));
+      break;
+    case 1:
+      datagram[random_.Below(datagram.size())] ^= static_cast<uint8_t>(1 << random_.Below(8));
+      break;
+    default:
+      for (uint8_t& byte : datagram) byte = static_cast<uint8_t>(random_.Next());
+  }
+  return datagram;
 }
 
 void FaultySender::SendOne(int fd, const udp::SocketAddress& to, const std::vector<uint8_t>& bytes) {
@@ -95,7 +110,8 @@ void UdpSite::OpenLink(uint8_t node, const Address& bind) {
   options.socket.force_buffers = false;
   options.socket.segmentation_offload = options_.segmentation_offload;
   const FaultySender::Faults& f = options_.faults;
-  if (f.loss + f.duplication + f.reordering > 0 || f.keep > 0) options.socket.calls = senders_[node]->Calls();
+  if (f.loss + f.duplication + f.reordering + f.garbage > 0 || f.keep > 0)
+    options.socket.calls = senders_[node]->Calls();
   if (options_.sealed) {
     const uint8_t key = options_.node_with_another_key == node ? 2 : 1;
     options.seal = SealOptions{.root = crypto::SecretBytes(std::vector<uint8_t>(32, key)),

@@ -28,6 +28,7 @@ class FaultySender {
     double duplication = 0;
     double reordering = 0;  // share that leaves up to 20 datagrams later
     size_t keep = 0;        // copies of the first ones that left
+    double garbage = 0;     // share after which one more leaves: cut, changed in a bit, or noise
   };
   FaultySender(const Faults& faults, uint64_t seed) : faults_(faults), random_(seed) {}
 
@@ -44,6 +45,7 @@ class FaultySender {
   };
   // One message of the product: cut like the kernel would.
   void SendMessage(int fd, const msghdr& message);
+  std::vector<uint8_t> GarbageOf(std::vector<uint8_t> datagram);
   static void SendOne(int fd, const udp::SocketAddress& to, const std::vector<uint8_t>& bytes);
 
   mutable std::mutex mutex_;
