@@ -18,7 +18,7 @@ PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "offload/m
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
     "product lines": (40000, 66000),
-    "test lines": (43000, 73000),
+    "test lines": (43000, 73400),
     "product files under 40 lines": (30, 65),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),

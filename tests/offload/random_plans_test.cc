@@ -160,48 +160,5 @@ TEST(OffloadRandomPlans, AreBitwiseEqualToThePlainReference) {
   }
 }
 
-// Ranks and nodes die at any time: every request ends, nothing is leaked.
-TEST(OffloadRandomPlans, KillsEndInNamedStatuses) {
-  const char* const replay = std::getenv("LONGHAUL_SEED");
-  const uint64_t first = replay != nullptr ? std::strtoull(replay, nullptr, 10) : std::random_device()();
-  const uint64_t count = replay != nullptr ? 1 : 60;
-  std::printf("first seed %llu\n", static_cast<unsigned long long>(first));
-  for (uint64_t seed = first; seed < first + count && !HasFatalFailure(); ++seed) {
-    SCOPED_TRACE("LONGHAUL_SEED=" + std::to_string(seed));
-    Random random(seed);
-    VirtualSite site({.nodes = 3, .ranks = 2, .faults = RandomFaults(random), .seed = seed});
-    const bool tree = random.Chance(0.5);
-    site.Configure({.nodes = 0b111, .route = tree ? Route::kTree : Route::kRing, .deadline = seconds(2)});
-    AllRanks<int32_t> ranks(site, 1 + random.Below(50'000), Small);
-    if (random.Chance(0.5)) ranks.request.flags = WorkRequest::kAllowPartial;
-    ranks.PostAll();
-    site.RunFor(microseconds(random.Below(3000)));
-    const auto victim = static_cast<uint8_t>(random.Below(3));
-    const bool whole_node = random.Chance(0.5);
-    if (whole_node) {
-      site.Kill(victim);
-      site.RunFor(microseconds(random.Below(3000)));
-      for (uint8_t node = 0; node < 3; ++node) {
-        if (node != victim) site.engine(node).NodeGone(site.now(), victim);
-      }
-    } else {
-      site.engine(victim).RankGone(site.now(), 1);
-    }
-    site.RunFor(seconds(20));
-    for (uint8_t node = 0; node < 3; ++node) {
-      if (whole_node && node == victim) continue;
-      for (uint8_t rank = 0; rank < 2; ++rank) ASSERT_EQ(site.CountOf(node, rank, 1), 1u) << "hangs";
-      ASSERT_EQ(site.engine(node).stats().segs_in_use, 0u);
-      const WorkStatus status = site.CompletionOf(node, 0, 1).status;
-      EXPECT_TRUE(status == WorkStatus::kSuccess || status == WorkStatus::kPartial ||
-                  status == WorkStatus::kPeerDead || status == WorkStatus::kTimeout)
-          << WorkStatusName(status);
-      if (status == WorkStatus::kSuccess) {
-        EXPECT_EQ(ranks.at(node, 0).receive, ranks.Expected());
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace longhaul::offload

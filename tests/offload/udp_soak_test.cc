@@ -6,18 +6,15 @@
 //
 // Whatever completes is bitwise the sum of those who are not named as missing, every request ends in a named
 // status, no unit of a pool is left, and when the kills end all succeed.
-//
-//   LONGHAUL_SEGS=1000000   as many segs instead of 20,000
-//   LONGHAUL_SEED=...       the plan of that seed; processes have their own pace
+// A seed gives the same plan; processes have their own pace.
 #include <csignal>
-#include <cstdlib>
-#include <map>
+#include <iostream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "tests/offload/commanded_rank.h"
 #include "tests/offload/lossy_relay.h"
 #include "tests/offload/plain_sum.h"
+#include "tests/offload/soak_figures.h"
 #include "tests/offload/udp_support.h"
 
 namespace longhaul::offload {
@@ -34,15 +31,6 @@ constexpr Duration kJobDeadline = milliseconds(300);
 
 using Outcome = CommandedRank::Outcome;
 using Report = CommandedRank::Report;
-
-struct Figures {
-  uint64_t segs = 0;
-  uint64_t attempts = 0;
-  uint64_t kills_of_ranks = 0;
-  uint64_t kills_of_daemons = 0;
-  uint64_t cancels = 0;
-  std::map<WorkStatus, uint64_t> ends;
-};
 
 class UdpSoak {
  public:
@@ -61,7 +49,7 @@ class UdpSoak {
     OpenAll();
   }
 
-  const Figures& figures() const { return figures_; }
+  const SoakFigures& figures() const { return figures_; }
   LossyRelay::Counts counts() const { return relay_.counts(); }
 
   // A message of some type and size, posted again and again, with kills until the last time.
@@ -189,7 +177,7 @@ class UdpSoak {
       dead_ |= BitOfRank(index);
       return;
     }
-    ++figures_.kills_of_daemons;
+    ++figures_.kills_of_engines;
     const auto node = static_cast<uint8_t>(index / kRanks);
     for (uint8_t rank = 0; rank < kRanks; ++rank) dead_ |= BitOfRank(size_t{node} * kRanks + rank);
     EXPECT_EQ(site_.process(node).End(SIGKILL), -SIGKILL);
@@ -249,7 +237,7 @@ class UdpSoak {
   LossyRelay relay_;
   UdpProcesses site_;
   std::vector<std::unique_ptr<CommandedRank>> ranks_;  // node after node
-  Figures figures_;
+  SoakFigures figures_;
   bool floats_ = false;
   uint64_t dead_ = 0;  // ranks killed in this attempt, or with their daemon
   uint64_t next_wr_ = 1;
@@ -259,33 +247,19 @@ class UdpSoak {
 class UdpSoakTest : public testing::TestWithParam<bool> {};
 
 TEST_P(UdpSoakTest, KillsAndABadNetworkChangeNoBitAndLeaveNoSeg) {
-  const char* const replay = std::getenv("LONGHAUL_SEED");
-  const char* const text = std::getenv("LONGHAUL_SEGS");
-  const uint64_t segs = text != nullptr ? std::strtoull(text, nullptr, 10) : 20'000;
-  const uint64_t seed = replay != nullptr ? std::strtoull(replay, nullptr, 10) : std::random_device()();
-  std::printf("LONGHAUL_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  const uint64_t seed = SoakSeed();
+  std::cout << "LONGHAUL_SEED=" << seed << std::endl;
   SCOPED_TRACE("LONGHAUL_SEED=" + std::to_string(seed));
   UdpSoak soak(seed, GetParam());
-  const Figures& f = soak.figures();
-  while ((f.segs < segs || f.kills_of_ranks == 0 || f.kills_of_daemons == 0) && !HasFailure())
+  const SoakFigures& f = soak.figures();
+  while ((f.segs < SoakSegs() || f.kills_of_ranks == 0 || f.kills_of_engines == 0) && !HasFailure()) {
     soak.Message(4000);
+  }
   if (HasFailure()) return;
   soak.ExpectNoSegInUse();
   const LossyRelay::Counts counts = soak.counts();
-  std::printf(
-      "%llu segs, %llu attempts, %llu ranks and %llu daemons killed, %llu cancels; %llu datagrams, %llu "
-      "lost, %llu "
-      "repeated, %llu delayed; ends:",
-      static_cast<unsigned long long>(f.segs), static_cast<unsigned long long>(f.attempts),
-      static_cast<unsigned long long>(f.kills_of_ranks), static_cast<unsigned long long>(f.kills_of_daemons),
-      static_cast<unsigned long long>(f.cancels), static_cast<unsigned long long>(counts.datagrams),
-      static_cast<unsigned long long>(counts.lost), static_cast<unsigned long long>(counts.repeated),
-      static_cast<unsigned long long>(counts.delayed));
-  for (const auto& [status, count] : f.ends) {
-    std::printf(" %s %llu", std::string(WorkStatusName(status)).c_str(),
-                static_cast<unsigned long long>(count));
-  }
-  std::printf("\n");
+  std::cout << f << "; " << counts.datagrams << " datagrams, " << counts.lost << " lost, " << counts.repeated
+            << " repeated, " << counts.delayed << " delayed" << std::endl;
   EXPECT_GT(counts.lost, counts.datagrams / 25);
   EXPECT_EQ(soak.Counter("nodes", "segs_in_use"), 0u);
 }
