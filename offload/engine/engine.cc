@@ -38,13 +38,14 @@ Status Engine::Validate(const EngineOptions& o) {
 Engine::Engine(const EngineOptions& options)
     : options_(options),
       pool_(options.pool_segs, options.seg_bytes),
-      wheel_(ControlStore::kMaxMessages * (2 * options.window_segs + 1) + 16),
+      wheel_(ControlStore::kMaxMessages * (2 * options.window_segs + 1) + 16 + Aborts::kMost),
       transfer_(kSends),
       compute_(&stats_),
       messages_(options, &store_, &pool_, &wheel_, &stats_),
       execution_(options, &messages_, &store_, &pool_, &wheel_, &transfer_, &compute_, &stats_),
       ordinary_(options, &messages_, &stats_),
-      configuring_(options, &messages_, &store_, &wheel_, &transfer_, &stats_) {
+      configuring_(options, &messages_, &store_, &wheel_, &transfer_, &stats_),
+      aborts_(&wheel_, &transfer_, &stats_) {
   LH_CHECK(Validate(options).ok());
 }
 
@@ -251,6 +252,10 @@ void Engine::HandleTimeout(Instant now) {
       configuring_.OnTimer(now, sid);
       continue;
     }
+    if (slot == Aborts::kSlot) {
+      aborts_.OnTimer(now, sid);
+      continue;
+    }
     Operation* const op = store_.At(slot);
     LH_CHECK(op != nullptr && op->live);  // a message that ends takes its timers along
     if (sid == Messages::kMessageTimer) {
@@ -296,9 +301,10 @@ void Engine::LeaveOut(Operation& op) {
 
 void Engine::Fail(Instant now, Operation& op, WorkStatus status) {
   const uint64_t others = op.what.local() ? 0 : op.what.nodes & ~BitOf(op.what.self);
-  for (uint64_t rest = others; rest != 0; rest &= rest - 1) {
-    Abort(static_cast<uint8_t>(std::countr_zero(rest)), execution_.HeaderOf(op, 0, PacketKind::kAbort),
-          status);
+  if (others != 0) {
+    Header header = execution_.HeaderOf(op, 0, PacketKind::kAbort);
+    header.status = status;
+    aborts_.Tell(now, others, header);
   }
   messages_.End(now, op, status);
 }

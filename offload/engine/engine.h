@@ -15,6 +15,7 @@
 #include <span>
 
 #include "base/instant.h"
+#include "offload/engine/aborts.h"
 #include "offload/engine/configuring.h"
 #include "offload/engine/execution.h"
 #include "offload/engine/messages.h"
@@ -105,6 +106,7 @@ class Engine {
   Execution execution_;
   Ordinary ordinary_;
   Configuring configuring_;
+  Aborts aborts_;
   uint32_t turn_ = 0;  // slot whose turn it is
 };
 

@@ -37,6 +37,7 @@ class UdpLink : public NodeLink {
   const Address& local_address() const { return socket_.local_address(); }
   // Settings of this machine that the operator can improve.
   const std::vector<std::string>& warnings() const { return socket_.warnings(); }
+  ByteCount receive_buffer() const { return socket_.receive_buffer(); }  // as granted
   UdpCounters counters() const;
 
   uint8_t node() const override { return options_.node; }

@@ -1,13 +1,13 @@
 // A message in which every rank of every node takes part, with what must come out of it.
 #pragma once
 
-#include <bit>
 #include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "base/random.h"
 #include "offload/reduce/reduce.h"
+#include "tests/offload/plain_sum.h"
 #include "tests/offload/virtual_site.h"
 
 namespace longhaul::offload {
@@ -52,16 +52,16 @@ class AllRanks {
     }
   }
 
-  // The plain reference, element by element, in the order that kDeterministic promises: along the seg's ring,
-  // ranks by number within a node; in a tree the sums of the children by number, then the root's ranks.
+  // What all ranks get when none is missing.
   std::vector<T> Expected() {
     std::vector<T> sum(request.length / sizeof(T));
-    const uint32_t seg_elements = site_->engine(0).options().seg_bytes / static_cast<uint32_t>(sizeof(T));
-    for (size_t i = 0; i < sum.size(); ++i) {
-      const auto sid = static_cast<uint32_t>(i / seg_elements);
-      sum[i] = tree_root ? OfTree(i) : OfRing(i, (request.mid + sid) % site_->nodes());
-    }
+    const PlainSum plain = Plain();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = plain.template At<T>(i, 0, Sent());
     return sum;
+  }
+  // Seg by seg the sum of all ranks without some of those that may be missing.
+  bool IsSumWithout(uint64_t may_miss, uint8_t node, uint8_t rank) {
+    return Plain().template Explains<T>(at(node, rank).receive, may_miss, Sent());
   }
   std::optional<uint8_t> tree_root;
 
@@ -85,38 +85,12 @@ class AllRanks {
   }
 
  private:
-  // Integers wrap around.
-  static T Plus(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) +
-                            static_cast<std::make_unsigned_t<T>>(b));
-    } else {
-      return a + b;
-    }
+  PlainSum Plain() const {
+    return {site_->nodes(), site_->ranks(), request.mid,
+            site_->engine(0).options().seg_bytes / static_cast<uint32_t>(sizeof(T)), tree_root};
   }
-  T OfRing(size_t i, uint32_t first) {
-    T sum = at(static_cast<uint8_t>(first), 0).send[i];
-    for (uint32_t k = 0; k < site_->nodes(); ++k) {
-      const auto node = static_cast<uint8_t>((first + k) % site_->nodes());
-      for (uint8_t rank = k == 0 ? 1 : 0; rank < site_->ranks(); ++rank) {
-        sum = Plus(sum, at(node, rank).send[i]);
-      }
-    }
-    return sum;
-  }
-  T OfTree(size_t i) {
-    std::optional<T> sum;
-    for (uint8_t node = 0; node < site_->nodes(); ++node) {
-      if (node == *tree_root) continue;
-      T of_node = at(node, 0).send[i];
-      for (uint8_t rank = 1; rank < site_->ranks(); ++rank) of_node = Plus(of_node, at(node, rank).send[i]);
-      sum = sum ? Plus(*sum, of_node) : of_node;
-    }
-    for (uint8_t rank = 0; *tree_root < site_->nodes() && rank < site_->ranks(); ++rank) {
-      const T v = at(*tree_root, rank).send[i];
-      sum = sum ? Plus(*sum, v) : v;
-    }
-    return *sum;
+  auto Sent() {
+    return [this](uint8_t node, uint8_t rank, size_t i) { return at(node, rank).send[i]; };
   }
 
   VirtualSite* site_;

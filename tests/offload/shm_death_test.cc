@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/offload/shm_support.h"
@@ -70,10 +71,18 @@ Clock::duration DeathOfARank() {
   return Clock::now() - killed;
 }
 
-// The best of five: on a busy machine these processes wait for a core as well.
+// The best of five: on a busy machine these processes wait for a core as well. LONGHAUL_KILLS: as many.
 TEST(ShmDeath, AKilledRankIsDeadForTheOthersWithinATenthOfASecond) {
-  auto best = Clock::duration::max();
-  for (int i = 0; i < 5; ++i) best = std::min(best, DeathOfARank());
+  const char* const text = std::getenv("LONGHAUL_KILLS");
+  const int kills = text != nullptr ? std::atoi(text) : 5;
+  auto best = Clock::duration::max(), most = Clock::duration::zero();
+  for (int i = 0; i < kills; ++i) {
+    const auto took = DeathOfARank();
+    best = std::min(best, took);
+    most = std::max(most, took);
+  }
+  std::printf("%d kills, known after %.2f to %.2f ms\n", kills, static_cast<double>(best.count()) / 1e6,
+              static_cast<double>(most.count()) / 1e6);
   EXPECT_LT(best, milliseconds(100 * LONGHAUL_SLOWNESS));
 }
 

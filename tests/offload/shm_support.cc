@@ -11,7 +11,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 
 extern char** environ;
 
@@ -67,6 +66,7 @@ void ProcessSite::Start() {
   add("--pool-segs", site_.pool_segs);
   add("--window-segs", site_.window_segs);
   add("--queue-depth", site_.queue_depth);
+  add("--scratch-bytes", site_.scratch_bytes);
   if (site_.aggregator) words.emplace_back("--aggregator");
   words.insert(words.end(), more_.begin(), more_.end());
   std::vector<char*> arguments;
@@ -115,39 +115,6 @@ Duration ProcessSite::CpuTime() const {
   int64_t user = 0, system = 0;
   words >> user >> system;
   return std::chrono::nanoseconds((user + system) * (1'000'000'000 / sysconf(_SC_CLK_TCK)));
-}
-
-Completion NextOf(Device& device) {
-  const auto end = Clock::now() + std::chrono::seconds(20);
-  Completion completion;
-  while (device.Poll({&completion, 1}) == 0) {
-    EXPECT_TRUE(device.RequestNotify().ok());
-    pollfd wait{device.fd(), POLLIN, 0};
-    poll(&wait, 1, 1000);
-    if (Clock::now() > end) {
-      ADD_FAILURE() << "no completion";
-      return {};
-    }
-  }
-  return completion;
-}
-
-RankArrays::RankArrays(Device& of, size_t elements, int32_t value)
-    : device(&of), send(elements), receive(elements) {
-  std::iota(send.begin(), send.end(), value);
-  send_key = of.Register(std::as_writable_bytes(std::span(send))).value();
-  receive_key = of.Register(std::as_writable_bytes(std::span(receive))).value();
-}
-
-WorkRequest RankArrays::Request(uint64_t wr_id, uint32_t mid) const {
-  WorkRequest request;
-  request.wr_id = wr_id;
-  request.type = DataType::kInt32;
-  request.mid = mid;
-  request.length = send.size() * sizeof(int32_t);
-  request.send.key = send_key;
-  request.receive.key = receive_key;
-  return request;
 }
 
 RawRank::RawRank(const std::string& path, uint8_t rank, bool may_fail) {

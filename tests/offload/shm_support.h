@@ -12,6 +12,7 @@
 #include "offload/shm/control.h"
 #include "offload/shm/rank_memory.h"
 #include "offload/shm/site_daemon.h"
+#include "tests/offload/rank_arrays.h"
 
 namespace longhaul::offload {
 
@@ -66,25 +67,6 @@ class ProcessSite : public ShmSite {
   std::vector<std::string> more_;
   bool listens_;
   int pid_ = -1;
-};
-
-// The next completion, waited for on the descriptor; fails after 20 s.
-Completion NextOf(Device& device);
-
-// Two arrays of one rank in memory of Register.
-struct RankArrays {
-  RankArrays(Device& of, size_t elements, int32_t value);
-  WorkRequest Request(uint64_t wr_id, uint32_t mid) const;
-  Status Post(uint64_t wr_id, uint32_t mid) {
-    const WorkRequest request = Request(wr_id, mid);
-    return device->Post({&request, 1});
-  }
-
-  Device* device;
-  std::vector<int32_t> send;
-  std::vector<int32_t> receive;
-  uint32_t send_key = 0;
-  uint32_t receive_key = 0;
 };
 
 // A rank's connection without the library: it may write whatever it likes.

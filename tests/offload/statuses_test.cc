@@ -262,6 +262,26 @@ TEST(OffloadStatus, PeerDeadWhenARankDies) {
   EXPECT_EQ(site.SegsInUse(), 0u);
 }
 
+// All sums of node 1 are acknowledged: it has nothing to send that would be answered with the end.
+TEST(OffloadStatus, PeerDeadAtOtherNodesThoughTheAbortIsLost) {
+  VirtualSite site({.nodes = 2, .ranks = 2});
+  site.Configure({.nodes = 0b11, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 1000, Small);
+  ranks.Post(0, 0);
+  ranks.Post(1, 0);
+  ranks.Post(1, 1);
+  site.RunFor(milliseconds(10));
+  int aborts = 0;
+  site.filter = [&aborts](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
+    return Parse(datagram)->header.kind != PacketKind::kAbort || ++aborts > 3;
+  };
+  site.engine(0).RankGone(site.now(), 1);
+  site.RunFor(milliseconds(100));
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kPeerDead);
+  site.RunFor(seconds(20));
+  EXPECT_EQ(aborts, 4);  // and no more
+}
+
 TEST(OffloadStatus, PeerDeadWhenANodeDies) {
   VirtualSite site({.nodes = 3, .ranks = 1});
   site.Configure({.nodes = 0b111});

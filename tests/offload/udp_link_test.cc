@@ -263,48 +263,38 @@ TEST(Udp, AnotherKeyIsCountedAndRequestsEndAsTimeout) {
   EXPECT_GT(udp.counters(2).forged, 0u);
 }
 
-TEST(Udp, OrdinaryDatagramsBetweenCollectivesArriveByteIdentical) {
-  const SiteOptions site{.nodes = 2, .ranks_per_node = 1};
-  UdpSite udp(site);
-  auto devices = udp.OpenAll();
-  ConfigureAll(devices, site, kJob);
-  constexpr size_t kDatagrams = 100;
-  std::vector<std::byte> sent(kDatagrams * 1024), received(kDatagrams * 1024);
-  Random random(4);
-  for (std::byte& byte : sent) byte = static_cast<std::byte>(random.Next());
-  const uint32_t send_key = devices[0].Register(sent).value(),
-                 receive_key = devices[1].Register(received).value();
-  Floats floats(devices, 30'000, 3);
-  const auto expected = Reference(site, 30'000, 3, 0, kJob);
-  for (size_t i = 0; i < kDatagrams; ++i) {
-    const size_t length = 1 + random.Below(1024);
-    WorkRequest receive{
-        .wr_id = 1, .opcode = Opcode::kReceive, .length = 1024, .receive = {receive_key, 1024 * i}};
-    WorkRequest send{
-        .wr_id = 2, .opcode = Opcode::kSend, .root_node = 1, .length = length, .send = {send_key, 1024 * i}};
-    ASSERT_TRUE(devices[1].Post({&receive, 1}).ok());
-    ASSERT_TRUE(devices[1].Query(0, 0, 3).ok());
-    EXPECT_EQ(NextOf(devices[1]).wr_id, 3u);  // the daemon has it
-    for (size_t rank = 0; rank < 2; ++rank) floats.Post(rank, static_cast<uint32_t>(2 * i));
-    ASSERT_TRUE(devices[0].Post({&send, 1}).ok());
-    for (Device& device : devices) {
-      for (int k = 0; k < 2; ++k) {
-        const Completion done = NextOf(device);
-        EXPECT_EQ(done.status, WorkStatus::kSuccess);
-        if (done.wr_id == 1 && done.opcode == Opcode::kReceive) {
-          EXPECT_EQ(done.bytes, length);
-        }
-      }
+// Foreign and malformed datagrams from a peer's own address and port.
+TEST(Udp, GarbageOfAPeerIsCountedAndChangesNothing) {
+  for (const bool sealed : {true, false}) {
+    const SiteOptions site{.nodes = 2, .ranks_per_node = 2};
+    UdpSite udp({.site = site, .sealed = sealed, .faults = {.garbage = 0.5}});
+    auto devices = udp.OpenAll();
+    ConfigureAll(devices, site, kJob);
+    Floats floats(devices, 50'000, 3);
+    const auto expected = Reference(site, 50'000, 3, 0, kJob);
+    for (uint32_t mid = 0; mid <= 4; mid += 2) EXPECT_TRUE(SameBytes(floats.AllReduce(mid), expected)) << mid;
+    udp.StopAll();
+    const UdpCounters counters = udp.counters(1);
+    const OffloadStats stats = udp.stats(1);
+    if (sealed) {
+      EXPECT_GT(counters.forged, 50u);
+      EXPECT_GT(counters.foreign, 50u);
+      EXPECT_EQ(stats.damaged_packets + stats.foreign_packets, 0u);
+    } else {
+      EXPECT_GT(stats.damaged_packets, 50u);
+      EXPECT_GT(stats.foreign_packets, 50u);
     }
-    EXPECT_EQ(std::memcmp(&sent[1024 * i], &received[1024 * i], length), 0) << i;
+    EXPECT_EQ(stats.messages_failed, 0u);
+    EXPECT_EQ(stats.packets_refused, 0u);
   }
-  EXPECT_TRUE(SameBytes(floats.AllReduce(2 * kDatagrams), expected));
 }
 
 // A link of node 1 without a daemon, whose peer is the test.
 struct BareLink {
-  explicit BareLink(udp::SendCalls calls = udp::SendCalls::System()) {
+  explicit BareLink(udp::SendCalls calls = udp::SendCalls::System(),
+                    ByteCount receive_buffer = ByteCount(1 << 20)) {
     UdpLinkOptions options;
+    options.socket.receive_buffer = receive_buffer;
     options.node = 1;
     options.bind = Address::V4(127, 0, 0, 1, 0);
     options.socket.force_buffers = false;
@@ -366,6 +356,20 @@ TEST(Udp, AFullSocketIsCountedAndTriedAgain) {
   EXPECT_EQ(site.link->counters().socket_full, 3u);
   EXPECT_EQ(site.peer.Receive().size(), kHeaderBytes + kConfigBytes);
   EXPECT_TRUE(site.peer.Receive(0).empty());  // once
+}
+
+TEST(Udp, WhatAFullReceiveBufferLosesIsCounted) {
+  BareLink site(udp::SendCalls::System(), ByteCount(64 << 10));
+  const std::vector<uint8_t> datagram(1000);
+  constexpr uint64_t kSent = 1000;
+  for (uint64_t i = 0; i < kSent; ++i) site.peer.Send(site.link->local_address(), datagram);
+  while (site.link->Fetch()) {
+  }
+  site.peer.Send(site.link->local_address(), datagram);  // the kernel tells with the next one
+  site.Deliver();
+  const UdpCounters counters = site.link->counters();
+  EXPECT_GT(counters.host_drops, kSent / 2);
+  EXPECT_EQ(counters.datagrams_received + counters.host_drops, kSent + 1);
 }
 
 TEST(Udp, ABatchIsOfOneSizeAndTheLastMayBeShorter) {

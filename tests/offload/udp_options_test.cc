@@ -68,6 +68,32 @@ TEST(UdpOptions, WhatIsWrongIsSaid) {
   EXPECT_TRUE(OpenLink(insecure, site).ok());
 }
 
+// 512 segs of 8192 bytes from 15 nodes: 8336 bytes and 8304 of the kernel's, half of which a socket asks for.
+TEST(UdpOptions, AWindowBeyondTheReceiveBufferIsSaidWithItsRemedies) {
+  const SiteOptions large{.nodes = 16, .seg_bytes = 8192, .window_segs = 512};
+  const int64_t wanted = 512 * (16384 + 256) / 2 * 15;
+  EXPECT_EQ(WindowBytes(large, true).value(), wanted);
+  EXPECT_EQ(WindowWarning(large, true, ByteCount(wanted)), "");
+  const std::string warning = WindowWarning(large, true, ByteCount(4 << 20));
+  for (const std::string part : {"net.core.rmem_max=63897600", "has 4194304", "--window-segs 33"}) {
+    EXPECT_NE(warning.find(part), std::string::npos) << warning;
+  }
+  SiteOptions remedied = large;
+  remedied.window_segs = 33;
+  EXPECT_EQ(WindowWarning(remedied, true, ByteCount(4 << 20)), "");
+  EXPECT_EQ(WindowWarning({.nodes = 16}, true, ByteCount(4 << 20)), "");  // as it comes
+  // As much is asked for; whether it is granted is the system's choice.
+  UdpChoice choice{.peers = "0=127.0.0.1:0", .insecure = true};
+  for (int node = 1; node < 16; ++node) choice.peers += "," + std::to_string(node) + "=127.0.0.2:7500";
+  const auto link = OpenLink(choice, large);
+  ASSERT_TRUE(link.ok()) << link.status().ToString();
+  const bool granted = (*link)->receive_buffer() >= WindowBytes(large, false);
+  const std::string instead = "instead of " + std::to_string(WindowBytes(large, false).value());
+  EXPECT_EQ(granted,
+            (*link)->warnings().empty() || (*link)->warnings()[0].find(instead) == std::string::npos);
+  EXPECT_EQ(granted, WindowWarning(large, false, (*link)->receive_buffer()).empty());
+}
+
 TEST(UdpOptions, ACertificateIsNoSharedKey) {
   const TemporaryFolder folder;
   const crypto::Validity always{.not_before = 0, .not_after = 4'000'000'000};

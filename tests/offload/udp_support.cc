@@ -4,8 +4,13 @@
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "transport/keys/key_file.h"
 
 namespace longhaul::offload {
 
@@ -49,6 +54,7 @@ void FaultySender::SendMessage(int fd, const msghdr& message) {
     const std::vector<uint8_t> datagram(bytes + at, bytes + at + length);
     ++count_;
     if (kept_.size() < faults_.keep) kept_.push_back(datagram);
+    if (random_.Chance(faults_.garbage)) SendOne(fd, to, GarbageOf(datagram));
     if (random_.Chance(faults_.loss)) continue;
     if (random_.Chance(faults_.reordering)) {
       held_.push_back({count_ + 1 + random_.Below(20), to, datagram});
@@ -61,6 +67,20 @@ void FaultySender::SendMessage(int fd, const msghdr& message) {
     SendOne(fd, held_.front().to, held_.front().bytes);
     held_.pop_front();
   }
+}
+
+std::vector<uint8_t> FaultySender::GarbageOf(std::vector<uint8_t> datagram) {
+  switch (random_.Below(3)) {
+    case 0:
+      datagram.resize(random_.Below(datagram.size()));
+      break;
+    case 1:
+      datagram[random_.Below(datagram.size())] ^= static_cast<uint8_t>(1 << random_.Below(8));
+      break;
+    default:
+      for (uint8_t& byte : datagram) byte = static_cast<uint8_t>(random_.Next());
+  }
+  return datagram;
 }
 
 void FaultySender::SendOne(int fd, const udp::SocketAddress& to, const std::vector<uint8_t>& bytes) {
@@ -90,7 +110,8 @@ void UdpSite::OpenLink(uint8_t node, const Address& bind) {
   options.socket.force_buffers = false;
   options.socket.segmentation_offload = options_.segmentation_offload;
   const FaultySender::Faults& f = options_.faults;
-  if (f.loss + f.duplication + f.reordering > 0 || f.keep > 0) options.socket.calls = senders_[node]->Calls();
+  if (f.loss + f.duplication + f.reordering + f.garbage > 0 || f.keep > 0)
+    options.socket.calls = senders_[node]->Calls();
   if (options_.sealed) {
     const uint8_t key = options_.node_with_another_key == node ? 2 : 1;
     options.seal = SealOptions{.root = crypto::SecretBytes(std::vector<uint8_t>(32, key)),
@@ -150,6 +171,45 @@ std::vector<Device> UdpSite::OpenAll() const {
     for (uint8_t rank = 0; rank < options_.site.ranks_per_node; ++rank) devices.push_back(Open(node, rank));
   }
   return devices;
+}
+
+std::string UdpProcesses::AddressOf(int host) {
+  const int pid = getpid();
+  return "127." + std::to_string(16 + pid / 256 % 200) + "." + std::to_string(pid % 256) + "." +
+         std::to_string(host) + ":7500";
+}
+
+UdpProcesses::UdpProcesses(const Options& options) : options_(options) {
+  const std::string key = folder_.path("key");
+  EXPECT_TRUE(keys::WriteKeyFile(key, "longhaul-psk-v1\njob = test\npsk = " + std::string(64, 'a')).ok());
+  const auto machines = static_cast<uint8_t>(options.site.nodes + (options.site.aggregator ? 1 : 0));
+  for (uint8_t node = 0; node < machines; ++node) {
+    std::string peers;
+    for (uint8_t other = 0; other < machines; ++other) {
+      const bool direct = other == node || !options.seen;
+      peers += (other > 0 ? "," : "") + std::to_string(other) + "=" +
+               (direct ? NodeAddress(other) : options.seen(node, other));
+    }
+    std::vector<std::string> words = {"--node",  std::to_string(node),
+                                      "--peers", peers,
+                                      "--json",  folder_.path("json" + std::to_string(node))};
+    if (options.sealed) {
+      words.insert(words.end(), {"--key", key});
+    } else {
+      words.emplace_back("--insecure");
+    }
+    processes_.push_back(std::make_unique<ProcessSite>(options.site, words, node < options.site.nodes));
+  }
+}
+
+Device UdpProcesses::Open(uint8_t node, uint8_t rank) const {
+  return Device::Open(processes_[node]->where(), {node, rank, options_.site}).value();
+}
+
+std::string UdpProcesses::Json(uint8_t node) const {
+  std::stringstream text;
+  text << std::ifstream(folder_.path("json" + std::to_string(node))).rdbuf();
+  return text.str();
 }
 
 void ConfigureAll(std::vector<Device>& devices, const SiteOptions& site, JobConfig config) {

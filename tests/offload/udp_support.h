@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,6 +28,7 @@ class FaultySender {
     double duplication = 0;
     double reordering = 0;  // share that leaves up to 20 datagrams later
     size_t keep = 0;        // copies of the first ones that left
+    double garbage = 0;     // share after which one more leaves: cut, changed in a bit, or noise
   };
   FaultySender(const Faults& faults, uint64_t seed) : faults_(faults), random_(seed) {}
 
@@ -42,6 +45,7 @@ class FaultySender {
   };
   // One message of the product: cut like the kernel would.
   void SendMessage(int fd, const msghdr& message);
+  std::vector<uint8_t> GarbageOf(std::vector<uint8_t> datagram);
   static void SendOne(int fd, const udp::SocketAddress& to, const std::vector<uint8_t>& bytes);
 
   mutable std::mutex mutex_;
@@ -98,6 +102,31 @@ class UdpSite {
   std::vector<std::unique_ptr<SiteDaemon>> daemons_;
   std::vector<OffloadStats> stats_;  // of those that have been stopped
   std::vector<std::thread> threads_;
+};
+
+// A longhaul-offload for each node, at addresses of 127/8 that no other process of the tests has.
+class UdpProcesses {
+ public:
+  struct Options {
+    SiteOptions site;
+    bool sealed = true;
+    // What node `at` takes for the address of node `of`; none: the node itself.
+    std::function<std::string(uint8_t at, uint8_t of)> seen = {};
+  };
+  explicit UdpProcesses(const Options& options);
+  // HOST:PORT, of a host 1..250.
+  static std::string AddressOf(int host);
+  // Where that node receives.
+  static std::string NodeAddress(uint8_t node) { return AddressOf(1 + node); }
+  ProcessSite& process(uint8_t node) { return *processes_[node]; }
+  Device Open(uint8_t node, uint8_t rank) const;
+  // What --json says once that node has ended in order.
+  std::string Json(uint8_t node) const;
+
+ private:
+  Options options_;
+  TemporaryFolder folder_;
+  std::vector<std::unique_ptr<ProcessSite>> processes_;
 };
 
 // The job of all nodes, at every device and, where there is one, at the aggregator.

@@ -10,15 +10,21 @@ namespace longhaul::offload {
 
 VirtualSite::VirtualSite(const VirtualSiteOptions& options) : options_(options), random_(options.seed) {
   const uint32_t count = options.nodes + (options.aggregator ? 1u : 0u);
-  for (uint32_t node = 0; node < count; ++node) {
-    EngineOptions engine = options.engine;
-    engine.node = static_cast<uint8_t>(node);
-    engine.nodes = (uint64_t{1} << count) - 1;
-    engine.ranks = node < options.nodes ? (uint64_t{1} << options.ranks) - 1 : 0;
-    LH_CHECK(Engine::Validate(engine).ok());
-    engines_.push_back(std::make_unique<Engine>(engine));
-    dead_.push_back(false);
-  }
+  engines_.resize(count);
+  dead_.resize(count);
+  processes_.resize(count);
+  known_.resize(count, processes_);
+  for (uint8_t node = 0; node < count; ++node) StartEngine(node);
+}
+
+void VirtualSite::StartEngine(uint8_t node) {
+  EngineOptions engine = options_.engine;
+  engine.node = node;
+  engine.nodes = all_nodes();
+  engine.ranks = node < options_.nodes ? (uint64_t{1} << options_.ranks) - 1 : 0;
+  if (processes_[node] > 0) engine.config_number = static_cast<uint64_t>((now_ - Instant()).count());
+  LH_CHECK(Engine::Validate(engine).ok());
+  engines_[node] = std::make_unique<Engine>(engine);
 }
 
 uint32_t VirtualSite::Key(uint8_t node, uint8_t rank, std::span<std::byte> memory) {
@@ -48,12 +54,33 @@ void VirtualSite::Configure(const JobConfig& config, uint16_t jid) {
 
 void VirtualSite::Kill(uint8_t node) { dead_[node] = true; }
 
+void VirtualSite::Restart(uint8_t node) {
+  ++processes_[node];
+  StartEngine(node);
+  dead_[node] = false;
+  known_[node] = processes_;
+  for (uint8_t other = 0; other < engines_.size(); ++other) {
+    if (other != node) Fly(node, other, {}, std::chrono::microseconds(random_.Below(5000)));
+  }
+}
+
 void VirtualSite::Inject(uint8_t to, const std::vector<uint8_t>& datagram) {
   if (engines_[to]->HandlePacket(now_, datagram) == Engine::Verdict::kOrdinary) passed_on.push_back(datagram);
 }
 
 void VirtualSite::Fly(uint8_t from, uint8_t to, const std::vector<uint8_t>& datagram, Duration delay) {
-  flights_.push({now_ + delay, number_++, from, to, datagram});
+  flights_.push({now_ + delay, number_++, from, to, datagram, processes_[from], known_[from][to]});
+}
+
+void VirtualSite::Arrive(const Flight& flight) {
+  const uint8_t from = flight.from, to = flight.to;
+  const bool hello = flight.datagram.empty();
+  if (dead_[to] || (!hello && flight.for_process != processes_[to])) return;
+  if (flight.of_process < known_[to][from]) return;
+  if (flight.of_process > known_[to][from]) engines_[to]->NodeGone(now_, from);
+  known_[to][from] = flight.of_process;
+  std::vector<uint8_t> datagram = flight.datagram;
+  if (!hello && (!filter || filter(from, to, datagram))) Inject(to, datagram);
 }
 
 void VirtualSite::Send(uint8_t from, uint8_t to, const std::vector<uint8_t>& datagram) {
@@ -97,10 +124,9 @@ void VirtualSite::RunFor(Duration time) {
     if (next > end) break;
     now_ = std::max(now_, next);
     while (!flights_.empty() && flights_.top().at <= now_) {
-      Flight flight = flights_.top();
+      const Flight flight = flights_.top();
       flights_.pop();
-      if (dead_[flight.to] || (filter && !filter(flight.from, flight.to, flight.datagram))) continue;
-      Inject(flight.to, flight.datagram);
+      Arrive(flight);
     }
   }
   if (time < std::chrono::seconds(1000)) now_ = end;

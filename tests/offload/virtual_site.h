@@ -59,6 +59,10 @@ class VirtualSite {
   std::vector<std::vector<uint8_t>> passed_on;
   // A node that is gone takes and sends nothing.
   void Kill(uint8_t node);
+  bool IsDead(uint8_t node) const { return dead_[node]; }
+  // Another process of that node, which knows nothing. The others learn of it by its hello, some ms later at
+  // most; what is of the old process, or for it, is dropped then, as the UDP port does.
+  void Restart(uint8_t node);
 
   template <typename T>
   void Register(uint8_t node, uint8_t rank, RankData<T>& data) {
@@ -90,20 +94,26 @@ class VirtualSite {
     uint64_t number;
     uint8_t from;
     uint8_t to;
-    std::vector<uint8_t> datagram;
+    std::vector<uint8_t> datagram;  // empty: a hello
+    uint32_t of_process = 0;
+    uint32_t for_process = 0;
     bool operator>(const Flight& other) const {
       return std::pair(at, number) > std::pair(other.at, other.number);
     }
   };
   void Settle();
+  void Arrive(const Flight& flight);
   void Send(uint8_t from, uint8_t to, const std::vector<uint8_t>& datagram);
   void Fly(uint8_t from, uint8_t to, const std::vector<uint8_t>& datagram, Duration delay);
+  void StartEngine(uint8_t node);
 
   VirtualSiteOptions options_;
   Random random_;
   Instant now_ = Instant::FromNanoseconds(1'000'000'000);
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<bool> dead_;
+  std::vector<uint32_t> processes_;           // of each node, counted
+  std::vector<std::vector<uint32_t>> known_;  // [node][peer]: the peer's process that the node knows
   std::priority_queue<Flight, std::vector<Flight>, std::greater<>> flights_;
   std::map<std::pair<uint8_t, uint8_t>, std::vector<Completion>> completions_;
   uint64_t number_ = 0;

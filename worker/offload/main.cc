@@ -207,6 +207,8 @@ Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
   if (!link.ok()) return link.status();
   if (choice.insecure) spdlog::warn("no key: all who reach the UDP port can read and change the sums");
   for (const std::string& warning : (*link)->warnings()) spdlog::warn("{}", warning);
+  const std::string window = WindowWarning(flags.daemon.site, !choice.insecure, (*link)->receive_buffer());
+  if (!window.empty()) spdlog::warn("{}", window);
   return std::shared_ptr<UdpLink>(*std::move(link));
 }
 
@@ -236,6 +238,10 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
   PrintListening(*flags, link->get(), output);
   (*daemon)->Run();
   signals->Guard({});
+  if (*link && (*link)->counters().host_drops > 0) {
+    spdlog::warn("{} datagrams found the UDP port's receive buffer full and were lost",
+                 (*link)->counters().host_drops);
+  }
   member.End();
   const Status written = WriteCounters(*flags, **daemon, link->get(), member);
   if (!member.end().ok()) output->Complain(cli::WithFlagNames(member.end().ToString()));
