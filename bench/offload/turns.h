@@ -18,8 +18,8 @@ namespace longhaul::offload {
 
 struct Turns {
   static constexpr size_t kRanks = 4;
-  // A page each: one that a rank leaves out is seen.
-  static constexpr size_t kLookAtEvery = 1024;
+  // Floats of a page: the result of the turn before is no result of this one.
+  static constexpr size_t kClearEvery = 1024;
 
   pthread_barrier_t barrier;  // the ranks and the bench
   size_t bytes = 0;           // of a message
@@ -44,15 +44,14 @@ struct Turns {
   void Take(float* receive, bool clear, AllReduce all_reduce) {
     const size_t count = bytes / sizeof(float);
     for (;;) {
-      for (size_t i = 0; clear && i < count; i += kLookAtEvery) receive[i] = 0;
+      for (size_t i = 0; clear && i < count; i += kClearEvery) receive[i] = 0;
       pthread_barrier_wait(&barrier);
-      if (over) break;
+      if (over) return;
       all_reduce();
       pthread_barrier_wait(&barrier);
-      for (size_t i = 0; i < count; i += kLookAtEvery) wrong |= receive[i] != kRanks;
+      if (std::any_of(receive, receive + count, [](float v) { return v != kRanks; })) wrong = true;
       pthread_barrier_wait(&barrier);
     }
-    if (std::any_of(receive, receive + count, [](float v) { return v != kRanks; })) wrong = true;
   }
 };
 

@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/quantile.h"
@@ -92,7 +93,7 @@ class Places {
   const Address& address(size_t node) const { return addresses_[node]; }
   // Runs `open` there.
   template <typename Open>
-  auto In(size_t node, Open open) const -> decltype(open().value()) {
+  auto In(size_t node, Open open) const -> std::remove_cvref_t<decltype(open().value())> {
     if (!namespaces_[node].valid()) return open().value();
     std::optional<decltype(open())> opened;
     const Status ran = wan::RunInNamespace(namespaces_[node].get(), [&] {
