@@ -49,6 +49,8 @@ constexpr Wanted kWanted[] = {
     {"veth, plain", "veth", "all_reduce", 0, "case", "plain, offload", "/gbit_per_s", false, 35, "Gbit/s"},
     {"- times recvmmsg", "veth", "all_reduce", 0, "case", "plain, offload", "/of_plain_calls", false, 7, ""},
     {"- of the link", "veth", "all_reduce", 0, "case", "plain, offload", "/of_link", false, 0.95, ""},
+    {"veth of 2 Gbit/s, plain, of the link", "link", "all_reduce", 0, "case", "plain, offload", "/of_link",
+     false, 0.95, ""},
     {"veth, encrypted", "veth", "all_reduce", 0, "case", "AES-128-GCM, offload", "/gbit_per_s", false, 20,
      "Gbit/s"},
     {"all-reduce, 16 MiB, times gloo", "peers", "all_reduce", 16, "system", "longhaul, shared", "/times/gloo",

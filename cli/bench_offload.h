@@ -24,6 +24,7 @@ inline constexpr OffloadBench kOffloadBenches[] = {
     {"peers", "longhaul_offload_peers_bench", ""},
     {"udp", "longhaul_offload_udp_bench", "--window-segs 512"},
     {"veth", "longhaul_offload_udp_bench", "--window-segs 512 --veth"},
+    {"link", "longhaul_offload_udp_bench", "--window-segs 128 --veth --rate 2gbit"},
 };
 
 // 0 measured, whatever was found; 1 a bench failed, is not there, or the result cannot be written.

@@ -5,7 +5,8 @@
 // `offload`: UDP_SEGMENT and UDP_GRO; `plain calls`: the same port with sendmmsg and recvmmsg alone; `link`:
 // datagrams of that size both ways through the offload port's sockets, and nothing else. Engines reduce and
 // acknowledge besides, on the same two cores. One message of each case in turn. The nodes are on 127.0.0.1,
-// or with --veth in two network namespaces, which end with this process.
+// or with --veth in two network namespaces, which end with this process. --rate makes the veth pair a link
+// that is slower than the cores: what share of it the engines use says more than one that only cores bound.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -71,7 +72,9 @@ double CpuSeconds() {
 // Where the two nodes are.
 class Places {
  public:
-  explicit Places(bool veth) : addresses_{Address::V4(127, 0, 0, 1, 0), Address::V4(127, 0, 0, 1, 0)} {
+  // rate: of the link between them, each way, as tc takes it; none: whatever the cores can.
+  Places(bool veth, const std::string& rate)
+      : addresses_{Address::V4(127, 0, 0, 1, 0), Address::V4(127, 0, 0, 1, 0)} {
     if (!veth) return;
     addresses_ = {Address::V4(10, 77, 0, 1, 0), Address::V4(10, 77, 0, 2, 0)};
     for (FileDescriptor& place : namespaces_) {
@@ -88,6 +91,11 @@ class Places {
       const std::string device = "v" + std::to_string(node);
       Run(node, {"ip", "address", "add", "10.77.0." + std::to_string(node + 1) + "/24", "dev", device});
       Run(node, {"ip", "link", "set", device, "up"});
+      if (rate.empty()) continue;
+      // 8 MB wait: more than the windows of all that is on its way, so that nothing is lost. 256 kB: some
+      // batches of UDP_SEGMENT.
+      Run(node, {"tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "256kb", "limit",
+                 "8mb"});
     }
   }
   const Address& address(size_t node) const { return addresses_[node]; }
@@ -107,7 +115,8 @@ class Places {
  private:
   void Run(size_t node, const std::vector<std::string>& argv) {
     const auto pid = wan::Spawn(argv, {.network_namespace = namespaces_[node].get()});
-    if (!pid.ok() || wan::WaitFor(*pid).value() != 0) throw std::runtime_error("ip (iproute2) has failed");
+    if (!pid.ok() || wan::WaitFor(*pid).value() != 0)
+      throw std::runtime_error(argv[0] + " (iproute2) has failed");
   }
 
   std::array<FileDescriptor, 2> namespaces_;
@@ -134,15 +143,21 @@ class RawLink {
     for (const size_t node : {0u, 1u})
       sockets_.push_back(places.In(node, [&] { return udp::UdpSocket::Open(places.address(node)); }));
   }
-  // Bits per second that both receive.
-  double Turn(size_t bytes) {
+  void Turn(size_t bytes, bool counts) {
     for (auto& received : received_) received = 0;
     const auto begin = Clock::now();
+    const double cpu = CpuSeconds();
     std::thread other([&] { Exchange(1, bytes); });
     Exchange(0, bytes);
     other.join();
-    return 8 * static_cast<double>(received_[0] + received_[1]) / Seconds(Clock::now() - begin);
+    if (!counts) return;
+    const double gbit = 8e-9 * static_cast<double>(received_[0] + received_[1]);
+    rates_.push_back(gbit / Seconds(Clock::now() - begin));
+    per_core_.push_back(gbit / (CpuSeconds() - cpu));
   }
+  // Gbit/s that both receive.
+  double rate() const { return Quantile(rates_, 0.5); }
+  double rate_of_cpu() const { return Quantile(per_core_, 0.5); }
 
  private:
   // A fourth of the receive buffer, whose kernel also counts what it needs itself.
@@ -165,6 +180,7 @@ class RawLink {
   size_t packet_bytes_;
   std::vector<udp::UdpSocket> sockets_;
   std::array<std::atomic<size_t>, 2> received_{};
+  std::vector<double> rates_, per_core_;
 };
 
 class Site {
@@ -285,31 +301,32 @@ int Main(int argc, char** argv) {
   CLI::App app("All-reduce of four ranks on two nodes over UDP");
   bool veth = false;
   Settings s;
-  std::string json;
+  std::string json, rate;
   app.add_option("--mib", s.mebibytes, "MiB of a rank's message")->check(CLI::Range(1, 1024));
   app.add_option("--repeats", s.repeats, "Messages per case, in turns; the median counts")
       ->check(CLI::Range(1, 10'000));
   app.add_option("--seg-bytes", s.seg_bytes, "Bytes of a seg");
   app.add_option("--window-segs", s.window_segs, "Segs of a message that are on their way");
   app.add_flag("--veth", veth, "Nodes in network namespaces with a veth pair between them, not on 127.0.0.1");
+  app.add_option("--rate", rate, "With --veth: of the link, each way, e.g. 2gbit")->needs("--veth");
   app.add_option("--json", json, "Write the figures to this file");
   CLI11_PARSE(app, argc, argv);
-  const Places places(veth);
+  const Places places(veth, rate);
   RawLink raw(s, places);
   std::vector<std::unique_ptr<Running>> running;
   for (const Case& c : kCases) running.push_back(std::make_unique<Running>(c, s, places));
-  std::vector<double> link_rates;
   for (int i = 0; i <= s.repeats; ++i) {
-    link_rates.push_back(raw.Turn(2 * (s.mebibytes << 20)));
+    raw.Turn(2 * (s.mebibytes << 20), i > 0);
     for (auto& each : running) each->Turn(i > 0);
   }
-  link_rates.erase(link_rates.begin());
-  const double link = Quantile(link_rates, 0.5) / 1e9;
-  nlohmann::json out = {{"path", veth ? "veth" : "127.0.0.1"}, {"link_gbit_per_s", link}};
+  const double link = raw.rate();
+  const std::string path = !veth ? "127.0.0.1" : rate.empty() ? "veth" : "veth of " + rate;
+  nlohmann::json out = {
+      {"path", path}, {"link_gbit_per_s", link}, {"link_gbit_per_cpu_second", raw.rate_of_cpu()}};
   for (auto& each : running) out["all_reduce"].push_back(each->Figures());
   const auto& without = out["all_reduce"][2];
-  std::printf("%s, datagrams of %zu bytes: %.2f Gbit/s without engines\n", veth ? "veth" : "127.0.0.1",
-              s.packet_bytes(), link);
+  std::printf("%s, datagrams of %zu bytes: %.2f Gbit/s without engines, %.2f per second of CPU\n",
+              path.c_str(), s.packet_bytes(), link, raw.rate_of_cpu());
   for (auto& row : out["all_reduce"]) {
     const double gbit = row["gbit_per_s"], core = row["gbit_per_cpu_second"];
     row["of_plain_calls"] = gbit / without["gbit_per_s"].get<double>();
