@@ -146,18 +146,14 @@ class RawLink {
   void Turn(size_t bytes, bool counts) {
     for (auto& received : received_) received = 0;
     const auto begin = Clock::now();
-    const double cpu = CpuSeconds();
     std::thread other([&] { Exchange(1, bytes); });
     Exchange(0, bytes);
     other.join();
     if (!counts) return;
-    const double gbit = 8e-9 * static_cast<double>(received_[0] + received_[1]);
-    rates_.push_back(gbit / Seconds(Clock::now() - begin));
-    per_core_.push_back(gbit / (CpuSeconds() - cpu));
+    rates_.push_back(8e-9 * static_cast<double>(received_[0] + received_[1]) / Seconds(Clock::now() - begin));
   }
   // Gbit/s that both receive.
   double rate() const { return Quantile(rates_, 0.5); }
-  double rate_of_cpu() const { return Quantile(per_core_, 0.5); }
 
  private:
   // A fourth of the receive buffer, whose kernel also counts what it needs itself.
@@ -180,7 +176,7 @@ class RawLink {
   size_t packet_bytes_;
   std::vector<udp::UdpSocket> sockets_;
   std::array<std::atomic<size_t>, 2> received_{};
-  std::vector<double> rates_, per_core_;
+  std::vector<double> rates_;
 };
 
 class Site {
@@ -321,12 +317,11 @@ int Main(int argc, char** argv) {
   }
   const double link = raw.rate();
   const std::string path = !veth ? "127.0.0.1" : rate.empty() ? "veth" : "veth of " + rate;
-  nlohmann::json out = {
-      {"path", path}, {"link_gbit_per_s", link}, {"link_gbit_per_cpu_second", raw.rate_of_cpu()}};
+  nlohmann::json out = {{"path", path}, {"link_gbit_per_s", link}};
   for (auto& each : running) out["all_reduce"].push_back(each->Figures());
   const auto& without = out["all_reduce"][2];
-  std::printf("%s, datagrams of %zu bytes: %.2f Gbit/s without engines, %.2f per second of CPU\n",
-              path.c_str(), s.packet_bytes(), link, raw.rate_of_cpu());
+  std::printf("%s, datagrams of %zu bytes: %.2f Gbit/s without engines\n", path.c_str(), s.packet_bytes(),
+              link);
   for (auto& row : out["all_reduce"]) {
     const double gbit = row["gbit_per_s"], core = row["gbit_per_cpu_second"];
     row["of_plain_calls"] = gbit / without["gbit_per_s"].get<double>();
