@@ -115,7 +115,7 @@ class Theirs : public Team {
         Start({program, file_, std::to_string(rank), std::filesystem::path(file_).parent_path().string()});
       }
     } else {
-      // More ranks than cores give way to each other; without it four on two cores take 20 times as long.
+      // --oversubscribe: more ranks than cores, which then give way to each other. vader: shared memory.
       Start({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(Turns::kRanks), "--mca",
              "btl", "self,vader", bench::ProgramPath("longhaul_offload_mpi_rank"), file_});
     }
