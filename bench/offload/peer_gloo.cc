@@ -14,13 +14,14 @@
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
   auto* const turns = longhaul::offload::Turns::Map(argv[1]);
+  const int rank = std::atoi(argv[2]);
   auto store = gloo::rendezvous::FileStore(argv[3]);
-  auto context = std::make_shared<gloo::rendezvous::Context>(std::atoi(argv[2]), turns->kRanks);
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, turns->kRanks);
   auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
   context->connectFullMesh(store, device);
   const size_t count = turns->bytes / sizeof(float);
   std::vector<float> send(count, 1), receive(count);
-  turns->Take(receive.data(), true, [&] {
+  turns->Take(static_cast<size_t>(rank), receive.data(), true, [&] {
     gloo::AllreduceOptions options(context);
     options.setInput(send.data(), count);
     options.setOutput(receive.data(), count);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +26,9 @@ struct Turns {
   size_t bytes = 0;           // of a message
   bool over = false;
   bool wrong = false;
+  // Of the turn, when each rank began and ended it: what the bench's own clock says depends on when it is
+  // woken.
+  std::chrono::steady_clock::time_point begin[kRanks], end[kRanks];
 
   // Ends the process when there is no such file.
   static Turns* Map(const char* file) {
@@ -41,13 +45,15 @@ struct Turns {
 
   // A rank's part: all_reduce() until it is over. clear: this rank wipes `receive` before each.
   template <typename AllReduce>
-  void Take(float* receive, bool clear, AllReduce all_reduce) {
+  void Take(size_t rank, float* receive, bool clear, AllReduce all_reduce) {
     const size_t count = bytes / sizeof(float);
     for (;;) {
       for (size_t i = 0; clear && i < count; i += kClearEvery) receive[i] = 0;
       pthread_barrier_wait(&barrier);
       if (over) return;
+      begin[rank] = std::chrono::steady_clock::now();
       all_reduce();
+      end[rank] = std::chrono::steady_clock::now();
       pthread_barrier_wait(&barrier);
       if (std::any_of(receive, receive + count, [](float v) { return v != kRanks; })) wrong = true;
       pthread_barrier_wait(&barrier);
