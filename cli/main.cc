@@ -10,6 +10,7 @@
 #include "base/flags/number_checks.h"
 #include "bench/load/bench_flow.h"
 #include "bench/load/bench_rounds.h"
+#include "cli/bench_offload.h"
 #include "cli/keygen.h"
 #include "cli/run.h"
 #include "cli/sim_ring.h"
@@ -140,6 +141,28 @@ void AddBenchRounds(CLI::App& bench, longhaul::load::BenchRoundsOptions* rounds)
       "lowest rank here, without retransmissions and repair.\n"
       "Exit codes: 0 fine; 1 the rounds ended early (the result until then is written); 2 bad options; 3 no\n"
       "server there, or it does not let the workers in; 130 interrupted (the result until then is written).");
+}
+
+void AddBenchOffload(CLI::App& bench, longhaul::cli::BenchOffloadOptions* o) {
+  CLI::App* command = bench.add_subcommand(
+      "offload", "what the offload device does on this machine, beside what was wanted and beside others");
+  std::vector<std::string> names;
+  for (const auto& each : longhaul::cli::kOffloadBenches) names.emplace_back(each.name);
+  command->add_option("--only", o->only, "these benches alone")->delimiter(',')->check(CLI::IsMember(names));
+  command->add_option("--repeats", o->repeats, "messages of a case; 0 = as many as the bench finds right")
+      ->check(CLI::Range(0, 10'000))
+      ->capture_default_str();
+  command->add_option("--json", o->json_file, "write the result to this file; - for standard output");
+  command->footer(
+      "Example: longhaul bench offload --only shm,peers\n"
+      "The benches are programs of a build with them (tools/dev build); what they print goes to standard "
+      "error.\n"
+      "gloo and OpenMPI are compared with where they were installed (tools/dev setup peers); veth needs "
+      "root.\n"
+      "Exit codes: 0 measured, whatever was found; 1 a bench is not there or has failed, or the result "
+      "cannot "
+      "be\n"
+      "written; 2 bad options.");
 }
 
 CLI::App* AddStatus(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
@@ -338,11 +361,13 @@ int main(int argc, char** argv) {
       "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
   longhaul::load::BenchFlowOptions flow;
-  CLI::App* bench = app.add_subcommand("bench", "measure a server");
+  CLI::App* bench = app.add_subcommand("bench", "measure a server, or the offload device");
   bench->require_subcommand(1);
   AddBenchFlow(*bench, &flow);
   longhaul::load::BenchRoundsOptions rounds;
   AddBenchRounds(*bench, &rounds);
+  longhaul::cli::BenchOffloadOptions offload;
+  AddBenchOffload(*bench, &offload);
   longhaul::cli::SimRingOptions ring;
   CLI::App* sim = app.add_subcommand("sim", "simulate in virtual time");
   sim->require_subcommand(1);
@@ -377,6 +402,7 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : 2;
   }
   if (*sim) return longhaul::cli::RunSimRing(ring);
+  if (bench->got_subcommand("offload")) return longhaul::cli::RunBenchOffload(offload);
   // Every other subcommand makes or reads keys.
   longhaul::keys::ForbidCoreDumps();
   (void)longhaul::keys::WipeFreedKeys();

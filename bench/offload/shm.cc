@@ -5,7 +5,6 @@
 // the result is shared; `copied`: Poll copies the result, too. Copied messages are posted in pieces, so that
 // copies and sums run side by side. Rates are of the ranks' bytes that go in, from the moment when all ranks
 // are ready until the last has its completion.
-#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -16,14 +15,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/quantile.h"
-#include "bench/wan/programs.h"
-#include "longhaul/offload.h"
+#include "bench/offload/ranks.h"
 
 namespace longhaul::offload {
 namespace {
@@ -40,28 +39,6 @@ struct Settings {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-class Daemon {
- public:
-  Daemon(int ranks, uint32_t seg_bytes, int spin_us)
-      : process_(
-            bench::StartIn(nullptr, "", "longhaul-offload",
-                           {bench::ProgramPath("longhaul-offload"), "--listen", path(), "--ranks-per-node",
-                            std::to_string(ranks), "--seg-bytes", std::to_string(seg_bytes), "--queue-depth",
-                            "1024", "--spin-us", std::to_string(spin_us), "--log-level", "warn"},
-                           {})
-                .value()) {
-    if (!bench::IsListening(process_)) throw std::runtime_error("longhaul-offload does not listen");
-  }
-  std::string where() const { return "unix:" + path(); }
-  double CpuSeconds() const { return bench::CpuSeconds(process_.pid()); }
-
- private:
-  std::string path() const { return scratch_.File("site.sock"); }
-
-  bench::Scratch scratch_;
-  cli::ChildProcess process_;
-};
-
 // What the rank processes have in common.
 struct Common {
   pthread_barrier_t barrier;
@@ -69,71 +46,10 @@ struct Common {
   bool wrong = false;
 };
 
-void Wait(Device& device, Completion* completion, bool spin) {
-  while (device.Poll({completion, 1}) == 0) {
-    if (spin) continue;
-    (void)device.RequestNotify();
-    pollfd wait{device.fd(), POLLIN, 0};
-    poll(&wait, 1, 1000);
-  }
-}
-
-struct Memory {
-  std::vector<float> mine[2];
-  float* send = nullptr;
-  float* receive = nullptr;
-  uint32_t send_key = 0;
-  uint32_t receive_key = 0;
-};
-
-Memory MemoryOf(Device& device, const std::string& how, size_t bytes) {
-  Memory m;
-  if (how == "copied" || how == "copied in") {
-    m.mine[0].resize(bytes / 4);
-    m.send = m.mine[0].data();
-    m.send_key = device.Register(std::as_writable_bytes(std::span(m.mine[0]))).value();
-  } else {
-    const Allocation send = device.Allocate(bytes).value();
-    m.send = reinterpret_cast<float*>(send.memory.data());
-    m.send_key = send.key;
-  }
-  if (how == "copied") {
-    m.mine[1].resize(bytes / 4);
-    m.receive = m.mine[1].data();
-    m.receive_key = device.Register(std::as_writable_bytes(std::span(m.mine[1]))).value();
-  } else {
-    const Allocation receive = device.Allocate(bytes, how == "own" ? "" : "result").value();
-    m.receive = reinterpret_cast<float*>(receive.memory.data());
-    m.receive_key = receive.key;
-  }
-  std::fill_n(m.send, bytes / 4, 1.5f);
-  return m;
-}
-
-void AllReduce(Device& device, const Memory& m, size_t bytes, uint32_t mid, uint32_t piece_segs,
-               uint32_t seg_bytes, bool spin) {
-  const auto segs = static_cast<uint32_t>(SegCount(bytes, seg_bytes));
-  uint32_t left = 0;
-  Completion completion;
-  for (uint32_t first = 0; first < segs; first += piece_segs) {
-    WorkRequest request{.mid = mid, .first_seg = first, .length = bytes};
-    request.seg_count = std::min(piece_segs, segs - first);
-    request.send.key = m.send_key;
-    request.receive.key = m.receive_key;
-    if (!device.Post({&request, 1}).ok()) _exit(2);
-    ++left;
-    while (left > 0 && device.Poll({&completion, 1}) == 1) --left;
-  }
-  for (; left > 0; --left) {
-    Wait(device, &completion, spin);
-    if (completion.status != WorkStatus::kSuccess) _exit(3);
-  }
-}
-
 void RunRank(const Settings& s, const Daemon& daemon, Common* common, int rank, const std::string& how,
              size_t bytes) {
   Device device = Device::Open(daemon.where(), {.rank = static_cast<uint8_t>(rank)}).value();
-  const Memory m = MemoryOf(device, how, bytes);
+  const RankMemory m = RankMemory::Of(device, how, bytes);
   const uint32_t piece = how.starts_with("copied") ? s.piece_kib * 1024 / s.seg_bytes : UINT32_MAX;
   for (int i = 0; i <= s.repeats; ++i) {
     pthread_barrier_wait(&common->barrier);
@@ -189,7 +105,7 @@ nlohmann::json Throughput(const Settings& s, Common* common, const std::string& 
 nlohmann::json Latency(int repeats) {
   const Daemon daemon(1, 1024, 1'000'000);
   Device device = Device::Open(daemon.where(), {}).value();
-  const Memory m = MemoryOf(device, "own", 1024);
+  const RankMemory m = RankMemory::Of(device, "own", 1024);
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
     const auto begin = Clock::now();

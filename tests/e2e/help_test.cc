@@ -84,6 +84,9 @@ INSTANTIATE_TEST_SUITE_P(
                {"bench", "flow"},
                {"--join", "--bytes", "--class", "--seconds", "--warmup", "--rate-controller", "--rate-cap",
                 "--rate-floor", "--json", "--series", "Exit codes"}},
+        Manual{"longhaul",
+               {"bench", "offload"},
+               {"--only", "--repeats", "--json", "tools/dev setup peers", "Exit codes"}},
         Manual{"longhaul-wan", {}, {"up", "down", "status", "exec", "EXIT CODES"}},
         Manual{"longhaul-wan", {"up"}, {"--sites", "--rate", "--delay", "--loss", "--queue"}}),
     [](const auto& test) {

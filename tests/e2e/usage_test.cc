@@ -70,6 +70,10 @@ Mistake OfRun(const std::string& name, std::vector<std::string> arguments, std::
 INSTANTIATE_TEST_SUITE_P(
     Mistakes, Usage,
     ::testing::Values(
+        Mistake{"OffloadBenchThatThereIsNot",
+                "longhaul",
+                {"bench", "offload", "--only", "shm,speed"},
+                {"--only", "speed"}},
         OfFlow("NobodyToJoin", {}, {"--join", "required"}),
         OfFlow("JoinWithoutPort", {"--join", "127.0.0.1"}, {"--join", "port is missing"}),
         OfFlow("WindowTooLarge", {"--join", "127.0.0.1:1", "--bytes", "1gb"}, {"--bytes", "64 MiB"}),
