@@ -339,14 +339,14 @@ void AddLinks(const Json& links, Json* summary) {
   (*summary)["wan_bytes_down"] = links.empty() ? (*summary)["bytes_down"].get<uint64_t>() : down;
 }
 
-// "4 workers in site B"; "sites B and C of 4 workers each, with one longhaul-offload a site".
+// "4 workers in site B", "4 workers in each of the sites B, C, added up by a longhaul-offload".
 std::string WhoIsWhere(const RunOptions& o) {
   std::string text = std::to_string(o.ranks) + " workers in site " + SiteName(0);
   if (o.sites > 1) {
-    text = std::to_string(o.sites) + " sites (" + SiteName(0) + " to " + SiteName(o.sites - 1) + ") of " +
-           std::to_string(o.ranks) + " workers";
+    text = std::to_string(o.ranks) + " workers in each of the sites " + SiteName(0);
+    for (uint32_t site = 1; site < o.sites; ++site) text += ", " + SiteName(site);
   }
-  return text + (o.offload ? ", a site's longhaul-offload adds them up" : "");
+  return text + (o.offload ? ", added up by a longhaul-offload" : "");
 }
 
 void PrintSummary(const Json& s, const Json& links) {
