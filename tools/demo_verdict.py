@@ -2,7 +2,8 @@
 """What a demo run means: tools/demo_verdict.py FOLDER [ARGUMENTS OF THE RUN].
 
 FOLDER holds lossy.json and logs/rounds.tsv of `longhaul run`. Trains the same job once more without loss and delay on
-the loopback interface, compares the accuracy, plots both (gnuplot) and says it in plain words.
+the loopback interface, compares the accuracy, plots both (gnuplot) and says it in plain words. Of a run with --offload:
+trains it without, and says bytes, times and accuracy of both.
 """
 import json
 import pathlib
@@ -136,6 +137,7 @@ def main(arguments):
 Next
   tools/dev demo --loss 10%                  five times the loss; is the accuracy the same?
   tools/dev demo --loss 10% --policy zero    the same, but lost pieces are forgotten
+  tools/dev demo --sites 2 --ranks 4 --offload   two sites, each one stream across the WAN
   build/release/bin/longhaul-server --help   your own job: docs/tutorials/first_job.md""")
     return 0
 
