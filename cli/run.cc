@@ -223,11 +223,12 @@ class Job {
     }
   }
 
+  // In the order in which the end of one ends the others: the first that has failed is why they have.
   std::vector<ChildProcess*> Children() {
     std::vector<ChildProcess*> children;
-    for (ChildProcess& worker : workers_) children.push_back(&worker);
-    for (ChildProcess& offload : offloads_) children.push_back(&offload);
     if (server_) children.push_back(&*server_);
+    for (ChildProcess& offload : offloads_) children.push_back(&offload);
+    for (ChildProcess& worker : workers_) children.push_back(&worker);
     return children;
   }
 
@@ -253,8 +254,10 @@ class Job {
   }
 
   void StopAll() {
-    for (ChildProcess* child : Children()) child->Signal(SIGTERM);
-    for (ChildProcess* child : Children()) {
+    std::vector<ChildProcess*> children = Children();
+    std::reverse(children.begin(), children.end());
+    for (ChildProcess* child : children) child->Signal(SIGTERM);
+    for (ChildProcess* child : children) {
       if (!child->WaitFor(kGrace)) child->Signal(SIGKILL);
     }
   }

@@ -207,7 +207,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
     std::set<std::string> found;
     std::istringstream text(program.Output());
     for (std::string word; text >> word;) {
-      if (word.starts_with("--")) found.insert(word.substr(0, word.find_first_of(",.;:)")));
+      if (word.starts_with("--")) found.insert(word.substr(0, word.find_first_of(",.;:)]")));
     }
     return found;
   };
@@ -217,6 +217,8 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--config",
                                      "--listen",
                                      "--join",
+                                     "--server",  // in a help text
+                                     "--site-rank",
                                      "--job",
                                      "--rank",
                                      "--world-size",

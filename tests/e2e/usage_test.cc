@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
         OfRun("EmptyLoss", {"--loss", ""}, {"--loss", "empty"}),
         Mistake{"WanEmptySeed", "longhaul-wan", {"up", "--sites", "A,B", "--seed", ""}, {"--seed", "empty"}},
         OfWorker("UnknownFlag", {"--join", "127.0.0.1:7700", "--bogus"}, {"--bogus"}),
-        OfWorker("NobodyToJoin", {}, {"--join", "required"}),
+        OfWorker("NobodyToJoin", {}, {"--join", "--offload", "needed"}),
         OfWorker("NoRounds", {"--join", "127.0.0.1:7700", "--rounds", "0"}, {"--rounds"}),
         OfWorker("RankAboveWorldSize", {"--join", "127.0.0.1:7700", "--rank", "5", "--world-size", "2"},
                  {"--rank 5", "--world-size 2"}),
