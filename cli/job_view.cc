@@ -52,9 +52,9 @@ void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
   if (kind == "finished" && rank < worker_finished_.size()) worker_finished_[rank] = event;
   if (rank != 0) return;
   if (kind == "round") {
-    last_worker_round_ = event;
     round_ = static_cast<uint64_t>(At(event, "round", static_cast<double>(round_)));
     training_loss_ = At(event, "training_loss", training_loss_);
+    lost_share_ = sites_.empty() ? At(event, "observed_loss", 0) : At(last_server_round_, "loss", 0);
   }
   if (event.contains("accuracy")) {
     accuracy_ = At(event, "accuracy", accuracy_);
@@ -62,9 +62,23 @@ void JobView::OnWorkerLine(uint32_t rank, const std::string& line) {
   }
   if (kind == "round" && history_.size() < kMaxRounds) {
     history_.push_back({round_, At(event, "seconds", 0), training_loss_,
-                        has_accuracy_ ? accuracy_ : std::numeric_limits<double>::quiet_NaN(),
-                        At(event, "observed_loss", 0), repaired_, filled_});
+                        has_accuracy_ ? accuracy_ : std::numeric_limits<double>::quiet_NaN(), lost_share_,
+                        repaired_, filled_});
   }
+}
+
+void JobView::OnSiteLine(uint32_t site, const std::string& line) {
+  const Json event = Json::parse(line, nullptr, false);
+  if (!event.is_object() || site >= sites_.size()) return;
+  const std::string kind = event.value("event", "");
+  if (kind == "listening") sites_[site].address = event.value("address", "");
+  if (kind == "finished") sites_[site].finished = event;
+}
+
+double JobView::RttMs() const {
+  const auto members = last_server_round_.find("rtt_ms");
+  const bool known = members != last_server_round_.end() && members->is_array() && !members->empty();
+  return known && members->front().is_number() ? members->front().get<double>() : 0;
 }
 
 std::string JobView::RoundsTable() const {
@@ -88,10 +102,10 @@ std::string JobView::ProgressLine(size_t width) const {
   line += Format(" | loss %.3f", training_loss_);
   line += has_accuracy_ ? Format(" | accuracy %.2f %%", accuracy_ * 100) : std::string(" | accuracy  -");
   line += Format(" | up %.1f Mbit/s", At(last_server_round_, "up_mbps", 0));
-  line += Format(" | lost %.1f %%", At(last_worker_round_, "observed_loss", 0) * 100);
+  line += Format(" | lost %.1f %%", lost_share_ * 100);
   line += Format(" | repaired %llu filled %llu", static_cast<unsigned long long>(repaired_),
                  static_cast<unsigned long long>(filled_));
-  line += Format(" | rtt %.0f ms", At(last_worker_round_, "rtt_ms", 0));
+  line += Format(" | rtt %.0f ms", RttMs());
   if (line.size() > width) line.resize(width);
   return line;
 }
@@ -99,10 +113,12 @@ std::string JobView::ProgressLine(size_t width) const {
 Json JobView::Summary(Duration elapsed) const {
   Json summary;
   double retransmissions = At(server_finished_, "retransmissions", 0);
-  for (const Json& worker : worker_finished_) {
-    const auto totals = worker.find("totals");
-    if (totals != worker.end()) retransmissions += At(*totals, "retransmissions", 0);
-  }
+  const auto add = [&](const Json& finished, const char* counters) {
+    const auto found = finished.find(counters);
+    if (found != finished.end()) retransmissions += At(*found, "retransmissions", 0);
+  };
+  for (const Json& worker : worker_finished_) add(worker, "totals");
+  for (const Site& site : sites_) add(site.finished, "wan");
   summary["accuracy"] = accuracy_;
   summary["training_loss"] = training_loss_;
   summary["rounds"] = round_;
@@ -114,10 +130,11 @@ Json JobView::Summary(Duration elapsed) const {
     summary[key] = static_cast<uint64_t>(At(server_finished_, key, 0));
   }
   summary["observed_loss"] = At(server_finished_, "observed_loss", 0);
-  summary["rtt_ms"] = At(last_worker_round_, "rtt_ms", 0);
+  summary["rtt_ms"] = RttMs();
   summary["retransmissions"] = static_cast<uint64_t>(retransmissions);
   std::vector<double> seconds;
   for (const Round& round : history_) seconds.push_back(round.seconds);
+  summary["seconds_p50"] = Quantile(seconds, 0.50);
   summary["round_ms_p50"] = Quantile(seconds, 0.50) * 1e3;
   summary["round_ms_p99"] = Quantile(seconds, 0.99) * 1e3;
   return summary;

@@ -286,6 +286,9 @@ constexpr HandedOn kOfWorkers[] = {
     {"--skew", "share of a worker's images from its own few classes, 0..1"},
     {"--constant-lr", "the learning rate does not fall", true},
     {"--wire-dtype", "element type of gradients on the wire"},
+};
+
+constexpr HandedOn kOfConnections[] = {
     {"--rate-controller", "what decides how fast to send"},
     {"--cipher", "of the packets: aes-128-gcm, aes-256-gcm, chacha20-poly1305"},
 };
@@ -323,9 +326,21 @@ int main(int argc, char** argv) {
   CLI::App* command = app.add_subcommand(
       "run",
       "train on Fashion-MNIST with one server and N workers across an emulated WAN, all on this machine");
-  command->add_option("--workers", run.workers, "worker processes in site B")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+  auto* const sites =
+      command->add_option("--sites", run.sites, "sites of workers; each has a link of its own to the server")
+          ->check(CLI::Range(1u, longhaul::cli::kMaxRunSites))
+          ->capture_default_str();
+  auto* const ranks =
+      command->add_option("--ranks", run.ranks, "worker processes of a site; they share its link")
+          ->check(CLI::Range(1u, longhaul::cli::kMaxRunWorkers))
+          ->capture_default_str();
+  command->add_option("--workers", run.ranks, "instead of --sites and --ranks: worker processes in one site")
+      ->check(CLI::Range(1u, longhaul::cli::kMaxRunWorkers))
+      ->capture_default_str()
+      ->excludes(sites)
+      ->excludes(ranks);
+  command->add_flag("--offload", run.offload,
+                    "a longhaul-offload in each site adds up what its workers have: one stream a site");
   command->add_option("--rate", run.rate, "link rate each way, e.g. 200mbit")->capture_default_str();
   command->add_option("--delay", run.delay, "one-way delay, e.g. 25ms for a round trip of 50 ms")
       ->capture_default_str();
@@ -347,6 +362,8 @@ int main(int argc, char** argv) {
   longhaul::cli::AddJobFlags(*command, &run.job_spec, of_server, &run.server_words);
   HandOn(*command, kOfServer, of_server, &run.server_words);
   HandOn(*command, kOfWorkers, "Handed to the workers (longhaul-worker --help)", &run.worker_words);
+  HandOn(*command, kOfConnections, "Handed to the workers, with --offload to longhaul-offload",
+         &run.connection_words);
   command->add_option("--data", run.data, "directory of the dataset's IDX files");
   command->add_option("--json", run.json_file, "write the summary to this file");
   command->add_option("--logs", run.log_directory, "keep the daemons' logs in this directory");
@@ -358,7 +375,11 @@ int main(int argc, char** argv) {
   command->add_flag("--insecure", run.insecure, "no encryption and no authentication, to see what they cost")
       ->excludes("--key");
   command->footer(
-      "Example: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
+      "Examples: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
+      "          longhaul run --sites 2 --ranks 4 --offload --rate 50mbit --json summary.json\n"
+      "In the summary: wan_bytes_up and wan_bytes_down (on the links, with headers), seconds_p50 (of a "
+      "round), "
+      "accuracy, ...\n"
       "Exit codes: 0 fine, 1 the job failed, 2 bad options, 130 interrupted.");
   longhaul::load::BenchFlowOptions flow;
   CLI::App* bench = app.add_subcommand("bench", "measure a server, or the offload device");

@@ -1,8 +1,6 @@
 #include "cli/run.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,9 +21,8 @@
 #include "base/process/signal_watcher.h"
 #include "cli/child_process.h"
 #include "cli/job_view.h"
+#include "cli/run_wan.h"
 #include "transport/keys/temporary_key.h"
-#include "wan/link_options.h"
-#include "wan/tun/tun_wan.h"
 
 namespace longhaul::cli {
 namespace {
@@ -37,85 +34,14 @@ using Json = nlohmann::json;
 constexpr Duration kGrace = std::chrono::seconds(5);
 // Exit code of the daemons for what their command line says wrong.
 constexpr int kUsage = 2;
-// A server that has not said that it listens by then never will.
-constexpr Duration kServerStart = std::chrono::seconds(10);
+// A daemon that has not said that it listens by then never will.
+constexpr Duration kDaemonStart = std::chrono::seconds(10);
+// Of a longhaul-offload with --server.
+constexpr uint32_t kMaxOffloadRanks = 62;
 
 int FailRun(const std::string& what, int code = 1) {
   std::fprintf(stderr, "longhaul run: %s\n", what.c_str());
   return code;
-}
-
-// The WAN of the job: links between namespaces, or nothing but loopback with the daemons' fault injectors.
-struct Wan {
-  std::unique_ptr<wan::TunWan> links;
-  std::string fault_spec;  // for each worker, when there are no links
-  std::string server_host = "127.0.0.1";
-  int server_namespace = -1;
-  int worker_namespace = -1;
-  std::string description;
-
-  ~Wan() {
-    if (server_namespace >= 0) ::close(server_namespace);
-    if (worker_namespace >= 0) ::close(worker_namespace);
-  }
-};
-
-Result<wan::LinkOptions> LinkOf(const RunOptions& o) {
-  std::string words = "rate " + o.rate + " delay " + o.delay + " queue " + o.queue;
-  if (o.loss != "0") words += " loss " + o.loss;
-  if (o.loss_burst >= 1) words += " burst " + std::to_string(o.loss_burst);
-  return wan::ParseLinkOptions(words);
-}
-
-// The fault injector sits in each worker, on what it sends and what it receives: per worker, not shared.
-std::string FaultSpec(const RunOptions& o, const wan::LinkOptions& link) {
-  char spec[256];
-  std::snprintf(spec, sizeof spec, "drop=%.6f,delay=%lldus,rate=%lldbit,queue=%lldus,seed=%llu", link.loss,
-                static_cast<long long>(link.delay.count() / 1000),
-                static_cast<long long>(link.rate.bits_per_second() / o.workers),
-                static_cast<long long>(link.queue_time.count() / 1000),
-                static_cast<unsigned long long>(o.seed));
-  return spec;
-}
-
-Status MakeWan(const RunOptions& o, const wan::LinkOptions& link, Wan* wan) {
-  const auto loopback = [&](const std::string& why) {
-    wan->fault_spec = FaultSpec(o, link);
-    wan->description = "loopback with the seeded fault injector in every worker (" + wan->fault_spec + ")" +
-                       (why.empty() ? "" : "; no network namespaces: " + why);
-    return Status::Ok();
-  };
-  if (o.wan == "loopback") return loopback("");
-  wan::TunWan::Options options;
-  options.sites = {"A", "B"};
-  options.link = link;
-  options.seed = o.seed;
-  options.backend = o.wan == "netem" ? wan::Backend::kNetem
-                    : o.wan == "tun" ? wan::Backend::kTun
-                                     : wan::Backend::kAuto;
-  Result<std::unique_ptr<wan::TunWan>> up = wan::TunWan::Up(options);
-  if (!up.ok()) {
-    if (o.wan == "auto" && up.status().code() != StatusCode::kInvalidArgument) {
-      return loopback(up.status().message());
-    }
-    return up.status();
-  }
-  wan->links = std::move(*up);
-  wan->server_host = wan->links->sites().front().address;
-  Result<int> a = wan->links->OpenSiteNamespace("A");
-  if (!a.ok()) return a.status();
-  wan->server_namespace = *a;
-  Result<int> b = wan->links->OpenSiteNamespace("B");
-  if (!b.ok()) return b.status();
-  wan->worker_namespace = *b;
-  wan->description = std::string(wan::BackendName(wan->links->backend())) +
-                     " between two network namespaces (" + wan->links->backend_reason() + ")";
-  return Status::Ok();
-}
-
-std::function<int()> Entering(int network_namespace) {
-  if (network_namespace < 0) return {};
-  return [network_namespace] { return ::setns(network_namespace, CLONE_NEWNET); };
 }
 
 std::filesystem::path ProgramDirectory() {
@@ -157,19 +83,21 @@ class ProgressPrinter {
 
 class Job {
  public:
-  Job(const RunOptions& options, std::string key_file, Wan* wan, std::string logs,
+  Job(const RunOptions& options, std::string key_file, const RunWan& wan, std::string logs,
       const process::SignalWatcher& signals)
       : options_(options),
         key_file_(std::move(key_file)),
         wan_(wan),
         logs_(std::move(logs)),
         signals_(signals),
-        view_(options.workers, options.rounds) {}
+        view_(options.workers(), options.rounds, options.offload ? options.sites : 0) {}
 
   // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
   int Run(Duration* elapsed) {
-    const Status started = StartServer();
-    if (!started.ok()) return Explain(started.message());
+    if (Status server = StartServer(); !server.ok()) return Explain(server.message());
+    for (uint32_t site = 0; options_.offload && site < options_.sites; ++site) {
+      if (Status offload = StartOffload(site); !offload.ok()) return Explain(offload.message());
+    }
     const auto begin = Clock::now();
     if (Status workers = StartWorkers(); !workers.ok()) return Explain(workers.message());
     const int code = Watch();
@@ -187,63 +115,79 @@ class Job {
     }
   }
 
-  Status StartServer() {
-    std::vector<std::string> argv = {(ProgramDirectory() / "longhaul-server").string(),
-                                     "--listen",
-                                     wan_->server_host + (wan_->links ? ":7700" : ":0"),
-                                     "--workers",
-                                     std::to_string(options_.workers),
-                                     "--seed",
-                                     std::to_string(options_.seed),
-                                     "--progress",
-                                     "json",
-                                     "--once"};
-    AddSecurity(&argv);
-    argv.insert(argv.end(), options_.server_words.begin(), options_.server_words.end());
-    if (wan_->links && options_.insecure) argv.push_back("--insecure-bind");
-    Result<ChildProcess> child =
-        ChildProcess::Start("server", argv, Entering(wan_->server_namespace), logs_ + "/server.log");
-    if (!child.ok()) return child.status();
-    server_.emplace(std::move(*child));
-    const auto deadline = Clock::now() + kServerStart;
-    while (view_.server_address().empty()) {
+  using Argv = std::vector<std::string>;
+
+  Argv Command(const char* program, const Argv& words) const {
+    Argv argv = {(ProgramDirectory() / program).string(), "--progress", "json"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return argv;
+  }
+  // What a member of the job says of itself and of its connection.
+  Argv MemberWords(uint32_t member, uint32_t site) const {
+    Argv words = {"--rank", std::to_string(member), "--world-size", std::to_string(options_.members()),
+                  "--site", SiteName(site)};
+    AddSecurity(&words);
+    if (!wan_.fault_spec().empty()) words.insert(words.end(), {"--fault", wan_.fault_spec()});
+    words.insert(words.end(), options_.connection_words.begin(), options_.connection_words.end());
+    return words;
+  }
+  Result<ChildProcess> StartChild(const std::string& name, const Argv& argv,
+                                  const std::function<int()>& entering) {
+    return ChildProcess::Start(name, argv, entering, logs_ + "/" + name + ".log");
+  }
+
+  // Waits for its "listening", which ends up in `address`.
+  Status AwaitListening(ChildProcess* daemon, const std::string& address) {
+    const auto deadline = Clock::now() + kDaemonStart;
+    while (address.empty()) {
       WaitForOutput(50);
-      if (server_->Poll()) return Status(StatusCode::kInternal, "the server ended at its start");
-      if (Clock::now() > deadline)
-        return Status(StatusCode::kInternal, "the server does not say that it listens");
+      if (daemon->Poll()) return Status(StatusCode::kInternal, daemon->name() + " ended at its start");
+      if (Clock::now() > deadline) {
+        return Status(StatusCode::kInternal, daemon->name() + " does not say that it listens");
+      }
       if (signals_.interrupted()) return Status(StatusCode::kCancelled, "interrupted");
     }
     return Status::Ok();
   }
 
+  Status StartServer() {
+    Argv argv = Command("longhaul-server",
+                        {"--listen", wan_.listen_address(), "--workers", std::to_string(options_.members()),
+                         "--seed", std::to_string(options_.seed), "--once"});
+    AddSecurity(&argv);
+    argv.insert(argv.end(), options_.server_words.begin(), options_.server_words.end());
+    if (wan_.has_links() && options_.insecure) argv.push_back("--insecure-bind");
+    Result<ChildProcess> child = StartChild("server", argv, wan_.EnteringServer());
+    if (!child.ok()) return child.status();
+    server_.emplace(std::move(*child));
+    return AwaitListening(&*server_, view_.server_address());
+  }
+
+  Status StartOffload(uint32_t site) {
+    Argv argv = Command("longhaul-offload", {"--server", view_.server_address(), "--listen",
+                                             logs_ + "/site" + SiteName(site) + ".sock", "--ranks-per-node",
+                                             std::to_string(options_.ranks)});
+    const Argv words = MemberWords(site, site);
+    argv.insert(argv.end(), words.begin(), words.end());
+    Result<ChildProcess> child = StartChild("offload" + SiteName(site), argv, wan_.EnteringSite(site));
+    if (!child.ok()) return child.status();
+    offloads_.push_back(std::move(*child));
+    return AwaitListening(&offloads_.back(), view_.site_address(site));
+  }
+
   Status StartWorkers() {
-    const std::string address = wan_->links ? wan_->server_host + ":7700" : view_.server_address();
-    for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-      std::vector<std::string> argv = {(ProgramDirectory() / "longhaul-worker").string(),
-                                       "--join",
-                                       address,
-                                       "--rank",
-                                       std::to_string(rank),
-                                       "--world-size",
-                                       std::to_string(options_.workers),
-                                       "--site",
-                                       "B",
-                                       "--rounds",
-                                       std::to_string(options_.rounds),
-                                       "--seed",
-                                       std::to_string(options_.seed),
-                                       "--progress",
-                                       "json"};
-      AddSecurity(&argv);
-      const auto option = [&](const char* flag, const std::string& value) {
-        if (!value.empty()) argv.insert(argv.end(), {flag, value});
-      };
-      option("--fault", wan_->fault_spec);
-      option("--data", options_.data);
+    for (uint32_t rank = 0; rank < options_.workers(); ++rank) {
+      const uint32_t site = rank / options_.ranks;
+      Argv argv = Command("longhaul-worker", {"--rounds", std::to_string(options_.rounds), "--seed",
+                                              std::to_string(options_.seed)});
+      if (!options_.data.empty()) argv.insert(argv.end(), {"--data", options_.data});
+      const Argv words = options_.offload ? Argv{"--offload", view_.site_address(site), "--site-rank",
+                                                 std::to_string(rank % options_.ranks)}
+                                          : MemberWords(rank, site);
+      argv.insert(argv.end(), words.begin(), words.end());
+      if (!options_.offload) argv.insert(argv.end(), {"--join", view_.server_address()});
       argv.insert(argv.end(), options_.worker_words.begin(), options_.worker_words.end());
-      const std::string name = "worker" + std::to_string(rank);
-      Result<ChildProcess> child =
-          ChildProcess::Start(name, argv, Entering(wan_->worker_namespace), logs_ + "/" + name + ".log");
+      Result<ChildProcess> child = StartChild("worker" + std::to_string(rank), argv, wan_.EnteringSite(site));
       if (!child.ok()) return child.status();
       workers_.push_back(std::move(*child));
     }
@@ -258,9 +202,7 @@ class Job {
       printer.Print(view_);
       if (signals_.interrupted()) {
         printer.End();
-        std::fprintf(stderr, "longhaul run: interrupted, stopping the job\n");
-        StopAll();
-        return 130;
+        return Interrupted();
       }
       bool all_ended = true;
       for (ChildProcess* child : Children()) {
@@ -281,10 +223,12 @@ class Job {
     }
   }
 
+  // In the order in which the end of one ends the others: the first that has failed is why they have.
   std::vector<ChildProcess*> Children() {
     std::vector<ChildProcess*> children;
-    for (ChildProcess& worker : workers_) children.push_back(&worker);
     if (server_) children.push_back(&*server_);
+    for (ChildProcess& offload : offloads_) children.push_back(&offload);
+    for (ChildProcess& worker : workers_) children.push_back(&worker);
     return children;
   }
 
@@ -299,6 +243,10 @@ class Job {
 
   void Drain() {
     if (server_) server_->ReadLines([&](const std::string& line) { view_.OnServerLine(line); });
+    for (size_t site = 0; site < offloads_.size(); ++site) {
+      offloads_[site].ReadLines(
+          [&](const std::string& line) { view_.OnSiteLine(static_cast<uint32_t>(site), line); });
+    }
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
       workers_[rank].ReadLines(
           [&](const std::string& line) { view_.OnWorkerLine(static_cast<uint32_t>(rank), line); });
@@ -306,14 +254,23 @@ class Job {
   }
 
   void StopAll() {
-    for (ChildProcess* child : Children()) child->Signal(SIGTERM);
-    for (ChildProcess* child : Children()) {
+    std::vector<ChildProcess*> children = Children();
+    std::reverse(children.begin(), children.end());
+    for (ChildProcess* child : children) child->Signal(SIGTERM);
+    for (ChildProcess* child : children) {
       if (!child->WaitFor(kGrace)) child->Signal(SIGKILL);
     }
   }
 
+  int Interrupted() {
+    std::fprintf(stderr, "longhaul run: interrupted, stopping the job\n");
+    StopAll();
+    return 130;
+  }
+
   // Says what failed with the last words of everyone who has something to say.
   int Explain(const std::string& what) {
+    if (signals_.interrupted()) return Interrupted();
     // A wrong option is the same mistake in every worker: one says it.
     for (ChildProcess* child : Children()) {
       if (!child->Poll() || child->exit_code() != kUsage) continue;
@@ -347,31 +304,52 @@ class Job {
 
   const RunOptions& options_;
   std::string key_file_;
-  Wan* wan_;
+  const RunWan& wan_;
   std::string logs_;
   const process::SignalWatcher& signals_;
   JobView view_;
   std::optional<ChildProcess> server_;
+  std::vector<ChildProcess> offloads_;  // of the sites
   std::vector<ChildProcess> workers_;
 };
 
-Json LinkReport(Wan& wan) {
-  Json links = Json::array();
-  if (!wan.links) return links;
-  for (const wan::TunWan::LinkReport& link : wan.links->Links()) {
-    const wan::LinkCounters& c = link.counters;
-    links.push_back(
-        {{"from", link.from},
-         {"to", link.to},
-         {"packets", c.packets_in},
-         {"bytes", c.bytes_in},
-         {"dropped_loss", c.dropped_loss},
-         {"dropped_queue", c.dropped_queue},
-         {"loss",
-          c.packets_in == 0 ? 0.0 : static_cast<double>(c.dropped()) / static_cast<double>(c.packets_in)},
-         {"max_queue_ms", static_cast<double>(c.max_queue_delay.count()) / 1e6}});
+// kInvalidArgument: more than one machine or one longhaul-offload takes.
+Status CheckShape(const RunOptions& o) {
+  if (o.workers() > kMaxRunWorkers) {
+    return {StatusCode::kInvalidArgument,
+            "--sites " + std::to_string(o.sites) + " of --ranks " + std::to_string(o.ranks) + " are " +
+                std::to_string(o.workers()) + " workers; " + std::to_string(kMaxRunWorkers) + " at most"};
   }
-  return links;
+  if (o.offload && o.ranks > kMaxOffloadRanks) {
+    return {StatusCode::kInvalidArgument, "--offload takes at most --ranks " +
+                                              std::to_string(kMaxOffloadRanks) + " a site, not " +
+                                              std::to_string(o.ranks)};
+  }
+  return Status::Ok();
+}
+
+// What the links carried: with IP and UDP headers, also what they dropped. Without links it is the UDP
+// payload that the server received and sent.
+void AddLinks(const Json& links, Json* summary) {
+  uint64_t drops = 0, up = 0, down = 0;
+  for (const Json& link : links) {
+    drops += link["dropped_loss"].get<uint64_t>() + link["dropped_queue"].get<uint64_t>();
+    (link["to"] == "A" ? up : down) += link["bytes"].get<uint64_t>();
+  }
+  (*summary)["link_drops"] = drops;
+  (*summary)["links"] = links;
+  (*summary)["wan_bytes_up"] = links.empty() ? (*summary)["bytes_up"].get<uint64_t>() : up;
+  (*summary)["wan_bytes_down"] = links.empty() ? (*summary)["bytes_down"].get<uint64_t>() : down;
+}
+
+// "4 workers in site B", "4 workers in each of the sites B, C, added up by a longhaul-offload".
+std::string WhoIsWhere(const RunOptions& o) {
+  std::string text = std::to_string(o.ranks) + " workers in site " + SiteName(0);
+  if (o.sites > 1) {
+    text = std::to_string(o.ranks) + " workers in each of the sites " + SiteName(0);
+    for (uint32_t site = 1; site < o.sites; ++site) text += ", " + SiteName(site);
+  }
+  return text + (o.offload ? ", added up by a longhaul-offload" : "");
 }
 
 void PrintSummary(const Json& s, const Json& links) {
@@ -379,8 +357,8 @@ void PrintSummary(const Json& s, const Json& links) {
   std::printf("\n  accuracy        %.2f %%  after %.0f rounds in %.1f s, %.0f workers\n",
               number("accuracy") * 100, number("rounds"), number("seconds"), number("workers"));
   std::printf("  round time      p50 %.0f ms, p99 %.0f ms\n", number("round_ms_p50"), number("round_ms_p99"));
-  std::printf("  bytes           up %.1f MB, down %.1f MB\n", number("bytes_up") / 1e6,
-              number("bytes_down") / 1e6);
+  std::printf("  WAN bytes       up %.1f MB, down %.1f MB\n", number("wan_bytes_up") / 1e6,
+              number("wan_bytes_down") / 1e6);
   std::printf(
       "  loss seen       %.2f %%;  repaired %.0f chunks by FEC, retransmitted %.0f, lost %.0f, filled %.0f\n",
       number("observed_loss") * 100, number("repaired_chunks"), number("retransmissions"),
@@ -396,6 +374,7 @@ void PrintSummary(const Json& s, const Json& links) {
 }  // namespace
 
 int RunJob(const RunOptions& options) {
+  if (Status shape = CheckShape(options); !shape.ok()) return FailRun(shape.message(), 2);
   Result<wan::LinkOptions> link = LinkOf(options);
   if (!link.ok()) return FailRun(link.status().message(), 2);
   // Found out now, not after minutes of training.
@@ -418,15 +397,12 @@ int RunJob(const RunOptions& options) {
   }
   process::SignalWatcher signals;  // before the first thread
   signals.Guard([](int) {});       // the loops that wait ask it
-  Wan wan;
-  if (Status status = MakeWan(options, *link, &wan); !status.ok())
-    return FailRun("no WAN: " + status.ToString());
-  std::printf(
-      "longhaul run: %u workers in site B, one server in site A, %s each way, RTT %.0f ms, loss %s each "
-      "way\n",
-      options.workers, options.rate.c_str(), static_cast<double>(link->delay.count()) * 2e-6,
-      options.loss.c_str());
-  std::printf("  WAN: %s\n  traffic is %s%s%s\n", wan.description.c_str(),
+  Result<RunWan> wan = RunWan::Make(options, *link);
+  if (!wan.ok()) return FailRun("no WAN: " + wan.status().ToString());
+  std::printf("longhaul run: %s, one server in site A, %s each way, RTT %.0f ms, loss %s each way\n",
+              WhoIsWhere(options).c_str(), options.rate.c_str(),
+              static_cast<double>(link->delay.count()) * 2e-6, options.loss.c_str());
+  std::printf("  WAN: %s\n  traffic is %s%s%s\n", wan->description().c_str(),
               options.insecure ? "NOT encrypted (--insecure)"
               : own_key        ? "encrypted, by a key made for this run"
                                : "encrypted",
@@ -437,26 +413,28 @@ int RunJob(const RunOptions& options) {
   int code = 0;
   Json summary;
   {
-    Job job(options, key_file, &wan, logs, signals);
+    Job job(options, key_file, *wan, logs, signals);
     code = job.Run(&elapsed);
     summary = job.view().Summary(elapsed);
     std::ofstream(logs + "/rounds.tsv") << job.view().RoundsTable();
   }  // no child is left
-  const Json links = LinkReport(wan);
-  if (wan.links) {
-    if (Status down = wan.links->Down(); !down.ok()) FailRun("taking the WAN down: " + down.ToString());
-  }
-  uint64_t drops = 0;
-  for (const Json& l : links) drops += l["dropped_loss"].get<uint64_t>() + l["dropped_queue"].get<uint64_t>();
-  summary["link_drops"] = drops;
-  summary["links"] = links;
-  summary["wan"] = wan.description;
+  const Json links = wan->LinkReports();
+  if (Status down = wan->Down(); !down.ok()) FailRun("taking the WAN down: " + down.ToString());
+  AddLinks(links, &summary);
+  summary["wan"] = wan->description();
+  summary["sites"] = options.sites;
+  summary["ranks"] = options.ranks;
+  summary["offload"] = options.offload;
   summary["seed"] = options.seed;
   summary["policy"] = NameOf(options.job_spec.policy);
   summary["encrypted"] = !options.insecure;
-  summary["asked"] = {{"rate", options.rate},           {"delay", options.delay},
-                      {"loss", options.loss},           {"queue", options.queue},
-                      {"server", options.server_words}, {"workers", options.worker_words}};
+  summary["asked"] = {{"rate", options.rate},
+                      {"delay", options.delay},
+                      {"loss", options.loss},
+                      {"queue", options.queue},
+                      {"server", options.server_words},
+                      {"workers", options.worker_words},
+                      {"connections", options.connection_words}};
   summary["ok"] = code == 0;
   if (code == 0) PrintSummary(summary, links);
   if (!options.json_file.empty()) {

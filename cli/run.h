@@ -1,5 +1,8 @@
-// `longhaul run`: an all-in-one local job. Starts one server in site A and N workers in site B across an
-// emulated WAN, shows live progress and writes a summary. This is the demo.
+// `longhaul run`: an all-in-one local job. Starts one server in site A and workers in the sites B, C, ...
+// across an emulated WAN, shows live progress and writes a summary. This is the demo.
+//
+// A site has one link, which its ranks share. Each rank is a member of the job; with offload a site is one,
+// by its longhaul-offload.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +13,13 @@
 
 namespace longhaul::cli {
 
+constexpr uint32_t kMaxRunSites = 16;
+constexpr uint32_t kMaxRunWorkers = 64;  // processes on one machine
+
 struct RunOptions {
-  uint32_t workers = 4;
+  uint32_t sites = 1;
+  uint32_t ranks = 4;  // of a site, each a longhaul-worker
+  bool offload = false;
   std::string rate = "200mbit";
   std::string delay = "25ms";  // one way; the round trip is twice that
   std::string loss = "2%";     // each way; "0" or "0%" for none
@@ -30,6 +38,10 @@ struct RunOptions {
   // Words of the daemons' command lines, handed on as they are: these programs check them.
   std::vector<std::string> server_words;
   std::vector<std::string> worker_words;
+  std::vector<std::string> connection_words;  // for those that have a connection to the server
+
+  uint32_t workers() const { return sites * ranks; }
+  uint32_t members() const { return offload ? sites : workers(); }
 };
 
 // Exit code: 0 fine, 1 the job failed, 2 bad options (also those that a daemon refused), 130 interrupted.

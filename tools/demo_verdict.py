@@ -2,7 +2,8 @@
 """What a demo run means: tools/demo_verdict.py FOLDER [ARGUMENTS OF THE RUN].
 
 FOLDER holds lossy.json and logs/rounds.tsv of `longhaul run`. Trains the same job once more without loss and delay on
-the loopback interface, compares the accuracy, plots both (gnuplot) and says it in plain words.
+the loopback interface, compares the accuracy, plots both (gnuplot) and says it in plain words. Of a run with --offload:
+trains it without, and says bytes, times and accuracy of both.
 """
 import json
 import pathlib
@@ -45,15 +46,36 @@ def same_job(arguments):
     return kept
 
 
-def train_without_loss(folder, arguments):
-    command = [ROOT / "build/release/bin/longhaul", "run", "--wan", "loopback", "--rate", "10gbit", "--delay", "0ms",
-               "--loss", "0", "--logs", folder / "reference-logs", "--json", folder / "reference.json"]
-    result = subprocess.run([str(word) for word in command] + same_job(arguments), stdout=subprocess.DEVNULL,
+def train(folder, without, arguments):
+    command = [ROOT / "build/release/bin/longhaul", "run", "--logs", folder / "reference-logs", "--json",
+               folder / "reference.json"]
+    result = subprocess.run([str(word) for word in command] + arguments, stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
-        print("  (the run without loss failed: %s)" % result.stderr.strip().splitlines()[-1:])
+        print("  (the run without %s failed: %s)" % (without, result.stderr.strip().splitlines()[-1:]))
         return None
     return json.loads((folder / "reference.json").read_text())
+
+
+def train_without_loss(folder, arguments):
+    return train(folder, "loss", ["--wan", "loopback", "--rate", "10gbit", "--delay", "0ms", "--loss", "0"] + same_job(arguments))
+
+
+def beside_no_offload(folder, run, arguments):
+    """The same job over the same links, each worker with a connection of its own."""
+    print("\nTraining the same job without offload, to compare ...", flush=True)
+    other = train(folder, "offload", [word for word in arguments if word != "--offload"])
+    if other is None:
+        return
+    print("\n%d sites of %d workers     %14s %14s" % (run["sites"], run["ranks"], "with offload", "without"))
+    for what, key, scale, unit in (("WAN bytes up", "wan_bytes_up", 1e-6, "MB"), ("WAN bytes down", "wan_bytes_down", 1e-6, "MB"),
+                                   ("round time, p50", "seconds_p50", 1e3, "ms"), ("training", "seconds", 1, "s")):
+        print("  %-22s %9.1f %-4s %9.1f %-4s  %5.1f %%" %
+              (what, run[key] * scale, unit, other[key] * scale, unit, 100 * run[key] / max(other[key], 1e-9)))
+    print("  %-22s %9.2f %-4s %9.2f %-4s  %+.2f points (one run of each)" %
+          ("accuracy", run["accuracy"] * 100, "%", other["accuracy"] * 100, "%", (run["accuracy"] - other["accuracy"]) * 100))
+    print("  %-22s %s and %s" % ("logs", folder / "logs", folder / "reference-logs"))
+    print("\ndocs/internals/offload.md: how a site's ranks become one member of the job")
 
 
 def plot(folder, loss):
@@ -78,6 +100,9 @@ def main(arguments):
         run = json.loads((folder / "lossy.json").read_text())
     except OSError:
         return 0  # the caller sent its summary elsewhere
+    if run.get("offload"):
+        beside_no_offload(folder, run, asked)
+        return 0
     print("\nTraining the same job without loss, to compare ...", flush=True)
     reference = train_without_loss(folder, asked)
 
@@ -112,6 +137,7 @@ def main(arguments):
 Next
   tools/dev demo --loss 10%                  five times the loss; is the accuracy the same?
   tools/dev demo --loss 10% --policy zero    the same, but lost pieces are forgotten
+  tools/dev demo --sites 2 --ranks 4 --offload   two sites, each one stream across the WAN
   build/release/bin/longhaul-server --help   your own job: docs/tutorials/first_job.md""")
     return 0
 

@@ -1,6 +1,7 @@
 // `longhaul run`: one command, all the processes and the WAN; and nothing is left of either, however it ends.
 //
-//   site A: server ══ WAN (namespaces with TUN, or loopback with injected faults) ══ site B: workers
+//   site A: server ══ WAN (namespaces with TUN, or loopback with injected faults) ══ site B, C, ...: workers, or with
+//                                                                                    --offload one longhaul-offload each
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -60,11 +61,9 @@ class RunTest : public JobTest {
   }
 
   Program& StartRun(const Flags& more, const std::function<int()>& before_exec = {}) {
-    const Flags flags = Merged({{"--workers", "2"},
-                                {"--data", dataset()},
-                                {"--json", JsonFile()},
-                                {"--logs", directory() + "/logs"}},
-                               more);
+    Flags flags =
+        Merged({{"--data", dataset()}, {"--json", JsonFile()}, {"--logs", directory() + "/logs"}}, more);
+    if (!flags.contains("--sites")) flags.insert({"--workers", "2"});
     std::vector<std::string> words = {"run"};
     for (const auto& [flag, value] : flags) {
       words.push_back(flag);
@@ -102,6 +101,61 @@ TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
   EXPECT_GE(summary.value("round_ms_p99", 0.0), summary.value("round_ms_p50", 1e9));
   EXPECT_GE(summary.value("round_ms_p50", 0.0), 5);
   EXPECT_GT(summary.value("retransmissions", 0.0) + summary.value("repaired_chunks", 0.0), 0) << "2 % loss";
+}
+
+// The two of the demo, smaller. Everything arrives, however busy the machine is: bytes can be compared.
+TEST_F(RunTest, WithOffloadASiteCostsTheBytesOfOneWorker) {
+  constexpr int kSites = 2, kRanks = 4, kRounds = 20;
+  json summary[2];
+  for (const bool offload : {false, true}) {
+    const std::string logs = directory() + (offload ? "/offload-logs" : "/logs");
+    Flags flags = {{"--wan", "loopback"},
+                   {"--sites", std::to_string(kSites)},
+                   {"--ranks", std::to_string(kRanks)},
+                   {"--rounds", std::to_string(kRounds)},
+                   {"--delay", "5ms"},
+                   {"--batch", "16"},
+                   {"--high-share", "1"},
+                   {"--rate-controller", "cubic"},
+                   {"--logs", logs}};
+    if (offload) flags.insert({"--offload", ""});
+    Program& run = StartRun(flags);
+    ExpectEnd(run, 0, 2 * kPatience);
+    summary[offload] = Summary();
+    EXPECT_EQ(summary[offload].value("ok", false), true);
+    EXPECT_EQ(summary[offload].value("offload", !offload), offload);
+    EXPECT_EQ(summary[offload].value("sites", 0), kSites);
+    EXPECT_EQ(summary[offload].value("ranks", 0), kRanks);
+    EXPECT_EQ(summary[offload].value("workers", 0), kSites * kRanks);
+    EXPECT_EQ(summary[offload].value("rounds", 0), kRounds);
+    EXPECT_GT(summary[offload].value("accuracy", 0.0), 0.5) << "chance is 0.1";
+    EXPECT_GE(summary[offload].value("seconds_p50", 0.0), 0.01) << "a round trip";
+    EXPECT_GT(summary[offload].value("rtt_ms", 0.0), 9) << summary[offload].dump(2);
+    EXPECT_GT(summary[offload].value("retransmissions", 0.0) + summary[offload].value("repaired_chunks", 0.0),
+              0)
+        << "2 % loss";
+    EXPECT_EQ(summary[offload]["asked"]["connections"], (json{"--rate-controller", "cubic"}));
+    EXPECT_EQ(std::filesystem::exists(logs + "/offloadC.log"), offload);
+    EXPECT_TRUE(std::filesystem::exists(logs + "/worker7.log"));
+    EXPECT_FALSE(std::filesystem::exists(logs + "/siteB.sock"));
+  }
+  for (const char* key : {"wan_bytes_up", "wan_bytes_down"}) {
+    const double alone = summary[0].value(key, 0.0), offload = summary[1].value(key, 1e18);
+    std::cout << key << ": " << offload << " with offload, " << alone << " without\n";
+    EXPECT_GT(offload, kSites * kRounds * 100'000.0);
+    EXPECT_LE(offload, (1.0 / kRanks + 0.03) * alone);
+  }
+}
+
+TEST_F(RunTest, OffloadAloneIsOneSite) {
+  Program& run = StartRun(
+      {{"--wan", "loopback"}, {"--offload", ""}, {"--rounds", "3"}, {"--delay", "1ms"}, {"--batch", "16"}});
+  ExpectEnd(run, 0);
+  EXPECT_THAT(run.Output(), HasSubstr("2 workers in site B, added up by a longhaul-offload"));
+  EXPECT_EQ(Summary().value("sites", 0), 1);
+  EXPECT_EQ(Summary().value("workers", 0), 2);
+  EXPECT_THAT(ReadFile(directory() + "/logs/offloadB.log"),
+              HasSubstr("the site is member 0 of 1, with 2 ranks"));
 }
 
 TEST_F(RunTest, HandsOnWhatIsForTheServerAndTheWorkers) {
@@ -153,7 +207,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
     std::set<std::string> found;
     std::istringstream text(program.Output());
     for (std::string word; text >> word;) {
-      if (word.starts_with("--")) found.insert(word.substr(0, word.find_first_of(",.;:)")));
+      if (word.starts_with("--")) found.insert(word.substr(0, word.find_first_of(",.;:)]")));
     }
     return found;
   };
@@ -163,6 +217,8 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--config",
                                      "--listen",
                                      "--join",
+                                     "--server",  // in a help text
+                                     "--site-rank",
                                      "--job",
                                      "--rank",
                                      "--world-size",
@@ -240,6 +296,29 @@ TEST_F(RunTest, AcrossTunTheLinksReallyDropAndNoNamespaceIsLeft) {
   EXPECT_GT(summary.value("observed_loss", -1.0) + summary.value("repaired_chunks", 0.0), 0);
 }
 
+// Every site has a link of its own; its bytes are those of all its ranks.
+TEST_F(RunTest, AcrossTunEverySiteHasItsLink) {
+  if (SkippedFor(WhyNoTun())) GTEST_SKIP() << WhyNoTun();
+  Program& run = StartRun({{"--wan", "tun"},
+                           {"--sites", "2"},
+                           {"--ranks", "2"},
+                           {"--offload", ""},
+                           {"--rounds", "10"},
+                           {"--delay", "5ms"},
+                           {"--batch", "16"}});
+  ExpectEnd(run, 0);
+  EXPECT_EQ(NamespacesOf(run.pid()), 0);
+  const json summary = Summary();
+  std::map<std::string, double> bytes;
+  for (const json& link : summary["links"]) {
+    bytes[link.value("from", "") + link.value("to", "")] = link.value("bytes", 0.0);
+  }
+  ASSERT_EQ(bytes.size(), 4u) << summary["links"].dump(2);
+  for (const char* link : {"AB", "BA", "AC", "CA"}) EXPECT_GT(bytes[link], 10 * 100'000.0) << link;
+  EXPECT_EQ(summary.value("wan_bytes_up", 0.0), bytes["BA"] + bytes["CA"]);
+  EXPECT_EQ(summary.value("wan_bytes_down", 0.0), bytes["AB"] + bytes["AC"]);
+}
+
 TEST_F(RunTest, WithoutRightsItFallsBackToLoopbackAndSaysSo) {
   if (SkippedFor(geteuid() == 0 ? "" : "becoming another user needs root")) GTEST_SKIP() << "not root";
   if (::chmod(dataset().c_str(), 0755) != 0) FAIL();
@@ -275,7 +354,7 @@ TEST_F(RunTest, WithoutRightsTunIsAClearError) {
   EXPECT_THAT(run.Errors(), HasSubstr("/dev/net/tun"));
 }
 
-// The unhappy ends, with either kind of WAN.
+// The unhappy ends, with either kind of WAN, and with a site that is one member.
 class RunEnds : public RunTest, public ::testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
@@ -285,10 +364,16 @@ class RunEnds : public RunTest, public ::testing::WithParamInterface<std::string
     if (SkippedFor(why)) GTEST_SKIP() << why;
   }
 
+  bool offload() const { return GetParam() == "offload"; }
+
   // A run in the middle of its training, with all its processes.
   Program& StartLongRun() {
-    Program& run =
-        StartRun({{"--wan", GetParam()}, {"--rounds", "1000000"}, {"--delay", "5ms"}, {"--lr", "0.001"}});
+    Flags flags = {{"--wan", offload() ? "loopback" : GetParam()},
+                   {"--rounds", "1000000"},
+                   {"--delay", "5ms"},
+                   {"--lr", "0.001"}};
+    if (offload()) flags.insert({"--offload", ""});
+    Program& run = StartRun(flags);
     EXPECT_TRUE(Eventually([&] { return Children(run, "longhaul-worker").size() == 2 || !run.running(); }));
     // Progress of a run that is no terminal comes every 3 s.
     EXPECT_TRUE(Eventually([&] {
@@ -355,7 +440,7 @@ TEST_P(RunEnds, AKilledWorkerIsNamedAndNothingIsLeft) {
   ASSERT_EQ(workers.size(), 2u);
   pid_t second = 0;
   for (const pid_t pid : workers) {
-    if (CommandLine(pid).find("--rank 1 ") != std::string::npos) second = pid;
+    if (CommandLine(pid).find(offload() ? "--site-rank 1 " : "--rank 1 ") != std::string::npos) second = pid;
   }
   ASSERT_GT(second, 0);
   ::kill(second, SIGKILL);
@@ -376,7 +461,19 @@ TEST_P(RunEnds, AKilledServerIsNamedAndNothingIsLeft) {
   ExpectNothingLeft(run.pid(), processes, Duration(0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Wans, RunEnds, ::testing::Values("loopback", "tun"),
+TEST_P(RunEnds, AKilledOffloadIsNamedAndNothingIsLeft) {
+  if (!offload()) GTEST_SKIP() << "there is none";
+  Program& run = StartLongRun();
+  const auto processes = Descendants(run.pid());
+  const auto offloads = Children(run, "longhaul-offload");
+  ASSERT_EQ(offloads.size(), 1u);
+  ::kill(offloads.front(), SIGKILL);
+  ExpectEnd(run, 1);
+  EXPECT_THAT(run.Errors(), AllOf(HasSubstr("offloadB"), HasSubstr("137")));
+  ExpectNothingLeft(run.pid(), processes, Duration(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Wans, RunEnds, ::testing::Values("loopback", "tun", "offload"),
                          [](const auto& test) { return test.param; });
 
 // A mistake that only the workers can find.

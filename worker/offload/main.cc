@@ -180,9 +180,8 @@ void PrintListening(const Flags& flags, const UdpLink* link, process::Output* ou
   output->Print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const UdpLink* link,
-                     const SiteMember& member) {
-  if (flags.json_file.empty()) return Status::Ok();
+nlohmann::json CountersOf(const Flags& flags, const SiteDaemon& daemon, const UdpLink* link,
+                          const SiteMember& member) {
   nlohmann::json out = {{"nodes", nlohmann::json::array()}};
   for (uint8_t node = 0; node <= flags.daemon.site.nodes; ++node) {
     if (!daemon.Has(node)) continue;
@@ -191,6 +190,11 @@ Status WriteCounters(const Flags& flags, const SiteDaemon& daemon, const UdpLink
   }
   if (link != nullptr) out["udp"] = CountersJson<UdpCounters>(kUdpCounters, link->counters());
   if (flags.has_server()) out["wan"] = CountersJson<ClientStats>(kClientCounters, member.stats());
+  return out;
+}
+
+Status WriteCounters(const Flags& flags, const nlohmann::json& out) {
+  if (flags.json_file.empty()) return Status::Ok();
   return WriteFileAtomically(flags.json_file,
                              out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -243,7 +247,12 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
                  (*link)->counters().host_drops);
   }
   member.End();
-  const Status written = WriteCounters(*flags, **daemon, link->get(), member);
+  nlohmann::json counters = CountersOf(*flags, **daemon, link->get(), member);
+  const Status written = WriteCounters(*flags, counters);
+  if (flags->progress == "json") {
+    counters["event"] = "finished";
+    output->Print(counters.dump());
+  }
   if (!member.end().ok()) output->Complain(cli::WithFlagNames(member.end().ToString()));
   if (!written.ok()) output->Complain("--json: " + written.message());
   return written.ok() && member.end().ok() ? 0 : kExitFailure;
