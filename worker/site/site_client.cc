@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/instant.h"
@@ -35,8 +36,15 @@ constexpr Duration kLeastWait = std::chrono::milliseconds(1);
 // As of a client with a connection of its own (client.h).
 constexpr size_t kMostPending = 4096;
 
+constexpr uint64_t kNoRounds = UINT64_MAX;
+
 struct TensorState {
-  uint64_t count = 0;
+  std::string name;
+  std::vector<uint8_t> body;    // of its declaration
+  uint64_t count = 0;           // 0: it never was declared
+  uint32_t remote = kNoTensor;  // the leader's number for it; none: it is not declared to this one
+  uint64_t rounds = kNoRounds;  // whose results are here
+  bool declaring = false;       // by this client, to another leader
   Arena::Piece send;
   Arena::Piece result;
   std::deque<Request> waiting;
@@ -82,15 +90,20 @@ class SiteClient final : public ClientImpl {
   void SendHello(Instant now);
   void OnMessage(const SiteMessage& message);
   void OnWelcome(const SiteMessage& message);
+  void TurnTo(uint64_t leader);
+  void DeclareAnew();
+  void GoOn(TensorState& tensor);
   void OnAnswer(const SiteMessage& message, Request& request);
   void OnCompletion(const offload::Completion& completion);
   void Add(Request request);
   void Ask(Request request);
   Status Fill(Request& request);
   Status FillGradient(TensorState& tensor, const Request& request);
-  Status TakeDeclared(const SiteMessage& message, const std::string& name, uint64_t count);
+  Status TakeDeclared(const SiteMessage& message, uint32_t tensor, uint64_t count);
+  Status PrepareTensor(TensorState& tensor, uint64_t count);
+  void Learn(const Request& request);
   void Upload(const SiteMessage& message, Request& request);
-  void PostCollective(Opcode opcode, uint8_t root, uint64_t length, MemorySlice send, MemorySlice receive,
+  void PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send, MemorySlice receive,
                       const SiteMessage& message, Request& request);
   void End(Request& request, const Status& outcome);
   void StartNext(TensorState& tensor);
@@ -111,9 +124,11 @@ class SiteClient final : public ClientImpl {
   // Its own thread's.
   std::optional<site::SiteRequests> requests_;
   Arena sends_{""};
-  Arena results_{"longhaul-site"};
+  Arena results_{""};           // the leader's; named after its leadership
+  std::vector<Arena> retired_;  // of earlier leaders, until nothing uses them
   std::vector<TensorState> tensors_;
-  std::map<std::string, Arena::Piece> pieces_;  // of names that were declared
+  std::map<std::string, uint32_t> by_name_;
+  std::string passed_;  // the last barrier
   std::vector<Ended> ends_;
   Instant heard_;
   Instant hello_;
@@ -138,11 +153,11 @@ class SiteClient final : public ClientImpl {
 Status NoRank() { return {StatusCode::kResourceExhausted, "all ranks of the site are taken"}; }
 
 // The rank that was asked for, or the first that is free; the last one is the relay's.
-Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank) {
+Result<offload::Device> OpenOnNode(const ConnectOptions& options, uint8_t node, uint8_t* rank) {
   const uint8_t first = options.site_rank.value_or(0);
   const uint8_t last = options.site_rank.value_or(63);
   for (uint8_t r = first; r <= last; ++r) {
-    auto device = offload::Device::Open(options.offload, {.node = 0, .rank = r, .site = {}});
+    auto device = offload::Device::Open(options.offload, {.node = node, .rank = r, .site = {}});
     *rank = r;
     const bool taken = device.status().code() == StatusCode::kAlreadyExists;
     if (device.ok() && r + 1 < device->site().ranks_per_node) return device;
@@ -152,6 +167,17 @@ Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank)
     return beyond ? NoRank() : device.status();
   }
   return NoRank();
+}
+
+// A daemon that has several nodes has free ranks on the next one, perhaps.
+Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank) {
+  auto device = OpenOnNode(options, offload::DeviceOptions::kDaemonsNode, rank);
+  for (uint8_t node = 1; node < 16 && device.status().code() == StatusCode::kResourceExhausted; ++node) {
+    auto next = OpenOnNode(options, node, rank);
+    if (next.status().code() == StatusCode::kInvalidArgument) break;
+    device = std::move(next);
+  }
+  return device;
 }
 
 Result<std::shared_ptr<ClientImpl>> SiteClient::Connect(const ConnectOptions& options) {
@@ -165,11 +191,12 @@ Status SiteClient::Open() {
   uint8_t rank = 0;
   auto device = OpenDevice(options_, &rank);
   if (!device.ok()) return device.status();
-  const auto relay = static_cast<uint8_t>(device->site().ranks_per_node - 1);
+  const auto shape = site::SiteShape::Of(device->site());
+  const site::Place own{device->node(), rank};
   auto mailbox = Mailbox::Open(std::move(*device));
   if (!mailbox.ok()) return mailbox.status();
   mailbox_ = std::move(*mailbox);
-  requests_.emplace(mailbox_.get(), rank, relay, site::NewSession());
+  requests_.emplace(mailbox_.get(), shape, own, site::NewSession());
   heard_ = site::Now();
   try {
     thread_ = std::thread([this] {
@@ -273,6 +300,9 @@ void SiteClient::RunEnds() {
 
 void SiteClient::OnMessage(const SiteMessage& message) {
   if (message.session != requests_->session()) return;  // of this rank's predecessor
+  if (message.leader < requests_->leader()) return;     // of a relay that leads no more
+  if (message.leader > requests_->leader()) TurnTo(message.leader);
+  if (message.kind == SiteKind::kMoved) return;
   heard_ = site::Now();
   if (message.kind == SiteKind::kWelcome) return OnWelcome(message);
   if (message.kind == SiteKind::kFailed) return Fail(message.status());
@@ -290,13 +320,65 @@ void SiteClient::OnWelcome(const SiteMessage& message) {
   const auto job = site::DecodeJob(message.body);
   const auto member = static_cast<uint32_t>(message.value >> 32),
              members = static_cast<uint32_t>(message.value);
+  if (!job) return;
+  DeclareAnew();
   const std::lock_guard lock(mutex_);
-  if (!job || welcomed_) return;
+  if (welcomed_) return;
   settings_ = *job;
   rank_ = member * message.mid + message.tensor;
   world_size_ = members * message.mid;
   welcomed_ = true;
   changed_.notify_all();
+}
+
+// Another relay leads: it learns all that is not over.
+void SiteClient::TurnTo(uint64_t leader) {
+  const uint64_t before = requests_->leader();
+  requests_->ForEach([this, before](Request& request) {
+    if (request.mid != 0) (void)mailbox_->device().Cancel(site::JobOfLeader(before), request.mid);
+    request.mid = 0;
+    request.missing = 0;
+    if (request.message.kind == SiteKind::kBarrier && request.asked) request.message.value = 1;
+    request.held |= request.tensor != kNoTensor && !request.ended;
+  });
+  requests_->SetLeader(leader);
+  heard_ = site::Now();
+  hello_ = Instant();
+  for (TensorState& tensor : tensors_) tensor.remote = kNoTensor;
+  retired_.push_back(std::exchange(results_, Arena("longhaul-site-" + std::to_string(leader))));
+}
+
+// Without values: the server has them.
+void SiteClient::DeclareAnew() {
+  requests_->Resume();
+  std::vector<uint32_t> unknown;
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].count != 0 && tensors_[i].remote == kNoTensor && !tensors_[i].declaring)
+      unknown.push_back(i);
+  }
+  for (const uint32_t index : unknown) {
+    TensorState& tensor = tensors_[index];
+    tensor.declaring = true;
+    Request request;
+    request.message.kind = SiteKind::kDeclare;
+    request.message.text = tensor.name;
+    request.message.body = tensor.body;
+    request.on_end = [this, index, count = tensor.count](const SiteMessage& message) {
+      return TakeDeclared(message, index, count);
+    };
+    Ask(std::move(request));
+  }
+}
+
+// A tensor that the leader has learned.
+void SiteClient::GoOn(TensorState& tensor) {
+  Request* const request = requests_->Find(tensor.active);
+  if (request == nullptr || request->ended) return;
+  request->held = false;
+  request->message.tensor = tensor.remote;
+  const bool step = request->message.kind == SiteKind::kStep;
+  if (step && request->asked && tensor.rounds != kNoRounds) request->message.ranks = tensor.rounds + 1;
+  (void)requests_->Say(site::Now(), *request);
 }
 
 void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
@@ -332,16 +414,18 @@ void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
   }
 }
 
-void SiteClient::PostCollective(Opcode opcode, uint8_t root, uint64_t length, MemorySlice send,
+void SiteClient::PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send,
                                 MemorySlice receive, const SiteMessage& message, Request& request) {
   if (request.mid == message.mid) return;  // said twice
   request.mid = message.mid;
   offload::WorkRequest work;
   work.wr_id = request.message.seq;
   work.opcode = opcode;
-  work.root_rank = root;
-  work.jid = site::kSiteJob;
+  work.root_node = root.node;
+  work.root_rank = root.slot;
+  work.jid = site::JobOfLeader(requests_->leader());
   work.mid = message.mid;
+  work.nodes = message.value;
   work.ranks = message.ranks;
   work.length = length;
   work.send = send;
@@ -356,13 +440,14 @@ void SiteClient::Upload(const SiteMessage& message, Request& request) {
   const Arena::Piece& piece = tensor != nullptr ? tensor->send : request.send;
   if (request.mid == message.mid || values.size_bytes() > piece.memory.size()) return;
   std::ranges::copy(values, piece.floats(values.size()).begin());
-  PostCollective(Opcode::kBroadcast, requests_->rank(), values.size_bytes(), piece.slice, piece.slice,
-                 message, request);
+  PostCollective(Opcode::kBroadcast, requests_->own(), values.size_bytes(), piece.slice, piece.slice, message,
+                 request);
 }
 
 void SiteClient::OnCompletion(const offload::Completion& c) {
   Request* const found = requests_->Find(c.wr_id);
   if (found == nullptr || found->ended || found->mid != c.mid) return;
+  if (c.jid != site::JobOfLeader(requests_->leader()) || c.opcode == Opcode::kCancel) return;
   Request& request = *found;
   // What ends otherwise, the relay sees as well: it says how to go on.
   if (c.status != offload::WorkStatus::kSuccess) return;
@@ -414,7 +499,11 @@ void SiteClient::Ask(Request request) {
     ends_.push_back({std::move(asked.promise), refusal, {}});
     return requests_->Close(seq);
   }
-  if (tensor != nullptr) tensor->active = seq;
+  if (tensor != nullptr) {
+    tensor->active = seq;
+    asked.message.tensor = tensor->remote;
+    asked.held = tensor->remote == kNoTensor;
+  }
   (void)requests_->Say(site::Now(), asked);
 }
 
@@ -447,12 +536,25 @@ Status SiteClient::FillGradient(TensorState& tensor, const Request& request) {
 }
 
 void SiteClient::End(Request& request, const Status& outcome) {
-  ++(outcome.ok() ? counts_.operations_succeeded : counts_.operations_failed);
-  ends_.push_back({std::move(request.promise), outcome, request.stats});
+  if (request.promise) {
+    ++(outcome.ok() ? counts_.operations_succeeded : counts_.operations_failed);
+    ends_.push_back({std::move(request.promise), outcome, request.stats});
+  } else if (!outcome.ok()) {
+    return Fail(outcome);  // what the client itself has asked
+  }
+  if (outcome.ok()) Learn(request);
   const uint64_t seq = request.message.seq;
   requests_->End(site::Now(), request);
   TensorState* const tensor = TensorOf(request.tensor);
   if (tensor != nullptr && tensor->active == seq) StartNext(*tensor);
+}
+
+void SiteClient::Learn(const Request& request) {
+  if (request.message.kind == SiteKind::kBarrier) passed_ = request.message.text;
+  TensorState* const tensor = TensorOf(request.tensor);
+  if (tensor == nullptr) return;
+  if (request.message.kind == SiteKind::kStep) tensor->rounds = request.stats.round + 1;
+  if (request.message.kind == SiteKind::kPull) tensor->rounds = request.stats.round;
 }
 
 void SiteClient::Fail(const Status& why) {
@@ -466,7 +568,7 @@ void SiteClient::Fail(const Status& why) {
 
 void SiteClient::EndAll(const Status& why) {
   const auto end = [this, &why](Request& request) {
-    if (request.ended) return;
+    if (request.ended || !request.promise) return;
     ++counts_.operations_failed;
     ends_.push_back({std::move(request.promise), why, request.stats});
   };
@@ -506,7 +608,10 @@ void SiteClient::OnTimer(Instant now) {
 void SiteClient::SendHello(Instant now) {
   SiteMessage hello;
   hello.kind = SiteKind::kHello;
-  (void)requests_->Send(hello);
+  hello.text = passed_;
+  (void)requests_->SendToOwnNode(hello);
+  // Where none is known: node 0's leads at the start, and is the only one of a daemon that has all nodes.
+  if (requests_->relay().node != requests_->own().node) (void)requests_->Send(hello);
   hello_ = now + (welcomed_ ? std::min<Duration>(options_.idle_timeout / 8, std::chrono::seconds(1))
                             : std::chrono::milliseconds(20));
 }
@@ -557,24 +662,22 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   request.message.body = site::EncodeOptions(options);
   request.message.value = options.initial.empty() ? 0 : 1;
   request.values = options.initial;
-  request.on_end = [this, index, name, count = options.count](const SiteMessage& message) {
-    *index = message.tensor;
-    return TakeDeclared(message, name, count);
+  request.on_end = [this, index, count = options.count](const SiteMessage& message) {
+    return TakeDeclared(message, *index, count);
   };
   auto [declared, promise] = NewOperation();
   request.promise = std::move(promise);
   auto held = std::make_shared<Request>(std::move(request));
-  Post([this, held, name, bytes = (options.count + 1) * sizeof(float)] {
-    auto& piece = pieces_[name];
-    if (piece.memory.size() < bytes) {
-      const auto taken = sends_.Take(mailbox_->device(), bytes);
-      if (!taken.ok()) {
-        ends_.push_back({std::move(held->promise), taken.status(), {}});
-        return;
-      }
-      piece = *taken;
+  Post([this, held, index, count = options.count] {
+    *index = by_name_.try_emplace(held->message.text, static_cast<uint32_t>(tensors_.size())).first->second;
+    if (*index == tensors_.size()) tensors_.emplace_back().name = held->message.text;
+    TensorState& state = tensors_[*index];
+    if (state.count == 0) state.body = held->message.body;
+    if (const Status s = PrepareTensor(state, count); !s.ok()) {
+      ends_.push_back({std::move(held->promise), s, {}});
+      return;
     }
-    held->send = piece;
+    held->send = state.send;
     Add(std::move(*held));
   });
   if (Status s = declared.Wait(); !s.ok()) return s;
@@ -582,19 +685,30 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   return tensor;
 }
 
-Status SiteClient::TakeDeclared(const SiteMessage& message, const std::string& name, uint64_t count) {
+// A declaration that differs from an earlier one is refused by the relay.
+Status SiteClient::PrepareTensor(TensorState& tensor, uint64_t count) {
+  const uint64_t bytes = (count + 1) * sizeof(float);
+  if (tensor.count != 0 || tensor.send.memory.size() >= bytes) return {};
+  const auto taken = sends_.Take(mailbox_->device(), bytes);
+  if (taken.ok()) tensor.send = *taken;
+  return taken.status();
+}
+
+Status SiteClient::TakeDeclared(const SiteMessage& message, uint32_t index, uint64_t count) {
   const auto place = site::DecodePlace(message.body);
-  if (!place || message.tensor >= kMostPending) {
+  if (!place || message.tensor == kNoTensor) {
     return {StatusCode::kProtocolViolation, "the site's relay answers a declaration with what cannot be"};
   }
-  if (message.tensor >= tensors_.size()) tensors_.resize(message.tensor + 1);
-  TensorState& tensor = tensors_[message.tensor];
-  if (tensor.count != 0) return {};
+  TensorState& tensor = tensors_[index];
+  tensor.declaring = false;
+  if (tensor.remote == message.tensor) return {};
+  std::erase_if(retired_, [this](Arena& arena) { return arena.GiveBack(mailbox_->device()); });
   auto result = results_.Open(mailbox_->device(), *place, count * sizeof(float));
   if (!result.ok()) return result.status();
   tensor.count = count;
-  tensor.send = pieces_.at(name);
+  tensor.remote = message.tensor;
   tensor.result = *result;
+  GoOn(tensor);
   return {};
 }
 

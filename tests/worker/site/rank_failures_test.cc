@@ -27,7 +27,9 @@ class FakeRank {
   void Say(SiteMessage message) {
     message.rank = rank_;
     message.session = session_;
-    EXPECT_TRUE(mailbox_->Send(relay_, message));
+    message.leader = leader_;
+    message.open_from = 1;
+    EXPECT_TRUE(mailbox_->Send({0, relay_}, message));
   }
   // The next answer of that kind to the request, asked for again until it comes; within 20 s.
   std::optional<SiteMessage> Await(SiteKind kind, uint64_t seq,
@@ -36,6 +38,7 @@ class FakeRank {
       std::optional<SiteMessage> found;
       mailbox_->Poll([] {},
                      [&](const SiteMessage& m) {
+                       if (m.session == session_) leader_ = std::max(leader_, m.leader);
                        if (m.kind == kind && m.seq == seq && m.session == session_) found = m;
                      },
                      [this](const offload::Completion& c) { completions_.push_back(c); });
@@ -71,7 +74,7 @@ class FakeRank {
     offload::WorkRequest work;
     work.opcode = Opcode::kReduce;
     work.root_rank = relay_;
-    work.jid = kSiteJob;
+    work.jid = JobOfLeader(leader_);
     work.mid = go.mid;
     work.ranks = go.ranks;
     work.length = memory_->memory.size();
@@ -89,6 +92,7 @@ class FakeRank {
   std::optional<offload::Allocation> memory_;
   std::vector<offload::Completion> completions_;
   uint64_t seq_ = 0;
+  uint64_t leader_ = 0;
 };
 
 class RankFailures : public ::testing::Test {
