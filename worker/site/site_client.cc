@@ -16,6 +16,7 @@
 #include "base/units_text.h"
 #include "codec/policy/summable.h"
 #include "worker/client/arguments.h"
+#include "worker/site/client_tensors.h"
 #include "worker/site/mailbox.h"
 #include "worker/site/site_clock.h"
 #include "worker/site/site_requests.h"
@@ -36,20 +37,7 @@ constexpr Duration kLeastWait = std::chrono::milliseconds(1);
 // As of a client with a connection of its own (client.h).
 constexpr size_t kMostPending = 4096;
 
-constexpr uint64_t kNoRounds = UINT64_MAX;
-
-struct TensorState {
-  std::string name;
-  std::vector<uint8_t> body;    // of its declaration
-  uint64_t count = 0;           // 0: it never was declared
-  uint32_t remote = kNoTensor;  // the leader's number for it; none: it is not declared to this one
-  uint64_t rounds = kNoRounds;  // whose results are here
-  bool declaring = false;       // by this client, to another leader
-  Arena::Piece send;
-  Arena::Piece result;
-  std::deque<Request> waiting;
-  uint64_t active = 0;  // its request
-};
+using TensorState = site::ClientTensors::State;
 
 class SiteClient final : public ClientImpl {
  public:
@@ -78,7 +66,6 @@ class SiteClient final : public ClientImpl {
   Operation Launch(Request request);
   Operation Contribute(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                        const PushOptions& options);
-  Status CheckCount(const Tensor& tensor, size_t elements) const;
   void Post(std::function<void()> command);
 
   // --- Its own ---
@@ -98,9 +85,7 @@ class SiteClient final : public ClientImpl {
   void Add(Request request);
   void Ask(Request request);
   Status Fill(Request& request);
-  Status FillGradient(TensorState& tensor, const Request& request);
   Status TakeDeclared(const SiteMessage& message, uint32_t tensor, uint64_t count);
-  Status PrepareTensor(TensorState& tensor, uint64_t count);
   void Learn(const Request& request);
   void Upload(const SiteMessage& message, Request& request);
   void PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send, MemorySlice receive,
@@ -109,7 +94,7 @@ class SiteClient final : public ClientImpl {
   void StartNext(TensorState& tensor);
   void Fail(const Status& why);
   void EndAll(const Status& why);
-  TensorState* TensorOf(uint32_t tensor) { return tensor < tensors_.size() ? &tensors_[tensor] : nullptr; }
+  TensorState* TensorOf(uint32_t tensor) { return tensors_.Find(tensor); }
 
   struct Ended {
     std::shared_ptr<Completion> promise;
@@ -123,11 +108,7 @@ class SiteClient final : public ClientImpl {
 
   // Its own thread's.
   std::optional<site::SiteRequests> requests_;
-  Arena sends_{""};
-  Arena results_{""};           // the leader's; named after its leadership
-  std::vector<Arena> retired_;  // of earlier leaders, until nothing uses them
-  std::vector<TensorState> tensors_;
-  std::map<std::string, uint32_t> by_name_;
+  site::ClientTensors tensors_;
   std::string passed_;  // the last barrier
   std::vector<Ended> ends_;
   Instant heard_;
@@ -147,6 +128,54 @@ class SiteClient final : public ClientImpl {
   uint32_t world_size_ = 1;
   JobSpec settings_;
 };
+
+Status CheckCount(const Tensor& tensor, size_t elements) {
+  if (elements == tensor.count()) return {};
+  return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " + std::to_string(tensor.count()) +
+                                            " elements, not " + std::to_string(elements)};
+}
+
+Status CheckDeclaration(const std::string& name, const TensorOptions& options, uint64_t max_message_bytes) {
+  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
+  if (name.empty() || name.size() > site::kMaxTextBytes) {
+    return Status(StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes");
+  }
+  if (options.count == 0 || (!options.initial.empty() && options.initial.size() != options.count)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + name + ": count is 0, or not that of the initial values");
+  }
+  if (options.count >= max_message_bytes / sizeof(float)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + name + " is longer than a message of the site (--max-message-bytes)");
+  }
+  return {};
+}
+
+// Checked before the others' gradients are added to it.
+Status FillGradient(TensorState& tensor, const Request& request, uint32_t world_size) {
+  const float largest = codec::LargestGradient(world_size, request.weight);
+  const std::span<float> out = tensor.send.floats(tensor.count + 1);
+  bool bad = false;
+  for (size_t i = 0; i < request.values.size(); ++i) {
+    bad |= !(std::fabs(request.values[i]) <= largest);
+    out[i] = request.values[i] * request.weight;
+  }
+  out[tensor.count] = request.weight;
+  if (!bad) return {};
+  return {StatusCode::kInvalidArgument,
+          "the gradient has a value that is not finite, or whose magnitude is above what " +
+              std::to_string(world_size) + " workers of weight " + std::to_string(request.weight) +
+              " can sum"};
+}
+
+Status NoRelay(const std::string& where, Duration silence, bool welcomed) {
+  const std::string limit = SecondsText(silence);
+  if (welcomed) {
+    return {StatusCode::kPeerDead, "the relay of the site at " + where + " was silent for " + limit};
+  }
+  return {StatusCode::kUnavailable, "no relay answers at " + where + " within " + limit +
+                                        "; does its longhaul-offload run with --server?"};
+}
 
 // --- Life ---
 
@@ -344,21 +373,14 @@ void SiteClient::TurnTo(uint64_t leader) {
   requests_->SetLeader(leader);
   heard_ = site::Now();
   hello_ = Instant();
-  for (TensorState& tensor : tensors_) tensor.remote = kNoTensor;
-  retired_.push_back(std::exchange(results_, Arena("longhaul-site-" + std::to_string(leader))));
+  tensors_.TurnTo(leader);
 }
 
 // Without values: the server has them.
 void SiteClient::DeclareAnew() {
   requests_->Resume();
-  std::vector<uint32_t> unknown;
-  for (uint32_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].count != 0 && tensors_[i].remote == kNoTensor && !tensors_[i].declaring)
-      unknown.push_back(i);
-  }
-  for (const uint32_t index : unknown) {
-    TensorState& tensor = tensors_[index];
-    tensor.declaring = true;
+  for (const uint32_t index : tensors_.TakeUndeclared()) {
+    const TensorState& tensor = *tensors_.Find(index);
     Request request;
     request.message.kind = SiteKind::kDeclare;
     request.message.text = tensor.name;
@@ -377,7 +399,8 @@ void SiteClient::GoOn(TensorState& tensor) {
   request->held = false;
   request->message.tensor = tensor.remote;
   const bool step = request->message.kind == SiteKind::kStep;
-  if (step && request->asked && tensor.rounds != kNoRounds) request->message.ranks = tensor.rounds + 1;
+  if (step && request->asked && tensor.rounds != site::ClientTensors::kNoRounds)
+    request->message.ranks = tensor.rounds + 1;
   (void)requests_->Say(site::Now(), *request);
 }
 
@@ -510,29 +533,12 @@ void SiteClient::Ask(Request request) {
 Status SiteClient::Fill(Request& request) {
   TensorState* const tensor = TensorOf(request.tensor);
   if (request.message.kind == SiteKind::kStep) {
-    if (Status s = FillGradient(*tensor, request); !s.ok()) return s;
+    if (Status s = FillGradient(*tensor, request, world_size_); !s.ok()) return s;
   }
   if (site::Encode(request.message).size() <= mailbox_->most_bytes()) return {};
   return {StatusCode::kInvalidArgument, request.message.text +
                                             ": the request is longer than a seg of the site, " +
                                             std::to_string(mailbox_->most_bytes()) + " bytes"};
-}
-
-// Checked before the others' gradients are added to it.
-Status SiteClient::FillGradient(TensorState& tensor, const Request& request) {
-  const float largest = codec::LargestGradient(world_size_, request.weight);
-  const std::span<float> out = tensor.send.floats(tensor.count + 1);
-  bool bad = false;
-  for (size_t i = 0; i < request.values.size(); ++i) {
-    bad |= !(std::fabs(request.values[i]) <= largest);
-    out[i] = request.values[i] * request.weight;
-  }
-  out[tensor.count] = request.weight;
-  if (!bad) return {};
-  return {StatusCode::kInvalidArgument,
-          "the gradient has a value that is not finite, or whose magnitude is above what " +
-              std::to_string(world_size_) + " workers of weight " + std::to_string(request.weight) +
-              " can sum"};
 }
 
 void SiteClient::End(Request& request, const Status& outcome) {
@@ -573,7 +579,7 @@ void SiteClient::EndAll(const Status& why) {
     ends_.push_back({std::move(request.promise), why, request.stats});
   };
   requests_->Clear(end);
-  for (TensorState& tensor : tensors_) {
+  for (TensorState& tensor : tensors_.all()) {
     for (Request& request : tensor.waiting) end(request);
     tensor.waiting.clear();
     tensor.active = 0;
@@ -587,12 +593,7 @@ void SiteClient::OnTimer(Instant now) {
   const Duration most = joins ? options_.connect_timeout : options_.idle_timeout;
   const bool silent = now - heard_ > most;
   if (silent && status().ok()) {
-    const std::string limit = SecondsText(most);
-    Fail(welcomed_ ? Status(StatusCode::kPeerDead,
-                            "the relay of the site at " + options_.offload + " was silent for " + limit)
-                   : Status(StatusCode::kUnavailable, "no relay answers at " + options_.offload + " within " +
-                                                          limit +
-                                                          "; does its longhaul-offload run with --server?"));
+    Fail(NoRelay(options_.offload, most, welcomed_));
   }
   if (now >= hello_) SendHello(now);
   requests_->Repeat(now);
@@ -634,26 +635,10 @@ Operation SiteClient::Launch(Request request) {
   return operation;
 }
 
-Status SiteClient::CheckCount(const Tensor& tensor, size_t elements) const {
-  if (elements == tensor.count()) return {};
-  return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " + std::to_string(tensor.count()) +
-                                            " elements, not " + std::to_string(elements)};
-}
-
 Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions& options) {
   if (UserCalls::InCallback()) return InACallback("Declare");
-  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
-  if (name.empty() || name.size() > site::kMaxTextBytes) {
-    return Status(StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes");
-  }
-  if (options.count == 0 || (!options.initial.empty() && options.initial.size() != options.count)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "tensor " + name + ": count is 0, or not that of the initial values");
-  }
-  if (options.count >= mailbox_->device().site().max_message_bytes / sizeof(float)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "tensor " + name + " is longer than a message of the site (--max-message-bytes)");
-  }
+  const uint64_t most = mailbox_->device().site().max_message_bytes;
+  if (Status s = CheckDeclaration(name, options, most); !s.ok()) return s;
   Tensor tensor = MakeTensor(name, options);
   auto index = std::make_shared<uint32_t>(kNoTensor);
   Request request;
@@ -669,11 +654,9 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   request.promise = std::move(promise);
   auto held = std::make_shared<Request>(std::move(request));
   Post([this, held, index, count = options.count] {
-    *index = by_name_.try_emplace(held->message.text, static_cast<uint32_t>(tensors_.size())).first->second;
-    if (*index == tensors_.size()) tensors_.emplace_back().name = held->message.text;
-    TensorState& state = tensors_[*index];
-    if (state.count == 0) state.body = held->message.body;
-    if (const Status s = PrepareTensor(state, count); !s.ok()) {
+    *index = tensors_.IndexOf(held->message.text, held->message.body);
+    TensorState& state = *tensors_.Find(*index);
+    if (const Status s = tensors_.Prepare(mailbox_->device(), state, count); !s.ok()) {
       ends_.push_back({std::move(held->promise), s, {}});
       return;
     }
@@ -685,31 +668,12 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   return tensor;
 }
 
-// A declaration that differs from an earlier one is refused by the relay.
-Status SiteClient::PrepareTensor(TensorState& tensor, uint64_t count) {
-  const uint64_t bytes = (count + 1) * sizeof(float);
-  if (tensor.count != 0 || tensor.send.memory.size() >= bytes) return {};
-  const auto taken = sends_.Take(mailbox_->device(), bytes);
-  if (taken.ok()) tensor.send = *taken;
-  return taken.status();
-}
-
 Status SiteClient::TakeDeclared(const SiteMessage& message, uint32_t index, uint64_t count) {
-  const auto place = site::DecodePlace(message.body);
-  if (!place || message.tensor == kNoTensor) {
-    return {StatusCode::kProtocolViolation, "the site's relay answers a declaration with what cannot be"};
-  }
-  TensorState& tensor = tensors_[index];
-  tensor.declaring = false;
-  if (tensor.remote == message.tensor) return {};
-  std::erase_if(retired_, [this](Arena& arena) { return arena.GiveBack(mailbox_->device()); });
-  auto result = results_.Open(mailbox_->device(), *place, count * sizeof(float));
-  if (!result.ok()) return result.status();
-  tensor.count = count;
-  tensor.remote = message.tensor;
-  tensor.result = *result;
-  GoOn(tensor);
-  return {};
+  TensorState& tensor = *tensors_.Find(index);
+  const uint32_t before = tensor.remote;
+  Status taken = tensors_.TakeDeclared(mailbox_->device(), message, tensor, count);
+  if (taken.ok() && tensor.remote != before) GoOn(tensor);
+  return taken;
 }
 
 Operation SiteClient::Contribute(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
