@@ -31,7 +31,7 @@ UNITS = [
     ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
     ("offload_shm", r"offload/shm/",                         "public base offload_engine offload_port", "os locks threads"),
     ("offload_udp", r"offload/udp/",                         "public base offload_engine offload_port crypto keys udp", ""),
-    ("offload_main", r"offload/(main|site_member)\.",         "public flags process base offload_shm offload_udp keys site_relay", "os cli spdlog json files locks"),
+    ("offload_main", r"worker/offload/",                      "public flags process base offload_shm offload_udp keys site_relay", "os cli spdlog json files locks"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),

@@ -173,7 +173,7 @@ void RelayTensors::Advance(uint32_t index) {
   if (!state.scores.empty()) return SetScores(index);
   if (!state.again.empty() && desk_.complete()) return AskWhatCameOf(index);
   if (AllAreIn(state)) {
-    state.job.emplace().parts = std::move(state.collecting);
+    state.job.emplace(Job{}).parts = std::move(state.collecting);
     state.collecting.clear();
     return state.tensor ? Sum(index) : Declare(index);
   }
@@ -388,7 +388,7 @@ void RelayTensors::OnDelivered(uint32_t index, const Completion& completion, uin
 
 void RelayTensors::Fetch(uint32_t index) {
   State& state = tensors_[index];
-  Job& job = state.job.emplace();
+  Job& job = state.job.emplace(Job{});
   job.fetch = true;
   const Fetched& fetched = state.fetched;
   const bool fresh = fetched.valid && Now() - fetched.at <= kFetchedIsFresh;
@@ -438,7 +438,7 @@ void RelayTensors::SetScores(uint32_t index) {
   State& state = tensors_[index];
   const Waiting what = state.scores.front();
   state.scores.pop_front();
-  state.job.emplace().parts[what.rank] = {what.seq, false};
+  state.job.emplace(Job{}).parts[what.rank] = {what.seq, false};
   Upload(index, what.rank, what.value, [this, index, what] {
     State& of = tensors_[index];
     EndJob(index, client_->SetScores(*of.tensor, of.sum.floats(what.value)));

@@ -180,7 +180,8 @@ std::optional<OperationStats> DecodeStats(ByteSpan bytes) {
   s.rtt = Duration(static_cast<int64_t>(in.U64()));
   s.seconds = F64(in);
   if (in.AtEnd()) return s;
-  OperationStats::RoundInfo& r = s.round_info.emplace();
+  s.round_info = OperationStats::RoundInfo{};
+  OperationStats::RoundInfo& r = *s.round_info;
   for (uint32_t* const count :
        {&r.last_rank, &r.contributors, &r.repaired_chunks, &r.filled_chunks, &r.tolerated_chunks,
         &r.rejected_chunks, &r.excluded, &r.low_chunks, &r.low_lost, &r.lost_chunks}) {

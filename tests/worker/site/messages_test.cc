@@ -136,7 +136,7 @@ TEST(SiteMessages, StatisticsAndPlacesComeBack) {
   s.lost_chunks = 4;
   s.seconds = 0.5;
   EXPECT_FALSE(DecodeStats(EncodeStats(s))->round_info.has_value());
-  s.round_info.emplace().contributors = 3;
+  s.round_info.emplace(OperationStats::RoundInfo{}).contributors = 3;
   s.round_info->fill_reason = "repaid";
   const auto back = DecodeStats(EncodeStats(s));
   ASSERT_TRUE(back && back->round_info);

@@ -1,4 +1,4 @@
-#include "offload/site_member.h"
+#include "worker/offload/site_member.h"
 
 #include <utility>
 

@@ -24,10 +24,10 @@
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "offload/shm/site_daemon.h"
-#include "offload/site_member.h"
 #include "offload/udp/open_link.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
+#include "worker/offload/site_member.h"
 
 namespace longhaul::offload {
 namespace {
@@ -107,8 +107,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->type_name("HOST:PORT");
   cli::AddMemberFlags(app, &f);
   app.add_option("--weight", f.connect.weight,
-                 "With policy shift of all contributions, else what the server expects at first, 1e-6..1e9 "
-                 "[--nodes x --ranks-per-node]");
+                 "With policy shift of all contributions, else what the server expects at first, 1e-6..1e9")
+      ->default_str("--nodes x --ranks-per-node");
   cli::AddConnectionFlags(app, &f);
   AddUdpFlags(app, f);
   app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
