@@ -5,11 +5,12 @@
 
 namespace longhaul::site {
 
-SiteMessage Leadership::Beat(const Own& own) const {
+SiteMessage Leadership::Beat(const Own& own) {
   SiteMessage beat;
   beat.kind = SiteKind::kBeat;
   beat.rank = own_;
   beat.session = session_;
+  beat.seq = ++beats_;
   beat.leader = leader_;
   beat.ranks = own.ranks;
   beat.value = incarnation_;
@@ -24,7 +25,8 @@ bool Leadership::OnBeat(const SiteMessage& beat, Instant now) {
   if (beat.rank >= nodes_ || beat.rank == own_ || beat.session == 0) return false;
   Peer& peer = peers_[beat.rank];
   const bool restarted = peer.session != 0 && peer.session != beat.session;
-  peer = {beat.session, beat.ranks, now};
+  if (peer.session == beat.session && beat.seq <= peer.number) return false;  // it was overtaken
+  peer = {beat.session, beat.seq, beat.ranks, now};
   if (beat.leader > leader_) {
     leader_ = beat.leader;
     led_ = now;

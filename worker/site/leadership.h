@@ -38,7 +38,7 @@ class Leadership {
     bool resigns = false;  // a successor may begin at once
     friend bool operator==(const Own&, const Own&) = default;
   };
-  SiteMessage Beat(const Own& own) const;
+  SiteMessage Beat(const Own& own);
   // REQUIRES: a kBeat. True: that node has another process than before.
   bool OnBeat(const SiteMessage& beat, Instant now);
   // True: this node leads from now on.
@@ -64,6 +64,7 @@ class Leadership {
   static constexpr uint32_t kLeads = 1, kComplete = 2, kAnyLeft = 4, kResigns = 8;
   struct Peer {
     uint64_t session = 0;  // 0: not heard yet
+    uint64_t number = 0;   // of its last beat
     uint64_t ranks = 0;
     Instant heard;
   };
@@ -75,6 +76,7 @@ class Leadership {
   const Duration silence_;
   const Instant started_;
   std::array<Peer, 16> peers_;
+  uint64_t beats_ = 0;
   uint64_t leader_ = 0;
   uint64_t claimed_ = 0;
   Instant led_;  // when the leader was heard as such

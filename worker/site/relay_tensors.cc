@@ -412,7 +412,7 @@ void RelayTensors::Fetch(uint32_t index) {
 // The values say how many rounds are in them.
 void RelayTensors::AskWhatCameOf(uint32_t index) {
   State& state = tensors_[index];
-  Job& job = state.job.emplace();
+  Job& job = state.job.emplace(Job{});
   job.fetch = true;
   job.again = std::move(state.again);
   state.again.clear();

@@ -439,8 +439,8 @@ void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
 
 void SiteClient::PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send,
                                 MemorySlice receive, const SiteMessage& message, Request& request) {
-  if (request.mid == message.mid) return;  // said twice
-  request.mid = message.mid;
+  if (!request.IsNews(message.mid)) return;
+  const uint32_t before = std::exchange(request.mid, message.mid);
   offload::WorkRequest work;
   work.wr_id = request.message.seq;
   work.opcode = opcode;
@@ -454,14 +454,14 @@ void SiteClient::PostCollective(Opcode opcode, site::Place root, uint64_t length
   work.send = send;
   work.receive = receive;
   work.deadline = options_.idle_timeout;
-  if (!mailbox_->Post(work).ok()) request.mid = 0;  // when it is said again
+  if (!mailbox_->Post(work).ok()) request.mid = before;  // when it is said again
 }
 
 void SiteClient::Upload(const SiteMessage& message, Request& request) {
   TensorState* const tensor = TensorOf(request.tensor);
   const std::span<const float> values = request.scores.empty() ? request.values : request.scores;
   const Arena::Piece& piece = tensor != nullptr ? tensor->send : request.send;
-  if (request.mid == message.mid || values.size_bytes() > piece.memory.size()) return;
+  if (!request.IsNews(message.mid) || values.size_bytes() > piece.memory.size()) return;
   std::ranges::copy(values, piece.floats(values.size()).begin());
   PostCollective(Opcode::kBroadcast, requests_->own(), values.size_bytes(), piece.slice, piece.slice, message,
                  request);

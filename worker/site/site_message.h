@@ -54,8 +54,8 @@ enum class SiteKind : uint8_t {
   kFailed = 23,  // code, text: nothing of this rank will be answered otherwise
   kMoved = 24,   // leader: who leads
   // Between relays. rank: the sender's node.
-  kBeat =
-      25,  // session: of its process; ranks: of its node, that are here; value: incarnation; tensor: flags
+  kBeat = 25,  // session: of its process; seq: grows; ranks: of its node, that are here; value: incarnation;
+               // tensor: flags
   kOver = 26,  // code, text
 };
 

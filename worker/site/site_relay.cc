@@ -382,9 +382,11 @@ void SiteRelay::Impl::OnBeat(const SiteMessage& beat) {
   const uint64_t had = leadership_->ranks(beat.rank);
   const bool restarted = leadership_->OnBeat(beat, Now());
   if (restarted) {
-    OnGone(shape_.RanksOf(beat.rank), "is gone: " + NodeName(beat.rank) + " has another longhaul-offload");
-  } else if ((had & ~beat.ranks) != 0) {
-    OnGone(had & ~beat.ranks & shape_.RanksOf(beat.rank), "has died");
+    // Those that it has may have said hello before it was heard.
+    OnGone(shape_.RanksOf(beat.rank) & ~beat.ranks,
+           "is gone: " + NodeName(beat.rank) + " has another longhaul-offload");
+  } else if (had != leadership_->ranks(beat.rank)) {
+    OnGone(had & ~leadership_->ranks(beat.rank) & shape_.RanksOf(beat.rank), "has died");
   }
   if (leader_ && !leadership_->leads()) (void)leader_->Retire();
   if (leadership_->leader() != known_leader_) SendBeats();

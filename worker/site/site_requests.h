@@ -36,6 +36,8 @@ struct Request {
   std::function<Status(const SiteMessage&)> on_end;
   uint32_t mid = 0;  // of the collective that is under way
   OperationStats stats;
+  // Numbers of a leader's collectives grow: what is said twice, or was overtaken, is no news.
+  bool IsNews(uint32_t number) const { return mid == 0 || static_cast<int32_t>(number - mid) > 0; }
   bool ended = false;       // the relay has to learn it
   bool held = false;        // until its tensor is declared to the leader
   bool asked = false;       // it was said, to this leader or another

@@ -146,6 +146,13 @@ TEST_F(Relays, WhatALeaderKnewItsSuccessorKnows) {
   EXPECT_TRUE(relays_[2]->any_left());
 }
 
+TEST_F(Relays, ABeatThatWasOvertakenIsNone) {
+  const SiteMessage first = relays_[1]->Beat({.ranks = 0});
+  relays_[0]->OnBeat(relays_[1]->Beat({.ranks = 4}), now_);
+  relays_[0]->OnBeat(first, now_);
+  EXPECT_EQ(relays_[0]->ranks(1), 4u);
+}
+
 TEST_F(Relays, BeatsOfNodesThatTheSiteDoesNotHaveAreNone) {
   SiteMessage beat = relays_[1]->Beat({});
   beat.leader = LeadershipOf(9, 5);

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "tests/offload/udp_support.h"
-#include "tests/worker/site/site_harness.h"
+#include "tests/worker/site/fake_rank.h"
 #include "transport/udp/resolve.h"
 #include "worker/site/leadership.h"
 #include "worker/site/site_clock.h"
@@ -205,6 +205,28 @@ TEST_F(Nodes, ARankOfAnotherNodeThatDiesIsInNoLaterSum) {
   ExpectAll(6);
   EXPECT_NE(Logs().find("rank 3 of the site has died: the site goes on with 3 ranks"), std::string::npos)
       << Logs();
+}
+
+// Its engine ends the sum before its relay can say which rank it was.
+TEST_F(Nodes, ARankOfAnotherNodeThatDiesInASumIsLeftOutOfIt) {
+  Start(2, 1);
+  clients_.push_back(MustConnect(nodes_[0]->Rank(0)));
+  auto fake = std::make_unique<FakeRank>(*nodes_[1], uint8_t{0});
+  Result<Tensor> tensor = Status(StatusCode::kInternal, "");
+  uint32_t index = 0;
+  InParallel(2, [&](size_t i) {
+    if (i == 0) tensor = clients_[0].Declare("w", {.count = FakeRank::kCount});
+    if (i == 1) index = fake->Declare("w").tensor;
+  });
+  ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+  const std::vector<float> gradient(FakeRank::kCount, 4);
+  std::vector<float> out(FakeRank::kCount);
+  Operation step = clients_[0].PushPull(*tensor, gradient, out);
+  EXPECT_NE(fake->AskStep(index).mid, 0u);
+  fake.reset();
+  const Status status = step.WaitFor(std::chrono::seconds(10));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(out, gradient);
 }
 
 TEST_F(Nodes, ANodeThatDiesIsNamedAndTheOtherGoesOn) {
