@@ -270,6 +270,9 @@ struct SiteOptions {
 };
 
 struct DeviceOptions {
+  // The one node that a daemon has (of several: the first), whichever number it has: Device::node().
+  static constexpr uint8_t kDaemonsNode = 255;
+
   uint8_t node = 0;
   uint8_t rank = 0;
   SiteOptions site = {};  // the same for all who open that site
@@ -346,6 +349,7 @@ class Device {
 
   // As the site is open; what it was opened with may be the default.
   SiteOptions site() const;
+  uint8_t node() const;
   // Of the device, that is of all ranks of the node.
   OffloadStats stats() const;
   // Everything that is pending ends as kFlushed and may still be polled; for the others this rank has died.

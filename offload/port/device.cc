@@ -95,6 +95,7 @@ Status Device::Cancel(uint16_t jid, uint32_t mid, uint64_t wr_id) {
 }
 
 SiteOptions Device::site() const { return port_ == nullptr ? SiteOptions() : port_->site(); }
+uint8_t Device::node() const { return port_ == nullptr ? uint8_t{0} : port_->node(); }
 OffloadStats Device::stats() const { return port_ == nullptr ? OffloadStats() : port_->stats(); }
 
 void Device::Close() {

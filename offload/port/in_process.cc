@@ -146,7 +146,9 @@ Result<std::shared_ptr<InProcessSite>> SiteOf(std::string_view name, const SiteO
 class InProcessPort final : public Port {
  public:
   InProcessPort(std::shared_ptr<InProcessSite> site, const DeviceOptions& options)
-      : site_(std::move(site)), node_(options.node), rank_(options.rank) {}
+      : site_(std::move(site)),
+        node_(options.node == DeviceOptions::kDaemonsNode ? uint8_t{0} : options.node),
+        rank_(options.rank) {}
   ~InProcessPort() override {
     Close();
     if (attached_) site_->Detach(node_, rank_);
@@ -173,6 +175,7 @@ class InProcessPort final : public Port {
   }
   int fd() const override { return wake_up_.fd(); }
   SiteOptions site() const override { return site_->options(); }
+  uint8_t node() const override { return node_; }
   OffloadStats stats() const override { return site_->stats(node_); }
   void Close() override {
     if (attached_) site_->RankGone(node_, rank_);

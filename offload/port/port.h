@@ -28,6 +28,7 @@ class Port {
   virtual Status RequestNotify() = 0;
   virtual int fd() const = 0;
   virtual SiteOptions site() const = 0;
+  virtual uint8_t node() const = 0;
   virtual OffloadStats stats() const = 0;
   virtual void Close() = 0;
 

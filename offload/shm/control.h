@@ -15,10 +15,10 @@ namespace longhaul::offload {
 
 inline constexpr uint32_t kControlMagic = 0x4c484f31;  // "LHO1"
 // Moves with every change of what the two sides share: messages, words, ring entries.
-inline constexpr uint16_t kControlVersion = 1;
+inline constexpr uint16_t kControlVersion = 2;
 
 enum class ControlKind : uint16_t {
-  kHello = 0,       // node, rank, site; the answer: ring, site, [shared words, wake-up socket]
+  kHello = 0,       // node, rank, site; the answer: node (as key), ring, site, [shared words, wake-up socket]
   kAllocate = 1,    // bytes, name; the answer: key, [memory]
   kDeregister = 2,  // key
   kStats = 3,       // the answer: stats

@@ -71,6 +71,7 @@ class SharedMemoryPort final : public Port {
   Status RequestNotify() override;
   int fd() const override { return wake_up_.get(); }
   SiteOptions site() const override { return site_; }
+  uint8_t node() const override { return node_; }
   OffloadStats stats() const override;
   void Close() override;
 
@@ -118,7 +119,7 @@ Status SharedMemoryPort::Connect(const std::string& path, const DeviceOptions& o
   if (!socket.ok()) return socket.status();
   control_ = std::move(*socket);
   ControlRequest hello;
-  hello.node = node_ = options.node;
+  hello.node = options.node;
   hello.rank = rank_ = options.rank;
   hello.site = Encode(options.site);
   auto answer = Call(hello);
@@ -133,6 +134,7 @@ Status SharedMemoryPort::Connect(const std::string& path, const DeviceOptions& o
   (void)memory->PassOn(false);
   memory_ = RankMemory(std::move(*memory), reply.ring);
   wake_up_ = std::move(answer->descriptors[1]);
+  node_ = static_cast<uint8_t>(reply.key);
   seg_bytes_ = reply.site.seg_bytes;
   site_ = Decode(reply.site);
   RankWords& words = memory_.words();

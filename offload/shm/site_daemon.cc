@@ -294,8 +294,11 @@ Status SiteDaemon::CheckHello(const ControlRequest& request) const {
   return Status::Ok();
 }
 
-bool SiteDaemon::Hello(GuestId id, Guest& guest, const ControlRequest& request) {
+bool SiteDaemon::Hello(GuestId id, Guest& guest, const ControlRequest& what) {
+  ControlRequest request = what;
+  if (request.node == DeviceOptions::kDaemonsNode) request.node = FirstNode();
   ControlReply reply;
+  reply.key = request.node;
   Status status = CheckHello(request);
   std::array<int, 2> ends{-1, -1};
   if (status.ok() && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {

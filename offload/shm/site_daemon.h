@@ -92,6 +92,7 @@ class SiteDaemon {
   bool Answer(GuestId id, Guest& guest, const ControlRequest& request);
   bool Hello(GuestId id, Guest& guest, const ControlRequest& request);
   Status CheckHello(const ControlRequest& request) const;
+  uint8_t FirstNode() const { return options_.link != nullptr ? options_.link->node() : uint8_t{0}; }
   bool Allocate(Guest& guest, const ControlRequest& request);
   void End(GuestId id, std::string_view why);
   void EndSession(GuestId id, Guest& guest);

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "tests/e2e/support/job.h"
+#include "tests/e2e/support/udp_peer.h"
 
 namespace longhaul::e2e {
 namespace {
@@ -51,16 +52,18 @@ class SiteJob : public JobTest {
     EXPECT_TRUE(offload.WaitForEvent("listening")) << offload.Everything();
     return offload;
   }
-  Program& StartRank(const std::string& rounds, int rank) {
+  Program& StartRank(const std::string& rounds, int slot, const std::string& path, int rank,
+                     int idle_seconds = kIdleSeconds) {
     return Start(
         "longhaul-worker",
-        {"--offload", "unix:" + socket(), "--site-rank", std::to_string(rank), "--rounds", rounds, "--batch",
+        {"--offload", "unix:" + path, "--site-rank", std::to_string(slot), "--rounds", rounds, "--batch",
          "16", "--data", dataset(), "--eval-every", "0", "--progress", "json", "--idle-timeout",
-         std::to_string(kIdleSeconds), "--json", JsonFile("worker" + std::to_string(rank))});
+         std::to_string(idle_seconds), "--json", JsonFile("worker" + std::to_string(rank))});
   }
   std::vector<Program*> StartRanks(int rounds) {
     std::vector<Program*> ranks;
-    for (int rank = 0; rank < kRanks; ++rank) ranks.push_back(&StartRank(std::to_string(rounds), rank));
+    for (int rank = 0; rank < kRanks; ++rank)
+      ranks.push_back(&StartRank(std::to_string(rounds), rank, socket(), rank));
     return ranks;
   }
 };
@@ -101,6 +104,111 @@ TEST_F(SiteJob, FourRanksCostTheBytesOfOne) {
   EXPECT_EQ(offload["wan"].value("operations_failed", 99), 0);
   EXPECT_EQ(offload["nodes"][0].value("messages_failed", 99), 0);
   EXPECT_EQ(Summary("worker3").value("rank", 0), 3);
+}
+
+//   worker 0, 1 ─ longhaul-offload --node 0 ─ server
+//                       │ UDP, encrypted
+//   worker 2, 3 ─ longhaul-offload --node 1
+class SiteOfNodes : public SiteJob {
+ protected:
+  std::string SocketOf(int node) const { return directory() + "/node" + std::to_string(node) + ".sock"; }
+  void StartNodes() {
+    {
+      const UdpPeer first, second;
+      peers_ = "0=" + first.address() + ",1=" + second.address();
+    }
+    for (int node = 0; node < 2; ++node) {
+      nodes_.push_back(&StartOffload({{"--listen", SocketOf(node)},
+                                      {"--ranks-per-node", "2"},
+                                      {"--nodes", "2"},
+                                      {"--node", std::to_string(node)},
+                                      {"--peers", peers_},
+                                      {"--json", JsonFile("node" + std::to_string(node))}}));
+    }
+  }
+  std::vector<Program*> StartNodesRanks(int rounds) {
+    std::vector<Program*> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      // A rank waits for a leader for longer than a takeover takes.
+      ranks.push_back(
+          &StartRank(std::to_string(rounds), rank % 2, SocketOf(rank / 2), rank, 3 * kIdleSeconds));
+    }
+    return ranks;
+  }
+  // In so many rounds. The loss of a model that has learned nothing is 2.3.
+  void ExpectLearned(int rank, int rounds) {
+    const json summary = Summary("worker" + std::to_string(rank));
+    EXPECT_EQ(summary.value("rounds", 0), rounds) << "rank " << rank;
+    EXPECT_LT(summary.value("training_loss", 9.0), 0.5) << "rank " << rank;
+  }
+
+  std::string peers_;
+  std::vector<Program*> nodes_;
+};
+
+TEST_F(SiteOfNodes, TwoCostTheBytesOfOneSite) {
+  int64_t up[2], down[2];
+  for (const bool nodes : {false, true}) {
+    Program& server = StartSiteServer(1);
+    std::vector<Program*> daemons;
+    if (nodes) StartNodes();
+    if (!nodes) daemons.push_back(&StartOffload());
+    if (nodes) daemons = nodes_;
+    for (Program* rank : nodes ? StartNodesRanks(kRounds) : StartRanks(kRounds)) ExpectEnd(*rank, 0);
+    for (Program* daemon : daemons) ExpectEnd(*daemon, 0);
+    ExpectEnd(server, 0);
+    up[nodes] = Summary("server").value("bytes_up", int64_t{0});
+    down[nodes] = Summary("server").value("bytes_down", int64_t{0});
+    for (int rank = 0; rank < kRanks; ++rank) ExpectLearned(rank, kRounds);
+    EXPECT_GT(Summary("worker0").value("accuracy", 0.0), 0.9);
+  }
+  std::cout << "WAN bytes of a site of four ranks: " << up[0] << " up, " << down[0]
+            << " down; on two nodes: " << up[1] << " up, " << down[1] << " down\n";
+  EXPECT_LE(static_cast<double>(up[1]), 1.03 * static_cast<double>(up[0]));
+  EXPECT_LE(static_cast<double>(down[1]), 1.03 * static_cast<double>(down[0]));
+  EXPECT_EQ(Summary("node1")["wan"].value("bytes_sent", int64_t{-1}), 0) << "one of them speaks to the WAN";
+}
+
+TEST_F(SiteOfNodes, ANodeThatIsKilledIsNamedAndTheOtherFinishes) {
+  Program& server = StartSiteServer(1);
+  StartNodes();
+  const std::vector<Program*> ranks = StartNodesRanks(300);
+  ASSERT_TRUE(ranks[2]->WaitForEvent("round")) << ranks[2]->Everything();
+  nodes_[1]->Signal(SIGKILL);
+  EXPECT_TRUE(nodes_[0]->WaitForError("rank 3 of the site is gone: node 1 was silent for"))
+      << nodes_[0]->Everything();
+  for (const int rank : {2, 3}) {
+    ExpectEnd(*ranks[rank], 1);
+    EXPECT_THAT(ranks[rank]->Errors(), HasSubstr("longhaul-offload at unix:" + SocketOf(1) + " has ended"));
+  }
+  for (const int rank : {0, 1}) ExpectEnd(*ranks[rank], 0);
+  for (const int rank : {0, 1}) ExpectLearned(rank, 300);
+  EXPECT_GT(Summary("worker0").value("accuracy", 0.0), 0.9);
+  ExpectEnd(*nodes_[0], 1);  // no end in order: ranks were lost
+  (void)server.WaitForEnd();
+}
+
+TEST_F(SiteOfNodes, ALeaderThatIsKilledIsFollowedByTheOtherNode) {
+  Program& server = StartSiteServer(1);
+  StartNodes();
+  constexpr int kMany = 600;
+  const std::vector<Program*> ranks = StartNodesRanks(kMany);
+  for (const int rank : {2, 3}) ASSERT_TRUE(ranks[rank]->WaitForEvent("round")) << ranks[rank]->Everything();
+  const Clock::time_point killed = Clock::now();
+  nodes_[0]->Signal(SIGKILL);
+  EXPECT_TRUE(nodes_[1]->WaitForEvent("takeover")) << nodes_[1]->Everything();
+  const double seconds = SecondsFrom(killed, Clock::now());
+  std::cout << "takeover after " << seconds << " s; idle time-out " << kIdleSeconds << " s\n";
+  EXPECT_LT(seconds, kIdleSeconds + 1);
+  EXPECT_TRUE(nodes_[1]->WaitForError("node 1 of the site takes over: the relay of node 0 was silent for"));
+  for (const int rank : {0, 1}) {
+    ExpectEnd(*ranks[rank], 1);
+    EXPECT_THAT(ranks[rank]->Errors(), HasSubstr("longhaul-offload at unix:" + SocketOf(0) + " has ended"));
+  }
+  for (const int rank : {2, 3}) ExpectEnd(*ranks[rank], 0);
+  for (const int rank : {2, 3}) ExpectLearned(rank, kMany);
+  ExpectEnd(*nodes_[1], 0);
+  ExpectEnd(server, 0);
 }
 
 TEST_F(SiteJob, ARankThatIsKilledIsNamedAndTheOthersFinish) {
@@ -168,7 +276,10 @@ TEST_F(SiteJob, WhatHasNoMeaningIsRefused) {
       {{"longhaul-worker", "--offload", "inproc:site"}, "offload is unix:PATH"},
       {{"longhaul-offload", "--world-size", "2"}, "--world-size needs --server"},
       {{"longhaul-offload", "--server", "127.0.0.1:1"}, "--insecure"},
-      {{"longhaul-offload", "--server", "127.0.0.1:1", "--insecure", "--nodes", "2"}, "one node"},
+      {{"longhaul-offload", "--server", "127.0.0.1:1", "--insecure", "--aggregator"}, "--aggregator"},
+      {{"longhaul-offload", "--server", "127.0.0.1:1", "--insecure", "--nodes", "16", "--ranks-per-node",
+        "4"},
+       "at most 62"},
       {{"longhaul-offload", "--server", "127.0.0.1:1", "--insecure", "--seg-bytes", "512"}, "--seg-bytes"},
       {{"longhaul-offload", "--server", "127.0.0.1:1", "--insecure", "--rank", "1"},
        "is not below --world-size"}};

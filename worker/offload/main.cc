@@ -108,7 +108,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   cli::AddMemberFlags(app, &f);
   app.add_option("--weight", f.connect.weight,
                  "With policy shift of all contributions, else what the server expects at first, 1e-6..1e9")
-      ->default_str("--ranks-per-node");
+      ->default_str("--nodes x --ranks-per-node");
   cli::AddConnectionFlags(app, &f);
   AddUdpFlags(app, f);
   app.add_option("--rank-memory-bytes", f.rank_memory_bytes, "memory that one rank may have registered")
@@ -180,6 +180,16 @@ void PrintListening(const Flags& flags, const UdpLink* link, process::Output* ou
   output->Print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+// The relay has said it in the log.
+void PrintTakeover(const Flags& flags, const site::Takeover& takeover, process::Output* output) {
+  if (flags.progress != "json") return;
+  const nlohmann::json line = {{"event", "takeover"},
+                               {"node", takeover.node},
+                               {"from", takeover.from},
+                               {"silent_seconds", std::chrono::duration<double>(takeover.silence).count()}};
+  output->Print(line.dump());
+}
+
 nlohmann::json CountersOf(const Flags& flags, const SiteDaemon& daemon, const UdpLink* link,
                           const SiteMember& member) {
   nlohmann::json out = {{"nodes", nlohmann::json::array()}};
@@ -236,7 +246,14 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
     (*daemon)->Stop();
   });
   if (flags->has_server()) {
-    const Status started = member.Start("unix:" + flags->daemon.path, flags->connect, daemon->get());
+    site::RelayOptions relay;
+    relay.where = "unix:" + flags->daemon.path;
+    relay.connect = flags->connect;
+    relay.one_node = flags->node != kNoNode;
+    relay.on_takeover = [flags, output](const site::Takeover& takeover) {
+      PrintTakeover(*flags, takeover, output);
+    };
+    const Status started = member.Start(std::move(relay), daemon->get());
     if (!started.ok()) return CannotStart(started, output);
   }
   PrintListening(*flags, link->get(), output);
@@ -266,16 +283,19 @@ Status TakeServerFlags(const CLI::App& app, Flags* flags) {
   };
   if (flags->has_server()) {
     SiteOptions& site = flags->daemon.site;
-    if (site.nodes != 1 || site.aggregator) {
-      return {StatusCode::kInvalidArgument, "--server needs a site of one node"};
-    }
-    if (site.ranks_per_node > 62 || site.seg_bytes < 1024 || site.queue_depth < 128) {
+    if (site.aggregator) {
       return {StatusCode::kInvalidArgument,
-              "--server needs --ranks-per-node of at most 62, --seg-bytes of at least 1024 and --queue-depth "
+              "--aggregator has no meaning with --server: sums end at the relay"};
+    }
+    if (site.ranks_per_node * site.nodes > 62 || site.seg_bytes < 1024 || site.queue_depth < 128) {
+      return {StatusCode::kInvalidArgument,
+              "--server needs --nodes x --ranks-per-node of at most 62, --seg-bytes of at least 1024 and "
+              "--queue-depth "
               "of at least 128"};
     }
     flags->connect.servers = {flags->server};
-    if (app.count("--weight") == 0) flags->connect.weight = site.ranks_per_node;
+    if (app.count("--weight") == 0)
+      flags->connect.weight = static_cast<float>(site.nodes * site.ranks_per_node);
     flags->connect.log = [](LogLevel level, std::string_view text) {
       spdlog::log(level == LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}", text);
     };

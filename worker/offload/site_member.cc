@@ -5,16 +5,13 @@
 namespace longhaul::offload {
 
 void SiteMember::Watch(DaemonOptions* daemon) {
-  daemon->on_rank = [this](uint8_t, uint8_t rank, bool here) {
+  daemon->on_rank = [this](uint8_t node, uint8_t rank, bool here) {
     const std::lock_guard lock(mutex_);
-    if (relay_) relay_->OnRank(rank, here);
+    if (relay_) relay_->OnRank(node, rank, here);
   };
 }
 
-Status SiteMember::Start(const std::string& where, const ConnectOptions& connect, SiteDaemon* daemon) {
-  site::RelayOptions options;
-  options.where = where;
-  options.connect = connect;
+Status SiteMember::Start(site::RelayOptions options, SiteDaemon* daemon) {
   options.on_end = [this, daemon](const Status& status) {
     end_ = status;
     daemon->Stop();

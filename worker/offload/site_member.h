@@ -15,7 +15,7 @@ class SiteMember {
   // Before the daemon starts.
   void Watch(DaemonOptions* daemon);
   // Errors: those of SiteRelay::Start.
-  Status Start(const std::string& where, const ConnectOptions& connect, SiteDaemon* daemon);
+  Status Start(site::RelayOptions options, SiteDaemon* daemon);
   // Leaves the job, if it has not; while the daemon works.
   void End();
 

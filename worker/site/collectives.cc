@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "worker/site/site_clock.h"
-
 namespace longhaul::site {
 
 void Collectives::Queue(std::function<void()> begin) {
@@ -19,30 +17,43 @@ void Collectives::RunQueue() {
   }
 }
 
+uint64_t Collectives::SlotsOf(uint64_t ranks, uint8_t node) const {
+  return shape_.SlotsOf(ranks, node) | (node == own_.node ? uint64_t{1} << own_.slot : 0);
+}
+
 uint32_t Collectives::Begin(const What& what, OnDone on_done) {
   offload::WorkRequest request;
   request.wr_id = request.mid = next_++;
   request.opcode = what.opcode;
-  request.jid = kSiteJob;
-  request.root_rank = what.root;
-  request.ranks = WithOwn(what.ranks);
+  request.jid = job_;
+  request.root_node = what.root.node;
+  request.root_rank = what.root.slot;
+  request.nodes = NodesOf(what.ranks);
+  request.ranks = SlotsOf(what.ranks, own_.node);
   request.length = what.length;
   request.send = what.send;
   request.receive = what.receive;
   request.deadline = deadline_;
-  under_way_[request.mid] = std::move(on_done);
+  under_way_[request.mid] = {what.ranks, std::move(on_done)};
   // Where the device has ended, Mailbox::Poll says so, and with it everything ends.
   (void)mailbox_.Post(request);
   return request.mid;
 }
 
 void Collectives::OnCompletion(const offload::Completion& completion) {
+  if (completion.jid != job_ || completion.opcode == offload::Opcode::kCancel) return;
   const auto found = under_way_.find(static_cast<uint32_t>(completion.wr_id));
   if (found == under_way_.end()) return;
-  const OnDone on_done = std::move(found->second);
+  const OnDone on_done = std::move(found->second.on_done);
   under_way_.erase(found);
   on_done(completion);
   RunQueue();
+}
+
+void Collectives::Cancel(uint64_t ranks) {
+  for (const auto& [mid, what] : under_way_) {
+    if ((what.ranks & ranks) != 0) (void)mailbox_.device().Cancel(job_, mid);
+  }
 }
 
 }  // namespace longhaul::site

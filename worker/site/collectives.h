@@ -19,16 +19,20 @@ class Collectives {
   static constexpr size_t kMost = 6;
 
   // deadline: for a rank that does not answer.
-  Collectives(Mailbox* mailbox, uint8_t own_rank, Duration deadline)
-      : mailbox_(*mailbox), own_rank_(own_rank), deadline_(deadline) {}
+  Collectives(Mailbox* mailbox, const SiteShape& shape, uint64_t leader, Duration deadline)
+      : mailbox_(*mailbox),
+        shape_(shape),
+        own_{NodeOfLeader(leader), shape.relay_slot()},
+        job_(JobOfLeader(leader)),
+        deadline_(deadline) {}
 
   // Runs `begin` as soon as one more may be under way.
   void Queue(std::function<void()> begin);
 
   struct What {
     offload::Opcode opcode = offload::Opcode::kReduce;
-    uint8_t root = 0;
-    uint64_t ranks = 0;  // without the relay's own
+    Place root;
+    uint64_t ranks = 0;  // of the site, without the relay
     uint64_t length = 0;
     offload::MemorySlice send;
     offload::MemorySlice receive;
@@ -37,19 +41,30 @@ class Collectives {
   // Its number. In a function that Queue runs.
   uint32_t Begin(const What& what, OnDone on_done);
   void OnCompletion(const offload::Completion& completion);
+  // Those that any of these ranks is in end at once, as kCancelled.
+  void Cancel(uint64_t ranks);
 
-  // Of messages: with the relay's own rank.
-  uint64_t WithOwn(uint64_t ranks) const { return ranks | uint64_t{1} << own_rank_; }
-  uint8_t own_rank() const { return own_rank_; }
+  // Of messages: who of that node is in a collective of these ranks, and which nodes are.
+  uint64_t SlotsOf(uint64_t ranks, uint8_t node) const;
+  uint64_t NodesOf(uint64_t ranks) const { return shape_.NodesOf(ranks) | uint64_t{1} << own_.node; }
+  const SiteShape& shape() const { return shape_; }
+  Place own() const { return own_; }
 
  private:
   void RunQueue();
 
+  struct UnderWay {
+    uint64_t ranks = 0;
+    OnDone on_done;
+  };
+
   Mailbox& mailbox_;
-  const uint8_t own_rank_;
+  const SiteShape shape_;
+  const Place own_;
+  const uint16_t job_;
   const Duration deadline_;
   uint32_t next_ = 1;
-  std::map<uint32_t, OnDone> under_way_;
+  std::map<uint32_t, UnderWay> under_way_;
   std::deque<std::function<void()>> queue_;
 };
 

@@ -64,7 +64,7 @@ void Mailbox::Receive(uint32_t slot) {
   over_ |= !Post(request).ok();
 }
 
-bool Mailbox::Send(uint8_t to, const SiteMessage& message) {
+bool Mailbox::Send(Place to, const SiteMessage& message) {
   Outgoing outgoing{to, Encode(message)};
   if (outgoing.bytes.size() > seg_bytes_ || waiting_.size() >= kMostWaiting) {
     ++lost_;
@@ -85,7 +85,8 @@ void Mailbox::SendWaiting() {
     request.opcode = Opcode::kSend;
     request.length = next.bytes.size();
     request.send = {memory_.key, uint64_t{slot} * seg_bytes_};
-    request.root_rank = next.to;
+    request.root_node = next.to.node;
+    request.root_rank = next.to.slot;
     if (!Post(request).ok()) return;
     free_sends_.pop_back();
     waiting_.pop_front();
@@ -183,6 +184,14 @@ Result<Arena::Piece> Arena::Open(offload::Device& device, const ResultPlace& pla
                block.allocation.memory.subspan(place.offset, bytes),
                place.arena,
                place.arena_bytes};
+}
+
+bool Arena::GiveBack(offload::Device& device) {
+  std::erase_if(blocks_, [&device](const Block& block) {
+    return block.allocation.memory.empty() ||
+           device.Deregister(block.allocation.key).code() != StatusCode::kFailedPrecondition;
+  });
+  return blocks_.empty();
 }
 
 }  // namespace longhaul::site

@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "longhaul/offload.h"
 #include "worker/site/site_message.h"
+#include "worker/site/site_shape.h"
 
 namespace longhaul::site {
 
@@ -28,9 +29,12 @@ class Mailbox {
   offload::Device& device() { return device_; }
   size_t most_bytes() const { return seg_bytes_; }
   // Of unanswered messages to one end, so that those of all ranks find a place there.
-  uint32_t window() const { return std::max<uint32_t>(1, receives_ / device_.site().ranks_per_node); }
+  uint32_t window() const {
+    const offload::SiteOptions site = device_.site();
+    return std::max<uint32_t>(1, receives_ / (uint32_t{site.ranks_per_node} * site.nodes));
+  }
   // Leaves as soon as there is room. False: it does not fit a seg, or 1024 wait already; it is lost.
-  bool Send(uint8_t to, const SiteMessage& message);
+  bool Send(Place to, const SiteMessage& message);
   // A collective whose completion Poll hands out. wr_id: below 2^48.
   Status Post(const offload::WorkRequest& request) { return device_.Post({&request, 1}); }
 
@@ -63,7 +67,7 @@ class Mailbox {
   uint32_t seg_bytes_ = 0;
   uint32_t receives_ = 0;
   struct Outgoing {
-    uint8_t to = 0;
+    Place to;
     std::vector<uint8_t> bytes;
   };
   std::deque<Outgoing> waiting_;
@@ -90,6 +94,8 @@ class Arena {
   Result<Piece> Take(offload::Device& device, uint64_t bytes);
   // What another end's Take has found. Errors: also kProtocolViolation (it cannot be).
   Result<Piece> Open(offload::Device& device, const ResultPlace& place, uint64_t bytes);
+  // Everything at once. False: a pending request still uses some of it.
+  bool GiveBack(offload::Device& device);
 
  private:
   // Pages that are not touched cost nothing; more blocks cost regions, which are few.

@@ -1,5 +1,6 @@
 #include "worker/site/rank_desk.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace longhaul::site {
@@ -24,7 +25,7 @@ bool RankDesk::Hello(uint8_t rank, uint64_t session, Instant now) {
   r.session = session;
   r.heard = now;
   here_ |= Bit(rank);
-  complete_ |= here_ == All();
+  complete_ |= missing_at_start() == 0;
   return true;
 }
 
@@ -43,19 +44,40 @@ bool RankDesk::IsCurrent(const SiteMessage& message, Instant now) {
   return false;
 }
 
+bool RankDesk::ExpectNoMore(uint8_t rank) {
+  const bool waited = rank < ranks_ && (missing_at_start() & Bit(rank)) != 0;
+  if (!waited) return false;
+  expected_ &= ~Bit(rank);
+  complete_ = missing_at_start() == 0;
+  return true;
+}
+
+// Datagrams may overtake each other: what is new is in a gap, or beyond.
+bool RankDesk::Note(Rank& rank, uint64_t seq) {
+  if (seq <= rank.highest) return seq >= rank.open_from && rank.gaps.erase(seq) > 0;
+  for (uint64_t s = std::max({rank.highest + 1, rank.open_from, seq - std::min<uint64_t>(seq, kMostOpen)});
+       s < seq; ++s) {
+    rank.gaps.insert(s);
+  }
+  rank.highest = seq;
+  while (rank.gaps.size() > kMostOpen) rank.gaps.erase(rank.gaps.begin());
+  return true;
+}
+
 bool RankDesk::Take(const SiteMessage& message) {
   Rank& r = rank_[message.rank];
+  r.open_from = std::max(r.open_from, message.open_from);
+  r.gaps.erase(r.gaps.begin(), r.gaps.lower_bound(r.open_from));
   const auto found = r.open.find(message.seq);
   if (found != r.open.end()) {
     Reply(message.rank, message.seq, found->second);
     return false;
   }
-  if (message.seq <= r.highest) {
+  if (r.open.size() >= kMostOpen) return false;  // it comes again
+  if (!Note(r, message.seq)) {
     Reply(message.rank, message.seq, OfKind(SiteKind::kClosed));
     return false;
   }
-  if (r.open.size() >= kMostOpen) return false;  // it comes again
-  r.highest = message.seq;
   r.open[message.seq] = OfKind(SiteKind::kPending);
   Reply(message.rank, message.seq, r.open[message.seq]);
   return true;
@@ -63,6 +85,7 @@ bool RankDesk::Take(const SiteMessage& message) {
 
 bool RankDesk::Close(uint8_t rank, uint64_t seq) {
   const bool open = rank_[rank].open.erase(seq) > 0;
+  if (!open) (void)Note(rank_[rank], seq);  // what comes of it later is late
   Reply(rank, seq, OfKind(SiteKind::kClosed));
   return open;
 }

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <vector>
+#include <set>
 
 #include "base/instant.h"
 #include "worker/site/site_message.h"
@@ -23,13 +23,18 @@ class RankDesk {
 
   using Send = std::function<void(uint8_t rank, const SiteMessage&)>;
   // REQUIRES: ranks <= kMaxRanks.
-  RankDesk(uint8_t ranks, Send send) : ranks_(ranks), send_(std::move(send)) {}
+  RankDesk(uint8_t ranks, Send send)
+      : ranks_(ranks), expected_((uint64_t{1} << ranks) - 1), send_(std::move(send)) {}
 
   // Ranks that take part now.
   uint64_t here() const { return here_; }
-  // All of the site's, once they have been here at the same time; those that are waited for until then.
-  uint64_t missing_at_start() const { return complete_ ? 0 : All() & ~here_; }
+  // Those that are waited for until all that are expected have been here at the same time: all of the site's,
+  // or those that were here under another leader.
+  uint64_t missing_at_start() const { return complete_ ? 0 : expected_ & ~here_; }
   bool complete() const { return complete_; }
+  void Expect(uint64_t ranks) { expected_ = ranks; }
+  // Before it was here. True: it was waited for.
+  bool ExpectNoMore(uint8_t rank);
   bool any_left() const { return any_left_; }
 
   // A client says hello. True: it is a new one; what its predecessor asked is forgotten.
@@ -61,13 +66,17 @@ class RankDesk {
     uint64_t session = 0;
     Status gone;  // why it is not here
     Instant heard;
+    uint64_t open_from = 0;
     uint64_t highest = 0;
+    std::set<uint64_t> gaps;               // below the highest: not heard of yet
     std::map<uint64_t, SiteMessage> open;  // with their answers
   };
-  uint64_t All() const { return (uint64_t{1} << ranks_) - 1; }
+  // True: it is heard of for the first time.
+  static bool Note(Rank& rank, uint64_t seq);
   void Reply(uint8_t rank, uint64_t seq, SiteMessage message);
 
   const uint8_t ranks_;
+  uint64_t expected_;
   const Send send_;
   std::array<Rank, kMaxRanks> rank_;
   uint64_t here_ = 0;

@@ -18,11 +18,9 @@ constexpr size_t kMostTensors = 4096;
 // Ranks that start together pull within this; who pulls later, or again, gets newer values.
 constexpr Duration kFetchedIsFresh = std::chrono::seconds(2);
 
-SiteMessage Answer(SiteKind kind, uint32_t mid, uint64_t ranks) {
+SiteMessage End() {
   SiteMessage message;
-  message.kind = kind;
-  message.mid = mid;
-  message.ranks = ranks;
+  message.kind = SiteKind::kEnd;
   return message;
 }
 
@@ -34,6 +32,21 @@ Status Broken(const Completion& completion) {
 }
 
 }  // namespace
+
+RelayTensors::~RelayTensors() {
+  (void)sums_.GiveBack(mailbox_.device());
+  (void)results_.GiveBack(mailbox_.device());
+}
+
+// Of a collective, to one of its ranks.
+SiteMessage RelayTensors::Answer(SiteKind kind, uint32_t mid, uint64_t ranks, uint8_t rank) const {
+  SiteMessage message;
+  message.kind = kind;
+  message.mid = mid;
+  message.ranks = collectives_.SlotsOf(ranks, collectives_.shape().PlaceOf(rank).node);
+  message.value = collectives_.NodesOf(ranks);
+  return message;
+}
 
 uint64_t RelayTensors::RanksOf(const Parts& parts) {
   uint64_t ranks = 0;
@@ -49,17 +62,21 @@ void RelayTensors::Take(const SiteMessage& message) {
   if (state == nullptr || !state->tensor) return desk_.End(message.rank, message.seq, NoTensor());
   switch (message.kind) {
     case SiteKind::kStep:
-      state->collecting[message.rank] = {message.seq, message.value != 0};
+      if (message.ranks != 0) {
+        state->again.push_back({message.rank, message.seq, message.ranks - 1, message.value != 0});
+      } else {
+        state->collecting[message.rank] = {message.seq, message.value != 0};
+      }
       break;
     case SiteKind::kPull:
-      state->pulls.push_back({message.rank, message.seq, message.value});
+      state->pulls.push_back({message.rank, message.seq, message.value, true});
       break;
     case SiteKind::kScores:
       if (message.value == 0 || message.value > state->options.count) {
         return desk_.End(message.rank, message.seq,
                          {StatusCode::kInvalidArgument, "scores: not 1..count of them"});
       }
-      state->scores.push_back({message.rank, message.seq, message.value});
+      state->scores.push_back({message.rank, message.seq, message.value, false});
       break;
     default:
       return;
@@ -126,8 +143,10 @@ void RelayTensors::Forget(uint8_t rank, std::optional<uint64_t> seq) {
     erase(state.collecting);
     std::erase_if(state.pulls, is_it);
     std::erase_if(state.scores, is_it);
+    std::erase_if(state.again, is_it);
     if (!state.job) continue;
     erase(state.job->parts);
+    std::erase_if(state.job->again, is_it);
     if (state.job->taking && state.job->parts.empty()) Finish(index);
   }
 }
@@ -152,6 +171,7 @@ void RelayTensors::Advance(uint32_t index) {
   ShowMissing(state);
   if (state.job || client_ == nullptr) return;
   if (!state.scores.empty()) return SetScores(index);
+  if (!state.again.empty() && desk_.complete()) return AskWhatCameOf(index);
   if (AllAreIn(state)) {
     state.job.emplace(Job{}).parts = std::move(state.collecting);
     state.collecting.clear();
@@ -166,20 +186,39 @@ void RelayTensors::Finish(uint32_t index) {
 }
 
 void RelayTensors::EndJob(uint32_t index, const Status& outcome) {
-  for (const auto& [rank, part] : tensors_[index].job->parts) desk_.End(rank, part.seq, outcome);
+  const Job& job = *tensors_[index].job;
+  for (const auto& [rank, part] : job.parts) desk_.End(rank, part.seq, outcome);
+  for (const Waiting& step : job.again) desk_.End(step.rank, step.seq, outcome);
   Finish(index);
 }
 
-bool RelayTensors::HasLost(const Completion& completion, uint64_t ranks) {
+void RelayTensors::OnFailed(uint32_t index, const Completion& completion, uint64_t ranks,
+                            std::function<void()> anew) {
+  const SiteShape& shape = collectives_.shape();
   if (completion.status == WorkStatus::kTimeout) {
-    for (uint8_t rank = 0; rank < RankDesk::kMaxRanks; ++rank) {
-      if ((completion.missing_ranks & ranks & desk_.here()) >> rank & 1) {
-        drop_(rank,
-              {StatusCode::kPeerDead, "this rank did not answer its site in time: it goes on without it"});
-      }
+    // Of this node; another's end by their silence.
+    const uint64_t late =
+        shape.SlotsOf(ranks & desk_.here(), collectives_.own().node) & completion.missing_ranks;
+    for (uint8_t slot = 0; slot < shape.ranks_per_node; ++slot) {
+      if ((late >> slot & 1) == 0) continue;
+      drop_(shape.IndexOf({collectives_.own().node, slot}),
+            {StatusCode::kPeerDead, "this rank did not answer its site in time: it goes on without it"});
     }
   }
-  return (ranks & ~desk_.here()) != 0;
+  if ((ranks & ~desk_.here()) != 0) return anew();
+  Job& job = *tensors_[index].job;
+  const bool elsewhere = shape.nodes > 1 && (completion.status == WorkStatus::kTimeout ||
+                                             completion.status == WorkStatus::kPeerDead ||
+                                             completion.status == WorkStatus::kCancelled);
+  job.failing = std::min(job.failing, Now());
+  if (!elsewhere || Now() - job.failing > patience_) return EndJob(index, Broken(completion));
+  retries_.push_back(std::move(anew));
+}
+
+void RelayTensors::Retry() {
+  std::vector<std::function<void()>> retries;
+  retries.swap(retries_);
+  for (const auto& anew : retries) anew();
 }
 
 void RelayTensors::Upload(uint32_t index, uint8_t rank, uint64_t elements, std::function<void()> then) {
@@ -189,14 +228,19 @@ void RelayTensors::Upload(uint32_t index, uint8_t rank, uint64_t elements, std::
     if (part == state.job->parts.end())
       return EndJob(index, {StatusCode::kPeerDead, NamesOf(uint64_t{1} << rank) + " has died"});
     const uint64_t ranks = uint64_t{1} << rank;
-    const uint32_t mid =
-        collectives_.Begin({Opcode::kBroadcast, rank, ranks, elements * sizeof(float), {}, state.sum.slice},
-                           [this, index, ranks, then](const Completion& c) {
-                             if (c.status == WorkStatus::kSuccess) return then();
-                             (void)HasLost(c, ranks);
-                             EndJob(index, Broken(c));
-                           });
-    desk_.Answer(rank, part->second.seq, Answer(SiteKind::kUpload, mid, collectives_.WithOwn(ranks)));
+    const uint32_t mid = collectives_.Begin({Opcode::kBroadcast,
+                                             collectives_.shape().PlaceOf(rank),
+                                             ranks,
+                                             elements * sizeof(float),
+                                             {},
+                                             state.sum.slice},
+                                            [this, index, rank, elements, ranks, then](const Completion& c) {
+                                              if (c.status == WorkStatus::kSuccess) return then();
+                                              OnFailed(index, c, ranks, [this, index, rank, elements, then] {
+                                                Upload(index, rank, elements, then);
+                                              });
+                                            });
+    desk_.Answer(rank, part->second.seq, Answer(SiteKind::kUpload, mid, ranks, rank));
   });
 }
 
@@ -230,7 +274,7 @@ void RelayTensors::OnDeclared(uint32_t index, const Result<Tensor>& tensor) {
 
 void RelayTensors::EndDeclared(uint32_t index, uint8_t rank, uint64_t seq) {
   const Arena::Piece& result = tensors_[index].result;
-  SiteMessage end = Answer(SiteKind::kEnd, 0, 0);
+  SiteMessage end = End();
   end.tensor = index;
   end.body = EncodePlace({result.arena, result.arena_bytes, result.slice.offset});
   desk_.Answer(rank, seq, std::move(end));
@@ -245,17 +289,17 @@ void RelayTensors::Sum(uint32_t index) {
     if (parts.empty()) return Finish(index);
     const uint64_t ranks = RanksOf(parts);
     const uint32_t mid = collectives_.Begin(
-        {Opcode::kReduce, collectives_.own_rank(), ranks, BytesOf(state, 1), zeros_, state.sum.slice},
+        {Opcode::kReduce, collectives_.own(), ranks, BytesOf(state, 1), zeros_, state.sum.slice},
         [this, index, ranks](const Completion& c) { OnSum(index, c, ranks); });
     for (const auto& [rank, part] : parts) {
-      desk_.Answer(rank, part.seq, Answer(SiteKind::kGo, mid, collectives_.WithOwn(ranks)));
+      desk_.Answer(rank, part.seq, Answer(SiteKind::kGo, mid, ranks, rank));
     }
   });
 }
 
 void RelayTensors::OnSum(uint32_t index, const Completion& completion, uint64_t ranks) {
   if (completion.status == WorkStatus::kSuccess) return Push(index);
-  HasLost(completion, ranks) ? Sum(index) : EndJob(index, Broken(completion));
+  OnFailed(index, completion, ranks, [this, index] { Sum(index); });
 }
 
 void RelayTensors::Push(uint32_t index) {
@@ -285,15 +329,27 @@ void RelayTensors::AwaitServer(uint32_t index, const Operation& operation) {
 void RelayTensors::OnServer(uint32_t index, const Status& outcome, const OperationStats& stats) {
   State& state = tensors_[index];
   Job& job = *state.job;
+  if (!job.again.empty() && outcome.code() == StatusCode::kFailedPrecondition) {
+    // Without an optimizer nothing is kept that could be asked for.
+    SplitAgain(state, 0);
+    return Finish(index);
+  }
   if (!outcome.ok()) return EndJob(index, outcome);
   job.stats = stats;
   const bool values =
       job.fetch || std::ranges::any_of(job.parts, [](const auto& p) { return p.second.wants; });
   state.fetched = {values, stats.round + (job.fetch ? 0 : 1), Now(), 0};
-  std::erase_if(job.parts, [this, &stats](const auto& part) {
+  if (!job.again.empty()) SplitAgain(state, stats.round);
+  GiveOut(index);
+}
+
+// To those that want values; the others are done.
+void RelayTensors::GiveOut(uint32_t index) {
+  State& state = tensors_[index];
+  std::erase_if(state.job->parts, [this, &state](const auto& part) {
     if (part.second.wants) return false;
-    SiteMessage end = Answer(SiteKind::kEnd, 0, 0);
-    end.body = EncodeStats(stats);
+    SiteMessage end = End();
+    end.body = EncodeStats(state.job->stats);
     desk_.Answer(part.first, part.second.seq, std::move(end));
     return true;
   });
@@ -308,11 +364,11 @@ void RelayTensors::Deliver(uint32_t index) {
     const uint64_t ranks = RanksOf(parts);
     state.fetched.served |= ranks;
     const uint32_t mid =
-        collectives_.Begin({Opcode::kBroadcast, collectives_.own_rank(), ranks, BytesOf(state),
-                            state.result.slice, state.result.slice},
+        collectives_.Begin({Opcode::kBroadcast, collectives_.own(), ranks, BytesOf(state), state.result.slice,
+                            state.result.slice},
                            [this, index, ranks](const Completion& c) { OnDelivered(index, c, ranks); });
     for (const auto& [rank, part] : parts) {
-      SiteMessage deliver = Answer(SiteKind::kDeliver, mid, collectives_.WithOwn(ranks));
+      SiteMessage deliver = Answer(SiteKind::kDeliver, mid, ranks, rank);
       deliver.body = EncodeStats(state.job->stats);
       desk_.Answer(rank, part.seq, std::move(deliver));
     }
@@ -321,7 +377,7 @@ void RelayTensors::Deliver(uint32_t index) {
 
 void RelayTensors::OnDelivered(uint32_t index, const Completion& completion, uint64_t ranks) {
   if (completion.status != WorkStatus::kSuccess) {
-    return HasLost(completion, ranks) ? Deliver(index) : EndJob(index, Broken(completion));
+    return OnFailed(index, completion, ranks, [this, index] { Deliver(index); });
   }
   Job& job = *tensors_[index].job;
   job.taking = true;
@@ -351,6 +407,31 @@ void RelayTensors::Fetch(uint32_t index) {
   if (cached) return Deliver(index);
   AwaitServer(index, client_->Pull(*state.tensor, state.result.floats(state.options.count),
                                    {.min_round = min_round}));
+}
+
+// The values say how many rounds are in them.
+void RelayTensors::AskWhatCameOf(uint32_t index) {
+  State& state = tensors_[index];
+  Job& job = state.job.emplace(Job{});
+  job.fetch = true;
+  job.again = std::move(state.again);
+  state.again.clear();
+  const Fetched& fetched = state.fetched;
+  const auto has = [&fetched](const Waiting& step) { return fetched.valid && step.value < fetched.version; };
+  if (!std::ranges::all_of(job.again, has)) {
+    return AwaitServer(index, client_->Pull(*state.tensor, state.result.floats(state.options.count), {}));
+  }
+  SplitAgain(state, fetched.version);
+  GiveOut(index);
+}
+
+void RelayTensors::SplitAgain(State& state, uint64_t rounds) {
+  Job& job = *state.job;
+  for (const Waiting& step : std::exchange(job.again, {})) {
+    const bool counted = step.value < rounds;
+    (counted ? job.parts : state.collecting)[step.rank] = {step.seq, step.wants};
+  }
+  job.stats.round = rounds - std::min<uint64_t>(rounds, 1);  // the last one that has ended
 }
 
 void RelayTensors::SetScores(uint32_t index) {

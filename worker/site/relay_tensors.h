@@ -5,11 +5,15 @@
 //   pull      one for all that ask at about the same time
 //   scores    of one rank; the last one counts
 //
+// A step that was asked of an earlier leader counts once: where its round has ended, what came of that is
+// what the rank is given; else it is a step like others.
+//
 // Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,12 +32,19 @@ class RelayTensors {
  public:
   // A rank that another one does not answer in time is given up by this.
   using Drop = std::function<void(uint8_t rank, const Status& why)>;
-  RelayTensors(Mailbox* mailbox, RankDesk* desk, Collectives* collectives, Aside* aside, Drop drop)
+  // memory: a name for what all ranks share, of this leader's own. patience: for collectives that end again
+  // and again though no rank is known to be gone.
+  RelayTensors(Mailbox* mailbox, RankDesk* desk, Collectives* collectives, Aside* aside,
+               const std::string& memory, Duration patience, Drop drop)
       : mailbox_(*mailbox),
         desk_(*desk),
         collectives_(*collectives),
         aside_(*aside),
-        drop_(std::move(drop)) {}
+        patience_(patience),
+        drop_(std::move(drop)),
+        results_(memory) {}
+  // Gives the memory back, as far as nothing uses it any more.
+  ~RelayTensors();
 
   // Before anything is asked.
   void SetClient(std::shared_ptr<Client> client) { client_ = std::move(client); }
@@ -43,6 +54,9 @@ class RelayTensors {
   void Forget(uint8_t rank, std::optional<uint64_t> seq);
   // What waits for all ranks may have them now.
   void AdvanceAll();
+  // Collectives that have ended without a reason that is known here begin anew. From time to time: where a
+  // rank of another node has died, the news of it come after the collective's end.
+  void Retry();
 
  private:
   struct Part {
@@ -53,13 +67,16 @@ class RelayTensors {
   struct Waiting {
     uint8_t rank = 0;
     uint64_t seq = 0;
-    uint64_t value = 0;  // min_round; number of scores
+    uint64_t value = 0;  // min_round; number of scores; rounds that the rank has
+    bool wants = false;
   };
   // What is under way for a tensor.
   struct Job {
     Parts parts;
     bool fetch = false;
     bool taking = false;  // delivered: until all have taken it
+    std::vector<Waiting> again;
+    Instant failing = Instant::Infinite();  // since
     OperationStats stats;
   };
   // The last values of the tensor that came here.
@@ -79,11 +96,11 @@ class RelayTensors {
     Parts collecting;  // declarations, then steps
     std::deque<Waiting> pulls;
     std::deque<Waiting> scores;
+    std::vector<Waiting> again;  // steps that were asked of an earlier leader
     std::optional<Job> job;
     Fetched fetched;
   };
 
-  State* Find(const SiteMessage& message);
   void TakeDeclare(const SiteMessage& message);
   Status AddTensor(const SiteMessage& message, uint32_t* index);
   void Advance(uint32_t index);
@@ -98,15 +115,18 @@ class RelayTensors {
   void OnSum(uint32_t index, const offload::Completion& completion, uint64_t ranks);
   void Push(uint32_t index);
   void Fetch(uint32_t index);
-  void ServeFetched(uint32_t index);
   void AwaitServer(uint32_t index, const Operation& operation);
   void OnServer(uint32_t index, const Status& outcome, const OperationStats& stats);
+  void GiveOut(uint32_t index);
   void Deliver(uint32_t index);
   void OnDelivered(uint32_t index, const offload::Completion& completion, uint64_t ranks);
   void SetScores(uint32_t index);
+  void AskWhatCameOf(uint32_t index);
+  void SplitAgain(State& state, uint64_t rounds);
   void Upload(uint32_t index, uint8_t rank, uint64_t elements, std::function<void()> then);
-  // Whether a collective that failed has lost a rank, and can be made anew without it.
-  bool HasLost(const offload::Completion& completion, uint64_t ranks);
+  // A collective that failed is made anew, if it has lost a rank, or may have.
+  void OnFailed(uint32_t index, const offload::Completion& completion, uint64_t ranks,
+                std::function<void()> anew);
   void EndJob(uint32_t index, const Status& outcome);
   void Finish(uint32_t index);
 
@@ -119,10 +139,14 @@ class RelayTensors {
   RankDesk& desk_;
   Collectives& collectives_;
   Aside& aside_;
+  SiteMessage Answer(SiteKind kind, uint32_t mid, uint64_t ranks, uint8_t rank) const;
+
+  const Duration patience_;
   const Drop drop_;
   std::shared_ptr<Client> client_;
   Arena sums_{""};
-  Arena results_{"longhaul-site"};
+  Arena results_;
+  std::vector<std::function<void()>> retries_;
   offload::MemorySlice zeros_;  // what the relay adds
   uint64_t zero_bytes_ = 0;
   std::map<std::string, uint32_t> by_name_;

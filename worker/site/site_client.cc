@@ -9,12 +9,14 @@
 #include <mutex>
 #include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/instant.h"
 #include "base/units_text.h"
 #include "codec/policy/summable.h"
 #include "worker/client/arguments.h"
+#include "worker/site/client_tensors.h"
 #include "worker/site/mailbox.h"
 #include "worker/site/site_clock.h"
 #include "worker/site/site_requests.h"
@@ -35,13 +37,7 @@ constexpr Duration kLeastWait = std::chrono::milliseconds(1);
 // As of a client with a connection of its own (client.h).
 constexpr size_t kMostPending = 4096;
 
-struct TensorState {
-  uint64_t count = 0;
-  Arena::Piece send;
-  Arena::Piece result;
-  std::deque<Request> waiting;
-  uint64_t active = 0;  // its request
-};
+using TensorState = site::ClientTensors::State;
 
 class SiteClient final : public ClientImpl {
  public:
@@ -70,7 +66,6 @@ class SiteClient final : public ClientImpl {
   Operation Launch(Request request);
   Operation Contribute(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                        const PushOptions& options);
-  Status CheckCount(const Tensor& tensor, size_t elements) const;
   void Post(std::function<void()> command);
 
   // --- Its own ---
@@ -82,21 +77,24 @@ class SiteClient final : public ClientImpl {
   void SendHello(Instant now);
   void OnMessage(const SiteMessage& message);
   void OnWelcome(const SiteMessage& message);
+  void TurnTo(uint64_t leader);
+  void DeclareAnew();
+  void GoOn(TensorState& tensor);
   void OnAnswer(const SiteMessage& message, Request& request);
   void OnCompletion(const offload::Completion& completion);
   void Add(Request request);
   void Ask(Request request);
   Status Fill(Request& request);
-  Status FillGradient(TensorState& tensor, const Request& request);
-  Status TakeDeclared(const SiteMessage& message, const std::string& name, uint64_t count);
+  Status TakeDeclared(const SiteMessage& message, uint32_t tensor, uint64_t count);
+  void Learn(const Request& request);
   void Upload(const SiteMessage& message, Request& request);
-  void PostCollective(Opcode opcode, uint8_t root, uint64_t length, MemorySlice send, MemorySlice receive,
+  void PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send, MemorySlice receive,
                       const SiteMessage& message, Request& request);
   void End(Request& request, const Status& outcome);
   void StartNext(TensorState& tensor);
   void Fail(const Status& why);
   void EndAll(const Status& why);
-  TensorState* TensorOf(uint32_t tensor) { return tensor < tensors_.size() ? &tensors_[tensor] : nullptr; }
+  TensorState* TensorOf(uint32_t tensor) { return tensors_.Find(tensor); }
 
   struct Ended {
     std::shared_ptr<Completion> promise;
@@ -110,10 +108,8 @@ class SiteClient final : public ClientImpl {
 
   // Its own thread's.
   std::optional<site::SiteRequests> requests_;
-  Arena sends_{""};
-  Arena results_{"longhaul-site"};
-  std::vector<TensorState> tensors_;
-  std::map<std::string, Arena::Piece> pieces_;  // of names that were declared
+  site::ClientTensors tensors_;
+  std::string passed_;  // the last barrier
   std::vector<Ended> ends_;
   Instant heard_;
   Instant hello_;
@@ -133,16 +129,64 @@ class SiteClient final : public ClientImpl {
   JobSpec settings_;
 };
 
+Status CheckCount(const Tensor& tensor, size_t elements) {
+  if (elements == tensor.count()) return {};
+  return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " + std::to_string(tensor.count()) +
+                                            " elements, not " + std::to_string(elements)};
+}
+
+Status CheckDeclaration(const std::string& name, const TensorOptions& options, uint64_t max_message_bytes) {
+  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
+  if (name.empty() || name.size() > site::kMaxTextBytes) {
+    return Status(StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes");
+  }
+  if (options.count == 0 || (!options.initial.empty() && options.initial.size() != options.count)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + name + ": count is 0, or not that of the initial values");
+  }
+  if (options.count >= max_message_bytes / sizeof(float)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + name + " is longer than a message of the site (--max-message-bytes)");
+  }
+  return {};
+}
+
+// Checked before the others' gradients are added to it.
+Status FillGradient(TensorState& tensor, const Request& request, uint32_t world_size) {
+  const float largest = codec::LargestGradient(world_size, request.weight);
+  const std::span<float> out = tensor.send.floats(tensor.count + 1);
+  bool bad = false;
+  for (size_t i = 0; i < request.values.size(); ++i) {
+    bad |= !(std::fabs(request.values[i]) <= largest);
+    out[i] = request.values[i] * request.weight;
+  }
+  out[tensor.count] = request.weight;
+  if (!bad) return {};
+  return {StatusCode::kInvalidArgument,
+          "the gradient has a value that is not finite, or whose magnitude is above what " +
+              std::to_string(world_size) + " workers of weight " + std::to_string(request.weight) +
+              " can sum"};
+}
+
+Status NoRelay(const std::string& where, Duration silence, bool welcomed) {
+  const std::string limit = SecondsText(silence);
+  if (welcomed) {
+    return {StatusCode::kPeerDead, "the relay of the site at " + where + " was silent for " + limit};
+  }
+  return {StatusCode::kUnavailable, "no relay answers at " + where + " within " + limit +
+                                        "; does its longhaul-offload run with --server?"};
+}
+
 // --- Life ---
 
 Status NoRank() { return {StatusCode::kResourceExhausted, "all ranks of the site are taken"}; }
 
 // The rank that was asked for, or the first that is free; the last one is the relay's.
-Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank) {
+Result<offload::Device> OpenOnNode(const ConnectOptions& options, uint8_t node, uint8_t* rank) {
   const uint8_t first = options.site_rank.value_or(0);
   const uint8_t last = options.site_rank.value_or(63);
   for (uint8_t r = first; r <= last; ++r) {
-    auto device = offload::Device::Open(options.offload, {.node = 0, .rank = r, .site = {}});
+    auto device = offload::Device::Open(options.offload, {.node = node, .rank = r, .site = {}});
     *rank = r;
     const bool taken = device.status().code() == StatusCode::kAlreadyExists;
     if (device.ok() && r + 1 < device->site().ranks_per_node) return device;
@@ -152,6 +196,17 @@ Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank)
     return beyond ? NoRank() : device.status();
   }
   return NoRank();
+}
+
+// A daemon that has several nodes has free ranks on the next one, perhaps.
+Result<offload::Device> OpenDevice(const ConnectOptions& options, uint8_t* rank) {
+  auto device = OpenOnNode(options, offload::DeviceOptions::kDaemonsNode, rank);
+  for (uint8_t node = 1; node < 16 && device.status().code() == StatusCode::kResourceExhausted; ++node) {
+    auto next = OpenOnNode(options, node, rank);
+    if (next.status().code() == StatusCode::kInvalidArgument) break;
+    device = std::move(next);
+  }
+  return device;
 }
 
 Result<std::shared_ptr<ClientImpl>> SiteClient::Connect(const ConnectOptions& options) {
@@ -165,11 +220,12 @@ Status SiteClient::Open() {
   uint8_t rank = 0;
   auto device = OpenDevice(options_, &rank);
   if (!device.ok()) return device.status();
-  const auto relay = static_cast<uint8_t>(device->site().ranks_per_node - 1);
+  const auto shape = site::SiteShape::Of(device->site());
+  const site::Place own{device->node(), rank};
   auto mailbox = Mailbox::Open(std::move(*device));
   if (!mailbox.ok()) return mailbox.status();
   mailbox_ = std::move(*mailbox);
-  requests_.emplace(mailbox_.get(), rank, relay, site::NewSession());
+  requests_.emplace(mailbox_.get(), shape, own, site::NewSession());
   heard_ = site::Now();
   try {
     thread_ = std::thread([this] {
@@ -273,6 +329,9 @@ void SiteClient::RunEnds() {
 
 void SiteClient::OnMessage(const SiteMessage& message) {
   if (message.session != requests_->session()) return;  // of this rank's predecessor
+  if (message.leader < requests_->leader()) return;     // of a relay that leads no more
+  if (message.leader > requests_->leader()) TurnTo(message.leader);
+  if (message.kind == SiteKind::kMoved) return;
   heard_ = site::Now();
   if (message.kind == SiteKind::kWelcome) return OnWelcome(message);
   if (message.kind == SiteKind::kFailed) return Fail(message.status());
@@ -290,13 +349,59 @@ void SiteClient::OnWelcome(const SiteMessage& message) {
   const auto job = site::DecodeJob(message.body);
   const auto member = static_cast<uint32_t>(message.value >> 32),
              members = static_cast<uint32_t>(message.value);
+  if (!job) return;
+  DeclareAnew();
   const std::lock_guard lock(mutex_);
-  if (!job || welcomed_) return;
+  if (welcomed_) return;
   settings_ = *job;
   rank_ = member * message.mid + message.tensor;
   world_size_ = members * message.mid;
   welcomed_ = true;
   changed_.notify_all();
+}
+
+// Another relay leads: it learns all that is not over.
+void SiteClient::TurnTo(uint64_t leader) {
+  const uint64_t before = requests_->leader();
+  requests_->ForEach([this, before](Request& request) {
+    if (request.mid != 0) (void)mailbox_->device().Cancel(site::JobOfLeader(before), request.mid);
+    request.mid = 0;
+    request.missing = 0;
+    if (request.message.kind == SiteKind::kBarrier && request.asked) request.message.value = 1;
+    request.held |= request.tensor != kNoTensor && !request.ended;
+  });
+  requests_->SetLeader(leader);
+  heard_ = site::Now();
+  hello_ = Instant();
+  tensors_.TurnTo(leader);
+}
+
+// Without values: the server has them.
+void SiteClient::DeclareAnew() {
+  requests_->Resume();
+  for (const uint32_t index : tensors_.TakeUndeclared()) {
+    const TensorState& tensor = *tensors_.Find(index);
+    Request request;
+    request.message.kind = SiteKind::kDeclare;
+    request.message.text = tensor.name;
+    request.message.body = tensor.body;
+    request.on_end = [this, index, count = tensor.count](const SiteMessage& message) {
+      return TakeDeclared(message, index, count);
+    };
+    Ask(std::move(request));
+  }
+}
+
+// A tensor that the leader has learned.
+void SiteClient::GoOn(TensorState& tensor) {
+  Request* const request = requests_->Find(tensor.active);
+  if (request == nullptr || request->ended) return;
+  request->held = false;
+  request->message.tensor = tensor.remote;
+  const bool step = request->message.kind == SiteKind::kStep;
+  if (step && request->asked && tensor.rounds != site::ClientTensors::kNoRounds)
+    request->message.ranks = tensor.rounds + 1;
+  (void)requests_->Say(site::Now(), *request);
 }
 
 void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
@@ -332,37 +437,40 @@ void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
   }
 }
 
-void SiteClient::PostCollective(Opcode opcode, uint8_t root, uint64_t length, MemorySlice send,
+void SiteClient::PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send,
                                 MemorySlice receive, const SiteMessage& message, Request& request) {
-  if (request.mid == message.mid) return;  // said twice
-  request.mid = message.mid;
+  if (!request.IsNews(message.mid)) return;
+  const uint32_t before = std::exchange(request.mid, message.mid);
   offload::WorkRequest work;
   work.wr_id = request.message.seq;
   work.opcode = opcode;
-  work.root_rank = root;
-  work.jid = site::kSiteJob;
+  work.root_node = root.node;
+  work.root_rank = root.slot;
+  work.jid = site::JobOfLeader(requests_->leader());
   work.mid = message.mid;
+  work.nodes = message.value;
   work.ranks = message.ranks;
   work.length = length;
   work.send = send;
   work.receive = receive;
   work.deadline = options_.idle_timeout;
-  if (!mailbox_->Post(work).ok()) request.mid = 0;  // when it is said again
+  if (!mailbox_->Post(work).ok()) request.mid = before;  // when it is said again
 }
 
 void SiteClient::Upload(const SiteMessage& message, Request& request) {
   TensorState* const tensor = TensorOf(request.tensor);
   const std::span<const float> values = request.scores.empty() ? request.values : request.scores;
   const Arena::Piece& piece = tensor != nullptr ? tensor->send : request.send;
-  if (request.mid == message.mid || values.size_bytes() > piece.memory.size()) return;
+  if (!request.IsNews(message.mid) || values.size_bytes() > piece.memory.size()) return;
   std::ranges::copy(values, piece.floats(values.size()).begin());
-  PostCollective(Opcode::kBroadcast, requests_->rank(), values.size_bytes(), piece.slice, piece.slice,
-                 message, request);
+  PostCollective(Opcode::kBroadcast, requests_->own(), values.size_bytes(), piece.slice, piece.slice, message,
+                 request);
 }
 
 void SiteClient::OnCompletion(const offload::Completion& c) {
   Request* const found = requests_->Find(c.wr_id);
   if (found == nullptr || found->ended || found->mid != c.mid) return;
+  if (c.jid != site::JobOfLeader(requests_->leader()) || c.opcode == Opcode::kCancel) return;
   Request& request = *found;
   // What ends otherwise, the relay sees as well: it says how to go on.
   if (c.status != offload::WorkStatus::kSuccess) return;
@@ -414,14 +522,18 @@ void SiteClient::Ask(Request request) {
     ends_.push_back({std::move(asked.promise), refusal, {}});
     return requests_->Close(seq);
   }
-  if (tensor != nullptr) tensor->active = seq;
+  if (tensor != nullptr) {
+    tensor->active = seq;
+    asked.message.tensor = tensor->remote;
+    asked.held = tensor->remote == kNoTensor;
+  }
   (void)requests_->Say(site::Now(), asked);
 }
 
 Status SiteClient::Fill(Request& request) {
   TensorState* const tensor = TensorOf(request.tensor);
   if (request.message.kind == SiteKind::kStep) {
-    if (Status s = FillGradient(*tensor, request); !s.ok()) return s;
+    if (Status s = FillGradient(*tensor, request, world_size_); !s.ok()) return s;
   }
   if (site::Encode(request.message).size() <= mailbox_->most_bytes()) return {};
   return {StatusCode::kInvalidArgument, request.message.text +
@@ -429,30 +541,26 @@ Status SiteClient::Fill(Request& request) {
                                             std::to_string(mailbox_->most_bytes()) + " bytes"};
 }
 
-// Checked before the others' gradients are added to it.
-Status SiteClient::FillGradient(TensorState& tensor, const Request& request) {
-  const float largest = codec::LargestGradient(world_size_, request.weight);
-  const std::span<float> out = tensor.send.floats(tensor.count + 1);
-  bool bad = false;
-  for (size_t i = 0; i < request.values.size(); ++i) {
-    bad |= !(std::fabs(request.values[i]) <= largest);
-    out[i] = request.values[i] * request.weight;
-  }
-  out[tensor.count] = request.weight;
-  if (!bad) return {};
-  return {StatusCode::kInvalidArgument,
-          "the gradient has a value that is not finite, or whose magnitude is above what " +
-              std::to_string(world_size_) + " workers of weight " + std::to_string(request.weight) +
-              " can sum"};
-}
-
 void SiteClient::End(Request& request, const Status& outcome) {
-  ++(outcome.ok() ? counts_.operations_succeeded : counts_.operations_failed);
-  ends_.push_back({std::move(request.promise), outcome, request.stats});
+  if (request.promise) {
+    ++(outcome.ok() ? counts_.operations_succeeded : counts_.operations_failed);
+    ends_.push_back({std::move(request.promise), outcome, request.stats});
+  } else if (!outcome.ok()) {
+    return Fail(outcome);  // what the client itself has asked
+  }
+  if (outcome.ok()) Learn(request);
   const uint64_t seq = request.message.seq;
   requests_->End(site::Now(), request);
   TensorState* const tensor = TensorOf(request.tensor);
   if (tensor != nullptr && tensor->active == seq) StartNext(*tensor);
+}
+
+void SiteClient::Learn(const Request& request) {
+  if (request.message.kind == SiteKind::kBarrier) passed_ = request.message.text;
+  TensorState* const tensor = TensorOf(request.tensor);
+  if (tensor == nullptr) return;
+  if (request.message.kind == SiteKind::kStep) tensor->rounds = request.stats.round + 1;
+  if (request.message.kind == SiteKind::kPull) tensor->rounds = request.stats.round;
 }
 
 void SiteClient::Fail(const Status& why) {
@@ -466,12 +574,12 @@ void SiteClient::Fail(const Status& why) {
 
 void SiteClient::EndAll(const Status& why) {
   const auto end = [this, &why](Request& request) {
-    if (request.ended) return;
+    if (request.ended || !request.promise) return;
     ++counts_.operations_failed;
     ends_.push_back({std::move(request.promise), why, request.stats});
   };
   requests_->Clear(end);
-  for (TensorState& tensor : tensors_) {
+  for (TensorState& tensor : tensors_.all()) {
     for (Request& request : tensor.waiting) end(request);
     tensor.waiting.clear();
     tensor.active = 0;
@@ -485,12 +593,7 @@ void SiteClient::OnTimer(Instant now) {
   const Duration most = joins ? options_.connect_timeout : options_.idle_timeout;
   const bool silent = now - heard_ > most;
   if (silent && status().ok()) {
-    const std::string limit = SecondsText(most);
-    Fail(welcomed_ ? Status(StatusCode::kPeerDead,
-                            "the relay of the site at " + options_.offload + " was silent for " + limit)
-                   : Status(StatusCode::kUnavailable, "no relay answers at " + options_.offload + " within " +
-                                                          limit +
-                                                          "; does its longhaul-offload run with --server?"));
+    Fail(NoRelay(options_.offload, most, welcomed_));
   }
   if (now >= hello_) SendHello(now);
   requests_->Repeat(now);
@@ -506,7 +609,10 @@ void SiteClient::OnTimer(Instant now) {
 void SiteClient::SendHello(Instant now) {
   SiteMessage hello;
   hello.kind = SiteKind::kHello;
-  (void)requests_->Send(hello);
+  hello.text = passed_;
+  (void)requests_->SendToOwnNode(hello);
+  // Where none is known: node 0's leads at the start, and is the only one of a daemon that has all nodes.
+  if (requests_->relay().node != requests_->own().node) (void)requests_->Send(hello);
   hello_ = now + (welcomed_ ? std::min<Duration>(options_.idle_timeout / 8, std::chrono::seconds(1))
                             : std::chrono::milliseconds(20));
 }
@@ -529,26 +635,10 @@ Operation SiteClient::Launch(Request request) {
   return operation;
 }
 
-Status SiteClient::CheckCount(const Tensor& tensor, size_t elements) const {
-  if (elements == tensor.count()) return {};
-  return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " + std::to_string(tensor.count()) +
-                                            " elements, not " + std::to_string(elements)};
-}
-
 Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions& options) {
   if (UserCalls::InCallback()) return InACallback("Declare");
-  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
-  if (name.empty() || name.size() > site::kMaxTextBytes) {
-    return Status(StatusCode::kInvalidArgument, "a tensor's name has 1..256 bytes");
-  }
-  if (options.count == 0 || (!options.initial.empty() && options.initial.size() != options.count)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "tensor " + name + ": count is 0, or not that of the initial values");
-  }
-  if (options.count >= mailbox_->device().site().max_message_bytes / sizeof(float)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "tensor " + name + " is longer than a message of the site (--max-message-bytes)");
-  }
+  const uint64_t most = mailbox_->device().site().max_message_bytes;
+  if (Status s = CheckDeclaration(name, options, most); !s.ok()) return s;
   Tensor tensor = MakeTensor(name, options);
   auto index = std::make_shared<uint32_t>(kNoTensor);
   Request request;
@@ -557,24 +647,20 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   request.message.body = site::EncodeOptions(options);
   request.message.value = options.initial.empty() ? 0 : 1;
   request.values = options.initial;
-  request.on_end = [this, index, name, count = options.count](const SiteMessage& message) {
-    *index = message.tensor;
-    return TakeDeclared(message, name, count);
+  request.on_end = [this, index, count = options.count](const SiteMessage& message) {
+    return TakeDeclared(message, *index, count);
   };
   auto [declared, promise] = NewOperation();
   request.promise = std::move(promise);
   auto held = std::make_shared<Request>(std::move(request));
-  Post([this, held, name, bytes = (options.count + 1) * sizeof(float)] {
-    auto& piece = pieces_[name];
-    if (piece.memory.size() < bytes) {
-      const auto taken = sends_.Take(mailbox_->device(), bytes);
-      if (!taken.ok()) {
-        ends_.push_back({std::move(held->promise), taken.status(), {}});
-        return;
-      }
-      piece = *taken;
+  Post([this, held, index, count = options.count] {
+    *index = tensors_.IndexOf(held->message.text, held->message.body);
+    TensorState& state = *tensors_.Find(*index);
+    if (const Status s = tensors_.Prepare(mailbox_->device(), state, count); !s.ok()) {
+      ends_.push_back({std::move(held->promise), s, {}});
+      return;
     }
-    held->send = piece;
+    held->send = state.send;
     Add(std::move(*held));
   });
   if (Status s = declared.Wait(); !s.ok()) return s;
@@ -582,20 +668,12 @@ Result<Tensor> SiteClient::Declare(const std::string& name, const TensorOptions&
   return tensor;
 }
 
-Status SiteClient::TakeDeclared(const SiteMessage& message, const std::string& name, uint64_t count) {
-  const auto place = site::DecodePlace(message.body);
-  if (!place || message.tensor >= kMostPending) {
-    return {StatusCode::kProtocolViolation, "the site's relay answers a declaration with what cannot be"};
-  }
-  if (message.tensor >= tensors_.size()) tensors_.resize(message.tensor + 1);
-  TensorState& tensor = tensors_[message.tensor];
-  if (tensor.count != 0) return {};
-  auto result = results_.Open(mailbox_->device(), *place, count * sizeof(float));
-  if (!result.ok()) return result.status();
-  tensor.count = count;
-  tensor.send = pieces_.at(name);
-  tensor.result = *result;
-  return {};
+Status SiteClient::TakeDeclared(const SiteMessage& message, uint32_t index, uint64_t count) {
+  TensorState& tensor = *tensors_.Find(index);
+  const uint32_t before = tensor.remote;
+  Status taken = tensors_.TakeDeclared(mailbox_->device(), message, tensor, count);
+  if (taken.ok() && tensor.remote != before) GoOn(tensor);
+  return taken;
 }
 
 Operation SiteClient::Contribute(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,

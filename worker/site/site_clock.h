@@ -8,11 +8,15 @@
 
 namespace longhaul::site {
 
-// Of the device: collectives of ranks and relay. Programs that use the site's device themselves take others.
-inline constexpr uint16_t kSiteJob = 0x5349;
-
 inline Instant Now() {
   return Instant::FromNanoseconds(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+// Orders processes that hold a rank one after the other, on machines whose clocks are about right. ns since
+// 1970.
+inline uint64_t WallClock() {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 inline uint64_t NewSession() {

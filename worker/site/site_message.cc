@@ -18,7 +18,7 @@ bool IsKind(uint8_t kind) {
   const bool request =
       kind >= static_cast<uint8_t>(SiteKind::kHello) && kind <= static_cast<uint8_t>(SiteKind::kTaken);
   const bool answer =
-      kind >= static_cast<uint8_t>(SiteKind::kWelcome) && kind <= static_cast<uint8_t>(SiteKind::kFailed);
+      kind >= static_cast<uint8_t>(SiteKind::kWelcome) && kind <= static_cast<uint8_t>(SiteKind::kOver);
   return request || answer;
 }
 
@@ -63,7 +63,9 @@ std::vector<uint8_t> Encode(const SiteMessage& m) {
   out->U8(m.rank);
   out->U8(static_cast<uint8_t>(m.code));
   out->U64(m.session);
+  out->U64(m.leader);
   out->U64(m.seq);
+  out->U64(m.open_from);
   out->U32(m.tensor);
   out->U32(m.mid);
   out->U64(m.ranks);
@@ -82,7 +84,9 @@ std::optional<SiteMessage> Decode(ByteSpan bytes) {
   m.rank = in.U8();
   m.code = static_cast<StatusCode>(in.U8());
   m.session = in.U64();
+  m.leader = in.U64();
   m.seq = in.U64();
+  m.open_from = in.U64();
   m.tensor = in.U32();
   m.mid = in.U32();
   m.ranks = in.U64();

@@ -1,12 +1,16 @@
 // What the ranks of a site and its relay say to each other, in ordinary datagrams of their devices. Any of
 // them may be lost: a rank repeats a request until it is answered, and the relay repeats its answer.
 //
-//   rank    hello                                                    -> welcome, failed
+//   rank    hello                                                    -> welcome, failed; moved: another relay leads
 //   rank    declare, step, pull, scores, barrier, leave              -> pending ... upload | go | deliver ... end
 //   rank    taken: the end is known, or the rank has given up        -> closed
 //
-// A request has a number, which is the rank's; its answers have it too. When not: data, which goes through
-// collectives.
+//   relay   beat: this node lives, and what it knows                 -> (to the relays of the other nodes)
+//   relay   over: the job has ended for the site
+//
+// A request has a number, which is the rank's; its answers have it too. Ranks are numbered node after node
+// (SiteShape). What one relay says and is told counts under its leadership only. When not: data, which goes
+// through collectives.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +25,48 @@
 namespace longhaul::site {
 
 // Moves with every change of what is below.
-inline constexpr uint8_t kSiteVersion = 1;
+inline constexpr uint8_t kSiteVersion = 2;
 // Of names and of texts for people; what is longer is cut.
 inline constexpr size_t kMaxTextBytes = 256;
 // Without text and body.
-inline constexpr size_t kHeaderBytes = 54;
+inline constexpr size_t kHeaderBytes = 70;
 
 enum class SiteKind : uint8_t {
   kHello = 1,
   kDeclare = 2,  // text: name; body: options; value: 1 with initial values
-  kStep = 3,     // tensor; value: 1 if the result is wanted
-  kPull = 4,     // tensor; value: min_round
-  kScores = 5,   // tensor; value: how many
-  kBarrier = 6,  // text: name
+  kStep = 3,    // tensor; value: 1 if the result is wanted; ranks: 0, or it was asked of an earlier leader: 1
+                // and the rounds whose results the rank has
+  kPull = 4,    // tensor; value: min_round
+  kScores = 5,  // tensor; value: how many
+  kBarrier = 6,  // text: name; value: 1 if it was asked of an earlier leader
   kLeave = 7,    // code, text
   kTaken = 8,
 
   kWelcome =
       16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; body: job
   kPending = 17,  // ranks: who is waited for
-  kUpload = 18,   // mid, ranks: broadcast the values
-  kGo = 19,       // mid, ranks: add the gradient
-  kDeliver = 20,  // mid, ranks: receive the result; body: statistics
+  // Of collectives: mid; ranks: those of the rank's node, as its device counts them; value: the nodes.
+  kUpload = 18,   // broadcast the values
+  kGo = 19,       // add the gradient
+  kDeliver = 20,  // receive the result; body: statistics
   kEnd = 21,      // code, text; of a step or pull: body; of a declaration: tensor, place of results (below)
   kClosed = 22,
   kFailed = 23,  // code, text: nothing of this rank will be answered otherwise
+  kMoved = 24,   // leader: who leads
+  // Between relays. rank: the sender's node.
+  kBeat = 25,  // session: of its process; seq: grows; ranks: of its node, that are here; value: incarnation;
+               // tensor: flags
+  kOver = 26,  // code, text
 };
 
 // One layout for all kinds. What a kind has no use for is zero.
 struct SiteMessage {
   SiteKind kind = SiteKind::kHello;
-  uint8_t rank = 0;      // the rank's, of either side
-  uint64_t session = 0;  // of the rank's client; another one is another client
-  uint64_t seq = 0;      // of the request
+  uint8_t rank = 0;        // the rank's, of either side
+  uint64_t session = 0;    // of the rank's client; another one is another client
+  uint64_t leader = 0;     // the leadership that it is said under
+  uint64_t seq = 0;        // of the request
+  uint64_t open_from = 0;  // of a rank's: all its requests of lower numbers are closed
   uint32_t tensor = 0;
   uint32_t mid = 0;
   uint64_t ranks = 0;

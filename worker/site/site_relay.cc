@@ -2,39 +2,37 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/units_text.h"
-#include "worker/site/aside.h"
-#include "worker/site/collectives.h"
+#include "worker/site/leadership.h"
 #include "worker/site/mailbox.h"
-#include "worker/site/rank_desk.h"
-#include "worker/site/relay_tensors.h"
 #include "worker/site/site_clock.h"
+#include "worker/site/site_leader.h"
 
 namespace longhaul::site {
 namespace {
 
-// How often the client is asked whether it still works, and ranks whether they do.
-constexpr Duration kLookEvery = std::chrono::milliseconds(100);
-// For ranks to close their devices, once they know the end.
+// For ranks to close their devices and for other relays to learn it, once the end is known.
 constexpr Duration kLastWords = std::chrono::seconds(2);
 
-std::string NameOf(uint8_t rank) { return "rank " + std::to_string(rank) + " of the site"; }
+std::string NodeName(uint8_t node) { return "node " + std::to_string(node); }
 
 }  // namespace
 
 class SiteRelay::Impl {
  public:
-  explicit Impl(const RelayOptions& options) : options_(options), aside_([this] { Wake(); }) {}
-  ~Impl();
+  explicit Impl(const RelayOptions& options) : options_(options) {}
+  ~Impl() { Stop(); }
   Status Start();
-  void OnRank(uint8_t rank, bool here);
+  void OnRank(uint8_t node, uint8_t rank, bool here);
   void Stop();
   ClientStats stats() const;
 
@@ -43,45 +41,60 @@ class SiteRelay::Impl {
   void Run();
   Status Open();
   void Loop();
-  void Connect();
-  void OnConnected(Result<Client> client);
-  void OnMessage(const SiteMessage& message);
-  void OnHello(const SiteMessage& message);
-  void Welcome(uint8_t rank);
+  bool Turn();
+  void HandOver();
+  void RunNews();
   void OnDevice(uint8_t rank, bool here);
-  void Remove(uint8_t rank, const Status& why, bool told);
-  void TakeLeave(const SiteMessage& message);
-  void TakeBarrier(const SiteMessage& message);
-  void AdvanceBarriers();
-  void LeaveIfEmpty();
+  void OnMessage(const SiteMessage& message);
+  void OnBeat(const SiteMessage& beat);
+  void OnOver(const SiteMessage& message);
+  void OnGone(uint64_t ranks, const std::string& how);
   void Look(Instant now);
-  void Fail(const Status& why);
+  void LookAtNodes(Instant now);
+  void Lead(Instant now, uint64_t before);
+  void Retire();
+  void SayMoved(uint8_t rank);
+  Leadership::Own Own() const;
+  void SendBeats();
+  void SayOver(const Status& end);
+  void TellOthers(const SiteMessage& message);
+  // Since when the site's part in the job is over.
+  Instant over() const { return leader_ ? std::min(over_, leader_->over()) : over_; }
+  bool MayGo(Instant now) const;
   void Log(LogLevel level, const std::string& text) const {
     if (options_.connect.log) options_.connect.log(level, text);
   }
-  uint8_t ranks() const { return static_cast<uint8_t>(collectives_->own_rank()); }
+
+  struct News {
+    uint8_t node = 0;
+    uint8_t rank = 0;
+    bool here = false;
+  };
 
   const RelayOptions options_;
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<Mailbox*> bell_{nullptr};
   std::unique_ptr<Mailbox> mailbox_;
-  Aside aside_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Client> client_;  // written under the lock
-  ClientStats last_stats_;          // when the client is gone; under the lock
+  std::vector<News> news_;              // under the lock
+  std::unique_ptr<SiteLeader> leader_;  // written under the lock
+  ClientStats last_stats_;              // of a leader that is gone; under the lock
 
   // The thread's.
-  std::optional<Collectives> collectives_;
-  std::optional<RankDesk> desk_;
-  std::optional<RelayTensors> tensors_;
-  std::map<std::string, std::map<uint8_t, uint64_t>> barriers_;
-  uint64_t devices_ = 0;  // that are open, as far as the daemon says
-  Status end_;            // of the site's part in the job
-  Status failure_;
-  bool leaving_ = false;
-  Instant over_ = Instant::Infinite();  // when on_end is called at the latest
+  SiteShape shape_;
+  uint8_t node_ = 0;
+  uint64_t session_ = NewSession();
+  std::optional<Leadership> leadership_;
+  std::map<uint8_t, uint64_t> sessions_;  // of ranks that have said hello, to be told who leads
+  uint64_t devices_ = 0;                  // ranks whose devices are open, as far as the daemon says
+  uint64_t alive_ = 0;                    // nodes
+  uint64_t known_leader_ = 0;
+  Status end_;
+  Instant over_ = Instant::Infinite();
   Instant looked_;
+  bool resigns_ = false;
+  Leadership::Own said_;
 };
 
 // --- Life ---
@@ -95,8 +108,6 @@ Status SiteRelay::Impl::Start() {
   return {};
 }
 
-SiteRelay::Impl::~Impl() { Stop(); }
-
 void SiteRelay::Impl::Stop() {
   stop_ = true;
   Wake();
@@ -108,28 +119,21 @@ void SiteRelay::Impl::Wake() {
 }
 
 void SiteRelay::Impl::Run() {
-  Status end = Open();
-  if (end.ok()) {
-    Loop();
-    end = failure_.ok() ? end_ : failure_;
-  }
-  // Ends what aside waits for.
-  if (client_ && !leaving_)
-    (void)client_->Leave({StatusCode::kCancelled, end.ok() ? "the site's relay ends" : end.message()});
-  {
-    const std::lock_guard lock(mutex_);
-    if (client_) last_stats_ = client_->stats();
-  }
+  end_ = Open();
+  if (end_.ok()) Loop();
+  if (stop_ && leader_ && leadership_->leads()) HandOver();
+  Retire();
   if (mailbox_) mailbox_->device().Close();  // while its daemon works
-  if (!stop_ && options_.on_end) options_.on_end(end);
+  if (!stop_ && options_.on_end) options_.on_end(end_);
 }
 
 Status SiteRelay::Impl::Open() {
   // The relay is the last rank; its daemon says how many there are.
   std::optional<offload::Device> device;
   for (int rank = RankDesk::kMaxRanks; rank >= 0 && !device; --rank) {
-    auto opened =
-        offload::Device::Open(options_.where, {.node = 0, .rank = static_cast<uint8_t>(rank), .site = {}});
+    auto opened = offload::Device::Open(
+        options_.where,
+        {.node = offload::DeviceOptions::kDaemonsNode, .rank = static_cast<uint8_t>(rank), .site = {}});
     if (opened.ok()) {
       device.emplace(std::move(*opened));
     } else if (opened.status().code() != StatusCode::kInvalidArgument) {
@@ -139,226 +143,259 @@ Status SiteRelay::Impl::Open() {
   if (!device || device->site().ranks_per_node < 2) {
     return {StatusCode::kInvalidArgument, "the site at " + options_.where + " has no rank for its relay"};
   }
-  const auto own = static_cast<uint8_t>(device->site().ranks_per_node - 1);
+  shape_ = SiteShape::Of(device->site());
+  if (shape_.ranks() > RankDesk::kMaxRanks - 1u) {
+    return {StatusCode::kInvalidArgument, "a site with a server has 62 ranks at most, of all nodes"};
+  }
+  node_ = device->node();
   auto mailbox = Mailbox::Open(std::move(*device));
   if (!mailbox.ok()) return mailbox.status();
   mailbox_ = std::move(*mailbox);
-  collectives_.emplace(mailbox_.get(), own, options_.connect.idle_timeout);
-  desk_.emplace(own,
-                [this](uint8_t rank, const SiteMessage& message) { (void)mailbox_->Send(rank, message); });
-  tensors_.emplace(mailbox_.get(), &*desk_, &*collectives_, &aside_,
-                   [this](uint8_t rank, const Status& why) { Remove(rank, why, false); });
+  leadership_.emplace(node_, options_.one_node ? shape_.nodes : uint8_t{1}, session_,
+                      Leadership::SilenceOf(options_.connect.idle_timeout), Now());
+  leadership_->SetIncarnation(options_.connect.incarnation.value_or(0));
   bell_ = mailbox_.get();
   return {};
 }
 
 void SiteRelay::Impl::Loop() {
-  Connect();
   while (!stop_) {
-    // What the daemon said of a rank counts before what came of its death.
-    const bool alive = mailbox_->Poll(
-        [this] { aside_.RunDone(); }, [this](const SiteMessage& message) { OnMessage(message); },
-        [this](const offload::Completion& c) { collectives_->OnCompletion(c); });
-    if (!alive) {
-      failure_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
+    if (!Turn()) return;
+    const Instant now = Now();
+    if (now - looked_ >= Leadership::kBeatEvery) Look(now);
+    if (Own() != said_) SendBeats();  // others' sums wait for such news, and a successor needs them
+    if (MayGo(now)) {
+      if (leader_) end_ = leader_->end();
       return;
     }
-    const Instant now = Now();
-    if (now - looked_ >= kLookEvery) Look(now);
-    if (now >= over_ || (!over_.IsInfinite() && devices_ == 0)) return;
-    mailbox_->Wait(looked_ + kLookEvery - now);
+    mailbox_->Wait(looked_ + Leadership::kBeatEvery - now);
   }
 }
 
-void SiteRelay::Impl::Connect() {
-  const bool asked = aside_.Run([this] {
-    auto client = std::make_shared<Result<Client>>(Client::Connect(options_.connect));
-    aside_.Done([this, client] { OnConnected(std::move(*client)); });
-  });
-  if (!asked) Fail({StatusCode::kInternal, "no thread for the site's connection"});
+// False: the daemon has ended.
+bool SiteRelay::Impl::Turn() {
+  // What the daemon said of a rank counts before what came of its death.
+  const bool alive = mailbox_->Poll(
+      [this] {
+        RunNews();
+        if (leader_) leader_->RunDone();
+      },
+      [this](const SiteMessage& message) { OnMessage(message); },
+      [this](const offload::Completion& c) {
+        if (leader_) leader_->OnCompletion(c);
+      });
+  if (!alive) end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
+  return alive;
 }
 
-void SiteRelay::Impl::OnConnected(Result<Client> client) {
-  if (!client.ok()) return Fail(client.status());
-  auto connected = std::make_shared<Client>(std::move(*client));
-  {
-    const std::lock_guard lock(mutex_);
-    client_ = connected;
+// Another node's relay goes on, if there is one: until the server has it in this one's place.
+void SiteRelay::Impl::HandOver() {
+  resigns_ = true;
+  const Instant end = Now() + kLastWords;
+  while (std::popcount(leadership_->alive(Now())) > 1 && over().IsInfinite()) {
+    SendBeats();
+    if (!Turn() || Now() > end) break;
+    if (!leadership_->leads() && leader_->Retire()) return;
+    mailbox_->Wait(Leadership::kBeatEvery);
   }
-  tensors_->SetClient(connected);
-  Log(LogLevel::kInfo, "the site is member " + std::to_string(connected->rank()) + " of " +
-                           std::to_string(connected->world_size()) + ", with " + std::to_string(ranks()) +
-                           " ranks");
-  for (uint8_t rank = 0; rank < ranks(); ++rank) {
-    if ((desk_->here() >> rank & 1) != 0) Welcome(rank);
+  if (leadership_->leads()) SayOver({StatusCode::kCancelled, "the site's relay ends"});
+}
+
+bool SiteRelay::Impl::MayGo(Instant now) const {
+  if (over().IsInfinite()) return false;
+  if (now - over() >= kLastWords) return true;
+  if (devices_ != 0) return false;
+  if (!options_.one_node || !leadership_->leads()) return true;
+  // Those of other nodes have their answers, and the relays there have heard of the end a few times.
+  uint64_t elsewhere = 0;
+  const uint64_t alive = leadership_->alive(now);
+  for (uint8_t node = 0; node < shape_.nodes; ++node) {
+    if ((alive >> node & 1) != 0 && node != node_) elsewhere |= leadership_->ranks(node);
   }
-  tensors_->AdvanceAll();
+  return elsewhere == 0 && (alive == uint64_t{1} << node_ || now - over() >= 3 * Leadership::kBeatEvery);
 }
 
 ClientStats SiteRelay::Impl::stats() const {
-  std::shared_ptr<Client> client;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!client_ || last_stats_.packets_sent > 0) return last_stats_;
-    client = client_;
-  }
-  return client->stats();
+  const std::lock_guard lock(mutex_);
+  return leader_ ? leader_->stats() : last_stats_;
 }
 
+// Four tasks of the beat: who leads, who is gone, what the leader has to do from time to time, and the beat.
 void SiteRelay::Impl::Look(Instant now) {
   looked_ = now;
-  const uint64_t silent = desk_->SilentSince(now - options_.connect.idle_timeout);
-  for (uint8_t rank = 0; rank < ranks(); ++rank) {
-    if ((silent >> rank & 1) == 0) continue;
-    Remove(rank,
-           {StatusCode::kPeerDead,
-            NameOf(rank) + " was silent for " + SecondsText(options_.connect.idle_timeout)},
-           false);
+  const uint64_t before = leadership_->leader();
+  if (leader_ && !leadership_->leads() && leader_->Retire()) Retire();
+  if (!leader_ && over_.IsInfinite() && leadership_->Claim(now)) Lead(now, before);
+  LookAtNodes(now);
+  if (leader_ && leadership_->leads()) leader_->Look(now);
+  SendBeats();
+}
+
+// --- Who leads ---
+
+void SiteRelay::Impl::Lead(Instant now, uint64_t before) {
+  SiteLeader::Options options;
+  options.connect = options_.connect;
+  options.shape = shape_;
+  options.leader = leadership_->leader();
+  if (options_.one_node) options.grace = leadership_->silence();
+  if (before != 0) {
+    // As another process of this member: no clock of an earlier one is ahead of it.
+    const bool counted = options_.connect.incarnation.has_value();
+    const uint64_t now_ns = counted ? 0 : WallClock();
+    leadership_->SetIncarnation(std::max(now_ns, leadership_->incarnation() + 1));
+    options.connect.incarnation = leadership_->incarnation();
+    options.any_left = leadership_->any_left();
+    if (leadership_->complete()) {
+      uint64_t expected = devices_;
+      const uint64_t alive = leadership_->alive(now);
+      for (uint8_t node = 0; node < shape_.nodes; ++node) {
+        if (node != node_ && (alive >> node & 1) != 0) expected |= leadership_->ranks(node);
+      }
+      options.expected = expected;
+    }
+    const Takeover takeover{node_, NodeOfLeader(before),
+                            leadership_->resigned() ? Duration(0) : leadership_->silence()};
+    Log(LogLevel::kWarning,
+        NodeName(node_) + " of the site takes over: the relay of " + NodeName(takeover.from) +
+            (leadership_->resigned() ? " hands over" : " was silent for " + SecondsText(takeover.silence)));
+    if (options_.on_takeover) options_.on_takeover(takeover);
   }
-  if (!client_ || leaving_ || !failure_.ok()) return;
-  if (const Status status = client_->status(); !status.ok()) Fail(status);
+  auto leader = std::make_unique<SiteLeader>(options, mailbox_.get(), [this] { Wake(); });
+  {
+    const std::lock_guard lock(mutex_);
+    leader_ = std::move(leader);
+  }
+  leader_->Connect();
 }
 
-void SiteRelay::Impl::Fail(const Status& why) {
-  if (!failure_.ok()) return;
-  failure_ = why;
-  desk_->FailAll(why);
-  for (uint8_t rank = 0; rank < ranks(); ++rank) tensors_->Forget(rank, std::nullopt);
-  barriers_.clear();
-  over_ = Now() + kLastWords;
+void SiteRelay::Impl::Retire() {
+  std::unique_ptr<SiteLeader> leader;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!leader_) return;
+    last_stats_ = leader_->stats();
+    leader = std::move(leader_);
+  }
 }
 
-// --- Ranks ---
+void SiteRelay::Impl::LookAtNodes(Instant now) {
+  const uint64_t alive = leadership_->alive(now);
+  for (uint8_t node = 0; node < shape_.nodes; ++node) {
+    if (((alive_ & ~alive) >> node & 1) != 0) {
+      OnGone(shape_.RanksOf(node),
+             "is gone: " + NodeName(node) + " was silent for " + SecondsText(leadership_->silence()));
+    }
+  }
+  alive_ = alive;
+}
 
-void SiteRelay::Impl::OnRank(uint8_t rank, bool here) {
-  aside_.Done([this, rank, here] { OnDevice(rank, here); });
+void SiteRelay::Impl::OnGone(uint64_t ranks, const std::string& how) {
+  if (!leader_ || !leadership_->leads()) return;
+  for (uint8_t rank = 0; rank < shape_.ranks(); ++rank) {
+    if ((ranks >> rank & 1) != 0) leader_->OnGone(rank, how);
+  }
+}
+
+Leadership::Own SiteRelay::Impl::Own() const {
+  return {.ranks = resigns_ ? 0 : devices_,
+          .complete = leader_ && leader_->complete(),
+          .any_left = leader_ && leader_->any_left(),
+          .resigns = resigns_};
+}
+
+void SiteRelay::Impl::SendBeats() {
+  if (leadership_->leader() != known_leader_) {
+    known_leader_ = leadership_->leader();
+    for (const auto& [rank, session] : sessions_) SayMoved(rank);
+  }
+  if (leader_ && leadership_->leads() && !over().IsInfinite()) return SayOver(leader_->end());
+  said_ = Own();
+  TellOthers(leadership_->Beat(said_));
+}
+
+void SiteRelay::Impl::SayOver(const Status& end) {
+  SiteMessage over;
+  over.kind = SiteKind::kOver;
+  over.rank = node_;
+  over.session = session_;
+  over.leader = leadership_->leader();
+  over.SetStatus(end);
+  TellOthers(over);
+}
+
+void SiteRelay::Impl::TellOthers(const SiteMessage& message) {
+  for (uint8_t node = 0; options_.one_node && node < shape_.nodes; ++node) {
+    if (node != node_) (void)mailbox_->Send({node, shape_.relay_slot()}, message);
+  }
+}
+
+void SiteRelay::Impl::SayMoved(uint8_t rank) {
+  SiteMessage moved;
+  moved.kind = SiteKind::kMoved;
+  moved.rank = rank;
+  moved.session = sessions_[rank];
+  moved.leader = leadership_->leader();
+  if (moved.leader != 0) (void)mailbox_->Send(shape_.PlaceOf(rank), moved);
+}
+
+// --- What comes ---
+
+void SiteRelay::Impl::OnRank(uint8_t node, uint8_t rank, bool here) {
+  {
+    const std::lock_guard lock(mutex_);
+    news_.push_back({node, rank, here});
+  }
+  Wake();
+}
+
+void SiteRelay::Impl::RunNews() {
+  std::vector<News> news;
+  {
+    const std::lock_guard lock(mutex_);
+    news.swap(news_);
+  }
+  for (const News& what : news) {
+    if (what.rank < shape_.ranks_per_node) OnDevice(shape_.IndexOf({what.node, what.rank}), what.here);
+  }
 }
 
 void SiteRelay::Impl::OnDevice(uint8_t rank, bool here) {
-  if (rank >= ranks()) return;
   const uint64_t bit = uint64_t{1} << rank;
   devices_ = here ? devices_ | bit : devices_ & ~bit;
-  if (!here && (desk_->here() & bit) != 0) {
-    Remove(rank, {StatusCode::kPeerDead, NameOf(rank) + " has died"}, false);
-  }
-}
-
-// told: the rank has said so itself.
-void SiteRelay::Impl::Remove(uint8_t rank, const Status& why, bool told) {
-  desk_->Remove(rank, told ? Status() : why);
-  if (!why.ok() && end_.ok()) end_ = why;
-  const auto left = static_cast<uint32_t>(__builtin_popcountll(desk_->here()));
-  if (!why.ok())
-    Log(LogLevel::kWarning, why.message() + ": the site goes on with " + std::to_string(left) + " ranks");
-  tensors_->Forget(rank, std::nullopt);
-  for (auto& [name, parts] : barriers_) parts.erase(rank);
-  tensors_->AdvanceAll();
-  AdvanceBarriers();
-  LeaveIfEmpty();
+  if (here) return;
+  sessions_.erase(rank);
+  OnGone(bit, "has died");
 }
 
 void SiteRelay::Impl::OnMessage(const SiteMessage& message) {
-  if (message.kind == SiteKind::kHello) return OnHello(message);
-  if (!desk_->IsCurrent(message, Now())) return;
-  switch (message.kind) {
-    case SiteKind::kDeclare:
-    case SiteKind::kStep:
-    case SiteKind::kPull:
-    case SiteKind::kScores:
-      if (desk_->Take(message)) tensors_->Take(message);
-      return;
-    case SiteKind::kBarrier:
-      if (desk_->Take(message)) TakeBarrier(message);
-      return;
-    case SiteKind::kLeave:
-      return TakeLeave(message);
-    case SiteKind::kTaken:
-      if (!desk_->Close(message.rank, message.seq)) return;
-      tensors_->Forget(message.rank, message.seq);
-      for (auto& [name, parts] : barriers_) {
-        std::erase_if(
-            parts, [&message](const auto& p) { return p.first == message.rank && p.second == message.seq; });
-      }
-      return;
-    default:
-      return;  // what only relays say
+  if (message.kind == SiteKind::kBeat) return OnBeat(message);
+  if (message.kind == SiteKind::kOver) return OnOver(message);
+  const bool local = message.rank < shape_.ranks() && shape_.PlaceOf(message.rank).node == node_;
+  if (message.kind == SiteKind::kHello && local) sessions_[message.rank] = message.session;
+  if (leadership_->leads() && leader_) return leader_->OnMessage(message);
+  if (message.kind == SiteKind::kHello && local) SayMoved(message.rank);
+}
+
+void SiteRelay::Impl::OnBeat(const SiteMessage& beat) {
+  if (beat.rank >= shape_.nodes || beat.rank == node_) return;
+  const uint64_t had = leadership_->ranks(beat.rank);
+  const bool restarted = leadership_->OnBeat(beat, Now());
+  if (restarted) {
+    // Those that it has may have said hello before it was heard.
+    OnGone(shape_.RanksOf(beat.rank) & ~beat.ranks,
+           "is gone: " + NodeName(beat.rank) + " has another longhaul-offload");
+  } else if (had != leadership_->ranks(beat.rank)) {
+    OnGone(had & ~leadership_->ranks(beat.rank) & shape_.RanksOf(beat.rank), "has died");
   }
+  if (leader_ && !leadership_->leads()) (void)leader_->Retire();
+  if (leadership_->leader() != known_leader_) SendBeats();
 }
 
-void SiteRelay::Impl::OnHello(const SiteMessage& message) {
-  if (message.rank >= ranks()) return;
-  if (desk_->Hello(message.rank, message.session, Now())) {
-    tensors_->Forget(message.rank, std::nullopt);
-    for (auto& [name, parts] : barriers_) parts.erase(message.rank);
-    tensors_->AdvanceAll();
-  }
-  if (!failure_.ok()) desk_->FailAll(failure_);
-  if (!desk_->IsCurrent(message, Now())) return;
-  if (client_) return Welcome(message.rank);
-  SiteMessage pending;
-  pending.kind = SiteKind::kPending;
-  desk_->Tell(message.rank, pending);
-}
-
-void SiteRelay::Impl::Welcome(uint8_t rank) {
-  SiteMessage welcome;
-  welcome.kind = SiteKind::kWelcome;
-  welcome.tensor = rank;
-  welcome.mid = ranks();
-  welcome.value = uint64_t{client_->rank()} << 32 | client_->world_size();
-  welcome.body = EncodeJob(client_->settings());
-  desk_->Tell(rank, std::move(welcome));
-}
-
-void SiteRelay::Impl::TakeLeave(const SiteMessage& message) {
-  desk_->SetLeft();
-  Status why = message.status();
-  if (!why.ok()) why = {why.code(), NameOf(message.rank) + " leaves: " + why.message()};
-  Remove(message.rank, why, true);
-  (void)desk_->IsCurrent(message, Now());  // answers it
-}
-
-void SiteRelay::Impl::LeaveIfEmpty() {
-  if (desk_->here() != 0 || !desk_->any_left() || leaving_ || !client_ || !failure_.ok()) return;
-  leaving_ = true;
-  const bool asked = aside_.Run([this, client = client_, why = end_] {
-    auto left = std::make_shared<Status>(client->Leave(why));
-    aside_.Done([this, left] {
-      if (!left->ok() && end_.ok()) end_ = *left;
-      over_ = Now() + kLastWords;
-    });
-  });
-  if (!asked) over_ = Now();
-}
-
-// --- Barriers ---
-
-void SiteRelay::Impl::TakeBarrier(const SiteMessage& message) {
-  barriers_[message.text][message.rank] = message.seq;
-  AdvanceBarriers();
-}
-
-void SiteRelay::Impl::AdvanceBarriers() {
-  std::erase_if(barriers_, [](const auto& barrier) { return barrier.second.empty(); });
-  for (auto at = barriers_.begin(); at != barriers_.end();) {
-    uint64_t in = 0;
-    for (const auto& [rank, seq] : at->second) in |= uint64_t{1} << rank;
-    const uint64_t missing = desk_->missing_at_start() | (desk_->here() & ~in);
-    for (const auto& [rank, seq] : at->second) desk_->SetMissing(rank, seq, missing);
-    if (missing != 0 || !client_) {
-      ++at;
-      continue;
-    }
-    const auto end = [this, parts = at->second](const Status& outcome) {
-      for (const auto& [rank, seq] : parts) desk_->End(rank, seq, outcome);
-    };
-    const bool asked = aside_.Run([this, client = client_, name = at->first, end] {
-      const Status outcome = client->Barrier(name);
-      aside_.Done([end, outcome] { end(outcome); });
-    });
-    if (!asked) end({StatusCode::kResourceExhausted, "the site waits at too many barriers"});
-    at = barriers_.erase(at);
-  }
+void SiteRelay::Impl::OnOver(const SiteMessage& message) {
+  if (message.leader != leadership_->leader() || leadership_->leads() || !over_.IsInfinite()) return;
+  end_ = message.status();
+  over_ = Now();
 }
 
 // --- The handle ---
@@ -372,7 +409,7 @@ Result<std::unique_ptr<SiteRelay>> SiteRelay::Start(const RelayOptions& options)
 SiteRelay::SiteRelay(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SiteRelay::~SiteRelay() = default;
 void SiteRelay::Stop() { impl_->Stop(); }
-void SiteRelay::OnRank(uint8_t rank, bool here) { impl_->OnRank(rank, here); }
+void SiteRelay::OnRank(uint8_t node, uint8_t rank, bool here) { impl_->OnRank(node, rank, here); }
 ClientStats SiteRelay::stats() const { return impl_->stats(); }
 
 }  // namespace longhaul::site

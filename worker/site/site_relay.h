@@ -1,13 +1,16 @@
 // The end of a site's ranks that speaks to the parameter server: one member of the job. It has a client on
 // the WAN and a device on the site's daemon, as one more rank, the last.
 //
-//   step   when every rank that is here has asked: go -> the engine adds up weight x gradient and the weights
+//   step   when every rank that is here has asked: go -> the engines add up weight x gradient and the weights
 //          -> the sum by its weight, pushed with that weight -> the result, received into memory that all
-//          ranks share -> deliver
+//          ranks share, and sent to the other nodes -> deliver
 //
 // A rank that dies is in no later sum: sums name the ranks that they are of, and one that has lost a rank is
 // made anew without it. So every element of a contribution has the same ranks in it, and its weight is
 // theirs. What the loss policy remembers (residual, shift) is the client's here, once per site.
+//
+// A site of several nodes has a relay on each. One leads (Leadership); the others know what they need to take
+// its place. What its death costs: docs/internals/offload.md.
 //
 // Not cut through: a tensor is summed before it is pushed, and received before it is delivered, since
 // Client::PushPull takes and gives whole tensors. Several tensors are on their way at once.
@@ -23,12 +26,24 @@
 
 namespace longhaul::site {
 
+struct Takeover {
+  uint8_t node = 0;     // leads now
+  uint8_t from = 0;     // led before
+  Duration silence{0};  // of that one; 0: it has handed over
+};
+
 struct RelayOptions {
-  std::string where;  // of the site's daemon, which has one rank more than the site
+  std::string where;  // of the daemon of its node, which has one rank more than the site has there
+  // The same at all nodes. A successor says a higher incarnation.
   ConnectOptions connect;
+  // The daemon has one node of the site's, and other nodes have relays too; else it has all of them, and this
+  // relay is their only one.
+  bool one_node = false;
   // Once, on the relay's thread: the last rank has left (Ok), or why the relay has failed. Ranks have been
   // told.
   std::function<void(const Status&)> on_end = {};
+  // On the relay's thread: this one leads from now on, in the place of another one.
+  std::function<void(const Takeover&)> on_takeover = {};
 };
 
 class SiteRelay {
@@ -39,10 +54,12 @@ class SiteRelay {
   ~SiteRelay();
 
   // What the daemon knows of its ranks (DaemonOptions::on_rank). Any thread.
-  void OnRank(uint8_t rank, bool here);
-  // Ends what is pending and leaves the job, as the destructor does; on_end is not called any more.
+  void OnRank(uint8_t node, uint8_t rank, bool here);
+  // Ends what is pending and leaves the job, as the destructor does; on_end is not called any more. A relay
+  // of another node goes on, if there is one: this one waits until it does, 2 s at most.
   void Stop();
-  // What happens to the site on the WAN; zeros before it is connected. Any thread.
+  // What happens to the site on the WAN, of the last time that this relay led; zeros before it is connected.
+  // Any thread.
   ClientStats stats() const;
 
  private:

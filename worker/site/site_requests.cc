@@ -5,10 +5,32 @@
 
 namespace longhaul::site {
 
+void SiteRequests::Sign(SiteMessage* message) const {
+  message->rank = shape_.IndexOf(own_);
+  message->session = session_;
+  message->leader = leader_;
+  message->open_from = requests_.empty() ? next_seq_ : requests_.begin()->first;
+}
+
 bool SiteRequests::Send(SiteMessage message) {
-  message.rank = rank_;
-  message.session = session_;
-  return mailbox_.Send(relay_, message);
+  Sign(&message);
+  return mailbox_.Send(relay(), message);
+}
+
+bool SiteRequests::SendToOwnNode(SiteMessage message) {
+  Sign(&message);
+  return mailbox_.Send({own_.node, shape_.relay_slot()}, message);
+}
+
+void SiteRequests::SetLeader(uint64_t leader) {
+  paused_ = leader_ != 0;
+  leader_ = leader;
+  unanswered_ = 0;
+  for (auto& [seq, request] : requests_) {
+    request.unanswered = false;
+    request.repeat = Request::kFirstRepeat;
+    request.next = Instant();
+  }
 }
 
 Request& SiteRequests::Add(Request request) {
@@ -31,8 +53,10 @@ void SiteRequests::Close(uint64_t seq) {
 
 bool SiteRequests::Say(Instant now, Request& request) {
   request.next = now;
+  if (paused_ || request.held) return true;
   if (!request.unanswered && unanswered_ >= mailbox_.window()) return false;
   if (!Send(request.message)) return false;
+  request.asked = true;
   unanswered_ += !request.unanswered;
   request.unanswered = true;
   request.next = now + request.repeat;
@@ -47,6 +71,7 @@ void SiteRequests::OnAnswered(Request& request) {
 
 void SiteRequests::End(Instant now, Request& request) {
   request.ended = true;
+  request.held = false;
   request.missing = 0;
   request.repeat = Request::kFirstRepeat;
   const uint64_t seq = request.message.seq;
@@ -57,15 +82,19 @@ void SiteRequests::End(Instant now, Request& request) {
 }
 
 void SiteRequests::Repeat(Instant now) {
+  if (paused_) return;
   for (auto& [seq, request] : requests_) {
     // Where there is no room, those that wait for it come first next time.
-    if (now >= request.next && !Say(now, request)) break;
+    if (request.held || now < request.next) continue;
+    if (!Say(now, request)) break;
   }
 }
 
 Instant SiteRequests::NextDue() const {
   Instant next = Instant::Infinite();
-  for (const auto& [seq, request] : requests_) next = std::min(next, request.next);
+  for (const auto& [seq, request] : requests_) {
+    if (!paused_ && !request.held) next = std::min(next, request.next);
+  }
   return next;
 }
 
@@ -75,6 +104,10 @@ std::vector<uint64_t> SiteRequests::Late(Instant now, Duration limit) const {
     if (request.missing != 0 && now - request.since > limit) late.push_back(seq);
   }
   return late;
+}
+
+void SiteRequests::ForEach(const std::function<void(Request&)>& what) {
+  for (auto& [seq, request] : requests_) what(request);
 }
 
 void SiteRequests::Clear(const std::function<void(Request&)>& each) {

@@ -36,7 +36,11 @@ struct Request {
   std::function<Status(const SiteMessage&)> on_end;
   uint32_t mid = 0;  // of the collective that is under way
   OperationStats stats;
+  // Numbers of a leader's collectives grow: what is said twice, or was overtaken, is no news.
+  bool IsNews(uint32_t number) const { return mid == 0 || static_cast<int32_t>(number - mid) > 0; }
   bool ended = false;       // the relay has to learn it
+  bool held = false;        // until its tensor is declared to the leader
+  bool asked = false;       // it was said, to this leader or another
   bool unanswered = false;  // since it was said last
   Instant next;
   Duration repeat = kFirstRepeat;
@@ -46,16 +50,23 @@ struct Request {
 
 class SiteRequests {
  public:
-  SiteRequests(Mailbox* mailbox, uint8_t rank, uint8_t relay, uint64_t session)
-      : mailbox_(*mailbox), rank_(rank), relay_(relay), session_(session) {}
+  SiteRequests(Mailbox* mailbox, const SiteShape& shape, Place own, uint64_t session)
+      : mailbox_(*mailbox), shape_(shape), own_(own), session_(session) {}
 
-  uint8_t rank() const { return rank_; }
-  uint8_t relay() const { return relay_; }
+  Place own() const { return own_; }
+  Place relay() const { return {NodeOfLeader(leader_), shape_.relay_slot()}; }
+  // Whose requests these are now; 0: not known.
+  uint64_t leader() const { return leader_; }
+  // Nothing is said until Resume.
+  void SetLeader(uint64_t leader);
+  void Resume() { paused_ = false; }
   uint64_t session() const { return session_; }
   size_t size() const { return requests_.size(); }
 
-  // A message in this rank's name. False: there is no room.
+  // A message in this rank's name, to the relay that leads, or to that of the own node. False: there is no
+  // room.
   bool Send(SiteMessage message);
+  bool SendToOwnNode(SiteMessage message);
   // Gives it a number. References stay good until it is closed.
   Request& Add(Request request);
   // Null: none of that number.
@@ -71,14 +82,19 @@ class SiteRequests {
   Instant NextDue() const;
   // Those that have waited for other ranks for so long.
   std::vector<uint64_t> Late(Instant now, Duration limit) const;
+  void ForEach(const std::function<void(Request&)>& what);
   // Forgets all; `each` sees them before.
   void Clear(const std::function<void(Request&)>& each);
 
  private:
+  void Sign(SiteMessage* message) const;
+
   Mailbox& mailbox_;
-  const uint8_t rank_;
-  const uint8_t relay_;
+  const SiteShape shape_;
+  const Place own_;
   const uint64_t session_;
+  uint64_t leader_ = 0;
+  bool paused_ = false;
   uint64_t next_seq_ = 1;
   uint32_t unanswered_ = 0;
   std::map<uint64_t, Request> requests_;

@@ -58,6 +58,34 @@ TEST_F(Desk, AClosedRequestIsNotTakenAgain) {
   EXPECT_EQ(Last(), SiteKind::kClosed) << "nothing is open";
 }
 
+TEST_F(Desk, WhatIsOvertakenIsTakenAllTheSame) {
+  desk_.Hello(0, 10, now_);
+  EXPECT_TRUE(desk_.Take(Ask(0, 9)));
+  EXPECT_TRUE(desk_.Take(Ask(0, 7)));
+  EXPECT_FALSE(desk_.Take(Ask(0, 7))) << "once";
+  EXPECT_TRUE(desk_.Close(0, 7));
+  EXPECT_FALSE(desk_.Take(Ask(0, 7)));
+  EXPECT_EQ(Last(), SiteKind::kClosed);
+  SiteMessage later = Ask(0, 12);
+  later.open_from = 6;
+  EXPECT_TRUE(desk_.Take(later));
+  EXPECT_FALSE(desk_.Take(Ask(0, 5))) << "the rank has closed it";
+  EXPECT_TRUE(desk_.Take(Ask(0, 6)));
+  EXPECT_FALSE(desk_.Close(0, 10)) << "given up before it was asked";
+  EXPECT_FALSE(desk_.Take(Ask(0, 10)));
+}
+
+TEST_F(Desk, ASuccessorExpectsThoseThatWereHere) {
+  desk_.Expect(2);
+  EXPECT_EQ(desk_.missing_at_start(), 2u);
+  desk_.Hello(0, 10, now_);
+  EXPECT_FALSE(desk_.complete());
+  EXPECT_FALSE(desk_.ExpectNoMore(0)) << "it is here";
+  EXPECT_TRUE(desk_.ExpectNoMore(1));
+  EXPECT_TRUE(desk_.complete());
+  EXPECT_FALSE(desk_.ExpectNoMore(40));
+}
+
 TEST_F(Desk, ANewClientOfARankForgetsItsPredecessors) {
   EXPECT_TRUE(desk_.Hello(0, 10, now_));
   EXPECT_FALSE(desk_.Hello(0, 10, now_)) << "it only says that it lives";

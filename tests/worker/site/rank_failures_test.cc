@@ -1,95 +1,12 @@
 // Ranks that die or stop in the middle of something, and ones that say what no client does.
-#include <bit>
 #include <optional>
 
-#include "tests/worker/site/site_harness.h"
-#include "worker/site/mailbox.h"
-#include "worker/site/site_clock.h"
+#include "tests/worker/site/fake_rank.h"
 
 namespace longhaul::site {
 namespace {
 
-using offload::MemorySlice;
-using offload::Opcode;
-
-constexpr size_t kCount = 1000;
-
-// A rank that does what the test says, and no more.
-class FakeRank {
- public:
-  FakeRank(const TestSite& site, uint8_t rank, uint8_t relay) : rank_(rank), relay_(relay) {
-    mailbox_ =
-        Mailbox::Open(offload::Device::Open(site.where(), {.node = 0, .rank = rank, .site = {}}).value())
-            .value();
-    Say({.kind = SiteKind::kHello});
-    EXPECT_TRUE(Await(SiteKind::kWelcome, 0));
-  }
-  void Say(SiteMessage message) {
-    message.rank = rank_;
-    message.session = session_;
-    EXPECT_TRUE(mailbox_->Send(relay_, message));
-  }
-  // The next answer of that kind to the request, asked for again until it comes; within 20 s.
-  std::optional<SiteMessage> Await(SiteKind kind, uint64_t seq,
-                                   const SiteMessage& again = {.kind = SiteKind::kHello}) {
-    for (int i = 0; i < 1000; ++i) {
-      std::optional<SiteMessage> found;
-      mailbox_->Poll([] {},
-                     [&](const SiteMessage& m) {
-                       if (m.kind == kind && m.seq == seq && m.session == session_) found = m;
-                     },
-                     [this](const offload::Completion& c) { completions_.push_back(c); });
-      if (found) return found;
-      mailbox_->Wait(std::chrono::milliseconds(20));
-      if (i % 10 == 9) Say(again);
-    }
-    return std::nullopt;
-  }
-  // Until it is done, by everything that the rank has in it.
-  SiteMessage Declare(const std::string& name) {
-    SiteMessage declare{
-        .kind = SiteKind::kDeclare, .seq = ++seq_, .text = name, .body = EncodeOptions({.count = kCount})};
-    Say(declare);
-    const auto end = Await(SiteKind::kEnd, seq_, declare);
-    EXPECT_TRUE(end.has_value());
-    Say({.kind = SiteKind::kTaken, .seq = seq_});
-    return end.value_or(SiteMessage());
-  }
-  // Asks for a step and returns its go.
-  SiteMessage AskStep(uint32_t tensor) {
-    SiteMessage step{.kind = SiteKind::kStep, .seq = ++seq_, .tensor = tensor, .value = 1};
-    Say(step);
-    const auto go = Await(SiteKind::kGo, seq_, step);
-    EXPECT_TRUE(go.has_value());
-    return go.value_or(SiteMessage());
-  }
-  void Contribute(const SiteMessage& go, float value) {
-    if (!memory_) memory_ = mailbox_->device().Allocate((kCount + 1) * sizeof(float)).value();
-    auto* const floats = reinterpret_cast<float*>(memory_->memory.data());
-    std::fill_n(floats, kCount, value);
-    floats[kCount] = 1;
-    offload::WorkRequest work;
-    work.opcode = Opcode::kReduce;
-    work.root_rank = relay_;
-    work.jid = kSiteJob;
-    work.mid = go.mid;
-    work.ranks = go.ranks;
-    work.length = memory_->memory.size();
-    work.send = {memory_->key, 0};
-    EXPECT_TRUE(mailbox_->Post(work).ok());
-  }
-  uint64_t seq() const { return seq_; }
-  uint64_t NextSeq() { return ++seq_; }
-
- private:
-  const uint8_t rank_;
-  const uint8_t relay_;
-  const uint64_t session_ = NewSession();
-  std::unique_ptr<Mailbox> mailbox_;
-  std::optional<offload::Allocation> memory_;
-  std::vector<offload::Completion> completions_;
-  uint64_t seq_ = 0;
-};
+constexpr size_t kCount = FakeRank::kCount;
 
 class RankFailures : public ::testing::Test {
  protected:
@@ -100,7 +17,7 @@ class RankFailures : public ::testing::Test {
     connect.idle_timeout = idle;
     site_.emplace(connect, 3);
     clients_ = ConnectAll(*site_, 2);
-    fake_ = std::make_unique<FakeRank>(*site_, uint8_t{2}, uint8_t{3});
+    fake_ = std::make_unique<FakeRank>(*site_, uint8_t{2});
     tensors_.resize(2);
     InParallel(3, [this](size_t i) {
       if (i == 2) {
@@ -207,6 +124,23 @@ TEST_F(RankFailures, RequestsThatNoClientMakesAreRefused) {
   EXPECT_TRUE(fake_->Await(SiteKind::kDeliver, fake_->seq()).has_value());
   fake_.reset();
   ExpectMean(5);
+}
+
+// As after a takeover in the middle of a barrier's end.
+TEST(SiteLeader, ABarrierThatOneRankHasPassedIsOverForThoseThatWereAtIt) {
+  Server server = StartServer(1, EverythingReliable());
+  TestSite site(OptionsFor(server, 0, 1), 2);
+  FakeRank through(site, 0, "b");
+  FakeRank at(site, 1);
+  SiteMessage again{.kind = SiteKind::kBarrier, .seq = at.NextSeq(), .value = 1, .text = "b"};
+  at.Say(again);
+  const auto end = at.Await(SiteKind::kEnd, again.seq, again);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->code, StatusCode::kOk);
+  SiteMessage fresh{.kind = SiteKind::kBarrier, .seq = at.NextSeq(), .text = "b"};
+  at.Say(fresh);
+  const auto pending = at.Await(SiteKind::kPending, fresh.seq, fresh);
+  ASSERT_TRUE(pending.has_value()) << "the next one of that name waits for all";
 }
 
 // A queue that holds a few: most of what is said at once is lost, and said again.

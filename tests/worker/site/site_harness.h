@@ -18,27 +18,42 @@
 
 namespace longhaul::site {
 
-class TestSite {
+// A folder that goes when it does.
+class Folder {
  public:
-  // A site of so many ranks, as one member of the server's job.
-  TestSite(const ConnectOptions& connect, uint8_t ranks, uint32_t queue_depth = 256) {
-    std::string folder = "/tmp/longhaul-site-XXXXXX";
-    EXPECT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    offload::DaemonOptions options;
-    options.path = folder_ + "/site.sock";
-    options.site.ranks_per_node = static_cast<uint8_t>(ranks + 1);
-    options.site.queue_depth = queue_depth;
-    options.on_rank = [this](uint8_t, uint8_t rank, bool here) {
+  Folder() {
+    path_ = "/tmp/longhaul-site-XXXXXX";
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A daemon and its relay: all of a site, or one node of it.
+class TestNode {
+ public:
+  TestNode(offload::DaemonOptions options, const ConnectOptions& connect) {
+    where_ = "unix:" + options.path;
+    options.on_rank = [this](uint8_t node, uint8_t rank, bool here) {
       const std::lock_guard lock(mutex_);
-      if (relay_) relay_->OnRank(rank, here);
+      if (relay_) relay_->OnRank(node, rank, here);
     };
+    const bool one_node = options.link != nullptr;
     daemon_ = offload::SiteDaemon::Start(options).value();
     thread_ = std::thread([this] { daemon_->Run(); });
     RelayOptions relay;
     relay.where = where();
     relay.connect = connect;
     relay.connect.site = "site";
+    relay.one_node = one_node;
     relay.connect.log = [this](LogLevel, std::string_view line) {
       const std::lock_guard lock(log_mutex_);
       log_ += std::string(line) + "\n";
@@ -47,18 +62,20 @@ class TestSite {
       end_ = status;
       ended_ = true;
     };
+    relay.on_takeover = [this](const Takeover& takeover) {
+      const std::lock_guard lock(log_mutex_);
+      takeovers_.push_back(takeover);
+    };
     auto started = SiteRelay::Start(relay).value();
     const std::lock_guard lock(mutex_);
     relay_ = std::move(started);
   }
-  ~TestSite() {
+  ~TestNode() {
     EndRelay();
     EndDaemon();
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
   }
 
-  std::string where() const { return "unix:" + folder_ + "/site.sock"; }
+  const std::string& where() const { return where_; }
   ConnectOptions Rank(uint8_t rank) const {
     ConnectOptions options;
     options.offload = where();
@@ -86,6 +103,10 @@ class TestSite {
     const std::lock_guard lock(log_mutex_);
     return log_;
   }
+  std::vector<Takeover> takeovers() {
+    const std::lock_guard lock(log_mutex_);
+    return takeovers_;
+  }
   // Whether the relay has ended, within 20 s, and how.
   bool WaitForEnd(Status* end) {
     for (int i = 0; i < 2000 && !ended_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -94,15 +115,33 @@ class TestSite {
   }
 
  private:
-  std::string folder_;
+  std::string where_;
   std::unique_ptr<offload::SiteDaemon> daemon_;
   std::thread thread_;
   std::mutex mutex_;
   std::unique_ptr<SiteRelay> relay_;
   std::mutex log_mutex_;
   std::string log_;
+  std::vector<Takeover> takeovers_;
   Status end_;
   std::atomic<bool> ended_{false};
+};
+
+inline offload::DaemonOptions DaemonOf(const std::string& path, uint8_t nodes, uint8_t ranks,
+                                       uint32_t queue_depth = 256) {
+  offload::DaemonOptions options;
+  options.path = path;
+  options.site.nodes = nodes;
+  options.site.ranks_per_node = static_cast<uint8_t>(ranks + 1);
+  options.site.queue_depth = queue_depth;
+  return options;
+}
+
+// A site of so many ranks, as one member of the server's job.
+class TestSite : private Folder, public TestNode {
+ public:
+  TestSite(const ConnectOptions& connect, uint8_t ranks, uint32_t queue_depth = 256, uint8_t nodes = 1)
+      : TestNode(DaemonOf(path() + "/site.sock", nodes, ranks, queue_depth), connect) {}
 };
 
 // Clients of all ranks, which join at the same time.

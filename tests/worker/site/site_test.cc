@@ -425,8 +425,9 @@ TEST(Site, AServerThatIsNotThereIsNamed) {
 TEST(PushOptions, AContributionOfAPlainWorkerHasAWeightOfItsOwn) {
   Server server = StartServer(2, EverythingReliable());
   std::vector<float> out[2];
+  std::optional<Client> clients[2];  // neither goes before the other has its result
   InParallel(2, [&](size_t rank) {
-    Client client = MustConnect(OptionsFor(server, static_cast<uint32_t>(rank), 2));
+    Client& client = clients[rank].emplace(MustConnect(OptionsFor(server, static_cast<uint32_t>(rank), 2)));
     const Tensor tensor = MustDeclare(client, "w", {.count = 100});
     const std::vector<float> gradient(100, rank == 0 ? 1.0f : 5.0f);
     EXPECT_TRUE(Step(client, tensor, gradient, out[rank]).ok());

@@ -1,0 +1,102 @@
+// What the relay that leads does for a site: the client on the WAN, and what ranks ask. One leadership; a
+// later one begins with another object.
+//
+// Not thread-safe, but for stats().
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "longhaul/client.h"
+#include "worker/site/aside.h"
+#include "worker/site/collectives.h"
+#include "worker/site/leadership.h"
+#include "worker/site/mailbox.h"
+#include "worker/site/rank_desk.h"
+#include "worker/site/relay_tensors.h"
+
+namespace longhaul::site {
+
+class SiteLeader {
+ public:
+  struct Options {
+    ConnectOptions connect;
+    SiteShape shape;
+    uint64_t leader = 0;
+    // Of a successor: ranks that were here. All of them turn to it before anything is summed.
+    std::optional<uint64_t> expected = {};
+    bool any_left = false;
+    // How long a client may have failed before it counts: a successor may have replaced it.
+    Duration grace{0};
+  };
+  // wake: any thread.
+  SiteLeader(const Options& options, Mailbox* mailbox, std::function<void()> wake);
+  // Leaves the job, if it has not. Waits for a Connect that is under way.
+  ~SiteLeader();
+
+  void Connect();
+  // What aside has found.
+  void RunDone() { aside_.RunDone(); }
+  void OnMessage(const SiteMessage& message);
+  void OnCompletion(const offload::Completion& completion) { collectives_.OnCompletion(completion); }
+  // A rank's device has closed, or its node is silent.
+  void OnGone(uint8_t rank, const std::string& how);
+  void Look(Instant now);
+  void Fail(const Status& why);
+  // Says nothing any more: another one leads. True once nothing of it is needed: the server has let it go.
+  bool Retire();
+
+  bool complete() const { return desk_.complete(); }
+  bool any_left() const { return desk_.any_left(); }
+  // Ranks have been told the end, at that time.
+  Instant over() const { return over_; }
+  Status end() const { return failure_.ok() ? end_ : failure_; }
+  ClientStats stats() const;
+
+ private:
+  struct BarrierPart {
+    uint64_t seq = 0;
+    bool again = false;  // it was asked of an earlier leader
+  };
+
+  void OnConnected(Result<Client> client);
+  void OnHello(const SiteMessage& message);
+  void Welcome(uint8_t rank);
+  void Send(uint8_t rank, SiteMessage message);
+  void Remove(uint8_t rank, const Status& why, bool told);
+  void ForgetAllOf(uint8_t rank);
+  void TakeLeave(const SiteMessage& message);
+  void TakeBarrier(const SiteMessage& message);
+  void AdvanceBarriers();
+  void EndPassed(const std::string& name, std::map<uint8_t, BarrierPart>& parts);
+  void LeaveIfEmpty();
+  uint8_t ranks() const { return static_cast<uint8_t>(options_.shape.ranks()); }
+  void Log(LogLevel level, const std::string& text) const {
+    if (options_.connect.log) options_.connect.log(level, text);
+  }
+
+  const Options options_;
+  Mailbox& mailbox_;
+  Aside aside_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Client> client_;  // written under the lock
+  Collectives collectives_;
+  RankDesk desk_;
+  RelayTensors tensors_;
+  std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
+  std::map<uint8_t, std::string> passed_;  // the last barrier of each, under an earlier leader
+  Status end_;                             // of the site's part in the job
+  Status failure_;
+  bool connecting_ = false;
+  bool leaving_ = false;
+  bool retired_ = false;
+  Instant began_;
+  Instant failing_ = Instant::Infinite();  // the client, since
+  Instant over_ = Instant::Infinite();
+};
+
+}  // namespace longhaul::site
