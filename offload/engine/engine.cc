@@ -357,7 +357,7 @@ std::optional<Engine::Outgoing> Engine::PollTransmit(Instant now, MutableByteSpa
     if (!send) return std::nullopt;
     outgoing.target = send->target;
     outgoing.bytes = send->slot == Configuring::kSlot ? configuring_.Write(send->sid, out, &outgoing.target)
-                                                      : execution_.Write(*send, out);
+                                                      : execution_.Write(now, *send, out, &outgoing.target);
   }
   ++stats_.packets_sent;
   return outgoing;

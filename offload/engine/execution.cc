@@ -12,6 +12,9 @@
 namespace longhaul::offload {
 namespace {
 
+// Until a unit may be free for the part of ranks that have come too late: that of the shortest resend.
+constexpr Duration kOwnWaits = std::chrono::microseconds(500);
+
 const std::byte* Bytes(ByteSpan span) { return reinterpret_cast<const std::byte*>(span.data()); }
 
 // The first ready seg of [lowest, end).
@@ -41,6 +44,7 @@ Execution::Execution(const EngineOptions& options, Messages* messages, ControlSt
       stats_(stats) {}
 
 void Execution::Start(Instant now, Operation& op) {
+  Open(now, op);
   // Every node begins the first segs that are not done before later ones: credits that two nodes spent on
   // different segs would leave both waiting.
   while (op.live && op.ready_count > 0) {
@@ -49,9 +53,9 @@ void Execution::Start(Instant now, Operation& op) {
     op.ClearReady(*sid);
     Seg& seg = op.segs[*sid];
     seg.local = true;
-    seg.since = now;
     if (!seg.early) {
-      TrySum(now, op, *sid, nullptr);
+      const bool too_late = seg.hop.opened() && seg.hop.OnOwn(now) == Arrival::kPassOn;
+      too_late ? SendOwnPart(now, op, *sid) : TrySum(now, op, *sid);
       continue;
     }
     SegPool::Unit* const unit = pool_->Find(seg.held);
@@ -62,26 +66,132 @@ void Execution::Start(Instant now, Operation& op) {
   }
 }
 
-void Execution::TrySum(Instant now, Operation& op, uint32_t sid, const Packet* last) {
+// The segs of the window begin to wait, whether the ranks here have posted or not.
+void Execution::Open(Instant now, Operation& op) {
+  const uint32_t end = std::min(op.what.segs, op.lowest + options_.window_segs);
+  for (; op.opened < end; ++op.opened) {
+    OpenSeg(now, op, op.opened);
+    const Seg& seg = op.segs[op.opened];
+    if (seg.claimed && seg.timer == DeadlineWheel::kNone) SendClaim(now, op, op.opened);
+  }
+}
+
+void Execution::OpenSeg(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
   const SegRoute route(op.what, sid);
-  if (seg.phase != Phase::kWaiting || !seg.local || (!route.Sends() && !route.owned_here())) return;
-  const uint64_t lacking = route.Needed() & ~seg.contributors;
-  if (lacking == 0 || seg.forced) {
-    Sum(now, op, sid, last);
+  if (seg.hop.opened() || seg.phase != Phase::kWaiting || !route.collects()) return;
+  if (op.places.empty()) MakePlaces(op);
+  seg.hop = RingHop(&op.places[route.owner()], now);
+  const RingOrder& order = seg.hop.order();
+  stats_->demotions += order.leaves != 0 && !seg.hop.direct();
+  if (seg.hop.IsOwner() && !route.owned_here()) {
+    seg.claimed = true;
+    SendClaim(now, op, sid);
   } else {
-    WaitForStraggler(now, op, sid);
+    ArmSeg(now, op, sid);
   }
+}
+
+// This node's place in the ring of every owner. In a tree the root is the last of all, and a child the first
+// of two.
+void Execution::MakePlaces(Operation& op) {
+  const Collective& what = op.what;
+  const JobConfig* const job = store_->FindJob(what.jid);
+  ControlStore::RingMemory* const ring = store_->FindRing(what.jid);
+  LH_CHECK(job != nullptr && ring != nullptr);
+  const bool tree = what.route == Route::kTree;
+  const bool skips = !tree && !what.deterministic() && what.opcode == Opcode::kAllReduce;
+  RingPlace place;
+  place.self = what.self;
+  place.policy = skips ? job->policy : StragglerPolicy::kOff;
+  if (place.policy != StragglerPolicy::kOff) place.deadlines = &ring->deadlines;
+  place.transfer = transfer_->OneWay();
+  const auto nodes = static_cast<Contributors>(what.nodes);
+  Contributors leaves = place.policy == StragglerPolicy::kLeafDemote ? ring->demotion.leaves() : 0;
+  if (std::popcount(nodes & ~leaves) < static_cast<int>(Demotion::kLeastMembers)) leaves = 0;
+  op.places.resize(kMaxNodes);
+  uint32_t chunk = 1;  // that of the first owner begins at the second node
+  for (uint64_t rest = what.nodes; rest != 0; rest &= rest - 1, ++chunk) {
+    const auto owner = static_cast<uint8_t>(std::countr_zero(rest));
+    const bool child = tree && owner != what.self;
+    const Contributors members = child ? Bit(owner) | Bit(what.self) : nodes;
+    const int before = std::popcount(members & (Bit(owner) - 1));
+    // An owner stays one until another node claims the seg.
+    const Contributors passed_over = owner == what.self ? leaves & ~Bit(owner) : leaves;
+    place.order = MakeRingOrder(members, passed_over, tree ? static_cast<uint32_t>(before) + 1 : chunk);
+    place.position = 0;
+    while (place.position < place.order.size && place.order.nodes[place.position] != what.self) ++place.position;
+    op.places[owner] = place;
+  }
+}
+
+bool Execution::OwnsSeg(const Operation& op, uint32_t sid) const {
+  const Seg& seg = op.segs[sid];
+  if (seg.owner != Seg::kNoOwner) return seg.owner == op.what.self;
+  return SegRoute(op.what, sid).owned_here();
+}
+
+void Execution::TrySum(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  if (seg.phase != Phase::kWaiting) return;
+  const bool forced = seg.forced && seg.local;
+  if (!seg.hop.opened()) {  // a broadcast
+    if (seg.local && OwnsSeg(op, sid)) Sum(now, op, sid, nullptr);
+  } else if (OwnsSeg(op, sid) && !seg.hop.direct()) {
+    if (forced || seg.hop.Complete()) Sum(now, op, sid, nullptr);
+  } else if (forced || seg.hop.Due(now)) {
+    GoOn(now, op, sid, nullptr);
+  } else if (seg.timer == DeadlineWheel::kNone) {
+    ArmSeg(now, op, sid);
+  }
+}
+
+// The sum of what is here leaves; `last` is straight from its datagram.
+void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* last) {
+  Seg& seg = op.segs[sid];
+  const RingOrder& order = seg.hop.order();
+  const uint32_t position = op.places[order.home].position;
+  if (seg.hop.IsOwner()) seg.hop.GoDirect();  // of a seg that it has claimed in vain, when time is up
+  seg.claimed = false;
+  if (!seg.hop.UpstreamIsIn()) {
+    ++stats_->skips;
+    LH_REACHED("a ring goes on without a late node");
+    // Who has not begun to send aims farther on at once; without the notice, this node passes the sum on.
+    const uint8_t previous = order.nodes[position - 1];
+    if ((seg.hop.have() & Bit(previous)) == 0) Tell(op, sid, previous, 0);
+  }
+  const Partial says = seg.hop.Begin(now);
+  seg.missing = says.missing;
+  if (!seg.local) {
+    ++stats_->self_skips;
+    LH_REACHED("a node goes on without its own ranks");
+  }
+  if (seg.contributors != 0 || last != nullptr || (seg.local && op.Present(sid) != 0)) {
+    Sum(now, op, sid, last);
+    return;
+  }
+  // There is nothing to add to: the next one is told that it waits in vain.
+  seg.phase = Phase::kSent;
+  seg.acked = true;
+  Tell(op, sid, TargetOf(op, sid, seg.hop.Close(now)), says.missing);
+  ArmSeg(now, op, sid);
+}
+
+void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing) {
+  Header notice = HeaderOf(op, sid, PacketKind::kGoneOn);
+  notice.missing = missing;
+  if (!transfer_->QueueAnswer(target, notice)) ++stats_->answers_dropped;
 }
 
 // Everything that is here becomes one sum, with `last` straight from its datagram. False: there was nothing,
 // or no memory.
 bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last) {
   Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
-  const uint64_t present = op.Present(sid);
+  // Ranks add their data together or not at all.
+  const uint64_t present = seg.local ? op.Present(sid) : 0;
   if (present == 0 && seg.contributors == 0 && last == nullptr) return false;
-  std::byte* out = op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
+  // Ranks that have not posted may still write their data to where the result will be.
+  std::byte* out = op.message == nullptr || !seg.local ? nullptr : op.message + op.what.OffsetOf(sid);
   if (out == nullptr && seg.held.empty()) {
     SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(sid));
     if (unit == nullptr) return false;
@@ -95,39 +205,43 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
     if (unit->contributors != 0) externals[count++] = unit->data;
   }
   if (last != nullptr) externals[count++] = Bytes(last->payload);
-  compute_->Sum(op, sid, 1, {externals.data(), count}, out);
+  if (seg.local) compute_->Sum(op, sid, 1, {externals.data(), count}, out);
 
-  if (last != nullptr) {
-    seg.contributors |= last->header.contributors;
-    seg.participants += last->header.participants;
-    seg.incomplete |= (last->header.flags & Header::kIncomplete) != 0;
-  }
-  if (present != 0 || op.what.senders() == 0) seg.contributors |= BitOf(op.what.self);
+  if (last != nullptr) Enter(seg, last->header);
+  if (seg.local && (present != 0 || op.what.senders() == 0)) seg.contributors |= Bit(op.what.self);
   seg.participants += static_cast<uint32_t>(std::popcount(present));
-  seg.incomplete |= present != op.what.senders();
-  if (op.message != nullptr) {
+  seg.incomplete |= seg.local && present != op.what.senders();
+  if (op.message != nullptr && seg.local) {
     ReleaseHeld(seg);
   } else {
     KeepFirst(seg);
   }
   wheel_->Cancel(seg.timer);
-  if (route.owned_here()) {
+  if (OwnsSeg(op, sid)) {
     if (op.what.opcode != Opcode::kBroadcast) seg.incomplete |= seg.contributors != op.what.nodes;
-    if (op.what.opcode == Opcode::kBroadcast) seg.contributors = op.what.nodes;
+    if (op.what.opcode == Opcode::kBroadcast) seg.contributors = static_cast<Contributors>(op.what.nodes);
+    seg.owner = op.what.self;
+    seg.late |= seg.hop.late();
     compute_->Finish(op, sid, 1, seg.participants, out);
     HaveResult(now, op, sid, out);
     return true;
   }
   seg.phase = Phase::kSent;
-  if (!seg.aimed) seg.target = route.Next();
   SendSum(now, op, sid);
   return true;
 }
 
+void Execution::Enter(Seg& seg, const Header& h) {
+  seg.contributors |= static_cast<Contributors>(h.contributors);
+  seg.participants += h.participants;
+  seg.incomplete |= (h.flags & Header::kIncomplete) != 0;
+}
+
+// A sum or result that stands in a unit has nothing of this message's own memory.
 const std::byte* Execution::DataOf(const Operation& op, uint32_t sid) const {
-  if (op.message != nullptr) return op.message + op.what.OffsetOf(sid);
   const SegPool::Unit* const unit = pool_->Find(op.segs[sid].held);
-  return unit == nullptr ? nullptr : unit->data;
+  if (unit != nullptr) return unit->data;
+  return op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
 }
 
 SegPool::Unit* Execution::TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order) {
@@ -161,9 +275,7 @@ bool Execution::Hold(Operation& op, Seg& seg, const Packet& packet) {
   } else if (!HoldAlone(op, seg, packet, true)) {
     return false;
   }
-  seg.contributors |= h.contributors;
-  seg.participants += h.participants;
-  seg.incomplete |= (h.flags & Header::kIncomplete) != 0;
+  Enter(seg, h);
   return true;
 }
 
@@ -229,52 +341,82 @@ void Execution::AddFollowers(Operation& op, Seg& seg, uint64_t children) {
 void Execution::KeepFirst(Seg& seg) {
   SegPool::Unit* const first = pool_->Find(seg.held);
   LH_CHECK(first != nullptr);
-  Seg rest;
-  rest.held = std::exchange(first->next, {});
-  ReleaseHeld(rest);
+  SegRef rest = std::exchange(first->next, {});
+  Release(&rest);
 }
 
-void Execution::ReleaseHeld(Seg& seg) {
-  while (!seg.held.empty()) {
-    const SegPool::Unit* const unit = pool_->Find(seg.held);
+void Execution::Release(SegRef* list) {
+  while (!list->empty()) {
+    const SegPool::Unit* const unit = pool_->Find(*list);
     const SegRef next = unit == nullptr ? SegRef() : unit->next;
-    pool_->Release(seg.held);
-    seg.held = next;
+    pool_->Release(*list);
+    *list = next;
   }
 }
 
-void Execution::WaitForStraggler(Instant now, Operation& op, uint32_t sid) {
-  Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
-  if (!route.Sends() || op.what.deterministic()) return;
-  const JobConfig* const job = store_->FindJob(op.what.jid);
-  if (job == nullptr) return;
-  // The one skip: a node that has something of those before it waits for all of it.
-  if (job->policy == StragglerPolicy::kSeedSkip && seg.contributors != 0) return;
-  const auto wait = clock_.WaitFor(route.Previous(), *job);
-  if (!wait) return;
-  if (*wait > Duration(0)) {
-    Arm(now + *wait, op, sid);
-    return;
-  }
-  ++stats_->demotions;
-  Skip(now, op, sid);
+// A late sum goes on as it is, to a node that still waits. False: there is no unit for it.
+bool Execution::PassOn(Instant now, Operation& op, const Packet& packet) {
+  const Header& h = packet.header;
+  SegPool::Unit* const unit = TakePassing(op, op.segs[h.sid], op.what.LengthOf(h.sid), SegPool::Turn::kOutOfOrder);
+  if (unit == nullptr) return false;
+  std::memcpy(unit->data, packet.payload.data(), packet.payload.size());
+  unit->contributors = h.contributors;
+  unit->participants = h.participants;
+  unit->missing = h.missing;
+  unit->late = h.late;
+  unit->incomplete = (h.flags & Header::kIncomplete) != 0;
+  unit->target = TargetOf(op, h.sid, op.segs[h.sid].hop.Aim(now));
+  ++stats_->passed_on;
+  LH_REACHED("a late sum is passed on");
+  return true;
 }
 
-// Goes on without those that are late, and tells the one before where to aim.
-void Execution::Skip(Instant now, Operation& op, uint32_t sid) {
+// The ranks here have come after the sum had left: their part goes straight to the owner.
+void Execution::SendOwnPart(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
-  seg.forced = true;
-  ++stats_->skips;
-  LH_REACHED("a ring goes on without a late node");
-  if ((seg.contributors & BitOf(route.Previous())) == 0) {
-    Header notice = HeaderOf(op, sid, PacketKind::kRedirect);
-    notice.root = route.Next();
-    notice.contributors = 0;
-    if (!transfer_->QueueAnswer(route.Previous(), notice)) ++stats_->answers_dropped;
+  const uint64_t present = op.Present(sid);
+  seg.own_waits = false;
+  if (present == 0) return;
+  SegPool::Unit* const unit = TakePassing(op, seg, op.what.LengthOf(sid), SegPool::Turn::kNow);
+  if (unit == nullptr) {
+    seg.own_waits = true;
+    return ArmSeg(now, op, sid);
   }
-  Sum(now, op, sid, nullptr);
+  compute_->Sum(op, sid, 1, {}, unit->data);
+  unit->contributors = BitOf(op.what.self);
+  unit->participants = static_cast<uint32_t>(std::popcount(present));
+  unit->missing = 0;
+  unit->late = Bit(op.what.self);
+  unit->incomplete = present != op.what.senders();
+  unit->target = TargetOf(op, sid, seg.hop.order().owner());
+  SendPassing(now, op, sid);
+}
+
+SegPool::Unit* Execution::TakePassing(Operation& op, Seg& seg, uint32_t length, SegPool::Turn turn) {
+  const auto ref = pool_->Take(op.slot, turn);
+  if (!ref) {
+    ++stats_->pool_exhausted;
+    return nullptr;
+  }
+  SegPool::Unit* const unit = pool_->Find(*ref);
+  unit->length = length;
+  unit->intra = Header::kInvolvesOthers | Header::kReduced;
+  unit->next = seg.passing;
+  seg.passing = *ref;
+  return unit;
+}
+
+// Of a position in this node's ring. The owner may be another than this node takes it for; the one of the
+// seg's route knows. What leads backwards could come back: only the route's owner sends to whom it has left
+// the seg.
+uint8_t Execution::TargetOf(const Operation& op, uint32_t sid, uint32_t position) const {
+  const Seg& seg = op.segs[sid];
+  const RingOrder& order = seg.hop.order();
+  if (position != order.owner()) return order.nodes[position];
+  if (seg.owner != Seg::kNoOwner) return seg.owner;
+  const SegRoute route(op.what, sid);
+  const uint8_t last = order.nodes[position];
+  return last != op.what.self && route.PositionOf(last) > route.PositionOf(op.what.self) ? last : order.home;
 }
 
 void Execution::HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data) {
@@ -283,8 +425,10 @@ void Execution::HaveResult(Instant now, Operation& op, uint32_t sid, const std::
   op.incomplete |= seg.incomplete;
   op.missing_nodes |= op.what.nodes & ~seg.contributors;
   wheel_->Cancel(seg.timer);
+  ReleasePassing(seg);
+  for (Contributors rest = seg.late; rest != 0; rest &= rest - 1) ++op.late_segs[std::countr_zero(rest) % kMaxNodes];
   seg.phase = Phase::kResult;
-  seg.pending = SegRoute(op.what, sid).ResultTargets();
+  seg.pending = static_cast<Contributors>(SegRoute(op.what, sid).ResultTargets(seg.owner));
   seg.tries = 0;
   if (seg.pending == 0) {
     Done(now, op, sid);
@@ -300,7 +444,56 @@ void Execution::SendSum(Instant now, Operation& op, uint32_t sid) {
   if (seg.tries > 1) ++stats_->retransmissions;
   if (!transfer_->QueueSend({op.slot, op.epoch, sid, seg.target, PacketKind::kPartial}))
     ++stats_->sends_deferred;
-  Arm(now + transfer_->TimeoutOf(seg.tries), op, sid);
+  seg.again = now + transfer_->TimeoutOf(seg.tries);
+  ArmSeg(now, op, sid);
+}
+
+// Those of the passed-on sums whose time has come.
+void Execution::SendPassing(Instant now, Operation& op, uint32_t sid) {
+  SegRef ref = op.segs[sid].passing;
+  for (SegPool::Unit* unit = pool_->Find(ref); unit != nullptr; ref = unit->next, unit = pool_->Find(ref)) {
+    if (unit->tries > 0 && now < unit->again) continue;
+    if (unit->tries++ == 0) unit->since = now;
+    unit->tries = std::min<uint8_t>(unit->tries, 100);
+    if (unit->tries > 1) ++stats_->retransmissions;
+    if (!transfer_->QueueSend({op.slot, op.epoch, sid, unit->target, PacketKind::kPartial, ref}))
+      ++stats_->sends_deferred;
+    unit->again = now + transfer_->TimeoutOf(unit->tries);
+  }
+  ArmSeg(now, op, sid);
+}
+
+// The one timer of a seg: the end of its wait, or when the first of its sums is to be sent again. A claim has
+// the timer for itself.
+void Execution::ArmSeg(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  if (seg.claimed) return;
+  Instant due = Instant::Infinite();
+  if (seg.phase == Phase::kWaiting) {
+    // What is over already has not been enough: an event is awaited.
+    if (HasTimer(op, sid) && seg.hop.NextTimeout() > now) due = seg.hop.NextTimeout();
+  } else if (!seg.acked) {
+    due = seg.again;
+  }
+  if (seg.own_waits) due = std::min(due, now + kOwnWaits);
+  for (const SegPool::Unit* unit = pool_->Find(seg.passing); unit != nullptr; unit = pool_->Find(unit->next)) {
+    due = std::min(due, unit->again);
+  }
+  if (due.IsInfinite()) return wheel_->Cancel(seg.timer);
+  Arm(due, op, sid);
+}
+
+// There are timers for the segs of two windows; others wait until their turn comes.
+bool Execution::HasTimer(const Operation& op, uint32_t sid) const {
+  return sid < op.lowest + 2 * options_.window_segs;
+}
+
+void Execution::SendClaim(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  seg.tries = std::min<uint8_t>(static_cast<uint8_t>(seg.tries + 1), 100);
+  const Header claim = HeaderOf(op, sid, PacketKind::kClaim);
+  if (!transfer_->QueueAnswer(seg.hop.order().home, claim)) ++stats_->answers_dropped;
+  if (HasTimer(op, sid)) Arm(now + transfer_->TimeoutOf(seg.tries), op, sid);
 }
 
 void Execution::SendResult(Instant now, Operation& op, uint32_t sid) {
@@ -328,6 +521,7 @@ void Execution::Done(Instant now, Operation& op, uint32_t sid) {
   wheel_->Cancel(seg.timer);
   ReleaseHeld(seg);
   while (op.lowest < op.what.segs && op.segs[op.lowest].phase == Phase::kDone) ++op.lowest;
+  Open(now, op);
   messages_->OnSegsDone(now, op, sid, 1);
 }
 
@@ -337,10 +531,13 @@ void Execution::OnSegTimer(Instant now, Operation& op, uint32_t sid) {
   seg.timer = DeadlineWheel::kNone;
   switch (seg.phase) {
     case Phase::kWaiting:
-      clock_.OnMiss(SegRoute(op.what, sid).Previous());
-      return Skip(now, op, sid);
+      if (seg.claimed) return SendClaim(now, op, sid);
+      SendPassing(now, op, sid);
+      return TrySum(now, op, sid);
     case Phase::kSent:
-      return seg.acked ? void() : SendSum(now, op, sid);
+      if (seg.own_waits) SendOwnPart(now, op, sid);
+      if (!seg.acked && now >= seg.again) SendSum(now, op, sid);
+      return SendPassing(now, op, sid);
     case Phase::kResult:
       return SendResult(now, op, sid);
     case Phase::kDone:
@@ -361,6 +558,12 @@ void Execution::OnPacket(Instant now, Operation& op, const Packet& packet) {
       return OnAckResult(now, op, packet.header);
     case PacketKind::kRedirect:
       return OnRedirect(now, op, packet.header);
+    case PacketKind::kGoneOn:
+      return OnGoneOn(now, op, packet.header);
+    case PacketKind::kClaim:
+      return OnClaim(now, op, packet.header);
+    case PacketKind::kOwner:
+      return OnOwner(now, op, packet.header);
     default:
       ++stats_->packets_refused;
   }
@@ -369,52 +572,80 @@ void Execution::OnPacket(Instant now, Operation& op, const Packet& packet) {
 void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
-  const SegRoute route(op.what, h.sid);
-  const uint64_t needed = route.Needed();
-  const bool has_place = h.contributors != 0 && (h.contributors & ~needed) == 0;
+  OpenSeg(now, op, h.sid);
+  const auto set = static_cast<Contributors>(h.contributors);
+  const bool have_result = seg.early || seg.phase == Phase::kResult || seg.phase == Phase::kDone;
+  const Partial says{set, h.missing};
   // What is in is tested before anything is added.
-  if ((h.contributors & ~seg.contributors) == 0 && h.contributors != 0 && !seg.early) {
+  Arrival arrival = Arrival::kNoPlace;
+  if (have_result) {
+    if (set != 0 && (set & ~seg.contributors) == 0) arrival = Arrival::kDuplicate;
+  } else if (seg.hop.opened()) {
+    arrival = seg.hop.Judge(says);
+  }
+  if (arrival == Arrival::kDuplicate) {
     ++stats_->duplicates;
     return Answer(op, h, PacketKind::kAckPartial);
   }
-  if (!has_place || h.participants == 0 || h.participants > uint32_t{kMaxNodes} * kMaxRanks || seg.early) {
-    ++stats_->packets_refused;
-    return;
-  }
-  if ((h.contributors & seg.contributors) != 0) {
+  if (arrival == Arrival::kOverlap) {
     ++stats_->overlaps_refused;
     return;
   }
-  op.seen |= h.contributors;
-  if (seg.phase == Phase::kSent) {
-    LH_REACHED("a late sum is sent to a node farther on");
-    return Answer(op, h, PacketKind::kRedirect, route.Next());
+  const bool possible = h.participants != 0 && h.participants <= uint32_t{kMaxNodes} * kMaxRanks;
+  if (!possible || arrival == Arrival::kNoPlace || arrival == Arrival::kNotice) {
+    ++stats_->packets_refused;
+    return;
   }
-  if (seg.phase != Phase::kWaiting) return;  // the result is made, without it
-  const bool last = (needed & ~seg.contributors & ~h.contributors) == 0;
-  if (last && !route.owned_here())
-    clock_.OnArrival(route.Previous(), seg.local ? now - seg.since : Duration(0));
-  const bool in_order = op.what.deterministic() && op.what.route == Route::kTree && std::popcount(needed) > 1;
+  op.seen |= h.contributors;
+  if ((seg.refused & set) != 0) {
+    return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
+  }
+  if (arrival != Arrival::kMerge) return OnLate(now, op, packet);
+  // What comes from the owner says that the seg is left to this node.
+  if (seg.claimed && (set & Bit(seg.hop.order().home)) != 0) TakeOver(op, seg);
+  const SegRoute route(op.what, h.sid);
+  const bool last = seg.hop.UpstreamIsIn(set);
+  const bool in_order =
+      op.what.deterministic() && op.what.route == Route::kTree && std::popcount(route.Needed()) > 1;
   // Where there is no memory for the sum it needs a unit: what finds none is not acknowledged.
   const bool has_room = op.message != nullptr || !seg.held.empty();
   const bool at_once = last && seg.local && !in_order && has_room;
   if (at_once) {
     // The answer is queued first: the message may be over afterwards.
+    seg.hop.Accept(now, h.source, says);
+    seg.late |= h.late;
     Answer(op, h, PacketKind::kAckPartial);
-    if (!Sum(now, op, h.sid, &packet)) ++stats_->packets_refused;
+    OwnsSeg(op, h.sid) ? void(Sum(now, op, h.sid, &packet)) : GoOn(now, op, h.sid, &packet);
     return;
   }
-  if (Hold(op, seg, packet)) Answer(op, h, PacketKind::kAckPartial);
-  if (in_order || (last && seg.local)) return TrySum(now, op, h.sid, nullptr);
-  const JobConfig* const job = store_->FindJob(op.what.jid);
-  if (job != nullptr && job->policy == StragglerPolicy::kSeedSkip) wheel_->Cancel(seg.timer);
+  if (!Hold(op, seg, packet)) return;
+  seg.hop.Accept(now, h.source, says);
+  seg.late |= h.late;
+  Answer(op, h, PacketKind::kAckPartial);
+  TrySum(now, op, h.sid);
+}
+
+// This node has sent its own sum, or owns the seg no more. What finds no room is never taken from then on:
+// its sender sends it to another.
+void Execution::OnLate(Instant now, Operation& op, const Packet& packet) {
+  const Header& h = packet.header;
+  Seg& seg = op.segs[h.sid];
+  if (!HasTimer(op, h.sid)) return;  // comes again
+  if (!PassOn(now, op, packet)) {
+    seg.refused |= static_cast<Contributors>(h.contributors);
+    return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
+  }
+  seg.hop.Accept(now, h.source, {static_cast<Contributors>(h.contributors), h.missing});
+  Answer(op, h, PacketKind::kAckPartial);
+  SendPassing(now, op, h.sid);
 }
 
 void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
   const SegRoute route(op.what, h.sid);
-  if (!route.distributes() || route.owned_here()) {
+  const bool owned = route.owned_here() && (seg.owner == Seg::kNoOwner || seg.owner == op.what.self);
+  if (!route.distributes() || owned) {
     ++stats_->packets_refused;
     return;
   }
@@ -423,7 +654,7 @@ void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
     return Answer(op, h, PacketKind::kAckResult);
   }
   // There are timers for the segs of two windows; what comes before comes again.
-  if (h.sid >= op.lowest + 2 * options_.window_segs) return;
+  if (!HasTimer(op, h.sid)) return;
   op.seen |= h.contributors;
   if (op.posted && (op.missing[h.sid] & ~op.gone) == 0 && op.message != nullptr) {
     return TakeResult(now, op, h.sid, h, packet.payload);
@@ -431,10 +662,15 @@ void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
   if (seg.early) return;
   // Before the ranks here have said where it belongs: kept, and acknowledged when it is taken.
   ReleaseHeld(seg);
+  wheel_->Cancel(seg.timer);
+  ReleasePassing(seg);
   seg.contributors = 0;
   seg.participants = 0;
   if (!Hold(op, seg, packet)) return;
   seg.early = true;
+  seg.acked = true;  // the result makes a sum that is still on its way superfluous
+  seg.owner = OwnerIn(op, h);
+  seg.late = h.late;
 }
 
 void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Header& header, ByteSpan payload) {
@@ -445,47 +681,130 @@ void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Heade
   if (op.IsReady(sid)) op.ClearReady(sid);
   seg.local = true;
   seg.early = false;
-  seg.contributors = header.contributors;
+  seg.owner = OwnerIn(op, header);
+  seg.late = header.late;
+  seg.contributors = static_cast<Contributors>(header.contributors);
   seg.participants = header.participants;
   seg.incomplete = (header.flags & Header::kIncomplete) != 0;
   Answer(op, header, PacketKind::kAckResult);
   HaveResult(now, op, sid, place);
 }
 
+// Who has made that result.
+uint8_t Execution::OwnerIn(const Operation& op, const Header& result) {
+  return op.what.route == Route::kTree ? op.what.tree_root : result.root;
+}
+
+bool Execution::IsOnItsWay(const Seg& seg, const Header& answer) {
+  return seg.phase == Phase::kSent && !seg.acked && seg.aimed && answer.source == seg.target &&
+         answer.contributors == seg.contributors;
+}
+
+// The passed-on sum that the answer is about; empty: none.
+SegRef* Execution::FindPassing(Seg& seg, const Header& answer) {
+  SegRef* ref = &seg.passing;
+  for (SegPool::Unit* unit = pool_->Find(*ref); unit != nullptr; ref = &unit->next, unit = pool_->Find(*ref)) {
+    if (unit->contributors == answer.contributors && unit->target == answer.source) return ref;
+  }
+  return nullptr;
+}
+
 void Execution::OnAckPartial(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
-  if (seg.phase != Phase::kSent || seg.acked || header.source != seg.target) return;
-  seg.acked = true;
-  wheel_->Cancel(seg.timer);
-  if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
-  if (!SegRoute(op.what, header.sid).distributes()) Done(now, op, header.sid);
+  if (IsOnItsWay(seg, header)) {
+    seg.acked = true;
+    if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
+    ReleaseHeld(seg);
+    if (!SegRoute(op.what, header.sid).distributes()) return Done(now, op, header.sid);
+    return ArmSeg(now, op, header.sid);
+  }
+  SegRef* const passing = FindPassing(seg, header);
+  if (passing == nullptr) return;
+  const SegPool::Unit& unit = *pool_->Find(*passing);
+  if (unit.tries == 1) transfer_->OnRoundTrip(now - unit.since);
+  const SegRef gone = std::exchange(*passing, unit.next);
+  pool_->Release(gone);
+  ArmSeg(now, op, header.sid);
 }
 
 void Execution::OnAckResult(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
-  if (seg.phase != Phase::kResult || (seg.pending & BitOf(header.source)) == 0) return;
-  seg.pending &= ~BitOf(header.source);
+  if (seg.phase != Phase::kResult || (seg.pending & Bit(header.source)) == 0) return;
+  seg.pending &= ~Bit(header.source);
   if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
   if (seg.pending == 0) Done(now, op, header.sid);
 }
 
-// The node that this one aims at has sent its own already. Farther on is a node that waits, the owner at
-// last: every redirect goes forward, so they end.
+// The node that this one has sent a sum to has no room for it. Farther on is a node that has, the owner at
+// last: redirects go forward, so they end; the owner alone names another one, to which it has left the seg.
 void Execution::OnRedirect(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
   const SegRoute route(op.what, header.sid);
-  const bool aims = seg.phase == Phase::kWaiting || (seg.phase == Phase::kSent && !seg.acked);
-  const uint8_t target = seg.aimed || seg.phase == Phase::kSent ? seg.target : route.Next();
-  const bool forward =
-      (op.what.nodes & BitOf(header.root)) != 0 && route.PositionOf(header.root) > route.PositionOf(target);
-  if (!route.Sends() || op.what.deterministic() || !aims || header.source != target || !forward) return;
-  seg.target = header.root;
-  seg.aimed = true;
-  ++stats_->redirects;
-  if (seg.phase == Phase::kSent) {
+  const bool forward = route.PositionOf(header.root) > route.PositionOf(header.source) ||
+                       header.source == route.owner();
+  if (!seg.hop.opened() || !op.Skips() || header.root == op.what.self || !forward) return;
+  if (IsOnItsWay(seg, header)) {
+    seg.target = header.root;
     seg.tries = 0;
-    SendSum(now, op, header.sid);
+    ++stats_->redirects;
+    return SendSum(now, op, header.sid);
   }
+  SegRef* const passing = FindPassing(seg, header);
+  if (passing == nullptr) return;
+  SegPool::Unit& unit = *pool_->Find(*passing);
+  unit.target = header.root;
+  unit.tries = 0;
+  ++stats_->redirects;
+  SendPassing(now, op, header.sid);
+}
+
+void Execution::OnGoneOn(Instant now, Operation& op, const Header& header) {
+  Seg& seg = op.segs[header.sid];
+  if (seg.early || seg.phase == Phase::kResult || seg.phase == Phase::kDone) return;
+  OpenSeg(now, op, header.sid);
+  const Partial says{0, header.missing};
+  if (!seg.hop.opened() || seg.hop.Judge(says) != Arrival::kNotice) {
+    ++stats_->packets_refused;
+    return;
+  }
+  seg.hop.OnGoneOn(header.source);
+  if (header.missing == 0) return;
+  seg.hop.Accept(now, header.source, says);
+  TrySum(now, op, header.sid);
+}
+
+// One node gets the seg, once: what is here and what comes goes to it.
+void Execution::OnClaim(Instant now, Operation& op, const Header& header) {
+  const SegRoute route(op.what, header.sid);
+  Seg& seg = op.segs[header.sid];
+  OpenSeg(now, op, header.sid);
+  if (!route.owned_here() || !seg.hop.opened() || !op.Demotes()) {
+    ++stats_->packets_refused;
+    return;
+  }
+  const bool leaves = seg.owner == Seg::kNoOwner && seg.phase == Phase::kWaiting && !seg.early;
+  if (leaves) {
+    seg.owner = header.source;
+    seg.hop.GoDirect();
+  }
+  Answer(op, header, PacketKind::kOwner, seg.owner);
+  if (leaves) TrySum(now, op, header.sid);
+}
+
+void Execution::TakeOver(const Operation& op, Seg& seg) {
+  seg.claimed = false;
+  seg.owner = op.what.self;
+  seg.tries = 0;
+  wheel_->Cancel(seg.timer);
+}
+
+void Execution::OnOwner(Instant now, Operation& op, const Header& header) {
+  Seg& seg = op.segs[header.sid];
+  if (!seg.claimed || seg.phase != Phase::kWaiting || header.source != seg.hop.order().home) return;
+  TakeOver(op, seg);
+  seg.owner = header.root;
+  if (seg.owner != op.what.self) seg.hop.GoDirect();
+  TrySum(now, op, header.sid);
 }
 
 void Execution::Force(Instant now, Operation& op, bool owners) {
@@ -495,10 +814,10 @@ void Execution::Force(Instant now, Operation& op, bool owners) {
   }
   for (uint32_t sid = op.lowest; sid < op.what.segs; ++sid) {
     Seg& seg = op.segs[sid];
-    if (owners || !SegRoute(op.what, sid).owned_here()) seg.forced = true;
+    if (owners || !OwnsSeg(op, sid)) seg.forced = true;
     if (!seg.local && !op.IsReady(sid)) op.SetReady(sid);
   }
-  for (uint32_t sid = op.lowest; op.live && sid < op.what.segs; ++sid) TrySum(now, op, sid, nullptr);
+  for (uint32_t sid = op.lowest; op.live && sid < op.what.segs; ++sid) TrySum(now, op, sid);
   Start(now, op);
 }
 
@@ -527,28 +846,54 @@ Header Execution::HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) c
   h.contributors = seg.contributors;
   h.participants = seg.participants;
   h.ranks = op.Present(sid);
+  h.late = seg.late | (kind == PacketKind::kPartial ? seg.hop.late() : 0);
+  if (kind == PacketKind::kPartial) h.missing = seg.missing;
+  if (kind == PacketKind::kResult && what.route == Route::kRing) h.root = seg.owner;
   if (seg.incomplete) h.flags |= Header::kIncomplete;
   return h;
 }
 
 void Execution::Answer(const Operation& op, const Header& to, PacketKind kind, uint8_t root) {
   Header answer = HeaderOf(op, to.sid, kind);
-  answer.contributors = kind == PacketKind::kRedirect ? 0 : to.contributors;
-  if (kind == PacketKind::kRedirect) answer.root = root;
+  answer.contributors = to.contributors;
+  if (kind == PacketKind::kRedirect || kind == PacketKind::kOwner) answer.root = root;
   if (!transfer_->QueueAnswer(to.source, answer)) ++stats_->answers_dropped;
 }
 
-size_t Execution::Write(const Transfer::Send& send, MutableByteSpan out) {
+// A sum is aimed when it leaves, not when it is made: that may have taken longer than others wait.
+size_t Execution::Write(Instant now, const Transfer::Send& send, MutableByteSpan out, uint8_t* target) {
   Operation* const op = store_->At(send.slot);
   if (op == nullptr || !op->live || op->epoch != send.epoch) return 0;
-  const Seg& seg = op->segs[send.sid];
-  const bool wanted = send.kind == PacketKind::kPartial
-                          ? seg.phase == Phase::kSent && !seg.acked && seg.target == send.target
-                          : seg.phase == Phase::kResult && (seg.pending & BitOf(send.target)) != 0;
-  const std::byte* const data = DataOf(*op, send.sid);
-  if (!wanted || data == nullptr) return 0;
-  const ByteSpan payload(reinterpret_cast<const uint8_t*>(data), op->what.LengthOf(send.sid));
-  return Encapsulate(HeaderOf(*op, send.sid, send.kind), payload, out);
+  Seg& seg = op->segs[send.sid];
+  const uint32_t length = op->what.LengthOf(send.sid);
+  Header h = HeaderOf(*op, send.sid, send.kind);
+  const std::byte* data = DataOf(*op, send.sid);
+  if (send.kind == PacketKind::kResult) {
+    if (seg.phase != Phase::kResult || (seg.pending & Bit(send.target)) == 0) return 0;
+  } else if (!send.unit.empty()) {
+    const SegPool::Unit* const unit = pool_->Find(send.unit);
+    if (unit == nullptr) return 0;
+    data = unit->data;
+    h.contributors = unit->contributors;
+    h.participants = unit->participants;
+    h.missing = unit->missing;
+    h.late = unit->late;
+    h.ranks = 0;
+    h.flags &= static_cast<uint8_t>(~Header::kIncomplete);
+    if (unit->incomplete) h.flags |= Header::kIncomplete;
+    *target = unit->target;
+  } else {
+    if (seg.phase != Phase::kSent || seg.acked) return 0;
+    if (!seg.aimed) {
+      seg.target = TargetOf(*op, send.sid, seg.hop.Close(now));
+      seg.aimed = true;
+      seg.since = now;
+    }
+    *target = seg.target;
+  }
+  if (data == nullptr) return 0;
+  const ByteSpan payload(reinterpret_cast<const uint8_t*>(data), length);
+  return Encapsulate(h, payload, out);
 }
 
 }  // namespace longhaul::offload

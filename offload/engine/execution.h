@@ -4,9 +4,13 @@
 //              the owner of the seg goes from kWaiting to kResult at once
 //
 // Exactly once: every packet names the nodes that are in its sum. A set that is in already is acknowledged
-// and dropped; a disjoint one is added; one that overlaps is refused. A node sends one sum per seg, ever:
-// what comes after that is sent on by its sender, whom a redirect tells where to (the cascade). Nothing
-// depends on the redirect: without it the sender tries again, and gets another.
+// and dropped; a disjoint one is added; one that overlaps is refused. A node makes one sum per seg, ever: what
+// comes after that goes on as it is. A sum is with one node at a time: whoever has acknowledged it answers
+// for it until the next one has. What waits for what is RingHop's (offload/straggler), also in a tree.
+//
+// Owners that are late again and again (leaf_demote): each node decides for itself whom it takes for a leaf.
+// The last one before such an owner claims the seg; the owner leaves it to the first that does, once. Sums
+// lead forward in the ring to the owner, and from there to the new one, so none comes back.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +18,6 @@
 
 #include "offload/engine/buffer_compute.h"
 #include "offload/engine/messages.h"
-#include "offload/engine/straggler.h"
 #include "offload/engine/transfer.h"
 
 namespace longhaul::offload {
@@ -33,11 +36,17 @@ class Execution {
   void Force(Instant now, Operation& op, bool owners);
 
   // The packet that was queued, as it is now; 0: it is of no use any more.
-  size_t Write(const Transfer::Send& send, MutableByteSpan out);
+  size_t Write(Instant now, const Transfer::Send& send, MutableByteSpan out, uint8_t* target);
   Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) const;
 
  private:
-  void TrySum(Instant now, Operation& op, uint32_t sid, const Packet* last);
+  void Open(Instant now, Operation& op);
+  void OpenSeg(Instant now, Operation& op, uint32_t sid);
+  void MakePlaces(Operation& op);
+  // Whether this node makes the result.
+  bool OwnsSeg(const Operation& op, uint32_t sid) const;
+  void TrySum(Instant now, Operation& op, uint32_t sid);
+  void GoOn(Instant now, Operation& op, uint32_t sid, const Packet* last);
   bool Sum(Instant now, Operation& op, uint32_t sid, const Packet* last);
   // Nothing is owed to the sender of what is not held: it comes again.
   bool Hold(Operation& op, Seg& seg, const Packet& packet);
@@ -48,10 +57,26 @@ class Execution {
   // At the head of what the seg holds; null: none is free.
   SegPool::Unit* TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order = true);
   // Units go back as soon as their data is in a sum.
-  void ReleaseHeld(Seg& seg);
+  void ReleaseHeld(Seg& seg) { Release(&seg.held); }
+  void ReleasePassing(Seg& seg) { Release(&seg.passing); }
+  void Release(SegRef* list);
   void KeepFirst(Seg& seg);
-  void WaitForStraggler(Instant now, Operation& op, uint32_t sid);
-  void Skip(Instant now, Operation& op, uint32_t sid);
+  static void Enter(Seg& seg, const Header& header);
+
+  // Late sums, and those who are told of them.
+  bool PassOn(Instant now, Operation& op, const Packet& packet);
+  void SendOwnPart(Instant now, Operation& op, uint32_t sid);
+  SegPool::Unit* TakePassing(Operation& op, Seg& seg, uint32_t length, SegPool::Turn turn);
+  uint8_t TargetOf(const Operation& op, uint32_t sid, uint32_t position) const;
+  void Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing);
+  void SendPassing(Instant now, Operation& op, uint32_t sid);
+  void ArmSeg(Instant now, Operation& op, uint32_t sid);
+  bool HasTimer(const Operation& op, uint32_t sid) const;
+  void SendClaim(Instant now, Operation& op, uint32_t sid);
+  static bool IsOnItsWay(const Seg& seg, const Header& answer);
+  SegRef* FindPassing(Seg& seg, const Header& answer);
+  static uint8_t OwnerIn(const Operation& op, const Header& result);
+
   void HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data);
   void SendSum(Instant now, Operation& op, uint32_t sid);
   void SendResult(Instant now, Operation& op, uint32_t sid);
@@ -59,6 +84,11 @@ class Execution {
   void Done(Instant now, Operation& op, uint32_t sid);
 
   void OnPartial(Instant now, Operation& op, const Packet& packet);
+  void OnLate(Instant now, Operation& op, const Packet& packet);
+  void OnGoneOn(Instant now, Operation& op, const Header& header);
+  void OnClaim(Instant now, Operation& op, const Header& header);
+  void OnOwner(Instant now, Operation& op, const Header& header);
+  void TakeOver(const Operation& op, Seg& seg);
   void OnResult(Instant now, Operation& op, const Packet& packet);
   void TakeResult(Instant now, Operation& op, uint32_t sid, const Header& header, ByteSpan payload);
   void OnAckPartial(Instant now, Operation& op, const Header& header);
@@ -75,7 +105,6 @@ class Execution {
   Transfer* transfer_;
   BufferCompute* compute_;
   OffloadStats* stats_;
-  StragglerClock clock_;
 };
 
 }  // namespace longhaul::offload

@@ -33,6 +33,7 @@ std::optional<SegRef> SegPool::Take(uint16_t owner, Turn turn) {
   unit.taken = true;
   unit.owner = owner;
   unit.next = {};
+  unit.tries = 0;
   ++held_[owner];
   most_ = std::max(most_, in_use());
   return SegRef{index, unit.generation};
