@@ -12,9 +12,6 @@
 namespace longhaul::offload {
 namespace {
 
-// Until a unit may be free for the part of ranks that have come too late: that of the shortest resend.
-constexpr Duration kOwnWaits = std::chrono::microseconds(500);
-
 const std::byte* Bytes(ByteSpan span) { return reinterpret_cast<const std::byte*>(span.data()); }
 
 // The first ready seg of [lowest, end).
@@ -139,7 +136,7 @@ void Execution::TrySum(Instant now, Operation& op, uint32_t sid) {
     if (seg.local && OwnsSeg(op, sid)) Sum(now, op, sid, nullptr);
   } else if (OwnsSeg(op, sid) && !seg.hop.direct()) {
     if (forced || seg.hop.Complete()) Sum(now, op, sid, nullptr);
-  } else if (forced || seg.hop.Due(now)) {
+  } else if (forced || (seg.hop.Due(now) && (seg.local || CanGoOnWithoutRanks(op, seg)))) {
     GoOn(now, op, sid, nullptr);
   } else if (seg.timer == DeadlineWheel::kNone) {
     ArmSeg(now, op, sid);
@@ -162,19 +159,33 @@ void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* las
   }
   const Partial says = seg.hop.Begin(now);
   seg.missing = says.missing;
-  if (!seg.local) {
-    ++stats_->self_skips;
-    LH_REACHED("a node goes on without its own ranks");
-  }
-  if (seg.contributors != 0 || last != nullptr || (seg.local && op.Present(sid) != 0)) {
+  if (seg.local && (seg.contributors != 0 || last != nullptr || op.Present(sid) != 0)) {
     Sum(now, op, sid, last);
     return;
   }
-  // There is nothing to add to: the next one is told that it waits in vain.
+  // Without the ranks here: what has come goes on, and the next one is told if there is nothing.
+  ++stats_->self_skips;
+  LH_REACHED("a node goes on without its own ranks");
   seg.phase = Phase::kSent;
   seg.acked = true;
-  Tell(op, sid, TargetOf(op, sid, seg.hop.Close(now)), says.missing);
-  ArmSeg(now, op, sid);
+  const uint8_t target = TargetOf(op, sid, seg.hop.Close(now));
+  if (seg.held.empty()) {
+    Tell(op, sid, target, says.missing);
+  } else {
+    SegPool::Unit& unit = *pool_->Find(seg.held);
+    unit.participants = seg.participants;
+    unit.missing = says.missing;
+    unit.late = seg.late | seg.hop.late();
+    unit.incomplete = seg.incomplete;
+    unit.target = target;
+    unit.next = std::exchange(seg.passing, std::exchange(seg.held, {}));
+  }
+  SendPassing(now, op, sid);
+}
+
+// The sum then stays in its unit until another node has it.
+bool Execution::CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const {
+  return seg.held.empty() || pool_->HasRoom(op.slot, SegPool::Turn::kOutOfOrder);
 }
 
 void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing) {
@@ -187,11 +198,9 @@ void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missi
 // or no memory.
 bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last) {
   Seg& seg = op.segs[sid];
-  // Ranks add their data together or not at all.
-  const uint64_t present = seg.local ? op.Present(sid) : 0;
+  const uint64_t present = op.Present(sid);
   if (present == 0 && seg.contributors == 0 && last == nullptr) return false;
-  // Ranks that have not posted may still write their data to where the result will be.
-  std::byte* out = op.message == nullptr || !seg.local ? nullptr : op.message + op.what.OffsetOf(sid);
+  std::byte* out = op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
   if (out == nullptr && seg.held.empty()) {
     SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(sid));
     if (unit == nullptr) return false;
@@ -205,13 +214,13 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
     if (unit->contributors != 0) externals[count++] = unit->data;
   }
   if (last != nullptr) externals[count++] = Bytes(last->payload);
-  if (seg.local) compute_->Sum(op, sid, 1, {externals.data(), count}, out);
+  compute_->Sum(op, sid, 1, {externals.data(), count}, out);
 
   if (last != nullptr) Enter(seg, last->header);
-  if (seg.local && (present != 0 || op.what.senders() == 0)) seg.contributors |= Bit(op.what.self);
+  if (present != 0 || op.what.senders() == 0) seg.contributors |= Bit(op.what.self);
   seg.participants += static_cast<uint32_t>(std::popcount(present));
-  seg.incomplete |= seg.local && present != op.what.senders();
-  if (op.message != nullptr && seg.local) {
+  seg.incomplete |= present != op.what.senders();
+  if (op.message != nullptr) {
     ReleaseHeld(seg);
   } else {
     KeepFirst(seg);
@@ -357,53 +366,40 @@ void Execution::Release(SegRef* list) {
 // A late sum goes on as it is, to a node that still waits. False: there is no unit for it.
 bool Execution::PassOn(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
-  SegPool::Unit* const unit = TakePassing(op, op.segs[h.sid], op.what.LengthOf(h.sid), SegPool::Turn::kOutOfOrder);
-  if (unit == nullptr) return false;
+  Seg& seg = op.segs[h.sid];
+  const auto ref = pool_->Take(op.slot, SegPool::Turn::kOutOfOrder);
+  if (!ref) {
+    ++stats_->pool_exhausted;
+    return false;
+  }
+  SegPool::Unit* const unit = pool_->Find(*ref);
+  unit->next = std::exchange(seg.passing, *ref);
+  unit->length = op.what.LengthOf(h.sid);
   std::memcpy(unit->data, packet.payload.data(), packet.payload.size());
   unit->contributors = h.contributors;
   unit->participants = h.participants;
   unit->missing = h.missing;
   unit->late = h.late;
   unit->incomplete = (h.flags & Header::kIncomplete) != 0;
-  unit->target = TargetOf(op, h.sid, op.segs[h.sid].hop.Aim(now));
+  unit->target = TargetOf(op, h.sid, seg.hop.Aim(now));
   ++stats_->passed_on;
   LH_REACHED("a late sum is passed on");
   return true;
 }
 
-// The ranks here have come after the sum had left: their part goes straight to the owner.
+// The ranks here have come after the sum had left: their part is a sum of its own, straight to the owner.
 void Execution::SendOwnPart(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
-  const uint64_t present = op.Present(sid);
-  seg.own_waits = false;
-  if (present == 0) return;
-  SegPool::Unit* const unit = TakePassing(op, seg, op.what.LengthOf(sid), SegPool::Turn::kNow);
-  if (unit == nullptr) {
-    seg.own_waits = true;
-    return ArmSeg(now, op, sid);
-  }
-  compute_->Sum(op, sid, 1, {}, unit->data);
-  unit->contributors = BitOf(op.what.self);
-  unit->participants = static_cast<uint32_t>(std::popcount(present));
-  unit->missing = 0;
-  unit->late = Bit(op.what.self);
-  unit->incomplete = present != op.what.senders();
-  unit->target = TargetOf(op, sid, seg.hop.order().owner());
-  SendPassing(now, op, sid);
-}
-
-SegPool::Unit* Execution::TakePassing(Operation& op, Seg& seg, uint32_t length, SegPool::Turn turn) {
-  const auto ref = pool_->Take(op.slot, turn);
-  if (!ref) {
-    ++stats_->pool_exhausted;
-    return nullptr;
-  }
-  SegPool::Unit* const unit = pool_->Find(*ref);
-  unit->length = length;
-  unit->intra = Header::kInvolvesOthers | Header::kReduced;
-  unit->next = seg.passing;
-  seg.passing = *ref;
-  return unit;
+  if (op.Present(sid) == 0) return;
+  seg.contributors = 0;
+  seg.participants = 0;
+  seg.missing = 0;
+  seg.incomplete = false;
+  seg.acked = false;
+  seg.aimed = true;
+  seg.target = TargetOf(op, sid, seg.hop.order().owner());
+  seg.tries = 0;
+  Sum(now, op, sid, nullptr);
 }
 
 // Of a position in this node's ring. The owner may be another than this node takes it for; the one of the
@@ -475,7 +471,6 @@ void Execution::ArmSeg(Instant now, Operation& op, uint32_t sid) {
   } else if (!seg.acked) {
     due = seg.again;
   }
-  if (seg.own_waits) due = std::min(due, now + kOwnWaits);
   for (const SegPool::Unit* unit = pool_->Find(seg.passing); unit != nullptr; unit = pool_->Find(unit->next)) {
     due = std::min(due, unit->again);
   }
@@ -535,7 +530,6 @@ void Execution::OnSegTimer(Instant now, Operation& op, uint32_t sid) {
       SendPassing(now, op, sid);
       return TrySum(now, op, sid);
     case Phase::kSent:
-      if (seg.own_waits) SendOwnPart(now, op, sid);
       if (!seg.acked && now >= seg.again) SendSum(now, op, sid);
       return SendPassing(now, op, sid);
     case Phase::kResult:

@@ -66,7 +66,7 @@ class Execution {
   // Late sums, and those who are told of them.
   bool PassOn(Instant now, Operation& op, const Packet& packet);
   void SendOwnPart(Instant now, Operation& op, uint32_t sid);
-  SegPool::Unit* TakePassing(Operation& op, Seg& seg, uint32_t length, SegPool::Turn turn);
+  bool CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const;
   uint8_t TargetOf(const Operation& op, uint32_t sid, uint32_t position) const;
   void Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing);
   void SendPassing(Instant now, Operation& op, uint32_t sid);

@@ -47,7 +47,6 @@ struct Seg {
   bool forced = false;      // does not wait any more
   bool aimed = false;       // the target is chosen: for good, unless it says that it has no room
   bool early = false;       // what is held is the result, which came before the ranks here
-  bool own_waits = false;   // for a unit: the part of the ranks here, which came after the sum had left
   bool claimed = false;     // this node has asked for the seg, and has no answer
   uint8_t owner = kNoOwner;  // of the seg, where it is not the one of its route
 };

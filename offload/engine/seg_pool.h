@@ -53,11 +53,13 @@ class SegPool {
   enum class Turn : uint8_t {
     kNow,         // it goes on as soon as the rest of its seg comes
     kAfterRanks,  // the ranks here have not posted: a quarter of the pool stays free
-    kOutOfOrder,  // others come first, and need units of their own: half of the pool stays free
+    kOutOfOrder,  // others come first, and need units of their own: half of the pool stays free. Also for
+                  // what goes back when another node has room for it
   };
   // None: too few are free, or `owner` holds as many as are free (a third, out of order): no message starves
   // the others, and none itself.
   std::optional<SegRef> Take(uint16_t owner, Turn turn = Turn::kNow);
+  bool HasRoom(uint16_t owner, Turn turn) const;
   // Null: released meanwhile.
   Unit* Find(SegRef ref);
   // Nothing happens for a reference that is released.

@@ -20,7 +20,7 @@ Duration Deadlines::At(uint32_t position) const {
   const LearnedWait& learned = learned_[position];
   if (learned.samples() < kLeastSamples) return first_;
   const Duration hop = position == 0 ? learned_[1].mean() : learned.mean() / position;
-  return learned.End(std::max(hop / 5, least_));
+  return learned.End(std::max(hop / 5, least_)) + position * (least_ / 4);
 }
 
 void Deadlines::OnArrival(uint32_t position, Duration wait) { learned_[position].Learn(wait); }

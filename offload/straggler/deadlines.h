@@ -19,7 +19,8 @@ class Deadlines {
  public:
   // Learned; `first` until kLeastSamples. There is always one: a late sender may pass a node over that has
   // not learned what the sender has, and that node must not wait for ever.
-  // `least`: of the slack.
+  // `least`: of the slack, and a quarter of it for each position: clocks that are read a little late do not
+  // make the next node give up what this one sends at its deadline.
   explicit Deadlines(Duration first = kFirst, Duration least = Duration(0)) : first_(first), least_(least) {}
   // Fixed ones (the rule of the paper): alpha T + transfer after the node before should have begun.
   static Deadlines Fixed(Duration reduce_time, double alpha, Duration transfer);
