@@ -155,7 +155,7 @@ void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* las
     LH_REACHED("a ring goes on without a late node");
     // Who has not begun to send aims farther on at once; without the notice, this node passes the sum on.
     const uint8_t previous = order.nodes[position - 1];
-    if ((seg.hop.have() & Bit(previous)) == 0) Tell(op, sid, previous, 0);
+    if ((seg.hop.have() & Bit(previous)) == 0) Tell(op, sid, previous, 0, 0);
   }
   const Partial says = seg.hop.Begin(now);
   seg.missing = says.missing;
@@ -168,9 +168,9 @@ void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* las
   LH_REACHED("a node goes on without its own ranks");
   seg.phase = Phase::kSent;
   seg.acked = true;
-  const uint8_t target = TargetOf(op, sid, seg.hop.Close(now));
+  const uint8_t target = AimLate(op, sid, seg.hop.Close(now), says.set);
   if (seg.held.empty()) {
-    Tell(op, sid, target, says.missing);
+    Tell(op, sid, target, says.missing, 0);
   } else {
     SegPool::Unit& unit = *pool_->Find(seg.held);
     unit.participants = seg.participants;
@@ -188,10 +188,19 @@ bool Execution::CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const {
   return seg.held.empty() || pool_->HasRoom(op.slot, SegPool::Turn::kOutOfOrder);
 }
 
-void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing) {
+void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing, uint64_t past) {
   Header notice = HeaderOf(op, sid, PacketKind::kGoneOn);
   notice.missing = missing;
+  notice.contributors = past;
   if (!transfer_->QueueAnswer(target, notice)) ++stats_->answers_dropped;
+}
+
+// Where a late sum of `set` goes; the nodes that it goes past do not wait for it.
+uint8_t Execution::AimLate(Operation& op, uint32_t sid, uint32_t position, uint64_t set) {
+  const RingOrder& order = op.segs[sid].hop.order();
+  const uint32_t next = op.places[order.home].position + 1;
+  for (uint32_t p = next; p < position; ++p) Tell(op, sid, order.nodes[p], 0, set);
+  return TargetOf(op, sid, position);
 }
 
 // Everything that is here becomes one sum, with `last` straight from its datagram. False: there was nothing,
@@ -381,7 +390,7 @@ bool Execution::PassOn(Instant now, Operation& op, const Packet& packet) {
   unit->missing = h.missing;
   unit->late = h.late;
   unit->incomplete = (h.flags & Header::kIncomplete) != 0;
-  unit->target = TargetOf(op, h.sid, seg.hop.Aim(now));
+  unit->target = AimLate(op, h.sid, seg.hop.Aim(now), h.contributors);
   ++stats_->passed_on;
   LH_REACHED("a late sum is passed on");
   return true;
@@ -761,9 +770,8 @@ void Execution::OnGoneOn(Instant now, Operation& op, const Header& header) {
     ++stats_->packets_refused;
     return;
   }
-  seg.hop.OnGoneOn(header.source);
-  if (header.missing == 0) return;
-  seg.hop.Accept(now, header.source, says);
+  seg.hop.OnGoneOn(header.source, static_cast<Contributors>(header.contributors));
+  if (header.missing != 0) seg.hop.Accept(now, header.source, says);
   TrySum(now, op, header.sid);
 }
 
@@ -879,7 +887,7 @@ size_t Execution::Write(Instant now, const Transfer::Send& send, MutableByteSpan
   } else {
     if (seg.phase != Phase::kSent || seg.acked) return 0;
     if (!seg.aimed) {
-      seg.target = TargetOf(*op, send.sid, seg.hop.Close(now));
+      seg.target = AimLate(*op, send.sid, seg.hop.Close(now), seg.contributors);
       seg.aimed = true;
       seg.since = now;
     }

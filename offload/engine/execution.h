@@ -68,7 +68,8 @@ class Execution {
   void SendOwnPart(Instant now, Operation& op, uint32_t sid);
   bool CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const;
   uint8_t TargetOf(const Operation& op, uint32_t sid, uint32_t position) const;
-  void Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing);
+  void Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing, uint64_t past);
+  uint8_t AimLate(Operation& op, uint32_t sid, uint32_t position, uint64_t set);
   void SendPassing(Instant now, Operation& op, uint32_t sid);
   void ArmSeg(Instant now, Operation& op, uint32_t sid);
   bool HasTimer(const Operation& op, uint32_t sid) const;

@@ -62,6 +62,12 @@ void RingHop::Accept(Instant now, uint32_t from, Partial partial) {
   if (phase_ == Phase::kWaiting && !direct_) have_ |= partial.set;
 }
 
+void RingHop::OnGoneOn(uint32_t node, Contributors past) {
+  gone_on_ |= Bit(node);
+  past_ |= past;
+  if (past != 0) late_ |= Bit(node) & ~Own();
+}
+
 // The paper's timer is about the node before: whatever comes from it stops it.
 bool RingHop::HasDeadline() const { return !place_->FollowsPaper() || !previous_heard_; }
 
@@ -72,7 +78,7 @@ Instant RingHop::NextTimeout() const {
 Contributors RingHop::Upstream() const {
   if (direct_) return 0;
   if (IsOwner()) return order().All() & ~Own();
-  return order().Before(place_->position) & ~missing_;
+  return order().Before(place_->position) & ~missing_ & ~past_;
 }
 
 bool RingHop::Due(Instant now) const {

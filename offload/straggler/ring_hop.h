@@ -82,8 +82,9 @@ class RingHop {
   Arrival OnPartial(Instant now, uint32_t from, Partial partial);
   Arrival Judge(Partial partial) const;
   void Accept(Instant now, uint32_t from, Partial partial);
-  // That node has gone on: it adds nothing more.
-  void OnGoneOn(uint32_t node) { gone_on_ |= Bit(node); }
+  // That node has gone on: it adds nothing more. A late sum of `past` went to one behind this node: the two
+  // have learned different deadlines.
+  void OnGoneOn(uint32_t node, Contributors past);
   // Another node owns the sum: what is here and what comes goes straight to it.
   void GoDirect() { direct_ = true; }
 
@@ -127,6 +128,7 @@ class RingHop {
   Contributors missing_ = 0;  // announced
   Contributors late_ = 0;
   Contributors gone_on_ = 0;
+  Contributors past_ = 0;  // went past this node
   Phase phase_ = Phase::kWaiting;
   bool previous_heard_ = false;
   bool direct_ = false;
