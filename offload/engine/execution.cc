@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/reached.h"
+#include "offload/engine/seg_ways.h"
 
 namespace longhaul::offload {
 namespace {
@@ -38,7 +39,9 @@ Execution::Execution(const EngineOptions& options, Messages* messages, ControlSt
       wheel_(wheel),
       transfer_(transfer),
       compute_(compute),
-      stats_(stats) {}
+      stats_(stats),
+      held_(pool, compute, stats),
+      late_(pool, transfer, stats) {}
 
 void Execution::Start(Instant now, Operation& op) {
   Open(now, op);
@@ -58,7 +61,7 @@ void Execution::Start(Instant now, Operation& op) {
     SegPool::Unit* const unit = pool_->Find(seg.held);
     LH_CHECK(unit != nullptr);
     std::memcpy(op.message + op.what.OffsetOf(*sid), unit->data, unit->length);
-    ReleaseHeld(seg);
+    held_.Release(&seg.held);
     HaveResult(now, op, *sid, op.message + op.what.OffsetOf(*sid));
   }
 }
@@ -77,7 +80,7 @@ void Execution::OpenSeg(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
   const SegRoute route(op.what, sid);
   if (seg.hop.opened() || seg.phase != Phase::kWaiting || !route.collects()) return;
-  if (op.places.empty()) MakePlaces(op);
+  if (op.places.empty()) MakePlaces(*store_, transfer_->OneWay(), op);
   seg.hop = RingHop(&op.places[route.owner()], now);
   const RingOrder& order = seg.hop.order();
   stats_->demotions += order.leaves != 0 && !seg.hop.direct();
@@ -87,45 +90,6 @@ void Execution::OpenSeg(Instant now, Operation& op, uint32_t sid) {
   } else {
     ArmSeg(now, op, sid);
   }
-}
-
-// This node's place in the ring of every owner. In a tree the root is the last of all, and a child the first
-// of two.
-void Execution::MakePlaces(Operation& op) {
-  const Collective& what = op.what;
-  const JobConfig* const job = store_->FindJob(what.jid);
-  ControlStore::RingMemory* const ring = store_->FindRing(what.jid);
-  LH_CHECK(job != nullptr && ring != nullptr);
-  const bool tree = what.route == Route::kTree;
-  const bool skips = !tree && !what.deterministic() && what.opcode == Opcode::kAllReduce;
-  RingPlace place;
-  place.self = what.self;
-  place.policy = skips ? job->policy : StragglerPolicy::kOff;
-  if (place.policy != StragglerPolicy::kOff) place.deadlines = &ring->deadlines;
-  place.transfer = transfer_->OneWay();
-  const auto nodes = static_cast<Contributors>(what.nodes);
-  Contributors leaves = place.policy == StragglerPolicy::kLeafDemote ? ring->demotion.leaves() : 0;
-  if (std::popcount(nodes & ~leaves) < static_cast<int>(Demotion::kLeastMembers)) leaves = 0;
-  op.places.resize(kMaxNodes);
-  uint32_t chunk = 1;  // that of the first owner begins at the second node
-  for (uint64_t rest = what.nodes; rest != 0; rest &= rest - 1, ++chunk) {
-    const auto owner = static_cast<uint8_t>(std::countr_zero(rest));
-    const bool child = tree && owner != what.self;
-    const Contributors members = child ? Bit(owner) | Bit(what.self) : nodes;
-    const int before = std::popcount(members & (Bit(owner) - 1));
-    // An owner stays one until another node claims the seg.
-    const Contributors passed_over = owner == what.self ? leaves & ~Bit(owner) : leaves;
-    place.order = MakeRingOrder(members, passed_over, tree ? static_cast<uint32_t>(before) + 1 : chunk);
-    place.position = 0;
-    while (place.position < place.order.size && place.order.nodes[place.position] != what.self) ++place.position;
-    op.places[owner] = place;
-  }
-}
-
-bool Execution::OwnsSeg(const Operation& op, uint32_t sid) const {
-  const Seg& seg = op.segs[sid];
-  if (seg.owner != Seg::kNoOwner) return seg.owner == op.what.self;
-  return SegRoute(op.what, sid).owned_here();
 }
 
 void Execution::TrySum(Instant now, Operation& op, uint32_t sid) {
@@ -155,7 +119,7 @@ void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* las
     LH_REACHED("a ring goes on without a late node");
     // Who has not begun to send aims farther on at once; without the notice, this node passes the sum on.
     const uint8_t previous = order.nodes[position - 1];
-    if ((seg.hop.have() & Bit(previous)) == 0) Tell(op, sid, previous, 0, 0);
+    if ((seg.hop.have() & Bit(previous)) == 0) late_.Tell(op, sid, previous, 0, 0);
   }
   const Partial says = seg.hop.Begin(now);
   seg.missing = says.missing;
@@ -168,39 +132,18 @@ void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* las
   LH_REACHED("a node goes on without its own ranks");
   seg.phase = Phase::kSent;
   seg.acked = true;
-  const uint8_t target = AimLate(op, sid, seg.hop.Close(now), says.set);
+  const uint8_t target = late_.Aim(op, sid, seg.hop.Close(now), says.set);
   if (seg.held.empty()) {
-    Tell(op, sid, target, says.missing, 0);
+    late_.Tell(op, sid, target, says.missing, 0);
   } else {
-    SegPool::Unit& unit = *pool_->Find(seg.held);
-    unit.participants = seg.participants;
-    unit.missing = says.missing;
-    unit.late = seg.late | seg.hop.late();
-    unit.incomplete = seg.incomplete;
-    unit.target = target;
-    unit.next = std::exchange(seg.passing, std::exchange(seg.held, {}));
+    late_.PassOnHeld(seg, target, says.missing);
   }
-  SendPassing(now, op, sid);
+  SendLate(now, op, sid);
 }
 
 // The sum then stays in its unit until another node has it.
 bool Execution::CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const {
   return seg.held.empty() || pool_->HasRoom(op.slot, SegPool::Turn::kOutOfOrder);
-}
-
-void Execution::Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing, uint64_t past) {
-  Header notice = HeaderOf(op, sid, PacketKind::kGoneOn);
-  notice.missing = missing;
-  notice.contributors = past;
-  if (!transfer_->QueueAnswer(target, notice)) ++stats_->answers_dropped;
-}
-
-// Where a late sum of `set` goes; the nodes that it goes past do not wait for it.
-uint8_t Execution::AimLate(Operation& op, uint32_t sid, uint32_t position, uint64_t set) {
-  const RingOrder& order = op.segs[sid].hop.order();
-  const uint32_t next = op.places[order.home].position + 1;
-  for (uint32_t p = next; p < position; ++p) Tell(op, sid, order.nodes[p], 0, set);
-  return TargetOf(op, sid, position);
 }
 
 // Everything that is here becomes one sum, with `last` straight from its datagram. False: there was nothing,
@@ -211,7 +154,7 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
   if (present == 0 && seg.contributors == 0 && last == nullptr) return false;
   std::byte* out = op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
   if (out == nullptr && seg.held.empty()) {
-    SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(sid));
+    SegPool::Unit* const unit = held_.TakeUnit(op, seg, op.what.LengthOf(sid));
     if (unit == nullptr) return false;
     out = unit->data;
     unit->contributors = 0;  // nothing is in it yet
@@ -225,14 +168,14 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
   if (last != nullptr) externals[count++] = Bytes(last->payload);
   compute_->Sum(op, sid, 1, {externals.data(), count}, out);
 
-  if (last != nullptr) Enter(seg, last->header);
+  if (last != nullptr) HeldSums::Enter(seg, last->header);
   if (present != 0 || op.what.senders() == 0) seg.contributors |= Bit(op.what.self);
   seg.participants += static_cast<uint32_t>(std::popcount(present));
   seg.incomplete |= present != op.what.senders();
   if (op.message != nullptr) {
-    ReleaseHeld(seg);
+    held_.Release(&seg.held);
   } else {
-    KeepFirst(seg);
+    held_.KeepFirst(seg);
   }
   wheel_->Cancel(seg.timer);
   if (OwnsSeg(op, sid)) {
@@ -249,151 +192,11 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
   return true;
 }
 
-void Execution::Enter(Seg& seg, const Header& h) {
-  seg.contributors |= static_cast<Contributors>(h.contributors);
-  seg.participants += h.participants;
-  seg.incomplete |= (h.flags & Header::kIncomplete) != 0;
-}
-
 // A sum or result that stands in a unit has nothing of this message's own memory.
 const std::byte* Execution::DataOf(const Operation& op, uint32_t sid) const {
   const SegPool::Unit* const unit = pool_->Find(op.segs[sid].held);
   if (unit != nullptr) return unit->data;
   return op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
-}
-
-SegPool::Unit* Execution::TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order) {
-  using Turn = SegPool::Turn;
-  const auto ref = pool_->Take(op.slot, !in_order   ? Turn::kOutOfOrder
-                                        : seg.local ? Turn::kNow
-                                                    : Turn::kAfterRanks);
-  if (!ref) {
-    ++stats_->pool_exhausted;
-    op.starved = true;
-    return nullptr;
-  }
-  SegPool::Unit* const unit = pool_->Find(*ref);
-  unit->length = length;
-  unit->intra = Header::kInvolvesOthers;
-  unit->next = seg.held;
-  seg.held = *ref;
-  return unit;
-}
-
-bool Execution::Hold(Operation& op, Seg& seg, const Packet& packet) {
-  const Header& h = packet.header;
-  SegPool::Unit* const unit = pool_->Find(seg.held);
-  if (op.what.deterministic() && op.what.route == Route::kTree && h.kind == PacketKind::kPartial) {
-    if (!HoldInOrder(op, seg, packet)) return false;
-  } else if (unit != nullptr) {
-    // Later data uses the seg's own operation.
-    compute_->Accumulate(op, *unit, Bytes(packet.payload));
-    unit->contributors |= h.contributors;
-    unit->intra |= Header::kReduced;
-  } else if (!HoldAlone(op, seg, packet, true)) {
-    return false;
-  }
-  Enter(seg, h);
-  return true;
-}
-
-bool Execution::HoldAlone(Operation& op, Seg& seg, const Packet& packet, bool in_order) {
-  SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(packet.header.sid), in_order);
-  if (unit == nullptr) return false;
-  std::memcpy(unit->data, packet.payload.data(), packet.payload.size());
-  unit->contributors = packet.header.contributors;
-  return true;
-}
-
-// Children are added by number, each to the sum of those before it: the first unit holds the sum of all
-// children up to one of them, what came out of its turn waits in units of its own.
-bool Execution::HoldInOrder(Operation& op, Seg& seg, const Packet& packet) {
-  const Header& h = packet.header;
-  const uint64_t children = SegRoute(op.what, h.sid).Needed();
-  const uint64_t before = children & (h.contributors - 1);
-  SegPool::Unit* const sum = pool_->Find(seg.held);
-  if (!std::has_single_bit(h.contributors)) return false;
-  if (sum != nullptr && before == sum->contributors) {
-    compute_->Accumulate(op, *sum, Bytes(packet.payload));
-    sum->contributors |= h.contributors;
-    sum->intra |= Header::kReduced;
-  } else if (!HoldAlone(op, seg, packet, before == 0)) {
-    return false;
-  } else {
-    SortHeld(seg);
-  }
-  AddFollowers(op, seg, children);
-  return true;
-}
-
-// The newest unit, which is the first, goes to its place among those that wait.
-void Execution::SortHeld(Seg& seg) {
-  const SegRef newest = seg.held;
-  SegPool::Unit* const unit = pool_->Find(newest);
-  SegRef* place = &unit->next;
-  const auto order = [](const SegPool::Unit& u) { return std::countr_zero(u.contributors); };
-  if (place->empty() || order(*pool_->Find(*place)) > order(*unit)) return;
-  seg.held = *place;
-  place = &seg.held;
-  while (!place->empty() && order(*pool_->Find(*place)) < order(*unit)) place = &pool_->Find(*place)->next;
-  unit->next = *place;
-  *place = newest;
-}
-
-void Execution::AddFollowers(Operation& op, Seg& seg, uint64_t children) {
-  SegPool::Unit* const sum = pool_->Find(seg.held);
-  const auto follows = [&](const SegPool::Unit& unit) {
-    return (children & ((unit.contributors & -unit.contributors) - 1)) == sum->contributors;
-  };
-  // Nothing follows a unit that itself waits for one before it.
-  for (SegPool::Unit* next = pool_->Find(sum->next); next != nullptr && follows(*next);
-       next = pool_->Find(sum->next)) {
-    compute_->Accumulate(op, *sum, next->data);
-    sum->contributors |= next->contributors;
-    const SegRef gone = sum->next;
-    sum->next = next->next;
-    pool_->Release(gone);
-  }
-}
-
-void Execution::KeepFirst(Seg& seg) {
-  SegPool::Unit* const first = pool_->Find(seg.held);
-  LH_CHECK(first != nullptr);
-  SegRef rest = std::exchange(first->next, {});
-  Release(&rest);
-}
-
-void Execution::Release(SegRef* list) {
-  while (!list->empty()) {
-    const SegPool::Unit* const unit = pool_->Find(*list);
-    const SegRef next = unit == nullptr ? SegRef() : unit->next;
-    pool_->Release(*list);
-    *list = next;
-  }
-}
-
-// A late sum goes on as it is, to a node that still waits. False: there is no unit for it.
-bool Execution::PassOn(Instant now, Operation& op, const Packet& packet) {
-  const Header& h = packet.header;
-  Seg& seg = op.segs[h.sid];
-  const auto ref = pool_->Take(op.slot, SegPool::Turn::kOutOfOrder);
-  if (!ref) {
-    ++stats_->pool_exhausted;
-    return false;
-  }
-  SegPool::Unit* const unit = pool_->Find(*ref);
-  unit->next = std::exchange(seg.passing, *ref);
-  unit->length = op.what.LengthOf(h.sid);
-  std::memcpy(unit->data, packet.payload.data(), packet.payload.size());
-  unit->contributors = h.contributors;
-  unit->participants = h.participants;
-  unit->missing = h.missing;
-  unit->late = h.late;
-  unit->incomplete = (h.flags & Header::kIncomplete) != 0;
-  unit->target = AimLate(op, h.sid, seg.hop.Aim(now), h.contributors);
-  ++stats_->passed_on;
-  LH_REACHED("a late sum is passed on");
-  return true;
 }
 
 // The ranks here have come after the sum had left: their part is a sum of its own, straight to the owner.
@@ -411,26 +214,13 @@ void Execution::SendOwnPart(Instant now, Operation& op, uint32_t sid) {
   Sum(now, op, sid, nullptr);
 }
 
-// Of a position in this node's ring. The owner may be another than this node takes it for; the one of the
-// seg's route knows. What leads backwards could come back: only the route's owner sends to whom it has left
-// the seg.
-uint8_t Execution::TargetOf(const Operation& op, uint32_t sid, uint32_t position) const {
-  const Seg& seg = op.segs[sid];
-  const RingOrder& order = seg.hop.order();
-  if (position != order.owner()) return order.nodes[position];
-  if (seg.owner != Seg::kNoOwner) return seg.owner;
-  const SegRoute route(op.what, sid);
-  const uint8_t last = order.nodes[position];
-  return last != op.what.self && route.PositionOf(last) > route.PositionOf(op.what.self) ? last : order.home;
-}
-
 void Execution::HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data) {
   Seg& seg = op.segs[sid];
   compute_->Deliver(op, sid, 1, data);
   op.incomplete |= seg.incomplete;
   op.missing_nodes |= op.what.nodes & ~seg.contributors;
   wheel_->Cancel(seg.timer);
-  ReleasePassing(seg);
+  held_.Release(&seg.passing);
   for (Contributors rest = seg.late; rest != 0; rest &= rest - 1) ++op.late_segs[std::countr_zero(rest) % kMaxNodes];
   seg.phase = Phase::kResult;
   seg.pending = static_cast<Contributors>(SegRoute(op.what, sid).ResultTargets(seg.owner));
@@ -453,18 +243,8 @@ void Execution::SendSum(Instant now, Operation& op, uint32_t sid) {
   ArmSeg(now, op, sid);
 }
 
-// Those of the passed-on sums whose time has come.
-void Execution::SendPassing(Instant now, Operation& op, uint32_t sid) {
-  SegRef ref = op.segs[sid].passing;
-  for (SegPool::Unit* unit = pool_->Find(ref); unit != nullptr; ref = unit->next, unit = pool_->Find(ref)) {
-    if (unit->tries > 0 && now < unit->again) continue;
-    if (unit->tries++ == 0) unit->since = now;
-    unit->tries = std::min<uint8_t>(unit->tries, 100);
-    if (unit->tries > 1) ++stats_->retransmissions;
-    if (!transfer_->QueueSend({op.slot, op.epoch, sid, unit->target, PacketKind::kPartial, ref}))
-      ++stats_->sends_deferred;
-    unit->again = now + transfer_->TimeoutOf(unit->tries);
-  }
+void Execution::SendLate(Instant now, Operation& op, uint32_t sid) {
+  late_.Send(now, op, sid);
   ArmSeg(now, op, sid);
 }
 
@@ -480,9 +260,7 @@ void Execution::ArmSeg(Instant now, Operation& op, uint32_t sid) {
   } else if (!seg.acked) {
     due = seg.again;
   }
-  for (const SegPool::Unit* unit = pool_->Find(seg.passing); unit != nullptr; unit = pool_->Find(unit->next)) {
-    due = std::min(due, unit->again);
-  }
+  due = std::min(due, late_.Next(seg));
   if (due.IsInfinite()) return wheel_->Cancel(seg.timer);
   Arm(due, op, sid);
 }
@@ -523,7 +301,7 @@ void Execution::Done(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
   seg.phase = Phase::kDone;
   wheel_->Cancel(seg.timer);
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
   while (op.lowest < op.what.segs && op.segs[op.lowest].phase == Phase::kDone) ++op.lowest;
   Open(now, op);
   messages_->OnSegsDone(now, op, sid, 1);
@@ -536,11 +314,11 @@ void Execution::OnSegTimer(Instant now, Operation& op, uint32_t sid) {
   switch (seg.phase) {
     case Phase::kWaiting:
       if (seg.claimed) return SendClaim(now, op, sid);
-      SendPassing(now, op, sid);
+      SendLate(now, op, sid);
       return TrySum(now, op, sid);
     case Phase::kSent:
       if (!seg.acked && now >= seg.again) SendSum(now, op, sid);
-      return SendPassing(now, op, sid);
+      return SendLate(now, op, sid);
     case Phase::kResult:
       return SendResult(now, op, sid);
     case Phase::kDone:
@@ -621,7 +399,7 @@ void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
     OwnsSeg(op, h.sid) ? void(Sum(now, op, h.sid, &packet)) : GoOn(now, op, h.sid, &packet);
     return;
   }
-  if (!Hold(op, seg, packet)) return;
+  if (!held_.Hold(op, seg, packet)) return;
   seg.hop.Accept(now, h.source, says);
   seg.late |= h.late;
   Answer(op, h, PacketKind::kAckPartial);
@@ -634,13 +412,13 @@ void Execution::OnLate(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
   if (!HasTimer(op, h.sid)) return;  // comes again
-  if (!PassOn(now, op, packet)) {
+  if (!late_.PassOn(now, op, packet)) {
     seg.refused |= static_cast<Contributors>(h.contributors);
     return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
   }
   seg.hop.Accept(now, h.source, {static_cast<Contributors>(h.contributors), h.missing});
   Answer(op, h, PacketKind::kAckPartial);
-  SendPassing(now, op, h.sid);
+  SendLate(now, op, h.sid);
 }
 
 void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
@@ -664,12 +442,12 @@ void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
   }
   if (seg.early) return;
   // Before the ranks here have said where it belongs: kept, and acknowledged when it is taken.
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
   wheel_->Cancel(seg.timer);
-  ReleasePassing(seg);
+  held_.Release(&seg.passing);
   seg.contributors = 0;
   seg.participants = 0;
-  if (!Hold(op, seg, packet)) return;
+  if (!held_.Hold(op, seg, packet)) return;
   seg.early = true;
   seg.acked = true;  // the result makes a sum that is still on its way superfluous
   seg.owner = OwnerIn(op, h);
@@ -680,7 +458,7 @@ void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Heade
   Seg& seg = op.segs[sid];
   std::byte* const place = op.message + op.what.OffsetOf(sid);
   std::memcpy(place, payload.data(), payload.size());
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
   if (op.IsReady(sid)) op.ClearReady(sid);
   seg.local = true;
   seg.early = false;
@@ -703,31 +481,16 @@ bool Execution::IsOnItsWay(const Seg& seg, const Header& answer) {
          answer.contributors == seg.contributors;
 }
 
-// The passed-on sum that the answer is about; empty: none.
-SegRef* Execution::FindPassing(Seg& seg, const Header& answer) {
-  SegRef* ref = &seg.passing;
-  for (SegPool::Unit* unit = pool_->Find(*ref); unit != nullptr; ref = &unit->next, unit = pool_->Find(*ref)) {
-    if (unit->contributors == answer.contributors && unit->target == answer.source) return ref;
-  }
-  return nullptr;
-}
-
 void Execution::OnAckPartial(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
   if (IsOnItsWay(seg, header)) {
     seg.acked = true;
     if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
-    ReleaseHeld(seg);
+    held_.Release(&seg.held);
     if (!SegRoute(op.what, header.sid).distributes()) return Done(now, op, header.sid);
     return ArmSeg(now, op, header.sid);
   }
-  SegRef* const passing = FindPassing(seg, header);
-  if (passing == nullptr) return;
-  const SegPool::Unit& unit = *pool_->Find(*passing);
-  if (unit.tries == 1) transfer_->OnRoundTrip(now - unit.since);
-  const SegRef gone = std::exchange(*passing, unit.next);
-  pool_->Release(gone);
-  ArmSeg(now, op, header.sid);
+  if (late_.OnAck(now, seg, header)) ArmSeg(now, op, header.sid);
 }
 
 void Execution::OnAckResult(Instant now, Operation& op, const Header& header) {
@@ -752,13 +515,9 @@ void Execution::OnRedirect(Instant now, Operation& op, const Header& header) {
     ++stats_->redirects;
     return SendSum(now, op, header.sid);
   }
-  SegRef* const passing = FindPassing(seg, header);
-  if (passing == nullptr) return;
-  SegPool::Unit& unit = *pool_->Find(*passing);
-  unit.target = header.root;
-  unit.tries = 0;
+  if (!late_.OnRedirect(seg, header)) return;
   ++stats_->redirects;
-  SendPassing(now, op, header.sid);
+  SendLate(now, op, header.sid);
 }
 
 void Execution::OnGoneOn(Instant now, Operation& op, const Header& header) {
@@ -823,38 +582,6 @@ void Execution::Force(Instant now, Operation& op, bool owners) {
   Start(now, op);
 }
 
-Header Execution::HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) const {
-  const Collective& what = op.what;
-  Header h;
-  h.kind = kind;
-  h.intra = Header::kInvolvesOthers;
-  h.jid = what.jid;
-  h.source = what.self;
-  h.root = what.route == Route::kTree ? what.tree_root : what.root_node;
-  h.mid = what.mid;
-  h.sid = sid;
-  h.generation = what.generation;
-  h.op = what.op;
-  h.type = what.type;
-  h.opcode = what.opcode;
-  h.flags = what.flags;
-  if (what.route == Route::kTree) h.flags |= Header::kTree;
-  h.seg_bytes = static_cast<uint16_t>(what.seg_bytes);
-  h.length = what.length;
-  h.nodes = what.nodes;
-  if (kind != PacketKind::kPartial && kind != PacketKind::kResult) return h;
-  const Seg& seg = op.segs[sid];
-  h.intra |= Header::kReduced;
-  h.contributors = seg.contributors;
-  h.participants = seg.participants;
-  h.ranks = op.Present(sid);
-  h.late = seg.late | (kind == PacketKind::kPartial ? seg.hop.late() : 0);
-  if (kind == PacketKind::kPartial) h.missing = seg.missing;
-  if (kind == PacketKind::kResult && what.route == Route::kRing) h.root = seg.owner;
-  if (seg.incomplete) h.flags |= Header::kIncomplete;
-  return h;
-}
-
 void Execution::Answer(const Operation& op, const Header& to, PacketKind kind, uint8_t root) {
   Header answer = HeaderOf(op, to.sid, kind);
   answer.contributors = to.contributors;
@@ -873,21 +600,11 @@ size_t Execution::Write(Instant now, const Transfer::Send& send, MutableByteSpan
   if (send.kind == PacketKind::kResult) {
     if (seg.phase != Phase::kResult || (seg.pending & Bit(send.target)) == 0) return 0;
   } else if (!send.unit.empty()) {
-    const SegPool::Unit* const unit = pool_->Find(send.unit);
-    if (unit == nullptr) return 0;
-    data = unit->data;
-    h.contributors = unit->contributors;
-    h.participants = unit->participants;
-    h.missing = unit->missing;
-    h.late = unit->late;
-    h.ranks = 0;
-    h.flags &= static_cast<uint8_t>(~Header::kIncomplete);
-    if (unit->incomplete) h.flags |= Header::kIncomplete;
-    *target = unit->target;
+    data = late_.Describe(send.unit, &h, target);
   } else {
     if (seg.phase != Phase::kSent || seg.acked) return 0;
     if (!seg.aimed) {
-      seg.target = AimLate(*op, send.sid, seg.hop.Close(now), seg.contributors);
+      seg.target = late_.Aim(*op, send.sid, seg.hop.Close(now), seg.contributors);
       seg.aimed = true;
       seg.since = now;
     }

@@ -17,6 +17,8 @@
 #include <optional>
 
 #include "offload/engine/buffer_compute.h"
+#include "offload/engine/held_sums.h"
+#include "offload/engine/late_sums.h"
 #include "offload/engine/messages.h"
 #include "offload/engine/transfer.h"
 
@@ -37,45 +39,22 @@ class Execution {
 
   // The packet that was queued, as it is now; 0: it is of no use any more.
   size_t Write(Instant now, const Transfer::Send& send, MutableByteSpan out, uint8_t* target);
-  Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) const;
 
  private:
   void Open(Instant now, Operation& op);
   void OpenSeg(Instant now, Operation& op, uint32_t sid);
-  void MakePlaces(Operation& op);
-  // Whether this node makes the result.
-  bool OwnsSeg(const Operation& op, uint32_t sid) const;
   void TrySum(Instant now, Operation& op, uint32_t sid);
   void GoOn(Instant now, Operation& op, uint32_t sid, const Packet* last);
   bool Sum(Instant now, Operation& op, uint32_t sid, const Packet* last);
-  // Nothing is owed to the sender of what is not held: it comes again.
-  bool Hold(Operation& op, Seg& seg, const Packet& packet);
-  bool HoldAlone(Operation& op, Seg& seg, const Packet& packet, bool in_order);
-  bool HoldInOrder(Operation& op, Seg& seg, const Packet& packet);
-  void SortHeld(Seg& seg);
-  void AddFollowers(Operation& op, Seg& seg, uint64_t children);
-  // At the head of what the seg holds; null: none is free.
-  SegPool::Unit* TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order = true);
-  // Units go back as soon as their data is in a sum.
-  void ReleaseHeld(Seg& seg) { Release(&seg.held); }
-  void ReleasePassing(Seg& seg) { Release(&seg.passing); }
-  void Release(SegRef* list);
-  void KeepFirst(Seg& seg);
-  static void Enter(Seg& seg, const Header& header);
 
   // Late sums, and those who are told of them.
-  bool PassOn(Instant now, Operation& op, const Packet& packet);
   void SendOwnPart(Instant now, Operation& op, uint32_t sid);
   bool CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const;
-  uint8_t TargetOf(const Operation& op, uint32_t sid, uint32_t position) const;
-  void Tell(Operation& op, uint32_t sid, uint8_t target, uint32_t missing, uint64_t past);
-  uint8_t AimLate(Operation& op, uint32_t sid, uint32_t position, uint64_t set);
-  void SendPassing(Instant now, Operation& op, uint32_t sid);
+  void SendLate(Instant now, Operation& op, uint32_t sid);
   void ArmSeg(Instant now, Operation& op, uint32_t sid);
   bool HasTimer(const Operation& op, uint32_t sid) const;
   void SendClaim(Instant now, Operation& op, uint32_t sid);
   static bool IsOnItsWay(const Seg& seg, const Header& answer);
-  SegRef* FindPassing(Seg& seg, const Header& answer);
   static uint8_t OwnerIn(const Operation& op, const Header& result);
 
   void HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data);
@@ -106,6 +85,8 @@ class Execution {
   Transfer* transfer_;
   BufferCompute* compute_;
   OffloadStats* stats_;
+  HeldSums held_;
+  LateSums late_;
 };
 
 }  // namespace longhaul::offload
