@@ -1,10 +1,12 @@
-// What the straggler policies save with real engines, beside the simulator: longhaul_offload_ring_bench --help
+// What the straggler policies save with real engines, beside the simulator: longhaul_offload_ring_bench
+// --help
 //
 // Every node is a thread with an engine and its UDP port on 127.0.0.1. A sum takes T there: the thread sleeps
 // for T between making it and sending it, a slow node for T + dT; its own part alone, given up or passed on,
 // takes none, as in the paper's model. An all-reduce of one seg is a chunk: its time runs from the common
 // start until the owner has the result. Policies take turns in one run; their deadlines are learned before.
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
@@ -39,7 +41,8 @@ Instant Now() {
   return Instant::FromNanoseconds(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 void SleepUntil(Instant at) {
-  std::this_thread::sleep_until(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at.nanoseconds())));
+  std::this_thread::sleep_until(
+      std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at.nanoseconds())));
 }
 double Ms(Duration d) { return static_cast<double>(d.count()) / 1e6; }
 
@@ -48,14 +51,15 @@ struct Task {
   WorkRequest request;
   Instant start;  // when its host has the part
   Duration sum{0};
+  bool begins = false;  // its own part alone takes the time of a sum, too
 };
 
 class Node {
  public:
   Node(uint8_t self, uint8_t nodes)
       : engine_({.node = self, .nodes = (uint64_t{1} << nodes) - 1, .seg_bytes = kSegBytes}),
-        send_(kElements),
-        receive_(kElements) {
+        send_(kElements * kMaxNodes),
+        receive_(kElements * kMaxNodes) {
     UdpLinkOptions options;
     options.node = self;
     options.bind = Address::V4(127, 0, 0, 1, 0);
@@ -83,8 +87,9 @@ class Node {
   bool done() const { return done_; }
   // When the message was completed here. REQUIRES: done().
   Instant finished() const { return finished_; }
-  bool Has(int32_t sum) const {
-    return std::all_of(receive_.begin(), receive_.end(), [sum](int32_t v) { return v == sum; });
+  bool Has(int32_t sum, uint32_t segs) const {
+    return std::all_of(receive_.begin(), receive_.begin() + segs * kElements,
+                       [sum](int32_t v) { return v == sum; });
   }
 
  private:
@@ -112,7 +117,7 @@ class Node {
       const uint64_t before = reduced();
       if (!engine_.Post(Now(), 0, task_now_.request).ok()) throw std::runtime_error("a request is refused");
       Work();
-      TakeTime(before, 1);
+      TakeTime(before, task_now_.begins ? 1 : 2);
     }
     while (link_->Transmit(Now(), engine_)) {
     }
@@ -161,7 +166,7 @@ class Node {
   }
 
   Engine engine_;
-  std::vector<int32_t> send_, receive_;
+  std::vector<int32_t> send_, receive_;  // of messages of up to as many segs as nodes
   uint32_t send_key_ = 0, receive_key_ = 0;
   std::unique_ptr<UdpLink> link_;
   std::mutex mutex_;
@@ -199,7 +204,8 @@ class Ring {
     JobConfig job;
     job.nodes = (uint64_t{1} << nodes_.size()) - 1;
     job.policy = policy;
-    job.skip_after = Duration(static_cast<int64_t>(kAlpha * static_cast<double>(reduce_time_.count()))) + kTransfer;
+    job.skip_after =
+        Duration(static_cast<int64_t>(kAlpha * static_cast<double>(reduce_time_.count()))) + kTransfer;
     for (size_t node = 0; node < nodes_.size(); ++node) {
       Task task{.request = {.opcode = Opcode::kConfig, .root_node = WorkRequest::kThisNode}, .start = Now()};
       task.request.jid = static_cast<uint16_t>(policy);
@@ -211,25 +217,31 @@ class Ring {
 
   // From the common start until the owner has the result. The slow node is the second of the chunk's ring, or
   // `always` one.
-  Duration Chunk(StragglerPolicy policy, const Load& load, int always = -1) {
+  Duration Chunk(StragglerPolicy policy, const Load& load, int always = -1, uint32_t segs = 1) {
     const auto n = static_cast<uint32_t>(nodes_.size());
     const uint32_t mid = mids_[static_cast<size_t>(policy)]++;
     const uint32_t owner = (mid + n - 1) % n;
     const uint32_t slow = always < 0 ? (mid + 1) % n : static_cast<uint32_t>(always);
     const Instant start = Now() + milliseconds(3);
     for (uint32_t node = 0; node < n; ++node) {
-      Task task{.request = {.type = DataType::kInt32, .jid = static_cast<uint16_t>(policy), .mid = mid, .length = kSegBytes},
+      Task task{.request = {.type = DataType::kInt32,
+                            .jid = static_cast<uint16_t>(policy),
+                            .mid = mid,
+                            .length = segs * kSegBytes},
                 .start = start,
-                .sum = node == owner ? Duration(0) : reduce_time_};
+                .sum = node == owner && segs == 1 ? Duration(0) : reduce_time_,
+                .begins = node == mid % n};
       if (node == slow) {
         task.start += load.host;
-        if (node != owner) task.sum += load.sum;
+        if (task.sum > Duration(0)) task.sum += load.sum;
+        // A leaf sends its part as it is.
+        if (policy == StragglerPolicy::kLeafDemote && segs == 1 && always >= 0) task.begins = false;
       }
       nodes_[node]->Give(task);
     }
     Finish();
     for (auto& node : nodes_) {
-      if (!node->Has((1 << n) - 1)) throw std::runtime_error("a wrong sum");
+      if (!node->Has((1 << n) - 1, segs)) throw std::runtime_error("a wrong sum");
     }
     return nodes_[owner]->finished() - start;
   }
@@ -264,7 +276,9 @@ constexpr Case kCases[] = {
     {"leaf_demote", StragglerPolicy::kLeafDemote, 4, "one node slow in every sum, dT = 3 T", 3, 0, true},
 };
 
-Duration Times(Duration t, double factor) { return Duration(static_cast<int64_t>(factor * static_cast<double>(t.count()))); }
+Duration Times(Duration t, double factor) {
+  return Duration(static_cast<int64_t>(factor * static_cast<double>(t.count())));
+}
 
 double Simulated(const Case& c, Duration reduce_time) {
   ringsim::RingModel model;
@@ -275,17 +289,21 @@ double Simulated(const Case& c, Duration reduce_time) {
   model.alpha = c.policy == StragglerPolicy::kSeedSkip ? kAlpha : 0;
   const Duration slow = Times(reduce_time, c.slow), host = Times(reduce_time, c.host);
   if (c.always) {
-    // Chunk after chunk, as here: the mean over the chunks of a ring.
+    // Chunk after chunk, as here: the mean over the chunks of a ring. That of its owner is not slow.
+    model.all_chunks = true;  // to be late in every message
     double with = 0, off = 0;
     for (uint32_t node = 0; node < c.nodes; ++node) {
-      ringsim::RingLoad load = ringsim::RingLoad::Slow(c.nodes, node, 0, node + 1 == c.nodes ? Duration(0) : slow);
+      ringsim::RingLoad load =
+          ringsim::RingLoad::Slow(c.nodes, node, 0, node + 1 == c.nodes ? Duration(0) : slow);
       ringsim::RingModel waits = model;
       waits.policy = StragglerPolicy::kOff;
+      waits.all_chunks = false;
       off += Ms(ringsim::RingSim(waits).Run(load).time);
       ringsim::RingSim sim(model);
       sim.Learn(32, Duration(0), 1);
-      for (uint32_t i = 0; i < Demotion::kRounds; ++i) sim.Run(ringsim::RingLoad::AlwaysSlow(c.nodes, node, slow));
-      with += Ms(sim.Run(load).time);
+      for (uint32_t i = 0; i < Demotion::kRounds; ++i)
+        sim.Run(ringsim::RingLoad::AlwaysSlow(c.nodes, node, slow));
+      with += Ms(sim.Run(load).time);  // the same for all chunks
     }
     return 1 - with / off;
   }
@@ -302,7 +320,8 @@ nlohmann::json Measure(const Case& c, Duration reduce_time, int repeats) {
     ring.Configure(policy);
     // Every node learns every position, 10 times; a persistent straggler is there from then on.
     for (int i = 0; i < 10 * c.nodes; ++i) ring.Chunk(policy, none);
-    for (int i = 0; c.always && i < 6 * c.nodes; ++i) ring.Chunk(policy, load, always);
+    // As many segs as nodes, so that it is late in every message.
+    for (int i = 0; c.always && i < 6; ++i) ring.Chunk(policy, load, always, c.nodes);
   }
   std::vector<double> off, with;
   for (int i = 0; i < repeats; ++i) {
@@ -319,12 +338,13 @@ nlohmann::json Measure(const Case& c, Duration reduce_time, int repeats) {
     return sum / static_cast<double>(times.size());
   };
   const double saved = 1 - figure(with) / figure(off), simulated = Simulated(c, reduce_time);
-  std::printf("%-12s n = %d, %-38s off %6.2f ms, %6.2f ms: %5.1f %% saved, %5.1f %% simulated\n", c.name, c.nodes, c.load,
-              figure(off), figure(with), 100 * saved, 100 * simulated);
+  std::printf("%-12s n = %d, %-38s off %6.2f ms, %6.2f ms: %5.1f %% saved, %5.1f %% simulated\n", c.name,
+              c.nodes, c.load, figure(off), figure(with), 100 * saved, 100 * simulated);
   std::fflush(stdout);
-  return {{"policy", c.name},     {"nodes", c.nodes},         {"load", c.load},  {"reduce_ms", Ms(reduce_time)},
-          {"off_ms", figure(off)}, {"with_ms", figure(with)}, {"saved", saved}, {"simulated", simulated},
-          {"runs", repeats}};
+  return {
+      {"policy", c.name},      {"nodes", c.nodes},        {"load", c.load}, {"reduce_ms", Ms(reduce_time)},
+      {"off_ms", figure(off)}, {"with_ms", figure(with)}, {"saved", saved}, {"simulated", simulated},
+      {"runs", repeats}};
 }
 
 int Main(int argc, char** argv) {
@@ -332,11 +352,16 @@ int Main(int argc, char** argv) {
   int reduce_us = 4000, repeats = 40;
   std::string json, only;
   app.add_option("--reduce-us", reduce_us, "T: what a sum takes, in us")->check(CLI::Range(2000, 100'000));
-  app.add_option("--repeats", repeats, "Slow chunks of each case, a multiple of the nodes")->check(CLI::Range(8, 10'000));
+  app.add_option("--repeats", repeats, "Slow chunks of each case, a multiple of the nodes")
+      ->check(CLI::Range(8, 10'000));
   app.add_option("--policy", only, "Of the cases those of this policy");
   app.add_option("--json", json, "Write the figures to this file");
   CLI11_PARSE(app, argc, argv);
-  nlohmann::json out;
+  // Threads that wake up when they want to, whatever else the machine does, where that is permitted.
+  const sched_param priority{10};
+  const bool real_time = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
+  if (!real_time) std::printf("without real-time priority: other load on the machine shows\n");
+  nlohmann::json out = {{"real_time", real_time}};
   for (const Case& c : kCases) {
     if (only.empty() || only == c.name) out["ring"].push_back(Measure(c, microseconds(reduce_us), repeats));
   }

@@ -47,7 +47,8 @@ bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
   job->config = config;
   job->config.skip_after = std::min(config.skip_after, kMostDeadline);
   job->config.deadline = std::min(config.deadline, kMostDeadline);
-  job->ring.deadlines.SetWait(config.policy == StragglerPolicy::kSeedSkip ? job->config.skip_after : Duration(0));
+  job->ring.deadlines.SetWait(config.policy == StragglerPolicy::kSeedSkip ? job->config.skip_after
+                                                                          : Duration(0));
   job->last_use = ++uses_;
   return true;
 }

@@ -298,8 +298,7 @@ void Engine::LeaveOut(Operation& op) {
 void Engine::Fail(Instant now, Operation& op, WorkStatus status) {
   const uint64_t others = op.what.local() ? 0 : op.what.nodes & ~BitOf(op.what.self);
   for (uint64_t rest = others; rest != 0; rest &= rest - 1) {
-    Abort(static_cast<uint8_t>(std::countr_zero(rest)), HeaderOf(op, 0, PacketKind::kAbort),
-          status);
+    Abort(static_cast<uint8_t>(std::countr_zero(rest)), HeaderOf(op, 0, PacketKind::kAbort), status);
   }
   messages_.End(now, op, status);
 }

@@ -93,8 +93,7 @@ WorkStatus Engine::AgreePacket(const Collective& what, const Packet& packet) con
   const uint8_t root = what.route == Route::kTree ? what.tree_root : what.root_node;
   const bool same = h.op == what.op && h.type == what.type && h.opcode == what.opcode &&
                     h.nodes == what.nodes && (h.flags & WorkRequest::kAllFlags) == what.flags &&
-                    tree == (what.route == Route::kTree) &&
-                    (h.root == root || NamesAnotherNode(h));
+                    tree == (what.route == Route::kTree) && (h.root == root || NamesAnotherNode(h));
   return same && !what.local() ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
 }
 
@@ -103,8 +102,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
   const Header& h = packet.header;
   const JobConfig* const job = store_.FindJob(h.jid);
   // Others tell a node that is late.
-  const bool begins =
-      CarriesData(h.kind) || h.kind == PacketKind::kClaim || h.kind == PacketKind::kGoneOn;
+  const bool begins = CarriesData(h.kind) || h.kind == PacketKind::kClaim || h.kind == PacketKind::kGoneOn;
   if (job == nullptr || !begins || !IsCollective(h.opcode)) {
     ++stats_.packets_refused;
     return nullptr;
@@ -148,7 +146,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
     op->posted = true;
     for (uint32_t sid = 0; sid < what.segs; ++sid) op->SetReady(sid);
   }
-  execution_.Start(now, *op);
+  execution_.BeginFrom(now, *op, h);
   return op;
 }
 

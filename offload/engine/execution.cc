@@ -58,12 +58,24 @@ void Execution::Start(Instant now, Operation& op) {
       too_late ? SendOwnPart(now, op, *sid) : TrySum(now, op, *sid);
       continue;
     }
-    SegPool::Unit* const unit = pool_->Find(seg.held);
-    LH_CHECK(unit != nullptr);
+    const SegPool::Unit* const unit = pool_->Find(seg.held);
     std::memcpy(op.message + op.what.OffsetOf(*sid), unit->data, unit->length);
     held_.Release(&seg.held);
     HaveResult(now, op, *sid, op.message + op.what.OffsetOf(*sid));
   }
+}
+
+// The clock began when the sender's did, which is as long ago as its sum usually takes to come here.
+void Execution::BeginFrom(Instant now, Operation& op, const Header& header) {
+  const SegRoute route(op.what, header.sid);
+  if (header.kind == PacketKind::kPartial && route.collects()) {
+    MakePlaces(*store_, transfer_->OneWay(), op);
+    const RingPlace& place = op.places[route.owner()];
+    const bool previous =
+        place.position > 0 && !place.IsLeaf() && place.order.nodes[place.position - 1] == header.source;
+    if (previous && place.deadlines != nullptr) op.start = now - place.deadlines->Usual(place.position);
+  }
+  Start(now, op);
 }
 
 // The segs of the window begin to wait, whether the ranks here have posted or not.
@@ -81,7 +93,7 @@ void Execution::OpenSeg(Instant now, Operation& op, uint32_t sid) {
   const SegRoute route(op.what, sid);
   if (seg.hop.opened() || seg.phase != Phase::kWaiting || !route.collects()) return;
   if (op.places.empty()) MakePlaces(*store_, transfer_->OneWay(), op);
-  seg.hop = RingHop(&op.places[route.owner()], now);
+  seg.hop = RingHop(&op.places[route.owner()], op.posted ? now : op.start);
   const RingOrder& order = seg.hop.order();
   stats_->demotions += order.leaves != 0 && !seg.hop.direct();
   if (seg.hop.IsOwner() && !route.owned_here()) {
@@ -221,7 +233,8 @@ void Execution::HaveResult(Instant now, Operation& op, uint32_t sid, const std::
   op.missing_nodes |= op.what.nodes & ~seg.contributors;
   wheel_->Cancel(seg.timer);
   held_.Release(&seg.passing);
-  for (Contributors rest = seg.late; rest != 0; rest &= rest - 1) ++op.late_segs[std::countr_zero(rest) % kMaxNodes];
+  for (Contributors rest = seg.late; rest != 0; rest &= rest - 1)
+    ++op.late_segs[std::countr_zero(rest) % kMaxNodes];
   seg.phase = Phase::kResult;
   seg.pending = static_cast<Contributors>(SegRoute(op.what, sid).ResultTargets(seg.owner));
   seg.tries = 0;
@@ -471,16 +484,6 @@ void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Heade
   HaveResult(now, op, sid, place);
 }
 
-// Who has made that result.
-uint8_t Execution::OwnerIn(const Operation& op, const Header& result) {
-  return op.what.route == Route::kTree ? op.what.tree_root : result.root;
-}
-
-bool Execution::IsOnItsWay(const Seg& seg, const Header& answer) {
-  return seg.phase == Phase::kSent && !seg.acked && seg.aimed && answer.source == seg.target &&
-         answer.contributors == seg.contributors;
-}
-
 void Execution::OnAckPartial(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
   if (IsOnItsWay(seg, header)) {
@@ -506,8 +509,8 @@ void Execution::OnAckResult(Instant now, Operation& op, const Header& header) {
 void Execution::OnRedirect(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
   const SegRoute route(op.what, header.sid);
-  const bool forward = route.PositionOf(header.root) > route.PositionOf(header.source) ||
-                       header.source == route.owner();
+  const bool forward =
+      route.PositionOf(header.root) > route.PositionOf(header.source) || header.source == route.owner();
   if (!seg.hop.opened() || !op.Skips() || header.root == op.what.self || !forward) return;
   if (IsOnItsWay(seg, header)) {
     seg.target = header.root;

@@ -4,9 +4,10 @@
 //              the owner of the seg goes from kWaiting to kResult at once
 //
 // Exactly once: every packet names the nodes that are in its sum. A set that is in already is acknowledged
-// and dropped; a disjoint one is added; one that overlaps is refused. A node makes one sum per seg, ever: what
-// comes after that goes on as it is. A sum is with one node at a time: whoever has acknowledged it answers
-// for it until the next one has. What waits for what is RingHop's (offload/straggler), also in a tree.
+// and dropped; a disjoint one is added; one that overlaps is refused. A node makes one sum per seg, ever:
+// what comes after that goes on as it is. A sum is with one node at a time: whoever has acknowledged it
+// answers for it until the next one has. What waits for what is RingHop's (offload/straggler), also in a
+// tree.
 //
 // Owners that are late again and again (leaf_demote): each node decides for itself whom it takes for a leaf.
 // The last one before such an owner claims the seg; the owner leaves it to the first that does, once. Sums
@@ -31,6 +32,8 @@ class Execution {
 
   // Starts ready segs within the window behind the first that is not done. May end the message.
   void Start(Instant now, Operation& op);
+  // The same for a message that this packet has begun here.
+  void BeginFrom(Instant now, Operation& op, const Header& header);
   // A packet of a seg of this message, agreed with it. May end the message.
   void OnPacket(Instant now, Operation& op, const Packet& packet);
   void OnSegTimer(Instant now, Operation& op, uint32_t sid);
@@ -54,8 +57,6 @@ class Execution {
   void ArmSeg(Instant now, Operation& op, uint32_t sid);
   bool HasTimer(const Operation& op, uint32_t sid) const;
   void SendClaim(Instant now, Operation& op, uint32_t sid);
-  static bool IsOnItsWay(const Seg& seg, const Header& answer);
-  static uint8_t OwnerIn(const Operation& op, const Header& result);
 
   void HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data);
   void SendSum(Instant now, Operation& op, uint32_t sid);

@@ -1,7 +1,7 @@
 // What came early for a seg: sums of other nodes, held in units of the pool until the seg's own sum is made.
 //
-// One unit takes them all, each added to it as it comes; where sums are made in one order (kDeterministic in a
-// tree), what came out of its turn waits in units of its own.
+// One unit takes them all, each added to it as it comes; where sums are made in one order (kDeterministic in
+// a tree), what came out of its turn waits in units of its own.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,8 @@ void LateSums::Send(Instant now, Operation& op, uint32_t sid) {
 // The passed-on sum that the answer is about; empty: none.
 SegRef* LateSums::Find(Seg& seg, const Header& answer) {
   SegRef* ref = &seg.passing;
-  for (SegPool::Unit* unit = pool_->Find(*ref); unit != nullptr; ref = &unit->next, unit = pool_->Find(*ref)) {
+  for (SegPool::Unit* unit = pool_->Find(*ref); unit != nullptr;
+       ref = &unit->next, unit = pool_->Find(*ref)) {
     if (unit->contributors == answer.contributors && unit->target == answer.source) return ref;
   }
   return nullptr;
@@ -73,18 +74,19 @@ SegRef* LateSums::Find(Seg& seg, const Header& answer) {
 
 // The sum in the unit that the seg holds, without the ranks here.
 void LateSums::PassOnHeld(Seg& seg, uint8_t target, uint32_t missing) {
-    SegPool::Unit& unit = *pool_->Find(seg.held);
-    unit.participants = seg.participants;
-    unit.missing = missing;
-    unit.late = seg.late | seg.hop.late();
-    unit.incomplete = seg.incomplete;
-    unit.target = target;
-    unit.next = std::exchange(seg.passing, std::exchange(seg.held, {}));
+  SegPool::Unit& unit = *pool_->Find(seg.held);
+  unit.participants = seg.participants;
+  unit.missing = missing;
+  unit.late = seg.late | seg.hop.late();
+  unit.incomplete = seg.incomplete;
+  unit.target = target;
+  unit.next = std::exchange(seg.passing, std::exchange(seg.held, {}));
 }
 
 Instant LateSums::Next(const Seg& seg) const {
   Instant due = Instant::Infinite();
-  for (const SegPool::Unit* unit = pool_->Find(seg.passing); unit != nullptr; unit = pool_->Find(unit->next)) {
+  for (const SegPool::Unit* unit = pool_->Find(seg.passing); unit != nullptr;
+       unit = pool_->Find(unit->next)) {
     due = std::min(due, unit->again);
   }
   return due;

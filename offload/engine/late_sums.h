@@ -1,5 +1,5 @@
-// Late sums of other nodes, which go on as they are: each in a unit of the pool until the node that it is sent
-// to has it; and the notices that save others a wait.
+// Late sums of other nodes, which go on as they are: each in a unit of the pool until the node that it is
+// sent to has it; and the notices that save others a wait.
 #pragma once
 
 #include <cstdint>

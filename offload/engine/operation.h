@@ -26,7 +26,7 @@ enum class Phase : uint8_t {
 struct Seg {
   static constexpr uint8_t kNoOwner = 255;
 
-  RingHop hop;               // what this node waits for; not opened: the seg has not begun here
+  RingHop hop;                // what this node waits for; not opened: the seg has not begun here
   uint32_t contributors = 0;  // nodes whose data is here: held in units, then in the sum
   uint32_t pending = 0;       // nodes that the result is owed to
   uint32_t missing = 0;       // what the sum says of nodes that it does not wait for
@@ -39,15 +39,15 @@ struct Seg {
   SegRef held;     // units with what came early; also the sum that has no other place
   SegRef passing;  // units with late sums that go on as they are
   Phase phase = Phase::kWaiting;
-  uint8_t target = 0;       // of the sum: the next node, or farther on
-  uint8_t tries = 0;        // transmissions of what is on its way
-  bool local = false;       // all that the ranks here add is there
-  bool acked = false;       // the sum is in somewhere
-  bool incomplete = false;  // a rank or node that belongs in it is missing
-  bool forced = false;      // does not wait any more
-  bool aimed = false;       // the target is chosen: for good, unless it says that it has no room
-  bool early = false;       // what is held is the result, which came before the ranks here
-  bool claimed = false;     // this node has asked for the seg, and has no answer
+  uint8_t target = 0;        // of the sum: the next node, or farther on
+  uint8_t tries = 0;         // transmissions of what is on its way
+  bool local = false;        // all that the ranks here add is there
+  bool acked = false;        // the sum is in somewhere
+  bool incomplete = false;   // a rank or node that belongs in it is missing
+  bool forced = false;       // does not wait any more
+  bool aimed = false;        // the target is chosen: for good, unless it says that it has no room
+  bool early = false;        // what is held is the result, which came before the ranks here
+  bool claimed = false;      // this node has asked for the seg, and has no answer
   uint8_t owner = kNoOwner;  // of the seg, where it is not the one of its route
 };
 
@@ -70,7 +70,7 @@ struct Operation {
   };
 
   Collective what;
-  std::vector<RingPlace> places;  // by the seg's owner; made when the first seg begins
+  std::vector<RingPlace> places;                // by the seg's owner; made when the first seg begins
   std::array<uint32_t, kMaxNodes> late_segs{};  // results that were waited for, by node
   uint16_t slot = 0;
   uint32_t epoch = 0;  // of the slot: sends of an earlier message are not this one's
@@ -98,6 +98,7 @@ struct Operation {
   std::byte* message = nullptr;    // where sums and results stand; null: in units
   ZeroedArray<std::byte> scratch;  // behind `message` where no rank has memory for it
   Instant begun;
+  Instant start;  // of the clocks of segs that begin before a request is here
   Instant heard;  // the last packet
   Instant deadline;
   DeadlineWheel::Timer timer = DeadlineWheel::kNone;

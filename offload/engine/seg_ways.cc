@@ -32,7 +32,8 @@ void MakePlaces(ControlStore& store, Duration transfer, Operation& op) {
     const Contributors passed_over = owner == what.self ? leaves & ~Bit(owner) : leaves;
     place.order = MakeRingOrder(members, passed_over, tree ? static_cast<uint32_t>(before) + 1 : chunk);
     place.position = 0;
-    while (place.position < place.order.size && place.order.nodes[place.position] != what.self) ++place.position;
+    while (place.position < place.order.size && place.order.nodes[place.position] != what.self)
+      ++place.position;
     op.places[owner] = place;
   }
 }
@@ -84,6 +85,15 @@ Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) {
   if (kind == PacketKind::kResult && what.route == Route::kRing) h.root = seg.owner;
   if (seg.incomplete) h.flags |= Header::kIncomplete;
   return h;
+}
+
+uint8_t OwnerIn(const Operation& op, const Header& result) {
+  return op.what.route == Route::kTree ? op.what.tree_root : result.root;
+}
+
+bool IsOnItsWay(const Seg& seg, const Header& answer) {
+  return seg.phase == Phase::kSent && !seg.acked && seg.aimed && answer.source == seg.target &&
+         answer.contributors == seg.contributors;
 }
 
 }  // namespace longhaul::offload

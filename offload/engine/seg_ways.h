@@ -25,6 +25,12 @@ bool OwnsSeg(const Operation& op, uint32_t sid);
 // of the seg's route knows.
 uint8_t TargetOf(const Operation& op, uint32_t sid, uint32_t position);
 
+// Who has made that result.
+uint8_t OwnerIn(const Operation& op, const Header& result);
+
+// Whether the answer is about this node's own sum, which is not taken yet.
+bool IsOnItsWay(const Seg& seg, const Header& answer);
+
 // Of a packet about this seg, from this node.
 Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind);
 

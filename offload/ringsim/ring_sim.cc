@@ -177,7 +177,7 @@ class Round {
   const RingModel& model_;
   const RingLoad& load_;
   Random random_;
-  std::vector<RingOrder> orders_;                          // by chunk
+  std::vector<RingOrder> orders_;  // by chunk
   std::vector<RingPlace> of_hops_;
   std::vector<std::vector<std::optional<Place>>> places_;  // by chunk and node; none: a leaf
   std::vector<Instant> free_;                              // by node: its engine's

@@ -29,6 +29,10 @@ class Deadlines {
 
   // From the node's own start of the chunk. Position 0 waits for its own part only.
   Duration At(uint32_t position) const;
+  // What the wait usually is; 0: not known.
+  Duration Usual(uint32_t position) const {
+    return learned_[position].samples() < kLeastSamples ? Duration(0) : learned_[position].mean();
+  }
   // alpha T of fixed ones: a node that takes longer skips its successor.
   Duration threshold() const { return threshold_; }
   bool fixed() const { return hop_.count() != 0; }

@@ -39,11 +39,13 @@ class LateRing {
     if (random_.Chance(0.3)) options.faults.stale = 0.05 * random_.Uniform();
     site_ = std::make_unique<VirtualSite>(options);
     policy_ = static_cast<StragglerPolicy>(random_.Below(5));
-    JobConfig job{.nodes = site_->all_nodes(), .policy = policy_, .skip_after = microseconds(50 + random_.Below(500))};
+    JobConfig job{
+        .nodes = site_->all_nodes(), .policy = policy_, .skip_after = microseconds(50 + random_.Below(500))};
     site_->Configure(job);
     slow_ = random_.Next();
     slow_share_ = 0.3 * random_.Uniform();
-    always_late_ = random_.Chance(0.5) ? std::optional(static_cast<uint8_t>(random_.Below(options.nodes))) : std::nullopt;
+    always_late_ = random_.Chance(0.5) ? std::optional(static_cast<uint8_t>(random_.Below(options.nodes)))
+                                       : std::nullopt;
   }
 
   void Run(Tally* tally) {
@@ -77,9 +79,10 @@ class LateRing {
  private:
   void Reduce(bool stragglers) {
     const uint64_t salt = random_.Next();
-    AllRanks<int32_t> message(*site_, 16 + random_.Below(16 * 12), [salt](uint8_t node, uint8_t rank, size_t i) {
-      return static_cast<int32_t>(((salt ^ (i * 16 + node)) * 64 + rank) * 0x9e3779b97f4a7c15 >> 33);
-    });
+    AllRanks<int32_t> message(
+        *site_, 16 + random_.Below(16 * 12), [salt](uint8_t node, uint8_t rank, size_t i) {
+          return static_cast<int32_t>(((salt ^ (i * 16 + node)) * 64 + rank) * 0x9e3779b97f4a7c15 >> 33);
+        });
     message.request.mid = mid_++;
     message.request.deadline = seconds(20);
     const uint64_t wr_id = message.request.mid;
@@ -123,7 +126,9 @@ TEST(OffloadRingRandom, NoRunOfRealEnginesIsStuckAndEveryResultIsExact) {
   const char* const replay = std::getenv("LONGHAUL_SEED");
   const char* const runs = std::getenv("LONGHAUL_RING_RUNS");
   const uint64_t first = replay != nullptr ? std::strtoull(replay, nullptr, 10) : std::random_device()();
-  const uint64_t count = replay != nullptr ? 1 : runs != nullptr ? std::strtoull(runs, nullptr, 10) : 300 / LONGHAUL_SLOWNESS;
+  const uint64_t count = replay != nullptr ? 1
+                         : runs != nullptr ? std::strtoull(runs, nullptr, 10)
+                                           : 300 / LONGHAUL_SLOWNESS;
   std::printf("first seed %llu\n", static_cast<unsigned long long>(first));
   Tally tally;
   for (uint64_t seed = first; tally.runs < count && !HasFatalFailure(); ++seed) {
@@ -132,10 +137,11 @@ TEST(OffloadRingRandom, NoRunOfRealEnginesIsStuckAndEveryResultIsExact) {
     SCOPED_TRACE(ring.what());
     ring.Run(&tally);
   }
-  std::printf("%llu runs: %llu skips, %llu passed on, %llu self-skips, %llu segs past a leaf, %llu redirects\n",
-              static_cast<unsigned long long>(tally.runs), static_cast<unsigned long long>(tally.skips),
-              static_cast<unsigned long long>(tally.passed_on), static_cast<unsigned long long>(tally.self_skips),
-              static_cast<unsigned long long>(tally.demotions), static_cast<unsigned long long>(tally.redirects));
+  std::printf(
+      "%llu runs: %llu skips, %llu passed on, %llu self-skips, %llu segs past a leaf, %llu redirects\n",
+      static_cast<unsigned long long>(tally.runs), static_cast<unsigned long long>(tally.skips),
+      static_cast<unsigned long long>(tally.passed_on), static_cast<unsigned long long>(tally.self_skips),
+      static_cast<unsigned long long>(tally.demotions), static_cast<unsigned long long>(tally.redirects));
   if (replay != nullptr) return;
   EXPECT_GT(tally.skips, 0u);
   EXPECT_GT(tally.passed_on, 0u);

@@ -59,6 +59,24 @@ TEST(Deadlines, AreFarAwayUntilTheyAreLearned) {
   EXPECT_LT(deadlines.At(1), milliseconds(1));
 }
 
+// The wait of seed_skip: alpha T + Ttrans after the node before has begun.
+TEST(Deadlines, AToldWaitCountsFromWhenTheNodeBeforeBegins) {
+  Deadlines deadlines = Taught();
+  deadlines.SetWait(microseconds(15));
+  EXPECT_NEAR(static_cast<double>(deadlines.At(1).count()), 15'000, 50);
+  EXPECT_NEAR(static_cast<double>(deadlines.At(3).count()), 35'000, 50);
+}
+
+TEST(Deadlines, LeaveTimeForClocksThatAreReadLate) {
+  Deadlines deadlines(Deadlines::kFirst, microseconds(100));
+  for (int i = 0; i < 40; ++i) {
+    for (uint32_t position = 0; position < 8; ++position) deadlines.OnArrival(position, position * kHop);
+  }
+  EXPECT_NEAR(static_cast<double>(deadlines.At(0).count()), 100'000, 50);
+  EXPECT_NEAR(static_cast<double>((deadlines.At(3) - deadlines.At(2)).count()), 35'000,
+              50);  // a hop and 25 us
+}
+
 TEST(Deadlines, HaveABoundWhateverIsMissed) {
   Deadlines deadlines = Taught();
   for (int i = 0; i < 1000; ++i) deadlines.OnTimeout(1);

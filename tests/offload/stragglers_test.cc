@@ -111,7 +111,8 @@ class FiveNodes {
       return !hook || hook(from, to, h);
     };
     for (uint8_t node = 0; node < 5; ++node) {
-      if (std::ranges::count(late, node, [](const auto& l) { return l.first; }) == 0) message.Post(node, 0, mid_);
+      if (std::ranges::count(late, node, [](const auto& l) { return l.first; }) == 0)
+        message.Post(node, 0, mid_);
     }
     Duration waited{0};
     for (const auto& [node, after] : late) {
@@ -129,9 +130,9 @@ class FiveNodes {
   OffloadStats Sums() {
     OffloadStats sum;
     for (uint8_t node = 0; node < 5; ++node) {
-      for (const auto field : {&OffloadStats::skips, &OffloadStats::redirects, &OffloadStats::passed_on,
-                               &OffloadStats::self_skips, &OffloadStats::demotions,
-                               &OffloadStats::overlaps_refused}) {
+      for (const auto field :
+           {&OffloadStats::skips, &OffloadStats::redirects, &OffloadStats::passed_on,
+            &OffloadStats::self_skips, &OffloadStats::demotions, &OffloadStats::overlaps_refused}) {
         sum.*field += site.engine(node).stats().*field;
       }
     }
@@ -207,7 +208,15 @@ TEST(OffloadStragglers, ASumThatFindsNoRoomGoesElsewhereAndIsNeverTakenThere) {
 // B's ranks are late, and A's sum goes on without them; their part goes to the owner, and nowhere else.
 TEST(OffloadStragglers, SelfSkipForwardsWithoutItsOwnLateRanks) {
   FiveNodes run(StragglerPolicy::kSelfSkip);
+  // B's clock began when A's sum came, long after A's.
+  Instant first, sent;
+  run.filter = [&](uint8_t from, uint8_t to, const Header& h) {
+    if (h.kind == PacketKind::kPartial && from == 0) first = run.site.now();
+    if (h.kind == PacketKind::kPartial && from == 1 && to == 2) sent = run.site.now();
+    return true;
+  };
   run.Run({{1, milliseconds(3)}});
+  EXPECT_LT(sent - first, microseconds(140));  // slack 0.1 ms and 25 us, and a link
   ExpectWays(run, {{0, 1, kA}, {1, 2, kA}, {2, 3, kA | kC}, {3, 4, kA | kC | kD}, {1, 4, kB}});
   EXPECT_EQ(run.Since(&OffloadStats::self_skips), 4u);  // of five segs node 1 owns one
   // With cascade C and D give B up, with what is before it.
@@ -245,7 +254,8 @@ TEST(OffloadStragglers, SelfSkipDoesNotTouchMemoryOfLateRanks) {
         expected[i] += memory[node][i];
       }
       const uint32_t key = site.Key(node, 0, std::as_writable_bytes(std::span(memory[node])));
-      requests.push_back({.wr_id = mid, .type = DataType::kInt32, .mid = mid, .nodes = 0b111, .length = 2048});
+      requests.push_back(
+          {.wr_id = mid, .type = DataType::kInt32, .mid = mid, .nodes = 0b111, .length = 2048});
       requests.back().send.key = requests.back().receive.key = key;
     }
     WorkRequest first = requests[1];
@@ -399,9 +409,83 @@ TEST(OffloadStragglers, NodesNeedNotAgreeOnTheLeaves) {
   }
 }
 
+// The first who claims gets the seg; another one is told who has it.
+TEST(OffloadStragglers, ASegIsLeftOnce) {
+  VirtualSite site({.nodes = 4, .ranks = 1});
+  site.Configure({.nodes = 0b1111, .policy = StragglerPolicy::kLeafDemote});
+  AllRanks<int32_t> ranks(site, 256, Small);  // 0 -> 1 -> 2 -> 3
+  ranks.Post(3, 0);
+  site.RunFor(microseconds(10));
+  std::vector<std::pair<uint8_t, uint8_t>> answers;  // to whom, who owns
+  site.filter = [&](uint8_t, uint8_t to, std::vector<uint8_t>& datagram) {
+    const Header h = Parse(datagram)->header;
+    if (h.kind == PacketKind::kOwner) answers.emplace_back(to, h.root);
+    return false;
+  };
+  Header h;
+  h.kind = PacketKind::kClaim;
+  h.type = DataType::kInt32;
+  h.nodes = 0b1111;
+  h.length = 1024;
+  h.seg_bytes = 1024;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  for (const uint8_t source : {uint8_t{2}, uint8_t{1}, uint8_t{2}}) {
+    h.source = source;
+    Encapsulate(h, {}, packet);
+    site.Inject(3, packet);
+    site.RunFor(microseconds(100));
+  }
+  const std::vector<std::pair<uint8_t, uint8_t>> expected = {{2, 2}, {1, 2}, {2, 2}};
+  EXPECT_EQ(answers, expected);
+}
+
+// A sum goes past B, whose deadline its sender does not know: B goes on when it is told, not at its deadline.
+TEST(OffloadStragglers, ANodeThatALateSumGoesPastWaitsNoLonger) {
+  VirtualSite site({.nodes = 4, .ranks = 1});
+  site.Configure({.nodes = 0b1111});          // nothing is learned: deadlines are 100 ms away
+  AllRanks<int32_t> ranks(site, 256, Small);  // 0 -> 1 -> 2 -> 3
+  for (const uint8_t node : {uint8_t{1}, uint8_t{2}, uint8_t{3}}) ranks.Post(node, 0);
+  site.RunFor(milliseconds(1));
+  EXPECT_EQ(site.engine(1).stats().packets_sent, 0u);
+  Header h;
+  h.kind = PacketKind::kGoneOn;
+  h.type = DataType::kInt32;
+  h.source = 0;
+  h.nodes = 0b1111;
+  h.contributors = kA;
+  h.length = 1024;
+  h.seg_bytes = 1024;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  Encapsulate(h, {}, packet);
+  site.Inject(1, packet);
+  site.RunFor(milliseconds(1));
+  EXPECT_GE(site.engine(1).stats().packets_sent, 1u);
+  ranks.Post(0, 0);
+  site.RunFor(milliseconds(500));
+  EXPECT_TRUE(ranks.AllReceived(ranks.Expected()));
+}
+
+// Of a reduce a node ends when its own sum is taken: what came later would be lost.
+TEST(OffloadStragglers, OnlyAnAllReduceGoesOnWithoutALateNode) {
+  VirtualSite site({.nodes = 4, .ranks = 1});
+  site.Configure({.nodes = 0b1111, .policy = StragglerPolicy::kSeedSkip, .skip_after = microseconds(100)});
+  for (const Opcode opcode : {Opcode::kReduce, Opcode::kReduceScatter}) {
+    AllRanks<int32_t> ranks(site, 256, Small);
+    ranks.request.opcode = opcode;
+    ranks.request.mid = opcode == Opcode::kReduce ? 0 : 1;
+    ranks.request.root_node = opcode == Opcode::kReduce ? 3 : 0;
+    for (const uint8_t node : {uint8_t{1}, uint8_t{2}, uint8_t{3}}) ranks.Post(node, 0, ranks.request.mid);
+    site.RunFor(milliseconds(5));
+    ranks.Post(0, 0, ranks.request.mid);
+    site.RunFor(milliseconds(300));
+    EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess, ranks.request.mid));
+    for (uint8_t node = 0; node < 4; ++node) EXPECT_EQ(site.engine(node).stats().skips, 0u);
+  }
+}
+
 TEST(OffloadStragglers, LossAndLateNodesTogether) {
-  for (const StragglerPolicy policy :
-       {StragglerPolicy::kSeedSkip, StragglerPolicy::kCascade, StragglerPolicy::kSelfSkip, StragglerPolicy::kLeafDemote}) {
+  for (const StragglerPolicy policy : {StragglerPolicy::kSeedSkip, StragglerPolicy::kCascade,
+                                       StragglerPolicy::kSelfSkip, StragglerPolicy::kLeafDemote}) {
     Late run(policy, {1, 3}, 6, {.loss = 0.1, .duplication = 0.1, .reordering = 0.2, .stale = 0.1});
     EXPECT_GT(run.Sum().skips, 0u);
   }
