@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "base/reached.h"
 #include "offload/engine/seg_ways.h"
 

@@ -37,9 +37,9 @@ enum class PacketKind : uint8_t {
   kAckConfig = 7,
   kOrdinary = 8,  // an ordinary datagram for rank `root`
   kGoneOn = 9,    // the sender has sent its sum; `missing` go to the owner by themselves, `contributors` past
-                // the receiver
-  kClaim = 10,  // to the owner, which is late again and again: the sender wants to own the seg
-  kOwner = 11,  // the answer: node `root` owns it
+                  // the receiver
+  kClaim = 10,    // to the owner, which is late again and again: the sender wants to own the seg
+  kOwner = 11,    // the answer: node `root` owns it
 };
 inline constexpr uint8_t kPacketKinds = 12;
 
