@@ -18,8 +18,9 @@ class ControlStore {
   static constexpr uint32_t kMaxMessages = 64;   // at a time; a word of bits
   static constexpr uint32_t kRemembered = 1024;  // ended messages of a job
 
-  // A slot keeps the tables of a message of at most so many segs: 10 MiB with 152 bytes a seg.
-  static constexpr uint32_t kKeptSegs = 65536;
+  // A slot keeps the tables of a message of at most so many segs: 4.5 MiB with 144 bytes a seg, 288 MiB of
+  // all.
+  static constexpr uint32_t kKeptSegs = 32768;
   // What a thread that is not running costs on a busy machine is no slow node: 0.1 ms.
   static constexpr Duration kLeastSlack = std::chrono::microseconds(100);
 
