@@ -203,7 +203,7 @@ TEST(OffloadStragglers, ASumThatFindsNoRoomGoesElsewhereAndIsNeverTakenThere) {
   site.RunFor(milliseconds(5));
   ASSERT_GE(site.engine(1).stats().segs_in_use, 2u);
   ranks.Post(0, 0);
-  site.RunFor(milliseconds(1));
+  site.RunFor(microseconds(200));  // before it comes again
   EXPECT_EQ(site.engine(0).stats().redirects, 1u);
   site.RunFor(milliseconds(100));  // there is room again
   ASSERT_EQ(site.engine(1).stats().segs_in_use, 0u);
