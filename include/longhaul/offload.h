@@ -109,13 +109,15 @@ enum class Route : uint8_t {
   kTree = 1,  // every node to the root, which broadcasts; the root may be a device without ranks
 };
 
-// What a node of a ring does when the sum that it waits for is late (docs/internals/offload.md). Every node
-// is in the result exactly once, whatever the policy.
+// What a node of a ring does when the sum that it waits for is late (docs/explanation/ring.md). Every node is
+// in the result exactly once, whatever the policy. Only an all-reduce goes on without a late node: of others
+// some node could end that a late sum still needs.
 enum class StragglerPolicy : uint8_t {
   kOff = 0,         // waits
   kSeedSkip = 1,    // one skip, after JobConfig::skip_after
   kCascade = 2,     // every node has a learned deadline; late sums go to the first node that still waits
-  kLeafDemote = 3,  // cascade, and a node that is late again and again is not waited for
+  kSelfSkip = 3,    // cascade, and a node whose own ranks are late goes on without them
+  kLeafDemote = 4,  // self_skip, and a node that is late again and again is not waited for
 };
 
 // A job: who takes part, and how. At most 16 jobs at a time.
@@ -126,7 +128,7 @@ struct JobConfig {
   Route route = Route::kRing;
   uint8_t root_node = 0;  // of a tree
   StragglerPolicy policy = StragglerPolicy::kCascade;
-  Duration skip_after{0};                        // kSeedSkip: alpha * T + Ttrans
+  Duration skip_after{0};  // kSeedSkip: alpha * T + Ttrans, after the node before has usually begun
   Duration deadline = std::chrono::seconds(10);  // of requests that name none; at most a year counts
 };
 
@@ -211,6 +213,8 @@ struct OffloadStats {
   uint64_t orphans = 0;
   uint64_t skips = 0;
   uint64_t redirects = 0;
+  uint64_t passed_on = 0;
+  uint64_t self_skips = 0;
   uint64_t demotions = 0;
   uint64_t ordinary_sent = 0;
   uint64_t ordinary_received = 0;
@@ -219,7 +223,7 @@ struct OffloadStats {
   uint32_t segs_most = 0;
 };
 
-inline constexpr std::array<Counter<OffloadStats>, 31> kOffloadCounters = {{
+inline constexpr std::array<Counter<OffloadStats>, 33> kOffloadCounters = {{
     {&OffloadStats::requests, "requests", "work requests that were accepted"},
     {&OffloadStats::requests_refused, "requests_refused", "work requests that Post returned as bad"},
     {&OffloadStats::completions, "completions", "completions, exceptions included"},
@@ -245,8 +249,11 @@ inline constexpr std::array<Counter<OffloadStats>, 31> kOffloadCounters = {{
     {&OffloadStats::answers_dropped, "answers_dropped", "answers that found their queue full"},
     {&OffloadStats::orphans, "orphans", "messages of other nodes that no rank here has joined in time"},
     {&OffloadStats::skips, "skips", "segs that were sent on without a late node's sum"},
-    {&OffloadStats::redirects, "redirects", "late sums that were sent to a node farther on"},
-    {&OffloadStats::demotions, "demotions", "segs that did not wait for a demoted node"},
+    {&OffloadStats::redirects, "redirects",
+     "late sums that were sent to another node, the first having no room"},
+    {&OffloadStats::passed_on, "passed_on", "late sums that were sent on as they were"},
+    {&OffloadStats::self_skips, "self_skips", "segs that were sent on without the ranks here"},
+    {&OffloadStats::demotions, "demotions", "segs whose ring passed over a demoted node"},
     {&OffloadStats::ordinary_sent, "ordinary_sent", "ordinary datagrams that left or were delivered here"},
     {&OffloadStats::ordinary_received, "ordinary_received", "ordinary datagrams delivered to a rank"},
     {&OffloadStats::ordinary_dropped, "ordinary_dropped", "ordinary datagrams without a place to go"},

@@ -59,11 +59,6 @@ uint8_t SegRoute::Neighbour(uint8_t node) const {
 
 uint8_t SegRoute::NextOf(uint8_t node) const { return route_ == Route::kTree ? owner_ : Neighbour(node); }
 
-uint8_t SegRoute::Previous() const {
-  const uint64_t below = nodes_ & (BitOf(self_) - 1);
-  return static_cast<uint8_t>(63 - std::countl_zero(below != 0 ? below : nodes_));
-}
-
 uint32_t SegRoute::PositionOf(uint8_t node) const {
   const auto n = static_cast<uint32_t>(std::popcount(nodes_));
   if (route_ == Route::kTree) return node == owner_ ? 1 : 0;
@@ -80,11 +75,11 @@ uint64_t SegRoute::Needed() const {
   return before;
 }
 
-uint64_t SegRoute::ResultTargets() const {
+uint64_t SegRoute::ResultTargets(uint8_t owner) const {
   if (!distributes_) return 0;
   if (route_ == Route::kTree) return owned_here() ? nodes_ & ~BitOf(self_) : 0;
   const uint8_t next = Neighbour(self_);
-  return next == owner_ ? 0 : BitOf(next);
+  return next == owner ? 0 : BitOf(next);
 }
 
 }  // namespace longhaul::offload

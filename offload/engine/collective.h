@@ -90,15 +90,14 @@ class SegRoute {
   // The next node towards the owner.
   uint8_t Next() const { return NextOf(self_); }
   uint8_t NextOf(uint8_t node) const;
-  // In the ring: whose sum this node waits for.
-  uint8_t Previous() const;
   // Steps from the first node of the seg's way; the owner has the most.
   uint32_t PositionOf(uint8_t node) const;
   // Whether this node sends a sum.
   bool Sends() const { return collects_ && !owned_here(); }
+  bool collects() const { return collects_; }
   bool distributes() const { return distributes_; }
-  // To whom this node sends the result; none for operations that leave it with the owner.
-  uint64_t ResultTargets() const;
+  // To whom this node sends the result, which `owner` has made; none for operations that leave it there.
+  uint64_t ResultTargets(uint8_t owner) const;
 
  private:
   uint8_t Neighbour(uint8_t node) const;  // in the ring, by number

@@ -24,6 +24,11 @@ const JobConfig* ControlStore::FindJob(uint16_t jid) const {
   return job == nullptr ? nullptr : &job->config;
 }
 
+ControlStore::RingMemory* ControlStore::FindRing(uint16_t jid) {
+  Job* const job = JobOf(jid);
+  return job == nullptr ? nullptr : &job->ring;
+}
+
 bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
   Job* job = JobOf(jid);
   if (job == nullptr) {
@@ -38,9 +43,12 @@ bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
     job->jid = jid;
     job->ended.resize(kRemembered);
   }
+  if (job->config.nodes != config.nodes && job->messages == 0) job->ring = RingMemory();
   job->config = config;
   job->config.skip_after = std::min(config.skip_after, kMostDeadline);
   job->config.deadline = std::min(config.deadline, kMostDeadline);
+  job->ring.deadlines.SetWait(config.policy == StragglerPolicy::kSeedSkip ? job->config.skip_after
+                                                                          : Duration(0));
   job->last_use = ++uses_;
   return true;
 }
@@ -75,6 +83,7 @@ Operation* ControlStore::Begin(const Collective& what) {
   auto ready = std::move(op.ready);
   auto segs = std::move(op.segs);
   auto works = std::move(op.works);
+  auto places = std::move(op.places);
   op = Operation();
   op.what = what;
   op.slot = slot;
@@ -88,6 +97,8 @@ Operation* ControlStore::Begin(const Collective& what) {
   op.ready = std::move(ready);
   op.segs = std::move(segs);
   op.works = std::move(works);
+  places.clear();
+  op.places = std::move(places);
   keys_[slot] = KeyOf(what.jid, what.mid);
   live_ |= uint64_t{1} << slot;
   ++job->messages;
@@ -102,6 +113,14 @@ void ControlStore::End(Operation& op, std::optional<WorkStatus> status) {
   op.scratch = {};
   live_ &= ~(uint64_t{1} << op.slot);
   --job->messages;
+  // Late in a quarter of all segs, since others have owners or beginners that are not waited for.
+  Contributors late = 0;
+  for (uint32_t node = 0; node < kMaxNodes; ++node) {
+    if (op.late_segs[node] > 0 && uint64_t{op.late_segs[node]} * 4 >= op.what.segs) late |= Bit(node);
+  }
+  if (status && Ok(*status) && op.Demotes()) {
+    job->ring.demotion.OnRound(static_cast<Contributors>(op.what.nodes), late);
+  }
   if (op.what.segs > kKeptSegs) {
     op.missing = std::vector<uint64_t>();
     op.ready = std::vector<uint64_t>();

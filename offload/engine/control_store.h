@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "offload/engine/operation.h"
+#include "offload/straggler/demotion.h"
 
 namespace longhaul::offload {
 
@@ -17,8 +18,17 @@ class ControlStore {
   static constexpr uint32_t kMaxMessages = 64;   // at a time; a word of bits
   static constexpr uint32_t kRemembered = 1024;  // ended messages of a job
 
-  // A slot keeps the tables of a message of at most so many segs: 4 MiB with 64 bytes a seg, 256 MiB of all.
-  static constexpr uint32_t kKeptSegs = 65536;
+  // A slot keeps the tables of a message of at most so many segs: 4.5 MiB with 144 bytes a seg, 288 MiB of
+  // all.
+  static constexpr uint32_t kKeptSegs = 32768;
+  // What a thread that is not running costs on a busy machine is no slow node: 0.1 ms.
+  static constexpr Duration kLeastSlack = std::chrono::microseconds(100);
+
+  // What a job has learned of its ring.
+  struct RingMemory {
+    Deadlines deadlines{Deadlines::kFirst, kLeastSlack};
+    Demotion demotion;
+  };
 
   // How a message ended.
   struct Ended {
@@ -35,6 +45,8 @@ class ControlStore {
   bool ConfigureFrom(uint8_t source, uint64_t number, uint16_t jid, const JobConfig& config);
   // Null: not configured.
   const JobConfig* FindJob(uint16_t jid) const;
+
+  RingMemory* FindRing(uint16_t jid);
 
   Operation* Find(uint16_t jid, uint32_t mid);
   Operation* At(uint16_t slot) { return slots_[slot].get(); }
@@ -54,6 +66,7 @@ class ControlStore {
     bool used = false;
     uint16_t jid = 0;
     JobConfig config;
+    RingMemory ring;
     std::array<uint64_t, kMaxNodes> numbers{};  // of the last configuration that each node has sent
     uint32_t messages = 0;                      // under way
     uint64_t last_use = 0;

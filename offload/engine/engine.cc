@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "offload/engine/seg_ways.h"
 
 namespace longhaul::offload {
 namespace {
@@ -302,7 +303,7 @@ void Engine::LeaveOut(Operation& op) {
 void Engine::Fail(Instant now, Operation& op, WorkStatus status) {
   const uint64_t others = op.what.local() ? 0 : op.what.nodes & ~BitOf(op.what.self);
   if (others != 0) {
-    Header header = execution_.HeaderOf(op, 0, PacketKind::kAbort);
+    Header header = HeaderOf(op, 0, PacketKind::kAbort);
     header.status = status;
     aborts_.Tell(now, others, header);
   }
@@ -363,7 +364,7 @@ std::optional<Engine::Outgoing> Engine::PollTransmit(Instant now, MutableByteSpa
     if (!send) return std::nullopt;
     outgoing.target = send->target;
     outgoing.bytes = send->slot == Configuring::kSlot ? configuring_.Write(send->sid, out, &outgoing.target)
-                                                      : execution_.Write(*send, out);
+                                                      : execution_.Write(now, *send, out, &outgoing.target);
   }
   ++stats_.packets_sent;
   return outgoing;

@@ -6,6 +6,14 @@ namespace {
 
 bool CarriesData(PacketKind kind) { return kind == PacketKind::kPartial || kind == PacketKind::kResult; }
 
+// In the place of the message's root; a result of a ring names who has made it.
+bool NamesAnotherNode(const Header& h) {
+  const bool ring_result = h.kind == PacketKind::kResult || h.kind == PacketKind::kAckResult;
+  if ((h.nodes & BitOf(h.root)) == 0) return false;
+  return h.kind == PacketKind::kRedirect || h.kind == PacketKind::kOwner ||
+         (ring_result && h.opcode == Opcode::kAllReduce && (h.flags & Header::kTree) == 0);
+}
+
 }  // namespace
 
 Engine::Verdict Engine::HandlePacket(Instant now, ByteSpan datagram) {
@@ -85,8 +93,7 @@ WorkStatus Engine::AgreePacket(const Collective& what, const Packet& packet) con
   const uint8_t root = what.route == Route::kTree ? what.tree_root : what.root_node;
   const bool same = h.op == what.op && h.type == what.type && h.opcode == what.opcode &&
                     h.nodes == what.nodes && (h.flags & WorkRequest::kAllFlags) == what.flags &&
-                    tree == (what.route == Route::kTree) &&
-                    (h.root == root || h.kind == PacketKind::kRedirect);
+                    tree == (what.route == Route::kTree) && (h.root == root || NamesAnotherNode(h));
   return same && !what.local() ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
 }
 
@@ -94,7 +101,9 @@ WorkStatus Engine::AgreePacket(const Collective& what, const Packet& packet) con
 Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
   const Header& h = packet.header;
   const JobConfig* const job = store_.FindJob(h.jid);
-  if (job == nullptr || !CarriesData(h.kind) || !IsCollective(h.opcode)) {
+  // Others tell a node that is late.
+  const bool begins = CarriesData(h.kind) || h.kind == PacketKind::kClaim || h.kind == PacketKind::kGoneOn;
+  if (job == nullptr || !begins || !IsCollective(h.opcode)) {
     ++stats_.packets_refused;
     return nullptr;
   }
@@ -136,8 +145,8 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
   if (aggregator) {
     op->posted = true;
     for (uint32_t sid = 0; sid < what.segs; ++sid) op->SetReady(sid);
-    execution_.Start(now, *op);
   }
+  execution_.BeginFrom(now, *op, h);
   return op;
 }
 

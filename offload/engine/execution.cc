@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "base/reached.h"
+#include "offload/engine/seg_ways.h"
 
 namespace longhaul::offload {
 namespace {
@@ -38,9 +38,12 @@ Execution::Execution(const EngineOptions& options, Messages* messages, ControlSt
       wheel_(wheel),
       transfer_(transfer),
       compute_(compute),
-      stats_(stats) {}
+      stats_(stats),
+      held_(pool, compute, stats),
+      late_(pool, transfer, stats) {}
 
 void Execution::Start(Instant now, Operation& op) {
+  Open(now, op);
   // Every node begins the first segs that are not done before later ones: credits that two nodes spent on
   // different segs would leave both waiting.
   while (op.live && op.ready_count > 0) {
@@ -49,41 +52,120 @@ void Execution::Start(Instant now, Operation& op) {
     op.ClearReady(*sid);
     Seg& seg = op.segs[*sid];
     seg.local = true;
-    seg.since = now;
     if (!seg.early) {
-      TrySum(now, op, *sid, nullptr);
+      const bool too_late = seg.hop.opened() && seg.hop.OnOwn(now) == Arrival::kPassOn;
+      too_late ? SendOwnPart(now, op, *sid) : TrySum(now, op, *sid);
       continue;
     }
-    SegPool::Unit* const unit = pool_->Find(seg.held);
-    LH_CHECK(unit != nullptr);
+    const SegPool::Unit* const unit = pool_->Find(seg.held);
     std::memcpy(op.message + op.what.OffsetOf(*sid), unit->data, unit->length);
-    ReleaseHeld(seg);
+    held_.Release(&seg.held);
     HaveResult(now, op, *sid, op.message + op.what.OffsetOf(*sid));
   }
 }
 
-void Execution::TrySum(Instant now, Operation& op, uint32_t sid, const Packet* last) {
+// The clock began when the sender's did, which is as long ago as its sum usually takes to come here.
+void Execution::BeginFrom(Instant now, Operation& op, const Header& header) {
+  const SegRoute route(op.what, header.sid);
+  if (header.kind == PacketKind::kPartial && route.collects()) {
+    MakePlaces(*store_, transfer_->OneWay(), op);
+    const RingPlace& place = op.places[route.owner()];
+    const bool previous =
+        place.position > 0 && !place.IsLeaf() && place.order.nodes[place.position - 1] == header.source;
+    if (previous && place.deadlines != nullptr) op.start = now - place.deadlines->Usual(place.position);
+  }
+  Start(now, op);
+}
+
+// The segs of the window begin to wait, whether the ranks here have posted or not.
+void Execution::Open(Instant now, Operation& op) {
+  const uint32_t end = std::min(op.what.segs, op.lowest + options_.window_segs);
+  for (; op.opened < end; ++op.opened) {
+    OpenSeg(now, op, op.opened);
+    const Seg& seg = op.segs[op.opened];
+    if (seg.claimed && seg.timer == DeadlineWheel::kNone) SendClaim(now, op, op.opened);
+  }
+}
+
+void Execution::OpenSeg(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
   const SegRoute route(op.what, sid);
-  if (seg.phase != Phase::kWaiting || !seg.local || (!route.Sends() && !route.owned_here())) return;
-  const uint64_t lacking = route.Needed() & ~seg.contributors;
-  if (lacking == 0 || seg.forced) {
-    Sum(now, op, sid, last);
+  if (seg.hop.opened() || seg.phase != Phase::kWaiting || !route.collects()) return;
+  if (op.places.empty()) MakePlaces(*store_, transfer_->OneWay(), op);
+  seg.hop = RingHop(&op.places[route.owner()], op.posted ? now : op.start);
+  const RingOrder& order = seg.hop.order();
+  stats_->demotions += order.leaves != 0 && !seg.hop.direct();
+  if (seg.hop.IsOwner() && !route.owned_here()) {
+    seg.claimed = true;
+    SendClaim(now, op, sid);
   } else {
-    WaitForStraggler(now, op, sid);
+    ArmSeg(now, op, sid);
   }
+}
+
+void Execution::TrySum(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  if (seg.phase != Phase::kWaiting) return;
+  const bool forced = seg.forced && seg.local;
+  if (!seg.hop.opened()) {  // a broadcast
+    if (seg.local && OwnsSeg(op, sid)) Sum(now, op, sid, nullptr);
+  } else if (OwnsSeg(op, sid) && !seg.hop.direct()) {
+    if (forced || seg.hop.Complete()) Sum(now, op, sid, nullptr);
+  } else if (forced || (seg.hop.Due(now) && (seg.local || CanGoOnWithoutRanks(op, seg)))) {
+    GoOn(now, op, sid, nullptr);
+  } else if (seg.timer == DeadlineWheel::kNone) {
+    ArmSeg(now, op, sid);
+  }
+}
+
+// The sum of what is here leaves; `last` is straight from its datagram.
+void Execution::GoOn(Instant now, Operation& op, uint32_t sid, const Packet* last) {
+  Seg& seg = op.segs[sid];
+  const RingOrder& order = seg.hop.order();
+  const uint32_t position = op.places[order.home].position;
+  if (seg.hop.IsOwner()) seg.hop.GoDirect();  // of a seg that it has claimed in vain, when time is up
+  seg.claimed = false;
+  if (!seg.hop.UpstreamIsIn()) {
+    ++stats_->skips;
+    LH_REACHED("a ring goes on without a late node");
+    // Who has not begun to send aims farther on at once; without the notice, this node passes the sum on.
+    const uint8_t previous = order.nodes[position - 1];
+    if ((seg.hop.have() & Bit(previous)) == 0) late_.Tell(op, sid, previous, 0, 0);
+  }
+  const Partial says = seg.hop.Begin(now);
+  seg.missing = says.missing;
+  if (seg.local && (seg.contributors != 0 || last != nullptr || op.Present(sid) != 0)) {
+    Sum(now, op, sid, last);
+    return;
+  }
+  // Without the ranks here: what has come goes on, and the next one is told if there is nothing.
+  ++stats_->self_skips;
+  LH_REACHED("a node goes on without its own ranks");
+  seg.phase = Phase::kSent;
+  seg.acked = true;
+  const uint8_t target = late_.Aim(op, sid, seg.hop.Close(now), says.set);
+  if (seg.held.empty()) {
+    late_.Tell(op, sid, target, says.missing, 0);
+  } else {
+    late_.PassOnHeld(seg, target, says.missing);
+  }
+  SendLate(now, op, sid);
+}
+
+// The sum then stays in its unit until another node has it.
+bool Execution::CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const {
+  return seg.held.empty() || pool_->HasRoom(op.slot, SegPool::Turn::kOutOfOrder);
 }
 
 // Everything that is here becomes one sum, with `last` straight from its datagram. False: there was nothing,
 // or no memory.
 bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last) {
   Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
   const uint64_t present = op.Present(sid);
   if (present == 0 && seg.contributors == 0 && last == nullptr) return false;
   std::byte* out = op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
   if (out == nullptr && seg.held.empty()) {
-    SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(sid));
+    SegPool::Unit* const unit = held_.TakeUnit(op, seg, op.what.LengthOf(sid));
     if (unit == nullptr) return false;
     out = unit->data;
     unit->contributors = 0;  // nothing is in it yet
@@ -97,183 +179,49 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
   if (last != nullptr) externals[count++] = Bytes(last->payload);
   compute_->Sum(op, sid, 1, {externals.data(), count}, out);
 
-  if (last != nullptr) {
-    seg.contributors |= last->header.contributors;
-    seg.participants += last->header.participants;
-    seg.incomplete |= (last->header.flags & Header::kIncomplete) != 0;
-  }
-  if (present != 0 || op.what.senders() == 0) seg.contributors |= BitOf(op.what.self);
+  if (last != nullptr) HeldSums::Enter(seg, last->header);
+  if (present != 0 || op.what.senders() == 0) seg.contributors |= Bit(op.what.self);
   seg.participants += static_cast<uint32_t>(std::popcount(present));
   seg.incomplete |= present != op.what.senders();
   if (op.message != nullptr) {
-    ReleaseHeld(seg);
+    held_.Release(&seg.held);
   } else {
-    KeepFirst(seg);
+    held_.KeepFirst(seg);
   }
   wheel_->Cancel(seg.timer);
-  if (route.owned_here()) {
+  if (OwnsSeg(op, sid)) {
     if (op.what.opcode != Opcode::kBroadcast) seg.incomplete |= seg.contributors != op.what.nodes;
-    if (op.what.opcode == Opcode::kBroadcast) seg.contributors = op.what.nodes;
+    if (op.what.opcode == Opcode::kBroadcast) seg.contributors = static_cast<Contributors>(op.what.nodes);
+    seg.owner = op.what.self;
+    seg.late |= seg.hop.late();
     compute_->Finish(op, sid, 1, seg.participants, out);
     HaveResult(now, op, sid, out);
     return true;
   }
   seg.phase = Phase::kSent;
-  if (!seg.aimed) seg.target = route.Next();
   SendSum(now, op, sid);
   return true;
 }
 
+// A sum or result that stands in a unit has nothing of this message's own memory.
 const std::byte* Execution::DataOf(const Operation& op, uint32_t sid) const {
-  if (op.message != nullptr) return op.message + op.what.OffsetOf(sid);
   const SegPool::Unit* const unit = pool_->Find(op.segs[sid].held);
-  return unit == nullptr ? nullptr : unit->data;
+  if (unit != nullptr) return unit->data;
+  return op.message == nullptr ? nullptr : op.message + op.what.OffsetOf(sid);
 }
 
-SegPool::Unit* Execution::TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order) {
-  using Turn = SegPool::Turn;
-  const auto ref = pool_->Take(op.slot, !in_order   ? Turn::kOutOfOrder
-                                        : seg.local ? Turn::kNow
-                                                    : Turn::kAfterRanks);
-  if (!ref) {
-    ++stats_->pool_exhausted;
-    op.starved = true;
-    return nullptr;
-  }
-  SegPool::Unit* const unit = pool_->Find(*ref);
-  unit->length = length;
-  unit->intra = Header::kInvolvesOthers;
-  unit->next = seg.held;
-  seg.held = *ref;
-  return unit;
-}
-
-bool Execution::Hold(Operation& op, Seg& seg, const Packet& packet) {
-  const Header& h = packet.header;
-  SegPool::Unit* const unit = pool_->Find(seg.held);
-  if (op.what.deterministic() && op.what.route == Route::kTree && h.kind == PacketKind::kPartial) {
-    if (!HoldInOrder(op, seg, packet)) return false;
-  } else if (unit != nullptr) {
-    // Later data uses the seg's own operation.
-    compute_->Accumulate(op, *unit, Bytes(packet.payload));
-    unit->contributors |= h.contributors;
-    unit->intra |= Header::kReduced;
-  } else if (!HoldAlone(op, seg, packet, true)) {
-    return false;
-  }
-  seg.contributors |= h.contributors;
-  seg.participants += h.participants;
-  seg.incomplete |= (h.flags & Header::kIncomplete) != 0;
-  return true;
-}
-
-bool Execution::HoldAlone(Operation& op, Seg& seg, const Packet& packet, bool in_order) {
-  SegPool::Unit* const unit = TakeUnit(op, seg, op.what.LengthOf(packet.header.sid), in_order);
-  if (unit == nullptr) return false;
-  std::memcpy(unit->data, packet.payload.data(), packet.payload.size());
-  unit->contributors = packet.header.contributors;
-  return true;
-}
-
-// Children are added by number, each to the sum of those before it: the first unit holds the sum of all
-// children up to one of them, what came out of its turn waits in units of its own.
-bool Execution::HoldInOrder(Operation& op, Seg& seg, const Packet& packet) {
-  const Header& h = packet.header;
-  const uint64_t children = SegRoute(op.what, h.sid).Needed();
-  const uint64_t before = children & (h.contributors - 1);
-  SegPool::Unit* const sum = pool_->Find(seg.held);
-  if (!std::has_single_bit(h.contributors)) return false;
-  if (sum != nullptr && before == sum->contributors) {
-    compute_->Accumulate(op, *sum, Bytes(packet.payload));
-    sum->contributors |= h.contributors;
-    sum->intra |= Header::kReduced;
-  } else if (!HoldAlone(op, seg, packet, before == 0)) {
-    return false;
-  } else {
-    SortHeld(seg);
-  }
-  AddFollowers(op, seg, children);
-  return true;
-}
-
-// The newest unit, which is the first, goes to its place among those that wait.
-void Execution::SortHeld(Seg& seg) {
-  const SegRef newest = seg.held;
-  SegPool::Unit* const unit = pool_->Find(newest);
-  SegRef* place = &unit->next;
-  const auto order = [](const SegPool::Unit& u) { return std::countr_zero(u.contributors); };
-  if (place->empty() || order(*pool_->Find(*place)) > order(*unit)) return;
-  seg.held = *place;
-  place = &seg.held;
-  while (!place->empty() && order(*pool_->Find(*place)) < order(*unit)) place = &pool_->Find(*place)->next;
-  unit->next = *place;
-  *place = newest;
-}
-
-void Execution::AddFollowers(Operation& op, Seg& seg, uint64_t children) {
-  SegPool::Unit* const sum = pool_->Find(seg.held);
-  const auto follows = [&](const SegPool::Unit& unit) {
-    return (children & ((unit.contributors & -unit.contributors) - 1)) == sum->contributors;
-  };
-  // Nothing follows a unit that itself waits for one before it.
-  for (SegPool::Unit* next = pool_->Find(sum->next); next != nullptr && follows(*next);
-       next = pool_->Find(sum->next)) {
-    compute_->Accumulate(op, *sum, next->data);
-    sum->contributors |= next->contributors;
-    const SegRef gone = sum->next;
-    sum->next = next->next;
-    pool_->Release(gone);
-  }
-}
-
-void Execution::KeepFirst(Seg& seg) {
-  SegPool::Unit* const first = pool_->Find(seg.held);
-  LH_CHECK(first != nullptr);
-  Seg rest;
-  rest.held = std::exchange(first->next, {});
-  ReleaseHeld(rest);
-}
-
-void Execution::ReleaseHeld(Seg& seg) {
-  while (!seg.held.empty()) {
-    const SegPool::Unit* const unit = pool_->Find(seg.held);
-    const SegRef next = unit == nullptr ? SegRef() : unit->next;
-    pool_->Release(seg.held);
-    seg.held = next;
-  }
-}
-
-void Execution::WaitForStraggler(Instant now, Operation& op, uint32_t sid) {
+// The ranks here have come after the sum had left: their part is a sum of its own, straight to the owner.
+void Execution::SendOwnPart(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
-  if (!route.Sends() || op.what.deterministic()) return;
-  const JobConfig* const job = store_->FindJob(op.what.jid);
-  if (job == nullptr) return;
-  // The one skip: a node that has something of those before it waits for all of it.
-  if (job->policy == StragglerPolicy::kSeedSkip && seg.contributors != 0) return;
-  const auto wait = clock_.WaitFor(route.Previous(), *job);
-  if (!wait) return;
-  if (*wait > Duration(0)) {
-    Arm(now + *wait, op, sid);
-    return;
-  }
-  ++stats_->demotions;
-  Skip(now, op, sid);
-}
-
-// Goes on without those that are late, and tells the one before where to aim.
-void Execution::Skip(Instant now, Operation& op, uint32_t sid) {
-  Seg& seg = op.segs[sid];
-  const SegRoute route(op.what, sid);
-  seg.forced = true;
-  ++stats_->skips;
-  LH_REACHED("a ring goes on without a late node");
-  if ((seg.contributors & BitOf(route.Previous())) == 0) {
-    Header notice = HeaderOf(op, sid, PacketKind::kRedirect);
-    notice.root = route.Next();
-    notice.contributors = 0;
-    if (!transfer_->QueueAnswer(route.Previous(), notice)) ++stats_->answers_dropped;
-  }
+  if (op.Present(sid) == 0) return;
+  seg.contributors = 0;
+  seg.participants = 0;
+  seg.missing = 0;
+  seg.incomplete = false;
+  seg.acked = false;
+  seg.aimed = true;
+  seg.target = TargetOf(op, sid, seg.hop.order().owner());
+  seg.tries = 0;
   Sum(now, op, sid, nullptr);
 }
 
@@ -283,8 +231,11 @@ void Execution::HaveResult(Instant now, Operation& op, uint32_t sid, const std::
   op.incomplete |= seg.incomplete;
   op.missing_nodes |= op.what.nodes & ~seg.contributors;
   wheel_->Cancel(seg.timer);
+  held_.Release(&seg.passing);
+  for (Contributors rest = seg.late; rest != 0; rest &= rest - 1)
+    ++op.late_segs[std::countr_zero(rest) % kMaxNodes];
   seg.phase = Phase::kResult;
-  seg.pending = SegRoute(op.what, sid).ResultTargets();
+  seg.pending = static_cast<Contributors>(SegRoute(op.what, sid).ResultTargets(seg.owner));
   seg.tries = 0;
   if (seg.pending == 0) {
     Done(now, op, sid);
@@ -300,7 +251,43 @@ void Execution::SendSum(Instant now, Operation& op, uint32_t sid) {
   if (seg.tries > 1) ++stats_->retransmissions;
   if (!transfer_->QueueSend({op.slot, op.epoch, sid, seg.target, PacketKind::kPartial}))
     ++stats_->sends_deferred;
-  Arm(now + transfer_->TimeoutOf(seg.tries), op, sid);
+  seg.again = now + transfer_->TimeoutOf(seg.tries);
+  ArmSeg(now, op, sid);
+}
+
+void Execution::SendLate(Instant now, Operation& op, uint32_t sid) {
+  late_.Send(now, op, sid);
+  ArmSeg(now, op, sid);
+}
+
+// The one timer of a seg: the end of its wait, or when the first of its sums is to be sent again. A claim has
+// the timer for itself.
+void Execution::ArmSeg(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  if (seg.claimed) return;
+  Instant due = Instant::Infinite();
+  if (seg.phase == Phase::kWaiting) {
+    // What is over already has not been enough: an event is awaited.
+    if (HasTimer(op, sid) && seg.hop.NextTimeout() > now) due = seg.hop.NextTimeout();
+  } else if (!seg.acked) {
+    due = seg.again;
+  }
+  due = std::min(due, late_.Next(seg));
+  if (due.IsInfinite()) return wheel_->Cancel(seg.timer);
+  Arm(due, op, sid);
+}
+
+// There are timers for the segs of two windows; others wait until their turn comes.
+bool Execution::HasTimer(const Operation& op, uint32_t sid) const {
+  return sid < op.lowest + 2 * options_.window_segs;
+}
+
+void Execution::SendClaim(Instant now, Operation& op, uint32_t sid) {
+  Seg& seg = op.segs[sid];
+  seg.tries = std::min<uint8_t>(static_cast<uint8_t>(seg.tries + 1), 100);
+  const Header claim = HeaderOf(op, sid, PacketKind::kClaim);
+  if (!transfer_->QueueAnswer(seg.hop.order().home, claim)) ++stats_->answers_dropped;
+  if (HasTimer(op, sid)) Arm(now + transfer_->TimeoutOf(seg.tries), op, sid);
 }
 
 void Execution::SendResult(Instant now, Operation& op, uint32_t sid) {
@@ -326,8 +313,9 @@ void Execution::Done(Instant now, Operation& op, uint32_t sid) {
   Seg& seg = op.segs[sid];
   seg.phase = Phase::kDone;
   wheel_->Cancel(seg.timer);
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
   while (op.lowest < op.what.segs && op.segs[op.lowest].phase == Phase::kDone) ++op.lowest;
+  Open(now, op);
   messages_->OnSegsDone(now, op, sid, 1);
 }
 
@@ -337,10 +325,12 @@ void Execution::OnSegTimer(Instant now, Operation& op, uint32_t sid) {
   seg.timer = DeadlineWheel::kNone;
   switch (seg.phase) {
     case Phase::kWaiting:
-      clock_.OnMiss(SegRoute(op.what, sid).Previous());
-      return Skip(now, op, sid);
+      if (seg.claimed) return SendClaim(now, op, sid);
+      SendLate(now, op, sid);
+      return TrySum(now, op, sid);
     case Phase::kSent:
-      return seg.acked ? void() : SendSum(now, op, sid);
+      if (!seg.acked && now >= seg.again) SendSum(now, op, sid);
+      return SendLate(now, op, sid);
     case Phase::kResult:
       return SendResult(now, op, sid);
     case Phase::kDone:
@@ -361,6 +351,12 @@ void Execution::OnPacket(Instant now, Operation& op, const Packet& packet) {
       return OnAckResult(now, op, packet.header);
     case PacketKind::kRedirect:
       return OnRedirect(now, op, packet.header);
+    case PacketKind::kGoneOn:
+      return OnGoneOn(now, op, packet.header);
+    case PacketKind::kClaim:
+      return OnClaim(now, op, packet.header);
+    case PacketKind::kOwner:
+      return OnOwner(now, op, packet.header);
     default:
       ++stats_->packets_refused;
   }
@@ -369,52 +365,80 @@ void Execution::OnPacket(Instant now, Operation& op, const Packet& packet) {
 void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
-  const SegRoute route(op.what, h.sid);
-  const uint64_t needed = route.Needed();
-  const bool has_place = h.contributors != 0 && (h.contributors & ~needed) == 0;
+  OpenSeg(now, op, h.sid);
+  const auto set = static_cast<Contributors>(h.contributors);
+  const bool have_result = seg.early || seg.phase == Phase::kResult || seg.phase == Phase::kDone;
+  const Partial says{set, h.missing};
   // What is in is tested before anything is added.
-  if ((h.contributors & ~seg.contributors) == 0 && h.contributors != 0 && !seg.early) {
+  Arrival arrival = Arrival::kNoPlace;
+  if (have_result) {
+    if (set != 0 && (set & ~seg.contributors) == 0) arrival = Arrival::kDuplicate;
+  } else if (seg.hop.opened()) {
+    arrival = seg.hop.Judge(says);
+  }
+  if (arrival == Arrival::kDuplicate) {
     ++stats_->duplicates;
     return Answer(op, h, PacketKind::kAckPartial);
   }
-  if (!has_place || h.participants == 0 || h.participants > uint32_t{kMaxNodes} * kMaxRanks || seg.early) {
-    ++stats_->packets_refused;
-    return;
-  }
-  if ((h.contributors & seg.contributors) != 0) {
+  if (arrival == Arrival::kOverlap) {
     ++stats_->overlaps_refused;
     return;
   }
-  op.seen |= h.contributors;
-  if (seg.phase == Phase::kSent) {
-    LH_REACHED("a late sum is sent to a node farther on");
-    return Answer(op, h, PacketKind::kRedirect, route.Next());
+  const bool possible = h.participants != 0 && h.participants <= uint32_t{kMaxNodes} * kMaxRanks;
+  if (!possible || arrival == Arrival::kNoPlace || arrival == Arrival::kNotice) {
+    ++stats_->packets_refused;
+    return;
   }
-  if (seg.phase != Phase::kWaiting) return;  // the result is made, without it
-  const bool last = (needed & ~seg.contributors & ~h.contributors) == 0;
-  if (last && !route.owned_here())
-    clock_.OnArrival(route.Previous(), seg.local ? now - seg.since : Duration(0));
-  const bool in_order = op.what.deterministic() && op.what.route == Route::kTree && std::popcount(needed) > 1;
+  op.seen |= h.contributors;
+  if ((seg.refused & set) != 0) {
+    return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
+  }
+  if (arrival != Arrival::kMerge) return OnLate(now, op, packet);
+  // What comes from the owner says that the seg is left to this node.
+  if (seg.claimed && (set & Bit(seg.hop.order().home)) != 0) TakeOver(op, seg);
+  const SegRoute route(op.what, h.sid);
+  const bool last = seg.hop.UpstreamIsIn(set);
+  const bool in_order =
+      op.what.deterministic() && op.what.route == Route::kTree && std::popcount(route.Needed()) > 1;
   // Where there is no memory for the sum it needs a unit: what finds none is not acknowledged.
   const bool has_room = op.message != nullptr || !seg.held.empty();
   const bool at_once = last && seg.local && !in_order && has_room;
   if (at_once) {
     // The answer is queued first: the message may be over afterwards.
+    seg.hop.Accept(now, h.source, says);
+    seg.late |= h.late;
     Answer(op, h, PacketKind::kAckPartial);
-    if (!Sum(now, op, h.sid, &packet)) ++stats_->packets_refused;
+    OwnsSeg(op, h.sid) ? void(Sum(now, op, h.sid, &packet)) : GoOn(now, op, h.sid, &packet);
     return;
   }
-  if (Hold(op, seg, packet)) Answer(op, h, PacketKind::kAckPartial);
-  if (in_order || (last && seg.local)) return TrySum(now, op, h.sid, nullptr);
-  const JobConfig* const job = store_->FindJob(op.what.jid);
-  if (job != nullptr && job->policy == StragglerPolicy::kSeedSkip) wheel_->Cancel(seg.timer);
+  if (!held_.Hold(op, seg, packet)) return;
+  seg.hop.Accept(now, h.source, says);
+  seg.late |= h.late;
+  Answer(op, h, PacketKind::kAckPartial);
+  TrySum(now, op, h.sid);
+}
+
+// This node has sent its own sum, or owns the seg no more. What finds no room is never taken from then on:
+// its sender sends it to another.
+void Execution::OnLate(Instant now, Operation& op, const Packet& packet) {
+  const Header& h = packet.header;
+  Seg& seg = op.segs[h.sid];
+  if (!HasTimer(op, h.sid)) return;  // comes again
+  if (!late_.PassOn(now, op, packet)) {
+    seg.refused |= static_cast<Contributors>(h.contributors);
+    return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
+  }
+  seg.hop.Accept(now, h.source, {static_cast<Contributors>(h.contributors), h.missing});
+  Answer(op, h, PacketKind::kAckPartial);
+  SendLate(now, op, h.sid);
 }
 
 void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
   const SegRoute route(op.what, h.sid);
-  if (!route.distributes() || route.owned_here()) {
+  const bool owned = route.owned_here() && (seg.owner == Seg::kNoOwner || seg.owner == op.what.self);
+  if (!route.distributes() || owned) {
     ++stats_->packets_refused;
     return;
   }
@@ -423,29 +447,36 @@ void Execution::OnResult(Instant now, Operation& op, const Packet& packet) {
     return Answer(op, h, PacketKind::kAckResult);
   }
   // There are timers for the segs of two windows; what comes before comes again.
-  if (h.sid >= op.lowest + 2 * options_.window_segs) return;
+  if (!HasTimer(op, h.sid)) return;
   op.seen |= h.contributors;
   if (op.posted && (op.missing[h.sid] & ~op.gone) == 0 && op.message != nullptr) {
     return TakeResult(now, op, h.sid, h, packet.payload);
   }
   if (seg.early) return;
   // Before the ranks here have said where it belongs: kept, and acknowledged when it is taken.
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
+  wheel_->Cancel(seg.timer);
+  held_.Release(&seg.passing);
   seg.contributors = 0;
   seg.participants = 0;
-  if (!Hold(op, seg, packet)) return;
+  if (!held_.Hold(op, seg, packet)) return;
   seg.early = true;
+  seg.acked = true;  // the result makes a sum that is still on its way superfluous
+  seg.owner = OwnerIn(op, h);
+  seg.late = h.late;
 }
 
 void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Header& header, ByteSpan payload) {
   Seg& seg = op.segs[sid];
   std::byte* const place = op.message + op.what.OffsetOf(sid);
   std::memcpy(place, payload.data(), payload.size());
-  ReleaseHeld(seg);
+  held_.Release(&seg.held);
   if (op.IsReady(sid)) op.ClearReady(sid);
   seg.local = true;
   seg.early = false;
-  seg.contributors = header.contributors;
+  seg.owner = OwnerIn(op, header);
+  seg.late = header.late;
+  seg.contributors = static_cast<Contributors>(header.contributors);
   seg.participants = header.participants;
   seg.incomplete = (header.flags & Header::kIncomplete) != 0;
   Answer(op, header, PacketKind::kAckResult);
@@ -454,38 +485,89 @@ void Execution::TakeResult(Instant now, Operation& op, uint32_t sid, const Heade
 
 void Execution::OnAckPartial(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
-  if (seg.phase != Phase::kSent || seg.acked || header.source != seg.target) return;
-  seg.acked = true;
-  wheel_->Cancel(seg.timer);
-  if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
-  if (!SegRoute(op.what, header.sid).distributes()) Done(now, op, header.sid);
+  if (IsOnItsWay(seg, header)) {
+    seg.acked = true;
+    if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
+    held_.Release(&seg.held);
+    if (!SegRoute(op.what, header.sid).distributes()) return Done(now, op, header.sid);
+    return ArmSeg(now, op, header.sid);
+  }
+  if (late_.OnAck(now, seg, header)) ArmSeg(now, op, header.sid);
 }
 
 void Execution::OnAckResult(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
-  if (seg.phase != Phase::kResult || (seg.pending & BitOf(header.source)) == 0) return;
-  seg.pending &= ~BitOf(header.source);
+  if (seg.phase != Phase::kResult || (seg.pending & Bit(header.source)) == 0) return;
+  seg.pending &= ~Bit(header.source);
   if (seg.tries == 1) transfer_->OnRoundTrip(now - seg.since);
   if (seg.pending == 0) Done(now, op, header.sid);
 }
 
-// The node that this one aims at has sent its own already. Farther on is a node that waits, the owner at
-// last: every redirect goes forward, so they end.
+// The node that this one has sent a sum to has no room for it. Farther on is a node that has, the owner at
+// last: redirects go forward, so they end; the owner alone names another one, to which it has left the seg.
 void Execution::OnRedirect(Instant now, Operation& op, const Header& header) {
   Seg& seg = op.segs[header.sid];
   const SegRoute route(op.what, header.sid);
-  const bool aims = seg.phase == Phase::kWaiting || (seg.phase == Phase::kSent && !seg.acked);
-  const uint8_t target = seg.aimed || seg.phase == Phase::kSent ? seg.target : route.Next();
   const bool forward =
-      (op.what.nodes & BitOf(header.root)) != 0 && route.PositionOf(header.root) > route.PositionOf(target);
-  if (!route.Sends() || op.what.deterministic() || !aims || header.source != target || !forward) return;
-  seg.target = header.root;
-  seg.aimed = true;
-  ++stats_->redirects;
-  if (seg.phase == Phase::kSent) {
+      route.PositionOf(header.root) > route.PositionOf(header.source) || header.source == route.owner();
+  if (!seg.hop.opened() || !op.Skips() || header.root == op.what.self || !forward) return;
+  if (IsOnItsWay(seg, header)) {
+    seg.target = header.root;
     seg.tries = 0;
-    SendSum(now, op, header.sid);
+    ++stats_->redirects;
+    return SendSum(now, op, header.sid);
   }
+  if (!late_.OnRedirect(seg, header)) return;
+  ++stats_->redirects;
+  SendLate(now, op, header.sid);
+}
+
+void Execution::OnGoneOn(Instant now, Operation& op, const Header& header) {
+  Seg& seg = op.segs[header.sid];
+  if (seg.early || seg.phase == Phase::kResult || seg.phase == Phase::kDone) return;
+  OpenSeg(now, op, header.sid);
+  const Partial says{0, header.missing};
+  if (!seg.hop.opened() || seg.hop.Judge(says) != Arrival::kNotice) {
+    ++stats_->packets_refused;
+    return;
+  }
+  seg.hop.OnGoneOn(header.source, static_cast<Contributors>(header.contributors));
+  if (header.missing != 0) seg.hop.Accept(now, header.source, says);
+  TrySum(now, op, header.sid);
+}
+
+// One node gets the seg, once: what is here and what comes goes to it.
+void Execution::OnClaim(Instant now, Operation& op, const Header& header) {
+  const SegRoute route(op.what, header.sid);
+  Seg& seg = op.segs[header.sid];
+  OpenSeg(now, op, header.sid);
+  if (!route.owned_here() || !seg.hop.opened() || !op.Demotes()) {
+    ++stats_->packets_refused;
+    return;
+  }
+  const bool leaves = seg.owner == Seg::kNoOwner && seg.phase == Phase::kWaiting && !seg.early;
+  if (leaves) {
+    seg.owner = header.source;
+    seg.hop.GoDirect();
+  }
+  Answer(op, header, PacketKind::kOwner, seg.owner);
+  if (leaves) TrySum(now, op, header.sid);
+}
+
+void Execution::TakeOver(const Operation& op, Seg& seg) {
+  seg.claimed = false;
+  seg.owner = op.what.self;
+  seg.tries = 0;
+  wheel_->Cancel(seg.timer);
+}
+
+void Execution::OnOwner(Instant now, Operation& op, const Header& header) {
+  Seg& seg = op.segs[header.sid];
+  if (!seg.claimed || seg.phase != Phase::kWaiting || header.source != seg.hop.order().home) return;
+  TakeOver(op, seg);
+  seg.owner = header.root;
+  if (seg.owner != op.what.self) seg.hop.GoDirect();
+  TrySum(now, op, header.sid);
 }
 
 void Execution::Force(Instant now, Operation& op, bool owners) {
@@ -495,60 +577,44 @@ void Execution::Force(Instant now, Operation& op, bool owners) {
   }
   for (uint32_t sid = op.lowest; sid < op.what.segs; ++sid) {
     Seg& seg = op.segs[sid];
-    if (owners || !SegRoute(op.what, sid).owned_here()) seg.forced = true;
+    if (owners || !OwnsSeg(op, sid)) seg.forced = true;
     if (!seg.local && !op.IsReady(sid)) op.SetReady(sid);
   }
-  for (uint32_t sid = op.lowest; op.live && sid < op.what.segs; ++sid) TrySum(now, op, sid, nullptr);
+  for (uint32_t sid = op.lowest; op.live && sid < op.what.segs; ++sid) TrySum(now, op, sid);
   Start(now, op);
-}
-
-Header Execution::HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) const {
-  const Collective& what = op.what;
-  Header h;
-  h.kind = kind;
-  h.intra = Header::kInvolvesOthers;
-  h.jid = what.jid;
-  h.source = what.self;
-  h.root = what.route == Route::kTree ? what.tree_root : what.root_node;
-  h.mid = what.mid;
-  h.sid = sid;
-  h.generation = what.generation;
-  h.op = what.op;
-  h.type = what.type;
-  h.opcode = what.opcode;
-  h.flags = what.flags;
-  if (what.route == Route::kTree) h.flags |= Header::kTree;
-  h.seg_bytes = static_cast<uint16_t>(what.seg_bytes);
-  h.length = what.length;
-  h.nodes = what.nodes;
-  if (kind != PacketKind::kPartial && kind != PacketKind::kResult) return h;
-  const Seg& seg = op.segs[sid];
-  h.intra |= Header::kReduced;
-  h.contributors = seg.contributors;
-  h.participants = seg.participants;
-  h.ranks = op.Present(sid);
-  if (seg.incomplete) h.flags |= Header::kIncomplete;
-  return h;
 }
 
 void Execution::Answer(const Operation& op, const Header& to, PacketKind kind, uint8_t root) {
   Header answer = HeaderOf(op, to.sid, kind);
-  answer.contributors = kind == PacketKind::kRedirect ? 0 : to.contributors;
-  if (kind == PacketKind::kRedirect) answer.root = root;
+  answer.contributors = to.contributors;
+  if (kind == PacketKind::kRedirect || kind == PacketKind::kOwner) answer.root = root;
   if (!transfer_->QueueAnswer(to.source, answer)) ++stats_->answers_dropped;
 }
 
-size_t Execution::Write(const Transfer::Send& send, MutableByteSpan out) {
+// A sum is aimed when it leaves, not when it is made: that may have taken longer than others wait.
+size_t Execution::Write(Instant now, const Transfer::Send& send, MutableByteSpan out, uint8_t* target) {
   Operation* const op = store_->At(send.slot);
   if (op == nullptr || !op->live || op->epoch != send.epoch) return 0;
-  const Seg& seg = op->segs[send.sid];
-  const bool wanted = send.kind == PacketKind::kPartial
-                          ? seg.phase == Phase::kSent && !seg.acked && seg.target == send.target
-                          : seg.phase == Phase::kResult && (seg.pending & BitOf(send.target)) != 0;
-  const std::byte* const data = DataOf(*op, send.sid);
-  if (!wanted || data == nullptr) return 0;
-  const ByteSpan payload(reinterpret_cast<const uint8_t*>(data), op->what.LengthOf(send.sid));
-  return Encapsulate(HeaderOf(*op, send.sid, send.kind), payload, out);
+  Seg& seg = op->segs[send.sid];
+  const uint32_t length = op->what.LengthOf(send.sid);
+  Header h = HeaderOf(*op, send.sid, send.kind);
+  const std::byte* data = DataOf(*op, send.sid);
+  if (send.kind == PacketKind::kResult) {
+    if (seg.phase != Phase::kResult || (seg.pending & Bit(send.target)) == 0) return 0;
+  } else if (!send.unit.empty()) {
+    data = late_.Describe(send.unit, &h, target);
+  } else {
+    if (seg.phase != Phase::kSent || seg.acked) return 0;
+    if (!seg.aimed) {
+      seg.target = late_.Aim(*op, send.sid, seg.hop.Close(now), seg.contributors);
+      seg.aimed = true;
+      seg.since = now;
+    }
+    *target = seg.target;
+  }
+  if (data == nullptr) return 0;
+  const ByteSpan payload(reinterpret_cast<const uint8_t*>(data), length);
+  return Encapsulate(h, payload, out);
 }
 
 }  // namespace longhaul::offload

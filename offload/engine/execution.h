@@ -4,17 +4,23 @@
 //              the owner of the seg goes from kWaiting to kResult at once
 //
 // Exactly once: every packet names the nodes that are in its sum. A set that is in already is acknowledged
-// and dropped; a disjoint one is added; one that overlaps is refused. A node sends one sum per seg, ever:
-// what comes after that is sent on by its sender, whom a redirect tells where to (the cascade). Nothing
-// depends on the redirect: without it the sender tries again, and gets another.
+// and dropped; a disjoint one is added; one that overlaps is refused. A node makes one sum per seg, ever:
+// what comes after that goes on as it is. A sum is with one node at a time: whoever has acknowledged it
+// answers for it until the next one has. What waits for what is RingHop's (offload/straggler), also in a
+// tree.
+//
+// Owners that are late again and again (leaf_demote): each node decides for itself whom it takes for a leaf.
+// The last one before such an owner claims the seg; the owner leaves it to the first that does, once. Sums
+// lead forward in the ring to the owner, and from there to the new one, so none comes back.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "offload/engine/buffer_compute.h"
+#include "offload/engine/held_sums.h"
+#include "offload/engine/late_sums.h"
 #include "offload/engine/messages.h"
-#include "offload/engine/straggler.h"
 #include "offload/engine/transfer.h"
 
 namespace longhaul::offload {
@@ -26,6 +32,8 @@ class Execution {
 
   // Starts ready segs within the window behind the first that is not done. May end the message.
   void Start(Instant now, Operation& op);
+  // The same for a message that this packet has begun here.
+  void BeginFrom(Instant now, Operation& op, const Header& header);
   // A packet of a seg of this message, agreed with it. May end the message.
   void OnPacket(Instant now, Operation& op, const Packet& packet);
   void OnSegTimer(Instant now, Operation& op, uint32_t sid);
@@ -33,25 +41,23 @@ class Execution {
   void Force(Instant now, Operation& op, bool owners);
 
   // The packet that was queued, as it is now; 0: it is of no use any more.
-  size_t Write(const Transfer::Send& send, MutableByteSpan out);
-  Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) const;
+  size_t Write(Instant now, const Transfer::Send& send, MutableByteSpan out, uint8_t* target);
 
  private:
-  void TrySum(Instant now, Operation& op, uint32_t sid, const Packet* last);
+  void Open(Instant now, Operation& op);
+  void OpenSeg(Instant now, Operation& op, uint32_t sid);
+  void TrySum(Instant now, Operation& op, uint32_t sid);
+  void GoOn(Instant now, Operation& op, uint32_t sid, const Packet* last);
   bool Sum(Instant now, Operation& op, uint32_t sid, const Packet* last);
-  // Nothing is owed to the sender of what is not held: it comes again.
-  bool Hold(Operation& op, Seg& seg, const Packet& packet);
-  bool HoldAlone(Operation& op, Seg& seg, const Packet& packet, bool in_order);
-  bool HoldInOrder(Operation& op, Seg& seg, const Packet& packet);
-  void SortHeld(Seg& seg);
-  void AddFollowers(Operation& op, Seg& seg, uint64_t children);
-  // At the head of what the seg holds; null: none is free.
-  SegPool::Unit* TakeUnit(Operation& op, Seg& seg, uint32_t length, bool in_order = true);
-  // Units go back as soon as their data is in a sum.
-  void ReleaseHeld(Seg& seg);
-  void KeepFirst(Seg& seg);
-  void WaitForStraggler(Instant now, Operation& op, uint32_t sid);
-  void Skip(Instant now, Operation& op, uint32_t sid);
+
+  // Late sums, and those who are told of them.
+  void SendOwnPart(Instant now, Operation& op, uint32_t sid);
+  bool CanGoOnWithoutRanks(const Operation& op, const Seg& seg) const;
+  void SendLate(Instant now, Operation& op, uint32_t sid);
+  void ArmSeg(Instant now, Operation& op, uint32_t sid);
+  bool HasTimer(const Operation& op, uint32_t sid) const;
+  void SendClaim(Instant now, Operation& op, uint32_t sid);
+
   void HaveResult(Instant now, Operation& op, uint32_t sid, const std::byte* data);
   void SendSum(Instant now, Operation& op, uint32_t sid);
   void SendResult(Instant now, Operation& op, uint32_t sid);
@@ -59,6 +65,11 @@ class Execution {
   void Done(Instant now, Operation& op, uint32_t sid);
 
   void OnPartial(Instant now, Operation& op, const Packet& packet);
+  void OnLate(Instant now, Operation& op, const Packet& packet);
+  void OnGoneOn(Instant now, Operation& op, const Header& header);
+  void OnClaim(Instant now, Operation& op, const Header& header);
+  void OnOwner(Instant now, Operation& op, const Header& header);
+  void TakeOver(const Operation& op, Seg& seg);
   void OnResult(Instant now, Operation& op, const Packet& packet);
   void TakeResult(Instant now, Operation& op, uint32_t sid, const Header& header, ByteSpan payload);
   void OnAckPartial(Instant now, Operation& op, const Header& header);
@@ -75,7 +86,8 @@ class Execution {
   Transfer* transfer_;
   BufferCompute* compute_;
   OffloadStats* stats_;
-  StragglerClock clock_;
+  HeldSums held_;
+  LateSums late_;
 };
 
 }  // namespace longhaul::offload

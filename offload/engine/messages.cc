@@ -76,7 +76,7 @@ WorkStatus Messages::Check(const Collective& what) const {
 Operation* Messages::Begin(Instant now, const Collective& what) {
   Operation* const op = store_->Begin(what);
   if (op == nullptr) return nullptr;
-  op->begun = now;
+  op->begun = op->start = now;
   op->deadline = Instant::Infinite();
   return op;
 }

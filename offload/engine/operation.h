@@ -11,6 +11,7 @@
 #include "offload/engine/collective.h"
 #include "offload/engine/deadline_wheel.h"
 #include "offload/engine/seg_pool.h"
+#include "offload/straggler/ring_hop.h"
 
 namespace longhaul::offload {
 
@@ -23,21 +24,31 @@ enum class Phase : uint8_t {
 
 // A seg of a message of several nodes.
 struct Seg {
-  uint64_t contributors = 0;  // nodes whose data is here: held in units, then in the sum
-  uint64_t pending = 0;       // nodes that the result is owed to
-  Instant since;              // of the phase, or of the last transmission
+  static constexpr uint8_t kNoOwner = 255;
+
+  RingHop hop;                // what this node waits for; not opened: the seg has not begun here
+  uint32_t contributors = 0;  // nodes whose data is here: held in units, then in the sum
+  uint32_t pending = 0;       // nodes that the result is owed to
+  uint32_t missing = 0;       // what the sum says of nodes that it does not wait for
+  uint32_t late = 0;          // nodes that someone has waited for in vain
+  uint32_t refused = 0;       // sums that found no room and went elsewhere: never taken any more
+  Instant since;              // the first transmission
+  Instant again;              // when the sum is to be sent again
   uint32_t participants = 0;  // ranks in it
   DeadlineWheel::Timer timer = DeadlineWheel::kNone;
-  SegRef held;  // units with what came early; of a device without memory for the message also the sum
+  SegRef held;     // units with what came early; also the sum that has no other place
+  SegRef passing;  // units with late sums that go on as they are
   Phase phase = Phase::kWaiting;
-  uint8_t target = 0;       // of the sum: the next node, or farther on
-  uint8_t tries = 0;        // transmissions of what is on its way
-  bool local = false;       // all that the ranks here add is there
-  bool acked = false;       // the sum is in somewhere
-  bool incomplete = false;  // a rank or node that belongs in it is missing
-  bool forced = false;      // does not wait any more
-  bool aimed = false;       // the target was named by a redirect
-  bool early = false;       // what is held is the result, which came before the ranks here
+  uint8_t target = 0;        // of the sum: the next node, or farther on
+  uint8_t tries = 0;         // transmissions of what is on its way
+  bool local = false;        // all that the ranks here add is there
+  bool acked = false;        // the sum is in somewhere
+  bool incomplete = false;   // a rank or node that belongs in it is missing
+  bool forced = false;       // does not wait any more
+  bool aimed = false;        // the target is chosen: for good, unless it says that it has no room
+  bool early = false;        // what is held is the result, which came before the ranks here
+  bool claimed = false;      // this node has asked for the seg, and has no answer
+  uint8_t owner = kNoOwner;  // of the seg, where it is not the one of its route
 };
 
 struct Operation {
@@ -59,6 +70,8 @@ struct Operation {
   };
 
   Collective what;
+  std::vector<RingPlace> places;                // by the seg's owner; made when the first seg begins
+  std::array<uint32_t, kMaxNodes> late_segs{};  // results that were waited for, by node
   uint16_t slot = 0;
   uint32_t epoch = 0;  // of the slot: sends of an earlier message are not this one's
   bool live = false;
@@ -80,14 +93,19 @@ struct Operation {
   uint32_t ready_count = 0;
   uint32_t cursor = 0;  // the search for ready segs goes on here
   uint32_t lowest = 0;  // the first seg that is not done
+  uint32_t opened = 0;  // segs before it have begun to wait
   uint32_t done = 0;
   std::byte* message = nullptr;    // where sums and results stand; null: in units
   ZeroedArray<std::byte> scratch;  // behind `message` where no rank has memory for it
   Instant begun;
+  Instant start;  // of the clocks of segs that begin before a request is here
   Instant heard;  // the last packet
   Instant deadline;
   DeadlineWheel::Timer timer = DeadlineWheel::kNone;
 
+  // Whether a node goes on without a late one.
+  bool Skips() const { return !places.empty() && places[what.self].policy != StragglerPolicy::kOff; }
+  bool Demotes() const { return !places.empty() && places[what.self].policy == StragglerPolicy::kLeafDemote; }
   bool IsReady(uint32_t sid) const { return (ready[sid / 64] >> sid % 64 & 1) != 0; }
   void SetReady(uint32_t sid) {
     ready[sid / 64] |= uint64_t{1} << sid % 64;

@@ -23,16 +23,21 @@ SegPool::SegPool(uint32_t units, uint32_t seg_bytes)
   }
 }
 
-std::optional<SegRef> SegPool::Take(uint16_t owner, Turn turn) {
+bool SegPool::HasRoom(uint16_t owner, Turn turn) const {
   const uint32_t keep = turn == Turn::kNow ? 0 : size() / (turn == Turn::kAfterRanks ? 4 : 2);
   const uint32_t share = turn == Turn::kOutOfOrder ? 3 : 1;
-  if (free_.size() <= keep || held_[owner] * share > free_.size()) return std::nullopt;
+  return free_.size() > keep && held_[owner] * share <= free_.size();
+}
+
+std::optional<SegRef> SegPool::Take(uint16_t owner, Turn turn) {
+  if (!HasRoom(owner, turn)) return std::nullopt;
   const uint16_t index = free_.back();
   free_.pop_back();
   Unit& unit = units_[index];
   unit.taken = true;
   unit.owner = owner;
   unit.next = {};
+  unit.tries = 0;
   ++held_[owner];
   most_ = std::max(most_, in_use());
   return SegRef{index, unit.generation};

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/instant.h"
 #include "base/zeroed_array.h"
 
 namespace longhaul::offload {
@@ -32,6 +33,15 @@ class SegPool {
     uint32_t length = 0;        // bytes of data
     uint64_t contributors = 0;  // nodes; the low 16 are the inter-node state
     SegRef next;                // of the same seg of the message, by node
+    // Of a sum that is on its way as it came:
+    uint32_t participants = 0;
+    uint32_t missing = 0;
+    uint32_t late = 0;
+    Instant since;  // the first transmission
+    Instant again;  // the next one
+    uint8_t target = 0;
+    uint8_t tries = 0;
+    bool incomplete = false;
     std::byte* data = nullptr;  // seg_bytes, aligned to a cache line
 
     uint16_t inter() const { return static_cast<uint16_t>(contributors); }
@@ -43,11 +53,13 @@ class SegPool {
   enum class Turn : uint8_t {
     kNow,         // it goes on as soon as the rest of its seg comes
     kAfterRanks,  // the ranks here have not posted: a quarter of the pool stays free
-    kOutOfOrder,  // others come first, and need units of their own: half of the pool stays free
+    kOutOfOrder,  // others come first, and need units of their own: half of the pool stays free. Also for
+                  // what goes back when another node has room for it
   };
   // None: too few are free, or `owner` holds as many as are free (a third, out of order): no message starves
   // the others, and none itself.
   std::optional<SegRef> Take(uint16_t owner, Turn turn = Turn::kNow);
+  bool HasRoom(uint16_t owner, Turn turn) const;
   // Null: released meanwhile.
   Unit* Find(SegRef ref);
   // Nothing happens for a reference that is released.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "offload/engine/seg_pool.h"
 #include "offload/engine/wire.h"
 
 namespace longhaul::offload {
@@ -18,8 +19,9 @@ class Transfer {
     uint16_t slot = 0;
     uint32_t epoch = 0;
     uint32_t sid = 0;
-    uint8_t target = 0;
+    uint8_t target = 0;  // of a sum: named when it leaves
     PacketKind kind = PacketKind::kPartial;
+    SegRef unit = {};  // a sum that is passed on
   };
   struct Answer {
     uint8_t target = 0;
@@ -37,6 +39,7 @@ class Transfer {
 
   // A round trip of a seg that was sent once (Karn's rule).
   void OnRoundTrip(Duration rtt) {
+    least_rtt_ = least_rtt_ == Duration(0) ? rtt : std::min(least_rtt_, rtt);
     if (smoothed_rtt_ == Duration(0)) {
       smoothed_rtt_ = rtt;
       rtt_variance_ = rtt / 2;
@@ -46,6 +49,8 @@ class Transfer {
     rtt_variance_ = (3 * rtt_variance_ + deviation) / 4;
     smoothed_rtt_ = (7 * smoothed_rtt_ + rtt) / 8;
   }
+  // Of a sum to another node that has time for it: half of the least round trip.
+  Duration OneWay() const { return least_rtt_ / 2; }
   // RFC 6298, doubled with every try.
   Duration TimeoutOf(uint8_t tries) const {
     const Duration first = smoothed_rtt_ == Duration(0)
@@ -88,6 +93,7 @@ class Transfer {
   Ring<Send> sends_;
   Ring<Answer> answers_;
   Duration smoothed_rtt_{0};
+  Duration least_rtt_{0};
   Duration rtt_variance_{0};
 };
 

@@ -57,7 +57,10 @@ size_t Encapsulate(const Header& h, ByteSpan payload, MutableByteSpan out) {
   LH_CHECK_OP(payload.size(), <=, size_t{UINT16_MAX});
   writer.U16(static_cast<uint16_t>(payload.size()));
   writer.U64(h.length);
-  writer.U64(h.nodes);
+  writer.U16(static_cast<uint16_t>(h.nodes));
+  writer.U16(static_cast<uint16_t>(h.missing));
+  writer.U16(static_cast<uint16_t>(h.late));
+  writer.U16(0);
   writer.U64(h.contributors);
   writer.U64(h.ranks);
   writer.U32(h.participants);
@@ -99,7 +102,10 @@ std::optional<Packet> Parse(ByteSpan datagram, ParseError* error) {
   h.seg_bytes = reader.U16();
   const uint16_t payload = reader.U16();
   h.length = reader.U64();
-  h.nodes = reader.U64();
+  h.nodes = reader.U16();
+  h.missing = reader.U16();
+  h.late = reader.U16();
+  const bool zeros = reader.U16() == 0;
   h.contributors = reader.U64();
   h.ranks = reader.U64();
   h.participants = reader.U32();
@@ -113,7 +119,8 @@ std::optional<Packet> Parse(ByteSpan datagram, ParseError* error) {
   h.status = static_cast<WorkStatus>(status);
   packet.payload = reader.Rest();
   const bool possible = packet.payload.size() == payload && word == WordZero(h) &&
-                        InRange(kind, op_and_type, opcode, status, h) && (h.contributors & ~h.nodes) == 0;
+                        InRange(kind, op_and_type, opcode, status, h) && zeros &&
+                        ((h.contributors | h.missing | h.late) & ~h.nodes) == 0;
   if (!possible) return Fail(error, ParseError::kMalformed);
   return packet;
 }

@@ -3,7 +3,7 @@
 //   word 0:  application 4 bits | data 10 bits | intra-node state 2 bits | inter-node state 16 bits
 //   then:    magic 16, version 8, kind 8 | jid 16, source 8, root 8 | mid 32 | sid 32 | generation 32
 //            op 4, type 4, opcode 8, flags 8, status 8 | seg bytes 16, payload 16 | message length 64
-//            nodes 64 | contributors 64 | ranks 64 | participants 32 | CRC-32C 32
+//            nodes 16, missing 16, late 16, 0 16 | contributors 64 | ranks 64 | participants 32 | CRC-32C 32
 //
 // All big-endian. Application and data are the low bits of jid and sid, the inter-node state is the low 16
 // contributors: one bit per node, so the step of a ring is its popcount.
@@ -18,7 +18,7 @@
 namespace longhaul::offload {
 
 inline constexpr uint16_t kMagic = 0x4c48;
-inline constexpr uint8_t kWireVersion = 1;
+inline constexpr uint8_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 72;
 
 inline constexpr uint32_t kAppBits = 4;
@@ -31,13 +31,17 @@ enum class PacketKind : uint8_t {
   kResult = 1,      // the result of a seg
   kAckPartial = 2,  // `contributors` are in
   kAckResult = 3,
-  kRedirect = 4,  // the sender waits no more: send to node `root`
+  kRedirect = 4,  // `contributors` are not in, and never will be through the sender: send them to node `root`
   kAbort = 5,     // the message has ended as `status`
   kConfig = 6,    // the payload is a JobConfig; mid and generation are its number, high half first
   kAckConfig = 7,
   kOrdinary = 8,  // an ordinary datagram for rank `root`
+  kGoneOn = 9,    // the sender has sent its sum; `missing` go to the owner by themselves, `contributors` past
+                  // the receiver
+  kClaim = 10,    // to the owner, which is late again and again: the sender wants to own the seg
+  kOwner = 11,    // the answer: node `root` owns it
 };
-inline constexpr uint8_t kPacketKinds = 9;
+inline constexpr uint8_t kPacketKinds = 12;
 
 struct Header {
   // Bit 0: reduced. Bit 1: other machines are involved.
@@ -63,6 +67,8 @@ struct Header {
   uint16_t seg_bytes = 0;
   uint64_t length = 0;
   uint64_t nodes = 0;
+  uint32_t missing = 0;  // nodes that no one on the seg's way waits for
+  uint32_t late = 0;     // nodes that someone has waited for in vain
   uint64_t contributors = 0;
   uint64_t ranks = 0;         // of the source, whose data is in the sum
   uint32_t participants = 0;  // ranks of all nodes in the sum

@@ -1,7 +1,6 @@
 #include "offload/ringsim/ring_sim.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <queue>
 
@@ -46,10 +45,11 @@ class Round {
   Round(const RingModel& model, const RingLoad& load, Contributors leaves, std::vector<Deadlines>& deadlines)
       : model_(model), load_(load), random_(load.seed), free_(model.nodes) {
     const Contributors nodes = model.nodes == kMaxRingNodes ? ~Contributors{0} : Bit(model.nodes) - 1;
+    of_hops_.reserve(size_t{model.chunks()} * model.nodes);
     for (uint32_t chunk = 0; chunk < model.chunks(); ++chunk) {
-      orders_.push_back(std::make_unique<RingOrder>(MakeRingOrder(nodes, leaves, chunk)));
+      orders_.push_back(MakeRingOrder(nodes, leaves, chunk));
       places_.emplace_back(model.nodes);
-      for (uint32_t p = 0; p < orders_.back()->size; ++p) Take(p, chunk, deadlines);
+      for (uint32_t p = 0; p < orders_.back().size; ++p) Take(p, chunk, deadlines);
       for (uint32_t node = 0; node < model.nodes; ++node)
         Push(load.host[At(node, chunk)], What::kOwn, node, chunk);
     }
@@ -81,8 +81,9 @@ class Round {
   size_t At(uint32_t node, uint32_t chunk) const { return size_t{node} * model_.nodes + chunk; }
 
   void Take(uint32_t position, uint32_t chunk, std::vector<Deadlines>& deadlines) {
-    const uint32_t node = orders_[chunk]->nodes[position];
-    RingHop hop(*orders_[chunk], position, model_.policy, &deadlines[node], model_.transfer(), Instant());
+    const uint8_t node = orders_[chunk].nodes[position];
+    of_hops_.push_back({orders_[chunk], node, position, model_.policy, &deadlines[node], model_.transfer()});
+    RingHop hop(&of_hops_.back(), Instant());
     if (!hop.NextTimeout().IsInfinite()) Push(hop.NextTimeout() - Instant(), What::kDeadline, node, chunk);
     places_[chunk][node].emplace(Place{std::move(hop), Parts(model_.nodes)});
   }
@@ -100,7 +101,7 @@ class Round {
   void Send(Instant now, uint32_t from, uint32_t chunk, uint32_t position, const Partial& says,
             const Parts& holds) {
     outcome_.sent.push_back({chunk, says, holds});
-    const uint32_t to = orders_[chunk]->nodes[position];
+    const uint32_t to = orders_[chunk].nodes[position];
     const int copies = random_.Chance(load_.duplicates) ? 2 : 1;
     for (int copy = 0; copy < copies; ++copy) {
       const auto extra = Duration(Saturated(random_.Uniform() * static_cast<double>(load_.jitter.count())));
@@ -114,7 +115,7 @@ class Round {
     switch (e.what) {
       case What::kOwn:
         if (!place)
-          return Send(e.at, e.node, e.chunk, orders_[e.chunk]->owner(), {Bit(e.node), 0}, OwnPart(e.node));
+          return Send(e.at, e.node, e.chunk, orders_[e.chunk].owner(), {Bit(e.node), 0}, OwnPart(e.node));
         Take(e, *place, place->hop.OnOwn(e.at), {Bit(e.node), 0}, OwnPart(e.node));
         break;
       case What::kMessage:
@@ -139,7 +140,7 @@ class Round {
         // A late part of this node's own goes to the owner: no node before that waits for it.
         const bool own = e.what == What::kOwn;
         outcome_.passed_on += own ? 0 : 1;
-        Send(e.at, e.node, e.chunk, own ? orders_[e.chunk]->owner() : place.hop.Aim(e.at), says, holds);
+        Send(e.at, e.node, e.chunk, own ? orders_[e.chunk].owner() : place.hop.Aim(e.at), says, holds);
         break;
       }
       case Arrival::kDuplicate:
@@ -149,6 +150,7 @@ class Round {
         ++outcome_.overlaps;
         break;
       case Arrival::kNotice:
+      case Arrival::kNoPlace:
       case Arrival::kNoRule:
         break;
     }
@@ -175,7 +177,8 @@ class Round {
   const RingModel& model_;
   const RingLoad& load_;
   Random random_;
-  std::vector<std::unique_ptr<RingOrder>> orders_;         // by chunk
+  std::vector<RingOrder> orders_;  // by chunk
+  std::vector<RingPlace> of_hops_;
   std::vector<std::vector<std::optional<Place>>> places_;  // by chunk and node; none: a leaf
   std::vector<Instant> free_;                              // by node: its engine's
   std::vector<std::optional<Instant>> done_;               // by chunk

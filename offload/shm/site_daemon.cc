@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <span>
 #include <utility>
 
 namespace longhaul::offload {
@@ -32,6 +33,8 @@ constexpr uint64_t kTurnBytes = uint64_t{1} << 20;
 // a death may take, and a thousandth of the time.
 constexpr Duration kEventsEvery = std::chrono::milliseconds(1);
 constexpr int kEvents = 64;
+// Nothing needs a look before that; a bound keeps the times that the kernel sees small.
+constexpr Duration kMostSleep = std::chrono::seconds(1);
 // Deadlines and retransmissions are a ms or longer; a look costs a walk over those of the next 65 us.
 constexpr Duration kTimersEvery = std::chrono::microseconds(50);
 
@@ -45,6 +48,15 @@ void Pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// In nanoseconds, since a late node is waited for as short as 0.1 ms; in whole ms before Linux 5.11.
+int Wait(int epoll, std::span<epoll_event> events, Duration most) {
+  const auto size = static_cast<int>(events.size());
+  const timespec time{most.count() / 1'000'000'000, most.count() % 1'000'000'000};
+  const int count = epoll_pwait2(epoll, events.data(), size, &time, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;
+  return epoll_wait(epoll, events.data(), size, static_cast<int>((most.count() + 999'999) / 1'000'000));
 }
 
 // The process at the other end, whatever holds its socket; none where the system cannot say.
@@ -109,7 +121,7 @@ void SiteDaemon::Run() {
     if (Turn(now)) busy = now;
     if (now - looked >= kEventsEvery) {
       looked = now;
-      HandleEvents(0);
+      HandleEvents(Duration(0));
     }
     if (more_ || now - busy < options_.spin) {
       Pause();
@@ -156,22 +168,19 @@ void SiteDaemon::Sleep(Instant now) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (const Rank& rank : ranks_) awake |= rank.session->HasRequests();
   const Instant next = engines_.NextTimeout();
-  int milliseconds = -1;
-  if (!next.IsInfinite()) {
-    const int64_t ns = std::max<int64_t>(0, (next - now).count());
-    milliseconds = static_cast<int>(std::min<int64_t>(ns / 1'000'000 + 1, 1000));
-  }
-  if (engines_.IsBlocked()) milliseconds = milliseconds < 0 ? 1 : std::min(milliseconds, 1);
-  if (!accepting_) milliseconds = milliseconds < 0 ? 100 : std::min(milliseconds, 100);
-  HandleEvents(awake ? 0 : milliseconds);
+  Duration most = kMostSleep;
+  if (!next.IsInfinite()) most = std::clamp(next - now, Duration(0), most);
+  if (engines_.IsBlocked()) most = std::min<Duration>(most, std::chrono::milliseconds(1));
+  if (!accepting_) most = std::min<Duration>(most, std::chrono::milliseconds(100));
+  HandleEvents(awake ? Duration(0) : most);
   if (!accepting_) PauseAccepting(false);
   for (const Rank& rank : ranks_) rank.session->SetAsleep(false);
   timers_looked_ = Instant();
 }
 
-void SiteDaemon::HandleEvents(int milliseconds) {
+void SiteDaemon::HandleEvents(Duration most) {
   std::array<epoll_event, kEvents> events;
-  const int count = epoll_wait(epoll_.get(), events.data(), kEvents, milliseconds);
+  const int count = Wait(epoll_.get(), events, most);
   for (int i = 0; i < count; ++i) HandleEvent(events[i].data.u64);
 }
 

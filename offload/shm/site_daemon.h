@@ -78,7 +78,7 @@ class SiteDaemon {
   void EndBroken();
   void Sleep(Instant now);
   // Takes what has happened; waits for it for at most `milliseconds` (-1: as long as it takes).
-  void HandleEvents(int milliseconds);
+  void HandleEvents(Duration most);
   void HandleEvent(uint64_t what);
   bool Watch(int fd, GuestId guest, uint32_t part);
 

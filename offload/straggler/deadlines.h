@@ -19,14 +19,23 @@ class Deadlines {
  public:
   // Learned; `first` until kLeastSamples. There is always one: a late sender may pass a node over that has
   // not learned what the sender has, and that node must not wait for ever.
-  explicit Deadlines(Duration first = kFirst) : first_(first) {}
+  // `least`: of the slack, and a quarter of it for each position: clocks that are read a little late do not
+  // make the next node give up what this one sends at its deadline.
+  explicit Deadlines(Duration first = kFirst, Duration least = Duration(0)) : first_(first), least_(least) {}
   // Fixed ones (the rule of the paper): alpha T + transfer after the node before should have begun.
   static Deadlines Fixed(Duration reduce_time, double alpha, Duration transfer);
+  // The same rule where T is not known: so long after the node before has usually begun; 0: learned.
+  void SetWait(Duration wait) { wait_ = wait; }
 
   // From the node's own start of the chunk. Position 0 waits for its own part only.
   Duration At(uint32_t position) const;
+  // What the wait usually is; 0: not known.
+  Duration Usual(uint32_t position) const {
+    return learned_[position].samples() < kLeastSamples ? Duration(0) : learned_[position].mean();
+  }
   // alpha T of fixed ones: a node that takes longer skips its successor.
   Duration threshold() const { return threshold_; }
+  bool fixed() const { return hop_.count() != 0; }
 
   // The node before was heard `wait` after the start (position 0: the own part was here).
   void OnArrival(uint32_t position, Duration wait);
@@ -41,6 +50,8 @@ class Deadlines {
  private:
   std::array<LearnedWait, kMaxRingNodes> learned_ = {};
   Duration first_;
+  Duration least_;
+  Duration wait_{0};
   Duration threshold_{0};
   Duration transfer_{0};
   Duration hop_{0};  // of fixed ones; 0: learned

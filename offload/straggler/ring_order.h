@@ -8,8 +8,8 @@
 namespace longhaul::offload {
 
 // Nodes whose data a sum holds: bit per node. The exactly-once rule is written in these alone.
-using Contributors = uint64_t;
-inline constexpr uint32_t kMaxRingNodes = 64;
+using Contributors = uint32_t;
+inline constexpr uint32_t kMaxRingNodes = 32;
 
 constexpr Contributors Bit(uint32_t node) { return Contributors{1} << node; }
 
@@ -30,6 +30,7 @@ constexpr Meeting Meet(Contributors there, Contributors incoming) {
 struct RingOrder {
   std::array<uint8_t, kMaxRingNodes> nodes = {};  // by position
   uint32_t size = 0;
+  uint8_t home = 0;  // the node that would own the sum if there were no leaves
   Contributors leaves = 0;
 
   uint32_t owner() const { return size - 1; }  // its position
@@ -41,20 +42,23 @@ struct RingOrder {
   Contributors All() const { return Before(size) | leaves; }
 };
 
-// Chunk `chunk` of a ring over `nodes` (bits) without `leaves`: rotated, so that ownership and the begin go
-// round. REQUIRES: a node that is no leaf.
+// Chunk `chunk` of a ring over `nodes` (bits): rotated, so that ownership and the begin go round; then
+// `leaves` leave their positions to those behind them, and the ownership to the one before them: so nodes
+// that do not agree on the leaves agree on all else. REQUIRES: a node that is no leaf.
 inline RingOrder MakeRingOrder(Contributors nodes, Contributors leaves, uint32_t chunk) {
   RingOrder order;
   order.leaves = nodes & leaves;
-  const Contributors members = nodes & ~leaves;
-  const auto count = static_cast<uint32_t>(std::popcount(members));
+  const auto count = static_cast<uint32_t>(std::popcount(nodes));
   uint32_t index = 0;
   for (uint32_t node = 0; node < kMaxRingNodes; ++node) {
-    if ((members & Bit(node)) == 0) continue;
+    if ((nodes & Bit(node)) == 0) continue;
     order.nodes[(index + count - chunk % count) % count] = static_cast<uint8_t>(node);
     ++index;
   }
-  order.size = count;
+  order.home = order.nodes[count - 1];
+  for (uint32_t at = 0; at < count; ++at) {
+    if ((leaves & Bit(order.nodes[at])) == 0) order.nodes[order.size++] = order.nodes[at];
+  }
   return order;
 }
 

@@ -103,7 +103,7 @@ class Play {
     job.nodes = (1u << kNodes) - 1;
     job.route = aggregator_ || (shape & 4) != 0 ? Route::kTree : Route::kRing;
     job.root_node = 2;
-    job.policy = static_cast<StragglerPolicy>(in.Below(4));
+    job.policy = static_cast<StragglerPolicy>(in.Below(5));
     job.skip_after = std::chrono::microseconds(30);
     job.deadline = std::chrono::milliseconds(50);
     WorkRequest config;

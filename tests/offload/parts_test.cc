@@ -8,7 +8,6 @@
 #include "offload/engine/control_store.h"
 #include "offload/engine/deadline_wheel.h"
 #include "offload/engine/memory_table.h"
-#include "offload/engine/straggler.h"
 #include "offload/engine/transfer.h"
 
 namespace longhaul::offload {
@@ -252,50 +251,6 @@ TEST(Transfer, TimeOutsFollowRoundTripsAndDouble) {
   EXPECT_EQ(transfer.TimeoutOf(100), milliseconds(250));
   for (int i = 0; i < 100; ++i) transfer.OnRoundTrip(microseconds(3));
   EXPECT_EQ(transfer.TimeoutOf(1), microseconds(500));
-}
-
-TEST(StragglerClock, WaitsFourDeviationsBeyondTheMean) {
-  StragglerClock clock;
-  const JobConfig job;
-  EXPECT_FALSE(clock.WaitFor(2, job));  // nothing is known
-  Random random(1);
-  for (int i = 0; i < 500; ++i) clock.OnArrival(2, microseconds(900 + random.Below(200)));
-  const Duration wait = *clock.WaitFor(2, job);
-  EXPECT_GT(wait, microseconds(1100));  // the latest of them
-  EXPECT_LT(wait, microseconds(1500));
-  EXPECT_FALSE(clock.WaitFor(3, job));  // of another node
-  JobConfig off;
-  off.policy = StragglerPolicy::kOff;
-  EXPECT_FALSE(clock.WaitFor(2, off));
-  JobConfig seed;
-  seed.policy = StragglerPolicy::kSeedSkip;
-  seed.skip_after = microseconds(7);
-  EXPECT_EQ(*clock.WaitFor(3, seed), microseconds(7));
-}
-
-// A path that became slower is learned from waits that were too short.
-TEST(StragglerClock, MissesLengthenTheWait) {
-  StragglerClock clock;
-  const JobConfig job;
-  for (int i = 0; i < 100; ++i) clock.OnArrival(1, milliseconds(1));
-  const Duration before = *clock.WaitFor(1, job);
-  for (int i = 0; i < 10; ++i) clock.OnMiss(1);
-  EXPECT_GT(*clock.WaitFor(1, job), before);
-}
-
-TEST(StragglerClock, APersistentStragglerIsDemotedAndMayComeBack) {
-  StragglerClock clock;
-  JobConfig job;
-  job.policy = StragglerPolicy::kLeafDemote;
-  for (int i = 0; i < 20; ++i) clock.OnArrival(1, milliseconds(1));
-  for (int i = 0; i < 15; ++i) clock.OnMiss(1);
-  EXPECT_GT(*clock.WaitFor(1, job), Duration(0));
-  clock.OnMiss(1);
-  int waits = 0;
-  for (int i = 0; i < 640; ++i) waits += *clock.WaitFor(1, job) > Duration(0);
-  EXPECT_EQ(waits, 10);  // on probation
-  clock.OnArrival(1, milliseconds(1));
-  EXPECT_GT(*clock.WaitFor(1, job), Duration(0));
 }
 
 TEST(ShareOf, SharesAreWholeSegsAndCoverTheMessage) {

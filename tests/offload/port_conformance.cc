@@ -83,7 +83,7 @@ TEST_P(PortConformance, WhatNoRequestCanBeIsRefusedAndTheNextIsTaken) {
   RankArrays rank(site->device(0, 0), 10, 0);
   JobConfig no_route, no_policy;
   no_route.route = static_cast<Route>(2);
-  no_policy.policy = static_cast<StragglerPolicy>(4);
+  no_policy.policy = static_cast<StragglerPolicy>(5);
   const WorkRequest config{.opcode = Opcode::kConfig};
   const std::function<void(WorkRequest&)> changes[] = {
       [](WorkRequest& r) { r.opcode = static_cast<Opcode>(9); },

@@ -42,7 +42,7 @@ class Plan {
     job.route = options.nodes > 1 && random_.Chance(0.4) ? Route::kTree : Route::kRing;
     options.aggregator = job.route == Route::kTree && random_.Chance(0.5);
     job.root_node = options.aggregator ? options.nodes : static_cast<uint8_t>(random_.Below(options.nodes));
-    job.policy = static_cast<StragglerPolicy>(random_.Below(4));
+    job.policy = static_cast<StragglerPolicy>(random_.Below(5));
     job.skip_after = microseconds(1 + random_.Below(1000));
     site_ = std::make_unique<VirtualSite>(options);
     job.nodes = site_->all_nodes();

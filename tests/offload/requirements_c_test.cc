@@ -685,11 +685,11 @@ TEST(OffloadDefects, AnAcknowledgementIsOfTheNodeThatWasSentTo) {
 // Two sums wait in the queue for node 1 when something happens: neither leaves.
 TEST(OffloadDefects, WhatIsQueuedLeavesOnlyWhileItIsWanted) {
   using Ranks = AllRanks<int32_t>;
-  const auto from_node_1 = [](VirtualSite& site, PacketKind kind, uint8_t root) {
+  const auto from_node_1 = [](VirtualSite& site, PacketKind kind, uint64_t contributors) {
     Header h;
     h.kind = kind;
     h.source = 1;
-    h.root = root;
+    h.contributors = contributors;
     h.nodes = 0b111;
     h.length = 4096;
     h.seg_bytes = 1024;
@@ -710,8 +710,14 @@ TEST(OffloadDefects, WhatIsQueuedLeavesOnlyWhileItIsWanted) {
         ranks.request.length = 1024;
         ranks.Post(0, 0, 2);
       },
-      [&](VirtualSite& site, Ranks&) { from_node_1(site, PacketKind::kAckPartial, 0); },
-      [&](VirtualSite& site, Ranks&) { from_node_1(site, PacketKind::kRedirect, 2); },
+      [&](VirtualSite& site, Ranks&) {  // acknowledged, while it waits to leave again
+        std::vector<uint8_t> packet(kHeaderBytes + 1024);
+        while (site.engine(0).PollTransmit(site.now(), packet)) {
+        }
+        site.engine(0).HandleTimeout(site.now() + milliseconds(10));
+        from_node_1(site, PacketKind::kAckPartial, 1);
+      },
+      [&](VirtualSite& site, Ranks&) { from_node_1(site, PacketKind::kGoneOn, 0); },
   };
   for (const auto& event : events) {
     VirtualSite site({.nodes = 3, .ranks = 1});

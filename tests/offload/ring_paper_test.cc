@@ -78,7 +78,8 @@ TEST(RingD2, ANodeIsSlowBeyondAlphaTAndItsSuccessorWaitsAlphaTPlusTransfer) {
   const RingOrder order = MakeRingOrder(0xf, 0, 0);
   Deadlines deadlines = Deadlines::Fixed(kT, 1.8, kTrans);
   EXPECT_EQ(deadlines.threshold(), nanoseconds(5400));
-  const RingHop c(order, 2, RingPolicy::kSeedSkip, &deadlines, kTrans, Instant());
+  const RingPlace place{order, 2, 2, RingPolicy::kSeedSkip, &deadlines, kTrans};
+  const RingHop c(&place, Instant());
   EXPECT_EQ(c.NextTimeout(), Instant() + kHop + nanoseconds(5400) + kTrans);
   for (const double alpha : {1.2, 1.8, 2.5}) {
     const auto threshold = Duration(static_cast<int64_t>(3000 * alpha));

@@ -252,6 +252,24 @@ TEST(ShmDeath, AnIdleDaemonUsesNoCore) {
   EXPECT_LE(site.CpuTime() - before, milliseconds(20));  // 1 % of a core
 }
 
+// Late nodes are waited for as short as 0.1 ms: the daemon's sleep ends in time.
+TEST(ShmDeath, ASleepingDaemonKeepsADeadlineBelowAMillisecond) {
+  const ProcessSite site({.ranks_per_node = 2}, {"--spin-us", "0"});
+  Device device = site.Open(0);
+  RankArrays x(device, 64, 1);
+  Duration best = milliseconds(1000);
+  for (uint32_t i = 0; i < 200; ++i) {
+    WorkRequest alone = x.Request(i, i);
+    alone.deadline = std::chrono::microseconds(200);
+    ASSERT_TRUE(device.Post({&alone, 1}).ok());
+    const Completion done = NextOf(device);
+    ASSERT_EQ(done.status, WorkStatus::kTimeout);
+    ASSERT_GE(done.elapsed, std::chrono::microseconds(200));
+    best = std::min(best, done.elapsed);
+  }
+  EXPECT_LT(best, std::chrono::microseconds(600));  // a sleep in whole ms takes 1000
+}
+
 TEST(ShmDeath, ASleepingDaemonIsWokenByARequest) {
   const ProcessSite site({.ranks_per_node = 1});
   Device device = site.Open(0);

@@ -1,6 +1,8 @@
 // The decisions of one node of a ring: offload/straggler.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "offload/straggler/demotion.h"
 #include "offload/straggler/ring_hop.h"
 
@@ -28,8 +30,11 @@ Deadlines Taught(int rounds = 40) {
 class RingHopTest : public testing::Test {
  protected:
   RingHop Hop(uint32_t position, RingPolicy policy) {
-    return RingHop(order_, position, policy, &deadlines_, kTransfer, Instant());
+    const uint8_t node = order_.nodes[position];
+    places_.push_back({order_, node, position, policy, &deadlines_, kTransfer});
+    return RingHop(&places_.back(), Instant());
   }
+  std::deque<RingPlace> places_;
   const RingOrder order_ = MakeRingOrder(0x1f, 0, 0);  // A B C D E; E owns
   Deadlines deadlines_ = Taught();
 };
@@ -52,6 +57,24 @@ TEST(Deadlines, AreFarAwayUntilTheyAreLearned) {
     deadlines.OnArrival(1, kHop);
   }
   EXPECT_LT(deadlines.At(1), milliseconds(1));
+}
+
+// The wait of seed_skip: alpha T + Ttrans after the node before has begun.
+TEST(Deadlines, AToldWaitCountsFromWhenTheNodeBeforeBegins) {
+  Deadlines deadlines = Taught();
+  deadlines.SetWait(microseconds(15));
+  EXPECT_NEAR(static_cast<double>(deadlines.At(1).count()), 15'000, 50);
+  EXPECT_NEAR(static_cast<double>(deadlines.At(3).count()), 35'000, 50);
+}
+
+TEST(Deadlines, LeaveTimeForClocksThatAreReadLate) {
+  Deadlines deadlines(Deadlines::kFirst, microseconds(100));
+  for (int i = 0; i < 40; ++i) {
+    for (uint32_t position = 0; position < 8; ++position) deadlines.OnArrival(position, position * kHop);
+  }
+  EXPECT_NEAR(static_cast<double>(deadlines.At(0).count()), 100'000, 50);
+  EXPECT_NEAR(static_cast<double>((deadlines.At(3) - deadlines.At(2)).count()), 35'000,
+              50);  // a hop and 25 us
 }
 
 TEST(Deadlines, HaveABoundWhateverIsMissed) {
@@ -131,7 +154,7 @@ TEST_F(RingHopTest, OnlyDisjointSetsAreAdded) {
   EXPECT_EQ(e.OnPartial(At(30), 1, {kA | kB, 0}), Arrival::kMerge);
   EXPECT_EQ(e.OnPartial(At(31), 1, {kA | kB, 0}), Arrival::kDuplicate);
   EXPECT_EQ(e.OnPartial(At(32), 3, {kB | kC, 0}), Arrival::kOverlap);
-  EXPECT_EQ(e.OnPartial(At(33), 3, {kC | Bit(40), 0}), Arrival::kOverlap) << "a node that is not of the ring";
+  EXPECT_EQ(e.OnPartial(At(33), 3, {kC | Bit(20), 0}), Arrival::kNoPlace) << "a node that is not of the ring";
   EXPECT_EQ(e.OnOwn(At(34)), Arrival::kDuplicate);
   EXPECT_FALSE(e.Complete());
   EXPECT_EQ(e.OnPartial(At(40), 3, {kC | kD, 0}), Arrival::kMerge);
@@ -209,6 +232,11 @@ TEST(RingOrder, TurnsWithTheChunkAndPassesLeavesOver) {
   EXPECT_EQ(order.nodes[3], 0);
   EXPECT_EQ(order.Before(2), kB | kD);
   EXPECT_EQ(order.All(), 0x1fu);
+  EXPECT_EQ(order.home, 0);
+  // The owner is the leaf: the one before it owns.
+  const RingOrder owned = MakeRingOrder(0x1f, kA, 1);
+  EXPECT_EQ(owned.nodes[owned.owner()], 4);
+  EXPECT_EQ(owned.home, 0);
 }
 
 }  // namespace

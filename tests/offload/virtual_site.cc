@@ -85,7 +85,7 @@ void VirtualSite::Arrive(const Flight& flight) {
 
 void VirtualSite::Send(uint8_t from, uint8_t to, const std::vector<uint8_t>& datagram) {
   const LinkFaults& faults = options_.faults;
-  Duration delay = faults.delay;
+  Duration delay = faults.delay + (slow ? slow(from) : Duration(0));
   if (random_.Chance(faults.reordering)) delay *= static_cast<int64_t>(1 + random_.Below(20));
   if (!random_.Chance(faults.loss)) Fly(from, to, datagram, delay);
   if (random_.Chance(faults.duplication)) Fly(from, to, datagram, delay + faults.delay);

@@ -55,6 +55,8 @@ class VirtualSite {
   Instant now() const { return now_; }
   // Every packet that is about to be delivered: false drops it.
   std::function<bool(uint8_t from, uint8_t to, std::vector<uint8_t>& datagram)> filter;
+  // How much longer the packet that a node sends now is on its way: a slow node's.
+  std::function<Duration(uint8_t from)> slow;
   // Datagrams that an engine has passed on as not its own.
   std::vector<std::vector<uint8_t>> passed_on;
   // A node that is gone takes and sends nothing.

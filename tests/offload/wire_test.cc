@@ -28,6 +28,8 @@ Header Some() {
   h.seg_bytes = 1024;
   h.length = 0x1112131415161718;
   h.nodes = 0xffff;
+  h.missing = 0x8142;
+  h.late = 0x2418;
   h.contributors = 0x00f1;
   h.ranks = 0x2122232425262728;
   h.participants = 0x31323334;
@@ -44,9 +46,9 @@ std::vector<uint8_t> Packed(const Header& h, size_t payload = 3) {
 TEST(OffloadWire, TheBytesOfAPacket) {
   const std::vector<uint8_t> packet = Packed(Some());
   const uint8_t golden[] = {
-      0x4c, 0x23, 0x00, 0xf1, 0x4c, 0x48, 0x01, 0x01, 0x12, 0x34, 0x07, 0x09, 0x01, 0x02, 0x03, 0x04, 0x05,
+      0x4c, 0x23, 0x00, 0xf1, 0x4c, 0x48, 0x02, 0x01, 0x12, 0x34, 0x07, 0x09, 0x01, 0x02, 0x03, 0x04, 0x05,
       0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x53, 0x03, 0x05, 0x0c, 0x04, 0x00, 0x00, 0x03, 0x11, 0x12,
-      0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00,
+      0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0xff, 0xff, 0x81, 0x42, 0x24, 0x18, 0x00, 0x00, 0x00, 0x00, 0x00,
       0x00, 0x00, 0x00, 0x00, 0xf1, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34};
   ASSERT_EQ(sizeof golden + 4, kHeaderBytes);
   EXPECT_EQ(std::vector<uint8_t>(std::begin(golden), std::end(golden)),
@@ -79,7 +81,7 @@ TEST(OffloadWire, ForeignDatagramsAreToldFromDamagedOnes) {
   packet[kHeaderBytes] ^= 1;
   EXPECT_FALSE(Parse(packet, &error));
   EXPECT_EQ(error, ParseError::kDamaged);
-  packet[6] = 2;  // another version
+  packet[6] = 1;  // another version
   EXPECT_FALSE(Parse(packet, &error));
   EXPECT_EQ(error, ParseError::kForeign);
 }
@@ -96,7 +98,7 @@ TEST(OffloadWire, ImpossibleValuesAreRefused) {
   };
   EXPECT_TRUE(refused(0, 0x57));    // application: not the low bits of jid
   EXPECT_TRUE(refused(3, 0xf3));    // inter-node state: not the contributors
-  EXPECT_TRUE(refused(7, 9));       // kind
+  EXPECT_TRUE(refused(7, 12));      // kind
   EXPECT_TRUE(refused(10, 64));     // source
   EXPECT_TRUE(refused(11, 64));     // root
   EXPECT_TRUE(refused(24, 0x63));   // operation
@@ -105,7 +107,9 @@ TEST(OffloadWire, ImpossibleValuesAreRefused) {
   EXPECT_TRUE(refused(26, 0x80));   // flags
   EXPECT_TRUE(refused(27, 13));     // status
   EXPECT_TRUE(refused(31, 4));      // payload's length
-  EXPECT_TRUE(refused(47, 0x0f));   // contributors that are no nodes
+  EXPECT_TRUE(refused(41, 0x0f));   // contributors that are no nodes
+  EXPECT_TRUE(refused(40, 0x7f));   // missing that are no nodes
+  EXPECT_TRUE(refused(47, 0x01));   // not zero
   EXPECT_FALSE(refused(16, 0x05));  // unchanged
 }
 
