@@ -32,7 +32,8 @@ struct PlainSum {
     for (uint32_t k = 0; k <= nodes; ++k) {
       // Of a tree the root comes last.
       const auto node = static_cast<uint8_t>(!tree_root ? (first + k) % nodes : k < nodes ? k : *tree_root);
-      if (node >= nodes || (!tree_root && k == nodes) || (tree_root && k < nodes && k == *tree_root)) continue;
+      if (node >= nodes || (!tree_root && k == nodes) || (tree_root && k < nodes && k == *tree_root))
+        continue;
       std::optional<T> of_child;
       const bool child = tree_root && node != *tree_root;
       for (uint8_t rank = 0; rank < ranks; ++rank) {
@@ -54,7 +55,8 @@ struct PlainSum {
   template <typename T, typename F>
   bool Explains(std::span<const T> result, uint64_t may_miss, const F& value) const {
     for (size_t from = 0; from < result.size(); from += seg_elements) {
-      const std::span<const T> seg = result.subspan(from, std::min<size_t>(seg_elements, result.size() - from));
+      const std::span<const T> seg =
+          result.subspan(from, std::min<size_t>(seg_elements, result.size() - from));
       uint64_t missing = 0;  // every subset of may_miss, beginning with none
       while (!IsSum(seg, from, missing, value)) {
         missing = (missing - may_miss) & may_miss;
