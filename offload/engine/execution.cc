@@ -380,10 +380,7 @@ void Execution::OnPartial(Instant now, Operation& op, const Packet& packet) {
     ++stats_->duplicates;
     return Answer(op, h, PacketKind::kAckPartial);
   }
-  if (arrival == Arrival::kOverlap) {
-    ++stats_->overlaps_refused;
-    return;
-  }
+  if (arrival == Arrival::kOverlap) return void(++stats_->overlaps_refused);
   const bool possible = h.participants != 0 && h.participants <= uint32_t{kMaxNodes} * kMaxRanks;
   if (!possible || arrival == Arrival::kNoPlace || arrival == Arrival::kNotice) {
     ++stats_->packets_refused;
@@ -424,6 +421,8 @@ void Execution::OnLate(Instant now, Operation& op, const Packet& packet) {
   const Header& h = packet.header;
   Seg& seg = op.segs[h.sid];
   if (!HasTimer(op, h.sid)) return;  // comes again
+  // In a sum in rank order it would come out of its turn: behind the part of this node, which went on.
+  if (op.what.deterministic()) return void(++stats_->packets_refused);
   if (!late_.PassOn(now, op, packet)) {
     seg.refused |= static_cast<Contributors>(h.contributors);
     return Answer(op, h, PacketKind::kRedirect, TargetOf(op, h.sid, seg.hop.Aim(now)));
