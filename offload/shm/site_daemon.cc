@@ -363,8 +363,11 @@ void SiteDaemon::End(GuestId id, std::string_view why) {
   guests_.erase(id);
 }
 
-// Before its sockets: who sees them closed finds its memory left alone.
+// Before its sockets: who sees them closed finds its memory left alone. What the ranks posted before this one
+// left comes first: a message that begins after a rank has left waits for the rank to come back.
 void SiteDaemon::EndSession(GuestId id, Guest& guest) {
+  const Instant now = Clock();
+  for (const Rank& rank : ranks_) (void)rank.session->TakeRequests(now);
   std::erase_if(ranks_, [id](const Rank& rank) { return rank.id == id; });
   if (options_.on_rank) options_.on_rank(guest.session->node(), guest.session->rank(), false);
   guest.session.reset();

@@ -1,5 +1,6 @@
 // Processes that are killed: ranks in mid-message, and the daemon.
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -110,6 +111,27 @@ TEST(ShmDeath, AKilledRankIsNamedAndTheOthersGoOn) {
 }
 
 // A child of the killed rank keeps its socket open: the process counts. The others complete by policy.
+TEST(ShmDeath, WhatWasPostedBeforeARankLeftEnds) {
+  const ProcessSite site({.ranks_per_node = 2});
+  Device device = site.Open(0);
+  Device leaves = site.Open(1);
+  RankArrays x(device, 4096, 1);
+  // On one core with this thread and behind it: the daemon wakes to both, the request and a rank that left.
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  const sched_param none{};
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  ASSERT_EQ(sched_setaffinity(site.pid(), sizeof one, &one), 0);
+  ASSERT_EQ(sched_setscheduler(site.pid(), SCHED_IDLE, &none), 0);
+  usleep(100000);  // it sleeps
+  EXPECT_TRUE(x.Post(1, 0).ok());
+  leaves.Close();
+  EXPECT_EQ(NextOf(device).status, WorkStatus::kPeerDead);
+  EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 TEST(ShmDeath, AKilledRankIsDeadThoughItsChildLives) {
   const ProcessSite site({.ranks_per_node = 3});
   RankProcess victim(site, 1, false, true);
