@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -416,7 +417,11 @@ int RunJob(const RunOptions& options) {
     Job job(options, key_file, *wan, logs, signals);
     code = job.Run(&elapsed);
     summary = job.view().Summary(elapsed);
-    std::ofstream(logs + "/rounds.tsv") << job.view().RoundsTable();
+    std::ofstream rounds(logs + "/rounds.tsv");
+    if (!(rounds << job.view().RoundsTable()).flush()) {
+      std::fprintf(stderr, "longhaul run: %s/rounds.tsv was not written: %s\n", logs.c_str(),
+                   std::strerror(errno));
+    }
   }  // no child is left
   const Json links = wan->LinkReports();
   if (Status down = wan->Down(); !down.ok()) FailRun("taking the WAN down: " + down.ToString());

@@ -1,7 +1,8 @@
 # The library that other projects use, liblonghaul: the objects of the tree's own libraries, compiled once.
 #   longhaul::client   longhaul/client.h
 #   longhaul::server   longhaul/server.h
-# Both are liblonghaul today; two names keep a later split from changing a user's build. BUILD_SHARED_LIBS says which
+#   longhaul::offload  longhaul/offload.h
+# All are liblonghaul today; their names keep a later split from changing a user's build. BUILD_SHARED_LIBS says which
 # kind they are; the install rules bring both. Nothing of this tree's flags or folders reaches a user but include/.
 
 set(longhaul_parts longhaul_base longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
@@ -41,7 +42,7 @@ if(BUILD_SHARED_LIBS)
 else()
   set(kind static)
 endif()
-foreach(name client server)
+foreach(name client server offload)
   add_library(longhaul_public_${name} INTERFACE)
   target_link_libraries(longhaul_public_${name} INTERFACE longhaul_${kind})
   add_library(longhaul::${name} ALIAS longhaul_public_${name})
@@ -54,9 +55,7 @@ function(longhaul_install)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
   install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan longhaul-offload
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-  # What offload.h declares is in no library that is installed yet.
-  install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers
-          FILES_MATCHING PATTERN "*.h" PATTERN "offload.h" EXCLUDE)
+  install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
   foreach(kind static shared)
     install(TARGETS longhaul_${kind} EXPORT longhaul-${kind}
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${kind}

@@ -64,8 +64,9 @@ def make_consumer(source, here, folder, address):
     for name in ("CMakeLists.txt", "push_pull.cc"):
         shutil.copy(here / "consumer" / name, folder)
     tutorial = (source / "docs/tutorials/embed.md").read_text(encoding="utf-8")
-    program = re.search(r"```cpp\n(#include <longhaul/client\.h>.*?)```", tutorial, re.S)[1]
-    (folder / "train.cc").write_text(program.replace("127.0.0.1:7700", address), encoding="utf-8")
+    for name, header in (("train", "client"), ("all_reduce", "offload")):
+        program = re.search(r"```cpp\n(#include <longhaul/%s\.h>.*?)```" % header, tutorial, re.S)[1]
+        (folder / (name + ".cc")).write_text(program.replace("127.0.0.1:7700", address), encoding="utf-8")
     (folder / "examples.h").write_text(examples(source), encoding="utf-8")
 
 
@@ -94,6 +95,7 @@ def use(way, programs, key, library_path=None):
         environment["LD_LIBRARY_PATH"] = str(library_path)
     run([programs / "push_pull", key], env=environment, timeout=60)
     run([programs / "train"], env=environment, cwd=key.parent, timeout=60)
+    run([programs / "all_reduce"], env=environment, timeout=60)
     print("ok   %s" % way, flush=True)
 
 
@@ -119,7 +121,7 @@ def check_shared(prefix, programs):
         sys.exit("FAILED: no SONAME with a version:\n%s" % needed)
     shown = run(["nm", "-DC", "--defined-only", prefix / "lib/liblonghaul.so"])
     strange = [line for line in shown.splitlines()
-               if not re.search(r"longhaul::(Client|JobSpec|Operation|Server|Status|StatusCodeName|DieOnBadResultAccess)\b", line)]
+               if not re.search(r"longhaul::(Client|JobSpec|Operation|Server|Status|StatusCodeName|DieOnBadResultAccess|offload::(Device|ShareOf|WorkStatusName))\b", line)]
     if strange:
         sys.exit("FAILED: liblonghaul.so shows more than its public classes:\n%s" % "\n".join(strange[:20]))
 
@@ -158,7 +160,7 @@ def main(arguments):
             environment = dict(os.environ, PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"))
             words = run(["pkg-config", "--cflags", "--libs", "longhaul"] + ["--static"] * (kind == "static"),
                         env=environment).split()
-            for program in ("train", "push_pull"):
+            for program in ("train", "push_pull", "all_reduce"):
                 run([cxx, "-std=c++20"] + WARNINGS + [consumer / (program + ".cc"), "-o", out / program] + words)
             use("pkg-config, %s" % kind, out, key, prefix / "lib")
 

@@ -55,8 +55,11 @@ struct Flags : cli::ConnectFlags {
 
 void AddSiteFlags(CLI::App& app, Flags& f) {
   SiteOptions& site = f.daemon.site;
-  app.add_option("--nodes", site.nodes, "nodes of the site, each with an engine")->check(CLI::Range(1, 16));
+  app.add_option("--nodes", site.nodes, "nodes of the site, each with an engine")
+      ->default_str(std::to_string(site.nodes))
+      ->check(CLI::Range(1, 16));
   app.add_option("--ranks-per-node", site.ranks_per_node, "ranks of a node; each is one process")
+      ->default_str(std::to_string(site.ranks_per_node))
       ->check(CLI::Range(1, 64));
   app.add_flag("--aggregator", site.aggregator, "one more engine, without ranks: the root of a tree");
   app.add_option("--seg-bytes", site.seg_bytes, "bytes of a seg, a multiple of 64")
