@@ -63,7 +63,7 @@ class Node {
     UdpLinkOptions options;
     options.node = self;
     options.bind = Address::V4(127, 0, 0, 1, 0);
-    options.packet_bytes = kHeaderBytes + kSegBytes;
+    options.site.seg_bytes = kSegBytes;
     link_ = std::move(UdpLink::Open(std::move(options)).value());
     std::fill(send_.begin(), send_.end(), 1 << self);
     send_key_ = engine_.Register(0, std::as_writable_bytes(std::span(send_))).value();

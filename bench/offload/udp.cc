@@ -127,7 +127,7 @@ std::shared_ptr<UdpLink> LinkOf(const Case& c, const Settings& s, const Places& 
   UdpLinkOptions options;
   options.node = node;
   options.bind = places.address(node);
-  options.packet_bytes = s.packet_bytes();
+  options.site.seg_bytes = s.seg_bytes;
   options.socket.segmentation_offload = c.offload;
   if (c.sealed) {
     options.seal = SealOptions{

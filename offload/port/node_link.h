@@ -1,6 +1,8 @@
 // How the engine of a node reaches those of other machines.
 #pragma once
 
+#include <string>
+
 #include "offload/engine/engine.h"
 
 namespace longhaul::offload {
@@ -23,6 +25,8 @@ class NodeLink {
   virtual bool Transmit(Instant now, Engine& engine) = 0;
   // Something waits for room to send: Transmit again within a ms or so.
   virtual bool IsBlocked() const = 0;
+  // What keeps nodes apart, a sentence for the log; empty: nothing new.
+  virtual std::string TakeWarning() { return {}; }
 };
 
 }  // namespace longhaul::offload

@@ -140,6 +140,9 @@ bool SiteDaemon::Turn(Instant now) {
   if (now - timers_looked_ >= kTimersEvery) {
     timers_looked_ = now;
     moved |= engines_.HandleTimeouts(now);
+    if (options_.link) {
+      if (const std::string warning = options_.link->TakeWarning(); !warning.empty()) Log(warning);
+    }
   }
   moved |= more_;
   if (moved || engines_.IsBlocked()) more_ = engines_.Work(now, kTurnBytes);

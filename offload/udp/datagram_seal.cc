@@ -11,7 +11,7 @@ namespace longhaul::offload {
 namespace {
 
 constexpr uint16_t kSealMagic = 0x4c53;
-constexpr uint8_t kSealVersion = 1;
+constexpr uint8_t kSealVersion = 2;
 constexpr size_t kWordBytes = 4;  // word 0 of the packet, in front of all
 constexpr size_t kClearBytes = kWordBytes + DatagramSeal::kHeadBytes;
 constexpr uint8_t kCiphers = 3;
@@ -75,7 +75,8 @@ size_t DatagramSeal::Seal(uint8_t target, ByteSpan packet, MutableByteSpan out) 
 }
 
 size_t DatagramSeal::NextHello(Instant now, uint8_t* target, MutableByteSpan out) {
-  constexpr std::array<uint8_t, kWordBytes> kNoPacket{};
+  std::array<uint8_t, kHelloBytes - kSealBytes> words{};
+  ByteWriter(MutableByteSpan(words).subspan(kWordBytes)).U64(options_.site);
   for (uint8_t node = 0; node < kMaxNodes; ++node) {
     Peer& peer = peers_[node];
     if (!IsPeer(node) || !peer.due || !peer.hellos.Take(now)) continue;
@@ -83,7 +84,7 @@ size_t DatagramSeal::NextHello(Instant now, uint8_t* target, MutableByteSpan out
     peer.due.reset();
     *target = node;
     ++counters_->hellos_sent;
-    return Write(head, Derive(head, node, {}, crypto::Aead::Use::kSeal), kNoPacket, out);
+    return Write(head, Derive(head, node, {}, crypto::Aead::Use::kSeal), words, out);
   }
   return 0;
 }
@@ -147,6 +148,10 @@ std::optional<DatagramSeal::Opened> DatagramSeal::Open(Instant now, MutableByteS
 std::optional<DatagramSeal::Opened> DatagramSeal::OpenHello(Instant now, const Head& head,
                                                             MutableByteSpan datagram) {
   Peer& peer = peers_[head.source];
+  if (datagram.size() != kHelloBytes) {
+    ++counters_->foreign;
+    return std::nullopt;
+  }
   if (!MayDerive(now, peer)) return std::nullopt;
   Key key = Derive(head, options_.node, {}, crypto::Aead::Use::kOpen);
   if (!Decrypt(key, head, datagram)) {
@@ -154,7 +159,8 @@ std::optional<DatagramSeal::Opened> DatagramSeal::OpenHello(Instant now, const H
     return std::nullopt;
   }
   if (head.kind == Kind::kHello) peer.due = Kind::kAnswer;
-  return Opened{head.source, {}, Meet(head.process, peer)};
+  const bool restarted = Meet(head.process, peer);
+  return Opened{head.source, {}, restarted, ByteReader(datagram.subspan(kClearBytes)).U64()};
 }
 
 std::optional<DatagramSeal::Opened> DatagramSeal::OpenData(Instant now, const Head& head,

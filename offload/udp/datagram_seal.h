@@ -10,9 +10,10 @@
 //     -- "key", "iv": kind, cipher, source, target, process of the source, process of the target, epoch -->
 //   one direction of two processes, for 2^25 datagrams (epoch = number / 2^25)
 //
-// A hello is sealed for every process of the target, so a recording of it opens as well: it tells where to
-// aim, and is no proof that its sender lives. Data is for one process of the target: what was recorded before
-// that one started does not open. Data waits for a hello.
+// A hello's packet is word 0, all zero, and 64 bits that all nodes have alike (SealOptions::site). It is
+// sealed for every process of the target, so a recording of it opens as well: it tells where to aim, and is
+// no proof that its sender lives. Data is for one process of the target: what was recorded before that one
+// started does not open. Data waits for a hello.
 //
 // When not: packets that must stay secret when the job's key becomes known later; there is no key exchange.
 #pragma once
@@ -44,6 +45,7 @@ struct SealOptions {
   uint64_t nodes = 1;  // bit per node, this one included
   uint64_t start = 1;  // of this process: more than that of any earlier one of the node; ns since 1970
   uint64_t salt = 0;   // chance, so that two starts at one time are two
+  uint64_t site = 0;   // of the settings that all nodes have alike; hellos tell it
   int epoch_bits = kEpochBits;  // the same for all; tests have fewer
 };
 
@@ -52,6 +54,7 @@ class DatagramSeal {
   // What a datagram has more than its packet.
   static constexpr size_t kHeadBytes = 28;
   static constexpr size_t kSealBytes = kHeadBytes + crypto::kAeadTagBytes;
+  static constexpr size_t kHelloBytes = 4 + 8 + kSealBytes;
 
   // The counters outlive it. REQUIRES: start > 0.
   DatagramSeal(SealOptions options, UdpCounters* counters);
@@ -62,13 +65,14 @@ class DatagramSeal {
 
   struct Opened {
     uint8_t source = 0;
-    ByteSpan packet;         // in the datagram's place; empty: there was none in it
-    bool restarted = false;  // the source is another process than before
+    ByteSpan packet;                    // in the datagram's place; empty: there was none in it
+    bool restarted = false;             // the source is another process than before
+    std::optional<uint64_t> site = {};  // a hello's: the source's SealOptions::site
   };
   // Nothing: it is refused, and counted. The datagram's bytes are garbage then.
   std::optional<Opened> Open(Instant now, MutableByteSpan datagram);
 
-  // A hello that is due, written to `out` (at least 4 + kSealBytes); its bytes. 0: none.
+  // A hello that is due, written to `out` (at least kHelloBytes); its bytes. 0: none.
   size_t NextHello(Instant now, uint8_t* target, MutableByteSpan out);
 
  private:

@@ -148,11 +148,8 @@ Result<std::unique_ptr<UdpLink>> OpenLink(const UdpChoice& choice, const SiteOpt
   if (!seal.ok()) return seal.status();
   udp::SocketOptions socket;
   socket.receive_buffer = std::max(socket.receive_buffer, WindowBytes(site, seal->has_value()));
-  auto link = UdpLink::Open({.node = choice.node,
-                             .bind = *bind,
-                             .packet_bytes = kHeaderBytes + site.seg_bytes,
-                             .seal = *std::move(seal),
-                             .socket = socket});
+  auto link = UdpLink::Open(
+      {.node = choice.node, .bind = *bind, .site = site, .seal = *std::move(seal), .socket = socket});
   if (!link.ok()) return link.status();
   if (Status fine = SetPeers(*names, site, *bind, link->get()); !fine.ok()) return fine;
   return link;

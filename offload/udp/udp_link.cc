@@ -3,6 +3,21 @@
 #include <utility>
 
 namespace longhaul::offload {
+namespace {
+
+// seg_bytes 32 | nodes 8 | ranks of a node 8 | aggregator 8 | 0
+uint64_t NumberOf(const SiteOptions& site) {
+  return uint64_t{site.seg_bytes} << 32 | uint64_t{site.nodes} << 24 | uint64_t{site.ranks_per_node} << 16 |
+         uint64_t{site.aggregator} << 8;
+}
+
+std::string TextOf(uint64_t site) {
+  return std::to_string(site >> 24 & 255) + " nodes of " + std::to_string(site >> 16 & 255) +
+         " ranks (a relay to a server counts)" + ((site >> 8 & 255) != 0 ? ", an aggregator" : "") +
+         ", segs of " + std::to_string(site >> 32) + " bytes";
+}
+
+}  // namespace
 
 Result<std::unique_ptr<UdpLink>> UdpLink::Open(UdpLinkOptions options) {
   auto socket = udp::UdpSocket::Open(options.bind, options.socket);
@@ -11,8 +26,12 @@ Result<std::unique_ptr<UdpLink>> UdpLink::Open(UdpLinkOptions options) {
 }
 
 UdpLink::UdpLink(UdpLinkOptions options, udp::UdpSocket socket)
-    : options_(std::move(options)), socket_(std::move(socket)), packet_(options_.packet_bytes) {
-  if (options_.seal) seal_.emplace(*std::exchange(options_.seal, std::nullopt), &counters_);
+    : options_(std::move(options)),
+      socket_(std::move(socket)),
+      packet_(kHeaderBytes + options_.site.seg_bytes) {
+  if (!options_.seal) return;
+  options_.seal->site = NumberOf(options_.site);
+  seal_.emplace(*std::exchange(options_.seal, std::nullopt), &counters_);
 }
 
 bool UdpLink::Fetch() {
@@ -25,8 +44,13 @@ void UdpLink::Deliver(Instant now, Engine& engine) {
 }
 
 void UdpLink::Take(Instant now, const udp::ReceivedDatagram& datagram, Engine& engine) {
+  const uint64_t forged = counters_.forged;
   const auto opened = Open(now, datagram);
-  if (!opened) return;
+  if (!opened) {
+    if (counters_.forged != forged) OnForged(datagram.from);
+    return;
+  }
+  OnOpened(*opened);
   if (opened->restarted) engine.NodeGone(now, opened->source);
   if (opened->packet.empty()) return;
   // A node speaks for itself; the engine counts what is no packet.
@@ -82,12 +106,42 @@ void UdpLink::Queue(uint8_t target, ByteSpan packet) {
 }
 
 void UdpLink::SendHellos(Instant now) {
-  std::array<uint8_t, 4 + DatagramSeal::kSealBytes> hello;
+  std::array<uint8_t, DatagramSeal::kHelloBytes> hello;
   uint8_t target = 0;
   while (const size_t bytes = seal_->NextHello(now, &target, hello)) {
-    if (peers_[target].address)
-      (void)socket_.Send(*peers_[target].address, ByteSpan(hello).first(bytes), bytes);
+    Peer& peer = peers_[target];
+    if (!peer.address) continue;
+    (void)socket_.Send(*peer.address, ByteSpan(hello).first(bytes), bytes);
+    if (peer.called == Instant()) peer.called = now;
+    if (!peer.met && now - peer.called > options_.most_silence) {
+      Complain(target, "does not answer: is its longhaul-offload there, with the same key?");
+    }
   }
+}
+
+// One sentence a peer, until a datagram of it opens: its address may be forged.
+void UdpLink::Complain(uint8_t node, const std::string& of) {
+  Peer& peer = peers_[node];
+  if (std::exchange(peer.complained, true)) return;
+  warning_ = "node " + std::to_string(node) + " at " + peer.address->ToString() + " " + of;
+}
+
+void UdpLink::OnForged(const Address& from) {
+  for (uint8_t node = 0; node < kMaxNodes; ++node) {
+    if (peers_[node].address == from && !peers_[node].met) {
+      Complain(node, "sends datagrams that do not open (forged): it has another key, or another number");
+    }
+  }
+}
+
+void UdpLink::OnOpened(const DatagramSeal::Opened& opened) {
+  Peer& peer = peers_[opened.source];
+  peer.met = true;
+  peer.complained = false;
+  if (!opened.site || *opened.site == NumberOf(options_.site) || opened.site == peer.other_site) return;
+  peer.other_site = opened.site;
+  warning_ = "node " + std::to_string(opened.source) + " has " + TextOf(*opened.site) + ", this one " +
+             TextOf(NumberOf(options_.site)) + ": all nodes of a site need the same";
 }
 
 void UdpLink::Flush(Peer& peer) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/port/node_link.h"
@@ -22,9 +23,10 @@ namespace longhaul::offload {
 struct UdpLinkOptions {
   uint8_t node = 0;
   Address bind;
-  size_t packet_bytes = kHeaderBytes + 1024;  // of the engine's largest packet
-  std::optional<SealOptions> seal = {};       // none: not encrypted; the address tells the peer
+  SiteOptions site = {};                 // the same for all nodes: they tell each other
+  std::optional<SealOptions> seal = {};  // none: not encrypted; the address tells the peer
   udp::SocketOptions socket = {};
+  Duration most_silence = std::chrono::seconds(10);  // warned of then; machines start within seconds
 };
 
 class UdpLink : public NodeLink {
@@ -46,11 +48,16 @@ class UdpLink : public NodeLink {
   void Deliver(Instant now, Engine& engine) override;
   bool Transmit(Instant now, Engine& engine) override;
   bool IsBlocked() const override { return blocked_; }
+  std::string TakeWarning() override { return std::exchange(warning_, {}); }
 
  private:
   struct Peer {
     std::optional<Address> address;
     DatagramBatch batch;
+    bool met = false;                    // a datagram of it has opened
+    bool complained = false;             // of its key or its silence, since the last that opened
+    Instant called = Instant();          // the first hello; 0: none
+    std::optional<uint64_t> other_site;  // complained of
   };
   // Packets of a turn: with the largest segs 4 MiB, some ms.
   static constexpr size_t kMostPackets = 512;
@@ -61,6 +68,9 @@ class UdpLink : public NodeLink {
   std::optional<DatagramSeal::Opened> Open(Instant now, const udp::ReceivedDatagram& datagram);
   void Queue(uint8_t target, ByteSpan packet);
   void SendHellos(Instant now);
+  void OnForged(const Address& from);
+  void OnOpened(const DatagramSeal::Opened& opened);
+  void Complain(uint8_t node, const std::string& of);
   void Flush(Peer& peer);
   // False: something waits for room.
   bool FlushAll();
@@ -73,6 +83,7 @@ class UdpLink : public NodeLink {
   std::vector<uint8_t> packet_;
   std::span<const udp::ReceivedDatagram> fetched_;
   bool blocked_ = false;
+  std::string warning_;
 };
 
 }  // namespace longhaul::offload

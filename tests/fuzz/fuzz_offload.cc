@@ -55,7 +55,7 @@ void Open(ByteSpan bytes) {
                                    .start = 1'000'000},
                        &counters[node]);
   }
-  std::array<uint8_t, 4 + DatagramSeal::kSealBytes> hello;
+  std::array<uint8_t, DatagramSeal::kHelloBytes> hello;
   uint8_t target = 0;
   FUZZ_REQUIRE(seals[1].NextHello(now, &target, hello) == hello.size() && target == 0);
   FUZZ_REQUIRE(seals[0].Open(now, hello).has_value());

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/counters.h"
 #include "tests/offload/udp_support.h"
@@ -258,9 +259,45 @@ TEST(Udp, AnotherKeyIsCountedAndRequestsEndAsTimeout) {
   for (const uint8_t node : {uint8_t{0}, uint8_t{1}}) {
     EXPECT_GT(udp.counters(node).forged, 0u);
     EXPECT_GT(udp.counters(node).packets_without_peer, 0u);
+    EXPECT_NE(udp.log(node).find("sends datagrams that do not open"), std::string::npos) << udp.log(node);
   }
   EXPECT_EQ(udp.counters(2).opened, 0u);
   EXPECT_GT(udp.counters(2).forged, 0u);
+}
+
+TEST(Udp, NodesWithOtherSettingsAreNamed) {
+  const SiteOptions site{.nodes = 2, .ranks_per_node = 1};
+  UdpSite udp({.site = site, .seg_bytes_of_node_1 = 2048});
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  udp.StopAll();
+  EXPECT_NE(udp.log(0).find("node 1 has 2 nodes of 1 ranks (a relay to a server counts), segs of 2048 bytes, "
+                            "this one 2 nodes of 1 ranks (a relay to a server counts), segs of 1024 bytes"),
+            std::string::npos)
+      << udp.log(0);
+  EXPECT_NE(udp.log(1).find("node 0 has"), std::string::npos) << udp.log(1);
+  UdpSite alike({.site = site});
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  alike.StopAll();
+  EXPECT_EQ(alike.log(0).find("node 1 has"), std::string::npos) << alike.log(0);
+}
+
+TEST(Udp, ANodeThatDoesNotAnswerIsNamedOnce) {
+  const SiteOptions site{.nodes = 2, .ranks_per_node = 1};
+  UdpSite udp({.site = site, .most_silence = std::chrono::milliseconds(200)});
+  udp.Stop(1);
+  udp.Stop(0);
+  udp.Start(0);
+  Device device = udp.Open(0, 0);
+  ASSERT_TRUE(device.Configure(0, {.nodes = 0b11, .deadline = std::chrono::seconds(1)}).ok());
+  EXPECT_EQ(NextOf(device).status, WorkStatus::kSuccess);
+  RankArrays x(device, 1000, 1);
+  ASSERT_TRUE(x.Post(1, 0).ok());
+  EXPECT_EQ(NextOf(device).status, WorkStatus::kTimeout);
+  device.Close();
+  udp.StopAll();
+  const size_t first = udp.log(0).find("does not answer");
+  EXPECT_NE(first, std::string::npos) << udp.log(0);
+  EXPECT_EQ(udp.log(0).find("does not answer", first + 1), std::string::npos) << udp.log(0);
 }
 
 // Foreign and malformed datagrams from a peer's own address and port.

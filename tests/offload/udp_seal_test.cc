@@ -39,7 +39,7 @@ struct Node {
   // Hellos that are due, by target.
   std::multimap<uint8_t, Bytes> Hellos(Instant now = Instant::FromNanoseconds(1)) {
     std::multimap<uint8_t, Bytes> all;
-    Bytes hello(4 + DatagramSeal::kSealBytes);
+    Bytes hello(DatagramSeal::kHelloBytes);
     uint8_t target = 0;
     while (const size_t bytes = seal->NextHello(now, &target, hello)) {
       all.emplace(target, Bytes(hello.begin(), hello.begin() + static_cast<ptrdiff_t>(bytes)));

@@ -93,6 +93,7 @@ UdpSite::UdpSite(const Options& options) : options_(options) {
   daemons_.resize(machines());
   threads_.resize(machines());
   stats_.resize(machines());
+  logs_.resize(machines());
   for (uint8_t node = 0; node < machines(); ++node) {
     senders_.push_back(std::make_unique<FaultySender>(options.faults, options.seed + node));
     OpenLink(node, Address::V4(127, 0, 0, 1, 0));
@@ -102,11 +103,18 @@ UdpSite::UdpSite(const Options& options) : options_(options) {
 
 UdpSite::~UdpSite() { StopAll(); }
 
+SiteOptions UdpSite::SiteOf(uint8_t node) const {
+  SiteOptions site = options_.site;
+  if (node == 1 && options_.seg_bytes_of_node_1 != 0) site.seg_bytes = options_.seg_bytes_of_node_1;
+  return site;
+}
+
 void UdpSite::OpenLink(uint8_t node, const Address& bind) {
   UdpLinkOptions options;
   options.node = node;
   options.bind = bind;
-  options.packet_bytes = kHeaderBytes + options_.site.seg_bytes;
+  options.site = SiteOf(node);
+  options.most_silence = options_.most_silence;
   options.socket.force_buffers = false;
   options.socket.segmentation_offload = options_.segmentation_offload;
   const FaultySender::Faults& f = options_.faults;
@@ -131,8 +139,9 @@ void UdpSite::Run(uint8_t node) {
   }
   DaemonOptions options;
   options.path = PathOf(node);
-  options.site = options_.site;
+  options.site = SiteOf(node);
   options.link = links_[node];
+  options.log = [this, node](std::string_view line) { logs_[node] += std::string(line) + "\n"; };
   daemons_[node] = SiteDaemon::Start(options).value();
   threads_[node] = std::thread([daemon = daemons_[node].get()] { daemon->Run(); });
 }

@@ -65,6 +65,8 @@ class UdpSite {
     uint64_t seed = 1;
     std::optional<uint8_t> node_with_another_key = {};
     bool segmentation_offload = true;
+    uint32_t seg_bytes_of_node_1 = 0;  // 0: the site's
+    Duration most_silence = std::chrono::seconds(10);
   };
   explicit UdpSite(const Options& options);
   explicit UdpSite(const SiteOptions& site) : UdpSite(Options{.site = site}) {}
@@ -86,9 +88,12 @@ class UdpSite {
   // REQUIRES: Stop(node).
   UdpCounters counters(uint8_t node) const { return links_[node]->counters(); }
   OffloadStats stats(uint8_t node) const { return stats_[node]; }
+  // What a node that has been stopped has logged, in lines.
+  const std::string& log(uint8_t node) const { return logs_[node]; }
   void StopAll();
 
  private:
+  SiteOptions SiteOf(uint8_t node) const;
   void OpenLink(uint8_t node, const Address& bind);
   void Run(uint8_t node);
   std::string PathOf(uint8_t node) const { return folder_.path("node" + std::to_string(node) + ".sock"); }
@@ -101,6 +106,7 @@ class UdpSite {
   std::vector<std::shared_ptr<UdpLink>> links_;
   std::vector<std::unique_ptr<SiteDaemon>> daemons_;
   std::vector<OffloadStats> stats_;  // of those that have been stopped
+  std::vector<std::string> logs_;
   std::vector<std::thread> threads_;
 };
 
