@@ -11,6 +11,7 @@
 #include "bench/load/bench_flow.h"
 #include "bench/load/bench_rounds.h"
 #include "cli/bench_offload.h"
+#include "cli/checkpoint.h"
 #include "cli/keygen.h"
 #include "cli/run.h"
 #include "cli/sim_ring.h"
@@ -236,6 +237,43 @@ CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
   return command;
 }
 
+struct CheckpointCommands {
+  CLI::App* list;
+  CLI::App* verify;
+  CLI::App* exports;
+};
+
+CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions* o) {
+  CLI::App* command = app.add_subcommand("checkpoint", "what a longhaul-server has in its --checkpoint-dir");
+  command->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, const char* which) {
+    CLI::App* sub = command->add_subcommand(name, what);
+    sub->option_defaults()->always_capture_default();
+    sub->add_option("directory", o->directory, "the server's --checkpoint-dir")->type_name("DIR")->required();
+    sub->add_option("--generation", o->generation, which)->check(CLI::Range(0, 1'000'000'000));
+    return sub;
+  };
+  CLI::App* list = add("list", "what every checkpoint says of itself, newest first", "this one; 0 = all");
+  list->footer(
+      "Prints one JSON object a line: generation, path, code (Ok, or what is wrong), job, rounds, written, "
+      "tensors,\n"
+      "elements, bytes. Exit codes: 0 fine, 1 there is none, or one has no good manifest, 2 bad options.");
+  CLI::App* verify =
+      add("verify", "read checkpoints and compare sizes, hashes, names and shapes", "this one; 0 = all");
+  verify->footer(
+      "Prints what list does, with what is wrong. Exit codes: 0 all are good, 1 one is not or there is none,\n"
+      "2 bad options.");
+  CLI::App* exports = add("export", "write a checkpoint's parameters as one safetensors file",
+                          "this one; 0 = the newest that is good");
+  exports->add_option("--out", o->out, "new file")->type_name("FILE")->required();
+  exports->add_flag("--optimizer", o->optimizer, "also the optimizer's state, as \"exp_avg.NAME\"");
+  exports->footer(
+      "Example: longhaul checkpoint export /var/lib/longhaul --out model.safetensors\n"
+      "         python3 -c 'from safetensors.numpy import load_file; print(load_file(\"model.safetensors\"))'\n"
+      "Exit codes: 0 fine, 1 no checkpoint is good or the file cannot be written, 2 bad options.");
+  return {list, verify, exports};
+}
+
 void AddSimRing(CLI::App& sim, longhaul::cli::SimRingOptions* o) {
   CLI::App* command = sim.add_subcommand(
       "ring", "ring all-reduce with slow nodes: the figures of the skip rule, and what other policies save");
@@ -400,17 +438,20 @@ int main(int argc, char** argv) {
   longhaul::cli::StatusCommandOptions order;
   uint32_t kicked_rank = 0;
   const CLI::App* kick = AddKick(app, &order, &kicked_rank);
+  longhaul::cli::CheckpointOptions saved;
+  const CheckpointCommands checkpoint = AddCheckpoint(app, &saved);
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench) || *sim || *keygen || *status || *kick) {
-      const char* const name = *keygen   ? "keygen"
-                               : *status ? "status"
-                               : *kick   ? "kick"
-                               : *sim    ? "sim"
-                                         : "bench";
+    if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status || *kick) {
+      const char* const name = *keygen                            ? "keygen"
+                               : *status                          ? "status"
+                               : *kick                            ? "kick"
+                               : *sim                             ? "sim"
+                               : app.got_subcommand("checkpoint") ? "checkpoint"
+                                                                  : "bench";
       std::fprintf(stderr, "longhaul %s: %s; --help says more\n", name, e.what());
       return 2;
     }
@@ -422,6 +463,9 @@ int main(int argc, char** argv) {
     const int code = app.exit(e);
     return code == 0 ? 0 : 2;
   }
+  if (*checkpoint.list) return longhaul::cli::RunCheckpointList(saved);
+  if (*checkpoint.verify) return longhaul::cli::RunCheckpointVerify(saved);
+  if (*checkpoint.exports) return longhaul::cli::RunCheckpointExport(saved);
   if (*sim) return longhaul::cli::RunSimRing(ring);
   if (bench->got_subcommand("offload")) return longhaul::cli::RunBenchOffload(offload);
   // Every other subcommand makes or reads keys.

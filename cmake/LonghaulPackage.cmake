@@ -7,7 +7,7 @@
 
 set(longhaul_parts longhaul_base longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
                    longhaul_keys longhaul_wan longhaul_udp longhaul_reduce longhaul_straggler longhaul_offload_engine
-                   longhaul_offload longhaul_worker_core longhaul_client longhaul_server_core
+                   longhaul_offload longhaul_worker_core longhaul_client longhaul_server_core longhaul_store
                    longhaul_server)
 # What those objects need at link time and no user's source sees.
 set(longhaul_needs protobuf::libprotobuf OpenSSL::SSL OpenSSL::Crypto ErasureCode::ErasureCode hwy::hwy spdlog::spdlog

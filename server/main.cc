@@ -125,6 +125,14 @@ void AddFlags(CLI::App& app, Flags& f) {
          "refused; 0 = 7/8 of what the machine, its cgroups and ulimit -v leave at the start")
       ->transform(cli::AsBytes())
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+  app.add_option("--checkpoint-dir", f.server.checkpoint_dir,
+                 "write checkpoints there, and go on from the newest good one that is there; none = neither")
+      ->type_name("DIR");
+  app.add_option("--checkpoint-every", f.server.checkpoint_every,
+                 "rounds from one checkpoint to the next; the last one follows when the job or the server ends")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--checkpoint-keep", f.server.checkpoint_keep, "checkpoints that stay, the newest ones")
+      ->check(CLI::Range(1, 1000));
   AddGrantFlags(app, f);
   app.add_option(
          "--max-half-open", f.server.max_half_open,
@@ -174,7 +182,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
       "refused,\n"
       "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, kick,\n"
-      "expiring, bench, abort or finished.");
+      "expiring, bench, checkpoint, abort or finished.");
 }
 
 // CLI11's own delimiter would drop what is empty, so that a list of nothing would let every peer in.

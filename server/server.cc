@@ -9,11 +9,13 @@
 #include <thread>
 #include <utility>
 
+#include "base/flags/job_json.h"
 #include "base/random.h"
 #include "base/units_text.h"
 #include "base/user_calls.h"
 #include "codec/fec/fec.h"
 #include "proto/control_codec.h"
+#include "server/checkpoint_thread.h"
 #include "server/daemon.h"
 #include "server/job/authorization.h"
 #include "server/job/job_stats.h"
@@ -38,6 +40,12 @@ using server::ServerStats;
 
 // How long a stopping server waits for its peers to hear it.
 constexpr Duration kDrainTime = std::chrono::milliseconds(1500);
+
+// How long a stopping server lets rounds in progress come to their end, for its last checkpoint: some rounds
+// of a busy WAN (README: 0.3 s at the median), and with the write much less than the 30 s after which
+// Kubernetes, and the 90 s after which systemd, sends SIGKILL.
+constexpr Duration kLastRounds = std::chrono::seconds(2);
+constexpr Duration kLastWrite = std::chrono::seconds(20);
 
 // Longer than any program runs; the clock's time plus this fits a Duration.
 constexpr Duration kLongestWait = std::chrono::hours(24 * 365 * 100);
@@ -111,6 +119,17 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
               .worker_cap = NoneIsMax(options.worker_rate_cap)};
   core.admission.max_half_open = options.max_half_open;
   core.admission.half_open_timeout = options.half_open_timeout;
+  if (!options.checkpoint_dir.empty()) {
+    const auto bad = [](const char* which, uint32_t value, const char* range) {
+      return Status(StatusCode::kInvalidArgument,
+                    std::string(which) + " is " + std::to_string(value) + ", but must be in " + range);
+    };
+    if (options.checkpoint_every < 1 || options.checkpoint_every > 1'000'000)
+      return bad("checkpoint_every", options.checkpoint_every, "1..1000000");
+    if (options.checkpoint_keep < 1 || options.checkpoint_keep > 1000)
+      return bad("checkpoint_keep", options.checkpoint_keep, "1..1000");
+    s.checkpoint_every = options.checkpoint_every;
+  }
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);
@@ -257,6 +276,28 @@ class EventLines final : public server::ServerEvents {
     }
     Emit(ServerEvent::Kind::kBench, text, line);
   }
+  // Failures: the first of a kind is a warning, then they are counted until one is written again.
+  void OnCheckpoint(const server::CheckpointThread::Outcome& outcome) {
+    const bool ok = outcome.status.ok();
+    json line = {{"event", "checkpoint"},
+                 {"round", outcome.rounds},
+                 {"code", StatusCodeName(outcome.status.code())},
+                 {"message", outcome.status.message()},
+                 {"seconds", ToSeconds(outcome.took)}};
+    std::string text = "checkpoint after round " + std::to_string(outcome.rounds);
+    if (ok) {
+      line["generation"] = outcome.generation;
+      line["bytes"] = outcome.bytes;
+      text += ": " + std::to_string(outcome.bytes) + " bytes in " + SecondsText(outcome.took);
+      if (!checkpoint_failure_.ok()) text += "; checkpoints can be written again";
+    } else {
+      text += " could not be written, training goes on: " + outcome.status.ToString();
+    }
+    const bool news = !(outcome.status == checkpoint_failure_);
+    checkpoint_failure_ = outcome.status;
+    const LogLevel level = ok ? LogLevel::kInfo : LogLevel::kWarning;
+    Emit(ServerEvent::Kind::kCheckpoint, text, line, news ? level : LogLevel::kDebug);
+  }
   void OnJobOver(const Status& outcome, const ServerStats& stats) override {
     json summary = server::JobSummary(stats);
     summary["event"] = outcome.ok() ? "finished" : "abort";
@@ -295,7 +336,10 @@ class EventLines final : public server::ServerEvents {
     return bad ? LogLevel::kWarning : LogLevel::kInfo;
   }
   void Emit(ServerEvent::Kind kind, const std::string& text, const json& value) {
-    calls_.Log(LevelOf(kind), text);
+    Emit(kind, text, value, LevelOf(kind));
+  }
+  void Emit(ServerEvent::Kind kind, const std::string& text, const json& value, LogLevel level) {
+    calls_.Log(level, text);
     if (!sink_) return;
     // Names come from the network: replace rather than throw on what is not UTF-8.
     const std::string line = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -308,6 +352,7 @@ class EventLines final : public server::ServerEvents {
   server::LogLimiter handshakes_;
   server::LogLimiter refusals_;
   server::LogLimiter left_out_;
+  Status checkpoint_failure_;  // of the last one
 };
 
 }  // namespace
@@ -345,6 +390,20 @@ struct Server::Impl {
   void BeginShutdown(const Status& why) {
     if (stopping) return;
     stopping = true;
+    core->KeepState(udp::Now());
+    deadline = udp::Now() + kLastRounds;
+    last_rounds = why;
+    WaitForRounds();
+  }
+
+  // Not from inside a poll of the core.
+  void WaitForRounds() {
+    if (!last_rounds || (core->KeepsState() && udp::Now() < deadline)) return;
+    const Status why = *std::exchange(last_rounds, std::nullopt);
+    if (!loop->Post([this, why] { ShutDown(why); }).ok()) loop->Stop();  // too much is posted
+  }
+
+  void ShutDown(const Status& why) {
     core->Shutdown(udp::Now(), why);
     deadline = udp::Now() + kDrainTime;
     WaitForDrain();
@@ -393,7 +452,22 @@ struct Server::Impl {
   };
 
   void CheckDrain() {
+    WaitForRounds();
     if (drain_check) WaitForDrain();
+  }
+
+  void TellOfCheckpoints() {
+    for (const auto& each : checkpoints->TakeOutcomes()) events.OnCheckpoint(each);
+  }
+  // The loop has ended.
+  void FinishCheckpoints() {
+    const bool written = checkpoints->Finish(kLastWrite);
+    TellOfCheckpoints();
+    if (!written)
+      events.calls().Log(LogLevel::kWarning, "the last checkpoint is not written after " +
+                                                 SecondsText(kLastWrite) + ": the one before stays");
+    const std::lock_guard lock(mutex);
+    last_stats = StatsText();
   }
 
   void OnJobOver(const Status& result, const ServerStats& stats) {
@@ -409,6 +483,7 @@ struct Server::Impl {
   void Run() {
     loop->Run();
     {
+      if (checkpoints) FinishCheckpoints();
       const std::lock_guard lock(mutex);
       if (!loop->failure().ok()) outcome = loop->failure();
       stopped = true;
@@ -432,6 +507,7 @@ struct Server::Impl {
   std::string fec_backend = "none";
   EventLines events;
   std::unique_ptr<server::Guests> guests;
+  std::unique_ptr<server::CheckpointThread> checkpoints;
   std::unique_ptr<server::ServerCore> core;
   std::optional<udp::FaultInjector> faults;
   Driven driven{this};
@@ -440,6 +516,7 @@ struct Server::Impl {
   bool once = false;
   bool stopping = false;     // loop's thread
   bool drain_check = false;  // loop's thread
+  std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over
   Instant deadline = Instant::Infinite();
   std::unique_ptr<Impl> own;  // loop's thread; itself, when its end is that thread's
   std::thread thread;
@@ -506,6 +583,20 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   core_options->events = &impl->events;
   if (make_guests) impl->guests = make_guests(core_options->settings);
   core_options->guests = impl->guests.get();
+  if (!options.checkpoint_dir.empty()) {
+    auto checkpoints = server::CheckpointThread::Open(
+        {.directory = options.checkpoint_dir,
+         .keep = options.checkpoint_keep,
+         .job = core_options->settings.job,
+         .settings = json(options.job_spec).dump(),
+         .files = &server::store::SystemFiles()},
+        [&calls = impl->events.calls()](bool bad, const std::string& text) {
+          calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
+        });
+    if (!checkpoints.ok()) return checkpoints.status();
+    impl->checkpoints = *std::move(checkpoints);
+    core_options->images = impl->checkpoints.get();
+  }
   impl->core = std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(),
                                                     Random(udp::EntropySeed()));
   if (impl->security.keys.size() > 1)
@@ -515,6 +606,10 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
       udp::EventLoop::Create(&impl->driven, std::move(*socket), impl->faults ? &*impl->faults : nullptr);
   if (!loop.ok()) return loop.status();
   impl->loop = std::move(*loop);
+  if (raw->checkpoints) {
+    const auto wake = [raw] { (void)raw->loop->Post([raw] { raw->TellOfCheckpoints(); }); };
+    if (Status started = raw->checkpoints->Start(wake); !started.ok()) return started;
+  }
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };

@@ -113,7 +113,7 @@ Status ServerCoreOptions::Validate() const {
 
 ServerCore::ServerCore(const ServerCoreOptions& options, codec::ErasureCoder* coder, Random random)
     : coordinator_(options.settings, options.events, options.status_json, options.connection.receive_window,
-                   options.guests),
+                   options.guests, options.images),
       endpoint_(MakeEndpointOptions(options, coder), random) {
   const Status valid = options.Validate();
   LH_CHECK_OP(valid.ToString(), ==, Status().ToString());
@@ -174,6 +174,11 @@ void ServerCore::Reload(Instant now, std::vector<std::shared_ptr<transport::Secu
   coordinator_.Reload(rules);
   Drain();
   coordinator_.AfterEvent();
+}
+
+void ServerCore::KeepState(Instant now) {
+  coordinator_.SetNow(now);
+  coordinator_.KeepState();
 }
 
 void ServerCore::Shutdown(Instant now, const Status& why) {

@@ -26,6 +26,7 @@ struct ServerCoreOptions {
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;           // may be null; must outlive the core
   Guests* guests = nullptr;                 // null refuses all; else it must outlive the core
+  ImageKeeper* images = nullptr;            // null: the job's state is not kept; else it must outlive the core
   // Seconds since 1970, UTC, which certificates are dated by; empty: live connections' do not expire.
   std::function<int64_t()> wall_clock;
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".
@@ -54,6 +55,9 @@ class ServerCore final : public transport::DatagramCore {
   // New keys and rules, without an end to the job: as Endpoint::SetKeys (no keys: they stay) and
   // Coordinator::Reload.
   void Reload(Instant now, std::vector<std::shared_ptr<transport::Security>> keys, const AccessRules& rules);
+  // As Coordinator's.
+  void KeepState(Instant now);
+  bool KeepsState() { return coordinator_.KeepsState(); }
   // Tells every worker why and takes no one any more. Drained() says when all of them have heard it.
   void Shutdown(Instant now, const Status& why);
   bool Drained() const { return coordinator_.Idle(); }

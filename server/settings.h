@@ -39,6 +39,7 @@ struct ServerSettings : JobSpec {
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
   uint64_t memory = 0;  // bytes that the job's tensors may take at most, whatever max_model; 0: no bound
+  uint32_t checkpoint_every = 0;  // rounds between two images of the job; 0: none
   GrantSettings grants = {};
   AccessRules access = {};
 };

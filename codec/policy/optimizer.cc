@@ -6,9 +6,9 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
-#include "base/zeroed_array.h"
 
 namespace longhaul::codec {
 namespace {
@@ -44,6 +44,8 @@ void ForBlocks(size_t count, const Step& step) {
 
 class AggregateOnly final : public Optimizer {
  public:
+  using Optimizer::Optimizer;
+
   void Step(uint64_t, uint64_t, std::span<const float> gradient, std::span<const float>,
             std::span<float> updated) override {
     LH_CHECK_OP(gradient.size(), ==, updated.size());
@@ -70,17 +72,15 @@ class Sgd final : public Optimizer {
   const float momentum_;
   const float weight_decay_;
   const bool nesterov_;
-  ZeroedArray<float> velocity_;  // empty without momentum
 };
 
 Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
-    : spec_lr_(spec.lr),
+    : Optimizer(spec, count),
+      spec_lr_(spec.lr),
       lr_(static_cast<float>(spec.lr)),
       momentum_(static_cast<float>(spec.momentum)),
       weight_decay_(static_cast<float>(spec.weight_decay)),
-      nesterov_(spec.nesterov) {
-  if (momentum_ > 0) velocity_ = ZeroedArray<float>(count);
-}
+      nesterov_(spec.nesterov) {}
 
 void Sgd::ScaleRate(double share) { lr_ = static_cast<float>(spec_lr_ * share); }
 
@@ -91,20 +91,21 @@ void Sgd::Step(uint64_t, uint64_t first, std::span<const float> gradient, std::s
   const float* g_in = gradient.data();
   const float* w_in = current.data();
   float* out = updated.data();
-  if (velocity_.empty()) {
+  if (arrays_.empty()) {
     return ForBlocks(gradient.size(), [&]<int N>(size_t i) {
       const FusedBlock<N> w = LoadBlock<N>(w_in + i);
       const FusedBlock<N> g = LoadBlock<N>(g_in + i) + weight_decay_ * w;
       StoreBlock<N>(w - lr_ * g, out + i);
     });
   }
-  LH_CHECK_OP(first + gradient.size(), <=, velocity_.size());
-  float* velocity = velocity_.data() + first;
+  LH_CHECK_OP(first + gradient.size(), <=, arrays_[0].to->size());
+  const float* velocity = std::as_const(*arrays_[0].from).data() + first;
+  float* new_velocity = arrays_[0].to->data() + first;
   const auto step = [&]<int N>(size_t i, bool nesterov) {
     const FusedBlock<N> w = LoadBlock<N>(w_in + i);
     const FusedBlock<N> g = LoadBlock<N>(g_in + i) + weight_decay_ * w;
     const FusedBlock<N> v = momentum_ * LoadBlock<N>(velocity + i) + g;
-    StoreBlock<N>(v, velocity + i);
+    StoreBlock<N>(v, new_velocity + i);
     if (nesterov) {
       StoreBlock<N>(w - lr_ * (g + momentum_ * v), out + i);
     } else {
@@ -147,8 +148,6 @@ class Adam final : public Optimizer {
   const OptimizerSpec spec_;
   double lr_;              // of the next step
   Correction correction_;  // of the last step
-  ZeroedArray<float> mean_;
-  ZeroedArray<float> mean_square_;
 };
 
 template <int N>
@@ -159,7 +158,7 @@ EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
 }
 
 Adam::Adam(const OptimizerSpec& spec, uint64_t count)
-    : spec_(spec), lr_(spec.lr), mean_(count), mean_square_(count) {}
+    : Optimizer(spec, count), spec_(spec), lr_(spec.lr) {}
 
 void Adam::ScaleRate(double share) {
   lr_ = spec_.lr * share;
@@ -179,7 +178,7 @@ void Adam::Step(uint64_t step, uint64_t first, std::span<const float> gradient,
                 std::span<const float> current, std::span<float> updated) {
   LH_CHECK_OP(gradient.size(), ==, updated.size());
   LH_CHECK_OP(gradient.size(), ==, current.size());
-  LH_CHECK_OP(first + gradient.size(), <=, mean_.size());
+  LH_CHECK_OP(first + gradient.size(), <=, arrays_[0].to->size());
   CorrectFor(step);
   const bool decoupled = spec_.kind == OptimizerSpec::Kind::kAdamW;
   const auto l2 = static_cast<float>(decoupled ? 0 : spec_.weight_decay);
@@ -191,8 +190,10 @@ void Adam::Step(uint64_t step, uint64_t first, std::span<const float> gradient,
   const auto eps = static_cast<float>(spec_.eps);
   const float rate = correction_.rate;
   const float root_scale = correction_.root_scale;
-  float* mean = mean_.data() + first;
-  float* mean_square = mean_square_.data() + first;
+  const float* mean = std::as_const(*arrays_[0].from).data() + first;
+  const float* mean_square = std::as_const(*arrays_[1].from).data() + first;
+  float* new_mean = arrays_[0].to->data() + first;
+  float* new_mean_square = arrays_[1].to->data() + first;
   const float* g_in = gradient.data();
   const float* w_in = current.data();
   float* out = updated.data();
@@ -201,18 +202,61 @@ void Adam::Step(uint64_t step, uint64_t first, std::span<const float> gradient,
     const FusedBlock<N> g = LoadBlock<N>(g_in + i) + l2 * w;
     const FusedBlock<N> m = beta1 * LoadBlock<N>(mean + i) + rest1 * g;
     const FusedBlock<N> v = beta2 * LoadBlock<N>(mean_square + i) + rest2 * (g * g);
-    StoreBlock<N>(m, mean + i);
-    StoreBlock<N>(v, mean_square + i);
+    StoreBlock<N>(m, new_mean + i);
+    StoreBlock<N>(v, new_mean_square + i);
     StoreBlock<N>(keep * w - rate * m / (root_scale * Sqrt<N>(v) + eps), out + i);
   });
 }
 
 }  // namespace
 
+std::vector<std::string> StateNames(const OptimizerSpec& spec) {
+  switch (spec.kind) {
+    case OptimizerSpec::Kind::kAggregate:
+      return {};
+    case OptimizerSpec::Kind::kSgd:
+      return spec.momentum > 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
+    case OptimizerSpec::Kind::kAdam:
+    case OptimizerSpec::Kind::kAdamW:
+      break;
+  }
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+Optimizer::Optimizer(const OptimizerSpec& spec, uint64_t count) {
+  for (std::string& name : StateNames(spec)) {
+    const auto values = std::make_shared<ZeroedArray<float>>(count);
+    arrays_.push_back({std::move(name), values, values});
+  }
+}
+
+std::vector<Optimizer::State> Optimizer::Snapshot() const {
+  std::vector<State> state;
+  for (const Array& array : arrays_) state.push_back({array.name, array.to});
+  return state;
+}
+
+void Optimizer::BeginRound() {
+  constexpr long kOurs = 2;  // holders: from and to
+  for (Array& array : arrays_) {
+    array.from = array.to;
+    if (array.to.use_count() > kOurs) array.to = std::make_shared<ZeroedArray<float>>(array.from->size());
+  }
+}
+
+void Optimizer::Restore(std::vector<State> state) {
+  LH_CHECK_OP(state.size(), ==, arrays_.size());
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    LH_CHECK_OP(state[i].name, ==, arrays_[i].name);
+    LH_CHECK_OP(state[i].values->size(), ==, arrays_[i].to->size());
+    arrays_[i].from = arrays_[i].to = std::const_pointer_cast<ZeroedArray<float>>(std::move(state[i].values));
+  }
+}
+
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerSpec& spec, uint64_t count) {
   switch (spec.kind) {
     case OptimizerSpec::Kind::kAggregate:
-      return std::make_unique<AggregateOnly>();
+      return std::make_unique<AggregateOnly>(spec, count);
     case OptimizerSpec::Kind::kSgd:
       return std::make_unique<Sgd>(spec, count);
     case OptimizerSpec::Kind::kAdam:

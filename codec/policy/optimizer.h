@@ -15,7 +15,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/zeroed_array.h"
 #include "longhaul/status.h"
 
 namespace longhaul::codec {
@@ -42,9 +44,22 @@ struct OptimizerSpec {
 // kInvalidArgument says what is wrong with which part, and what is known.
 Result<OptimizerSpec> ParseOptimizer(std::string_view text);
 
+// The arrays that an optimizer keeps beside the values, by PyTorch's names: none, "momentum_buffer", or
+// "exp_avg" and "exp_avg_sq".
+std::vector<std::string> StateNames(const OptimizerSpec& spec);
+
 // The state of one tensor's optimizer. Not thread-safe.
+//
+// As with values (server/tensor/parameter_store.h), state that is read is not copied: every round writes
+// every element, and the round that would write over what a Snapshot() holds writes into fresh memory.
 class Optimizer {
  public:
+  struct State {
+    std::string name;  // of StateNames
+    std::shared_ptr<const ZeroedArray<float>> values;
+  };
+
+  Optimizer(const OptimizerSpec& spec, uint64_t count);
   virtual ~Optimizer() = default;
 
   // Writes the new values of elements first..first+gradient.size()-1, from the old ones and the mean
@@ -55,6 +70,23 @@ class Optimizer {
                     std::span<const float> current, std::span<float> updated) = 0;
   // From the next step on the learning rate is `share` of the spec's, for a schedule. REQUIRES: finite, >= 0.
   virtual void ScaleRate(double share) = 0;
+
+  // The state after the last round, and so it stays. REQUIRES: no step of the next one has been made.
+  std::vector<State> Snapshot() const;
+  // To be called before a round's first step where snapshots are taken. Throws std::bad_alloc.
+  void BeginRound();
+  // Goes on from there. REQUIRES: arrays of StateNames' names, in order, of the right length, held by no one
+  // else.
+  void Restore(std::vector<State> state);
+
+ protected:
+  // The round reads `from` and writes `to`: the same one, where no reader holds it.
+  struct Array {
+    std::string name;
+    std::shared_ptr<ZeroedArray<float>> from;
+    std::shared_ptr<ZeroedArray<float>> to;
+  };
+  std::vector<Array> arrays_;
 };
 
 // An optimizer for `count` elements, its state zero. It holds 4 bytes per element for momentum, 8 for Adam,

@@ -65,6 +65,16 @@ struct ServerOptions {
   // than is left is refused when it is declared. Zero: seven eighths of what the machine and its limits have
   // at the start.
   ByteCount max_memory = {};
+  // Directory of checkpoints: parameters and optimizer state as safetensors, in a thread of their own, so that
+  // no round waits for the disk; made if it is not there. A server that finds one there gives its first job
+  // the newest that is good, whatever initial values the workers have; a tensor of another shape is refused
+  // at its declaration. Empty: none.
+  std::string checkpoint_dir = {};
+  // Rounds from one to the next, 1..1000000. Where the last one is still being written none is begun. One more
+  // follows when the job is over or the server stops, unless that is in the middle of a round.
+  uint32_t checkpoint_every = 100;
+  // So many of the newest stay on the disk, 1..1000.
+  uint32_t checkpoint_keep = 3;
   // The server tells workers how fast to send, so that all of them together do not overflow its link.
   bool grants = true;
   // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that
@@ -103,6 +113,7 @@ struct ServerEvent {
     kWaiting,   // every 5 s of a wait: what waits for which workers
     kWeight,    // a worker's weight counts as less than it says (JobSpec::max_weight_share)
     kAccess,    // an operator has kicked a worker, or a certificate expires within a day
+    kCheckpoint,  // a checkpoint is on the disk, or could not be written
   };
   Kind kind = Kind::kJoin;
   // For logs and people: one line.
@@ -123,7 +134,8 @@ class Server {
   // and its range; content of the key file), kAlreadyExists (port in use), kNotFound (no such host or key
   // file), kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its
   // key is of another job or role; a port below 1024 without the privilege), kUnavailable (this machine does
-  // not have that address; no name server answers), kFailedPrecondition (no FEC library), kInternal (a system
+  // not have that address; no name server answers; another server writes to checkpoint_dir), kDataLoss (no
+  // checkpoint there is good), kSettingsMismatch (they are of another job), kFailedPrecondition (no FEC library), kInternal (a system
   // call failed).
   static Result<Server> Start(const ServerOptions& options,
                               std::function<void(const ServerEvent&)> on_event = nullptr);
@@ -155,7 +167,8 @@ class Server {
   // it; reload with it as key_file. Any thread. Errors: as Start, and kFailedPrecondition (a server without
   // keys, another kind of key than before; the server has stopped). After an error all is as before.
   Status Reload(const ServerOptions& options);
-  // Tells all workers and ends, within about a second. Any thread; idempotent. In a callback it does not wait
+  // Tells all workers and ends, within about a second; with checkpoint_dir it first lets the rounds in progress
+  // end, 2 s at most, and then writes the last one, 20 s at most. Any thread; idempotent. In a callback it does not wait
   // for the end.
   void Stop();
   // Everything that it counts, as one JSON object. Any thread. After the end: the last state.

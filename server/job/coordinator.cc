@@ -28,12 +28,13 @@ JoinRequest RequestOf(const Peer& peer, const control::Join& join) {
 
 Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
                          std::function<std::string(const ServerStats&)> status_json, ByteCount receive_window,
-                         Guests* guests)
+                         Guests* guests, ImageKeeper* images)
     : settings_(std::move(settings)),
       events_(events),
       status_(std::move(status_json)),
       membership_(settings_.job, settings_.world_size, settings_.min_workers, settings_.max_weight_share),
       guests_(guests),
+      images_(images),
       guest_desk_(guests, events),
       strangers_(settings_.world_size),
       grants_(settings_.grants, settings_.world_size, receive_window),
@@ -297,7 +298,7 @@ void Coordinator::StartJob() {
   for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
   symbol_bytes_ = static_cast<uint16_t>(symbol_bytes);
   RoundEngineHost* host = this;  // a private base, which make_unique could not see
-  engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host);
+  engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host, images_);
   engine_->SetNow(now_);
   record_.OnStart(now_, by_rank_);
   started_at_ = now_;
@@ -466,12 +467,18 @@ void Coordinator::EndJob(const Status& outcome) {
     grants_.Leave(now_, peer->rank);
     peer = nullptr;
   }
+  engine_->images().Finish();
   engine_.reset();
+  if (images_ != nullptr) images_->OnJobOver();
   barriers_.Clear();
   abort_.reset();
   membership_.Reset();
   record_.OnEnd(outcome, stats.rounds, now_);
   if (events_) events_->OnJobOver(outcome, stats);
+}
+
+void Coordinator::KeepState() {
+  if (engine_) engine_->images().Begin();
 }
 
 void Coordinator::Shutdown(const Status& why) {
@@ -558,6 +565,7 @@ ServerStats Coordinator::Stats() const {
     stats.waits.push_back(WaitText(membership_, wait, now_));
   }
   stats.grants = grants_.stats();
+  if (images_ != nullptr) AddKeeperStats(images_->stats(), &stats);
   if (engine_) stats.running = now_ - started_at_;
   record_.AddTo(membership_, by_rank_, engine_.get(), now_, &stats);
   return stats;

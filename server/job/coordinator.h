@@ -46,12 +46,12 @@ class Coordinator final : private RoundEngineHost {
   static constexpr Duration kTick = std::chrono::milliseconds(200);
 
   // `events` may be null. status_json makes the answer to a StatusRequest; it may be empty.
-  // receive_window: of every connection, as it is before any grant. guests: null refuses all; else it must
-  // outlive this.
+  // receive_window: of every connection, as it is before any grant. guests: null refuses all; images: null
+  // keeps none; else they must outlive this.
   Coordinator(ServerSettings settings, ServerEvents* events,
               std::function<std::string(const ServerStats&)> status_json,
               ByteCount receive_window = transport::ConnectionOptions().receive_window,
-              Guests* guests = nullptr);
+              Guests* guests = nullptr, ImageKeeper* images = nullptr);
   ~Coordinator() override;
 
   // Seconds since 1970, UTC, which certificates are dated by; without it they do not expire.
@@ -73,6 +73,9 @@ class Coordinator final : private RoundEngineHost {
   bool HasWork() const { return engine_ && engine_->HasWork(); }  // as DatagramCore's; then AfterEvent
   void Work() { engine_->Work(); }
   void HandleLongestEvent(Duration cpu) { record_.OnLongestEvent(cpu); }
+  // The job's state is to be kept as it is after the rounds in progress. KeepsState: it waits for these.
+  void KeepState();
+  bool KeepsState() { return engine_ && engine_->images().pending(); }
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
@@ -137,6 +140,7 @@ class Coordinator final : private RoundEngineHost {
   Membership membership_;
   Access access_;
   Guests* guests_;
+  ImageKeeper* images_;
   GuestDesk guest_desk_;
   Strangers strangers_;
   Successions successions_;

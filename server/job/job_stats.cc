@@ -92,6 +92,15 @@ uint64_t PlannedMemory(ServerSettings settings) {
   return MemoryBudget(settings, codec::ChunkElementsFor(symbol)).total();
 }
 
+void AddKeeperStats(const KeeperStats& kept, ServerStats* stats) {
+  stats->checkpoints_written = kept.written;
+  stats->checkpoints_failed = kept.failed;
+  stats->checkpoints_skipped = kept.skipped;
+  stats->checkpoint_rounds = kept.rounds;
+  stats->checkpoint_bytes = kept.bytes;
+  stats->checkpoint_write = kept.last_write;
+}
+
 ServerStats StatsOf(const ServerSettings& settings) {
   ServerStats stats;
   stats.job = settings.job;

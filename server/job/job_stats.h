@@ -50,6 +50,8 @@ class MemberTraffic {
 // Bytes that a job's tensors could come to if the machine had them (server/tensor/memory_budget.h).
 uint64_t PlannedMemory(ServerSettings settings);
 
+void AddKeeperStats(const KeeperStats& kept, ServerStats* stats);
+
 // With what the settings say.
 ServerStats StatsOf(const ServerSettings& settings);
 

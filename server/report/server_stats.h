@@ -135,6 +135,12 @@ struct ServerStats {
   uint64_t result_chunks_repaid = 0;
   uint64_t state_hashes = 0;
   uint64_t callbacks_threw = 0;
+  uint64_t checkpoints_written = 0;
+  uint64_t checkpoints_failed = 0;
+  uint64_t checkpoints_skipped = 0;
+  uint64_t checkpoint_rounds = 0;
+  uint64_t checkpoint_bytes = 0;
+  Duration checkpoint_write{0};
   uint64_t longest_event_elements = 0;
   Duration longest_event{0};
   Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
@@ -196,6 +202,16 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
     {&ServerStats::bench_connections, "bench_connections", "load generators served now"},
     {&ServerStats::bench_served, "bench_served", "load generators served since the start"},
     {&ServerStats::bench_bytes, "bench_bytes", "distinct chunk bytes of theirs"},
+    {&ServerStats::checkpoints_written, "checkpoints_written", "checkpoints on the disk since the start"},
+    {&ServerStats::checkpoints_failed, "checkpoints_failed",
+     "checkpoints that could not be written, the log says why; the one before is still there: an alarm"},
+    {&ServerStats::checkpoints_skipped, "checkpoints_skipped",
+     "checkpoints that were due while the one before was still being written, or in the middle of a job's "
+     "last round"},
+    {&ServerStats::checkpoint_rounds, "checkpoint_rounds",
+     "rounds, those before a restart included, that the last one is after"},
+    {&ServerStats::checkpoint_bytes, "checkpoint_bytes", "of its files"},
+    {&ServerStats::checkpoint_write, "checkpoint_write", "that writing it took"},
     {&ServerStats::callbacks_threw, "callbacks_threw",
      "calls of an embedding program's callbacks that ended with an exception, which is logged and ignored"},
 };

@@ -280,7 +280,7 @@ Status ResultSender::BeginRound(Tensor& tensor) {
     downlink->BeginRound(tensor.rounds().number());
     if (!downlink->Rank(*budget_)) behind_[tensor.key()] = &tensor;
   }
-  return tensor.parameters().BeginWriting();
+  return tensor.BeginWriting();
 }
 
 void ResultSender::DropOrKeepOutdated(Tensor& tensor) {

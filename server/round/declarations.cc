@@ -36,11 +36,13 @@ void SetEpoch(const ShiftEpochs& epochs, control::Declared& declared) {
 }  // namespace
 
 Declarations::Declarations(const ServerSettings& settings, uint32_t chunk_elements,
-                           const Membership* membership, RoundEngineHost* host, TensorJobs* jobs)
+                           const Membership* membership, RoundEngineHost* host, TensorJobs* jobs,
+                           ImageKeeper* images)
     : settings_(settings),
       membership_(membership),
       host_(host),
       jobs_(jobs),
+      images_(images),
       chunk_elements_(chunk_elements),
       store_(settings.max_model, chunk_elements),
       memory_(settings, chunk_elements),
@@ -75,6 +77,8 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
     return refuse({check.code(), check.message() + (full ? GreediestBut(peer.rank) : "")});
   } else if (Status blocks = CheckBlocks(spec); !blocks.ok()) {
     return refuse(blocks);
+  } else if (Status image = CheckImage(spec); !image.ok()) {
+    return refuse(image);
   } else if (Status memory = memory_.Check(spec); !memory.ok()) {
     return refuse({memory.code(), memory.message() + GreediestBut(peer.rank)});
   } else if (Status held = held_.Add(spec, Cost(spec), request, now); !held.ok()) {
@@ -237,6 +241,19 @@ Status Declarations::CheckBlocks(const TensorSpec& spec) const {
               std::to_string(k) + " chunks; declare it in parts, or take a larger --fec-k"};
 }
 
+Status Declarations::CheckImage(const TensorSpec& spec) const {
+  const TensorImage* const image = images_ != nullptr ? images_->Find(spec.name) : nullptr;
+  if (image == nullptr) return {};
+  // A learning rate may change from one run to the next; what the optimizer keeps may not.
+  if (image->count == spec.count &&
+      codec::StateNames(image->optimizer) == codec::StateNames(spec.optimizer))
+    return {};
+  return {StatusCode::kSettingsMismatch,
+          "tensor \"" + spec.name + "\" is declared as " + spec.ToString() +
+              " here, but the server's checkpoint has it as float32[" + std::to_string(image->count) + "], " +
+              image->optimizer.ToString() + " (another --checkpoint-dir begins anew)"};
+}
+
 // The plan first, so that most of what does not fit is refused without asking the machine for it.
 Result<TensorJob*> Declarations::Make(const TensorSpec& spec) {
   if (Status room = store_.Check(spec); !room.ok()) return room;
@@ -268,6 +285,10 @@ TensorJob& Declarations::Add(Parameters* parameters) {
     if (membership_->IsJoined(rank)) job->tensor.rounds().OnMemberJoined(rank);
   }
   job->BeginEpoch(*membership_);
+  if (images_ != nullptr && images_->Find(parameters->spec().name) != nullptr) {
+    job->tensor.Restore(images_->Take(parameters->spec().name));
+    job->restored = true;
+  }
   return jobs_->Add(std::move(job));  // last: a tensor without memory leaves nothing behind
 }
 

@@ -4,6 +4,7 @@
 //   first declaration  -> memory reserved, tensor created, the members of this moment take part
 //   has_initial        -> the first worker that offers values is asked to send them
 //   declared by all members, none offered -> version 0 is zeros
+//   an earlier server has kept it         -> version 0 is that, whoever offers values
 //
 // A worker that joined during a round is answered when that round is finished; answered earlier, it would
 // push too early.
@@ -37,9 +38,9 @@ class Declarations {
   static constexpr double kLeastPart = 1.0 / 16;
   using Declared = std::vector<TensorJob*>;  // that some worker has declared just now
 
-  // chunk_elements: of float32, the job's. All pointers must outlive this.
+  // chunk_elements: of float32, the job's. All pointers must outlive this; images may be null.
   Declarations(const ServerSettings& settings, uint32_t chunk_elements, const Membership* membership,
-               RoundEngineHost* host, TensorJobs* jobs);
+               RoundEngineHost* host, TensorJobs* jobs, ImageKeeper* images);
 
   // Answers now, or postpones the answer.
   Declared OnDeclare(Peer& peer, const control::Declare& declare, Instant now);
@@ -75,6 +76,8 @@ class Declarations {
   // "; worker rank 2 (...) holds 25.0 % with tensors that most have not declared", or nothing.
   std::string GreediestBut(uint32_t rank) const;
   Status CheckBlocks(const TensorSpec& spec) const;
+  // kSettingsMismatch: what an earlier server has kept of it is of another shape.
+  Status CheckImage(const TensorSpec& spec) const;
   // kResourceExhausted names the tensor, what it needs and what there is. REQUIRES: it is not there yet.
   Result<TensorJob*> Make(const TensorSpec& spec);
   TensorJob& Add(Parameters* parameters);
@@ -84,6 +87,7 @@ class Declarations {
   const Membership* membership_;
   RoundEngineHost* host_;
   TensorJobs* jobs_;
+  ImageKeeper* images_;
   uint32_t chunk_elements_;
   ParameterStore store_;
   MemoryBudget memory_;

@@ -31,12 +31,14 @@ double Share(uint32_t part, uint32_t whole) {
 }  // namespace
 
 RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
-                         RoundEngineHost* host)
+                         RoundEngineHost* host, ImageKeeper* images)
     : settings_(settings),
       membership_(membership),
       host_(host),
+      images_(settings.checkpoint_every, images, &jobs_),
       results_(ResultOptions(settings, symbol_bytes), &budget_),
-      declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_),
+      declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_,
+                    images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
       intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_) {
   stats_.by_rank.resize(settings.world_size);
@@ -50,7 +52,7 @@ void RoundEngine::OnDeclare(Peer& peer, const control::Declare& declare) {
 
 void RoundEngine::FollowDeclared(const std::vector<TensorJob*>& jobs) {
   for (TensorJob* job : jobs) {
-    if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
+    if (std::exchange(job->restored, false) || declarations_.StartsAsZeros(*job)) OnInitialized(*job);
   }
 }
 
@@ -277,6 +279,7 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   }
   results_.EndRound(tensor);
   tensor.NextRound();
+  images_.OnRoundOver(job);
   job.turn = now_;
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);

@@ -25,6 +25,7 @@
 #include "server/member/peer.h"
 #include "server/results/result_sender.h"
 #include "server/round/declarations.h"
+#include "server/round/image_collector.h"
 #include "server/round/intake.h"
 #include "server/round/pulls.h"
 #include "server/round/round_host.h"
@@ -35,8 +36,9 @@ namespace longhaul::server {
 
 class RoundEngine {
  public:
+  // images: null: the job's state is not kept. All pointers must outlive this.
   RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
-              RoundEngineHost* host);
+              RoundEngineHost* host, ImageKeeper* images = nullptr);
 
   void SetNow(Instant now) { now_ = now; }
 
@@ -75,6 +77,9 @@ class RoundEngine {
   void Work();
   // The event, or the slice of work, is over: the next one has a budget of its own.
   void EndEvent();
+
+  // Images of the job's state.
+  ImageCollector& images() { return images_; }
 
   const EngineStats& stats() const { return stats_; }
   const ResultSender& results() const { return results_; }
@@ -120,6 +125,7 @@ class RoundEngine {
   std::set<uint32_t> unfinished_;  // keys of tensors with a sweep, or a report to send
   bool results_first_ = false;
   TensorJobs jobs_;
+  ImageCollector images_;
   ResultSender results_;
   Declarations declarations_;
   Pulls pulls_;

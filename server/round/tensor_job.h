@@ -93,6 +93,7 @@ struct TensorJob {
   uint32_t first_declarer = 0;  // rank
   double charged = 0;           // its share of what a job may have (server/round/declarations.h)
   std::optional<PendingReport> report;
+  bool restored = false;  // just now, from an image
 };
 
 // The job's tensors by key.

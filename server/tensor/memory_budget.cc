@@ -23,20 +23,6 @@ constexpr uint64_t kChunkHeader = 32;
 constexpr uint64_t kSmallestBlock = 8;
 constexpr uint64_t kMostRepair = codec::ErasureCoder::MaxRepair(kSmallestBlock);
 
-// State of the optimizer per element.
-uint64_t OptimizerFloats(const codec::OptimizerSpec& optimizer) {
-  switch (optimizer.kind) {
-    case codec::OptimizerSpec::Kind::kAggregate:
-      return 0;
-    case codec::OptimizerSpec::Kind::kSgd:
-      return optimizer.momentum > 0 ? 1 : 0;
-    case codec::OptimizerSpec::Kind::kAdam:
-    case codec::OptimizerSpec::Kind::kAdamW:
-      return 2;
-  }
-  return 2;
-}
-
 }  // namespace
 
 MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
@@ -45,6 +31,7 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
       fec_depth_(std::max<uint64_t>(settings.fec_depth, transport::kMaxFecDepth)),
       lossy_(settings.downlink == Downlink::kLossy),
       filler_floats_(settings.policy == LossPolicy::kStale || settings.policy == LossPolicy::kShift ? 1 : 0),
+      checkpoints_(settings.checkpoint_every > 0),
       chunk_elements_(chunk_elements) {
   guard_bytes_ = settings.norm_guard > 0 ? sizeof(float) : 0;
   if (guard_bytes_ > 0 && codec::Repays(settings.policy)) guard_bytes_ += sizeof(uint32_t);
@@ -58,7 +45,10 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
 }
 
 uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
-  const uint64_t floats = 2 + 1 + filler_floats_ + OptimizerFloats(optimizer) + kPinnedModels;
+  const uint64_t state = codec::StateNames(optimizer).size();
+  // A checkpoint that is being written holds values and state of one round.
+  const uint64_t floats =
+      2 + 1 + filler_floats_ + state + kPinnedModels + (checkpoints_ ? 1 + state : 0);
   return sizeof(float) * (floats + (holds_ ? workers_ : 0));
 }
 

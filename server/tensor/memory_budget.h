@@ -6,6 +6,7 @@
 //
 //   per element    4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer + 4 pulls held for slow
 //                  readers)
+//   checkpoints    + 4 bytes x (1 values + 0..2 optimizer) an element, while one is being written
 //   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h); so does a robust aggregation
 //   per chunk      counters, and per worker bits; with a norm guard 4 bytes, under
 //                  a policy that repays 8
@@ -88,6 +89,7 @@ class MemoryBudget {
   uint64_t guard_bytes_;     // of what each worker pushes and owes, by chunk
   bool lossy_;
   uint64_t filler_floats_;  // per element
+  bool checkpoints_ = false;
   uint32_t chunk_elements_;
   uint64_t total_ = 0;
   uint64_t taken_ = 0;

@@ -38,6 +38,13 @@ void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) 
   std::copy(values.begin(), values.end(), geometry_.Elements(values_[0]->span(), chunk).begin());
 }
 
+void Parameters::Restore(Values values) {
+  LH_CHECK_OP(values->size(), ==, geometry_.count);
+  LH_CHECK_OP(version_, ==, uint64_t{0});
+  values_[0] = std::const_pointer_cast<ZeroedArray<float>>(std::move(values));
+  SetReady();
+}
+
 void Parameters::Advance() {
   LH_CHECK(initial_ == Initial::kReady);
   ++version_;

@@ -70,6 +70,8 @@ class Parameters {
   // REQUIRES: initial() is kAwaited, the chunk is in range and `values` of its length.
   void SetInitialChunk(uint32_t chunk, std::span<const float> values);
   void SetReady() { initial_ = Initial::kReady; }
+  // These are version 0, and ready. REQUIRES: of the right length, held by no one else; no round has begun.
+  void Restore(Values values);
 
   // Rounds completed.
   uint64_t version() const { return version_; }

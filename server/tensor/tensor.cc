@@ -1,6 +1,8 @@
 #include "server/tensor/tensor.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "codec/chunk/top_k.h"
@@ -29,6 +31,34 @@ void Tensor::OnWindowOver(uint32_t rank, const WindowOutcome& outcome) {
   filler_->OnWindowOver(rank, outcome.low_count, outcome.low_received);
 }
 
+Status Tensor::BeginWriting() {
+  if (Status begun = parameters_->BeginWriting(); !begun.ok()) return begun;
+  try {
+    optimizer_->BeginRound();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, "no memory for the optimizer's next state of tensor \"" +
+                                                parameters_->spec().name +
+                                                "\": a checkpoint still holds the last one"};
+  }
+  return {};
+}
+
+TensorImage Tensor::Image() const {
+  return {.name = parameters_->spec().name,
+          .count = parameters_->spec().count,
+          .optimizer = parameters_->spec().optimizer,
+          .rounds = rounds_before_ + parameters_->version(),
+          .shift_epoch = shift_epoch(),
+          .values = parameters_->Snapshot(),
+          .state = optimizer_->Snapshot()};
+}
+
+void Tensor::Restore(TensorImage image) {
+  rounds_before_ = image.rounds;
+  parameters_->Restore(std::move(image.values));
+  optimizer_->Restore(std::move(image.state));
+}
+
 uint32_t Tensor::Finalise(uint32_t chunk) {
   LH_CHECK(parameters_->initial() == Parameters::Initial::kReady);
   codec::ChunkTally tally;
@@ -50,7 +80,7 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
       static_cast<uint32_t>(windows_.size()) - rounds_.Count(Rounds::Participation::kAbsent);
   const uint32_t workers = std::max(members, aggregator_.contributors(chunk));
   filler_->Mean(chunk, tally, aggregator_.sum(chunk, LiarsAmong(workers, spec_.liar_share)), mean);
-  optimizer_->Step(rounds_.number() + 1, geometry.First(chunk), mean,
+  optimizer_->Step(rounds_before_ + rounds_.number() + 1, geometry.First(chunk), mean,
                    geometry.Elements(parameters_->current(), chunk),
                    geometry.Elements(parameters_->mutable_next(), chunk));
   rounds_.MarkFinal(chunk);

@@ -10,6 +10,7 @@
 #include "codec/policy/filler.h"
 #include "codec/policy/optimizer.h"
 #include "server/tensor/aggregator.h"
+#include "server/tensor/job_image.h"
 #include "server/tensor/parameter_store.h"
 #include "server/tensor/rounds.h"
 
@@ -60,6 +61,8 @@ class Tensor {
   // threshold is a window that lost more of its low class, or anything of its high class. A worker that is
   // gone has no outcome: its missing contributions are neither tolerated nor filled.
   void OnWindowOver(uint32_t rank, const WindowOutcome& outcome);
+  // As Parameters::BeginWriting; for the optimizer's state too.
+  Status BeginWriting();
   // Computes the chunk's value for this round: mean by the loss policy, then the optimizer; the round's tally
   // says what was tolerated and filled. REQUIRES: the parameters are ready, no rank is awaited for it.
   // Returns the contributions that were filled.
@@ -69,6 +72,16 @@ class Tensor {
   bool Overflowed(uint32_t chunk) const;
   // The round is finished: on to the next.
   void NextRound();
+
+  // The values are there, and no chunk of the round in progress is final: an image is of one round.
+  bool AtRest() const {
+    return parameters_->initial() == Parameters::Initial::kReady && rounds_.final_order().empty();
+  }
+  // What is to outlive the server. REQUIRES: AtRest().
+  TensorImage Image() const;
+  // Goes on from there; the optimizer counts its steps on. REQUIRES: of this count and optimizer state, as
+  // Parameters::Restore.
+  void Restore(TensorImage image);
 
   // A shift epoch begins with members of this total weight (codec/policy/shift.h). Between rounds only: to be
   // called with the first members, and before the first round after a member left, joined or was replaced.
@@ -94,6 +107,7 @@ class Tensor {
   std::vector<LostWindow> windows_;  // by rank, of this round
   std::vector<float> mean_;          // of one chunk
   uint32_t epochs_ = 0;
+  uint64_t rounds_before_ = 0;  // of the image that this goes on from
 };
 
 }  // namespace longhaul::server

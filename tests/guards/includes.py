@@ -51,18 +51,21 @@ UNITS = [
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
     ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell load_sink", "os files threads locks cli spdlog json"),
-    ("server_shell", r"server/(server|daemon|machine_memory)\.(cc|h)", "public base control fec keys udp server server_settings job report server_json member", "asio os files threads locks json"),
+    ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
+    # Checkpoints: paths and bytes; the system's files behind an interface.
+    ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
+    ("server_shell", r"server/(server|daemon|machine_memory|checkpoint_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     # The server's rooms, lowest first.
     ("server_settings", r"server/settings\.",               "public base",                          ""),
     ("member",     r"server/member/",                        "public base wire control security surface window_types", "files"),
-    ("tensor",     r"server/tensor/",                        "public base wire coder chunk policy surface window_types server_settings", "eigen"),
+    ("tensor",     r"server/tensor/",                        "public base wire coder chunk policy surface window_types server_settings image", "eigen"),
     ("grants",     r"server/grants/",                        "public base surface window_types member server_settings", ""),
     ("results",    r"server/results/",                       "public base wire coder chunk policy surface window_types member tensor", ""),
-    ("round",      r"server/round/",                         "public base wire coder control chunk policy surface window_types member tensor results server_settings", ""),
-    ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor", "files"),
-    ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings", ""),
-    ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings", ""),
+    ("round",      r"server/round/",                         "public base wire coder control chunk policy surface window_types member tensor results server_settings image", ""),
+    ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor image", "files"),
+    ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
+    ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
     ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core site", "files threads locks"),
     # Of a site: its relay is a user of the client, its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site", "threads locks"),
@@ -74,7 +77,7 @@ UNITS = [
     ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
-    ("program",    r"cli/",                                  "public flags process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
+    ("program",    r"cli/",                                  "public flags store process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]

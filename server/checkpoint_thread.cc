@@ -1,0 +1,183 @@
+#include "server/checkpoint_thread.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+namespace longhaul::server {
+
+// Outlives the CheckpointThread where a disk does not answer.
+struct CheckpointThread::Shared {
+  Shared(Options o, store::CheckpointWriter w) : options(std::move(o)), writer(std::move(w)) {}
+
+  const Options options;
+  store::CheckpointWriter writer;  // the thread's
+
+  std::mutex mutex;  // guards the rest
+  std::condition_variable changed;
+  std::function<void()> wake;
+  bool ends = false;
+  bool writing = false;
+  std::shared_ptr<const JobImage> next;
+  std::vector<std::shared_ptr<const JobImage>> written;  // to be dropped by the server's thread
+  std::vector<Outcome> outcomes;
+};
+
+namespace {
+
+std::string Now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+CheckpointThread::Outcome Write(store::CheckpointWriter& writer, const JobImage& image,
+                                const CheckpointThread::Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  CheckpointThread::Outcome outcome{.status = {}, .rounds = image.rounds};
+  try {
+    const auto written =
+        writer.Write(image, {.job = options.job, .settings = options.settings, .written = Now()});
+    outcome.status = written.status();
+    if (written.ok()) {
+      outcome.generation = written->generation;
+      outcome.bytes = written->parameters.bytes + written->optimizer.bytes;
+    }
+  } catch (const std::bad_alloc&) {
+    outcome.status = {StatusCode::kResourceExhausted, "no memory to write a checkpoint"};
+  }
+  outcome.took = std::chrono::steady_clock::now() - begin;
+  return outcome;
+}
+
+template <typename Shared>
+void Run(const std::shared_ptr<Shared>& shared) {
+  std::unique_lock lock(shared->mutex);
+  while (true) {
+    shared->changed.wait(lock, [&] { return shared->ends || shared->next != nullptr; });
+    if (shared->ends) return;
+    std::shared_ptr<const JobImage> image = std::exchange(shared->next, nullptr);
+    shared->writing = true;
+    lock.unlock();
+    const CheckpointThread::Outcome outcome = Write(shared->writer, *image, shared->options);
+    lock.lock();
+    shared->writing = false;
+    shared->written.push_back(std::move(image));
+    shared->outcomes.push_back(outcome);
+    shared->changed.notify_all();
+    if (shared->wake) shared->wake();
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
+    const Options& options, const std::function<void(bool bad, const std::string&)>& say) {
+  auto writer = store::CheckpointWriter::Open(options.files, options.directory, options.keep);
+  if (!writer.ok()) return writer.status();
+  auto newest = store::LoadNewestCheckpoint(*options.files, options.directory);
+  if (!newest.ok()) return newest.status();
+  for (const auto& [path, why] : newest->refused) {
+    say(true, "checkpoint " + path + " is not used: " + why.ToString());
+  }
+  std::map<std::string, TensorImage> restored;
+  if (newest->loaded) {
+    const store::Manifest& manifest = newest->loaded->manifest;
+    if (manifest.job != options.job) {
+      return Status(StatusCode::kSettingsMismatch, newest->loaded->path + " is of job \"" + manifest.job +
+                                                       "\", and this server is of job \"" + options.job + "\"");
+    }
+    say(false, "going on from " + newest->loaded->path + ", after round " + std::to_string(manifest.rounds) +
+                   ", written " + manifest.written + ": " + std::to_string(manifest.tensors.size()) + " tensors");
+    for (TensorImage& tensor : newest->loaded->image.tensors) {
+      std::string name = tensor.name;
+      restored.emplace(std::move(name), std::move(tensor));
+    }
+  } else if (!newest->refused.empty()) {
+    return Status(StatusCode::kDataLoss, "none of the checkpoints in " + options.directory +
+                                             " is good (move them away to begin anew); the newest: " +
+                                             newest->refused.front().second.message());
+  }
+  return std::unique_ptr<CheckpointThread>(new CheckpointThread(
+      std::make_shared<Shared>(options, *std::move(writer)), std::move(restored)));
+}
+
+CheckpointThread::~CheckpointThread() {
+  bool writing = false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->ends = true;
+    shared_->wake = nullptr;
+    shared_->changed.notify_all();
+    writing = shared_->writing;
+  }
+  if (!thread_.joinable()) return;
+  // A call of a disk that does not answer has no end.
+  writing ? thread_.detach() : thread_.join();
+}
+
+Status CheckpointThread::Start(std::function<void()> wake) {
+  shared_->wake = std::move(wake);
+  try {
+    thread_ = std::thread([shared = shared_] { Run(shared); });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kInternal, std::string("no thread for checkpoints: ") + error.what()};
+  }
+  return {};
+}
+
+std::vector<CheckpointThread::Outcome> CheckpointThread::TakeOutcomes() {
+  std::vector<std::shared_ptr<const JobImage>> dropped;
+  std::vector<Outcome> outcomes;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    dropped.swap(shared_->written);
+    outcomes.swap(shared_->outcomes);
+  }
+  for (const Outcome& outcome : outcomes) {
+    ++(outcome.status.ok() ? stats_.written : stats_.failed);
+    if (!outcome.status.ok()) continue;
+    stats_.bytes = outcome.bytes;
+    stats_.rounds = outcome.rounds;
+    stats_.last_write = outcome.took;
+  }
+  return outcomes;
+}
+
+bool CheckpointThread::Finish(Duration limit) {
+  std::unique_lock lock(shared_->mutex);
+  return shared_->changed.wait_for(lock, limit, [&] { return !shared_->writing && shared_->next == nullptr; });
+}
+
+bool CheckpointThread::Ready() const {
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->writing && shared_->next == nullptr;
+}
+
+void CheckpointThread::Keep(std::shared_ptr<const JobImage> image) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->next.swap(image);
+    shared_->changed.notify_all();
+  }
+  if (image != nullptr) OnSkipped();  // it has waited, and is dropped here
+}
+
+void CheckpointThread::OnSkipped() { ++stats_.skipped; }
+
+const TensorImage* CheckpointThread::Find(const std::string& tensor) const {
+  const auto found = restored_.find(tensor);
+  return found == restored_.end() ? nullptr : &found->second;
+}
+
+TensorImage CheckpointThread::Take(const std::string& tensor) {
+  return std::move(restored_.extract(tensor).mapped());
+}
+
+}  // namespace longhaul::server
