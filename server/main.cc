@@ -170,7 +170,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Exit codes: 0 fine, 1 the job did not finish (with --once), the server failed or --json cannot be "
       "written,\n"
-      "2 wrong usage, 3 cannot listen, 130 and 143 ended at once by a signal. A second SIGINT or SIGTERM "
+      "2 wrong usage, 3 cannot listen or use --checkpoint-dir, 130 and 143 ended at once by a signal. A second SIGINT or SIGTERM "
       "ends "
       "it at\n"
       "once. SIGHUP with a terminal ends it in order; without one it reads key files again, and --key, "

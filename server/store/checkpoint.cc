@@ -278,8 +278,7 @@ Status ExportCheckpoint(Files& files, const std::string& path, const std::string
 Result<CheckpointWriter> CheckpointWriter::Open(Files* files, const std::string& directory, size_t keep) {
   if (keep < 1) return Status(StatusCode::kInvalidArgument, "at least one checkpoint is to be kept");
   const Status made = files->MakeDirectory(directory);
-  // On a read-only file system the directory may be there all the same, for a server that only loads.
-  if (!made.ok() && made.code() != StatusCode::kAlreadyExists && !files->List(directory).ok()) return made;
+  if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
   auto lock = files->Lock(directory + "/lock");
   if (!lock.ok()) {
     if (lock.status().code() != StatusCode::kUnavailable) return lock.status();
@@ -294,6 +293,10 @@ Result<CheckpointWriter> CheckpointWriter::Open(Files* files, const std::string&
     if (part && GenerationOf(std::string_view(name).substr(0, name.size() - kPart.size())))
       RemoveAll(*files, directory + "/" + name);
   }
+  // Found out now, not after hours.
+  const std::string part = directory + "/" + NameOf(next) + std::string(kPart);
+  if (Status can = files->MakeDirectory(part); !can.ok()) return can;
+  if (Status can = files->Remove(part); !can.ok()) return can;
   return CheckpointWriter(files, directory, keep, *std::move(lock), next);
 }
 

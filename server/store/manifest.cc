@@ -36,11 +36,27 @@ json ToJson(const Manifest& m) {
           {"tensors", tensors}};
 }
 
-// With the hash of what it is without.
-std::string Print(json value) {
+// Of what it is without a hash.
+std::string HashOf(json value) {
   value.erase("sha256");
-  value["sha256"] = Sha256Of(value.dump());
+  return Sha256Of(value.dump());
+}
+
+std::string Print(json value) {
+  value["sha256"] = HashOf(value);
   return value.dump(1) + "\n";
+}
+
+// Null: it is none that could be ours.
+json ParseObject(std::string_view text) {
+  if (text.size() > Manifest::kMaxBytes) return nullptr;
+  bool deep = false;  // printing goes down as far as the text does
+  const auto bounded = [&deep](int depth, json::parse_event_t, const json&) {
+    deep |= depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  json value = json::parse(text.begin(), text.end(), bounded, /*allow_exceptions=*/false);
+  return value.is_object() && !deep ? value : json();
 }
 
 Manifest::File FileFrom(const json& value) {
@@ -76,6 +92,15 @@ std::string Sha256Of(std::string_view text) {
   return hash.Finish();
 }
 
+std::string ManifestHash(std::string_view text) {
+  const json value = ParseObject(text);
+  try {
+    return value.is_object() ? HashOf(value) : "";
+  } catch (const json::exception&) {
+    return "";
+  }
+}
+
 Result<std::string> EncodeManifest(const Manifest& manifest) {
   try {
     return Print(ToJson(manifest));
@@ -85,14 +110,8 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
 }
 
 Result<Manifest> DecodeManifest(std::string_view text) {
-  if (text.size() > Manifest::kMaxBytes) return BadManifest("it is larger than any");
-  bool deep = false;  // printing goes down as far as the text does
-  const auto bounded = [&deep](int depth, json::parse_event_t, const json&) {
-    deep |= depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  const json value = json::parse(text.begin(), text.end(), bounded, /*allow_exceptions=*/false);
-  if (!value.is_object() || deep) return BadManifest("it is no JSON object, or a deep one");
+  const json value = ParseObject(text);
+  if (!value.is_object()) return BadManifest("it is no JSON object, or a deep or long one");
   const auto format = value.find("format");
   if (format != value.end() && format->is_number_unsigned() && *format != Manifest::kFormat) {
     return Status(StatusCode::kVersionMismatch, "its format is " + format->dump() + ", and this program knows " +

@@ -115,7 +115,8 @@ class PosixFiles final : public Files {
     return names;
   }
   Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override {
-    FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    // Not for writing: a file system with such a file cannot be made read-only.
+    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (!fd.valid()) return Failed("create", path, errno);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Failed("lock", path, errno);

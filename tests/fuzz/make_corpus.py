@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Writes the committed seeds of corpus/: golden vectors, and a few control streams packed by hand."""
+import hashlib
+import json
 import pathlib
 import struct
 
@@ -205,6 +207,19 @@ def main():
     write_tls()
     write_options()
     write_offload()
+    header = json.dumps({"__metadata__": {"format": "pt"},
+                         "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]},
+                         "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    write("checkpoint", "parameters", b"\0" + struct.pack("<Q", len(header)) + header + bytes(12))
+    manifest = {"format": 1, "generation": 6, "job": "default", "rounds": 11, "written": "2026-11-25T14:01:44Z",
+                "settings": {"policy": "residual"},
+                "files": {"parameters.safetensors": {"bytes": 100, "sha256": 64 * "a"},
+                          "optimizer.safetensors": {"bytes": 120, "sha256": 64 * "b"}},
+                "tensors": [{"name": "w", "dtype": "F32", "count": 3, "optimizer": "sgd:lr=1,momentum=0.9",
+                             "state": ["momentum_buffer"], "rounds": 11, "shift_epoch": 0}]}
+    plain = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    manifest["sha256"] = hashlib.sha256(plain).hexdigest()
+    write("checkpoint", "manifest", b"\1" + json.dumps(manifest, sort_keys=True, indent=1).encode() + b"\n")
     write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
     for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
         write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))
