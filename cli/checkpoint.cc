@@ -25,9 +25,9 @@ Result<std::vector<CheckpointPath>> Chosen(const CheckpointOptions& options) {
     std::erase_if(*found, [&](const CheckpointPath& c) { return c.generation != options.generation; });
   if (found->empty()) {
     return Status(StatusCode::kNotFound,
-                  options.generation == 0
-                      ? "there are no checkpoints in " + options.directory
-                      : "there is no checkpoint " + std::to_string(options.generation) + " in " + options.directory);
+                  options.generation == 0 ? "there are no checkpoints in " + options.directory
+                                          : "there is no checkpoint " + std::to_string(options.generation) +
+                                                " in " + options.directory);
   }
   return found;
 }

@@ -1,5 +1,5 @@
-// `longhaul checkpoint`: what is in a longhaul-server's --checkpoint-dir, whether it is whole, and the model out
-// of it as one file.
+// `longhaul checkpoint`: what is in a longhaul-server's --checkpoint-dir, whether it is whole, and the model
+// out of it as one file.
 #pragma once
 
 #include <cstdint>

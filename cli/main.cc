@@ -261,7 +261,8 @@ CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions
   CLI::App* verify =
       add("verify", "read checkpoints and compare sizes, hashes, names and shapes", "this one; 0 = all");
   verify->footer(
-      "Prints what list does, with what is wrong. Exit codes: 0 all are good, 1 one is not or there is none,\n"
+      "Prints what list does, with what is wrong. Exit codes: 0 all are good, 1 one is not or there is "
+      "none,\n"
       "2 bad options.");
   CLI::App* exports = add("export", "write a checkpoint's parameters as one safetensors file",
                           "this one; 0 = the newest that is good");
@@ -269,7 +270,8 @@ CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions
   exports->add_flag("--optimizer", o->optimizer, "also the optimizer's state, as \"exp_avg.NAME\"");
   exports->footer(
       "Example: longhaul checkpoint export /var/lib/longhaul --out model.safetensors\n"
-      "         python3 -c 'from safetensors.numpy import load_file; print(load_file(\"model.safetensors\"))'\n"
+      "         python3 -c 'from safetensors.numpy import load_file; "
+      "print(load_file(\"model.safetensors\"))'\n"
       "Exit codes: 0 fine, 1 no checkpoint is good or the file cannot be written, 2 bad options.");
   return {list, verify, exports};
 }
@@ -445,7 +447,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
-    if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status || *kick) {
+    if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status ||
+        *kick) {
       const char* const name = *keygen                            ? "keygen"
                                : *status                          ? "status"
                                : *kick                            ? "kick"

@@ -91,10 +91,12 @@ Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
     const store::Manifest& manifest = newest->loaded->manifest;
     if (manifest.job != options.job) {
       return Status(StatusCode::kSettingsMismatch, newest->loaded->path + " is of job \"" + manifest.job +
-                                                       "\", and this server is of job \"" + options.job + "\"");
+                                                       "\", and this server is of job \"" + options.job +
+                                                       "\"");
     }
     say(false, "going on from " + newest->loaded->path + ", after round " + std::to_string(manifest.rounds) +
-                   ", written " + manifest.written + ": " + std::to_string(manifest.tensors.size()) + " tensors");
+                   ", written " + manifest.written + ": " + std::to_string(manifest.tensors.size()) +
+                   " tensors");
     for (TensorImage& tensor : newest->loaded->image.tensors) {
       std::string name = tensor.name;
       restored.emplace(std::move(name), std::move(tensor));
@@ -104,8 +106,8 @@ Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
                                              " is good (move them away to begin anew); the newest: " +
                                              newest->refused.front().second.message());
   }
-  return std::unique_ptr<CheckpointThread>(new CheckpointThread(
-      std::make_shared<Shared>(options, *std::move(writer)), std::move(restored)));
+  return std::unique_ptr<CheckpointThread>(
+      new CheckpointThread(std::make_shared<Shared>(options, *std::move(writer)), std::move(restored)));
 }
 
 CheckpointThread::~CheckpointThread() {
@@ -152,7 +154,8 @@ std::vector<CheckpointThread::Outcome> CheckpointThread::TakeOutcomes() {
 
 bool CheckpointThread::Finish(Duration limit) {
   std::unique_lock lock(shared_->mutex);
-  return shared_->changed.wait_for(lock, limit, [&] { return !shared_->writing && shared_->next == nullptr; });
+  return shared_->changed.wait_for(lock, limit,
+                                   [&] { return !shared_->writing && shared_->next == nullptr; });
 }
 
 bool CheckpointThread::Ready() const {

@@ -40,8 +40,8 @@ class CheckpointThread final : public ImageKeeper {
 
   // Loads the newest checkpoint that is good; say() hears of it, and of those that are not. Errors: the
   // directory cannot be used, or its checkpoints are of another job.
-  static Result<std::unique_ptr<CheckpointThread>> Open(const Options& options,
-                                                        const std::function<void(bool bad, const std::string&)>& say);
+  static Result<std::unique_ptr<CheckpointThread>> Open(
+      const Options& options, const std::function<void(bool bad, const std::string&)>& say);
   // What is being written at the moment is left to its thread, which then ends.
   ~CheckpointThread() override;
 

@@ -128,8 +128,9 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--checkpoint-dir", f.server.checkpoint_dir,
                  "write checkpoints there, and go on from the newest good one that is there; none = neither")
       ->type_name("DIR");
-  app.add_option("--checkpoint-every", f.server.checkpoint_every,
-                 "rounds from one checkpoint to the next; the last one follows when the job or the server ends")
+  app.add_option(
+         "--checkpoint-every", f.server.checkpoint_every,
+         "rounds from one checkpoint to the next; the last one follows when the job or the server ends")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--checkpoint-keep", f.server.checkpoint_keep, "checkpoints that stay, the newest ones")
       ->check(CLI::Range(1, 1000));
@@ -170,7 +171,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Exit codes: 0 fine, 1 the job did not finish (with --once), the server failed or --json cannot be "
       "written,\n"
-      "2 wrong usage, 3 cannot listen or use --checkpoint-dir, 130 and 143 ended at once by a signal. A second SIGINT or SIGTERM "
+      "2 wrong usage, 3 cannot listen or use --checkpoint-dir, 130 and 143 ended at once by a signal. A "
+      "second SIGINT or SIGTERM "
       "ends "
       "it at\n"
       "once. SIGHUP with a terminal ends it in order; without one it reads key files again, and --key, "

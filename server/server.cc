@@ -514,8 +514,8 @@ struct Server::Impl {
   std::unique_ptr<udp::EventLoop> loop;
   Address address;
   bool once = false;
-  bool stopping = false;     // loop's thread
-  bool drain_check = false;  // loop's thread
+  bool stopping = false;              // loop's thread
+  bool drain_check = false;           // loop's thread
   std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over
   Instant deadline = Instant::Infinite();
   std::unique_ptr<Impl> own;  // loop's thread; itself, when its end is that thread's
@@ -584,15 +584,15 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   if (make_guests) impl->guests = make_guests(core_options->settings);
   core_options->guests = impl->guests.get();
   if (!options.checkpoint_dir.empty()) {
-    auto checkpoints = server::CheckpointThread::Open(
-        {.directory = options.checkpoint_dir,
-         .keep = options.checkpoint_keep,
-         .job = core_options->settings.job,
-         .settings = json(options.job_spec).dump(),
-         .files = &server::store::SystemFiles()},
-        [&calls = impl->events.calls()](bool bad, const std::string& text) {
-          calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
-        });
+    auto checkpoints =
+        server::CheckpointThread::Open({.directory = options.checkpoint_dir,
+                                        .keep = options.checkpoint_keep,
+                                        .job = core_options->settings.job,
+                                        .settings = json(options.job_spec).dump(),
+                                        .files = &server::store::SystemFiles()},
+                                       [&calls = impl->events.calls()](bool bad, const std::string& text) {
+                                         calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
+                                       });
     if (!checkpoints.ok()) return checkpoints.status();
     impl->checkpoints = *std::move(checkpoints);
     core_options->images = impl->checkpoints.get();

@@ -26,7 +26,7 @@ struct ServerCoreOptions {
   transport::Security* security = nullptr;  // null: none; else it must outlive the core
   ServerEvents* events = nullptr;           // may be null; must outlive the core
   Guests* guests = nullptr;                 // null refuses all; else it must outlive the core
-  ImageKeeper* images = nullptr;            // null: the job's state is not kept; else it must outlive the core
+  ImageKeeper* images = nullptr;  // null: the job's state is not kept; else it must outlive the core
   // Seconds since 1970, UTC, which certificates are dated by; empty: live connections' do not expire.
   std::function<int64_t()> wall_clock;
   // Makes the answer to a worker's or observer's StatusRequest; empty: "{}".

@@ -157,8 +157,7 @@ EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
   return roots;
 }
 
-Adam::Adam(const OptimizerSpec& spec, uint64_t count)
-    : Optimizer(spec, count), spec_(spec), lr_(spec.lr) {}
+Adam::Adam(const OptimizerSpec& spec, uint64_t count) : Optimizer(spec, count), spec_(spec), lr_(spec.lr) {}
 
 void Adam::ScaleRate(double share) {
   lr_ = spec_.lr * share;

@@ -65,13 +65,13 @@ struct ServerOptions {
   // than is left is refused when it is declared. Zero: seven eighths of what the machine and its limits have
   // at the start.
   ByteCount max_memory = {};
-  // Directory of checkpoints: parameters and optimizer state as safetensors, in a thread of their own, so that
-  // no round waits for the disk; made if it is not there. A server that finds one there gives its first job
-  // the newest that is good, whatever initial values the workers have; a tensor of another shape is refused
-  // at its declaration. Empty: none.
+  // Directory of checkpoints: parameters and optimizer state as safetensors, in a thread of their own, so
+  // that no round waits for the disk; made if it is not there. A server that finds one there gives its first
+  // job the newest that is good, whatever initial values the workers have; a tensor of another shape is
+  // refused at its declaration. Empty: none.
   std::string checkpoint_dir = {};
-  // Rounds from one to the next, 1..1000000. Where the last one is still being written none is begun. One more
-  // follows when the job is over or the server stops, unless that is in the middle of a round.
+  // Rounds from one to the next, 1..1000000. Where the last one is still being written none is begun. One
+  // more follows when the job is over or the server stops, unless that is in the middle of a round.
   uint32_t checkpoint_every = 100;
   // So many of the newest stay on the disk, 1..1000.
   uint32_t checkpoint_keep = 3;
@@ -100,19 +100,19 @@ struct ServerOptions {
 // in the statistics) and ignored.
 struct ServerEvent {
   enum class Kind : uint8_t {
-    kJoin,      // a worker is in
-    kStart,     // all workers are in
-    kRound,     // a round is finished
-    kLeave,     // a worker has left (code 0) or is lost
-    kRefused,   // a join was refused or a handshake failed; after ten of a kind one every 10 s
-    kBench,     // a load generator came or went
-    kAbort,     // the job cannot go on
-    kFinished,  // every worker has left orderly
-    kRejected,  // a worker pushed NaN, infinity or too large values; they are not counted
-    kLeftOut,   // a round went on without a live worker; after ten one every 10 s
-    kWaiting,   // every 5 s of a wait: what waits for which workers
-    kWeight,    // a worker's weight counts as less than it says (JobSpec::max_weight_share)
-    kAccess,    // an operator has kicked a worker, or a certificate expires within a day
+    kJoin,        // a worker is in
+    kStart,       // all workers are in
+    kRound,       // a round is finished
+    kLeave,       // a worker has left (code 0) or is lost
+    kRefused,     // a join was refused or a handshake failed; after ten of a kind one every 10 s
+    kBench,       // a load generator came or went
+    kAbort,       // the job cannot go on
+    kFinished,    // every worker has left orderly
+    kRejected,    // a worker pushed NaN, infinity or too large values; they are not counted
+    kLeftOut,     // a round went on without a live worker; after ten one every 10 s
+    kWaiting,     // every 5 s of a wait: what waits for which workers
+    kWeight,      // a worker's weight counts as less than it says (JobSpec::max_weight_share)
+    kAccess,      // an operator has kicked a worker, or a certificate expires within a day
     kCheckpoint,  // a checkpoint is on the disk, or could not be written
   };
   Kind kind = Kind::kJoin;
@@ -135,8 +135,8 @@ class Server {
   // file), kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its
   // key is of another job or role; a port below 1024 without the privilege), kUnavailable (this machine does
   // not have that address; no name server answers; another server writes to checkpoint_dir), kDataLoss (no
-  // checkpoint there is good), kSettingsMismatch (they are of another job), kFailedPrecondition (no FEC library), kInternal (a system
-  // call failed).
+  // checkpoint there is good), kSettingsMismatch (they are of another job), kFailedPrecondition (no FEC
+  // library), kInternal (a system call failed).
   static Result<Server> Start(const ServerOptions& options,
                               std::function<void(const ServerEvent&)> on_event = nullptr);
 
@@ -167,9 +167,9 @@ class Server {
   // it; reload with it as key_file. Any thread. Errors: as Start, and kFailedPrecondition (a server without
   // keys, another kind of key than before; the server has stopped). After an error all is as before.
   Status Reload(const ServerOptions& options);
-  // Tells all workers and ends, within about a second; with checkpoint_dir it first lets the rounds in progress
-  // end, 2 s at most, and then writes the last one, 20 s at most. Any thread; idempotent. In a callback it does not wait
-  // for the end.
+  // Tells all workers and ends, within about a second; with checkpoint_dir it first lets the rounds in
+  // progress end, 2 s at most, and then writes the last one, 20 s at most. Any thread; idempotent. In a
+  // callback it does not wait for the end.
   void Stop();
   // Everything that it counts, as one JSON object. Any thread. After the end: the last state.
   std::string StatsJson() const;

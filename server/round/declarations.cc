@@ -245,8 +245,7 @@ Status Declarations::CheckImage(const TensorSpec& spec) const {
   const TensorImage* const image = images_ != nullptr ? images_->Find(spec.name) : nullptr;
   if (image == nullptr) return {};
   // A learning rate may change from one run to the next; what the optimizer keeps may not.
-  if (image->count == spec.count &&
-      codec::StateNames(image->optimizer) == codec::StateNames(spec.optimizer))
+  if (image->count == spec.count && codec::StateNames(image->optimizer) == codec::StateNames(spec.optimizer))
     return {};
   return {StatusCode::kSettingsMismatch,
           "tensor \"" + spec.name + "\" is declared as " + spec.ToString() +

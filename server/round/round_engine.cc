@@ -37,8 +37,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       host_(host),
       images_(settings.checkpoint_every, images, &jobs_),
       results_(ResultOptions(settings, symbol_bytes), &budget_),
-      declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_,
-                    images),
+      declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
       intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_) {
   stats_.by_rank.resize(settings.world_size);

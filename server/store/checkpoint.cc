@@ -118,7 +118,8 @@ Status ReadTensors(Files& files, const std::string& path, const Manifest::File& 
     return {StatusCode::kDataLoss, path + " has " + std::to_string(reader.size()) +
                                        " bytes, and its manifest says " + std::to_string(file.bytes)};
   }
-  if (reader.size() < SafetensorsHeader::kLengthBytes) return {StatusCode::kDataLoss, path + " has no header"};
+  if (reader.size() < SafetensorsHeader::kLengthBytes)
+    return {StatusCode::kDataLoss, path + " has no header"};
   std::string head(SafetensorsHeader::kLengthBytes, '\0');
   const auto read = [&reader](std::string& text) {
     return reader.Read({reinterpret_cast<uint8_t*>(text.data()), text.size()});
@@ -136,7 +137,8 @@ Status ReadTensors(Files& files, const std::string& path, const Manifest::File& 
   for (size_t i = 0; place && i < tensors.size(); ++i) {
     const auto values = place(i);
     if (!values.ok()) return values.status();
-    if (Status got = reader.Read({reinterpret_cast<uint8_t*>(values->data()), values->size_bytes()}); !got.ok())
+    if (Status got = reader.Read({reinterpret_cast<uint8_t*>(values->data()), values->size_bytes()});
+        !got.ok())
       return In(path, got);
   }
   if (Status rest = reader.Skip(); !rest.ok()) return In(path, rest);
@@ -164,7 +166,8 @@ Result<std::span<float>> Allocate(uint64_t count, std::vector<Values>* all) {
   try {
     all->push_back(std::make_shared<ZeroedArray<float>>(count));
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kResourceExhausted, "no memory for " + std::to_string(count) + " values of a checkpoint");
+    return Status(StatusCode::kResourceExhausted,
+                  "no memory for " + std::to_string(count) + " values of a checkpoint");
   }
   return all->back()->span();
 }
@@ -196,8 +199,9 @@ Result<Manifest> ReadManifest(Files& files, const std::string& checkpoint) {
   for (const Manifest::Tensor& tensor : manifest->tensors) {
     const auto optimizer = codec::ParseOptimizer(tensor.optimizer);
     if (!optimizer.ok() || codec::StateNames(*optimizer) != tensor.state) {
-      return Status(StatusCode::kDataLoss, path + ": tensor \"" + tensor.name + "\" has no state of its optimizer \"" +
-                                               tensor.optimizer + "\"");
+      return Status(StatusCode::kDataLoss, path + ": tensor \"" + tensor.name +
+                                               "\" has no state of its optimizer \"" + tensor.optimizer +
+                                               "\"");
     }
   }
   return manifest;
@@ -242,7 +246,8 @@ Result<LoadedCheckpoint> LoadCheckpoint(Files& files, const std::string& path) {
              .rounds = tensor.rounds,
              .shift_epoch = tensor.shift_epoch,
              .values = std::move(parameters[i])};
-    for (const std::string& name : tensor.state) image.state.push_back({name, std::move(state[next_state++])});
+    for (const std::string& name : tensor.state)
+      image.state.push_back({name, std::move(state[next_state++])});
   }
   return loaded;
 }
@@ -282,7 +287,8 @@ Result<CheckpointWriter> CheckpointWriter::Open(Files* files, const std::string&
   auto lock = files->Lock(directory + "/lock");
   if (!lock.ok()) {
     if (lock.status().code() != StatusCode::kUnavailable) return lock.status();
-    return Status(StatusCode::kUnavailable, "another server writes checkpoints there: " + lock.status().message());
+    return Status(StatusCode::kUnavailable,
+                  "another server writes checkpoints there: " + lock.status().message());
   }
   const auto names = files->List(directory);
   if (!names.ok()) return names.status();
@@ -339,7 +345,8 @@ Status CheckpointWriter::WriteFiles(const std::string& part, const JobImage& ima
       WriteTensors(*files_, part + "/" + Manifest::kParameters, ParametersOf(image), metadata);
   if (!parameters.ok()) return parameters.status();
   manifest->parameters = *parameters;
-  const auto optimizer = WriteTensors(*files_, part + "/" + Manifest::kOptimizer, OptimizerOf(image), metadata);
+  const auto optimizer =
+      WriteTensors(*files_, part + "/" + Manifest::kOptimizer, OptimizerOf(image), metadata);
   if (!optimizer.ok()) return optimizer.status();
   manifest->optimizer = *optimizer;
   const auto text = EncodeManifest(*manifest);

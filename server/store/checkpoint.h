@@ -72,8 +72,8 @@ class CheckpointWriter {
   };
 
   // Makes the directory where there is none, locks it, and removes what an earlier writer has left half-done.
-  // keep: so many of the newest stay, >= 1. Errors: kUnavailable (another server writes there), kInvalidArgument,
-  // or a file call's.
+  // keep: so many of the newest stay, >= 1. Errors: kUnavailable (another server writes there),
+  // kInvalidArgument, or a file call's.
   static Result<CheckpointWriter> Open(Files* files, const std::string& directory, size_t keep);
 
   // Returns when it is on the disk under its name; then older ones are removed. After an error all is as

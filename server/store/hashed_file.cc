@@ -55,7 +55,8 @@ Status HashedReader::Read(MutableByteSpan bytes) {
 Status HashedReader::Skip() {
   std::vector<uint8_t> piece(std::min<uint64_t>(left_, HashedWriter::kPieceBytes));
   while (left_ > 0) {
-    if (Status got = Read(std::span(piece).first(std::min<uint64_t>(left_, piece.size()))); !got.ok()) return got;
+    if (Status got = Read(std::span(piece).first(std::min<uint64_t>(left_, piece.size()))); !got.ok())
+      return got;
   }
   return {};
 }

@@ -26,14 +26,15 @@ json ToJson(const Manifest& m) {
                        {"rounds", t.rounds},
                        {"shift_epoch", t.shift_epoch}});
   }
-  return {{"format", Manifest::kFormat},
-          {"generation", m.generation},
-          {"job", m.job},
-          {"settings", json::parse(m.settings)},
-          {"rounds", m.rounds},
-          {"written", m.written},
-          {"files", {{Manifest::kParameters, ToJson(m.parameters)}, {Manifest::kOptimizer, ToJson(m.optimizer)}}},
-          {"tensors", tensors}};
+  return {
+      {"format", Manifest::kFormat},
+      {"generation", m.generation},
+      {"job", m.job},
+      {"settings", json::parse(m.settings)},
+      {"rounds", m.rounds},
+      {"written", m.written},
+      {"files", {{Manifest::kParameters, ToJson(m.parameters)}, {Manifest::kOptimizer, ToJson(m.optimizer)}}},
+      {"tensors", tensors}};
 }
 
 // Of what it is without a hash.
@@ -105,7 +106,8 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   try {
     return Print(ToJson(manifest));
   } catch (const json::exception& error) {
-    return Status(StatusCode::kInvalidArgument, std::string("the manifest cannot be written: ") + error.what());
+    return Status(StatusCode::kInvalidArgument,
+                  std::string("the manifest cannot be written: ") + error.what());
   }
 }
 
@@ -114,8 +116,9 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   if (!value.is_object()) return BadManifest("it is no JSON object, or a deep or long one");
   const auto format = value.find("format");
   if (format != value.end() && format->is_number_unsigned() && *format != Manifest::kFormat) {
-    return Status(StatusCode::kVersionMismatch, "its format is " + format->dump() + ", and this program knows " +
-                                                    std::to_string(Manifest::kFormat));
+    return Status(
+        StatusCode::kVersionMismatch,
+        "its format is " + format->dump() + ", and this program knows " + std::to_string(Manifest::kFormat));
   }
   try {
     if (Print(value) != text) return BadManifest("it is not as it was written");

@@ -53,7 +53,8 @@ Result<std::string> EncodeManifest(const Manifest& manifest);
 // kVersionMismatch: of a format that this program does not know.
 Result<Manifest> DecodeManifest(std::string_view text);
 
-// The hash that a text would need to be taken, whatever is in it; "" for one that is no JSON object. For tests.
+// The hash that a text would need to be taken, whatever is in it; "" for one that is no JSON object. For
+// tests.
 std::string ManifestHash(std::string_view text);
 
 // Of all of `text`, in 64 hexadecimal digits.

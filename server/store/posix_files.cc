@@ -83,14 +83,14 @@ class PosixFiles final : public Files {
     struct stat info {};
     if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return Failed("open", path, errno);
     if (!S_ISREG(info.st_mode)) return Status(StatusCode::kDataLoss, path + " is no regular file");
-    return std::unique_ptr<InFile>(
-        new PosixInFile(path, std::move(fd), static_cast<uint64_t>(info.st_size)));
+    return std::unique_ptr<InFile>(new PosixInFile(path, std::move(fd), static_cast<uint64_t>(info.st_size)));
   }
   Status MakeDirectory(const std::string& path) override {
     return ::mkdir(path.c_str(), 0777) == 0 ? Status() : Failed("make the directory", path, errno);
   }
   Status Rename(const std::string& from, const std::string& to) override {
-    return std::rename(from.c_str(), to.c_str()) == 0 ? Status() : Failed("rename " + from + " to", to, errno);
+    return std::rename(from.c_str(), to.c_str()) == 0 ? Status()
+                                                      : Failed("rename " + from + " to", to, errno);
   }
   Status SyncDirectory(const std::string& path) override {
     const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

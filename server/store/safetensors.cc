@@ -76,7 +76,7 @@ Result<uint64_t> DecodeHeaderLength(std::string_view bytes, uint64_t file_bytes)
   if (file_bytes < SafetensorsHeader::kLengthBytes ||
       length > std::min(SafetensorsHeader::kMaxHeaderBytes, file_bytes - SafetensorsHeader::kLengthBytes)) {
     return BadHeader("its length is said to be " + std::to_string(length) + " bytes in a file of " +
-               std::to_string(file_bytes));
+                     std::to_string(file_bytes));
   }
   return length;
 }
@@ -84,12 +84,14 @@ Result<uint64_t> DecodeHeaderLength(std::string_view bytes, uint64_t file_bytes)
 Result<SafetensorsHeader> DecodeHeader(std::string_view text, uint64_t data_bytes) {
   std::set<std::string> names;
   bool twice = false;
-  const auto parsed =
-      json::parse(text.begin(), text.end(), [&](int depth, json::parse_event_t event, json& value) {
+  const auto parsed = json::parse(
+      text.begin(), text.end(),
+      [&](int depth, json::parse_event_t event, json& value) {
         if (depth == 1 && event == json::parse_event_t::key)
           twice |= !names.insert(value.get<std::string>()).second;
         return true;
-      }, /*allow_exceptions=*/false);
+      },
+      /*allow_exceptions=*/false);
   if (!parsed.is_object()) return BadHeader("it is no JSON object");
   if (twice) return BadHeader("a tensor is in it twice");
   SafetensorsHeader header;
@@ -111,12 +113,14 @@ Result<SafetensorsHeader> DecodeHeader(std::string_view text, uint64_t data_byte
   std::ranges::sort(found, {}, [](const auto& f) { return std::pair(f.first, f.second.count); });
   uint64_t at = 0;
   for (auto& [begin, entry] : found) {
-    if (begin != at) return BadHeader("the values of tensor \"" + entry.name + "\" overlap others, or leave a gap");
+    if (begin != at)
+      return BadHeader("the values of tensor \"" + entry.name + "\" overlap others, or leave a gap");
     at += entry.count * sizeof(float);
     header.tensors.push_back(std::move(entry));
   }
   if (at != data_bytes) {
-    return BadHeader("its tensors have " + std::to_string(at) + " bytes, the file " + std::to_string(data_bytes));
+    return BadHeader("its tensors have " + std::to_string(at) + " bytes, the file " +
+                     std::to_string(data_bytes));
   }
   return header;
 }

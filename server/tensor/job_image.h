@@ -17,7 +17,7 @@ struct TensorImage {
   std::string name;
   uint64_t count = 0;
   codec::OptimizerSpec optimizer = {};
-  uint64_t rounds = 0;    // that made the values, those before a restart included
+  uint64_t rounds = 0;  // that made the values, those before a restart included
   uint32_t shift_epoch = 0;
   std::shared_ptr<const ZeroedArray<float>> values = {};
   std::vector<codec::Optimizer::State> state = {};  // of the optimizer; `count` values each
@@ -32,8 +32,8 @@ struct KeeperStats {
   uint64_t written = 0;
   uint64_t failed = 0;
   uint64_t skipped = 0;
-  uint64_t bytes = 0;     // of the last one
-  uint64_t rounds = 0;    // that the last one is after
+  uint64_t bytes = 0;      // of the last one
+  uint64_t rounds = 0;     // that the last one is after
   Duration last_write{0};  // that it took
 };
 

@@ -47,8 +47,7 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
 uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
   const uint64_t state = codec::StateNames(optimizer).size();
   // A checkpoint that is being written holds values and state of one round.
-  const uint64_t floats =
-      2 + 1 + filler_floats_ + state + kPinnedModels + (checkpoints_ ? 1 + state : 0);
+  const uint64_t floats = 2 + 1 + filler_floats_ + state + kPinnedModels + (checkpoints_ ? 1 + state : 0);
   return sizeof(float) * (floats + (holds_ ? workers_ : 0));
 }
 

@@ -30,8 +30,8 @@ class Checkpoint : public JobTest {
   // Two workers in training; the delay makes a round last 20 ms or more.
   void Train(const Flags& more = {}) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      workers_.push_back(
-          &StartWorker(rank, Merged({{"--fault", "delay=10ms"}, {"--lr", "0.01"}, {"--momentum", "0.9"}}, more)));
+      workers_.push_back(&StartWorker(
+          rank, Merged({{"--fault", "delay=10ms"}, {"--lr", "0.01"}, {"--momentum", "0.9"}}, more)));
     }
   }
   server::store::LoadedCheckpoint Newest() {
@@ -126,7 +126,8 @@ TEST_F(Checkpoint, OfADamagedOneTheOneBeforeIsUsedAndBothAreNamed) {
 
 TEST_F(Checkpoint, AFullDiskIsOneWarningAndACounterAndTrainingGoesOn) {
   std::filesystem::create_directory(checkpoints());
-  if (::mount("none", checkpoints().c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "no right to mount";
+  if (::mount("none", checkpoints().c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "no right to mount";
   Program& server = StartKeeper({{"--once", ""}});
   Train({{"--rounds", "30"}});
   for (Program* worker : workers_) ExpectEnd(*worker, 0);
@@ -143,8 +144,8 @@ TEST_F(Checkpoint, AFullDiskIsOneWarningAndACounterAndTrainingGoesOn) {
 }
 
 TEST_F(Checkpoint, ADirectoryThatCannotBeUsedIsFoundOutAtTheStart) {
-  Program& server = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", key_file(), "--checkpoint-dir",
-                                              "/proc/longhaul/ck"});
+  Program& server = Start("longhaul-server", {"--listen", "127.0.0.1:0", "--key", key_file(),
+                                              "--checkpoint-dir", "/proc/longhaul/ck"});
   ExpectEnd(server, 3);
   EXPECT_THAT(server.Errors(), HasSubstr("/proc/longhaul/ck"));
 }

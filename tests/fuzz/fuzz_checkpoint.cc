@@ -49,7 +49,8 @@ std::string Rehashed(std::string_view text) {
   std::string out(text);
   const auto wanted = ManifestHash(text);
   const size_t at = out.rfind("\n " + std::string(kKey));
-  if (wanted.empty() || at == std::string::npos || at + kKey.size() + 2 + wanted.size() > out.size()) return out;
+  if (wanted.empty() || at == std::string::npos || at + kKey.size() + 2 + wanted.size() > out.size())
+    return out;
   return out.replace(at + 2 + kKey.size(), wanted.size(), wanted);
 }
 

@@ -27,7 +27,9 @@ struct Keeper final : ImageKeeper {
     const auto found = restored.find(tensor);
     return found == restored.end() ? nullptr : &found->second;
   }
-  TensorImage Take(const std::string& tensor) override { return std::move(restored.extract(tensor).mapped()); }
+  TensorImage Take(const std::string& tensor) override {
+    return std::move(restored.extract(tensor).mapped());
+  }
   void OnJobOver() override { restored.clear(); }
 
   bool ready = true;
@@ -44,8 +46,8 @@ Values StateOf(const TensorImage& image, size_t i) {
 
 // Two workers, tensors of three chunks, an image every two rounds.
 struct ImageJob {
-  explicit ImageJob(Keeper* k, uint32_t every = 2) : keeper(*k), coordinator(Settings(every), &events, nullptr,
-                                                                            ByteCount(1 << 20), nullptr, k) {
+  explicit ImageJob(Keeper* k, uint32_t every = 2)
+      : keeper(*k), coordinator(Settings(every), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
     coordinator.SetNow(At(0));
     for (FakeWorker* worker : {&a, &b}) worker->connection.max_chunk_bytes = kSymbol;
     a.Join(2);
@@ -178,14 +180,18 @@ TEST_F(Images, AJobThatGoesOnFromOneIsTheJobThatNeverStopped) {
     const TensorImage &wanted = whole.kept[1]->tensors[0], &got = after.kept[0]->tensors[0];
     EXPECT_EQ(got.rounds, 4u);
     EXPECT_EQ(Of(got), Of(wanted)) << optimizer;
-    for (size_t i = 0; i < wanted.state.size(); ++i) EXPECT_EQ(StateOf(got, i), StateOf(wanted, i)) << optimizer;
+    for (size_t i = 0; i < wanted.state.size(); ++i)
+      EXPECT_EQ(StateOf(got, i), StateOf(wanted, i)) << optimizer;
   }
 }
 
 TensorImage Kept(uint64_t count, const std::string& optimizer) {
   auto values = std::make_shared<ZeroedArray<float>>(count);
   values->span()[0] = 42;
-  TensorImage image{.name = "w", .count = count, .optimizer = *codec::ParseOptimizer(optimizer), .rounds = 5,
+  TensorImage image{.name = "w",
+                    .count = count,
+                    .optimizer = *codec::ParseOptimizer(optimizer),
+                    .rounds = 5,
                     .values = values};
   for (const std::string& name : codec::StateNames(image.optimizer))
     image.state.push_back({name, std::make_shared<ZeroedArray<float>>(count)});
@@ -217,9 +223,10 @@ TEST_F(Images, OfAnotherShapeAreRefusedWithBothNamed) {
   ASSERT_EQ(answers.size(), 3u);
   for (const Answer& answer : answers) {
     EXPECT_EQ(answer.declared().code(), static_cast<uint32_t>(StatusCode::kSettingsMismatch));
-    EXPECT_THAT(answer.declared().message(),
-                AllOf(HasSubstr("tensor \"w\""),
-                      HasSubstr("checkpoint has it as float32[" + std::to_string(job.count) + "], sgd:lr=1,momentum=0.5")));
+    EXPECT_THAT(
+        answer.declared().message(),
+        AllOf(HasSubstr("tensor \"w\""), HasSubstr("checkpoint has it as float32[" +
+                                                   std::to_string(job.count) + "], sgd:lr=1,momentum=0.5")));
   }
   EXPECT_THAT(answers[0].declared().message(), HasSubstr("float32[" + std::to_string(job.count + 1) + "]"));
   EXPECT_THAT(answers[1].declared().message(), HasSubstr("adam:lr=1"));

@@ -33,7 +33,8 @@ constexpr const char* kFiles[] = {Manifest::kParameters, Manifest::kOptimizer, M
 std::shared_ptr<ZeroedArray<float>> Random(uint64_t count, uint32_t seed) {
   auto values = std::make_shared<ZeroedArray<float>>(count);
   std::mt19937 bits(seed);
-  for (float& value : values->span()) value = std::bit_cast<float>(static_cast<uint32_t>(bits()));  // also NaN
+  for (float& value : values->span())
+    value = std::bit_cast<float>(static_cast<uint32_t>(bits()));  // also NaN
   return values;
 }
 
@@ -54,7 +55,8 @@ JobImage MakeImage(uint64_t rounds, uint32_t seed) {
   JobImage image{.rounds = rounds, .tensors = {}};
   image.tensors.push_back(MakeTensor("layer1.weight", 1000, "adam:lr=0.001", rounds, seed + 10));
   image.tensors.push_back(MakeTensor("b", 1, "sgd:lr=0.1", rounds, seed + 20));
-  image.tensors.push_back(MakeTensor("\xc3\xa9t\xc3\xa9 \"x\"", 33, "sgd:lr=0.1,momentum=0.9", rounds - 1, seed + 30));
+  image.tensors.push_back(
+      MakeTensor("\xc3\xa9t\xc3\xa9 \"x\"", 33, "sgd:lr=0.1,momentum=0.9", rounds - 1, seed + 30));
   image.tensors.push_back(MakeTensor("mean", 5, "aggregate", rounds, seed + 40));
   return image;
 }
@@ -105,8 +107,9 @@ struct Checkpoints : testing::Test {
     return *std::move(writer);
   }
   static Result<Manifest> WriteTo(CheckpointWriter& writer, const JobImage& image) {
-    return writer.Write(image, {.job = "resnet", .settings = R"({"policy":"residual","x":0.1})",
-                                .written = "2026-11-25T12:00:00Z"});
+    return writer.Write(
+        image,
+        {.job = "resnet", .settings = R"({"policy":"residual","x":0.1})", .written = "2026-11-25T12:00:00Z"});
   }
   // Checkpoints 1 (round 10) and 2 (round 20).
   void WriteTwo() {
@@ -114,7 +117,9 @@ struct Checkpoints : testing::Test {
     ASSERT_TRUE(WriteTo(writer, first).ok());
     ASSERT_TRUE(WriteTo(writer, second).ok());
   }
-  std::string Path(int generation) const { return directory + "/checkpoint-00000000000" + std::to_string(generation); }
+  std::string Path(int generation) const {
+    return directory + "/checkpoint-00000000000" + std::to_string(generation);
+  }
   NewestCheckpoint Newest() const {
     auto newest = LoadNewestCheckpoint(SystemFiles(), directory);
     EXPECT_TRUE(newest.ok()) << newest.status().ToString();
@@ -259,7 +264,8 @@ TEST_F(Checkpoints, AFileThatEndsTooEarlyOrTooLateIsRefused) {
     const std::string good = Read(Path(2) + "/" + file);
     const size_t step = 1 + good.size() / 257;  // a prime: also offsets within values and texts
     for (size_t length = 0; length < good.size(); length += step)
-      ASSERT_NO_FATAL_FAILURE(ExpectRefused(file, good.substr(0, length), "cut at " + std::to_string(length)));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectRefused(file, good.substr(0, length), "cut at " + std::to_string(length)));
     ASSERT_NO_FATAL_FAILURE(ExpectRefused(file, good.substr(0, good.size() - 1), "without its last byte"));
     ASSERT_NO_FATAL_FAILURE(ExpectRefused(file, good + '\0', "longer"));
     Write(Path(2) + "/" + file, good);
@@ -310,7 +316,8 @@ TEST_F(Checkpoints, AManifestThatSaysOtherShapesIsRefused) {
     EXPECT_EQ(VerifyCheckpoint(SystemFiles(), Path(2)).status(), loaded.status());
     return loaded.status().message();
   };
-  EXPECT_THAT(refuse([](Manifest& m) { m.tensors[0].count = uint64_t{1} << 60; }), HasSubstr("other tensors"));
+  EXPECT_THAT(refuse([](Manifest& m) { m.tensors[0].count = uint64_t{1} << 60; }),
+              HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors[1].name = "c"; }), HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors.pop_back(); }), HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }), HasSubstr("other tensors"));
@@ -402,13 +409,15 @@ TEST_F(Checkpoints, AFullDiskAndAReadOnlyOneLeaveTheLastCheckpoint) {
     EXPECT_THAT(Names(), ElementsAre("checkpoint-000000000001", "lock")) << "what was half-done has no space";
     ASSERT_TRUE(WriteTo(writer, second).ok()) << "a small one fits";
 
-    ASSERT_EQ(::mount("none", disk.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0) << std::strerror(errno);
+    ASSERT_EQ(::mount("none", disk.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0)
+        << std::strerror(errno);
     const auto read_only = WriteTo(writer, first);
     ASSERT_EQ(read_only.status().code(), StatusCode::kPermissionDenied) << read_only.status().ToString();
     EXPECT_THAT(read_only.status().message(), HasSubstr("Read-only file system"));
   }
   ExpectIs(Newest().loaded->image, second);
-  EXPECT_EQ(CheckpointWriter::Open(&SystemFiles(), directory, 3).status().code(), StatusCode::kPermissionDenied)
+  EXPECT_EQ(CheckpointWriter::Open(&SystemFiles(), directory, 3).status().code(),
+            StatusCode::kPermissionDenied)
       << "found out at the start";
 }
 

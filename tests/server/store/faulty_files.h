@@ -16,7 +16,8 @@ class FaultyFiles final : public Files {
 
   // The nth call from now on (0 is the next) fails with `why`; kDies: and so do all after it, as when the
   // machine has stopped. A write that fails has written half of its bytes.
-  void FailAt(size_t n, Fault fault, Status why = {StatusCode::kResourceExhausted, "No space left on device"}) {
+  void FailAt(size_t n, Fault fault,
+              Status why = {StatusCode::kResourceExhausted, "No space left on device"}) {
     calls_ = 0, at_ = n, fault_ = fault, why_ = std::move(why);
   }
   bool failed() const { return fault_ != Fault::kNone && calls_ > at_; }
@@ -47,7 +48,9 @@ class FaultyFiles final : public Files {
     return now.ok() ? SystemFiles().Remove(path) : now;
   }
   Result<std::vector<std::string>> List(const std::string& path) override { return SystemFiles().List(path); }
-  Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override { return SystemFiles().Lock(path); }
+  Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override {
+    return SystemFiles().Lock(path);
+  }
 
  private:
   struct Out final : OutFile {

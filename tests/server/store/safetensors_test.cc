@@ -50,7 +50,8 @@ TEST(SafetensorsHeader, SaysWhereEveryByteBelongsOnce) {
   EXPECT_THAT(Why(R"({"a":)" + Entry("2", "0,8") + "}", 12), HasSubstr("have 8 bytes, the file 12"));
   EXPECT_THAT(Why(R"({"a":)" + Entry("3", "0,12") + "}", 8), HasSubstr("ends behind the file's end"));
   EXPECT_THAT(Why(R"({"a":)" + Entry("1", "4,8") + "}", 8), HasSubstr("leave a gap"));
-  EXPECT_THAT(Why(R"({"a":)" + Entry("2", "0,8") + R"(,"b":)" + Entry("1", "4,8") + "}", 8), HasSubstr("overlap"));
+  EXPECT_THAT(Why(R"({"a":)" + Entry("2", "0,8") + R"(,"b":)" + Entry("1", "4,8") + "}", 8),
+              HasSubstr("overlap"));
   EXPECT_THAT(Why(R"({"a":)" + Entry("2", "8,0") + "}", 8), HasSubstr("in order"));
   EXPECT_THAT(Why(R"({"a":)" + Entry("1", "0,8") + "}", 8), HasSubstr("do not fit"));
   // 2^62 + 2 values are 8 bytes modulo 2^64.
@@ -59,7 +60,8 @@ TEST(SafetensorsHeader, SaysWhereEveryByteBelongsOnce) {
   EXPECT_THAT(Why(R"({"a":)" + Entry("1,2", "0,8") + "}", 8), HasSubstr("no vector"));
   EXPECT_THAT(Why(R"({"a":)" + Entry("2", "0,8", "F16") + "}", 8), HasSubstr("F32"));
   EXPECT_THAT(Why(R"({"a":{"dtype":"F32","shape":[2],"offsets":[0,8]}})", 8), HasSubstr("lacks"));
-  EXPECT_THAT(Why(R"({"a":)" + Entry("1", "0,4") + R"(,"a":)" + Entry("1", "4,8") + "}", 8), HasSubstr("twice"));
+  EXPECT_THAT(Why(R"({"a":)" + Entry("1", "0,4") + R"(,"a":)" + Entry("1", "4,8") + "}", 8),
+              HasSubstr("twice"));
   EXPECT_THAT(Why(R"({"__metadata__":{"k":1}})", 0), HasSubstr("no text"));
   EXPECT_THAT(Why(R"({"__metadata__":[]})", 0), HasSubstr("no object"));
   EXPECT_THAT(Why("[]", 0), HasSubstr("no JSON object"));
