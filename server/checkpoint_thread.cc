@@ -154,6 +154,7 @@ std::vector<CheckpointThread::Outcome> CheckpointThread::TakeOutcomes() {
 
 bool CheckpointThread::Finish(Duration limit) {
   std::unique_lock lock(shared_->mutex);
+  shared_->wake = nullptr;
   return shared_->changed.wait_for(lock, limit,
                                    [&] { return !shared_->writing && shared_->next == nullptr; });
 }

@@ -48,7 +48,8 @@ class CheckpointThread final : public ImageKeeper {
   // wake: called in the thread when there is an outcome. kInternal: there is no thread.
   Status Start(std::function<void()> wake);
   std::vector<Outcome> TakeOutcomes();
-  // No image comes any more: waits until all is written. False: `limit` has passed.
+  // No image comes any more, and wake is not called any more: waits until all is written. False: `limit` has
+  // passed.
   bool Finish(Duration limit);
 
   // ImageKeeper
