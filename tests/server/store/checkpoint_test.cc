@@ -323,7 +323,7 @@ TEST_F(Checkpoints, AManifestThatSaysOtherShapesIsRefused) {
   EXPECT_THAT(refuse([](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }), HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors[2].optimizer = "adam:lr=1"; }), HasSubstr("has no state"));
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors[2].optimizer = "adan:lr=1"; }), HasSubstr("has no state"));
-  EXPECT_THAT(refuse([](Manifest& m) { m.parameters.bytes += 4; }), HasSubstr("its manifest says"));
+  EXPECT_THAT(refuse([](Manifest& m) { m.parameters.bytes -= 4; }), HasSubstr("its manifest says"));
   EXPECT_THAT(refuse([](Manifest& m) { m.optimizer.sha256[0] ^= 1; }), HasSubstr("is damaged"));
 }
 
