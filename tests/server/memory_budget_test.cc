@@ -153,6 +153,22 @@ INSTANTIATE_TEST_SUITE_P(Held, RoundsAndPulls,
 
 // A robust aggregation sees all of a chunk's contributions at once: it holds a gradient for each worker, as
 // summing in rank order does.
+// While one is written, values and state of its round are there twice.
+TEST(MemoryBudget, WhatACheckpointHoldsIsPlanned) {
+  ServerSettings settings = Settings(2);
+  const MemoryBudget without(settings, codec::ChunkElementsFor(1392));
+  settings.checkpoint_every = 1;
+  const MemoryBudget with(settings, codec::ChunkElementsFor(1392));
+  TensorSpec spec{.name = "w", .count = 1000, .optimizer = {}};
+  const auto more = [&](const char* optimizer) {
+    spec.optimizer = *codec::ParseOptimizer(optimizer);
+    return with.Plan(spec) - without.Plan(spec);
+  };
+  EXPECT_EQ(more("sgd:lr=1"), 4'000u);
+  EXPECT_EQ(more("sgd:lr=1,momentum=0.9"), 8'000u);
+  EXPECT_EQ(more("adam:lr=1"), 12'000u);
+}
+
 TEST(MemoryBudget, WhatARobustAggregationHoldsIsPlanned) {
   constexpr uint64_t kCount = 1'000'000, kWorkers = 8;
   const auto planned = [](bool deterministic, Aggregation aggregation) {
