@@ -48,6 +48,11 @@ class ControlStore {
 
   RingMemory* FindRing(uint16_t jid);
 
+  // Nodes that have died since the job was configured: it goes on without them until it is configured anew.
+  uint64_t OutOf(uint16_t jid) const;
+  // Of that job, or of all; returns those that were not out of it.
+  uint64_t PutOut(uint64_t nodes, std::optional<uint16_t> jid);
+
   Operation* Find(uint16_t jid, uint32_t mid);
   Operation* At(uint16_t slot) { return slots_[slot].get(); }
   // A fresh entry for `what`; null: kMaxMessages are under way. REQUIRES: Find is null.
@@ -60,12 +65,15 @@ class ControlStore {
 
   // Bit per slot with a message.
   uint64_t live() const { return live_; }
+  // Nodes of messages of several that were posted here.
+  uint64_t Awaited() const;
 
  private:
   struct Job {
     bool used = false;
     uint16_t jid = 0;
     JobConfig config;
+    uint64_t out = 0;
     RingMemory ring;
     std::array<uint64_t, kMaxNodes> numbers{};  // of the last configuration that each node has sent
     uint32_t messages = 0;                      // under way

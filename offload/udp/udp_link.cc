@@ -27,7 +27,7 @@ void UdpLink::Deliver(Instant now, Engine& engine) {
 void UdpLink::Take(Instant now, const udp::ReceivedDatagram& datagram, Engine& engine) {
   const auto opened = Open(now, datagram);
   if (!opened) return;
-  if (opened->restarted) engine.NodeGone(now, opened->source);
+  if (opened->restarted) engine.NodeRestarted(now, opened->source);
   if (opened->packet.empty()) return;
   // A node speaks for itself; the engine counts what is no packet.
   const auto claimed = SourceOf(opened->packet);
