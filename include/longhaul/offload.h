@@ -210,6 +210,7 @@ struct OffloadStats {
   uint64_t foreign_packets = 0;
   uint64_t damaged_packets = 0;
   uint64_t packets_refused = 0;
+  uint64_t begins_refused = 0;
   uint64_t pool_exhausted = 0;
   uint64_t sends_deferred = 0;
   uint64_t answers_dropped = 0;
@@ -227,7 +228,7 @@ struct OffloadStats {
   uint32_t segs_most = 0;
 };
 
-inline constexpr std::array<Counter<OffloadStats>, 34> kOffloadCounters = {{
+inline constexpr std::array<Counter<OffloadStats>, 35> kOffloadCounters = {{
     {&OffloadStats::requests, "requests", "work requests that were accepted"},
     {&OffloadStats::requests_refused, "requests_refused", "work requests that Post returned as bad"},
     {&OffloadStats::completions, "completions", "completions, exceptions included"},
@@ -247,6 +248,8 @@ inline constexpr std::array<Counter<OffloadStats>, 34> kOffloadCounters = {{
     {&OffloadStats::foreign_packets, "foreign_packets", "datagrams of others, passed on unchanged"},
     {&OffloadStats::damaged_packets, "damaged_packets", "packets with a wrong checksum, passed on unchanged"},
     {&OffloadStats::packets_refused, "packets_refused", "packets that fit no message, job or place in it"},
+    {&OffloadStats::begins_refused, "begins_refused",
+     "packets of messages that no rank here has posted, when those have their share; they come again"},
     {&OffloadStats::pool_exhausted, "pool_exhausted", "packets that found no free seg; they come again"},
     {&OffloadStats::sends_deferred, "sends_deferred",
      "sends that wait for their timer, the queue being full"},

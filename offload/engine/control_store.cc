@@ -131,6 +131,18 @@ Operation* ControlStore::Begin(const Collective& what) {
   return &op;
 }
 
+bool ControlStore::MayBeginUnposted(uint64_t segs, uint64_t always) const {
+  uint32_t messages = 1;
+  for (uint64_t rest = live_; rest != 0; rest &= rest - 1) {
+    const Operation& op = *slots_[std::countr_zero(rest)];
+    if (op.joined != 0) continue;
+    segs += op.what.segs;
+    ++messages;
+  }
+  constexpr uint64_t kBytesOfSeg = sizeof(Seg) + sizeof(Operation::missing[0]);
+  return messages <= kUnpostedMessages && segs <= std::max(always, kUnpostedBytes / kBytesOfSeg);
+}
+
 void ControlStore::End(Operation& op, std::optional<WorkStatus> status) {
   Job* const job = JobOf(op.what.jid);
   LH_CHECK(job != nullptr && op.live);

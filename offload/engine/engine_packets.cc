@@ -165,6 +165,11 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
     return nullptr;
   }
   if (!Agrees(what, packet)) return nullptr;
+  const uint64_t served = aggregator ? SegCount(options_.max_message_bytes, options_.seg_bytes) : 0;
+  if (!store_.MayBeginUnposted(what.segs, served)) {
+    ++stats_.begins_refused;
+    return nullptr;
+  }
   Operation* const op = messages_.Begin(now, what);
   if (op == nullptr) {
     ++stats_.packets_refused;
