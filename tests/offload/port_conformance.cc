@@ -282,6 +282,8 @@ TEST_P(PortConformance, EveryStatusIsProvoked) {
   }
   ++mid;
   ASSERT_TRUE(a.Post(mid, mid).ok());
+  ASSERT_TRUE(a.device->Query(0, mid, 62).ok());
+  EXPECT_EQ(NextOf(*a.device).wr_id, 62u);  // the device has it
   b.device->Close();
   const Completion dead = NextOf(*a.device);
   EXPECT_EQ(dead.status, WorkStatus::kPeerDead);
