@@ -132,7 +132,8 @@ void SiteLeader::ForgetAllOf(uint8_t rank) {
 // told: the rank has said so itself.
 void SiteLeader::Remove(uint8_t rank, const Status& why, bool told) {
   desk_.Remove(rank, told ? Status() : why);
-  if (!why.ok() && end_.ok()) end_ = why;
+  // The others go on without one that has died: with the last one the site's part ends unfinished.
+  if (!why.ok() && end_.ok() && (told || desk_.here() == 0)) end_ = why;
   const int left = std::popcount(desk_.here());
   if (!why.ok())
     Log(LogLevel::kWarning, why.message() + ": the site goes on with " + std::to_string(left) + " ranks");
@@ -251,6 +252,7 @@ void SiteLeader::AdvanceBarriers() {
       continue;
     }
     const auto end = [this, parts = at->second](const Status& outcome) {
+      if (!outcome.ok() && !client_->status().ok()) return;  // as of tensors: Look says so
       for (const auto& [rank, part] : parts) desk_.End(rank, part.seq, outcome);
     };
     const bool asked = aside_.Run([this, client = client_, name = at->first, end] {

@@ -46,6 +46,8 @@ class SiteLeader {
   // A rank's device has closed, or its node is silent.
   void OnGone(uint8_t rank, const std::string& how);
   void Look(Instant now);
+  // The relay was late itself: the ranks' silence begins anew.
+  void OnLate(Instant now) { desk_.ForgiveSilence(now); }
   void Fail(const Status& why);
   // Says nothing any more: another one leads. True once nothing of it is needed: the server has let it go.
   bool Retire();
