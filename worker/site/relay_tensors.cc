@@ -272,6 +272,8 @@ void RelayTensors::OnDeclared(uint32_t index, const Result<Tensor>& tensor) {
   State& state = tensors_[index];
   if (!tensor.ok()) return EndJob(index, tensor.status());
   state.tensor = *tensor;
+  // Also of ranks that came while the server was asked: what is collected from now on are steps.
+  state.job->parts.merge(std::exchange(state.collecting, {}));
   for (const auto& [rank, part] : state.job->parts) EndDeclared(index, rank, part.seq);
   Finish(index);
 }

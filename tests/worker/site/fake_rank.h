@@ -46,7 +46,7 @@ class FakeRank {
                        if (m.session == session_) leader_ = std::max(leader_, m.leader);
                        if (m.kind == kind && m.seq == seq && m.session == session_) found = m;
                      },
-                     [this](const offload::Completion& c) { completions_.push_back(c); });
+                     [](const offload::Completion&) {});
       if (found) return found;
       mailbox_->Wait(std::chrono::milliseconds(20));
       if (i % 10 == 9) Say(again);
@@ -101,7 +101,7 @@ class FakeRank {
     work.opcode = offload::Opcode::kReduce;
     work.length = (kCount + 1) * sizeof(float);
     work.send = {memory_->key, 0};
-    Post(work, go);
+    Post(work, go, Relay());
   }
   // The result, or values, that the relay sends.
   void Receive(const SiteMessage& deliver) {
@@ -110,7 +110,16 @@ class FakeRank {
     work.opcode = offload::Opcode::kBroadcast;
     work.length = kCount * sizeof(float);
     work.receive = {memory_->key, 0};
-    Post(work, deliver);
+    Post(work, deliver, Relay());
+  }
+  // The initial values that the relay asks for.
+  void Give(const SiteMessage& upload, float value) {
+    std::fill_n(Floats(), kCount, value);
+    offload::WorkRequest work;
+    work.opcode = offload::Opcode::kBroadcast;
+    work.length = kCount * sizeof(float);
+    work.send = work.receive = {memory_->key, 0};
+    Post(work, upload, shape_.PlaceOf(rank_));
   }
   // Its answers are not needed any more.
   void Close(uint64_t seq) {
@@ -121,13 +130,6 @@ class FakeRank {
   void CancelCollective(uint32_t mid) {
     EXPECT_TRUE(mailbox_->device().Cancel(JobOfLeader(leader_), mid).ok());
   }
-  float first() { return *Floats(); }
-  // Of collectives that have ended well.
-  size_t succeeded() const {
-    return static_cast<size_t>(std::ranges::count_if(completions_, [](const offload::Completion& c) {
-      return c.opcode != offload::Opcode::kCancel && c.status == offload::WorkStatus::kSuccess;
-    }));
-  }
   uint64_t seq() const { return seq_; }
   uint64_t NextSeq() { return ++seq_; }
 
@@ -137,9 +139,9 @@ class FakeRank {
     if (!memory_) memory_ = mailbox_->device().Allocate((kCount + 1) * sizeof(float)).value();
     return reinterpret_cast<float*>(memory_->memory.data());
   }
-  void Post(offload::WorkRequest work, const SiteMessage& answer) {
-    work.root_node = Relay().node;
-    work.root_rank = Relay().slot;
+  void Post(offload::WorkRequest work, const SiteMessage& answer, Place root) {
+    work.root_node = root.node;
+    work.root_rank = root.slot;
     work.jid = JobOfLeader(leader_);
     work.mid = answer.mid;
     work.ranks = answer.ranks;
@@ -152,7 +154,6 @@ class FakeRank {
   const uint64_t session_ = NewSession();
   std::unique_ptr<Mailbox> mailbox_;
   std::optional<offload::Allocation> memory_;
-  std::vector<offload::Completion> completions_;
   uint64_t seq_ = 0;
   uint64_t leader_ = 0;
 };

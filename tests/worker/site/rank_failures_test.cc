@@ -3,7 +3,9 @@
 #include <optional>
 #include <thread>
 
+#include "tests/offload/udp_support.h"
 #include "tests/worker/site/fake_rank.h"
+#include "worker/site/leadership.h"
 
 namespace longhaul::site {
 namespace {
@@ -315,6 +317,31 @@ TEST(SiteInitialValues, ARankThatDiesWhileItGivesThemIsFollowedByTheNext) {
   });
 }
 
+// Rank 0 is asked for its initial values, then rank 1 comes.
+TEST(SiteInitialValues, ARankThatComesMeanwhileIsPartOfTheDeclaration) {
+  Server server = StartServer(1, EverythingReliable());
+  TestSite site(OptionsFor(server, 0, 1), 2);
+  FakeRank giver(site, 0);
+  { const FakeRank dies(site, 1); }
+  ASSERT_TRUE(site.WaitForLog("rank 1 of the site has died"));
+  const TensorOptions options{.count = kCount, .optimizer = "sgd:lr=1"};
+  const SiteMessage upload =
+      giver.Ask(SiteKind::kUpload,
+                {.kind = SiteKind::kDeclare, .value = 1, .text = "w", .body = EncodeOptions(options)});
+  FakeRank late(site, 1);
+  (void)late.Ask(SiteKind::kPending,
+                 {.kind = SiteKind::kDeclare, .text = "w", .body = EncodeOptions(options)});
+  giver.Give(upload, 7);
+  const uint64_t declared = giver.seq();
+  const auto end = late.Await(SiteKind::kEnd, late.seq());
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(giver.Await(SiteKind::kEnd, declared));
+  for (FakeRank* const rank : {&giver, &late}) {
+    (void)rank->Ask(SiteKind::kPending, {.kind = SiteKind::kStep, .tensor = end->tensor, .value = 1});
+  }
+  EXPECT_TRUE(late.Await(SiteKind::kGo, late.seq())) << "of the step, not of the declaration";
+}
+
 // Its daemon has two nodes: a sum that has ended may have lost a rank that is not known yet.
 TEST(SiteRetries, ASumThatEndsAgainAndAgainIsGivenUp) {
   constexpr Duration kIdle = std::chrono::milliseconds(500) * LONGHAUL_SLOWNESS;
@@ -412,6 +439,141 @@ TEST(SiteLosses, ALargeTensorGoesThrough) {
     for (size_t i = 0; i < kLarge; ++i) wrong += out[i] != static_cast<float>(i % 1000) + 1;
     EXPECT_EQ(wrong, 0u);
   });
+}
+
+// Nodes of one rank each, whose daemons speak over the loopback.
+class FewNodes : public ::testing::Test {
+ protected:
+  void Start(uint8_t nodes, Duration idle, uint32_t members = 1) {
+    server_.emplace(StartServer(members, EverythingReliable()));
+    ConnectOptions connect = OptionsFor(*server_, 0, members);
+    connect.idle_timeout = idle;
+    std::vector<std::shared_ptr<offload::UdpLink>> links;
+    for (uint8_t node = 0; node < nodes; ++node) {
+      senders_.push_back(std::make_unique<offload::FaultySender>(offload::FaultySender::Faults{}, node));
+      offload::UdpLinkOptions options;
+      options.node = node;
+      options.bind = Address::V4(127, 0, 0, 1, 0);
+      options.socket.force_buffers = false;
+      options.socket.calls = senders_[node]->Calls();
+      links.push_back(offload::UdpLink::Open(std::move(options)).value());
+    }
+    for (uint8_t node = 0; node < nodes; ++node) {
+      for (uint8_t other = 0; other < nodes; ++other) {
+        if (other != node) links[node]->SetPeer(other, links[other]->local_address());
+      }
+    }
+    for (uint8_t node = 0; node < nodes; ++node) {
+      auto options = DaemonOf(folder_.path() + "/node" + std::to_string(node) + ".sock", nodes, 1);
+      options.link = std::move(links[node]);
+      nodes_.push_back(std::make_unique<TestNode>(options, connect));
+    }
+  }
+  // Nothing leaves it any more; of two, nothing arrives there either.
+  void Cut(bool cut) {
+    for (auto& sender : senders_) sender->Set({.loss = cut ? 1.0 : 0.0});
+  }
+  Client Connect(uint8_t node) {
+    ConnectOptions options = nodes_[node]->Rank(0);
+    options.idle_timeout = std::chrono::seconds(30);
+    return MustConnect(options);
+  }
+
+  Folder folder_;
+  std::optional<Server> server_;
+  std::vector<std::unique_ptr<offload::FaultySender>> senders_;  // outlive the nodes
+  std::vector<std::unique_ptr<TestNode>> nodes_;
+};
+
+constexpr Duration kNodesIdle = std::chrono::milliseconds(1500) * LONGHAUL_SLOWNESS;
+
+// Its successor has its place at the server before it has heard of it. A worker keeps the round open.
+TEST_F(FewNodes, ALeaderThatWasReplacedWithoutItsKnowledgeFailsNoRank) {
+  Start(2, kNodesIdle, 2);
+  Result<Client> plain = Status(StatusCode::kInternal, "");
+  std::thread joins([&] { plain = Client::Connect(OptionsFor(*server_, 1, 2)); });
+  Client clients[] = {Connect(0), Connect(1)};
+  joins.join();
+  ASSERT_TRUE(plain.ok()) << plain.status().ToString();
+  Client* const all[] = {&clients[0], &clients[1], &*plain};
+  Tensor tensors[3];
+  InParallel(3, [&](size_t i) {
+    tensors[i] = all[i]->Declare("w", {.count = kCount, .optimizer = "sgd:lr=1"}).value();
+  });
+  const std::vector<float> gradient(kCount, 2);
+  std::vector<float> out[3];
+  const auto step = [&](size_t i) {
+    out[i].assign(kCount, 0);
+    return all[i]->PushPull(tensors[i], gradient, out[i]);
+  };
+  InParallel(3, [&](size_t i) { EXPECT_TRUE(step(i).Wait().ok()); });
+  const Operation waits[] = {step(0), step(1)};
+  EXPECT_EQ(waits[0].WaitFor(std::chrono::milliseconds(200)).code(), StatusCode::kDeadlineExceeded);
+  Cut(true);
+  ASSERT_TRUE(nodes_[1]->WaitForLog("the site is member"));
+  Cut(false);
+  for (const Operation& operation : waits) {
+    EXPECT_EQ(operation.WaitFor(Leadership::SilenceOf(kNodesIdle) / 2).code(), StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_TRUE(step(2).Wait().ok());
+  for (const Operation& operation : waits) {
+    const Status status = operation.WaitFor(std::chrono::seconds(20));
+    EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << nodes_[0]->log() << nodes_[1]->log();
+  }
+}
+
+// A rank whose device is open, and that says nothing to the successor.
+TEST_F(FewNodes, ARankThatDoesNotTurnToTheSuccessorIsGivenUp) {
+  Start(3, kNodesIdle);
+  FakeRank first(*nodes_[0], 0), silent(*nodes_[2], 0);
+  Client client = Connect(1);
+  Result<Tensor> tensor = Status(StatusCode::kInternal, "");
+  InParallel(3, [&](size_t i) {
+    if (i == 0) (void)first.Declare("w");
+    if (i == 1) tensor = client.Declare("w", {.count = kCount});
+    if (i == 2) (void)silent.Declare("w");
+  });
+  ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+  nodes_[0]->EndDaemon();
+  const std::vector<float> gradient(kCount, 2);
+  std::vector<float> out(kCount);
+  const Status status = client.PushPull(*tensor, gradient, out).WaitFor(std::chrono::seconds(20));
+  EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << nodes_[1]->log();
+  EXPECT_EQ(out, gradient);
+  EXPECT_NE(nodes_[1]->log().find("rank 2 of the site was silent for"), std::string::npos)
+      << nodes_[1]->log();
+}
+
+TEST_F(FewNodes, TheLeaderAnswersUntilRanksOfOtherNodesHaveClosedTheirDevices) {
+  Start(2, kNodesIdle);
+  auto near = std::make_unique<FakeRank>(*nodes_[0], uint8_t{0});
+  auto far = std::make_unique<FakeRank>(*nodes_[1], uint8_t{0});
+  (void)near->Ask(SiteKind::kEnd, {.kind = SiteKind::kLeave});
+  near.reset();
+  const SiteMessage leave{.kind = SiteKind::kLeave, .seq = far->NextSeq()};
+  for (int again = 0; again < 20; ++again) {  // as if each answer were lost
+    far->Say(leave);
+    ASSERT_TRUE(far->Await(SiteKind::kEnd, leave.seq, leave).has_value()) << again;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  far.reset();
+  Status end(StatusCode::kInternal, "");
+  for (const auto& node : nodes_) ASSERT_TRUE(node->WaitForEnd(&end));
+  EXPECT_TRUE(end.ok()) << end.ToString();
+}
+
+// The next one, node 1, is dead, and not silent for long enough to be known as that.
+TEST_F(FewNodes, ALeaderThatEndsWithoutASuccessorTellsTheOthers) {
+  Start(3, std::chrono::seconds(24));
+  FakeRank ranks[] = {{*nodes_[0], 0}, {*nodes_[1], 0}, {*nodes_[2], 0}};
+  nodes_[1]->EndDaemon();
+  const Instant begun = Now();
+  nodes_[0]->EndRelay();
+  EXPECT_LT(Now() - begun, std::chrono::seconds(5) * LONGHAUL_SLOWNESS) << "it waits for 2 s";
+  Status end;
+  ASSERT_TRUE(nodes_[2]->WaitForEnd(&end));
+  EXPECT_EQ(end.code(), StatusCode::kCancelled) << end.ToString();
+  EXPECT_EQ(end.message(), "the site's relay ends");
 }
 
 }  // namespace
