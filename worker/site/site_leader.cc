@@ -251,13 +251,19 @@ void SiteLeader::AdvanceBarriers() {
       ++at;
       continue;
     }
-    const auto end = [this, parts = at->second](const Status& outcome) {
+    const auto end = [this, name = at->first, parts = at->second](const Status& outcome) {
       if (!outcome.ok() && !client_->status().ok()) return;  // as of tensors: Look says so
-      for (const auto& [rank, part] : parts) desk_.End(rank, part.seq, outcome);
+      for (const auto& [rank, part] : parts) {
+        if (outcome.ok()) passed_[rank] = name;
+        desk_.End(rank, part.seq, outcome);
+      }
     };
     const bool asked = aside_.Run([this, client = client_, name = at->first, end] {
       const Status outcome = client->Barrier(name);
-      aside_.Done([end, outcome] { end(outcome); });
+      aside_.Done([this, end, outcome] {
+        end(outcome);
+        AdvanceBarriers();  // for those that have turned to this leader meanwhile
+      });
     });
     if (!asked) end({StatusCode::kResourceExhausted, "the site waits at too many barriers"});
     at = barriers_.erase(at);

@@ -90,7 +90,7 @@ class SiteLeader {
   RankDesk desk_;
   RelayTensors tensors_;
   std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
-  std::map<uint8_t, std::string> passed_;  // the last barrier of each, under an earlier leader
+  std::map<uint8_t, std::string> passed_;  // the last barrier of each
   Status end_;                             // of the site's part in the job
   Status failure_;
   bool connecting_ = false;

@@ -317,6 +317,25 @@ TEST(SiteInitialValues, ARankThatDiesWhileItGivesThemIsFollowedByTheNext) {
   });
 }
 
+TEST(SiteInitialValues, ALoneRankThatDiesWhileItGivesThemDeclaresNothing) {
+  Server server = StartServer(1, EverythingReliable());
+  TestSite site(OptionsFor(server, 0, 1), 1);
+  TensorOptions options{.count = kCount, .optimizer = "sgd:lr=1"};
+  {
+    FakeRank dies(site, 0);
+    (void)dies.Ask(SiteKind::kUpload,
+                   {.kind = SiteKind::kDeclare, .value = 1, .text = "w", .body = EncodeOptions(options)});
+  }
+  Client next = MustConnect(site.Rank(0));
+  const std::vector<float> initial(kCount, 7);
+  options.initial = initial;
+  const Result<Tensor> tensor = next.Declare("w", options);
+  ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+  std::vector<float> out(kCount);
+  EXPECT_TRUE(next.Pull(*tensor, out).Wait().ok());
+  EXPECT_EQ(out, initial);
+}
+
 // Rank 0 is asked for its initial values, then rank 1 comes.
 TEST(SiteInitialValues, ARankThatComesMeanwhileIsPartOfTheDeclaration) {
   Server server = StartServer(1, EverythingReliable());
@@ -509,6 +528,10 @@ TEST_F(FewNodes, ALeaderThatWasReplacedWithoutItsKnowledgeFailsNoRank) {
   InParallel(3, [&](size_t i) { EXPECT_TRUE(step(i).Wait().ok()); });
   const Operation waits[] = {step(0), step(1)};
   EXPECT_EQ(waits[0].WaitFor(std::chrono::milliseconds(200)).code(), StatusCode::kDeadlineExceeded);
+  Status passed[3];
+  std::vector<std::thread> barriers;
+  for (size_t i = 0; i < 2; ++i) barriers.emplace_back([&, i] { passed[i] = all[i]->Barrier("b"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the server has it
   Cut(true);
   ASSERT_TRUE(nodes_[1]->WaitForLog("the site is member"));
   Cut(false);
@@ -516,6 +539,9 @@ TEST_F(FewNodes, ALeaderThatWasReplacedWithoutItsKnowledgeFailsNoRank) {
     EXPECT_EQ(operation.WaitFor(Leadership::SilenceOf(kNodesIdle) / 2).code(), StatusCode::kDeadlineExceeded);
   }
   EXPECT_TRUE(step(2).Wait().ok());
+  passed[2] = plain->Barrier("b");
+  for (std::thread& barrier : barriers) barrier.join();
+  for (const Status& status : passed) EXPECT_TRUE(status.ok()) << status.ToString();
   for (const Operation& operation : waits) {
     const Status status = operation.WaitFor(std::chrono::seconds(20));
     EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << nodes_[0]->log() << nodes_[1]->log();
