@@ -186,7 +186,9 @@ struct Completion {
   uint64_t missing_ranks = 0;  // of this node, in what is done or for what is not
   uint64_t missing_nodes = 0;  // not in the result; while there is none: whose data has not come here
   uint64_t bytes = 0;          // of the message that are done; of an ordinary datagram
-  Duration elapsed{0};         // from Post
+  uint8_t source_node = 0;     // kReceive: whose device has sent it, as the devices know
+  uint8_t source_rank = 0;
+  Duration elapsed{0};  // from Post
 };
 
 // One device since it opened; kOffloadCounters says what each counter means.

@@ -35,7 +35,7 @@ enum class PacketKind : uint8_t {
   kAbort = 5,     // the message has ended as `status`
   kConfig = 6,    // the payload is a JobConfig; mid and generation are its number, high half first
   kAckConfig = 7,
-  kOrdinary = 8,  // an ordinary datagram for rank `root`
+  kOrdinary = 8,  // an ordinary datagram for rank `root`, of the one in `ranks`
   kGoneOn = 9,    // the sender has sent its sum; `missing` go to the owner by themselves, `contributors` past
                   // the receiver
   kClaim = 10,    // to the owner, which is late again and again: the sender wants to own the seg

@@ -42,6 +42,15 @@ bool Leadership::OnBeat(const SiteMessage& beat, Instant now) {
   return restarted;
 }
 
+bool Leadership::OnLook(Instant now) {
+  const bool late = now - looked_ > silence_ / 2;
+  looked_ = now;
+  if (!late) return false;
+  led_ = now;
+  for (Peer& peer : peers_) peer.heard = now;
+  return true;
+}
+
 bool Leadership::IsLeaderDead(Instant now) const {
   if (leader_ != 0) return NodeOfLeader(leader_) == own_ || resigned_ || now - led_ > silence_;
   // At the start: node 0 leads, once it knows that no other one does. The others may be there already, with

@@ -28,7 +28,7 @@ class Leadership {
 
   // nodes: whose relays there are; session: of this process.
   Leadership(uint8_t own, uint8_t nodes, uint64_t session, Duration silence, Instant now)
-      : own_(own), nodes_(nodes), session_(session), silence_(silence), started_(now) {}
+      : own_(own), nodes_(nodes), session_(session), silence_(silence), started_(now), looked_(now) {}
 
   // What this node says of itself.
   struct Own {
@@ -41,6 +41,9 @@ class Leadership {
   SiteMessage Beat(const Own& own);
   // REQUIRES: a kBeat. True: that node has another process than before.
   bool OnBeat(const SiteMessage& beat, Instant now);
+  // Before each look at who is silent. True: this relay was late itself (stopped, say) and may not have read
+  // yet what the others have said, so that their silence begins anew.
+  bool OnLook(Instant now);
   // True: this node leads from now on.
   bool Claim(Instant now);
   // Why a leader is followed by another one: it has resigned, else it was silent.
@@ -75,6 +78,7 @@ class Leadership {
   const uint64_t session_;
   const Duration silence_;
   const Instant started_;
+  Instant looked_;
   std::array<Peer, 16> peers_;
   uint64_t beats_ = 0;
   uint64_t leader_ = 0;

@@ -51,6 +51,9 @@ class Mailbox {
 
   uint64_t lost() const { return lost_; }
   uint64_t malformed() const { return malformed_; }
+  // Messages that their sender may not say (MaySay); who said the last one.
+  uint64_t refused() const { return refused_; }
+  Place refused_of() const { return refused_of_; }
 
  private:
   explicit Mailbox(offload::Device device) : device_(std::move(device)) {}
@@ -62,6 +65,7 @@ class Mailbox {
   void SendWaiting();
 
   offload::Device device_;
+  SiteShape shape_;
   FileDescriptor bell_;
   offload::Allocation memory_;  // receives, then sends
   uint32_t seg_bytes_ = 0;
@@ -75,6 +79,8 @@ class Mailbox {
   bool over_ = false;
   uint64_t lost_ = 0;
   uint64_t malformed_ = 0;
+  uint64_t refused_ = 0;
+  Place refused_of_;
 };
 
 // Memory of a device, handed out in pieces and never taken back.

@@ -132,7 +132,8 @@ void SiteLeader::ForgetAllOf(uint8_t rank) {
 // told: the rank has said so itself.
 void SiteLeader::Remove(uint8_t rank, const Status& why, bool told) {
   desk_.Remove(rank, told ? Status() : why);
-  if (!why.ok() && end_.ok()) end_ = why;
+  // The others go on without one that has died: with the last one the site's part ends unfinished.
+  if (!why.ok() && end_.ok() && (told || desk_.here() == 0)) end_ = why;
   const int left = std::popcount(desk_.here());
   if (!why.ok())
     Log(LogLevel::kWarning, why.message() + ": the site goes on with " + std::to_string(left) + " ranks");
@@ -250,12 +251,19 @@ void SiteLeader::AdvanceBarriers() {
       ++at;
       continue;
     }
-    const auto end = [this, parts = at->second](const Status& outcome) {
-      for (const auto& [rank, part] : parts) desk_.End(rank, part.seq, outcome);
+    const auto end = [this, name = at->first, parts = at->second](const Status& outcome) {
+      if (!outcome.ok() && !client_->status().ok()) return;  // as of tensors: Look says so
+      for (const auto& [rank, part] : parts) {
+        if (outcome.ok()) passed_[rank] = name;
+        desk_.End(rank, part.seq, outcome);
+      }
     };
     const bool asked = aside_.Run([this, client = client_, name = at->first, end] {
       const Status outcome = client->Barrier(name);
-      aside_.Done([end, outcome] { end(outcome); });
+      aside_.Done([this, end, outcome] {
+        end(outcome);
+        AdvanceBarriers();  // for those that have turned to this leader meanwhile
+      });
     });
     if (!asked) end({StatusCode::kResourceExhausted, "the site waits at too many barriers"});
     at = barriers_.erase(at);

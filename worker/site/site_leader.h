@@ -46,6 +46,8 @@ class SiteLeader {
   // A rank's device has closed, or its node is silent.
   void OnGone(uint8_t rank, const std::string& how);
   void Look(Instant now);
+  // The relay was late itself: the ranks' silence begins anew.
+  void OnLate(Instant now) { desk_.ForgiveSilence(now); }
   void Fail(const Status& why);
   // Says nothing any more: another one leads. True once nothing of it is needed: the server has let it go.
   bool Retire();
@@ -88,7 +90,7 @@ class SiteLeader {
   RankDesk desk_;
   RelayTensors tensors_;
   std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
-  std::map<uint8_t, std::string> passed_;  // the last barrier of each, under an earlier leader
+  std::map<uint8_t, std::string> passed_;  // the last barrier of each
   Status end_;                             // of the site's part in the job
   Status failure_;
   bool connecting_ = false;

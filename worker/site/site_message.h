@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "longhaul/client.h"
 #include "longhaul/job.h"
+#include "worker/site/site_shape.h"
 
 namespace longhaul::site {
 
@@ -86,6 +87,14 @@ std::vector<uint8_t> Encode(const SiteMessage& message);
 // None: no message of this version. Lengths are those of `bytes`, kinds and codes exist, texts have no
 // control characters.
 std::optional<SiteMessage> Decode(ByteSpan bytes);
+
+// Claims that a site bears: each costs half a second of silence at least, so that these last for 68 years.
+inline constexpr uint64_t kMostClaims = uint64_t{1} << 32;
+// Of a beat: a successor of each claim can exceed it.
+inline constexpr uint64_t kMostIncarnation = UINT64_MAX - kMostClaims;
+// Whether that device may say this: a rank asks in its own name, the relay that leads answers, each relay
+// speaks for its node. What a beat claims has room for successors.
+bool MaySay(Place sender, const SiteShape& shape, const SiteMessage& message);
 
 // Bodies. Decoding returns none for what no encoder writes.
 std::vector<uint8_t> EncodeOptions(const TensorOptions& options);  // without initial values
