@@ -164,6 +164,7 @@ class Client {
   ClientStats stats() const;
 
  private:
+  friend class internal::ClientImpl;
   explicit Client(std::shared_ptr<internal::ClientImpl> impl);
   std::shared_ptr<internal::ClientImpl> impl_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units_text.h"
+#include "worker/client/client_impl.h"
 #include "worker/site/site_clock.h"
 
 namespace longhaul::site {
@@ -31,8 +32,11 @@ SiteLeader::SiteLeader(const Options& options, Mailbox* mailbox, std::function<v
 }
 
 SiteLeader::~SiteLeader() {
-  // Ends what aside waits for.
-  if (client_ && !leaving_) {
+  // Either ends what aside waits for. What is said in the name of a member that has a successor ends the job
+  // that this one goes on with, until the server has it in its place.
+  if (client_ && retired_) {
+    internal::ClientImpl::Of(*client_).Vanish();
+  } else if (client_ && !leaving_) {
     (void)client_->Leave(
         {StatusCode::kCancelled, failure_.ok() ? "the site's relay ends" : failure_.message()});
   }
@@ -109,8 +113,7 @@ void SiteLeader::Fail(const Status& why) {
 
 bool SiteLeader::Retire() {
   retired_ = true;
-  return !connecting_ &&
-         (!client_ || !client_->status().ok() || Now() - began_ > options_.connect.idle_timeout);
+  return !connecting_;
 }
 
 // --- Ranks ---

@@ -35,7 +35,7 @@ class SiteLeader {
   };
   // wake: any thread.
   SiteLeader(const Options& options, Mailbox* mailbox, std::function<void()> wake);
-  // Leaves the job, if it has not. Waits for a Connect that is under way.
+  // Leaves the job, if it has not; once it is retired, without a word. Waits for a Connect that is under way.
   ~SiteLeader();
 
   void Connect();
@@ -47,7 +47,7 @@ class SiteLeader {
   void OnGone(uint8_t rank, const std::string& how);
   void Look(Instant now);
   void Fail(const Status& why);
-  // Says nothing any more: another one leads. True once nothing of it is needed: the server has let it go.
+  // Says nothing any more: another one leads. False: destroying it would wait for its Connect.
   bool Retire();
 
   bool complete() const { return desk_.complete(); }

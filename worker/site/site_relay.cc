@@ -188,7 +188,7 @@ bool SiteRelay::Impl::Turn() {
   return alive;
 }
 
-// Another node's relay goes on, if there is one: until the server has it in this one's place.
+// Another node's relay goes on, if there is one: until it leads.
 void SiteRelay::Impl::HandOver() {
   resigns_ = true;
   const Instant end = Now() + kLastWords;

@@ -320,6 +320,20 @@ TEST_F(Nodes, ALeaderThatEndsHandsOver) {
   EXPECT_EQ(out_[2], std::vector<float>(kCount, -10));
 }
 
+// The server must not lose the member before its successor has connected.
+TEST_F(Nodes, ALeaderThatIsOlderThanTheIdleTimeoutHandsOver) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  ExpectAll(-2);
+  std::this_thread::sleep_for(kIdle + std::chrono::milliseconds(200));
+  nodes_[0]->EndRelay();
+  Kill(0);
+  StepAll(3, 1);  // 4, 5
+  ExpectAll(-6.5f, 1);
+}
+
 // sgd with lr 1: what counts twice shows. A plain worker keeps the rounds open.
 class NodesAndAWorker : public Nodes {
  protected:
