@@ -37,7 +37,8 @@ class ClientImpl {
   virtual JobSpec settings() const = 0;
   virtual Status status() = 0;
   virtual ClientStats stats() = 0;
-  // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not say.
+  // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not
+  // say.
   virtual uint64_t job() const { return 0; }
   // Ends everything without a word: to the server it is as if the process had died. On no thread of the
   // client's.

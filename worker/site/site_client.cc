@@ -56,6 +56,7 @@ class SiteClient final : public ClientImpl {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
   JobSpec settings() const override { return settings_; }
+  uint64_t job() const override { return job_; }
   Status status() override;
   ClientStats stats() override;
 
@@ -127,6 +128,7 @@ class SiteClient final : public ClientImpl {
   uint32_t rank_ = 0;  // these are fixed once Connect has returned
   uint32_t world_size_ = 1;
   JobSpec settings_;
+  uint64_t job_ = 0;
 };
 
 Status CheckCount(const Tensor& tensor, size_t elements) {
@@ -354,6 +356,7 @@ void SiteClient::OnWelcome(const SiteMessage& message) {
   const std::lock_guard lock(mutex_);
   if (welcomed_) return;
   settings_ = *job;
+  job_ = message.ranks;
   rank_ = member * message.mid + message.tensor;
   world_size_ = members * message.mid;
   welcomed_ = true;
@@ -610,6 +613,7 @@ void SiteClient::SendHello(Instant now) {
   SiteMessage hello;
   hello.kind = SiteKind::kHello;
   hello.text = passed_;
+  hello.value = job_;
   (void)requests_->SendToOwnNode(hello);
   // Where none is known: node 0's leads at the start, and is the only one of a daemon that has all nodes.
   if (requests_->relay().node != requests_->own().node) (void)requests_->Send(hello);

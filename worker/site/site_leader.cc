@@ -65,7 +65,7 @@ void SiteLeader::OnConnected(Result<Client> client) {
     const std::lock_guard lock(mutex_);
     client_ = connected;
   }
-  if (retired_ || !failure_.ok()) return;
+  if (retired_ || !failure_.ok() || IsAnotherJob()) return;
   tensors_.SetClient(connected);
   Log(LogLevel::kInfo, "the site is member " + std::to_string(connected->rank()) + " of " +
                            std::to_string(connected->world_size()) + ", with " + std::to_string(ranks()) +
@@ -76,6 +76,20 @@ void SiteLeader::OnConnected(Result<Client> client) {
   tensors_.AdvanceAll();
   AdvanceBarriers();
   LeaveIfEmpty();
+}
+
+// Its values are not those that the ranks' gradients are for.
+bool SiteLeader::IsAnotherJob() {
+  const uint64_t job = client_ ? internal::ClientImpl::Of(*client_).job() : 0;
+  if (job == 0 || job_ == 0 || job == job_) return false;
+  Fail({StatusCode::kAborted, "the job that the site was in is over: the server at " +
+                                  options_.connect.servers.front() + " has another one"});
+  return true;
+}
+
+Duration SiteLeader::idle_timeout() const {
+  const Duration own = options_.connect.idle_timeout;
+  return client_ ? std::min(own, client_->settings().idle_timeout) : own;
 }
 
 ClientStats SiteLeader::stats() const {
@@ -181,6 +195,8 @@ void SiteLeader::OnHello(const SiteMessage& message) {
   if (desk_.Hello(message.rank, message.session, Now())) {
     ForgetAllOf(message.rank);
     passed_[message.rank] = message.text;
+    if (message.value != 0) job_ = message.value;
+    if (IsAnotherJob()) return;
     tensors_.AdvanceAll();
     AdvanceBarriers();
   }
@@ -198,6 +214,7 @@ void SiteLeader::Welcome(uint8_t rank) {
   welcome.tensor = rank;
   welcome.mid = ranks();
   welcome.value = uint64_t{client_->rank()} << 32 | client_->world_size();
+  welcome.ranks = internal::ClientImpl::Of(*client_).job();
   welcome.body = EncodeJob(client_->settings());
   desk_.Tell(rank, std::move(welcome));
 }

@@ -50,6 +50,8 @@ class SiteLeader {
   // Says nothing any more: another one leads. False: destroying it would wait for its Connect.
   bool Retire();
 
+  // The smaller one of the site's and, as soon as that is known, the server's.
+  Duration idle_timeout() const;
   bool complete() const { return desk_.complete(); }
   bool any_left() const { return desk_.any_left(); }
   // Ranks have been told the end, at that time.
@@ -66,6 +68,8 @@ class SiteLeader {
   void OnConnected(Result<Client> client);
   void OnHello(const SiteMessage& message);
   void Welcome(uint8_t rank);
+  // Than the ranks are in; then everything fails.
+  bool IsAnotherJob();
   void Send(uint8_t rank, SiteMessage message);
   void Remove(uint8_t rank, const Status& why, bool told);
   void ForgetAllOf(uint8_t rank);
@@ -89,6 +93,7 @@ class SiteLeader {
   RelayTensors tensors_;
   std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
   std::map<uint8_t, std::string> passed_;  // the last barrier of each, under an earlier leader
+  uint64_t job_ = 0;                       // that the ranks are in; 0: none yet
   Status end_;                             // of the site's part in the job
   Status failure_;
   bool connecting_ = false;

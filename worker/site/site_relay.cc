@@ -228,6 +228,7 @@ void SiteRelay::Impl::Look(Instant now) {
   if (!leader_ && over_.IsInfinite() && leadership_->Claim(now)) Lead(now, before);
   LookAtNodes(now);
   if (leader_ && leadership_->leads()) leader_->Look(now);
+  if (leader_) leadership_->LimitSilence(Leadership::SilenceOf(leader_->idle_timeout()));
   SendBeats();
 }
 

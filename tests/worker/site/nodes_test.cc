@@ -41,7 +41,7 @@ class Nodes : public ::testing::Test {
     server_.emplace(StartServer(members_, options));
     ranks_ = ranks;
     connect_ = OptionsFor(*server_, 0, members_);
-    connect_.idle_timeout = kIdle;
+    connect_.idle_timeout = idle_;
     connect_.weight = static_cast<float>(nodes * ranks);
     const Address any = udp::ResolveListen("127.0.0.1:0").value();
     for (uint8_t node = 0; node < nodes; ++node) {
@@ -119,6 +119,7 @@ class Nodes : public ::testing::Test {
   Folder folder_;
   std::optional<Server> server_;
   ConnectOptions connect_;
+  Duration idle_ = kIdle;
   uint8_t ranks_ = 1;
   uint32_t members_ = 1;
   std::vector<std::shared_ptr<offload::UdpLink>> links_;
@@ -332,6 +333,40 @@ TEST_F(Nodes, ALeaderThatIsOlderThanTheIdleTimeoutHandsOver) {
   Kill(0);
   StepAll(3, 1);  // 4, 5
   ExpectAll(-6.5f, 1);
+}
+
+// The daemon of the leader has ended, so its relay leaves, and with its last member the server ends the job.
+TEST_F(Nodes, ASuccessorRefusesAnotherJob) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  Kill(0);
+  InParallel(2, [&](size_t i) {
+    const Status over = StepOf(1 + i, 1);
+    EXPECT_EQ(over.code(), StatusCode::kAborted) << over.ToString();
+    EXPECT_NE(over.message().find("has another one"), std::string::npos) << over.ToString();
+  });
+  Status end;
+  ASSERT_TRUE(nodes_[1]->WaitForEnd(&end));
+  EXPECT_EQ(end.code(), StatusCode::kAborted) << end.ToString();
+}
+
+// The site's idle time-out is far longer: the server would have ended the job.
+TEST_F(Nodes, ASuccessorComesBeforeTheServerGivesTheSiteUp) {
+  ServerOptions server = EverythingReliable();
+  server.job_spec.idle_timeout = kIdle;
+  idle_ = 20 * kIdle;
+  Start(2, 1, server);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  std::this_thread::sleep_for(3 * Leadership::kBeatEvery);
+  Cut(0, true);
+  const Instant cut = Now();
+  EXPECT_TRUE(StepOf(1, 3).ok());
+  EXPECT_EQ(out_[1], std::vector<float>(kCount, -5.5f));
+  EXPECT_LT(Now() - cut, Leadership::SilenceOf(kIdle) + std::chrono::seconds(1) * LONGHAUL_SLOWNESS);
 }
 
 // sgd with lr 1: what counts twice shows. A plain worker keeps the rounds open.
