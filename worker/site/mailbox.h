@@ -77,6 +77,12 @@ class Mailbox {
   uint64_t malformed_ = 0;
 };
 
+// Of a request that a device takes no part in; the others' go on.
+constexpr bool IsRefusal(offload::WorkStatus status) {
+  return (status >= offload::WorkStatus::kBufferError && status <= offload::WorkStatus::kBadNode) ||
+         status == offload::WorkStatus::kOverflow;
+}
+
 // Memory of a device, handed out in pieces and never taken back.
 class Arena {
  public:

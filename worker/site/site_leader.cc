@@ -40,6 +40,7 @@ SiteLeader::~SiteLeader() {
     (void)client_->Leave(
         {StatusCode::kCancelled, failure_.ok() ? "the site's relay ends" : failure_.message()});
   }
+  collectives_.EndAll();  // they use memory that goes back
 }
 
 void SiteLeader::Send(uint8_t rank, SiteMessage message) {
@@ -176,6 +177,8 @@ void SiteLeader::OnMessage(const SiteMessage& message) {
       return;
     case SiteKind::kLeave:
       return TakeLeave(message);
+    case SiteKind::kRefused:
+      return TakeRefusal(message);
     case SiteKind::kTaken:
       if (!desk_.Close(message.rank, message.seq)) return;
       tensors_.Forget(message.rank, message.seq);
@@ -225,6 +228,13 @@ void SiteLeader::TakeLeave(const SiteMessage& message) {
   if (!why.ok()) why = {why.code(), NameOf(message.rank) + " leaves: " + why.message()};
   Remove(message.rank, why, true);
   (void)desk_.IsCurrent(message, Now());  // answers it
+}
+
+void SiteLeader::TakeRefusal(const SiteMessage& message) {
+  const auto why = static_cast<offload::WorkStatus>(message.value);
+  if (message.value > UINT8_MAX || !collectives_.OnRefused(message.rank, message.mid, why)) return;
+  Log(LogLevel::kWarning, NameOf(message.rank) + ": its device refuses a collective: " +
+                              std::string(offload::WorkStatusName(why)));
 }
 
 void SiteLeader::LeaveIfEmpty() {

@@ -73,6 +73,7 @@ class SiteLeader {
   void Send(uint8_t rank, SiteMessage message);
   void Remove(uint8_t rank, const Status& why, bool told);
   void ForgetAllOf(uint8_t rank);
+  void TakeRefusal(const SiteMessage& message);
   void TakeLeave(const SiteMessage& message);
   void TakeBarrier(const SiteMessage& message);
   void AdvanceBarriers();

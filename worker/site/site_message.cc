@@ -16,7 +16,7 @@ constexpr size_t kMaxBodyBytes = 8192;
 
 bool IsKind(uint8_t kind) {
   const bool request =
-      kind >= static_cast<uint8_t>(SiteKind::kHello) && kind <= static_cast<uint8_t>(SiteKind::kTaken);
+      kind >= static_cast<uint8_t>(SiteKind::kHello) && kind <= static_cast<uint8_t>(SiteKind::kRefused);
   const bool answer =
       kind >= static_cast<uint8_t>(SiteKind::kWelcome) && kind <= static_cast<uint8_t>(SiteKind::kOver);
   return request || answer;

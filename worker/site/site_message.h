@@ -3,6 +3,7 @@
 //
 //   rank    hello                                                    -> welcome, failed; moved: another relay leads
 //   rank    declare, step, pull, scores, barrier, leave              -> pending ... upload | go | deliver ... end
+//   rank    refused: a collective cannot be, since this rank's device is not in it
 //   rank    taken: the end is known, or the rank has given up        -> closed
 //
 //   relay   beat: this node lives, and what it knows                 -> (to the relays of the other nodes)
@@ -41,6 +42,8 @@ enum class SiteKind : uint8_t {
   kBarrier = 6,  // text: name; value: 1 if it was asked of an earlier leader
   kLeave = 7,    // code, text
   kTaken = 8,
+  kRefused =
+      9,  // seq; mid: a collective that the rank's device takes no part in; value: its offload::WorkStatus
 
   kWelcome = 16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; ranks:
                   // the number of the server's job; body: its settings

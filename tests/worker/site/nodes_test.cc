@@ -60,6 +60,7 @@ class Nodes : public ::testing::Test {
     auto options = DaemonOf(folder_.path() + "/node" + std::to_string(node) + ".sock",
                             static_cast<uint8_t>(addresses_.size()), ranks_);
     options.link = std::move(links_[node]);
+    options.site.scratch_bytes = scratch_;
     nodes_[node] = std::make_unique<TestNode>(options, connect_);
   }
   // Its daemon first: nothing is said to the other nodes.
@@ -120,6 +121,7 @@ class Nodes : public ::testing::Test {
   std::optional<Server> server_;
   ConnectOptions connect_;
   Duration idle_ = kIdle;
+  uint64_t scratch_ = offload::SiteOptions().scratch_bytes;
   uint8_t ranks_ = 1;
   uint32_t members_ = 1;
   std::vector<std::shared_ptr<offload::UdpLink>> links_;
@@ -333,6 +335,94 @@ TEST_F(Nodes, ALeaderThatIsOlderThanTheIdleTimeoutHandsOver) {
   Kill(0);
   StepAll(3, 1);  // 4, 5
   ExpectAll(-6.5f, 1);
+}
+
+TEST_F(Nodes, ADeclarationThatNeedsMoreScratchThanThereIsNamesTheOption) {
+  scratch_ = 3 * (kCount + 1) * sizeof(float);
+  Start(2, 1);
+  ConnectRanks();
+  InParallel(2, [&](size_t i) {
+    for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(clients_[i].Declare(name, {.count = kCount}).ok());
+    const Status refused = clients_[i].Declare("d", {.count = 1}).status();
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+    const std::string wanted = "4 largest tensors take " + std::to_string(scratch_ + 8) + " bytes";
+    EXPECT_NE(refused.message().find(wanted), std::string::npos) << refused.ToString();
+    EXPECT_NE(refused.message().find("--scratch-bytes"), std::string::npos) << refused.ToString();
+  });
+}
+
+// Of six tensors' sums that are under way at a time.
+TEST_F(Nodes, OnlyTheLargestTensorsNeedScratch) {
+  scratch_ = 6 * (kCount + 1) * sizeof(float);
+  Start(2, 1);
+  ConnectRanks();
+  InParallel(2, [&](size_t i) {
+    for (int t = 0; t < 9; ++t)
+      EXPECT_TRUE(clients_[i].Declare("t" + std::to_string(t), {.count = kCount}).ok());
+  });
+}
+
+// Node 1 has rank 2, and one that takes its daemon's scratch memory for something else.
+TEST_F(Nodes, ACollectiveThatARanksDeviceRefusesEndsForAllAsThat) {
+  scratch_ = 6 * (FakeRank::kCount + 1) * sizeof(float);
+  idle_ = 4 * kIdle;
+  Start(2, 2);
+  for (uint8_t i = 0; i < 3; ++i) clients_.push_back(MustConnect(nodes_[i / 2]->Rank(i % 2)));
+  FakeRank fake(*nodes_[1], 1);
+  tensors_.resize(3);
+  uint32_t index = 0;
+  InParallel(4, [&](size_t i) {
+    if (i == 3) index = fake.Declare("w").tensor;
+    if (i < 3) tensors_[i] = clients_[i].Declare("w", {.count = FakeRank::kCount}).value();
+  });
+  fake.TakeScratch(scratch_ - sizeof(float));
+  const Instant begun = Now();
+  std::vector<Operation> steps;
+  const std::vector<float> gradient(FakeRank::kCount, 4);
+  for (size_t i = 0; i < 3; ++i) steps.push_back(clients_[i].Push(tensors_[i], gradient));
+  (void)fake.AskStep(index);
+  for (const Operation& step : steps) {
+    const Status refused = step.WaitFor(kPatience);
+    EXPECT_NE(refused.message().find("buffer_error"), std::string::npos) << refused.ToString();
+  }
+  EXPECT_LT(Now() - begun, idle_ / 2);
+  EXPECT_NE(Logs().find("rank 2 of the site: its device refuses a collective: buffer_error"),
+            std::string::npos)
+      << Logs();
+}
+
+// Rank 4 has contributed to six sums of the first leader, rank 5 has not, and the next one gives it up. Its node
+// has scratch memory for six.
+TEST_F(Nodes, CollectivesOfADeadLeaderTakeNoRoom) {
+  scratch_ = 6 * (FakeRank::kCount + 1) * sizeof(float);
+  Start(3, 2);
+  for (uint8_t i = 0; i < 5; ++i) {
+    ConnectOptions options = nodes_[i / 2]->Rank(i % 2);
+    options.idle_timeout = 6 * idle_;
+    clients_.push_back(MustConnect(options));
+  }
+  FakeRank fake(*nodes_[2], 1);
+  constexpr size_t kTensors = 6;
+  std::vector<std::vector<Tensor>> tensors(5, std::vector<Tensor>(kTensors));
+  std::vector<uint32_t> index(kTensors);
+  InParallel(6, [&](size_t i) {
+    for (size_t t = 0; t < kTensors; ++t) {
+      const std::string name = "t" + std::to_string(t);
+      if (i == 5) index[t] = fake.Declare(name).tensor;
+      if (i < 5) tensors[i][t] = clients_[i].Declare(name, {.count = FakeRank::kCount}).value();
+    }
+  });
+  const std::vector<float> gradient(FakeRank::kCount, 4);
+  std::vector<Operation> steps;
+  for (size_t i = 0; i < 5; ++i) {
+    for (const Tensor& tensor : tensors[i]) steps.push_back(clients_[i].Push(tensor, gradient));
+  }
+  for (const uint32_t tensor : index) EXPECT_NE(fake.AskStep(tensor).mid, 0u);
+  Cut(0, true);
+  for (size_t step = 4 * kTensors; step < steps.size(); ++step) {
+    const Status status = steps[step].WaitFor(kPatience);
+    EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
+  }
 }
 
 // The daemon of the leader has ended, so its relay leaves, and with its last member the server ends the job.
