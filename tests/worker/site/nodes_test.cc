@@ -391,8 +391,8 @@ TEST_F(Nodes, ACollectiveThatARanksDeviceRefusesEndsForAllAsThat) {
       << Logs();
 }
 
-// Rank 4 has contributed to six sums of the first leader, rank 5 has not, and the next one gives it up. Its node
-// has scratch memory for six.
+// Rank 4 has contributed to six sums of the first leader, rank 5 has not, and the next one gives it up. Its
+// node has scratch memory for six.
 TEST_F(Nodes, CollectivesOfADeadLeaderTakeNoRoom) {
   scratch_ = 6 * (FakeRank::kCount + 1) * sizeof(float);
   Start(3, 2);
@@ -423,6 +423,22 @@ TEST_F(Nodes, CollectivesOfADeadLeaderTakeNoRoom) {
     const Status status = steps[step].WaitFor(kPatience);
     EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
   }
+}
+
+// As one that was stopped for a while: the server has replaced its client, and it does not know by whom.
+TEST_F(Nodes, ALeaderThatIsBackWithinItsGraceKeepsItsRanks) {
+  Start(2, 1);
+  ConnectRanks();
+  DeclareAll();
+  StepAll(1);
+  Cut(0, true);
+  for (int i = 0; i < 1000 && nodes_[1]->takeovers().empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(Leadership::SilenceOf(kIdle) / 2);
+  Cut(0, false);
+  std::this_thread::sleep_for(kIdle / 2);  // until rank 0 has turned to node 1
+  StepAll(3);
+  ExpectAll(3.5f);
 }
 
 // The daemon of the leader has ended, so its relay leaves, and with its last member the server ends the job.
@@ -462,7 +478,8 @@ TEST_F(Nodes, ASuccessorComesBeforeTheServerGivesTheSiteUp) {
 // sgd with lr 1: what counts twice shows. A plain worker keeps the rounds open.
 class NodesAndAWorker : public Nodes {
  protected:
-  void StartAll() {
+  // The site's ranks learn the rounds that they have from a step, or from a pull.
+  void StartAll(bool steps = true) {
     members_ = 2;
     Start(2, 1);
     Result<Client> plain = Status(StatusCode::kInternal, "");
@@ -474,9 +491,13 @@ class NodesAndAWorker : public Nodes {
     out_.resize(3);
     tensors_.resize(3);
     DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
-    StepAll(1);  // 1, 2, 3
-    ExpectAll(-2);
+    if (steps) {
+      StepAll(1);  // 1, 2, 3
+      ExpectAll(-2);
+    }
     for (auto& values : out_) values.assign(kCount, 0);
+    if (!steps)
+      InParallel(2, [&](size_t i) { EXPECT_TRUE(clients_[i].Pull(tensors_[i], out_[i]).Wait().ok()); });
     step_ = clients_[1].PushPull(tensors_[1], gradient_, out_[1]);
     other_ = clients_[0].PushPull(tensors_[0], gradient_, out_[0]);
     // Until the sum is at the server.
@@ -489,12 +510,12 @@ class NodesAndAWorker : public Nodes {
     }
     ASSERT_EQ(nodes_[1]->takeovers().size(), 1u);
   }
-  void ExpectStep(float value) {
+  void ExpectStep(float value, uint64_t round = 1) {
     const Status status = step_.WaitFor(kPatience);
     EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
     EXPECT_EQ(out_[1], std::vector<float>(kCount, value));
     EXPECT_EQ(out_[2], out_[1]);
-    EXPECT_EQ(step_.stats().round, 1u);
+    EXPECT_EQ(step_.stats().round, round);
     StepAll(0, 1);  // 1, 2
     ExpectAll(value - 1.5f, 1);
   }
@@ -510,6 +531,13 @@ TEST_F(NodesAndAWorker, AStepWhoseRoundHasEndedCountsOnce) {
   EXPECT_EQ(out_[2], std::vector<float>(kCount, -8));
   AwaitTakeover();
   ExpectStep(-8);
+}
+
+TEST_F(NodesAndAWorker, AStepAfterAPullCountsOnceToo) {
+  StartAll(/*steps=*/false);
+  EXPECT_TRUE(StepOf(2, 8).ok());
+  AwaitTakeover();
+  ExpectStep(-6, 0);
 }
 
 TEST_F(NodesAndAWorker, AStepWhoseRoundIsOpenCountsOnce) {
