@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "worker/site/collectives.h"
-
 namespace longhaul::site {
 
 uint32_t ClientTensors::IndexOf(const std::string& name, const std::vector<uint8_t>& body) {
@@ -26,7 +24,7 @@ Status ClientTensors::CheckScratch(const offload::SiteOptions& site, const State
     if (&other != &tensor) sizes.push_back(other.send.memory.size());
   }
   std::ranges::sort(sizes, std::greater());
-  sizes.resize(std::min(sizes.size(), Collectives::kMost));
+  sizes.resize(std::min(sizes.size(), kMostCollectives));
   const uint64_t needed = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   if (needed <= site.scratch_bytes) return {};
   return {StatusCode::kResourceExhausted,

@@ -12,7 +12,7 @@ void Collectives::Queue(std::function<void()> begin) {
 }
 
 void Collectives::RunQueue() {
-  while (!queue_.empty() && under_way_.size() < kMost) {
+  while (!queue_.empty() && under_way_.size() < kMostCollectives) {
     const std::function<void()> begin = std::move(queue_.front());
     queue_.pop_front();
     begin();

@@ -16,9 +16,6 @@ namespace longhaul::site {
 
 class Collectives {
  public:
-  // A rank may have eight messages open (offload/shm/rank_session.cc).
-  static constexpr size_t kMost = 6;
-
   // deadline: for a rank that does not answer.
   Collectives(Mailbox* mailbox, const SiteShape& shape, uint64_t leader, Duration deadline)
       : mailbox_(*mailbox),

@@ -184,8 +184,11 @@ bool SiteRelay::Impl::Turn() {
       [this](const offload::Completion& c) {
         if (leader_) leader_->OnCompletion(c);
       });
-  if (!alive) end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
-  return alive;
+  if (alive) return true;
+  end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
+  // As if this process had ended with it: another node's takes over.
+  if (leader_ && std::popcount(leadership_->alive(Now())) > 1) (void)leader_->Retire();
+  return false;
 }
 
 // Another node's relay goes on, if there is one: until it leads.

@@ -323,6 +323,17 @@ TEST_F(Nodes, ALeaderThatEndsHandsOver) {
   EXPECT_EQ(out_[2], std::vector<float>(kCount, -10));
 }
 
+// By itself, not by a signal: the site is still the member that it was.
+TEST_F(Nodes, ALeaderWhoseDaemonEndsIsFollowedByTheNextNode) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  Kill(0);
+  StepAll(3, 1);  // 4, 5
+  ExpectAll(-6.5f, 1);
+}
+
 // The server must not lose the member before its successor has connected.
 TEST_F(Nodes, ALeaderThatIsOlderThanTheIdleTimeoutHandsOver) {
   Start(3, 1);
@@ -441,13 +452,15 @@ TEST_F(Nodes, ALeaderThatIsBackWithinItsGraceKeepsItsRanks) {
   ExpectAll(3.5f);
 }
 
-// The daemon of the leader has ended, so its relay leaves, and with its last member the server ends the job.
+// Another client has taken the site's place in between, and given up, so that the server has ended the job.
 TEST_F(Nodes, ASuccessorRefusesAnotherJob) {
   Start(3, 1);
   ConnectRanks();
   DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
   StepAll(1);
   Kill(0);
+  connect_.incarnation = 5;
+  EXPECT_TRUE(MustConnect(connect_).Leave({StatusCode::kCancelled, "no"}).ok());
   InParallel(2, [&](size_t i) {
     const Status over = StepOf(1 + i, 1);
     EXPECT_EQ(over.code(), StatusCode::kAborted) << over.ToString();
