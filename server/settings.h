@@ -41,6 +41,7 @@ struct ServerSettings : JobSpec {
   uint64_t memory = 0;  // bytes that the job's tensors may take at most, whatever max_model; 0: no bound
   GrantSettings grants = {};
   AccessRules access = {};
+  uint64_t first_job = 0;  // its number in Welcome; later ones count on
 };
 
 }  // namespace longhaul::server

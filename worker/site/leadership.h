@@ -8,6 +8,7 @@
 // Sans-I/O. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -20,8 +21,9 @@ namespace longhaul::site {
 class Leadership {
  public:
   static constexpr Duration kBeatEvery = std::chrono::milliseconds(100);
-  // After which a relay counts as dead: a third of the idle time-out, so that ranks and server, which wait
-  // for all of it, still wait when another one has connected; five beats at least, since datagrams are lost.
+  // After which a relay counts as dead: a third of the idle time-out, the server's if that is shorter, so
+  // that ranks and server, which wait for all of it, still wait when another one has connected; five beats at
+  // least, since datagrams are lost.
   static Duration SilenceOf(Duration idle_timeout) {
     return std::max<Duration>(idle_timeout / 3, 5 * kBeatEvery);
   }
@@ -48,6 +50,9 @@ class Leadership {
   bool Claim(Instant now);
   // Why a leader is followed by another one: it has resigned, else it was silent.
   bool resigned() const { return resigned_; }
+
+  // The silence after which a relay is dead; the shortest that any of the site's knows counts for all.
+  void LimitSilence(Duration silence) { silence_ = std::min(silence_, std::max(silence, SilenceOf({}))); }
 
   uint64_t leader() const { return leader_; }
   bool leads() const { return leader_ != 0 && claimed_ == leader_; }
@@ -76,7 +81,7 @@ class Leadership {
   const uint8_t own_;
   const uint8_t nodes_;
   const uint64_t session_;
-  const Duration silence_;
+  Duration silence_;
   const Instant started_;
   Instant looked_;
   std::array<Peer, 16> peers_;

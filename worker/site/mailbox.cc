@@ -23,7 +23,7 @@ constexpr uint64_t kSendTag = uint64_t{2} << 48;
 constexpr uint32_t kSends = 32;
 // Messages; each is a kilobyte at most but for declarations.
 constexpr size_t kMostWaiting = 1024;
-// Half receives, a quarter sends, a quarter collectives: a rank has a few, the relay Collectives::kMost.
+// Half receives, a quarter sends, a quarter collectives: a rank has a few, the relay kMostCollectives.
 constexpr uint32_t kLeastQueueDepth = 4 * kSends;
 // Blocks of an arena: regions of a rank are 16 at least, of which this takes some.
 constexpr size_t kMostBlocks = 12;

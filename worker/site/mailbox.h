@@ -83,6 +83,15 @@ class Mailbox {
   Place refused_of_;
 };
 
+// Of a leader's, under way at a time. A rank may have eight messages open (offload/shm/rank_session.cc).
+inline constexpr size_t kMostCollectives = 6;
+
+// Of a request that a device takes no part in; the others' go on.
+constexpr bool IsRefusal(offload::WorkStatus status) {
+  return (status >= offload::WorkStatus::kBufferError && status <= offload::WorkStatus::kBadNode) ||
+         status == offload::WorkStatus::kOverflow;
+}
+
 // Memory of a device, handed out in pieces and never taken back.
 class Arena {
  public:

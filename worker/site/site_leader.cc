@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units_text.h"
+#include "worker/client/client_impl.h"
 #include "worker/site/site_clock.h"
 
 namespace longhaul::site {
@@ -31,11 +32,15 @@ SiteLeader::SiteLeader(const Options& options, Mailbox* mailbox, std::function<v
 }
 
 SiteLeader::~SiteLeader() {
-  // Ends what aside waits for.
-  if (client_ && !leaving_) {
+  // Either ends what aside waits for. What is said in the name of a member that has a successor ends the job
+  // that this one goes on with, until the server has it in its place.
+  if (client_ && retired_) {
+    internal::ClientImpl::Of(*client_).Vanish();
+  } else if (client_ && !leaving_) {
     (void)client_->Leave(
         {StatusCode::kCancelled, failure_.ok() ? "the site's relay ends" : failure_.message()});
   }
+  collectives_.EndAll();  // they use memory that goes back
 }
 
 void SiteLeader::Send(uint8_t rank, SiteMessage message) {
@@ -61,7 +66,7 @@ void SiteLeader::OnConnected(Result<Client> client) {
     const std::lock_guard lock(mutex_);
     client_ = connected;
   }
-  if (retired_ || !failure_.ok()) return;
+  if (retired_ || !failure_.ok() || IsAnotherJob()) return;
   tensors_.SetClient(connected);
   Log(LogLevel::kInfo, "the site is member " + std::to_string(connected->rank()) + " of " +
                            std::to_string(connected->world_size()) + ", with " + std::to_string(ranks()) +
@@ -72,6 +77,20 @@ void SiteLeader::OnConnected(Result<Client> client) {
   tensors_.AdvanceAll();
   AdvanceBarriers();
   LeaveIfEmpty();
+}
+
+// Its values are not those that the ranks' gradients are for.
+bool SiteLeader::IsAnotherJob() {
+  const uint64_t job = client_ ? internal::ClientImpl::Of(*client_).job() : 0;
+  if (job == 0 || job_ == 0 || job == job_) return false;
+  Fail({StatusCode::kAborted, "the job that the site was in is over: the server at " +
+                                  options_.connect.servers.front() + " has another one"});
+  return true;
+}
+
+Duration SiteLeader::idle_timeout() const {
+  const Duration own = options_.connect.idle_timeout;
+  return client_ ? std::min(own, client_->settings().idle_timeout) : own;
 }
 
 ClientStats SiteLeader::stats() const {
@@ -109,8 +128,7 @@ void SiteLeader::Fail(const Status& why) {
 
 bool SiteLeader::Retire() {
   retired_ = true;
-  return !connecting_ &&
-         (!client_ || !client_->status().ok() || Now() - began_ > options_.connect.idle_timeout);
+  return !connecting_;
 }
 
 // --- Ranks ---
@@ -160,6 +178,8 @@ void SiteLeader::OnMessage(const SiteMessage& message) {
       return;
     case SiteKind::kLeave:
       return TakeLeave(message);
+    case SiteKind::kRefused:
+      return TakeRefusal(message);
     case SiteKind::kTaken:
       if (!desk_.Close(message.rank, message.seq)) return;
       tensors_.Forget(message.rank, message.seq);
@@ -179,6 +199,8 @@ void SiteLeader::OnHello(const SiteMessage& message) {
   if (desk_.Hello(message.rank, message.session, Now())) {
     ForgetAllOf(message.rank);
     passed_[message.rank] = message.text;
+    if (message.value != 0) job_ = message.value;
+    if (IsAnotherJob()) return;
     tensors_.AdvanceAll();
     AdvanceBarriers();
   }
@@ -196,6 +218,7 @@ void SiteLeader::Welcome(uint8_t rank) {
   welcome.tensor = rank;
   welcome.mid = ranks();
   welcome.value = uint64_t{client_->rank()} << 32 | client_->world_size();
+  welcome.ranks = internal::ClientImpl::Of(*client_).job();
   welcome.body = EncodeJob(client_->settings());
   desk_.Tell(rank, std::move(welcome));
 }
@@ -206,6 +229,13 @@ void SiteLeader::TakeLeave(const SiteMessage& message) {
   if (!why.ok()) why = {why.code(), NameOf(message.rank) + " leaves: " + why.message()};
   Remove(message.rank, why, true);
   (void)desk_.IsCurrent(message, Now());  // answers it
+}
+
+void SiteLeader::TakeRefusal(const SiteMessage& message) {
+  const auto why = static_cast<offload::WorkStatus>(message.value);
+  if (message.value > UINT8_MAX || !collectives_.OnRefused(message.rank, message.mid, why)) return;
+  Log(LogLevel::kWarning, NameOf(message.rank) + ": its device refuses a collective: " +
+                              std::string(offload::WorkStatusName(why)));
 }
 
 void SiteLeader::LeaveIfEmpty() {

@@ -14,7 +14,7 @@ constexpr uint8_t kMaxRank = 63;
 // What no body is larger than: a seg's (8192 bytes at most).
 constexpr size_t kMaxBodyBytes = 8192;
 
-bool IsRequest(SiteKind kind) { return kind >= SiteKind::kHello && kind <= SiteKind::kTaken; }
+bool IsRequest(SiteKind kind) { return kind >= SiteKind::kHello && kind <= SiteKind::kRefused; }
 
 bool IsKind(SiteKind kind) {
   return IsRequest(kind) || (kind >= SiteKind::kWelcome && kind <= SiteKind::kOver);

@@ -3,6 +3,7 @@
 //
 //   rank    hello                                                    -> welcome, failed; moved: another relay leads
 //   rank    declare, step, pull, scores, barrier, leave              -> pending ... upload | go | deliver ... end
+//   rank    refused: a collective cannot be, since this rank's device is not in it
 //   rank    taken: the end is known, or the rank has given up        -> closed
 //
 //   relay   beat: this node lives, and what it knows                 -> (to the relays of the other nodes)
@@ -26,14 +27,14 @@
 namespace longhaul::site {
 
 // Moves with every change of what is below.
-inline constexpr uint8_t kSiteVersion = 2;
+inline constexpr uint8_t kSiteVersion = 3;
 // Of names and of texts for people; what is longer is cut.
 inline constexpr size_t kMaxTextBytes = 256;
 // Without text and body.
 inline constexpr size_t kHeaderBytes = 70;
 
 enum class SiteKind : uint8_t {
-  kHello = 1,
+  kHello = 1,    // text: the last barrier that was passed; value: the job that the rank is in, 0: none yet
   kDeclare = 2,  // text: name; body: options; value: 1 with initial values
   kStep = 3,    // tensor; value: 1 if the result is wanted; ranks: 0, or it was asked of an earlier leader: 1
                 // and the rounds whose results the rank has
@@ -42,9 +43,11 @@ enum class SiteKind : uint8_t {
   kBarrier = 6,  // text: name; value: 1 if it was asked of an earlier leader
   kLeave = 7,    // code, text
   kTaken = 8,
+  kRefused =
+      9,  // seq; mid: a collective that the rank's device takes no part in; value: its offload::WorkStatus
 
-  kWelcome =
-      16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; body: job
+  kWelcome = 16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; ranks:
+                  // the number of the server's job; body: its settings
   kPending = 17,  // ranks: who is waited for
   // Of collectives: mid; ranks: those of the rank's node, as its device counts them; value: the nodes.
   kUpload = 18,   // broadcast the values
@@ -56,7 +59,7 @@ enum class SiteKind : uint8_t {
   kMoved = 24,   // leader: who leads
   // Between relays. rank: the sender's node.
   kBeat = 25,  // session: of its process; seq: grows; ranks: of its node, that are here; value: incarnation;
-               // tensor: flags
+               // tensor: flags; mid: ms of silence after which a relay is dead
   kOver = 26,  // code, text
 };
 

@@ -186,11 +186,14 @@ bool SiteRelay::Impl::Turn() {
       [this](const offload::Completion& c) {
         if (leader_) leader_->OnCompletion(c);
       });
-  if (!alive) end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
-  return alive;
+  if (alive) return true;
+  end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
+  // As if this process had ended with it: another node's takes over.
+  if (leader_ && std::popcount(leadership_->alive(Now())) > 1) (void)leader_->Retire();
+  return false;
 }
 
-// Another node's relay goes on, if there is one: until the server has it in this one's place.
+// Another node's relay goes on, if there is one: until it leads.
 void SiteRelay::Impl::HandOver() {
   resigns_ = true;
   const Instant end = Now() + kLastWords;
@@ -232,6 +235,7 @@ void SiteRelay::Impl::Look(Instant now) {
   LookAtNodes(now);
   if (leader_ && leadership_->leads()) leader_->Look(now);
   SayRefused();
+  if (leader_) leadership_->LimitSilence(Leadership::SilenceOf(leader_->idle_timeout()));
   SendBeats();
 }
 

@@ -130,6 +130,19 @@ class FakeRank {
   void CancelCollective(uint32_t mid) {
     EXPECT_TRUE(mailbox_->device().Cancel(JobOfLeader(leader_), mid).ok());
   }
+  // So many bytes of its daemon's, for a sum that never is.
+  void TakeScratch(uint64_t bytes) {
+    const auto memory = mailbox_->device().Allocate(bytes).value();
+    offload::WorkRequest work;
+    work.opcode = offload::Opcode::kReduce;
+    work.mid = 1;
+    work.ranks = 3;  // the other one of its node does not take part
+    work.nodes = 3;
+    work.root_node = Relay().node;
+    work.length = bytes;
+    work.send = {memory.key, 0};
+    EXPECT_TRUE(mailbox_->Post(work).ok());
+  }
   uint64_t seq() const { return seq_; }
   uint64_t NextSeq() { return ++seq_; }
 

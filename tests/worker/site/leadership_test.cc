@@ -163,6 +163,16 @@ TEST_F(Relays, WhatALeaderKnewItsSuccessorKnows) {
   EXPECT_TRUE(relays_[2]->any_left());
 }
 
+// The leader knows the server's idle time-out.
+TEST_F(Relays, TheShortestSilenceThatOneKnowsCountsForAll) {
+  Run(milliseconds(300));
+  relays_[0]->LimitSilence(milliseconds(600));
+  Run(milliseconds(200));
+  EXPECT_EQ(relays_[2]->silence(), milliseconds(600));
+  relays_[2]->LimitSilence(Duration(1));
+  EXPECT_EQ(relays_[2]->silence(), Leadership::SilenceOf(Duration(0)));
+}
+
 TEST_F(Relays, ABeatThatWasOvertakenIsNone) {
   const SiteMessage first = relays_[1]->Beat({.ranks = 0});
   relays_[0]->OnBeat(relays_[1]->Beat({.ranks = 4}), now_);
