@@ -266,6 +266,7 @@ void RelayTensors::AskServer(uint32_t index, bool with_values) {
 
 void RelayTensors::OnDeclared(uint32_t index, const Result<Tensor>& tensor) {
   State& state = tensors_[index];
+  if (MayGoOn(tensor.status())) return;
   if (!tensor.ok()) return EndJob(index, tensor.status());
   state.tensor = *tensor;
   for (const auto& [rank, part] : state.job->parts) EndDeclared(index, rank, part.seq);
@@ -329,6 +330,7 @@ void RelayTensors::AwaitServer(uint32_t index, const Operation& operation) {
 void RelayTensors::OnServer(uint32_t index, const Status& outcome, const OperationStats& stats) {
   State& state = tensors_[index];
   Job& job = *state.job;
+  if (MayGoOn(outcome)) return;
   if (!job.again.empty() && outcome.code() == StatusCode::kFailedPrecondition) {
     // Without an optimizer nothing is kept that could be asked for.
     SplitAgain(state, 0);
