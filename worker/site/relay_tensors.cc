@@ -188,7 +188,7 @@ void RelayTensors::Finish(uint32_t index) {
 void RelayTensors::EndJob(uint32_t index, const Status& outcome) {
   // The end of the client ends what is under way when SiteLeader::Look says so: a successor may have its
   // place.
-  if (!outcome.ok() && !client_->status().ok()) return;
+  if (MayGoOn(outcome)) return;
   const Job& job = *tensors_[index].job;
   for (const auto& [rank, part] : job.parts) desk_.End(rank, part.seq, outcome);
   for (const Waiting& step : job.again) desk_.End(step.rank, step.seq, outcome);

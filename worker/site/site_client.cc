@@ -110,7 +110,8 @@ class SiteClient final : public ClientImpl {
   // Its own thread's.
   std::optional<site::SiteRequests> requests_;
   site::ClientTensors tensors_;
-  std::string passed_;  // the last barrier
+  std::string passed_;   // the last barrier
+  uint32_t passes_ = 0;  // of all barriers
   std::vector<Ended> ends_;
   Instant heard_;
   Instant hello_;
@@ -487,6 +488,7 @@ void SiteClient::Ask(Request request) {
   request.stats.bytes =
       ByteCount(static_cast<int64_t>(request.values.size_bytes() + request.out.size_bytes()));
   TensorState* const tensor = TensorOf(request.tensor);
+  if (request.message.kind == SiteKind::kBarrier) request.message.mid = passes_;
   const Status refusal = Fill(request);
   Request& asked = requests_->Add(std::move(request));
   const uint64_t seq = asked.message.seq;
@@ -529,7 +531,10 @@ void SiteClient::End(Request& request, const Status& outcome) {
 }
 
 void SiteClient::Learn(const Request& request) {
-  if (request.message.kind == SiteKind::kBarrier) passed_ = request.message.text;
+  if (request.message.kind == SiteKind::kBarrier) {
+    passed_ = request.message.text;
+    ++passes_;
+  }
   TensorState* const tensor = TensorOf(request.tensor);
   if (tensor == nullptr) return;
   if (request.message.kind == SiteKind::kStep) tensor->rounds = request.stats.round + 1;
@@ -583,6 +588,7 @@ void SiteClient::SendHello(Instant now) {
   SiteMessage hello;
   hello.kind = SiteKind::kHello;
   hello.text = passed_;
+  hello.mid = passes_;
   hello.value = job_;
   (void)requests_->SendToOwnNode(hello);
   // Where none is known: node 0's leads at the start, and is the only one of a daemon that has all nodes.

@@ -67,7 +67,7 @@ void SiteLeader::OnConnected(Result<Client> client) {
     client_ = connected;
   }
   if (retired_ || !failure_.ok() || IsAnotherJob()) return;
-  tensors_.SetClient(connected);
+  tensors_.SetClient(connected, options_.grace > Duration(0));
   Log(LogLevel::kInfo, "the site is member " + std::to_string(connected->rank()) + " of " +
                            std::to_string(connected->world_size()) + ", with " + std::to_string(ranks()) +
                            " ranks");
@@ -198,7 +198,7 @@ void SiteLeader::OnHello(const SiteMessage& message) {
   if (message.rank >= ranks()) return;
   if (desk_.Hello(message.rank, message.session, Now())) {
     ForgetAllOf(message.rank);
-    passed_[message.rank] = message.text;
+    passed_[message.rank] = {message.text, message.mid};
     if (message.value != 0) job_ = message.value;
     if (IsAnotherJob()) return;
     tensors_.AdvanceAll();
@@ -255,17 +255,18 @@ void SiteLeader::LeaveIfEmpty() {
 // --- Barriers ---
 
 void SiteLeader::TakeBarrier(const SiteMessage& message) {
-  barriers_[message.text][message.rank] = {message.seq, message.value != 0};
+  barriers_[message.text][message.rank] = {message.seq, message.value != 0, message.mid};
   AdvanceBarriers();
 }
 
-// A barrier that one rank has passed under an earlier leader is over for those that were at it too.
+// A barrier that one rank has passed is over for those that were at it under an earlier leader, too.
 void SiteLeader::EndPassed(const std::string& name, std::map<uint8_t, BarrierPart>& parts) {
-  const auto here = [&name](const auto& last) { return last.second == name; };
-  if (std::ranges::none_of(passed_, here)) return;
-  std::erase_if(parts, [this](const auto& part) {
-    if (part.second.again) desk_.End(part.first, part.second.seq, Status::Ok());
-    return part.second.again;
+  uint32_t times = 0;
+  for (const auto& [rank, last] : passed_) times = std::max(times, last.name == name ? last.times : 0);
+  std::erase_if(parts, [this, times](const auto& part) {
+    const bool over = part.second.again && part.second.passed < times;
+    if (over) desk_.End(part.first, part.second.seq, Status::Ok());
+    return over;
   });
 }
 
@@ -282,17 +283,16 @@ void SiteLeader::AdvanceBarriers() {
       continue;
     }
     const auto end = [this, name = at->first, parts = at->second](const Status& outcome) {
-      if (!outcome.ok() && !client_->status().ok()) return;  // as of tensors: Look says so
       for (const auto& [rank, part] : parts) {
-        if (outcome.ok()) passed_[rank] = name;
         desk_.End(rank, part.seq, outcome);
+        if (outcome.ok()) passed_[rank] = {name, part.passed + 1};
       }
+      AdvanceBarriers();
     };
     const bool asked = aside_.Run([this, client = client_, name = at->first, end] {
       const Status outcome = client->Barrier(name);
       aside_.Done([this, end, outcome] {
-        end(outcome);
-        AdvanceBarriers();  // for those that have turned to this leader meanwhile
+        if (!tensors_.MayGoOn(outcome)) end(outcome);
       });
     });
     if (!asked) end({StatusCode::kResourceExhausted, "the site waits at too many barriers"});

@@ -64,7 +64,12 @@ class SiteLeader {
  private:
   struct BarrierPart {
     uint64_t seq = 0;
-    bool again = false;  // it was asked of an earlier leader
+    bool again = false;   // it was asked of an earlier leader
+    uint32_t passed = 0;  // barriers that the rank has passed before
+  };
+  struct Passed {
+    std::string name;
+    uint32_t times = 0;
   };
 
   void OnConnected(Result<Client> client);
@@ -95,9 +100,9 @@ class SiteLeader {
   RankDesk desk_;
   RelayTensors tensors_;
   std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
-  std::map<uint8_t, std::string> passed_;  // the last barrier of each
-  uint64_t job_ = 0;                       // that the ranks are in; 0: none yet
-  Status end_;                             // of the site's part in the job
+  std::map<uint8_t, Passed> passed_;  // the last barrier of each
+  uint64_t job_ = 0;                  // that the ranks are in; 0: none yet
+  Status end_;                        // of the site's part in the job
   Status failure_;
   bool connecting_ = false;
   bool leaving_ = false;

@@ -34,14 +34,16 @@ inline constexpr size_t kMaxTextBytes = 256;
 inline constexpr size_t kHeaderBytes = 70;
 
 enum class SiteKind : uint8_t {
-  kHello = 1,    // text: the last barrier that was passed; value: the job that the rank is in, 0: none yet
+  kHello = 1,  // text: the last barrier that the rank has passed; mid: how many it has; value: the job that
+               // it is in, 0: none yet
   kDeclare = 2,  // text: name; body: options; value: 1 with initial values
   kStep = 3,    // tensor; value: 1 if the result is wanted; ranks: 0, or it was asked of an earlier leader: 1
                 // and the rounds whose results the rank has
   kPull = 4,    // tensor; value: min_round
   kScores = 5,  // tensor; value: how many
-  kBarrier = 6,  // text: name; value: 1 if it was asked of an earlier leader
-  kLeave = 7,    // code, text
+  kBarrier =
+      6,       // text: name; mid: how many the rank has passed; value: 1 if it was asked of an earlier leader
+  kLeave = 7,  // code, text
   kTaken = 8,
   kRefused =
       9,  // seq; mid: a collective that the rank's device takes no part in; value: its offload::WorkStatus

@@ -25,7 +25,7 @@ class FakeRank {
     shape_ = SiteShape::Of(device->site());
     rank_ = shape_.IndexOf({device->node(), slot});
     mailbox_ = Mailbox::Open(*std::move(device)).value();
-    const SiteMessage hello{.kind = SiteKind::kHello, .text = passed};
+    const SiteMessage hello{.kind = SiteKind::kHello, .mid = passed.empty() ? 0u : 1u, .text = passed};
     Say(hello);
     EXPECT_TRUE(Await(SiteKind::kWelcome, 0, hello));
   }

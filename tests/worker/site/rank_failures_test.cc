@@ -411,7 +411,8 @@ TEST(SiteLeader, ABarrierThatOneRankHasPassedIsOverForThoseThatWereAtIt) {
   const auto end = at.Await(SiteKind::kEnd, again.seq, again);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->code, StatusCode::kOk);
-  SiteMessage fresh{.kind = SiteKind::kBarrier, .seq = at.NextSeq(), .text = "b"};
+  // It has passed the same, and was at the next one of that name.
+  SiteMessage fresh{.kind = SiteKind::kBarrier, .seq = at.NextSeq(), .mid = 1, .value = 1, .text = "b"};
   at.Say(fresh);
   const auto pending = at.Await(SiteKind::kPending, fresh.seq, fresh);
   ASSERT_TRUE(pending.has_value()) << "the next one of that name waits for all";

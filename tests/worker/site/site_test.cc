@@ -267,7 +267,7 @@ TEST_F(SiteOfTwo, PendingOperationsAreBoundedAlsoThoseOfOneTensor) {
   const std::vector<float> gradient(1, 1);
   std::vector<Operation> pushes;
   for (int i = 0; i <= 4096; ++i) pushes.push_back(clients_[0].Push(tensors_[0], gradient));
-  EXPECT_EQ(pushes.back().Wait().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(pushes.back().WaitFor(std::chrono::seconds(10)).code(), StatusCode::kResourceExhausted);
   EXPECT_FALSE(pushes[4095].done());
 }
 
