@@ -119,6 +119,13 @@ TEST_F(Relays, OneThatWasStoppedItselfTakesNoOtherForDead) {
   stopped_.reset();
   Run(seconds(2));
   EXPECT_EQ(claims_, (std::vector<uint8_t>{0, 1})) << "who stays silent is dead";
+  // The lowest node, where another one leads.
+  Start(0);
+  Run(seconds(1));
+  stopped_ = 0;
+  Run(seconds(2));
+  EXPECT_TRUE(relays_[0]->OnLook(now_));
+  EXPECT_FALSE(relays_[0]->Claim(now_));
 }
 
 TEST_F(Relays, ALeaderThatIsRestartedDoesNotTakeUpItsPredecessorsLeadership) {
