@@ -36,10 +36,10 @@ class FakeRank {
     message.open_from = 1;
     EXPECT_TRUE(mailbox_->Send(Relay(), message));
   }
-  // The next answer of that kind to the request, asked for again until it comes; within 20 s.
+  // The next answer of that kind to the request, asked for again until it comes; within 20 ms for each turn.
   std::optional<SiteMessage> Await(SiteKind kind, uint64_t seq,
-                                   const SiteMessage& again = {.kind = SiteKind::kHello}) {
-    for (int i = 0; i < 1000; ++i) {
+                                   const SiteMessage& again = {.kind = SiteKind::kHello}, int turns = 1000) {
+    for (int i = 0; i < turns; ++i) {
       std::optional<SiteMessage> found;
       mailbox_->Poll([] {},
                      [&](const SiteMessage& m) {
