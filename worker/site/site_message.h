@@ -34,8 +34,8 @@ inline constexpr size_t kMaxTextBytes = 256;
 inline constexpr size_t kHeaderBytes = 70;
 
 enum class SiteKind : uint8_t {
-  kHello = 1,  // text: the last barrier that the rank has passed; mid: how many it has; value: the job that
-               // it is in, 0: none yet
+  kHello = 1,    // text: the last barrier that the rank has passed; mid: how many it has; value: the job that
+                 // it is in, 0: none yet
   kDeclare = 2,  // text: name; body: options; value: 1 with initial values
   kStep = 3,    // tensor; value: 1 if the result is wanted; ranks: 0, or it was asked of an earlier leader: 1
                 // and the rounds whose results the rank has
