@@ -385,6 +385,18 @@ TEST(OffloadBounds, WhatPacketsHaveBegunLeavesRoomForWhatRanksPost) {
   EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
 }
 
+TEST(OffloadBounds, WhatRanksHavePostedTakesNothingFromWhatPacketsMayBegin) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  for (uint32_t mid = 0; mid < 48; ++mid) {
+    ranks.request.mid = mid;
+    ranks.Post(1, 0, mid);
+  }
+  Begin(site, 100, 4096);
+  EXPECT_EQ(site.engine(1).stats().begins_refused, 0u);
+}
+
 // A message that is too large to begin before it is posted: what is refused comes again. An aggregator has no
 // rank that could post it.
 TEST(OffloadBounds, ALargeMessageIsRefusedUntilItIsPosted) {
@@ -625,6 +637,21 @@ TEST(OffloadStatus, PartialOfATreeWithoutALateNode) {
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0b100u);
   EXPECT_EQ(ranks.at(1, 1).receive[300], 2 * 1000 + 200 + 4 * (300 % 97));
+}
+
+// Packets of others have begun the message long before: the deadline is the request's all the same.
+TEST(OffloadStatus, APartialMessageEndsByItsOwnDeadlineWhoeverBeganIt) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.deadline = milliseconds(40);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  site.filter = [](uint8_t, uint8_t to, std::vector<uint8_t>&) { return to == 0; };  // no answer comes back
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(35));
+  ranks.Post(0, 0);
+  site.RunFor(milliseconds(81));
+  EXPECT_EQ(site.CountOf(0, 0, 1), 1u);
 }
 
 // The root has a result without node 2, which has reached no node, when node 2's sum comes.
