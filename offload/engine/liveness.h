@@ -11,6 +11,7 @@
 #include "base/instant.h"
 #include "offload/engine/collective.h"
 #include "offload/engine/deadline_wheel.h"
+#include "offload/engine/messages.h"
 #include "offload/engine/transfer.h"
 
 namespace longhaul::offload {

@@ -199,14 +199,14 @@ TEST(LocalRing, ADeviceThatKnowsLessIsTold) {
   ring.PostNext(0b1111);
   ring.site.RunFor(milliseconds(20));
   ring.site.Kill(3);
-  ring.site.engine(0).NodeGone(ring.site.now(), 3);
+  ring.site.engine(2).NodeGone(ring.site.now(), 3);
   ring.site.filter = [](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
     const Header h = Parse(datagram)->header;
     return h.kind == PacketKind::kAbort || (h.flags & Header::kReformed) == 0;
   };
   ring.PostNext(0b0111);
   ring.site.RunFor(milliseconds(100));
-  for (const uint8_t node : {uint8_t{1}, uint8_t{2}}) {
+  for (const uint8_t node : {uint8_t{0}, uint8_t{1}}) {
     EXPECT_EQ(ring.EndAt(node).status, WorkStatus::kPeerDead);
     EXPECT_EQ(ring.EndAt(node).missing_nodes, 0b1000u);
   }
