@@ -97,6 +97,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   s.access = RulesOf(security);
   core.security = security.security();
   core.wall_clock = WallClock;
+  s.first_job = udp::EntropySeed();
   s.world_size = options.workers;
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);

@@ -42,6 +42,7 @@ struct ServerSettings : JobSpec {
   uint32_t checkpoint_every = 0;  // rounds between two images of the job; 0: none
   GrantSettings grants = {};
   AccessRules access = {};
+  uint64_t first_job = 0;  // its number in Welcome; later ones count on
 };
 
 }  // namespace longhaul::server

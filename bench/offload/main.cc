@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "base/quantile.h"
+#include "bench/offload/memcpy_rate.h"
 #include "longhaul/offload.h"
 
 namespace longhaul::offload {
@@ -29,20 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-// Bytes per second that memcpy reads, of as many arrays of that size, one after the other, into as many
-// places as there are results.
-double MemcpyRate(size_t bytes, size_t arrays, size_t places, int repeats) {
-  const std::vector<std::vector<std::byte>> from(arrays, std::vector<std::byte>(bytes, std::byte{1}));
-  std::vector<std::vector<std::byte>> to(places, std::vector<std::byte>(bytes));
-  std::vector<double> rates;
-  for (int i = 0; i < repeats; ++i) {
-    const auto begin = Clock::now();
-    for (size_t k = 0; k < arrays; ++k) std::memcpy(to[k % places].data(), from[k].data(), bytes);
-    rates.push_back(static_cast<double>(bytes * arrays) / Seconds(Clock::now() - begin));
-  }
-  return Quantile(rates, 0.5);
-}
 
 class Ranks {
  public:

@@ -4,7 +4,7 @@
 // `own`: zero-copy, every rank has its own; `copied in`: Post copies what is sent from memory of Register,
 // the result is shared; `copied`: Poll copies the result, too. Copied messages are posted in pieces, so that
 // copies and sums run side by side. Rates are of the ranks' bytes that go in, from the moment when all ranks
-// are ready until the last has its completion.
+// are ready until the last has its completion. memcpy: of as many bytes in one process, to as many results.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "base/quantile.h"
+#include "bench/offload/memcpy_rate.h"
 #include "bench/offload/ranks.h"
 
 namespace longhaul::offload {
@@ -61,17 +61,6 @@ void RunRank(const Settings& s, const Daemon& daemon, Common* common, int rank, 
   for (size_t i = 0; i < bytes / 4; ++i) common->wrong |= m.receive[i] != 1.5f * static_cast<float>(s.ranks);
 }
 
-double MemcpyRate(size_t bytes, int repeats) {
-  std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
-  std::vector<double> rates;
-  for (int i = 0; i < repeats; ++i) {
-    const auto begin = Clock::now();
-    std::memcpy(to.data(), from.data(), bytes);
-    rates.push_back(static_cast<double>(bytes) / Seconds(Clock::now() - begin));
-  }
-  return Quantile(rates, 0.5);
-}
-
 nlohmann::json Throughput(const Settings& s, Common* common, const std::string& how, size_t mebibytes) {
   const size_t bytes = mebibytes << 20;
   const Daemon daemon(s.ranks, s.seg_bytes, 50);
@@ -91,7 +80,10 @@ nlohmann::json Throughput(const Settings& s, Common* common, const std::string& 
   std::vector<double> rates;
   for (int i = 1; i <= s.repeats; ++i)
     rates.push_back(static_cast<double>(s.ranks * bytes) / common->seconds[i]);
-  const double rate = Quantile(rates, 0.5), best = Quantile(rates, 1), copy = MemcpyRate(bytes, s.repeats);
+  const double rate = Quantile(rates, 0.5), best = Quantile(rates, 1);
+  const auto ranks = static_cast<size_t>(s.ranks);
+  const bool one_result = how == "shared" || how == "copied in";
+  const double copy = MemcpyRate(bytes, ranks, one_result ? 1 : ranks, s.repeats);
   std::printf("%3zu MiB a rank, %-9s  %6.2f GB/s in (best %6.2f)   memcpy %6.2f GB/s   ratio %.2f\n",
               mebibytes, how.c_str(), rate / 1e9, best / 1e9, copy / 1e9, rate / copy);
   return {{"mib", mebibytes},

@@ -115,8 +115,9 @@ class Client {
 
   // Makes a tensor known, or finds it. Waits until all workers of the job are in. Idempotent. Errors:
   // kSettingsMismatch (an earlier declaration of that name disagrees), kInvalidArgument (name, options; more
-  // than 2^40 elements, or too large for one window), kResourceExhausted (a bound on tensors, or the server's
-  // max_model), kAborted (the server did not take the initial values).
+  // than 2^40 elements, or too large for one window), kResourceExhausted (a bound on tensors, the server's
+  // max_model, or the scratch memory of a site's daemon), kAborted (the server did not take the initial
+  // values).
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
@@ -164,6 +165,7 @@ class Client {
   ClientStats stats() const;
 
  private:
+  friend class internal::ClientImpl;
   explicit Client(std::shared_ptr<internal::ClientImpl> impl);
   std::shared_ptr<internal::ClientImpl> impl_;
 };

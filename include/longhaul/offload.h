@@ -90,7 +90,7 @@ enum class WorkStatus : uint8_t {
   kBadRank = 5,          // the ranks do not contain this one, or a rank that the device does not have
   kBadNode = 6,          // the nodes do not contain this one, or more than the route can serve
   kTimeout = 7,          // the deadline; missing_ranks and missing_nodes say who was not there
-  kPeerDead = 8,         // a rank or node of the message has died: missing_ranks, missing_nodes
+  kPeerDead = 8,         // a rank or node of the message or job has died: missing_ranks, missing_nodes
   kOverflow = 9,         // the device has no room for another message or job
   kCancelled = 10,       // by kCancel of one of its ranks
   kFlushed = 11,         // the device closed, or that attempt at the message is over
@@ -122,7 +122,9 @@ enum class StragglerPolicy : uint8_t {
 
 // A job: who takes part, and how. At most 16 jobs at a time.
 struct JobConfig {
-  uint64_t nodes = 1;  // bit per node
+  // Bit per node. One that dies is out of the job until it is configured anew, at all nodes: what is under
+  // way ends as kPeerDead, later requests go on without it if they allow that (kAllowPartial).
+  uint64_t nodes = 1;
   uint64_t ranks =
       ~uint64_t{0};  // bit per rank of this node; those that the device does not have are ignored
   Route route = Route::kRing;
@@ -142,7 +144,8 @@ struct WorkRequest {
   // Sums are made in one order, whatever the timing: of nodes along the route, of ranks within a node. Turns
   // the straggler policy off.
   static constexpr uint8_t kDeterministic = 1;
-  // At the deadline, or when a rank has died, the result is made of what is there: kPartial.
+  // At the deadline, or when a rank has died, or a node before the message began, the result is made of what
+  // is there: kPartial. (A reduce-scatter, and what has a dead root, needs all nodes.)
   static constexpr uint8_t kAllowPartial = 2;
   static constexpr uint8_t kAllFlags = kDeterministic | kAllowPartial;
 
@@ -162,7 +165,7 @@ struct WorkRequest {
   // This rank's data of these segs is ready (0 segs: to the end); a message may be posted piece by piece.
   uint32_t first_seg = 0;
   uint32_t seg_count = 0;
-  uint64_t nodes = 0;     // 0: the job's
+  uint64_t nodes = 0;     // 0: the job's; those that are out of it are not waited for: kPartial or kPeerDead
   uint64_t ranks = 0;     // 0: the job's; ranks of this node
   uint64_t length = 0;    // bytes of the whole message, a multiple of the type's size
   MemorySlice send = {};  // first byte of the whole message
@@ -183,7 +186,9 @@ struct Completion {
   uint64_t missing_ranks = 0;  // of this node, in what is done or for what is not
   uint64_t missing_nodes = 0;  // not in the result; while there is none: whose data has not come here
   uint64_t bytes = 0;          // of the message that are done; of an ordinary datagram
-  Duration elapsed{0};         // from Post
+  uint8_t source_node = 0;     // kReceive: whose device has sent it, as the devices know
+  uint8_t source_rank = 0;
+  Duration elapsed{0};  // from Post
 };
 
 // One device since it opened; kOffloadCounters says what each counter means.
@@ -207,6 +212,7 @@ struct OffloadStats {
   uint64_t foreign_packets = 0;
   uint64_t damaged_packets = 0;
   uint64_t packets_refused = 0;
+  uint64_t begins_refused = 0;
   uint64_t pool_exhausted = 0;
   uint64_t sends_deferred = 0;
   uint64_t answers_dropped = 0;
@@ -216,6 +222,7 @@ struct OffloadStats {
   uint64_t passed_on = 0;
   uint64_t self_skips = 0;
   uint64_t demotions = 0;
+  uint64_t nodes_lost = 0;
   uint64_t ordinary_sent = 0;
   uint64_t ordinary_received = 0;
   uint64_t ordinary_dropped = 0;
@@ -223,7 +230,7 @@ struct OffloadStats {
   uint32_t segs_most = 0;
 };
 
-inline constexpr std::array<Counter<OffloadStats>, 33> kOffloadCounters = {{
+inline constexpr std::array<Counter<OffloadStats>, 35> kOffloadCounters = {{
     {&OffloadStats::requests, "requests", "work requests that were accepted"},
     {&OffloadStats::requests_refused, "requests_refused", "work requests that Post returned as bad"},
     {&OffloadStats::completions, "completions", "completions, exceptions included"},
@@ -243,6 +250,8 @@ inline constexpr std::array<Counter<OffloadStats>, 33> kOffloadCounters = {{
     {&OffloadStats::foreign_packets, "foreign_packets", "datagrams of others, passed on unchanged"},
     {&OffloadStats::damaged_packets, "damaged_packets", "packets with a wrong checksum, passed on unchanged"},
     {&OffloadStats::packets_refused, "packets_refused", "packets that fit no message, job or place in it"},
+    {&OffloadStats::begins_refused, "begins_refused",
+     "packets of messages that no rank here has posted, when those have their share; they come again"},
     {&OffloadStats::pool_exhausted, "pool_exhausted", "packets that found no free seg; they come again"},
     {&OffloadStats::sends_deferred, "sends_deferred",
      "sends that wait for their timer, the queue being full"},
@@ -254,6 +263,7 @@ inline constexpr std::array<Counter<OffloadStats>, 33> kOffloadCounters = {{
     {&OffloadStats::passed_on, "passed_on", "late sums that were sent on as they were"},
     {&OffloadStats::self_skips, "self_skips", "segs that were sent on without the ranks here"},
     {&OffloadStats::demotions, "demotions", "segs whose ring passed over a demoted node"},
+    {&OffloadStats::nodes_lost, "nodes_lost", "nodes that a job goes on without, since they died"},
     {&OffloadStats::ordinary_sent, "ordinary_sent", "ordinary datagrams that left or were delivered here"},
     {&OffloadStats::ordinary_received, "ordinary_received", "ordinary datagrams delivered to a rank"},
     {&OffloadStats::ordinary_dropped, "ordinary_dropped", "ordinary datagrams without a place to go"},

@@ -43,10 +43,18 @@ struct Collective {
   uint32_t segs = 0;    // n = ceil(length / seg_bytes)
   uint64_t length = 0;  // bytes
   uint64_t nodes = 0;
-  uint64_t ranks = 0;  // of this node
+  uint64_t ranks = 0;     // of this node
+  bool reformed = false;  // `nodes` are the job's without those that are out
 
   bool deterministic() const { return (flags & WorkRequest::kDeterministic) != 0; }
   bool allows_partial() const { return (flags & WorkRequest::kAllowPartial) != 0; }
+  // Of a reduce-scatter every share would be another.
+  bool CanDoWithout(uint64_t out) const {
+    const bool rooted = opcode == Opcode::kReduce || opcode == Opcode::kBroadcast;
+    const uint64_t needed =
+        BitOf(self) | (rooted ? BitOf(root_node) : 0) | (route == Route::kTree ? BitOf(tree_root) : 0);
+    return allows_partial() && opcode != Opcode::kReduceScatter && (out & needed) == 0;
+  }
   bool local() const { return nodes == BitOf(self); }
   uint32_t local_ranks() const { return static_cast<uint32_t>(std::popcount(ranks)); }
   // Segments of one data id that arrive here from ranks before the next step.

@@ -29,6 +29,21 @@ ControlStore::RingMemory* ControlStore::FindRing(uint16_t jid) {
   return job == nullptr ? nullptr : &job->ring;
 }
 
+uint64_t ControlStore::OutOf(uint16_t jid) const {
+  const Job* const job = JobOf(jid);
+  return job == nullptr ? 0 : job->out;
+}
+
+uint64_t ControlStore::PutOut(uint64_t nodes, std::optional<uint16_t> jid) {
+  uint64_t fresh = 0;
+  for (Job& job : jobs_) {
+    if (!job.used || (jid && job.jid != *jid)) continue;
+    fresh |= nodes & job.config.nodes & ~job.out;
+    job.out |= nodes & job.config.nodes;
+  }
+  return fresh;
+}
+
 bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
   Job* job = JobOf(jid);
   if (job == nullptr) {
@@ -45,6 +60,7 @@ bool ControlStore::Configure(uint16_t jid, const JobConfig& config) {
   }
   if (job->config.nodes != config.nodes && job->messages == 0) job->ring = RingMemory();
   job->config = config;
+  job->out = 0;
   job->config.skip_after = std::min(config.skip_after, kMostDeadline);
   job->config.deadline = std::min(config.deadline, kMostDeadline);
   job->ring.deadlines.SetWait(config.policy == StragglerPolicy::kSeedSkip ? job->config.skip_after
@@ -59,6 +75,15 @@ bool ControlStore::ConfigureFrom(uint8_t source, uint64_t number, uint16_t jid, 
   if (!Configure(jid, config)) return false;
   JobOf(jid)->numbers[source] = number;
   return true;
+}
+
+uint64_t ControlStore::Awaited() const {
+  uint64_t nodes = 0;
+  for (uint64_t rest = live_; rest != 0; rest &= rest - 1) {
+    const Operation& op = *slots_[std::countr_zero(rest)];
+    if (op.posted && !op.what.local()) nodes |= op.what.nodes;
+  }
+  return nodes;
 }
 
 Operation* ControlStore::Find(uint16_t jid, uint32_t mid) {
@@ -104,6 +129,18 @@ Operation* ControlStore::Begin(const Collective& what) {
   ++job->messages;
   job->last_use = ++uses_;
   return &op;
+}
+
+bool ControlStore::MayBeginUnposted(uint64_t segs, uint64_t always) const {
+  uint32_t messages = 1;
+  for (uint64_t rest = live_; rest != 0; rest &= rest - 1) {
+    const Operation& op = *slots_[std::countr_zero(rest)];
+    if (op.joined != 0) continue;
+    segs += op.what.segs;
+    ++messages;
+  }
+  constexpr uint64_t kBytesOfSeg = sizeof(Seg) + sizeof(Operation::missing[0]);
+  return messages <= kUnpostedMessages && segs <= std::max(always, kUnpostedBytes / kBytesOfSeg);
 }
 
 void ControlStore::End(Operation& op, std::optional<WorkStatus> status) {

@@ -21,6 +21,10 @@ class ControlStore {
   // A slot keeps the tables of a message of at most so many segs: 4.5 MiB with 144 bytes a seg, 288 MiB of
   // all.
   static constexpr uint32_t kKeptSegs = 32768;
+  // What messages that packets have begun may have before a rank here has posted them: a packet of 1 KiB may
+  // speak of one with 148 MiB of tables. What is refused comes again. Three messages of kKeptSegs.
+  static constexpr uint64_t kUnpostedBytes = uint64_t{16} << 20;
+  static constexpr uint32_t kUnpostedMessages = kMaxMessages * 3 / 4;
   // What a thread that is not running costs on a busy machine is no slow node: 0.1 ms.
   static constexpr Duration kLeastSlack = std::chrono::microseconds(100);
 
@@ -48,10 +52,18 @@ class ControlStore {
 
   RingMemory* FindRing(uint16_t jid);
 
+  // Nodes that have died since the job was configured: it goes on without them until it is configured anew.
+  uint64_t OutOf(uint16_t jid) const;
+  // Of that job, or of all; returns those that were not out of it.
+  uint64_t PutOut(uint64_t nodes, std::optional<uint16_t> jid);
+
   Operation* Find(uint16_t jid, uint32_t mid);
   Operation* At(uint16_t slot) { return slots_[slot].get(); }
   // A fresh entry for `what`; null: kMaxMessages are under way. REQUIRES: Find is null.
   Operation* Begin(const Collective& what);
+  // Whether a packet may begin one of so many segs. `always`: segs for which there is room if there is no
+  // other.
+  bool MayBeginUnposted(uint64_t segs, uint64_t always) const;
   // Frees the slot, and remembers how the message ended; none: forgets it.
   void End(Operation& op, std::optional<WorkStatus> status);
   // Of that message, or, when it is too old to be remembered, an Ended of its kind (kFlushed, any
@@ -60,12 +72,15 @@ class ControlStore {
 
   // Bit per slot with a message.
   uint64_t live() const { return live_; }
+  // Nodes of messages of several that were posted here.
+  uint64_t Awaited() const;
 
  private:
   struct Job {
     bool used = false;
     uint16_t jid = 0;
     JobConfig config;
+    uint64_t out = 0;
     RingMemory ring;
     std::array<uint64_t, kMaxNodes> numbers{};  // of the last configuration that each node has sent
     uint32_t messages = 0;                      // under way

@@ -14,9 +14,7 @@ constexpr uint32_t kSends = 16384;
 
 Status Invalid(const char* what) { return Status(StatusCode::kInvalidArgument, what); }
 
-}  // namespace
-
-Status Engine::Validate(const EngineOptions& o) {
+Status CheckOptions(const EngineOptions& o) {
   if (o.node >= kMaxNodes || (o.nodes & BitOf(o.node)) == 0 || o.nodes >> kMaxNodes != 0) {
     return Invalid("offload: nodes are numbered 0..15");
   }
@@ -36,21 +34,51 @@ Status Engine::Validate(const EngineOptions& o) {
   return Status::Ok();
 }
 
+WorkStatus Agree(const Collective& a, const Collective& b) {
+  if (a.length != b.length) return WorkStatus::kLengthMismatch;
+  const bool same = a.opcode == b.opcode && a.op == b.op && a.type == b.type && a.flags == b.flags &&
+                    a.nodes == b.nodes && a.ranks == b.ranks && a.root_node == b.root_node &&
+                    a.root_rank == b.root_rank && (a.local() || a.route == b.route);
+  return same ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
+}
+
+bool CanGoOnWithout(const Operation& op, uint8_t rank) {
+  const bool root = (op.what.opcode == Opcode::kReduce || op.what.opcode == Opcode::kBroadcast) &&
+                    op.what.root_node == op.what.self && op.what.root_rank == rank;
+  const bool holds_sums = !op.what.local() && op.message != nullptr && op.message == op.ranks[rank].receive;
+  return op.what.allows_partial() && !root && !holds_sums && (op.what.ranks & ~op.gone & ~BitOf(rank)) != 0;
+}
+
+// The ranks that some seg still misses, from all of them.
+void LeaveOut(Operation& op) {
+  const uint64_t before = op.gone;  // segs that missed only these are ready or done
+  for (uint32_t sid = 0; sid < op.what.segs; ++sid) {
+    op.gone |= op.missing[sid];
+    if ((op.missing[sid] & ~before) != 0) op.SetReady(sid);
+  }
+}
+
+}  // namespace
+
+Status Engine::Validate(const EngineOptions& options) { return CheckOptions(options); }
+
 Engine::Engine(const EngineOptions& options)
     : options_(options),
       pool_(options.pool_segs, options.seg_bytes),
-      wheel_(ControlStore::kMaxMessages * (2 * options.window_segs + 1) + 16 + Aborts::kMost),
+      wheel_(ControlStore::kMaxMessages * (2 * options.window_segs + 1) + 16 + Aborts::kMost + 1),
       transfer_(kSends),
       compute_(&stats_),
       messages_(options, &store_, &pool_, &wheel_, &stats_),
       execution_(options, &messages_, &store_, &pool_, &wheel_, &transfer_, &compute_, &stats_),
       ordinary_(options, &messages_, &stats_),
       configuring_(options, &messages_, &store_, &wheel_, &transfer_, &stats_),
-      aborts_(&wheel_, &transfer_, &stats_) {
+      aborts_(&wheel_, &transfer_, &stats_),
+      liveness_(options, &wheel_, &transfer_, &stats_) {
   LH_CHECK(Validate(options).ok());
 }
 
 Result<uint32_t> Engine::Register(uint8_t rank, std::span<std::byte> memory) {
+  gone_ &= ~BitOf(rank % kMaxRanks);
   return messages_.memory().Register(rank, memory);
 }
 
@@ -98,6 +126,7 @@ void Engine::Refuse(uint8_t rank, const WorkRequest& request, WorkStatus status)
   c.opcode = request.opcode;
   c.jid = request.jid;
   c.mid = request.mid;
+  if (status == WorkStatus::kPeerDead) c.missing_nodes = store_.OutOf(request.jid);
   messages_.Complete(rank, c);
 }
 
@@ -106,23 +135,21 @@ void Engine::PostCollective(Instant now, uint8_t rank, const WorkRequest& reques
   if (status != WorkStatus::kSuccess) Refuse(rank, request, status);
 }
 
-WorkStatus Engine::Agree(const Collective& a, const Collective& b) const {
-  if (a.length != b.length) return WorkStatus::kLengthMismatch;
-  const bool same = a.opcode == b.opcode && a.op == b.op && a.type == b.type && a.flags == b.flags &&
-                    a.nodes == b.nodes && a.ranks == b.ranks && a.root_node == b.root_node &&
-                    a.root_rank == b.root_rank && (a.local() || a.route == b.route);
-  return same ? WorkStatus::kSuccess : WorkStatus::kOpMismatch;
-}
-
 WorkStatus Engine::JoinMessage(Instant now, uint8_t rank, const WorkRequest& request) {
   if (store_.FindJob(request.jid) == nullptr) {
     JobConfig config;
     config.nodes = BitOf(options_.node);
     if (!store_.Configure(request.jid, config)) return WorkStatus::kOverflow;
   }
-  const Collective what = messages_.Describe(request);
+  Collective what = messages_.Describe(request);
   if ((what.ranks & BitOf(rank)) == 0) return WorkStatus::kBadRank;
   if (const WorkStatus status = messages_.Check(what); status != WorkStatus::kSuccess) return status;
+  const uint64_t out = request.nodes == 0 ? store_.OutOf(request.jid) : 0;
+  if (out != 0) {
+    if (!what.CanDoWithout(out)) return WorkStatus::kPeerDead;
+    what.nodes &= ~out;
+    what.reformed = true;
+  }
   if (const auto ended = store_.FindEnded(request.jid, request.mid);
       ended && request.generation <= ended->generation) {
     const bool this_one = request.generation == ended->generation && !Ok(ended->status);
@@ -153,6 +180,9 @@ WorkStatus Engine::JoinMessage(Instant now, uint8_t rank, const WorkRequest& req
   if (first) op = messages_.Begin(now, what);
   if (op == nullptr) return WorkStatus::kOverflow;
   if ((op->gone & BitOf(rank)) != 0) return WorkStatus::kTimeout;
+  op->missing_nodes |= out;
+  op->incomplete |= out != 0;
+  if (!what.local()) liveness_.Watch(now);
   const JobConfig job = *store_.FindJob(request.jid);
   const WorkStatus status = messages_.Join(now, *op, rank, request, job);
   if (status != WorkStatus::kSuccess && first) messages_.Discard(*op);
@@ -253,6 +283,10 @@ void Engine::HandleTimeout(Instant now) {
       configuring_.OnTimer(now, sid);
       continue;
     }
+    if (slot == Liveness::kSlot) {
+      OnLivenessTimer(now);
+      continue;
+    }
     if (slot == Aborts::kSlot) {
       aborts_.OnTimer(now, sid);
       continue;
@@ -292,41 +326,35 @@ void Engine::OnMessageTimer(Instant now, Operation& op) {
   Fail(now, op, op.starved ? WorkStatus::kBufferError : WorkStatus::kTimeout);
 }
 
-void Engine::LeaveOut(Operation& op) {
-  const uint64_t before = op.gone;  // segs that missed only these are ready or done
-  for (uint32_t sid = 0; sid < op.what.segs; ++sid) {
-    op.gone |= op.missing[sid];
-    if ((op.missing[sid] & ~before) != 0) op.SetReady(sid);
+void Engine::OnLivenessTimer(Instant now) {
+  for (uint64_t dead = liveness_.OnTimer(now, store_.Awaited()); dead != 0; dead &= dead - 1) {
+    NodeGone(now, static_cast<uint8_t>(std::countr_zero(dead)));
   }
 }
 
-void Engine::Fail(Instant now, Operation& op, WorkStatus status) {
+void Engine::Fail(Instant now, Operation& op, WorkStatus status, uint64_t dead) {
   const uint64_t others = op.what.local() ? 0 : op.what.nodes & ~BitOf(op.what.self);
   if (others != 0) {
     Header header = HeaderOf(op, 0, PacketKind::kAbort);
     header.status = status;
+    header.missing = static_cast<uint32_t>(dead & op.what.nodes);
+    if ((dead & store_.OutOf(op.what.jid)) != 0) header.flags |= Header::kReformed;
     aborts_.Tell(now, others, header);
   }
   messages_.End(now, op, status);
 }
 
-bool Engine::CanGoOnWithout(const Operation& op, uint8_t rank) const {
-  const bool root = (op.what.opcode == Opcode::kReduce || op.what.opcode == Opcode::kBroadcast) &&
-                    op.what.root_node == op.what.self && op.what.root_rank == rank;
-  const bool holds_sums = !op.what.local() && op.message != nullptr && op.message == op.ranks[rank].receive;
-  return op.what.allows_partial() && !root && !holds_sums && (op.what.ranks & ~op.gone & ~BitOf(rank)) != 0;
-}
-
 void Engine::RankGone(Instant now, uint8_t rank) {
   if (rank >= kMaxRanks || (options_.ranks & BitOf(rank)) == 0) return;
   const uint64_t bit = BitOf(rank);
+  gone_ |= bit;
   for (uint64_t rest = store_.live(); rest != 0; rest &= rest - 1) {
     Operation& op = *store_.At(static_cast<uint16_t>(std::countr_zero(rest)));
     messages_.Flush(now, op, rank);
-    if ((op.what.ranks & bit) == 0 || op.joined == 0) continue;
+    if ((op.what.ranks & bit) == 0 || (op.joined == 0 && !IsDeserted())) continue;
     if (!CanGoOnWithout(op, rank)) {
       op.gone |= bit;
-      Fail(now, op, WorkStatus::kPeerDead);
+      Fail(now, op, WorkStatus::kPeerDead, IsDeserted() ? BitOf(options_.node) : 0);
       continue;
     }
     const uint64_t before = op.gone;
@@ -343,12 +371,25 @@ void Engine::RankGone(Instant now, uint8_t rank) {
 
 void Engine::NodeGone(Instant now, uint8_t node) {
   if (node >= kMaxNodes || node == options_.node) return;
+  NodesOut(now, BitOf(node), std::nullopt);
+}
+
+void Engine::NodeRestarted(Instant now, uint8_t node) {
+  if (node < kMaxNodes && node != options_.node) EndWith(now, BitOf(node), std::nullopt);
+}
+
+void Engine::NodesOut(Instant now, uint64_t nodes, std::optional<uint16_t> jid) {
+  stats_.nodes_lost += static_cast<uint64_t>(std::popcount(store_.PutOut(nodes, jid)));
+  EndWith(now, nodes, jid);
+}
+
+void Engine::EndWith(Instant now, uint64_t nodes, std::optional<uint16_t> jid) {
   for (uint64_t rest = store_.live(); rest != 0; rest &= rest - 1) {
     Operation& op = *store_.At(static_cast<uint16_t>(std::countr_zero(rest)));
-    if ((op.what.nodes & BitOf(node)) == 0) continue;
-    op.missing_nodes |= BitOf(node);
-    op.seen = op.what.nodes;  // it alone is to blame
-    Fail(now, op, WorkStatus::kPeerDead);
+    if ((op.what.nodes & nodes) == 0 || (jid && op.what.jid != *jid)) continue;
+    op.missing_nodes |= op.what.nodes & nodes;
+    op.seen = op.what.nodes;  // they alone are to blame
+    Fail(now, op, WorkStatus::kPeerDead, nodes);
   }
 }
 

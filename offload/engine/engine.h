@@ -18,6 +18,7 @@
 #include "offload/engine/aborts.h"
 #include "offload/engine/configuring.h"
 #include "offload/engine/execution.h"
+#include "offload/engine/liveness.h"
 #include "offload/engine/messages.h"
 #include "offload/engine/ordinary.h"
 
@@ -54,7 +55,12 @@ class Engine {
   Instant NextTimeout() const { return wheel_.Next(); }
   // Its memory is not touched any more; its requests end as kFlushed, messages that need it as kPeerDead.
   void RankGone(Instant now, uint8_t rank);
+  // Its ranks have all gone: messages that need this node end as kPeerDead.
+  bool IsDeserted() const { return options_.ranks != 0 && (options_.ranks & ~gone_) == 0; }
+  // It is dead: messages with it end as kPeerDead, and jobs go on without it until they are configured anew.
   void NodeGone(Instant now, uint8_t node);
+  // It is another process now: what the old one had acknowledged is gone.
+  void NodeRestarted(Instant now, uint8_t node);
 
   // Reduces about so many bytes of input; true: there is more to do.
   bool Advance(Instant now, uint64_t budget_bytes);
@@ -74,7 +80,6 @@ class Engine {
 
   void PostCollective(Instant now, uint8_t rank, const WorkRequest& request);
   WorkStatus JoinMessage(Instant now, uint8_t rank, const WorkRequest& request);
-  WorkStatus Agree(const Collective& a, const Collective& b) const;
   void PostQuery(Instant now, uint8_t rank, const WorkRequest& request);
   void PostCancel(Instant now, uint8_t rank, const WorkRequest& request);
   void Refuse(uint8_t rank, const WorkRequest& request, WorkStatus status);
@@ -83,15 +88,19 @@ class Engine {
   Operation* BeginFromPacket(Instant now, const Packet& packet);
   void AnswerForEnded(const Header& header, const ControlStore::Ended& ended);
   void OnAbort(Instant now, Operation& op, const Header& header);
+  // Of two that do not agree on who is dead the one that knows less ends its message. True: that was it.
+  bool TellsOfDeath(Instant now, const Operation& op, const Header& header);
   // Else it is counted, and its sender gets the reason.
   bool Agrees(const Collective& what, const Packet& packet);
-  WorkStatus AgreePacket(const Collective& what, const Packet& packet) const;
   void Abort(uint8_t target, Header header, WorkStatus status);
-  // Ends the message here and tells the others.
-  void Fail(Instant now, Operation& op, WorkStatus status);
+  // Ends the message here and tells the others; who is dead.
+  void Fail(Instant now, Operation& op, WorkStatus status, uint64_t dead = 0);
+  // Ends messages, of all jobs or one, that need one of these nodes.
+  void EndWith(Instant now, uint64_t nodes, std::optional<uint16_t> jid);
+  // The same, and the jobs go on without them.
+  void NodesOut(Instant now, uint64_t nodes, std::optional<uint16_t> jid);
+  void OnLivenessTimer(Instant now);
   void OnMessageTimer(Instant now, Operation& op);
-  void LeaveOut(Operation& op);
-  bool CanGoOnWithout(const Operation& op, uint8_t rank) const;
   // One burst of a message whose ranks are all here; the bytes of its sources.
   uint64_t ReduceBurst(Instant now, Operation& op);
 
@@ -107,6 +116,8 @@ class Engine {
   Ordinary ordinary_;
   Configuring configuring_;
   Aborts aborts_;
+  Liveness liveness_;
+  uint64_t gone_ = 0;  // ranks that have gone, and have registered nothing since
   uint32_t turn_ = 0;  // slot whose turn it is
 };
 

@@ -183,11 +183,7 @@ bool Execution::Sum(Instant now, Operation& op, uint32_t sid, const Packet* last
   if (present != 0 || op.what.senders() == 0) seg.contributors |= Bit(op.what.self);
   seg.participants += static_cast<uint32_t>(std::popcount(present));
   seg.incomplete |= present != op.what.senders();
-  if (op.message != nullptr) {
-    held_.Release(&seg.held);
-  } else {
-    held_.KeepFirst(seg);
-  }
+  if (op.message != nullptr) held_.Release(&seg.held);
   wheel_->Cancel(seg.timer);
   if (OwnsSeg(op, sid)) {
     if (op.what.opcode != Opcode::kBroadcast) seg.incomplete |= seg.contributors != op.what.nodes;

@@ -2,9 +2,6 @@
 
 #include <bit>
 #include <cstring>
-#include <utility>
-
-#include "base/check.h"
 
 namespace longhaul::offload {
 namespace {
@@ -105,13 +102,6 @@ void HeldSums::AddFollowers(Operation& op, Seg& seg, uint64_t children) {
     sum->next = next->next;
     pool_->Release(gone);
   }
-}
-
-void HeldSums::KeepFirst(Seg& seg) {
-  SegPool::Unit* const first = pool_->Find(seg.held);
-  LH_CHECK(first != nullptr);
-  SegRef rest = std::exchange(first->next, {});
-  Release(&rest);
 }
 
 void HeldSums::Release(SegRef* list) {

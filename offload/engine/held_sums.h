@@ -26,7 +26,6 @@ class HeldSums {
   static void Enter(Seg& seg, const Header& header);
   // Units go back as soon as their data is in a sum.
   void Release(SegRef* list);
-  void KeepFirst(Seg& seg);
 
  private:
   bool HoldAlone(Operation& op, Seg& seg, const Packet& packet, bool in_order);

@@ -160,6 +160,7 @@ WorkStatus Messages::Join(Instant now, Operation& op, uint8_t rank, const WorkRe
   op.works.push_back(work);
   if (!op.posted) {
     op.posted = true;
+    op.begun = now;  // a packet may have begun it earlier: deadlines count from the request
     const Duration own = std::min(request.deadline, kMostDeadline);
     const Duration limit = own > Duration(0) ? own : job.deadline;
     op.deadline = now + limit;

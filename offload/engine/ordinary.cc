@@ -1,5 +1,6 @@
 #include "offload/engine/ordinary.h"
 
+#include <bit>
 #include <cstring>
 
 namespace longhaul::offload {
@@ -22,7 +23,7 @@ void Ordinary::Post(Instant now, uint8_t rank, const WorkRequest& request) {
   if (request.root_node != options_.node) return Queue(sends_, pending);
   ++stats_->ordinary_sent;
   Complete(now, pending, WorkStatus::kSuccess, request.length);
-  Deliver(now, request.root_rank, pending.bytes);
+  Deliver(now, request.root_rank, pending.bytes, {options_.node, rank});
 }
 
 void Ordinary::Queue(std::deque<Pending>& queue, const Pending& pending) {
@@ -37,26 +38,30 @@ Ordinary::Pending Ordinary::TakeFirst(std::deque<Pending>& queue) {
   return pending;
 }
 
-bool Ordinary::Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes) {
+void Ordinary::Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes, Source source) {
   if (rank >= kMaxRanks || receives_[rank].empty()) {
     ++stats_->ordinary_dropped;
-    return false;
+    return;
   }
   const Pending pending = TakeFirst(receives_[rank]);
   if (bytes.size() > pending.bytes.size()) {
     ++stats_->ordinary_dropped;
-    Complete(now, pending, WorkStatus::kLengthMismatch, 0);
-    return false;
+    return Complete(now, pending, WorkStatus::kLengthMismatch, 0);
   }
   std::memmove(pending.bytes.data(), bytes.data(), bytes.size());
   ++stats_->ordinary_received;
-  Complete(now, pending, WorkStatus::kSuccess, bytes.size());
-  return true;
+  Complete(now, pending, WorkStatus::kSuccess, bytes.size(), source);
 }
 
 void Ordinary::OnPacket(Instant now, const Packet& packet) {
+  const Header& h = packet.header;
+  if (!std::has_single_bit(h.ranks)) {
+    ++stats_->packets_refused;
+    return;
+  }
   const auto* const data = reinterpret_cast<const std::byte*>(packet.payload.data());
-  Deliver(now, packet.header.root, {data, packet.payload.size()});
+  Deliver(now, h.root, {data, packet.payload.size()},
+          {h.source, static_cast<uint8_t>(std::countr_zero(h.ranks))});
 }
 
 size_t Ordinary::Write(Instant now, MutableByteSpan out, uint8_t* target) {
@@ -68,6 +73,7 @@ size_t Ordinary::Write(Instant now, MutableByteSpan out, uint8_t* target) {
   h.jid = pending.request.jid;
   h.source = options_.node;
   h.root = pending.request.root_rank;
+  h.ranks = BitOf(pending.rank);
   h.length = pending.bytes.size();
   *target = pending.request.root_node;
   const auto* const data = reinterpret_cast<const uint8_t*>(pending.bytes.data());
@@ -89,7 +95,8 @@ void Ordinary::Flush(Instant now, uint8_t rank) {
   }
 }
 
-void Ordinary::Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes) {
+void Ordinary::Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes,
+                        Source source) {
   Completion c;
   c.wr_id = pending.request.wr_id;
   c.opcode = pending.request.opcode;
@@ -98,6 +105,8 @@ void Ordinary::Complete(Instant now, const Pending& pending, WorkStatus status, 
   c.status = status;
   c.reason = status == WorkStatus::kSuccess ? Reason::kDone : Reason::kException;
   c.bytes = bytes;
+  c.source_node = source.node;
+  c.source_rank = source.rank;
   c.elapsed = now - pending.posted;
   messages_->Complete(pending.rank, c);
 }

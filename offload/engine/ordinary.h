@@ -36,8 +36,13 @@ class Ordinary {
   // Its memory is in use while it waits.
   void Queue(std::deque<Pending>& queue, const Pending& pending);
   Pending TakeFirst(std::deque<Pending>& queue);
-  bool Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes);
-  void Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes);
+  struct Source {
+    uint8_t node = 0;
+    uint8_t rank = 0;
+  };
+  void Deliver(Instant now, uint8_t rank, std::span<const std::byte> bytes, Source source);
+  void Complete(Instant now, const Pending& pending, WorkStatus status, uint64_t bytes,
+                Source source = {0, 0});
 
   EngineOptions options_;
   Messages* messages_;

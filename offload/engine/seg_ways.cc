@@ -71,6 +71,7 @@ Header HeaderOf(const Operation& op, uint32_t sid, PacketKind kind) {
   h.opcode = what.opcode;
   h.flags = what.flags;
   if (what.route == Route::kTree) h.flags |= Header::kTree;
+  if (what.reformed) h.flags |= Header::kReformed;
   h.seg_bytes = static_cast<uint16_t>(what.seg_bytes);
   h.length = what.length;
   h.nodes = what.nodes;

@@ -23,7 +23,7 @@ uint32_t Checksum(ByteSpan datagram) {
 }
 
 bool InRange(uint8_t kind, uint8_t op_and_type, uint8_t opcode, uint8_t status, const Header& h) {
-  constexpr uint8_t kFlags = WorkRequest::kAllFlags | Header::kTree | Header::kIncomplete;
+  constexpr uint8_t kFlags = WorkRequest::kAllFlags | Header::kTree | Header::kIncomplete | Header::kReformed;
   return kind < kPacketKinds && op_and_type >> 4 <= static_cast<uint8_t>(ReduceOp::kMax) &&
          (op_and_type & 15) <= static_cast<uint8_t>(DataType::kQ32) &&
          opcode <= static_cast<uint8_t>(Opcode::kCancel) && (h.flags & ~kFlags) == 0 &&

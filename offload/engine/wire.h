@@ -18,7 +18,7 @@
 namespace longhaul::offload {
 
 inline constexpr uint16_t kMagic = 0x4c48;
-inline constexpr uint8_t kWireVersion = 2;
+inline constexpr uint8_t kWireVersion = 3;
 inline constexpr size_t kHeaderBytes = 72;
 
 inline constexpr uint32_t kAppBits = 4;
@@ -35,13 +35,15 @@ enum class PacketKind : uint8_t {
   kAbort = 5,     // the message has ended as `status`
   kConfig = 6,    // the payload is a JobConfig; mid and generation are its number, high half first
   kAckConfig = 7,
-  kOrdinary = 8,  // an ordinary datagram for rank `root`
+  kOrdinary = 8,  // an ordinary datagram for rank `root`, of the one in `ranks`
   kGoneOn = 9,    // the sender has sent its sum; `missing` go to the owner by themselves, `contributors` past
                   // the receiver
   kClaim = 10,    // to the owner, which is late again and again: the sender wants to own the seg
   kOwner = 11,    // the answer: node `root` owns it
+  kProbe = 12,    // is the receiver alive?
+  kAlive = 13,    // the answer
 };
-inline constexpr uint8_t kPacketKinds = 12;
+inline constexpr uint8_t kPacketKinds = 14;
 
 struct Header {
   // Bit 0: reduced. Bit 1: other machines are involved.
@@ -50,6 +52,8 @@ struct Header {
   // Flags beyond those of a WorkRequest.
   static constexpr uint8_t kTree = 4;
   static constexpr uint8_t kIncomplete = 8;  // a rank or node that belongs in the sum is not
+  // `nodes` are the job's without those that have died; of an abort: `missing` are out of the job.
+  static constexpr uint8_t kReformed = 16;
 
   uint8_t intra = 0;
   PacketKind kind = PacketKind::kPartial;
@@ -67,7 +71,7 @@ struct Header {
   uint16_t seg_bytes = 0;
   uint64_t length = 0;
   uint64_t nodes = 0;
-  uint32_t missing = 0;  // nodes that no one on the seg's way waits for
+  uint32_t missing = 0;  // nodes that no one on the seg's way waits for; of an abort: the dead
   uint32_t late = 0;     // nodes that someone has waited for in vain
   uint64_t contributors = 0;
   uint64_t ranks = 0;         // of the source, whose data is in the sum

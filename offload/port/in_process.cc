@@ -94,7 +94,7 @@ void InProcessSite::RankGone(uint8_t node, uint8_t rank) {
   if (IsGone(node, rank)) return;
   gone_[node] |= BitOf(rank);
   const Instant now = Now();
-  engines_.engine(node).RankGone(now, rank);
+  engines_.RankGone(now, node, rank);
   Work(now);
 }
 

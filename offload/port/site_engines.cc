@@ -54,6 +54,14 @@ SiteEngines::SiteEngines(const SiteOptions& site, NodeLink* link)
   }
 }
 
+void SiteEngines::RankGone(Instant now, uint8_t node, uint8_t rank) {
+  engines_[node]->RankGone(now, rank);
+  if (!engines_[node]->IsDeserted()) return;
+  for (auto& engine : engines_) {
+    if (engine) engine->NodeGone(now, node);  // but itself
+  }
+}
+
 bool SiteEngines::Work(Instant now, uint64_t budget_bytes) {
   if (link_ != nullptr) {
     Engine& engine = *engines_[link_->node()];

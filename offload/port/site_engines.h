@@ -34,6 +34,8 @@ class SiteEngines {
   Engine& engine(uint8_t node) { return *engines_[node]; }
   const Engine& engine(uint8_t node) const { return *engines_[node]; }
 
+  // REQUIRES: Has(node).
+  void RankGone(Instant now, uint8_t node, uint8_t rank);
   // As NodeLink's; false without one.
   bool Fetch() { return link_ != nullptr && link_->Fetch(); }
   // REQUIRES: Fetch() was true.

@@ -15,7 +15,7 @@ namespace longhaul::offload {
 
 inline constexpr uint32_t kControlMagic = 0x4c484f31;  // "LHO1"
 // Moves with every change of what the two sides share: messages, words, ring entries.
-inline constexpr uint16_t kControlVersion = 2;
+inline constexpr uint16_t kControlVersion = 3;
 
 enum class ControlKind : uint16_t {
   kHello = 0,       // node, rank, site; the answer: node (as key), ring, site, [shared words, wake-up socket]

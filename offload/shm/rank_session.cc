@@ -47,7 +47,7 @@ Result<std::unique_ptr<RankSession>> RankSession::Open(SiteEngines* engines, Sha
 }
 
 RankSession::~RankSession() {
-  engine().RankGone(Clock(), rank_);
+  engines_->RankGone(Clock(), node_, rank_);
   while (GiveCompletions()) {
   }
   // Completions that the rank has no room for are dropped.

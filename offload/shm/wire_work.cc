@@ -84,6 +84,8 @@ WireCompletion Encode(const Completion& completion) {
   wire.missing_ranks = completion.missing_ranks;
   wire.missing_nodes = completion.missing_nodes;
   wire.bytes = completion.bytes;
+  wire.source_node = completion.source_node;
+  wire.source_rank = completion.source_rank;
   wire.elapsed_ns = completion.elapsed.count();
   return wire;
 }
@@ -101,6 +103,8 @@ Completion Decode(const WireCompletion& wire) {
   completion.missing_ranks = wire.missing_ranks;
   completion.missing_nodes = wire.missing_nodes;
   completion.bytes = wire.bytes;
+  completion.source_node = wire.source_node;
+  completion.source_rank = wire.source_rank;
   completion.elapsed = Duration(wire.elapsed_ns);
   return completion;
 }

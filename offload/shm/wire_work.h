@@ -44,13 +44,14 @@ struct WireCompletion {
   uint8_t status = 0;
   uint8_t reason = 0;
   uint8_t opcode = 0;
-  uint8_t reserved = 0;
+  uint8_t source_node = 0;
   uint16_t jid = 0;
-  uint16_t reserved2 = 0;
+  uint8_t source_rank = 0;
+  uint8_t reserved = 0;
   uint32_t mid = 0;
   uint32_t segs_done = 0;
   uint32_t segs_total = 0;
-  uint32_t reserved3 = 0;
+  uint32_t reserved2 = 0;
   uint64_t missing_ranks = 0;
   uint64_t missing_nodes = 0;
   uint64_t bytes = 0;

@@ -1,8 +1,8 @@
 // Who is late again and again, and therefore a leaf: it begins and owns no chunk and adds nothing for others,
 // but sends its own parts straight to the owners.
 //
-// All nodes must use the same leaves for one message: one node decides, between two messages, and the
-// configuration of the next one carries the set.
+// Nodes need not use the same leaves for a message: each engine decides for itself, from what the results say
+// of who was late. They agree as a rule, since all see the same results (docs/explanation/ring.md).
 #pragma once
 
 #include <array>

@@ -51,7 +51,7 @@ void UdpLink::Take(Instant now, const udp::ReceivedDatagram& datagram, Engine& e
     return;
   }
   OnOpened(*opened);
-  if (opened->restarted) engine.NodeGone(now, opened->source);
+  if (opened->restarted) engine.NodeRestarted(now, opened->source);
   if (opened->packet.empty()) return;
   // A node speaks for itself; the engine counts what is no packet.
   const auto claimed = SourceOf(opened->packet);

@@ -253,8 +253,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     engine_->OnMemberJoined(peer.rank);
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
-  Send(peer,
-       WelcomeMessage(settings_, engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_)));
+  Send(peer, WelcomeMessage(settings_, settings_.first_job + jobs_over(),
+                            engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_)));
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {

@@ -35,9 +35,10 @@ std::string Notice(const LastJob& last, Instant now, const ServerSettings& setti
          std::to_string(settings.world_size) + " workers are in";
 }
 
-ControlMessage WelcomeMessage(const JobSpec& spec, const std::string& notice) {
+ControlMessage WelcomeMessage(const JobSpec& spec, uint64_t job, const std::string& notice) {
   ControlMessage message;
   message.mutable_welcome()->set_notice(wire::Printable(notice, wire::kMaxTextBytes));
+  message.mutable_welcome()->set_job_number(job);
   wire::EncodeJobSpec(spec, message.mutable_welcome()->mutable_job_spec());
   return message;
 }

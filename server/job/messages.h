@@ -24,7 +24,7 @@ struct LastJob {
 // For a worker that comes after it: what became of that job, and which one this worker is of.
 std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings);
 // notice: "" for none.
-control::ControlMessage WelcomeMessage(const JobSpec& spec, const std::string& notice);
+control::ControlMessage WelcomeMessage(const JobSpec& spec, uint64_t job, const std::string& notice);
 control::ControlMessage StartMessage(uint16_t symbol_bytes, uint32_t members);
 // Of a member: how its call ends, and what it waits for.
 control::ControlMessage BarrierDoneMessage(uint32_t request, const Status& outcome);

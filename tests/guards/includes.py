@@ -67,8 +67,8 @@ UNITS = [
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
     ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core site", "files threads locks"),
-    # Of a site: its relay is a user of the client, its ranks are clients.
-    ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site", "threads locks"),
+    # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
+    ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),
     ("status",     r"worker/client/status_core\.h",          "public base control core surface window_types",     ""),
     ("client",     r"worker/client/",                        "public base wire coder control chunk policy surface window_types core status", "protobuf files"),

@@ -182,6 +182,7 @@ TEST_P(PortConformance, OrdinaryDatagramsArriveUnchangedBetweenCollectives) {
         EXPECT_EQ(done.status, WorkStatus::kSuccess) << done.wr_id;
         if (done.wr_id == 70) {
           EXPECT_EQ(done.bytes, length);
+          EXPECT_EQ(kTo[done.source_node * 2 + done.source_rank], i) << "who sent it";
         }
       }
       EXPECT_EQ(ends, (std::multiset<uint64_t>{1, 70, 80}));
@@ -282,6 +283,8 @@ TEST_P(PortConformance, EveryStatusIsProvoked) {
   }
   ++mid;
   ASSERT_TRUE(a.Post(mid, mid).ok());
+  ASSERT_TRUE(a.device->Query(0, mid, 62).ok());
+  EXPECT_EQ(NextOf(*a.device).wr_id, 62u);  // the device has it
   b.device->Close();
   const Completion dead = NextOf(*a.device);
   EXPECT_EQ(dead.status, WorkStatus::kPeerDead);

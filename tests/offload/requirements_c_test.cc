@@ -205,6 +205,29 @@ TEST(OffloadC2, AnOrdinaryDatagramWithoutAReceiverIsDroppedAndCounted) {
   EXPECT_EQ(site.engine(0).stats().ordinary_dropped, 1u);
 }
 
+TEST(OffloadC2, AnOrdinaryDatagramNamesItsSender) {
+  VirtualSite site({.nodes = 2, .ranks = 2});
+  std::vector<std::byte> out(64), in(64);
+  WorkRequest receive{.wr_id = 1, .opcode = Opcode::kReceive, .length = 64};
+  receive.receive.key = site.Key(1, 1, in);
+  WorkRequest send{.wr_id = 2, .opcode = Opcode::kSend, .root_node = 1, .root_rank = 1, .length = 64};
+  send.send.key = site.Key(0, 1, out);
+  site.Post(1, 1, receive);
+  Header nameless;
+  nameless.kind = PacketKind::kOrdinary;
+  nameless.opcode = Opcode::kSend;
+  nameless.root = 1;
+  std::vector<uint8_t> packet(kHeaderBytes);
+  ASSERT_EQ(Encapsulate(nameless, {}, packet), packet.size());
+  site.engine(1).HandlePacket(site.now(), packet);
+  EXPECT_EQ(site.engine(1).stats().packets_refused, 1u);
+  site.Post(0, 1, send);
+  site.RunFor(milliseconds(1));
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).status, WorkStatus::kSuccess);
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).source_node, 0);
+  EXPECT_EQ(site.CompletionOf(1, 1, 1).source_rank, 1);
+}
+
 TEST(OffloadC3, ACompletionComesWhenATaskIsDoneAndOnlyOnce) {
   VirtualSite site({.nodes = 2, .ranks = 2, .faults = {.duplication = 0.3}});
   site.Configure({.nodes = 0b11});

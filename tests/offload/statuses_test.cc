@@ -340,6 +340,85 @@ TEST(OffloadStatus, OverflowIsNotForPacketsThatCannotBe) {
   EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
 }
 
+// A node that holds the key, and speaks of messages that will never be.
+void Begin(VirtualSite& site, uint32_t mid, uint64_t length) {
+  Header h;
+  h.nodes = 0b11;
+  h.contributors = 1;
+  h.participants = 1;
+  h.type = DataType::kInt32;
+  h.seg_bytes = 1024;
+  h.length = length;
+  h.mid = mid;
+  std::vector<uint8_t> payload(1024), packet(kHeaderBytes + payload.size());
+  Encapsulate(h, payload, packet);
+  site.Inject(1, packet);
+}
+
+WorkStatus IsKnown(VirtualSite& site, uint32_t mid) {
+  return EndOf(site, 1, 0, {.wr_id = 5000 + mid, .opcode = Opcode::kQuery, .mid = mid});
+}
+
+TEST(OffloadBounds, WhatPacketsHaveBegunHasAShareOfTheTablesUntilItIsPosted) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11, .deadline = seconds(1)});
+  Begin(site, 1, uint64_t{1} << 30);  // 148 MiB of tables
+  EXPECT_EQ(IsKnown(site, 1), WorkStatus::kFlushed);
+  EXPECT_EQ(site.engine(1).stats().begins_refused, 1u);
+  for (uint32_t mid = 2; mid <= 5; ++mid) Begin(site, mid, uint64_t{32} << 20);
+  EXPECT_EQ(IsKnown(site, 4), WorkStatus::kSuccess);
+  EXPECT_EQ(IsKnown(site, 5), WorkStatus::kFlushed);  // the fourth of these
+  EXPECT_EQ(site.engine(1).stats().begins_refused, 2u);
+  site.RunFor(seconds(3));
+  Begin(site, 6, uint64_t{32} << 20);  // the others are forgotten
+  EXPECT_EQ(IsKnown(site, 6), WorkStatus::kSuccess);
+}
+
+TEST(OffloadBounds, WhatPacketsHaveBegunLeavesRoomForWhatRanksPost) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11});
+  for (uint32_t mid = 100; mid < 200; ++mid) Begin(site, mid, 4096);
+  EXPECT_EQ(site.engine(1).stats().begins_refused, 100u - 48);
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.PostAll();
+  site.RunFor(milliseconds(20));
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+}
+
+TEST(OffloadBounds, WhatRanksHavePostedTakesNothingFromWhatPacketsMayBegin) {
+  VirtualSite site({.nodes = 2, .ranks = 1});
+  site.Configure({.nodes = 0b11});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  for (uint32_t mid = 0; mid < 48; ++mid) {
+    ranks.request.mid = mid;
+    ranks.Post(1, 0, mid);
+  }
+  Begin(site, 100, 4096);
+  EXPECT_EQ(site.engine(1).stats().begins_refused, 0u);
+}
+
+// A message that is too large to begin before it is posted: what is refused comes again. An aggregator has no
+// rank that could post it.
+TEST(OffloadBounds, ALargeMessageIsRefusedUntilItIsPosted) {
+  for (const bool aggregator : {false, true}) {
+    VirtualSiteOptions options{.nodes = 2, .ranks = 1, .aggregator = aggregator};
+    options.engine.seg_bytes = 64;
+    options.engine.max_message_bytes = uint64_t{8} << 20;
+    VirtualSite site(options);
+    JobConfig job{.nodes = site.all_nodes()};
+    if (aggregator) job.route = Route::kTree, job.root_node = 2;
+    site.Configure(job);
+    AllRanks<int32_t> ranks(site, size_t{2} << 20, Small);
+    ranks.Post(0, 0);
+    site.RunFor(milliseconds(30));
+    EXPECT_EQ(site.engine(1).stats().begins_refused > 0, !aggregator);
+    ranks.Post(1, 0);
+    site.RunFor(seconds(5));
+    EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+    EXPECT_EQ(ranks.at(0, 0).receive[1], Small(0, 0, 1) + Small(1, 0, 1));
+  }
+}
+
 TEST(OffloadStatus, UnknownFlagsAreRefused) {
   VirtualSite site({.ranks = 1});
   AllRanks<int32_t> ranks(site, 256, Small);
@@ -558,6 +637,21 @@ TEST(OffloadStatus, PartialOfATreeWithoutALateNode) {
   EXPECT_EQ(site.CompletionOf(1, 0, 1).status, WorkStatus::kPartial);
   EXPECT_EQ(site.CompletionOf(1, 0, 1).missing_nodes, 0b100u);
   EXPECT_EQ(ranks.at(1, 1).receive[300], 2 * 1000 + 200 + 4 * (300 % 97));
+}
+
+// Packets of others have begun the message long before: the deadline is the request's all the same.
+TEST(OffloadStatus, APartialMessageEndsByItsOwnDeadlineWhoeverBeganIt) {
+  VirtualSite site({.nodes = 3, .ranks = 1});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 0});
+  AllRanks<int32_t> ranks(site, 256, Small);
+  ranks.request.deadline = milliseconds(40);
+  ranks.request.flags = WorkRequest::kAllowPartial;
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(35));
+  site.filter = [](uint8_t, uint8_t, std::vector<uint8_t>&) { return false; };  // nor is there another end
+  ranks.Post(0, 0);
+  site.RunFor(milliseconds(81));
+  EXPECT_EQ(site.CountOf(0, 0, 1), 1u);
 }
 
 // The root has a result without node 2, which has reached no node, when node 2's sum comes.

@@ -135,6 +135,14 @@ TEST_F(RingHopTest, ALateSumGoesToTheFirstNodeThatStillWaits) {
   EXPECT_EQ(b.Aim(At(1000)), 4u);
 }
 
+TEST_F(RingHopTest, WhoseSumGoesPastANodeIsLate) {
+  RingHop c = Hop(2, RingPolicy::kCascade);
+  c.OnGoneOn(0, 0);  // it says that it has sent
+  EXPECT_EQ(c.late(), 0u);
+  c.OnGoneOn(1, Bit(0));
+  EXPECT_EQ(c.late(), Bit(1));
+}
+
 TEST_F(RingHopTest, WhatComesAfterItHasSentIsPassedOnUnmerged) {
   RingHop c = Hop(2, RingPolicy::kCascade);
   (void)c.OnOwn(At(0));

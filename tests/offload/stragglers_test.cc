@@ -503,6 +503,25 @@ TEST(OffloadStragglers, LossAndLateNodesTogether) {
   }
 }
 
+// At the deadline nodes go on without node 1, which comes before the owners are done: its sum would be added
+// behind those of the nodes that it belongs before.
+TEST(OffloadStragglers, ALateSumIsNotAddedOutOfTurnInRankOrder) {
+  VirtualSite site({.nodes = 4, .ranks = 1});
+  site.Configure({.nodes = 0b1111});
+  AllRanks<float> ranks(site, 256 * 16, Fraction);
+  ranks.request.flags = WorkRequest::kDeterministic | WorkRequest::kAllowPartial;
+  ranks.request.deadline = milliseconds(40);
+  for (const uint8_t node : {uint8_t{0}, uint8_t{2}, uint8_t{3}}) ranks.Post(node, 0);
+  site.RunFor(milliseconds(41));
+  ranks.Post(1, 0);
+  site.RunFor(milliseconds(300));
+  EXPECT_GT(site.engine(2).stats().packets_refused, 0u);
+  for (uint8_t node = 0; node < 4; ++node) {
+    EXPECT_EQ(site.CompletionOf(node, 0, 1).status, WorkStatus::kPartial) << int{node};
+    EXPECT_TRUE(ranks.IsSumWithout(0b0111, node, 0)) << int{node};  // all go on at once
+  }
+}
+
 // Sums in one order whichever node is late.
 TEST(OffloadStragglers, DeterministicMessagesWait) {
   VirtualSite site({.nodes = 4, .ranks = 2});

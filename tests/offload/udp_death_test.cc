@@ -53,6 +53,8 @@ Ended KillInMidMessage(Route route, uint8_t flags, bool sealed) {
     WorkRequest request = ranks[i].Request(1, 0);
     request.flags = flags;
     EXPECT_TRUE(devices[i].Post({&request, 1}).ok());
+    EXPECT_TRUE(devices[i].Query(0, 0, 60).ok());
+    EXPECT_EQ(NextOf(devices[i]).wr_id, 60u);  // the daemon has it
   }
   CommandedRank::Command half{CommandedRank::Kind::kPost, ranks[2].Request(1, 0)};
   half.request.flags = flags;

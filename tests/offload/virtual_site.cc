@@ -77,7 +77,7 @@ void VirtualSite::Arrive(const Flight& flight) {
   const bool hello = flight.datagram.empty();
   if (dead_[to] || (!hello && flight.for_process != processes_[to])) return;
   if (flight.of_process < known_[to][from]) return;
-  if (flight.of_process > known_[to][from]) engines_[to]->NodeGone(now_, from);
+  if (flight.of_process > known_[to][from]) engines_[to]->NodeRestarted(now_, from);
   known_[to][from] = flight.of_process;
   std::vector<uint8_t> datagram = flight.datagram;
   if (!hello && (!filter || filter(from, to, datagram))) Inject(to, datagram);

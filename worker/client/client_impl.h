@@ -19,6 +19,8 @@ class ClientImpl {
   virtual ~ClientImpl() = default;
   // The handle is gone. From one of its own callbacks the client goes on to its end by itself.
   static void Release(std::shared_ptr<ClientImpl> impl);
+  // REQUIRES: it was not moved from.
+  static ClientImpl& Of(const Client& client) { return *client.impl_; }
 
   // As those of Client.
   virtual Result<Tensor> Declare(const std::string& name, const TensorOptions& options) = 0;
@@ -35,6 +37,12 @@ class ClientImpl {
   virtual JobSpec settings() const = 0;
   virtual Status status() = 0;
   virtual ClientStats stats() = 0;
+  // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not
+  // say.
+  virtual uint64_t job() const { return 0; }
+  // Ends everything without a word: to the server it is as if the process had died. On no thread of the
+  // client's.
+  virtual void Vanish() {}
 
   static Operation Refused(Status why);
 

@@ -83,7 +83,9 @@ class WanClient final : public ClientImpl {
   ClientStats stats() override;
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
-  JobSpec settings() const override { return settings_; }  // fixed once Connect has returned
+  JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
+  uint64_t job() const override { return job_; }
+  void Vanish() override;
 
  private:
   Status Open(const ConnectOptions& options);
@@ -119,6 +121,7 @@ class WanClient final : public ClientImpl {
   Status failure_;
   ClientStats last_stats_;
   JobSpec settings_;
+  uint64_t job_ = 0;
   bool leaving_ = false;
 };
 
@@ -223,6 +226,13 @@ WanClient::~WanClient() {
   loop_.reset();  // what was posted and did not run ends here
 }
 
+void WanClient::Vanish() {
+  EndWith(Destroyed());
+  loop_->Stop();
+  if (thread_.joinable()) thread_.join();
+  Abandon(Destroyed());
+}
+
 void WanClient::EndOnOwnThread() {
   if (core_) core_->Fail(Destroyed());
   loop_->Stop();
@@ -242,7 +252,10 @@ void WanClient::Abandon(const Status& why) {
 void WanClient::OnState(State state) {
   const std::lock_guard lock(mutex_);
   // Written once, before Connect returns: readers need no lock.
-  if (state_ == State::kConnecting && core_->joined()) settings_ = core_->settings();
+  if (state_ == State::kConnecting && core_->joined()) {
+    settings_ = core_->settings();
+    job_ = core_->job();
+  }
   state_ = state;
   if (state == State::kFailed) failure_ = core_->failure();
   changed_.notify_all();

@@ -52,6 +52,7 @@ class WorkerCore final : public transport::DatagramCore {
   const Status& failure() const { return session_.failure(); }
   bool joined() const { return session_.welcomed(); }
   const JobSpec& settings() const { return session_.settings(); }
+  uint64_t job() const { return session_.job(); }
   // With what the endpoint dropped before it reached the connection.
   ClientStats stats() const;
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }

@@ -227,6 +227,7 @@ void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   link_.settings = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
   link_.connection()->SetLossLimits(transport::LossLimits::Of(link_.settings));
   welcomed_ = true;
+  job_ = welcome.job_number();
   state_ = State::kJoined;
   connect_deadline_ = Instant::Infinite();
   if (!welcome.notice().empty()) Say(welcome.notice());

@@ -59,6 +59,7 @@ class WorkerSession {
   const Status& failure() const { return failure_; }
   // REQUIRES: the Welcome was here.
   const JobSpec& settings() const { return link_.settings; }
+  uint64_t job() const { return job_; }  // of the server's; 0: it does not say
   bool welcomed() const { return welcomed_; }
   ClientStats stats() const;
   size_t pending_operations() const { return link_.operations.pending(); }
@@ -133,6 +134,7 @@ class WorkerSession {
   Instant leave_deadline_ = Instant::Infinite();
   bool connected_ = false;
   bool welcomed_ = false;
+  uint64_t job_ = 0;
   wire::ControlReader reader_;
   void EndBarrier(uint32_t request, const Status& outcome);
   void Say(const std::string& text) const;

@@ -1,5 +1,8 @@
 #include "worker/site/client_tensors.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace longhaul::site {
@@ -11,9 +14,29 @@ uint32_t ClientTensors::IndexOf(const std::string& name, const std::vector<uint8
   return index;
 }
 
+// Where a node does not lead, sums stand in scratch memory: those that are under way at a time, each with a
+// weight.
+Status ClientTensors::CheckScratch(const offload::SiteOptions& site, const State& tensor,
+                                   uint64_t bytes) const {
+  if (site.nodes == 1) return {};
+  std::vector<uint64_t> sizes{bytes};
+  for (const State& other : tensors_) {
+    if (&other != &tensor) sizes.push_back(other.send.memory.size());
+  }
+  std::ranges::sort(sizes, std::greater());
+  sizes.resize(std::min(sizes.size(), kMostCollectives));
+  const uint64_t needed = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  if (needed <= site.scratch_bytes) return {};
+  return {StatusCode::kResourceExhausted,
+          "tensor " + tensor.name + ": with it, sums of the site's " + std::to_string(sizes.size()) +
+              " largest tensors take " + std::to_string(needed) + " bytes; its daemon has --scratch-bytes " +
+              std::to_string(site.scratch_bytes)};
+}
+
 Status ClientTensors::Prepare(offload::Device& device, State& tensor, uint64_t count) {
   const uint64_t bytes = (count + 1) * sizeof(float);
   if (tensor.count != 0 || tensor.send.memory.size() >= bytes) return {};
+  if (Status s = CheckScratch(device.site(), tensor, bytes); !s.ok()) return s;
   const auto taken = sends_.Take(device, bytes);
   if (taken.ok()) tensor.send = *taken;
   return taken.status();

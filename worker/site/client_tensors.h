@@ -36,7 +36,8 @@ class ClientTensors {
   // Null: none of that number.
   State* Find(uint32_t tensor) { return tensor < tensors_.size() ? &tensors_[tensor] : nullptr; }
   std::vector<State>& all() { return tensors_; }
-  // Memory for the gradient and its weight. Errors: those of Device::Allocate.
+  // Memory for the gradient and its weight. Errors: kResourceExhausted (sums of several nodes would have no
+  // room in the node's daemon), those of Device::Allocate.
   Status Prepare(offload::Device& device, State& tensor, uint64_t count);
   // The leader's answer to a declaration.
   Status TakeDeclared(offload::Device& device, const SiteMessage& message, State& tensor, uint64_t count);
@@ -46,6 +47,8 @@ class ClientTensors {
   std::vector<uint32_t> TakeUndeclared();
 
  private:
+  Status CheckScratch(const offload::SiteOptions& site, const State& tensor, uint64_t bytes) const;
+
   Arena sends_{""};
   Arena results_{""};           // the leader's; named after its leadership
   std::vector<Arena> retired_;  // of earlier leaders, until nothing uses them

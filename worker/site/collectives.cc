@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "worker/site/site_clock.h"
+
 namespace longhaul::site {
 
 void Collectives::Queue(std::function<void()> begin) {
@@ -10,7 +12,7 @@ void Collectives::Queue(std::function<void()> begin) {
 }
 
 void Collectives::RunQueue() {
-  while (!queue_.empty() && under_way_.size() < kMost) {
+  while (!queue_.empty() && under_way_.size() < kMostCollectives) {
     const std::function<void()> begin = std::move(queue_.front());
     queue_.pop_front();
     begin();
@@ -34,7 +36,7 @@ uint32_t Collectives::Begin(const What& what, OnDone on_done) {
   request.send = what.send;
   request.receive = what.receive;
   request.deadline = deadline_;
-  under_way_[request.mid] = {what.ranks, std::move(on_done)};
+  under_way_[request.mid] = {what.ranks, std::move(on_done), std::nullopt};
   // Where the device has ended, Mailbox::Poll says so, and with it everything ends.
   (void)mailbox_.Post(request);
   return request.mid;
@@ -44,10 +46,34 @@ void Collectives::OnCompletion(const offload::Completion& completion) {
   if (completion.jid != job_ || completion.opcode == offload::Opcode::kCancel) return;
   const auto found = under_way_.find(static_cast<uint32_t>(completion.wr_id));
   if (found == under_way_.end()) return;
-  const OnDone on_done = std::move(found->second.on_done);
+  const UnderWay what = std::move(found->second);
   under_way_.erase(found);
-  on_done(completion);
+  offload::Completion ended = completion;
+  if (ended.status == offload::WorkStatus::kCancelled) ended.status = what.refused.value_or(ended.status);
+  what.on_done(ended);
   RunQueue();
+}
+
+bool Collectives::OnRefused(uint8_t rank, uint32_t mid, offload::WorkStatus why) {
+  const auto found = under_way_.find(mid);
+  if (found == under_way_.end() || (found->second.ranks >> rank & 1) == 0 || !IsRefusal(why)) return false;
+  if (std::exchange(found->second.refused, why)) return false;
+  (void)mailbox_.device().Cancel(job_, mid);
+  return true;
+}
+
+void Collectives::EndAll() {
+  queue_.clear();
+  Cancel(~uint64_t{0});
+  const Instant most = Now() + std::chrono::seconds(1);  // a daemon that works takes microseconds
+  const auto ignore = [](const SiteMessage&) {};
+  const auto take = [this](const offload::Completion& c) {
+    if (c.jid == job_ && c.opcode != offload::Opcode::kCancel)
+      under_way_.erase(static_cast<uint32_t>(c.wr_id));
+  };
+  while (!under_way_.empty() && Now() < most && mailbox_.Poll([] {}, ignore, take)) {
+    mailbox_.Wait(std::chrono::milliseconds(1));
+  }
 }
 
 void Collectives::Cancel(uint64_t ranks) {

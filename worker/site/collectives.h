@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "worker/site/mailbox.h"
 
@@ -15,9 +16,6 @@ namespace longhaul::site {
 
 class Collectives {
  public:
-  // A rank may have eight messages open (offload/shm/rank_session.cc).
-  static constexpr size_t kMost = 6;
-
   // deadline: for a rank that does not answer.
   Collectives(Mailbox* mailbox, const SiteShape& shape, uint64_t leader, Duration deadline)
       : mailbox_(*mailbox),
@@ -41,6 +39,10 @@ class Collectives {
   // Its number. In a function that Queue runs.
   uint32_t Begin(const What& what, OnDone on_done);
   void OnCompletion(const offload::Completion& completion);
+  // One of its ranks is not in it: it ends at once as `why`. True: that is news.
+  bool OnRefused(uint8_t rank, uint32_t mid, offload::WorkStatus why);
+  // All end, within a second, and nothing learns of it; none begins any more.
+  void EndAll();
   // Those that any of these ranks is in end at once, as kCancelled.
   void Cancel(uint64_t ranks);
 
@@ -56,6 +58,7 @@ class Collectives {
   struct UnderWay {
     uint64_t ranks = 0;
     OnDone on_done;
+    std::optional<offload::WorkStatus> refused;
   };
 
   Mailbox& mailbox_;

@@ -14,6 +14,7 @@ SiteMessage Leadership::Beat(const Own& own) {
   beat.leader = leader_;
   beat.ranks = own.ranks;
   beat.value = incarnation_;
+  beat.mid = static_cast<uint32_t>(silence_ / std::chrono::milliseconds(1));
   if (leads()) beat.tensor |= kLeads;
   if (complete_ || own.complete) beat.tensor |= kComplete;
   if (any_left_ || own.any_left) beat.tensor |= kAnyLeft;
@@ -37,9 +38,19 @@ bool Leadership::OnBeat(const SiteMessage& beat, Instant now) {
     resigned_ = (beat.tensor & kResigns) != 0;
   }
   incarnation_ = std::max(incarnation_, beat.value);
+  if (beat.mid != 0) LimitSilence(std::chrono::milliseconds(beat.mid));
   complete_ |= (beat.tensor & kComplete) != 0;
   any_left_ |= (beat.tensor & kAnyLeft) != 0;
   return restarted;
+}
+
+bool Leadership::OnLook(Instant now) {
+  const bool late = now - looked_ > silence_ / 2;
+  looked_ = now;
+  if (!late) return false;
+  led_ = now;
+  for (Peer& peer : peers_) peer.heard = now;
+  return true;
 }
 
 bool Leadership::IsLeaderDead(Instant now) const {

@@ -8,6 +8,7 @@
 // Sans-I/O. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -20,15 +21,16 @@ namespace longhaul::site {
 class Leadership {
  public:
   static constexpr Duration kBeatEvery = std::chrono::milliseconds(100);
-  // After which a relay counts as dead: a third of the idle time-out, so that ranks and server, which wait
-  // for all of it, still wait when another one has connected; five beats at least, since datagrams are lost.
+  // After which a relay counts as dead: a third of the idle time-out, the server's if that is shorter, so
+  // that ranks and server, which wait for all of it, still wait when another one has connected; five beats at
+  // least, since datagrams are lost.
   static Duration SilenceOf(Duration idle_timeout) {
     return std::max<Duration>(idle_timeout / 3, 5 * kBeatEvery);
   }
 
   // nodes: whose relays there are; session: of this process.
   Leadership(uint8_t own, uint8_t nodes, uint64_t session, Duration silence, Instant now)
-      : own_(own), nodes_(nodes), session_(session), silence_(silence), started_(now) {}
+      : own_(own), nodes_(nodes), session_(session), silence_(silence), started_(now), looked_(now) {}
 
   // What this node says of itself.
   struct Own {
@@ -41,10 +43,16 @@ class Leadership {
   SiteMessage Beat(const Own& own);
   // REQUIRES: a kBeat. True: that node has another process than before.
   bool OnBeat(const SiteMessage& beat, Instant now);
+  // Before each look at who is silent. True: this relay was late itself (stopped, say) and may not have read
+  // yet what the others have said, so that their silence begins anew.
+  bool OnLook(Instant now);
   // True: this node leads from now on.
   bool Claim(Instant now);
   // Why a leader is followed by another one: it has resigned, else it was silent.
   bool resigned() const { return resigned_; }
+
+  // The silence after which a relay is dead; the shortest that any of the site's knows counts for all.
+  void LimitSilence(Duration silence) { silence_ = std::min(silence_, std::max(silence, SilenceOf({}))); }
 
   uint64_t leader() const { return leader_; }
   bool leads() const { return leader_ != 0 && claimed_ == leader_; }
@@ -73,8 +81,9 @@ class Leadership {
   const uint8_t own_;
   const uint8_t nodes_;
   const uint64_t session_;
-  const Duration silence_;
+  Duration silence_;
   const Instant started_;
+  Instant looked_;
   std::array<Peer, 16> peers_;
   uint64_t beats_ = 0;
   uint64_t leader_ = 0;

@@ -23,7 +23,7 @@ constexpr uint64_t kSendTag = uint64_t{2} << 48;
 constexpr uint32_t kSends = 32;
 // Messages; each is a kilobyte at most but for declarations.
 constexpr size_t kMostWaiting = 1024;
-// Half receives, a quarter sends, a quarter collectives: a rank has a few, the relay Collectives::kMost.
+// Half receives, a quarter sends, a quarter collectives: a rank has a few, the relay kMostCollectives.
 constexpr uint32_t kLeastQueueDepth = 4 * kSends;
 // Blocks of an arena: regions of a rank are 16 at least, of which this takes some.
 constexpr size_t kMostBlocks = 12;
@@ -39,6 +39,7 @@ Result<std::unique_ptr<Mailbox>> Mailbox::Open(offload::Device device) {
 
 Status Mailbox::Prepare() {
   const offload::SiteOptions site = device_.site();
+  shape_ = SiteShape::Of(site);
   seg_bytes_ = site.seg_bytes;
   if (seg_bytes_ < kLeastSegBytes || site.queue_depth < kLeastQueueDepth) {
     return {StatusCode::kInvalidArgument,
@@ -113,7 +114,13 @@ bool Mailbox::Poll(const std::function<void()>& before, const OnMessage& on_mess
       const auto message = c.status == WorkStatus::kSuccess ? Decode(bytes) : std::nullopt;
       Receive(slot);
       malformed_ += !message;
-      if (message) on_message(*message);
+      if (!message) continue;
+      if (const Place sender{c.source_node, c.source_rank}; !MaySay(sender, shape_, *message)) {
+        ++refused_;
+        refused_of_ = sender;
+      } else {
+        on_message(*message);
+      }
     }
   }
   SendWaiting();

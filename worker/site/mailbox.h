@@ -51,6 +51,9 @@ class Mailbox {
 
   uint64_t lost() const { return lost_; }
   uint64_t malformed() const { return malformed_; }
+  // Messages that their sender may not say (MaySay); who said the last one.
+  uint64_t refused() const { return refused_; }
+  Place refused_of() const { return refused_of_; }
 
  private:
   explicit Mailbox(offload::Device device) : device_(std::move(device)) {}
@@ -62,6 +65,7 @@ class Mailbox {
   void SendWaiting();
 
   offload::Device device_;
+  SiteShape shape_;
   FileDescriptor bell_;
   offload::Allocation memory_;  // receives, then sends
   uint32_t seg_bytes_ = 0;
@@ -75,7 +79,18 @@ class Mailbox {
   bool over_ = false;
   uint64_t lost_ = 0;
   uint64_t malformed_ = 0;
+  uint64_t refused_ = 0;
+  Place refused_of_;
 };
+
+// Of a leader's, under way at a time. A rank may have eight messages open (offload/shm/rank_session.cc).
+inline constexpr size_t kMostCollectives = 6;
+
+// Of a request that a device takes no part in; the others' go on.
+constexpr bool IsRefusal(offload::WorkStatus status) {
+  return (status >= offload::WorkStatus::kBufferError && status <= offload::WorkStatus::kBadNode) ||
+         status == offload::WorkStatus::kOverflow;
+}
 
 // Memory of a device, handed out in pieces and never taken back.
 class Arena {

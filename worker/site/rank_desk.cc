@@ -133,6 +133,10 @@ uint64_t RankDesk::SilentSince(Instant then) const {
   return silent;
 }
 
+void RankDesk::ForgiveSilence(Instant now) {
+  for (Rank& rank : rank_) rank.heard = now;
+}
+
 void RankDesk::Reply(uint8_t rank, uint64_t seq, SiteMessage message) {
   message.rank = rank;
   message.session = rank_[rank].session;

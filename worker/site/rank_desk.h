@@ -60,6 +60,8 @@ class RankDesk {
   void Tell(uint8_t rank, SiteMessage message) { Reply(rank, 0, std::move(message)); }
   // Those that have said nothing for so long.
   uint64_t SilentSince(Instant then) const;
+  // As if all had been heard now: what they have said may not have been read yet.
+  void ForgiveSilence(Instant now);
 
  private:
   struct Rank {

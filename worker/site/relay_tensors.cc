@@ -186,6 +186,9 @@ void RelayTensors::Finish(uint32_t index) {
 }
 
 void RelayTensors::EndJob(uint32_t index, const Status& outcome) {
+  // The end of the client ends what is under way when SiteLeader::Look says so: a successor may have its
+  // place.
+  if (MayGoOn(outcome)) return;
   const Job& job = *tensors_[index].job;
   for (const auto& [rank, part] : job.parts) desk_.End(rank, part.seq, outcome);
   for (const Waiting& step : job.again) desk_.End(step.rank, step.seq, outcome);
@@ -201,8 +204,8 @@ void RelayTensors::OnFailed(uint32_t index, const Completion& completion, uint64
         shape.SlotsOf(ranks & desk_.here(), collectives_.own().node) & completion.missing_ranks;
     for (uint8_t slot = 0; slot < shape.ranks_per_node; ++slot) {
       if ((late >> slot & 1) == 0) continue;
-      drop_(shape.IndexOf({collectives_.own().node, slot}),
-            {StatusCode::kPeerDead, "this rank did not answer its site in time: it goes on without it"});
+      const uint8_t rank = shape.IndexOf({collectives_.own().node, slot});
+      drop_(rank, {StatusCode::kPeerDead, NamesOf(uint64_t{1} << rank) + " did not answer in time"});
     }
   }
   if ((ranks & ~desk_.here()) != 0) return anew();
@@ -225,8 +228,8 @@ void RelayTensors::Upload(uint32_t index, uint8_t rank, uint64_t elements, std::
   collectives_.Queue([this, index, rank, elements, then = std::move(then)] {
     State& state = tensors_[index];
     const auto part = state.job->parts.find(rank);
-    if (part == state.job->parts.end())
-      return EndJob(index, {StatusCode::kPeerDead, NamesOf(uint64_t{1} << rank) + " has died"});
+    // Of initial values, those of another rank.
+    if (part == state.job->parts.end()) return state.tensor ? Finish(index) : Declare(index);
     const uint64_t ranks = uint64_t{1} << rank;
     const uint32_t mid = collectives_.Begin({Opcode::kBroadcast,
                                              collectives_.shape().PlaceOf(rank),
@@ -248,6 +251,7 @@ void RelayTensors::Upload(uint32_t index, uint8_t rank, uint64_t elements, std::
 
 void RelayTensors::Declare(uint32_t index) {
   const Parts& parts = tensors_[index].job->parts;
+  if (parts.empty()) return Finish(index);
   const auto giver = std::ranges::find_if(parts, [](const auto& part) { return part.second.wants; });
   if (giver == parts.end()) return AskServer(index, false);
   Upload(index, giver->first, tensors_[index].options.count, [this, index] { AskServer(index, true); });
@@ -268,6 +272,8 @@ void RelayTensors::OnDeclared(uint32_t index, const Result<Tensor>& tensor) {
   State& state = tensors_[index];
   if (!tensor.ok()) return EndJob(index, tensor.status());
   state.tensor = *tensor;
+  // Also of ranks that came while the server was asked: what is collected from now on are steps.
+  state.job->parts.merge(std::exchange(state.collecting, {}));
   for (const auto& [rank, part] : state.job->parts) EndDeclared(index, rank, part.seq);
   Finish(index);
 }

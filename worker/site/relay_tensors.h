@@ -46,8 +46,13 @@ class RelayTensors {
   // Gives the memory back, as far as nothing uses it any more.
   ~RelayTensors();
 
-  // Before anything is asked.
-  void SetClient(std::shared_ptr<Client> client) { client_ = std::move(client); }
+  // Before anything is asked. followed: a successor may have replaced the client when it fails.
+  void SetClient(std::shared_ptr<Client> client, bool followed) {
+    client_ = std::move(client);
+    followed_ = followed;
+  }
+  // What ends with the client, and may go on with a successor's.
+  bool MayGoOn(const Status& outcome) const { return !outcome.ok() && followed_ && !client_->status().ok(); }
   // A new request of one of the kinds above.
   void Take(const SiteMessage& message);
   // The request, or all of the rank's, are not waited for any more.
@@ -144,6 +149,7 @@ class RelayTensors {
   const Duration patience_;
   const Drop drop_;
   std::shared_ptr<Client> client_;
+  bool followed_ = false;
   Arena sums_{""};
   Arena results_;
   std::vector<std::function<void()>> retries_;

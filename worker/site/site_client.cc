@@ -24,7 +24,6 @@
 namespace longhaul::internal {
 namespace {
 
-using offload::MemorySlice;
 using offload::Opcode;
 using site::Arena;
 using site::kNoTensor;
@@ -56,6 +55,7 @@ class SiteClient final : public ClientImpl {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
   JobSpec settings() const override { return settings_; }
+  uint64_t job() const override { return job_; }
   Status status() override;
   ClientStats stats() override;
 
@@ -88,8 +88,9 @@ class SiteClient final : public ClientImpl {
   Status TakeDeclared(const SiteMessage& message, uint32_t tensor, uint64_t count);
   void Learn(const Request& request);
   void Upload(const SiteMessage& message, Request& request);
-  void PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send, MemorySlice receive,
-                      const SiteMessage& message, Request& request);
+  void Join(const SiteMessage& begun, Request& request, const site::SiteRequests::Collective& what) {
+    requests_->Join(request, begun, what, options_.idle_timeout);
+  }
   void End(Request& request, const Status& outcome);
   void StartNext(TensorState& tensor);
   void Fail(const Status& why);
@@ -109,7 +110,8 @@ class SiteClient final : public ClientImpl {
   // Its own thread's.
   std::optional<site::SiteRequests> requests_;
   site::ClientTensors tensors_;
-  std::string passed_;  // the last barrier
+  std::string passed_;   // the last barrier
+  uint32_t passes_ = 0;  // of all barriers
   std::vector<Ended> ends_;
   Instant heard_;
   Instant hello_;
@@ -127,6 +129,7 @@ class SiteClient final : public ClientImpl {
   uint32_t rank_ = 0;  // these are fixed once Connect has returned
   uint32_t world_size_ = 1;
   JobSpec settings_;
+  uint64_t job_ = 0;
 };
 
 Status CheckCount(const Tensor& tensor, size_t elements) {
@@ -354,6 +357,7 @@ void SiteClient::OnWelcome(const SiteMessage& message) {
   const std::lock_guard lock(mutex_);
   if (welcomed_) return;
   settings_ = *job;
+  job_ = message.ranks;
   rank_ = member * message.mid + message.tensor;
   world_size_ = members * message.mid;
   welcomed_ = true;
@@ -362,14 +366,6 @@ void SiteClient::OnWelcome(const SiteMessage& message) {
 
 // Another relay leads: it learns all that is not over.
 void SiteClient::TurnTo(uint64_t leader) {
-  const uint64_t before = requests_->leader();
-  requests_->ForEach([this, before](Request& request) {
-    if (request.mid != 0) (void)mailbox_->device().Cancel(site::JobOfLeader(before), request.mid);
-    request.mid = 0;
-    request.missing = 0;
-    if (request.message.kind == SiteKind::kBarrier && request.asked) request.message.value = 1;
-    request.held |= request.tensor != kNoTensor && !request.ended;
-  });
   requests_->SetLeader(leader);
   heard_ = site::Now();
   hello_ = Instant();
@@ -416,15 +412,17 @@ void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
     case SiteKind::kGo:
       request.missing = 0;
       if (tensor == nullptr) return;
-      return PostCollective(Opcode::kReduce, requests_->relay(), (tensor->count + 1) * sizeof(float),
-                            tensor->send.slice, {}, message, request);
+      return Join(
+          message, request,
+          {Opcode::kReduce, requests_->relay(), (tensor->count + 1) * sizeof(float), tensor->send.slice, {}});
     case SiteKind::kDeliver: {
       request.missing = 0;
       const auto stats = site::DecodeStats(message.body);
       if (tensor == nullptr || !stats) return;
       request.stats = *stats;
-      return PostCollective(Opcode::kBroadcast, requests_->relay(), tensor->count * sizeof(float), {},
-                            tensor->result.slice, message, request);
+      return Join(
+          message, request,
+          {Opcode::kBroadcast, requests_->relay(), tensor->count * sizeof(float), {}, tensor->result.slice});
     }
     case SiteKind::kEnd: {
       if (const auto stats = site::DecodeStats(message.body)) request.stats = *stats;
@@ -437,47 +435,22 @@ void SiteClient::OnAnswer(const SiteMessage& message, Request& request) {
   }
 }
 
-void SiteClient::PostCollective(Opcode opcode, site::Place root, uint64_t length, MemorySlice send,
-                                MemorySlice receive, const SiteMessage& message, Request& request) {
-  if (!request.IsNews(message.mid)) return;
-  const uint32_t before = std::exchange(request.mid, message.mid);
-  offload::WorkRequest work;
-  work.wr_id = request.message.seq;
-  work.opcode = opcode;
-  work.root_node = root.node;
-  work.root_rank = root.slot;
-  work.jid = site::JobOfLeader(requests_->leader());
-  work.mid = message.mid;
-  work.nodes = message.value;
-  work.ranks = message.ranks;
-  work.length = length;
-  work.send = send;
-  work.receive = receive;
-  work.deadline = options_.idle_timeout;
-  if (!mailbox_->Post(work).ok()) request.mid = before;  // when it is said again
-}
-
 void SiteClient::Upload(const SiteMessage& message, Request& request) {
   TensorState* const tensor = TensorOf(request.tensor);
   const std::span<const float> values = request.scores.empty() ? request.values : request.scores;
   const Arena::Piece& piece = tensor != nullptr ? tensor->send : request.send;
   if (!request.IsNews(message.mid) || values.size_bytes() > piece.memory.size()) return;
   std::ranges::copy(values, piece.floats(values.size()).begin());
-  PostCollective(Opcode::kBroadcast, requests_->own(), values.size_bytes(), piece.slice, piece.slice, message,
-                 request);
+  Join(message, request,
+       {Opcode::kBroadcast, requests_->own(), values.size_bytes(), piece.slice, piece.slice});
 }
 
 void SiteClient::OnCompletion(const offload::Completion& c) {
-  Request* const found = requests_->Find(c.wr_id);
-  if (found == nullptr || found->ended || found->mid != c.mid) return;
-  if (c.jid != site::JobOfLeader(requests_->leader()) || c.opcode == Opcode::kCancel) return;
-  Request& request = *found;
-  // What ends otherwise, the relay sees as well: it says how to go on.
-  if (c.status != offload::WorkStatus::kSuccess) return;
-  TensorState* const tensor = TensorOf(request.tensor);
-  if (c.opcode != Opcode::kBroadcast || tensor == nullptr || request.out.empty()) return;
-  std::ranges::copy(tensor->result.floats(request.out.size()), request.out.begin());
-  End(request, Status::Ok());
+  Request* const request = requests_->OnCompletion(site::Now(), c);
+  TensorState* const tensor = request == nullptr ? nullptr : TensorOf(request->tensor);
+  if (c.opcode != Opcode::kBroadcast || tensor == nullptr || request->out.empty()) return;
+  std::ranges::copy(tensor->result.floats(request->out.size()), request->out.begin());
+  End(*request, Status::Ok());
 }
 
 // --- Requests ---
@@ -486,7 +459,8 @@ void SiteClient::Add(Request request) {
   ++counts_.operations_started;
   Status refusal = status();
   if (refusal.code() == StatusCode::kFailedPrecondition) refusal = {};  // that of Leave itself
-  if (refusal.ok() && requests_->size() + ends_.size() >= kMostPending) {
+  const uint64_t ended = counts_.operations_succeeded + counts_.operations_failed;
+  if (refusal.ok() && counts_.operations_started - ended > kMostPending) {
     refusal = {StatusCode::kResourceExhausted, "4096 operations are pending"};
   }
   if (!refusal.ok()) {
@@ -514,6 +488,7 @@ void SiteClient::Ask(Request request) {
   request.stats.bytes =
       ByteCount(static_cast<int64_t>(request.values.size_bytes() + request.out.size_bytes()));
   TensorState* const tensor = TensorOf(request.tensor);
+  if (request.message.kind == SiteKind::kBarrier) request.message.mid = passes_;
   const Status refusal = Fill(request);
   Request& asked = requests_->Add(std::move(request));
   const uint64_t seq = asked.message.seq;
@@ -556,7 +531,10 @@ void SiteClient::End(Request& request, const Status& outcome) {
 }
 
 void SiteClient::Learn(const Request& request) {
-  if (request.message.kind == SiteKind::kBarrier) passed_ = request.message.text;
+  if (request.message.kind == SiteKind::kBarrier) {
+    passed_ = request.message.text;
+    ++passes_;
+  }
   TensorState* const tensor = TensorOf(request.tensor);
   if (tensor == nullptr) return;
   if (request.message.kind == SiteKind::kStep) tensor->rounds = request.stats.round + 1;
@@ -610,6 +588,8 @@ void SiteClient::SendHello(Instant now) {
   SiteMessage hello;
   hello.kind = SiteKind::kHello;
   hello.text = passed_;
+  hello.mid = passes_;
+  hello.value = job_;
   (void)requests_->SendToOwnNode(hello);
   // Where none is known: node 0's leads at the start, and is the only one of a daemon that has all nodes.
   if (requests_->relay().node != requests_->own().node) (void)requests_->Send(hello);

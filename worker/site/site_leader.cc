@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units_text.h"
+#include "worker/client/client_impl.h"
 #include "worker/site/site_clock.h"
 
 namespace longhaul::site {
@@ -31,11 +32,15 @@ SiteLeader::SiteLeader(const Options& options, Mailbox* mailbox, std::function<v
 }
 
 SiteLeader::~SiteLeader() {
-  // Ends what aside waits for.
-  if (client_ && !leaving_) {
+  // Either ends what aside waits for. What is said in the name of a member that has a successor ends the job
+  // that this one goes on with, until the server has it in its place.
+  if (client_ && retired_) {
+    internal::ClientImpl::Of(*client_).Vanish();
+  } else if (client_ && !leaving_) {
     (void)client_->Leave(
         {StatusCode::kCancelled, failure_.ok() ? "the site's relay ends" : failure_.message()});
   }
+  collectives_.EndAll();  // they use memory that goes back
 }
 
 void SiteLeader::Send(uint8_t rank, SiteMessage message) {
@@ -61,8 +66,8 @@ void SiteLeader::OnConnected(Result<Client> client) {
     const std::lock_guard lock(mutex_);
     client_ = connected;
   }
-  if (retired_ || !failure_.ok()) return;
-  tensors_.SetClient(connected);
+  if (retired_ || !failure_.ok() || IsAnotherJob()) return;
+  tensors_.SetClient(connected, options_.grace > Duration(0));
   Log(LogLevel::kInfo, "the site is member " + std::to_string(connected->rank()) + " of " +
                            std::to_string(connected->world_size()) + ", with " + std::to_string(ranks()) +
                            " ranks");
@@ -72,6 +77,20 @@ void SiteLeader::OnConnected(Result<Client> client) {
   tensors_.AdvanceAll();
   AdvanceBarriers();
   LeaveIfEmpty();
+}
+
+// Its values are not those that the ranks' gradients are for.
+bool SiteLeader::IsAnotherJob() {
+  const uint64_t job = client_ ? internal::ClientImpl::Of(*client_).job() : 0;
+  if (job == 0 || job_ == 0 || job == job_) return false;
+  Fail({StatusCode::kAborted, "the job that the site was in is over: the server at " +
+                                  options_.connect.servers.front() + " has another one"});
+  return true;
+}
+
+Duration SiteLeader::idle_timeout() const {
+  const Duration own = options_.connect.idle_timeout;
+  return client_ ? std::min(own, client_->settings().idle_timeout) : own;
 }
 
 ClientStats SiteLeader::stats() const {
@@ -109,8 +128,7 @@ void SiteLeader::Fail(const Status& why) {
 
 bool SiteLeader::Retire() {
   retired_ = true;
-  return !connecting_ &&
-         (!client_ || !client_->status().ok() || Now() - began_ > options_.connect.idle_timeout);
+  return !connecting_;
 }
 
 // --- Ranks ---
@@ -132,7 +150,8 @@ void SiteLeader::ForgetAllOf(uint8_t rank) {
 // told: the rank has said so itself.
 void SiteLeader::Remove(uint8_t rank, const Status& why, bool told) {
   desk_.Remove(rank, told ? Status() : why);
-  if (!why.ok() && end_.ok()) end_ = why;
+  // The others go on without one that has died: with the last one the site's part ends unfinished.
+  if (!why.ok() && end_.ok() && (told || desk_.here() == 0)) end_ = why;
   const int left = std::popcount(desk_.here());
   if (!why.ok())
     Log(LogLevel::kWarning, why.message() + ": the site goes on with " + std::to_string(left) + " ranks");
@@ -159,6 +178,8 @@ void SiteLeader::OnMessage(const SiteMessage& message) {
       return;
     case SiteKind::kLeave:
       return TakeLeave(message);
+    case SiteKind::kRefused:
+      return TakeRefusal(message);
     case SiteKind::kTaken:
       if (!desk_.Close(message.rank, message.seq)) return;
       tensors_.Forget(message.rank, message.seq);
@@ -177,7 +198,9 @@ void SiteLeader::OnHello(const SiteMessage& message) {
   if (message.rank >= ranks()) return;
   if (desk_.Hello(message.rank, message.session, Now())) {
     ForgetAllOf(message.rank);
-    passed_[message.rank] = message.text;
+    passed_[message.rank] = {message.text, message.mid};
+    if (message.value != 0) job_ = message.value;
+    if (IsAnotherJob()) return;
     tensors_.AdvanceAll();
     AdvanceBarriers();
   }
@@ -195,6 +218,7 @@ void SiteLeader::Welcome(uint8_t rank) {
   welcome.tensor = rank;
   welcome.mid = ranks();
   welcome.value = uint64_t{client_->rank()} << 32 | client_->world_size();
+  welcome.ranks = internal::ClientImpl::Of(*client_).job();
   welcome.body = EncodeJob(client_->settings());
   desk_.Tell(rank, std::move(welcome));
 }
@@ -205,6 +229,13 @@ void SiteLeader::TakeLeave(const SiteMessage& message) {
   if (!why.ok()) why = {why.code(), NameOf(message.rank) + " leaves: " + why.message()};
   Remove(message.rank, why, true);
   (void)desk_.IsCurrent(message, Now());  // answers it
+}
+
+void SiteLeader::TakeRefusal(const SiteMessage& message) {
+  const auto why = static_cast<offload::WorkStatus>(message.value);
+  if (message.value > UINT8_MAX || !collectives_.OnRefused(message.rank, message.mid, why)) return;
+  Log(LogLevel::kWarning, NameOf(message.rank) + ": its device refuses a collective: " +
+                              std::string(offload::WorkStatusName(why)));
 }
 
 void SiteLeader::LeaveIfEmpty() {
@@ -224,17 +255,18 @@ void SiteLeader::LeaveIfEmpty() {
 // --- Barriers ---
 
 void SiteLeader::TakeBarrier(const SiteMessage& message) {
-  barriers_[message.text][message.rank] = {message.seq, message.value != 0};
+  barriers_[message.text][message.rank] = {message.seq, message.value != 0, message.mid};
   AdvanceBarriers();
 }
 
-// A barrier that one rank has passed under an earlier leader is over for those that were at it too.
+// A barrier that one rank has passed is over for those that were at it under an earlier leader, too.
 void SiteLeader::EndPassed(const std::string& name, std::map<uint8_t, BarrierPart>& parts) {
-  const auto here = [&name](const auto& last) { return last.second == name; };
-  if (std::ranges::none_of(passed_, here)) return;
-  std::erase_if(parts, [this](const auto& part) {
-    if (part.second.again) desk_.End(part.first, part.second.seq, Status::Ok());
-    return part.second.again;
+  uint32_t times = 0;
+  for (const auto& [rank, last] : passed_) times = std::max(times, last.name == name ? last.times : 0);
+  std::erase_if(parts, [this, times](const auto& part) {
+    const bool over = part.second.again && part.second.passed < times;
+    if (over) desk_.End(part.first, part.second.seq, Status::Ok());
+    return over;
   });
 }
 
@@ -250,12 +282,18 @@ void SiteLeader::AdvanceBarriers() {
       ++at;
       continue;
     }
-    const auto end = [this, parts = at->second](const Status& outcome) {
-      for (const auto& [rank, part] : parts) desk_.End(rank, part.seq, outcome);
+    const auto end = [this, name = at->first, parts = at->second](const Status& outcome) {
+      for (const auto& [rank, part] : parts) {
+        desk_.End(rank, part.seq, outcome);
+        if (outcome.ok()) passed_[rank] = {name, part.passed + 1};
+      }
+      AdvanceBarriers();
     };
     const bool asked = aside_.Run([this, client = client_, name = at->first, end] {
       const Status outcome = client->Barrier(name);
-      aside_.Done([end, outcome] { end(outcome); });
+      aside_.Done([this, end, outcome] {
+        if (!tensors_.MayGoOn(outcome)) end(outcome);
+      });
     });
     if (!asked) end({StatusCode::kResourceExhausted, "the site waits at too many barriers"});
     at = barriers_.erase(at);

@@ -35,7 +35,7 @@ class SiteLeader {
   };
   // wake: any thread.
   SiteLeader(const Options& options, Mailbox* mailbox, std::function<void()> wake);
-  // Leaves the job, if it has not. Waits for a Connect that is under way.
+  // Leaves the job, if it has not; once it is retired, without a word. Waits for a Connect that is under way.
   ~SiteLeader();
 
   void Connect();
@@ -46,10 +46,14 @@ class SiteLeader {
   // A rank's device has closed, or its node is silent.
   void OnGone(uint8_t rank, const std::string& how);
   void Look(Instant now);
+  // The relay was late itself: the ranks' silence begins anew.
+  void OnLate(Instant now) { desk_.ForgiveSilence(now); }
   void Fail(const Status& why);
-  // Says nothing any more: another one leads. True once nothing of it is needed: the server has let it go.
+  // Says nothing any more: another one leads. False: destroying it would wait for its Connect.
   bool Retire();
 
+  // The smaller one of the site's and, as soon as that is known, the server's.
+  Duration idle_timeout() const;
   bool complete() const { return desk_.complete(); }
   bool any_left() const { return desk_.any_left(); }
   // Ranks have been told the end, at that time.
@@ -60,15 +64,23 @@ class SiteLeader {
  private:
   struct BarrierPart {
     uint64_t seq = 0;
-    bool again = false;  // it was asked of an earlier leader
+    bool again = false;   // it was asked of an earlier leader
+    uint32_t passed = 0;  // barriers that the rank has passed before
+  };
+  struct Passed {
+    std::string name;
+    uint32_t times = 0;
   };
 
   void OnConnected(Result<Client> client);
   void OnHello(const SiteMessage& message);
   void Welcome(uint8_t rank);
+  // Than the ranks are in; then everything fails.
+  bool IsAnotherJob();
   void Send(uint8_t rank, SiteMessage message);
   void Remove(uint8_t rank, const Status& why, bool told);
   void ForgetAllOf(uint8_t rank);
+  void TakeRefusal(const SiteMessage& message);
   void TakeLeave(const SiteMessage& message);
   void TakeBarrier(const SiteMessage& message);
   void AdvanceBarriers();
@@ -88,8 +100,9 @@ class SiteLeader {
   RankDesk desk_;
   RelayTensors tensors_;
   std::map<std::string, std::map<uint8_t, BarrierPart>> barriers_;
-  std::map<uint8_t, std::string> passed_;  // the last barrier of each, under an earlier leader
-  Status end_;                             // of the site's part in the job
+  std::map<uint8_t, Passed> passed_;  // the last barrier of each
+  uint64_t job_ = 0;                  // that the ranks are in; 0: none yet
+  Status end_;                        // of the site's part in the job
   Status failure_;
   bool connecting_ = false;
   bool leaving_ = false;

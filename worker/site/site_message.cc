@@ -14,12 +14,10 @@ constexpr uint8_t kMaxRank = 63;
 // What no body is larger than: a seg's (8192 bytes at most).
 constexpr size_t kMaxBodyBytes = 8192;
 
-bool IsKind(uint8_t kind) {
-  const bool request =
-      kind >= static_cast<uint8_t>(SiteKind::kHello) && kind <= static_cast<uint8_t>(SiteKind::kTaken);
-  const bool answer =
-      kind >= static_cast<uint8_t>(SiteKind::kWelcome) && kind <= static_cast<uint8_t>(SiteKind::kOver);
-  return request || answer;
+bool IsRequest(SiteKind kind) { return kind >= SiteKind::kHello && kind <= SiteKind::kRefused; }
+
+bool IsKind(SiteKind kind) {
+  return IsRequest(kind) || (kind >= SiteKind::kWelcome && kind <= SiteKind::kOver);
 }
 
 // A vector to write into, and to cut to what was written.
@@ -80,7 +78,7 @@ std::optional<SiteMessage> Decode(ByteSpan bytes) {
   ByteReader in(bytes);
   SiteMessage m;
   const bool ours = in.U32() == kMagic && in.U8() == kSiteVersion;
-  const uint8_t kind = in.U8();
+  m.kind = static_cast<SiteKind>(in.U8());
   m.rank = in.U8();
   m.code = static_cast<StatusCode>(in.U8());
   m.session = in.U64();
@@ -94,12 +92,29 @@ std::optional<SiteMessage> Decode(ByteSpan bytes) {
   const uint32_t body = in.U32();
   m.text = Text(in, kMaxTextBytes);
   if (!ours || !in.ok() || body != in.remaining() || body > kMaxBodyBytes) return std::nullopt;
-  if (!IsKind(kind) || m.rank > kMaxRank || StatusCodeName(m.code) == "Unknown") return std::nullopt;
+  if (!IsKind(m.kind) || m.rank > kMaxRank || StatusCodeName(m.code) == "Unknown") return std::nullopt;
   if (!wire::IsPrintable(m.text)) m.text = wire::Printable(m.text, kMaxTextBytes);
-  m.kind = static_cast<SiteKind>(kind);
   const ByteSpan rest = in.Rest();
   m.body.assign(rest.begin(), rest.end());
   return m;
+}
+
+bool MaySay(Place sender, const SiteShape& shape, const SiteMessage& m) {
+  if (sender.node >= shape.nodes || sender.slot > shape.relay_slot()) return false;
+  const bool relay = sender.slot == shape.relay_slot();
+  if (IsRequest(m.kind)) return !relay && m.rank == shape.IndexOf(sender);
+  if (!relay || NodeOfLeader(m.leader) >= shape.nodes || m.leader >> 4 > kMostClaims) return false;
+  switch (m.kind) {
+    case SiteKind::kMoved:  // by the relay of the rank's node
+      return shape.PlaceOf(m.rank).node == sender.node;
+    case SiteKind::kBeat:
+      return m.rank == sender.node && (m.ranks & ~shape.RanksOf(sender.node)) == 0 &&
+             m.value <= kMostIncarnation;
+    case SiteKind::kOver:
+      return m.rank == sender.node && NodeOfLeader(m.leader) == sender.node;
+    default:
+      return NodeOfLeader(m.leader) == sender.node;
+  }
 }
 
 std::vector<uint8_t> EncodeOptions(const TensorOptions& o) {

@@ -3,6 +3,7 @@
 //
 //   rank    hello                                                    -> welcome, failed; moved: another relay leads
 //   rank    declare, step, pull, scores, barrier, leave              -> pending ... upload | go | deliver ... end
+//   rank    refused: a collective cannot be, since this rank's device is not in it
 //   rank    taken: the end is known, or the rank has given up        -> closed
 //
 //   relay   beat: this node lives, and what it knows                 -> (to the relays of the other nodes)
@@ -21,29 +22,34 @@
 #include "base/bytes.h"
 #include "longhaul/client.h"
 #include "longhaul/job.h"
+#include "worker/site/site_shape.h"
 
 namespace longhaul::site {
 
 // Moves with every change of what is below.
-inline constexpr uint8_t kSiteVersion = 2;
+inline constexpr uint8_t kSiteVersion = 3;
 // Of names and of texts for people; what is longer is cut.
 inline constexpr size_t kMaxTextBytes = 256;
 // Without text and body.
 inline constexpr size_t kHeaderBytes = 70;
 
 enum class SiteKind : uint8_t {
-  kHello = 1,
+  kHello = 1,    // text: the last barrier that the rank has passed; mid: how many it has; value: the job that
+                 // it is in, 0: none yet
   kDeclare = 2,  // text: name; body: options; value: 1 with initial values
   kStep = 3,    // tensor; value: 1 if the result is wanted; ranks: 0, or it was asked of an earlier leader: 1
                 // and the rounds whose results the rank has
   kPull = 4,    // tensor; value: min_round
   kScores = 5,  // tensor; value: how many
-  kBarrier = 6,  // text: name; value: 1 if it was asked of an earlier leader
-  kLeave = 7,    // code, text
+  kBarrier =
+      6,       // text: name; mid: how many the rank has passed; value: 1 if it was asked of an earlier leader
+  kLeave = 7,  // code, text
   kTaken = 8,
+  kRefused =
+      9,  // seq; mid: a collective that the rank's device takes no part in; value: its offload::WorkStatus
 
-  kWelcome =
-      16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; body: job
+  kWelcome = 16,  // tensor: the rank's number; mid: ranks of the site; value: member << 32 | members; ranks:
+                  // the number of the server's job; body: its settings
   kPending = 17,  // ranks: who is waited for
   // Of collectives: mid; ranks: those of the rank's node, as its device counts them; value: the nodes.
   kUpload = 18,   // broadcast the values
@@ -55,7 +61,7 @@ enum class SiteKind : uint8_t {
   kMoved = 24,   // leader: who leads
   // Between relays. rank: the sender's node.
   kBeat = 25,  // session: of its process; seq: grows; ranks: of its node, that are here; value: incarnation;
-               // tensor: flags
+               // tensor: flags; mid: ms of silence after which a relay is dead
   kOver = 26,  // code, text
 };
 
@@ -86,6 +92,14 @@ std::vector<uint8_t> Encode(const SiteMessage& message);
 // None: no message of this version. Lengths are those of `bytes`, kinds and codes exist, texts have no
 // control characters.
 std::optional<SiteMessage> Decode(ByteSpan bytes);
+
+// Claims that a site bears: each costs half a second of silence at least, so that these last for 68 years.
+inline constexpr uint64_t kMostClaims = uint64_t{1} << 32;
+// Of a beat: a successor of each claim can exceed it.
+inline constexpr uint64_t kMostIncarnation = UINT64_MAX - kMostClaims;
+// Whether that device may say this: a rank asks in its own name, the relay that leads answers, each relay
+// speaks for its node. What a beat claims has room for successors.
+bool MaySay(Place sender, const SiteShape& shape, const SiteMessage& message);
 
 // Bodies. Decoding returns none for what no encoder writes.
 std::vector<uint8_t> EncodeOptions(const TensorOptions& options);  // without initial values

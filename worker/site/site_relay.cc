@@ -51,6 +51,7 @@ class SiteRelay::Impl {
   void OnGone(uint64_t ranks, const std::string& how);
   void Look(Instant now);
   void LookAtNodes(Instant now);
+  void SayRefused();
   void Lead(Instant now, uint64_t before);
   void Retire();
   void SayMoved(uint8_t rank);
@@ -93,6 +94,7 @@ class SiteRelay::Impl {
   Status end_;
   Instant over_ = Instant::Infinite();
   Instant looked_;
+  uint64_t refused_ = 0;
   bool resigns_ = false;
   Leadership::Own said_;
 };
@@ -184,11 +186,14 @@ bool SiteRelay::Impl::Turn() {
       [this](const offload::Completion& c) {
         if (leader_) leader_->OnCompletion(c);
       });
-  if (!alive) end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
-  return alive;
+  if (alive) return true;
+  end_ = {StatusCode::kPeerDead, "the site's longhaul-offload has ended"};
+  // As if this process had ended with it: another node's takes over.
+  if (leader_ && std::popcount(leadership_->alive(Now())) > 1) (void)leader_->Retire();
+  return false;
 }
 
-// Another node's relay goes on, if there is one: until the server has it in this one's place.
+// Another node's relay goes on, if there is one: until it leads.
 void SiteRelay::Impl::HandOver() {
   resigns_ = true;
   const Instant end = Now() + kLastWords;
@@ -223,11 +228,14 @@ ClientStats SiteRelay::Impl::stats() const {
 // Four tasks of the beat: who leads, who is gone, what the leader has to do from time to time, and the beat.
 void SiteRelay::Impl::Look(Instant now) {
   looked_ = now;
+  if (leadership_->OnLook(now) && leader_) leader_->OnLate(now);
   const uint64_t before = leadership_->leader();
   if (leader_ && !leadership_->leads() && leader_->Retire()) Retire();
   if (!leader_ && over_.IsInfinite() && leadership_->Claim(now)) Lead(now, before);
   LookAtNodes(now);
   if (leader_ && leadership_->leads()) leader_->Look(now);
+  SayRefused();
+  if (leader_) leadership_->LimitSilence(Leadership::SilenceOf(leader_->idle_timeout()));
   SendBeats();
 }
 
@@ -277,6 +285,16 @@ void SiteRelay::Impl::Retire() {
     last_stats_ = leader_->stats();
     leader = std::move(leader_);
   }
+}
+
+// Of a flood, every doubling.
+void SiteRelay::Impl::SayRefused() {
+  if (std::bit_width(mailbox_->refused()) == std::bit_width(refused_)) return;
+  refused_ = mailbox_->refused();
+  const Place of = mailbox_->refused_of();
+  Log(LogLevel::kWarning,
+      "messages in another's name, or that claim what cannot be, were refused: " + std::to_string(refused_) +
+          ", the last of rank " + std::to_string(of.slot) + " of " + NodeName(of.node));
 }
 
 void SiteRelay::Impl::LookAtNodes(Instant now) {
@@ -388,7 +406,6 @@ void SiteRelay::Impl::OnBeat(const SiteMessage& beat) {
   } else if (had != leadership_->ranks(beat.rank)) {
     OnGone(had & ~leadership_->ranks(beat.rank) & shape_.RanksOf(beat.rank), "has died");
   }
-  if (leader_ && !leadership_->leads()) (void)leader_->Retire();
   if (leadership_->leader() != known_leader_) SendBeats();
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,9 @@ struct Request {
   float weight = 1;
   Arena::Piece send;  // of a declaration
   std::function<Status(const SiteMessage&)> on_end;
-  uint32_t mid = 0;  // of the collective that is under way
+  uint32_t mid = 0;                    // of the collective that is under way
+  Instant full = Instant::Infinite();  // since when the device has no room for it
+  std::optional<SiteMessage> refused;  // said along with it: the device does not take part
   OperationStats stats;
   // Numbers of a leader's collectives grow: what is said twice, or was overtaken, is no news.
   bool IsNews(uint32_t number) const { return mid == 0 || static_cast<int32_t>(number - mid) > 0; }
@@ -58,10 +61,10 @@ class SiteRequests {
   // Whose requests these are now; 0: not known.
   uint64_t leader() const { return leader_; }
   // Nothing is said until Resume.
+  // What is not over will be told to it. Collectives of the one before are cancelled.
   void SetLeader(uint64_t leader);
   void Resume() { paused_ = false; }
   uint64_t session() const { return session_; }
-  size_t size() const { return requests_.size(); }
 
   // A message in this rank's name, to the relay that leads, or to that of the own node. False: there is no
   // room.
@@ -75,6 +78,18 @@ class SiteRequests {
   // False: there is no room, it stays due.
   bool Say(Instant now, Request& request);
   void OnAnswered(Request& request);
+  struct Collective {
+    offload::Opcode opcode = offload::Opcode::kReduce;
+    Place root;
+    uint64_t length = 0;
+    offload::MemorySlice send;
+    offload::MemorySlice receive;
+  };
+  // Takes part in a collective that the relay has begun, unless it does already. `deadline`: for the others.
+  void Join(Request& request, const SiteMessage& begun, const Collective& what, Duration deadline);
+  // The request whose collective has ended well; null: none. Where the device refuses one, the relay learns
+  // why; what ends otherwise the relay sees as well, and says how to go on.
+  Request* OnCompletion(Instant now, const offload::Completion& completion);
   // It is over here, and the relay has to learn that.
   void End(Instant now, Request& request);
   // Says what is due.
@@ -82,7 +97,6 @@ class SiteRequests {
   Instant NextDue() const;
   // Those that have waited for other ranks for so long.
   std::vector<uint64_t> Late(Instant now, Duration limit) const;
-  void ForEach(const std::function<void(Request&)>& what);
   // Forgets all; `each` sees them before.
   void Clear(const std::function<void(Request&)>& each);
 

@@ -29,11 +29,12 @@ class Relays : public ::testing::Test {
   void Run(Duration time) {
     for (const Instant end = now_ + time; now_ < end; now_ = now_ + Leadership::kBeatEvery) {
       for (uint8_t from = 0; from < relays_.size(); ++from) {
-        if (!relays_[from]) continue;
+        if (!relays_[from] || stopped_ == from) continue;
+        relays_[from]->OnLook(now_);
         if (relays_[from]->Claim(now_)) claims_.push_back(from);
         const SiteMessage beat = relays_[from]->Beat({.ranks = uint64_t{3} << 2 * from});
         for (uint8_t to = 0; to < relays_.size(); ++to) {
-          if (to == from || !relays_[to] || cut_ == from || cut_ == to) continue;
+          if (to == from || !relays_[to] || cut_ == from || cut_ == to || stopped_ == to) continue;
           restarts_ += relays_[to]->OnBeat(beat, now_);
         }
       }
@@ -44,6 +45,7 @@ class Relays : public ::testing::Test {
   Instant now_ = Instant() + seconds(100);
   std::vector<std::optional<Leadership>> relays_;
   std::optional<uint8_t> cut_;
+  std::optional<uint8_t> stopped_;
   std::vector<uint8_t> claims_;
   int restarts_ = 0;
   uint64_t sessions_ = 0;
@@ -104,6 +106,28 @@ TEST_F(Relays, ALeaderThatWasCutOffYieldsToItsSuccessor) {
   EXPECT_EQ(claims_.size(), 2u) << "and does not take it back";
 }
 
+// What the others have said meanwhile is not read yet when it goes on.
+TEST_F(Relays, OneThatWasStoppedItselfTakesNoOtherForDead) {
+  Run(seconds(1));
+  stopped_ = 1;
+  Run(seconds(2));
+  EXPECT_TRUE(relays_[1]->OnLook(now_));
+  EXPECT_EQ(relays_[1]->alive(now_), 7u);
+  EXPECT_FALSE(relays_[1]->Claim(now_));
+  EXPECT_FALSE(relays_[1]->OnLook(now_ + Leadership::kBeatEvery)) << "once";
+  relays_[0].reset();
+  stopped_.reset();
+  Run(seconds(2));
+  EXPECT_EQ(claims_, (std::vector<uint8_t>{0, 1})) << "who stays silent is dead";
+  // The lowest node, where another one leads.
+  Start(0);
+  Run(seconds(1));
+  stopped_ = 0;
+  Run(seconds(2));
+  EXPECT_TRUE(relays_[0]->OnLook(now_));
+  EXPECT_FALSE(relays_[0]->Claim(now_));
+}
+
 TEST_F(Relays, ALeaderThatIsRestartedDoesNotTakeUpItsPredecessorsLeadership) {
   Run(seconds(1));
   Start(0);
@@ -144,6 +168,16 @@ TEST_F(Relays, WhatALeaderKnewItsSuccessorKnows) {
   EXPECT_EQ(relays_[1]->incarnation(), 41u);
   EXPECT_TRUE(relays_[2]->complete());
   EXPECT_TRUE(relays_[2]->any_left());
+}
+
+// The leader knows the server's idle time-out.
+TEST_F(Relays, TheShortestSilenceThatOneKnowsCountsForAll) {
+  Run(milliseconds(300));
+  relays_[0]->LimitSilence(milliseconds(600));
+  Run(milliseconds(200));
+  EXPECT_EQ(relays_[2]->silence(), milliseconds(600));
+  relays_[2]->LimitSilence(Duration(1));
+  EXPECT_EQ(relays_[2]->silence(), Leadership::SilenceOf(Duration(0)));
 }
 
 TEST_F(Relays, ABeatThatWasOvertakenIsNone) {

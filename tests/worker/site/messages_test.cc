@@ -43,7 +43,7 @@ TEST(SiteMessages, OnlyKindsOfThisVersionAreTaken) {
   for (int kind = 0; kind < 256; ++kind) {
     std::vector<uint8_t> bytes = Encode(Sample());
     bytes[5] = static_cast<uint8_t>(kind);
-    const bool known = (kind >= 1 && kind <= 8) || (kind >= 16 && kind <= 26);
+    const bool known = (kind >= 1 && kind <= 9) || (kind >= 16 && kind <= 26);
     EXPECT_EQ(Decode(bytes).has_value(), known) << kind;
   }
   for (const size_t at : {0, 1, 2, 3, 4}) {
@@ -100,6 +100,50 @@ TEST(SiteMessages, RandomBytesAreNeverMoreThanRefused) {
       (void)DecodeJob(m->body);
     }
   }
+}
+
+// Two nodes of two ranks; the third slot is the relay's. Node 1 leads.
+TEST(SiteMessages, EachSpeaksInItsOwnName) {
+  const SiteShape shape{2, 2};
+  const auto may = [&shape](Place sender, SiteMessage m) { return MaySay(sender, shape, m); };
+  const uint64_t leader = LeadershipOf(7, 1);
+  for (const SiteKind kind : {SiteKind::kHello, SiteKind::kStep, SiteKind::kTaken}) {
+    EXPECT_TRUE(may({1, 0}, {.kind = kind, .rank = 2, .leader = leader}));
+    EXPECT_FALSE(may({1, 0}, {.kind = kind, .rank = 3, .leader = leader})) << "another rank";
+    EXPECT_FALSE(may({0, 2}, {.kind = kind, .rank = 2, .leader = leader})) << "a relay";
+  }
+  for (const SiteKind kind : {SiteKind::kWelcome, SiteKind::kGo, SiteKind::kFailed}) {
+    EXPECT_TRUE(may({1, 2}, {.kind = kind, .rank = 0, .leader = leader}));
+    EXPECT_FALSE(may({0, 2}, {.kind = kind, .rank = 0, .leader = leader})) << "the other relay";
+    EXPECT_FALSE(may({1, 1}, {.kind = kind, .rank = 0, .leader = leader})) << "a rank";
+  }
+  const SiteMessage moved{.kind = SiteKind::kMoved, .rank = 1, .leader = leader};
+  EXPECT_TRUE(may({0, 2}, moved)) << "the relay of the rank's node";
+  EXPECT_FALSE(may({1, 2}, moved));
+  EXPECT_FALSE(may({0, 0}, moved));
+  const SiteMessage over{.kind = SiteKind::kOver, .rank = 1, .leader = leader};
+  EXPECT_TRUE(may({1, 2}, over));
+  EXPECT_FALSE(may({0, 2}, over));
+  EXPECT_FALSE(may({1, 0}, over));
+  EXPECT_FALSE(may({0, 2}, {.kind = SiteKind::kOver, .rank = 0, .leader = leader})) << "it does not lead";
+  EXPECT_FALSE(may({2, 2}, {.kind = SiteKind::kBeat, .rank = 2})) << "no such node";
+  EXPECT_FALSE(may({0, 3}, {.kind = SiteKind::kHello, .rank = 3})) << "no such slot";
+}
+
+TEST(SiteMessages, BeatsClaimWhatCanBe) {
+  const SiteShape shape{2, 2};
+  const auto may = [&shape](SiteMessage m) {
+    m.kind = SiteKind::kBeat;
+    m.rank = 1;
+    return MaySay({1, 2}, shape, m);
+  };
+  EXPECT_TRUE(may({.leader = LeadershipOf(kMostClaims, 0), .ranks = 0b1100, .value = kMostIncarnation}));
+  EXPECT_FALSE(may({.leader = LeadershipOf(kMostClaims + 1, 0)})) << "no successor could exceed it";
+  EXPECT_FALSE(may({.leader = LeadershipOf(1, 2)})) << "no such node";
+  EXPECT_FALSE(may({.ranks = 0b10})) << "another node's";
+  EXPECT_FALSE(may({.value = kMostIncarnation + 1}));
+  EXPECT_FALSE(MaySay({0, 2}, shape, {.kind = SiteKind::kBeat, .rank = 1})) << "another relay";
+  EXPECT_FALSE(MaySay({1, 0}, shape, {.kind = SiteKind::kBeat, .rank = 1})) << "a rank";
 }
 
 TEST(SiteMessages, OptionsOfATensorComeBack) {

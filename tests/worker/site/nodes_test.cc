@@ -41,7 +41,7 @@ class Nodes : public ::testing::Test {
     server_.emplace(StartServer(members_, options));
     ranks_ = ranks;
     connect_ = OptionsFor(*server_, 0, members_);
-    connect_.idle_timeout = kIdle;
+    connect_.idle_timeout = idle_;
     connect_.weight = static_cast<float>(nodes * ranks);
     const Address any = udp::ResolveListen("127.0.0.1:0").value();
     for (uint8_t node = 0; node < nodes; ++node) {
@@ -60,6 +60,7 @@ class Nodes : public ::testing::Test {
     auto options = DaemonOf(folder_.path() + "/node" + std::to_string(node) + ".sock",
                             static_cast<uint8_t>(addresses_.size()), ranks_);
     options.link = std::move(links_[node]);
+    options.site.scratch_bytes = scratch_;
     nodes_[node] = std::make_unique<TestNode>(options, connect_);
   }
   // Its daemon first: nothing is said to the other nodes.
@@ -119,6 +120,8 @@ class Nodes : public ::testing::Test {
   Folder folder_;
   std::optional<Server> server_;
   ConnectOptions connect_;
+  Duration idle_ = kIdle;
+  uint64_t scratch_ = offload::SiteOptions().scratch_bytes;
   uint8_t ranks_ = 1;
   uint32_t members_ = 1;
   std::vector<std::shared_ptr<offload::UdpLink>> links_;
@@ -320,10 +323,159 @@ TEST_F(Nodes, ALeaderThatEndsHandsOver) {
   EXPECT_EQ(out_[2], std::vector<float>(kCount, -10));
 }
 
+// By itself, not by a signal: the site is still the member that it was.
+TEST_F(Nodes, ALeaderWhoseDaemonEndsIsFollowedByTheNextNode) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  Kill(0);
+  StepAll(3, 1);  // 4, 5
+  ExpectAll(-6.5f, 1);
+}
+
+// The server must not lose the member before its successor has connected.
+TEST_F(Nodes, ALeaderThatIsOlderThanTheIdleTimeoutHandsOver) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  ExpectAll(-2);
+  std::this_thread::sleep_for(kIdle + std::chrono::milliseconds(200));
+  nodes_[0]->EndRelay();
+  Kill(0);
+  StepAll(3, 1);  // 4, 5
+  ExpectAll(-6.5f, 1);
+}
+
+TEST_F(Nodes, ADeclarationThatNeedsMoreScratchThanThereIsNamesTheOption) {
+  scratch_ = 3 * (kCount + 1) * sizeof(float);
+  Start(2, 1);
+  ConnectRanks();
+  InParallel(2, [&](size_t i) {
+    for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(clients_[i].Declare(name, {.count = kCount}).ok());
+    const Status refused = clients_[i].Declare("d", {.count = 1}).status();
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+    const std::string wanted = "4 largest tensors take " + std::to_string(scratch_ + 8) + " bytes";
+    EXPECT_NE(refused.message().find(wanted), std::string::npos) << refused.ToString();
+    EXPECT_NE(refused.message().find("--scratch-bytes"), std::string::npos) << refused.ToString();
+  });
+}
+
+// Of six tensors' sums that are under way at a time.
+TEST_F(Nodes, OnlyTheLargestTensorsNeedScratch) {
+  scratch_ = 6 * (kCount + 1) * sizeof(float);
+  Start(2, 1);
+  ConnectRanks();
+  InParallel(2, [&](size_t i) {
+    for (int t = 0; t < 9; ++t)
+      EXPECT_TRUE(clients_[i].Declare("t" + std::to_string(t), {.count = kCount}).ok());
+  });
+}
+
+// Node 1 has rank 2, and one that takes its daemon's scratch memory for something else.
+TEST_F(Nodes, ACollectiveThatARanksDeviceRefusesEndsForAllAsThat) {
+  scratch_ = 6 * (FakeRank::kCount + 1) * sizeof(float);
+  idle_ = 4 * kIdle;
+  Start(2, 2);
+  for (uint8_t i = 0; i < 3; ++i) clients_.push_back(MustConnect(nodes_[i / 2]->Rank(i % 2)));
+  FakeRank fake(*nodes_[1], 1);
+  tensors_.resize(3);
+  uint32_t index = 0;
+  InParallel(4, [&](size_t i) {
+    if (i == 3) index = fake.Declare("w").tensor;
+    if (i < 3) tensors_[i] = clients_[i].Declare("w", {.count = FakeRank::kCount}).value();
+  });
+  fake.TakeScratch(scratch_ - sizeof(float));
+  const Instant begun = Now();
+  std::vector<Operation> steps;
+  const std::vector<float> gradient(FakeRank::kCount, 4);
+  for (size_t i = 0; i < 3; ++i) steps.push_back(clients_[i].Push(tensors_[i], gradient));
+  (void)fake.AskStep(index);
+  for (const Operation& step : steps) {
+    const Status refused = step.WaitFor(kPatience);
+    EXPECT_NE(refused.message().find("buffer_error"), std::string::npos) << refused.ToString();
+  }
+  EXPECT_LT(Now() - begun, idle_ / 2);
+  EXPECT_NE(Logs().find("rank 2 of the site: its device refuses a collective: buffer_error"),
+            std::string::npos)
+      << Logs();
+}
+
+// Rank 4 has contributed to six sums of the first leader, rank 5 has not, and the next one gives it up. Its
+// node has scratch memory for six.
+TEST_F(Nodes, CollectivesOfADeadLeaderTakeNoRoom) {
+  scratch_ = 6 * (FakeRank::kCount + 1) * sizeof(float);
+  Start(3, 2);
+  for (uint8_t i = 0; i < 5; ++i) {
+    ConnectOptions options = nodes_[i / 2]->Rank(i % 2);
+    options.idle_timeout = 6 * idle_;
+    clients_.push_back(MustConnect(options));
+  }
+  FakeRank fake(*nodes_[2], 1);
+  constexpr size_t kTensors = 6;
+  std::vector<std::vector<Tensor>> tensors(5, std::vector<Tensor>(kTensors));
+  std::vector<uint32_t> index(kTensors);
+  InParallel(6, [&](size_t i) {
+    for (size_t t = 0; t < kTensors; ++t) {
+      const std::string name = "t" + std::to_string(t);
+      if (i == 5) index[t] = fake.Declare(name).tensor;
+      if (i < 5) tensors[i][t] = clients_[i].Declare(name, {.count = FakeRank::kCount}).value();
+    }
+  });
+  const std::vector<float> gradient(FakeRank::kCount, 4);
+  std::vector<Operation> steps;
+  for (size_t i = 0; i < 5; ++i) {
+    for (const Tensor& tensor : tensors[i]) steps.push_back(clients_[i].Push(tensor, gradient));
+  }
+  for (const uint32_t tensor : index) EXPECT_NE(fake.AskStep(tensor).mid, 0u);
+  Cut(0, true);
+  for (size_t step = 4 * kTensors; step < steps.size(); ++step) {
+    const Status status = steps[step].WaitFor(kPatience);
+    EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
+  }
+}
+
+// Another client has taken the site's place in between, and given up, so that the server has ended the job.
+TEST_F(Nodes, ASuccessorRefusesAnotherJob) {
+  Start(3, 1);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  Kill(0);
+  connect_.incarnation = 5;
+  EXPECT_TRUE(MustConnect(connect_).Leave({StatusCode::kCancelled, "no"}).ok());
+  InParallel(2, [&](size_t i) {
+    const Status over = StepOf(1 + i, 1);
+    EXPECT_EQ(over.code(), StatusCode::kAborted) << over.ToString();
+    EXPECT_NE(over.message().find("has another one"), std::string::npos) << over.ToString();
+  });
+  Status end;
+  ASSERT_TRUE(nodes_[1]->WaitForEnd(&end));
+  EXPECT_EQ(end.code(), StatusCode::kAborted) << end.ToString();
+}
+
+// The site's idle time-out is far longer: the server would have ended the job.
+TEST_F(Nodes, ASuccessorComesBeforeTheServerGivesTheSiteUp) {
+  ServerOptions server = EverythingReliable();
+  server.job_spec.idle_timeout = kIdle;
+  idle_ = 20 * kIdle;
+  Start(2, 1, server);
+  ConnectRanks();
+  DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
+  StepAll(1);
+  std::this_thread::sleep_for(3 * Leadership::kBeatEvery);
+  Cut(0, true);
+  const Instant cut = Now();
+  EXPECT_TRUE(StepOf(1, 3).ok());
+  EXPECT_EQ(out_[1], std::vector<float>(kCount, -5.5f));
+  EXPECT_LT(Now() - cut, Leadership::SilenceOf(kIdle) + std::chrono::seconds(1) * LONGHAUL_SLOWNESS);
+}
+
 // sgd with lr 1: what counts twice shows. A plain worker keeps the rounds open.
 class NodesAndAWorker : public Nodes {
  protected:
-  void StartAll() {
+  void ConnectAll() {
     members_ = 2;
     Start(2, 1);
     Result<Client> plain = Status(StatusCode::kInternal, "");
@@ -334,10 +486,18 @@ class NodesAndAWorker : public Nodes {
     clients_.push_back(*std::move(plain));
     out_.resize(3);
     tensors_.resize(3);
+  }
+  // The site's ranks learn the rounds that they have from a step, or from a pull.
+  void StartAll(bool steps = true) {
+    ConnectAll();
     DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
-    StepAll(1);  // 1, 2, 3
-    ExpectAll(-2);
+    if (steps) {
+      StepAll(1);  // 1, 2, 3
+      ExpectAll(-2);
+    }
     for (auto& values : out_) values.assign(kCount, 0);
+    if (!steps)
+      InParallel(2, [&](size_t i) { EXPECT_TRUE(clients_[i].Pull(tensors_[i], out_[i]).Wait().ok()); });
     step_ = clients_[1].PushPull(tensors_[1], gradient_, out_[1]);
     other_ = clients_[0].PushPull(tensors_[0], gradient_, out_[0]);
     // Until the sum is at the server.
@@ -350,12 +510,18 @@ class NodesAndAWorker : public Nodes {
     }
     ASSERT_EQ(nodes_[1]->takeovers().size(), 1u);
   }
-  void ExpectStep(float value) {
+  // The leader was stopped, or cut off, for less than its grace.
+  void Heal() {
+    AwaitTakeover();
+    std::this_thread::sleep_for(Leadership::SilenceOf(kIdle) / 2);
+    Cut(0, false);
+  }
+  void ExpectStep(float value, uint64_t round = 1) {
     const Status status = step_.WaitFor(kPatience);
-    EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
+    ASSERT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
     EXPECT_EQ(out_[1], std::vector<float>(kCount, value));
     EXPECT_EQ(out_[2], out_[1]);
-    EXPECT_EQ(step_.stats().round, 1u);
+    EXPECT_EQ(step_.stats().round, round);
     StepAll(0, 1);  // 1, 2
     ExpectAll(value - 1.5f, 1);
   }
@@ -371,6 +537,56 @@ TEST_F(NodesAndAWorker, AStepWhoseRoundHasEndedCountsOnce) {
   EXPECT_EQ(out_[2], std::vector<float>(kCount, -8));
   AwaitTakeover();
   ExpectStep(-8);
+}
+
+TEST_F(NodesAndAWorker, AStepAfterAPullCountsOnceToo) {
+  StartAll(/*steps=*/false);
+  EXPECT_TRUE(StepOf(2, 8).ok());
+  AwaitTakeover();
+  ExpectStep(-6, 0);
+}
+
+TEST_F(NodesAndAWorker, AStepOfALeaderThatIsBackWithinItsGraceGoesOn) {
+  StartAll();
+  Heal();
+  EXPECT_TRUE(StepOf(2, 8).ok());
+  for (const Operation& step : {step_, other_}) {
+    const Status status = step.WaitFor(kPatience);
+    EXPECT_TRUE(status.ok()) << status.ToString() << "\n" << Logs();
+  }
+  EXPECT_EQ(out_[0], std::vector<float>(kCount, -8));
+}
+
+TEST_F(NodesAndAWorker, ABarrierOfALeaderThatIsBackWithinItsGraceGoesOn) {
+  ConnectAll();
+  Status outcomes[3];
+  const auto wait = [&](size_t i) { outcomes[i] = clients_[i].Barrier("b"); };
+  std::vector<std::thread> ranks;
+  for (const size_t i : {0, 1}) ranks.emplace_back(wait, i);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  Cut(0, true);
+  Heal();
+  ranks.emplace_back(wait, 2);
+  for (std::thread& rank : ranks) rank.join();
+  for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.ToString();
+}
+
+// The server answers when the other worker is in.
+TEST_F(NodesAndAWorker, ADeclarationOfALeaderThatIsBackWithinItsGraceGoesOn) {
+  members_ = 2;
+  Start(2, 1);
+  ConnectRanks();
+  Status outcomes[2];
+  std::vector<std::thread> ranks;
+  for (const size_t i : {0, 1})
+    ranks.emplace_back([&, i] { outcomes[i] = clients_[i].Declare("w", {.count = 1}).status(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  Cut(0, true);
+  Heal();
+  Client plain = MustConnect(OptionsFor(*server_, 1, 2));
+  EXPECT_TRUE(plain.Declare("w", {.count = 1}).ok());
+  for (std::thread& rank : ranks) rank.join();
+  for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.ToString();
 }
 
 TEST_F(NodesAndAWorker, AStepWhoseRoundIsOpenCountsOnce) {

@@ -141,6 +141,13 @@ TEST_F(Desk, SilentRanksAreFound) {
   EXPECT_EQ(desk_.SilentSince(now_ + seconds(5)), 0u);
 }
 
+TEST_F(Desk, SilenceIsForgivenWhereTheRelayWasLate) {
+  desk_.Hello(0, 10, now_);
+  desk_.ForgiveSilence(now_ + seconds(9));
+  EXPECT_EQ(desk_.SilentSince(now_ + seconds(5)), 0u);
+  EXPECT_EQ(desk_.SilentSince(now_ + seconds(10)), 1u) << "it begins anew";
+}
+
 TEST_F(Desk, WhoIsMissingIsSaidToThoseThatAskAgain) {
   desk_.Hello(0, 10, now_);
   EXPECT_TRUE(desk_.Take(Ask(0, 1)));

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "offload/shm/site_daemon.h"
@@ -57,6 +58,7 @@ class TestNode {
     relay.connect.log = [this](LogLevel, std::string_view line) {
       const std::lock_guard lock(log_mutex_);
       log_ += std::string(line) + "\n";
+      std::this_thread::sleep_for(std::exchange(pause_, Duration(0)));
     };
     relay.on_end = [this](const Status& status) {
       end_ = status;
@@ -103,6 +105,17 @@ class TestNode {
     const std::lock_guard lock(log_mutex_);
     return log_;
   }
+  // The relay's thread sleeps when it writes its next line.
+  void PauseAtNextLine(Duration pause) {
+    const std::lock_guard lock(log_mutex_);
+    pause_ = pause;
+  }
+  // Whether the log has it, within 20 s.
+  bool WaitForLog(const std::string& text) {
+    for (int i = 0; i < 2000 && log().find(text) == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return log().find(text) != std::string::npos;
+  }
   std::vector<Takeover> takeovers() {
     const std::lock_guard lock(log_mutex_);
     return takeovers_;
@@ -122,6 +135,7 @@ class TestNode {
   std::unique_ptr<SiteRelay> relay_;
   std::mutex log_mutex_;
   std::string log_;
+  Duration pause_{0};
   std::vector<Takeover> takeovers_;
   Status end_;
   std::atomic<bool> ended_{false};

@@ -231,6 +231,10 @@ TEST_F(SiteOfTwo, ARankThatDiesIsInNoLaterSum) {
   EXPECT_NE(site_->log().find("rank 1 of the site has died: the site goes on with 1 ranks"),
             std::string::npos)
       << site_->log();
+  EXPECT_TRUE(clients_[0].Leave().ok());
+  Status end;
+  ASSERT_TRUE(site_->WaitForEnd(&end));
+  EXPECT_TRUE(end.ok()) << "the rank that is left ended in order: " << end.ToString();
 }
 
 TEST_F(SiteOfTwo, ARestartedRankTakesItsPlace) {
@@ -252,8 +256,19 @@ TEST_F(SiteOfTwo, WhoIsWaitedForIsNamedAtTheWaitTimeout) {
   const Status status = Step(clients_[0], tensors_[0], gradient, out_[0]);
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
   EXPECT_NE(status.message().find("rank 1 of the site"), std::string::npos) << status.ToString();
+  for (Client& client : clients_) EXPECT_EQ(client.Barrier("b").code(), StatusCode::kDeadlineExceeded);
   StepAll(3, 5);
   EXPECT_FLOAT_EQ(out_[0][0], 4) << "what was given up is not in it";
+}
+
+TEST_F(SiteOfTwo, PendingOperationsAreBoundedAlsoThoseOfOneTensor) {
+  Start();
+  DeclareAll({.count = 1});
+  const std::vector<float> gradient(1, 1);
+  std::vector<Operation> pushes;
+  for (int i = 0; i <= 4096; ++i) pushes.push_back(clients_[0].Push(tensors_[0], gradient));
+  EXPECT_EQ(pushes.back().WaitFor(std::chrono::seconds(10)).code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE(pushes[4095].done());
 }
 
 TEST_F(SiteOfTwo, WhatCannotBeSummedIsRefusedAtItsRank) {
@@ -408,7 +423,30 @@ TEST(Site, WithoutARelayItSaysSo) {
   options.connect_timeout = std::chrono::milliseconds(200);
   const Status status = Client::Connect(options).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find("--server"), std::string::npos) << status.ToString();
+  EXPECT_NE(status.message().find("within 0.2 s; does its longhaul-offload run with --server?"),
+            std::string::npos)
+      << status.ToString();
+}
+
+// Its relay answers once a second.
+TEST(Site, ARankThatIsInIsNotBoundByTheConnectTimeout) {
+  Server server = StartServer(1);
+  TestSite site(OptionsFor(server, 0, 1), 1);
+  ConnectOptions options = site.Rank(0);
+  options.connect_timeout = std::chrono::milliseconds(300) * LONGHAUL_SLOWNESS;
+  const Client client = MustConnect(options);
+  std::this_thread::sleep_for(2 * options.connect_timeout);
+  EXPECT_TRUE(client.status().ok()) << client.status().ToString();
+}
+
+TEST(Site, ARankThatComesWhenTheSiteHasFailedLearnsWhy) {
+  std::optional<Server> server = StartServer(1);
+  TestSite site(OptionsFor(*server, 0, 1), 2);
+  const Client first = MustConnect(site.Rank(0));
+  server.reset();
+  for (int i = 0; i < 500 && first.status().ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(Client::Connect(site.Rank(1)).status(), first.status());
 }
 
 TEST(Site, AServerThatIsNotThereIsNamed) {
