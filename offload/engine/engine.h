@@ -88,12 +88,12 @@ class Engine {
   Operation* BeginFromPacket(Instant now, const Packet& packet);
   void AnswerForEnded(const Header& header, const ControlStore::Ended& ended);
   void OnAbort(Instant now, Operation& op, const Header& header);
-  // Of two that do not agree on who is dead the one that knows less ends its message. True: that was it.
+  // Where two nodes do not agree on the dead, the one that knows fewer ends its message. True: that was it.
   bool TellsOfDeath(Instant now, const Operation& op, const Header& header);
   // Else it is counted, and its sender gets the reason.
   bool Agrees(const Collective& what, const Packet& packet);
   void Abort(uint8_t target, Header header, WorkStatus status);
-  // Ends the message here and tells the others; who is dead.
+  // Ends the message here, and tells the others so and the `dead`.
   void Fail(Instant now, Operation& op, WorkStatus status, uint64_t dead = 0);
   // Ends messages, of all jobs or one, that need one of these nodes.
   void EndWith(Instant now, uint64_t nodes, std::optional<uint16_t> jid);

@@ -226,7 +226,7 @@ void Engine::OnAbort(Instant now, Operation& op, const Header& h) {
     ++stats_.packets_refused;
     return;
   }
-  if (h.status == WorkStatus::kPeerDead) op.seen = op.what.nodes;  // who is dead is to blame
+  if (h.status == WorkStatus::kPeerDead) op.seen = op.what.nodes;  // the dead alone are to blame
   if (h.status == WorkStatus::kPeerDead || h.status == WorkStatus::kTimeout)
     op.missing_nodes |= h.missing != 0 ? h.missing : BitOf(h.source);  // a rank of the node that says so
   // The node that finds that two disagree sends an abort to one of them, which sends it to all.

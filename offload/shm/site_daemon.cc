@@ -366,8 +366,8 @@ void SiteDaemon::End(GuestId id, std::string_view why) {
   guests_.erase(id);
 }
 
-// Before its sockets: who sees them closed finds its memory left alone. What the ranks posted before this one
-// left comes first: a message that begins after a rank has left waits for the rank to come back.
+// Before its sockets: a process that sees them closed finds its memory left alone. Requests that were posted
+// before this rank left come first: a message that begins after that waits for the rank to come back.
 void SiteDaemon::EndSession(GuestId id, Guest& guest) {
   const Instant now = Clock();
   for (const Rank& rank : ranks_) (void)rank.session->TakeRequests(now);

@@ -2,7 +2,7 @@
 // but sends its own parts straight to the owners.
 //
 // Nodes need not use the same leaves for a message: each engine decides for itself, from what the results say
-// of who was late. They agree as a rule, since all see the same results (docs/explanation/ring.md).
+// of late nodes. They agree as a rule, since all see the same results (docs/explanation/ring.md).
 #pragma once
 
 #include <array>

@@ -123,7 +123,7 @@ void UdpLink::SendHellos(Instant now) {
 void UdpLink::Complain(uint8_t node, const std::string& of) {
   Peer& peer = peers_[node];
   if (std::exchange(peer.complained, true)) return;
-  warning_ = "node " + std::to_string(node) + " at " + peer.address->ToString() + " " + of;
+  Warn("node " + std::to_string(node) + " at " + peer.address->ToString() + " " + of);
 }
 
 void UdpLink::OnForged(const Address& from) {
@@ -140,8 +140,8 @@ void UdpLink::OnOpened(const DatagramSeal::Opened& opened) {
   peer.complained = false;
   if (!opened.site || *opened.site == NumberOf(options_.site) || opened.site == peer.other_site) return;
   peer.other_site = opened.site;
-  warning_ = "node " + std::to_string(opened.source) + " has " + TextOf(*opened.site) + ", this one " +
-             TextOf(NumberOf(options_.site)) + ": all nodes of a site need the same";
+  Warn("node " + std::to_string(opened.source) + " has " + TextOf(*opened.site) + ", this one " +
+       TextOf(NumberOf(options_.site)) + ": all nodes of a site need the same");
 }
 
 void UdpLink::Flush(Peer& peer) {

@@ -71,6 +71,7 @@ class UdpLink : public NodeLink {
   void OnForged(const Address& from);
   void OnOpened(const DatagramSeal::Opened& opened);
   void Complain(uint8_t node, const std::string& of);
+  void Warn(const std::string& sentence) { warning_ += (warning_.empty() ? "" : "; ") + sentence; }
   void Flush(Peer& peer);
   // False: something waits for room.
   bool FlushAll();

@@ -250,20 +250,6 @@ TEST_F(SiteOfNodes, AnOldLeaderThatGetsASignalHandsOver) {
   (void)server.WaitForEnd();
 }
 
-// Its ranks turn to the other node, and all finish.
-TEST_F(SiteOfNodes, ALeaderThatIsStoppedForAWhileLosesNoRank) {
-  Program& server = StartSiteServer(1);
-  StartNodes();
-  const std::vector<Program*> ranks = StartNodesRanks(300);
-  for (Program* rank : ranks) ASSERT_TRUE(rank->WaitForEvent("round")) << rank->Everything();
-  nodes_[0]->Signal(SIGSTOP);
-  EXPECT_TRUE(nodes_[1]->WaitForEvent("takeover")) << nodes_[1]->Everything();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  nodes_[0]->Signal(SIGCONT);
-  for (Program* rank : ranks) ExpectEnd(*rank, 0);
-  (void)server.WaitForEnd();
-}
-
 TEST_F(SiteJob, ARankThatIsKilledIsNamedAndTheOthersFinish) {
   Program& server = StartSiteServer(1);
   Program& offload = StartOffload({{"--fault", "delay=5ms"}});

@@ -163,7 +163,7 @@ TEST(OffloadLateSums, ARedirectedSumLeavesAtOnce) {
   EXPECT_EQ(c.Take(kPartial, 1).size(), 1u);
 }
 
-// The result names who was waited for, also when the sum that says so is the last.
+// The result names the nodes that were waited for, also when the sum that says so is the last.
 TEST(OffloadLateSums, AResultSaysWhoWasLate) {
   OneNode d(3, StragglerPolicy::kLeafDemote);
   d.Post();

@@ -126,7 +126,7 @@ TEST(LocalRing, FormsAnewOverABadNetwork) {
   ring.ExpectSumsOf(0b1011);
 }
 
-// Who does not allow a partial result learns at once who is dead, and says itself who goes on.
+// A request that allows no partial result names the dead at once; its caller decides which nodes go on.
 TEST(LocalRing, WithoutAllowPartialTheDeadAreNamedAtOnce) {
   Ring ring(4, {}, {}, 0);
   ring.PostNext(0b1111);
@@ -165,7 +165,7 @@ TEST(LocalRing, AConfigurationTakesADeviceInAgain) {
 }
 
 // Only one engine has found out, and its notice of the end is lost; they have posted the same message over
-// different rings. Both ways: who knows more hears the other, or is heard by it.
+// different rings. Both ways: the node that knows more hears the other, or is heard by it.
 TEST(LocalRing, DevicesThatDoNotAgreeOnWhoIsDeadLearnItFromEachOther) {
   for (const uint8_t knows : {uint8_t{0}, uint8_t{1}, uint8_t{2}}) {
     for (const bool first : {true, false}) {

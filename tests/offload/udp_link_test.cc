@@ -263,6 +263,9 @@ TEST(Udp, AnotherKeyIsCountedAndRequestsEndAsTimeout) {
   }
   EXPECT_EQ(udp.counters(2).opened, 0u);
   EXPECT_GT(udp.counters(2).forged, 0u);
+  for (const char* other : {"node 0 at", "node 1 at"}) {
+    EXPECT_NE(udp.log(2).find(other), std::string::npos) << udp.log(2);
+  }
 }
 
 TEST(Udp, NodesWithOtherSettingsAreNamed) {

@@ -43,7 +43,7 @@ class Leadership {
   SiteMessage Beat(const Own& own);
   // REQUIRES: a kBeat. True: that node has another process than before.
   bool OnBeat(const SiteMessage& beat, Instant now);
-  // Before each look at who is silent. True: this relay was late itself (stopped, say) and may not have read
+  // Before each look at silent relays. True: this relay was late itself (stopped, say) and may not have read
   // yet what the others have said, so that their silence begins anew.
   bool OnLook(Instant now);
   // True: this node leads from now on.

@@ -51,7 +51,7 @@ class Mailbox {
 
   uint64_t lost() const { return lost_; }
   uint64_t malformed() const { return malformed_; }
-  // Messages that their sender may not say (MaySay); who said the last one.
+  // Messages that their sender may not say (MaySay), and the sender of the last one.
   uint64_t refused() const { return refused_; }
   Place refused_of() const { return refused_of_; }
 

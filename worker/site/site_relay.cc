@@ -310,8 +310,8 @@ void SiteRelay::Impl::LookAtNodes(Instant now) {
 
 void SiteRelay::Impl::OnGone(uint64_t ranks, const std::string& how) {
   if (!leader_ || !leadership_->leads()) return;
-  for (uint8_t rank = 0; rank < shape_.ranks(); ++rank) {
-    if ((ranks >> rank & 1) != 0) leader_->OnGone(rank, how);
+  for (uint64_t rest = ranks; rest != 0; rest &= rest - 1) {
+    leader_->OnGone(static_cast<uint8_t>(std::countr_zero(rest)), how);
   }
 }
 

@@ -475,6 +475,8 @@ TEST_F(Nodes, ASuccessorComesBeforeTheServerGivesTheSiteUp) {
 // sgd with lr 1: what counts twice shows. A plain worker keeps the rounds open.
 class NodesAndAWorker : public Nodes {
  protected:
+  // Steps that have not ended borrow what goes before the clients.
+  ~NodesAndAWorker() override { clients_.clear(); }
   void ConnectAll() {
     members_ = 2;
     Start(2, 1);
