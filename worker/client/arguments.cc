@@ -36,6 +36,9 @@ Status CheckTimes(const ConnectOptions& o) {
   if (o.connect_timeout < Duration(0) || o.connect_timeout > kDay) {
     return Invalid("connect_timeout must be in 0..24 h");
   }
+  if (o.reconnect_timeout < Duration(0) || o.reconnect_timeout > kDay) {
+    return Invalid("reconnect_timeout must be in 0 (none)..24 h");
+  }
   if (o.wait_timeout < Duration(0) || o.wait_timeout > 365 * kDay) {
     return Invalid("wait_timeout must be in 0 (none)..1 year");
   }
