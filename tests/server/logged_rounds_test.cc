@@ -132,19 +132,26 @@ TEST_F(LoggedRounds, TheLastChunkLeavesWhenTheRoundIsOnTheDisk) {
               ElementsAre(Counted{.session = 1000, .round = 0}, Counted{.session = 2000, .round = 0}));
 }
 
-// A window that opens late is fed what is final at once.
-TEST_F(LoggedRounds, AlsoForAWindowThatHasWaited) {
+// It is fed what is final when a window is free.
+TEST_F(LoggedRounds, AlsoForAResultThatHasWaitedForAWindow) {
   LoggedJob job(&keeper);
   job.Declare();
-  for (FakeWorker* worker : {&job.a, &job.b}) job.Open(*worker, 0, worker == &job.b);
-  job.b.connection.outgoing.clear();
+  for (FakeWorker* worker : {&job.a, &job.b}) {
+    worker->connection.max_open_windows = 0;
+    job.Open(*worker, 0, true);
+  }
   job.Send(job.a, 0);
   job.Send(job.b, 0);
-  while (job.coordinator.HasWork()) job.coordinator.Work();
+  EXPECT_TRUE(job.a.connection.outgoing.empty());
+  job.a.connection.max_open_windows = 8;
+  job.a.CloseResult({77});  // any: it looks for one that waits
+  ASSERT_FALSE(job.a.connection.outgoing.empty());
+  EXPECT_EQ(job.a.Result().chunks.size(), LoggedJob::kChunks - 1);
   job.a.Pull(0, 1, 9);
-  EXPECT_TRUE(job.a.connection.outgoing.empty()) << "the values of the round are nobody's yet";
+  EXPECT_EQ(job.a.connection.outgoing.size(), 1u) << "the values of the round are nobody's yet";
   job.Write();
-  EXPECT_FALSE(job.a.connection.outgoing.empty());
+  EXPECT_EQ(job.a.connection.outgoing.begin()->second.chunks.size(), LoggedJob::kChunks);
+  EXPECT_EQ(job.a.connection.outgoing.size(), 2u);
 }
 
 TEST_F(LoggedRounds, APushWithoutAResultIsToldItsRoundThen) {

@@ -63,7 +63,8 @@ Status CheckSite(const ConnectOptions& o) {
                        o.incarnation || !o.key_file.empty() || o.insecure || !o.server_name.empty() ||
                        o.cipher != none.cipher || o.rate_controller != none.rate_controller ||
                        !o.rate_cap.IsZero() || !o.rate_floor.IsZero() || !o.fault.empty() ||
-                       o.datagram_bytes != none.datagram_bytes;
+                       o.datagram_bytes != none.datagram_bytes ||
+                       o.reconnect_timeout != none.reconnect_timeout;
   if (!decided) return Status::Ok();
   return Invalid(
       "with offload, longhaul-offload decides: servers, job, rank, world_size, incarnation, keys, cipher, "

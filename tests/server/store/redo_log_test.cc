@@ -207,11 +207,12 @@ TEST_F(RedoLogTest, WhoseDiskFailsHasWhatItSaidItHad) {
       }
       failed = files.failed();
       files.FailAt(0, FaultyFiles::Fault::kNone);
+      if (fault == FaultyFiles::Fault::kFails) {
+        ASSERT_TRUE(Append(log, Image("w", 4)).ok()) << "it has failed once: " << call;
+        said = 4;
+      }
       const auto rounds = Rounds();
-      const uint64_t has = rounds.contains("w") ? rounds.at("w") : 0;
-      EXPECT_GE(has, said) << call;
-      const bool goes_on = fault == FaultyFiles::Fault::kFails;
-      EXPECT_EQ(said, goes_on || !failed ? 3u : said) << "it fails once: " << call;
+      EXPECT_GE(rounds.contains("w") ? rounds.at("w") : 0, said) << call;
     }
   }
 }
