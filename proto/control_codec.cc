@@ -186,6 +186,8 @@ Status Validate(const control::Declare& declare) {
 }
 
 Status Validate(const control::Declared& declared) {
+  if (declared.counted_chunks().size() > kMaxCountedBytes)
+    return Violation("declared.counted_chunks", "is longer than 61440 bytes");
   return First({Code("declared.code", declared.code()), Text("declared.message", declared.message())});
 }
 

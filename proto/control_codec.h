@@ -22,6 +22,8 @@ inline constexpr size_t kMaxNameBytes = 256;
 // A tensor larger than this cannot be addressed by chunk positions.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 inline constexpr size_t kMaxTextBytes = 1024;
+// Of Declared.counted_chunks: a bit for each of 491,520 chunks, which fits a message.
+inline constexpr size_t kMaxCountedBytes = 60 * 1024;
 
 // A job's settings as they travel and back, by the table in base/job_settings.h: the message has a field of
 // the setting's name for each.

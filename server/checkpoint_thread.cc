@@ -1,5 +1,6 @@
 #include "server/checkpoint_thread.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
@@ -106,8 +107,70 @@ Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
                                              " is good (move them away to begin anew); the newest: " +
                                              newest->refused.front().second.message());
   }
-  return std::unique_ptr<CheckpointThread>(
+  auto made = std::unique_ptr<CheckpointThread>(
       new CheckpointThread(std::make_shared<Shared>(options, *std::move(writer)), std::move(restored)));
+  if (!options.round_log) return made;
+  if (Status opened = made->OpenLog(options, say); !opened.ok()) return opened;
+  return made;
+}
+
+Status CheckpointThread::OpenLog(const Options& options,
+                                 const std::function<void(bool bad, const std::string&)>& say) {
+  auto log = store::RedoLog::Open(options.files, options.directory);
+  if (!log.ok()) return log.status();
+  if (auto loaded = log->TakeLoaded()) {
+    const store::RedoLog::About& about = loaded->about;
+    const auto differs = [&](const std::string& what, const std::string& there, const std::string& here) {
+      return Status(StatusCode::kSettingsMismatch, "the round log in " + options.directory +
+                                                       " is of a job that goes on, whose " + what + " " +
+                                                       there + ", and this server's " + here +
+                                                       " (another --checkpoint-dir begins anew)");
+    };
+    if (about.job != options.job) return differs("name is", about.job, "is " + options.job);
+    for (const std::string& cut : loaded->cut) say(false, "the round log is read up to here: " + cut);
+    if (!loaded->over) {
+      if (about.world_size != options.world_size) {
+        return differs("workers are", std::to_string(about.world_size),
+                       "are " + std::to_string(options.world_size));
+      }
+      if (about.settings != options.settings)
+        return differs("settings are", about.settings, "are " + options.settings);
+      resumed_ = loaded->run;
+    }
+    uint64_t rounds = 0;
+    for (TensorImage& tensor : loaded->tensors) {
+      TensorImage& known = restored_[tensor.name];
+      if (tensor.rounds < known.rounds) continue;
+      if (loaded->over) tensor.round = 0, tensor.counted.clear();
+      rounds = std::max(rounds, tensor.rounds);
+      known = std::move(tensor);
+    }
+    say(false, (resumed_ ? "the job goes on" : "values of the job before") + std::string(", after round ") +
+                   std::to_string(rounds) + " by the round log");
+  }
+  log_ =
+      std::make_unique<RedoThread>(*std::move(log), store::RedoLog::About{.job = options.job,
+                                                                          .settings = options.settings,
+                                                                          .world_size = options.world_size});
+  return {};
+}
+
+void CheckpointThread::OnJobStart(const ResumedJob& job) {
+  if (log_) log_->Begin(job, resumed_.has_value());
+}
+
+void CheckpointThread::OnJobOver() {
+  restored_.clear();
+  resumed_.reset();
+  if (log_) log_->End();
+}
+
+std::vector<Status> CheckpointThread::TakeLogErrors() {
+  if (!log_) return {};
+  std::vector<Status> errors = log_->TakeErrors();
+  stats_.log_records = log_->logged() - log_->failed();
+  stats_.log_failed = log_->failed();
+  return errors;
 }
 
 CheckpointThread::~CheckpointThread() {
@@ -125,6 +188,9 @@ CheckpointThread::~CheckpointThread() {
 }
 
 Status CheckpointThread::Start(std::function<void()> wake) {
+  if (log_) {
+    if (Status started = log_->Start(wake); !started.ok()) return started;
+  }
   shared_->wake = std::move(wake);
   try {
     thread_ = std::thread([shared = shared_] { Run(shared); });
@@ -153,6 +219,7 @@ std::vector<CheckpointThread::Outcome> CheckpointThread::TakeOutcomes() {
 }
 
 bool CheckpointThread::Finish(Duration limit) {
+  if (log_) log_->Quiet();
   std::unique_lock lock(shared_->mutex);
   shared_->wake = nullptr;
   return shared_->changed.wait_for(lock, limit,

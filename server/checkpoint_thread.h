@@ -15,6 +15,7 @@
 
 #include "longhaul/status.h"
 #include "longhaul/units.h"
+#include "server/redo_thread.h"
 #include "server/store/checkpoint.h"
 #include "server/tensor/job_image.h"
 
@@ -28,6 +29,8 @@ class CheckpointThread final : public ImageKeeper {
     std::string job;
     std::string settings = "{}";  // the job's, one JSON object
     store::Files* files = nullptr;
+    bool round_log = false;
+    uint32_t world_size = 0;
   };
   // What became of an image.
   struct Outcome {
@@ -38,8 +41,9 @@ class CheckpointThread final : public ImageKeeper {
     Duration took{0};
   };
 
-  // Loads the newest checkpoint that is good; say() hears of it, and of those that are not. Errors: the
-  // directory cannot be used, or its checkpoints are of another job.
+  // Loads the newest checkpoint that is good, and what the round log has beyond it; say() hears of it, and of
+  // what is not good. Errors: the directory cannot be used, its checkpoints are of another job, or
+  // kSettingsMismatch: the job that goes on has other settings.
   static Result<std::unique_ptr<CheckpointThread>> Open(
       const Options& options, const std::function<void(bool bad, const std::string&)>& say);
   // What is being written at the moment is left to its thread, which then ends.
@@ -48,6 +52,8 @@ class CheckpointThread final : public ImageKeeper {
   // wake: called in the thread when there is an outcome. kInternal: there is no thread.
   Status Start(std::function<void()> wake);
   std::vector<Outcome> TakeOutcomes();
+  // What has been written to the round log counts as logged from now on. Its errors since the last call.
+  std::vector<Status> TakeLogErrors();
   // No image comes any more, and wake is not called any more: waits until all is written. False: `limit` has
   // passed.
   bool Finish(Duration limit);
@@ -58,16 +64,24 @@ class CheckpointThread final : public ImageKeeper {
   void OnSkipped() override;
   const TensorImage* Find(const std::string& tensor) const override;
   TensorImage Take(const std::string& tensor) override;
-  void OnJobOver() override { restored_.clear(); }
+  void OnJobOver() override;
   KeeperStats stats() const override { return stats_; }
+  bool Logs() const override { return log_ != nullptr; }
+  std::optional<ResumedJob> resumed() const override { return resumed_; }
+  void OnJobStart(const ResumedJob& job) override;
+  uint64_t Log(std::shared_ptr<const TensorImage> image) override { return log_->Append(std::move(image)); }
+  uint64_t logged() const override { return log_->logged(); }
 
  private:
   struct Shared;
   CheckpointThread(std::shared_ptr<Shared> shared, std::map<std::string, TensorImage> restored)
       : shared_(std::move(shared)), restored_(std::move(restored)) {}
+  Status OpenLog(const Options& options, const std::function<void(bool bad, const std::string&)>& say);
 
   std::shared_ptr<Shared> shared_;
   std::map<std::string, TensorImage> restored_;
+  std::optional<ResumedJob> resumed_;
+  std::unique_ptr<RedoThread> log_;
   KeeperStats stats_;
   std::thread thread_;
 };

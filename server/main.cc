@@ -132,6 +132,9 @@ void AddFlags(CLI::App& app, Flags& f) {
          "--checkpoint-every", f.server.checkpoint_every,
          "rounds from one checkpoint to the next; the last one follows when the job or the server ends")
       ->check(CLI::Range(1, 1'000'000));
+  app.add_flag("--round-log", f.server.round_log,
+               "with --checkpoint-dir: every round is on the disk before workers have its result, so that a "
+               "server that was killed goes on with the job");
   app.add_option("--checkpoint-keep", f.server.checkpoint_keep, "checkpoints that stay, the newest ones")
       ->check(CLI::Range(1, 1000));
   AddGrantFlags(app, f);

@@ -120,6 +120,8 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
               .worker_cap = NoneIsMax(options.worker_rate_cap)};
   core.admission.max_half_open = options.max_half_open;
   core.admission.half_open_timeout = options.half_open_timeout;
+  if (options.round_log && options.checkpoint_dir.empty())
+    return Status(StatusCode::kInvalidArgument, "round_log is written to checkpoint_dir, which is not given");
   if (!options.checkpoint_dir.empty()) {
     const auto bad = [](const char* which, uint32_t value, const char* range) {
       return Status(StatusCode::kInvalidArgument,
@@ -299,6 +301,15 @@ class EventLines final : public server::ServerEvents {
     const LogLevel level = ok ? LogLevel::kInfo : LogLevel::kWarning;
     Emit(ServerEvent::Kind::kCheckpoint, text, line, news ? level : LogLevel::kDebug);
   }
+  void OnRoundLog(const Status& why) {
+    const std::string text = "the round log could not be written, training goes on: " + why.ToString() +
+                             "; a server that dies now loses rounds";
+    const bool news = !(why == log_failure_);
+    log_failure_ = why;
+    Emit(ServerEvent::Kind::kCheckpoint, text,
+         {{"event", "round_log"}, {"code", StatusCodeName(why.code())}, {"message", why.message()}},
+         news ? LogLevel::kWarning : LogLevel::kDebug);
+  }
   void OnJobOver(const Status& outcome, const ServerStats& stats) override {
     json summary = server::JobSummary(stats);
     summary["event"] = outcome.ok() ? "finished" : "abort";
@@ -354,6 +365,7 @@ class EventLines final : public server::ServerEvents {
   server::LogLimiter refusals_;
   server::LogLimiter left_out_;
   Status checkpoint_failure_;  // of the last one
+  Status log_failure_;
 };
 
 }  // namespace
@@ -459,6 +471,11 @@ struct Server::Impl {
 
   void TellOfCheckpoints() {
     for (const auto& each : checkpoints->TakeOutcomes()) events.OnCheckpoint(each);
+    for (const Status& error : checkpoints->TakeLogErrors()) events.OnRoundLog(error);
+  }
+  void OnKept() {
+    TellOfCheckpoints();
+    core->OnLogged(udp::Now());
   }
   // The loop has ended.
   void FinishCheckpoints() {
@@ -590,13 +607,16 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
                                         .keep = options.checkpoint_keep,
                                         .job = core_options->settings.job,
                                         .settings = json(options.job_spec).dump(),
-                                        .files = &server::store::SystemFiles()},
+                                        .files = &server::store::SystemFiles(),
+                                        .round_log = options.round_log,
+                                        .world_size = options.workers},
                                        [&calls = impl->events.calls()](bool bad, const std::string& text) {
                                          calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
                                        });
     if (!checkpoints.ok()) return checkpoints.status();
     impl->checkpoints = *std::move(checkpoints);
     core_options->images = impl->checkpoints.get();
+    if (const auto resumed = impl->checkpoints->resumed()) core_options->settings.first_job = resumed->number;
   }
   impl->core = std::make_unique<server::ServerCore>(std::move(*core_options), impl->coder.get(),
                                                     Random(udp::EntropySeed()));
@@ -608,7 +628,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   if (!loop.ok()) return loop.status();
   impl->loop = std::move(*loop);
   if (raw->checkpoints) {
-    const auto wake = [raw] { (void)raw->loop->Post([raw] { raw->TellOfCheckpoints(); }); };
+    const auto wake = [raw] { (void)raw->loop->Post([raw] { raw->OnKept(); }); };
     if (Status started = raw->checkpoints->Start(wake); !started.ok()) return started;
   }
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {

@@ -181,6 +181,13 @@ void ServerCore::KeepState(Instant now) {
   coordinator_.KeepState();
 }
 
+void ServerCore::OnLogged(Instant now) {
+  coordinator_.SetNow(now);
+  coordinator_.OnLogged();
+  Drain();
+  coordinator_.AfterEvent();
+}
+
 void ServerCore::Shutdown(Instant now, const Status& why) {
   coordinator_.SetNow(now);
   coordinator_.Shutdown(why);

@@ -58,6 +58,7 @@ class ServerCore final : public transport::DatagramCore {
   // As Coordinator's.
   void KeepState(Instant now);
   bool KeepsState() { return coordinator_.KeepsState(); }
+  void OnLogged(Instant now);
   // Tells every worker why and takes no one any more. Drained() says when all of them have heard it.
   void Shutdown(Instant now, const Status& why);
   bool Drained() const { return coordinator_.Idle(); }

@@ -17,6 +17,7 @@ struct ConnectFlags {
   double idle_timeout_s = 10;
   double connect_timeout_s = 0;
   double wait_timeout_s = 1800;
+  double reconnect_timeout_s = 0;
   std::string rate_cap;
   std::string rate_floor;
   bool allow_core_dump = false;
@@ -56,6 +57,11 @@ inline void AddConnectionFlags(CLI::App& app, ConnectFlags* flags) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 31536000.0));
   app.add_option(
+         "--reconnect-timeout", flags->reconnect_timeout_s,
+         "How long to wait for a server that is lost in mid-job to come back, seconds; 0 = not at all")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_option(
          "--key", c.key_file,
          "Key file of the job (longhaul keygen): one that all of it share, or this worker's certificate")
       ->type_name("FILE");
@@ -77,6 +83,7 @@ inline Status TakeConnectFlags(ConnectFlags* flags) {
   c.idle_timeout = FromSeconds(flags->idle_timeout_s);
   c.connect_timeout = FromSeconds(flags->connect_timeout_s);
   c.wait_timeout = FromSeconds(flags->wait_timeout_s);
+  c.reconnect_timeout = FromSeconds(flags->reconnect_timeout_s);
   if (!flags->rate_cap.empty()) c.rate_cap = *ParseRate(flags->rate_cap);
   if (!flags->rate_floor.empty()) c.rate_floor = *ParseRate(flags->rate_floor);
   if (!flags->rate_cap.empty() && c.rate_floor > c.rate_cap) {

@@ -44,6 +44,12 @@ struct ConnectOptions {
   // with kDeadlineExceeded, which names who is missing. When for twice as long nothing that is pending has
   // moved, the client fails with the same. Zero: they wait for ever. Meanwhile `log` says every 5 s for whom.
   Duration wait_timeout = std::chrono::minutes(30);
+  // How long this worker waits for its server to come back, 0..24 h. When the connection is lost after the
+  // start of the job it connects again, once a second or as soon as that is refused, to what `servers` names
+  // then; operations stay pending, and what the server has not acknowledged is sent again. It goes on with a
+  // server that has the job's rounds (ServerOptions::round_log); one that has lost some is refused by name.
+  // Zero: a lost server ends the job for this worker.
+  Duration reconnect_timeout{0};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
   // Decides how fast to send. The server's grant bounds all of them.

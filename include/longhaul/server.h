@@ -75,6 +75,11 @@ struct ServerOptions {
   uint32_t checkpoint_every = 100;
   // So many of the newest stay on the disk, 1..1000.
   uint32_t checkpoint_keep = 3;
+  // With checkpoint_dir: every round is on the disk before any worker has its result, so that a server that
+  // is killed and started again goes on with the job, and no worker loses a round (decision 0028). A round
+  // lasts longer by a write of the values and the optimizer's state. Where that fails, training goes on
+  // without it.
+  bool round_log = false;
   // The server tells workers how fast to send, so that all of them together do not overflow its link.
   bool grants = true;
   // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that

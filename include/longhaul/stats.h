@@ -97,6 +97,7 @@ struct ClientStats {
   Duration limited_by_grant{0};
   Duration limited_by_cap{0};
   uint64_t rounds_reported = 0;
+  uint64_t reconnections = 0;
   uint64_t round_repaired_chunks = 0;
   uint64_t round_filled_chunks = 0;
   uint64_t round_tolerated_chunks = 0;
@@ -152,6 +153,7 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::limited_by_grant, "limited_by_grant", "time in which the server's grant did"},
     {&ClientStats::limited_by_cap, "limited_by_cap", "time in which the own cap did"},
     {&ClientStats::rounds_reported, "rounds_reported", "rounds that the server has reported"},
+    {&ClientStats::reconnections, "reconnections", "times that the job went on with a server that was lost"},
     {&ClientStats::round_repaired_chunks, "round_repaired_chunks",
      "in them: chunks rebuilt by FEC at the server, over all workers"},
     {&ClientStats::round_filled_chunks, "round_filled_chunks",

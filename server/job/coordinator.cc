@@ -19,6 +19,7 @@ JoinRequest RequestOf(const Peer& peer, const control::Join& join) {
                       .site = join.site(),
                       .identity = peer.connection->identity(),
                       .weight = join.weight(),
+                      .session = join.session(),
                       .peer = peer.connection->peer()};
   if (join.has_incarnation()) request.incarnation = join.incarnation();
   return request;
@@ -297,6 +298,11 @@ void Coordinator::StartJob() {
   size_t symbol_bytes = 65520;
   for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
   symbol_bytes_ = static_cast<uint16_t>(symbol_bytes);
+  if (images_ != nullptr) {
+    // Chunks are as they were; those that a path does not carry any more travel in parts.
+    if (const auto resumed = images_->resumed()) symbol_bytes_ = resumed->symbol_bytes;
+    images_->OnJobStart({.number = settings_.first_job + jobs_over(), .symbol_bytes = symbol_bytes_});
+  }
   RoundEngineHost* host = this;  // a private base, which make_unique could not see
   engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host, images_);
   engine_->SetNow(now_);
@@ -475,6 +481,10 @@ void Coordinator::EndJob(const Status& outcome) {
   membership_.Reset();
   record_.OnEnd(outcome, stats.rounds, now_);
   if (events_) events_->OnJobOver(outcome, stats);
+}
+
+void Coordinator::OnLogged() {
+  if (engine_) engine_->OnLogged();
 }
 
 void Coordinator::KeepState() {

@@ -76,6 +76,8 @@ class Coordinator final : private RoundEngineHost {
   // The job's state is to be kept as it is after the rounds in progress. KeepsState: it waits for these.
   void KeepState();
   bool KeepsState() { return engine_ && engine_->images().pending(); }
+  // ImageKeeper::logged() has grown.
+  void OnLogged();
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);

@@ -99,6 +99,8 @@ void AddKeeperStats(const KeeperStats& kept, ServerStats* stats) {
   stats->checkpoint_rounds = kept.rounds;
   stats->checkpoint_bytes = kept.bytes;
   stats->checkpoint_write = kept.last_write;
+  stats->round_log_records = kept.log_records;
+  stats->round_log_failed = kept.log_failed;
 }
 
 ServerStats StatsOf(const ServerSettings& settings) {

@@ -63,6 +63,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                   .site = request.site,
                   .identity = request.identity,
                   .weight = request.weight,
+                  .session = request.session,
                   .peer = request.peer,
                   .last_heard = now};
   plan_.Take(request.rank, request.identity, request.peer);

@@ -40,6 +40,7 @@ struct Member {
   std::string site;                  // as the worker says
   transport::PeerIdentity identity;  // as it has proved
   float weight = 1;
+  uint64_t session = 0;  // of its process; 0: it says none
   Address peer;
   Instant last_heard;
 };
@@ -53,6 +54,7 @@ struct JoinRequest {
   std::string site;
   transport::PeerIdentity identity = {};
   float weight = 1;
+  uint64_t session = 0;
   Address peer;
 };
 

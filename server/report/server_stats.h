@@ -141,6 +141,8 @@ struct ServerStats {
   uint64_t checkpoint_rounds = 0;
   uint64_t checkpoint_bytes = 0;
   Duration checkpoint_write{0};
+  uint64_t round_log_records = 0;
+  uint64_t round_log_failed = 0;
   uint64_t longest_event_elements = 0;
   Duration longest_event{0};
   Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
@@ -212,6 +214,10 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
      "rounds, those before a restart included, that the last one is after"},
     {&ServerStats::checkpoint_bytes, "checkpoint_bytes", "of its files"},
     {&ServerStats::checkpoint_write, "checkpoint_write", "that writing it took"},
+    {&ServerStats::round_log_records, "round_log_records",
+     "states of a tensor that were written to the round log"},
+    {&ServerStats::round_log_failed, "round_log_failed",
+     "states that could not be written there: a server that dies now loses rounds"},
     {&ServerStats::callbacks_threw, "callbacks_threw",
      "calls of an embedding program's callbacks that ended with an exception, which is logged and ignored"},
 };

@@ -160,8 +160,10 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
 bool ResultSender::Feed(Result& result, Tensor& tensor, WorkBudget& budget) {
   const Rounds& rounds = tensor.rounds();
   const bool own = result.snapshot != nullptr || result.kept != nullptr;
-  const auto& order = result.round == rounds.number() ? rounds.final_order() : rounds.previous_order();
-  const auto end = own ? tensor.parameters().result_geometry().chunks() : static_cast<uint32_t>(order.size());
+  const bool current = result.round == rounds.number();
+  const auto& order = current ? rounds.final_order() : rounds.previous_order();
+  const size_t there = current ? tensor.announced() : order.size();
+  const auto end = own ? tensor.parameters().result_geometry().chunks() : static_cast<uint32_t>(there);
   for (; result.fed < end && !budget.spent(); ++result.fed) {
     own ? Submit(result, tensor, result.fed) : SubmitFinal(result, tensor, order[result.fed]);
     budget.Spend(WorkBudget::kPerChunk);

@@ -33,6 +33,17 @@ void SetEpoch(const ShiftEpochs& epochs, control::Declared& declared) {
   declared.set_shift_epoch_round(epochs.change_round());
 }
 
+// What a worker that comes back needs to know of its push that was on its way.
+void SetCounted(const TensorJob& job, uint32_t rank, uint64_t session, control::Declared& declared) {
+  declared.set_has_values(job.tensor.parameters().initial() == Parameters::Initial::kReady);
+  const Counted& counted = job.counted[rank];
+  if (session == 0 || counted.session != session) return;
+  declared.set_has_counted(true);
+  declared.set_counted_round(counted.round);
+  if (counted.chunks.size() <= wire::kMaxCountedBytes)
+    declared.set_counted_chunks(counted.chunks.data(), counted.chunks.size());
+}
+
 }  // namespace
 
 Declarations::Declarations(const ServerSettings& settings, uint32_t chunk_elements,
@@ -141,6 +152,7 @@ bool Declarations::Accept(TensorJob& job, const HeldDeclarations::Request& reque
   answer.mutable_declared()->set_next_round(rounds.number() + (pushed || job.late[rank] ? 1 : 0));
   answer.mutable_declared()->set_send_initial(AsksForInitial(job, rank, request.has_initial));
   SetEpoch(job.epochs, *answer.mutable_declared());
+  SetCounted(job, rank, membership_->member(rank).session, *answer.mutable_declared());
   job.declared[rank] = true;
   if (job.charged > 0 && Majority(static_cast<size_t>(std::ranges::count(job.declared, true)))) {
     charged_[job.first_declarer] -= std::exchange(job.charged, 0);
@@ -285,7 +297,9 @@ TensorJob& Declarations::Add(Parameters* parameters) {
   }
   job->BeginEpoch(*membership_);
   if (images_ != nullptr && images_->Find(parameters->spec().name) != nullptr) {
-    job->tensor.Restore(images_->Take(parameters->spec().name));
+    TensorImage image = images_->Take(parameters->spec().name);
+    if (image.counted.size() == ranks) job->counted = std::move(image.counted);
+    job->tensor.Restore(std::move(image));
     job->restored = true;
   }
   return jobs_->Add(std::move(job));  // last: a tensor without memory leaves nothing behind

@@ -15,9 +15,10 @@ using control::ControlMessage;
 using transport::ChunkVerdict;
 
 Intake::Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
-               RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats)
+               RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats, bool logs)
     : spec_(settings),
       symbol_bytes_(symbol_bytes),
+      logs_(logs),
       membership_(membership),
       host_(host),
       jobs_(jobs),
@@ -148,7 +149,11 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
     taken.mutable_push_taken()->set_round(rounds.number());
     taken.mutable_push_taken()->set_window(key.id);
     taken.mutable_push_taken()->set_generation(key.generation);
-    host_->Send(peer, taken);
+    if (logs_) {
+      job.untold.emplace_back(peer.rank, std::move(taken));
+    } else {
+      host_->Send(peer, taken);
+    }
   }
   return {};
 }

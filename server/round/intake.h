@@ -32,9 +32,10 @@ class Intake {
     Instant check_at = Instant::Infinite();  // when time alone may close the window
   };
 
-  // All pointers must outlive this.
+  // logs: a push without a result is told its round when that is on the disk, by the owner
+  // (TensorJob::untold). All pointers must outlive this.
   Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
-         RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats);
+         RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats, bool logs);
 
   Status OnWindowOpened(Instant now, Peer& peer, transport::WindowKey key, const wire::WindowOpenFrame& open);
   // kRefused: the chunk does not count in the round in progress; the worker owns it again.
@@ -62,6 +63,7 @@ class Intake {
 
   const JobSpec spec_;
   const uint16_t symbol_bytes_;
+  const bool logs_;
   const Membership* membership_;
   RoundEngineHost* host_;
   TensorJobs* jobs_;

@@ -35,11 +35,12 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
     : settings_(settings),
       membership_(membership),
       host_(host),
+      keeper_(images),
       images_(settings.checkpoint_every, images, &jobs_),
       results_(ResultOptions(settings, symbol_bytes), &budget_),
       declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
-      intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_) {
+      intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_, logs()) {
   stats_.by_rank.resize(settings.world_size);
 }
 
@@ -167,6 +168,8 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 void RoundEngine::OnInitialized(TensorJob& job) {
   job.tensor.parameters().SetReady();
   job.values_since = job.turn = now_;
+  if (logs() && job.tensor.parameters().version() == 0)
+    keeper_->Log(std::make_shared<TensorImage>(job.tensor.Image()));
   if (job.tensor.rounds().begun()) job.tensor.rounds().BeginSweep();
   FinaliseSwept(job);
   pulls_.Answer(now_, job);
@@ -196,9 +199,50 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
                      std::to_string(tensor.rounds().number()) +
                      ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
     }
-    results_.OnChunkFinal(tensor, chunk);
+    if (logs() && tensor.rounds().AllFinal()) {
+      LogRound(job);
+    } else {
+      results_.OnChunkFinal(tensor, chunk);
+    }
   }
   return true;
+}
+
+// --- The round log ---
+
+// Nobody has the whole result of a round before it is on the disk: its last final chunk leaves after that.
+void RoundEngine::LogRound(TensorJob& job) {
+  Tensor& tensor = job.tensor;
+  const uint64_t round = tensor.rounds().number();
+  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
+    const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+    if (contributed.count() == 0) continue;
+    Counted& counted = job.counted[rank];
+    counted = {.session = membership_->member(rank).session, .round = round};
+    if (contributed.count() < tensor.chunks()) counted.chunks = contributed.bytes();
+  }
+  auto record = std::make_shared<TensorImage>(tensor.NextImage());
+  record->counted = job.counted;
+  tensor.WithholdLast();
+  job.record = keeper_->Log(std::move(record));
+}
+
+bool RoundEngine::IsLogged(TensorJob& job) {
+  Tensor& tensor = job.tensor;
+  if (!tensor.withheld()) return true;
+  if (keeper_->logged() < job.record) return false;
+  tensor.ReleaseLast();
+  results_.OnChunkFinal(tensor, tensor.rounds().final_order().back());
+  for (const auto& [rank, message] : std::exchange(job.untold, {})) {
+    if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, message);
+  }
+  return true;
+}
+
+void RoundEngine::OnLogged() {
+  for (const auto& job : jobs_) {
+    if (job->tensor.withheld()) FinishRoundIfComplete(*job);
+  }
 }
 
 // Windows are over: chunks that waited for nothing else become final, as many as the event's budget allows.
@@ -257,7 +301,7 @@ void RoundEngine::EndEvent() {
 void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   Tensor& tensor = job.tensor;
   Rounds& rounds = tensor.rounds();
-  if (!rounds.begun() || !rounds.AllFinal()) return;
+  if (!rounds.begun() || !rounds.AllFinal() || !IsLogged(job)) return;
   rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
   TensorRound round{.tensor = &tensor,
                     .round = rounds.number(),

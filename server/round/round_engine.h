@@ -80,6 +80,8 @@ class RoundEngine {
 
   // Images of the job's state.
   ImageCollector& images() { return images_; }
+  // The round log is longer: rounds that have waited for it are over.
+  void OnLogged();
 
   const EngineStats& stats() const { return stats_; }
   const ResultSender& results() const { return results_; }
@@ -105,6 +107,10 @@ class RoundEngine {
   void WorkOn(TensorJob& job);
   bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
+  bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
+  void LogRound(TensorJob& job);
+  // The round that is complete may be told: its record is on the disk, or none is kept.
+  bool IsLogged(TensorJob& job);
   void EndWeights(TensorJob& job);
   void Report(TensorJob& job, const TensorRound& round);
   void WorkOnReport(TensorJob& job, WorkBudget& budget);
@@ -125,6 +131,7 @@ class RoundEngine {
   std::set<uint32_t> unfinished_;  // keys of tensors with a sweep, or a report to send
   bool results_first_ = false;
   TensorJobs jobs_;
+  ImageKeeper* keeper_;
   ImageCollector images_;
   ResultSender results_;
   Declarations declarations_;

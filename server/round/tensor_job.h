@@ -52,7 +52,8 @@ struct TensorJob {
         left_out_of(ranks),
         window_times(ranks),
         declared(ranks, false),
-        late(ranks, false) {}
+        late(ranks, false),
+        counted(ranks) {}
 
   bool HasValues() const {
     return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
@@ -94,6 +95,11 @@ struct TensorJob {
   double charged = 0;           // its share of what a job may have (server/round/declarations.h)
   std::optional<PendingReport> report;
   bool restored = false;  // just now, from an image
+  // With a round log: what counted of the sessions lately, the record of the round in progress that is being
+  // written (0: none), and whose pushes without a result are told their round when it is written.
+  std::vector<Counted> counted;  // by rank
+  uint64_t record = 0;
+  std::vector<std::pair<uint32_t, control::ControlMessage>> untold;  // by rank
 };
 
 // The job's tensors by key.

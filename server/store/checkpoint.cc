@@ -40,13 +40,6 @@ std::optional<uint64_t> GenerationOf(std::string_view name) {
   return generation;
 }
 
-ByteSpan BytesOf(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-ByteSpan BytesOf(const ZeroedArray<float>& values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.bytes()};
-}
-
 std::string StateKey(const std::string& state, const std::string& tensor) { return state + "." + tensor; }
 
 Status In(const std::string& path, const Status& why) {

@@ -4,15 +4,24 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/zeroed_array.h"
 #include "longhaul/status.h"
 #include "server/store/files.h"
 
 struct evp_md_ctx_st;  // OpenSSL's
 
 namespace longhaul::server::store {
+
+inline ByteSpan BytesOf(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+inline ByteSpan BytesOf(const ZeroedArray<float>& values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.bytes()};
+}
 
 class Sha256 {
  public:

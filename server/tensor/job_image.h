@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,22 @@
 
 namespace longhaul::server {
 
+// The last round in which a push of a worker's session counted.
+struct Counted {
+  uint64_t session = 0;  // 0: none has
+  uint64_t round = 0;
+  std::vector<uint8_t> chunks = {};  // a bit for each that counted, LSB first; empty: all of them
+  bool operator==(const Counted&) const = default;
+};
+
 struct TensorImage {
   std::string name;
   uint64_t count = 0;
   codec::OptimizerSpec optimizer = {};
-  uint64_t rounds = 0;  // that made the values, those before a restart included
+  uint64_t rounds = 0;  // that made the values, those of earlier jobs included
+  uint64_t round = 0;   // of them, those of the job that goes on; 0 where another one begins
   uint32_t shift_epoch = 0;
+  std::vector<Counted> counted = {};  // by rank; in the round log only
   std::shared_ptr<const ZeroedArray<float>> values = {};
   std::vector<codec::Optimizer::State> state = {};  // of the optimizer; `count` values each
 };
@@ -35,6 +46,14 @@ struct KeeperStats {
   uint64_t bytes = 0;      // of the last one
   uint64_t rounds = 0;     // that the last one is after
   Duration last_write{0};  // that it took
+  uint64_t log_records = 0;
+  uint64_t log_failed = 0;
+};
+
+// The job that was running when an earlier server died, and now goes on (decision 0028).
+struct ResumedJob {
+  uint64_t number = 0;  // control.Welcome
+  uint16_t symbol_bytes = 0;
 };
 
 // Where images of the running job go, and where the first job's values come from.
@@ -53,6 +72,17 @@ class ImageKeeper {
   virtual TensorImage Take(const std::string& tensor) = 0;
   // What is left of it was for this job.
   virtual void OnJobOver() = 0;
+
+  // --- The round log. The default has none. ---
+  virtual bool Logs() const { return false; }
+  // Of the first job only; none: a new one begins.
+  virtual std::optional<ResumedJob> resumed() const { return std::nullopt; }
+  virtual void OnJobStart(const ResumedJob&) {}
+  // Appends a tensor's state after a round. The image is given back in the calling thread. Returns its
+  // number, which counts from 1.
+  virtual uint64_t Log(std::shared_ptr<const TensorImage>) { return 0; }
+  // Every image up to this number is on the disk, or will never be (stats().log_failed).
+  virtual uint64_t logged() const { return 0; }
 };
 
 }  // namespace longhaul::server

@@ -38,10 +38,11 @@ void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) 
   std::copy(values.begin(), values.end(), geometry_.Elements(values_[0]->span(), chunk).begin());
 }
 
-void Parameters::Restore(Values values) {
+void Parameters::Restore(Values values, uint64_t version) {
   LH_CHECK_OP(values->size(), ==, geometry_.count);
   LH_CHECK_OP(version_, ==, uint64_t{0});
-  values_[0] = std::const_pointer_cast<ZeroedArray<float>>(std::move(values));
+  version_ = version;
+  values_[version % 2] = std::const_pointer_cast<ZeroedArray<float>>(std::move(values));
   SetReady();
 }
 

@@ -70,8 +70,9 @@ class Parameters {
   // REQUIRES: initial() is kAwaited, the chunk is in range and `values` of its length.
   void SetInitialChunk(uint32_t chunk, std::span<const float> values);
   void SetReady() { initial_ = Initial::kReady; }
-  // These are version 0, and ready. REQUIRES: of the right length, held by no one else; no round has begun.
-  void Restore(Values values);
+  // These are the values of this version, and ready. REQUIRES: of the right length, held by no one else; no
+  // round has begun.
+  void Restore(Values values, uint64_t version);
 
   // Rounds completed.
   uint64_t version() const { return version_; }
@@ -89,6 +90,8 @@ class Parameters {
   void Advance();
   // current(), and so it stays.
   Values Snapshot() const { return values_[version_ % 2]; }
+  // next(), and so it stays. REQUIRES: the round in progress has written all of it.
+  Values NextSnapshot() const { return values_[(version_ + 1) % 2]; }
   // A snapshot is held: another Snapshot() costs no memory.
   bool HasSnapshot() const { return values_[version_ % 2].use_count() > 1; }
 

@@ -76,6 +76,8 @@ class Rounds {
   RoundTally& tally() { return tally_; }
 
   // --- Events ---
+  // The first round has this number. REQUIRES: none has begun.
+  void StartAt(uint64_t number) { number_ = number; }
   // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
   // it (its window is over already), it takes part from the next one.
   bool OnMemberJoined(uint32_t rank);

@@ -48,14 +48,26 @@ TensorImage Tensor::Image() const {
           .count = parameters_->spec().count,
           .optimizer = parameters_->spec().optimizer,
           .rounds = rounds_before_ + parameters_->version(),
+          .round = parameters_->version(),
           .shift_epoch = shift_epoch(),
           .values = parameters_->Snapshot(),
           .state = optimizer_->Snapshot()};
 }
 
+TensorImage Tensor::NextImage() const {
+  LH_CHECK(rounds_.AllFinal());
+  TensorImage image = Image();
+  ++image.rounds;
+  ++image.round;
+  image.values = parameters_->NextSnapshot();
+  return image;
+}
+
 void Tensor::Restore(TensorImage image) {
-  rounds_before_ = image.rounds;
-  parameters_->Restore(std::move(image.values));
+  LH_CHECK_OP(image.round, <=, image.rounds);
+  rounds_before_ = image.rounds - image.round;
+  rounds_.StartAt(image.round);
+  parameters_->Restore(std::move(image.values), image.round);
   optimizer_->Restore(std::move(image.state));
 }
 

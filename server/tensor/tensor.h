@@ -79,6 +79,15 @@ class Tensor {
   }
   // What is to outlive the server. REQUIRES: AtRest().
   TensorImage Image() const;
+  // As it will be after NextRound(). REQUIRES: every chunk is final.
+  TensorImage NextImage() const;
+
+  // The round's last final chunk is not said to anybody: the round is not on the disk yet.
+  void WithholdLast() { withheld_ = true; }
+  void ReleaseLast() { withheld_ = false; }
+  bool withheld() const { return withheld_; }
+  // Of rounds().final_order(), those that may leave.
+  size_t announced() const { return rounds_.final_order().size() - (withheld_ ? 1 : 0); }
   // Goes on from there; the optimizer counts its steps on. REQUIRES: of this count and optimizer state, as
   // Parameters::Restore.
   void Restore(TensorImage image);
@@ -107,7 +116,8 @@ class Tensor {
   std::vector<LostWindow> windows_;  // by rank, of this round
   std::vector<float> mean_;          // of one chunk
   uint32_t epochs_ = 0;
-  uint64_t rounds_before_ = 0;  // of the image that this goes on from
+  uint64_t rounds_before_ = 0;  // of earlier jobs, by the image that this goes on from
+  bool withheld_ = false;
 };
 
 }  // namespace longhaul::server

@@ -54,7 +54,7 @@ UNITS = [
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
-    ("server_shell", r"server/(server|daemon|machine_memory|checkpoint_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
+    ("server_shell", r"server/(server|daemon|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     # The server's rooms, lowest first.
     ("server_settings", r"server/settings\.",               "public base",                          ""),

@@ -98,6 +98,7 @@ class FakeWorker {
     if (incarnation) join.set_incarnation(*incarnation);
     join.set_site("B");
     join.set_weight(1);
+    join.set_session(session);
     Say(message);
   }
   void Declare(const std::string& name, uint64_t count, const std::string& optimizer,
@@ -241,6 +242,7 @@ class FakeWorker {
   transport::FakeConnection::Window& Result() { return connection.outgoing.rbegin()->second; }
 
   transport::FakeConnection connection;
+  uint64_t session = 0;
 
  private:
   static void Update(transport::IncomingWindow& window) {

@@ -36,6 +36,9 @@ Status CheckTimes(const ConnectOptions& o) {
   if (o.connect_timeout < Duration(0) || o.connect_timeout > kDay) {
     return Invalid("connect_timeout must be in 0..24 h");
   }
+  if (o.reconnect_timeout < Duration(0) || o.reconnect_timeout > kDay) {
+    return Invalid("reconnect_timeout must be in 0 (none)..24 h");
+  }
   if (o.wait_timeout < Duration(0) || o.wait_timeout > 365 * kDay) {
     return Invalid("wait_timeout must be in 0 (none)..1 year");
   }
@@ -60,7 +63,8 @@ Status CheckSite(const ConnectOptions& o) {
                        o.incarnation || !o.key_file.empty() || o.insecure || !o.server_name.empty() ||
                        o.cipher != none.cipher || o.rate_controller != none.rate_controller ||
                        !o.rate_cap.IsZero() || !o.rate_floor.IsZero() || !o.fault.empty() ||
-                       o.datagram_bytes != none.datagram_bytes;
+                       o.datagram_bytes != none.datagram_bytes ||
+                       o.reconnect_timeout != none.reconnect_timeout;
   if (!decided) return Status::Ok();
   return Invalid(
       "with offload, longhaul-offload decides: servers, job, rank, world_size, incarnation, keys, cipher, "

@@ -78,6 +78,11 @@ void Deadlines::FailWhenNothingMoves() {
                   (waiting_.empty() ? "nothing is known of the reason" : waiting_)});
 }
 
+void Deadlines::OnResumed() {
+  moved_at_ = looked_at_ = link_.now;
+  for (Timed& timed : waits_) timed.since = link_.now;
+}
+
 Instant Deadlines::NextTimeout() const {
   if (limit() == Duration(0)) return Instant::Infinite();
   Instant next = waits_.empty() ? Instant::Infinite() : waits_.front().since + limit();

@@ -39,6 +39,8 @@ class Deadlines {
   // REQUIRES: the session takes requests.
   void HandleTimeout();
   Instant NextTimeout() const;
+  // The time without a connection is no wait for others: what is pending begins anew.
+  void OnResumed();
   void End() { waits_.clear(), asked_.clear(); }
 
  private:

@@ -109,8 +109,36 @@ std::optional<std::pair<OperationId, TensorHandle>> Declarations::Declare(const 
 
 void Declarations::OnStart() {
   for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
-    if (!tensors_[handle]->declaring.empty()) Send(handle);
+    if (!tensors_[handle]->declaring.empty() || tensors_[handle]->declared) Send(handle);
   }
+}
+
+void Declarations::OnConnectionLost() {
+  handle_by_key_.clear();
+  for (const auto& tensor : tensors_) {
+    tensor->attached = false;
+    tensor->declare_request = 0;
+    if (!tensor->declaring.empty()) tensor->declared = false;  // its initial values were on their way
+  }
+}
+
+Status Declarations::CheckGoesOn(const TensorState& tensor, const control::Declared& declared) const {
+  const std::string which = ", which is back, ";
+  if (declared.code() != 0) {
+    return link_.Blame(static_cast<StatusCode>(declared.code()),
+                       which + "refuses tensor " + tensor.name() + ": " + declared.message());
+  }
+  if (declared.next_round() < tensor.completed_rounds) {
+    return link_.Blame(StatusCode::kDataLoss,
+                       which + "has lost rounds: it is in round " + std::to_string(declared.next_round()) +
+                           " of tensor " + tensor.name() + ", and this worker has the results of " +
+                           std::to_string(tensor.completed_rounds) + " (does it run with --round-log?)");
+  }
+  if (tensor.offered && !declared.has_values()) {
+    return link_.Blame(StatusCode::kDataLoss,
+                       which + "has lost the initial values of tensor " + tensor.name());
+  }
+  return {};
 }
 
 void Declarations::Send(TensorHandle handle) {
@@ -131,21 +159,28 @@ void Declarations::Send(TensorHandle handle) {
   link_.Send(message);
 }
 
-std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& declared) {
+std::optional<Declarations::Answer> Declarations::OnDeclared(const control::Declared& declared) {
   const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& t) {
-    return !t->declared && t->declare_request == declared.request() && declared.request() != 0;
+    return !t->attached && t->declare_request == declared.request() && declared.request() != 0;
   });
   if (found == tensors_.end()) return link_.Fail(link_.Unexpected("Declared")), std::nullopt;
   TensorState& tensor = **found;
   const auto handle = static_cast<TensorHandle>(found - tensors_.begin());
+  const bool again = tensor.declared;
+  if (again) {
+    if (Status goes_on = CheckGoesOn(tensor, declared); !goes_on.ok())
+      return link_.Fail(goes_on), std::nullopt;
+  }
   if (declared.code() != 0) {
     const Status refusal(static_cast<StatusCode>(declared.code()), declared.message());
     return Finish(handle, refusal), std::nullopt;
   }
   tensor.shape.key = declared.key();
   tensor.shape.geometry.chunk_elements = codec::ChunkElementsFor(link_.symbol_bytes);
-  tensor.next_round = tensor.completed_rounds = declared.next_round();
-  tensor.LearnEpoch(declared.shift_epoch(), declared.shift_epoch_round());
+  tensor.completed_rounds = declared.next_round();
+  tensor.next_round = std::max(again ? tensor.next_round : 0, tensor.completed_rounds);
+  tensor.shift_epoch = declared.shift_epoch();
+  tensor.shift_epoch_round = declared.shift_epoch_round();
   if (!FitsWindow(tensor.shape.geometry)) {
     const Status refusal(StatusCode::kInvalidArgument,
                          "tensor " + tensor.name() + " is too large for one window: split it");
@@ -154,9 +189,14 @@ std::optional<TensorHandle> Declarations::OnDeclared(const control::Declared& de
   if (!handle_by_key_.emplace(declared.key(), handle).second) {
     return link_.Fail(link_.Unexpected("the key of another tensor")), std::nullopt;
   }
-  tensor.declared = true;
+  tensor.declared = tensor.attached = true;
+  if (again) {
+    tensor.pipeline->SetKey(declared.key(), codec::SendOrder(tensor.declaration.priority, declared.key()));
+    return Answer{.handle = handle, .again = true};
+  }
   MakePipeline(tensor);
-  if (declared.send_initial() && !tensor.declaration.initial.empty()) return handle;
+  if (declared.send_initial() && !tensor.declaration.initial.empty())
+    return Answer{.handle = handle, .send_initial = true};
   return Finish(handle, Status::Ok()), std::nullopt;
 }
 

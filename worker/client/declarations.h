@@ -29,9 +29,16 @@ class Declarations {
   std::optional<std::pair<OperationId, TensorHandle>> Declare(const Declaration& declaration,
                                                               Callback callback, Status refusal,
                                                               bool started);
+  // Also what the server of an earlier connection knew.
   void OnStart();
-  // The tensor whose initial values the server wants now, if any; its declaration ends with Finish.
-  std::optional<TensorHandle> OnDeclared(const control::Declared& declared);
+  // Nothing is known to a server until it is said again.
+  void OnConnectionLost();
+  struct Answer {
+    TensorHandle handle = 0;
+    bool send_initial = false;  // the server wants the values now; the declaration ends with Finish
+    bool again = false;         // it was declared before, to an earlier connection's server
+  };
+  std::optional<Answer> OnDeclared(const control::Declared& declared);
   // The declaration ends, for all that wait for it.
   void Finish(TensorHandle handle, const Status& outcome);
 
@@ -49,6 +56,8 @@ class Declarations {
   void Send(TensorHandle handle);
   bool FitsWindow(const codec::ChunkGeometry& geometry) const;
   void MakePipeline(TensorState& tensor);
+  // Ok, or why this worker cannot go on with a server that answers this.
+  Status CheckGoesOn(const TensorState& tensor, const control::Declared& declared) const;
 
   ServerLink& link_;
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by handle

@@ -291,6 +291,7 @@ void PushPipeline::Describe(codec::WindowMetadata metadata) {
   window_.fec_k = codec::BlockSizeFor(settings_.fec_k, window_.high_count);
   window_.fec_depth = settings_.fec_depth;
   window_.priority = settings_.window_priority;
+  metadata_ = metadata;
   window_.metadata = codec::EncodeWindowMetadata(metadata);
   stage_ = Stage::kReady;
 }
@@ -336,6 +337,27 @@ PushPipeline::Outcome PushPipeline::OnClosed(const transport::WindowReceipt& rec
   return outcome;
 }
 
+void PushPipeline::Rewind() {
+  LH_CHECK(stage_ == Stage::kReady || (stage_ == Stage::kSettling && next_ == 0));
+  stage_ = Stage::kReady;
+  submitted_ = 0;
+  submitted_bytes_ = ByteCount(0);
+  receipt_ = {};
+}
+
+void PushPipeline::OnCounted(transport::ChunkBitmap counted) {
+  LH_CHECK(stage_ == Stage::kReady);
+  counted_ = std::move(counted);
+  stage_ = Stage::kSettling;
+  next_ = 0;
+}
+
+void PushPipeline::SetKey(uint32_t key, int window_priority) {
+  settings_.window_priority = window_.priority = window_priority;
+  shape_.key = metadata_.key = key;
+  if (stage_ == Stage::kReady) window_.metadata = codec::EncodeWindowMetadata(metadata_);
+}
+
 bool PushPipeline::Settle(WorkBudget& budget) {
   if (idle()) return true;
   LH_CHECK(stage_ == Stage::kSettling);
@@ -347,7 +369,8 @@ bool PushPipeline::Settle(WorkBudget& budget) {
     if (budget.spent()) return false;
     const auto high = static_cast<uint32_t>(high_order_.size());
     const uint32_t c = ChunkAt(next_);
-    SettleChunk(c, next_ < high ? receipt_.HighTaken(next_) : receipt_.LowTaken(next_ - high));
+    const bool acknowledged = next_ < high ? receipt_.HighTaken(next_) : receipt_.LowTaken(next_ - high);
+    SettleChunk(c, counted_ ? counted_->Test(c) : acknowledged);
     budget.Spend(WorkBudget::kPerChunk + geometry_.Length(c));
   }
   Abandon();
@@ -373,6 +396,7 @@ void PushPipeline::Release() {
   stage_ = Stage::kIdle;
   values_ = prepared_ = {};
   receipt_ = {};
+  counted_.reset();
 }
 
 }  // namespace longhaul::worker

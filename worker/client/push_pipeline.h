@@ -75,6 +75,16 @@ class PushPipeline {
   };
   // The window is closed; what the server did not take is the loss policy's, which Settle tells it.
   Outcome OnClosed(const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats);
+  // The connection is lost before it was known that the window counts: it is ready to be opened again, under
+  // another connection, and carries the same chunks. REQUIRES: Encode is over, Settle was not called.
+  void Rewind();
+  // That window counted after all, by what the server has kept of it: these chunks, or none (empty).
+  // REQUIRES: as after Rewind.
+  void OnCounted(transport::ChunkBitmap chunks);
+  // The server has another name for the tensor now.
+  void SetKey(uint32_t key, int window_priority);
+  // What the server knows of shifts is gone: the next Begin begins an epoch. REQUIRES: idle().
+  void ForgetEpoch() { epoch_ = UINT32_MAX; }
   // A slice of that. True when nothing is under way any more.
   bool Settle(WorkBudget& budget);
   // The window is given up, or was never opened: nothing of it was taken. Chunks that Encode did not reach
@@ -140,8 +150,8 @@ class PushPipeline {
   void SettleChunk(uint32_t c, bool taken);
   void Release();
 
-  const TensorShape shape_;
-  const Settings settings_;
+  TensorShape shape_;
+  Settings settings_;
   const codec::ChunkGeometry geometry_;  // of gradients
   codec::PriorityClassifier classifier_;
   std::unique_ptr<codec::SenderMemory> memory_;
@@ -171,7 +181,9 @@ class PushPipeline {
   BodyStore bodies_;                  // in place while a window is under way
   uint32_t submitted_ = 0;            // chunks
   ByteCount submitted_bytes_;
+  codec::WindowMetadata metadata_;
   transport::WindowReceipt receipt_;
+  std::optional<transport::ChunkBitmap> counted_;  // by chunk, instead of a receipt
 };
 
 }  // namespace longhaul::worker

@@ -24,7 +24,8 @@ void Pushes::StartWaiting() {
   // In order, but a tensor whose turn has not come does not hold up the others.
   for (auto it = waiting_.begin(); it != waiting_.end() && active_ < link_.options.max_active_pushes;) {
     const TensorState& tensor = tensors_.at(it->handle);
-    if (tensor.push.stage != PushStage::kNone || tensor.next_round > tensor.completed_rounds) {
+    if (!tensor.attached || tensor.push.stage != PushStage::kNone ||
+        tensor.next_round > tensor.completed_rounds) {
       ++it;
       continue;
     }
@@ -36,20 +37,29 @@ void Pushes::StartWaiting() {
 void Pushes::StartPush(const Request& request) {
   TensorState& tensor = tensors_.at(request.handle);
   tensor.push = {};
-  tensor.push.stage = PushStage::kEncoding;
   tensor.push.operation = request.operation;
   tensor.push.round = tensor.next_round;
+  tensor.push.gradient = request.gradient;
+  tensor.push.weight = request.weight;
   tensor.push.out = request.out;
   if (!request.out.empty()) tensor.push.result_stage = ResultStage::kAwaited;
-  tensor.pipeline->Begin(tensor.push.round, request.gradient, !request.out.empty(),
-                         tensor.EpochOf(tensor.push.round), request.weight);
+  BeginEncoding(request.handle);
   ++active_;
-  encoding_.push_back(request.handle);
+}
+
+void Pushes::BeginEncoding(TensorHandle handle) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  push.stage = PushStage::kEncoding;
+  tensor.pipeline->Begin(push.round, push.gradient, !push.out.empty(), tensor.EpochOf(push.round),
+                         push.weight);
+  encoding_.push_back(handle);
 }
 
 bool Pushes::OpenWindow(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
+  if (!tensor.attached) return false;
   transport::WindowOptions window = tensor.pipeline->window();
   push.window = window.key = {.id = next_window_, .generation = 0};
   const Status opened = link_.connection()->OpenWindow(window);
@@ -101,6 +111,7 @@ bool Pushes::WorkOnPush(TensorHandle handle, WorkBudget& budget) {
       return true;
     case PushStage::kNone:
     case PushStage::kWaiting:
+    case PushStage::kClosed:
     case PushStage::kAwaiting:
       break;
   }
@@ -166,14 +177,19 @@ void Pushes::OnWindowClosed(const transport::event::WindowClosed& closed) {
   s.retransmissions = stats.retransmissions;
   s.repairs_sent = stats.repairs_sent;
   s.lost_chunks = outcome.lost_chunks;
-  push.stage = PushStage::kSettling;
-  settling_.push_back(handle);
   // Refused before the server wanted anything from it: the round went on without this worker, no result
   // comes.
   if (reason == wire::CloseReason::kExcluded && !receipt.high_complete && !push.result_window) {
     push.refusal = Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " +
                                                     tensor.name() + " went on without this worker");
   }
+  push.stage = PushStage::kClosed;
+  if (link_.options.reconnect_timeout == Duration(0) || push.told() || !push.refusal.ok()) Settle(handle);
+}
+
+void Pushes::Settle(TensorHandle handle) {
+  tensors_.at(handle).push.stage = PushStage::kSettling;
+  settling_.push_back(handle);
 }
 
 void Pushes::OnPushTaken(const control::PushTaken& taken) {
@@ -191,6 +207,7 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
   if (!awaited || taken.round() < tensor.push.round) return link_.Fail(link_.Unexpected("PushTaken"));
   tensor.push.taken = true;
   CountIn(tensor, taken.round());
+  if (tensor.push.stage == PushStage::kClosed) Settle(*handle);
   EndIfOver(*handle);
 }
 
@@ -221,14 +238,99 @@ void Pushes::OnResultOver(TensorHandle handle) {
   tensor.completed_rounds = std::max(tensor.completed_rounds, push.round + 1);
   if (!tensor.replica) {
     push.result_stage = ResultStage::kOver;
+    if (push.stage == PushStage::kClosed) Settle(handle);
     return EndIfOver(handle);
   }
   const uint32_t lost = tensor.shape.result().chunks() - push.result->chunks_received();
   link_.operations.stats(push.operation).lost_result_chunks = lost;
   link_.totals.result_chunks_lost += lost;
   push.result_stage = ResultStage::kCopying;
+  if (push.stage == PushStage::kClosed) Settle(handle);
   tensor.replica->BeginResult(push.round);
   copying_.push_back(handle);
+}
+
+// --- Another connection ---
+
+void Pushes::OnConnectionLost() {
+  outgoing_.clear();
+  for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
+    TensorState& tensor = tensors_.at(handle);
+    TensorPush& push = tensor.push;
+    if (push.initial) {
+      tensor.pipeline->Abandon();
+      push = {};
+      continue;
+    }
+    if (push.stage != PushStage::kOpen && push.stage != PushStage::kClosed) continue;
+    tensor.pipeline->Rewind();
+    push.stage = PushStage::kWaiting;
+    push.result_window.reset();
+    waiting_for_window_.push_back(handle);
+  }
+  // A window that waits for its turn was no initial one's, or is gone.
+  const auto gone = [this](TensorHandle handle) {
+    return tensors_.at(handle).push.stage != PushStage::kWaiting;
+  };
+  std::erase_if(waiting_for_window_, gone);
+  std::erase_if(encoding_, [this](TensorHandle handle) {
+    return tensors_.at(handle).push.stage != PushStage::kEncoding;
+  });
+}
+
+bool Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& declared) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  const bool shifts = link_.settings.policy == LossPolicy::kShift;
+  const bool encoded = push.stage == PushStage::kWaiting;
+  const bool counted = declared.has_counted() && declared.counted_round() >= push.round;
+  if (encoded && (counted || push.told())) {  // never again
+    std::erase(waiting_for_window_, handle);
+    transport::ChunkBitmap chunks(counted ? tensor.shape.gradient().chunks() : 0);
+    const std::string& bytes = declared.counted_chunks();
+    if (bytes.empty()) {
+      chunks.SetAll();
+    } else {
+      for (uint32_t c = 0; c < std::min<size_t>(chunks.size(), bytes.size() * 8); ++c) {
+        if (static_cast<uint8_t>(bytes[c / 8]) >> (c % 8) & 1) chunks.Set(c);
+      }
+    }
+    tensor.pipeline->OnCounted(std::move(chunks));
+    if (counted) CountIn(tensor, declared.counted_round());
+    const bool fetch = push.result_stage == ResultStage::kAwaited;
+    if (push.result_stage == ResultStage::kNone) push.taken = true;
+    Settle(handle);
+    const bool kept = tensor.declaration.optimizer != "aggregate" || declared.next_round() == push.round + 1;
+    if (fetch && !kept) {
+      push.refusal =
+          Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " + tensor.name() +
+                                           " has counted this push, but its "
+                                           "result is gone: the server is in round " +
+                                           std::to_string(declared.next_round()));
+    }
+    return fetch && kept;
+  }
+  if (shifts) {
+    const bool begun = encoded || push.stage == PushStage::kEncoding;
+    if (begun) {
+      std::erase(waiting_for_window_, handle);
+      std::erase(encoding_, handle);
+      tensor.pipeline->Abandon();
+    }
+    if (tensor.pipeline->idle()) tensor.pipeline->ForgetEpoch();
+    if (begun) BeginEncoding(handle);
+  }
+  return false;
+}
+
+void Pushes::OnResultFetched(TensorHandle handle, const Status& outcome) {
+  TensorPush& push = tensors_.at(handle).push;
+  if (outcome.ok()) {
+    push.result_stage = ResultStage::kOver;
+  } else {
+    push.refusal = outcome;
+  }
+  EndIfOver(handle);
 }
 
 // --- The end ---

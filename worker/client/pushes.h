@@ -35,6 +35,12 @@ class Pushes {
   void StartInitial(TensorHandle handle);
   // Begins what has its turn and opens windows for what is encoded. REQUIRES: the job is started.
   void StartWaiting();
+  // Windows that were open are to be opened again, with what they carried.
+  void OnConnectionLost();
+  // The server of the new connection knows the tensor, which it was told before. True: the push on its way
+  // had counted, and its result is to be pulled into `out` (OnResultFetched).
+  bool OnDeclaredAgain(TensorHandle handle, const control::Declared& declared);
+  void OnResultFetched(TensorHandle handle, const Status& outcome);
   // Gives up the windows that are open: nothing reads the callers' memory any more.
   void CancelWindows();
   // The job is over: forgets everything.
@@ -62,6 +68,9 @@ class Pushes {
   bool WorkOnPush(TensorHandle handle, WorkBudget& budget);
   bool WorkOnResult(TensorHandle handle, WorkBudget& budget);
   void OnEncoded(TensorHandle handle);
+  void BeginEncoding(TensorHandle handle);
+  // What the window carried is nobody's but the server's now: the loss policy learns it.
+  void Settle(TensorHandle handle);
   // A push that came too late for its round counts in the one that was in progress.
   void CountIn(TensorState& tensor, uint64_t round);
   void EndIfOver(TensorHandle handle);

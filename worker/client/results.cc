@@ -1,6 +1,7 @@
 #include "worker/client/results.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -9,7 +10,8 @@ namespace longhaul::worker {
 // --- Pulls ---
 
 void Results::StartWaiting() {
-  while (!waiting_pulls_.empty() && active_pulls_.size() < link_.options.max_active_pulls) {
+  while (!waiting_pulls_.empty() && active_pulls_.size() < link_.options.max_active_pulls &&
+         tensors_.at(waiting_pulls_.front().handle).attached) {
     const uint32_t request = link_.NextRequest();
     Pull& pull = active_pulls_[request] = waiting_pulls_.front();
     waiting_pulls_.pop_front();
@@ -37,11 +39,24 @@ void Results::DropPull(OperationId operation, const Status& outcome) {
 void Results::OnPullRefused(const control::PullRefused& refused) {
   const auto pull = active_pulls_.find(refused.request());
   if (pull == active_pulls_.end()) return;
-  const OperationId operation = pull->second.operation;
+  const auto [operation, handle, of_push] =
+      std::tuple(pull->second.operation, pull->second.handle, pull->second.of_push);
   if (pull->second.window) incoming_.erase(*pull->second.window);
   active_pulls_.erase(pull);
   const auto code = static_cast<StatusCode>(refused.code());
-  link_.Finish(operation, Status(code == StatusCode::kOk ? StatusCode::kAborted : code, refused.message()));
+  const Status why(code == StatusCode::kOk ? StatusCode::kAborted : code, refused.message());
+  if (of_push) return pushes_.OnResultFetched(handle, why);
+  link_.Finish(operation, why);
+}
+
+void Results::OnConnectionLost() {
+  incoming_.clear();
+  for (auto it = active_pulls_.rbegin(); it != active_pulls_.rend(); ++it) {
+    it->second.assembler.reset();
+    it->second.window.reset();
+    waiting_pulls_.push_front(std::move(it->second));
+  }
+  active_pulls_.clear();
 }
 
 void Results::End() {
@@ -142,7 +157,9 @@ void Results::Close(transport::WindowKey key, wire::CloseReason reason) {
   link_.connection()->CloseWindow(key, reason);
   link_.operations.stats(use.operation).bytes += tensors_.at(use.handle).shape.bytes();
   if (use.request == 0) return pushes_.OnResultOver(use.handle);
+  const bool of_push = active_pulls_.at(use.request).of_push;
   active_pulls_.erase(use.request);
+  if (of_push) return pushes_.OnResultFetched(use.handle, Status::Ok());
   link_.Finish(use.operation, Status::Ok());
 }
 

@@ -28,6 +28,7 @@ class Results {
     TensorHandle handle = 0;
     std::span<float> out;
     uint64_t min_round = 0;
+    bool of_push = false;  // that has counted, and whose result was lost with a connection
     // Once the server was asked; and once it has answered.
     std::optional<PullAssembler> assembler = {};
     std::optional<transport::WindowKey> window = {};
@@ -43,6 +44,8 @@ class Results {
   void DropPull(OperationId operation, const Status& outcome);
   // Asks for as many as may be under way. REQUIRES: the job is started.
   void StartWaiting();
+  // What the server was asked for is to be asked for again.
+  void OnConnectionLost();
   // The job is over: forgets everything.
   void End();
   Instant NextTimeout() const;

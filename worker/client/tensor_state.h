@@ -41,6 +41,7 @@ enum class PushStage : uint8_t {
   kEncoding,  // *
   kWaiting,   // encoded; no window is free
   kOpen,      // * its window is open: chunks are submitted, sent and acknowledged
+  kClosed,    // it is closed, and may be needed again: the server may die before the round is kept
   kSettling,  // * the window is closed: what it lost goes back to the loss policy
   kAwaiting,  // the result, or the number of the round that it counts in
 };
@@ -65,11 +66,17 @@ struct TensorPush {
   bool initial = false;  // carries initial values: no operation of its own
   bool taken = false;    // the server has said which round it counts in
   Status refusal;        // by the server: the round went on without it
+  std::span<const float> gradient;
+  float weight = 0;
   std::span<float> out;  // where the result is wanted; with a replica it is written there first
   std::optional<PullAssembler> result;
   std::optional<transport::WindowKey> result_window;
   uint32_t copied = 0;  // chunks of the result
 
+  // The server keeps the round: this push is never sent again.
+  bool told() const {
+    return result_stage == ResultStage::kNone ? taken : result_stage >= ResultStage::kCopying;
+  }
   // Its window is or was open.
   bool started() const { return stage >= PushStage::kOpen; }
   bool over() const {
@@ -87,6 +94,8 @@ struct TensorState {
   std::vector<OperationId> declaring;  // operations that wait for the declaration
   uint32_t declare_request = 0;
   bool declared = false;
+  bool attached = false;    // declared, and known to the server of this connection
+  bool offered = false;     // the server took its version 0 from here
   uint64_t next_round = 0;  // of the next push
   // Rounds that the server is known to have finished; pushing further ahead would be a protocol error.
   uint64_t completed_rounds = 0;

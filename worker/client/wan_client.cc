@@ -41,7 +41,9 @@ Result<codec::ErasureCoder*> SharedCoder() {
 }
 
 worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security,
-                                      const std::shared_ptr<UserCalls>& calls) {
+                                      const std::shared_ptr<UserCalls>& calls,
+                                      std::function<void()> ask_address) {
+  const bool reconnects = o.reconnect_timeout > Duration(0);
   worker::WorkerCoreOptions core;
   core.job = security.job;
   core.security = security.security();
@@ -52,6 +54,9 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::Loade
   core.weight = o.weight;
   core.connect_timeout = o.connect_timeout == Duration(0) ? o.idle_timeout : o.connect_timeout;
   core.wait_timeout = o.wait_timeout;
+  core.reconnect_timeout = o.reconnect_timeout;
+  core.session = udp::EntropySeed();
+  if (reconnects) core.ask_address = std::move(ask_address);
   core.say = [calls](const std::string& text) { calls->Log(LogLevel::kInfo, text); };
   core.connection.idle_timeout = o.idle_timeout;
   core.connection.keepalive = std::min<Duration>(core.connection.keepalive, o.idle_timeout / 4);
@@ -106,7 +111,12 @@ class WanClient final : public ClientImpl {
     };
   }
 
+  // On the loop's thread. Name servers may be slow: in a thread of its own, one at a time.
+  void AskAddress();
+
   keys::LoadedSecurity security_;  // outlives the core
+  const std::string server_name_;
+  std::future<void> resolving_;
   const uint32_t rank_;
   const uint32_t world_size_;
   std::optional<worker::WorkerCore> core_;  // the loop's thread only; gone when that ran out of memory
@@ -145,9 +155,10 @@ Result<std::shared_ptr<ClientImpl>> WanClient::Connect(const ConnectOptions& opt
 WanClient::WanClient(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
     : ClientImpl(options.log),
       security_(std::move(security)),
+      server_name_(options.servers.front()),
       rank_(options.rank),
       world_size_(options.world_size),
-      core_(std::in_place, CoreOptions(options, security_, calls_), coder,
+      core_(std::in_place, CoreOptions(options, security_, calls_, [this] { AskAddress(); }), coder,
             Random(options.seed == 0 ? udp::EntropySeed() : options.seed)) {}
 
 Status WanClient::Open(const ConnectOptions& options) {
@@ -212,6 +223,22 @@ std::string WanClient::JoinHint() {
   return answer.get();
 }
 
+void WanClient::AskAddress() {
+  const bool busy =
+      resolving_.valid() && resolving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  if (busy) return;
+  try {
+    resolving_ = std::async(std::launch::async, [this] {
+      const Result<Address> found = udp::ResolvePeer(server_name_);
+      if (!found.ok()) return;  // the address before is tried again
+      (void)loop_->Post([this, found = *found] {
+        if (core_) core_->SetServer(found);
+      });
+    });
+  } catch (const std::system_error&) {  // no thread: nor a new address
+  }
+}
+
 WanClient::~WanClient() {
   if (!loop_) return;
   EndWith(Destroyed());
@@ -223,6 +250,7 @@ WanClient::~WanClient() {
     loop_->Stop();
     thread_.join();
   }
+  resolving_ = {};
   loop_.reset();  // what was posted and did not run ends here
 }
 

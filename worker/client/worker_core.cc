@@ -43,6 +43,7 @@ ClientStats WorkerCore::stats() const {
 
 void WorkerCore::Start(Instant now, const Address& server) {
   session_.AdvanceTo(now);
+  server_ = server;
   session_.Start(now, endpoint_.Connect(now, server));
 }
 
@@ -88,6 +89,7 @@ void WorkerCore::HandleTimeout(Instant now) {
   endpoint_.HandleTimeout(now);
   Drain();
   session_.HandleTimeout();
+  if (session_.WantsConnection()) session_.Reopen(endpoint_.Connect(now, server_));
   session_.FinishEvent();
 }
 

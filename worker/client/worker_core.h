@@ -43,6 +43,8 @@ class WorkerCore final : public transport::DatagramCore {
   }
   // Begins to join. Once.
   void Start(Instant now, const Address& server);
+  // Where the next connection goes (WorkerCoreOptions::ask_address).
+  void SetServer(const Address& server) { server_ = server; }
 
   // --- Questions ---
   State state() const { return session_.state(); }
@@ -94,6 +96,7 @@ class WorkerCore final : public transport::DatagramCore {
 
   WorkerSession session_;
   transport::Endpoint endpoint_;
+  Address server_;
   Duration longest_event_{0};
 };
 

@@ -23,6 +23,13 @@ struct WorkerCoreOptions {
   Duration connect_timeout = std::chrono::seconds(10);
   // How long Declare, Pull and Barrier wait for other workers; zero: for ever.
   Duration wait_timeout{0};
+  // How long a lost server is waited for; zero: not at all. See ConnectOptions.
+  Duration reconnect_timeout{0};
+  // Asks for the server's address, which may have changed; WorkerCore::SetServer answers. May be empty.
+  std::function<void()> ask_address = {};
+  // Names this process to a server that was started again; 0: it has no name, and what it had pushed when the
+  // server died is not known to have counted.
+  uint64_t session = 0;
   // Takes lines for people about what this worker waits for. May be empty.
   std::function<void(const std::string&)> say = {};
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.

@@ -12,6 +12,12 @@ namespace {
 
 using control::ControlMessage;
 
+// A connection that is tried this long without an answer is given up for the next one, under the address that
+// the name has then. An INIT is repeated meanwhile, so that a server is heard as soon as it is back.
+constexpr Duration kAttempt = std::chrono::seconds(3);
+// After an attempt that ends sooner.
+constexpr Duration kBetweenAttempts = std::chrono::milliseconds(250);
+
 // How operations end when this worker leaves.
 Status LeftTheJob() { return {StatusCode::kCancelled, "this worker has left the job"}; }
 
@@ -32,7 +38,10 @@ void WorkerSession::Start(Instant now, transport::Connection* connection) {
 
 Instant WorkerSession::NextTimeout() const {
   if (link_.operations.HasCompleted()) return link_.now;
-  return std::min({connect_deadline_, leave_deadline_, results_.NextTimeout(), deadlines_.NextTimeout()});
+  const Instant waits = paused() ? Instant::Infinite() : deadlines_.NextTimeout();
+  const Instant attempt = std::min(next_attempt_, attempt_deadline_);
+  return std::min(
+      {connect_deadline_, leave_deadline_, reconnect_deadline_, attempt, results_.NextTimeout(), waits});
 }
 
 void WorkerSession::HandleTimeout() {
@@ -48,7 +57,8 @@ void WorkerSession::HandleTimeout() {
     End(State::kLeft, LeftTheJob());
   }
   results_.HandleTimeout();
-  if (CheckRunning().ok()) deadlines_.HandleTimeout();
+  HandleReconnectTimeout();
+  if (CheckRunning().ok() && !paused()) deadlines_.HandleTimeout();
 }
 
 void WorkerSession::FinishEvent() {
@@ -115,6 +125,7 @@ void WorkerSession::OnConnected() {
   if (options.incarnation) join.set_incarnation(*options.incarnation);
   join.set_site(options.site);
   join.set_weight(options.weight);
+  join.set_session(options.session);
   link_.Send(message);
 }
 
@@ -122,6 +133,7 @@ void WorkerSession::OnClosed(const Status& why) {
   link_.Lose();
   if (ended()) return;
   if (state_ == State::kLeaving) return End(State::kLeft, LeftTheJob());
+  if (Reconnects(why)) return BeginReconnecting(why);
   const bool silence = why.code() == StatusCode::kPeerDead;
   const bool refused = link_.connection_stats().refusals > 0;  // it did answer
   if (!connected_ && !refused && (silence || why.code() == StatusCode::kUnavailable)) {
@@ -133,6 +145,71 @@ void WorkerSession::OnClosed(const Status& why) {
   } else {
     Fail(why.ok() ? link_.Blame(StatusCode::kAborted, " closed the connection") : why);
   }
+}
+
+// --- A server that is lost ---
+
+bool WorkerSession::Reconnects(const Status& why) const {
+  if (link_.options.reconnect_timeout == Duration(0)) return false;
+  if (state_ != State::kStarted && !paused()) return false;
+  // What a replica has of a lossy downlink is not known to a server that was started again.
+  if (link_.settings.downlink == Downlink::kLossy) return false;
+  return why.code() == StatusCode::kPeerDead || why.code() == StatusCode::kUnavailable;
+}
+
+void WorkerSession::BeginReconnecting(const Status& why) {
+  if (!resuming_) {
+    lost_at_ = link_.now;
+    reconnect_deadline_ = link_.now + link_.options.reconnect_timeout;
+    Say(link_.ServerName() + " is lost: " + why.ToString() + "; waiting for it for " +
+        SecondsText(link_.options.reconnect_timeout));
+  }
+  if (state_ != State::kReconnecting) {
+    link_.DropOutbox();
+    pushes_.OnConnectionLost();
+    results_.OnConnectionLost();
+    tensors_.OnConnectionLost();
+    state_ = State::kReconnecting;
+    resuming_ = true;
+  }
+  connected_ = false;
+  reader_ = {};
+  attempt_deadline_ = Instant::Infinite();
+  next_attempt_ = link_.now + kBetweenAttempts;
+  if (link_.options.ask_address) link_.options.ask_address();
+}
+
+bool WorkerSession::WantsConnection() const {
+  return state_ == State::kReconnecting && link_.connection() == nullptr && link_.now >= next_attempt_;
+}
+
+void WorkerSession::Reopen(transport::Connection* connection) {
+  LH_CHECK(state_ == State::kReconnecting);
+  link_.Open(connection);
+  next_attempt_ = Instant::Infinite();
+  attempt_deadline_ = link_.now + kAttempt;
+}
+
+void WorkerSession::HandleReconnectTimeout() {
+  if (link_.now >= reconnect_deadline_) {
+    reconnect_deadline_ = Instant::Infinite();
+    Fail(
+        link_.Blame(StatusCode::kPeerDead, " has not come back within " + SecondsText(link_.now - lost_at_)));
+  } else if (link_.now >= attempt_deadline_ && link_.connection() != nullptr) {
+    attempt_deadline_ = Instant::Infinite();
+    if (!connected_) link_.connection()->Close(Status(StatusCode::kUnavailable, "no answer"));
+  }
+}
+
+Status WorkerSession::CheckGoesOn(const control::Welcome& welcome) const {
+  if (welcome.job_number() != job_) {
+    return link_.Blame(
+        StatusCode::kAborted,
+        ", which is back, has another job now: that of this worker is gone (does the server run "
+        "with --round-log and its --checkpoint-dir?)");
+  }
+  if (*wire::DecodeJobSpec(welcome.job_spec()) == link_.settings) return {};
+  return link_.Blame(StatusCode::kSettingsMismatch, ", which is back, has other settings for the job");
 }
 
 void WorkerSession::Fail(const Status& why) {
@@ -151,8 +228,9 @@ void WorkerSession::TakeFailure() {
 void WorkerSession::End(State state, const Status& outcome) {
   state_ = state;
   connect_deadline_ = leave_deadline_ = Instant::Infinite();
+  reconnect_deadline_ = next_attempt_ = attempt_deadline_ = Instant::Infinite();
+  resuming_ = false;
   barriers_.clear();
-  before_start_.clear();
   deadlines_.End();
   link_.DropOutbox();
   pushes_.End();
@@ -203,8 +281,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
     case ControlMessage::kStart:
       return OnStart(message.start());
     case ControlMessage::kDeclared:
-      if (const auto wanted = tensors_.OnDeclared(message.declared())) pushes_.StartInitial(*wanted);
-      return;
+      return OnDeclared(message.declared());
     case ControlMessage::kPullRefused:
       return results_.OnPullRefused(message.pull_refused());
     case ControlMessage::kPushTaken:
@@ -222,14 +299,31 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
   }
 }
 
+void WorkerSession::OnDeclared(const control::Declared& declared) {
+  const auto answer = tensors_.OnDeclared(declared);
+  if (!answer) return;
+  if (answer->send_initial) return pushes_.StartInitial(answer->handle);
+  if (!pushes_.OnDeclaredAgain(answer->handle, declared)) return;
+  const TensorPush& push = tensors_.at(answer->handle).push;
+  results_.AddPull({.operation = push.operation,
+                    .handle = answer->handle,
+                    .out = push.out,
+                    .min_round = declared.next_round(),
+                    .of_push = true});
+}
+
 void WorkerSession::OnWelcome(const control::Welcome& welcome) {
-  if (state_ != State::kConnecting) return Fail(link_.Unexpected("Welcome"));
+  if (state_ != State::kConnecting && state_ != State::kReconnecting)
+    return Fail(link_.Unexpected("Welcome"));
+  if (resuming_) {
+    if (Status goes_on = CheckGoesOn(welcome); !goes_on.ok()) return Fail(goes_on);
+  }
   link_.settings = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
   link_.connection()->SetLossLimits(transport::LossLimits::Of(link_.settings));
   welcomed_ = true;
   job_ = welcome.job_number();
   state_ = State::kJoined;
-  connect_deadline_ = Instant::Infinite();
+  connect_deadline_ = reconnect_deadline_ = attempt_deadline_ = Instant::Infinite();
   if (!welcome.notice().empty()) Say(welcome.notice());
 }
 
@@ -239,12 +333,20 @@ void WorkerSession::Say(const std::string& text) const {
 
 void WorkerSession::OnStart(const control::Start& start) {
   if (state_ != State::kJoined) return Fail(link_.Unexpected("Start"));
-  link_.symbol_bytes = static_cast<uint16_t>(start.symbol_bytes());
+  const auto symbol_bytes = static_cast<uint16_t>(start.symbol_bytes());
+  if (resuming_ && symbol_bytes != link_.symbol_bytes) {
+    return Fail(link_.Blame(StatusCode::kSettingsMismatch,
+                            ", which is back, has chunks of " + std::to_string(symbol_bytes) +
+                                " bytes, and the job had " + std::to_string(link_.symbol_bytes)));
+  }
+  link_.symbol_bytes = symbol_bytes;
   state_ = State::kStarted;
   tensors_.OnStart();
-  for (const ControlMessage& message : before_start_) link_.Send(message);
-  before_start_.clear();
-  deadlines_.OnStart();
+  for (const auto& [request, barrier] : barriers_) link_.Send(barrier.message);
+  if (!std::exchange(resuming_, false)) return deadlines_.OnStart();
+  ++link_.totals.reconnections;
+  Say(link_.ServerName() + " is back after " + SecondsText(link_.now - lost_at_) + ": the job goes on");
+  deadlines_.OnResumed();
 }
 
 void WorkerSession::OnWaiting(const control::Waiting& waiting) {
@@ -259,9 +361,8 @@ void WorkerSession::OnBarrierDone(const control::BarrierDone& done) {
 void WorkerSession::EndBarrier(uint32_t request, const Status& outcome) {
   const auto it = barriers_.find(request);
   if (it == barriers_.end()) return;
-  link_.Finish(it->second, outcome);
+  link_.Finish(it->second.operation, outcome);
   barriers_.erase(it);
-  std::erase_if(before_start_, [request](const auto& m) { return m.barrier().request() == request; });
 }
 
 void WorkerSession::OnServerLeave(const control::Leave& leave) {
@@ -330,14 +431,10 @@ void WorkerSession::Barrier(const std::string& name, Callback callback) {
   ControlMessage message;
   message.mutable_barrier()->set_request(request);
   message.mutable_barrier()->set_name(name);
-  barriers_[request] = *operation;
+  barriers_[request] = {*operation, message};
   deadlines_.Begin({*operation, [request] { return request; },
                     [this, request](const Status& outcome) { EndBarrier(request, outcome); }});
-  if (state_ == State::kStarted) {
-    link_.Send(message);
-  } else {
-    before_start_.push_back(message);
-  }
+  if (state_ == State::kStarted) link_.Send(message);
 }
 
 // --- Questions ---

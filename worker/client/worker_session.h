@@ -4,6 +4,9 @@
 //
 //   Join -> Welcome -> Start -> { Declare | gradient windows | PullRequest | Barrier }* -> Leave
 //
+// With a reconnect_timeout a lost connection after the start is followed by others, until the job goes on:
+// the same from Join on, and what was pending is asked for again (decision 0028).
+//
 //   ServerLink     what the parts share       Pushes    gradients on their way to the server
 //   Declarations   the tensors                Results   what comes back: results, pulls, reports
 //
@@ -11,11 +14,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/instant.h"
@@ -37,9 +39,10 @@ class WorkerSession {
     kConnecting,  // no Welcome yet
     kJoined,      // Welcome is here; waiting for the other workers
     kStarted,
-    kLeaving,  // said Leave; waiting for the server's goodbye
-    kLeft,     // orderly end
-    kFailed,   // failure() says why
+    kReconnecting,  // the server is lost; requests are taken and wait
+    kLeaving,       // said Leave; waiting for the server's goodbye
+    kLeft,          // orderly end
+    kFailed,        // failure() says why
   };
   using DeclareCallback = Declarations::Callback;
   using Callback = Operations::Callback;
@@ -51,6 +54,9 @@ class WorkerSession {
   void SetStateListener(std::function<void(State)> listener) { state_listener_ = std::move(listener); }
   // The connection has been asked for; its events follow. It must outlive the session or be closed before.
   void Start(Instant now, transport::Connection* connection);
+  // Another connection is due (NextTimeout), and Reopen is to be called with it, as with Start.
+  bool WantsConnection() const;
+  void Reopen(transport::Connection* connection);
 
   // --- Questions ---
   State state() const { return state_; }
@@ -103,8 +109,16 @@ class WorkerSession {
  private:
   void OnConnected();
   void OnClosed(const Status& why);
+  // The server is waited for, and a connection is tried again.
+  bool Reconnects(const Status& why) const;
+  void BeginReconnecting(const Status& why);
+  void HandleReconnectTimeout();
+  // Ok: it is the server of the job that this worker is in.
+  Status CheckGoesOn(const control::Welcome& welcome) const;
+  bool paused() const { return state_ == State::kReconnecting || resuming_; }
   void OnControlBytes(ByteSpan bytes);
   void HandleMessage(const control::ControlMessage& message);
+  void OnDeclared(const control::Declared& declared);
   void OnWelcome(const control::Welcome& welcome);
   void OnStart(const control::Start& start);
   void OnWaiting(const control::Waiting& waiting);
@@ -132,6 +146,12 @@ class WorkerSession {
   std::string probe_;
   Instant connect_deadline_ = Instant::Infinite();
   Instant leave_deadline_ = Instant::Infinite();
+  // While the server is lost: when that is given up, when a connection is due, and when it is given up.
+  Instant reconnect_deadline_ = Instant::Infinite();
+  Instant next_attempt_ = Instant::Infinite();
+  Instant attempt_deadline_ = Instant::Infinite();
+  Instant lost_at_;
+  bool resuming_ = false;  // from the loss on, until the job has started again
   bool connected_ = false;
   bool welcomed_ = false;
   uint64_t job_ = 0;
@@ -139,8 +159,11 @@ class WorkerSession {
   void EndBarrier(uint32_t request, const Status& outcome);
   void Say(const std::string& text) const;
 
-  std::unordered_map<uint32_t, OperationId> barriers_;  // by request
-  std::deque<control::ControlMessage> before_start_;    // barriers that came too early
+  struct PendingBarrier {
+    OperationId operation = 0;
+    control::ControlMessage message;
+  };
+  std::map<uint32_t, PendingBarrier> barriers_;  // by request
 
   ServerLink link_;
   Declarations tensors_{&link_};

@@ -312,10 +312,11 @@ Status TakeServerFlags(const CLI::App& app, Flags* flags) {
                                .expected_server = flags->connect.server_name})
         .status();
   }
-  if (Status s = needs({"--rank", "--world-size", "--job", "--site", "--incarnation", "--weight",
-                        "--datagram-size", "--rate-controller", "--rate-cap", "--rate-floor",
-                        "--idle-timeout", "--connect-timeout", "--wait-timeout", "--server-name", "--fault"},
-                       "--server");
+  if (Status s =
+          needs({"--rank", "--world-size", "--job", "--site", "--incarnation", "--weight", "--datagram-size",
+                 "--rate-controller", "--rate-cap", "--rate-floor", "--idle-timeout", "--connect-timeout",
+                 "--wait-timeout", "--reconnect-timeout", "--server-name", "--fault"},
+                "--server");
       !s.ok() || flags->node != kNoNode) {
     return s;
   }

@@ -1,0 +1,129 @@
+#include "server/redo_thread.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace longhaul::server {
+
+struct RedoThread::Shared {
+  // One of: a job begins, a state, the job is over.
+  struct Entry {
+    std::optional<std::pair<ResumedJob, bool>> begin;
+    store::RedoLog::Image image;
+  };
+  Shared(store::RedoLog l, store::RedoLog::About a) : log(std::move(l)), about(std::move(a)) {}
+
+  void Write(std::vector<Entry> batch);  // out of the lock
+  void Run();
+
+  store::RedoLog log;  // the thread's
+  const store::RedoLog::About about;
+
+  std::mutex mutex;  // guards the rest
+  std::condition_variable changed;
+  std::function<void()> wake;
+  bool ends = false;
+  std::vector<Entry> next;
+  std::vector<store::RedoLog::Image> written;  // to be dropped by the server's thread
+  std::vector<Status> errors;
+  uint64_t failed = 0;
+};
+
+// The states between two other entries go to the disk together.
+void RedoThread::Shared::Write(std::vector<Entry> batch) {
+  std::vector<store::RedoLog::Image> images;
+  const auto done = [&](const Status& status) {
+    const std::lock_guard lock(mutex);
+    if (!status.ok()) errors.push_back(status);
+    if (!status.ok()) failed += images.size();
+    for (auto& image : images) written.push_back(std::move(image));
+    images.clear();
+  };
+  for (Entry& entry : batch) {
+    if (entry.image != nullptr) {
+      images.push_back(std::move(entry.image));
+      continue;
+    }
+    if (!images.empty()) done(log.Append(images));
+    done(entry.begin ? log.Begin(about, entry.begin->first, entry.begin->second) : log.End());
+  }
+  if (!images.empty()) done(log.Append(images));
+}
+
+void RedoThread::Shared::Run() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return ends || !next.empty(); });
+    if (next.empty()) return;
+    std::vector<Entry> batch = std::exchange(next, {});
+    lock.unlock();
+    Write(std::move(batch));
+    lock.lock();
+    if (wake) wake();
+  }
+}
+
+RedoThread::RedoThread(store::RedoLog log, store::RedoLog::About about)
+    : shared_(std::make_shared<Shared>(std::move(log), std::move(about))) {}
+
+RedoThread::~RedoThread() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->ends = true;
+    shared_->wake = nullptr;
+    shared_->changed.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Status RedoThread::Start(std::function<void()> wake) {
+  shared_->wake = std::move(wake);
+  try {
+    thread_ = std::thread([shared = shared_] { shared->Run(); });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kInternal, std::string("no thread for the round log: ") + error.what()};
+  }
+  return {};
+}
+
+void RedoThread::Begin(const ResumedJob& run, bool goes_on) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->next.push_back({.begin = std::pair(run, goes_on), .image = nullptr});
+  shared_->changed.notify_all();
+}
+
+uint64_t RedoThread::Append(store::RedoLog::Image image) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->next.push_back({.begin = {}, .image = std::move(image)});
+  shared_->changed.notify_all();
+  return ++appended_;
+}
+
+void RedoThread::End() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->next.push_back({});
+  shared_->changed.notify_all();
+}
+
+void RedoThread::Quiet() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->wake = nullptr;
+}
+
+std::vector<Status> RedoThread::TakeErrors() {
+  std::vector<store::RedoLog::Image> dropped;
+  std::vector<Status> errors;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    dropped.swap(shared_->written);
+    errors.swap(shared_->errors);
+    failed_ = shared_->failed;
+  }
+  logged_ += dropped.size();
+  return errors;
+}
+
+}  // namespace longhaul::server

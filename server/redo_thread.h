@@ -1,0 +1,44 @@
+// Writes the round log in a thread of its own: what has come while the disk was busy goes with one sync.
+//
+// The server's thread calls everything but the constructor; images go back to it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "server/store/redo_log.h"
+
+namespace longhaul::server {
+
+class RedoThread {
+ public:
+  RedoThread(store::RedoLog log, store::RedoLog::About about);
+  // Waits for the write in progress.
+  ~RedoThread();
+
+  // wake: called in the thread when more is written. kInternal: there is no thread.
+  Status Start(std::function<void()> wake);
+  void Begin(const ResumedJob& run, bool goes_on);
+  uint64_t Append(store::RedoLog::Image image);
+  void End();
+  // wake is not called any more.
+  void Quiet();
+  // What has been written since the last call is logged from now on. The errors since then.
+  std::vector<Status> TakeErrors();
+  uint64_t logged() const { return logged_; }
+  uint64_t failed() const { return failed_; }
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  uint64_t appended_ = 0;
+  uint64_t logged_ = 0;
+  uint64_t failed_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace longhaul::server

@@ -1,0 +1,233 @@
+// Rounds with a round log: no worker has a whole result before its round is on the disk, and a job goes on
+// from what is there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/server/fake_worker.h"
+
+namespace longhaul::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Heard = control::ControlMessage;
+
+// A disk that is as slow as the test.
+struct LogKeeper final : ImageKeeper {
+  bool Ready() const override { return true; }
+  void Keep(std::shared_ptr<const JobImage>) override {}
+  void OnSkipped() override {}
+  KeeperStats stats() const override { return {.log_records = written, .log_failed = 2}; }
+  const TensorImage* Find(const std::string& tensor) const override {
+    const auto found = restored.find(tensor);
+    return found == restored.end() ? nullptr : &found->second;
+  }
+  TensorImage Take(const std::string& tensor) override {
+    return std::move(restored.extract(tensor).mapped());
+  }
+  void OnJobOver() override { ++over; }
+  bool Logs() const override { return true; }
+  std::optional<ResumedJob> resumed() const override { return run; }
+  void OnJobStart(const ResumedJob& job) override { begun.push_back(job.number); }
+  uint64_t Log(std::shared_ptr<const TensorImage> image) override {
+    records.push_back(std::move(image));
+    return records.size();
+  }
+  uint64_t logged() const override { return written; }
+
+  std::map<std::string, TensorImage> restored;
+  std::optional<ResumedJob> run;
+  std::vector<uint64_t> begun;
+  std::vector<std::shared_ptr<const TensorImage>> records;
+  uint64_t written = 0;
+  int over = 0;
+};
+
+// Two workers, a tensor of three chunks.
+struct LoggedJob {
+  explicit LoggedJob(LogKeeper* k)
+      : keeper(*k), coordinator(Settings(), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
+    coordinator.SetNow(At(0));
+    a.session = 1000;
+    b.session = 2000;
+    for (FakeWorker* worker : {&a, &b}) {
+      worker->connection.max_chunk_bytes = kSymbol;
+      worker->Join(2);
+    }
+  }
+  static ServerSettings Settings() {
+    ServerSettings settings;
+    settings.world_size = settings.min_workers = 2;
+    settings.policy = LossPolicy::kResidual;
+    settings.first_job = 5;
+    return settings;
+  }
+  void Declare() {
+    for (FakeWorker* worker : {&a, &b}) worker->Declare("w", count, "sgd:lr=1,momentum=0.5");
+    Write();
+  }
+  void Open(FakeWorker& worker, uint64_t round, bool wants_result) {
+    ASSERT_TRUE(
+        worker.Open({.key = Key(round), .high = kChunks}, 0, round, count, elements, wants_result).ok());
+  }
+  void Send(FakeWorker& worker, uint64_t round, uint32_t chunks = kChunks) {
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      worker.Send(Key(round), wire::ReliabilityClass::kHigh, chunk, std::vector<float>(elements, 1));
+    }
+  }
+  void Push(uint64_t round, bool wants_result) {
+    for (FakeWorker* worker : {&a, &b}) Open(*worker, round, wants_result);
+    for (FakeWorker* worker : {&a, &b}) Send(*worker, round);
+  }
+  // All that was given to the disk is on it.
+  void Write() {
+    keeper.written = keeper.records.size();
+    coordinator.OnLogged();
+    coordinator.AfterEvent();
+  }
+  static transport::WindowKey Key(uint64_t round) { return {static_cast<uint32_t>(round + 1)}; }
+
+  static constexpr size_t kSymbol = 64;
+  static constexpr uint32_t kChunks = 3;
+  const uint32_t elements = codec::ChunkElementsFor(kSymbol);
+  const uint64_t count = uint64_t{kChunks} * elements;
+  LogKeeper& keeper;
+  Recorder events;
+  Coordinator coordinator;
+  FakeWorker a{coordinator, 0};
+  FakeWorker b{coordinator, 1};
+};
+
+struct LoggedRounds : testing::Test {
+  LogKeeper keeper;
+};
+
+TEST_F(LoggedRounds, TheLastChunkLeavesWhenTheRoundIsOnTheDisk) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  ASSERT_EQ(keeper.records.size(), 1u) << "version 0";
+  job.Push(0, true);
+  ASSERT_EQ(keeper.records.size(), 2u);
+  for (FakeWorker* worker : {&job.a, &job.b}) {
+    EXPECT_EQ(worker->Result().chunks.size(), LoggedJob::kChunks - 1);
+    EXPECT_THAT(worker->Heard(Heard::kRoundReport), IsEmpty());
+  }
+  EXPECT_THAT(job.events.rounds, IsEmpty());
+  job.coordinator.OnLogged();  // of something else
+  EXPECT_EQ(job.a.Result().chunks.size(), LoggedJob::kChunks - 1);
+  job.Write();
+  for (FakeWorker* worker : {&job.a, &job.b}) {
+    EXPECT_EQ(worker->Result().chunks.size(), LoggedJob::kChunks);
+    EXPECT_EQ(worker->Heard(Heard::kRoundReport).size(), 1u);
+  }
+  EXPECT_EQ(job.events.rounds.size(), 1u);
+  const TensorImage& record = *keeper.records[1];
+  EXPECT_EQ(record.round, 1u);
+  EXPECT_EQ(record.rounds, 1u);
+  EXPECT_EQ(record.values->span()[0], -1);
+  EXPECT_EQ(record.state.at(0).values->span()[0], 1);
+  EXPECT_THAT(record.counted,
+              ElementsAre(Counted{.session = 1000, .round = 0}, Counted{.session = 2000, .round = 0}));
+}
+
+// It is fed what is final when a window is free.
+TEST_F(LoggedRounds, AlsoForAResultThatHasWaitedForAWindow) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  for (FakeWorker* worker : {&job.a, &job.b}) {
+    worker->connection.max_open_windows = 0;
+    job.Open(*worker, 0, true);
+  }
+  job.Send(job.a, 0);
+  job.Send(job.b, 0);
+  EXPECT_TRUE(job.a.connection.outgoing.empty());
+  job.a.connection.max_open_windows = 8;
+  job.a.CloseResult({77});  // any: it looks for one that waits
+  ASSERT_FALSE(job.a.connection.outgoing.empty());
+  EXPECT_EQ(job.a.Result().chunks.size(), LoggedJob::kChunks - 1);
+  job.a.Pull(0, 1, 9);
+  EXPECT_EQ(job.a.connection.outgoing.size(), 1u) << "the values of the round are nobody's yet";
+  job.Write();
+  EXPECT_EQ(job.a.connection.outgoing.begin()->second.chunks.size(), LoggedJob::kChunks);
+  EXPECT_EQ(job.a.connection.outgoing.size(), 2u);
+}
+
+TEST_F(LoggedRounds, APushWithoutAResultIsToldItsRoundThen) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  job.Push(0, false);
+  EXPECT_THAT(job.a.Heard(Heard::kPushTaken), IsEmpty());
+  job.Write();
+  const auto taken = job.a.Heard(Heard::kPushTaken);
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].push_taken().round(), 0u);
+  EXPECT_EQ(taken[0].push_taken().window(), LoggedJob::Key(0).id);
+  job.Push(1, false);
+  job.Write();
+  EXPECT_EQ(job.a.Heard(Heard::kPushTaken).size(), 1u) << "each once";
+}
+
+TEST_F(LoggedRounds, AJobGoesOnWhereItsLogEnds) {
+  {
+    LoggedJob job(&keeper);
+    job.Declare();
+    job.Push(0, true);
+    job.Write();
+    job.Open(job.a, 1, true);
+    job.Open(job.b, 1, true);
+    job.Send(job.b, 1, 2);
+    job.b.Die(Status(StatusCode::kPeerDead, "test"));
+  }
+  LogKeeper next;
+  TensorImage image = *keeper.records.back();
+  image.counted[1].chunks = {5};
+  next.restored["w"] = image;
+  next.run = ResumedJob{.number = 5, .symbol_bytes = 48};
+  LoggedJob job(&next);
+  EXPECT_THAT(next.begun, ElementsAre(5));
+  const auto start = job.a.Heard(Heard::kStart);
+  ASSERT_EQ(start.size(), 1u);
+  EXPECT_EQ(start[0].start().symbol_bytes(), 48u) << "chunks are as they were";
+}
+
+TEST_F(LoggedRounds, AWorkerThatComesBackLearnsWhatCounted) {
+  const uint32_t elements = codec::ChunkElementsFor(LoggedJob::kSymbol);
+  const uint64_t count = uint64_t{LoggedJob::kChunks} * elements;
+  const auto array = [count](float value) {
+    auto values = std::make_shared<ZeroedArray<float>>(count);
+    for (float& each : values->span()) each = value;
+    return values;
+  };
+  keeper.restored["w"] = {
+      .name = "w",
+      .count = count,
+      .optimizer = *codec::ParseOptimizer("sgd:lr=1,momentum=0.5"),
+      .rounds = 12,
+      .round = 7,
+      .counted = {{.session = 1000, .round = 6, .chunks = {5}}, {.session = 1, .round = 6}},
+      .values = array(3),
+      .state = {{"momentum_buffer", array(2)}}};
+  LoggedJob job(&keeper);
+  job.a.connection.TakeControl();
+  job.a.Declare("w", count, "sgd:lr=1,momentum=0.5");
+  job.b.Declare("w", count, "sgd:lr=1,momentum=0.5");
+  const auto a = job.a.Heard(Heard::kDeclared).at(0).declared();
+  EXPECT_EQ(a.next_round(), 7u) << "of the job, not of the values";
+  EXPECT_TRUE(a.has_values());
+  EXPECT_TRUE(a.has_counted());
+  EXPECT_EQ(a.counted_round(), 6u);
+  EXPECT_EQ(a.counted_chunks(), std::string(1, 5));
+  const auto b = job.b.Heard(Heard::kDeclared).at(0).declared();
+  EXPECT_FALSE(b.has_counted()) << "another process has the rank now";
+  job.Push(7, true);
+  ASSERT_FALSE(keeper.records.empty());
+  const TensorImage& record = *keeper.records.back();
+  EXPECT_EQ(record.round, 8u);
+  EXPECT_EQ(record.rounds, 13u);
+  EXPECT_EQ(record.values->span()[0], 1) << "3 - (0.5 * 2 + 1)";
+}
+
+}  // namespace
+}  // namespace longhaul::server
