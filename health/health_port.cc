@@ -2,6 +2,7 @@
 
 #include <asio.hpp>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -85,9 +86,9 @@ Address AddressOf(const tcp::endpoint& endpoint) {
 
 Status CannotListen(const std::string& where, const std::error_code& error) {
   StatusCode code = StatusCode::kInternal;
-  if (error == std::errc::address_in_use) code = StatusCode::kAlreadyExists;
-  if (error == std::errc::permission_denied) code = StatusCode::kPermissionDenied;
-  if (error == std::errc::address_not_available) code = StatusCode::kUnavailable;
+  if (error.value() == EADDRINUSE) code = StatusCode::kAlreadyExists;
+  if (error.value() == EACCES) code = StatusCode::kPermissionDenied;
+  if (error.value() == EADDRNOTAVAIL) code = StatusCode::kUnavailable;
   return {code, "cannot listen on TCP " + where + ": " + error.message()};
 }
 
