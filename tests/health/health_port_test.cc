@@ -52,6 +52,7 @@ class HealthPortTest : public ::testing::Test {
   HttpReply Get(const std::string& path, const std::string& method = "GET") {
     return health::Get(address(), path, method);
   }
+  // -1: no page came.
   double Counter(const std::string& name) {
     const ExpositionReader page(Get("/metrics").body);
     EXPECT_EQ(page.error, "");
@@ -242,16 +243,19 @@ TEST_F(HealthPortTest, AConnectionEndsAtItsDeadlineWhateverItSends) {
 
 TEST_F(HealthPortTest, APeerThatReadsNothingIsLetGo) {
   HealthBounds bounds = Quick();
-  bounds.deadline = milliseconds(400);
+  bounds.deadline = milliseconds(400) * LONGHAUL_SLOWNESS;
   Open(bounds);
+  std::atomic<bool> made{false};
+  // The first page is longer than what the kernel takes for a peer; later ones are for the test.
   const HealthWatch watch(&port(), {[] { return LoopState{.answers = true, .not_ready = {}}; },
-                                    [](MetricPage* page) {
-                                      page->AddFamily("longhaul_long", std::string(16 << 20, 'x'), false,
-                                                      {{1}});
+                                    [&](MetricPage* page) {
+                                      const std::string help(made.exchange(true) ? 1 : 16 << 20, 'x');
+                                      page->AddFamily("longhaul_long", help, false, {{1}});
                                       return true;
                                     }});
   const TcpPeer peer(address(), 4096);
   ASSERT_TRUE(peer.Send("GET /metrics HTTP/1.1\r\n\r\n"));
+  EXPECT_TRUE(Eventually([&] { return made.load(); }));
   EXPECT_TRUE(Eventually([&] { return Counter("late_total") >= 1; }));
   EXPECT_EQ(Counter("open"), 1) << "the one that asks";
 }
