@@ -176,6 +176,7 @@ TEST_F(HealthPortTest, ManyScrapesCostOnePage) {
   for (int i = 0; i < 20; ++i) scrapers.emplace_back([&] { answered += Get("/metrics").code == 200; });
   for (std::thread& scraper : scrapers) scraper.join();
   EXPECT_EQ(answered, 20);
+  EXPECT_EQ(Get("/metrics").code, 200);
   EXPECT_EQ(made, 1);
 }
 
@@ -268,6 +269,22 @@ TEST_F(HealthPortTest, NewcomersBeyondTheRateWaitAndAreServed) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(Get("/healthz").code, 200);
   EXPECT_GE(Clock::now() - begin, milliseconds(900));
   EXPECT_GE(Counter("paused_total"), 1);
+}
+
+TEST_F(HealthPortTest, ForgettingASourceWaitsForItsAnswer) {
+  Open(Quick());
+  std::atomic<bool> inside{false};
+  {
+    const HealthWatch watch(&port(), {[&] {
+                                        inside = true;
+                                        std::this_thread::sleep_for(milliseconds(100));
+                                        inside = false;
+                                        return LoopState{.answers = true, .not_ready = {}};
+                                      },
+                                      [](MetricPage*) { return true; }});
+    EXPECT_TRUE(Eventually([&] { return inside.load(); }));
+  }
+  EXPECT_FALSE(inside);
 }
 
 TEST_F(HealthPortTest, ASourceIsNotAskedOnceItIsForgotten) {
