@@ -39,7 +39,7 @@ HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   const size_t end = std::min(crlf, lf);
   const std::string_view head = std::string_view(head_).substr(0, end);
   // Other protocols, such as TLS, are told at once.
-  if (!std::ranges::all_of(head, IsText)) return Refuse(400);
+  if (!std::ranges::all_of(head.substr(std::min(from, head.size())), IsText)) return Refuse(400);
   if (end != std::string::npos) return Parse(head);
   return bytes.size() >= room ? Refuse(431) : State::kMore;
 }
