@@ -27,6 +27,13 @@ S CountsSince(std::span<const Counter<S>> table, const S& begin, S end) {
   return end;
 }
 
+// Whether it only grows.
+template <typename S>
+bool IsCount(const Counter<S>& counter) {
+  return counter.kind == CounterKind::kByType ? std::holds_alternative<uint64_t S::*>(counter.field)
+                                              : counter.kind == CounterKind::kCount;
+}
+
 // The name with the unit that values have in JSON.
 template <typename S>
 std::string KeyOf(const Counter<S>& counter) {

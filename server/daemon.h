@@ -1,4 +1,5 @@
-// What the daemon has beside an embedded server: guests (server/job/guests.h). Not installed.
+// What the daemon has beside an embedded server: guests (server/job/guests.h), and answers to probes and
+// scrapes (health/health_port.h). Not installed.
 #pragma once
 
 #include <functional>
@@ -6,6 +7,7 @@
 
 #include "longhaul/server.h"
 #include "server/job/guests.h"
+#include "server/report/server_stats.h"
 #include "server/settings.h"
 
 namespace longhaul::server {
@@ -16,6 +18,12 @@ struct Daemon {
   // As Server::Start. make_guests: empty refuses all.
   static Result<Server> Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event,
                               const MakeGuests& make_guests);
+
+  // Both ask the server's loop and wait for its answer, on any thread but the loop's; the server was not
+  // moved from. Errors: kDeadlineExceeded (the loop does not answer for 2 s), kFailedPrecondition (it has
+  // ended; of TakesMembers also: it is shutting down).
+  static Result<ServerStats> Stats(const Server& server);
+  static Status TakesMembers(const Server& server);
 };
 
 }  // namespace longhaul::server

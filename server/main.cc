@@ -25,8 +25,10 @@
 #include "base/process/signal_watcher.h"
 #include "base/units_text.h"
 #include "bench/load/sink.h"
+#include "health/metrics_flag.h"
 #include "longhaul/server.h"
 #include "server/daemon.h"
+#include "server/report/server_metrics.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
 
@@ -45,6 +47,7 @@ struct Flags {
   int64_t max_memory_bytes = 0;
   std::string progress = "text";
   std::string json_file;
+  std::string metrics;
   std::string log_level = "info";
   bool no_grants = false;
   bool allow_core_dump = false;
@@ -158,6 +161,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--insecure-bind", f.server.insecure_bind,
                "with --insecure: also on addresses that other machines can reach")
       ->needs("--insecure");
+  health::AddMetricsFlag(app, &f.metrics);
   app.add_flag("--allow-core-dump", f.allow_core_dump,
                "with a key: a crash may leave a core dump, which contains it");
   app.add_flag("--no-seccomp", f.no_seccomp,
@@ -174,7 +178,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Exit codes: 0 fine, 1 the job did not finish (with --once), the server failed or --json cannot be "
       "written,\n"
-      "2 wrong usage, 3 cannot listen or use --checkpoint-dir, 130 and 143 ended at once by a signal. A "
+      "2 wrong usage, 3 cannot listen (also --metrics) or use --checkpoint-dir, 130 and 143 ended at once by "
+      "a signal. A "
       "second SIGINT or SIGTERM "
       "ends "
       "it at\n"
@@ -184,7 +189,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       "A worker may have 64 barriers open that are not complete (4096 / --workers if that is less), and 4096 "
       "tensors\n"
       "make a job; what is beyond a limit is refused by an answer to that call.\n"
-      "With --progress json every line is an object with \"event\": listening, join, start, round, leave, "
+      "With --progress json every line is an object with \"event\": metrics, listening, join, start, round, "
+      "leave, "
       "refused,\n"
       "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, kick,\n"
       "expiring, bench, checkpoint, abort or finished.");
@@ -248,10 +254,13 @@ void PrintListening(const Flags& flags, const Server& server, const std::string&
 // Prints events; keeps the summary of the latest job for --json.
 class Progress {
  public:
-  Progress(const Flags& flags, process::Output* output) : flags_(flags), output_(output) {}
+  // health: may be null.
+  Progress(const Flags& flags, process::Output* output, health::HealthPort* health)
+      : flags_(flags), output_(output), health_(health) {}
 
   // In the server's thread, which a file must not hold up.
   void On(const ServerEvent& event) {
+    if (health_ != nullptr && event.kind == ServerEvent::Kind::kRound) health_->NoteProgress();
     if (flags_.progress == "json") output_->Print(cli::WithFlagNames(event.json));
     if (flags_.progress == "text") output_->Print(cli::WithFlagNames(event.text));
     const bool finished = event.kind == ServerEvent::Kind::kFinished;
@@ -284,6 +293,7 @@ class Progress {
  private:
   const Flags& flags_;
   process::Output* output_;
+  health::HealthPort* health_;
   bool json_failed_ = false;
   std::mutex mutex_;  // guards the next two
   std::optional<std::string> summary_;
@@ -297,8 +307,9 @@ int CannotStart(const Status& why, process::Output* output) {
 
 // Waits for the end of the server, which a signal brings about in order.
 int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::SignalWatcher* signals,
-               process::Output* output) {
-  signals->Guard([&server](int signal) {
+               health::HealthPort* health, process::Output* output) {
+  signals->Guard([&server, health](int signal) {
+    if (health != nullptr) health->SetStopping("told to stop by signal " + std::to_string(signal));
     spdlog::info("signal {}: telling the workers and shutting down", signal);
     server.Stop();
   });
@@ -318,6 +329,21 @@ void DescribeCommandLine(CLI::App& app, Flags& flags) {
   cli::AddConfigFile(app, "workers = 4");
   cli::CheckValues(app);
   cli::AddHelpPage(app);
+}
+
+// What probes and scrapes ask of the server's loop.
+health::HealthSource SourceOf(const Server& server) {
+  const auto look = [&server] {
+    const Status takes = server::Daemon::TakesMembers(server);
+    return health::LoopState{.answers = takes.code() != StatusCode::kDeadlineExceeded,
+                             .not_ready = takes.message()};
+  };
+  const auto collect = [&server](health::MetricPage* page) {
+    const auto stats = server::Daemon::Stats(server);
+    if (stats.ok()) server::AddMetrics(*stats, page);
+    return stats.status().code() != StatusCode::kDeadlineExceeded;
+  };
+  return {look, collect};
 }
 
 // What is there only when it is given.
@@ -435,16 +461,21 @@ int Run(int argc, char** argv) {
                     : (level == LogLevel::kInfo ? spdlog::level::info : spdlog::level::warn),
                 "{}", cli::WithFlagNames(std::string(text)));
   };
-  Progress progress(flags, &output);
+  // Before the server, which may read a checkpoint for long: it is not ready meanwhile.
+  const auto health = health::OpenPort(flags.metrics, "longhaul-server");
+  if (!health.ok()) return CannotStart(health.status(), &output);
+  if (*health && flags.progress != "none") output.Print(PortLine(**health, flags.progress == "json"));
+  Progress progress(flags, &output, health->get());
   auto server = server::Daemon::Start(
       flags.server, [&progress](const ServerEvent& event) { progress.On(event); },
       load::MakeSink(flags.load));
   if (!server.ok()) return CannotStart(server.status(), &output);
-  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kServer);
+  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kServer, *health != nullptr);
   SayWhatIsUsed(flags, *server, *security);
   PrintListening(flags, *server, security->kind, &output);
   reloader.SetServer(&*server);
-  const int code = WaitForEnd(flags, *server, &progress, &signals, &output);
+  const health::HealthWatch watch(health->get(), SourceOf(*server));
+  const int code = WaitForEnd(flags, *server, &progress, &signals, health->get(), &output);
   reloader.SetServer(nullptr);
   return code;
 }

@@ -50,6 +50,9 @@ constexpr Duration kLastWrite = std::chrono::seconds(20);
 // Longer than any program runs; the clock's time plus this fits a Duration.
 constexpr Duration kLongestWait = std::chrono::hours(24 * 365 * 100);
 
+// How long whoever asks the loop waits for its answer; it answers at once, but for a callback that blocks.
+constexpr Duration kAnswerWait = std::chrono::seconds(2);
+
 Status Moved() { return {StatusCode::kFailedPrecondition, "this server has been moved from"}; }
 
 Bandwidth NoneIsMax(Bandwidth cap) { return cap.IsZero() ? Bandwidth::Max() : cap; }
@@ -384,6 +387,31 @@ struct Server::Impl {
 
   bool OnLoopThread() const { return thread.get_id() == std::this_thread::get_id(); }
 
+  // What `question` says on the loop's thread. Errors: kFailedPrecondition (the loop has ended),
+  // kDeadlineExceeded (it does not answer).
+  template <typename Question>
+  auto Ask(const Question& question) -> Result<decltype(question())> {
+    struct Answer {
+      std::mutex mutex;
+      std::condition_variable ready;
+      std::optional<decltype(question())> value;
+    };
+    if (OnLoopThread()) return question();
+    const auto answer = std::make_shared<Answer>();
+    const Status posted = loop->Post([question, answer] {
+      auto value = question();
+      const std::lock_guard lock(answer->mutex);
+      answer->value = std::move(value);
+      answer->ready.notify_all();
+    });
+    if (!posted.ok()) return posted;
+    std::unique_lock lock(answer->mutex);
+    // A loop that stops meanwhile never answers.
+    if (answer->ready.wait_for(lock, kAnswerWait, [&] { return answer->value.has_value(); }))
+      return *std::move(answer->value);
+    return Status(StatusCode::kDeadlineExceeded, "the server's loop does not answer");
+  }
+
   void RequestStop() {
     if (!loop) return;
     const Status posted =
@@ -492,7 +520,7 @@ struct Server::Impl {
     {
       const std::lock_guard lock(mutex);
       outcome = result;
-      last_stats = TextOf(stats);
+      last_stats = TextOf(Completed(stats));
     }
     // Not from inside the core's event.
     if (once) (void)loop->Post([this] { BeginShutdown(Status(StatusCode::kCancelled, "the job is over")); });
@@ -511,9 +539,13 @@ struct Server::Impl {
   }
 
   // On the loop's thread.
-  std::string StatsText() { return TextOf(core->stats()); }
-  std::string TextOf(ServerStats stats) {
+  ServerStats StatsNow() { return Completed(core->stats()); }
+  std::string StatsText() { return TextOf(StatsNow()); }
+  ServerStats Completed(ServerStats stats) {
     stats.callbacks_threw = events.calls().threw();
+    return stats;
+  }
+  static std::string TextOf(const ServerStats& stats) {
     return server::ToJson(stats).dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
@@ -702,29 +734,20 @@ Status Server::Reload(const ServerOptions& options) {
 }
 
 std::string Server::StatsJson() const {
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable ready;
-    std::optional<std::string> text;
-  };
   if (!impl_) return "{}";
-  if (impl_->OnLoopThread()) return impl_->StatsText();
-  const auto answer = std::make_shared<Answer>();
-  const Status posted = impl_->loop->Post([impl = impl_.get(), answer] {
-    std::string text = impl->StatsText();
-    const std::lock_guard lock(answer->mutex);
-    answer->text = std::move(text);
-    answer->ready.notify_all();
-  });
-  if (posted.ok()) {
-    std::unique_lock lock(answer->mutex);
-    // A loop that stops meanwhile never answers.
-    if (answer->ready.wait_for(lock, std::chrono::seconds(2), [&] { return answer->text.has_value(); })) {
-      return *answer->text;
-    }
-  }
+  if (auto text = impl_->Ask([impl = impl_.get()] { return impl->StatsText(); }); text.ok()) return *text;
   const std::lock_guard lock(impl_->mutex);
   return impl_->last_stats;
+}
+
+Result<server::ServerStats> server::Daemon::Stats(const Server& server) {
+  return server.impl_->Ask([impl = server.impl_.get()] { return impl->StatsNow(); });
+}
+
+Status server::Daemon::TakesMembers(const Server& server) {
+  const auto stopping = server.impl_->Ask([impl = server.impl_.get()] { return impl->stopping; });
+  if (!stopping.ok()) return stopping.status();
+  return *stopping ? Status(StatusCode::kFailedPrecondition, "the server is shutting down") : Status();
 }
 
 }  // namespace longhaul

@@ -121,7 +121,7 @@ class Rules {
   int error_ = 0;
 };
 
-void AddRules(Confinement role, Rules* rules) {
+void AddRules(Confinement role, bool takes_connections, Rules* rules) {
   for (const char* name : kAllowed) rules->Add(SCMP_ACT_ALLOW, name);
   for (const char* name : kDeadly) rules->Add(SCMP_ACT_KILL_PROCESS, name);
   // Threads, not processes. clone3 has its flags in memory, which a filter cannot read: its ENOSYS makes
@@ -132,6 +132,9 @@ void AddRules(Confinement role, Rules* rules) {
     rules->Add(SCMP_ACT_ALLOW, "ioctl", SCMP_A1(SCMP_CMP_EQ, request));
   }
   rules->Add(SCMP_ACT_ALLOW, "prctl", SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
+  if (takes_connections) {
+    for (const char* name : {"accept", "accept4"}) rules->Add(SCMP_ACT_ALLOW, name);
+  }
   const bool site = role == Confinement::kSite;
   if (role == Confinement::kOffload || site) {
     for (const char* name : {"accept4", "memfd_create", "socketpair", "pidfd_open"}) {
@@ -158,13 +161,13 @@ Status Unavailable(int error) {
 
 }  // namespace
 
-Status Confine(Confinement role) {
+Status Confine(Confinement role, bool takes_connections) {
   const Filter filter(seccomp_init(SCMP_ACT_ERRNO(ENOSYS)), seccomp_release);
   if (!filter) return Unavailable(-ENOMEM);
   int error = seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1);
   if (error != 0) return Unavailable(error);
   Rules rules(filter.get());
-  AddRules(role, &rules);
+  AddRules(role, takes_connections, &rules);
   if (rules.error() != 0) return Unavailable(rules.error());
   error = seccomp_load(filter.get());
   return error == 0 ? Status() : Unavailable(error);
@@ -172,7 +175,7 @@ Status Confine(Confinement role) {
 
 #else
 
-Status Confine(Confinement) { return {StatusCode::kUnavailable, "this build has no seccomp filter"}; }
+Status Confine(Confinement, bool) { return {StatusCode::kUnavailable, "this build has no seccomp filter"}; }
 
 #endif
 

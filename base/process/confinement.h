@@ -20,10 +20,11 @@ enum class Confinement : uint8_t {
   kSite,
 };
 
-// For this process and all of its threads, from now to its end. A system call that no daemon needs fails with
-// ENOSYS, as on a kernel that does not have it; one of those that an intruder wants (execve, ptrace, mount,
+// takes_connections: of a port that listens already (--metrics). For this process and all of its threads,
+// from now to its end. A system call that no daemon needs fails with ENOSYS, as on a kernel that does not
+// have it; one of those that an intruder wants (execve, ptrace, mount,
 // ...) ends the process with SIGSYS. Errors: kUnavailable: this kernel or this build has no seccomp; nothing
 // is changed then. Under a sanitizer, which needs such calls, it is such a build.
-Status Confine(Confinement role);
+Status Confine(Confinement role, bool takes_connections = false);
 
 }  // namespace longhaul::process

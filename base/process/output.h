@@ -97,8 +97,8 @@ class Output {
 };
 
 // As Confine; where that is not possible, the log has a warning.
-inline void ConfineOrWarn(Confinement role) {
-  if (const Status confined = Confine(role); !confined.ok()) {
+inline void ConfineOrWarn(Confinement role, bool takes_connections = false) {
+  if (const Status confined = Confine(role, takes_connections); !confined.ok()) {
     spdlog::warn("system calls are not confined: {}", confined.message());
   }
 }

@@ -11,16 +11,20 @@
 
 namespace longhaul {
 
+// kCount only grows (since the start, or since a job's); kState is how things are at the moment of asking.
+enum class CounterKind : uint8_t { kByType, kCount, kState };
+
 // One counter of a set S, for JSON, metrics and documentation: each set has a table of them, from which all
 // that prints, adds or describes the set follows.
 template <typename S>
 struct Counter {
-  // uint64_t counts events or bytes since the start; every other type is a state at the moment of asking.
+  // By type uint64_t counts events or bytes, and every other type is a state.
   std::variant<uint64_t S::*, uint32_t S::*, int S::*, double S::*, ByteCount S::*, Bandwidth S::*,
                Duration S::*, std::string S::*, std::string_view S::*>
       field;
   std::string_view name;  // of the field; in JSON durations have _ms behind it, rates _mbps
   std::string_view help;
+  CounterKind kind = CounterKind::kByType;  // where the type does not say it
 };
 
 // One operation (Push, Pull, PushPull). Final once the operation is done.
@@ -127,10 +131,12 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::pto_fired, "pto_fired", "probe timeouts"},
     {&ClientStats::datagrams_dropped, "datagrams_dropped",
      "received and dropped: damaged, duplicate, late or unknown"},
-    {&ClientStats::bytes_sent, "bytes_sent", "UDP payload sent"},
-    {&ClientStats::bytes_received, "bytes_received", "UDP payload received"},
-    {&ClientStats::chunk_bytes_sent, "chunk_bytes_sent", "chunk bytes, first transmissions"},
-    {&ClientStats::chunk_bytes_received, "chunk_bytes_received", "bytes of distinct chunks received"},
+    {&ClientStats::bytes_sent, "bytes_sent", "UDP payload sent", CounterKind::kCount},
+    {&ClientStats::bytes_received, "bytes_received", "UDP payload received", CounterKind::kCount},
+    {&ClientStats::chunk_bytes_sent, "chunk_bytes_sent", "chunk bytes, first transmissions",
+     CounterKind::kCount},
+    {&ClientStats::chunk_bytes_received, "chunk_bytes_received", "bytes of distinct chunks received",
+     CounterKind::kCount},
     {&ClientStats::smoothed_rtt, "smoothed_rtt", "smoothed round-trip time"},
     {&ClientStats::min_rtt, "min_rtt", "smallest round-trip time"},
     {&ClientStats::latest_rtt, "latest_rtt", "latest round-trip time"},
@@ -144,14 +150,17 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::fit_state, "fit_state", "fitted, granted, or why not: few_samples, app_limited, ..."},
     {&ClientStats::fit_basis, "fit_basis", "of the target: curves, or why not: floor, flat_loss, ..."},
     {&ClientStats::rate_state, "rate_state", "state of the rate controller: startup, probe_bw_cruise, ..."},
-    {&ClientStats::limited_by_app, "limited_by_app", "time in which there was nothing to send"},
+    {&ClientStats::limited_by_app, "limited_by_app", "time in which there was nothing to send",
+     CounterKind::kCount},
     {&ClientStats::limited_by_pacing, "limited_by_pacing",
-     "time in which the estimated rate of the path held the sending back"},
-    {&ClientStats::limited_by_cwnd, "limited_by_cwnd", "time in which the bytes in flight did"},
+     "time in which the estimated rate of the path held the sending back", CounterKind::kCount},
+    {&ClientStats::limited_by_cwnd, "limited_by_cwnd", "time in which the bytes in flight did",
+     CounterKind::kCount},
     {&ClientStats::limited_by_receive_window, "limited_by_receive_window",
-     "time in which the server's receive window did"},
-    {&ClientStats::limited_by_grant, "limited_by_grant", "time in which the server's grant did"},
-    {&ClientStats::limited_by_cap, "limited_by_cap", "time in which the own cap did"},
+     "time in which the server's receive window did", CounterKind::kCount},
+    {&ClientStats::limited_by_grant, "limited_by_grant", "time in which the server's grant did",
+     CounterKind::kCount},
+    {&ClientStats::limited_by_cap, "limited_by_cap", "time in which the own cap did", CounterKind::kCount},
     {&ClientStats::rounds_reported, "rounds_reported", "rounds that the server has reported"},
     {&ClientStats::reconnections, "reconnections", "times that the job went on with a server that was lost"},
     {&ClientStats::round_repaired_chunks, "round_repaired_chunks",

@@ -22,7 +22,7 @@ constexpr uint32_t kProcessPart = 1;
 constexpr uint32_t kWakeUpPart = 2;
 constexpr uint32_t kParts = 4;
 constexpr uint64_t kListener = 0;
-constexpr uint64_t kStop = 1;
+constexpr uint64_t kWake = 1;
 constexpr uint64_t kLink = 2;
 
 // Guests that have not said which rank they are; beyond it the oldest goes. A rank says so at once.
@@ -95,8 +95,8 @@ SiteDaemon::~SiteDaemon() {
 
 Status SiteDaemon::Open() {
   epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
-  stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const bool open = (!socket_ || Watch(socket_->fd(), 0, kListener)) && Watch(stop_event_.get(), 0, kStop) &&
+  wake_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const bool open = (!socket_ || Watch(socket_->fd(), 0, kListener)) && Watch(wake_event_.get(), 0, kWake) &&
                     (!options_.link || Watch(options_.link->fd(), 0, kLink));
   return open ? Status::Ok() : Status(StatusCode::kInternal, "offload: no descriptors to wait with");
 }
@@ -108,10 +108,37 @@ bool SiteDaemon::Watch(int fd, GuestId guest, uint32_t part) {
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+void SiteDaemon::Wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_event_.get(), &one, sizeof one);
+}
+
 void SiteDaemon::Stop() {
   stop_ = true;
-  const uint64_t one = 1;
-  (void)!write(stop_event_.get(), &one, sizeof one);
+  Wake();
+}
+
+Status SiteDaemon::Ask(const std::function<void()>& question, Duration limit) {
+  if (stop_) return Status(StatusCode::kFailedPrecondition, "the daemon stops");
+  std::unique_lock lock(mutex_);
+  question_ = &question;
+  Wake();
+  const bool answered = answered_.wait_for(lock, limit, [this] { return question_ == nullptr; });
+  question_ = nullptr;
+  if (answered) return {};
+  return stop_ ? Status(StatusCode::kFailedPrecondition, "the daemon stops")
+               : Status(StatusCode::kDeadlineExceeded, "the daemon's loop does not answer");
+}
+
+// Something is asked, or this is the end.
+void SiteDaemon::AnswerQuestion() {
+  uint64_t times = 0;
+  (void)!read(wake_event_.get(), &times, sizeof times);
+  const std::lock_guard lock(mutex_);
+  if (question_ == nullptr) return;
+  (*question_)();
+  question_ = nullptr;
+  answered_.notify_all();
 }
 
 void SiteDaemon::Run() {
@@ -190,6 +217,7 @@ void SiteDaemon::HandleEvents(Duration most) {
 void SiteDaemon::HandleEvent(uint64_t what) {
   const GuestId id = what / kParts;
   if (what == kListener) return Accept();
+  if (what == kWake) return AnswerQuestion();
   if (id == 0 || !guests_.contains(id)) return;  // gone by an event before
   if (what % kParts == kControlPart) return OnControl(id);
   if (what % kParts == kWakeUpPart) return OnWakeUp(id);

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -52,8 +54,12 @@ class SiteDaemon {
   void Run();
   // Any thread.
   void Stop();
+  // Runs `question` on the daemon's thread, between turns, and waits for it. One thread at a time, not the
+  // daemon's. Errors: kDeadlineExceeded (not by `limit`, and not later either), kFailedPrecondition (it
+  // stops).
+  Status Ask(const std::function<void()>& question, Duration limit);
   bool Has(uint8_t node) const { return engines_.Has(node); }
-  // After Run. REQUIRES: Has(node).
+  // After Run, or in Ask. REQUIRES: Has(node).
   OffloadStats stats(uint8_t node) const { return engines_.engine(node).stats(); }
 
  private:
@@ -81,6 +87,8 @@ class SiteDaemon {
   void HandleEvents(Duration most);
   void HandleEvent(uint64_t what);
   bool Watch(int fd, GuestId guest, uint32_t part);
+  void Wake();
+  void AnswerQuestion();
 
   void Accept();
   void PauseAccepting(bool pause);
@@ -105,7 +113,7 @@ class SiteDaemon {
   SiteEngines engines_;
   SharedRegions shared_;
   FileDescriptor epoll_;
-  FileDescriptor stop_event_;
+  FileDescriptor wake_event_;
   std::unordered_map<GuestId, Guest> guests_;
   std::vector<Rank> ranks_;  // guests with a session
   Instant timers_looked_;
@@ -115,6 +123,9 @@ class SiteDaemon {
   TokenBucket lines_{10, 100};
   uint64_t lines_left_out_ = 0;
   std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // guards the next
+  std::condition_variable answered_;
+  const std::function<void()>* question_ = nullptr;
 };
 
 }  // namespace longhaul::offload

@@ -19,9 +19,9 @@ constexpr int kNoSeccomp = 77;
 
 // How a child ends that is confined and does `what`, whose result is its exit code.
 template <typename What>
-int EndOf(Confinement role, What what) {
+int EndOf(Confinement role, What what, bool takes_connections = false) {
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(Confine(role).ok() ? what() : kNoSeccomp);
+  if (child == 0) ::_exit(Confine(role, takes_connections).ok() ? what() : kNoSeccomp);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   return status;
@@ -83,6 +83,25 @@ TEST_F(ConfinementTest, OpensDatagramSocketsAndNoOthers) {
   ExpectCode(Confinement::kServer, ENOSYS, [] { return SocketError(AF_INET, SOCK_RAW); });
   ExpectCode(Confinement::kServer, ENOSYS, [] { return SocketError(AF_UNIX, SOCK_STREAM); });
   ExpectCode(Confinement::kWorker, ENOSYS, [] { return SocketError(AF_PACKET, SOCK_RAW); });
+}
+
+TEST_F(ConfinementTest, TakesConnectionsOfAPortThatListensWhenItHasOne) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::listen(listener, 1), 0);  // on a free port
+  const auto take = [listener] {
+    const int plain = ::accept(listener, nullptr, nullptr) >= 0 ? 0 : errno;
+    const int with_flags = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC) >= 0 ? 0 : errno;
+    return plain == with_flags ? plain : 1;
+  };
+  for (const Confinement role : {Confinement::kServer, Confinement::kWorker}) {
+    ExpectCode(role, ENOSYS, take);
+    const int end = EndOf(role, take, /*takes_connections=*/true);
+    EXPECT_TRUE(WIFEXITED(end) && WEXITSTATUS(end) == EAGAIN) << end;
+  }
+  const int end = EndOf(
+      Confinement::kServer, [] { return SocketError(AF_INET, SOCK_STREAM); }, true);
+  EXPECT_TRUE(WIFEXITED(end) && WEXITSTATUS(end) == ENOSYS) << "it opens no other port";
+  ::close(listener);
 }
 
 TEST_F(ConfinementTest, AWorkerStillLooksUpNames) {

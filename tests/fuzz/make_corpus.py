@@ -220,6 +220,11 @@ def main():
     plain = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     manifest["sha256"] = hashlib.sha256(plain).hexdigest()
     write("checkpoint", "manifest", b"\1" + json.dumps(manifest, sort_keys=True, indent=1).encode() + b"\n")
+    # fuzz_http.cc: size of a piece - 1, whether it is repeated (and how often), then the bytes.
+    for name, text in (("get", b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\n\r\n"), ("head", b"HEAD /healthz HTTP/1.0\n\n"),
+                       ("post", b"POST / HTTP/1.1\r\n\r\n"), ("version", b"GET / HTTP/2.0\r\n\r\n"), ("tls", b"\x16\3\1\2\0\1")):
+        write("http", name, b"\6\0" + text)
+    write("http", "long", b"\x3f\1\xc7GET / HTTP/1.1\r\na: " + 40 * b"x" + b"\r\n")
     write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
     for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
         write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))

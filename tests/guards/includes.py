@@ -31,7 +31,7 @@ UNITS = [
     ("offload_port", r"offload/port/",                       "public base offload_engine",           "os locks"),
     ("offload_shm", r"offload/shm/",                         "public base offload_engine offload_port", "os locks threads"),
     ("offload_udp", r"offload/udp/",                         "public base offload_engine offload_port crypto keys udp", ""),
-    ("offload_main", r"worker/offload/",                      "public flags process base offload_shm offload_udp keys site_relay", "os cli spdlog json files locks"),
+    ("offload_main", r"worker/offload/",                      "public flags process base offload_shm offload_udp keys site_relay client_shell health", "os cli spdlog json files locks"),
     ("security",   r"transport/core/security/",              "public base wire",                     ""),
     ("recovery",   r"transport/core/recovery/",              "public base wire",                     ""),
     ("rate",       r"transport/core/rate/",                  "public base recovery",                 "eigen"),
@@ -47,15 +47,18 @@ UNITS = [
     ("crypto",     r"transport/crypto/",                     "public base security",                 "openssl ipsecmb"),
     ("keys",       r"transport/keys/",                       "public base security crypto",          "os files"),
     ("udp",        r"transport/udp/",                        "public base core link",                "asio os files locks threads"),
+    # The daemons' port for probes and scrapes.
+    ("health",     r"health/",                               "public base wire udp",                 "asio prometheus cli files locks threads"),
     ("tun",        r"wan/(tun/|main)",                       "public flags base link",                     "asio os files threads locks cli spdlog json"),
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
-    ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell load_sink", "os files threads locks cli spdlog json"),
+    ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell server_metrics load_sink health", "os files threads locks cli spdlog json"),
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
     ("server_shell", r"server/(server|daemon|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
+    ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.
     ("server_settings", r"server/settings\.",               "public base",                          ""),
     ("member",     r"server/member/",                        "public base wire control security surface window_types", "files"),
@@ -74,7 +77,7 @@ UNITS = [
     ("client",     r"worker/client/",                        "public base wire coder control chunk policy surface window_types core status", "protobuf files"),
     ("trainer",    r"worker/demo/(dataset|mini_batches|mlp)\.", "public base",                       "eigen files zlib"),
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
-    ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo",     "os files threads locks cli spdlog json"),
+    ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo client_shell health", "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     ("program",    r"cli/",                                  "public flags store process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
@@ -84,7 +87,7 @@ UNITS = [
 
 LIBRARIES = [
     ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("hwy", r"hwy/"), ("protobuf", r"google/protobuf/"),
-    ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
+    ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("prometheus", r"prometheus/"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
     ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),
     ("threads", r"(thread|future|condition_variable|semaphore|latch|barrier|stop_token)$"),
@@ -142,6 +145,7 @@ MUTATIONS = [
     ("transport/core/", "<asio.hpp>"),
     ("codec/", "transport/core/"),
     ("cli/", "worker/demo/"),
+    ("server/job/", "health/"),
     ("base/", "proto/"),
     ("offload/engine/", "offload/port/"),
     ("offload/reduce/", "offload/engine/"),

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 # From below to above: an include points down. Product rooms; `bench/load` belongs to the program `longhaul`.
-ROOMS = ["include", "base", "proto", "codec", "wan", "transport", "offload", "server", "worker", "bench/load", "cli", "examples"]
+ROOMS = ["include", "base", "proto", "codec", "wan", "transport", "health", "offload", "server", "worker", "bench/load", "cli", "examples"]
 # The daemons' mains are programs, as `longhaul` is: they put the parts together.
 PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/offload/main.cc"}
 

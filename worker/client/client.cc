@@ -1,5 +1,7 @@
 #include "longhaul/client.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 
 #include "worker/client/arguments.h"
@@ -12,6 +14,8 @@ namespace internal {
 namespace {
 
 constexpr Duration kSayEvery = std::chrono::seconds(5);
+// A client's thread answers at once, but for one whose callback blocks.
+constexpr Duration kSoon = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -30,6 +34,25 @@ Operation ClientImpl::Refused(Status why) {
 
 Status ClientImpl::InACallback(const char* what) {
   return {StatusCode::kFailedPrecondition, std::string(what) + " waits: not from a callback"};
+}
+
+bool ClientImpl::RunsSoon(const std::function<bool(std::function<void()>)>& post,
+                          std::function<void()> command) {
+  struct Run {
+    std::mutex mutex;
+    std::condition_variable over;
+    bool done = false;
+  };
+  const auto run = std::make_shared<Run>();
+  const bool posted = post([run, command = std::move(command)] {
+    command();
+    const std::lock_guard lock(run->mutex);
+    run->done = true;
+    run->over.notify_all();
+  });
+  if (!posted) return false;
+  std::unique_lock lock(run->mutex);
+  return run->over.wait_for(lock, kSoon, [&] { return run->done; });
 }
 
 void ClientImpl::EndWith(const Status& why) {

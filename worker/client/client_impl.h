@@ -2,7 +2,9 @@
 // site (worker/site/site_client.h).
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,6 +39,8 @@ class ClientImpl {
   virtual JobSpec settings() const = 0;
   virtual Status status() = 0;
   virtual ClientStats stats() = 0;
+  // As stats(), but nothing when the client's thread does not answer for 2 s, or has ended.
+  virtual std::optional<ClientStats> Ask() = 0;
   // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not
   // say.
   virtual uint64_t job() const { return 0; }
@@ -52,6 +56,10 @@ class ClientImpl {
   // Ends everything at once; called on its own thread, which destroys the client with `own_` when it is done.
   virtual void EndOnOwnThread() = 0;
   bool OnOwnThread() const { return std::this_thread::get_id() == thread_id_; }
+
+  // Whether `command`, which `post` gives to the client's thread, has run within 2 s. It may run later: what
+  // it uses is its own.
+  static bool RunsSoon(const std::function<bool(std::function<void()>)>& post, std::function<void()> command);
 
   static Status Destroyed() { return {StatusCode::kCancelled, "the client was destroyed"}; }
   static Status HasLeft() { return {StatusCode::kFailedPrecondition, "this worker has left the job"}; }

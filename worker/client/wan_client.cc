@@ -30,8 +30,6 @@ namespace {
 // A join that succeeds rarely takes longer; a probe's answer takes a round trip, of which most are shorter.
 constexpr Duration kJoinHintEvery = std::chrono::seconds(1);
 constexpr Duration kProbeWait = std::chrono::milliseconds(200);
-// A loop answers at once, but for one whose callback blocks.
-constexpr Duration kStatsWait = std::chrono::seconds(2);
 
 // Descriptors of the erasure-code library are made once per process, before the first client's thread.
 Result<codec::ErasureCoder*> SharedCoder() {
@@ -86,6 +84,7 @@ class WanClient final : public ClientImpl {
   Status Leave(const Status& why) override;
   Status status() override;
   ClientStats stats() override;
+  std::optional<ClientStats> Ask() override;
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
   JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
@@ -405,14 +404,18 @@ ClientStats WanClient::StatsNow() const {
   return stats;
 }
 
-ClientStats WanClient::stats() {
+std::optional<ClientStats> WanClient::Ask() {
   if (OnOwnThread()) return StatsNow();
-  auto answer = std::make_shared<std::promise<ClientStats>>();
-  std::future<ClientStats> ready = answer->get_future();
-  const Status posted = loop_->Post([this, answer] { answer->set_value(StatsNow()); });
-  const bool answered = posted.ok() && ready.wait_for(kStatsWait) == std::future_status::ready;
+  const auto answer = std::make_shared<ClientStats>();
+  const auto post = [this](std::function<void()> command) { return loop_->Post(std::move(command)).ok(); };
+  if (!RunsSoon(post, [this, answer] { *answer = StatsNow(); })) return std::nullopt;
+  return *answer;
+}
+
+ClientStats WanClient::stats() {
+  const std::optional<ClientStats> now = Ask();
   const std::lock_guard lock(mutex_);
-  if (answered) last_stats_ = ready.get();
+  if (now) last_stats_ = *now;
   return last_stats_;
 }
 

@@ -19,6 +19,7 @@
 #include "base/flags/config_file.h"
 #include "base/flags/connect_flags.h"
 #include "base/flags/counter_json.h"
+#include "base/flags/exit_codes.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
 #include "base/flags/job_flags.h"
@@ -27,9 +28,11 @@
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
 #include "base/units_text.h"
+#include "health/metrics_flag.h"
 #include "longhaul/client.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
+#include "worker/client/client_impl.h"
 #include "worker/demo/trainer_loop.h"
 
 namespace {
@@ -39,6 +42,7 @@ using longhaul::ClientStats;
 using longhaul::Result;
 using longhaul::Status;
 using longhaul::StatusCode;
+using longhaul::health::HealthPort;
 using longhaul::process::Output;
 using longhaul::worker::RoundProgress;
 using longhaul::worker::TrainSummary;
@@ -57,6 +61,7 @@ struct Flags : longhaul::cli::ConnectFlags {
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
   std::string progress = "text";
   std::string json_file;
+  std::string metrics;
   std::string log_level = "info";
   std::string security;  // tls-psk, tls-certificates or insecure
 };
@@ -71,8 +76,8 @@ Examples:
 Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
 LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
 understood when neither flag nor LONGHAUL_* says otherwise, and not with --offload.
-Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged, 130 and 143 ended
-at once by a signal. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
+Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged, or
+--metrics cannot listen, 130 and 143 ended at once by a signal. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
 once.)";
 
 // The value of an environment variable, empty when unset.
@@ -246,14 +251,32 @@ Result<Client> Join(const Flags& flags, const Data* data) {
     spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
                 longhaul::cli::WithFlagNames(std::string(text)));
   };
-  if (!flags.no_seccomp) longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker);
+  if (!flags.no_seccomp)
+    longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker, !flags.metrics.empty());
   return Client::Connect(connect);
+}
+
+// What probes and scrapes ask of the client's loop.
+longhaul::health::HealthSource SourceOf(const Client& client) {
+  using longhaul::internal::ClientImpl;
+  const auto look = [&client] {
+    const bool answers = ClientImpl::Of(client).Ask().has_value();
+    const Status status = client.status();
+    // A client that has ended does not answer either, and says why.
+    return longhaul::health::LoopState{.answers = answers || !status.ok(), .not_ready = status.message()};
+  };
+  const auto collect = [&client](longhaul::health::MetricPage* page) {
+    const auto stats = ClientImpl::Of(client).Ask();
+    if (stats) page->Add<ClientStats>("client", longhaul::kClientCounters, {{&*stats}});
+    return stats || !client.status().ok();
+  };
+  return {look, collect};
 }
 
 // Joins, trains and leaves. Errors of the command line and the data: `code` is the exit code. Who this worker
 // is its site says, so that its data come after it has joined.
 Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::SignalWatcher* signals,
-                           int* code) {
+                           HealthPort* health, int* code) {
   const bool in_site = !flags.connect.offload.empty();
   *code = kExitDataset;
   std::optional<Result<Data>> data;
@@ -264,10 +287,13 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
   Result<Client> client = Join(flags, in_site ? nullptr : &**data);
   *code = !client.ok() && client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
   if (!client.ok()) return client.status();
-  signals->Guard([&client](int signal) {
-    (void)client->Leave(Status(StatusCode::kCancelled, signal == SIGINT    ? "interrupted (SIGINT)"
-                                                       : signal == SIGTERM ? "told to stop (SIGTERM)"
-                                                                           : "its terminal closed (SIGHUP)"));
+  const longhaul::health::HealthWatch watch(health, SourceOf(*client));
+  signals->Guard([&client, health](int signal) {
+    const char* const why = signal == SIGINT    ? "interrupted (SIGINT)"
+                            : signal == SIGTERM ? "told to stop (SIGTERM)"
+                                                : "its terminal closed (SIGHUP)";
+    if (health != nullptr) health->SetStopping(why);
+    (void)client->Leave(Status(StatusCode::kCancelled, why));
   });
   flags.connect.rank = client->rank();
   flags.connect.world_size = client->world_size();
@@ -281,8 +307,11 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
   const longhaul::worker::Dataset& shard = (*data)->shard;
   const longhaul::worker::Dataset& test = (*data)->test;
   progress->Joined(*client);
-  Result<TrainSummary> summary = longhaul::worker::Train(*client, shard, test, flags.train,
-                                                         [&](const RoundProgress& p) { progress->Round(p); });
+  Result<TrainSummary> summary =
+      longhaul::worker::Train(*client, shard, test, flags.train, [&](const RoundProgress& p) {
+        if (health != nullptr) health->NoteProgress();
+        progress->Round(p);
+      });
   signals->Guard({});
   if (!summary.ok() && signals->interrupted()) {
     return Status(StatusCode::kCancelled, "interrupted; left the job");
@@ -297,9 +326,15 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
 }
 
 int Run(Flags& flags, longhaul::process::SignalWatcher* signals, Output* output) {
+  const auto health = longhaul::health::OpenPort(flags.metrics, "longhaul-worker");
+  if (!health.ok()) {
+    output->Complain(health.status().ToString());
+    return longhaul::cli::ExitCodeOf(health.status());
+  }
+  if (*health && flags.progress != "none") output->Print(PortLine(**health, flags.progress == "json"));
   Progress progress(flags.progress, flags.security, output);
   int code = kExitFailure;
-  const Result<TrainSummary> summary = Train(flags, &progress, signals, &code);
+  const Result<TrainSummary> summary = Train(flags, &progress, signals, health->get(), &code);
   json result = {{"event", "failed"}};
   if (summary.ok()) {
     code = kExitOk;
@@ -382,6 +417,7 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_flag("--no-seccomp", flags.no_seccomp,
                "Keep the right to make any system call; else those that a worker does not need are given up "
                "before it connects");
+  longhaul::health::AddMetricsFlag(app, &flags.metrics);
   longhaul::cli::AddInjectFlag(app);
   app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
       ->capture_default_str()

@@ -23,10 +23,12 @@
 #include "base/flags/number_checks.h"
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
+#include "health/metrics_flag.h"
 #include "offload/shm/site_daemon.h"
 #include "offload/udp/open_link.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
+#include "worker/client/client_impl.h"
 #include "worker/offload/site_member.h"
 
 namespace longhaul::offload {
@@ -36,6 +38,10 @@ using cli::kExitFailure;
 using cli::kExitUsage;
 
 constexpr int kNoNode = -1;
+// A loop answers at once; its turns take 0.1 ms.
+constexpr Duration kAnswerWait = std::chrono::seconds(2);
+// The relay looks around ten times a second.
+constexpr Duration kRelaySilence = std::chrono::seconds(2);
 
 struct Flags : cli::ConnectFlags {
   std::string server;
@@ -48,6 +54,7 @@ struct Flags : cli::ConnectFlags {
   uint64_t rank_memory_bytes = DaemonOptions().rank_memory_bytes;
   std::string progress = "text";
   std::string json_file;
+  std::string metrics;
   std::string log_level = "info";
   bool no_seccomp = false;
   bool has_server() const { return !server.empty(); }
@@ -119,6 +126,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 46));
   app.add_option("--spin-us", f.spin_us, "microseconds without work after which the engine sleeps")
       ->check(CLI::Range(0, 1'000'000));
+  health::AddMetricsFlag(app, &f.metrics);
   app.add_flag(
       "--no-seccomp", f.no_seccomp,
       "keep the right to make any system call; else those that it does not need are given up once it "
@@ -144,7 +152,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       "\n"
       "Exit codes: 0 fine, 1 it failed, with --server also the job, or --json cannot be written, 2 wrong "
       "usage,\n"
-      "3 cannot listen, 130 and 143 ended at once by a signal. SIGINT, SIGTERM or SIGHUP ends it in order, "
+      "3 cannot listen (also --metrics), 130 and 143 ended at once by a signal. SIGINT, SIGTERM or SIGHUP "
+      "ends it in order, "
       "a\n"
       "second SIGINT or SIGTERM at "
       "once.");
@@ -212,6 +221,85 @@ Status WriteCounters(const Flags& flags, const nlohmann::json& out) {
                              out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// What probes and scrapes ask of the daemon's loop and of the relay beside it.
+class Probe {
+ public:
+  Probe(const Flags& flags, SiteDaemon* daemon, const UdpLink* link, const SiteMember& member,
+        health::HealthPort* port)
+      : flags_(flags), daemon_(*daemon), link_(link), member_(member), port_(port) {}
+
+  health::HealthSource Source() {
+    return {[this] { return Look(); }, [this](health::MetricPage* page) { return Collect(page); }};
+  }
+
+ private:
+  struct Node {
+    uint8_t node = 0;
+    OffloadStats stats;
+  };
+  struct Counters {
+    std::vector<Node> nodes;
+    UdpCounters udp;
+  };
+
+  Status Read(Counters* counters) const {
+    return daemon_.Ask(
+        [&] {
+          for (uint8_t node = 0; node <= flags_.daemon.site.nodes; ++node) {
+            if (daemon_.Has(node)) counters->nodes.push_back({node, daemon_.stats(node)});
+          }
+          if (link_ != nullptr) counters->udp = link_->counters();
+        },
+        kAnswerWait);
+  }
+
+  health::LoopState Look() {
+    Counters counters;
+    const Status answer = Read(&counters);
+    uint64_t done = 0;
+    for (const Node& node : counters.nodes) done += node.stats.segs_done;
+    if (std::exchange(segs_done_, done) < done) port_->NoteProgress();
+    health::LoopState state{.answers = answer.code() != StatusCode::kDeadlineExceeded,
+                            .not_ready = answer.message()};
+    if (!flags_.has_server() || !answer.ok()) return state;
+    const auto relay = member_.relay();
+    if (!relay) {
+      state.not_ready = "the site's relay has not started, or has ended";
+      return state;
+    }
+    state.answers = relay->silence() < kRelaySilence;
+    if (const auto client = relay->client()) {
+      state.not_ready = client->status().message();
+    } else if (!relay->follows()) {
+      state.not_ready = "not connected to the server";
+    }
+    return state;
+  }
+
+  bool Collect(health::MetricPage* page) const {
+    Counters counters;
+    if (Read(&counters).code() == StatusCode::kDeadlineExceeded) return false;
+    std::vector<health::MetricPage::Of<OffloadStats>> nodes;
+    for (const Node& node : counters.nodes)
+      nodes.push_back({&node.stats, {{"node", std::to_string(node.node)}}});
+    page->Add<OffloadStats>("offload", kOffloadCounters, nodes);
+    if (link_ != nullptr) page->Add<UdpCounters>("offload_udp", kUdpCounters, {{&counters.udp}});
+    const auto relay = member_.relay();
+    const auto client = relay ? relay->client() : nullptr;
+    if (!client) return true;
+    const auto stats = internal::ClientImpl::Of(*client).Ask();
+    if (stats) page->Add<ClientStats>("client", kClientCounters, {{&*stats}});
+    return stats || !client->status().ok();
+  }
+
+  const Flags& flags_;
+  SiteDaemon& daemon_;
+  const UdpLink* link_;
+  const SiteMember& member_;
+  health::HealthPort* port_;
+  uint64_t segs_done_ = 0;  // at the last look
+};
+
 // Errors: those of OpenLink; null: all nodes are here.
 Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
   if (flags.node == kNoNode) return std::shared_ptr<UdpLink>();
@@ -230,6 +318,11 @@ Result<std::shared_ptr<UdpLink>> LinkOf(const Flags& flags) {
 }
 
 int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output) {
+  const auto opened = health::OpenPort(flags->metrics, "longhaul-offload");
+  if (!opened.ok()) return CannotStart(opened.status(), output);
+  health::HealthPort* const health = opened->get();
+  if (health != nullptr && flags->progress != "none")
+    output->Print(PortLine(*health, flags->progress == "json"));
   auto link = LinkOf(*flags);
   if (!link.ok()) return CannotStart(link.status(), output);
   flags->daemon.link = *link;
@@ -238,13 +331,14 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
   auto daemon = SiteDaemon::Start(flags->daemon);
   if (!daemon.ok()) return CannotStart(daemon.status(), output);
   if (!flags->no_seccomp) {
-    process::ConfineOrWarn(flags->has_server() ? process::Confinement::kSite
-                                               : process::Confinement::kOffload);
+    process::ConfineOrWarn(flags->has_server() ? process::Confinement::kSite : process::Confinement::kOffload,
+                           health != nullptr);
   }
   spdlog::info("{} node(s) of {} rank(s), segs of {} bytes", flags->daemon.site.nodes,
                flags->daemon.site.ranks_per_node, flags->daemon.site.seg_bytes);
-  signals->Guard([&daemon, &member](int signal) {
+  signals->Guard([&daemon, &member, health](int signal) {
     spdlog::info("signal {}: shutting down", signal);
+    if (health != nullptr) health->SetStopping("told to stop by signal " + std::to_string(signal));
     member.End();
     (*daemon)->Stop();
   });
@@ -260,7 +354,11 @@ int Serve(Flags* flags, process::SignalWatcher* signals, process::Output* output
     if (!started.ok()) return CannotStart(started, output);
   }
   PrintListening(*flags, link->get(), output);
-  (*daemon)->Run();
+  {
+    Probe probe(*flags, daemon->get(), link->get(), member, health);
+    const health::HealthWatch watch(health, probe.Source());
+    (*daemon)->Run();
+  }
   signals->Guard({});
   if (*link && (*link)->counters().host_drops > 0) {
     spdlog::warn("{} datagrams found the UDP port's receive buffer full and were lost",

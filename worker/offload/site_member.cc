@@ -23,8 +23,13 @@ Status SiteMember::Start(site::RelayOptions options, SiteDaemon* daemon) {
   return {};
 }
 
+std::shared_ptr<const site::SiteRelay> SiteMember::relay() const {
+  const std::lock_guard lock(mutex_);
+  return relay_;
+}
+
 void SiteMember::End() {
-  std::unique_ptr<site::SiteRelay> relay;
+  std::shared_ptr<site::SiteRelay> relay;
   {
     const std::lock_guard lock(mutex_);
     relay = std::move(relay_);

@@ -16,6 +16,8 @@ class SiteMember {
   void Watch(DaemonOptions* daemon);
   // Errors: those of SiteRelay::Start.
   Status Start(site::RelayOptions options, SiteDaemon* daemon);
+  // For probes; any thread, from Start to End. Null: no relay.
+  std::shared_ptr<const site::SiteRelay> relay() const;
   // Leaves the job, if it has not; while the daemon works.
   void End();
 
@@ -24,8 +26,8 @@ class SiteMember {
   const ClientStats& stats() const { return stats_; }
 
  private:
-  std::mutex mutex_;
-  std::unique_ptr<site::SiteRelay> relay_;  // under it
+  mutable std::mutex mutex_;
+  std::shared_ptr<site::SiteRelay> relay_;  // under it
   Status end_;
   ClientStats stats_;
 };

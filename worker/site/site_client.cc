@@ -58,6 +58,7 @@ class SiteClient final : public ClientImpl {
   uint64_t job() const override { return job_; }
   Status status() override;
   ClientStats stats() override;
+  std::optional<ClientStats> Ask() override;
 
  private:
   // --- Any thread ---
@@ -752,6 +753,11 @@ Status SiteClient::status() {
 ClientStats SiteClient::stats() {
   const std::lock_guard lock(mutex_);
   return stats_;
+}
+
+std::optional<ClientStats> SiteClient::Ask() {
+  const auto post = [this](std::function<void()> command) { return Post(std::move(command)), true; };
+  return OnOwnThread() || RunsSoon(post, [] {}) ? std::optional(stats()) : std::nullopt;
 }
 
 }  // namespace

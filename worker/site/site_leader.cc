@@ -94,12 +94,13 @@ Duration SiteLeader::idle_timeout() const {
 }
 
 ClientStats SiteLeader::stats() const {
-  std::shared_ptr<Client> client;
-  {
-    const std::lock_guard lock(mutex_);
-    client = client_;
-  }
-  return client ? client->stats() : ClientStats();
+  const std::shared_ptr<Client> joined = client();
+  return joined ? joined->stats() : ClientStats();
+}
+
+std::shared_ptr<Client> SiteLeader::client() const {
+  const std::lock_guard lock(mutex_);
+  return client_;
 }
 
 void SiteLeader::Look(Instant now) {

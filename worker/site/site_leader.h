@@ -1,7 +1,7 @@
 // What the relay that leads does for a site: the client on the WAN, and what ranks ask. One leadership; a
 // later one begins with another object.
 //
-// Not thread-safe, but for stats().
+// Not thread-safe, but for stats() and client().
 #pragma once
 
 #include <functional>
@@ -60,6 +60,8 @@ class SiteLeader {
   Instant over() const { return over_; }
   Status end() const { return failure_.ok() ? end_ : failure_; }
   ClientStats stats() const;
+  // On the WAN; null until it has joined. Any thread.
+  std::shared_ptr<Client> client() const;
 
  private:
   struct BarrierPart {

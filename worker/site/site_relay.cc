@@ -35,6 +35,9 @@ class SiteRelay::Impl {
   void OnRank(uint8_t node, uint8_t rank, bool here);
   void Stop();
   ClientStats stats() const;
+  std::shared_ptr<Client> client() const;
+  bool follows() const { return follows_; }
+  Duration silence() const { return Duration(Now().nanoseconds() - last_look_); }
 
  private:
   void Wake();
@@ -76,6 +79,8 @@ class SiteRelay::Impl {
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<Mailbox*> bell_{nullptr};
+  std::atomic<bool> follows_{false};
+  std::atomic<int64_t> last_look_{Now().nanoseconds()};  // for other threads
   std::unique_ptr<Mailbox> mailbox_;
   mutable std::mutex mutex_;
   std::vector<News> news_;              // under the lock
@@ -225,13 +230,20 @@ ClientStats SiteRelay::Impl::stats() const {
   return leader_ ? leader_->stats() : last_stats_;
 }
 
+std::shared_ptr<Client> SiteRelay::Impl::client() const {
+  const std::lock_guard lock(mutex_);
+  return leader_ ? leader_->client() : nullptr;
+}
+
 // Four tasks of the beat: who leads, who is gone, what the leader has to do from time to time, and the beat.
 void SiteRelay::Impl::Look(Instant now) {
   looked_ = now;
+  last_look_ = now.nanoseconds();
   if (leadership_->OnLook(now) && leader_) leader_->OnLate(now);
   const uint64_t before = leadership_->leader();
   if (leader_ && !leadership_->leads() && leader_->Retire()) Retire();
   if (!leader_ && over_.IsInfinite() && leadership_->Claim(now)) Lead(now, before);
+  follows_ = !leader_ && leadership_->leader() != 0;
   LookAtNodes(now);
   if (leader_ && leadership_->leads()) leader_->Look(now);
   SayRefused();
@@ -428,5 +440,8 @@ SiteRelay::~SiteRelay() = default;
 void SiteRelay::Stop() { impl_->Stop(); }
 void SiteRelay::OnRank(uint8_t node, uint8_t rank, bool here) { impl_->OnRank(node, rank, here); }
 ClientStats SiteRelay::stats() const { return impl_->stats(); }
+std::shared_ptr<Client> SiteRelay::client() const { return impl_->client(); }
+bool SiteRelay::follows() const { return impl_->follows(); }
+Duration SiteRelay::silence() const { return impl_->silence(); }
 
 }  // namespace longhaul::site

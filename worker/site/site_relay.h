@@ -61,6 +61,13 @@ class SiteRelay {
   // What happens to the site on the WAN, of the last time that this relay led; zeros before it is connected.
   // Any thread.
   ClientStats stats() const;
+  // For probes; any thread. The site's client on the WAN: null until it has joined, and where another node's
+  // relay leads.
+  std::shared_ptr<Client> client() const;
+  // Another node's relay leads.
+  bool follows() const;
+  // Since the relay's thread has looked around, which it does ten times a second.
+  Duration silence() const;
 
  private:
   class Impl;

@@ -91,7 +91,7 @@ inline constexpr Counter<EndpointStats> kEndpointCounters[] = {
     {&EndpointStats::resets_received, "resets_received", "connections ended by a stateless reset"},
     {&EndpointStats::refusals_sent, "refusals_sent", "REFUSE sent"},
     {&EndpointStats::refusals_limited, "refusals_limited", "REFUSE not sent: too many"},
-    {&EndpointStats::half_open, "half_open", "handshakes under way now"},
+    {&EndpointStats::half_open, "half_open", "handshakes under way now", CounterKind::kState},
     {&EndpointStats::stateless_dropped, "stateless_dropped",
      "answers without a connection, beyond the bound of their queue"},
 };
