@@ -195,7 +195,7 @@ Status RedoLog::Read(uint64_t file) {
         const ResumedJob run{.number = record.header.at("number").get<uint64_t>(),
                              .symbol_bytes = record.header.at("symbol_bytes").get<uint16_t>()};
         if (!loaded_ || loaded_->run.number != run.number || loaded_->over) {
-          loaded_.emplace();
+          loaded_.emplace(Loaded{});
           places_.clear();
         }
         loaded_->run = run;

@@ -252,7 +252,14 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
                                      "--worker-rate-cap",
                                      "--worker-rate-floor",
                                      "--rate-cap",
-                                     "--rate-floor"};
+                                     "--rate-floor",
+                                     // Of jobs that outlive a process, and of daemons that are watched.
+                                     "--checkpoint-dir",
+                                     "--checkpoint-every",
+                                     "--checkpoint-keep",
+                                     "--round-log",
+                                     "--reconnect-timeout",
+                                     "--metrics"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
