@@ -212,54 +212,19 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
     return found;
   };
   const std::set<std::string> run = flags({"longhaul", "run", "--help"});
-  const std::set<std::string> own = {"--help",
-                                     "--version",
-                                     "--config",
-                                     "--listen",
-                                     "--join",
-                                     "--server",  // in a help text
-                                     "--site-rank",
-                                     "--job",
-                                     "--rank",
-                                     "--world-size",
-                                     "--site",
-                                     "--incarnation",
-                                     "--weight",
-                                     "--idle-timeout",
-                                     "--connect-timeout",
-                                     "--wait-timeout",
-                                     "--datagram-size",
-                                     "--max-model-bytes",
-                                     "--max-memory-bytes",
-                                     "--max-half-open",
-                                     "--half-open-timeout",
-                                     "--max-load-generators",
-                                     "--bench-during-job",
-                                     "--once",
-                                     "--insecure-bind",
-                                     "--allow",
-                                     "--next-key",
-                                     "--server-name",
-                                     "--allow-core-dump",
-                                     "--no-seccomp",
-                                     "--fault",
-                                     "--inject",
-                                     "--progress",
-                                     "--log-level",
-                                     "--eval-every",
-                                     "--capacity-floor",
-                                     "--capacity-cap",
-                                     "--worker-rate-cap",
-                                     "--worker-rate-floor",
-                                     "--rate-cap",
-                                     "--rate-floor",
-                                     // Of jobs that outlive a process, and of daemons that are watched.
-                                     "--checkpoint-dir",
-                                     "--checkpoint-every",
-                                     "--checkpoint-keep",
-                                     "--round-log",
-                                     "--reconnect-timeout",
-                                     "--metrics"};
+  const std::set<std::string> own = {
+      "--help", "--version", "--config", "--listen", "--join",
+      "--server",  // in a help text
+      "--site-rank", "--job", "--rank", "--world-size", "--site", "--incarnation", "--weight",
+      "--idle-timeout", "--connect-timeout", "--wait-timeout", "--datagram-size", "--max-model-bytes",
+      "--max-memory-bytes", "--max-half-open", "--half-open-timeout", "--max-load-generators",
+      "--bench-during-job", "--once", "--insecure-bind", "--allow", "--next-key", "--server-name",
+      "--allow-core-dump", "--no-seccomp", "--fault", "--inject", "--progress", "--log-level", "--eval-every",
+      "--capacity-floor", "--capacity-cap", "--worker-rate-cap", "--worker-rate-floor", "--rate-cap",
+      "--rate-floor",
+      // Of jobs that outlive a process, and of daemons that are watched.
+      "--checkpoint-dir", "--checkpoint-every", "--checkpoint-keep", "--round-log", "--reconnect-timeout",
+      "--metrics"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
