@@ -61,7 +61,7 @@ Status Job::Begin() {
 }
 
 Words Job::WorkerCommand(size_t worker) const {
-  if (!options_.member.empty() && worker + 1 == options_.workers) {
+  if (!options_.member.empty() && (options_.all_members || worker + 1 == options_.workers)) {
     return {ProgramPath("longhaul_faults_bench"),
             "member",
             options_.member,
@@ -74,7 +74,9 @@ Words Job::WorkerCommand(size_t worker) const {
             "--world-size",
             std::to_string(options_.workers),
             "--idle-timeout",
-            std::to_string(options_.idle_timeout)};
+            std::to_string(options_.idle_timeout),
+            "--ledger",
+            LedgerOf(worker)};
   }
   Words words = {ProgramPath("longhaul-worker"),
                  "--join",
@@ -127,6 +129,7 @@ void Job::StartServerAgain() {
                  "--idle-timeout",
                  std::to_string(options_.idle_timeout)};
   Append(&words, protection_->ServerFlags());
+  if (options_.keeps_state) Append(&words, {"--checkpoint-dir", checkpoints()});
   Append(&words, options_.server_words);
   const std::string log = scratch_.File("server" + std::to_string(starts_++) + ".log");
   auto child = StartIn(wan_.get(), kServerSite, "server", words, log);

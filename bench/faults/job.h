@@ -41,6 +41,8 @@ struct JobOptions {
   std::vector<Words> worker_words_of = {};
   // The last worker is a member of this kind (member.h) in place of the daemon.
   std::string member = {};
+  bool all_members = false;  // so are all the others
+  bool keeps_state = false;  // the server keeps its checkpoints in checkpoints()
   uint64_t seed = 1;
 };
 
@@ -83,6 +85,9 @@ class Job {
   std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker); }
   std::string key_file() const { return protection_->key_file(); }
   std::string File(const std::string& name) const { return scratch_.File(name); }
+  std::string checkpoints() const { return File("checkpoints"); }
+  // Of a member (ledger.h).
+  std::string LedgerOf(size_t worker) const { return File("ledger" + std::to_string(worker)); }
 
   // --- What happened ---
   // When worker 0, which no fault ends alone, said that it had a round's result.
@@ -91,6 +96,7 @@ class Job {
   // Workers and server that have ended, by the latest of each.
   bool AllEnded();
   bool AllWorkersEnded();
+  bool WorkerEnded(size_t worker) { return workers_[worker]->Poll(); }
   bool server_running() { return !server_->Poll(); }
   // "server 1, worker0 1": who ended with which code.
   std::string ExitCodes();

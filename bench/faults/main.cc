@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "bench/faults/chaos.h"
 #include "bench/faults/member.h"
 #include "bench/faults/scenario.h"
 
@@ -79,6 +80,19 @@ int RunAll(const Flags& flags) {
   return missed > 0 || !written.ok() ? kMissed : 0;
 }
 
+int Chaos(const Flags& flags, const ChaosOptions& options) {
+  const Result<json> result = RunChaos(options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "longhaul_faults_bench: %s\n", result.status().ToString().c_str());
+    return result.status().code() == StatusCode::kInternal ? kMissed : kNoLink;
+  }
+  std::printf("%s\n", result->dump(1).c_str());
+  const Status written =
+      flags.json_file.empty() ? Status() : WriteFileAtomically(flags.json_file, result->dump(1) + "\n");
+  if (!written.ok()) std::fprintf(stderr, "longhaul_faults_bench: --json: %s\n", written.message().c_str());
+  return written.ok() && (*result)["miss"].empty() ? 0 : kMissed;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "What faults do to a job of real daemons over an emulated WAN: 100 Mbit/s, RTT 20 ms, 1 % loss; three "
@@ -102,12 +116,28 @@ int Main(int argc, char** argv) {
   as_member->add_option("--rank", member.rank)->required();
   as_member->add_option("--world-size", member.world_size)->required();
   as_member->add_option("--idle-timeout", member.idle_timeout);
+  as_member->add_option("--ledger", member.ledger);
+  ChaosOptions chaos;
+  CLI::App* as_chaos = app.add_subcommand("chaos",
+                                          "faults of all processes and links, one after the other, by "
+                                          "chance: members push numbers, and at the end "
+                                          "each number that was acknowledged is in the parameters, once");
+  as_chaos->add_option("--minutes", chaos.minutes, "that faults go on")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  as_chaos->add_option("--seed", chaos.seed, "of the faults and the links")->capture_default_str();
+  as_chaos->add_option("--workers", chaos.workers, "members of the job")
+      ->check(CLI::Range(1, 4))
+      ->capture_default_str();
+  as_chaos->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
+  as_chaos->add_flag("--verbose", chaos.verbose, "show what all programs have said");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
-  return as_member->parsed() ? RunMember(member) : RunAll(flags);
+  if (as_member->parsed()) return RunMember(member);
+  return as_chaos->parsed() ? Chaos(flags, chaos) : RunAll(flags);
 }
 
 }  // namespace

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <thread>
 #include <vector>
 
+#include "bench/faults/ledger.h"
 #include "longhaul/client.h"
 #include "worker/demo/mlp.h"
 
@@ -115,6 +117,44 @@ class Member {
   std::array<std::vector<float>, Mlp::kTensors> gradients_, values_;
 };
 
+// Pushes numbers until a signal ends it.
+class Bookkeeper {
+ public:
+  Bookkeeper(const MemberOptions& options, Client client)
+      : options_(options), client_(std::move(client)), ledger_(options.ledger, std::ios::app) {}
+
+  Status Run() {
+    const uint64_t count = kPushesPerRank * options_.world_size;
+    const std::vector<float> zeros(count);
+    auto tensor = client_.Declare("ledger", {.count = count, .optimizer = "sgd:lr=1", .initial = zeros});
+    if (!tensor.ok()) return tensor.status();
+    std::vector<float> gradient(count), values(count);
+    for (uint64_t number = ReadLedger(options_.ledger).begun + 1; number < kPushesPerRank; ++number) {
+      float& own = gradient[options_.rank * kPushesPerRank + number];
+      own = kPushed;
+      ledger_ << "begin " << number << std::endl;
+      const Operation push = client_.PushPull(*tensor, gradient, values);
+      const Status status = push.Wait();
+      own = 0;
+      if (status.ok()) {
+        ledger_ << "ack " << number << ' ' << push.stats().round << std::endl;
+      } else if (status.code() != StatusCode::kAborted || !client_.status().ok()) {
+        return status;
+      } else {
+        Say("push " + std::to_string(number) + ": " + status.ToString());  // a round went on without it
+      }
+      if (!ledger_) return {StatusCode::kInternal, "the ledger cannot be written"};
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return {StatusCode::kResourceExhausted, "there is no number left"};
+  }
+
+ private:
+  MemberOptions options_;
+  Client client_;
+  std::ofstream ledger_;
+};
+
 }  // namespace
 
 int RunMember(const MemberOptions& options) {
@@ -126,9 +166,15 @@ int RunMember(const MemberOptions& options) {
   connect.world_size = options.world_size;
   connect.site = "member";
   connect.idle_timeout = std::chrono::seconds(options.idle_timeout);
+  if (!options.ledger.empty()) connect.reconnect_timeout = std::chrono::seconds(120);
+  connect.log = [](LogLevel, std::string_view text) { Say(std::string(text)); };
   auto client = Client::Connect(connect);
   if (!client.ok()) {
     Say(client.status().ToString());
+    return 1;
+  }
+  if (options.kind == "ledger") {
+    Say("ends: " + Bookkeeper(options, *std::move(client)).Run().ToString());
     return 1;
   }
   (void)Member(options, *std::move(client)).Run();

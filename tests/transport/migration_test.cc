@@ -37,6 +37,22 @@ class Migration : public testing::Test {
   bool Finish(WindowKey key, Duration limit = seconds(20)) {
     return pair_->RunUntil([&] { return pair_->worker.outgoing.contains(key); }, limit);
   }
+  void MakeFollowed(bool follows = true) {
+    ConnectionPair::Options options;
+    options.worker.allow_migration = options.server.allow_migration = follows;
+    pair_ = std::make_unique<ConnectionPair>(options);
+    ASSERT_TRUE(pair_->Establish());
+    pair_->SendWindow({1, 0}, 20000, 500);
+    pair_->RunFor(milliseconds(100));
+    ASSERT_FALSE(pair_->worker.outgoing.contains({1, 0}));
+  }
+  // Both ways.
+  void SetLinks(const std::string& words) {
+    const auto link = wan::ParseLinkOptions("rate 200mbit delay 25ms queue 50ms " + words).value();
+    pair_->network().SetLink(pair_->server_site(), pair_->worker_site(), link);
+    pair_->network().SetLink(pair_->worker_site(), pair_->server_site(), link);
+  }
+  bool WorkerWantsPort() const { return pair_->worker.connection->wants_new_path(); }
   ConnectionStats server_stats() const { return pair_->server.connection->stats(); }
 
   std::unique_ptr<ConnectionPair> pair_;
@@ -98,6 +114,68 @@ TEST_F(Migration, LostChallengesAreRepeated) {
   ASSERT_TRUE(Finish({1, 0}));
   EXPECT_EQ(pair_->server.connection->peer(), kOtherPort);
   pair_->ExpectDelivered(pair_->server, {1, 0}, 3000);
+}
+
+TEST_F(Migration, AWorkerThatHearsNothingGoesOnByAnotherPort) {
+  MakeFollowed();
+  SetLinks("loss 100%");
+  const Instant cut = pair_->now();
+  ASSERT_TRUE(pair_->RunUntil([&] { return WorkerWantsPort(); }, seconds(5)));
+  EXPECT_GE(pair_->now() - cut, milliseconds(500));  // ACKs came for a while, until 25 ms after the cut
+  EXPECT_LE(pair_->now() - cut, milliseconds(700));
+  SetLinks("");
+  Rebind(kOtherPort);
+  pair_->worker.connection->TakeNewPath();
+  EXPECT_FALSE(WorkerWantsPort());
+  pair_->worker_host->Pump();
+  const Instant moved = pair_->now();
+  ASSERT_TRUE(pair_->RunUntil([&] { return server_stats().migrations > 0; }, seconds(2)));
+  EXPECT_LE(pair_->now() - moved, milliseconds(150));  // the challenge's round trip, and the next packet
+  ASSERT_TRUE(Finish({1, 0}));
+  pair_->ExpectDelivered(pair_->server, {1, 0}, 20000);
+  EXPECT_EQ(pair_->worker.connection->stats().ports_taken, 1u);
+  EXPECT_EQ(pair_->server.connection->peer(), kOtherPort);
+}
+
+TEST_F(Migration, AServerThatStaysSilentIsTriedByPortsFurtherAndFurtherApart) {
+  MakeFollowed();
+  SetLinks("loss 100%");
+  std::vector<Instant> wants = {pair_->now()};
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(pair_->RunUntil([&] { return WorkerWantsPort(); }, seconds(5))) << i;
+    wants.push_back(pair_->now());
+    pair_->worker.connection->TakeNewPath();
+    pair_->worker_host->Pump();
+  }
+  EXPECT_LE(wants[1] - wants[0], milliseconds(700));
+  for (size_t i = 2; i < wants.size(); ++i) {
+    EXPECT_GE(wants[i] - wants[i - 1], milliseconds(1000)) << i;
+    EXPECT_LE(wants[i] - wants[i - 1], milliseconds(3100)) << i;
+  }
+  EXPECT_GE(wants[4] - wants[3], milliseconds(2900));
+}
+
+TEST_F(Migration, AShortCutCostsNoPort) {
+  MakeFollowed();
+  SetLinks("loss 100%");
+  pair_->RunFor(milliseconds(300));
+  SetLinks("");
+  EXPECT_FALSE(WorkerWantsPort());
+  ASSERT_TRUE(pair_->RunUntil(
+      [&] {
+        return WorkerWantsPort() || pair_->worker.outgoing.contains({1, 0});
+      },
+      seconds(20)));
+  EXPECT_FALSE(WorkerWantsPort());
+  pair_->RunFor(seconds(8));  // nor does it while nothing is asked
+  EXPECT_FALSE(WorkerWantsPort());
+}
+
+TEST_F(Migration, NoPortIsWantedWhereTheServerDoesNotFollow) {
+  MakeFollowed(false);
+  SetLinks("loss 100%");
+  ASSERT_FALSE(pair_->RunUntil([&] { return WorkerWantsPort(); }, seconds(5)));
+  EXPECT_FALSE(pair_->server.connection->wants_new_path());
 }
 
 TEST_F(Migration, IsOffUnlessAskedFor) {

@@ -64,7 +64,16 @@ class ToyCore : public DatagramCore {
     return out;
   }
   Instant NextTimeout() const override { return next_timeout; }
+  bool WantsPort() const override { return wants_port; }
+  void HandlePort(Instant) override {
+    wants_port = false;
+    ++ports;
+    if (on_port) on_port();
+  }
 
+  bool wants_port = false;
+  int ports = 0;
+  std::function<void()> on_port;
   bool echo = false;
   std::deque<std::pair<Address, std::vector<uint8_t>>> replies;
   std::function<void(ByteSpan)> on_datagram;
@@ -212,6 +221,50 @@ TEST(EventLoop, AfterAStallItHearsBeforeItTimesOut) {
   loop->Run();
   EXPECT_EQ(core.received, 1u);
   EXPECT_EQ(core.timeouts, 0u);
+}
+
+TEST(EventLoop, ACoreGetsAnotherPortAndHearsAndSpeaksByIt) {
+  ToyCore core;
+  UdpSocket peer = OpenOrDie();
+  const Address to = peer.local_address();
+  UdpSocket own = OpenOrDie();
+  const Address before = own.local_address();
+  const auto loop =
+      LoopOrDie(&core, std::move(own), nullptr, {.open_socket = [] { return UdpSocket::Open(Loopback4()); }});
+  core.wants_port = true;
+  core.on_port = [&] { core.replies.push_back({to, std::vector<uint8_t>(100)}); };
+  core.on_datagram = [&](ByteSpan) { loop->Stop(); };
+  Watchdog watchdog(*loop);
+  Running running(*loop);
+  const std::vector<Arrived> arrived = ReceiveAll(peer, 1);
+  ASSERT_EQ(arrived.size(), 1u);
+  EXPECT_NE(arrived[0].from.port, before.port);
+  const std::vector<uint8_t> answer(200);
+  peer.Send(arrived[0].from, answer, answer.size(), false);
+  const Instant deadline = Now() + 5s;
+  while (loop->Post([] {}).ok() && Now() < deadline) std::this_thread::sleep_for(1ms);
+  running.Stop();
+  EXPECT_EQ(core.received, 1u);
+  EXPECT_EQ(core.ports, 1);
+  EXPECT_EQ(loop->counters().ports_taken, 1u);
+  EXPECT_EQ(loop->socket().local_address(), arrived[0].from);
+}
+
+TEST(EventLoop, WithoutAnotherSocketACoreKeepsItsPort) {
+  ToyCore core;
+  const auto loop = LoopOrDie(&core, OpenOrDie(), nullptr, {.open_socket = []() -> Result<UdpSocket> {
+    return Status(StatusCode::kInternal, "no descriptors");
+  }});
+  const Address before = loop->socket().local_address();
+  core.wants_port = true;
+  core.next_timeout = Now() + 20ms;
+  core.on_timeout = [&](Instant) { loop->Stop(); };
+  Watchdog watchdog(*loop);
+  loop->Run();
+  EXPECT_EQ(core.ports, 0);
+  EXPECT_GE(loop->counters().ports_missed, 1u);
+  EXPECT_LE(loop->counters().ports_missed, loop->counters().turns);
+  EXPECT_EQ(loop->socket().local_address(), before);
 }
 
 TEST(EventLoop, DoesNotSpinForACoreThatIsAlwaysLate) {

@@ -59,6 +59,11 @@ class DatagramCore {
   virtual bool HasWork() const { return false; }
   // Does a slice of it, of at most about 0.5 ms; then there may be something to transmit.
   virtual void Work(Instant now) { (void)now; }
+  // The driver is to send and receive by another port from now on. Ask after every event; a driver that
+  // cannot need not.
+  virtual bool WantsPort() const { return false; }
+  // Event: it does.
+  virtual void HandlePort(Instant now) { (void)now; }
   // Event: so much CPU time took the longest of all calls into this core so far, for its statistics.
   virtual void HandleLongestEvent(Duration cpu) { (void)cpu; }
 };

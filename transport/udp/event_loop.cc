@@ -69,6 +69,7 @@ struct EventLoop::Impl {
   void OnTimer();
   void RunPosted();
   void Continue();
+  void TakePort();
 
   // --- How long events take ---
   void BeginMeasuring();
@@ -103,7 +104,8 @@ struct EventLoop::Impl {
   std::vector<uint8_t> faulty_buffer;  // what PollTransmit writes before the fault injector has copied it
   bool blocked = false;                // the outbox waits for the socket
   bool more_to_send = false;
-  bool continuing = false;  // a Continue() is queued
+  bool continuing = false;   // a Continue() is queued
+  bool taking_port = false;  // a TakePort() is queued
   EventLoopCounters counters;
   // When both clocks were read last.
   Instant measured_at;
@@ -141,17 +143,19 @@ EventLoop::Impl::~Impl() {
 }
 
 void EventLoop::Impl::WaitReadable() {
-  socket_events.async_wait(asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
-    if (error) return;
+  const auto on_readable = [this, of = counters.ports_taken](const std::error_code& error) {
+    if (error || of != counters.ports_taken) return;  // of the socket before
     OnReadable();
     WaitReadable();
-  });
+  };
+  socket_events.async_wait(asio::posix::stream_descriptor::wait_read, on_readable);
 }
 
 void EventLoop::Impl::WaitWritable() {
-  socket_events.async_wait(asio::posix::stream_descriptor::wait_write, [this](const std::error_code& error) {
-    if (!error) OnWritable();
-  });
+  const auto on_writable = [this, of = counters.ports_taken](const std::error_code& error) {
+    if (!error && of == counters.ports_taken) OnWritable();
+  };
+  socket_events.async_wait(asio::posix::stream_descriptor::wait_write, on_writable);
 }
 
 void EventLoop::Impl::WaitTimer() {
@@ -196,6 +200,26 @@ void EventLoop::Impl::RunPosted() {
     function = nullptr;  // what it owns goes now, in order
     NoteEvent();
   }
+  FinishTurn();
+}
+
+// What is still under way to the port before is lost.
+void EventLoop::Impl::TakePort() {
+  taking_port = false;
+  if (!core->WantsPort()) return;  // the peer was heard meanwhile
+  Result<UdpSocket> other = options.open_socket();
+  if (!other.ok()) {
+    ++counters.ports_missed;
+    return;
+  }
+  ++counters.ports_taken;
+  socket_events.release();
+  socket = *std::move(other);
+  socket_events.assign(socket.fd());
+  blocked = false;
+  WaitReadable();
+  core->HandlePort(Now());
+  SendOutbox();
   FinishTurn();
 }
 
@@ -382,6 +406,10 @@ void EventLoop::Impl::FinishTurn() {
     ++counters.yields;
     continuing = true;
     asio::post(io, [this] { Continue(); });
+  }
+  if (core->WantsPort() && options.open_socket && !taking_port) {
+    taking_port = true;
+    asio::post(io, [this] { TakePort(); });  // in no handler of the socket that it replaces
   }
   Instant wake = core->NextTimeout();
   const Instant earliest = Now() + (blocked ? kMinWaitBlocked : kMinWait);

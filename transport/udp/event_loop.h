@@ -30,6 +30,8 @@ struct EventLoopOptions {
   size_t max_batches_per_turn = 16;  // of at most 64 KiB each
   size_t max_receives_per_turn = 4;  // of at most DatagramReceiver::kBuffers buffers each
   size_t max_posted = 65536;         // functions that wait to run; more are refused
+  // A socket like the loop's, with another port, for a core that wants one; empty: it gets none.
+  std::function<Result<UdpSocket>()> open_socket;
 };
 
 // Since the loop was made. The socket's own counters are in socket().
@@ -49,6 +51,8 @@ struct EventLoopCounters {
   uint64_t overdue = 0;       // the core wanted a time-out in the past after it had just been called
   uint64_t posted = 0;
   uint64_t post_refused = 0;
+  uint64_t ports_taken = 0;
+  uint64_t ports_missed = 0;  // times that there was no other socket
   // The longest event: one call into the core, what it sent, or one function. Up to EventLoop::kMeasured more
   // than it took, since short ones are measured together.
   Duration longest_event{0};

@@ -164,7 +164,8 @@ Status WanClient::Open(const ConnectOptions& options) {
   Result<Address> server = udp::ResolvePeer(options.servers.front());
   if (!server.ok()) return server.status();
   server_ = *server;
-  Result<udp::UdpSocket> socket = udp::UdpSocket::Open(udp::UdpSocket::AnyAddressFor(*server));
+  const auto open = [bind = udp::UdpSocket::AnyAddressFor(*server)] { return udp::UdpSocket::Open(bind); };
+  Result<udp::UdpSocket> socket = open();
   if (!socket.ok()) return socket.status();
   const auto warn = [this](const std::string& text) { calls_->Log(LogLevel::kWarning, text); };
   for (const std::string& warning : socket->warnings()) warn(warning);
@@ -175,7 +176,7 @@ Status WanClient::Open(const ConnectOptions& options) {
     warn("faults are injected into this worker's own traffic: " + options.fault);
   }
   Result<std::unique_ptr<udp::EventLoop>> loop =
-      udp::EventLoop::Create(&*core_, *std::move(socket), faults_.get());
+      udp::EventLoop::Create(&*core_, *std::move(socket), faults_.get(), {.open_socket = open});
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
   core_->SetStateListener([this](State state) { OnState(state); });

@@ -111,6 +111,16 @@ void WorkerCore::Work(Instant now) {
   session_.Work();
 }
 
+bool WorkerCore::WantsPort() const {
+  const transport::Connection* connection = session_.connection();
+  return connection != nullptr && connection->wants_new_path();
+}
+
+void WorkerCore::HandlePort(Instant now) {
+  session_.AdvanceTo(now);
+  session_.TakeNewPath();
+}
+
 Instant WorkerCore::NextTimeout() const { return std::min(endpoint_.NextTimeout(), session_.NextTimeout()); }
 
 }  // namespace longhaul::worker

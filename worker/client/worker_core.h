@@ -88,6 +88,8 @@ class WorkerCore final : public transport::DatagramCore {
   Instant NextTimeout() const override;
   bool HasWork() const override { return session_.HasWork(); }
   void Work(Instant now) override;
+  bool WantsPort() const override;
+  void HandlePort(Instant now) override;
   void HandleLongestEvent(Duration cpu) override { longest_event_ = cpu; }
 
  private:

@@ -179,6 +179,12 @@ void WorkerSession::BeginReconnecting(const Status& why) {
   if (link_.options.ask_address) link_.options.ask_address();
 }
 
+void WorkerSession::TakeNewPath() {
+  if (link_.connection() == nullptr) return;
+  Say(link_.ServerName() + " does not answer: this worker takes another port");
+  link_.connection()->TakeNewPath();
+}
+
 bool WorkerSession::WantsConnection() const {
   return state_ == State::kReconnecting && link_.connection() == nullptr && link_.now >= next_attempt_;
 }

@@ -61,6 +61,7 @@ class WorkerSession {
   // --- Questions ---
   State state() const { return state_; }
   bool ended() const { return state_ == State::kLeft || state_ == State::kFailed; }
+  const transport::Connection* connection() const { return link_.connection(); }
   // Ok unless state() is kFailed.
   const Status& failure() const { return failure_; }
   // REQUIRES: the Welcome was here.
@@ -96,6 +97,8 @@ class WorkerSession {
 
   // --- Events ---
   void AdvanceTo(Instant now) { link_.now = now; }
+  // Its packets leave by another port.
+  void TakeNewPath();
   // What happened on the connection.
   void Handle(const transport::Event& event);
   void HandleTimeout();

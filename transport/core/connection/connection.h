@@ -111,6 +111,7 @@ struct ConnectionStats {
   uint64_t windows_closed = 0;
   uint64_t host_drops = 0;
   uint64_t migrations = 0;
+  uint64_t ports_taken = 0;
   uint64_t path_candidates = 0;
   uint64_t path_challenges = 0;
   uint64_t path_timeouts = 0;
@@ -199,6 +200,7 @@ inline constexpr Counter<ConnectionStats> kConnectionCounters[] = {
     {&ConnectionStats::windows_closed, "windows_closed", "of them, closed"},
     {&ConnectionStats::host_drops, "host_drops", "packets dropped by the peer's socket, as it reports"},
     {&ConnectionStats::migrations, "migrations", "times that the peer's address changed"},
+    {&ConnectionStats::ports_taken, "ports_taken", "source ports taken because the server was silent"},
     {&ConnectionStats::path_candidates, "path_candidates", "other addresses that spoke for the peer"},
     {&ConnectionStats::path_challenges, "path_challenges", "path challenges sent to them"},
     {&ConnectionStats::path_timeouts, "path_timeouts", "of these, addresses that did not answer"},
@@ -300,6 +302,12 @@ class Connection {
   virtual void SetLossLimits(const LossLimits& limits) = 0;
   // Asks the peer for a sign of life now: a PING, which it acknowledges.
   virtual void Probe() = 0;
+  // Client: the server, which follows its peers, has answered nothing for a while, so that another source
+  // port (by which networks choose among their paths) is worth a try. Again at intervals that double, as long
+  // as it is silent.
+  virtual bool wants_new_path() const = 0;
+  // The packets leave from another port by now: what was learned of the old path does not hold.
+  virtual void TakeNewPath() = 0;
   // Ends the connection: what is queued is dropped and CLOSE is sent (repeated on need for one PTO). No event
   // but Closed follows, with `why`.
   virtual void Close(const Status& why) = 0;

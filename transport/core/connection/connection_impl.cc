@@ -26,9 +26,21 @@ ControlChannel::Limits Control(const ConnectionOptions& options, bool wary) {
 // A timer on a busy host is late by some tens of milliseconds; by more, when the host has stood still.
 constexpr Duration kStall = std::chrono::milliseconds(250);
 
+// A client that hears nothing for so many probe timeouts takes another port; the next times it waits twice as
+// long. Servers on busy hosts stand still for some hundreds of milliseconds, and then a new path only costs
+// what was learned of the old one.
+constexpr int kSilentPtos = 3;
+constexpr Duration kLeastSilence = std::chrono::milliseconds(500);
+constexpr Duration kLongestSilence = std::chrono::seconds(3);
+constexpr int kSilenceDoublings = 3;  // of the least one: 4 s, above the longest
+
+// A server does, and its client, which has the same options, believes so.
+bool MayFollow(const ConnectionOptions& options, const Security& security) {
+  return options.allow_migration.value_or(security.IsSecure());
+}
+
 Path::Options PathOptions(const ConnectionOptions& options, bool is_client, const Security& security) {
-  const bool may_follow = options.allow_migration.value_or(security.IsSecure());
-  return {options.max_datagram.value(), options.ecn, !is_client && may_follow};
+  return {options.max_datagram.value(), options.ecn, !is_client && MayFollow(options, security)};
 }
 
 }  // namespace
@@ -55,7 +67,8 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       created_(now),
       last_heard_(now),
       now_(now),
-      idle_timeout_(options.idle_timeout) {
+      idle_timeout_(options.idle_timeout),
+      may_take_ports_(identity.is_client && MayFollow(options, *security)) {
   windows_.Admit(!options.wary || identity.is_client);
 }
 
@@ -272,6 +285,7 @@ void ConnectionImpl::TakePacket(Instant now, const OpenedPacket& packet, size_t 
     return ProtocolViolation(Status(StatusCode::kProtocolViolation, "frames are longer than their packet"));
   }
   last_heard_ = now;
+  silence_ = {};
   ++stats_.packets_received;
   stats_.bytes_received += datagram_bytes;
   const bool connecting = state_ == State::kConnecting;
@@ -313,6 +327,10 @@ void ConnectionImpl::HandleTimeout(Instant now) {
   }
   if (writer_.OnTimeout(now)) FollowPathMtu();
   path_.OnTimeout(now);
+  if (now >= SilenceDeadline()) {
+    silence_.since = now;
+    silence_.wants_new_path = true;
+  }
   if (announce_by_ <= now && state_ == State::kConnected) events_.Announce();
   const bool silent = now - flight_.last_eliciting_sent() >= options_.keepalive;
   if (state_ == State::kConnected && !writer_.ping_due() && silent) {
@@ -357,11 +375,31 @@ Instant ConnectionImpl::IdleDeadline() const {
   return state_ == State::kConnecting ? std::min(idle, created_ + options_.handshake_timeout) : idle;
 }
 
+Instant ConnectionImpl::SilenceDeadline() const {
+  if (state_ != State::kConnected || silence_.since == Instant::Infinite()) return Instant::Infinite();
+  const Duration first = std::max<Duration>(kSilentPtos * flight_.Pto(), kLeastSilence);
+  const int doublings = std::min(silence_.new_paths, kSilenceDoublings);
+  return silence_.since + std::min<Duration>(first * (1 << doublings), kLongestSilence);
+}
+
+void ConnectionImpl::TakeNewPath() {
+  if (!silence_.wants_new_path) return;
+  LH_REACHED("a client takes another port");
+  silence_.wants_new_path = false;
+  ++silence_.new_paths;
+  ++stats_.ports_taken;
+  flight_.ResetPtoBackoff();
+  flight_.OnNewPath(now_, stats_.ports_taken);
+  flight_.ProbeNow();  // what is in flight by the old path may fill the window
+  writer_.RequestPing();
+  writer_.RepeatFrames();
+}
+
 Instant ConnectionImpl::NextTimeout() const {
   if (state_ == State::kClosed) return Instant::Infinite();
   Instant next = IdleDeadline();
   if (state_ == State::kClosing) return std::min(next, closing_.Deadline());
-  next = std::min({next, flight_.LossDeadline(), flight_.acks().Deadline()});
+  next = std::min({next, flight_.LossDeadline(), flight_.acks().Deadline(), SilenceDeadline()});
   if (state_ == State::kConnecting) return std::min(next, handshaking_.Deadline());
   if (!writer_.ping_due()) next = std::min(next, flight_.last_eliciting_sent() + options_.keepalive);
   const Instant announce_by = events_.announced() ? Instant::Infinite() : announce_by_;
@@ -411,8 +449,12 @@ size_t ConnectionImpl::BuildDatagram(Instant now, MutableByteSpan out) {
       stats_.bytes_sent += size;
       return size;
     }
-    case State::kConnected:
-      return writer_.Build(now, out);
+    case State::kConnected: {
+      const size_t size = writer_.Build(now, out);
+      const bool asks = size > 0 && flight_.last_eliciting_sent() == now;
+      if (may_take_ports_ && asks) silence_.since = std::min(silence_.since, now);
+      return size;
+    }
     case State::kClosing:
       if (!closing_.CopyDue(now)) return 0;
       closing_.OnCopySent(now, flight_.Pto());

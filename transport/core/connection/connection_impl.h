@@ -77,6 +77,8 @@ class ConnectionImpl final : public Connection {
   void Probe() override {
     if (state_ == State::kConnected) writer_.RequestPing();
   }
+  bool wants_new_path() const override { return silence_.wants_new_path; }
+  void TakeNewPath() override;
   void Close(const Status& why) override;
 
   // --- What happened, in order ---
@@ -138,6 +140,7 @@ class ConnectionImpl final : public Connection {
   void SetFinalDatagram();
   void ProtocolViolation(const Status& why);
   Instant IdleDeadline() const;
+  Instant SilenceDeadline() const;
   void ForgiveStall(Instant now);
   Status WhySilent(Instant now) const;
 
@@ -173,6 +176,14 @@ class ConnectionImpl final : public Connection {
   Instant now_;           // of the latest event, for requests that come between events
   Instant timed_out_at_;  // the last call of HandleTimeout
   Duration idle_timeout_;
+  bool may_take_ports_;
+  // Client: since it has last heard anything.
+  struct Silence {
+    Instant since = Instant::Infinite();  // the first packet that asks for an answer, or the latest new port
+    int new_paths = 0;
+    bool wants_new_path = false;
+  };
+  Silence silence_;
 };
 
 }  // namespace longhaul::transport

@@ -85,6 +85,8 @@ class FlightControl {
   // large, a path that swallows large datagrams would look like a dead one.
   bool NextProbeIsSmall() const { return probes_due_ == 1 && loss_.pto_count() >= 2; }
   void OnProbeBuilt() { --probes_due_; }
+  // As many as at a probe timeout.
+  void ProbeNow() { probes_due_ = kProbes; }
 
   // --- Events ---
   // sent.number must be next_number(). Once connected, a number is left out after one packet in

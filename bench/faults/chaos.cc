@@ -1,0 +1,264 @@
+#include "bench/faults/chaos.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <regex>
+
+#include "base/quantile.h"
+#include "base/random.h"
+#include "base/units_text.h"
+#include "bench/faults/job.h"
+#include "bench/faults/ledger.h"
+#include "server/store/checkpoint.h"
+
+namespace longhaul::bench::faults {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kLink = "rate 200mbit delay 10ms loss 1%";
+constexpr const char* kCut = "rate 200mbit delay 10ms loss 100%";
+constexpr int kIdleTimeout = 4;  // s
+// Pushes of all members that prove that the job is back.
+constexpr size_t kBackPushes = 8;
+// After a fault's end, with everything that it may cost: two idle time-outs, a reconnection's attempt, and a
+// busy host.
+constexpr Duration kRecoveryLimit = seconds(30);
+
+enum class Kind : uint8_t {
+  kKillMember,
+  kKillServer,
+  kStopMember,
+  kStopServer,
+  kCutMember,
+  kCutUp,
+  kCutDown
+};
+struct Fault {
+  Kind kind;
+  const char* name;
+  double least, most;  // s
+  const char*
+      named;  // a line that says it, of those that last longer than an idle time-out; empty: none has to
+};
+constexpr Fault kFaults[] = {
+    {Kind::kKillMember, "kill -9 of a member", 0.2, 8, "replace|silent|lost|\"event\":\"(leave|join)\""},
+    {Kind::kKillServer, "kill -9 of the server", 0.2, 5, "is back after"},
+    {Kind::kStopMember, "SIGSTOP of a member", 1, 20, "silent|lost"},
+    {Kind::kStopServer, "SIGSTOP of the server", 1, 10, ""},
+    {Kind::kCutMember, "a member's link is cut", 5, 30, "silent|lost"},
+    {Kind::kCutUp, "a member's link is cut towards the server", 5, 15, "silent|lost"},
+    {Kind::kCutDown, "a member's link is cut from the server", 5, 15, "silent|lost"},
+};
+
+class Chaos {
+ public:
+  Chaos(const ChaosOptions& options, Job& job) : options_(options), job_(job), random_(options.seed) {}
+
+  void Run() {
+    const auto begun = Clock::now();
+    if (!Progress(kRecoveryLimit)) return Miss("the job does not begin");
+    while (Clock::now() - begun < FromSeconds(60 * options_.minutes)) {
+      RunFor(FromSeconds(0.5 + 4 * random_.Uniform()));
+      Disturb(kFaults[random_.Below(std::size(kFaults))]);
+      if (!misses_.empty()) return;
+    }
+    seconds_ = std::chrono::duration<double>(Clock::now() - begun).count();
+  }
+  json Result() {
+    Compare();
+    json out = {{"seed", options_.seed},
+                {"minutes", seconds_ / 60},
+                {"workers", job_.workers()},
+                {"faults", counts_},
+                {"acked", acked_},
+                {"in_doubt", in_doubt_},
+                {"in_doubt_counted", in_doubt_counted_},
+                {"rounds", rounds_},
+                {"restarts_of_members_that_ended", ended_},
+                {"miss", misses_}};
+    for (auto& [name, times] : recovery_) {
+      std::ranges::sort(times);
+      out["recovery"][name] = {{"p50", Quantile(times, 0.5)}, {"max", times.back()}};
+    }
+    return out;
+  }
+
+ private:
+  std::string LedgerOf(size_t rank) const { return job_.LedgerOf(rank); }
+  size_t Acked() const {
+    size_t count = 0;
+    for (size_t rank = 0; rank < job_.workers(); ++rank) count += ReadLedger(LedgerOf(rank)).acked.size();
+    return count;
+  }
+  void Miss(const std::string& why) {
+    std::fprintf(stderr, "MISS: %s\n", why.c_str());
+    misses_.push_back(why);
+  }
+  // As a supervisor does: what has ended begins again.
+  void RunFor(Duration time) {
+    const auto until = Clock::now() + time;
+    while (Clock::now() < until) {
+      job_.RunFor(std::min<Duration>(milliseconds(100), until - Clock::now()));
+      for (size_t rank = 0; rank < job_.workers(); ++rank) {
+        if (!job_.WorkerEnded(rank)) continue;
+        ++ended_;
+        job_.StartWorkerAgain(rank);
+      }
+    }
+  }
+  // Every member has a push acknowledged that it had not before.
+  bool Progress(Duration limit) {
+    std::vector<size_t> before;
+    for (size_t rank = 0; rank < job_.workers(); ++rank)
+      before.push_back(ReadLedger(LedgerOf(rank)).acked.size());
+    const auto until = Clock::now() + limit;
+    while (Clock::now() < until) {
+      RunFor(milliseconds(100));
+      bool all = true;
+      for (size_t rank = 0; rank < job_.workers(); ++rank) {
+        all = all && ReadLedger(LedgerOf(rank)).acked.size() >= before[rank] + kBackPushes / job_.workers();
+      }
+      if (all) return true;
+    }
+    return false;
+  }
+  void Disturb(const Fault& fault) {
+    const size_t victim = random_.Below(job_.workers());
+    const double length = fault.least + (fault.most - fault.least) * random_.Uniform();
+    std::fprintf(stderr, "%s (%zu) for %.1f s\n", fault.name, victim, length);
+    ++counts_[fault.name];
+    const size_t lines = job_.lines().size();
+    const bool kills = fault.kind == Kind::kKillMember;
+    switch (fault.kind) {
+      case Kind::kKillMember:
+        job_.SignalWorker(victim, SIGKILL);
+        job_.RunFor(FromSeconds(length));
+        job_.StartWorkerAgain(victim);
+        break;
+      case Kind::kKillServer:
+        job_.SignalServer(SIGKILL);
+        RunFor(FromSeconds(length));
+        job_.StartServerAgain();
+        break;
+      case Kind::kStopMember:
+        job_.SignalWorker(victim, SIGSTOP);
+        RunFor(FromSeconds(length));
+        job_.SignalWorker(victim, SIGCONT);
+        break;
+      case Kind::kStopServer:
+        job_.SignalServer(SIGSTOP);
+        RunFor(FromSeconds(length));
+        job_.SignalServer(SIGCONT);
+        break;
+      case Kind::kCutMember:
+      case Kind::kCutUp:
+      case Kind::kCutDown:
+        if (fault.kind != Kind::kCutDown) job_.SetUp(victim, kCut);
+        if (fault.kind != Kind::kCutUp) job_.SetDown(victim, kCut);
+        RunFor(FromSeconds(length));
+        job_.HealLinks();
+        break;
+    }
+    const auto ended = Clock::now();
+    if (!Progress(kRecoveryLimit)) return Miss(std::string(fault.name) + ": a member does not go on");
+    recovery_[fault.name].push_back(std::chrono::duration<double>(Clock::now() - ended).count());
+    // Shorter ones are repaired and need no words.
+    const bool long_enough = kills || fault.kind == Kind::kKillServer || length > kIdleTimeout + 1;
+    if (*fault.named == 0 || !long_enough) return;
+    const std::regex named(fault.named);
+    const auto& said = job_.lines();
+    if (std::none_of(said.begin() + static_cast<ptrdiff_t>(lines), said.end(),
+                     [&](const Line& line) { return std::regex_search(line.text, named); })) {
+      Miss(std::string(fault.name) + ": no line names it");
+    }
+  }
+
+  // What the server's last checkpoint holds, against what the members know.
+  void Compare() {
+    job_.SignalServer(SIGTERM);
+    if (!job_.RunUntil(Clock::now() + kRecoveryLimit, [&] { return !job_.server_running(); })) {
+      return Miss("the server does not end");
+    }
+    for (size_t rank = 0; rank < job_.workers(); ++rank) job_.SignalWorker(rank, SIGKILL);
+    const auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), job_.checkpoints());
+    if (!newest.ok() || !newest->loaded || newest->loaded->image.tensors.size() != 1) {
+      return Miss("no checkpoint: " + newest.status().ToString());
+    }
+    const server::TensorImage& tensor = newest->loaded->image.tensors[0];
+    rounds_ = tensor.rounds;
+    double sum = 0;
+    std::map<uint64_t, float> share_of;  // of a round: what a push adds
+    for (size_t rank = 0; rank < job_.workers(); ++rank) {
+      const Ledger ledger = ReadLedger(LedgerOf(rank));
+      acked_ += ledger.acked.size();
+      for (uint64_t number = 0; number < kPushesPerRank; ++number) {
+        // sgd with rate 1 subtracts.
+        const float value = -tensor.values->data()[rank * kPushesPerRank + number];
+        sum += value;
+        const auto ack = ledger.acked.find(number);
+        const std::string name = "push " + std::to_string(number) + " of rank " + std::to_string(rank);
+        if (ack == ledger.acked.end()) {
+          const bool begun = number > 0 && number <= ledger.begun;
+          if (begun) ++in_doubt_, in_doubt_counted_ += value != 0;
+          if (!begun && value != 0) Miss(name + " counts and was never begun");
+          continue;
+        }
+        if (value == 0) Miss(name + " was acknowledged and is lost");
+        if (value == 0) continue;
+        const auto [share, first] = share_of.try_emplace(ack->second, value);
+        const double members = kPushed / value;
+        if (members != std::floor(members) || members < 1 || members > static_cast<double>(job_.workers()) ||
+            share->second != value) {
+          Miss(name + " counts " + std::to_string(value) + " in round " + std::to_string(ack->second));
+        }
+      }
+    }
+    // A round with contributions adds kPushed; one that ended empty adds nothing.
+    if (sum > kPushed * static_cast<double>(rounds_))
+      Miss("more is in the parameters than rounds have added");
+    if (std::fmod(sum, kPushed) != 0) Miss("a contribution is there in part");
+  }
+
+  ChaosOptions options_;
+  Job& job_;
+  Random random_;
+  std::map<std::string, int> counts_;
+  std::map<std::string, std::vector<double>> recovery_;  // s
+  std::vector<std::string> misses_;
+  double seconds_ = 0;
+  size_t acked_ = 0, in_doubt_ = 0, in_doubt_counted_ = 0;
+  int ended_ = 0;
+  uint64_t rounds_ = 0;
+};
+
+}  // namespace
+
+Result<json> RunChaos(const ChaosOptions& options) {
+  JobOptions job_options{
+      .workers = options.workers,
+      .link = kLink,
+      .idle_timeout = kIdleTimeout,
+      .server_words = {"--round-log", "--checkpoint-every", "500", "--min-workers", "1", "--high-share", "1"},
+      .member = "ledger",
+      .all_members = true,
+      .keeps_state = true,
+      .seed = options.seed};
+  auto job = Job::Start(job_options);
+  if (!job.ok()) return job.status();
+  Chaos chaos(options, **job);
+  chaos.Run();
+  json result = chaos.Result();
+  if (options.verbose || !result["miss"].empty()) {
+    for (const Line& line : (*job)->lines())
+      std::fprintf(stderr, "%s: %s\n", line.program.c_str(), line.text.c_str());
+  }
+  return result;
+}
+
+}  // namespace longhaul::bench::faults

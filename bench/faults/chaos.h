@@ -1,0 +1,23 @@
+// A job of real daemons under faults that never end: kill -9 of members and of the server, SIGSTOP, links
+// that are cut both ways or one way. At the end the parameters are compared with what the members know of
+// their pushes: each that was acknowledged counts in its round, once, and none that was never begun.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "longhaul/status.h"
+
+namespace longhaul::bench::faults {
+
+struct ChaosOptions {
+  double minutes = 10;
+  uint64_t seed = 1;
+  uint32_t workers = 4;  // 1..4 (ledger.h)
+  bool verbose = false;
+};
+
+// With "miss": why it is not as it has to be, one text each. Errors: the job cannot be started.
+Result<nlohmann::json> RunChaos(const ChaosOptions& options);
+
+}  // namespace longhaul::bench::faults
