@@ -114,8 +114,6 @@ class FakeConnection final : public Connection {
   void Grant(Bandwidth rate, ByteCount receive_window) override { grant = {rate, receive_window}; }
   void SetLossLimits(const LossLimits& limits) override { loss_limits = limits; }
   void Probe() override { ++probes; }
-  bool wants_new_path() const override { return false; }
-  void TakeNewPath() override {}
   void Close(const Status& why) override {
     if (!closed) closed = why;
     state_now = State::kClosing;

@@ -305,9 +305,9 @@ class Connection {
   // Client: the server, which follows its peers, has answered nothing for a while, so that another source
   // port (by which networks choose among their paths) is worth a try. Again at intervals that double, as long
   // as it is silent.
-  virtual bool wants_new_path() const = 0;
+  virtual bool wants_new_path() const { return false; }
   // The packets leave from another port by now: what was learned of the old path does not hold.
-  virtual void TakeNewPath() = 0;
+  virtual void TakeNewPath() {}
   // Ends the connection: what is queued is dropped and CLOSE is sent (repeated on need for one PTO). No event
   // but Closed follows, with `why`.
   virtual void Close(const Status& why) = 0;
