@@ -299,6 +299,8 @@ TensorJob& Declarations::Add(Parameters* parameters) {
   if (images_ != nullptr && images_->Find(parameters->spec().name) != nullptr) {
     TensorImage image = images_->Take(parameters->spec().name);
     if (image.counted.size() == ranks) job->counted = std::move(image.counted);
+    // A worker that goes on has memories of the epoch that the image was in, and this server has none.
+    job->epochs.GoOnAfter(image.shift_epoch);
     job->tensor.Restore(std::move(image));
     job->restored = true;
   }
@@ -335,7 +337,9 @@ bool Declarations::StartsAsZeros(const TensorJob& job) const {
 void Declarations::AnswerPostponed(TensorJob& job) {
   for (PostponedDeclare& postponed : std::exchange(job.postponed_declares, {})) {
     --postponed_[postponed.rank];
-    SetEpoch(job.epochs, *postponed.answer.mutable_declared());  // as it is now
+    control::Declared& declared = *postponed.answer.mutable_declared();  // as it is now
+    SetEpoch(job.epochs, declared);
+    SetCounted(job, postponed.rank, membership_->member(postponed.rank).session, declared);
     if (Peer* peer = host_->PeerOfRank(postponed.rank)) host_->Send(*peer, postponed.answer);
   }
 }

@@ -140,6 +140,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   if (contributed.count() > 0) transfer.superseded = contributed;
   peer.transfers[key] = transfer;
   job.guard.BeginWindow(peer.rank);
+  job.window_sessions[peer.rank] = membership_->member(peer.rank).session;
   rounds.OnWindowOpened(peer.rank, now);
   if (metadata.wants_result) {
     results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});

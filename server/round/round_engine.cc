@@ -199,6 +199,7 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
                      std::to_string(tensor.rounds().number()) +
                      ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
     }
+    if (tensor.rounds().AllFinal()) NoteCounted(job);
     if (logs() && tensor.rounds().AllFinal()) {
       LogRound(job);
     } else {
@@ -210,17 +211,22 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
 
 // --- The round log ---
 
-// Nobody has the whole result of a round before it is on the disk: its last final chunk leaves after that.
-void RoundEngine::LogRound(TensorJob& job) {
-  Tensor& tensor = job.tensor;
+void RoundEngine::NoteCounted(TensorJob& job) {
+  const Tensor& tensor = job.tensor;
   const uint64_t round = tensor.rounds().number();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
     if (contributed.count() == 0) continue;
     Counted& counted = job.counted[rank];
-    counted = {.session = membership_->member(rank).session, .round = round};
+    // Not that of the member of now, which may be the successor of the one that pushed.
+    counted = {.session = job.window_sessions[rank], .round = round};
     if (contributed.count() < tensor.chunks()) counted.chunks = contributed.bytes();
   }
+}
+
+// No worker has the whole result of a round before it is on the disk: its last final chunk leaves after that.
+void RoundEngine::LogRound(TensorJob& job) {
+  Tensor& tensor = job.tensor;
   auto record = std::make_shared<TensorImage>(tensor.NextImage());
   record->counted = job.counted;
   tensor.WithholdLast();

@@ -108,6 +108,7 @@ class RoundEngine {
   bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
   bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
+  void NoteCounted(TensorJob& job);
   void LogRound(TensorJob& job);
   // The round that is complete may be told: its record is on the disk, or none is kept.
   bool IsLogged(TensorJob& job);

@@ -53,7 +53,8 @@ struct TensorJob {
         window_times(ranks),
         declared(ranks, false),
         late(ranks, false),
-        counted(ranks) {}
+        counted(ranks),
+        window_sessions(ranks) {}
 
   bool HasValues() const {
     return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
@@ -95,9 +96,11 @@ struct TensorJob {
   double charged = 0;           // its share of what a job may have (server/round/declarations.h)
   std::optional<PendingReport> report;
   bool restored = false;  // just now, from an image
-  // With a round log: what counted of the sessions lately, the record of the round in progress that is being
-  // written (0: none), and whose pushes without a result are told their round when it is written.
-  std::vector<Counted> counted;  // by rank
+  // What counted of the sessions lately, and whose window was the last of each rank in the round in progress.
+  std::vector<Counted> counted;            // by rank
+  std::vector<uint64_t> window_sessions;   // likewise
+  // With a round log: the record of the round in progress that is being written (0: none), and whose pushes
+  // without a result are told their round when it is written.
   uint64_t record = 0;
   std::vector<std::pair<uint32_t, control::ControlMessage>> untold;  // by rank
 };

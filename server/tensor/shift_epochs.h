@@ -25,6 +25,10 @@ class ShiftEpochs {
 
   // The first epoch, or the one that OnRoundBegins asked for, begins with these members, by rank.
   void Begin(const std::vector<bool>& members);
+  // Of a job that had come to `epoch` in another process. REQUIRES: the first epoch has begun, no other.
+  void GoOnAfter(uint32_t epoch) {
+    if (used_) epoch_ = epoch + 1;
+  }
   // The rank left, joined or was replaced.
   void OnMemberChanged(uint32_t rank);
   // Round `number` is next. True: a new epoch begins with it, call Begin.

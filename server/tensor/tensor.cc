@@ -67,6 +67,7 @@ void Tensor::Restore(TensorImage image) {
   LH_CHECK_OP(image.round, <=, image.rounds);
   rounds_before_ = image.rounds - image.round;
   rounds_.StartAt(image.round);
+  epochs_ = image.shift_epoch + 2;  // the one after it has begun
   parameters_->Restore(std::move(image.values), image.round);
   optimizer_->Restore(std::move(image.state));
 }

@@ -229,5 +229,48 @@ TEST_F(LoggedRounds, AWorkerThatComesBackLearnsWhatCounted) {
   EXPECT_EQ(record.values->span()[0], 1) << "3 - (0.5 * 2 + 1)";
 }
 
+// It joins again while its push of the round in progress is whole, and so is late: the answer waits for the
+// round's end, and by then the push has counted.
+TEST_F(LoggedRounds, AnAnswerThatHasWaitedSaysWhatHasCountedMeanwhile) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  job.Open(job.a, 0, true);
+  job.Send(job.a, 0);
+  FakeWorker again{job.coordinator, 0, 50000};
+  again.session = 1000;
+  again.connection.max_chunk_bytes = LoggedJob::kSymbol;
+  again.Join(2, 7);
+  again.Declare("w", job.count, "sgd:lr=1,momentum=0.5");
+  EXPECT_THAT(again.Heard(Heard::kDeclared), IsEmpty());
+  job.Open(job.b, 0, true);
+  job.Send(job.b, 0);
+  job.Write();
+  const auto answers = again.Heard(Heard::kDeclared);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(keeper.records.back()->counted[0].session, 1000u);
+  EXPECT_TRUE(answers[0].declared().has_counted());
+  EXPECT_EQ(answers[0].declared().next_round(), 1u);
+}
+
+// What its predecessor pushed is not the successor's: a push of its own that waits has not counted.
+TEST_F(LoggedRounds, WhatCountedIsOfTheSessionThatPushed) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  job.Open(job.a, 0, true);
+  job.Send(job.a, 0);
+  FakeWorker successor{job.coordinator, 0, 50000};
+  successor.session = 1001;
+  successor.connection.max_chunk_bytes = LoggedJob::kSymbol;
+  successor.Join(2, 7);
+  successor.Declare("w", job.count, "sgd:lr=1,momentum=0.5");
+  job.Open(job.b, 0, true);
+  job.Send(job.b, 0);
+  job.Write();
+  EXPECT_EQ(keeper.records.back()->counted[0].session, 1000u);
+  const auto answers = successor.Heard(Heard::kDeclared);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_FALSE(answers[0].declared().has_counted());
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -263,5 +263,26 @@ TEST(Reconnect, ShiftsBeginAnewWithTheServers) {
   EXPECT_EQ(h.Metadata(h.Window(0)).shift_epoch, 0u);
 }
 
+// The server, which was started again, has no memory of this worker's, and says so by another epoch.
+TEST(Reconnect, ShiftsBeginAnewAlsoWhenThePushHadCounted) {
+  LostServer h(LostServer::Options(), LossPolicy::kShift);
+  h.Push();
+  const auto first = h.Window(0).chunks.at(0).Bytes();
+  h.CloseWindow(0);
+  h.Lose();
+  h.ComeBack();
+  control::Declared answer = h.Answer(1);
+  answer.set_has_counted(true);
+  answer.set_shift_epoch(1);
+  h.SendAnswer(answer);
+  ASSERT_TRUE(h.push.status.ok());
+  Outcome next;
+  h.session.Push(h.w, h.gradient, next.Callback());
+  h.FinishEvent();
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).shift_epoch, 1u);
+  EXPECT_EQ(h.Window(0).chunks.at(0).Bytes(), first);
+}
+
 }  // namespace
 }  // namespace longhaul::worker
