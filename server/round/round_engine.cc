@@ -212,7 +212,7 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
 // --- The round log ---
 
 void RoundEngine::NoteCounted(TensorJob& job) {
-  const Tensor& tensor = job.tensor;
+  Tensor& tensor = job.tensor;
   const uint64_t round = tensor.rounds().number();
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);

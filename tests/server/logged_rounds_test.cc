@@ -47,8 +47,8 @@ struct LogKeeper final : ImageKeeper {
 
 // Two workers, a tensor of three chunks.
 struct LoggedJob {
-  explicit LoggedJob(LogKeeper* k)
-      : keeper(*k), coordinator(Settings(), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
+  explicit LoggedJob(LogKeeper* k, LossPolicy policy = LossPolicy::kResidual)
+      : keeper(*k), coordinator(Settings(policy), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
     coordinator.SetNow(At(0));
     a.session = 1000;
     b.session = 2000;
@@ -57,10 +57,10 @@ struct LoggedJob {
       worker->Join(2);
     }
   }
-  static ServerSettings Settings() {
+  static ServerSettings Settings(LossPolicy policy) {
     ServerSettings settings;
     settings.world_size = settings.min_workers = 2;
-    settings.policy = LossPolicy::kResidual;
+    settings.policy = policy;
     settings.first_job = 5;
     return settings;
   }
@@ -190,6 +190,23 @@ TEST_F(LoggedRounds, AJobGoesOnWhereItsLogEnds) {
   const auto start = job.a.Heard(Heard::kStart);
   ASSERT_EQ(start.size(), 1u);
   EXPECT_EQ(start[0].start().symbol_bytes(), 48u) << "chunks are as they were";
+}
+
+// Workers have memories of the epochs before, which this server has not.
+TEST_F(LoggedRounds, ShiftsBeginANewEpoch) {
+  {
+    LoggedJob job(&keeper);
+    job.Declare();
+    job.Push(0, true);
+    job.Write();
+  }
+  LogKeeper next;
+  next.restored["w"] = *keeper.records.back();
+  next.restored["w"].shift_epoch = 6;
+  next.run = ResumedJob{.number = 5, .symbol_bytes = 48};
+  LoggedJob job(&next, LossPolicy::kShift);
+  job.Declare();
+  EXPECT_EQ(job.a.Heard(Heard::kDeclared).back().declared().shift_epoch(), 7u);
 }
 
 TEST_F(LoggedRounds, AWorkerThatComesBackLearnsWhatCounted) {

@@ -129,6 +129,17 @@ TEST(Tensor, ResidualAndShiftAccountForEveryLossTheThresholdOnlyNamesIt) {
   }
 }
 
+TEST(Tensor, AnotherEpochThanTheImagesIsInForceAfterIt) {
+  Cell before({.policy = LossPolicy::kShift});
+  before.tensor.BeginEpoch(kRanks);
+  TensorImage image = before.tensor.Image();
+  image.shift_epoch = 6;
+  Cell cell({.policy = LossPolicy::kShift});
+  cell.tensor.BeginEpoch(kRanks);
+  cell.tensor.Restore(std::move(image));
+  EXPECT_EQ(cell.tensor.shift_epoch(), 7u);
+}
+
 TEST(Tensor, AnEpochBeginsWithoutExpectationsAndCounts) {
   Cell cell({.policy = LossPolicy::kShift, .shift_alpha = 1});
   cell.tensor.BeginEpoch(kRanks);
