@@ -324,6 +324,7 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   tensor.NextRound();
   images_.OnRoundOver(job);
   job.turn = now_;
+  job.quorum_at.reset();
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
@@ -456,6 +457,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
                                                            parameters.spec().name + "\" had arrived"));
     }
     ExcludeFromRound(*job, rank);
+    LeaveStragglersOut(*job);  // those that are left may be a quorum
     if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
     FinishRoundIfComplete(*job);
   }
@@ -501,6 +503,7 @@ void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
 void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
   if (!rounds.begun() || !job.HasValues()) return;
+  if (!job.quorum_at && rounds.Quorum() > 0 && rounds.windows_in() >= rounds.Quorum()) job.quorum_at = now_;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const Rounds::Participation participation = rounds.participation(rank);
     const bool open = participation == Rounds::Participation::kOpen;

@@ -60,6 +60,12 @@ struct TensorJob {
   }
   // Since when the round in progress waits. REQUIRES: it has begun.
   Instant since() const { return std::max(tensor.rounds().begun_at(), values_since); }
+  // When a round whose quorum is in stops waiting for the others; infinite: it is not in. REQUIRES: as since.
+  Instant GraceEnds() const {
+    if (!quorum_at) return Instant::Infinite();
+    const Duration took = *quorum_at > since() ? *quorum_at - since() : Duration(0);
+    return *quorum_at + stragglers.Grace(std::max(tensor.rounds().Quorum(), 1u), took);
+  }
   // Begins the first round, or a shift epoch, with the members of this moment and the weights that they
   // joined with.
   void BeginEpoch(const Membership& membership) {
@@ -83,6 +89,7 @@ struct TensorJob {
   Stragglers stragglers;
   Patience patience;
   WeightLedger weights;
+  std::optional<Instant> quorum_at;      // when the quorum of the round in progress was in
   Instant turn;                          // when the round before was finished, or version 0 was there
   std::vector<Instant> left_out_of;      // by rank, of one that lags: the turn that it has missed
   std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
@@ -117,8 +124,8 @@ class TensorJobs {
     const Rounds& rounds = job.tensor.rounds();
     if (!rounds.begun() || !job.HasValues()) return Instant::Infinite();
     const uint32_t done = rounds.Count(Rounds::Participation::kClosed);
-    return std::min(job.stragglers.Deadline(job.since(), rtt, done, members),
-                    job.patience.Deadline(rank, job.turn, job.since(), bytes_));
+    return std::min({job.stragglers.Deadline(job.since(), rtt, done, members), job.GraceEnds(),
+                     job.patience.Deadline(rank, job.turn, job.since(), bytes_)});
   }
   size_t size() const { return jobs_.size(); }
   auto begin() const { return jobs_.begin(); }

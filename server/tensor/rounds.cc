@@ -24,8 +24,9 @@ uint64_t WordOf(const transport::ChunkBitmap& bits, uint32_t word) {
 
 }  // namespace
 
-Rounds::Rounds(uint32_t chunks, uint32_t ranks)
-    : members_(ranks, false),
+Rounds::Rounds(uint32_t chunks, uint32_t ranks, uint32_t quorum)
+    : quorum_(quorum),
+      members_(ranks, false),
       parts_(ranks, Participation::kAbsent),
       waits_for_(chunks),
       final_(chunks),
@@ -68,6 +69,7 @@ bool Rounds::IsReady(uint32_t chunk, Contributions in) {
 
 void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(parts_[rank] == Participation::kOpen);
+  ++windows_in_;
   Release(rank, contributed);
 }
 
@@ -76,6 +78,7 @@ void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contribut
   members_[rank] = false;
   if (IsAwaited(rank)) Release(rank, contributed);
   if (parts_[rank] == Participation::kLagging) parts_[rank] = Participation::kAbsent;
+  if (quorum_ > 0) AwaitEnough();
 }
 
 bool Rounds::OnMemberReplaced(uint32_t rank) {
@@ -88,6 +91,18 @@ void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed
   LH_CHECK(parts_[rank] == Participation::kAwaited);
   Release(rank, contributed);
   parts_[rank] = Participation::kLagging;
+}
+
+uint32_t Rounds::Quorum() const {
+  return std::min(quorum_, static_cast<uint32_t>(std::count(members_.begin(), members_.end(), true)));
+}
+
+// A round that waited for fewer would be theirs alone, and the next one as soon as they push.
+void Rounds::AwaitEnough() {
+  const auto lagging = Count(Participation::kLagging);
+  const uint32_t others = windows_in_ + Count(Participation::kAwaited) + Count(Participation::kOpen);
+  if (others >= (quorum_ > 0 ? Quorum() : lagging)) return;
+  std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
 }
 
 uint32_t Rounds::Count(Participation part) const {
@@ -138,9 +153,8 @@ void Rounds::Next() {
                    : lags          ? Participation::kLagging
                                    : Participation::kAwaited;
   }
-  // A round that waited for fewer than half would be theirs alone, and the next one as soon as they push.
-  if (Count(Participation::kAwaited) < Count(Participation::kLagging))
-    std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
+  windows_in_ = 0;
+  AwaitEnough();
   final_ = transport::ChunkBitmap(final_.size());
   std::swap(final_order_, previous_order_);
   final_order_.clear();

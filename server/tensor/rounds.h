@@ -1,4 +1,4 @@
-// One tensor's rounds (BSP): which worker has its window in which state, and when a chunk is final.
+// One tensor's rounds: which worker has its window in which state, and when a chunk is final.
 //
 // A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
 // when all chunks are final; the next one then begins with the workers that are members at that moment.
@@ -8,10 +8,10 @@
 // in slices finds those that waited for nothing else.
 //
 // A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
-// a window, with which it takes part in the round of that moment, as far as that is not final yet. Where more
-// members lag than do not, the next round waits for all of them again, as long as it is willing to: those
-// that are left make one round in that time, and not the model. Knows no tensor values and no connections.
-// Not thread-safe.
+// a window, with which it takes part in the round of that moment, as far as that is not final yet. Where
+// fewer members than a quorum, by default half of them, do not lag, the round waits for all of them again, as
+// long as it is willing to: those that are left make one round in that time, and not the model. Knows no
+// tensor values and no connections. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -55,8 +55,8 @@ class Rounds {
   // By rank: the chunks that are in (Aggregator::contributions). Without a bit: none.
   using Contributions = std::span<const transport::ChunkBitmap>;
 
-  // Throws std::bad_alloc.
-  Rounds(uint32_t chunks, uint32_t ranks);
+  // quorum: JobSpec's. Throws std::bad_alloc.
+  Rounds(uint32_t chunks, uint32_t ranks, uint32_t quorum = 0);
 
   // --- Questions ---
   uint64_t number() const { return number_; }  // of the round in progress = rounds completed so far
@@ -70,6 +70,9 @@ class Rounds {
   bool AllFinal() const { return final_order_.size() == final_.size(); }
   // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
   uint32_t last_rank() const { return last_rank_; }
+  // The members whose windows are in, and how many of them close the round; 0: it has no quorum.
+  uint32_t windows_in() const { return windows_in_; }
+  uint32_t Quorum() const;
   // Members whose part this is.
   uint32_t Count(Participation part) const;
   Instant begun_at() const { return *begun_; }
@@ -109,8 +112,8 @@ class Rounds {
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
-  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as they are at
-  // most half. REQUIRES: AllFinal().
+  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as the others
+  // are enough. REQUIRES: AllFinal().
   void Next();
 
  private:
@@ -121,7 +124,10 @@ class Rounds {
   // Bit i: chunk 64 word + i is ready.
   uint64_t ReadyChunks(uint32_t word, Contributions in) const;
   void Release(uint32_t rank, const transport::ChunkBitmap& contributed);
+  void AwaitEnough();
 
+  uint32_t quorum_;
+  uint32_t windows_in_ = 0;
   uint64_t number_ = 0;
   std::vector<bool> members_;
   std::vector<Participation> parts_;

@@ -14,7 +14,7 @@ Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggr
       spec_(spec),
       filler_(codec::MakeFiller(spec, parameters->gradient_geometry(), ranks)),
       aggregator_(parameters->gradient_geometry(), ranks, order, spec.aggregation),
-      rounds_(parameters->gradient_geometry().chunks(), ranks),
+      rounds_(parameters->gradient_geometry().chunks(), ranks, parameters->spec().quorum),
       optimizer_(codec::MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
       windows_(ranks),
       mean_(parameters->gradient_geometry().Length(0)) {}
