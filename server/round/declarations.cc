@@ -312,12 +312,15 @@ TensorJob& Declarations::Add(Parameters* parameters) {
       WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
                    settings_.policy == LossPolicy::kShift));
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    if (membership_->IsJoined(rank)) job->tensor.rounds().OnMemberJoined(rank);
+    if (!membership_->IsJoined(rank)) continue;
+    job->tensor.rounds().OnMemberJoined(rank);
+    job->clocks.OnMemberJoined(rank);
   }
   job->BeginEpoch(*membership_);
   if (images_ != nullptr && images_->Find(parameters->spec().name) != nullptr) {
     TensorImage image = images_->Take(parameters->spec().name);
     if (image.counted.size() == ranks) job->counted = std::move(image.counted);
+    for (uint32_t rank = 0; rank < ranks; ++rank) job->clocks.Restore(rank, job->counted[rank].clock);
     job->tensor.Restore(std::move(image));
     job->restored = true;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reached.h"
 #include "codec/chunk/chunk.h"
 #include "codec/policy/state_hash.h"
 
@@ -22,6 +23,13 @@ ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t sym
                      .hash_rounds = settings.hash_rounds};
   }
   return options;
+}
+
+// Of a step of some, the others may have values to offer.
+bool WaitsForValues(const Tensor& tensor) {
+  const Parameters::Initial initial = tensor.parameters().initial();
+  return initial == Parameters::Initial::kAwaited ||
+         (tensor.asynchronous() && initial != Parameters::Initial::kReady);
 }
 
 double Share(uint32_t part, uint32_t whole) {
@@ -56,6 +64,25 @@ void RoundEngine::FollowDeclared(const std::vector<TensorJob*>& jobs) {
   }
 }
 
+void RoundEngine::OnClockRequest(Peer& peer, const control::ClockRequest& request) {
+  const TensorJob* job = jobs_.Find(request.key());
+  if (job == nullptr) {
+    return host_->Disconnect(peer, Status(StatusCode::kProtocolViolation,
+                                          "no tensor has the key " + std::to_string(request.key())));
+  }
+  const Clocks& clocks = job->clocks;
+  control::ControlMessage message;
+  control::ClockReply& reply = *message.mutable_clock_reply();
+  // One that was given up may be behind the slowest, or have no one beside it.
+  const uint64_t own = clocks.of(peer.rank);
+  reply.set_request(request.request());
+  reply.set_own(own);
+  reply.set_slowest(clocks.members() > 0 ? std::min(own, clocks.Slowest()) : own);
+  reply.set_fastest(std::max(own, clocks.Fastest()));
+  reply.set_members(clocks.members());
+  host_->Send(peer, message);
+}
+
 void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
   if (declarations_.GiveUp(peer, request)) return;
   for (const auto& job : jobs_) {
@@ -67,6 +94,15 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
       pulls_.Refuse(peer, request,
                     Status(StatusCode::kDeadlineExceeded,
                            wait.what + " waits for " + membership_->Names(wait.missing)));
+      return;
+    }
+    if (const auto behind = job->clocks.Behind(given_up->least_clock);
+        given_up->min_round <= rounds.number() && !behind.empty()) {
+      pulls_.Refuse(peer, request,
+                    Status(StatusCode::kDeadlineExceeded,
+                           "push " + std::to_string(given_up->least_clock) + " of tensor \"" +
+                               job->tensor.parameters().spec().name + "\" (max_staleness) waits for " +
+                               membership_->Names(behind)));
       return;
     }
     const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
@@ -84,7 +120,8 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
 // --- What waits ---
 
 bool RoundEngine::Lags(uint32_t rank) const {
-  return std::ranges::any_of(jobs_, [rank](const auto& job) {
+  return std::ranges::any_of(jobs_, [&](const auto& job) {
+    if (job->tensor.asynchronous()) return membership_->IsJoined(rank) && !job->clocks.IsMember(rank);
     return job->tensor.rounds().participation(rank) == Rounds::Participation::kLagging;
   });
 }
@@ -118,7 +155,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
   };
   const TensorJob* first = nullptr;
   for (const auto& job : jobs_) {
-    if (!job->tensor.rounds().begun()) continue;
+    if (!job->tensor.rounds().begun() || (job->tensor.asynchronous() && job->HasValues())) continue;
     const auto order =
         first == nullptr ? std::strong_ordering::greater : weight_of(*job) <=> weight_of(*first);
     if (order > 0 || (order == 0 && job->tensor.rounds().begun_at() < first->tensor.rounds().begun_at()))
@@ -126,6 +163,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
   }
   std::vector<Wait> waits;
   if (first != nullptr) waits.push_back(RoundWait(*first));
+  if (auto held = LongestHeld()) waits.push_back(*std::move(held));
   if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
   if (auto held = pulls_.LongestWait(jobs_)) waits.push_back(*std::move(held));
   return waits;
@@ -149,6 +187,7 @@ void RoundEngine::OnWindowState(Peer& peer, const transport::event::WindowState&
 
 void RoundEngine::Follow(const Intake::Outcome& outcome) {
   if (outcome.job == nullptr) return;
+  CloseSteps(*outcome.job);
   FinaliseSwept(*outcome.job);
   if (outcome.initialized) OnInitialized(*outcome.job);
   if (outcome.closed) LeaveStragglersOut(*outcome.job);  // half of the members may be done now
@@ -168,9 +207,10 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 void RoundEngine::OnInitialized(TensorJob& job) {
   job.tensor.parameters().SetReady();
   job.values_since = job.turn = now_;
+  std::fill(job.answered_at.begin(), job.answered_at.end(), now_);
   if (logs() && job.tensor.parameters().version() == 0)
     keeper_->Log(std::make_shared<TensorImage>(job.tensor.Image()));
-  if (job.tensor.rounds().begun()) job.tensor.rounds().BeginSweep();
+  if (job.tensor.rounds().begun() && job.tensor.rounds().Closes()) job.tensor.rounds().BeginSweep();
   FinaliseSwept(job);
   pulls_.Answer(now_, job);
   LeaveStragglersOut(job);
@@ -218,8 +258,10 @@ void RoundEngine::LogRound(TensorJob& job) {
     const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
     if (contributed.count() == 0) continue;
     Counted& counted = job.counted[rank];
-    counted = {.session = membership_->member(rank).session, .round = round};
-    if (contributed.count() < tensor.chunks()) counted.chunks = contributed.bytes();
+    counted = {
+        .session = membership_->member(rank).session, .round = round, .clock = job.clocks.of(rank) + 1};
+    const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
+    if (of_push.count() < tensor.chunks()) counted.chunks = of_push.bytes();
   }
   auto record = std::make_shared<TensorImage>(tensor.NextImage());
   record->counted = job.counted;
@@ -253,8 +295,7 @@ void RoundEngine::FinaliseSwept(TensorJob& job) {
 
 void RoundEngine::Sweep(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
-  if (job.tensor.parameters().initial() == Parameters::Initial::kAwaited)
-    return;  // OnInitialized begins again
+  if (WaitsForValues(job.tensor)) return;  // OnInitialized begins again
   const uint64_t per_chunk = uint64_t{WorkBudget::kPerChunk} * (1 + membership_->world_size()) +
                              kPerElement * job.tensor.geometry().Length(0);
   // A look at a word of 64 chunks takes some 2 ns a rank.
@@ -270,8 +311,7 @@ void RoundEngine::Sweep(TensorJob& job) {
 }
 
 bool RoundEngine::IsUnfinished(const TensorJob& job) const {
-  const bool waits_for_values = job.tensor.parameters().initial() == Parameters::Initial::kAwaited;
-  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !waits_for_values);
+  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !WaitsForValues(job.tensor));
 }
 
 // Results and unfinished rounds alternate in having the first turn.
@@ -302,16 +342,20 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   Tensor& tensor = job.tensor;
   Rounds& rounds = tensor.rounds();
   if (!rounds.begun() || !rounds.AllFinal() || !IsLogged(job)) return;
-  rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
+  const bool steps = tensor.asynchronous();
+  if (!steps) rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
   TensorRound round{.tensor = &tensor,
                     .round = rounds.number(),
                     .begun = rounds.begun_at(),
                     .last_rank = rounds.last_rank(),
                     .tally = rounds.tally()};
+  std::vector<bool> contributed(membership_->world_size());
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    const bool lags = rounds.participation(rank) == Rounds::Participation::kLagging;
+    const bool lags = !steps && rounds.participation(rank) == Rounds::Participation::kLagging;
     stats_.by_rank[rank].excluded += lags ? 1 : 0;
-    round.contributors += tensor.aggregator().contributed(rank).count() > 0 ? 1 : 0;
+    contributed[rank] = tensor.aggregator().contributed(rank).count() > 0;
+    round.contributors += contributed[rank] ? 1 : 0;
+    if (contributed[rank] && !steps) job.clocks.Advance(rank);
   }
   ++stats_.tensor_rounds;
   stats_.tolerated += round.tally.tolerated_chunks;
@@ -321,19 +365,132 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
     WorkOnReport(job, everything);
   }
   results_.EndRound(tensor);
-  tensor.NextRound();
+  tensor.NextRound(now_);
   images_.OnRoundOver(job);
   job.turn = now_;
   job.quorum_at.reset();
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    if (rounds.participation(rank) == Rounds::Participation::kLagging) CountAsLost(job, rank);
+    if (!steps && rounds.participation(rank) == Rounds::Participation::kLagging) CountAsLost(job, rank);
   }
-  Report(job, round);
+  Report(job, round, steps ? contributed : std::vector<bool>());
   declarations_.AnswerPostponed(job);
   pulls_.Answer(now_, job);
   host_->OnTensorRound(round);
+  if (!steps) return;
+  CountPushesOf(job, round.round);
+  CloseSteps(job);
+  FinishRoundIfComplete(job);
+}
+
+// --- Pushes that are steps of their own ---
+
+void RoundEngine::CloseSteps(TensorJob& job) {
+  Tensor& tensor = job.tensor;
+  bool counted = false;
+  bool closes = false;
+  for (FinishedPush& push : job.finished) {
+    if (push.state != FinishedPush::State::kOver || push.step > tensor.rounds().number()) continue;
+    if (push.step < tensor.rounds().number()) {
+      LH_REACHED("a push is over that earlier steps have all of");
+      tensor.rounds().OnWindowPassed(push.rank);
+      CountPush(job, push);
+      counted = true;
+      continue;
+    }
+    tensor.OnWindowOver(push.rank, push.outcome);
+    tensor.rounds().OnWindowClosed(push.rank, tensor.pushed(push.rank));
+    push.state = FinishedPush::State::kInStep;
+    closes = true;
+  }
+  if (counted) AnswerPushes(job);
+  if (closes) FinaliseSwept(job);
+}
+
+void RoundEngine::CountPush(TensorJob& job, FinishedPush& push) {
+  job.clocks.Advance(push.rank);
+  job.push_session[push.rank] = 0;
+  push.state = FinishedPush::State::kHeld;
+  push.held_since = now_;
+  if (logs()) return;  // LogRound has
+  Counted& counted = job.counted[push.rank];
+  counted = {.session = membership_->member(push.rank).session, .round = push.step};
+  const transport::ChunkBitmap& pushed = job.tensor.pushed(push.rank);
+  if (pushed.count() < job.tensor.chunks()) counted.chunks = pushed.bytes();
+}
+
+void RoundEngine::CountPushesOf(TensorJob& job, uint64_t step) {
+  for (FinishedPush& push : job.finished) {
+    if (push.state == FinishedPush::State::kInStep && push.step == step) CountPush(job, push);
+  }
+  AnswerPushes(job);
+}
+
+void RoundEngine::AnswerPushes(TensorJob& job) {
+  std::erase_if(job.finished, [&](const FinishedPush& push) {
+    if (push.state != FinishedPush::State::kHeld || !job.clocks.MayGoOn(push.rank)) return false;
+    ++job.own_pushes[push.rank];
+    job.answered_at[push.rank] = now_;
+    if (Peer* peer = host_->PeerOfRank(push.rank)) host_->Send(*peer, push.taken);
+    return true;
+  });
+  pulls_.Answer(now_, job);
+  LeaveIdleOut(job);
+}
+
+std::vector<uint32_t> RoundEngine::HoldersOf(const TensorJob& job, const FinishedPush& push) const {
+  const int32_t staleness = job.tensor.parameters().spec().staleness;
+  if (staleness == Clocks::kNoBound) return {};
+  return job.clocks.Behind(job.clocks.of(push.rank) - static_cast<uint64_t>(staleness));
+}
+
+void RoundEngine::LeaveIdleOut(TensorJob& job) {
+  bool left = false;
+  for (const FinishedPush& push : job.finished) {
+    if (push.state != FinishedPush::State::kHeld) continue;
+    for (const uint32_t rank : HoldersOf(job, push)) {
+      const Instant deadline =
+          job.patience.Deadline(rank, job.answered_at[rank], push.held_since, jobs_.bytes());
+      if (now_ < deadline) {
+        CheckAt(deadline);
+        continue;
+      }
+      LH_REACHED("a member that does nothing holds the others no longer");
+      job.clocks.OnMemberGone(rank);
+      ++stats_.by_rank[rank].excluded;
+      host_->OnLeftOut({.rank = rank,
+                        .tensor = job.tensor.parameters().spec().name,
+                        .round = job.tensor.rounds().number(),
+                        .waited = now_ - push.held_since});
+      left = true;
+    }
+  }
+  if (left) AnswerPushes(job);
+}
+
+std::optional<Wait> RoundEngine::LongestHeld() const {
+  std::optional<Wait> longest;
+  for (const auto& job : jobs_) {
+    for (const FinishedPush& push : job->finished) {
+      if (push.state != FinishedPush::State::kHeld || (longest && longest->since <= push.held_since))
+        continue;
+      const uint64_t clock = job->clocks.of(push.rank);
+      longest =
+          Wait{.what = "push " + std::to_string(clock + 1) + " of tensor \"" +
+                       job->tensor.parameters().spec().name + "\" by rank " + std::to_string(push.rank) +
+                       ", " + std::to_string(clock - job->clocks.Slowest()) + " ahead,",
+               .missing = HoldersOf(*job, push),
+               .since = push.held_since};
+    }
+  }
+  return longest;
+}
+
+// The connection is over: what its worker is to be told, the next one learns with its declaration.
+void RoundEngine::DropPushes(TensorJob& job, uint32_t rank) {
+  std::erase_if(job.finished, [rank](const FinishedPush& push) { return push.rank == rank; });
+  job.own_pushes[rank] = 0;
 }
 
 // Under policy shift the bounds of the epoch stay.
@@ -345,11 +502,13 @@ void RoundEngine::EndWeights(TensorJob& job) {
     share += gain * (shares[rank] - share);
   }
   if (settings_.policy != LossPolicy::kShift) job.weights.Begin(membership_->Joined());
+  job.Weigh(*membership_);
 }
 
-void RoundEngine::Report(TensorJob& job, const TensorRound& round) {
+void RoundEngine::Report(TensorJob& job, const TensorRound& round, std::vector<bool> to) {
   const Tensor& tensor = job.tensor;
   PendingReport& pending = job.report.emplace();
+  pending.to = std::move(to);
   control::RoundReport& report = *pending.message.mutable_round_report();
   report.set_key(tensor.key());
   report.set_round(round.round);
@@ -389,6 +548,7 @@ void RoundEngine::WorkOnReport(TensorJob& job, WorkBudget& budget) {
   if (report.has_state_hash()) report.set_state_hash(pending.hash);
   for (; pending.next_rank < membership_->world_size(); ++pending.next_rank) {
     if (budget.spent()) return;
+    if (!pending.to.empty() && !pending.to[pending.next_rank]) continue;
     SetReplicaHash(job.tensor, pending.next_rank, report, budget);
     if (Peer* peer = host_->PeerOfRank(pending.next_rank)) host_->Send(*peer, pending.message);
     budget.Spend(WorkBudget::kPerChunk);
@@ -414,6 +574,7 @@ void RoundEngine::ForgetWorker(TensorJob& job, uint32_t rank) {
   declarations_.Forget(job, rank);
   pulls_.Forget(job, rank);
   job.epochs.OnMemberChanged(rank);
+  DropPushes(job, rank);
 }
 
 // takes_part: of the round in progress; else from the next one on.
@@ -425,6 +586,9 @@ void RoundEngine::MoveMember(TensorJob& job, uint32_t rank, bool takes_part) {
 void RoundEngine::OnMemberJoined(uint32_t rank) {
   for (const auto& job : jobs_) {
     job->epochs.OnMemberChanged(rank);
+    job->clocks.OnMemberJoined(rank);
+    job->answered_at[rank] = now_;
+    job->Weigh(*membership_);
     MoveMember(*job, rank, job->tensor.rounds().OnMemberJoined(rank));
   }
 }
@@ -473,9 +637,12 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
   const bool open = participation == Rounds::Participation::kOpen;
   if (open) ++rounds.tally().closed[static_cast<size_t>(wire::CloseReason::kExcluded)];
   const bool missed = rounds.begun() && (open || participation == Rounds::Participation::kAwaited);
-  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  const transport::ChunkBitmap& contributed = tensor.pushed(rank);
   const uint32_t lost = tensor.chunks() - contributed.count();
   rounds.OnMemberGone(rank, contributed);
+  job.clocks.OnMemberGone(rank);
+  job.Weigh(*membership_);
+  AnswerPushes(job);
   if (!missed) return;
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
@@ -502,6 +669,7 @@ void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
 // by the close rule, which is evaluated again at the deadline.
 void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
+  if (rounds.asynchronous()) return LeaveIdleOut(job);
   if (!rounds.begun() || !job.HasValues()) return;
   if (!job.quorum_at && rounds.Quorum() > 0 && rounds.windows_in() >= rounds.Quorum()) job.quorum_at = now_;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {

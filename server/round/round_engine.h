@@ -45,6 +45,7 @@ class RoundEngine {
   // --- Control messages of members ---
   void OnDeclare(Peer& peer, const control::Declare& declare);
   void OnPullRequest(Peer& peer, const control::PullRequest& pull);
+  void OnClockRequest(Peer& peer, const control::ClockRequest& request);
   // A call of the worker has waited long enough: ends it, saying for whom it waits, unless it has ended.
   void OnGiveUp(Peer& peer, uint32_t request);
 
@@ -107,12 +108,27 @@ class RoundEngine {
   void WorkOn(TensorJob& job);
   bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
+  // --- Where staleness is not 0 ---
+  // Windows that are over close the step that has the last of them.
+  void CloseSteps(TensorJob& job);
+  void CountPush(TensorJob& job, FinishedPush& push);
+  void CountPushesOf(TensorJob& job, uint64_t step);
+  // Workers whose pushes have counted are told, as far as they may go on.
+  void AnswerPushes(TensorJob& job);
+  // A member for which others wait, and which does nothing, holds them no longer.
+  void LeaveIdleOut(TensorJob& job);
+  // For whom the worker of this push waits.
+  std::vector<uint32_t> HoldersOf(const TensorJob& job, const FinishedPush& push) const;
+  std::optional<Wait> LongestHeld() const;
+  void DropPushes(TensorJob& job, uint32_t rank);
+  // --- ---
   bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
   void LogRound(TensorJob& job);
   // The round that is complete may be told: its record is on the disk, or none is kept.
   bool IsLogged(TensorJob& job);
   void EndWeights(TensorJob& job);
-  void Report(TensorJob& job, const TensorRound& round);
+  // to: by rank, whom it is for; empty: all.
+  void Report(TensorJob& job, const TensorRound& round, std::vector<bool> to);
   void WorkOnReport(TensorJob& job, WorkBudget& budget);
   void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report,
                       WorkBudget& budget) const;

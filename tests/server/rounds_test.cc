@@ -197,7 +197,7 @@ TEST_F(ThreeWorkers, ALaggingWorkerThatGoesIsNoMemberAnyMore) {
 // A round of three workers of whom two close it.
 struct TwoOfThree : ThreeWorkers {
   TwoOfThree() {
-    rounds = Rounds(3, 3, 2);
+    rounds = Rounds(3, 3, {.quorum = 2});
     for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnMemberJoined(rank);
   }
   void Whole(uint32_t rank) {

@@ -407,7 +407,7 @@ TEST(WorkerSessionTest, APushThatWasGivenUpBeforeItsRoundWasKnownCountsThere) {
 TEST(WorkerSessionTest, PullsWhatTheServerHas) {
   TensorHarness h(500);
   Outcome pull;
-  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.session.Pull(h.w, h.model, {.min_round = 3}, pull.Callback());
   h.FinishEvent();
   const control::PullRequest& request = h.connection.sent.back().pull_request();
   EXPECT_EQ(request.min_round(), 3u);
@@ -425,7 +425,7 @@ TEST(WorkerSessionTest, PullsWhatTheServerHas) {
 TEST(WorkerSessionTest, APullRefusedInTheMiddleOfItsResultTakesNoMoreChunks) {
   TensorHarness h(500);
   Outcome pull;
-  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.session.Pull(h.w, h.model, {.min_round = 3}, pull.Callback());
   h.FinishEvent();
   codec::WindowMetadata metadata = h.ResultMetadata(500, 9);
   metadata.kind = codec::WindowKind::kWeights;
@@ -602,7 +602,7 @@ struct PendingOperations {
     h.session.Push(a, gradient, push.Callback());
     h.session.Push(a, gradient, queued.Callback());  // behind the first one
     h.session.PushPull(b, gradient, out[0], push_pull.Callback());
-    h.session.Pull(b, out[1], 0, pull.Callback());
+    h.session.Pull(b, out[1], {}, pull.Callback());
     h.session.Barrier("x", barrier.Callback());
     h.session.Declare({.name = "c", .count = 5, .initial = {}}, declare.DeclareCallback());
     h.FinishEvent();

@@ -16,11 +16,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/instant.h"
+#include "longhaul/options.h"
 #include "longhaul/stats.h"
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
@@ -46,6 +48,7 @@ class WorkerSession {
   };
   using DeclareCallback = Declarations::Callback;
   using Callback = Operations::Callback;
+  using ClockCallback = std::function<void(const Result<TensorClock>&)>;
 
   explicit WorkerSession(WorkerCoreOptions options);
   ~WorkerSession();
@@ -84,7 +87,8 @@ class WorkerSession {
   void Push(TensorHandle handle, std::span<const float> gradient, Callback callback, float weight = 0);
   void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out, Callback callback,
                 float weight = 0);
-  void Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback);
+  void Pull(TensorHandle handle, std::span<float> out, const PullOptions& options, Callback callback);
+  void Clock(TensorHandle handle, ClockCallback callback);
   // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
   void SetScores(TensorHandle handle, std::vector<float> scores);
   void Barrier(const std::string& name, Callback callback);
@@ -123,6 +127,8 @@ class WorkerSession {
   void OnStart(const control::Start& start);
   void OnWaiting(const control::Waiting& waiting);
   void OnBarrierDone(const control::BarrierDone& done);
+  void OnClockReply(const control::ClockReply& reply);
+  void AskClocks(TensorHandle handle);
   void OnServerLeave(const control::Leave& leave);
 
   // Ok while requests are taken; else why not.
@@ -131,6 +137,8 @@ class WorkerSession {
   Status CheckRequest(TensorHandle handle, size_t elements) const;
   Status CheckPush(TensorHandle handle, size_t elements, float weight) const;
   float WeightOr(float weight) const { return weight > 0 ? weight : link_.options.weight; }
+  // Of pushes that are steps.
+  void PullResults();
   // Begins what has its turn; nothing before the job has started.
   void StartWaiting();
   // Fails when a part has failed.
@@ -164,6 +172,12 @@ class WorkerSession {
     control::ControlMessage message;
   };
   std::map<uint32_t, PendingBarrier> barriers_;  // by request
+  struct PendingClock {
+    OperationId operation = 0;
+    TensorHandle handle = 0;
+    std::shared_ptr<TensorClock> clock;
+  };
+  std::map<uint32_t, PendingClock> clocks_;  // by request
 
   ServerLink link_;
   Declarations tensors_{&link_};
