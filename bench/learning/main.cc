@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "base/flags/number_checks.h"
-#include "bench/learning/consistency.h"
 #include "bench/learning/poisoned.h"
 #include "bench/learning/report.h"
 

@@ -228,7 +228,7 @@ void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   }
   if (message.has_declare()) engine_->OnDeclare(peer, message.declare());
   if (message.has_pull_request()) engine_->OnPullRequest(peer, message.pull_request());
-  if (message.has_clock_request()) engine_->OnClockRequest(peer, message.clock_request());
+  if (message.has_clock_request()) engine_->steps().OnClockRequest(peer, message.clock_request());
   if (message.has_barrier()) OnBarrier(peer, message.barrier());
 }
 

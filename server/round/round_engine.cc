@@ -25,13 +25,6 @@ ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t sym
   return options;
 }
 
-// Of a step of some, the others may have values to offer.
-bool WaitsForValues(const Tensor& tensor) {
-  const Parameters::Initial initial = tensor.parameters().initial();
-  return initial == Parameters::Initial::kAwaited ||
-         (tensor.asynchronous() && initial != Parameters::Initial::kReady);
-}
-
 double Share(uint32_t part, uint32_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -48,6 +41,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       results_(ResultOptions(settings, symbol_bytes), &budget_),
       declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
+      steps_(membership, host, &jobs_, &pulls_, &stats_, logs()),
       intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_, logs()) {
   stats_.by_rank.resize(settings.world_size);
 }
@@ -64,25 +58,6 @@ void RoundEngine::FollowDeclared(const std::vector<TensorJob*>& jobs) {
   }
 }
 
-void RoundEngine::OnClockRequest(Peer& peer, const control::ClockRequest& request) {
-  const TensorJob* job = jobs_.Find(request.key());
-  if (job == nullptr) {
-    return host_->Disconnect(peer, Status(StatusCode::kProtocolViolation,
-                                          "no tensor has the key " + std::to_string(request.key())));
-  }
-  const Clocks& clocks = job->clocks;
-  control::ControlMessage message;
-  control::ClockReply& reply = *message.mutable_clock_reply();
-  // One that was given up may be behind the slowest, or have no one beside it.
-  const uint64_t own = clocks.of(peer.rank);
-  reply.set_request(request.request());
-  reply.set_own(own);
-  reply.set_slowest(clocks.members() > 0 ? std::min(own, clocks.Slowest()) : own);
-  reply.set_fastest(std::max(own, clocks.Fastest()));
-  reply.set_members(clocks.members());
-  host_->Send(peer, message);
-}
-
 void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
   if (declarations_.GiveUp(peer, request)) return;
   for (const auto& job : jobs_) {
@@ -96,15 +71,8 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
                            wait.what + " waits for " + membership_->Names(wait.missing)));
       return;
     }
-    if (const auto behind = job->clocks.Behind(given_up->least_clock);
-        given_up->min_round <= rounds.number() && !behind.empty()) {
-      pulls_.Refuse(peer, request,
-                    Status(StatusCode::kDeadlineExceeded,
-                           "push " + std::to_string(given_up->least_clock) + " of tensor \"" +
-                               job->tensor.parameters().spec().name + "\" (max_staleness) waits for " +
-                               membership_->Names(behind)));
-      return;
-    }
+    if (const Status why = steps_.WhyStale(*job, *given_up); !why.ok())
+      return pulls_.Refuse(peer, request, why);
     const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
     pulls_.Refuse(
         peer, request,
@@ -163,7 +131,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
   }
   std::vector<Wait> waits;
   if (first != nullptr) waits.push_back(RoundWait(*first));
-  if (auto held = LongestHeld()) waits.push_back(*std::move(held));
+  if (auto held = steps_.LongestHeld()) waits.push_back(*std::move(held));
   if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
   if (auto held = pulls_.LongestWait(jobs_)) waits.push_back(*std::move(held));
   return waits;
@@ -295,7 +263,7 @@ void RoundEngine::FinaliseSwept(TensorJob& job) {
 
 void RoundEngine::Sweep(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
-  if (WaitsForValues(job.tensor)) return;  // OnInitialized begins again
+  if (job.tensor.WaitsForValues()) return;  // OnInitialized begins again
   const uint64_t per_chunk = uint64_t{WorkBudget::kPerChunk} * (1 + membership_->world_size()) +
                              kPerElement * job.tensor.geometry().Length(0);
   // A look at a word of 64 chunks takes some 2 ns a rank.
@@ -311,7 +279,7 @@ void RoundEngine::Sweep(TensorJob& job) {
 }
 
 bool RoundEngine::IsUnfinished(const TensorJob& job) const {
-  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !WaitsForValues(job.tensor));
+  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !job.tensor.WaitsForValues());
 }
 
 // Results and unfinished rounds alternate in having the first turn.
@@ -379,118 +347,14 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   pulls_.Answer(now_, job);
   host_->OnTensorRound(round);
   if (!steps) return;
-  CountPushesOf(job, round.round);
+  steps_.OnOver(now_, job, round.round);
   CloseSteps(job);
   FinishRoundIfComplete(job);
 }
 
-// --- Pushes that are steps of their own ---
-
 void RoundEngine::CloseSteps(TensorJob& job) {
-  Tensor& tensor = job.tensor;
-  bool counted = false;
-  bool closes = false;
-  for (FinishedPush& push : job.finished) {
-    if (push.state != FinishedPush::State::kOver || push.step > tensor.rounds().number()) continue;
-    if (push.step < tensor.rounds().number()) {
-      LH_REACHED("a push is over that earlier steps have all of");
-      tensor.rounds().OnWindowPassed(push.rank);
-      CountPush(job, push);
-      counted = true;
-      continue;
-    }
-    tensor.OnWindowOver(push.rank, push.outcome);
-    tensor.rounds().OnWindowClosed(push.rank, tensor.pushed(push.rank));
-    push.state = FinishedPush::State::kInStep;
-    closes = true;
-  }
-  if (counted) AnswerPushes(job);
-  if (closes) FinaliseSwept(job);
-}
-
-void RoundEngine::CountPush(TensorJob& job, FinishedPush& push) {
-  job.clocks.Advance(push.rank);
-  job.push_session[push.rank] = 0;
-  push.state = FinishedPush::State::kHeld;
-  push.held_since = now_;
-  if (logs()) return;  // LogRound has
-  Counted& counted = job.counted[push.rank];
-  counted = {.session = membership_->member(push.rank).session, .round = push.step};
-  const transport::ChunkBitmap& pushed = job.tensor.pushed(push.rank);
-  if (pushed.count() < job.tensor.chunks()) counted.chunks = pushed.bytes();
-}
-
-void RoundEngine::CountPushesOf(TensorJob& job, uint64_t step) {
-  for (FinishedPush& push : job.finished) {
-    if (push.state == FinishedPush::State::kInStep && push.step == step) CountPush(job, push);
-  }
-  AnswerPushes(job);
-}
-
-void RoundEngine::AnswerPushes(TensorJob& job) {
-  std::erase_if(job.finished, [&](const FinishedPush& push) {
-    if (push.state != FinishedPush::State::kHeld || !job.clocks.MayGoOn(push.rank)) return false;
-    ++job.own_pushes[push.rank];
-    job.answered_at[push.rank] = now_;
-    if (Peer* peer = host_->PeerOfRank(push.rank)) host_->Send(*peer, push.taken);
-    return true;
-  });
-  pulls_.Answer(now_, job);
-  LeaveIdleOut(job);
-}
-
-std::vector<uint32_t> RoundEngine::HoldersOf(const TensorJob& job, const FinishedPush& push) const {
-  const int32_t staleness = job.tensor.parameters().spec().staleness;
-  if (staleness == Clocks::kNoBound) return {};
-  return job.clocks.Behind(job.clocks.of(push.rank) - static_cast<uint64_t>(staleness));
-}
-
-void RoundEngine::LeaveIdleOut(TensorJob& job) {
-  bool left = false;
-  for (const FinishedPush& push : job.finished) {
-    if (push.state != FinishedPush::State::kHeld) continue;
-    for (const uint32_t rank : HoldersOf(job, push)) {
-      const Instant deadline =
-          job.patience.Deadline(rank, job.answered_at[rank], push.held_since, jobs_.bytes());
-      if (now_ < deadline) {
-        CheckAt(deadline);
-        continue;
-      }
-      LH_REACHED("a member that does nothing holds the others no longer");
-      job.clocks.OnMemberGone(rank);
-      ++stats_.by_rank[rank].excluded;
-      host_->OnLeftOut({.rank = rank,
-                        .tensor = job.tensor.parameters().spec().name,
-                        .round = job.tensor.rounds().number(),
-                        .waited = now_ - push.held_since});
-      left = true;
-    }
-  }
-  if (left) AnswerPushes(job);
-}
-
-std::optional<Wait> RoundEngine::LongestHeld() const {
-  std::optional<Wait> longest;
-  for (const auto& job : jobs_) {
-    for (const FinishedPush& push : job->finished) {
-      if (push.state != FinishedPush::State::kHeld || (longest && longest->since <= push.held_since))
-        continue;
-      const uint64_t clock = job->clocks.of(push.rank);
-      longest =
-          Wait{.what = "push " + std::to_string(clock + 1) + " of tensor \"" +
-                       job->tensor.parameters().spec().name + "\" by rank " + std::to_string(push.rank) +
-                       ", " + std::to_string(clock - job->clocks.Slowest()) + " ahead,",
-               .missing = HoldersOf(*job, push),
-               .since = push.held_since};
-    }
-  }
-  return longest;
-}
-
-// The connection is over: what its worker is to be told, the next one learns with its declaration.
-void RoundEngine::DropPushes(TensorJob& job, uint32_t rank) {
-  std::erase_if(job.finished, [rank](const FinishedPush& push) { return push.rank == rank; });
-  job.own_pushes[rank] = 0;
+  if (steps_.Close(now_, job)) FinaliseSwept(job);
+  CheckAt(steps_.TakeCheckAt());
 }
 
 // Under policy shift the bounds of the epoch stay.
@@ -574,7 +438,7 @@ void RoundEngine::ForgetWorker(TensorJob& job, uint32_t rank) {
   declarations_.Forget(job, rank);
   pulls_.Forget(job, rank);
   job.epochs.OnMemberChanged(rank);
-  DropPushes(job, rank);
+  Steps::Drop(job, rank);
 }
 
 // takes_part: of the round in progress; else from the next one on.
@@ -642,7 +506,7 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
   rounds.OnMemberGone(rank, contributed);
   job.clocks.OnMemberGone(rank);
   job.Weigh(*membership_);
-  AnswerPushes(job);
+  CheckAt(steps_.Answer(now_, job));
   if (!missed) return;
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
@@ -669,7 +533,7 @@ void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
 // by the close rule, which is evaluated again at the deadline.
 void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
-  if (rounds.asynchronous()) return LeaveIdleOut(job);
+  if (rounds.asynchronous()) return CheckAt(steps_.LeaveIdleOut(now_, job));
   if (!rounds.begun() || !job.HasValues()) return;
   if (!job.quorum_at && rounds.Quorum() > 0 && rounds.windows_in() >= rounds.Quorum()) job.quorum_at = now_;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {

@@ -4,6 +4,7 @@
 //   Declarations  which tensors there are, and their version 0
 //   Intake        windows that arrive: chunks into sums, the close rule
 //   Pulls         requests for current values
+//   Steps         pushes that are steps of their own: when they count, and who may go on
 //   ResultSender  (server/results) windows that leave
 //
 // Works on connections by way of Peer. Which worker may join, and whether the job goes on without one, is
@@ -29,6 +30,7 @@
 #include "server/round/intake.h"
 #include "server/round/pulls.h"
 #include "server/round/round_host.h"
+#include "server/round/steps.h"
 #include "server/round/tensor_job.h"
 #include "server/settings.h"
 
@@ -45,7 +47,7 @@ class RoundEngine {
   // --- Control messages of members ---
   void OnDeclare(Peer& peer, const control::Declare& declare);
   void OnPullRequest(Peer& peer, const control::PullRequest& pull);
-  void OnClockRequest(Peer& peer, const control::ClockRequest& request);
+  Steps& steps() { return steps_; }  // for ClockRequest
   // A call of the worker has waited long enough: ends it, saying for whom it waits, unless it has ended.
   void OnGiveUp(Peer& peer, uint32_t request);
 
@@ -108,20 +110,7 @@ class RoundEngine {
   void WorkOn(TensorJob& job);
   bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
-  // --- Where staleness is not 0 ---
-  // Windows that are over close the step that has the last of them.
   void CloseSteps(TensorJob& job);
-  void CountPush(TensorJob& job, FinishedPush& push);
-  void CountPushesOf(TensorJob& job, uint64_t step);
-  // Workers whose pushes have counted are told, as far as they may go on.
-  void AnswerPushes(TensorJob& job);
-  // A member for which others wait, and which does nothing, holds them no longer.
-  void LeaveIdleOut(TensorJob& job);
-  // For whom the worker of this push waits.
-  std::vector<uint32_t> HoldersOf(const TensorJob& job, const FinishedPush& push) const;
-  std::optional<Wait> LongestHeld() const;
-  void DropPushes(TensorJob& job, uint32_t rank);
-  // --- ---
   bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
   void LogRound(TensorJob& job);
   // The round that is complete may be told: its record is on the disk, or none is kept.
@@ -152,6 +141,7 @@ class RoundEngine {
   ResultSender results_;
   Declarations declarations_;
   Pulls pulls_;
+  Steps steps_;
   Intake intake_;
   Instant now_;
   Instant next_check_ = Instant::Infinite();

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
+
 namespace longhaul::server {
 
 class Clocks {
@@ -41,5 +43,35 @@ class Clocks {
   std::vector<uint64_t> of_;  // by rank
   std::vector<bool> members_;
 };
+
+inline void Clocks::OnMemberJoined(uint32_t rank) {
+  LH_CHECK(!members_[rank]);
+  if (members() > 0) of_[rank] = Slowest();
+  members_[rank] = true;
+}
+
+inline uint64_t Clocks::Slowest() const {
+  uint64_t slowest = UINT64_MAX;
+  for (size_t rank = 0; rank < of_.size(); ++rank) {
+    if (members_[rank]) slowest = std::min(slowest, of_[rank]);
+  }
+  return slowest == UINT64_MAX ? 0 : slowest;
+}
+
+inline uint64_t Clocks::Fastest() const {
+  uint64_t fastest = 0;
+  for (size_t rank = 0; rank < of_.size(); ++rank) {
+    if (members_[rank]) fastest = std::max(fastest, of_[rank]);
+  }
+  return fastest;
+}
+
+inline std::vector<uint32_t> Clocks::Behind(uint64_t clock) const {
+  std::vector<uint32_t> behind;
+  for (uint32_t rank = 0; rank < of_.size(); ++rank) {
+    if (members_[rank] && of_[rank] < clock) behind.push_back(rank);
+  }
+  return behind;
+}
 
 }  // namespace longhaul::server

@@ -48,6 +48,14 @@ class Tensor {
   // Where staleness is not 0 every push is a step (Rounds).
   bool asynchronous() const { return rounds_.asynchronous(); }
 
+  // No chunk becomes final before version 0 is there: it comes, or, asynchronous, others may have it to
+  // offer.
+  bool WaitsForValues() const {
+    const Parameters::Initial initial = parameters_->initial();
+    return initial == Parameters::Initial::kAwaited ||
+           (asynchronous() && initial != Parameters::Initial::kReady);
+  }
+
   // Adds a contribution with what it counts for by the loss policy. As Aggregator::Add; asynchronous, to the
   // next step where this one has the chunk's value or another push of the rank already, and false where the
   // push has it, or that step as well.

@@ -253,10 +253,13 @@ std::optional<TensorHandle> Declarations::Find(uint32_t key) const {
   return found == handle_by_key_.end() ? std::nullopt : std::optional(found->second);
 }
 
+Status Declarations::CheckDeclared(TensorHandle handle) const {
+  if (handle < tensors_.size() && tensors_[handle]->declared) return Status::Ok();
+  return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
+}
+
 Status Declarations::CheckElements(TensorHandle handle, size_t elements) const {
-  if (handle >= tensors_.size() || !tensors_[handle]->declared) {
-    return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
-  }
+  if (Status declared = CheckDeclared(handle); !declared.ok()) return declared;
   const TensorState& tensor = *tensors_[handle];
   if (elements == tensor.declaration.count) return Status::Ok();
   return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " +

@@ -10,6 +10,15 @@ namespace longhaul::worker {
 // --- Pulls ---
 
 void Results::StartWaiting() {
+  for (const OperationId operation : pushes_.TakeUnwanted()) DropPullOfPush(operation);
+  for (const TensorHandle handle : pushes_.TakeWanted()) {
+    const TensorState& tensor = tensors_.at(handle);
+    AddPull({.operation = tensor.push.operation,
+             .handle = handle,
+             .out = tensor.push.out,
+             .of_push = true,
+             .own_pushes = tensor.connection_pushes});
+  }
   while (!waiting_pulls_.empty() &&
          (active_pulls_.size() < link_.options.max_active_pulls || waiting_pulls_.front().of_push) &&
          tensors_.at(waiting_pulls_.front().handle).attached) {

@@ -46,8 +46,6 @@ class Results {
   uint32_t RequestOf(OperationId operation) const;
   // One that the server was not asked for ends.
   void DropPull(OperationId operation, const Status& outcome);
-  // The push has ended: nothing is pulled for it any more.
-  void DropPullOfPush(OperationId operation);
   // Asks for as many as may be under way; for results of pushes in any case, on which other pulls may wait.
   // REQUIRES: the job is started.
   void StartWaiting();
@@ -66,6 +64,8 @@ class Results {
   void OnRoundReport(const control::RoundReport& report);
 
  private:
+  // The push has ended: nothing is pulled for it any more.
+  void DropPullOfPush(OperationId operation);
   // What an incoming window serves: a pull (request != 0) or the push of a tensor.
   struct Use {
     TensorHandle handle = 0;

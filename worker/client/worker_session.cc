@@ -83,20 +83,7 @@ void WorkerSession::Work() {
 void WorkerSession::StartWaiting() {
   if (state_ != State::kStarted) return;
   pushes_.StartWaiting();
-  PullResults();
   results_.StartWaiting();
-}
-
-void WorkerSession::PullResults() {
-  for (const OperationId operation : pushes_.TakeUnwanted()) results_.DropPullOfPush(operation);
-  for (const TensorHandle handle : pushes_.TakeWanted()) {
-    const TensorState& tensor = tensors_.at(handle);
-    results_.AddPull({.operation = tensor.push.operation,
-                      .handle = handle,
-                      .out = tensor.push.out,
-                      .of_push = true,
-                      .own_pushes = tensor.connection_pushes});
-  }
 }
 
 // --- The connection's life ---
@@ -244,7 +231,7 @@ void WorkerSession::End(State state, const Status& outcome) {
   reconnect_deadline_ = next_attempt_ = attempt_deadline_ = Instant::Infinite();
   resuming_ = false;
   barriers_.clear();
-  clocks_.clear();
+  clocks_.End();
   deadlines_.End();
   link_.DropOutbox();
   pushes_.End();
@@ -307,7 +294,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
     case ControlMessage::kWaiting:
       return OnWaiting(message.waiting());
     case ControlMessage::kClockReply:
-      return OnClockReply(message.clock_reply());
+      return clocks_.OnReply(message.clock_reply());
     case ControlMessage::kBarrierDone:
       return OnBarrierDone(message.barrier_done());
     default:
@@ -318,7 +305,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
 void WorkerSession::OnDeclared(const control::Declared& declared) {
   const auto answer = tensors_.OnDeclared(declared);
   if (!answer) return;
-  AskClocks(answer->handle);
+  clocks_.Send(answer->handle);
   if (answer->send_initial) return pushes_.StartInitial(answer->handle);
   if (!pushes_.OnDeclaredAgain(answer->handle, declared)) return;
   const TensorPush& push = tensors_.at(answer->handle).push;
@@ -423,37 +410,9 @@ void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradien
 
 void WorkerSession::Clock(TensorHandle handle, ClockCallback callback) {
   Status refusal = CheckRunning();
-  if (refusal.ok() && (handle >= tensors_.size() || !tensors_.at(handle).declared))
-    refusal = {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
-  auto clock = std::make_shared<TensorClock>();
-  const auto operation = link_.Begin(
-      refusal, [callback = std::move(callback), clock](const Status& outcome, const OperationStats&) {
-        callback(outcome.ok() ? Result<TensorClock>(*clock) : Result<TensorClock>(outcome));
-      });
-  if (!operation) return;
-  clocks_[link_.NextRequest()] = {*operation, handle, clock};
-  deadlines_.Begin({*operation, {}, {}});
-  if (state_ == State::kStarted) AskClocks(handle);
-}
-
-// Those of the tensor that were not asked for, or whose answer a connection lost.
-void WorkerSession::AskClocks(TensorHandle handle) {
-  for (const auto& [request, clock] : clocks_) {
-    if (clock.handle != handle || !tensors_.at(handle).attached) continue;
-    ControlMessage message;
-    message.mutable_clock_request()->set_request(request);
-    message.mutable_clock_request()->set_key(tensors_.at(handle).shape.key);
-    link_.Send(message);
-  }
-}
-
-void WorkerSession::OnClockReply(const control::ClockReply& reply) {
-  const auto found = clocks_.find(reply.request());
-  if (found == clocks_.end()) return;  // it was asked for twice
-  *found->second.clock = {
-      .own = reply.own(), .slowest = reply.slowest(), .fastest = reply.fastest(), .members = reply.members()};
-  link_.Finish(found->second.operation, Status::Ok());
-  clocks_.erase(found);
+  if (refusal.ok()) refusal = tensors_.CheckDeclared(handle);
+  if (const auto operation = clocks_.Ask(handle, std::move(callback), refusal))
+    deadlines_.Begin({*operation, {}, {}});
 }
 
 void WorkerSession::Pull(TensorHandle handle, std::span<float> out, const PullOptions& options,

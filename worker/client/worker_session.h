@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/events.h"
+#include "worker/client/clock_requests.h"
 #include "worker/client/deadlines.h"
 #include "worker/client/declarations.h"
 #include "worker/client/pushes.h"
@@ -48,7 +48,7 @@ class WorkerSession {
   };
   using DeclareCallback = Declarations::Callback;
   using Callback = Operations::Callback;
-  using ClockCallback = std::function<void(const Result<TensorClock>&)>;
+  using ClockCallback = ClockRequests::Callback;
 
   explicit WorkerSession(WorkerCoreOptions options);
   ~WorkerSession();
@@ -127,8 +127,6 @@ class WorkerSession {
   void OnStart(const control::Start& start);
   void OnWaiting(const control::Waiting& waiting);
   void OnBarrierDone(const control::BarrierDone& done);
-  void OnClockReply(const control::ClockReply& reply);
-  void AskClocks(TensorHandle handle);
   void OnServerLeave(const control::Leave& leave);
 
   // Ok while requests are taken; else why not.
@@ -137,8 +135,6 @@ class WorkerSession {
   Status CheckRequest(TensorHandle handle, size_t elements) const;
   Status CheckPush(TensorHandle handle, size_t elements, float weight) const;
   float WeightOr(float weight) const { return weight > 0 ? weight : link_.options.weight; }
-  // Of pushes that are steps.
-  void PullResults();
   // Begins what has its turn; nothing before the job has started.
   void StartWaiting();
   // Fails when a part has failed.
@@ -172,17 +168,12 @@ class WorkerSession {
     control::ControlMessage message;
   };
   std::map<uint32_t, PendingBarrier> barriers_;  // by request
-  struct PendingClock {
-    OperationId operation = 0;
-    TensorHandle handle = 0;
-    std::shared_ptr<TensorClock> clock;
-  };
-  std::map<uint32_t, PendingClock> clocks_;  // by request
 
   ServerLink link_;
   Declarations tensors_{&link_};
   Pushes pushes_{&link_, &tensors_};
   Results results_{&link_, &tensors_, &pushes_};
+  ClockRequests clocks_{&link_, &tensors_};
   Deadlines deadlines_{&link_};
 };
 
