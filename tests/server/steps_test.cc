@@ -68,6 +68,7 @@ struct Job {
     return settings;
   }
   void Come(uint32_t rank, uint64_t session = 0, uint64_t incarnation = 0) {
+    if (workers.contains(rank)) gone.push_back(std::move(workers.at(rank)));
     workers[rank] = std::make_unique<FakeWorker>(coordinator, rank);
     workers[rank]->session = session != 0 ? session : rank + 1000;
     workers[rank]->connection.max_chunk_bytes = kSymbol;
@@ -133,6 +134,7 @@ struct Job {
   Disk* keeper;
   uint32_t request = 0;
   std::map<uint32_t, std::unique_ptr<FakeWorker>> workers;
+  std::vector<std::unique_ptr<FakeWorker>> gone;  // the coordinator may still hold their connections
 };
 
 Values Both(float value) { return {{0, value}, {1, value}}; }

@@ -801,7 +801,7 @@ TEST(StepsOfAWorker, APushIsDoneWhenItHasCountedAndTheNextOneFollowsAtOnce) {
   h.session.Push(h.w, h.gradient, second.Callback());
   h.FinishEvent();
   EXPECT_EQ(h.connection.outgoing.size(), 1u);
-  h.CloseGradient(0);
+  h.CloseWindow(0);
   EXPECT_FALSE(first.done()) << "the server has not said that it counts";
   h.SendPushTaken(4);
   ASSERT_TRUE(first.done() && first.status.ok());
@@ -823,7 +823,7 @@ TEST(StepsOfAWorker, AResultIsPulledAndIsAllOfThePush) {
   values.request = request;
   ASSERT_TRUE(h.OpenResult(1, values, 1).ok());
   h.SendResultChunk(1, 0, std::vector<float>(100, 5.0f));
-  h.CloseGradient(0);
+  h.CloseWindow(0);
   EXPECT_FALSE(step.done()) << "which round it counts in is not known";
   h.SendPushTaken(6);
   ASSERT_TRUE(step.done());
