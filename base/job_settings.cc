@@ -52,6 +52,14 @@ constexpr JobSetting kSettings[] = {
     {"round_patience", &JobSpec::round_patience, kFactorOrOff,
      "leave a live worker out that takes so many times what it and the others usually do, and 12 idle "
      "time-outs (60 in the first rounds); 0 = wait"},
+    {"staleness",
+     &JobSpec::staleness,
+     {.low = -1, .high = 1000},
+     "pushes of a tensor by which a worker may be ahead of the slowest: 0 = BSP, N = SSP, -1 = ASP"},
+    {"quorum",
+     &JobSpec::quorum,
+     {.high = 1024},
+     "a round closes when so many workers' windows are in and a learned grace has passed; 0 = all"},
     {"deterministic", &JobSpec::deterministic, kAny,
      "sum in rank order: bitwise the same whatever the order of arrival"},
     {"norm_guard", &JobSpec::norm_guard, kFactorOrOff,
@@ -138,6 +146,12 @@ Status Read(std::string_view text, T* value) {
   return Invalid(std::string(text) + " is not a whole number");
 }
 
+Status Read(std::string_view text, int32_t* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return Invalid(std::string(text) + " is not a whole number");
+}
+
 Status Read(std::string_view text, bool* value) {
   if (text != "true" && text != "false") return Invalid(std::string(text) + " is neither true nor false");
   *value = text == "true";
@@ -158,7 +172,7 @@ bool IsIn(const Range& range, Duration value) {
   return Contains(range, std::chrono::duration<double>(value).count());
 }
 bool IsIn(const Range& range, double value) { return Contains(range, value); }
-bool IsIn(const Range& range, std::unsigned_integral auto value) {
+bool IsIn(const Range& range, std::integral auto value) {
   return Contains(range, static_cast<double>(value));
 }
 
@@ -237,6 +251,27 @@ Status JobSpec::Validate() const {
     return Invalid("aggregation " + std::string(NameOf(aggregation)) +
                    " needs a policy whose contributions are single gradients: zero, count or stale, not " +
                    std::string(NameOf(policy)));
+  }
+  // A round of some: which ones is a matter of time, and a minority of all may be most of them.
+  const std::string partial = staleness != 0 ? "staleness " + std::to_string(staleness)
+                              : quorum != 0  ? "quorum " + std::to_string(quorum)
+                                             : "";
+  if (partial.empty()) return {};
+  if (deterministic) return Invalid(partial + " is by order of arrival, which deterministic excludes");
+  if (aggregation != Aggregation::kMean) {
+    return Invalid(partial + " needs the mean: aggregation " + std::string(NameOf(aggregation)) +
+                   " holds against a minority of those in a step, which may be few");
+  }
+  if (staleness == 0) return {};
+  if (quorum != 0) {
+    return Invalid("a quorum closes synchronous rounds: quorum " + std::to_string(quorum) +
+                   " needs staleness 0, not " + std::to_string(staleness));
+  }
+  if (policy == LossPolicy::kShift) {
+    return Invalid(partial + " needs a policy other than shift, which expects every worker in every round");
+  }
+  if (downlink == Downlink::kLossy) {
+    return Invalid(partial + " needs downlink reliable: a lossy one repays with the next round of all");
   }
   return {};
 }

@@ -14,8 +14,8 @@ namespace longhaul {
 
 struct JobSetting {
   using Field = std::variant<double JobSpec::*, uint8_t JobSpec::*, uint32_t JobSpec::*, uint64_t JobSpec::*,
-                             bool JobSpec::*, Duration JobSpec::*, LossPolicy JobSpec::*, Priority JobSpec::*,
-                             Downlink JobSpec::*, Aggregation JobSpec::*>;
+                             int32_t JobSpec::*, bool JobSpec::*, Duration JobSpec::*, LossPolicy JobSpec::*,
+                             Priority JobSpec::*, Downlink JobSpec::*, Aggregation JobSpec::*>;
   // Of numbers, and of durations in seconds; enumerations take their names.
   struct Range {
     double low = 0;

@@ -33,6 +33,9 @@ void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor*
 void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, uint64_t value) {
   to.SetUInt64(message, field, value);
 }
+void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, int32_t value) {
+  to.SetInt32(message, field, value);
+}
 void Put(const Reflection& to, control::JobSpec* message, const FieldDescriptor* field, Duration value) {
   to.SetUInt64(message, field, static_cast<uint64_t>(value.count()));
 }
@@ -55,6 +58,11 @@ bool Take(const Reflection& from, const control::JobSpec& message, const FieldDe
 bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
           uint64_t* value) {
   *value = from.GetUInt64(message, field);
+  return true;
+}
+bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
+          int32_t* value) {
+  *value = from.GetInt32(message, field);
   return true;
 }
 bool Take(const Reflection& from, const control::JobSpec& message, const FieldDescriptor* field,
@@ -182,6 +190,10 @@ Status Validate(const control::Declare& declare) {
   if (declare.count() == 0 || declare.count() > kMaxElements) {
     return Violation("declare.count", "is not in 1..2^40");
   }
+  if (declare.has_staleness() && (declare.staleness() < -1 || declare.staleness() > 1000)) {
+    return Violation("declare.staleness", "is not in -1..1000");
+  }
+  if (declare.quorum() > kMaxWorldSize) return Violation("declare.quorum", "is above 65536");
   return First({Name("declare.name", declare.name()), Name("declare.optimizer", declare.optimizer())});
 }
 
@@ -228,6 +240,13 @@ Status Validate(const control::BarrierDone& done) {
 }
 
 Status Validate(const control::GiveUp&) { return {}; }
+
+Status Validate(const control::ClockRequest&) { return {}; }
+Status Validate(const control::ClockReply& reply) {
+  if (reply.members() > kMaxWorldSize) return Violation("clock_reply.members", "is above 65536");
+  const bool ordered = reply.slowest() <= reply.own() && reply.own() <= reply.fastest();
+  return ordered ? Status() : Violation("clock_reply.own", "is not in slowest..fastest");
+}
 
 Status Validate(const control::Waiting& waiting) { return Text("waiting.message", waiting.message()); }
 
@@ -286,6 +305,10 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.barrier_done());
     case ControlMessage::kGiveUp:
       return Validate(message.give_up());
+    case ControlMessage::kClockRequest:
+      return Validate(message.clock_request());
+    case ControlMessage::kClockReply:
+      return Validate(message.clock_reply());
     case ControlMessage::kWaiting:
       return Validate(message.waiting());
     case ControlMessage::kBenchJoin:

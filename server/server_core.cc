@@ -94,6 +94,7 @@ Status ServerCoreOptions::Validate() const {
   const Status checks[] = {
       CheckRange("workers", s.world_size, 1, 1024),
       CheckRange("min_workers", s.min_workers, 1, s.world_size),
+      CheckRange("quorum", s.quorum, 0, s.world_size),
       s.JobSpec::Validate(),
       CheckAggregation(s),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),

@@ -55,6 +55,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
       .high_share = scenario.high_share,
       .high_energy = scenario.high_energy,
       .bubble_threshold = scenario.bubble_threshold,
+      .staleness = scenario.staleness,
       .aggregation = FromName<Aggregation>(scenario.aggregation).value_or(Aggregation::kMean),
       .seed = scenario.seed};
   if (const Status valid = exchange->job_spec_.Validate(); !valid.ok()) return valid;
@@ -69,6 +70,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
     spec.name = "tensor" + std::to_string(t);
     spec.count = initial[t].size();
     spec.optimizer = *optimizer;
+    spec.staleness = scenario.staleness;
     const Result<server::Parameters*> declared = exchange->store_->Declare(spec);
     if (!declared.ok()) return declared.status();
     server::Parameters* model = *declared;
@@ -136,6 +138,21 @@ void Exchange::Round(const std::vector<std::span<const Values>>& gradients,
       CloseWindow(rank, t, attendance[rank] == Attendance::kPresent);
     }
     ledgers_[t].End();
+    tensors_[t]->NextRound();
+  }
+  ++round_;
+}
+
+void Exchange::Step(uint32_t rank, std::span<const Values> gradient) {
+  if (new_epoch_) BeginEpoch();
+  weights_.assign(workers_.size(), 1.0f);
+  Send(workers_[rank], gradient);
+  Lose(workers_[rank]);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    tensors_[t]->rounds().OnWindowOpened(rank, Instant{});
+    tensors_[t]->BeginPush(rank);
+    Deliver(rank, t);
+    CloseWindow(rank, t, true);
     tensors_[t]->NextRound();
   }
   ++round_;
@@ -235,13 +252,14 @@ void Exchange::AddChunk(uint32_t rank, server::Tensor& tensor, bool high,
                                                    weight * tensor.ArrivalScale(rank, high), round_, weight);
   if (verdict != server::ContributionGuard::Verdict::kOk) return;
   LH_CHECK(tensor.Add(rank, high, view->index, values, weight));
-  if (tensor.OnContribution(rank, view->index)) stats_.filled += tensor.Finalise(view->index);
+  if (!tensor.asynchronous() && tensor.OnContribution(rank, view->index))
+    stats_.filled += tensor.Finalise(view->index);
 }
 
 void Exchange::CloseWindow(uint32_t rank, size_t t, bool present) {
   server::Tensor& tensor = *tensors_[t];
   Worker& worker = workers_[rank];
-  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  const transport::ChunkBitmap& contributed = tensor.pushed(rank);
   server::Tensor::WindowOutcome over;
   over.weight = weights_[rank];
   over.low_count = worker.low_received[t].size();

@@ -48,6 +48,8 @@ class Exchange {
   // One round. gradients[rank][tensor]; only those of present workers are read. An absent worker stays away
   // until a round in which it is present again. REQUIRES: a worker is present.
   void Round(const std::vector<std::span<const Values>>& gradients, std::span<const Attendance> attendance);
+  // One worker's push is a step of its own. REQUIRES: the scenario's staleness is not 0.
+  void Step(uint32_t rank, std::span<const Values> gradient);
   // A worker is replaced by a new process: what it remembered is gone.
   void Replace(uint32_t rank);
 

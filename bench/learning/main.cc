@@ -36,6 +36,7 @@ struct Flags {
   std::string out;
   std::string scenario;
   bool poisoned = false;
+  bool consistency = false;
   std::string json = "build/poisoned.json";
 };
 
@@ -180,22 +181,20 @@ int RunTables(const Flags& flags) {
   return 0;
 }
 
-// Every run of the matrix, a thread each; one JSON object.
-int RunPoisoned(const Flags& flags) {
+// Every run of the matrix, a thread each; one JSON object. Each run has what says which one it is.
+int RunMatrix(const Flags& flags, const std::vector<std::pair<Scenario, nlohmann::json>>& runs) {
   const Result<Data> data = Load(flags.data);
   if (!data.ok()) return Fail(data.status());
-  const std::vector<longhaul::bench::PoisonedRun> runs = longhaul::bench::PoisonedRuns();
   std::vector<nlohmann::json> lines(runs.size());
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t i = next++; i < runs.size(); i = next++) {
-      const Result<Outcome> outcome = longhaul::bench::Train(runs[i].scenario, data->train, data->test);
-      lines[i] = {{"defence", runs[i].defence},
-                  {"attack", runs[i].attack},
-                  {"skew", runs[i].scenario.skew},
-                  {"seed", runs[i].scenario.seed},
+      const Result<Outcome> outcome = longhaul::bench::Train(runs[i].first, data->train, data->test);
+      lines[i] = {{"skew", runs[i].first.skew},
+                  {"seed", runs[i].first.seed},
                   {"accuracy", outcome.ok() ? nlohmann::json(outcome->accuracy) : nlohmann::json()},
                   {"diverged", outcome.ok() && outcome->diverged}};
+      lines[i].update(runs[i].second);
       std::cerr << (lines[i].dump() + "\n");
     }
   };
@@ -205,6 +204,25 @@ int RunPoisoned(const Flags& flags) {
   for (std::thread& thread : threads) thread.join();
   const Status written = WriteFile(flags.json, nlohmann::json{{"runs", lines}}.dump(1) + "\n");
   return written.ok() ? 0 : Fail(written);
+}
+
+int RunPoisoned(const Flags& flags) {
+  std::vector<std::pair<Scenario, nlohmann::json>> runs;
+  for (const longhaul::bench::PoisonedRun& run : longhaul::bench::PoisonedRuns())
+    runs.emplace_back(run.scenario, nlohmann::json{{"defence", run.defence}, {"attack", run.attack}});
+  return RunMatrix(flags, runs);
+}
+
+int RunConsistency(const Flags& flags) {
+  std::vector<std::pair<Scenario, nlohmann::json>> runs;
+  for (const Scenario& run : longhaul::bench::ConsistencyRuns()) {
+    runs.emplace_back(run, nlohmann::json{{"policy", run.policy},
+                                          {"optimizer", run.optimizer},
+                                          {"staleness", run.staleness},
+                                          {"slow", run.slow},
+                                          {"loss", run.loss}});
+  }
+  return RunMatrix(flags, runs);
 }
 
 }  // namespace
@@ -223,7 +241,9 @@ int main(int argc, char** argv) {
   app.add_option("--out", flags.out, "Directory of results, tables and plots [docs/results/learning]");
   app.add_option("--scenario", flags.scenario, "Only this run, for example '{\"policy\": \"residual\"}'");
   app.add_flag("--poisoned", flags.poisoned, "Only members that lie, against every defence");
-  app.add_option("--json", flags.json, "File for the outcomes of --poisoned")->capture_default_str();
+  app.add_flag("--consistency", flags.consistency, "Only synchronous rounds, SSP and ASP beside each other");
+  app.add_option("--json", flags.json, "File for the outcomes of --poisoned and --consistency")
+      ->capture_default_str();
   longhaul::cli::CheckValues(app);
   try {
     app.parse(argc, argv);
@@ -231,6 +251,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
   if (flags.poisoned) return RunPoisoned(flags);  // minutes
-  setpriority(PRIO_PROCESS, 0, 19);               // runs for long: other work goes first
+  if (flags.consistency) return RunConsistency(flags);
+  setpriority(PRIO_PROCESS, 0, 19);  // runs for long: other work goes first
   return flags.scenario.empty() ? RunTables(flags) : RunOne(flags);
 }

@@ -34,8 +34,14 @@ std::string LiarsProblem(const Scenario& s) {
   job.aggregation = *aggregation;
   job.norm_guard = s.norm_guard;
   job.max_weight_share = s.max_weight_share;
+  job.staleness = s.staleness;
+  if (s.staleness != 0 && (s.membership != "none" || s.liars > 0))
+    return "staleness: with membership none, and no liars";
+  if (!(s.slow >= 1)) return "slow: at least 1";
   return job.Validate().message();
 }
+
+nlohmann::json StalenessJson(const Scenario& s) { return {{"staleness", s.staleness}, {"slow", s.slow}}; }
 
 }  // namespace
 
@@ -86,6 +92,7 @@ nlohmann::json Scenario::ToJson() const {
                          {"uneven", uneven},
                          {"seed", seed}};
   if (liars > 0 || aggregation != "mean") json.update(LiarsJson(*this));
+  if (staleness != 0) json.update(StalenessJson(*this));
   return json;
 }
 
@@ -95,6 +102,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (!json.is_object()) return bad("a scenario is a JSON object, for example {\"policy\": \"residual\"}");
   nlohmann::json known = s.ToJson();
   known.update(LiarsJson(s));
+  known.update(StalenessJson(s));
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
     const bool same_kind =
@@ -132,6 +140,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.burst = json.value("burst", s.burst);
   s.uneven = json.value("uneven", s.uneven);
   s.seed = json.value("seed", s.seed);
+  s.staleness = json.value("staleness", s.staleness);
+  s.slow = json.value("slow", s.slow);
   s.liars = json.value("liars", s.liars);
   s.attack = json.value("attack", s.attack);
   s.aggregation = json.value("aggregation", s.aggregation);

@@ -38,6 +38,12 @@ struct Scenario {
   double burst = 10;   // mean burst in packets; 0: independent losses
   bool uneven = true;  // two workers lose five times as much as the others
 
+  // Consistency (JobSpec::staleness): 0 = synchronous rounds; else every push is a step, workers take times
+  // of 0.5 to 1.5 for one, evenly, and the last one `slow` times as long. `rounds` pushes a worker, on
+  // average.
+  int32_t staleness = 0;
+  double slow = 1;
+
   // Members that lie: the last ranks. An attack is what they push in the place of their gradient g:
   //   flip    -g
   //   scale   -10 g
@@ -57,7 +63,8 @@ struct Scenario {
   // The run without loss that this one is compared with: same seed, batches and membership.
   Scenario Lossless() const;
 
-  // Without the fields of liars where there are none, and the mean is taken: so results of before go on.
+  // Without the fields of liars where there are none, and the mean is taken, nor those of staleness where it
+  // is 0: so results of before go on.
   nlohmann::json ToJson() const;
   // Errors: kInvalidArgument (unknown or impossible value, with its name).
   static Result<Scenario> FromJson(const nlohmann::json& json);

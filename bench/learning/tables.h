@@ -37,4 +37,8 @@ std::vector<Table> LearningTables(bool quick);
 // first seed before any with the second.
 std::vector<Scenario> RunsOf(const std::vector<Table>& tables);
 
+// Synchronous rounds, SSP and ASP, with each optimizer: without loss, alike workers and one that takes ten
+// times as long; and each loss policy that may be combined with staleness at a loss of 10 %.
+std::vector<Scenario> ConsistencyRuns();
+
 }  // namespace longhaul::bench

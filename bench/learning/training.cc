@@ -40,6 +40,98 @@ bool AllFinite(std::span<const std::vector<float>> tensors) {
                              [](const std::vector<float>& values) { return codec::AllFinite(values); });
 }
 
+// Evaluations over the last tenth of the rounds.
+struct Tail {
+  explicit Tail(const Scenario& scenario)
+      : rounds(scenario.rounds),
+        step(std::max<uint64_t>(1, scenario.rounds / 70)),
+        length(std::min(scenario.rounds, step * (kEvaluations - 1))) {}
+  bool Has(uint64_t round) const { return round + length >= rounds; }
+  bool EvaluatesAfter(uint64_t round) const {
+    const uint64_t left = rounds - 1 - round;
+    return left <= length && left % step == 0;
+  }
+  uint64_t rounds;
+  uint64_t step;
+  uint64_t length;
+};
+
+void Take(const Exchange& exchange, worker::Mlp::Tensors* parameters) {
+  for (size_t t = 0; t < worker::Mlp::kTensors; ++t) {
+    const std::span<const float> values = exchange.parameters(t);
+    (*parameters)[t].assign(values.begin(), values.end());
+  }
+}
+
+void Finish(const Scenario& scenario, const Exchange& exchange, uint64_t evaluations, uint64_t losses,
+            Outcome* outcome) {
+  outcome->accuracy /= static_cast<double>(evaluations);
+  outcome->training_loss /= static_cast<double>(std::max<uint64_t>(1, losses));
+  const Exchange::Stats& stats = exchange.stats();
+  if (stats.low_chunks > 0) {
+    outcome->low_lost = static_cast<double>(stats.low_lost) / static_cast<double>(stats.low_chunks);
+  }
+  outcome->filled = static_cast<double>(stats.filled) / static_cast<double>(scenario.rounds);
+}
+
+// Every push is a step: whoever is ready next, in virtual time, pushes the gradient of the parameters that it
+// had at its last push, as far as the staleness lets it.
+Outcome TrainSteps(const Scenario& scenario, const SkewedBatches& batches, const worker::Dataset& test,
+                   Exchange& exchange, worker::Mlp& mlp) {
+  struct Worker {
+    worker::Mlp::Tensors parameters;  // that its gradient is of
+    double ready = 0;
+    uint64_t clock = 0;
+  };
+  Random random = Random(scenario.seed ^ 0x636c6f636b).Fork(1);
+  const auto take = [&](uint32_t rank) {
+    return (0.5 + random.Uniform()) * (rank + 1 == scenario.workers ? scenario.slow : 1);
+  };
+  std::vector<Worker> workers(scenario.workers, {.parameters = mlp.parameters()});
+  for (uint32_t rank = 0; rank < scenario.workers; ++rank) workers[rank].ready = take(rank);
+  const Tail tail(scenario);
+  worker::Mlp::Tensors gradient = worker::Mlp::Zeros();
+  worker::Batch batch;
+  Outcome outcome;
+  uint64_t evaluations = 0;
+  uint64_t losses = 0;
+  const uint64_t steps = scenario.rounds * scenario.workers;
+  for (uint64_t step = 0; step < steps; ++step) {
+    const uint64_t slowest = std::ranges::min(workers, {}, &Worker::clock).clock;
+    uint32_t next = scenario.workers;
+    for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
+      const bool waits =
+          scenario.staleness > 0 && workers[rank].clock > slowest + static_cast<uint64_t>(scenario.staleness);
+      if (!waits && (next == scenario.workers || workers[rank].ready < workers[next].ready)) next = rank;
+    }
+    Worker& worker = workers[next];
+    const double now = worker.ready;
+    const uint64_t round = step / scenario.workers;
+    mlp.parameters() = worker.parameters;
+    batches.Draw(next, worker.clock, batch);
+    const double loss = mlp.Gradient(batch, gradient);
+    Scale(gradient, RateFactor(scenario, round));
+    if (!AllFinite(gradient)) return {.accuracy = 0.1, .diverged = true};
+    exchange.Step(next, gradient);
+    Take(exchange, &worker.parameters);
+    ++worker.clock;
+    worker.ready = now + take(next);
+    // Who had to wait goes on from here.
+    for (Worker& other : workers) other.ready = std::max(other.ready, now);
+    if (tail.Has(round)) {
+      outcome.training_loss += loss;
+      ++losses;
+    }
+    if ((step + 1) % scenario.workers == 0 && tail.EvaluatesAfter(round)) {
+      mlp.parameters() = worker.parameters;
+      outcome.accuracy += mlp.Accuracy(test);
+      ++evaluations;
+    }
+  }
+  Finish(scenario, exchange, evaluations, losses, &outcome);
+  return outcome;
+}
+
 }  // namespace
 
 std::vector<Attendance> AttendanceIn(const Scenario& scenario, uint64_t round) {
@@ -67,12 +159,12 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
   Exchange& exchange = **created;
   const SkewedBatches batches(train, scenario.workers, scenario.skew, scenario.batch, scenario.seed);
 
+  if (scenario.staleness != 0) return TrainSteps(scenario, batches, test, exchange, mlp);
   std::vector<worker::Mlp::Tensors> gradients(scenario.workers, worker::Mlp::Zeros());
   std::vector<std::span<const Exchange::Values>> pushed(gradients.begin(), gradients.end());
   worker::Batch batch;
   Outcome outcome;
-  const uint64_t step = std::max<uint64_t>(1, scenario.rounds / 70);
-  const uint64_t tail = std::min(scenario.rounds, step * (kEvaluations - 1));
+  const Tail tail(scenario);
   uint64_t evaluations = 0;
   uint64_t losses = 0;
   for (uint64_t round = 0; round < scenario.rounds; ++round) {
@@ -86,7 +178,7 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
       const double loss = mlp.Gradient(batch, gradients[rank]);
       Scale(gradients[rank], RateFactor(scenario, round));
       if (scenario.Lies(rank)) Poison(scenario, gradients[rank]);
-      if (round + tail < scenario.rounds) continue;
+      if (!tail.Has(round)) continue;
       outcome.training_loss += loss;
       ++losses;
     }
@@ -96,23 +188,13 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
       return outcome;
     }
     exchange.Round(pushed, attendance);
-    for (size_t t = 0; t < worker::Mlp::kTensors; ++t) {
-      const std::span<const float> values = exchange.parameters(t);
-      mlp.parameters()[t].assign(values.begin(), values.end());
-    }
-    const uint64_t left = scenario.rounds - 1 - round;
-    if (left <= tail && left % step == 0) {
+    Take(exchange, &mlp.parameters());
+    if (tail.EvaluatesAfter(round)) {
       outcome.accuracy += mlp.Accuracy(test);
       ++evaluations;
     }
   }
-  outcome.accuracy /= static_cast<double>(evaluations);
-  outcome.training_loss /= static_cast<double>(std::max<uint64_t>(1, losses));
-  const Exchange::Stats& stats = exchange.stats();
-  if (stats.low_chunks > 0) {
-    outcome.low_lost = static_cast<double>(stats.low_lost) / static_cast<double>(stats.low_chunks);
-  }
-  outcome.filled = static_cast<double>(stats.filled) / static_cast<double>(scenario.rounds);
+  Finish(scenario, exchange, evaluations, losses, &outcome);
   return outcome;
 }
 

@@ -30,7 +30,7 @@ void Divide(std::span<const float> sum, double weight, std::span<float> mean) {
 class ZeroFiller : public Filler {
  public:
   void Mean(uint32_t, const ChunkTally& tally, std::span<const float> sum, std::span<float> mean) override {
-    Divide(sum, tally.total(), mean);
+    Divide(sum, tally.total() + tally.absent, mean);
   }
 };
 
@@ -38,7 +38,7 @@ class ZeroFiller : public Filler {
 class CountFiller final : public Filler {
  public:
   void Mean(uint32_t, const ChunkTally& tally, std::span<const float> sum, std::span<float> mean) override {
-    Divide(sum, tally.arrived + tally.tolerated, mean);
+    Divide(sum, tally.arrived + tally.tolerated + tally.absent, mean);
   }
 };
 
@@ -48,7 +48,7 @@ class StaleFiller final : public Filler {
 
   void Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,
             std::span<float> mean) override {
-    const double weight = tally.total();
+    const double weight = tally.total() + tally.absent;
     Divide(sum, weight, mean);
     const std::span<float> previous = geometry_.Elements(previous_.span(), chunk);
     const auto size = static_cast<Eigen::Index>(mean.size());
@@ -56,7 +56,9 @@ class StaleFiller final : public Filler {
     if (tally.filled > 0) {
       Vector(mean.data(), size) += past * (static_cast<float>(tally.filled / weight) * kStaleDecay);
     }
-    past = ConstVector(mean.data(), size);
+    // Over those that are in the step: what a missing one is expected to send.
+    const double all = tally.total() > 0 ? weight / tally.total() : 0.0;
+    past = ConstVector(mean.data(), size) * static_cast<float>(all);
   }
 
  private:

@@ -33,6 +33,8 @@ struct ChunkTally {
   double tolerated = 0;  // missing, of windows whose loss is at most the threshold
   double filled = 0;     // missing, of windows above it: the policy decides
 
+  double absent = 0;  // of members that are not in this step: their gradients come with steps of their own
+
   double total() const { return arrived + tolerated + filled; }
 };
 
@@ -59,6 +61,7 @@ class Filler {
   virtual void OnWindowOver(uint32_t rank, uint32_t low_count, uint32_t low_received);
 
   // mean = what the round's chunk amounts to, from sum = sum of weight x scale x value over what arrived.
+  // A mean over all members, of whom the absent ones count as zero.
   // Moves the state on: to be called once per chunk and round. A tally without any weight gives zeros (shift:
   // the expectation). REQUIRES: sum and mean of the chunk's length, in different places.
   virtual void Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,

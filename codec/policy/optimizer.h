@@ -66,8 +66,18 @@ class Optimizer {
   // gradient. `updated` does not overlap the others. `step` counts the rounds of the tensor from 1, this one
   // included: it belongs to the round, so that chunks may come in any order. Called once per element and
   // round. REQUIRES: spans of equal length, first + length <= the count given to MakeOptimizer, step >= 1.
-  virtual void Step(uint64_t step, uint64_t first, std::span<const float> gradient,
-                    std::span<const float> current, std::span<float> updated) = 0;
+  void Step(uint64_t step, uint64_t first, std::span<const float> gradient, std::span<const float> current,
+            std::span<float> updated) {
+    PartStep(static_cast<double>(step), 1, first, gradient, current, updated);
+  }
+  // A step that workers of `share` of the weight have made: steps whose shares come to 1 move the values
+  // about as far as one of all. gradient: the mean over all workers, of whom those that are not in it count
+  // as zero, so that sgd takes it as it is (with momentum, the values look ahead of it: optimizer.cc); adam
+  // and adamw take the mean over those that are in it, and the share of the rate. Of share 0 nothing changes.
+  // steps: the sum of the shares, this one included. REQUIRES: as Step; share >= 0, steps > 0 unless share is
+  // 0.
+  virtual void PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
+                        std::span<const float> current, std::span<float> updated) = 0;
   // From the next step on the learning rate is `share` of the spec's, for a schedule. REQUIRES: finite, >= 0.
   virtual void ScaleRate(double share) = 0;
 

@@ -11,6 +11,10 @@
 // with their names after ConnectOptions::wait_timeout, and rounds go on without workers that do nothing
 // (JobSpec::round_patience).
 //
+// A push is *acknowledged* when its operation has completed Ok at the worker. An acknowledged push counts,
+// once; one that is pending may be sent again, and then counts once as well. What it counts in is a round of
+// all workers, or, where JobSpec::staleness is not 0, the steps that are made while it comes.
+//
 // Threads: every method may be called from any thread, but a client must not be moved, assigned to or
 // destroyed while another thread is in a method of it. A client has one background thread; several clients
 // may live in a process. Spans given to an operation are borrowed until it is done.
@@ -95,7 +99,7 @@ class Tensor {
 //   kAborted             pending when the server ended the job
 //   kDeadlineExceeded    another worker has not come within ConnectOptions::wait_timeout
 //   else                 what status() says: the client has failed
-// Connect, Declare, Barrier and Leave wait: in a callback they are kFailedPrecondition.
+// Connect, Declare, Clock, Barrier and Leave wait: in a callback they are kFailedPrecondition.
 class Client {
  public:
   // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
@@ -121,13 +125,16 @@ class Client {
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options);
 
   // Contributes to the tensor's next round. Done when the server has taken the gradient; stats().round is the
-  // round that it counts in. Errors: kInvalidArgument (`gradient` does not hold exactly count() float32
-  // elements; one is not finite, or so large that the sum over world_size() workers of this weight may not
-  // be: above FLT_MAX / 32 / world_size() / max(weight, 1); options.weight), kAborted (the round went on
-  // without this worker). What the server's norm_guard refuses is in stats().round_info.
+  // round that it counts in. With staleness N it is done when it has counted and this worker is at most N
+  // pushes ahead of the slowest member. Errors: kInvalidArgument (`gradient` does not hold exactly count()
+  // float32 elements; one is not finite, or so large that the sum over world_size() workers of this weight
+  // may not be: above FLT_MAX / 32 / world_size() / max(weight, 1); options.weight), kAborted (the round went
+  // on without this worker). What the server's norm_guard refuses is in stats().round_info.
   Operation Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options = {});
   // Fetches the parameters. Errors: kInvalidArgument (`out` does not hold exactly count() float32 elements),
-  // kFailedPrecondition (the tensor has no optimizer, so the server keeps none).
+  // kDeadlineExceeded (ConnectOptions::wait_timeout: which round has not come, or, with max_staleness, whose
+  // pushes), kFailedPrecondition (max_staleness through a site; the tensor has no optimizer, so the server
+  // keeps none).
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options = {});
   // Contributes to the next round and receives its result (updated parameters, or the aggregate), chunk by
   // chunk while others are still on their way: the fast path. `out` may be read when done. Errors: as Push
@@ -143,6 +150,10 @@ class Client {
   // under way yet, until the next call. Does not wait: Ok also after the client has failed. Errors:
   // kInvalidArgument (number of scores; negative or not finite ones; the tensor is another client's).
   Status SetScores(const Tensor& tensor, std::span<const float> scores);
+
+  // Asks the server how many pushes of the tensor have counted. Waits for its answer. Errors: through a site
+  // (ConnectOptions::offload) kFailedPrecondition, since the site is one member.
+  Result<TensorClock> Clock(const Tensor& tensor);
 
   // Waits until every worker of the job has arrived at the barrier of this name. Errors: kInvalidArgument (a
   // name has 1..256 bytes, none a control character), kFailedPrecondition (this worker waits at it already),

@@ -132,6 +132,16 @@ struct JobSpec {
   // many times as long as its turns and the others' usually take, 12 idle time-outs at least and 60 in the
   // first rounds (server/tensor/patience.h). 0: for ever, and so it is with `deterministic`. Else >= 1.
   double round_patience = 4;
+  // How many pushes of a tensor a worker may be ahead of the slowest member: 0 = BSP, synchronous rounds;
+  // N = SSP, 1..1000; -1 = ASP, no bound. Other than 0, every push is a step of the optimizer of its own, as
+  // soon as it is in, with its weight's share of a synchronous step (docs/explanation/learning.md). Then
+  // every tensor needs an optimizer, and policy shift, a robust aggregation, `deterministic` and a lossy
+  // downlink are refused.
+  int32_t staleness = 0;
+  // BSP: a round closes when so many of its members' windows are in and a grace has passed, which is learned
+  // (server/tensor/stragglers.h). What comes later counts in the round of that moment. 0, or as many as there
+  // are members: all of them. Needs staleness 0, the mean, and not `deterministic`.
+  uint32_t quorum = 0;
   // Sums contributions in rank order: bitwise equal results whatever the order of arrival. Costs memory for
   // every worker's contribution to unfinished chunks.
   bool deterministic = false;

@@ -114,20 +114,27 @@ struct TensorOptions {
   // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",
   // "adam:lr=0.001[,beta1=0.9][,beta2=0.999][,eps=1e-8][,weight_decay=0]", or "adamw:..." (decay 0.01).
   std::string optimizer = "aggregate";
+  // In place of the job's JobSpec::staleness and quorum, for this tensor: the same in all declarations of it.
+  std::optional<int32_t> staleness = std::nullopt;
+  std::optional<uint32_t> quorum = std::nullopt;
   // Initial values (count elements) for tensors whose parameters live on the server; empty: zeros. Those of
   // exactly one worker are used. Borrowed until Declare returns.
   std::span<const float> initial = {};
 };
 
 struct PushOptions {
-  // Of this contribution, kMinWeight..kMaxWeight, for example the samples that it was made of. None: that of
-  // the connection (ConnectOptions::weight), which is the only one with policy shift.
+  // Of this contribution, kMinWeight..kMaxWeight: the samples, or tokens, since the last push of this tensor.
+  // What it counts as the server bounds (JobSpec::max_weight_share). None: that of the connection
+  // (ConnectOptions::weight), which is the only one with policy shift.
   std::optional<float> weight = std::nullopt;
 };
 
 struct PullOptions {
   // Waits until the tensor has completed at least so many rounds.
   uint64_t min_round = 0;
+  // Waits until the values have every member's pushes up to this worker's own clock (Client::Clock) minus so
+  // many. None: for no other worker.
+  std::optional<uint32_t> max_staleness = std::nullopt;
 };
 
 }  // namespace longhaul

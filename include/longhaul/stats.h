@@ -184,4 +184,13 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
      "meanwhile"},
 };
 
+// How many pushes of a tensor have counted: of this worker, of the members that have made the fewest and the
+// most, and how many members there are. A worker that joins in mid-job begins with the slowest one's.
+struct TensorClock {
+  uint64_t own = 0;
+  uint64_t slowest = 0;
+  uint64_t fastest = 0;
+  uint32_t members = 0;
+};
+
 }  // namespace longhaul

@@ -219,7 +219,8 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
 void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_leave()) return OnLeave(peer, message.leave());
   if (message.has_give_up()) return OnGiveUp(peer, message.give_up());
-  const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier();
+  const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier() ||
+                     message.has_clock_request();
   if (!known || !engine_) {
     return Disconnect(peer,
                       Status(StatusCode::kProtocolViolation,
@@ -227,6 +228,7 @@ void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   }
   if (message.has_declare()) engine_->OnDeclare(peer, message.declare());
   if (message.has_pull_request()) engine_->OnPullRequest(peer, message.pull_request());
+  if (message.has_clock_request()) engine_->steps().OnClockRequest(peer, message.clock_request());
   if (message.has_barrier()) OnBarrier(peer, message.barrier());
 }
 

@@ -70,13 +70,18 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
   };
   const auto optimizer = codec::ParseOptimizer(declare.optimizer());
   if (!optimizer.ok()) return refuse(optimizer.status());
-  if (const Status check = Check(declare, *optimizer); !check.ok()) return refuse(check);
+  JobSpec consistency = settings_;
+  if (declare.has_staleness()) consistency.staleness = declare.staleness();
+  if (declare.has_quorum()) consistency.quorum = declare.quorum();
+  if (const Status check = Check(declare, *optimizer, consistency); !check.ok()) return refuse(check);
   const TensorSpec spec{.name = declare.name(),
                         .dtype = declare.dtype(),
                         .wire_dtype = static_cast<DType>(declare.wire_dtype()),
                         .result_dtype = static_cast<DType>(declare.result_dtype()),
                         .topk_share = settings_.priority == Priority::kTopK ? settings_.topk_share : 0,
                         .priority = declare.priority(),
+                        .staleness = consistency.staleness,
+                        .quorum = consistency.quorum,
                         .count = declare.count(),
                         .optimizer = *optimizer};
   const Status check = store_.Check(spec);
@@ -220,7 +225,21 @@ bool Declarations::GiveUp(Peer& peer, uint32_t request) {
   return false;
 }
 
-Status Declarations::Check(const control::Declare& declare, const codec::OptimizerSpec& optimizer) const {
+Status Declarations::Check(const control::Declare& declare, const codec::OptimizerSpec& optimizer,
+                           const JobSpec& consistency) const {
+  const auto of_tensor = [&](const std::string& why) {
+    return Status(StatusCode::kInvalidArgument, "tensor \"" + declare.name() + "\": " + why);
+  };
+  if (Status valid = consistency.Validate(); !valid.ok()) return of_tensor(valid.message());
+  if (consistency.quorum > settings_.world_size) {
+    return of_tensor("no quorum of " + std::to_string(consistency.quorum) + " is in a job of " +
+                     std::to_string(settings_.world_size));
+  }
+  // A step of one worker has that worker's gradient for a mean.
+  if (consistency.staleness != 0 && optimizer.kind == codec::OptimizerSpec::Kind::kAggregate) {
+    return of_tensor("staleness " + std::to_string(consistency.staleness) +
+                     " needs an optimizer at the server: every push is a step of its own");
+  }
   if (declare.dtype() != static_cast<uint32_t>(DType::kFloat32)) {
     return {StatusCode::kInvalidArgument,
             "tensors are float32 in this version, not dtype " + std::to_string(declare.dtype())};
@@ -288,12 +307,14 @@ TensorJob& Declarations::Add(Parameters* parameters) {
   const uint32_t ranks = membership_->world_size();
   auto job = std::make_unique<TensorJob>(
       parameters, ranks, settings_, order, settings_.norm_guard,
-      Stragglers(settings_.straggler_factor, settings_.round_bound, ranks),
+      Stragglers(settings_.straggler_factor, settings_.round_bound, ranks, parameters->spec().quorum),
       Patience(settings_.deterministic ? 0 : settings_.round_patience, settings_.idle_timeout, ranks),
       WeightLedger(membership_->WeightTimes(), membership_->stands_for(),
                    settings_.policy == LossPolicy::kShift));
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    if (membership_->IsJoined(rank)) job->tensor.rounds().OnMemberJoined(rank);
+    if (!membership_->IsJoined(rank)) continue;
+    job->tensor.rounds().OnMemberJoined(rank);
+    job->clocks.OnMemberJoined(rank);
   }
   job->BeginEpoch(*membership_);
   if (images_ != nullptr && images_->Find(parameters->spec().name) != nullptr) {
@@ -301,6 +322,7 @@ TensorJob& Declarations::Add(Parameters* parameters) {
     if (image.counted.size() == ranks) job->counted = std::move(image.counted);
     // A worker that goes on has memories of the epoch that the image was in, and this server has none.
     job->epochs.GoOnAfter(image.shift_epoch);
+    for (uint32_t rank = 0; rank < ranks; ++rank) job->clocks.Restore(rank, job->counted[rank].clock);
     job->tensor.Restore(std::move(image));
     job->restored = true;
   }

@@ -62,7 +62,9 @@ class Declarations {
   std::optional<Wait> LongestWait() const;
 
  private:
-  Status Check(const control::Declare& declare, const codec::OptimizerSpec& optimizer) const;
+  // consistency: the job's, as the declaration has it.
+  Status Check(const control::Declare& declare, const codec::OptimizerSpec& optimizer,
+               const JobSpec& consistency) const;
   bool Majority(size_t members) const { return members * 2 > membership_->joined(); }
   double Cost(const TensorSpec& spec) const;
   double Part() const;

@@ -14,6 +14,19 @@ namespace longhaul::server {
 using control::ControlMessage;
 using transport::ChunkVerdict;
 
+namespace {
+
+control::PushTaken PushTaken(const Tensor& tensor, uint64_t round, transport::WindowKey key) {
+  control::PushTaken taken;
+  taken.set_key(tensor.key());
+  taken.set_round(round);
+  taken.set_window(key.id);
+  taken.set_generation(key.generation);
+  return taken;
+}
+
+}  // namespace
+
 Intake::Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
                RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats, bool logs)
     : spec_(settings),
@@ -95,6 +108,7 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
                             const codec::WindowMetadata& metadata, TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
   const Rounds::Participation part = rounds.participation(peer.rank);
+  if (rounds.asynchronous()) return OpenStep(now, peer, key, metadata, job);
   const std::string which = "push of round " + std::to_string(metadata.round) + " of tensor \"" +
                             job.tensor.parameters().spec().name + "\" in round " +
                             std::to_string(rounds.number());
@@ -124,6 +138,26 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
     stats_->by_rank[peer.rank].lost -= missing;
     job.patience.OnTurn(peer.rank, now - job.left_out_of[peer.rank]);
   }
+  Transfer& transfer = Begin(now, peer, key, metadata, job);
+  transfer.on_time = !late;
+  transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
+  if (contributed.count() > 0) transfer.superseded = contributed;
+  if (metadata.wants_result) {
+    results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
+  } else {
+    ControlMessage taken;
+    *taken.mutable_push_taken() = PushTaken(job.tensor, rounds.number(), key);
+    if (logs_) {
+      job.untold.emplace_back(peer.rank, std::move(taken));
+    } else {
+      host_->Send(peer, taken);
+    }
+  }
+  return {};
+}
+
+Transfer& Intake::Begin(Instant now, Peer& peer, transport::WindowKey key,
+                        const codec::WindowMetadata& metadata, TensorJob& job) {
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, "only " + std::to_string(membership_->joined()) +
                                                          " workers are left, the job needs " +
@@ -131,31 +165,35 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   }
   Transfer transfer;
   transfer.tensor = &job.tensor;
-  transfer.round = rounds.number();
+  transfer.round = job.tensor.rounds().number();
   transfer.weight = CountWeight(peer.rank, metadata.weight, job);
-  transfer.on_time = !late;
-  transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
   transfer.low_energy = static_cast<double>(metadata.total_low_energy);
   transfer.opened = now;
-  if (contributed.count() > 0) transfer.superseded = contributed;
-  peer.transfers[key] = transfer;
   job.guard.BeginWindow(peer.rank);
   job.window_sessions[peer.rank] = membership_->member(peer.rank).session;
-  rounds.OnWindowOpened(peer.rank, now);
+  job.tensor.rounds().OnWindowOpened(peer.rank, now);
+  return peer.transfers[key] = transfer;
+}
+
+// Whatever round it says: a push counts in the steps that are made while it comes.
+Status Intake::OpenStep(Instant now, Peer& peer, transport::WindowKey key,
+                        const codec::WindowMetadata& metadata, TensorJob& job) {
+  const std::string which = "push of tensor \"" + job.tensor.parameters().spec().name + "\"";
+  if (job.tensor.rounds().participation(peer.rank) == Rounds::Participation::kAbsent)
+    return Status(StatusCode::kAborted, which + " by a rank that is no member");
+  if (job.IsPushing(peer.rank))
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     "second " + which + " before the first has counted");
   if (metadata.wants_result) {
-    results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
-  } else {
-    ControlMessage taken;
-    taken.mutable_push_taken()->set_key(job.tensor.key());
-    taken.mutable_push_taken()->set_round(rounds.number());
-    taken.mutable_push_taken()->set_window(key.id);
-    taken.mutable_push_taken()->set_generation(key.generation);
-    if (logs_) {
-      job.untold.emplace_back(peer.rank, std::move(taken));
-    } else {
-      host_->Send(peer, taken);
-    }
+    return Violation(peer, StatusCode::kProtocolViolation,
+                     which + " wants a round's result where staleness is not 0");
   }
+  // The same push again, by another connection: what is in of it counts already.
+  const uint64_t session = membership_->member(peer.rank).session;
+  if (session == 0 || std::exchange(job.push_session[peer.rank], session) != session)
+    job.tensor.BeginPush(peer.rank);
+  if (!job.clocks.IsMember(peer.rank)) job.clocks.OnMemberJoined(peer.rank);  // it had been given up
+  Begin(now, peer, key, metadata, job).on_time = false;
   return {};
 }
 
@@ -215,16 +253,16 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
                                  Outcome* outcome) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
-  const bool over = transfer.round != rounds.number();
+  const bool over = !tensor.asynchronous() && transfer.round != rounds.number();
   // The rank's contribution is in; that of the worker's predecessor may be in an earlier round that did not
   // wait for this window.
-  if (transfer.superseded.Test(chunk) || (!over && tensor.aggregator().Contributed(peer.rank, chunk))) {
+  if (transfer.superseded.Test(chunk) || (!over && tensor.pushed(peer.rank).Test(chunk))) {
     LH_REACHED("a contribution is there already");
     ++stats_->duplicate_contributions;
     if (!high) ++transfer.low_taken;
     return AcknowledgeWithoutCounting();
   }
-  if (over || rounds.IsFinal(chunk)) {
+  if (over || (!tensor.asynchronous() && rounds.IsFinal(chunk))) {
     LH_REACHED("a chunk comes when it is final");
     ++stats_->late_chunks;
     return ChunkVerdict::kRefused;
@@ -243,7 +281,10 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
     transfer.rejected.Set(chunk);
     return AcknowledgeWithoutCounting();
   }
-  LH_CHECK(tensor.Add(peer.rank, high, chunk, values, transfer.weight));
+  if (!tensor.Add(peer.rank, high, chunk, values, transfer.weight)) {
+    ++stats_->late_chunks;  // of a predecessor's push, in this step and the next
+    return ChunkVerdict::kRefused;
+  }
   EngineStats::Rank& rank = stats_->by_rank[peer.rank];
   ++rank.chunks;
   if (!high) ++transfer.low_taken;
@@ -252,7 +293,7 @@ ChunkVerdict Intake::AddGradient(Peer& peer, Transfer& transfer, bool high, uint
     ++rounds.tally().repaired_chunks;
   }
   outcome->job = &jobs_->Of(tensor);
-  if (tensor.OnContribution(peer.rank, chunk)) outcome->ready = chunk;
+  if (!tensor.asynchronous() && tensor.OnContribution(peer.rank, chunk)) outcome->ready = chunk;
   return ChunkVerdict::kTaken;
 }
 
@@ -268,8 +309,9 @@ bool Intake::PassesGuard(const Peer& peer, const Transfer& transfer, bool high, 
                          std::span<const float> values) {
   TensorJob& job = jobs_->Of(*transfer.tensor);
   const float scale = transfer.weight * job.tensor.ArrivalScale(peer.rank, high);
+  const uint64_t round = job.tensor.asynchronous() ? job.tensor.rounds().number() : transfer.round;
   const ContributionGuard::Verdict verdict =
-      job.guard.Check(peer.rank, chunk, values, scale, transfer.round, transfer.weight);
+      job.guard.Check(peer.rank, chunk, values, scale, round, transfer.weight);
   if (verdict == ContributionGuard::Verdict::kOk) return true;
   ++stats_->by_rank[peer.rank].rejected;
   ++job.tensor.rounds().tally().rejected_chunks;
@@ -300,6 +342,7 @@ Intake::Outcome Intake::OnWindowState(Instant now, Peer& peer, const transport::
     transfer.high_done = true;
     TensorJob& job = jobs_->Of(*transfer.tensor);
     const Rounds& rounds = job.tensor.rounds();
+    if (job.tensor.asynchronous()) job.patience.OnTurn(peer.rank, now - job.answered_at[peer.rank]);
     if (transfer.on_time && transfer.round == rounds.number()) {
       job.stragglers.OnHighDone(peer.rank, now - rounds.begun_at());
       job.patience.OnTurn(peer.rank, now - job.turn);
@@ -364,15 +407,16 @@ void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::Clos
                       .round = transfer.round,
                       .waited = now - job.since()});
   }
-  CloseGradient(peer, transfer, reason);
+  CloseGradient(peer, key, transfer, reason);
 }
 
-void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason) {
+void Intake::CloseGradient(Peer& peer, transport::WindowKey key, const Transfer& transfer,
+                           wire::CloseReason reason) {
   Tensor& tensor = *transfer.tensor;
   Rounds& rounds = tensor.rounds();
-  if (transfer.round != rounds.number() || rounds.participation(peer.rank) != Rounds::Participation::kOpen)
-    return;
-  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(peer.rank);
+  const bool past = !tensor.asynchronous() && transfer.round != rounds.number();
+  if (past || rounds.participation(peer.rank) != Rounds::Participation::kOpen) return;
+  const transport::ChunkBitmap& contributed = tensor.pushed(peer.rank);
   const uint32_t lost = tensor.chunks() - contributed.count();
   const uint32_t low_count = transfer.closer.window().low_count;
   const uint32_t low_lost = low_count - transfer.low_taken;
@@ -382,10 +426,17 @@ void Intake::CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReas
   tally.low_lost += low_lost;
   tally.lost_chunks += lost;
   stats_->by_rank[peer.rank].lost += lost;
-  tensor.OnWindowOver(peer.rank, {.weight = transfer.weight,
-                                  .low_count = low_count,
-                                  .low_received = transfer.low_taken,
-                                  .high_missing = lost - std::min(lost, low_lost)});
+  const Tensor::WindowOutcome window{.weight = transfer.weight,
+                                     .low_count = low_count,
+                                     .low_received = transfer.low_taken,
+                                     .high_missing = lost - std::min(lost, low_lost)};
+  if (tensor.asynchronous()) {
+    FinishedPush finished{.rank = peer.rank, .step = tensor.StepOfPush(peer.rank), .outcome = window};
+    *finished.taken.mutable_push_taken() = PushTaken(tensor, finished.step, key);
+    jobs_->Of(tensor).finished.push_back(std::move(finished));
+    return;  // RoundEngine::CloseSteps goes on
+  }
+  tensor.OnWindowOver(peer.rank, window);
   rounds.OnWindowClosed(peer.rank, contributed);
 }
 

@@ -48,6 +48,11 @@ class Intake {
  private:
   Status OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
                       const codec::WindowMetadata& metadata, TensorJob& job);
+  Status OpenStep(Instant now, Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
+                  TensorJob& job);
+  // The window of a gradient is open from here on.
+  Transfer& Begin(Instant now, Peer& peer, transport::WindowKey key, const codec::WindowMetadata& metadata,
+                  TensorJob& job);
   Status OpenInitial(Peer& peer, transport::WindowKey key, TensorJob& job);
   float CountWeight(uint32_t rank, float said, TensorJob& job);
   Status Violation(Peer& peer, StatusCode code, const std::string& what);
@@ -59,7 +64,8 @@ class Intake {
   transport::CloseRuleInput CloseInput(const Peer& peer, const TensorJob& job,
                                        const Transfer& transfer) const;
   void Close(Instant now, Peer& peer, transport::WindowKey key, wire::CloseReason reason, Outcome* outcome);
-  void CloseGradient(Peer& peer, const Transfer& transfer, wire::CloseReason reason);
+  void CloseGradient(Peer& peer, transport::WindowKey key, const Transfer& transfer,
+                     wire::CloseReason reason);
 
   const JobSpec spec_;
   const uint16_t symbol_bytes_;

@@ -28,7 +28,12 @@ void Pulls::OnRequest(Instant now, Peer& peer, TensorJob* job, const control::Pu
     return Refuse(peer, pull.request(), why);
   }
   // Those that wait already do not get a turn because another one came.
-  PendingPull wanted{.rank = peer.rank, .request = pull.request(), .min_round = pull.min_round()};
+  PendingPull wanted{.rank = peer.rank,
+                     .request = pull.request(),
+                     .min_round = pull.min_round(),
+                     .own_pushes = pull.own_pushes()};
+  const uint64_t own = job->clocks.of(peer.rank);
+  if (pull.has_max_staleness()) wanted.least_clock = own - std::min<uint64_t>(own, pull.max_staleness());
   ++waiting_[peer.rank];
   if (!TryAnswer(now, *job, wanted)) job->pulls.push_back(wanted);
 }
@@ -41,6 +46,7 @@ bool Pulls::TryAnswer(Instant now, TensorJob& job, PendingPull& pull) {
   const Parameters& parameters = job.tensor.parameters();
   if (parameters.initial() != Parameters::Initial::kReady) return false;
   if (pull.min_round > parameters.version()) return false;
+  if (pull.own_pushes > job.own_pushes[pull.rank] || pull.least_clock > job.clocks.Slowest()) return false;
   Peer* peer = host_->PeerOfRank(pull.rank);
   const bool enough = peer != nullptr && results_->pulls(*peer, job.tensor) >= kMaxOfTensor;
   if (enough || !SnapshotFitsBudget(parameters)) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reached.h"
 #include "codec/chunk/chunk.h"
 #include "codec/policy/state_hash.h"
 
@@ -40,6 +41,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       results_(ResultOptions(settings, symbol_bytes), &budget_),
       declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
+      steps_(membership, host, &jobs_, &pulls_, &stats_, logs()),
       intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_, logs()) {
   stats_.by_rank.resize(settings.world_size);
 }
@@ -69,6 +71,8 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
                            wait.what + " waits for " + membership_->Names(wait.missing)));
       return;
     }
+    if (const Status why = steps_.WhyStale(*job, *given_up); !why.ok())
+      return pulls_.Refuse(peer, request, why);
     const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
     pulls_.Refuse(
         peer, request,
@@ -84,7 +88,8 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
 // --- What waits ---
 
 bool RoundEngine::Lags(uint32_t rank) const {
-  return std::ranges::any_of(jobs_, [rank](const auto& job) {
+  return std::ranges::any_of(jobs_, [&](const auto& job) {
+    if (job->tensor.asynchronous()) return membership_->IsJoined(rank) && !job->clocks.IsMember(rank);
     return job->tensor.rounds().participation(rank) == Rounds::Participation::kLagging;
   });
 }
@@ -118,7 +123,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
   };
   const TensorJob* first = nullptr;
   for (const auto& job : jobs_) {
-    if (!job->tensor.rounds().begun()) continue;
+    if (!job->tensor.rounds().begun() || (job->tensor.asynchronous() && job->HasValues())) continue;
     const auto order =
         first == nullptr ? std::strong_ordering::greater : weight_of(*job) <=> weight_of(*first);
     if (order > 0 || (order == 0 && job->tensor.rounds().begun_at() < first->tensor.rounds().begun_at()))
@@ -126,6 +131,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
   }
   std::vector<Wait> waits;
   if (first != nullptr) waits.push_back(RoundWait(*first));
+  if (auto held = steps_.LongestHeld()) waits.push_back(*std::move(held));
   if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
   if (auto held = pulls_.LongestWait(jobs_)) waits.push_back(*std::move(held));
   return waits;
@@ -149,6 +155,7 @@ void RoundEngine::OnWindowState(Peer& peer, const transport::event::WindowState&
 
 void RoundEngine::Follow(const Intake::Outcome& outcome) {
   if (outcome.job == nullptr) return;
+  CloseSteps(*outcome.job);
   FinaliseSwept(*outcome.job);
   if (outcome.initialized) OnInitialized(*outcome.job);
   if (outcome.closed) LeaveStragglersOut(*outcome.job);  // half of the members may be done now
@@ -168,9 +175,10 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 void RoundEngine::OnInitialized(TensorJob& job) {
   job.tensor.parameters().SetReady();
   job.values_since = job.turn = now_;
+  std::fill(job.answered_at.begin(), job.answered_at.end(), now_);
   if (logs() && job.tensor.parameters().version() == 0)
     keeper_->Log(std::make_shared<TensorImage>(job.tensor.Image()));
-  if (job.tensor.rounds().begun()) job.tensor.rounds().BeginSweep();
+  if (job.tensor.rounds().begun() && job.tensor.rounds().Closes()) job.tensor.rounds().BeginSweep();
   FinaliseSwept(job);
   pulls_.Answer(now_, job);
   LeaveStragglersOut(job);
@@ -219,8 +227,9 @@ void RoundEngine::NoteCounted(TensorJob& job) {
     if (contributed.count() == 0) continue;
     Counted& counted = job.counted[rank];
     // Not that of the member of now, which may be the successor of the one that pushed.
-    counted = {.session = job.window_sessions[rank], .round = round};
-    if (contributed.count() < tensor.chunks()) counted.chunks = contributed.bytes();
+    counted = {.session = job.window_sessions[rank], .round = round, .clock = job.clocks.of(rank) + 1};
+    const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
+    if (of_push.count() < tensor.chunks()) counted.chunks = of_push.bytes();
   }
 }
 
@@ -259,8 +268,7 @@ void RoundEngine::FinaliseSwept(TensorJob& job) {
 
 void RoundEngine::Sweep(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
-  if (job.tensor.parameters().initial() == Parameters::Initial::kAwaited)
-    return;  // OnInitialized begins again
+  if (job.tensor.WaitsForValues()) return;  // OnInitialized begins again
   const uint64_t per_chunk = uint64_t{WorkBudget::kPerChunk} * (1 + membership_->world_size()) +
                              kPerElement * job.tensor.geometry().Length(0);
   // A look at a word of 64 chunks takes some 2 ns a rank.
@@ -276,8 +284,7 @@ void RoundEngine::Sweep(TensorJob& job) {
 }
 
 bool RoundEngine::IsUnfinished(const TensorJob& job) const {
-  const bool waits_for_values = job.tensor.parameters().initial() == Parameters::Initial::kAwaited;
-  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !waits_for_values);
+  return job.report.has_value() || (job.tensor.rounds().HasSweep() && !job.tensor.WaitsForValues());
 }
 
 // Results and unfinished rounds alternate in having the first turn.
@@ -308,16 +315,20 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   Tensor& tensor = job.tensor;
   Rounds& rounds = tensor.rounds();
   if (!rounds.begun() || !rounds.AllFinal() || !IsLogged(job)) return;
-  rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
+  const bool steps = tensor.asynchronous();
+  if (!steps) rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
   TensorRound round{.tensor = &tensor,
                     .round = rounds.number(),
                     .begun = rounds.begun_at(),
                     .last_rank = rounds.last_rank(),
                     .tally = rounds.tally()};
+  std::vector<bool> contributed(membership_->world_size());
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    const bool lags = rounds.participation(rank) == Rounds::Participation::kLagging;
+    const bool lags = !steps && rounds.participation(rank) == Rounds::Participation::kLagging;
     stats_.by_rank[rank].excluded += lags ? 1 : 0;
-    round.contributors += tensor.aggregator().contributed(rank).count() > 0 ? 1 : 0;
+    contributed[rank] = tensor.aggregator().contributed(rank).count() > 0;
+    round.contributors += contributed[rank] ? 1 : 0;
+    if (contributed[rank] && !steps) job.clocks.Advance(rank);
   }
   ++stats_.tensor_rounds;
   stats_.tolerated += round.tally.tolerated_chunks;
@@ -327,18 +338,28 @@ void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
     WorkOnReport(job, everything);
   }
   results_.EndRound(tensor);
-  tensor.NextRound();
+  tensor.NextRound(now_);
   images_.OnRoundOver(job);
   job.turn = now_;
+  job.quorum_at.reset();
   std::fill(job.late.begin(), job.late.end(), false);
   if (job.epochs.OnRoundBegins(rounds.number())) job.BeginEpoch(*membership_);
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    if (rounds.participation(rank) == Rounds::Participation::kLagging) CountAsLost(job, rank);
+    if (!steps && rounds.participation(rank) == Rounds::Participation::kLagging) CountAsLost(job, rank);
   }
-  Report(job, round);
+  Report(job, round, steps ? contributed : std::vector<bool>());
   declarations_.AnswerPostponed(job);
   pulls_.Answer(now_, job);
   host_->OnTensorRound(round);
+  if (!steps) return;
+  steps_.OnOver(now_, job, round.round);
+  CloseSteps(job);
+  FinishRoundIfComplete(job);
+}
+
+void RoundEngine::CloseSteps(TensorJob& job) {
+  if (steps_.Close(now_, job)) FinaliseSwept(job);
+  CheckAt(steps_.TakeCheckAt());
 }
 
 // Under policy shift the bounds of the epoch stay.
@@ -350,11 +371,13 @@ void RoundEngine::EndWeights(TensorJob& job) {
     share += gain * (shares[rank] - share);
   }
   if (settings_.policy != LossPolicy::kShift) job.weights.Begin(membership_->Joined());
+  job.Weigh(*membership_);
 }
 
-void RoundEngine::Report(TensorJob& job, const TensorRound& round) {
+void RoundEngine::Report(TensorJob& job, const TensorRound& round, std::vector<bool> to) {
   const Tensor& tensor = job.tensor;
   PendingReport& pending = job.report.emplace();
+  pending.to = std::move(to);
   control::RoundReport& report = *pending.message.mutable_round_report();
   report.set_key(tensor.key());
   report.set_round(round.round);
@@ -394,6 +417,7 @@ void RoundEngine::WorkOnReport(TensorJob& job, WorkBudget& budget) {
   if (report.has_state_hash()) report.set_state_hash(pending.hash);
   for (; pending.next_rank < membership_->world_size(); ++pending.next_rank) {
     if (budget.spent()) return;
+    if (!pending.to.empty() && !pending.to[pending.next_rank]) continue;
     SetReplicaHash(job.tensor, pending.next_rank, report, budget);
     if (Peer* peer = host_->PeerOfRank(pending.next_rank)) host_->Send(*peer, pending.message);
     budget.Spend(WorkBudget::kPerChunk);
@@ -419,6 +443,7 @@ void RoundEngine::ForgetWorker(TensorJob& job, uint32_t rank) {
   declarations_.Forget(job, rank);
   pulls_.Forget(job, rank);
   job.epochs.OnMemberChanged(rank);
+  Steps::Drop(job, rank);
 }
 
 // takes_part: of the round in progress; else from the next one on.
@@ -430,6 +455,9 @@ void RoundEngine::MoveMember(TensorJob& job, uint32_t rank, bool takes_part) {
 void RoundEngine::OnMemberJoined(uint32_t rank) {
   for (const auto& job : jobs_) {
     job->epochs.OnMemberChanged(rank);
+    job->clocks.OnMemberJoined(rank);
+    job->answered_at[rank] = now_;
+    job->Weigh(*membership_);
     MoveMember(*job, rank, job->tensor.rounds().OnMemberJoined(rank));
   }
 }
@@ -462,6 +490,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
                                                            parameters.spec().name + "\" had arrived"));
     }
     ExcludeFromRound(*job, rank);
+    LeaveStragglersOut(*job);  // those that are left may be a quorum
     if (declarations_.StartsAsZeros(*job)) OnInitialized(*job);
     FinishRoundIfComplete(*job);
   }
@@ -477,9 +506,12 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
   const bool open = participation == Rounds::Participation::kOpen;
   if (open) ++rounds.tally().closed[static_cast<size_t>(wire::CloseReason::kExcluded)];
   const bool missed = rounds.begun() && (open || participation == Rounds::Participation::kAwaited);
-  const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+  const transport::ChunkBitmap& contributed = tensor.pushed(rank);
   const uint32_t lost = tensor.chunks() - contributed.count();
   rounds.OnMemberGone(rank, contributed);
+  job.clocks.OnMemberGone(rank);
+  job.Weigh(*membership_);
+  CheckAt(steps_.Answer(now_, job));
   if (!missed) return;
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
@@ -506,7 +538,9 @@ void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
 // by the close rule, which is evaluated again at the deadline.
 void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
+  if (rounds.asynchronous()) return CheckAt(steps_.LeaveIdleOut(now_, job));
   if (!rounds.begun() || !job.HasValues()) return;
+  if (!job.quorum_at && rounds.Quorum() > 0 && rounds.windows_in() >= rounds.Quorum()) job.quorum_at = now_;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const Rounds::Participation participation = rounds.participation(rank);
     const bool open = participation == Rounds::Participation::kOpen;

@@ -4,6 +4,7 @@
 //   Declarations  which tensors there are, and their version 0
 //   Intake        windows that arrive: chunks into sums, the close rule
 //   Pulls         requests for current values
+//   Steps         pushes that are steps of their own: when they count, and who may go on
 //   ResultSender  (server/results) windows that leave
 //
 // Works on connections by way of Peer. Which worker may join, and whether the job goes on without one, is
@@ -29,6 +30,7 @@
 #include "server/round/intake.h"
 #include "server/round/pulls.h"
 #include "server/round/round_host.h"
+#include "server/round/steps.h"
 #include "server/round/tensor_job.h"
 #include "server/settings.h"
 
@@ -45,6 +47,7 @@ class RoundEngine {
   // --- Control messages of members ---
   void OnDeclare(Peer& peer, const control::Declare& declare);
   void OnPullRequest(Peer& peer, const control::PullRequest& pull);
+  Steps& steps() { return steps_; }  // for ClockRequest
   // A call of the worker has waited long enough: ends it, saying for whom it waits, unless it has ended.
   void OnGiveUp(Peer& peer, uint32_t request);
 
@@ -107,13 +110,15 @@ class RoundEngine {
   void WorkOn(TensorJob& job);
   bool IsUnfinished(const TensorJob& job) const;
   void FinishRoundIfComplete(TensorJob& job);
+  void CloseSteps(TensorJob& job);
   bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
   void NoteCounted(TensorJob& job);
   void LogRound(TensorJob& job);
   // The round that is complete may be told: its record is on the disk, or none is kept.
   bool IsLogged(TensorJob& job);
   void EndWeights(TensorJob& job);
-  void Report(TensorJob& job, const TensorRound& round);
+  // to: by rank, whom it is for; empty: all.
+  void Report(TensorJob& job, const TensorRound& round, std::vector<bool> to);
   void WorkOnReport(TensorJob& job, WorkBudget& budget);
   void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report,
                       WorkBudget& budget) const;
@@ -137,6 +142,7 @@ class RoundEngine {
   ResultSender results_;
   Declarations declarations_;
   Pulls pulls_;
+  Steps steps_;
   Intake intake_;
   Instant now_;
   Instant next_check_ = Instant::Infinite();

@@ -11,6 +11,7 @@
 #include "proto/control_codec.h"
 #include "server/member/membership.h"
 #include "server/member/weight_ledger.h"
+#include "server/tensor/clocks.h"
 #include "server/tensor/contribution_guard.h"
 #include "server/tensor/patience.h"
 #include "server/tensor/shift_epochs.h"
@@ -28,6 +29,8 @@ struct PendingPull {
   uint32_t rank = 0;
   uint32_t request = 0;
   uint64_t min_round = 0;
+  uint32_t own_pushes = 0;                 // of this connection, that are to have counted
+  uint64_t least_clock = 0;                // that every member is to have
   std::optional<Instant> held_since = {};  // for memory, or for this worker's pulls before; counted once
 };
 
@@ -37,6 +40,23 @@ struct PendingReport {
   uint64_t hashed = 0;  // elements of the finished values, and their hash so far
   uint32_t hash = 0;
   uint32_t next_rank = 0;
+  std::vector<bool> to = {};  // by rank; empty: all
+};
+
+// A push whose window is over, where staleness is not 0. It has counted when the step of its last chunks is
+// over; then its worker is told, as soon as it may go on (Clocks).
+struct FinishedPush {
+  enum class State : uint8_t {
+    kOver,    // its step has not begun, or is not closed
+    kInStep,  // it closes the step in progress
+    kHeld,    // it has counted, and its worker may not go on
+  };
+  State state = State::kOver;
+  uint32_t rank = 0;
+  uint64_t step = 0;
+  Tensor::WindowOutcome outcome = {};
+  control::ControlMessage taken = {};
+  Instant held_since = {};
 };
 
 struct TensorJob {
@@ -49,6 +69,10 @@ struct TensorJob {
         stragglers(std::move(waiting)),
         patience(std::move(waiting_for_the_idle)),
         weights(std::move(ledger)),
+        clocks(parameters->spec().staleness, ranks),
+        own_pushes(ranks),
+        push_session(ranks),
+        answered_at(ranks),
         left_out_of(ranks),
         window_times(ranks),
         declared(ranks, false),
@@ -61,6 +85,12 @@ struct TensorJob {
   }
   // Since when the round in progress waits. REQUIRES: it has begun.
   Instant since() const { return std::max(tensor.rounds().begun_at(), values_since); }
+  // When a round whose quorum is in stops waiting for the others; infinite: it is not in. REQUIRES: as since.
+  Instant GraceEnds() const {
+    if (!quorum_at) return Instant::Infinite();
+    const Duration took = *quorum_at > since() ? *quorum_at - since() : Duration(0);
+    return *quorum_at + stragglers.Grace(std::max(tensor.rounds().Quorum(), 1u), took);
+  }
   // Begins the first round, or a shift epoch, with the members of this moment and the weights that they
   // joined with.
   void BeginEpoch(const Membership& membership) {
@@ -77,6 +107,19 @@ struct TensorJob {
     epochs.Begin(members);
     tensor.BeginEpoch(weight);
   }
+  // Asynchronous: what the members of this moment weigh.
+  void Weigh(const Membership& membership) {
+    double weight = 0;
+    for (uint32_t rank = 0; rank < membership.world_size(); ++rank) {
+      if (membership.IsJoined(rank)) weight += static_cast<double>(weights.Expected(rank));
+    }
+    tensor.SetTotalWeight(weight);
+  }
+  // The rank's push is on its way, or its worker has not been told yet that it counts.
+  bool IsPushing(uint32_t rank) const {
+    return tensor.rounds().participation(rank) == Rounds::Participation::kOpen ||
+           std::ranges::count(finished, rank, &FinishedPush::rank) > 0;
+  }
 
   Tensor tensor;
   ContributionGuard guard;
@@ -84,6 +127,12 @@ struct TensorJob {
   Stragglers stragglers;
   Patience patience;
   WeightLedger weights;
+  Clocks clocks;
+  std::vector<FinishedPush> finished;    // the oldest first
+  std::vector<uint32_t> own_pushes;      // by rank: of its connection, that its worker knows to have counted
+  std::vector<uint64_t> push_session;    // by rank: whose push tensor.pushed says, 0: none that is under way
+  std::vector<Instant> answered_at;      // by rank: when its turn began
+  std::optional<Instant> quorum_at;      // when the quorum of the round in progress was in
   Instant turn;                          // when the round before was finished, or version 0 was there
   std::vector<Instant> left_out_of;      // by rank, of one that lags: the turn that it has missed
   std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
@@ -118,11 +167,13 @@ class TensorJobs {
   // long as it takes: a worker that has not declared the tensor yet may have the values.
   Instant HardDeadline(const TensorJob& job, uint32_t rank, Duration rtt, uint32_t members) const {
     const Rounds& rounds = job.tensor.rounds();
-    if (!rounds.begun() || !job.HasValues()) return Instant::Infinite();
+    if (!rounds.begun() || !job.HasValues() || rounds.asynchronous()) return Instant::Infinite();
     const uint32_t done = rounds.Count(Rounds::Participation::kClosed);
-    return std::min(job.stragglers.Deadline(job.since(), rtt, done, members),
-                    job.patience.Deadline(rank, job.turn, job.since(), bytes_));
+    return std::min({job.stragglers.Deadline(job.since(), rtt, done, members), job.GraceEnds(),
+                     job.patience.Deadline(rank, job.turn, job.since(), bytes_)});
   }
+  // Of one copy of the model.
+  uint64_t bytes() const { return bytes_; }
   size_t size() const { return jobs_.size(); }
   auto begin() const { return jobs_.begin(); }
   auto end() const { return jobs_.end(); }

@@ -44,7 +44,10 @@ std::vector<uint8_t> FromHex(const std::string& text) {
 json HeaderOf(const TensorImage& image) {
   json counted = json::array();
   for (const Counted& each : image.counted)
-    counted.push_back({{"session", each.session}, {"round", each.round}, {"chunks", Hex(each.chunks)}});
+    counted.push_back({{"session", each.session},
+                       {"round", each.round},
+                       {"clock", each.clock},
+                       {"chunks", Hex(each.chunks)}});
   json state = json::array();
   for (const auto& each : image.state) state.push_back(each.name);
   return {{"kind", "tensor"},
@@ -72,6 +75,7 @@ TensorImage ImageOf(const json& header) {
   for (const json& each : header.at("counted")) {
     image.counted.push_back({.session = each.at("session").get<uint64_t>(),
                              .round = each.at("round").get<uint64_t>(),
+                             .clock = each.at("clock").get<uint64_t>(),
                              .chunks = FromHex(each.at("chunks").get<std::string>())});
   }
   for (const json& name : header.at("state")) image.state.push_back({name.get<std::string>(), nullptr});

@@ -18,6 +18,7 @@ namespace longhaul::server {
 struct Counted {
   uint64_t session = 0;  // 0: none has
   uint64_t round = 0;
+  uint64_t clock = 0;                // its pushes that have counted, that one included
   std::vector<uint8_t> chunks = {};  // a bit for each that counted, LSB first; empty: all of them
   bool operator==(const Counted&) const = default;
 };

@@ -39,6 +39,7 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
   TensorSpec largest;
   largest.count = std::max<uint64_t>(1, model / sizeof(float));
   largest.optimizer.kind = codec::OptimizerSpec::Kind::kAdam;
+  largest.staleness = settings.staleness;
   total_ = Plan(largest) + std::max(kOverhead, model);
   by_machine_ = settings.memory > 0 && settings.memory < total_;
   if (by_machine_) total_ = settings.memory;
@@ -56,8 +57,9 @@ uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
   const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
   const uint64_t per_chunk = kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
                              workers_ * (kBitsPerWorkerAndChunk / 8 + guard_bytes_ + (holds_ ? kPerHeld : 0));
-  return spec.count * PerElement(spec.optimizer) + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
-         uint64_t{4} * sizeof(float) * chunk_elements_;
+  const uint64_t ahead = spec.staleness != 0 ? sizeof(float) * spec.count + kPerChunk * chunks : 0;
+  return spec.count * PerElement(spec.optimizer) + ahead + chunks * per_chunk + workers_ * kPerWorker +
+         kPerTensor + uint64_t{4} * sizeof(float) * chunk_elements_;
 }
 
 uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {

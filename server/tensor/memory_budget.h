@@ -8,6 +8,7 @@
 //                  readers)
 //   checkpoints    + 4 bytes x (1 values + 0..2 optimizer) an element, while one is being written
 //   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h); so does a robust aggregation
+//   asynchronous   + 4 bytes an element, and counters, of the sum of the next step
 //   per chunk      counters, and per worker bits; with a norm guard 4 bytes, under
 //                  a policy that repays 8
 //   per worker     kPerWorker

@@ -14,6 +14,8 @@ std::string TensorSpec::ToString() const {
   if (wire_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(wire_dtype)) + " up";
   if (result_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(result_dtype)) + " down";
   if (priority != 0) text += ", priority " + std::to_string(priority);
+  if (staleness != 0) text += ", staleness " + std::to_string(staleness);
+  if (quorum != 0) text += ", quorum " + std::to_string(quorum);
   return text;
 }
 

@@ -32,7 +32,9 @@ struct TensorSpec {
   DType result_dtype = DType::kFloat32;  // of results in chunks
   double topk_share = 0;  // > 0: gradients travel as so many of their elements (the job's setting)
   int32_t priority = 0;   // results of tensors with a lower one leave first
-  uint64_t count = 0;     // elements, >= 1
+  int32_t staleness = 0;  // as JobSpec's
+  uint32_t quorum = 0;
+  uint64_t count = 0;  // elements, >= 1
   codec::OptimizerSpec optimizer;
 
   bool operator==(const TensorSpec&) const = default;

@@ -24,8 +24,9 @@ uint64_t WordOf(const transport::ChunkBitmap& bits, uint32_t word) {
 
 }  // namespace
 
-Rounds::Rounds(uint32_t chunks, uint32_t ranks)
-    : members_(ranks, false),
+Rounds::Rounds(uint32_t chunks, uint32_t ranks, RoundRule rule)
+    : rule_(rule),
+      members_(ranks, false),
       parts_(ranks, Participation::kAbsent),
       waits_for_(chunks),
       final_(chunks),
@@ -38,6 +39,10 @@ Rounds::Rounds(uint32_t chunks, uint32_t ranks)
 bool Rounds::OnMemberJoined(uint32_t rank) {
   LH_CHECK(!members_[rank]);
   members_[rank] = true;
+  if (asynchronous()) {
+    parts_[rank] = Participation::kLagging;
+    return true;
+  }
   if (begun()) return false;
   parts_[rank] = Participation::kAwaited;
   return true;
@@ -50,7 +55,7 @@ void Rounds::OnWindowOpened(uint32_t rank, Instant now) {
 }
 
 bool Rounds::OnContribution(uint32_t rank, uint32_t chunk, Contributions in) {
-  LH_CHECK(parts_[rank] == Participation::kOpen);
+  LH_CHECK(parts_[rank] == Participation::kOpen && !asynchronous());
   LH_CHECK(!IsFinal(chunk));
   return IsReady(chunk, in);
 }
@@ -68,19 +73,27 @@ bool Rounds::IsReady(uint32_t chunk, Contributions in) {
 
 void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(parts_[rank] == Participation::kOpen);
+  ++windows_in_;
   Release(rank, contributed);
+}
+
+void Rounds::OnWindowPassed(uint32_t rank) {
+  LH_CHECK(parts_[rank] == Participation::kOpen && asynchronous());
+  parts_[rank] = Participation::kLagging;
 }
 
 void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(members_[rank]);
   members_[rank] = false;
   if (IsAwaited(rank)) Release(rank, contributed);
-  if (parts_[rank] == Participation::kLagging) parts_[rank] = Participation::kAbsent;
+  if (asynchronous() || parts_[rank] == Participation::kLagging) parts_[rank] = Participation::kAbsent;
+  if (rule_.quorum > 0) AwaitEnough();
 }
 
 bool Rounds::OnMemberReplaced(uint32_t rank) {
   LH_CHECK(members_[rank]);
-  if (parts_[rank] == Participation::kOpen) parts_[rank] = Participation::kAwaited;
+  if (parts_[rank] == Participation::kOpen)
+    parts_[rank] = asynchronous() ? Participation::kLagging : Participation::kAwaited;
   return parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kLagging;
 }
 
@@ -90,15 +103,27 @@ void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed
   parts_[rank] = Participation::kLagging;
 }
 
+uint32_t Rounds::Quorum() const {
+  return std::min(rule_.quorum, static_cast<uint32_t>(std::count(members_.begin(), members_.end(), true)));
+}
+
+// A round that waited for fewer would be theirs alone, and the next one as soon as they push.
+void Rounds::AwaitEnough() {
+  const auto lagging = Count(Participation::kLagging);
+  const uint32_t others = windows_in_ + Count(Participation::kAwaited) + Count(Participation::kOpen);
+  if (others >= (rule_.quorum > 0 ? Quorum() : lagging)) return;
+  std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
+}
+
 uint32_t Rounds::Count(Participation part) const {
   return static_cast<uint32_t>(std::count(parts_.begin(), parts_.end(), part));
 }
 
 // What it contributed, it was no longer awaited for.
 void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed) {
-  parts_[rank] = Participation::kClosed;
+  parts_[rank] = asynchronous() ? Participation::kLagging : Participation::kClosed;
   last_rank_ = rank;
-  if (begun() && contributed.count() < final_.size()) BeginSweep();
+  if (begun() && (asynchronous() || contributed.count() < final_.size())) BeginSweep();
 }
 
 uint64_t Rounds::ReadyChunks(uint32_t word, Contributions in) const {
@@ -129,23 +154,23 @@ void Rounds::MarkFinal(uint32_t chunk) {
   final_order_.push_back(chunk);
 }
 
-void Rounds::Next() {
+void Rounds::Next(Instant now) {
   LH_CHECK(AllFinal());
   ++number_;
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
+  for (size_t rank = 0; rank < members_.size() && !asynchronous(); ++rank) {
     const bool lags = parts_[rank] == Participation::kLagging;
     parts_[rank] = !members_[rank] ? Participation::kAbsent
                    : lags          ? Participation::kLagging
                                    : Participation::kAwaited;
   }
-  // A round that waited for fewer than half would be theirs alone, and the next one as soon as they push.
-  if (Count(Participation::kAwaited) < Count(Participation::kLagging))
-    std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
+  windows_in_ = 0;
+  if (!asynchronous()) AwaitEnough();
   final_ = transport::ChunkBitmap(final_.size());
   std::swap(final_order_, previous_order_);
   final_order_.clear();
   swept_ = final_.size();
   begun_.reset();
+  if (asynchronous() && Count(Participation::kOpen) > 0) begun_ = now;
   tally_ = {};
 }
 

@@ -1,4 +1,4 @@
-// One tensor's rounds (BSP): which worker has its window in which state, and when a chunk is final.
+// One tensor's rounds: which worker has its window in which state, and when a chunk is final.
 //
 // A chunk is final when every awaited worker has contributed it or its window is over. A round is finished
 // when all chunks are final; the next one then begins with the workers that are members at that moment.
@@ -8,10 +8,13 @@
 // in slices finds those that waited for nothing else.
 //
 // A worker that a round was not willing to wait for is lagging: no round waits for it any more until it opens
-// a window, with which it takes part in the round of that moment, as far as that is not final yet. Where more
-// members lag than do not, the next round waits for all of them again, as long as it is willing to: those
-// that are left make one round in that time, and not the model. Knows no tensor values and no connections.
-// Not thread-safe.
+// a window, with which it takes part in the round of that moment, as far as that is not final yet. Where
+// fewer members than a quorum, by default half of them, do not lag, the round waits for all of them again, as
+// long as it is willing to: those that are left make one round in that time, and not the model.
+//
+// Asynchronous (staleness is not 0), a round is a step: it waits for no one, and is closed by the first
+// window that is over. Windows that are open then stay open, and what comes of them later is of the steps to
+// come. A member lags whenever it has no window. Knows no tensor values and no connections. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -42,6 +45,12 @@ struct RoundTally {
   std::array<uint32_t, 6> closed = {};  // windows, by wire::CloseReason
 };
 
+// What closes a round.
+struct RoundRule {
+  uint32_t quorum = 0;  // JobSpec's
+  bool asynchronous = false;
+};
+
 class Rounds {
  public:
   enum class Participation : uint8_t {
@@ -56,7 +65,7 @@ class Rounds {
   using Contributions = std::span<const transport::ChunkBitmap>;
 
   // Throws std::bad_alloc.
-  Rounds(uint32_t chunks, uint32_t ranks);
+  Rounds(uint32_t chunks, uint32_t ranks, RoundRule rule = {});
 
   // --- Questions ---
   uint64_t number() const { return number_; }  // of the round in progress = rounds completed so far
@@ -67,9 +76,15 @@ class Rounds {
   // Chunks in the order in which they became final, of the round in progress and of the one before.
   const PagedVector<uint32_t>& final_order() const { return final_order_; }
   const PagedVector<uint32_t>& previous_order() const { return previous_order_; }
+  bool asynchronous() const { return rule_.asynchronous; }
+  // Chunks may become final: asynchronous, a window is over.
+  bool Closes() const { return !asynchronous() || windows_in_ > 0; }
   bool AllFinal() const { return final_order_.size() == final_.size(); }
   // Whose window closed last, and when the first one was opened. REQUIRES for begun_at: begun().
   uint32_t last_rank() const { return last_rank_; }
+  // The members whose windows are in, and how many of them close the round; 0: it has no quorum.
+  uint32_t windows_in() const { return windows_in_; }
+  uint32_t Quorum() const;
   // Members whose part this is.
   uint32_t Count(Participation part) const;
   Instant begun_at() const { return *begun_; }
@@ -83,11 +98,14 @@ class Rounds {
   bool OnMemberJoined(uint32_t rank);
   void OnWindowOpened(uint32_t rank, Instant now);
   // The rank's contribution to the chunk is now in. True: the chunk is ready. REQUIRES: participation(rank)
-  // == kOpen, the chunk is not final; once per rank and chunk.
+  // == kOpen, the chunk is not final; once per rank and chunk; not asynchronous.
   bool OnContribution(uint32_t rank, uint32_t chunk, Contributions in);
   // The rank's window is over; `contributed` are the chunks of it that are in. Where some are not, a sweep is
   // due.
   void OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contributed);
+  // Asynchronous: the rank's window is over, and the step in progress has nothing of it. REQUIRES: as
+  // OnWindowClosed.
+  void OnWindowPassed(uint32_t rank);
   // The round does not wait for this rank's window any longer: it is lagging. REQUIRES: participation(rank)
   // == kAwaited.
   void OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed);
@@ -109,19 +127,23 @@ class Rounds {
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
-  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as they are at
-  // most half. REQUIRES: AllFinal().
-  void Next();
+  // Begins the next round with every rank that is a member; lagging ones go on lagging as long as the others
+  // are enough. now: asynchronous, when windows that are open begin it. REQUIRES: AllFinal().
+  void Next(Instant now = {});
 
  private:
   bool IsAwaited(uint32_t rank) const {
+    if (asynchronous()) return false;
     return parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kOpen;
   }
   bool IsReady(uint32_t chunk, Contributions in);
   // Bit i: chunk 64 word + i is ready.
   uint64_t ReadyChunks(uint32_t word, Contributions in) const;
   void Release(uint32_t rank, const transport::ChunkBitmap& contributed);
+  void AwaitEnough();
 
+  RoundRule rule_;
+  uint32_t windows_in_ = 0;
   uint64_t number_ = 0;
   std::vector<bool> members_;
   std::vector<Participation> parts_;

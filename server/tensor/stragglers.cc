@@ -33,14 +33,21 @@ void CloseTimes::Add(Duration taken) {
   count_ = std::min(count_ + 1, kMemory);
 }
 
+Duration CloseTimes::Median() const {
+  LH_CHECK(count_ > 0);
+  std::array<Duration, kMemory> values = times_;
+  return server::Median(std::span<Duration>(values.data(), count_));
+}
+
 std::optional<Duration> CloseTimes::Soft() const {
   if (count_ < kEnough) return std::nullopt;
   std::array<Duration, kMemory> values = times_;
   const std::span<Duration> used(values.data(), count_);
-  const Duration median = Median(used);
+  const Duration median = server::Median(used);
   for (Duration& value : used) value = value > median ? value - median : median - value;
   // Without a floor a worker that is always equally fast would be cut off by the first jitter.
-  const Duration spread = std::max({Median(used), median / 16, Duration(std::chrono::milliseconds(1))});
+  const Duration spread =
+      std::max({server::Median(used), median / 16, Duration(std::chrono::milliseconds(1))});
   return median + 3 * spread;
 }
 
@@ -73,6 +80,22 @@ Instant Stragglers::Deadline(Instant begin, Duration rtt, uint32_t done, uint32_
   const Duration scaled = Times(*usual, factor_);
   LH_REACHED("a learned deadline for stragglers");
   return std::min(bound, begin + std::max({scaled, *usual + 2 * rtt, *usual + kGrace}));
+}
+
+Duration Stragglers::Grace(uint32_t quorum, Duration took) const {
+  LH_CHECK_OP(quorum, >=, 1u);
+  std::vector<Duration> usual;
+  Duration fastest = Duration::max();
+  for (size_t rank = 0; rank < soft_.size(); ++rank) {
+    if (!soft_[rank]) continue;
+    usual.push_back(*soft_[rank]);
+    fastest = std::min(fastest, since_begin_[rank].Median());
+  }
+  if (usual.size() < quorum) return std::max(took, kGrace);
+  LH_REACHED("a learned grace after a quorum");
+  const auto last = usual.begin() + static_cast<std::ptrdiff_t>(quorum - 1);
+  std::nth_element(usual.begin(), last, usual.end());
+  return std::max(*last - fastest, kGrace);
 }
 
 }  // namespace longhaul::server

@@ -6,7 +6,12 @@
 //   a round waits for worker i until  begin + min(max(factor usual, usual + 2 RTT_i, usual + kGrace), bound)
 //
 // and, but for the bound, at least until half of the members are done: a straggler is one relative to the
-// others. Knows no connections. Not thread-safe.
+// others. A round that a quorum of k closes waits for the others, once the windows of k are in, for a grace
+//
+//   grace = max(usual_(k) - median_(1), kGrace)
+//
+// by which the workers of a quorum are usually apart themselves: (i) = the i-th smallest. Before k workers
+// have a usual time it is as long as the quorum took. Knows no connections. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -35,6 +40,8 @@ class CloseTimes {
   void Add(Duration taken);
   // Nullopt as long as there are fewer than kEnough.
   std::optional<Duration> Soft() const;
+  // Of all that are remembered; the upper one of an even number. REQUIRES: count() > 0.
+  Duration Median() const;
   size_t count() const { return count_; }
 
  private:
@@ -51,9 +58,12 @@ class Stragglers {
   // Below this the scheduling of the machines would decide which worker is a straggler.
   static constexpr Duration kGrace = std::chrono::milliseconds(50);
 
-  // factor: 0 = only the bound counts; else >= 1. bound: zero = none.
-  Stragglers(double factor, Duration bound, uint32_t ranks)
-      : factor_(factor), bound_(bound), since_begin_(factor > 0 ? ranks : 0), soft_(since_begin_.size()) {}
+  // factor: 0 = only the bound counts; else >= 1. bound: zero = none. quorum: 0 = there is none.
+  Stragglers(double factor, Duration bound, uint32_t ranks, uint32_t quorum = 0)
+      : factor_(factor),
+        bound_(bound),
+        since_begin_(factor > 0 || quorum > 0 ? ranks : 0),
+        soft_(since_begin_.size()) {}
 
   // The worker's high class was complete so long after the round's beginning.
   void OnHighDone(uint32_t rank, Duration since_begin);
@@ -62,6 +72,8 @@ class Stragglers {
   // When a round that began at `begin` stops waiting for a worker at this RTT. done: windows of the round
   // that are over, of so many members.
   Instant Deadline(Instant begin, Duration rtt, uint32_t done, uint32_t members) const;
+  // How long a round whose quorum was in after `took` waits for the others. REQUIRES: quorum >= 1.
+  Duration Grace(uint32_t quorum, Duration took) const;
 
  private:
   double factor_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 #include "codec/chunk/top_k.h"
 
 namespace longhaul::server {
@@ -14,10 +15,40 @@ Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggr
       spec_(spec),
       filler_(codec::MakeFiller(spec, parameters->gradient_geometry(), ranks)),
       aggregator_(parameters->gradient_geometry(), ranks, order, spec.aggregation),
-      rounds_(parameters->gradient_geometry().chunks(), ranks),
+      rounds_(parameters->gradient_geometry().chunks(), ranks,
+              {.quorum = parameters->spec().quorum, .asynchronous = parameters->spec().staleness != 0}),
       optimizer_(codec::MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
       windows_(ranks),
-      mean_(parameters->gradient_geometry().Length(0)) {}
+      mean_(parameters->gradient_geometry().Length(0)) {
+  if (!asynchronous()) return;
+  ahead_.emplace(geometry(), ranks);
+  pushed_.resize(ranks);
+  steps_ = ZeroedArray<double>(chunks());
+}
+
+bool Tensor::Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight) {
+  const float scale = filler_->ArrivalScale(rank, high);
+  if (!asynchronous()) return aggregator_.Add(rank, chunk, values, weight, scale);
+  if (pushed_[rank].Test(chunk)) return false;
+  const bool later = rounds_.IsFinal(chunk) || aggregator_.Contributed(rank, chunk);
+  if (later) LH_REACHED("a chunk comes when its step is made, and is of the next one");
+  if (!(later ? *ahead_ : aggregator_).Add(rank, chunk, values, weight, scale)) return false;
+  return pushed_[rank].Set(chunk);
+}
+
+uint64_t Tensor::StepOfPush(uint32_t rank) const {
+  const uint64_t now = rounds_.number();
+  if (ahead_->contributed(rank).count() > 0) return now + 1;
+  return aggregator_.contributed(rank).count() > 0 || now == 0 ? now : now - 1;
+}
+
+transport::ChunkBitmap Tensor::CountedOfPush(uint32_t rank) const {
+  std::vector<uint8_t> bytes = pushed_[rank].bytes();
+  const std::vector<uint8_t>& later = ahead_->contributed(rank).bytes();
+  for (size_t i = 0; i < std::min(bytes.size(), later.size()); ++i)
+    bytes[i] = static_cast<uint8_t>(bytes[i] & ~later[i]);
+  return {pushed_[rank].size(), std::move(bytes)};
+}
 
 void Tensor::OnWindowOver(uint32_t rank, const WindowOutcome& outcome) {
   LH_CHECK_OP(outcome.low_received, <=, outcome.low_count);
@@ -70,6 +101,11 @@ void Tensor::Restore(TensorImage image) {
   epochs_ = image.shift_epoch + 2;  // the one after it has begun
   parameters_->Restore(std::move(image.values), image.round);
   optimizer_->Restore(std::move(image.state));
+  // About as many whole steps as their number says: exact shares are not kept, and by the time of a restart
+  // what they correct is small.
+  if (!asynchronous()) return;
+  const double steps = static_cast<double>(image.rounds) / static_cast<double>(windows_.size());
+  std::ranges::fill(steps_.span(), steps);
 }
 
 uint32_t Tensor::Finalise(uint32_t chunk) {
@@ -79,10 +115,11 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
   uint32_t filled = 0;
   for (uint32_t rank = 0; rank < windows_.size(); ++rank) {
     const LostWindow& window = windows_[rank];
-    if (!window.over || aggregator_.Contributed(rank, chunk)) continue;
+    if (!window.over || pushed(rank).Test(chunk)) continue;
     (window.above_threshold ? tally.filled : tally.tolerated) += static_cast<double>(window.weight);
     ++(window.above_threshold ? filled : rounds_.tally().tolerated_chunks);
   }
+  if (asynchronous()) tally.absent = std::max(0.0, total_weight_ - tally.total());
   RoundTally& round = rounds_.tally();
   round.filled_chunks += filled;
   round.fill_reason = std::max(round.fill_reason, codec::ReasonFor(spec_.policy, tally));
@@ -93,9 +130,16 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
       static_cast<uint32_t>(windows_.size()) - rounds_.Count(Rounds::Participation::kAbsent);
   const uint32_t workers = std::max(members, aggregator_.contributors(chunk));
   filler_->Mean(chunk, tally, aggregator_.sum(chunk, LiarsAmong(workers, spec_.liar_share)), mean);
-  optimizer_->Step(rounds_before_ + rounds_.number() + 1, geometry.First(chunk), mean,
-                   geometry.Elements(parameters_->current(), chunk),
-                   geometry.Elements(parameters_->mutable_next(), chunk));
+  double steps = static_cast<double>(rounds_before_ + rounds_.number() + 1);
+  double share = 1;
+  if (asynchronous()) {
+    const double all = tally.total() + tally.absent;
+    share = all > 0 ? tally.total() / all : 0;
+    steps = steps_[chunk] += share;
+  }
+  optimizer_->PartStep(steps, share, geometry.First(chunk), mean,
+                       geometry.Elements(parameters_->current(), chunk),
+                       geometry.Elements(parameters_->mutable_next(), chunk));
   rounds_.MarkFinal(chunk);
   return filled;
 }
@@ -108,14 +152,16 @@ bool Tensor::Overflowed(uint32_t chunk) const {
 
 void Tensor::BeginEpoch(double total_weight) {
   LH_CHECK(!rounds_.begun());
+  total_weight_ = total_weight;
   ++epochs_;
   filler_->BeginEpoch(total_weight);
 }
 
-void Tensor::NextRound() {
+void Tensor::NextRound(Instant now) {
   parameters_->Advance();
   aggregator_.Reset();
-  rounds_.Next();
+  if (ahead_) std::swap(aggregator_, *ahead_);
+  rounds_.Next(now);
   std::fill(windows_.begin(), windows_.end(), LostWindow());
 }
 

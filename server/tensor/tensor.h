@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/zeroed_array.h"
 #include "codec/policy/filler.h"
 #include "codec/policy/optimizer.h"
 #include "server/tensor/aggregator.h"
@@ -43,9 +45,35 @@ class Tensor {
     return parameters_->spec().optimizer.kind == codec::OptimizerSpec::Kind::kAggregate;
   }
 
-  // Adds a contribution with what it counts for by the loss policy. As Aggregator::Add.
-  bool Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight) {
-    return aggregator_.Add(rank, chunk, values, weight, filler_->ArrivalScale(rank, high));
+  // Where staleness is not 0 every push is a step (Rounds).
+  bool asynchronous() const { return rounds_.asynchronous(); }
+
+  // No chunk becomes final before version 0 is there: it comes, or, asynchronous, others may have it to
+  // offer.
+  bool WaitsForValues() const {
+    const Parameters::Initial initial = parameters_->initial();
+    return initial == Parameters::Initial::kAwaited ||
+           (asynchronous() && initial != Parameters::Initial::kReady);
+  }
+
+  // Adds a contribution with what it counts for by the loss policy. As Aggregator::Add; asynchronous, to the
+  // next step where this one has the chunk's value or another push of the rank already, and false where the
+  // push has it, or that step as well.
+  bool Add(uint32_t rank, bool high, uint32_t chunk, std::span<const float> values, float weight);
+  // --- Asynchronous only ---
+  // The rank's push begins: none of its chunks are in.
+  void BeginPush(uint32_t rank) { pushed_[rank] = transport::ChunkBitmap(chunks()); }
+  // The step that has the last chunks of the rank's push that are in; the one before the step in progress
+  // where none are left for that. The first step is made whatever came.
+  uint64_t StepOfPush(uint32_t rank) const;
+  // Of the rank's push, the chunks that are in steps up to the one in progress.
+  transport::ChunkBitmap CountedOfPush(uint32_t rank) const;
+  // What all members weigh: by this a step of some of them is measured.
+  void SetTotalWeight(double weight) { total_weight_ = weight; }
+  // --- ---
+  // The chunks of the rank's window that are in.
+  const transport::ChunkBitmap& pushed(uint32_t rank) const {
+    return asynchronous() ? pushed_[rank] : aggregator_.contributed(rank);
   }
   // The factor, beside its weight, that such a contribution counts with.
   float ArrivalScale(uint32_t rank, bool high) const { return filler_->ArrivalScale(rank, high); }
@@ -70,8 +98,8 @@ class Tensor {
   // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite
   // sum, so this is the step's doing. REQUIRES: the chunk is final.
   bool Overflowed(uint32_t chunk) const;
-  // The round is finished: on to the next.
-  void NextRound();
+  // The round is finished: on to the next. now: as Rounds::Next.
+  void NextRound(Instant now = {});
 
   // The values are there, and no chunk of the round in progress is final: an image is of one round.
   bool AtRest() const {
@@ -116,6 +144,11 @@ class Tensor {
   std::vector<LostWindow> windows_;  // by rank, of this round
   std::vector<float> mean_;          // of one chunk
   uint32_t epochs_ = 0;
+  // Asynchronous only.
+  std::optional<Aggregator> ahead_;             // of the next step
+  std::vector<transport::ChunkBitmap> pushed_;  // by rank
+  double total_weight_ = 0;
+  ZeroedArray<double> steps_;   // by chunk: shares of the steps that were made, summed
   uint64_t rounds_before_ = 0;  // of earlier jobs, by the image that this goes on from
   bool withheld_ = false;
 };

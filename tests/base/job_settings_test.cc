@@ -87,6 +87,8 @@ TEST(JobSettings, EveryNumberHasItsBounds) {
       {"straggler_factor", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"round_patience", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"round_bound", {"0", "86400"}, {"-1", "86400.1", "nan"}},
+      {"staleness", {"-1", "0", "1000"}, {"-2", "1001", "0.5", "nan"}},
+      {"quorum", {"0", "1024"}, {"-1", "1025"}},
       {"norm_guard", {"0", "1", "1e6"}, {"0.999", "1000001", "nan"}},
       {"max_weight_share", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
       {"liar_share", {"1e-9", "0.5"}, {"0", "-0.1", "0.500001", "nan"}},
@@ -138,6 +140,33 @@ TEST(JobSettings, RobustAggregationTakesOnlyPoliciesOfSingleGradients) {
                                                    HasSubstr("not " + std::string(NameOf(policy)))));
     }
   }
+}
+
+// Every combination that has no meaning, with the words that name both.
+TEST(JobSettings, StepsOfSomeWorkersRefuseWhatNeedsAllOfThem) {
+  const auto why = [](auto change) {
+    JobSpec spec;
+    change(spec);
+    return spec.Validate().message();
+  };
+  EXPECT_EQ(why([](JobSpec& s) { s.staleness = 3; }), "");
+  EXPECT_EQ(why([](JobSpec& s) { s.staleness = -1; }), "");
+  EXPECT_EQ(why([](JobSpec& s) { s.quorum = 3; }), "");
+  EXPECT_THAT(why([](JobSpec& s) { s.staleness = 1, s.quorum = 3; }),
+              HasSubstr("quorum 3 needs staleness 0"));
+  EXPECT_THAT(why([](JobSpec& s) { s.staleness = 1, s.deterministic = true; }),
+              AllOf(HasSubstr("staleness 1"), HasSubstr("deterministic")));
+  EXPECT_THAT(why([](JobSpec& s) { s.quorum = 1, s.deterministic = true; }),
+              AllOf(HasSubstr("quorum 1"), HasSubstr("deterministic")));
+  const auto robust = [](JobSpec& s) {
+    s.policy = LossPolicy::kZero;
+    s.aggregation = Aggregation::kTrimmedMean;
+  };
+  EXPECT_THAT(why([&](JobSpec& s) { robust(s), s.quorum = 3; }), HasSubstr("trimmed-mean"));
+  EXPECT_THAT(why([&](JobSpec& s) { robust(s), s.staleness = -1; }), HasSubstr("trimmed-mean"));
+  EXPECT_THAT(why([](JobSpec& s) { s.staleness = -1, s.policy = LossPolicy::kShift; }), HasSubstr("shift"));
+  EXPECT_EQ(why([](JobSpec& s) { s.quorum = 3, s.policy = LossPolicy::kShift; }), "");
+  EXPECT_THAT(why([](JobSpec& s) { s.staleness = -1, s.downlink = Downlink::kLossy; }), HasSubstr("lossy"));
 }
 
 }  // namespace

@@ -187,5 +187,66 @@ TEST_P(EveryOptimizer, TheOrderOfTheChunksChangesNoBit) {
   EXPECT_EQ(a, b);
 }
 
+// --- Parts of a step ---
+
+// Of n workers with the same gradient: what the mean over all is when one of them has pushed.
+TEST(PartStep, PartsWithoutMomentumAddUpToAWholeStepExactly) {
+  const auto optimizer = MakeOptimizer(*ParseOptimizer("sgd:lr=0.5"), 1);
+  Values w{8}, next{0};
+  for (int part = 1; part <= 4; ++part) {
+    optimizer->PartStep(part / 4.0, 0.25, 0, Values{1}, w, next);  // a gradient of 4
+    w = next;
+  }
+  EXPECT_EQ(w[0], 8 - 0.5f * 4);
+}
+
+TEST(PartStep, PartsGoAsFarAsWholeStepsInTheLongRun) {
+  for (const char* text : {"sgd:lr=0.01,momentum=0.9", "sgd:lr=0.01,momentum=0.9,nesterov", "adam:lr=0.01",
+                           "adamw:lr=0.01,weight_decay=0"}) {
+    const auto whole = MakeOptimizer(*ParseOptimizer(text), 1);
+    const auto parts = MakeOptimizer(*ParseOptimizer(text), 1);
+    Values a{0}, b{0}, next{0};
+    constexpr int kSteps = 400;
+    for (int step = 1; step <= kSteps; ++step) {
+      whole->Step(static_cast<uint64_t>(step), 0, Values{2}, a, next);
+      a = next;
+      for (int part = 1; part <= 8; ++part) {
+        parts->PartStep(step - 1 + part / 8.0, 1.0 / 8, 0, Values{2.0f / 8}, b, next);
+        b = next;
+      }
+    }
+    EXPECT_NEAR(b[0] / a[0], 1, 0.03) << text;
+  }
+}
+
+TEST(PartStep, OfNoShareChangesNothing) {
+  for (const char* text : {"sgd:lr=1", "sgd:lr=1,momentum=0.5", "adam:lr=1", "adamw:lr=1"}) {
+    const auto optimizer = MakeOptimizer(*ParseOptimizer(text), 1);
+    Values w{4}, next{0};
+    optimizer->PartStep(1, 1, 0, Values{2}, w, next);
+    w = next;
+    const float before = optimizer->Snapshot().empty() ? 0 : optimizer->Snapshot()[0].values->span()[0];
+    optimizer->PartStep(1, 0, 0, Values{0}, w, next);
+    EXPECT_EQ(next, w) << text;
+    if (optimizer->Snapshot().empty()) continue;
+    EXPECT_EQ(optimizer->Snapshot()[0].values->span()[0], before) << text;
+  }
+}
+
+// A quadratic whose gradients are one step old, by eight workers in turn: without the look-ahead it diverges.
+TEST(PartStep, MomentumIsStableThoughGradientsAreAStepOld) {
+  const auto optimizer = MakeOptimizer(*ParseOptimizer("sgd:lr=0.1,momentum=0.9"), 1);
+  constexpr float kCurvature = 3;  // lr c = 0.3
+  std::vector<float> seen(8, 1.0f);
+  Values w{1}, next{0};
+  for (int push = 0; push < 4000; ++push) {
+    float& mine = seen[static_cast<size_t>(push % 8)];
+    optimizer->PartStep((push + 1) / 8.0, 1.0 / 8, 0, Values{kCurvature * mine / 8}, w, next);
+    w = next;
+    mine = w[0];
+  }
+  EXPECT_LT(std::abs(w[0]), 1e-3f);
+}
+
 }  // namespace
 }  // namespace longhaul::codec

@@ -119,6 +119,16 @@ class FakeWorker {
     message.mutable_pull_request()->set_request(request);
     Say(message);
   }
+  void Ask(const control::PullRequest& pull) {
+    control::ControlMessage message;
+    *message.mutable_pull_request() = pull;
+    Say(message);
+  }
+  void AskClock(uint32_t key) {
+    control::ControlMessage message;
+    message.mutable_clock_request()->set_key(key);
+    Say(message);
+  }
   void Barrier(const std::string& name, uint32_t request) {
     control::ControlMessage message;
     message.mutable_barrier()->set_name(name);

@@ -128,8 +128,8 @@ TEST_F(LoggedRounds, TheLastChunkLeavesWhenTheRoundIsOnTheDisk) {
   EXPECT_EQ(record.rounds, 1u);
   EXPECT_EQ(record.values->span()[0], -1);
   EXPECT_EQ(record.state.at(0).values->span()[0], 1);
-  EXPECT_THAT(record.counted,
-              ElementsAre(Counted{.session = 1000, .round = 0}, Counted{.session = 2000, .round = 0}));
+  EXPECT_THAT(record.counted, ElementsAre(Counted{.session = 1000, .round = 0, .clock = 1},
+                                          Counted{.session = 2000, .round = 0, .clock = 1}));
 }
 
 // It is fed what is final when a window is free.

@@ -587,6 +587,39 @@ TEST_F(UsualRounds, AWindowThatStandsOpenHoldsNobodyUpEither) {
   EXPECT_THAT(events.left_out, ElementsAre(kB + std::string("10")));
 }
 
+// One of two closes a round, after a grace.
+struct OneOfTwo : UsualRounds {
+  OneOfTwo() : UsualRounds([](ServerSettings& s) { s.quorum = 1; }) {}
+};
+
+TEST_F(OneOfTwo, ARoundWaitsForTheOthersForAGraceOnceItsQuorumIsIn) {
+  TenRounds();
+  Tick(1000);
+  ASSERT_TRUE(Open(a, 11, 1, 0, 10).ok());
+  Tick(1200);
+  EXPECT_EQ(events.rounds.size(), 10u) << "a window that is open is not in";
+  a.Send({11}, kHigh, 0, Full(4));
+  Tick(1249);
+  EXPECT_EQ(events.rounds.size(), 10u);
+  Tick(1250);
+  ASSERT_EQ(events.rounds.size(), 11u);
+  EXPECT_THAT(events.left_out, ElementsAre(kB + std::string("10")));
+  EXPECT_EQ(ResultOf(a).at(0), 2.0f) << "a mean over both";
+  // Late, it counts in the round of that moment, and the next one does not wait for it again.
+  PushAll(b, 11, 10, 8);
+  Tick(1300);
+  ASSERT_EQ(events.rounds.size(), 12u);
+  EXPECT_EQ(ResultOf(b).at(0), 4.0f);
+  EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
+}
+
+TEST_F(OneOfTwo, ARoundOfAllEndsAtOnce) {
+  TenRounds();
+  PushBoth(10, 4, 8);
+  EXPECT_EQ(events.rounds.size(), 11u);
+  EXPECT_TRUE(events.left_out.empty());
+}
+
 struct DeterministicRounds : UsualRounds {
   DeterministicRounds() : UsualRounds([](ServerSettings& s) { s.deterministic = true; }) {}
 };

@@ -194,5 +194,42 @@ TEST_F(ThreeWorkers, ALaggingWorkerThatGoesIsNoMemberAnyMore) {
   EXPECT_EQ(rounds.participation(2), Part::kLagging);
 }
 
+// A round of three workers of whom two close it.
+struct TwoOfThree : ThreeWorkers {
+  TwoOfThree() {
+    rounds = Rounds(3, 3, {.quorum = 2});
+    for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnMemberJoined(rank);
+  }
+  void Whole(uint32_t rank) {
+    Open(rank);
+    Finish(Contribute(rank, {0, 1, 2}));
+    Finish(Close(rank));
+  }
+};
+
+TEST_F(TwoOfThree, OneThatLagsIsNotWaitedForAsLongAsTheOthersAreAQuorum) {
+  Whole(0);
+  EXPECT_EQ(rounds.windows_in(), 1u);
+  Whole(1);
+  EXPECT_EQ(rounds.windows_in(), 2u);
+  Finish(Exclude(2));
+  ASSERT_TRUE(rounds.AllFinal());
+  NextRound();
+  EXPECT_EQ(rounds.windows_in(), 0u);
+  EXPECT_EQ(rounds.participation(2), Part::kLagging);
+  Gone(1);
+  EXPECT_EQ(rounds.participation(2), Part::kAwaited) << "one alone is no quorum of two";
+  EXPECT_EQ(rounds.Quorum(), 2u);
+  Gone(0);
+  EXPECT_EQ(rounds.Quorum(), 1u) << "of those that are left";
+}
+
+TEST_F(TwoOfThree, AMemberThatIsGoneIsNoWindowThatIsIn) {
+  Whole(0);
+  Gone(1);
+  EXPECT_EQ(rounds.windows_in(), 1u);
+  EXPECT_EQ(rounds.participation(2), Part::kAwaited);
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -68,5 +68,19 @@ TEST(Stragglers, TheBoundHoldsForEverybodyAndFromTheFirstRoundOn) {
   EXPECT_EQ(both.Deadline(kBegin, milliseconds(1), 1, 2), kBegin + seconds(1));
 }
 
+TEST(Stragglers, TheGraceAfterAQuorumIsByHowMuchItsWorkersAreUsuallyApart) {
+  Stragglers stragglers(0, Duration(0), 4, 3);
+  EXPECT_EQ(stragglers.Grace(3, milliseconds(700)), milliseconds(700)) << "nothing is known: as long again";
+  EXPECT_EQ(stragglers.Grace(3, milliseconds(7)), Stragglers::kGrace);
+  Teach(stragglers, 0, milliseconds(160));  // soft: 190 ms
+  Teach(stragglers, 1, milliseconds(320));  // 380
+  EXPECT_EQ(stragglers.Grace(3, milliseconds(700)), milliseconds(700)) << "two are not three";
+  Teach(stragglers, 2, milliseconds(480));  // 570
+  EXPECT_EQ(stragglers.Grace(3, milliseconds(700)), milliseconds(410)) << "570 - 160";
+  Teach(stragglers, 3, seconds(10));
+  EXPECT_EQ(stragglers.Grace(3, milliseconds(700)), milliseconds(410)) << "a straggler is not of the quorum";
+  EXPECT_EQ(stragglers.Grace(1, milliseconds(700)), Stragglers::kGrace);
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -33,6 +33,9 @@ constexpr Beyond kBeyond[] = {
     {"no room for a chunk before its window", "takes more early chunks than are kept: test_transport"},
     {"the server disconnects a peer", "takes a member that violates the protocol: test_server"},
     {"the window of a round that went on is refused", "takes a worker two rounds behind: test_server"},
+    {"a chunk comes when its step is made, and is of the next one", "steps of one worker: test_server"},
+    {"a push is over that earlier steps have all of", "steps of one worker: test_server"},
+    {"a member that does nothing holds the others no longer", "steps of one worker: test_server"},
     // Less than ten times in 1,000 seeds: a sweep may miss them.
     {"a result is outdated before it was sent", "seldom"},
     {"a second WINDOW_NACK within a round trip", "seldom"},

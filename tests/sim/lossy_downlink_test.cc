@@ -135,7 +135,7 @@ class Job {
 
   void Pull() {
     Worker& worker = workers_[0];
-    worker.core->Pull(worker.handle, servers_, round_ + 1,
+    worker.core->Pull(worker.handle, servers_, {.min_round = round_ + 1},
                       [this](const Status& outcome, const OperationStats& stats) {
                         if (!outcome.ok()) return Fail(outcome.ToString());
                         if (stats.round != round_ + 1) return Fail("pulled another version");

@@ -48,6 +48,7 @@ void DrawRounds(Random random, JobPlan* job) {
   // Always with a bound: a late worker would wait for the others, which have done all their rounds.
   job->round_bound = Between(random, milliseconds(60), milliseconds(random.Chance(0.5) ? 300 : 3000));
   if (random.Chance(0.5)) job->straggler_factor = 1 + 2 * random.Uniform();
+  if (!job->deterministic && random.Chance(0.4)) job->quorum = Between(random, 1, job->workers);
 }
 
 // Ten gradients of 200 at most fit into float16 together, one fits into bfloat16; a part of one into neither.
@@ -110,6 +111,7 @@ void DrawLargeJob(Random random, JobPlan* job) {
   job->policy = random.Chance(0.5) ? LossPolicy::kResidual : LossPolicy::kZero;
   job->straggler_factor = 0;
   job->round_bound = Duration(0);
+  job->quorum = 0;
   job->downlink = Downlink::kReliable;
   job->priority = Priority::kEnergy;
   job->weights.assign(job->workers, 1.0f);

@@ -61,7 +61,7 @@ struct JobPlan : JobSpec {
   std::vector<TensorPlan> tensors;
 
   // A round may go on without a worker that is alive.
-  bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0; }
+  bool LeavesOut() const { return round_bound > Duration(0) || straggler_factor > 0 || quorum > 0; }
   // A window that has closed may lack chunks of its high class.
   bool MayLackHigh() const { return LeavesOut() || close_ratio_high < 1; }
   // Chunks do not arrive whole: only sums tell (CheckSums).

@@ -27,7 +27,7 @@ std::string RunPlan::ToString() const {
       out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";
     if (job.LeavesOut()) {
       out << ", stragglers beyond " << job.straggler_factor << " times or " << InSeconds(job.round_bound)
-          << " s";
+          << " s" << (job.quorum > 0 ? ", a quorum of " + std::to_string(job.quorum) : "");
     }
     out << "\n";
     for (const TensorPlan& t : job.tensors) {

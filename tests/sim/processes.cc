@@ -211,7 +211,7 @@ void WorkerProcess::DeclareAll() {
 // Tells how many rounds the tensor has behind it: none, unless this process replaces another.
 void WorkerProcess::FirstPull(uint32_t tensor) {
   const size_t record = Record("first pull of tensor" + std::to_string(tensor));
-  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, 0,
+  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, {},
               [this, tensor, record](const Status& outcome, const OperationStats& stats) {
                 EndRecord(record, outcome);
                 if (!outcome.ok()) return;
@@ -312,7 +312,7 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
 
 void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {
   const size_t record = Record("pull of tensor" + std::to_string(tensor));
-  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, version,
+  core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, {.min_round = version},
               [this, tensor, record, version](const Status& outcome, const OperationStats& stats) {
                 EndRecord(record, outcome);
                 if (!outcome.ok()) return;

@@ -66,7 +66,8 @@ const std::map<std::string_view, std::function<void(RunPlan*)>>& Switches() {
       {"no-fec", jobs([](JobPlan& job) { job.fec_k = 0; })},
       {"no-deterministic", jobs([](JobPlan& job) { job.deterministic = false; })},
       {"no-weights", jobs([](JobPlan& job) { std::ranges::fill(job.weights, 1.0f); })},
-      {"no-stragglers", jobs([](JobPlan& job) { job.straggler_factor = 0, job.round_bound = Duration(0); })},
+      {"no-stragglers",
+       jobs([](JobPlan& job) { job.straggler_factor = 0, job.round_bound = Duration(0), job.quorum = 0; })},
   };
   return switches;
 }

@@ -44,6 +44,8 @@ struct Scene {
   Duration compute = milliseconds(60);
   Duration slow_compute = milliseconds(60);
   double factor = kFactor;
+  int32_t staleness = 0;
+  uint32_t quorum = 0;
   LossPolicy policy = LossPolicy::kResidual;
   double shift_alpha = 1;
   double high_share = 0.2;
@@ -66,6 +68,9 @@ struct Outcome {
   server::MemberStats slow;
   uint64_t late_windows = 0;
   uint64_t epoch_refused = 0;
+  // By how many pushes the values that a worker had at the end of one were behind it, at most: of its own
+  // pushes, those that another worker had fewer of in them.
+  float stalest = 0;
 };
 
 class Job final : public server::ServerEvents {
@@ -78,6 +83,8 @@ class Job final : public server::ServerEvents {
     settings.shift_alpha = scene.shift_alpha;
     settings.high_share = scene.high_share;
     settings.straggler_factor = scene.factor;
+    settings.staleness = scene.staleness;
+    settings.quorum = scene.quorum;
     server.events = this;
     const auto server_site = network_.AddSite("server");
     server_ = std::make_unique<server::ServerCore>(server, &coder_, Random(scene.seed));
@@ -191,6 +198,11 @@ class Job final : public server::ServerEvents {
     if (!outcome.ok()) return Fail("rank " + std::to_string(rank) + ": " + outcome.ToString());
     Worker& worker = *workers_[rank];
     Count(rank);
+    for (size_t e = 0; e < kElements; ++e) {
+      if (e % kPeriod >= kWorkers) continue;
+      const float behind = static_cast<float>(worker.pushes) + worker.parameters[e] * kWorkers;
+      outcome_.stalest = std::max(outcome_.stalest, behind);
+    }
     if (rank == kSlow) {
       outcome_.pushed[rank] = worker.pushes;
       outcome_.last_round = stats.round;
@@ -325,6 +337,67 @@ TEST_P(SlowWorker, DelaysTheOthersByNoMoreThanTheCloseRuleSaysAndItsGradientsCou
   } else {
     // Its link is as good as the others': at its last push it owes less than one gradient on average.
     EXPECT_GE(with.share[kSlow], 1 - 1.0 / static_cast<double>(with.pushed[kSlow]));
+  }
+}
+
+// One of four computes ten times as long, and nothing is lost: what the others need for a push.
+struct Consistency : testing::Test {
+  Consistency() {
+    alone.high_share = 1;
+    alone.factor = 0;
+    slow = alone;
+    slow.slow_compute = 10 * (alone.compute + milliseconds(100));
+  }
+  Scene alone;
+  Scene slow;
+};
+
+TEST_F(Consistency, AQuorumHidesAStraggler) {
+  const Outcome without = Simulate(alone);
+  slow.quorum = kWorkers - 1;
+  const Outcome with = Simulate(slow);
+  Print("nobody is slow:", without);
+  Print("one is, quorum 3 of 4:", with);
+  EXPECT_LE(Ms(Quantile(with.others, 0.5)), 1.1 * Ms(Quantile(without.others, 0.5)));
+  EXPECT_GT(with.slow.excluded, 0u);
+  EXPECT_GE(with.share[kSlow], 1 - 1.0 / static_cast<double>(with.pushed[kSlow])) << "and it counts";
+}
+
+TEST_F(Consistency, WithoutABoundAStragglerHoldsNobodyAndEveryPushCountsOnce) {
+  alone.staleness = slow.staleness = -1;
+  alone.rounds = 4 * 40;  // steps
+  slow.rounds = 4 * 40;
+  const Outcome without = Simulate(alone);
+  const Outcome with = Simulate(slow);
+  Print("nobody is slow, ASP:", without);
+  Print("one is, ASP:", with);
+  EXPECT_LE(Ms(Quantile(with.others, 0.5)), 1.1 * Ms(Quantile(without.others, 0.5)));
+  EXPECT_GT(with.stalest, 3) << "the others have gone on";
+  EXPECT_EQ(with.share[kSlow], 1.0);
+}
+
+TEST_F(Consistency, AWorkerIsNeverFurtherAheadThanTheStalenessAllows) {
+  for (const int32_t staleness : {1, 3}) {
+    slow.staleness = staleness;
+    slow.rounds = 4 * 20;
+    const Outcome with = Simulate(slow);
+    Print(("SSP " + std::to_string(staleness) + ":").c_str(), with);
+    EXPECT_EQ(with.stalest, static_cast<float>(staleness)) << "not more, and not less";
+  }
+}
+
+// Windows that many steps are made during: each chunk is in one of them.
+TEST_F(Consistency, APushThatManyStepsAreMadeDuringCountsOnceAsAWhole) {
+  slow.slow_compute = slow.compute;
+  slow.slow_rate_mbps = slow.rate_mbps / 10;
+  slow.staleness = -1;
+  slow.rounds = 4 * 40;
+  for (const double loss : {0.0, 0.05}) {
+    slow.loss = loss;
+    slow.high_share = loss > 0 ? 0.2 : 1;
+    const Outcome with = Simulate(slow);
+    Print("ASP, one by its link:", with);
+    EXPECT_GT(with.share[kSlow], loss > 0 ? 0.7 : 0.99);
   }
 }
 

@@ -94,7 +94,7 @@ TEST_F(Waiting, WhatTheServerAnswersEndsTheCallAloneAndNamesTheMissing) {
   std::vector<float> out(10);
   Outcome barrier, pull, declared;
   h.session.Barrier("epoch", barrier.Callback());
-  h.session.Pull(w, out, 1000, pull.Callback());
+  h.session.Pull(w, out, {.min_round = 1000}, pull.Callback());
   h.session.Declare({.name = "v", .count = 10, .initial = {}}, declared.DeclareCallback());
   h.FinishEvent();
   h.connection.TakeControl();

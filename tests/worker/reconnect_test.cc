@@ -219,7 +219,7 @@ TEST(Reconnect, RequestsAreTakenMeanwhileAndBarriersAndPullsAreSentAgain) {
   LostServer h;
   Outcome barrier, pull;
   h.session.Barrier("b", barrier.Callback());
-  h.session.Pull(h.w, h.model, 3, pull.Callback());
+  h.session.Pull(h.w, h.model, {.min_round = 3}, pull.Callback());
   h.FinishEvent();
   h.Lose();
   h.PushPull();

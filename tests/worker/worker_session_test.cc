@@ -407,7 +407,7 @@ TEST(WorkerSessionTest, APushThatWasGivenUpBeforeItsRoundWasKnownCountsThere) {
 TEST(WorkerSessionTest, PullsWhatTheServerHas) {
   TensorHarness h(500);
   Outcome pull;
-  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.session.Pull(h.w, h.model, {.min_round = 3}, pull.Callback());
   h.FinishEvent();
   const control::PullRequest& request = h.connection.sent.back().pull_request();
   EXPECT_EQ(request.min_round(), 3u);
@@ -425,7 +425,7 @@ TEST(WorkerSessionTest, PullsWhatTheServerHas) {
 TEST(WorkerSessionTest, APullRefusedInTheMiddleOfItsResultTakesNoMoreChunks) {
   TensorHarness h(500);
   Outcome pull;
-  h.session.Pull(h.w, h.model, /*min_round=*/3, pull.Callback());
+  h.session.Pull(h.w, h.model, {.min_round = 3}, pull.Callback());
   h.FinishEvent();
   codec::WindowMetadata metadata = h.ResultMetadata(500, 9);
   metadata.kind = codec::WindowKind::kWeights;
@@ -602,7 +602,7 @@ struct PendingOperations {
     h.session.Push(a, gradient, push.Callback());
     h.session.Push(a, gradient, queued.Callback());  // behind the first one
     h.session.PushPull(b, gradient, out[0], push_pull.Callback());
-    h.session.Pull(b, out[1], 0, pull.Callback());
+    h.session.Pull(b, out[1], {}, pull.Callback());
     h.session.Barrier("x", barrier.Callback());
     h.session.Declare({.name = "c", .count = 5, .initial = {}}, declare.DeclareCallback());
     h.FinishEvent();
@@ -778,6 +778,98 @@ TEST(WorkerSessionTest, OtherPoliciesKeepNoResidual) {
     EXPECT_TRUE(h.session.residual(h.w).empty());
     EXPECT_EQ(push.stats.lost_chunks, 2u);
   }
+}
+
+// --- Where staleness is not 0 ---
+
+struct StepHarness : SessionHarness {
+  StepHarness() {
+    spec.staleness = 3;
+    JoinAndStart();
+    w = DeclareTensor("w", 100);
+  }
+  const control::PullRequest& LastPull() { return connection.sent.back().pull_request(); }
+  TensorHandle w;
+  std::vector<float> gradient = std::vector<float>(100, 1.0f);
+  std::vector<float> model = std::vector<float>(100, 0.0f);
+};
+
+TEST(StepsOfAWorker, APushIsDoneWhenItHasCountedAndTheNextOneFollowsAtOnce) {
+  StepHarness h;
+  Outcome first, second;
+  h.session.Push(h.w, h.gradient, first.Callback());
+  h.session.Push(h.w, h.gradient, second.Callback());
+  h.FinishEvent();
+  EXPECT_EQ(h.connection.outgoing.size(), 1u);
+  h.CloseWindow(0);
+  EXPECT_FALSE(first.done()) << "the server has not said that it counts";
+  h.SendPushTaken(4);
+  ASSERT_TRUE(first.done() && first.status.ok());
+  EXPECT_EQ(first.stats.round, 4u);
+  ASSERT_EQ(h.connection.outgoing.size(), 2u) << "no round of others is waited for";
+  EXPECT_EQ(h.Metadata(h.Window(1)).round, 5u);
+}
+
+TEST(StepsOfAWorker, AResultIsPulledAndIsAllOfThePush) {
+  StepHarness h;
+  Outcome step;
+  h.session.PushPull(h.w, h.gradient, h.model, step.Callback());
+  h.FinishEvent();
+  EXPECT_FALSE(h.Metadata(h.Window(0)).wants_result);
+  EXPECT_EQ(h.LastPull().own_pushes(), 1u);
+  const uint32_t request = h.LastPull().request();
+  codec::WindowMetadata values = h.ResultMetadata(100, 7);
+  values.kind = codec::WindowKind::kWeights;
+  values.request = request;
+  ASSERT_TRUE(h.OpenResult(1, values, 1).ok());
+  h.SendResultChunk(1, 0, std::vector<float>(100, 5.0f));
+  h.CloseWindow(0);
+  EXPECT_FALSE(step.done()) << "which round it counts in is not known";
+  h.SendPushTaken(6);
+  ASSERT_TRUE(step.done());
+  EXPECT_TRUE(step.status.ok()) << step.status.ToString();
+  EXPECT_EQ(h.model[0], 5.0f);
+}
+
+TEST(StepsOfAWorker, AClockIsTheServersAnswer) {
+  StepHarness h;
+  std::optional<Result<TensorClock>> clock;
+  h.session.Clock(h.w, [&](const Result<TensorClock>& result) { clock.emplace(result); });
+  h.FinishEvent();
+  control::ControlMessage m;
+  m.mutable_clock_reply()->set_request(h.connection.sent.back().clock_request().request());
+  m.mutable_clock_reply()->set_own(3);
+  m.mutable_clock_reply()->set_slowest(2);
+  m.mutable_clock_reply()->set_fastest(9);
+  m.mutable_clock_reply()->set_members(4);
+  h.Send(m);
+  ASSERT_TRUE(clock && clock->ok());
+  EXPECT_EQ((*clock)->own, 3u);
+  EXPECT_EQ((*clock)->slowest, 2u);
+  EXPECT_EQ((*clock)->fastest, 9u);
+  EXPECT_EQ((*clock)->members, 4u);
+}
+
+TEST(StepsOfAWorker, APullSaysHowStaleItMayBe) {
+  StepHarness h;
+  Outcome pull;
+  h.session.Pull(h.w, h.model, {.max_staleness = 2}, pull.Callback());
+  h.FinishEvent();
+  EXPECT_TRUE(h.LastPull().has_max_staleness());
+  EXPECT_EQ(h.LastPull().max_staleness(), 2u);
+}
+
+TEST(StepsOfAWorker, ATensorSaysItsOwnConsistency) {
+  SessionHarness h;
+  h.JoinAndStart();
+  Outcome declared, refused;
+  h.session.Declare({.name = "w", .staleness = -1, .quorum = 0, .count = 100}, declared.DeclareCallback());
+  h.FinishEvent();
+  EXPECT_EQ(h.connection.sent.back().declare().staleness(), -1);
+  EXPECT_TRUE(h.connection.sent.back().declare().has_quorum());
+  h.session.Declare({.name = "v", .staleness = -2, .count = 100}, refused.DeclareCallback());
+  h.FinishEvent();
+  EXPECT_EQ(refused.status.code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -161,6 +161,7 @@ Operation Client::PushPull(const Tensor& tensor, std::span<const float> gradient
 Status Client::SetScores(const Tensor& tensor, std::span<const float> scores) {
   return impl_ ? impl_->SetScores(tensor, scores) : Moved();
 }
+Result<TensorClock> Client::Clock(const Tensor& tensor) { return impl_ ? impl_->Clock(tensor) : Moved(); }
 Status Client::Barrier(const std::string& name) { return impl_ ? impl_->Barrier(name) : Moved(); }
 Status Client::Leave(const Status& why) { return impl_ ? impl_->Leave(why) : Moved(); }
 uint32_t Client::rank() const { return impl_ ? impl_->rank() : 0; }

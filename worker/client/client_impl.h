@@ -32,6 +32,7 @@ class ClientImpl {
   virtual Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                              const PushOptions& options) = 0;
   virtual Status SetScores(const Tensor& tensor, std::span<const float> scores) = 0;
+  virtual Result<TensorClock> Clock(const Tensor& tensor) = 0;
   virtual Status Barrier(const std::string& name) = 0;
   virtual Status Leave(const Status& why) = 0;
   virtual uint32_t rank() const = 0;

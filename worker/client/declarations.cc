@@ -44,6 +44,11 @@ Status CheckDeclaration(const Declaration& d) {
     if (!share || (*share >= 0 && *share <= 1)) continue;
     return invalid(": the high share " + std::to_string(*share) + " is not in 0..1");
   }
+  if (d.staleness && (*d.staleness < -1 || *d.staleness > 1000)) {
+    return invalid(": the staleness " + std::to_string(*d.staleness) + " is not in -1..1000");
+  }
+  if (d.quorum && *d.quorum > 1024)
+    return invalid(": the quorum " + std::to_string(*d.quorum) + " is not in 0..1024");
   if (!d.initial.empty() && d.initial.size() != d.count) {
     return invalid(" has " + std::to_string(d.count) + " elements, but " + std::to_string(d.initial.size()) +
                    " initial values");
@@ -53,12 +58,15 @@ Status CheckDeclaration(const Declaration& d) {
 
 std::string Describe(const Declaration& d) {
   return std::to_string(d.count) + " elements, optimizer \"" + d.optimizer + "\", " +
-         std::string(DTypeName(d.wire_dtype)) + " up and " + std::string(DTypeName(d.result_dtype)) + " down";
+         std::string(DTypeName(d.wire_dtype)) + " up and " + std::string(DTypeName(d.result_dtype)) +
+         " down" + (d.staleness ? ", staleness " + std::to_string(*d.staleness) : "") +
+         (d.quorum ? ", quorum " + std::to_string(*d.quorum) : "");
 }
 
 Status CheckAgrees(const Declaration& earlier, const Declaration& now) {
   if (earlier.count == now.count && earlier.optimizer == now.optimizer &&
-      earlier.wire_dtype == now.wire_dtype && earlier.result_dtype == now.result_dtype) {
+      earlier.wire_dtype == now.wire_dtype && earlier.result_dtype == now.result_dtype &&
+      earlier.staleness == now.staleness && earlier.quorum == now.quorum) {
     return Status::Ok();
   }
   return {StatusCode::kSettingsMismatch,
@@ -156,6 +164,8 @@ void Declarations::Send(TensorHandle handle) {
   declare.set_wire_dtype(static_cast<uint32_t>(d.wire_dtype));
   declare.set_result_dtype(static_cast<uint32_t>(d.result_dtype));
   declare.set_priority(d.priority);
+  if (d.staleness) declare.set_staleness(*d.staleness);
+  if (d.quorum) declare.set_quorum(*d.quorum);
   link_.Send(message);
 }
 
@@ -224,6 +234,7 @@ void Declarations::MakePipeline(TensorState& tensor) {
   pipeline.window_priority = codec::SendOrder(d.priority, tensor.shape.key);
   tensor.shape.format.gradient = d.wire_dtype;
   if (pipeline.priority == Priority::kTopK) tensor.shape.format.topk_share = link_.settings.topk_share;
+  tensor.asynchronous = d.staleness.value_or(link_.settings.staleness) != 0;
   tensor.pipeline.emplace(tensor.shape, pipeline);
   if (link_.settings.downlink == Downlink::kLossy) {
     tensor.replica.emplace(tensor.shape.result(), link_.settings.hash_rounds);
@@ -242,10 +253,13 @@ std::optional<TensorHandle> Declarations::Find(uint32_t key) const {
   return found == handle_by_key_.end() ? std::nullopt : std::optional(found->second);
 }
 
+Status Declarations::CheckDeclared(TensorHandle handle) const {
+  if (handle < tensors_.size() && tensors_[handle]->declared) return Status::Ok();
+  return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
+}
+
 Status Declarations::CheckElements(TensorHandle handle, size_t elements) const {
-  if (handle >= tensors_.size() || !tensors_[handle]->declared) {
-    return {StatusCode::kFailedPrecondition, "the tensor has not been declared"};
-  }
+  if (Status declared = CheckDeclared(handle); !declared.ok()) return declared;
   const TensorState& tensor = *tensors_[handle];
   if (elements == tensor.declaration.count) return Status::Ok();
   return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " +

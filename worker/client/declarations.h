@@ -48,6 +48,7 @@ class Declarations {
   // By the server's name for it; none: no such tensor is declared.
   std::optional<TensorHandle> Find(uint32_t key) const;
   // Ok when the tensor is declared and has so many elements.
+  Status CheckDeclared(TensorHandle handle) const;
   Status CheckElements(TensorHandle handle, size_t elements) const;
   // The job is over: nothing is under way any more.
   void End();

@@ -25,7 +25,7 @@ void Pushes::StartWaiting() {
   for (auto it = waiting_.begin(); it != waiting_.end() && active_ < link_.options.max_active_pushes;) {
     const TensorState& tensor = tensors_.at(it->handle);
     if (!tensor.attached || tensor.push.stage != PushStage::kNone ||
-        tensor.next_round > tensor.completed_rounds) {
+        (!tensor.asynchronous && tensor.next_round > tensor.completed_rounds)) {
       ++it;
       continue;
     }
@@ -42,6 +42,7 @@ void Pushes::StartPush(const Request& request) {
   tensor.push.gradient = request.gradient;
   tensor.push.weight = request.weight;
   tensor.push.out = request.out;
+  tensor.push.is_step = tensor.asynchronous;
   if (!request.out.empty()) tensor.push.result_stage = ResultStage::kAwaited;
   BeginEncoding(request.handle);
   ++active_;
@@ -51,8 +52,8 @@ void Pushes::BeginEncoding(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
   push.stage = PushStage::kEncoding;
-  tensor.pipeline->Begin(push.round, push.gradient, !push.out.empty(), tensor.EpochOf(push.round),
-                         push.weight);
+  const bool wants_result = !push.out.empty() && !push.is_step;
+  tensor.pipeline->Begin(push.round, push.gradient, wants_result, tensor.EpochOf(push.round), push.weight);
   encoding_.push_back(handle);
 }
 
@@ -71,6 +72,12 @@ bool Pushes::OpenWindow(TensorHandle handle) {
   outgoing_[push.window] = handle;
   if (encoding_.empty() || encoding_.front() != handle) encoding_.push_back(handle);
   if (push.initial) return true;
+  if (push.is_step) {
+    ++tensor.connection_pushes;
+    if (push.result_stage == ResultStage::kAwaited) wanted_.push_back(handle);
+    link_.operations.stats(push.operation).round = push.round;
+    return true;
+  }
   if (push.result_stage == ResultStage::kAwaited) {
     push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : push.out);
   }
@@ -204,8 +211,10 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
     return;
   }
   const bool awaited = !tensor.push.initial && !tensor.push.result && !tensor.push.taken;
-  if (!awaited || taken.round() < tensor.push.round) return link_.Fail(link_.Unexpected("PushTaken"));
+  if (!awaited || (taken.round() < tensor.push.round && !tensor.push.is_step))
+    return link_.Fail(link_.Unexpected("PushTaken"));
   tensor.push.taken = true;
+  if (tensor.push.is_step) tensor.completed_rounds = std::max(tensor.completed_rounds, taken.round() + 1);
   CountIn(tensor, taken.round());
   if (tensor.push.stage == PushStage::kClosed) Settle(*handle);
   EndIfOver(*handle);
@@ -254,9 +263,11 @@ void Pushes::OnResultOver(TensorHandle handle) {
 
 void Pushes::OnConnectionLost() {
   outgoing_.clear();
+  wanted_.clear();
   for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
     TensorState& tensor = tensors_.at(handle);
     TensorPush& push = tensor.push;
+    tensor.connection_pushes = 0;
     if (push.initial) {
       tensor.pipeline->Abandon();
       push = {};
@@ -298,7 +309,7 @@ bool Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
     tensor.pipeline->OnCounted(std::move(chunks));
     if (counted) CountIn(tensor, declared.counted_round());
     const bool fetch = push.result_stage == ResultStage::kAwaited;
-    if (push.result_stage == ResultStage::kNone) push.taken = true;
+    if (push.result_stage == ResultStage::kNone || push.is_step) push.taken = true;
     Settle(handle);
     const bool kept = tensor.declaration.optimizer != "aggregate" || declared.next_round() == push.round + 1;
     if (fetch && !kept) {
@@ -346,6 +357,7 @@ void Pushes::EndPush(TensorHandle handle, const Status& outcome) {
   const TensorPush push = std::exchange(tensor.push, {});
   --active_;
   OperationStats& s = link_.operations.stats(push.operation);
+  if (push.is_step && push.result_stage == ResultStage::kAwaited) unwanted_.push_back(push.operation);
   if (tensor.report && tensor.report_round == push.round) s.round_info = tensor.report;
   link_.Finish(push.operation, outcome);
 }
@@ -361,6 +373,8 @@ void Pushes::End() {
   encoding_.clear();
   waiting_for_window_.clear();
   outgoing_.clear();
+  wanted_.clear();
+  unwanted_.clear();
   active_ = 0;
 }
 

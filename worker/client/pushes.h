@@ -10,6 +10,8 @@
 #include <deque>
 #include <map>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "codec/chunk/window_metadata.h"
 #include "transport/core/connection/events.h"
@@ -45,6 +47,11 @@ class Pushes {
   void CancelWindows();
   // The job is over: forgets everything.
   void End();
+
+  // Pushes whose windows are open now and whose results are to be pulled (asynchronous tensors), and those
+  // that ended without one: since the last call.
+  std::vector<TensorHandle> TakeWanted() { return std::exchange(wanted_, {}); }
+  std::vector<OperationId> TakeUnwanted() { return std::exchange(unwanted_, {}); }
 
   bool HasWork() const { return !copying_.empty() || !settling_.empty() || !encoding_.empty(); }
   void Work();  // one slice
@@ -87,6 +94,8 @@ class Pushes {
   std::deque<TensorHandle> waiting_for_window_;
   std::map<transport::WindowKey, TensorHandle> outgoing_;
   uint32_t next_window_ = 1;
+  std::vector<TensorHandle> wanted_;
+  std::vector<OperationId> unwanted_;
 };
 
 }  // namespace longhaul::worker

@@ -10,7 +10,17 @@ namespace longhaul::worker {
 // --- Pulls ---
 
 void Results::StartWaiting() {
-  while (!waiting_pulls_.empty() && active_pulls_.size() < link_.options.max_active_pulls &&
+  for (const OperationId operation : pushes_.TakeUnwanted()) DropPullOfPush(operation);
+  for (const TensorHandle handle : pushes_.TakeWanted()) {
+    const TensorState& tensor = tensors_.at(handle);
+    AddPull({.operation = tensor.push.operation,
+             .handle = handle,
+             .out = tensor.push.out,
+             .of_push = true,
+             .own_pushes = tensor.connection_pushes});
+  }
+  while (!waiting_pulls_.empty() &&
+         (active_pulls_.size() < link_.options.max_active_pulls || waiting_pulls_.front().of_push) &&
          tensors_.at(waiting_pulls_.front().handle).attached) {
     const uint32_t request = link_.NextRequest();
     Pull& pull = active_pulls_[request] = waiting_pulls_.front();
@@ -21,6 +31,8 @@ void Results::StartWaiting() {
     message.mutable_pull_request()->set_request(request);
     message.mutable_pull_request()->set_key(shape.key);
     message.mutable_pull_request()->set_min_round(pull.min_round);
+    message.mutable_pull_request()->set_own_pushes(pull.own_pushes);
+    if (pull.max_staleness) message.mutable_pull_request()->set_max_staleness(*pull.max_staleness);
     link_.Send(message);
   }
 }
@@ -34,6 +46,14 @@ uint32_t Results::RequestOf(OperationId operation) const {
 void Results::DropPull(OperationId operation, const Status& outcome) {
   const auto same = [operation](const Pull& pull) { return pull.operation == operation; };
   if (std::erase_if(waiting_pulls_, same) > 0) link_.Finish(operation, outcome);
+}
+
+void Results::DropPullOfPush(OperationId operation) {
+  std::erase_if(waiting_pulls_, [operation](const Pull& pull) { return pull.operation == operation; });
+  if (const uint32_t request = RequestOf(operation); request != 0) {
+    if (const auto window = active_pulls_.at(request).window) incoming_.erase(*window);
+    active_pulls_.erase(request);
+  }
 }
 
 void Results::OnPullRefused(const control::PullRefused& refused) {
@@ -57,6 +77,14 @@ void Results::OnConnectionLost() {
     waiting_pulls_.push_front(std::move(it->second));
   }
   active_pulls_.clear();
+  // A push that is made again asks again; one that has counted is in the values of the rounds after it.
+  std::erase_if(waiting_pulls_, [this](const Pull& pull) {
+    const TensorPush& push = tensors_.at(pull.handle).push;
+    return pull.of_push && push.is_step && push.stage == PushStage::kWaiting;
+  });
+  for (Pull& pull : waiting_pulls_) {
+    if (std::exchange(pull.own_pushes, 0) > 0) pull.min_round = tensors_.at(pull.handle).push.round + 1;
+  }
 }
 
 void Results::End() {

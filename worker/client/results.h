@@ -28,7 +28,9 @@ class Results {
     TensorHandle handle = 0;
     std::span<float> out;
     uint64_t min_round = 0;
-    bool of_push = false;  // that has counted, and whose result was lost with a connection
+    bool of_push = false;     // that has counted, and whose result was lost with a connection; or is a step
+    uint32_t own_pushes = 0;  // of this connection, that are to have counted
+    std::optional<uint32_t> max_staleness = {};
     // Once the server was asked; and once it has answered.
     std::optional<PullAssembler> assembler = {};
     std::optional<transport::WindowKey> window = {};
@@ -37,12 +39,15 @@ class Results {
   Results(ServerLink* link, Declarations* tensors, Pushes* pushes)
       : link_(*link), tensors_(*tensors), pushes_(*pushes) {}
 
-  void AddPull(const Pull& pull) { waiting_pulls_.push_back(pull); }
+  void AddPull(const Pull& pull) {
+    pull.of_push ? waiting_pulls_.push_front(pull) : waiting_pulls_.push_back(pull);
+  }
   // Of the pull that the server was asked for; 0: it has not been.
   uint32_t RequestOf(OperationId operation) const;
   // One that the server was not asked for ends.
   void DropPull(OperationId operation, const Status& outcome);
-  // Asks for as many as may be under way. REQUIRES: the job is started.
+  // Asks for as many as may be under way; for results of pushes in any case, on which other pulls may wait.
+  // REQUIRES: the job is started.
   void StartWaiting();
   // What the server was asked for is to be asked for again.
   void OnConnectionLost();
@@ -59,6 +64,8 @@ class Results {
   void OnRoundReport(const control::RoundReport& report);
 
  private:
+  // The push has ended: nothing is pulled for it any more.
+  void DropPullOfPush(OperationId operation);
   // What an incoming window serves: a pull (request != 0) or the push of a tensor.
   struct Use {
     TensorHandle handle = 0;

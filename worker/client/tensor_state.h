@@ -30,6 +30,8 @@ struct Declaration {
   std::vector<TensorOptions::Range> high_ranges = {};
   std::optional<double> high_share = std::nullopt;  // none: the job's
   std::optional<double> high_energy = std::nullopt;
+  std::optional<int32_t> staleness = std::nullopt;  // none: the job's
+  std::optional<uint32_t> quorum = std::nullopt;
   uint64_t count = 0;
   std::string optimizer = "aggregate";
   std::span<const float> initial = {};  // empty or `count` values, borrowed until the callback
@@ -56,7 +58,8 @@ enum class ResultStage : uint8_t {
 
 // A tensor's one push, or the window of its initial values. It ends when its window is settled and, with a
 // result wanted, the result is here: all of it, or, with a lossy downlink, enough. Without one the server
-// must have said in which round it counts: the next push is for a later one.
+// must have said in which round it counts: the next push is for a later one. Where staleness is not 0 the
+// server must have said so in any case, and the result is a pull of the values that have this push.
 struct TensorPush {
   PushStage stage = PushStage::kNone;
   ResultStage result_stage = ResultStage::kNone;
@@ -65,6 +68,7 @@ struct TensorPush {
   transport::WindowKey window;
   bool initial = false;  // carries initial values: no operation of its own
   bool taken = false;    // the server has said which round it counts in
+  bool is_step = false;  // staleness is not 0
   Status refusal;        // by the server: the round went on without it
   std::span<const float> gradient;
   float weight = 0;
@@ -75,13 +79,14 @@ struct TensorPush {
 
   // The server keeps the round: this push is never sent again.
   bool told() const {
-    return result_stage == ResultStage::kNone ? taken : result_stage >= ResultStage::kCopying;
+    return result_stage == ResultStage::kNone || is_step ? taken : result_stage >= ResultStage::kCopying;
   }
   // Its window is or was open.
   bool started() const { return stage >= PushStage::kOpen; }
   bool over() const {
     if (stage != PushStage::kAwaiting) return false;
     if (!refusal.ok()) return true;
+    if (is_step && !taken) return false;
     return result_stage == ResultStage::kNone ? taken : result_stage == ResultStage::kOver;
   }
 };
@@ -94,9 +99,11 @@ struct TensorState {
   std::vector<OperationId> declaring;  // operations that wait for the declaration
   uint32_t declare_request = 0;
   bool declared = false;
-  bool attached = false;    // declared, and known to the server of this connection
-  bool offered = false;     // the server took its version 0 from here
-  uint64_t next_round = 0;  // of the next push
+  bool attached = false;           // declared, and known to the server of this connection
+  bool asynchronous = false;       // staleness is not 0
+  uint32_t connection_pushes = 0;  // windows of gradients that this connection has opened
+  bool offered = false;            // the server took its version 0 from here
+  uint64_t next_round = 0;         // of the next push
   // Rounds that the server is known to have finished; pushing further ahead would be a protocol error.
   uint64_t completed_rounds = 0;
   std::optional<PushPipeline> pipeline;  // once declared

@@ -80,6 +80,7 @@ class WanClient final : public ClientImpl {
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                      const PushOptions& options) override;
   Status SetScores(const Tensor& tensor, std::span<const float> scores) override;
+  Result<TensorClock> Clock(const Tensor& tensor) override;
   Status Barrier(const std::string& name) override;
   Status Leave(const Status& why) override;
   Status status() override;
@@ -320,6 +321,8 @@ Result<Tensor> WanClient::Declare(const std::string& name, const TensorOptions& 
                                   .high_ranges = options.high_ranges,
                                   .high_share = options.high_share,
                                   .high_energy = options.high_energy,
+                                  .staleness = options.staleness,
+                                  .quorum = options.quorum,
                                   .count = options.count,
                                   .optimizer = options.optimizer,
                                   .initial = options.initial};
@@ -344,9 +347,23 @@ Operation WanClient::Push(const Tensor& tensor, std::span<const float> gradient,
 
 Operation WanClient::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
   if (Status s = CheckPull(tensor, out); !s.ok()) return Refused(s);
-  return Launch([this, handle = HandleOf(tensor), out, min_round = options.min_round](Promise promise) {
-    core_->Pull(handle, out, min_round, Ending(std::move(promise)));
+  return Launch([this, handle = HandleOf(tensor), out, options](Promise promise) {
+    core_->Pull(handle, out, options, Ending(std::move(promise)));
   });
+}
+
+Result<TensorClock> WanClient::Clock(const Tensor& tensor) {
+  if (UserCalls::InCallback()) return InACallback("Clock");
+  if (Status s = CheckTensor(tensor); !s.ok()) return s;
+  auto clock = std::make_shared<TensorClock>();
+  const Status asked = Launch([this, handle = HandleOf(tensor), clock](const Promise& promise) {
+                         core_->Clock(handle, [promise, clock](const Result<TensorClock>& result) {
+                           if (result.ok()) *clock = *result;
+                           promise->End(result.status(), {});
+                         });
+                       }).Wait();
+  if (!asked.ok()) return asked;
+  return *clock;
 }
 
 Operation WanClient::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,

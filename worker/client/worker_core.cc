@@ -60,8 +60,13 @@ void WorkerCore::PushPull(TensorHandle tensor, std::span<const float> gradient, 
   session_.PushPull(tensor, gradient, out, std::move(callback), weight);
 }
 
-void WorkerCore::Pull(TensorHandle tensor, std::span<float> out, uint64_t min_round, Callback callback) {
-  session_.Pull(tensor, out, min_round, std::move(callback));
+void WorkerCore::Clock(TensorHandle tensor, WorkerSession::ClockCallback callback) {
+  session_.Clock(tensor, std::move(callback));
+}
+
+void WorkerCore::Pull(TensorHandle tensor, std::span<float> out, const PullOptions& options,
+                      Callback callback) {
+  session_.Pull(tensor, out, options, std::move(callback));
 }
 
 void WorkerCore::Barrier(const std::string& name, Callback callback) {

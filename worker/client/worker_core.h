@@ -70,7 +70,8 @@ class WorkerCore final : public transport::DatagramCore {
   void Push(TensorHandle tensor, std::span<const float> gradient, Callback callback, float weight = 0);
   void PushPull(TensorHandle tensor, std::span<const float> gradient, std::span<float> out, Callback callback,
                 float weight = 0);
-  void Pull(TensorHandle tensor, std::span<float> out, uint64_t min_round, Callback callback);
+  void Pull(TensorHandle tensor, std::span<float> out, const PullOptions& options, Callback callback);
+  void Clock(TensorHandle tensor, WorkerSession::ClockCallback callback);
   void SetScores(TensorHandle tensor, std::vector<float> scores) {
     session_.SetScores(tensor, std::move(scores));
   }

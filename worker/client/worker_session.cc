@@ -237,6 +237,7 @@ void WorkerSession::End(State state, const Status& outcome) {
   reconnect_deadline_ = next_attempt_ = attempt_deadline_ = Instant::Infinite();
   resuming_ = false;
   barriers_.clear();
+  clocks_.End();
   deadlines_.End();
   link_.DropOutbox();
   pushes_.End();
@@ -298,6 +299,8 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return OnServerLeave(message.leave());
     case ControlMessage::kWaiting:
       return OnWaiting(message.waiting());
+    case ControlMessage::kClockReply:
+      return clocks_.OnReply(message.clock_reply());
     case ControlMessage::kBarrierDone:
       return OnBarrierDone(message.barrier_done());
     default:
@@ -308,6 +311,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
 void WorkerSession::OnDeclared(const control::Declared& declared) {
   const auto answer = tensors_.OnDeclared(declared);
   if (!answer) return;
+  clocks_.Send(answer->handle);
   if (answer->send_initial) return pushes_.StartInitial(answer->handle);
   if (!pushes_.OnDeclaredAgain(answer->handle, declared)) return;
   const TensorPush& push = tensors_.at(answer->handle).push;
@@ -410,10 +414,22 @@ void WorkerSession::PushPull(TensorHandle handle, std::span<const float> gradien
   StartWaiting();
 }
 
-void WorkerSession::Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback) {
+void WorkerSession::Clock(TensorHandle handle, ClockCallback callback) {
+  Status refusal = CheckRunning();
+  if (refusal.ok()) refusal = tensors_.CheckDeclared(handle);
+  if (const auto operation = clocks_.Ask(handle, std::move(callback), refusal))
+    deadlines_.Begin({*operation, {}, {}});
+}
+
+void WorkerSession::Pull(TensorHandle handle, std::span<float> out, const PullOptions& options,
+                         Callback callback) {
   const auto operation = link_.Begin(CheckRequest(handle, out.size()), std::move(callback));
   if (!operation) return;
-  results_.AddPull({*operation, handle, out, min_round});
+  results_.AddPull({.operation = *operation,
+                    .handle = handle,
+                    .out = out,
+                    .min_round = options.min_round,
+                    .max_staleness = options.max_staleness});
   deadlines_.Begin({*operation, [this, id = *operation] { return results_.RequestOf(id); },
                     [this, id = *operation](const Status& outcome) { results_.DropPull(id, outcome); }});
   StartWaiting();

@@ -21,10 +21,12 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "longhaul/options.h"
 #include "longhaul/stats.h"
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/events.h"
+#include "worker/client/clock_requests.h"
 #include "worker/client/deadlines.h"
 #include "worker/client/declarations.h"
 #include "worker/client/pushes.h"
@@ -46,6 +48,7 @@ class WorkerSession {
   };
   using DeclareCallback = Declarations::Callback;
   using Callback = Operations::Callback;
+  using ClockCallback = ClockRequests::Callback;
 
   explicit WorkerSession(WorkerCoreOptions options);
   ~WorkerSession();
@@ -85,7 +88,8 @@ class WorkerSession {
   void Push(TensorHandle handle, std::span<const float> gradient, Callback callback, float weight = 0);
   void PushPull(TensorHandle handle, std::span<const float> gradient, std::span<float> out, Callback callback,
                 float weight = 0);
-  void Pull(TensorHandle handle, std::span<float> out, uint64_t min_round, Callback callback);
+  void Pull(TensorHandle handle, std::span<float> out, const PullOptions& options, Callback callback);
+  void Clock(TensorHandle handle, ClockCallback callback);
   // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
   void SetScores(TensorHandle handle, std::vector<float> scores);
   void Barrier(const std::string& name, Callback callback);
@@ -172,6 +176,7 @@ class WorkerSession {
   Declarations tensors_{&link_};
   Pushes pushes_{&link_, &tensors_};
   Results results_{&link_, &tensors_, &pushes_};
+  ClockRequests clocks_{&link_, &tensors_};
   Deadlines deadlines_{&link_};
 };
 

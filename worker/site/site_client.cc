@@ -50,6 +50,7 @@ class SiteClient final : public ClientImpl {
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                      const PushOptions& options) override;
   Status SetScores(const Tensor& tensor, std::span<const float> scores) override;
+  Result<TensorClock> Clock(const Tensor& tensor) override;
   Status Barrier(const std::string& name) override;
   Status Leave(const Status& why) override;
   uint32_t rank() const override { return rank_; }
@@ -690,10 +691,22 @@ Operation SiteClient::PushPull(const Tensor& tensor, std::span<const float> grad
   return Contribute(tensor, gradient, out, options);
 }
 
+// The clocks that the server keeps are of its members, and the site is one of them.
+static Status OfTheSite(const char* what) {
+  return {StatusCode::kFailedPrecondition,
+          std::string(what) + " is of a member of the job, and this rank's site is one as a whole"};
+}
+
+Result<TensorClock> SiteClient::Clock(const Tensor& tensor) {
+  if (Status s = CheckTensor(tensor); !s.ok()) return s;
+  return OfTheSite("a clock");
+}
+
 Operation SiteClient::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
   for (const Status& check : {CheckPull(tensor, out), CheckCount(tensor, out.size())}) {
     if (!check.ok()) return Refused(check);
   }
+  if (options.max_staleness) return Refused(OfTheSite("max_staleness"));
   Request request;
   request.message.kind = SiteKind::kPull;
   request.message.tensor = request.tensor = HandleOf(tensor);

@@ -122,10 +122,13 @@ std::vector<uint8_t> EncodeOptions(const TensorOptions& o) {
   out->U8(static_cast<uint8_t>(o.dtype));
   out->U8(static_cast<uint8_t>(o.wire_dtype));
   out->U8(static_cast<uint8_t>(o.result_dtype));
-  out->U8(static_cast<uint8_t>((o.high_share ? 1 : 0) | (o.high_energy ? 2 : 0)));
+  out->U8(static_cast<uint8_t>((o.high_share ? 1 : 0) | (o.high_energy ? 2 : 0) | (o.staleness ? 4 : 0) |
+                               (o.quorum ? 8 : 0)));
   out->U32(static_cast<uint32_t>(o.priority));
   out.F64(o.high_share.value_or(0));
   out.F64(o.high_energy.value_or(0));
+  out->U32(static_cast<uint32_t>(o.staleness.value_or(0)));
+  out->U32(o.quorum.value_or(0));
   out->U64(o.count);
   out.Text(o.optimizer);
   for (const TensorOptions::Range& range : o.high_ranges) {
@@ -146,6 +149,10 @@ std::optional<TensorOptions> DecodeOptions(ByteSpan bytes) {
   const double share = F64(in), energy = F64(in);
   if ((given & 1) != 0) o.high_share = share;
   if ((given & 2) != 0) o.high_energy = energy;
+  const auto staleness = static_cast<int32_t>(in.U32());
+  const uint32_t quorum = in.U32();
+  if ((given & 4) != 0) o.staleness = staleness;
+  if ((given & 8) != 0) o.quorum = quorum;
   o.count = in.U64();
   o.optimizer = Text(in, kMaxBodyBytes);
   while (in.ok() && in.remaining() > 0) {
@@ -154,7 +161,7 @@ std::optional<TensorOptions> DecodeOptions(ByteSpan bytes) {
   }
   const bool types = DTypeSize(o.dtype) > 0 && DTypeSize(o.wire_dtype) > 0 && DTypeSize(o.result_dtype) > 0;
   const bool counts = o.count > 0 && o.count <= wire::kMaxElements;
-  if (!in.ok() || given > 3 || !types || !counts || std::isnan(share) || std::isnan(energy))
+  if (!in.ok() || given > 15 || !types || !counts || std::isnan(share) || std::isnan(energy))
     return std::nullopt;
   return o;
 }

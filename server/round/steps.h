@@ -1,0 +1,61 @@
+// Pushes where staleness is not 0: which step has the last of each, when it has counted, and whether its
+// worker may be told (server/tensor/clocks.h).
+//
+//   window over -> [its step is closed by it] -> step over: it counts -> [may go on] -> PushTaken, result
+//
+// The step itself is made as any round is (server/round/round_engine.h). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/instant.h"
+#include "server/member/membership.h"
+#include "server/round/pulls.h"
+#include "server/round/round_host.h"
+#include "server/round/tensor_job.h"
+
+namespace longhaul::server {
+
+class Steps {
+ public:
+  // logs: rounds are logged, which says what has counted. All pointers must outlive this.
+  Steps(const Membership* membership, RoundEngineHost* host, TensorJobs* jobs, Pulls* pulls,
+        EngineStats* stats, bool logs)
+      : membership_(membership), host_(host), jobs_(jobs), pulls_(pulls), stats_(stats), logs_(logs) {}
+
+  // Windows that are over close the step that has the last of them. True: the step in progress, whose chunks
+  // are to be swept for.
+  bool Close(Instant now, TensorJob& job);
+  void OnOver(Instant now, TensorJob& job, uint64_t step);
+  // Workers whose pushes have counted are told, as far as they may go on. When to call LeaveIdleOut.
+  Instant Answer(Instant now, TensorJob& job);
+  // A member for which others wait, and which does nothing, holds them no longer. When to call it again.
+  Instant LeaveIdleOut(Instant now, TensorJob& job);
+  // The same of all calls since the last of this.
+  Instant TakeCheckAt() { return std::exchange(check_at_, Instant::Infinite()); }
+  // The rank's connection is over.
+  static void Drop(TensorJob& job, uint32_t rank);
+  void OnClockRequest(Peer& peer, const control::ClockRequest& request);
+  // Whose pushes the pull waits for, as kDeadlineExceeded; Ok: it does not.
+  Status WhyStale(const TensorJob& job, const PendingPull& pull) const;
+  // The push whose worker has waited longest for others.
+  std::optional<Wait> LongestHeld() const;
+
+ private:
+  void Count(Instant now, TensorJob& job, FinishedPush& push);
+  // For whom the worker of this push waits.
+  std::vector<uint32_t> HoldersOf(const TensorJob& job, const FinishedPush& push) const;
+
+  const Membership* membership_;
+  RoundEngineHost* host_;
+  TensorJobs* jobs_;
+  Pulls* pulls_;
+  EngineStats* stats_;
+  const bool logs_;
+  Instant check_at_ = Instant::Infinite();
+};
+
+}  // namespace longhaul::server
