@@ -37,6 +37,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       guests_(guests),
       images_(images),
       guest_desk_(guests, events),
+      server_desk_(settings_, events),
       strangers_(settings_.world_size),
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
@@ -128,6 +129,7 @@ void Coordinator::OnClosed(Peer& peer, const Status& why) {
     MemberGone(peer, lost);
   }
   guest_desk_.Remove(peer);
+  server_desk_.Forget(peer, why);
   successions_.Forget(peer);
   peer_of_.erase(peer.connection);
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
@@ -209,7 +211,11 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
   if (peer.joined()) return OnMemberMessage(peer, message);
   if (peer.phase == Peer::Phase::kGuest) return OnGuestMessage(peer, message);
+  if (server_desk_.Knows(peer) && !message.has_leave()) {
+    return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second first message"));
+  }
   if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
+  if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
   if (message.has_join()) return OnJoin(peer, message.join());
   if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
   if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
@@ -234,6 +240,12 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   if (successions_.IsWaiting(peer)) {
     return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second Join"));
   }
+  if (Status there = server_desk_.Judge(join); !there.ok()) {
+    return Refuse(peer, there, server_desk_.Refusal(join, there));
+  }
+  if (const auto waits = server_desk_.Hold(peer, join, engine_ != nullptr)) {
+    return Send(peer, WaitingMessage(*waits));
+  }
   const JoinRequest request = RequestOf(peer, join);
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
   const auto admission = membership_.Join(request, now_, holder_silent);
@@ -254,8 +266,10 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     engine_->OnMemberJoined(peer.rank);
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
-  Send(peer, WelcomeMessage(settings_, settings_.first_job + jobs_over(),
-                            engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_)));
+  auto welcome = WelcomeMessage(settings_, settings_.first_job + jobs_over(),
+                                engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_));
+  server_desk_.AddMap(welcome.mutable_welcome());
+  Send(peer, welcome);
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
@@ -275,10 +289,10 @@ void Coordinator::DecideSuccessions() {
   }
 }
 
-void Coordinator::Refuse(Peer& peer, const Status& why) {
+void Coordinator::Refuse(Peer& peer, const Status& why, const std::optional<ControlMessage>& message) {
   record_.OnRefused();
   if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
-  Dismiss(peer, RefusedMessage(why), why);
+  Dismiss(peer, message ? *message : RefusedMessage(why), why);
 }
 
 // The rank's connection belongs to an older incarnation: out with it.
@@ -319,7 +333,23 @@ void Coordinator::StartJob() {
   }
 }
 
-// --- Guests ---
+// --- Other servers, and guests ---
+
+void Coordinator::OnServerJoin(Peer& peer, const control::ServerJoin& join) {
+  const auto welcome = server_desk_.Admit(peer, join, engine_ != nullptr);
+  if (!welcome.ok()) return Refuse(peer, welcome.status());
+  Send(peer, *welcome);
+  if (Peer* replaced = server_desk_.TakeReplaced())
+    Disconnect(*replaced, {StatusCode::kAborted, "a later start is here"});
+  if (const auto news = server_desk_.TakeNews()) {
+    for (Peer* member : by_rank_) {
+      if (member != nullptr) Send(*member, *news);
+    }
+  }
+  for (const ServerDesk::Held& held : server_desk_.TakeReleased()) {
+    if (held.peer->phase == Peer::Phase::kNew) OnJoin(*held.peer, held.join);
+  }
+}
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
   const auto welcome = guest_desk_.Admit(peer, join, engine_ != nullptr);
@@ -521,6 +551,7 @@ void Coordinator::HandleTimeout() {
   DecideSuccessions();
   if (now_ < next_tick_) return;
   SayWhatWaits();
+  server_desk_.KeepHeld(now_);
   if (const auto left = access_.TakeOwnNotice(); left && events_) events_->OnExpiring("the server", *left);
   for (const auto& peer : peers_) {
     CheckAccess(*peer);
@@ -571,6 +602,7 @@ ServerStats Coordinator::Stats() const {
   stats.joined = membership_.joined();
   stats.barriers_refused = barriers_.refused();
   guest_desk_.AddStats(&stats);
+  server_desk_.AddStats(&stats);
   for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
     stats.waits.push_back(WaitText(membership_, wait, now_));
   }

@@ -1,0 +1,87 @@
+// The servers of a job that has several (decision 0029): who they are, and which workers may come in.
+//
+//   first server, from --servers N      the others, from --first-server HOST:PORT
+//     ServerJoin --> a place in the map   -->  ServerWelcome: settings, place
+//     Join: held until all places are taken, then Welcome with the shard map
+//                                         Join: with the map's epoch and this place; else sent to the first
+//
+// A server that is lost keeps its place: it comes back to it by what its disk says, or a new one takes it
+// while no job runs. Not thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/instant.h"
+#include "proto/control_codec.h"
+#include "server/member/peer.h"
+#include "server/report/server_stats.h"
+#include "server/settings.h"
+
+namespace longhaul::server {
+
+class ServerDesk {
+ public:
+  struct Held {
+    Peer* peer = nullptr;
+    control::Join join;
+  };
+
+  // `settings` and `events` (may be null) must outlive this.
+  ServerDesk(const ServerSettings& settings, ServerEvents* events);
+
+  // --- Workers ---
+  // Ok: the worker is where the shard map says. Else why it is not, and refusal() has the message.
+  Status Judge(const control::Join& join) const;
+  control::ControlMessage Refusal(const control::Join& join, const Status& why) const;
+  // Not all servers are there, and no job runs: the worker waits until TakeReleased. Returns what it is to be
+  // told; none: it need not wait. REQUIRES: Judge is Ok.
+  std::optional<std::string> Hold(Peer& peer, const control::Join& join, bool job_running);
+  std::vector<Held> TakeReleased() { return complete() ? std::exchange(held_, {}) : std::vector<Held>(); }
+  // They stay for as long as they wait.
+  void KeepHeld(Instant now);
+  // Into Welcome: the map, where there is one.
+  void AddMap(control::Welcome* welcome) const;
+  // A server has another address since the last call: what workers are to be told.
+  std::optional<control::ControlMessage> TakeNews();
+
+  // --- Servers ---
+  // A place for the peer, and the answer. Errors: kPermissionDenied, kSettingsMismatch (another job),
+  // kFailedPrecondition (this is not a first server; what its disk says is of another map), kUnavailable (no
+  // place is free), kAlreadyExists (a later start of it is here).
+  Result<control::ControlMessage> Admit(Peer& peer, const control::ServerJoin& join, bool job_running);
+  // The connection that a later start of the same server has replaced since the last call, or null.
+  Peer* TakeReplaced() { return std::exchange(replaced_, nullptr); }
+  // The peer's connection is over, or about to be: a server is lost, a held worker is gone.
+  void Forget(Peer& peer, const Status& why);
+
+  bool complete() const;
+  // A server with a place, or a worker that is held.
+  bool Knows(const Peer& peer) const;
+  // "server 2 of 3 (10.0.0.2:7700)".
+  std::string Describe(uint32_t server) const;
+  void AddStats(ServerStats* stats) const;
+
+ private:
+  struct Place {
+    std::string address;   // empty: no server has had it
+    uint64_t start = 0;    // of the server that has it
+    Peer* peer = nullptr;  // null: it is not here
+  };
+
+  bool first() const { return settings_.place.server == 0; }
+  Result<uint32_t> PlaceFor(const control::ServerJoin& join, const std::string& address,
+                            bool job_running) const;
+  std::string Missing() const;
+
+  const ServerSettings& settings_;
+  ServerEvents* events_;
+  std::vector<Place> places_;  // of the first server: by number; place 0 is its own
+  std::vector<Held> held_;
+  Peer* replaced_ = nullptr;
+  bool news_ = false;
+};
+
+}  // namespace longhaul::server
