@@ -15,6 +15,13 @@ transport::EndpointOptions EndpointOptionsOf(const RegistrationOptions& options)
   return endpoint;
 }
 
+// Also of a first server whose version says more. REQUIRES: both were read.
+bool Same(const control::ServerWelcome& a, const control::ServerWelcome& b) {
+  return *wire::DecodeJobSpec(a.job_spec()) == *wire::DecodeJobSpec(b.job_spec()) &&
+         a.workers() == b.workers() && a.min_workers() == b.min_workers() && a.map_epoch() == b.map_epoch() &&
+         a.servers() == b.servers() && a.server() == b.server();
+}
+
 }  // namespace
 
 RegistrationCore::RegistrationCore(RegistrationOptions options, Random random)
@@ -53,23 +60,25 @@ void RegistrationCore::Drain(Instant now) {
 void RegistrationCore::OnClosed(Instant now, const Status& why) {
   connection_ = nullptr;
   reader_ = {};
+  if (over_) return;
   const Status refused = std::exchange(refused_, Status());
-  const Status reason = !refused.ok() ? refused
-                        : why.ok()    ? Status(StatusCode::kAborted, "it closed the connection")
-                                      : why;
-  Say(reason);
+  const Status silent = why.ok() ? Status(StatusCode::kAborted, "it closed the connection") : why;
+  const Status reason = refused.ok() ? silent : refused;
+  if (said_.ok() || !refused.ok()) Say(reason);  // of the attempts that follow only what it says itself
   // Another try would end in the same way. A key may come back with a reload, so a server that has its place
   // waits.
   const bool final = reason.code() == StatusCode::kFailedPrecondition ||
                      reason.code() == StatusCode::kSettingsMismatch ||
                      (!welcome_ && reason.code() == StatusCode::kPermissionDenied);
   if (final) return End({reason.code(), FirstServer() + " refuses this one: " + reason.message()});
-  if (!over_) retry_ = now + kRetry;
+  retry_ = now + kRetry;
 }
 
 void RegistrationCore::End(const Status& why) {
   deadline_ = retry_ = Instant::Infinite();
-  if (!std::exchange(over_, true)) options_.answer(why);
+  over_ = true;
+  if (connection_ != nullptr) connection_->Close(why);
+  options_.answer(why);
 }
 
 void RegistrationCore::OnControlBytes(ByteSpan bytes) {
@@ -91,10 +100,8 @@ void RegistrationCore::OnMessage(const control::ControlMessage& message) {
 }
 
 void RegistrationCore::OnWelcome(const control::ServerWelcome& welcome) {
-  if (welcome_ && welcome_->SerializeAsString() != welcome.SerializeAsString()) {
-    const Status why(StatusCode::kSettingsMismatch, FirstServer() + " is back with other settings");
-    connection_->Close(why);
-    return End(why);
+  if (welcome_ && !Same(*welcome_, welcome)) {
+    return End({StatusCode::kSettingsMismatch, FirstServer() + " is back with other settings"});
   }
   Say(Status());
   if (welcome_) return;

@@ -16,6 +16,7 @@
 #include "base/user_calls.h"
 #include "codec/fec/fec.h"
 #include "proto/control_codec.h"
+#include "proto/utf8.h"
 #include "server/checkpoint_thread.h"
 #include "server/daemon.h"
 #include "server/job/authorization.h"
@@ -25,7 +26,7 @@
 #include "server/report/log_limiter.h"
 #include "server/report/server_json.h"
 #include "server/server_core.h"
-#include "server/store/place.h"
+#include "server/store/shards.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
@@ -105,6 +106,11 @@ Status CheckSeveral(const ServerOptions& o) {
   if (o.servers < 1 || o.servers > kMaxServers) {
     return invalid("servers is " + std::to_string(o.servers) + ", but must be in 1..64");
   }
+  for (const std::string& address : {o.advertise, o.first_server}) {
+    if (address.size() > wire::kMaxNameBytes || !wire::IsPrintable(address)) {
+      return invalid("'advertise' and 'first_server' have at most 256 bytes, none a control character");
+    }
+  }
   if (!o.advertise.empty() && o.servers == 1 && o.first_server.empty()) {
     return invalid("'advertise' is for a job of several servers");
   }
@@ -127,6 +133,13 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
     auto read = server::store::ReadPlace(server::store::SystemFiles(), options.checkpoint_dir);
     if (!read.ok()) return read.status();
     if (*read) disk = **read;
+    const auto found = server::store::ListCheckpoints(server::store::SystemFiles(), options.checkpoint_dir);
+    const bool several = options.servers > 1 || !options.first_server.empty();
+    if (several && !*read && found.ok() && !found->empty()) {
+      return Status(StatusCode::kSettingsMismatch, options.checkpoint_dir +
+                                                       " is of the only server of a job, and this one is one "
+                                                       "of several (longhaul checkpoint reshard)");
+    }
   }
   const auto differs = [&](const std::string& here) {
     return Status(StatusCode::kSettingsMismatch,

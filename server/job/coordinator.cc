@@ -37,7 +37,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       guests_(guests),
       images_(images),
       guest_desk_(guests, events),
-      server_desk_(settings_, events),
+      server_desk_(settings_, this, events),
       strangers_(settings_.world_size),
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
@@ -211,14 +211,13 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
   if (peer.joined()) return OnMemberMessage(peer, message);
   if (peer.phase == Peer::Phase::kGuest) return OnGuestMessage(peer, message);
-  if (server_desk_.Knows(peer) && !message.has_leave()) {
-    return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second first message"));
-  }
-  if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
-  if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
-  if (message.has_join()) return OnJoin(peer, message.join());
-  if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
   if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
+  if (!server_desk_.Knows(peer)) {
+    if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
+    if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
+    if (message.has_join()) return OnJoin(peer, message.join());
+    if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
+  }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
 
@@ -240,12 +239,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   if (successions_.IsWaiting(peer)) {
     return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second Join"));
   }
-  if (Status there = server_desk_.Judge(join); !there.ok()) {
-    return Refuse(peer, there, server_desk_.Refusal(join, there));
-  }
-  if (const auto waits = server_desk_.Hold(peer, join, engine_ != nullptr)) {
-    return Send(peer, WaitingMessage(*waits));
-  }
+  if (Status here = server_desk_.Judge(join); !here.ok()) return Refuse(peer, here);
+  if (server_desk_.Hold(peer, join, engine_ != nullptr)) return;
   const JoinRequest request = RequestOf(peer, join);
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
   const auto admission = membership_.Join(request, now_, holder_silent);
@@ -266,10 +261,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     engine_->OnMemberJoined(peer.rank);
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
-  auto welcome = WelcomeMessage(settings_, settings_.first_job + jobs_over(),
-                                engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_));
-  server_desk_.AddMap(welcome.mutable_welcome());
-  Send(peer, welcome);
+  const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
+  Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
@@ -289,10 +282,10 @@ void Coordinator::DecideSuccessions() {
   }
 }
 
-void Coordinator::Refuse(Peer& peer, const Status& why, const std::optional<ControlMessage>& message) {
+void Coordinator::Refuse(Peer& peer, const Status& why) {
   record_.OnRefused();
   if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
-  Dismiss(peer, message ? *message : RefusedMessage(why), why);
+  Dismiss(peer, RefusedMessage(why, settings_.place.first_server), why);
 }
 
 // The rank's connection belongs to an older incarnation: out with it.
@@ -336,19 +329,9 @@ void Coordinator::StartJob() {
 // --- Other servers, and guests ---
 
 void Coordinator::OnServerJoin(Peer& peer, const control::ServerJoin& join) {
-  const auto welcome = server_desk_.Admit(peer, join, engine_ != nullptr);
-  if (!welcome.ok()) return Refuse(peer, welcome.status());
-  Send(peer, *welcome);
-  if (Peer* replaced = server_desk_.TakeReplaced())
-    Disconnect(*replaced, {StatusCode::kAborted, "a later start is here"});
-  if (const auto news = server_desk_.TakeNews()) {
-    for (Peer* member : by_rank_) {
-      if (member != nullptr) Send(*member, *news);
-    }
-  }
-  for (const ServerDesk::Held& held : server_desk_.TakeReleased()) {
-    if (held.peer->phase == Peer::Phase::kNew) OnJoin(*held.peer, held.join);
-  }
+  const Status taken = server_desk_.Admit(peer, join, engine_ != nullptr);
+  if (!taken.ok()) return Refuse(peer, taken);
+  for (const ServerDesk::Held& held : server_desk_.TakeReleased()) OnJoin(*held.peer, held.join);
 }
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
@@ -551,13 +534,12 @@ void Coordinator::HandleTimeout() {
   DecideSuccessions();
   if (now_ < next_tick_) return;
   SayWhatWaits();
-  server_desk_.KeepHeld(now_);
   if (const auto left = access_.TakeOwnNotice(); left && events_) events_->OnExpiring("the server", *left);
   for (const auto& peer : peers_) {
     CheckAccess(*peer);
     peer->CountHeard(now_);
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
-    if (Strangers::IsOverdue(*peer, now_)) {
+    if (Strangers::IsOverdue(*peer, now_) && !server_desk_.Knows(*peer)) {
       const Duration most = Strangers::MostStay(*peer);
       Disconnect(*peer, Status(StatusCode::kDeadlineExceeded,
                                "no Join within " + std::to_string(most / std::chrono::seconds(1)) + " s"));

@@ -128,8 +128,7 @@ class Coordinator final : private RoundEngineHost {
   void Replace(uint32_t rank);
   void StartJob();
   // Tells the peer and the log why it may not take part.
-  // `message`: instead of RefusedMessage.
-  void Refuse(Peer& peer, const Status& why, const std::optional<control::ControlMessage>& message = {});
+  void Refuse(Peer& peer, const Status& why);
   // Refuses or dismisses: `message` and, a moment later, the end of the connection.
   void Dismiss(Peer& peer, const control::ControlMessage& message, const Status& why);
   void MemberGone(Peer& peer, const Status& why);

@@ -1,6 +1,7 @@
 #include "server/job/server_desk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/job/authorization.h"
 #include "server/job/messages.h"
@@ -23,8 +24,8 @@ std::string AddressOf(const Peer& peer, const std::string& said) {
 
 }  // namespace
 
-ServerDesk::ServerDesk(const ServerSettings& settings, ServerEvents* events)
-    : settings_(settings), events_(events), places_(first() ? settings.place.servers : 0) {}
+ServerDesk::ServerDesk(const ServerSettings& settings, RoundEngineHost* host, ServerEvents* events)
+    : settings_(settings), host_(host), events_(events), places_(first() ? settings.place.servers : 0) {}
 
 bool ServerDesk::complete() const {
   if (!first()) return true;
@@ -54,6 +55,10 @@ std::string ServerDesk::Missing() const {
 
 Status ServerDesk::Judge(const control::Join& join) const {
   const ServerPlace& own = settings_.place;
+  if (own.servers > 1 && !join.knows_shards()) {
+    return {StatusCode::kVersionMismatch,
+            "this job has several servers, of which the worker's version knows nothing"};
+  }
   const bool knows_map = join.map_epoch() != 0;
   if (!knows_map && first()) return {};
   const std::string here = "this is " + NumberOf(own.server, own.servers);
@@ -66,37 +71,31 @@ Status ServerDesk::Judge(const control::Join& join) const {
               std::to_string(join.server() + 1) + epoch + std::to_string(join.map_epoch())};
 }
 
-control::ControlMessage ServerDesk::Refusal(const control::Join& join, const Status& why) const {
-  control::ControlMessage message = RefusedMessage(why);
-  if (join.map_epoch() == 0) message.mutable_refused()->set_first_server(settings_.place.first_server);
-  return message;
-}
-
-std::optional<std::string> ServerDesk::Hold(Peer& peer, const control::Join& join, bool job_running) {
-  if (job_running || complete()) return std::nullopt;
+bool ServerDesk::Hold(Peer& peer, const control::Join& join, bool job_running) {
+  if (job_running || complete()) return false;
   held_.push_back({&peer, join});
-  return Missing();
+  host_->Send(peer, WaitingMessage(Missing()));
+  return true;
 }
 
-void ServerDesk::KeepHeld(Instant now) {
-  for (const Held& held : held_) held.peer->accepted_at = now;
+std::vector<ServerDesk::Held> ServerDesk::TakeReleased() {
+  if (!complete()) return {};
+  std::vector<Held> released = std::exchange(held_, {});
+  std::erase_if(released, [](const Held& held) { return held.peer->phase != Peer::Phase::kNew; });
+  return released;
 }
 
-void ServerDesk::AddMap(control::Welcome* welcome) const {
-  if (!first() || settings_.place.map_epoch == 0) return;
-  control::ShardMap& map = *welcome->mutable_shard_map();
+control::ShardMap ServerDesk::Map() const {
+  control::ShardMap map;
   map.set_epoch(settings_.place.map_epoch);
   map.add_servers(settings_.place.address);
   for (size_t server = 1; server < places_.size(); ++server) map.add_servers(places_[server].address);
+  return map;
 }
 
-std::optional<control::ControlMessage> ServerDesk::TakeNews() {
-  if (!std::exchange(news_, false)) return std::nullopt;
-  control::ControlMessage message;
-  control::Welcome welcome;
-  AddMap(&welcome);
-  message.mutable_shard_map()->Swap(welcome.mutable_shard_map());
-  return message;
+control::ControlMessage ServerDesk::WithMap(control::ControlMessage welcome) const {
+  if (first() && settings_.place.map_epoch != 0) *welcome.mutable_welcome()->mutable_shard_map() = Map();
+  return welcome;
 }
 
 // --- Servers ---
@@ -124,44 +123,57 @@ Result<uint32_t> ServerDesk::PlaceFor(const control::ServerJoin& join, const std
                                               (job_running ? ", and it runs" : ""));
 }
 
-Result<control::ControlMessage> ServerDesk::Admit(Peer& peer, const control::ServerJoin& join,
-                                                  bool job_running) {
-  const transport::PeerIdentity& identity = peer.connection->identity();
-  if (Status may = Authorize(identity, Request::kServe); !may.ok()) return may;
-  if (!first() || places_.size() < 2) {
-    return Status(StatusCode::kFailedPrecondition,
-                  first() ? "this server is the only one of its job (--servers says how many there are)"
-                          : "this is no first server: that is " + settings_.place.first_server);
-  }
-  if (join.job() != settings_.job) {
-    return Status(StatusCode::kSettingsMismatch, "this server is of job \"" + settings_.job +
-                                                     "\", and that one of job \"" + join.job() + "\"");
-  }
-  const std::string address = AddressOf(peer, join.address());
-  const auto number = PlaceFor(join, address, job_running);
-  if (!number.ok()) return number.status();
-  Place& place = places_[*number];
-  if (place.peer != nullptr) {
-    if (join.start() < place.start) {
-      return Status(StatusCode::kAlreadyExists, Describe(*number) + " is here, from a later start");
-    }
-    replaced_ = place.peer;
-    replaced_->phase = Peer::Phase::kLeaving;
-  }
-  news_ |= !place.address.empty() && place.address != address;
-  place = {.address = address, .start = join.start(), .peer = &peer};
-  peer.phase = Peer::Phase::kServer;
-  peer.connection->Admit(true);
-  if (events_) events_->OnServer(Describe(*number), IdentityText(identity), Status());
-  control::ControlMessage message;
-  control::ServerWelcome& welcome = *message.mutable_server_welcome();
+control::ServerWelcome ServerDesk::WelcomeTo(uint32_t server) const {
+  control::ServerWelcome welcome;
   wire::EncodeJobSpec(settings_, welcome.mutable_job_spec());
   welcome.set_workers(settings_.world_size);
   welcome.set_min_workers(settings_.min_workers);
   welcome.set_map_epoch(settings_.place.map_epoch);
   welcome.set_servers(settings_.place.servers);
-  welcome.set_server(*number);
-  return message;
+  welcome.set_server(server);
+  return welcome;
+}
+
+Status ServerDesk::Admit(Peer& peer, const control::ServerJoin& join, bool job_running) {
+  const transport::PeerIdentity& identity = peer.connection->identity();
+  if (Status may = Authorize(identity, Request::kServe); !may.ok()) return may;
+  if (!first())
+    return {StatusCode::kFailedPrecondition,
+            "this is no first server: that is " + settings_.place.first_server};
+  if (places_.size() < 2) {
+    return {StatusCode::kFailedPrecondition,
+            "this server is the only one of its job (--servers says how many there are)"};
+  }
+  if (join.job() != settings_.job) {
+    return {StatusCode::kSettingsMismatch,
+            "this server is of job \"" + settings_.job + "\", and that one of job \"" + join.job() + "\""};
+  }
+  const std::string address = AddressOf(peer, join.address());
+  if (address.size() > wire::kMaxNameBytes)
+    return {StatusCode::kInvalidArgument, "its address is longer than 256 bytes"};
+  const auto number = PlaceFor(join, address, job_running);
+  if (!number.ok()) return number.status();
+  Place& place = places_[*number];
+  if (place.peer != nullptr && join.start() < place.start) {
+    return {StatusCode::kAlreadyExists, Describe(*number) + " is here, from a later start"};
+  }
+  const Place before = std::exchange(place, {.address = address, .start = join.start(), .peer = &peer});
+  peer.phase = Peer::Phase::kServer;
+  peer.connection->Admit(true);
+  if (events_) events_->OnServer(Describe(*number), IdentityText(identity), Status());
+  control::ControlMessage message;
+  *message.mutable_server_welcome() = WelcomeTo(*number);
+  host_->Send(peer, message);
+  if (before.peer != nullptr) {
+    before.peer->phase = Peer::Phase::kLeaving;
+    host_->Disconnect(*before.peer, {StatusCode::kAborted, "a later start is here"});
+  }
+  if (before.address.empty() || before.address == address) return {};
+  *message.mutable_shard_map() = Map();
+  for (uint32_t rank = 0; rank < settings_.world_size; ++rank) {
+    if (Peer* member = host_->PeerOfRank(rank)) host_->Send(*member, message);
+  }
+  return {};
 }
 
 void ServerDesk::Forget(Peer& peer, const Status& why) {

@@ -9,15 +9,13 @@
 // while no job runs. Not thread-safe.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/instant.h"
 #include "proto/control_codec.h"
 #include "server/member/peer.h"
 #include "server/report/server_stats.h"
+#include "server/round/round_host.h"
 #include "server/settings.h"
 
 namespace longhaul::server {
@@ -29,31 +27,26 @@ class ServerDesk {
     control::Join join;
   };
 
-  // `settings` and `events` (may be null) must outlive this.
-  ServerDesk(const ServerSettings& settings, ServerEvents* events);
+  // `settings`, `host` and `events` (may be null) must outlive this.
+  ServerDesk(const ServerSettings& settings, RoundEngineHost* host, ServerEvents* events);
 
   // --- Workers ---
-  // Ok: the worker is where the shard map says. Else why it is not, and refusal() has the message.
+  // Ok: the worker is where the shard map says.
   Status Judge(const control::Join& join) const;
-  control::ControlMessage Refusal(const control::Join& join, const Status& why) const;
-  // Not all servers are there, and no job runs: the worker waits until TakeReleased. Returns what it is to be
-  // told; none: it need not wait. REQUIRES: Judge is Ok.
-  std::optional<std::string> Hold(Peer& peer, const control::Join& join, bool job_running);
-  std::vector<Held> TakeReleased() { return complete() ? std::exchange(held_, {}) : std::vector<Held>(); }
-  // They stay for as long as they wait.
-  void KeepHeld(Instant now);
-  // Into Welcome: the map, where there is one.
-  void AddMap(control::Welcome* welcome) const;
-  // A server has another address since the last call: what workers are to be told.
-  std::optional<control::ControlMessage> TakeNews();
+  // True: not all servers are there, and no job runs; the worker is told so and waits until TakeReleased.
+  // REQUIRES: Judge is Ok.
+  bool Hold(Peer& peer, const control::Join& join, bool job_running);
+  // Those that need not wait any more.
+  std::vector<Held> TakeReleased();
+  // The Welcome, with the shard map where there is one.
+  control::ControlMessage WithMap(control::ControlMessage welcome) const;
 
   // --- Servers ---
-  // A place for the peer, and the answer. Errors: kPermissionDenied, kSettingsMismatch (another job),
-  // kFailedPrecondition (this is not a first server; what its disk says is of another map), kUnavailable (no
-  // place is free), kAlreadyExists (a later start of it is here).
-  Result<control::ControlMessage> Admit(Peer& peer, const control::ServerJoin& join, bool job_running);
-  // The connection that a later start of the same server has replaced since the last call, or null.
-  Peer* TakeReplaced() { return std::exchange(replaced_, nullptr); }
+  // Gives the peer its place and the answer; the members learn of an address that has
+  // changed. Errors: kPermissionDenied, kSettingsMismatch (another job), kFailedPrecondition (this is not a
+  // first server; what its disk says is of another map), kUnavailable (no place is free), kAlreadyExists (a
+  // later start of it is here).
+  Status Admit(Peer& peer, const control::ServerJoin& join, bool job_running);
   // The peer's connection is over, or about to be: a server is lost, a held worker is gone.
   void Forget(Peer& peer, const Status& why);
 
@@ -75,13 +68,14 @@ class ServerDesk {
   Result<uint32_t> PlaceFor(const control::ServerJoin& join, const std::string& address,
                             bool job_running) const;
   std::string Missing() const;
+  control::ShardMap Map() const;
+  control::ServerWelcome WelcomeTo(uint32_t server) const;
 
   const ServerSettings& settings_;
+  RoundEngineHost* host_;
   ServerEvents* events_;
   std::vector<Place> places_;  // of the first server: by number; place 0 is its own
   std::vector<Held> held_;
-  Peer* replaced_ = nullptr;
-  bool news_ = false;
 };
 
 }  // namespace longhaul::server

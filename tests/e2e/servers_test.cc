@@ -109,6 +109,13 @@ class Servers : public JobTest {
     ExpectEnd(server, 0);
     return Final(DirectoryOf(0, "one"));
   }
+  std::string Reshard(std::vector<std::string> directories, int servers, const std::string& out) {
+    directories.insert(directories.begin(), {"checkpoint", "reshard"});
+    directories.insert(directories.end(),
+                       {"--servers", std::to_string(servers), "--out", directory() + "/" + out});
+    ExpectEnd(Start("longhaul", directories), 0);
+    return directory() + "/" + out;
+  }
   static void ExpectPart(const std::vector<float>& whole, const Shard& shard,
                          const std::vector<float>& part) {
     ASSERT_EQ(part.size(), shard.count);
@@ -154,6 +161,30 @@ TEST_F(Servers, LearnWhatOneServerLearnsBitForBit) {
   Train();
   ExpectAllEnd();
   ExpectLikeOneServer(one);
+}
+
+TEST_F(Servers, GoOnAsAnotherNumberOfServers) {
+  // One server, twice as many rounds, in two jobs.
+  (void)OfOneServer();
+  const JobImage one = OfOneServer();
+  // Three for the first half, two for the second.
+  StartThree();
+  Train();
+  ExpectAllEnd();
+  const auto two = Reshard({DirectoryOf(2), DirectoryOf(0), DirectoryOf(1)}, 2, "two");
+  servers_ = {&StartFirst(2, {{"--checkpoint-dir", two + "/server-1"}, {"--once", ""}})};
+  servers_.push_back(&StartOther({{"--checkpoint-dir", two + "/server-2"}, {"--once", ""}}));
+  Train();
+  ExpectAllEnd();
+  const JobImage joined = Final(Reshard({two + "/server-1", two + "/server-2"}, 1, "joined") + "/server-1");
+  ASSERT_EQ(joined.tensors.size(), one.tensors.size());
+  for (const TensorImage& tensor : one.tensors) {
+    const auto same = std::ranges::find(joined.tensors, tensor.name, &TensorImage::name);
+    ASSERT_NE(same, joined.tensors.end()) << tensor.name;
+    EXPECT_EQ(same->rounds, tensor.rounds);
+    EXPECT_EQ(ValuesOf(same->values), ValuesOf(tensor.values)) << tensor.name;
+    EXPECT_EQ(ValuesOf(same->state[0].values), ValuesOf(tensor.state[0].values)) << tensor.name;
+  }
 }
 
 TEST_F(Servers, OneOfThemIsKilledAndNoBitChanges) {

@@ -56,7 +56,7 @@ UNITS = [
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
-    ("server_shell", r"server/(server|daemon|registration|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
+    ("server_shell", r"server/(server|daemon|registration|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base wire control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.

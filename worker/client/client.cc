@@ -6,7 +6,7 @@
 
 #include "worker/client/arguments.h"
 #include "worker/client/client_impl.h"
-#include "worker/client/sharded_client.h"
+#include "worker/client/wan_client.h"
 #include "worker/site/site_client.h"
 
 namespace longhaul {

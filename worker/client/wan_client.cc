@@ -308,7 +308,8 @@ void WanClient::Abandon(const Status& why) {
 
 void WanClient::OnState(State state) {
   const bool failed = state == State::kFailed;
-  const bool sent_on = failed && !core_->first_server().empty();  // no failure: another server lets it in
+  const bool sent_on = failed && options_.map_epoch == 0 &&
+                       !core_->first_server().empty();  // no failure: another server lets it in
   {
     const std::lock_guard lock(mutex_);
     // Written once, before Connect returns: readers need no lock.

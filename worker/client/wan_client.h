@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/client/client_impl.h"
@@ -45,5 +46,9 @@ class ServerClient : public ClientImpl {
  protected:
   using ClientImpl::ClientImpl;
 };
+
+// To the job that `options.servers` is a server of, whichever (worker/client/sharded_client.cc). Errors as of
+// Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options);
 
 }  // namespace longhaul::internal

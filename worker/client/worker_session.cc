@@ -129,6 +129,7 @@ void WorkerSession::OnConnected() {
   join.set_session(options.session);
   join.set_map_epoch(options.map_epoch);
   join.set_server(options.server);
+  join.set_knows_shards(true);
   link_.Send(message);
 }
 
