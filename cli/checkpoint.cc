@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/store/checkpoint.h"
+#include "server/store/shards.h"
 
 namespace longhaul::cli {
 namespace {
@@ -99,6 +100,18 @@ int RunCheckpointExport(const CheckpointOptions& options) {
     (void)Failed(last);
   }
   return last.code() == StatusCode::kDataLoss ? 1 : Failed(last);
+}
+
+int RunCheckpointReshard(const ReshardCommandOptions& options) {
+  const auto resharded =
+      Reshard(server::store::SystemFiles(),
+              {.directories = options.directories, .servers = options.servers, .out = options.out});
+  if (!resharded.ok()) return Failed(resharded.status());
+  Print({{"rounds", resharded->rounds},
+         {"servers", options.servers},
+         {"map_epoch", resharded->map_epoch},
+         {"directories", resharded->directories}});
+  return 0;
 }
 
 }  // namespace longhaul::cli

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace longhaul::cli {
 
@@ -14,10 +15,17 @@ struct CheckpointOptions {
   bool optimizer = false;   // export its state too
 };
 
+struct ReshardCommandOptions {
+  std::vector<std::string> directories;
+  uint32_t servers = 1;
+  std::string out = {};
+};
+
 // Exit codes: 0 fine, 1 a checkpoint is damaged, there is none, or the file cannot be written.
 // Each prints one JSON object a line.
 int RunCheckpointList(const CheckpointOptions& options);
 int RunCheckpointVerify(const CheckpointOptions& options);
 int RunCheckpointExport(const CheckpointOptions& options);
+int RunCheckpointReshard(const ReshardCommandOptions& options);
 
 }  // namespace longhaul::cli

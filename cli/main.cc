@@ -241,9 +241,11 @@ struct CheckpointCommands {
   CLI::App* list;
   CLI::App* verify;
   CLI::App* exports;
+  CLI::App* reshard;
 };
 
-CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions* o) {
+CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions* o,
+                                 longhaul::cli::ReshardCommandOptions* r) {
   CLI::App* command = app.add_subcommand("checkpoint", "what a longhaul-server has in its --checkpoint-dir");
   command->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, const char* which) {
@@ -273,7 +275,25 @@ CheckpointCommands AddCheckpoint(CLI::App& app, longhaul::cli::CheckpointOptions
       "         python3 -c 'from safetensors.numpy import load_file; "
       "print(load_file(\"model.safetensors\"))'\n"
       "Exit codes: 0 fine, 1 no checkpoint is good or the file cannot be written, 2 bad options.");
-  return {list, verify, exports};
+  CLI::App* reshard = command->add_subcommand(
+      "reshard", "cut the checkpoints of a job's servers for another number of servers");
+  reshard->option_defaults()->always_capture_default();
+  reshard
+      ->add_option("directories", r->directories,
+                   "the --checkpoint-dir of every server that there was, in any order")
+      ->type_name("DIR")
+      ->required();
+  reshard->add_option("--servers", r->servers, "that there will be")->check(CLI::Range(1, 64))->required();
+  reshard
+      ->add_option("--out", r->out,
+                   "new directory; OUT/server-1 is the first server's --checkpoint-dir, and so on")
+      ->type_name("DIR")
+      ->required();
+  reshard->footer(
+      "Takes the newest round that all of them have a checkpoint of, as after SIGTERM to all servers. Prints "
+      "one JSON\n"
+      "object. Exit codes: 0 fine, 1 a part is missing or damaged, or OUT cannot be written, 2 bad options.");
+  return {list, verify, exports, reshard};
 }
 
 void AddSimRing(CLI::App& sim, longhaul::cli::SimRingOptions* o) {
@@ -441,7 +461,8 @@ int main(int argc, char** argv) {
   uint32_t kicked_rank = 0;
   const CLI::App* kick = AddKick(app, &order, &kicked_rank);
   longhaul::cli::CheckpointOptions saved;
-  const CheckpointCommands checkpoint = AddCheckpoint(app, &saved);
+  longhaul::cli::ReshardCommandOptions reshard;
+  const CheckpointCommands checkpoint = AddCheckpoint(app, &saved, &reshard);
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   try {
@@ -469,6 +490,7 @@ int main(int argc, char** argv) {
   if (*checkpoint.list) return longhaul::cli::RunCheckpointList(saved);
   if (*checkpoint.verify) return longhaul::cli::RunCheckpointVerify(saved);
   if (*checkpoint.exports) return longhaul::cli::RunCheckpointExport(saved);
+  if (*checkpoint.reshard) return longhaul::cli::RunCheckpointReshard(reshard);
   if (*sim) return longhaul::cli::RunSimRing(ring);
   if (bench->got_subcommand("offload")) return longhaul::cli::RunBenchOffload(offload);
   // Every other subcommand makes or reads keys.

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/job_settings.h"
+#include "base/placement.h"
 #include "longhaul/options.h"
 #include "proto/utf8.h"
 
@@ -158,19 +159,60 @@ Status Validate(const control::Join& join) {
   if (!(join.weight() >= kMinWeight && join.weight() <= kMaxWeight)) {
     return Violation("join.weight", "is not in 1e-6..1e9");
   }
+  if (join.server() >= kMaxServers) return Violation("join.server", "is not below 64");
   return First({Name("join.job", join.job()), World("join", join.rank(), join.world_size()),
                 NameOrNone("join.site", join.site())});
+}
+
+Status Validate(const control::ShardMap& map) {
+  if (map.epoch() == 0) return Violation("shard_map.epoch", "is zero");
+  if (map.servers_size() < 1 || map.servers_size() > static_cast<int>(kMaxServers)) {
+    return Violation("shard_map.servers", "are not 1..64");
+  }
+  for (const std::string& server : map.servers()) {
+    if (Status name = NameOrNone("shard_map.servers", server); !name.ok()) return name;
+  }
+  return {};
+}
+
+Status Validate(const control::ServerJoin& join) {
+  if (join.servers() > kMaxServers) return Violation("server_join.servers", "is above 64");
+  if (join.map_epoch() != 0 && (join.server() == 0 || join.server() >= join.servers())) {
+    return Violation("server_join.server", "is not in 1..servers-1");
+  }
+  return First({Name("server_join.job", join.job()), Name("server_join.address", join.address())});
+}
+
+Status Validate(const control::ServerWelcome& welcome) {
+  const auto spec = DecodeJobSpec(welcome.job_spec());
+  if (!spec.ok()) return Violation("server_welcome.job_spec:", spec.status().message());
+  if (welcome.workers() == 0 || welcome.workers() > kMaxWorldSize) {
+    return Violation("server_welcome.workers", "is not in 1..65536");
+  }
+  if (welcome.min_workers() == 0 || welcome.min_workers() > welcome.workers()) {
+    return Violation("server_welcome.min_workers", "is not in 1..workers");
+  }
+  if (welcome.map_epoch() == 0) return Violation("server_welcome.map_epoch", "is zero");
+  if (welcome.servers() > kMaxServers) return Violation("server_welcome.servers", "is above 64");
+  if (welcome.server() == 0 || welcome.server() >= welcome.servers()) {
+    return Violation("server_welcome.server", "is not in 1..servers-1");
+  }
+  return {};
 }
 
 Status Validate(const control::Welcome& welcome) {
   const auto spec = DecodeJobSpec(welcome.job_spec());
   if (!spec.ok()) return Violation("welcome.job_spec:", spec.status().message());
+  if (welcome.has_shard_map()) {
+    if (Status map = Validate(welcome.shard_map()); !map.ok()) return map;
+  }
   return Text("welcome.notice", welcome.notice());
 }
 
 Status Validate(const control::Refused& refused) {
   if (refused.code() == 0) return Violation("refused.code", "is Ok");
-  return First({Code("refused.code", refused.code()), Text("refused.message", refused.message())});
+  return First({Code("refused.code", refused.code()), Text("refused.message", refused.message()),
+                NameOrNone("refused.first_server", refused.first_server())});
 }
 
 Status Validate(const control::Start& start) {
@@ -311,6 +353,12 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.clock_reply());
     case ControlMessage::kWaiting:
       return Validate(message.waiting());
+    case ControlMessage::kServerJoin:
+      return Validate(message.server_join());
+    case ControlMessage::kServerWelcome:
+      return Validate(message.server_welcome());
+    case ControlMessage::kShardMap:
+      return Validate(message.shard_map());
     case ControlMessage::kBenchJoin:
       return Validate(message.bench_join());
     case ControlMessage::kBenchWelcome:

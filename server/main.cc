@@ -96,6 +96,19 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--min-workers", f.server.min_workers, "fewer workers abort a started job; 0 = all of them")
       ->check(CLI::Range(0, 1024));
+  app.add_option("--servers", f.server.servers,
+                 "servers of the job, over which its tensors are spread; this is the first one")
+      ->check(CLI::Range(1, 64));
+  app.add_option(
+         "--first-server", f.server.first_server,
+         "this is one more server of the job whose first one listens there; workers, servers and the job's "
+         "settings are given to that one")
+      ->type_name("HOST:PORT");
+  app.add_option(
+         "--advertise", f.server.advertise,
+         "one of several servers: where workers reach this one; none = at the port of --listen, and the "
+         "address that it reaches --first-server from")
+      ->type_name("HOST:PORT");
   app.add_option(
          "--key", f.server.key_file,
          "key file of the job (longhaul keygen): one that all of it share, or this server's certificate")
@@ -193,7 +206,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       "leave, "
       "refused,\n"
       "rejected, left_out, waiting, weight_bounded, handshake_failed, suppressed, kick,\n"
-      "expiring, bench, checkpoint, abort or finished.");
+      "expiring, bench, checkpoint, server, abort or finished.");
 }
 
 // CLI11's own delimiter would drop what is empty, so that a list of nothing would let every peer in.
@@ -227,9 +240,14 @@ void SayWhatIsUsed(const Flags& flags, const Server& server, const keys::LoadedS
   } else if (security.kind == "tls-certificates") {
     spdlog::info("may connect: every certificate of the authority for this job (--allow names some)");
   }
-  spdlog::info("job \"{}\" of {}, policy {}, FEC {} with k = {}", server.job(),
-               flags.server.workers == 1 ? "1 worker" : std::to_string(flags.server.workers) + " workers",
-               NameOf(flags.server.job_spec.policy), server.fec_backend(), flags.server.job_spec.fec_k);
+  if (!flags.server.first_server.empty()) {
+    spdlog::info("job \"{}\", with the settings of its first server {}", server.job(),
+                 flags.server.first_server);
+  } else {
+    spdlog::info("job \"{}\" of {}, policy {}, FEC {} with k = {}", server.job(),
+                 flags.server.workers == 1 ? "1 worker" : std::to_string(flags.server.workers) + " workers",
+                 NameOf(flags.server.job_spec.policy), server.fec_backend(), flags.server.job_spec.fec_k);
+  }
   if (flags.no_grants) {
     spdlog::info("workers send as fast as they like (--no-grants)");
   } else {
@@ -470,7 +488,12 @@ int Run(int argc, char** argv) {
       flags.server, [&progress](const ServerEvent& event) { progress.On(event); },
       load::MakeSink(flags.load));
   if (!server.ok()) return CannotStart(server.status(), &output);
-  if (!flags.no_seccomp) process::ConfineOrWarn(process::Confinement::kServer, *health != nullptr);
+  // A name of the first server's is looked up again when that is lost.
+  const bool looks_up = !flags.server.first_server.empty();
+  if (!flags.no_seccomp) {
+    process::ConfineOrWarn(looks_up ? process::Confinement::kWorker : process::Confinement::kServer,
+                           *health != nullptr);
+  }
   SayWhatIsUsed(flags, *server, *security);
   PrintListening(flags, *server, security->kind, &output);
   reloader.SetServer(&*server);

@@ -10,19 +10,23 @@
 #include <utility>
 
 #include "base/flags/job_json.h"
+#include "base/placement.h"
 #include "base/random.h"
 #include "base/units_text.h"
 #include "base/user_calls.h"
 #include "codec/fec/fec.h"
 #include "proto/control_codec.h"
+#include "proto/utf8.h"
 #include "server/checkpoint_thread.h"
 #include "server/daemon.h"
 #include "server/job/authorization.h"
 #include "server/job/job_stats.h"
 #include "server/machine_memory.h"
+#include "server/registration.h"
 #include "server/report/log_limiter.h"
 #include "server/report/server_json.h"
 #include "server/server_core.h"
+#include "server/store/shards.h"
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
 #include "transport/udp/clock.h"
@@ -89,7 +93,89 @@ int64_t WallClock() {
   return static_cast<int64_t>(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
 }
 
+// Which of the job's servers this is, and what the first one of several says.
+struct Placed {
+  ServerOptions options;  // with the job's settings
+  server::ServerPlace place;
+  uint64_t start = 0;                                       // times that a server was started with this place
+  std::unique_ptr<server::Registration> registration = {};  // of the others
+};
+
+Status CheckSeveral(const ServerOptions& o) {
+  const auto invalid = [](const std::string& text) { return Status(StatusCode::kInvalidArgument, text); };
+  if (o.servers < 1 || o.servers > kMaxServers) {
+    return invalid("servers is " + std::to_string(o.servers) + ", but must be in 1..64");
+  }
+  for (const std::string& address : {o.advertise, o.first_server}) {
+    if (address.size() > wire::kMaxNameBytes || !wire::IsPrintable(address)) {
+      return invalid("'advertise' and 'first_server' have at most 256 bytes, none a control character");
+    }
+  }
+  if (!o.advertise.empty() && o.servers == 1 && o.first_server.empty()) {
+    return invalid("'advertise' is for a job of several servers");
+  }
+  if (o.first_server.empty()) return {};
+  const ServerOptions none;
+  if (o.servers == 1 && o.workers == none.workers && o.min_workers == none.min_workers &&
+      o.job_spec == none.job_spec)
+    return {};
+  return invalid(
+      "with 'first_server' that server decides: servers, workers, min_workers and the job's settings are "
+      "given there");
+}
+
+// REQUIRES: CheckSeveral(options) is Ok.
+Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoice& keys, uint16_t port,
+                         std::function<void(LogLevel, const std::string&)> log) {
+  Placed placed{.options = options, .place = {.servers = options.servers, .address = options.advertise}};
+  server::store::StoredPlace disk;
+  if (!options.checkpoint_dir.empty()) {
+    auto read = server::store::ReadPlace(server::store::SystemFiles(), options.checkpoint_dir);
+    if (!read.ok()) return read.status();
+    if (*read) disk = **read;
+    const auto found = server::store::ListCheckpoints(server::store::SystemFiles(), options.checkpoint_dir);
+    const bool several = options.servers > 1 || !options.first_server.empty();
+    if (several && !*read && found.ok() && !found->empty()) {
+      return Status(StatusCode::kSettingsMismatch, options.checkpoint_dir +
+                                                       " is of the only server of a job, and this one is one "
+                                                       "of several (longhaul checkpoint reshard)");
+    }
+  }
+  const auto differs = [&](const std::string& here) {
+    return Status(StatusCode::kSettingsMismatch,
+                  options.checkpoint_dir + " is of " + disk.ToString() + ", and this server is " + here);
+  };
+  placed.start = disk.start + 1;
+  if (options.first_server.empty()) {
+    if (options.servers > 1) placed.place.map_epoch = std::max<uint64_t>(disk.map_epoch, 1);
+    const bool same = disk.server == 0 && disk.servers == options.servers;
+    if (disk.map_epoch != 0 && !same) return differs("server 1 of " + std::to_string(options.servers));
+    return placed;
+  }
+  if (disk.map_epoch != 0 && disk.server == 0) return differs("not the first");
+  server::Registration::Options registration{
+      .first_server = options.first_server, .keys = keys, .log = std::move(log)};
+  registration.join.set_address(options.advertise.empty() ? ":" + std::to_string(port) : options.advertise);
+  registration.join.set_map_epoch(disk.map_epoch);
+  registration.join.set_server(disk.server);
+  registration.join.set_servers(disk.map_epoch == 0 ? 0 : disk.servers);
+  registration.join.set_start(placed.start);
+  auto opened = server::Registration::Open(registration);
+  if (!opened.ok()) return opened.status();
+  placed.registration = *std::move(opened);
+  const control::ServerWelcome& welcome = placed.registration->welcome();
+  placed.options.job_spec = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
+  placed.options.workers = welcome.workers();
+  placed.options.min_workers = welcome.min_workers();
+  placed.place.servers = welcome.servers();
+  placed.place.server = welcome.server();
+  placed.place.map_epoch = welcome.map_epoch();
+  placed.place.first_server = options.first_server;
+  return placed;
+}
+
 Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
+                                                  const server::ServerPlace& place,
                                                   const keys::LoadedSecurity& security) {
   server::ServerCoreOptions core;
   server::ServerSettings& s = core.settings;
@@ -101,6 +187,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   core.security = security.security();
   core.wall_clock = WallClock;
   s.first_job = udp::EntropySeed();
+  s.place = place;
   s.world_size = options.workers;
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);
@@ -261,6 +348,15 @@ class EventLines final : public server::ServerEvents {
                                                std::to_string(seconds / 60 % 60) + " min";
     Emit(ServerEvent::Kind::kAccess, "the certificate of " + who + when,
          {{"event", "expiring"}, {"who", who}, {"seconds", seconds}});
+  }
+  void OnServer(const std::string& server, const std::string& who, const Status& why) override {
+    Emit(ServerEvent::Kind::kServer, server + In(who) + (why.ok() ? " is in" : " is lost: " + why.ToString()),
+         {{"event", "server"},
+          {"server", server},
+          {"identity", who},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}},
+         why.ok() ? LogLevel::kInfo : LogLevel::kWarning);
   }
   void OnBench(const Address& peer, const std::string& who, const std::string& site,
                const server::GuestTotals* totals) override {
@@ -516,6 +612,16 @@ struct Server::Impl {
     last_stats = StatsText();
   }
 
+  // This server has no place any more.
+  void GiveUp(const Status& why) {
+    events.calls().Log(LogLevel::kWarning, why.ToString());
+    {
+      const std::lock_guard lock(mutex);
+      gave_up = why;
+    }
+    BeginShutdown(why);
+  }
+
   void OnJobOver(const Status& result, const ServerStats& stats) {
     {
       const std::lock_guard lock(mutex);
@@ -531,6 +637,7 @@ struct Server::Impl {
     {
       if (checkpoints) FinishCheckpoints();
       const std::lock_guard lock(mutex);
+      if (!gave_up.ok()) outcome = gave_up;
       if (!loop->failure().ok()) outcome = loop->failure();
       stopped = true;
       changed.notify_all();
@@ -568,13 +675,15 @@ struct Server::Impl {
   bool drain_check = false;           // loop's thread
   std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over
   Instant deadline = Instant::Infinite();
-  std::unique_ptr<Impl> own;  // loop's thread; itself, when its end is that thread's
+  std::unique_ptr<server::Registration> registration;  // its thread posts to the loop, and ends before it
+  std::unique_ptr<Impl> own;                           // loop's thread; itself, when its end is that thread's
   std::thread thread;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool stopped = false;
   Status outcome;
+  Status gave_up;
   std::string last_stats = "{}";
 };
 
@@ -596,18 +705,24 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
   return server::Daemon::Start(options, std::move(on_event), nullptr);
 }
 
-Result<Server> server::Daemon::Start(const ServerOptions& options,
+Result<Server> server::Daemon::Start(const ServerOptions& given,
                                      std::function<void(const ServerEvent&)> on_event,
                                      const MakeGuests& make_guests) {
-  auto socket = Listen(options);  // first: the port is part of the server's name
+  if (Status several = CheckSeveral(given); !several.ok()) return several;
+  auto socket = Listen(given);  // first: the port is part of the server's name
   if (!socket.ok()) return socket.status();
-  keys::SecurityChoice choice = ChoiceOf(options);
+  keys::SecurityChoice choice = ChoiceOf(given);
   choice.server_name = keys::ServerName(socket->local_address());
   auto security = keys::LoadSecurity(choice);
   if (!security.ok()) return security.status();
-  auto core_options = MakeCoreOptions(options, *security);
+  auto impl = std::make_unique<Server::Impl>(std::move(on_event), given.log);
+  auto placed = FindPlace(
+      given, choice, socket->local_address().port,
+      [calls = &impl->events.calls()](LogLevel level, const std::string& text) { calls->Log(level, text); });
+  if (!placed.ok()) return placed.status();
+  const ServerOptions& options = placed->options;
+  auto core_options = MakeCoreOptions(options, placed->place, *security);
   if (!core_options.ok()) return core_options.status();
-  auto impl = std::make_unique<Server::Impl>(std::move(on_event), options.log);
   impl->security = *std::move(security);
   choice.job = impl->security.job;
   impl->choice = std::move(choice);
@@ -647,6 +762,15 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
                                        });
     if (!checkpoints.ok()) return checkpoints.status();
     impl->checkpoints = *std::move(checkpoints);
+    if (placed->place.map_epoch != 0) {
+      const server::ServerPlace& place = placed->place;
+      const Status written = server::store::WritePlace(server::store::SystemFiles(), options.checkpoint_dir,
+                                                       {.map_epoch = place.map_epoch,
+                                                        .server = place.server,
+                                                        .servers = place.servers,
+                                                        .start = placed->start});
+      if (!written.ok()) return written;
+    }
     core_options->images = impl->checkpoints.get();
     if (const auto resumed = impl->checkpoints->resumed()) core_options->settings.first_job = resumed->number;
   }
@@ -666,6 +790,14 @@ Result<Server> server::Daemon::Start(const ServerOptions& options,
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };
+  if (placed->registration) {
+    impl->events.calls().Log(LogLevel::kInfo, "this is server " + std::to_string(placed->place.server + 1) +
+                                                  " of " + std::to_string(placed->place.servers) +
+                                                  "; the first is " + options.first_server);
+    impl->registration = std::move(placed->registration);
+    impl->registration->OnEnd(
+        [raw](const Status& why) { (void)raw->loop->Post([raw, why] { raw->GiveUp(why); }); });
+  }
   try {
     impl->thread = std::thread([raw] { raw->Run(); });
   } catch (const std::system_error& error) {

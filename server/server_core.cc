@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/placement.h"
 #include "proto/utf8.h"
 
 namespace longhaul::server {
@@ -59,10 +60,10 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
   endpoint.connection.rate.loss_limits = transport::LossLimits::Of(options.settings);
   endpoint.accepts = true;
   endpoint.admission = options.admission;
-  // Members and guests, each with a predecessor that is leaving, strangers, handshakes under way, and
-  // dismissed peers that linger.
+  // Members, guests and other servers, each with a predecessor that is leaving, strangers, handshakes under
+  // way, and dismissed peers that linger.
   const uint32_t guests = options.guests != nullptr ? options.guests->max_connections() : 0;
-  endpoint.max_connections = 2 * (options.settings.world_size + guests) +
+  endpoint.max_connections = 2 * (options.settings.world_size + guests + options.settings.place.servers) +
                              static_cast<uint32_t>(Strangers::Max(options.settings.world_size)) +
                              endpoint.admission.max_half_open + kDismissed;
   endpoint.connection.wary = true;
@@ -97,6 +98,7 @@ Status ServerCoreOptions::Validate() const {
       CheckRange("quorum", s.quorum, 0, s.world_size),
       s.JobSpec::Validate(),
       CheckAggregation(s),
+      CheckRange("servers", s.place.servers, 1, kMaxServers),
       CheckRange("datagram size", s.max_datagram.value(), 1200, 65507),
       CheckGrants(s.grants),
       s.access.allow.CheckWorldSize(s.world_size),

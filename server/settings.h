@@ -29,6 +29,16 @@ struct AccessRules {
   int64_t expires = 0;  // of the server's own certificate, seconds since 1970; 0: never
 };
 
+// Where this server stands among those of its job (decision 0029).
+struct ServerPlace {
+  uint32_t servers = 1;           // that the job has
+  uint32_t server = 0;            // which one this is; the first, 0, lets workers and the other servers in
+  uint64_t map_epoch = 0;         // of the shard map; 0: there is one server, and no map
+  std::string first_server = {};  // HOST:PORT, of the others
+  std::string address =
+      {};  // HOST:PORT at which workers reach this server, as the operator says; may be empty
+};
+
 // A job's settings, and what only the server needs to know of it.
 struct ServerSettings : JobSpec {
   std::string job = "default";
@@ -43,6 +53,7 @@ struct ServerSettings : JobSpec {
   GrantSettings grants = {};
   AccessRules access = {};
   uint64_t first_job = 0;  // its number in Welcome; later ones count on
+  ServerPlace place = {};
 };
 
 }  // namespace longhaul::server

@@ -16,8 +16,8 @@
 // all workers, or, where JobSpec::staleness is not 0, the steps that are made while it comes.
 //
 // Threads: every method may be called from any thread, but a client must not be moved, assigned to or
-// destroyed while another thread is in a method of it. A client has one background thread; several clients
-// may live in a process. Spans given to an operation are borrowed until it is done.
+// destroyed while another thread is in a method of it. A client has one background thread for each server;
+// several clients may live in a process. Spans given to an operation are borrowed until it is done.
 //
 // Callbacks (Then, the log) run on a background thread: they must not block, and what waits is refused there
 // (kFailedPrecondition). They may start operations and destroy the client. An exception that leaves one is
@@ -139,7 +139,8 @@ class Client {
   // Contributes to the next round and receives its result (updated parameters, or the aggregate), chunk by
   // chunk while others are still on their way: the fast path. `out` may be read when done. Errors: as Push
   // for `gradient` and Pull for the length of `out`; kInvalidArgument (`out` overlaps `gradient`). Operations
-  // on one tensor take effect in the order of the calls.
+  // on one tensor take effect in the order of the calls. With several servers the call itself checks the
+  // gradient, and stats() add up the tensor's parts (round: the lowest).
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                      const PushOptions& options = {});
 

@@ -19,7 +19,8 @@ inline constexpr float kMinWeight = 1e-6f;
 inline constexpr float kMaxWeight = 1e9f;
 
 struct ConnectOptions {
-  // "HOST:PORT" or "[IPv6]:PORT" of the parameter server. Exactly one for now.
+  // "HOST:PORT" or "[IPv6]:PORT" of the parameter server, or of any one of a job that has several
+  // (docs/howto/several_servers.md): exactly one.
   std::vector<std::string> servers = {};
   // Must be the server's; a worker of another job is refused. Empty: the key's, and "default" without a key.
   std::string job = {};
@@ -54,8 +55,8 @@ struct ConnectOptions {
   uint32_t datagram_bytes = 1452;
   // Decides how fast to send. The server's grant bounds all of them.
   RateControl rate_controller = RateControl::kLonghaul;
-  // Never faster than the cap, which bounds UDP payload; zero: no cap. Never slower than the floor, whatever
-  // is lost; zero: 100 kbit/s.
+  // Never faster than the cap, which bounds UDP payload to all servers together; zero: no cap. Never slower
+  // than the floor, whatever is lost; zero: 100 kbit/s.
   Bandwidth rate_cap = {};
   Bandwidth rate_floor = {};
   // Key of the job (`longhaul keygen`): a key that all of it share, or this worker's certificate. The file
@@ -118,7 +119,7 @@ struct TensorOptions {
   std::optional<int32_t> staleness = std::nullopt;
   std::optional<uint32_t> quorum = std::nullopt;
   // Initial values (count elements) for tensors whose parameters live on the server; empty: zeros. Those of
-  // exactly one worker are used. Borrowed until Declare returns.
+  // exactly one worker are used; with several servers of one for each part. Borrowed until Declare returns.
   std::span<const float> initial = {};
 };
 

@@ -48,6 +48,16 @@ struct ServerOptions {
   uint32_t workers = 1;
   // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
   uint32_t min_workers = 0;
+  // Servers of the job, 1..64: the tensors are cut and spread over them, and workers need the address of any
+  // one. This is the first one; it lets workers in when the others are there, which are started with
+  // `first_server` (docs/howto/several_servers.md).
+  uint32_t servers = 1;
+  // "HOST:PORT" of the job's first server: this is one of the others. It takes servers, workers, min_workers
+  // and job_spec from there; Start waits a minute for it at most. Empty: this is the first, or the only one.
+  std::string first_server = {};
+  // "HOST:PORT" at which workers reach this server, one of several. Empty: for the first what workers were
+  // given, for another its port at the address that it reaches the first one from.
+  std::string advertise = {};
   // What its workers have to know: loss policy, priority, FEC, when windows close, ...
   JobSpec job_spec = {};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
@@ -119,6 +129,7 @@ struct ServerEvent {
     kWeight,      // a worker's weight counts as less than it says (JobSpec::max_weight_share)
     kAccess,      // an operator has kicked a worker, or a certificate expires within a day
     kCheckpoint,  // a checkpoint is on the disk, or could not be written
+    kServer,      // another server of the job is in, or is lost (code)
   };
   Kind kind = Kind::kJoin;
   // For logs and people: one line.
@@ -140,8 +151,9 @@ class Server {
   // file), kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its
   // key is of another job or role; a port below 1024 without the privilege), kUnavailable (this machine does
   // not have that address; no name server answers; another server writes to checkpoint_dir), kDataLoss (no
-  // checkpoint there is good), kSettingsMismatch (they are of another job), kFailedPrecondition (no FEC
-  // library), kInternal (a system call failed).
+  // checkpoint there is good), kSettingsMismatch (they are of another job or server; the first server is of
+  // another job), kFailedPrecondition (no FEC library; the first server has no place for this one), kInternal
+  // (a system call failed).
   static Result<Server> Start(const ServerOptions& options,
                               std::function<void(const ServerEvent&)> on_event = nullptr);
 

@@ -7,6 +7,7 @@ using Kind = transport::PeerIdentity::Kind;
 
 constexpr const char* kWorker = "worker";
 constexpr const char* kTool = "tool";
+constexpr const char* kServer = "server";
 
 Status Denied(const transport::PeerIdentity& identity, const std::string& what) {
   return {StatusCode::kPermissionDenied,
@@ -32,6 +33,10 @@ Status Authorize(const transport::PeerIdentity& identity, Request request) {
     case Request::kStatus:
       return tool ? Status()
                   : Denied(identity, "watching the job: that takes a tool's, or a member of the job");
+    case Request::kServe:
+      return identity.role == kServer
+                 ? Status()
+                 : Denied(identity, "being one more server of the job: that takes a server's");
     case Request::kKick:
       return tool ? Status() : Denied(identity, "kicking members: that takes a tool's");
   }

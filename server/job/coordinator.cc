@@ -37,6 +37,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       guests_(guests),
       images_(images),
       guest_desk_(guests, events),
+      server_desk_(settings_, this, events),
       strangers_(settings_.world_size),
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
@@ -128,6 +129,7 @@ void Coordinator::OnClosed(Peer& peer, const Status& why) {
     MemberGone(peer, lost);
   }
   guest_desk_.Remove(peer);
+  server_desk_.Forget(peer, why);
   successions_.Forget(peer);
   peer_of_.erase(peer.connection);
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
@@ -209,10 +211,13 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_status_request()) return OnStatusRequest(peer, message.status_request());
   if (peer.joined()) return OnMemberMessage(peer, message);
   if (peer.phase == Peer::Phase::kGuest) return OnGuestMessage(peer, message);
-  if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
-  if (message.has_join()) return OnJoin(peer, message.join());
-  if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
   if (message.has_leave()) return Dismiss(peer, LeaveMessage(Status()), Status());
+  if (!server_desk_.Knows(peer)) {
+    if (message.has_bench_join()) return OnBenchJoin(peer, message.bench_join());
+    if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
+    if (message.has_join()) return OnJoin(peer, message.join());
+    if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
+  }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
 
@@ -236,6 +241,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   if (successions_.IsWaiting(peer)) {
     return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second Join"));
   }
+  if (Status here = server_desk_.Judge(join); !here.ok()) return Refuse(peer, here);
+  if (server_desk_.Hold(peer, join, engine_ != nullptr)) return;
   const JoinRequest request = RequestOf(peer, join);
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
   const auto admission = membership_.Join(request, now_, holder_silent);
@@ -256,8 +263,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     engine_->OnMemberJoined(peer.rank);
   }
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
-  Send(peer, WelcomeMessage(settings_, settings_.first_job + jobs_over(),
-                            engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_)));
+  const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
+  Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
   if (engine_) {
     Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart()) {
@@ -280,7 +287,7 @@ void Coordinator::DecideSuccessions() {
 void Coordinator::Refuse(Peer& peer, const Status& why) {
   record_.OnRefused();
   if (events_) events_->OnRefused(peer.connection->peer(), IdentityText(peer.connection->identity()), why);
-  Dismiss(peer, RefusedMessage(why), why);
+  Dismiss(peer, RefusedMessage(why, settings_.place.first_server), why);
 }
 
 // The rank's connection belongs to an older incarnation: out with it.
@@ -321,7 +328,13 @@ void Coordinator::StartJob() {
   }
 }
 
-// --- Guests ---
+// --- Other servers, and guests ---
+
+void Coordinator::OnServerJoin(Peer& peer, const control::ServerJoin& join) {
+  const Status taken = server_desk_.Admit(peer, join, engine_ != nullptr);
+  if (!taken.ok()) return Refuse(peer, taken);
+  for (const ServerDesk::Held& held : server_desk_.TakeReleased()) OnJoin(*held.peer, held.join);
+}
 
 void Coordinator::OnBenchJoin(Peer& peer, const control::BenchJoin& join) {
   const auto welcome = guest_desk_.Admit(peer, join, engine_ != nullptr);
@@ -528,7 +541,7 @@ void Coordinator::HandleTimeout() {
     CheckAccess(*peer);
     peer->CountHeard(now_);
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
-    if (Strangers::IsOverdue(*peer, now_)) {
+    if (Strangers::IsOverdue(*peer, now_) && !server_desk_.Knows(*peer)) {
       const Duration most = Strangers::MostStay(*peer);
       Disconnect(*peer, Status(StatusCode::kDeadlineExceeded,
                                "no Join within " + std::to_string(most / std::chrono::seconds(1)) + " s"));
@@ -573,6 +586,7 @@ ServerStats Coordinator::Stats() const {
   stats.joined = membership_.joined();
   stats.barriers_refused = barriers_.refused();
   guest_desk_.AddStats(&stats);
+  server_desk_.AddStats(&stats);
   for (const Wait& wait : Waits::Of(membership_, engine_.get(), barriers_, started_at_)) {
     stats.waits.push_back(WaitText(membership_, wait, now_));
   }

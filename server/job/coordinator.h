@@ -23,6 +23,7 @@
 #include "server/job/guest_desk.h"
 #include "server/job/job_stats.h"
 #include "server/job/messages.h"
+#include "server/job/server_desk.h"
 #include "server/job/status_answers.h"
 #include "server/job/strangers.h"
 #include "server/job/successions.h"
@@ -114,6 +115,7 @@ class Coordinator final : private RoundEngineHost {
   void OnMemberMessage(Peer& peer, const control::ControlMessage& message);
   // holder_silent: the worker that holds the rank was asked whether it lives.
   void OnJoin(Peer& peer, const control::Join& join, bool holder_silent = false);
+  void OnServerJoin(Peer& peer, const control::ServerJoin& join);
   void OnBenchJoin(Peer& peer, const control::BenchJoin& join);
   void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
@@ -144,6 +146,7 @@ class Coordinator final : private RoundEngineHost {
   Guests* guests_;
   ImageKeeper* images_;
   GuestDesk guest_desk_;
+  ServerDesk server_desk_;
   Strangers strangers_;
   Successions successions_;
   Waits waits_;

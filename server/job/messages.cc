@@ -7,10 +7,11 @@ namespace longhaul::server {
 
 using control::ControlMessage;
 
-ControlMessage RefusedMessage(const Status& why) {
+ControlMessage RefusedMessage(const Status& why, const std::string& first_server) {
   ControlMessage message;
   message.mutable_refused()->set_code(static_cast<uint32_t>(why.code()));
   message.mutable_refused()->set_message(wire::Printable(why.message(), wire::kMaxTextBytes));
+  message.mutable_refused()->set_first_server(first_server);
   return message;
 }
 

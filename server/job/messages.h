@@ -12,7 +12,8 @@
 
 namespace longhaul::server {
 
-control::ControlMessage RefusedMessage(const Status& why);
+// first_server: where workers are let in instead; "" where it is here.
+control::ControlMessage RefusedMessage(const Status& why, const std::string& first_server);
 control::ControlMessage LeaveMessage(const Status& why);
 control::ControlMessage KickedMessage(const std::string& who);
 // A job that is over.

@@ -40,6 +40,7 @@ struct Peer {
   enum class Phase : uint8_t {
     kNew,      // no message yet
     kJoined,   // a member of the job
+    kServer,   // another server of the job (server/job/server_desk.h)
     kGuest,    // no member; its windows are the guest handler's (server/job/guests.h)
     kLeaving,  // refused, left or dismissed; closed at close_at at the latest
   };

@@ -143,6 +143,10 @@ struct ServerStats {
   Duration checkpoint_write{0};
   uint64_t round_log_records = 0;
   uint64_t round_log_failed = 0;
+  uint64_t servers = 1;
+  uint64_t server = 0;
+  uint64_t map_epoch = 0;
+  uint64_t servers_lost = 0;
   uint64_t longest_event_elements = 0;
   Duration longest_event{0};
   Duration round_p50{0};  // after the last counter; of the last 4,096 rounds
@@ -218,6 +222,13 @@ inline constexpr Counter<ServerStats> kServerCounters[] = {
      "states of a tensor that were written to the round log"},
     {&ServerStats::round_log_failed, "round_log_failed",
      "states that could not be written there: a server that dies now loses rounds"},
+    {&ServerStats::servers, "servers", "servers of the job", CounterKind::kState},
+    {&ServerStats::server, "server", "which of them this is; the first is 0", CounterKind::kState},
+    {&ServerStats::map_epoch, "map_epoch", "epoch of the shard map; 0: there is one server",
+     CounterKind::kState},
+    {&ServerStats::servers_lost, "servers_lost",
+     "at the first server: the others that are not here; while it is above 0 no job starts",
+     CounterKind::kState},
     {&ServerStats::callbacks_threw, "callbacks_threw",
      "calls of an embedding program's callbacks that ended with an exception, which is logged and ignored"},
 };
@@ -261,6 +272,10 @@ class ServerEvents {
   }
   // The certificate of `who` ("the server" is us) expires in so many seconds; negative: it has.
   virtual void OnExpiring(const std::string& who, int64_t seconds) { (void)who, (void)seconds; }
+  // Another server of the job, as ServerDesk::Describe; `why` is Ok when it has come, else why it is lost.
+  virtual void OnServer(const std::string& server, const std::string& who, const Status& why) {
+    (void)server, (void)who, (void)why;
+  }
   // A load generator was let in (`totals` null), or is gone.
   virtual void OnBench(const Address& peer, const std::string& who, const std::string& site,
                        const GuestTotals* totals) {

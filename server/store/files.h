@@ -47,7 +47,7 @@ class Files {
   // A regular file; links are not followed.
   virtual Result<std::unique_ptr<InFile>> Open(const std::string& path) = 0;
   virtual Status MakeDirectory(const std::string& path) = 0;
-  // `to` must not exist, or be an empty directory.
+  // `to` may be an empty directory, or a file that is replaced by a file.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   virtual Status SyncDirectory(const std::string& path) = 0;
   // A file, or an empty directory.

@@ -130,6 +130,15 @@ void FillDeclare(FuzzInput& in, control::Declare& declare) {
   declare.set_priority(static_cast<int32_t>(in.U8()) - 128);
 }
 
+void FillServerJoin(FuzzInput& in, control::ServerJoin& join) {
+  join.set_job(in.Flag() ? "default" : Name(in));
+  join.set_address(Name(in));
+  join.set_map_epoch(Number(in));
+  join.set_server(in.U8());
+  join.set_servers(in.U8());
+  join.set_start(Number(in));
+}
+
 ControlMessage Message(FuzzInput& in, uint32_t tensor) {
   ControlMessage message;
   switch (in.Below(9)) {
@@ -160,6 +169,7 @@ ControlMessage Message(FuzzInput& in, uint32_t tensor) {
       message.mutable_leave()->set_message(Name(in));
       break;
     default:  // what only servers say
+      if (in.Flag()) return FillServerJoin(in, *message.mutable_server_join()), message;
       message.mutable_welcome()->mutable_job_spec()->set_fec_k(in.U8());
   }
   return message;

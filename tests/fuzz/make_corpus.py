@@ -57,6 +57,11 @@ REPORT = framed(9, number(1, 1) + number(2, 17) + number(3, 2) + number(4, 4) + 
                 f64(8, 0.02))
 LEAVE = framed(10, number(1, 11) + blob(2, b"rank 2 is gone"))
 BARRIER = framed(13, number(1, 4) + blob(2, b"epoch"))
+SHARD_MAP = number(1, 2) + blob(2, b"") + blob(2, b"ams.example:7700") + blob(2, b"[::1]:7701")
+SERVER_JOIN = framed(32, blob(1, b"job") + blob(2, b":7701") + number(3, 2) + number(4, 1) + number(6, 3) + number(5, 9))
+SERVER_WELCOME = framed(33, blob(1, b"") + number(2, 4) + number(3, 4) + number(4, 2) + number(5, 3) + number(6, 1))
+MAPPED = framed(34, SHARD_MAP)
+SENT_ON = framed(3, number(1, 6) + blob(2, b"server 2 of 3") + blob(3, b"ams.example:7700"))
 
 
 # fuzz_server.cc's World::Step and Hostile::Act. The first byte says what the job is like.
@@ -166,6 +171,7 @@ def main():
     write("control", "worker", b"\x07" + JOIN + DECLARE + PULL + BARRIER)
     write("control", "server", b"\xff" + WELCOME + START + DECLARED + REPORT + LEAVE)
     write("control", "bytewise", b"\x00" + JOIN + LEAVE)
+    write("control", "shards", b"\x0b" + SERVER_JOIN + SERVER_WELCOME + MAPPED + SENT_ON)
 
     dense = struct.pack(">IHHBBH", 3, 4, 3, 0, 9, 0) + struct.pack("<4f", 1, 0, -2.5, 1e-30)
     sparse = struct.pack(">IHHBBH", 3, 40, 2, 1, 9, 0) + bytes([1, 0, 0, 0, 0x80, 0, 0, 0]) + struct.pack("<2f", 1, -2.5)

@@ -56,7 +56,7 @@ UNITS = [
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
-    ("server_shell", r"server/(server|daemon|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
+    ("server_shell", r"server/(server|daemon|registration|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base wire control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.
@@ -69,7 +69,7 @@ UNITS = [
     ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor image", "files"),
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
-    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core site", "files threads locks"),
+    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core site", "files threads locks"),
     # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),

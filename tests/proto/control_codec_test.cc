@@ -122,6 +122,59 @@ TEST(ControlCodec, UnknownFieldsMayNestOnlySoDeep) {
   }
 }
 
+TEST(ControlCodec, WhatServersSayOfEachOtherIsInRange) {
+  const auto refused_for = [](const ControlMessage& message) {
+    const auto result = ControlReader().Append(Framed(message));
+    return result.ok() ? std::string("accepted") : result.status().message();
+  };
+  ControlMessage message;
+  control::ServerJoin& join = *message.mutable_server_join();
+  join.set_job("mnist");
+  EXPECT_EQ(refused_for(message), "server_join.address is empty");
+  join.set_address(":7700");
+  EXPECT_EQ(refused_for(message), "accepted") << "without a place";
+  join.set_map_epoch(1);
+  EXPECT_EQ(refused_for(message), "server_join.server is not in 1..servers-1");
+  join.set_server(1);
+  join.set_servers(2);
+  EXPECT_EQ(refused_for(message), "accepted");
+  join.set_servers(65);
+  EXPECT_EQ(refused_for(message), "server_join.servers is above 64");
+
+  control::ShardMap& map = *message.mutable_shard_map();
+  EXPECT_EQ(refused_for(message), "shard_map.epoch is zero");
+  map.set_epoch(1);
+  EXPECT_EQ(refused_for(message), "shard_map.servers are not 1..64");
+  map.add_servers("");
+  EXPECT_EQ(refused_for(message), "accepted");
+  map.add_servers("ams\n");
+  EXPECT_EQ(refused_for(message), "shard_map.servers has control characters");
+  map.set_servers(1, "ams.example:7700");
+  for (int i = 0; i < 63; ++i) map.add_servers("x:1");
+  EXPECT_EQ(refused_for(message), "shard_map.servers are not 1..64");
+  EncodeJobSpec(JobSpec(), message.mutable_welcome()->mutable_job_spec());
+  EXPECT_EQ(refused_for(message), "accepted");
+  message.mutable_welcome()->mutable_shard_map();
+  EXPECT_EQ(refused_for(message), "shard_map.epoch is zero");
+
+  control::ServerWelcome& welcome = *message.mutable_server_welcome();
+  EncodeJobSpec(JobSpec(), welcome.mutable_job_spec());
+  EXPECT_EQ(refused_for(message), "server_welcome.workers is not in 1..65536");
+  welcome.set_workers(4);
+  EXPECT_EQ(refused_for(message), "server_welcome.min_workers is not in 1..workers");
+  welcome.set_min_workers(4);
+  EXPECT_EQ(refused_for(message), "server_welcome.map_epoch is zero");
+  welcome.set_map_epoch(1);
+  EXPECT_EQ(refused_for(message), "server_welcome.server is not in 1..servers-1");
+  welcome.set_server(1);
+  welcome.set_servers(2);
+  EXPECT_EQ(refused_for(message), "accepted");
+
+  message = SomeJoin();
+  message.mutable_join()->set_server(64);
+  EXPECT_EQ(refused_for(message), "join.server is not below 64");
+}
+
 TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   const auto refused_for = [](const ControlMessage& message) {
     ControlReader reader;

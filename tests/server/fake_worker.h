@@ -99,6 +99,7 @@ class FakeWorker {
     join.set_site("B");
     join.set_weight(1);
     join.set_session(session);
+    join.set_knows_shards(knows_shards);
     Say(message);
   }
   void Declare(const std::string& name, uint64_t count, const std::string& optimizer,
@@ -253,6 +254,7 @@ class FakeWorker {
 
   transport::FakeConnection connection;
   uint64_t session = 0;
+  bool knows_shards = true;
 
  private:
   static void Update(transport::IncomingWindow& window) {

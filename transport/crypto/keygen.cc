@@ -129,7 +129,10 @@ Result<Authority> ParseAuthority(std::string_view ca_bundle) {
   return Authority{std::move(ca), std::move(key)};
 }
 
-std::string_view KeyUsageOf(Role role) { return role == Role::kServer ? "serverAuth" : "clientAuth"; }
+// A server is a client of the first one of its job.
+std::string_view KeyUsageOf(Role role) {
+  return role == Role::kServer ? "serverAuth,clientAuth" : "clientAuth";
+}
 
 }  // namespace
 

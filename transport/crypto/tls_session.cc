@@ -326,10 +326,9 @@ Status TlsSession::CheckPeer(const x509_st& certificate, PeerIdentity* identity)
   const TlsOptions& options = settings_->options;
   if (peer.job != options.job) return Denied("is of job " + peer.job + ", not of " + options.job);
   const bool is_server = peer.role == RoleName(Role::kServer);
-  if (is_server != is_client_)
-    return Denied("is for a " + peer.role +
-                  (is_client_ ? ", not for a server" : ", not for a worker or tool"));
-  if (!is_client_ && !options.allow.Allows(peer.role, peer.name)) {
+  if (is_client_ && !is_server) return Denied("is for a " + peer.role + ", not for a server");
+  // Another server of the job is on no list: by its certificate workers trust it as they trust this one.
+  if (!is_client_ && !is_server && !options.allow.Allows(peer.role, peer.name)) {
     return Denied("is of " + peer.role + " " + peer.name + ", which is not on the list of allowed names");
   }
   if (is_client_ && !options.expected_server.empty() && peer.name != options.expected_server) {

@@ -1,10 +1,13 @@
 #include "worker/client/arguments.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <string>
 
+#include "codec/chunk/chunk.h"
+#include "codec/policy/summable.h"
 #include "proto/control_codec.h"
 #include "proto/frames.h"
 #include "proto/utf8.h"
@@ -87,6 +90,18 @@ Status CheckWeight(const PushOptions& options) {
   return Invalid("a contribution's weight must be in 1e-6..1e9");
 }
 
+Status CheckSummable(std::span<const float> gradient, uint32_t world_size, float weight) {
+  const float largest = codec::LargestGradient(world_size, weight);
+  if (codec::BestKernels().max_magnitude(gradient.data(), gradient.size()) <=
+      std::bit_cast<uint32_t>(largest))
+    return {};
+  const auto bad = std::ranges::find_if(gradient, [largest](float g) { return !(std::abs(g) <= largest); });
+  const std::string where = "element " + std::to_string(bad - gradient.begin()) + " of the gradient ";
+  if (!std::isfinite(*bad)) return Invalid(where + "is not finite");
+  return Invalid(where + "is " + std::to_string(*bad) + ", more than " + std::to_string(world_size) +
+                 " workers of this weight can sum");
+}
+
 Status CheckOptions(const ConnectOptions& o) {
   if (Status servers = CheckServers(o); !servers.ok()) return servers;
   if (!IsWeight(o.weight)) return Invalid("weight must be in 1e-6..1e9");
@@ -97,6 +112,24 @@ Status CheckOptions(const ConnectOptions& o) {
     if (!check.ok()) return check;
   }
   return Status::Ok();
+}
+
+std::vector<float> ScoresOf(std::span<const float> scores, uint64_t elements, uint64_t first,
+                            uint64_t count) {
+  // As many as keep their length; products of 2^20 and 2^40 fit.
+  const uint64_t parts = std::clamp<uint64_t>((scores.size() * count + elements - 1) / elements, 1, count);
+  std::vector<float> own;
+  for (uint64_t part = 0; part < parts; ++part) {
+    const uint64_t begin = first + part * count / parts;
+    const uint64_t end = first + (part + 1) * count / parts;
+    // Of all elements' parts those that begin before `end` and end after `begin`.
+    uint64_t from = begin * scores.size() / elements;
+    float highest = scores[from];
+    for (; from < scores.size() && from * elements / scores.size() < end; ++from)
+      highest = std::max(highest, scores[from]);
+    own.push_back(highest);
+  }
+  return own;
 }
 
 Status CheckScores(std::span<const float> scores, uint64_t count) {

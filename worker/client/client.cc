@@ -25,7 +25,7 @@ void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
   impl->EndWith(Destroyed());
   impl->EndOnOwnThread();
   ClientImpl& self = *impl;
-  self.own_ = std::move(impl);
+  self.KeepUntilTheEnd(std::move(impl));
 }
 
 Operation ClientImpl::Refused(Status why) {
@@ -140,7 +140,7 @@ Result<Client> Client::Connect(const ConnectOptions& options) {
   }
   if (Status s = worker::CheckOptions(options); !s.ok()) return s;
   Result<std::shared_ptr<internal::ClientImpl>> impl =
-      options.offload.empty() ? internal::ConnectToServer(options) : internal::ConnectToSite(options);
+      options.offload.empty() ? internal::ConnectToServers(options) : internal::ConnectToSite(options);
   if (!impl.ok()) return impl.status();
   return Client(*std::move(impl));
 }

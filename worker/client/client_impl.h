@@ -21,6 +21,8 @@ class ClientImpl {
   virtual ~ClientImpl() = default;
   // The handle is gone. From one of its own callbacks the client goes on to its end by itself.
   static void Release(std::shared_ptr<ClientImpl> impl);
+  // On a thread of the client's, which callbacks run on.
+  virtual bool OnOwnThread() const { return std::this_thread::get_id() == thread_id_; }
   // REQUIRES: it was not moved from.
   static ClientImpl& Of(const Client& client) { return *client.impl_; }
 
@@ -56,7 +58,8 @@ class ClientImpl {
 
   // Ends everything at once; called on its own thread, which destroys the client with `own_` when it is done.
   virtual void EndOnOwnThread() = 0;
-  bool OnOwnThread() const { return std::this_thread::get_id() == thread_id_; }
+  // Takes what keeps the client alive until then.
+  virtual void KeepUntilTheEnd(std::shared_ptr<ClientImpl> self) { own_ = std::move(self); }
 
   // Whether `command`, which `post` gives to the client's thread, has run within 2 s. It may run later: what
   // it uses is its own.

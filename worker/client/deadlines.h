@@ -36,6 +36,7 @@ class Deadlines {
   void OnStart();
   // The server says what waits for whom.
   void OnWaiting(const std::string& text);
+  const std::string& waiting() const { return waiting_; }  // as the server has said last
   // REQUIRES: the session takes requests.
   void HandleTimeout();
   Instant NextTimeout() const;

@@ -38,6 +38,13 @@ void ServerLink::FlushOutbox() {
   }
 }
 
+void ServerLink::OnShardMap(const control::ShardMap& map) {
+  if (map.servers_size() == 0) return;  // of a Welcome without one
+  // The cap is this worker's, and the other servers' connections have as much of it.
+  connection_->SetRateCap(options.connection.rate.cap * (1.0 / map.servers_size()));
+  if (options.on_shard_map) options.on_shard_map(map);
+}
+
 std::optional<OperationId> ServerLink::Begin(const Status& refusal, Operations::Callback callback) {
   if (!refusal.ok()) {
     operations.Refuse(std::move(callback), refusal);

@@ -45,6 +45,11 @@ class ServerLink {
   void FlushOutbox();
   void DropOutbox() { outbox_.clear(); }
 
+  // --- Several servers ---
+  void OnShardMap(const control::ShardMap& map);
+  // HOST:PORT of the first server, to which this one has sent the worker; else "".
+  std::string first_server;
+
   // --- Operations ---
   // None: the operation has ended at once, because of `refusal` or the bound on operations.
   std::optional<OperationId> Begin(const Status& refusal, Operations::Callback callback);

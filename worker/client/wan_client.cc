@@ -38,9 +38,11 @@ Result<codec::ErasureCoder*> SharedCoder() {
   return static_cast<codec::ErasureCoder*>(coder->get());
 }
 
-worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::LoadedSecurity& security,
+worker::WorkerCoreOptions CoreOptions(const ServerClient::Options& options,
+                                      const keys::LoadedSecurity& security,
                                       const std::shared_ptr<UserCalls>& calls,
                                       std::function<void()> ask_address) {
+  const ConnectOptions& o = options.connect;
   const bool reconnects = o.reconnect_timeout > Duration(0);
   worker::WorkerCoreOptions core;
   core.job = security.job;
@@ -54,6 +56,8 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::Loade
   core.wait_timeout = o.wait_timeout;
   core.reconnect_timeout = o.reconnect_timeout;
   core.session = udp::EntropySeed();
+  core.map_epoch = options.map_epoch;
+  core.server = options.server;
   if (reconnects) core.ask_address = std::move(ask_address);
   core.say = [calls](const std::string& text) { calls->Log(LogLevel::kInfo, text); };
   core.connection.idle_timeout = o.idle_timeout;
@@ -66,13 +70,21 @@ worker::WorkerCoreOptions CoreOptions(const ConnectOptions& o, const keys::Loade
   return core;
 }
 
-class WanClient final : public ClientImpl {
+class WanClient final : public ServerClient {
  public:
   using State = worker::WorkerSession::State;
 
-  static Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options);
-  WanClient(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder);
+  WanClient(const Options& options, keys::LoadedSecurity security, codec::ErasureCoder* coder);
   ~WanClient() override;
+  Status Open();
+
+  Status WaitUntilJoined() override;
+  std::string first_server() override;
+  std::pair<uint64_t, std::vector<std::string>> shard_map() override;
+  Operation BeginDeclare(const std::string& name, const TensorOptions& options,
+                         std::shared_ptr<Tensor> tensor) override;
+  void BeginLeave(const Status& why) override;
+  void SetAddress(const std::string& server) override;
 
   Result<Tensor> Declare(const std::string& name, const TensorOptions& options) override;
   Operation Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options) override;
@@ -86,17 +98,15 @@ class WanClient final : public ClientImpl {
   Status status() override;
   ClientStats stats() override;
   std::optional<ClientStats> Ask() override;
-  uint32_t rank() const override { return rank_; }
-  uint32_t world_size() const override { return world_size_; }
+  uint32_t rank() const override { return options_.connect.rank; }
+  uint32_t world_size() const override { return options_.connect.world_size; }
   JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
   uint64_t job() const override { return job_; }
   void Vanish() override;
 
  private:
-  Status Open(const ConnectOptions& options);
-  // Says every second why there may be no answer, when that changes.
-  Status WaitUntilJoined(const ConnectOptions& options);
   std::string JoinHint();
+  void OnShardMap(const control::ShardMap& map);
   void OnState(State state);
   void Abandon(const Status& why);
   void EndOnOwnThread() override;
@@ -114,11 +124,10 @@ class WanClient final : public ClientImpl {
   // On the loop's thread. Name servers may be slow: in a thread of its own, one at a time.
   void AskAddress();
 
+  const Options options_;
   keys::LoadedSecurity security_;  // outlives the core
-  const std::string server_name_;
+  std::string server_name_;        // the loop's thread, once it runs
   std::future<void> resolving_;
-  const uint32_t rank_;
-  const uint32_t world_size_;
   std::optional<worker::WorkerCore> core_;  // the loop's thread only; gone when that ran out of memory
   Address server_;
   std::unique_ptr<udp::FaultInjector> faults_;
@@ -133,35 +142,29 @@ class WanClient final : public ClientImpl {
   JobSpec settings_;
   uint64_t job_ = 0;
   bool leaving_ = false;
+  uint64_t map_epoch_ = 0;
+  std::vector<std::string> servers_;
+  std::string first_server_;
 };
 
 // --- Life ---
 
-Result<std::shared_ptr<ClientImpl>> WanClient::Connect(const ConnectOptions& options) {
-  Result<codec::ErasureCoder*> coder = SharedCoder();
-  if (!coder.ok()) return coder.status();
-  Result<keys::LoadedSecurity> security = keys::LoadSecurity({.key_file = options.key_file,
-                                                              .insecure = options.insecure,
-                                                              .job = options.job,
-                                                              .cipher = options.cipher,
-                                                              .expected_server = options.server_name});
-  if (!security.ok()) return security.status();
-  auto impl = std::make_shared<WanClient>(options, *std::move(security), *coder);
-  if (Status s = impl->Open(options); !s.ok()) return s;
-  if (Status s = impl->WaitUntilJoined(options); !s.ok()) return s;
-  return std::shared_ptr<ClientImpl>(impl);
-}
-
-WanClient::WanClient(const ConnectOptions& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
-    : ClientImpl(options.log),
+WanClient::WanClient(const Options& options, keys::LoadedSecurity security, codec::ErasureCoder* coder)
+    : ServerClient(options.connect.log),
+      options_(options),
       security_(std::move(security)),
-      server_name_(options.servers.front()),
-      rank_(options.rank),
-      world_size_(options.world_size),
-      core_(std::in_place, CoreOptions(options, security_, calls_, [this] { AskAddress(); }), coder,
-            Random(options.seed == 0 ? udp::EntropySeed() : options.seed)) {}
+      server_name_(options.connect.servers.front()),
+      core_(
+          std::in_place,
+          [&] {
+            auto core = CoreOptions(options, security_, calls_, [this] { AskAddress(); });
+            core.on_shard_map = [this](const control::ShardMap& map) { OnShardMap(map); };
+            return core;
+          }(),
+          coder, Random(options.connect.seed == 0 ? udp::EntropySeed() : options.connect.seed)) {}
 
-Status WanClient::Open(const ConnectOptions& options) {
+Status WanClient::Open() {
+  const ConnectOptions& options = options_.connect;
   Result<Address> server = udp::ResolvePeer(options.servers.front());
   if (!server.ok()) return server.status();
   server_ = *server;
@@ -195,7 +198,8 @@ Status WanClient::Open(const ConnectOptions& options) {
   return Status::Ok();
 }
 
-Status WanClient::WaitUntilJoined(const ConnectOptions& options) {
+// Says every second why there may be no answer, when that changes.
+Status WanClient::WaitUntilJoined() {
   std::unique_lock lock(mutex_);
   std::string said;
   // Ends by itself: the core gives up after connect_timeout.
@@ -203,7 +207,7 @@ Status WanClient::WaitUntilJoined(const ConnectOptions& options) {
     lock.unlock();
     const std::string hint = JoinHint();
     if (!hint.empty() && hint != said) {
-      calls_->Log(LogLevel::kWarning, "no answer from " + options.servers.front() + " yet: " + hint);
+      calls_->Log(LogLevel::kWarning, "no answer from " + options_.connect.servers.front() + " yet: " + hint);
     }
     said = hint;
     lock.lock();
@@ -211,6 +215,32 @@ Status WanClient::WaitUntilJoined(const ConnectOptions& options) {
   if (state_ == State::kFailed) return failure_;
   if (state_ == State::kLeft) return {StatusCode::kAborted, "the server ended the job"};
   return Status::Ok();
+}
+
+std::string WanClient::first_server() {
+  const std::lock_guard lock(mutex_);
+  return first_server_;
+}
+
+std::pair<uint64_t, std::vector<std::string>> WanClient::shard_map() {
+  const std::lock_guard lock(mutex_);
+  return {map_epoch_, servers_};
+}
+
+void WanClient::OnShardMap(const control::ShardMap& map) {
+  const std::vector<std::string> servers(map.servers().begin(), map.servers().end());
+  {
+    const std::lock_guard lock(mutex_);
+    map_epoch_ = map.epoch();
+    servers_ = servers;
+  }
+  if (options_.on_servers) options_.on_servers(servers);
+}
+
+void WanClient::SetAddress(const std::string& server) {
+  (void)loop_->Post([this, server] {
+    if (std::exchange(server_name_, server) != server) AskAddress();
+  });
 }
 
 std::string WanClient::JoinHint() {
@@ -229,8 +259,8 @@ void WanClient::AskAddress() {
       resolving_.valid() && resolving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
   if (busy) return;
   try {
-    resolving_ = std::async(std::launch::async, [this] {
-      const Result<Address> found = udp::ResolvePeer(server_name_);
+    resolving_ = std::async(std::launch::async, [this, name = server_name_] {
+      const Result<Address> found = udp::ResolvePeer(name);
       if (!found.ok()) return;  // the address before is tried again
       (void)loop_->Post([this, found = *found] {
         if (core_) core_->SetServer(found);
@@ -279,15 +309,22 @@ void WanClient::Abandon(const Status& why) {
 }
 
 void WanClient::OnState(State state) {
-  const std::lock_guard lock(mutex_);
-  // Written once, before Connect returns: readers need no lock.
-  if (state_ == State::kConnecting && core_->joined()) {
-    settings_ = core_->settings();
-    job_ = core_->job();
+  const bool failed = state == State::kFailed;
+  const bool sent_on = failed && options_.map_epoch == 0 &&
+                       !core_->first_server().empty();  // no failure: another server lets it in
+  {
+    const std::lock_guard lock(mutex_);
+    // Written once, before Connect returns: readers need no lock.
+    if (state_ == State::kConnecting && core_->joined()) {
+      settings_ = core_->settings();
+      job_ = core_->job();
+    }
+    state_ = state;
+    if (failed) failure_ = core_->failure();
+    if (failed) first_server_ = core_->first_server();
+    changed_.notify_all();
   }
-  state_ = state;
-  if (state == State::kFailed) failure_ = core_->failure();
-  changed_.notify_all();
+  if (failed && !sent_on && options_.on_failed) options_.on_failed(core_->failure());
 }
 
 // --- Operations ---
@@ -310,9 +347,15 @@ Operation WanClient::Launch(Request request) {
 
 Result<Tensor> WanClient::Declare(const std::string& name, const TensorOptions& options) {
   if (UserCalls::InCallback()) return InACallback("Declare");
-  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return s;
-  Tensor tensor = MakeTensor(name, options);
-  auto handle = std::make_shared<std::atomic<uint32_t>>(UINT32_MAX);
+  const auto tensor = std::make_shared<Tensor>();
+  if (Status s = BeginDeclare(name, options, tensor).Wait(); !s.ok()) return s;
+  return *tensor;
+}
+
+Operation WanClient::BeginDeclare(const std::string& name, const TensorOptions& options,
+                                  std::shared_ptr<Tensor> tensor) {
+  if (Status s = worker::CheckInitial(options.initial); !s.ok()) return Refused(s);
+  *tensor = MakeTensor(name, options);
   worker::Declaration declaration{.name = name,
                                   .dtype = options.dtype,
                                   .wire_dtype = options.wire_dtype,
@@ -326,16 +369,13 @@ Result<Tensor> WanClient::Declare(const std::string& name, const TensorOptions& 
                                   .count = options.count,
                                   .optimizer = options.optimizer,
                                   .initial = options.initial};
-  const Operation declared =
-      Launch([this, declaration = std::move(declaration), handle](const Promise& promise) {
-        core_->Declare(declaration, [promise, handle](const Result<worker::TensorHandle>& result) {
-          if (result.ok()) *handle = *result;
+  return Launch(
+      [this, declaration = std::move(declaration), tensor = std::move(tensor)](const Promise& promise) {
+        core_->Declare(declaration, [promise, tensor](const Result<worker::TensorHandle>& result) {
+          if (result.ok()) SetHandle(*result, &*tensor);
           promise->End(result.status(), {});
         });
       });
-  if (Status s = declared.Wait(); !s.ok()) return s;
-  SetHandle(*handle, &tensor);
-  return tensor;
 }
 
 Operation WanClient::Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options) {
@@ -389,6 +429,14 @@ Status WanClient::Barrier(const std::string& name) {
   return Launch([this, name](Promise promise) { core_->Barrier(name, Ending(std::move(promise))); }).Wait();
 }
 
+void WanClient::BeginLeave(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  (void)loop_->Post([this, why] { core_->Leave(why); });
+}
+
 Status WanClient::Leave(const Status& why) {
   if (UserCalls::InCallback()) return InACallback("Leave");
   if (Status s = worker::CheckCode(why); !s.ok()) return s;
@@ -439,8 +487,19 @@ ClientStats WanClient::stats() {
 
 }  // namespace
 
-Result<std::shared_ptr<ClientImpl>> ConnectToServer(const ConnectOptions& options) {
-  return WanClient::Connect(options);
+Result<std::shared_ptr<ServerClient>> ServerClient::Start(const Options& options) {
+  Result<codec::ErasureCoder*> coder = SharedCoder();
+  if (!coder.ok()) return coder.status();
+  Result<keys::LoadedSecurity> security =
+      keys::LoadSecurity({.key_file = options.connect.key_file,
+                          .insecure = options.connect.insecure,
+                          .job = options.connect.job,
+                          .cipher = options.connect.cipher,
+                          .expected_server = options.connect.server_name});
+  if (!security.ok()) return security.status();
+  auto client = std::make_shared<WanClient>(options, *std::move(security), *coder);
+  if (Status s = client->Open(); !s.ok()) return s;
+  return std::shared_ptr<ServerClient>(std::move(client));
 }
 
 }  // namespace internal

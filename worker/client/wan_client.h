@@ -1,13 +1,54 @@
-// A worker with its own connection to the parameter server: a WorkerCore in a thread with a socket.
+// A worker's own connection to one parameter server: a WorkerCore in a thread with a socket.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "worker/client/client_impl.h"
 
 namespace longhaul::internal {
 
-// Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
-Result<std::shared_ptr<ClientImpl>> ConnectToServer(const ConnectOptions& options);
+class ServerClient : public ClientImpl {
+ public:
+  struct Options {
+    ConnectOptions connect;
+    // The server's place in the shard map; epoch 0: of a worker that has none yet.
+    uint64_t map_epoch = 0;
+    uint32_t server = 0;
+    // All on the client's thread; may be empty. The client has failed; the addresses of all servers, whenever
+    // the first one says them, "" for its own.
+    std::function<void(const Status&)> on_failed = {};
+    std::function<void(const std::vector<std::string>&)> on_servers = {};
+  };
+
+  // Begins to join. Errors as of Client::Connect. REQUIRES: CheckOptions(options.connect) is Ok.
+  static Result<std::shared_ptr<ServerClient>> Start(const Options& options);
+  // Ok: the server has let this worker in. Ends by itself, after connect_timeout.
+  virtual Status WaitUntilJoined() = 0;
+  // After an error of WaitUntilJoined: where workers have to go instead, or "".
+  virtual std::string first_server() = 0;
+  // Of the shard map that came with Welcome: its epoch and the servers' addresses. 0 and none: there is one
+  // server.
+  virtual std::pair<uint64_t, std::vector<std::string>> shard_map() = 0;
+
+  // Declare that does not wait. `tensor` is set when the operation has ended well.
+  virtual Operation BeginDeclare(const std::string& name, const TensorOptions& options,
+                                 std::shared_ptr<Tensor> tensor) = 0;
+  // As Leave(why), but waits for nothing. Any thread.
+  virtual void BeginLeave(const Status& why) = 0;
+  // Where the server is looked for when it is lost. Any thread.
+  virtual void SetAddress(const std::string& server) = 0;
+
+ protected:
+  using ClientImpl::ClientImpl;
+};
+
+// To the job that `options.servers` is a server of, whichever (worker/client/sharded_client.cc). Errors as of
+// Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options);
 
 }  // namespace longhaul::internal

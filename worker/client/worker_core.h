@@ -55,6 +55,7 @@ class WorkerCore final : public transport::DatagramCore {
   bool joined() const { return session_.welcomed(); }
   const JobSpec& settings() const { return session_.settings(); }
   uint64_t job() const { return session_.job(); }
+  const std::string& first_server() const { return session_.first_server(); }
   // With what the endpoint dropped before it reached the connection.
   ClientStats stats() const;
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }

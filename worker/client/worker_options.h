@@ -8,6 +8,7 @@
 #include <string>
 
 #include "longhaul/units.h"
+#include "proto/control_codec.h"
 #include "transport/core/connection/connection.h"
 
 namespace longhaul::worker {
@@ -30,6 +31,11 @@ struct WorkerCoreOptions {
   // Names this process to a server that was started again; 0: it has no name, and what it had pushed when the
   // server died is not known to have counted.
   uint64_t session = 0;
+  // The server's place in the shard map that this worker has; epoch 0: it has none yet.
+  uint64_t map_epoch = 0;
+  uint32_t server = 0;
+  // Takes the map that the first of several servers has sent, each time. May be empty.
+  std::function<void(const control::ShardMap&)> on_shard_map = {};
   // Takes lines for people about what this worker waits for. May be empty.
   std::function<void(const std::string&)> say = {};
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.

@@ -48,7 +48,8 @@ void WorkerSession::HandleTimeout() {
   if (link_.now >= connect_deadline_) {
     const Duration limit = link_.options.connect_timeout;
     Fail(connected_ ? link_.Blame(StatusCode::kUnavailable,
-                                  " did not let this worker join within " + SecondsText(limit))
+                                  " did not let this worker join within " + SecondsText(limit) +
+                                      (deadlines_.waiting().empty() ? "" : ": " + deadlines_.waiting()))
                     : Silence(limit));
   }
   if (link_.now >= leave_deadline_ && link_.connection() != nullptr) {
@@ -126,6 +127,9 @@ void WorkerSession::OnConnected() {
   join.set_site(options.site);
   join.set_weight(options.weight);
   join.set_session(options.session);
+  join.set_map_epoch(options.map_epoch);
+  join.set_server(options.server);
+  join.set_knows_shards(true);
   link_.Send(message);
 }
 
@@ -282,7 +286,10 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
   switch (message.message_case()) {
     case ControlMessage::kWelcome:
       return OnWelcome(message.welcome());
+    case ControlMessage::kShardMap:
+      return link_.OnShardMap(message.shard_map());
     case ControlMessage::kRefused:
+      link_.first_server = message.refused().first_server();
       return Fail(link_.Blame(static_cast<StatusCode>(message.refused().code()),
                               " refuses this worker: " + message.refused().message()));
     case ControlMessage::kStart:
@@ -334,6 +341,7 @@ void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   job_ = welcome.job_number();
   state_ = State::kJoined;
   connect_deadline_ = reconnect_deadline_ = attempt_deadline_ = Instant::Infinite();
+  link_.OnShardMap(welcome.shard_map());
   if (!welcome.notice().empty()) Say(welcome.notice());
 }
 

@@ -71,6 +71,7 @@ class WorkerSession {
   const JobSpec& settings() const { return link_.settings; }
   uint64_t job() const { return job_; }  // of the server's; 0: it does not say
   bool welcomed() const { return welcomed_; }
+  const std::string& first_server() const { return link_.first_server; }
   ClientStats stats() const;
   size_t pending_operations() const { return link_.operations.pending(); }
   // Bytes of a tensor's residual that wait for repayment; empty without residual. For checkers.

@@ -167,6 +167,11 @@ void FlightControl::SetLossLimits(const LossLimits& limits) {
   rate_->SetLossLimits(limits);
 }
 
+void FlightControl::SetRateCap(Bandwidth cap) {
+  options_.cap = cap;
+  rate_->SetCap(cap);
+}
+
 void FlightControl::OnNewPath(Instant now, uint64_t index) {
   path_first_number_ = next_number_;
   rtt_ = RttEstimator();

@@ -1,0 +1,269 @@
+#include "server/store/shards.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/placement.h"
+#include "server/store/checkpoint.h"
+
+namespace longhaul::server::store {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxBytes = 4096;  // four numbers; what is longer is something else
+
+std::string PathIn(const std::string& directory) { return directory + "/place.json"; }
+
+using Array = std::shared_ptr<const ZeroedArray<float>>;
+
+// Where a server is in the map, and which of its checkpoints are good as far as they say.
+struct Source {
+  std::string directory;
+  StoredPlace place;
+  std::map<uint64_t, std::string> by_rounds;  // path of the newest one of that round
+};
+
+struct Part {
+  uint32_t server = 0;
+  const TensorImage* image = nullptr;
+};
+
+Status Damaged(const std::string& tensor, const std::string& what) {
+  return {StatusCode::kDataLoss, "tensor \"" + tensor + "\"" + what};
+}
+
+Status CheckParts(const std::string& name, const std::vector<Part>& parts, uint64_t count, uint32_t servers) {
+  const std::vector<Shard> shards = PlaceTensor(name, count, servers);
+  const auto held = [](const std::vector<Part>& all, uint32_t server) {
+    const auto found = std::ranges::find(all, server, &Part::server);
+    return found == all.end() ? 0 : found->image->count;
+  };
+  for (const Shard& shard : shards) {
+    if (held(parts, shard.server) == shard.count) continue;
+    return Damaged(name, ": the part of server " + std::to_string(shard.server + 1) +
+                             " is missing, or is of another placement");
+  }
+  if (parts.size() != shards.size()) return Damaged(name, " has parts at servers that have none of it");
+  const TensorImage& first = *parts.front().image;
+  for (const Part& part : parts) {
+    if (part.image->rounds != first.rounds) {
+      return Damaged(name, ": one part is of round " + std::to_string(first.rounds) + ", another of round " +
+                               std::to_string(part.image->rounds));
+    }
+    if (!(part.image->optimizer == first.optimizer))
+      return Damaged(name, "'s parts have different optimizers");
+  }
+  return {};
+}
+
+const Array& StateOf(const TensorImage& image, size_t array) {
+  return array == 0 ? image.values : image.state[array - 1].values;
+}
+
+TensorImage LikeButOf(const TensorImage& image, uint64_t count) {
+  TensorImage like{.name = image.name, .count = count, .optimizer = image.optimizer, .rounds = image.rounds};
+  like.shift_epoch = image.shift_epoch;
+  for (const auto& state : image.state) like.state.push_back({state.name, nullptr});
+  return like;
+}
+
+void SetArray(TensorImage* image, size_t array, Array values) {
+  (array == 0 ? image->values : image->state[array - 1].values) = std::move(values);
+}
+
+Result<Source> Look(Files& files, const std::string& directory) {
+  Source source{.directory = directory, .place = {}, .by_rounds = {}};
+  const auto place = ReadPlace(files, directory);
+  if (!place.ok()) return place.status();
+  if (*place) source.place = **place;
+  const auto found = ListCheckpoints(files, directory);
+  if (!found.ok()) return found.status();
+  for (const CheckpointPath& checkpoint : *found) {  // newest first
+    const auto manifest = ReadManifest(files, checkpoint.path);
+    if (manifest.ok()) source.by_rounds.emplace(manifest->rounds, checkpoint.path);
+  }
+  return source;
+}
+
+// In the order of the map. kFailedPrecondition: they are not all of one.
+Result<std::vector<Source>> LookAtAll(Files& files, const std::vector<std::string>& directories) {
+  std::vector<Source> sources(directories.size());
+  std::set<uint32_t> seen;
+  for (const std::string& directory : directories) {
+    auto source = Look(files, directory);
+    if (!source.ok()) return source.status();
+    const StoredPlace place = source->place;
+    if (place.servers != directories.size()) {
+      return Status(StatusCode::kFailedPrecondition, directory + " is of " + place.ToString() +
+                                                         ", and there are " +
+                                                         std::to_string(directories.size()) + " directories");
+    }
+    if (!seen.insert(place.server).second) {
+      return Status(StatusCode::kFailedPrecondition, directory + " and " + sources[place.server].directory +
+                                                         " are both of " + place.ToString());
+    }
+    sources[place.server] = *std::move(source);
+  }
+  for (const Source& source : sources) {
+    if (source.place.map_epoch == sources.front().place.map_epoch) continue;
+    return Status(
+        StatusCode::kFailedPrecondition,
+        source.directory + " is of another epoch of the shard map than " + sources.front().directory);
+  }
+  return sources;
+}
+
+// The newest round that every server has a checkpoint of.
+std::optional<uint64_t> CommonRound(const std::vector<Source>& sources) {
+  for (auto it = sources.front().by_rounds.rbegin(); it != sources.front().by_rounds.rend(); ++it) {
+    if (std::ranges::all_of(sources, [&](const Source& s) { return s.by_rounds.contains(it->first); }))
+      return it->first;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+// --- The place ---
+
+std::string StoredPlace::ToString() const {
+  return "server " + std::to_string(server + 1) + " of " + std::to_string(servers);
+}
+
+Result<std::optional<StoredPlace>> ReadPlace(Files& files, const std::string& directory) {
+  auto file = files.Open(PathIn(directory));
+  if (file.status().code() == StatusCode::kNotFound) return std::optional<StoredPlace>();
+  if (!file.ok()) return file.status();
+  const Status damaged(StatusCode::kDataLoss,
+                       PathIn(directory) + " does not say of which server the directory is");
+  if ((*file)->size() > kMaxBytes) return damaged;
+  std::vector<uint8_t> bytes((*file)->size());
+  if (Status read = (*file)->Read(bytes); !read.ok()) return read;
+  const json value = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  StoredPlace place;
+  for (const char* key : {"map_epoch", "server", "servers", "start"}) {
+    if (!value.is_object() || !value.contains(key) || !value[key].is_number_unsigned()) return damaged;
+  }
+  place.map_epoch = value["map_epoch"];
+  place.start = value["start"];
+  const uint64_t server = value["server"];
+  const uint64_t servers = value["servers"];
+  if (place.map_epoch == 0 || server >= servers || servers > UINT32_MAX) return damaged;
+  place.server = static_cast<uint32_t>(server);
+  place.servers = static_cast<uint32_t>(servers);
+  return std::optional(place);
+}
+
+Status WritePlace(Files& files, const std::string& directory, const StoredPlace& place) {
+  const json value = {{"map_epoch", place.map_epoch},
+                      {"server", place.server},
+                      {"servers", place.servers},
+                      {"start", place.start}};
+  const std::string text = value.dump() + "\n";
+  const std::string part = PathIn(directory) + ".part";
+  (void)files.Remove(part);  // that an earlier server has left half-written
+  {
+    auto file = files.Create(part);
+    if (!file.ok()) return file.status();
+    const ByteSpan bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    if (Status written = (*file)->Write(bytes); !written.ok()) return written;
+    if (Status synced = (*file)->Sync(); !synced.ok()) return synced;
+  }
+  if (Status renamed = files.Rename(part, PathIn(directory)); !renamed.ok()) return renamed;
+  return files.SyncDirectory(directory);
+}
+
+// --- Another number of servers ---
+
+Result<JobImage> JoinParts(const std::vector<JobImage>& images) {
+  std::map<std::string, std::vector<Part>> tensors;
+  JobImage joined;
+  for (uint32_t server = 0; server < images.size(); ++server) {
+    for (const TensorImage& tensor : images[server].tensors)
+      tensors[tensor.name].push_back({server, &tensor});
+    joined.rounds = std::max(joined.rounds, images[server].rounds);
+  }
+  for (const auto& [name, parts] : tensors) {
+    uint64_t count = 0;
+    for (const Part& part : parts) count += part.image->count;
+    const auto servers = static_cast<uint32_t>(images.size());
+    if (Status fits = CheckParts(name, parts, count, servers); !fits.ok()) return fits;
+    TensorImage whole = LikeButOf(*parts.front().image, count);
+    for (size_t array = 0; array <= whole.state.size(); ++array) {
+      auto values = std::make_shared<ZeroedArray<float>>(count);
+      for (const Shard& shard : PlaceTensor(name, count, servers)) {
+        const TensorImage& part = *std::ranges::find(parts, shard.server, &Part::server)->image;
+        std::ranges::copy(StateOf(part, array)->span(),
+                          values->span().begin() + static_cast<ptrdiff_t>(shard.first));
+      }
+      SetArray(&whole, array, std::move(values));
+    }
+    joined.tensors.push_back(std::move(whole));
+  }
+  return joined;
+}
+
+std::vector<JobImage> CutInParts(const JobImage& image, uint32_t servers) {
+  std::vector<JobImage> images(servers);
+  for (JobImage& each : images) each.rounds = image.rounds;
+  for (const TensorImage& tensor : image.tensors) {
+    for (const Shard& shard : PlaceTensor(tensor.name, tensor.count, servers)) {
+      TensorImage part = LikeButOf(tensor, shard.count);
+      for (size_t array = 0; array <= tensor.state.size(); ++array) {
+        auto values = std::make_shared<ZeroedArray<float>>(shard.count);
+        std::ranges::copy(StateOf(tensor, array)->span().subspan(shard.first, shard.count),
+                          values->span().begin());
+        SetArray(&part, array, std::move(values));
+      }
+      images[shard.server].tensors.push_back(std::move(part));
+    }
+  }
+  return images;
+}
+
+Result<Resharded> Reshard(Files& files, const ReshardOptions& options) {
+  const auto sources = LookAtAll(files, options.directories);
+  if (!sources.ok()) return sources.status();
+  const auto rounds = CommonRound(*sources);
+  if (!rounds)
+    return Status(StatusCode::kFailedPrecondition,
+                  "the directories have no checkpoint of one round in common");
+  std::vector<JobImage> images;
+  CheckpointWriter::Description about;
+  for (const Source& source : *sources) {
+    auto loaded = LoadCheckpoint(files, source.by_rounds.at(*rounds));
+    if (!loaded.ok()) return loaded.status();
+    const Manifest& manifest = loaded->manifest;
+    if (!images.empty() && (manifest.job != about.job || manifest.settings != about.settings)) {
+      return Status(StatusCode::kFailedPrecondition,
+                    loaded->path + " is of another job than " + sources->front().directory);
+    }
+    about = {.job = manifest.job, .settings = manifest.settings, .written = manifest.written};
+    images.push_back(std::move(loaded->image));
+  }
+  const auto whole = JoinParts(images);
+  if (!whole.ok()) return whole.status();
+  if (Status made = files.MakeDirectory(options.out); !made.ok()) return made;
+  Resharded resharded{.rounds = *rounds};
+  if (options.servers > 1) resharded.map_epoch = sources->front().place.map_epoch + 1;
+  const std::vector<JobImage> parts = CutInParts(*whole, options.servers);
+  for (uint32_t server = 0; server < options.servers; ++server) {
+    const std::string directory = options.out + "/server-" + std::to_string(server + 1);
+    auto writer = CheckpointWriter::Open(&files, directory, 1);
+    if (!writer.ok()) return writer.status();
+    if (auto written = writer->Write(parts[server], about); !written.ok()) return written.status();
+    if (options.servers > 1) {
+      const StoredPlace place{.map_epoch = resharded.map_epoch, .server = server, .servers = options.servers};
+      if (Status stored = WritePlace(files, directory, place); !stored.ok()) return stored;
+    }
+    resharded.directories.push_back(directory);
+  }
+  return resharded;
+}
+
+}  // namespace longhaul::server::store

@@ -1,0 +1,55 @@
+// Checkpoints of a job that has several servers (decision 0029): of which server a directory is, and how
+// those of all are cut anew for another number of servers, values and optimizer's state, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "longhaul/status.h"
+#include "server/store/files.h"
+#include "server/tensor/job_image.h"
+
+namespace longhaul::server::store {
+
+// DIR/place.json, which a server that is started again reads before it asks for its place. A job of one
+// server has none.
+struct StoredPlace {
+  uint64_t map_epoch = 0;
+  uint32_t server = 0;
+  uint32_t servers = 1;
+  uint64_t start = 0;  // a server was started so many times with this place
+
+  // "server 2 of 3".
+  std::string ToString() const;
+  bool operator==(const StoredPlace&) const = default;
+};
+
+// None: there is no such file. kDataLoss: it is damaged.
+Result<std::optional<StoredPlace>> ReadPlace(Files& files, const std::string& directory);
+// Returns when it is on the disk. REQUIRES: the directory is there, and locked.
+Status WritePlace(Files& files, const std::string& directory, const StoredPlace& place);
+
+// The whole tensors; images: of all servers, in the order of the shard map. kDataLoss, naming the tensor: a
+// part is missing, is of another round or has another optimizer.
+Result<JobImage> JoinParts(const std::vector<JobImage>& images);
+// The part of each server.
+std::vector<JobImage> CutInParts(const JobImage& image, uint32_t servers);
+
+struct ReshardOptions {
+  std::vector<std::string> directories;  // of all servers that there were, in any order
+  uint32_t servers = 1;                  // that there will be, 1..kMaxServers
+  std::string out;                       // OUT/server-1, OUT/server-2, ... are their directories; OUT is new
+};
+struct Resharded {
+  uint64_t rounds = 0;
+  uint64_t map_epoch = 0;  // of the new map; 0: one server has none
+  std::vector<std::string> directories = {};
+};
+// Reads of each directory the newest checkpoint of a round that all of them have. Errors: kFailedPrecondition
+// (they are not all servers of one job, once each, or have no round in common), kAlreadyExists (OUT), or as
+// LoadCheckpoint and CheckpointWriter.
+Result<Resharded> Reshard(Files& files, const ReshardOptions& options);
+
+}  // namespace longhaul::server::store

@@ -1,0 +1,140 @@
+// A server's connection to the first one of its job, in virtual time; a datagram takes 10 ms.
+//
+//   RegistrationCore ── 10 ms ── the first server, which dies and comes back
+#include "server/registration_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/server_core.h"
+#include "tests/sim/reference_coder.h"
+#include "tests/sim/simulated_host.h"
+#include "wan/link_options.h"
+
+namespace longhaul::server {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+class RegistrationTest : public testing::Test {
+ protected:
+  void StartFirst(uint32_t servers = 2, uint32_t workers = 1) {
+    ServerCoreOptions options;
+    options.settings.place = {.servers = servers, .map_epoch = servers > 1 ? 1u : 0u};
+    options.settings.world_size = options.settings.min_workers = workers;
+    options.settings.idle_timeout = seconds(3);
+    first_.emplace(options, &coder_, Random(++starts_));
+    first_host_.emplace(&network_, kFirst, site_, &*first_);
+  }
+  void KillFirst() {
+    first_host_.reset();
+    first_.reset();
+  }
+  void StartOther() {
+    RegistrationOptions options;
+    options.join.set_job("default");
+    options.join.set_address(":7701");
+    options.first_server = "ams.example:7700";
+    options.timeout = seconds(60);
+    options.say = [this](const Status& status) { said.push_back(status.ToString()); };
+    options.answer = [this](const Result<control::ServerWelcome>& answer) {
+      answers.push_back(answer.ok() ? "server " + std::to_string(answer->server())
+                                    : answer.status().ToString());
+    };
+    other_.emplace(std::move(options), Random(100));
+    other_host_.emplace(&network_, Address::V4(10, 0, 0, 2, 2000), site_, &*other_);
+    other_->Start(network_.now(), kFirst);
+    other_host_->Pump();
+  }
+  void RunFor(Duration time) {
+    network_.RunFor(time);
+    EXPECT_EQ(other_host_->violation(), "");
+  }
+
+  std::vector<std::string> said, answers;
+
+ private:
+  const Address kFirst = Address::V4(10, 0, 0, 1, 7700);
+  uint64_t starts_ = 0;
+  codec::ReferenceCoder coder_;
+  wan::VirtualNetwork network_{{.local_link = *wan::ParseLinkOptions("delay 10ms")}};
+  wan::VirtualNetwork::SiteId site_ = network_.AddSite("all");
+  std::optional<ServerCore> first_;
+  std::optional<sim::SimulatedHost> first_host_;
+  std::optional<RegistrationCore> other_;
+  std::optional<sim::SimulatedHost> other_host_;
+};
+
+TEST_F(RegistrationTest, GetsAPlaceAndKeepsTheConnection) {
+  StartFirst();
+  StartOther();
+  RunFor(seconds(1));
+  ASSERT_EQ(answers, std::vector<std::string>{"server 1"});
+  RunFor(seconds(300));
+  EXPECT_EQ(answers.size(), 1u);
+  EXPECT_TRUE(said.empty()) << said.front();
+}
+
+TEST_F(RegistrationTest, WaitsForAFirstServerThatComesLater) {
+  StartOther();
+  RunFor(seconds(30));
+  EXPECT_TRUE(answers.empty());
+  StartFirst();
+  RunFor(seconds(15));
+  EXPECT_EQ(answers, std::vector<std::string>{"server 1"});
+}
+
+TEST_F(RegistrationTest, GivesUpByNameWhenNoneComes) {
+  StartOther();
+  RunFor(seconds(61));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_THAT(
+      answers[0],
+      HasSubstr("Unavailable: the first server, ams.example:7700, has not let this one in within 60.0 s"));
+  StartFirst();
+  RunFor(seconds(60));
+  EXPECT_EQ(answers.size(), 1u) << "the end is the end";
+}
+
+TEST_F(RegistrationTest, ComesBackToItsPlaceWhenTheFirstDoes) {
+  StartFirst();
+  StartOther();
+  RunFor(seconds(1));
+  KillFirst();
+  RunFor(seconds(60));
+  ASSERT_EQ(said.size(), 1u) << "said once, however long it lasts";
+  EXPECT_THAT(said[0], HasSubstr("PeerDead"));
+  StartFirst();
+  RunFor(seconds(15));
+  EXPECT_EQ(said.back(), "Ok");
+  EXPECT_EQ(answers.size(), 1u);
+}
+
+TEST_F(RegistrationTest, EndsWhenTheFirstIsBackWithOtherSettings) {
+  StartFirst();
+  StartOther();
+  RunFor(seconds(1));
+  KillFirst();
+  StartFirst(2, 5);
+  RunFor(seconds(30));
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_THAT(answers[1],
+              HasSubstr("SettingsMismatch: the first server, ams.example:7700, is back with other settings"));
+}
+
+TEST_F(RegistrationTest, EndsAtOnceWhereItHasNoPlace) {
+  StartFirst(1);
+  StartOther();
+  RunFor(seconds(2));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_THAT(answers[0], HasSubstr("FailedPrecondition: the first server, ams.example:7700, refuses this "
+                                    "one: this server is the only one"));
+}
+
+}  // namespace
+}  // namespace longhaul::server
