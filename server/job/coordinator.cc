@@ -227,9 +227,8 @@ void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier() ||
                      message.has_clock_request();
   if (!known || !engine_) {
-    return Disconnect(peer,
-                      Status(StatusCode::kProtocolViolation,
-                             known ? "message before the start" : "message that a worker does not send"));
+    const char* const what = known ? "message before the start" : "message that a worker does not send";
+    return Disconnect(peer, Status(StatusCode::kProtocolViolation, what));
   }
   if (message.has_declare()) engine_->OnDeclare(peer, message.declare());
   if (message.has_pull_request()) engine_->OnPullRequest(peer, message.pull_request());

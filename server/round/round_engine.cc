@@ -41,7 +41,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       results_(ResultOptions(settings, symbol_bytes), &budget_),
       declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
-      steps_(membership, host, &jobs_, &pulls_, &stats_, logs()),
+      steps_(membership, host, &jobs_, &pulls_, &stats_),
       intake_(settings, symbol_bytes, membership, host, &jobs_, &results_, &stats_, logs()) {
   stats_.by_rank.resize(settings.world_size);
 }
@@ -207,7 +207,7 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
                      std::to_string(tensor.rounds().number()) +
                      ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
     }
-    if (tensor.rounds().AllFinal()) NoteCounted(job);
+    if (tensor.rounds().AllFinal()) job.NoteCounted();
     if (logs() && tensor.rounds().AllFinal()) {
       LogRound(job);
     } else {
@@ -218,20 +218,6 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
 }
 
 // --- The round log ---
-
-void RoundEngine::NoteCounted(TensorJob& job) {
-  Tensor& tensor = job.tensor;
-  const uint64_t round = tensor.rounds().number();
-  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
-    if (contributed.count() == 0) continue;
-    Counted& counted = job.counted[rank];
-    // Not that of the member of now, which may be the successor of the one that pushed.
-    counted = {.session = job.window_sessions[rank], .round = round, .clock = job.clocks.of(rank) + 1};
-    const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
-    if (of_push.count() < tensor.chunks()) counted.chunks = of_push.bytes();
-  }
-}
 
 // No worker has the whole result of a round before it is on the disk: its last final chunk leaves after that.
 void RoundEngine::LogRound(TensorJob& job) {

@@ -112,7 +112,6 @@ class RoundEngine {
   void FinishRoundIfComplete(TensorJob& job);
   void CloseSteps(TensorJob& job);
   bool logs() const { return keeper_ != nullptr && keeper_->Logs(); }
-  void NoteCounted(TensorJob& job);
   void LogRound(TensorJob& job);
   // The round that is complete may be told: its record is on the disk, or none is kept.
   bool IsLogged(TensorJob& job);

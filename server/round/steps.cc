@@ -34,11 +34,6 @@ void Steps::Count(Instant now, TensorJob& job, FinishedPush& push) {
   job.push_session[push.rank] = 0;
   push.state = FinishedPush::State::kHeld;
   push.held_since = now;
-  if (logs_) return;  // LogRound has
-  Counted& counted = job.counted[push.rank];
-  counted = {.session = membership_->member(push.rank).session, .round = push.step};
-  const transport::ChunkBitmap& pushed = job.tensor.pushed(push.rank);
-  if (pushed.count() < job.tensor.chunks()) counted.chunks = pushed.bytes();
 }
 
 void Steps::OnOver(Instant now, TensorJob& job, uint64_t step) {

@@ -21,10 +21,10 @@ namespace longhaul::server {
 
 class Steps {
  public:
-  // logs: rounds are logged, which says what has counted. All pointers must outlive this.
+  // All pointers must outlive this.
   Steps(const Membership* membership, RoundEngineHost* host, TensorJobs* jobs, Pulls* pulls,
-        EngineStats* stats, bool logs)
-      : membership_(membership), host_(host), jobs_(jobs), pulls_(pulls), stats_(stats), logs_(logs) {}
+        EngineStats* stats)
+      : membership_(membership), host_(host), jobs_(jobs), pulls_(pulls), stats_(stats) {}
 
   // Windows that are over close the step that has the last of them. True: the step in progress, whose chunks
   // are to be swept for.
@@ -54,7 +54,6 @@ class Steps {
   TensorJobs* jobs_;
   Pulls* pulls_;
   EngineStats* stats_;
-  const bool logs_;
   Instant check_at_ = Instant::Infinite();
 };
 

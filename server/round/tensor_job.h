@@ -115,6 +115,18 @@ struct TensorJob {
     }
     tensor.SetTotalWeight(weight);
   }
+  // The round in progress is complete: what of whose push counts in it.
+  void NoteCounted() {
+    for (uint32_t rank = 0; rank < counted.size(); ++rank) {
+      const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
+      if (contributed.count() == 0) continue;
+      // Not of the member of now, which may be the successor of the one that pushed.
+      counted[rank] = {
+          .session = window_sessions[rank], .round = tensor.rounds().number(), .clock = clocks.of(rank) + 1};
+      const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
+      if (of_push.count() < tensor.chunks()) counted[rank].chunks = of_push.bytes();
+    }
+  }
   // The rank's push is on its way, or its worker has not been told yet that it counts.
   bool IsPushing(uint32_t rank) const {
     return tensor.rounds().participation(rank) == Rounds::Participation::kOpen ||

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/units_text.h"
-#include "proto/utf8.h"
 
 namespace longhaul::worker {
 namespace {
@@ -240,7 +239,7 @@ void WorkerSession::End(State state, const Status& outcome) {
   connect_deadline_ = leave_deadline_ = Instant::Infinite();
   reconnect_deadline_ = next_attempt_ = attempt_deadline_ = Instant::Infinite();
   resuming_ = false;
-  barriers_.clear();
+  barriers_.End();
   clocks_.End();
   deadlines_.End();
   link_.DropOutbox();
@@ -309,7 +308,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
     case ControlMessage::kClockReply:
       return clocks_.OnReply(message.clock_reply());
     case ControlMessage::kBarrierDone:
-      return OnBarrierDone(message.barrier_done());
+      return barriers_.OnDone(message.barrier_done());
     default:
       Fail(link_.Blame(StatusCode::kProtocolViolation, " sent a message that only workers send"));
   }
@@ -360,7 +359,7 @@ void WorkerSession::OnStart(const control::Start& start) {
   link_.symbol_bytes = symbol_bytes;
   state_ = State::kStarted;
   tensors_.OnStart();
-  for (const auto& [request, barrier] : barriers_) link_.Send(barrier.message);
+  barriers_.OnStart();
   if (!std::exchange(resuming_, false)) return deadlines_.OnStart();
   ++link_.totals.reconnections;
   Say(link_.ServerName() + " is back after " + SecondsText(link_.now - lost_at_) + ": the job goes on");
@@ -370,17 +369,6 @@ void WorkerSession::OnStart(const control::Start& start) {
 void WorkerSession::OnWaiting(const control::Waiting& waiting) {
   Say(waiting.message());
   deadlines_.OnWaiting(waiting.message());
-}
-
-void WorkerSession::OnBarrierDone(const control::BarrierDone& done) {
-  EndBarrier(done.request(), Status(static_cast<StatusCode>(done.code()), done.message()));
-}
-
-void WorkerSession::EndBarrier(uint32_t request, const Status& outcome) {
-  const auto it = barriers_.find(request);
-  if (it == barriers_.end()) return;
-  link_.Finish(it->second.operation, outcome);
-  barriers_.erase(it);
 }
 
 void WorkerSession::OnServerLeave(const control::Leave& leave) {
@@ -449,22 +437,7 @@ void WorkerSession::SetScores(TensorHandle handle, std::vector<float> scores) {
 }
 
 void WorkerSession::Barrier(const std::string& name, Callback callback) {
-  Status refusal = CheckRunning();
-  if (refusal.ok() && (name.empty() || name.size() > wire::kMaxNameBytes)) {
-    refusal = Status(StatusCode::kInvalidArgument, "a barrier's name has 1..256 bytes");
-  } else if (refusal.ok() && !wire::IsPrintable(name)) {
-    refusal = Status(StatusCode::kInvalidArgument, "a barrier's name has no control characters");
-  }
-  const auto operation = link_.Begin(refusal, std::move(callback));
-  if (!operation) return;
-  const uint32_t request = link_.NextRequest();
-  ControlMessage message;
-  message.mutable_barrier()->set_request(request);
-  message.mutable_barrier()->set_name(name);
-  barriers_[request] = {*operation, message};
-  deadlines_.Begin({*operation, [request] { return request; },
-                    [this, request](const Status& outcome) { EndBarrier(request, outcome); }});
-  if (state_ == State::kStarted) link_.Send(message);
+  barriers_.Begin(name, std::move(callback), CheckRunning(), state_ == State::kStarted);
 }
 
 // --- Questions ---

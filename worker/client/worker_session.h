@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +25,7 @@
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/events.h"
+#include "worker/client/barrier_requests.h"
 #include "worker/client/clock_requests.h"
 #include "worker/client/deadlines.h"
 #include "worker/client/declarations.h"
@@ -130,7 +130,6 @@ class WorkerSession {
   void OnWelcome(const control::Welcome& welcome);
   void OnStart(const control::Start& start);
   void OnWaiting(const control::Waiting& waiting);
-  void OnBarrierDone(const control::BarrierDone& done);
   void OnServerLeave(const control::Leave& leave);
 
   // Ok while requests are taken; else why not.
@@ -164,14 +163,7 @@ class WorkerSession {
   bool welcomed_ = false;
   uint64_t job_ = 0;
   wire::ControlReader reader_;
-  void EndBarrier(uint32_t request, const Status& outcome);
   void Say(const std::string& text) const;
-
-  struct PendingBarrier {
-    OperationId operation = 0;
-    control::ControlMessage message;
-  };
-  std::map<uint32_t, PendingBarrier> barriers_;  // by request
 
   ServerLink link_;
   Declarations tensors_{&link_};
@@ -179,6 +171,7 @@ class WorkerSession {
   Results results_{&link_, &tensors_, &pushes_};
   ClockRequests clocks_{&link_, &tensors_};
   Deadlines deadlines_{&link_};
+  BarrierRequests barriers_{&link_, &deadlines_};
 };
 
 }  // namespace longhaul::worker
