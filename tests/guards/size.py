@@ -19,7 +19,7 @@ PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/of
 LIMITS = {
     "product lines": (40000, 80000),
     "test lines": (43000, 87000),
-    "product files under 40 lines": (30, 72),
+    "product files under 40 lines": (30, 73),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),
 }
