@@ -6,10 +6,12 @@
     check.py --broken      the models without one of their guards: each must fail, and for the reason that its row says
     check.py --large       what is too large for every run of the tests
     check.py --list
+    check.py --json FILE   both kinds of checks; writes their sizes and times
 
 A check fails on an assertion, on a run without an end (a cycle), and when the search was not complete. It prints the run
 that leads there, in words.
 """
+import json
 import pathlib
 import re
 import resource
@@ -118,7 +120,7 @@ def search(model, settings, cycles, optimize="-O2"):
         if not result:
             return "pan: " + said, "", ""
         memory = re.search(r"([\d.]+)\s+total actual memory", said)
-        size = f"{int(result[3]):,} | {result[1]} | {seconds:.0f} s | {float(memory[1]):,.0f} MB"
+        size = {"states": int(result[3]), "depth": int(result[1]), "seconds": round(seconds, 1), "megabytes": round(float(memory[1]))}
         if result[2] != "0":
             steps, reason = why(folder, model, defines)
             return reason, steps, size
@@ -132,10 +134,11 @@ def check(name):
     wrong, steps, size = search(model, settings, cycles)
     if wrong:
         print(f"{steps}\n{name}: {wrong}")
-        return False
+        return None
     text = " ".join(f"{key}={value}" for key, value in settings.items())
-    print(f"| `{name}` | `{text}` | {'and cycles' if cycles else ''} | {size} |", flush=True)
-    return True
+    row = {"name": name, "settings": text, "cycles": cycles, "large": name in LARGE, **size}
+    print(row, flush=True)
+    return row
 
 
 def check_broken():
@@ -161,6 +164,10 @@ def main(arguments):
         return 0
     if arguments == ["--broken"]:
         return 0 if check_broken() else 1
+    if len(arguments) == 2 and arguments[0] == "--json":
+        rows = [check(name) for name in [*CHECKS, *LARGE]]
+        pathlib.Path(arguments[1]).write_text(json.dumps({"ok": all(rows), "checks": rows}), encoding="utf-8")
+        return 0 if all(rows) else 1
     if arguments == ["--large"]:
         arguments = list(LARGE)
     if not set(arguments) <= CHECKS.keys() | LARGE.keys():
