@@ -174,7 +174,7 @@ class Bench {
     }
     if (status.ok() && options_.pull) {
       status = WaitFor(host, [&](auto done) {
-        worker.Pull(tensor, out, 0, [done](const Status& outcome, const OperationStats&) { done(outcome); });
+        worker.Pull(tensor, out, {}, [done](const Status& outcome, const OperationStats&) { done(outcome); });
       });
       Show("pull");
     }

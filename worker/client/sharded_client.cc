@@ -177,6 +177,7 @@ class ShardedClient final : public ClientImpl {
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                      const PushOptions& options) override;
   Status SetScores(const Tensor& tensor, std::span<const float> scores) override;
+  Result<TensorClock> Clock(const Tensor& tensor) override;
   Status Barrier(const std::string& name) override { return Named(first().Barrier(name)); }
   Status Leave(const Status& why) override;
   uint32_t rank() const override { return first().rank(); }
@@ -337,6 +338,21 @@ Status ShardedClient::SetScores(const Tensor& tensor, std::span<const float> sco
     if (!set.ok()) return set;
   }
   return {};
+}
+
+// A push has counted when all of its parts have: the least of each.
+Result<TensorClock> ShardedClient::Clock(const Tensor& tensor) {
+  if (UserCalls::InCallback()) return InACallback("Clock");
+  if (Status s = CheckTensor(tensor); !s.ok()) return s;
+  std::optional<TensorClock> clock;
+  for (const Part& part : *PartsOf(tensor)) {
+    const Result<TensorClock> one = clients_[part.shard.server]->Clock(*part.tensor);
+    if (!one.ok()) return Named(one.status());
+    if (!clock) clock = *one;
+    clock = TensorClock{std::min(clock->own, one->own), std::min(clock->slowest, one->slowest),
+                        std::min(clock->fastest, one->fastest), std::min(clock->members, one->members)};
+  }
+  return *clock;
 }
 
 Status ShardedClient::Leave(const Status& why) {

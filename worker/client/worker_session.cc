@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/units_text.h"
+#include "proto/utf8.h"
 
 namespace longhaul::worker {
 namespace {
