@@ -81,7 +81,10 @@ class ImageKeeper {
   virtual void OnJobStart(const ResumedJob&) {}
   // Appends a tensor's state after a round. The image is given back in the calling thread. Returns its
   // number, which counts from 1.
-  virtual uint64_t Log(std::shared_ptr<const TensorImage>) { return 0; }
+  virtual uint64_t Log(std::shared_ptr<const TensorImage> image) {
+    image.reset();
+    return 0;
+  }
   // Every image up to this number is on the disk, or will never be (stats().log_failed).
   virtual uint64_t logged() const { return 0; }
 };
