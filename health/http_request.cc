@@ -38,7 +38,7 @@ HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   const size_t lf = head_.find("\n\n", from);
   const size_t end = std::min(crlf, lf);
   const std::string_view head = std::string_view(head_).substr(0, end);
-  // Other protocols, such as TLS, are told at once.
+  // What can be no request (TLS, for example) is refused at its first byte.
   if (!std::ranges::all_of(head.substr(std::min(from, head.size())), IsText)) return Refuse(400);
   if (end != std::string::npos) return Parse(head);
   return bytes.size() >= room ? Refuse(431) : State::kMore;
