@@ -48,8 +48,10 @@ HttpRequest::State HttpRequest::Parse(std::string_view head) {
   const State state = ParseLine(TakeLine(&head));
   if (state == State::kRefused) return state;
   while (!head.empty()) {
-    const size_t colon = TakeLine(&head).find(':');
-    if (colon == 0 || colon == std::string_view::npos) return Refuse(400);
+    const std::string_view line = TakeLine(&head);
+    const size_t colon = line.find(':');
+    if (colon == 0 || colon == std::string_view::npos || line.find('\r') != std::string_view::npos)
+      return Refuse(400);
   }
   return state;
 }
@@ -65,7 +67,8 @@ HttpRequest::State HttpRequest::ParseLine(std::string_view line) {
   if (!version.starts_with("HTTP/")) return Refuse(400);
   if (version != "HTTP/1.1" && version != "HTTP/1.0") return Refuse(505);
   if (method != "GET" && method != "HEAD") return Refuse(405);
-  if (!target.starts_with('/')) return Refuse(400);
+  // A CR ends no line of its own (RFC 9112 §2.2).
+  if (!target.starts_with('/') || target.find_first_of("\r\t") != std::string_view::npos) return Refuse(400);
   is_head_ = method == "HEAD";
   path_ = target.substr(0, target.find('?'));
   return State::kWhole;
