@@ -4,6 +4,14 @@
 
 namespace longhaul {
 
+std::string HexOf(ByteSpan bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const uint8_t byte : bytes) text.append({kDigits[byte >> 4], kDigits[byte & 15]});
+  return text;
+}
+
 uint64_t ByteReader::Unsigned(size_t width) {
   if (!ok_ || remaining() < width) {
     ok_ = false;

@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 
 namespace longhaul {
 
 using ByteSpan = std::span<const uint8_t>;
 using MutableByteSpan = std::span<uint8_t>;
+
+// Two hexadecimal digits a byte.
+std::string HexOf(ByteSpan bytes);
 
 // Reads from a span it does not own. After the first failed read ok() is false, every further read fails
 // and returns zero or an empty span; so a decoder may check once at its end.

@@ -5,8 +5,8 @@
 //   GET /metrics   its counters (metric_page.h); 503 while the loop does not answer
 //
 // Two threads of its own. One serves connections and never waits; the other asks the daemon's loop, every
-// second whether it turns, and for the counters when they are scraped. So a loop that stands still is told,
-// and no peer costs the loop more than some pages a second.
+// second whether it turns, and for the counters when they are scraped. So /healthz shows a loop that stands
+// still, and no peer costs the loop more than some pages a second.
 //
 // The port is for a host or a cluster's own network: no TLS, no names of users. A peer can neither change
 // anything nor hold anything: see the bounds below. Each answer ends its connection.

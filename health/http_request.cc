@@ -38,7 +38,7 @@ HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   const size_t lf = head_.find("\n\n", from);
   const size_t end = std::min(crlf, lf);
   const std::string_view head = std::string_view(head_).substr(0, end);
-  // Other protocols, such as TLS, are told at once.
+  // What can be no request (TLS, for example) is refused at its first byte.
   if (!std::ranges::all_of(head.substr(std::min(from, head.size())), IsText)) return Refuse(400);
   if (end != std::string::npos) return Parse(head);
   return bytes.size() >= room ? Refuse(431) : State::kMore;
@@ -48,8 +48,10 @@ HttpRequest::State HttpRequest::Parse(std::string_view head) {
   const State state = ParseLine(TakeLine(&head));
   if (state == State::kRefused) return state;
   while (!head.empty()) {
-    const size_t colon = TakeLine(&head).find(':');
-    if (colon == 0 || colon == std::string_view::npos) return Refuse(400);
+    const std::string_view line = TakeLine(&head);
+    const size_t colon = line.find(':');
+    if (colon == 0 || colon == std::string_view::npos || line.find('\r') != std::string_view::npos)
+      return Refuse(400);
   }
   return state;
 }
@@ -65,7 +67,8 @@ HttpRequest::State HttpRequest::ParseLine(std::string_view line) {
   if (!version.starts_with("HTTP/")) return Refuse(400);
   if (version != "HTTP/1.1" && version != "HTTP/1.0") return Refuse(505);
   if (method != "GET" && method != "HEAD") return Refuse(405);
-  if (!target.starts_with('/')) return Refuse(400);
+  // A CR ends no line of its own (RFC 9112 §2.2).
+  if (!target.starts_with('/') || target.find_first_of("\r\t") != std::string_view::npos) return Refuse(400);
   is_head_ = method == "HEAD";
   path_ = target.substr(0, target.find('?'));
   return State::kWhole;

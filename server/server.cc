@@ -54,7 +54,7 @@ constexpr Duration kLastWrite = std::chrono::seconds(20);
 // Longer than any program runs; the clock's time plus this fits a Duration.
 constexpr Duration kLongestWait = std::chrono::hours(24 * 365 * 100);
 
-// How long whoever asks the loop waits for its answer; it answers at once, but for a callback that blocks.
+// How long a question to the loop waits for its answer; that comes at once, but for a callback that blocks.
 constexpr Duration kAnswerWait = std::chrono::seconds(2);
 
 Status Moved() { return {StatusCode::kFailedPrecondition, "this server has been moved from"}; }

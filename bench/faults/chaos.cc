@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <regex>
 
@@ -43,8 +42,8 @@ struct Fault {
   Kind kind;
   const char* name;
   double least, most;  // s
-  const char*
-      named;  // a line that says it, of those that last longer than an idle time-out; empty: none has to
+  // Of a line that says it. Those that last less than an idle time-out need none; empty: none has to.
+  const char* named;
 };
 constexpr Fault kFaults[] = {
     {Kind::kKillMember, "kill -9 of a member", 0.2, 8, "replace|silent|lost|\"event\":\"(leave|join)\""},
@@ -58,14 +57,19 @@ constexpr Fault kFaults[] = {
 
 class Chaos {
  public:
-  Chaos(const ChaosOptions& options, Job& job) : options_(options), job_(job), random_(options.seed) {}
+  // REQUIRES: some fault is called so.
+  Chaos(const ChaosOptions& options, Job& job) : options_(options), job_(job), random_(options.seed) {
+    std::ranges::copy_if(kFaults, std::back_inserter(faults_), [&](const Fault& fault) {
+      return std::string_view(fault.name).find(options.only) != std::string_view::npos;
+    });
+  }
 
   void Run() {
     const auto begun = Clock::now();
     if (!Progress(kRecoveryLimit)) return Miss("the job does not begin");
     while (Clock::now() - begun < FromSeconds(60 * options_.minutes)) {
       RunFor(FromSeconds(0.5 + 4 * random_.Uniform()));
-      Disturb(kFaults[random_.Below(std::size(kFaults))]);
+      Disturb(faults_[random_.Below(faults_.size())]);
       if (!misses_.empty()) return;
     }
     seconds_ = std::chrono::duration<double>(Clock::now() - begun).count();
@@ -77,6 +81,7 @@ class Chaos {
                 {"workers", job_.workers()},
                 {"faults", counts_},
                 {"acked", acked_},
+                {"acked_in_part", owed_},
                 {"in_doubt", in_doubt_},
                 {"in_doubt_counted", in_doubt_counted_},
                 {"rounds", rounds_},
@@ -179,6 +184,12 @@ class Chaos {
     }
   }
 
+  // What a push adds to its element: all members were in the round, or one was not. Two of these are more.
+  bool IsShare(float value) const {
+    const auto workers = static_cast<float>(job_.workers());
+    return value == kPushed / workers || value == kPushed / (workers - 1);
+  }
+
   // What the server's last checkpoint holds, against what the members know.
   void Compare() {
     job_.SignalServer(SIGTERM);
@@ -192,47 +203,41 @@ class Chaos {
     }
     const server::TensorImage& tensor = newest->loaded->image.tensors[0];
     rounds_ = tensor.rounds;
-    double sum = 0;
-    std::map<uint64_t, float> share_of;  // of a round: what a push adds
     for (size_t rank = 0; rank < job_.workers(); ++rank) {
       const Ledger ledger = ReadLedger(LedgerOf(rank));
       acked_ += ledger.acked.size();
       for (uint64_t number = 0; number < kPushesPerRank; ++number) {
         // sgd with rate 1 subtracts.
         const float value = -tensor.values->data()[rank * kPushesPerRank + number];
-        sum += value;
         const auto ack = ledger.acked.find(number);
         const std::string name = "push " + std::to_string(number) + " of rank " + std::to_string(rank);
         if (ack == ledger.acked.end()) {
           const bool begun = number > 0 && number <= ledger.begun;
           if (begun) ++in_doubt_, in_doubt_counted_ += value != 0;
           if (!begun && value != 0) Miss(name + " counts and was never begun");
+          if (begun && value != 0 && !IsShare(value)) Miss(name + " counts " + std::to_string(value));
           continue;
         }
-        if (value == 0) Miss(name + " was acknowledged and is lost");
-        if (value == 0) continue;
-        const auto [share, first] = share_of.try_emplace(ack->second, value);
-        const double members = kPushed / value;
-        if (members != std::floor(members) || members < 1 || members > static_cast<double>(job_.workers()) ||
-            share->second != value) {
-          Miss(name + " counts " + std::to_string(value) + " in round " + std::to_string(ack->second));
+        if (ack->second.lost_chunks > 0) {
+          ++owed_;  // the rest of it was the worker's to send again, and may have died with it
+          continue;
         }
+        const std::string round = " in round " + std::to_string(ack->second.round);
+        if (value == 0) Miss(name + " was acknowledged" + round + " and is lost");
+        if (value != 0 && !IsShare(value)) Miss(name + " counts " + std::to_string(value) + round);
       }
     }
-    // A round with contributions adds kPushed; one that ended empty adds nothing.
-    if (sum > kPushed * static_cast<double>(rounds_))
-      Miss("more is in the parameters than rounds have added");
-    if (std::fmod(sum, kPushed) != 0) Miss("a contribution is there in part");
   }
 
   ChaosOptions options_;
   Job& job_;
   Random random_;
+  std::vector<Fault> faults_;
   std::map<std::string, int> counts_;
   std::map<std::string, std::vector<double>> recovery_;  // s
   std::vector<std::string> misses_;
   double seconds_ = 0;
-  size_t acked_ = 0, in_doubt_ = 0, in_doubt_counted_ = 0;
+  size_t acked_ = 0, owed_ = 0, in_doubt_ = 0, in_doubt_counted_ = 0;
   int ended_ = 0;
   uint64_t rounds_ = 0;
 };
@@ -240,15 +245,20 @@ class Chaos {
 }  // namespace
 
 Result<json> RunChaos(const ChaosOptions& options) {
-  JobOptions job_options{
-      .workers = options.workers,
-      .link = kLink,
-      .idle_timeout = kIdleTimeout,
-      .server_words = {"--round-log", "--checkpoint-every", "500", "--min-workers", "1", "--high-share", "1"},
-      .member = "ledger",
-      .all_members = true,
-      .keeps_state = true,
-      .seed = options.seed};
+  if (std::ranges::none_of(kFaults, [&](const Fault& fault) {
+        return std::string_view(fault.name).find(options.only) != std::string_view::npos;
+      })) {
+    return Status(StatusCode::kInternal, "no fault's name contains \"" + options.only + "\"");
+  }
+  JobOptions job_options{.workers = options.workers,
+                         .link = kLink,
+                         .idle_timeout = kIdleTimeout,
+                         .server_words = {"--round-log", "--checkpoint-every", "500", "--min-workers",
+                                          std::to_string(options.workers - 1), "--high-share", "1"},
+                         .member = "ledger",
+                         .all_members = true,
+                         .keeps_state = true,
+                         .seed = options.seed};
   auto job = Job::Start(job_options);
   if (!job.ok()) return job.status();
   Chaos chaos(options, **job);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "longhaul/status.h"
 
@@ -13,7 +14,8 @@ namespace longhaul::bench::faults {
 struct ChaosOptions {
   double minutes = 10;
   uint64_t seed = 1;
-  uint32_t workers = 4;  // 1..4 (ledger.h)
+  uint32_t workers = 4;   // 3 or 4 (ledger.h)
+  std::string only = {};  // faults whose name contains this
   bool verbose = false;
 };
 

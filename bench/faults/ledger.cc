@@ -11,10 +11,11 @@ Ledger ReadLedger(const std::string& path) {
   for (std::string line; std::getline(file, line) && !file.eof();) {
     std::istringstream words(line);
     std::string what;
-    uint64_t number = 0, round = 0;
-    words >> what >> number >> round;
+    uint64_t number = 0;
+    Ledger::Ack ack;
+    words >> what >> number >> ack.round >> ack.lost_chunks;
     if (what == "begin") ledger.begun = number;
-    if (what == "ack") ledger.acked[number] = round;
+    if (what == "ack") ledger.acked[number] = ack;
   }
   return ledger;
 }

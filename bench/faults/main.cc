@@ -127,8 +127,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   as_chaos->add_option("--seed", chaos.seed, "of the faults and the links")->capture_default_str();
   as_chaos->add_option("--workers", chaos.workers, "members of the job")
-      ->check(CLI::Range(1, 4))
+      ->check(CLI::Range(3, 4))
       ->capture_default_str();
+  as_chaos->add_option("--only", chaos.only, "only faults whose name contains this, e.g. \"of the server\"");
   as_chaos->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
   as_chaos->add_flag("--verbose", chaos.verbose, "show what all programs have said");
   try {

@@ -137,7 +137,8 @@ class Bookkeeper {
       const Status status = push.Wait();
       own = 0;
       if (status.ok()) {
-        ledger_ << "ack " << number << ' ' << push.stats().round << std::endl;
+        const OperationStats stats = push.stats();
+        ledger_ << "ack " << number << ' ' << stats.round << ' ' << stats.lost_chunks << std::endl;
       } else if (status.code() != StatusCode::kAborted || !client_.status().ok()) {
         return status;
       } else {

@@ -4,7 +4,7 @@
 //   first declaration  -> memory reserved, tensor created, the members of this moment take part
 //   has_initial        -> the first worker that offers values is asked to send them
 //   declared by all members, none offered -> version 0 is zeros
-//   an earlier server has kept it         -> version 0 is that, whoever offers values
+//   an earlier server has kept it         -> version 0 is that, and offers are not taken
 //
 // A worker that joined during a round is answered when that round is finished; answered earlier, it would
 // push too early.

@@ -32,7 +32,7 @@ class Intake {
     Instant check_at = Instant::Infinite();  // when time alone may close the window
   };
 
-  // logs: a push without a result is told its round when that is on the disk, by the owner
+  // logs: the answer to a push without a result waits until its round is on the disk, and is the owner's
   // (TensorJob::untold). All pointers must outlive this.
   Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
          RoundEngineHost* host, TensorJobs* jobs, ResultSender* results, EngineStats* stats, bool logs);

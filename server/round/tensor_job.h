@@ -160,8 +160,8 @@ struct TensorJob {
   // What counted of the sessions lately, and whose window was the last of each rank in the round in progress.
   std::vector<Counted> counted;           // by rank
   std::vector<uint64_t> window_sessions;  // likewise
-  // With a round log: the record of the round in progress that is being written (0: none), and whose pushes
-  // without a result are told their round when it is written.
+  // With a round log: the record of the round in progress that is being written (0: none), and the
+  // answers to pushes without a result, which leave when it is written.
   uint64_t record = 0;
   std::vector<std::pair<uint32_t, control::ControlMessage>> untold;  // by rank
 };

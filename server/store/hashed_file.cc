@@ -21,12 +21,7 @@ void Sha256::Update(ByteSpan bytes) {
 std::string Sha256::Finish() {
   std::array<uint8_t, 32> digest{};
   LH_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr) == 1);
-  std::string text;
-  for (const uint8_t byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return HexOf(digest);
 }
 
 Status HashedWriter::Write(ByteSpan bytes) {

@@ -24,16 +24,6 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 // 1,024 ranks with a bit for each of 2^20 chunks, in hexadecimal digits, are 256 MB; usual ones have few.
 constexpr uint64_t kMaxHeaderBytes = uint64_t{512} << 20;
 
-std::string Hex(const std::vector<uint8_t>& bytes) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : bytes) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
-}
-
 std::vector<uint8_t> FromHex(const std::string& text) {
   std::vector<uint8_t> bytes;
   for (size_t i = 0; i + 1 < text.size(); i += 2)
@@ -47,7 +37,7 @@ json HeaderOf(const TensorImage& image) {
     counted.push_back({{"session", each.session},
                        {"round", each.round},
                        {"clock", each.clock},
-                       {"chunks", Hex(each.chunks)}});
+                       {"chunks", HexOf(each.chunks)}});
   json state = json::array();
   for (const auto& each : image.state) state.push_back(each.name);
   return {{"kind", "tensor"},

@@ -178,5 +178,11 @@ TEST(Bytes, RandomSequencesOfWritesReadBack) {
   }
 }
 
+TEST(Bytes, InHexadecimalDigits) {
+  const std::vector<uint8_t> bytes = {0x00, 0x0f, 0xa5, 0xff};
+  EXPECT_EQ(HexOf(bytes), "000fa5ff");
+  EXPECT_EQ(HexOf({}), "");
+}
+
 }  // namespace
 }  // namespace longhaul

@@ -56,6 +56,10 @@ TEST(HttpRequest, WhatIsNoneIsRefusedByItsKind) {
   EXPECT_EQ(RefusalOf("GET  /metrics HTTP/1.1\r\n\r\n"), 400);
   EXPECT_EQ(RefusalOf("\r\n\r\n"), 400);
   EXPECT_EQ(RefusalOf("GET /metrics HTTP/1.1\r\nno colon\r\n\r\n"), 400);
+  // A CR that ends no line (RFC 9112 §2.2): found by the fuzzer.
+  EXPECT_EQ(RefusalOf("GET /met\rrics HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(RefusalOf("GET /met\trics HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(RefusalOf("GET /metrics HTTP/1.1\r\nHost: a\rb\r\n\r\n"), 400);
   EXPECT_EQ(RefusalOf("GET /metrics HTTP/1.1\r\n: none\r\n\r\n"), 400);
   EXPECT_EQ(RefusalOf("GET /metrics HTTP/1.1\r\na: \x01\r\n\r\n"), 400);
 }

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "server/round/image_collector.h"
-#include "tests/server/fake_worker.h"
+#include "tests/server/two_worker_job.h"
 
 namespace longhaul::server {
 namespace {
@@ -18,24 +18,16 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Values = std::vector<float>;
 
-struct Keeper final : ImageKeeper {
+struct Keeper final : RestoringKeeper {
   bool Ready() const override { return ready; }
   void Keep(std::shared_ptr<const JobImage> image) override { kept.push_back(std::move(image)); }
   void OnSkipped() override { ++skipped; }
   KeeperStats stats() const override { return {.written = kept.size(), .failed = 3, .skipped = skipped}; }
-  const TensorImage* Find(const std::string& tensor) const override {
-    const auto found = restored.find(tensor);
-    return found == restored.end() ? nullptr : &found->second;
-  }
-  TensorImage Take(const std::string& tensor) override {
-    return std::move(restored.extract(tensor).mapped());
-  }
   void OnJobOver() override { restored.clear(); }
 
   bool ready = true;
   std::vector<std::shared_ptr<const JobImage>> kept;
   uint64_t skipped = 0;
-  std::map<std::string, TensorImage> restored;
 };
 
 Values Of(const TensorImage& image) { return {image.values->span().begin(), image.values->span().end()}; }
@@ -44,12 +36,9 @@ Values StateOf(const TensorImage& image, size_t i) {
   return {values.begin(), values.end()};
 }
 
-// Two workers, tensors of three chunks, an image every two rounds.
-struct ImageJob {
-  explicit ImageJob(Keeper* k, uint32_t every = 2)
-      : keeper(*k), coordinator(Settings(every), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
-    coordinator.SetNow(At(0));
-    for (FakeWorker* worker : {&a, &b}) worker->connection.max_chunk_bytes = kSymbol;
+// An image every two rounds.
+struct ImageJob : TwoWorkerJob {
+  explicit ImageJob(Keeper* k, uint32_t every = 2) : TwoWorkerJob(Settings(every), k), keeper(*k) {
     a.Join(2);
     b.Join(2);
   }
@@ -91,15 +80,7 @@ struct ImageJob {
     }
   }
 
-  static constexpr size_t kSymbol = 64;
-  static constexpr uint32_t kChunks = 3;
-  const uint32_t elements = codec::ChunkElementsFor(kSymbol);
-  const uint64_t count = uint64_t{kChunks} * elements;
   Keeper& keeper;
-  Recorder events;
-  Coordinator coordinator;
-  FakeWorker a{coordinator, 0};
-  FakeWorker b{coordinator, 1};
 };
 
 struct Images : testing::Test {

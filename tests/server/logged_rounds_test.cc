@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "tests/server/fake_worker.h"
+#include "tests/server/two_worker_job.h"
 
 namespace longhaul::server {
 namespace {
@@ -15,20 +15,13 @@ using testing::IsEmpty;
 using Heard = control::ControlMessage;
 
 // A disk that is as slow as the test.
-struct LogKeeper final : ImageKeeper {
+struct LogKeeper final : RestoringKeeper {
   bool Ready() const override { return true; }
   void Keep(std::shared_ptr<const JobImage>) override {}
   void OnSkipped() override {}
   KeeperStats stats() const override { return {.log_records = written, .log_failed = 2}; }
-  const TensorImage* Find(const std::string& tensor) const override {
-    const auto found = restored.find(tensor);
-    return found == restored.end() ? nullptr : &found->second;
-  }
-  TensorImage Take(const std::string& tensor) override {
-    return std::move(restored.extract(tensor).mapped());
-  }
   void OnJobOver() override { ++over; }
-  bool Logs() const override { return true; }
+  bool Logs() const override { return logs; }
   std::optional<ResumedJob> resumed() const override { return run; }
   void OnJobStart(const ResumedJob& job) override { begun.push_back(job.number); }
   uint64_t Log(std::shared_ptr<const TensorImage> image) override {
@@ -37,7 +30,7 @@ struct LogKeeper final : ImageKeeper {
   }
   uint64_t logged() const override { return written; }
 
-  std::map<std::string, TensorImage> restored;
+  bool logs = true;
   std::optional<ResumedJob> run;
   std::vector<uint64_t> begun;
   std::vector<std::shared_ptr<const TensorImage>> records;
@@ -45,17 +38,12 @@ struct LogKeeper final : ImageKeeper {
   int over = 0;
 };
 
-// Two workers, a tensor of three chunks.
-struct LoggedJob {
+struct LoggedJob : TwoWorkerJob {
   explicit LoggedJob(LogKeeper* k, LossPolicy policy = LossPolicy::kResidual)
-      : keeper(*k), coordinator(Settings(policy), &events, nullptr, ByteCount(1 << 20), nullptr, k) {
-    coordinator.SetNow(At(0));
+      : TwoWorkerJob(Settings(policy), k), keeper(*k) {
     a.session = 1000;
     b.session = 2000;
-    for (FakeWorker* worker : {&a, &b}) {
-      worker->connection.max_chunk_bytes = kSymbol;
-      worker->Join(2);
-    }
+    for (FakeWorker* worker : {&a, &b}) worker->Join(2);
   }
   static ServerSettings Settings(LossPolicy policy) {
     ServerSettings settings;
@@ -89,15 +77,25 @@ struct LoggedJob {
   }
   static transport::WindowKey Key(uint64_t round) { return {static_cast<uint32_t>(round + 1)}; }
 
-  static constexpr size_t kSymbol = 64;
-  static constexpr uint32_t kChunks = 3;
-  const uint32_t elements = codec::ChunkElementsFor(kSymbol);
-  const uint64_t count = uint64_t{kChunks} * elements;
+  // Rank 0 joins again, from another port, while its push of the round is whole: it is late, so that the
+  // answer to its declaration waits for the round's end. Then that comes.
+  control::Declared ComeBackLate(FakeWorker& again, uint64_t session) {
+    Open(a, 0, true);
+    Send(a, 0);
+    again.session = session;
+    again.connection.max_chunk_bytes = kSymbol;
+    again.Join(2, 7);
+    again.Declare("w", count, "sgd:lr=1,momentum=0.5");
+    EXPECT_THAT(again.Heard(Heard::kDeclared), IsEmpty());
+    Open(b, 0, true);
+    Send(b, 0);
+    Write();
+    const auto answers = again.Heard(Heard::kDeclared);
+    EXPECT_EQ(answers.size(), 1u);
+    return answers.empty() ? control::Declared() : answers[0].declared();
+  }
+
   LogKeeper& keeper;
-  Recorder events;
-  Coordinator coordinator;
-  FakeWorker a{coordinator, 0};
-  FakeWorker b{coordinator, 1};
 };
 
 struct LoggedRounds : testing::Test {
@@ -148,7 +146,7 @@ TEST_F(LoggedRounds, AlsoForAResultThatHasWaitedForAWindow) {
   ASSERT_FALSE(job.a.connection.outgoing.empty());
   EXPECT_EQ(job.a.Result().chunks.size(), LoggedJob::kChunks - 1);
   job.a.Pull(0, 1, 9);
-  EXPECT_EQ(job.a.connection.outgoing.size(), 1u) << "the values of the round are nobody's yet";
+  EXPECT_EQ(job.a.connection.outgoing.size(), 1u) << "no worker has the values of the round yet";
   job.Write();
   EXPECT_EQ(job.a.connection.outgoing.begin()->second.chunks.size(), LoggedJob::kChunks);
   EXPECT_EQ(job.a.connection.outgoing.size(), 2u);
@@ -246,47 +244,33 @@ TEST_F(LoggedRounds, AWorkerThatComesBackLearnsWhatCounted) {
   EXPECT_EQ(record.values->span()[0], 1) << "3 - (0.5 * 2 + 1)";
 }
 
-// It joins again while its push of the round in progress is whole, and so is late: the answer waits for the
-// round's end, and by then the push has counted.
 TEST_F(LoggedRounds, AnAnswerThatHasWaitedSaysWhatHasCountedMeanwhile) {
   LoggedJob job(&keeper);
   job.Declare();
-  job.Open(job.a, 0, true);
-  job.Send(job.a, 0);
   FakeWorker again{job.coordinator, 0, 50000};
-  again.session = 1000;
-  again.connection.max_chunk_bytes = LoggedJob::kSymbol;
-  again.Join(2, 7);
-  again.Declare("w", job.count, "sgd:lr=1,momentum=0.5");
-  EXPECT_THAT(again.Heard(Heard::kDeclared), IsEmpty());
-  job.Open(job.b, 0, true);
-  job.Send(job.b, 0);
-  job.Write();
-  const auto answers = again.Heard(Heard::kDeclared);
-  ASSERT_EQ(answers.size(), 1u);
+  const control::Declared answer = job.ComeBackLate(again, 1000);
   EXPECT_EQ(keeper.records.back()->counted[0].session, 1000u);
-  EXPECT_TRUE(answers[0].declared().has_counted());
-  EXPECT_EQ(answers[0].declared().next_round(), 1u);
+  EXPECT_TRUE(answer.has_counted());
+  EXPECT_EQ(answer.next_round(), 1u);
+}
+
+// A worker that comes back to a server that lives needs no log.
+TEST_F(LoggedRounds, WhatHasCountedIsKnownWithoutALogToo) {
+  keeper.logs = false;
+  LoggedJob job(&keeper);
+  job.Declare();
+  FakeWorker again{job.coordinator, 0, 50000};
+  EXPECT_TRUE(job.ComeBackLate(again, 1000).has_counted());
+  EXPECT_TRUE(keeper.records.empty());
 }
 
 // What its predecessor pushed is not the successor's: a push of its own that waits has not counted.
 TEST_F(LoggedRounds, WhatCountedIsOfTheSessionThatPushed) {
   LoggedJob job(&keeper);
   job.Declare();
-  job.Open(job.a, 0, true);
-  job.Send(job.a, 0);
   FakeWorker successor{job.coordinator, 0, 50000};
-  successor.session = 1001;
-  successor.connection.max_chunk_bytes = LoggedJob::kSymbol;
-  successor.Join(2, 7);
-  successor.Declare("w", job.count, "sgd:lr=1,momentum=0.5");
-  job.Open(job.b, 0, true);
-  job.Send(job.b, 0);
-  job.Write();
+  EXPECT_FALSE(job.ComeBackLate(successor, 1001).has_counted());
   EXPECT_EQ(keeper.records.back()->counted[0].session, 1000u);
-  const auto answers = successor.Heard(Heard::kDeclared);
-  ASSERT_EQ(answers.size(), 1u);
-  EXPECT_FALSE(answers[0].declared().has_counted());
 }
 
 }  // namespace

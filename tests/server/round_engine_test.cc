@@ -717,6 +717,25 @@ TEST_F(Job, AReplacedWorkerPushesAgainAndWhatItHadContributedCountsOnce) {
   EXPECT_EQ(coordinator.Stats().duplicate_contributions, 1u);
 }
 
+// Another process, whose gradient is another one: none of it is taken for what its predecessor had delivered.
+TEST_F(Job, ASuccessorPushesIntoTheNextRoundWhereItsPredecessorsPushIsInInPart) {
+  DeclareChunks(2);
+  PushAll(b, 1, 0, 4);
+  ASSERT_TRUE(Open(a, 1, 2, 0).ok());
+  a.Send({1}, kHigh, 0, Full(2));
+  FakeWorker successor(coordinator, 0, 40100);
+  successor.session = 7;
+  Replace(successor);
+  EXPECT_EQ(ResultOf(b).at(0), 3.0f) << "what the predecessor had delivered counts";
+  const auto declared = successor.Heard(ControlMessage::kDeclared);
+  ASSERT_EQ(declared.size(), 1u);
+  EXPECT_EQ(declared[0].declared().next_round(), 1u);
+  PushAll(b, 2, 1, 4);
+  PushAll(successor, 2, 1, 6);
+  EXPECT_EQ(ResultOf(successor), (std::map<uint32_t, float>{{0, 5.0f}, {1, 5.0f}}));
+  EXPECT_EQ(coordinator.Stats().taken_and_dropped, 0u);
+}
+
 // Its gradient is the rank's in this round: where the predecessor's is in, nothing of it is owed.
 TEST_F(ResidualJob, AReplacedWorkerDoesNotRepayWhatItsPredecessorHadContributed) {
   DeclareChunks(3);

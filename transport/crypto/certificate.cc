@@ -160,15 +160,7 @@ Result<transport::PeerIdentity> IdentityOf(const x509_st& certificate) {
   return *found;
 }
 
-std::string TrustText(ByteSpan digest) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : digest.first(8)) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
+std::string TrustText(ByteSpan digest) { return HexOf(digest.first(8)); }
 
 int64_t ExpiryOf(const x509_st& certificate) {
   tm utc{};

@@ -39,7 +39,7 @@ class Pushes {
   void StartWaiting();
   // Windows that were open are to be opened again, with what they carried.
   void OnConnectionLost();
-  // The server of the new connection knows the tensor, which it was told before. True: the push on its way
+  // The server of the new connection knows the tensor, which was declared before. True: the push on its way
   // had counted, and its result is to be pulled into `out` (OnResultFetched).
   bool OnDeclaredAgain(TensorHandle handle, const control::Declared& declared);
   void OnResultFetched(TensorHandle handle, const Status& outcome);
@@ -76,7 +76,7 @@ class Pushes {
   bool WorkOnResult(TensorHandle handle, WorkBudget& budget);
   void OnEncoded(TensorHandle handle);
   void BeginEncoding(TensorHandle handle);
-  // What the window carried is nobody's but the server's now: the loss policy learns it.
+  // What the window carried is the server's alone from now on: the loss policy learns it.
   void Settle(TensorHandle handle);
   // A push that came too late for its round counts in the one that was in progress.
   void CountIn(TensorState& tensor, uint64_t round);

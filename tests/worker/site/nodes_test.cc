@@ -128,6 +128,7 @@ class Nodes : public ::testing::Test {
   std::vector<Address> addresses_;
   std::vector<std::unique_ptr<offload::FaultySender>> senders_;  // outlive the nodes
   std::vector<std::unique_ptr<TestNode>> nodes_;
+  std::vector<float> gradient_;  // outlives the clients, which read it until a push ends
   std::vector<Client> clients_;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<float>> out_;
@@ -423,10 +424,10 @@ TEST_F(Nodes, CollectivesOfADeadLeaderTakeNoRoom) {
       if (i < 5) tensors[i][t] = clients_[i].Declare(name, {.count = FakeRank::kCount}).value();
     }
   });
-  const std::vector<float> gradient(FakeRank::kCount, 4);
+  gradient_.assign(FakeRank::kCount, 4);
   std::vector<Operation> steps;
   for (size_t i = 0; i < 5; ++i) {
-    for (const Tensor& tensor : tensors[i]) steps.push_back(clients_[i].Push(tensor, gradient));
+    for (const Tensor& tensor : tensors[i]) steps.push_back(clients_[i].Push(tensor, gradient_));
   }
   for (const uint32_t tensor : index) EXPECT_NE(fake.AskStep(tensor).mid, 0u);
   Cut(0, true);
