@@ -453,12 +453,9 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
   for (const auto& job : jobs_) {
     ForgetWorker(*job, rank);
     Rounds& rounds = job->tensor.rounds();
-    // Another process has other gradients. Where its predecessor's is in, its own would be acknowledged and
-    // not counted: it begins with the next round.
-    const bool in = rounds.participation(rank) == Rounds::Participation::kOpen &&
-                    job->tensor.aggregator().contributed(rank).count() > 0;
-    if (in && job->window_sessions[rank] != membership_->member(rank).session) {
+    if (job->HasOfAnother(rank, membership_->member(rank).session)) {
       ExcludeFromRound(*job, rank);
+      job->clocks.OnMemberJoined(rank);
       MoveMember(*job, rank, rounds.OnMemberJoined(rank));
       FinishRoundIfComplete(*job);
     } else {

@@ -12,7 +12,14 @@ bool Steps::Close(Instant now, TensorJob& job) {
   bool counted = false;
   bool closes = false;
   for (FinishedPush& push : job.finished) {
-    if (push.state != FinishedPush::State::kOver || push.step > tensor.rounds().number()) continue;
+    if (push.state != FinishedPush::State::kOver) continue;
+    if (push.step > tensor.rounds().number()) {
+      if (tensor.rounds().Closes()) continue;
+      LH_REACHED("a step has chunks of a worker that is gone, and no window that closes it");
+      tensor.rounds().CloseStep();
+      closes = true;
+      continue;
+    }
     if (push.step < tensor.rounds().number()) {
       LH_REACHED("a push is over that earlier steps have all of");
       tensor.rounds().OnWindowPassed(push.rank);

@@ -80,6 +80,13 @@ struct TensorJob {
         counted(ranks),
         window_sessions(ranks) {}
 
+  // Another process of the rank has chunks in the round in progress: those of this session would be
+  // acknowledged and not counted. Steps take both.
+  bool HasOfAnother(uint32_t rank, uint64_t session) const {
+    return !tensor.asynchronous() && tensor.rounds().participation(rank) == Rounds::Participation::kOpen &&
+           tensor.aggregator().contributed(rank).count() > 0 && window_sessions[rank] != session;
+  }
+
   bool HasValues() const {
     return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
   }

@@ -82,6 +82,12 @@ void Rounds::OnWindowPassed(uint32_t rank) {
   parts_[rank] = Participation::kLagging;
 }
 
+void Rounds::CloseStep() {
+  LH_CHECK(asynchronous() && begun());
+  ++windows_in_;
+  BeginSweep();
+}
+
 void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(members_[rank]);
   members_[rank] = false;

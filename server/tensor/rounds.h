@@ -127,6 +127,8 @@ class Rounds {
   // The chunk's value is computed. REQUIRES: not final yet.
   void MarkFinal(uint32_t chunk);
 
+  // A window of the next step is over: this one is made of what is in. REQUIRES: asynchronous(), begun().
+  void CloseStep();
   // Begins the next round with every rank that is a member; lagging ones go on lagging as long as the others
   // are enough. now: asynchronous, when windows that are open begin it. REQUIRES: AllFinal().
   void Next(Instant now = {});

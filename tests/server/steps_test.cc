@@ -438,6 +438,23 @@ TEST(Steps, APushThatIsSentAgainCountsOnce) {
   EXPECT_EQ(job.Now(0), (Values{{0, -8}, {1, -7}}));
 }
 
+// Chunk 0 of both is in: of two processes they are two pushes, and the step that has the first has no other
+// window.
+TEST(Steps, ASuccessorsPushCountsBesideWhatItsPredecessorHasDelivered) {
+  Job job(1);
+  job.Declare();
+  ASSERT_TRUE(job.Open(1, 1).ok());
+  job.Send(1, 1, 0, 8);
+  job.Come(1, 5, 1);
+  job[1].Declare("w", job.count, "sgd:lr=1");
+  job[1].connection.TakeControl();
+  job.Push(1, 1, 2);
+  EXPECT_EQ(job.Taken(1).size(), 1u);
+  EXPECT_EQ(job.Now(0), (Values{{0, -5}, {1, -1}}));
+  job.Push(0, 1, 0);
+  EXPECT_EQ(job.Now(0), (Values{{0, -5}, {1, -1}}));
+}
+
 TEST(Steps, APushThatHasCountedAndWasNotToldIsKnownToItsSession) {
   Job job(1);
   job.Declare();

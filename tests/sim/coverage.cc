@@ -36,6 +36,8 @@ constexpr Beyond kBeyond[] = {
     {"the window of a round that went on is refused", "takes a worker two rounds behind: test_server"},
     {"a chunk comes when its step is made, and is of the next one", "steps of one worker: test_server"},
     {"a push is over that earlier steps have all of", "steps of one worker: test_server"},
+    {"a step has chunks of a worker that is gone, and no window that closes it",
+     "steps of one worker: test_server"},
     {"a member that does nothing holds the others no longer", "steps of one worker: test_server"},
     // Less than ten times in 1,000 seeds: a sweep may miss them.
     {"a result is outdated before it was sent", "seldom"},
