@@ -84,7 +84,7 @@ struct TensorJob {
   // acknowledged and not counted. Steps take both.
   bool HasOfAnother(uint32_t rank, uint64_t session) const {
     return !tensor.asynchronous() && tensor.rounds().participation(rank) == Rounds::Participation::kOpen &&
-           tensor.aggregator().contributed(rank).count() > 0 && window_sessions[rank] != session;
+           tensor.pushed(rank).count() > 0 && window_sessions[rank] != session;
   }
 
   bool HasValues() const {
