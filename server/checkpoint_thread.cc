@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "server/member/fences.h"
+
 namespace longhaul::server {
 
 // Outlives the CheckpointThread where a disk does not answer.
@@ -136,6 +138,7 @@ Status CheckpointThread::OpenLog(const Options& options,
       if (about.settings != options.settings)
         return differs("settings are", about.settings, "are " + options.settings);
       resumed_ = loaded->run;
+      resumed_->sessions = SessionsOf(loaded->tensors, about.world_size);
     }
     uint64_t rounds = 0;
     for (TensorImage& tensor : loaded->tensors) {

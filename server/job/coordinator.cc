@@ -44,6 +44,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       barriers_(settings_.world_size),
       record_(settings_.world_size) {
   access_.Replace(settings_.access, &membership_);
+  if (const auto run = images ? images->resumed() : std::nullopt) membership_.GoOn(run->sessions);
 }
 
 Coordinator::~Coordinator() = default;
@@ -296,9 +297,8 @@ void Coordinator::Replace(uint32_t rank) {
   if (engine_) engine_->OnMemberReplaced(rank, old);
   record_.OnMemberGone(rank, old.connection->stats());
   old.phase = Peer::Phase::kLeaving;
-  old.connection->Close(
-      Status(StatusCode::kAborted,
-             "replaced by incarnation " + std::to_string(membership_.member(rank).incarnation)));
+  const std::string incarnation = std::to_string(membership_.member(rank).incarnation);
+  old.connection->Close(Status(StatusCode::kAborted, "replaced by incarnation " + incarnation));
   barriers_.Forget(rank);
 }
 

@@ -23,7 +23,8 @@ Membership::Membership(std::string job, uint32_t world_size, uint32_t min_worker
       max_weight_share_(max_weight_share),
       stands_for_(world_size, 1),
       members_(world_size),
-      plan_(world_size) {
+      plan_(world_size),
+      fences_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
   LH_CHECK_OP(min_workers, <=, world_size);
 }
@@ -46,6 +47,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
   if (Status may = plan_.MayTake(request.identity, request.peer, request.rank, taken); !may.ok()) return may;
+  if (Status may = fences_.MayJoin(request.rank, request.session); !may.ok()) return may;
   // A successor counts its own incarnations.
   const bool known = member.state != Member::State::kEmpty && member.identity.name == request.identity.name;
   if (known && request.incarnation && *request.incarnation < member.incarnation) {
@@ -67,6 +69,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                   .peer = request.peer,
                   .last_heard = now};
   plan_.Take(request.rank, request.identity, request.peer);
+  if (started_ || fences_.IsKnown(request.rank)) fences_.OnJoined(request.rank, request.session);
   if (!taken) ++joined_;
   return taken ? Admission::kReplaces : Admission::kNew;
 }
@@ -98,6 +101,7 @@ void Membership::Free(uint32_t rank, Member::State state) {
 bool Membership::TryStart() {
   if (started_ || joined_ < world_size()) return false;
   started_ = true;
+  for (uint32_t rank = 0; rank < world_size(); ++rank) fences_.OnJoined(rank, members_[rank].session);
   return true;
 }
 
@@ -160,6 +164,7 @@ std::string Membership::Names(const std::vector<uint32_t>& ranks) const {
 void Membership::Reset() {
   members_.assign(members_.size(), Member());
   plan_.Reset();
+  fences_.Reset();
   joined_ = 0;
   started_ = false;
 }

@@ -6,8 +6,8 @@
 //                                 or the same one, when its predecessor no longer answers)
 //
 // A process that says no number gets the next one of its rank. A number that a process says fences those
-// below it: they are refused, also when the rank is free. Who says none is never fenced, so no number keeps a
-// rank for ever.
+// below it: they are refused, also when the rank is free. A process that says none is fenced by its session
+// (fences.h).
 //
 // Before the start a lost or leaving worker's place becomes empty again.
 //
@@ -22,11 +22,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/address.h"
 #include "base/instant.h"
 #include "longhaul/status.h"
+#include "server/member/fences.h"
 #include "server/member/rank_plan.h"
 #include "transport/core/security/security.h"
 
@@ -74,8 +76,9 @@ class Membership {
   Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
-  // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, or the
-  // incarnation is older than one of the same identity that was here). holder_silent: a contested rank's
+  // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, the
+  // incarnation is older than one of the same identity that was here, or another process has followed this
+  // one). holder_silent: a contested rank's
   // worker has not answered.
   Result<Admission> Join(const JoinRequest& request, Instant now, bool holder_silent = false);
   // kAlreadyExists: the rank's worker has answered.
@@ -108,6 +111,9 @@ class Membership {
   std::vector<bool> Joined() const;  // by rank
   // From now on; what the list says of ranks that stand for several workers, too (SetStandsFor).
   void SetAllow(AllowList allow);
+  const Fences& fences() const { return fences_; }
+  // The job goes on: the processes that it had at an earlier server.
+  void GoOn(std::vector<RankSessions> sessions) { fences_.Restore(std::move(sessions)); }
   RankPlan& plan() { return plan_; }
   const RankPlan& plan() const { return plan_; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
@@ -129,6 +135,7 @@ class Membership {
   std::vector<uint32_t> stands_for_;  // by rank
   std::vector<Member> members_;
   RankPlan plan_;
+  Fences fences_;
   uint32_t joined_ = 0;
   bool started_ = false;
 };

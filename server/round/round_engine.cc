@@ -223,7 +223,7 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
 void RoundEngine::LogRound(TensorJob& job) {
   Tensor& tensor = job.tensor;
   auto record = std::make_shared<TensorImage>(tensor.NextImage());
-  record->counted = job.counted;
+  record->counted = job.CountedBy(membership_->fences());
   tensor.WithholdLast();
   job.record = keeper_->Log(std::move(record));
 }

@@ -134,6 +134,12 @@ struct TensorJob {
       if (of_push.count() < tensor.chunks()) counted[rank].chunks = of_push.bytes();
     }
   }
+  // Of the session that a rank has, and which sessions had it before.
+  std::vector<Counted> CountedBy(const Fences& fences) const {
+    std::vector<Counted> all = counted;
+    for (uint32_t rank = 0; rank < all.size(); ++rank) all[rank].replaced = fences.replaced(rank);
+    return all;
+  }
   // The rank's push is on its way, or its worker has not been told yet that it counts.
   bool IsPushing(uint32_t rank) const {
     return tensor.rounds().participation(rank) == Rounds::Participation::kOpen ||

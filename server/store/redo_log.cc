@@ -37,7 +37,8 @@ json HeaderOf(const TensorImage& image) {
     counted.push_back({{"session", each.session},
                        {"round", each.round},
                        {"clock", each.clock},
-                       {"chunks", HexOf(each.chunks)}});
+                       {"chunks", HexOf(each.chunks)},
+                       {"replaced", each.replaced}});
   json state = json::array();
   for (const auto& each : image.state) state.push_back(each.name);
   return {{"kind", "tensor"},
@@ -66,7 +67,8 @@ TensorImage ImageOf(const json& header) {
     image.counted.push_back({.session = each.at("session").get<uint64_t>(),
                              .round = each.at("round").get<uint64_t>(),
                              .clock = each.at("clock").get<uint64_t>(),
-                             .chunks = FromHex(each.at("chunks").get<std::string>())});
+                             .chunks = FromHex(each.at("chunks").get<std::string>()),
+                             .replaced = each.at("replaced").get<std::vector<uint64_t>>()});
   }
   for (const json& name : header.at("state")) image.state.push_back({name.get<std::string>(), nullptr});
   const bool fits = image.count > 0 && image.round <= image.rounds && image.count < (uint64_t{1} << 40) &&

@@ -18,8 +18,9 @@ namespace longhaul::server {
 struct Counted {
   uint64_t session = 0;  // 0: none has
   uint64_t round = 0;
-  uint64_t clock = 0;                // its pushes that have counted, that one included
-  std::vector<uint8_t> chunks = {};  // a bit for each that counted, LSB first; empty: all of them
+  uint64_t clock = 0;                   // its pushes that have counted, that one included
+  std::vector<uint8_t> chunks = {};     // a bit for each that counted, LSB first; empty: all of them
+  std::vector<uint64_t> replaced = {};  // sessions that had the rank before, the oldest first
   bool operator==(const Counted&) const = default;
 };
 
@@ -40,6 +41,13 @@ struct JobImage {
   std::vector<TensorImage> tensors;
 };
 
+// The processes that have had a rank (server/member/fences.h).
+struct RankSessions {
+  uint64_t last = 0;                    // 0: not known
+  std::vector<uint64_t> replaced = {};  // by others, the oldest first
+  bool operator==(const RankSessions&) const = default;
+};
+
 struct KeeperStats {
   uint64_t written = 0;
   uint64_t failed = 0;
@@ -55,6 +63,7 @@ struct KeeperStats {
 struct ResumedJob {
   uint64_t number = 0;  // control.Welcome
   uint16_t symbol_bytes = 0;
+  std::vector<RankSessions> sessions = {};  // by rank; empty: not known
 };
 
 // Where images of the running job go, and where the first job's values come from.

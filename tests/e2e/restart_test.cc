@@ -128,6 +128,28 @@ TEST_F(Restart, MayHappenAgainAndAgain) {
   ExpectSame(whole, Final("cut"));
 }
 
+// It stands still while its server dies and a successor takes its rank at the next one, and goes on when that
+// is dead too: no server could tell it. Of its pushes some have counted, and the log knows only what of the
+// successor's has.
+TEST_F(Restart, AWorkerThatWasReplacedIsRefusedByTheNextServerToo) {
+  Program& first = StartLogger("cut");
+  Train({{"--rounds", "5000"}});
+  WaitForRounds(first, 5);
+  workers_[0]->Signal(SIGSTOP);
+  Kill(first);
+  Program& second = StartAgain("cut");
+  Program& successor = StartWorker(
+      0, {{"--rounds", "5000"}, {"--fault", "delay=10ms"}, {"--lr", "0.01"}, {"--momentum", "0.9"}});
+  WaitForRounds(second, 5);
+  successor.Signal(SIGKILL);
+  ASSERT_TRUE(successor.WaitForEnd());
+  Kill(second);
+  StartAgain("cut");
+  workers_[0]->Signal(SIGCONT);
+  ExpectEnd(*workers_[0], 1);
+  EXPECT_THAT(workers_[0]->Errors(), HasSubstr("another process has followed this one as rank 0"));
+}
+
 TEST_F(Restart, OfAnotherJobIsRefusedByName) {
   Program& first = StartLogger("cut");
   Train();

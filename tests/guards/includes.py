@@ -61,7 +61,7 @@ UNITS = [
     ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.
     ("server_settings", r"server/settings\.",               "public base",                          ""),
-    ("member",     r"server/member/",                        "public base wire control security surface window_types", "files"),
+    ("member",     r"server/member/",                        "public base wire control security surface window_types image", "files"),
     ("tensor",     r"server/tensor/",                        "public base wire coder chunk policy surface window_types server_settings image", "eigen"),
     ("grants",     r"server/grants/",                        "public base surface window_types member server_settings", ""),
     ("results",    r"server/results/",                       "public base wire coder chunk policy surface window_types member tensor", ""),

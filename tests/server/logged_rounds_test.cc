@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "server/member/fences.h"
 #include "tests/server/two_worker_job.h"
 
 namespace longhaul::server {
@@ -271,6 +272,28 @@ TEST_F(LoggedRounds, WhatCountedIsOfTheSessionThatPushed) {
   FakeWorker successor{job.coordinator, 0, 50000};
   EXPECT_FALSE(job.ComeBackLate(successor, 1001).has_counted());
   EXPECT_EQ(keeper.records.back()->counted[0].session, 1000u);
+}
+
+// Its push may have counted, and what counted is known of its successor only.
+TEST_F(LoggedRounds, AWorkerThatWasReplacedIsRefusedByTheNextServerToo) {
+  {
+    LoggedJob job(&keeper);
+    job.Declare();
+    FakeWorker successor{job.coordinator, 0, 50000};
+    job.ComeBackLate(successor, 1001);
+    EXPECT_THAT(keeper.records.back()->counted[0].replaced, ElementsAre(1000));
+  }
+  LogKeeper next;
+  next.run = ResumedJob{.number = 5, .symbol_bytes = 48, .sessions = SessionsOf({*keeper.records.back()}, 2)};
+  next.restored["w"] = *keeper.records.back();
+  LoggedJob job(&next);  // session 1000 has rank 0
+  EXPECT_THAT(job.events.refused, ElementsAre(testing::HasSubstr("another process has followed this one")));
+  EXPECT_THAT(next.begun, IsEmpty());
+  FakeWorker successor{job.coordinator, 0, 50000};
+  successor.session = 1001;
+  successor.connection.max_chunk_bytes = LoggedJob::kSymbol;
+  successor.Join(2);
+  EXPECT_THAT(next.begun, ElementsAre(5));
 }
 
 }  // namespace

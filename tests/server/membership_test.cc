@@ -52,6 +52,45 @@ TEST(Membership, ASecondWorkerOfARankIsInOnlyWhenTheFirstIsSilent) {
   EXPECT_EQ(membership.joined(), 1u);
 }
 
+JoinRequest Process(uint32_t rank, uint64_t session) {
+  JoinRequest request = Unnumbered(rank);
+  request.session = session;
+  return request;
+}
+
+TEST(Membership, AProcessThatAnotherOneHasFollowedIsRefused) {
+  Membership membership("mnist", 2, 1);
+  ASSERT_TRUE(membership.Join(Process(1, 11), At(0)).ok());
+  membership.Leave(1);
+  ASSERT_TRUE(membership.Join(Process(1, 12), At(0)).ok());
+  membership.Leave(1);
+  ASSERT_TRUE(membership.Join(Process(1, 11), At(0)).ok()) << "nothing has counted before the start";
+  ASSERT_TRUE(membership.Join(Process(0, 1), At(0)).ok());
+  ASSERT_TRUE(membership.TryStart());
+  membership.Lose(1);
+  EXPECT_EQ(*membership.Join(Process(1, 11), At(1)), Admission::kNew) << "the same one comes back";
+  ASSERT_EQ(*membership.Join(Process(1, 13), At(1), /*holder_silent=*/true), Admission::kReplaces);
+  for (int i = 0; i < 2; ++i) {
+    const Status refused = membership.Join(Process(1, 11), At(2), /*holder_silent=*/true).status();
+    EXPECT_EQ(refused.code(), StatusCode::kAlreadyExists);
+    EXPECT_NE(refused.message().find("another process has followed this one as rank 1"), std::string::npos);
+    if (i == 0) membership.Lose(1);  // the free rank does not help
+  }
+  EXPECT_TRUE(membership.Join(Process(1, 13), At(3)).ok());
+  membership.Reset();
+  EXPECT_TRUE(membership.Join(Process(1, 11), At(4)).ok()) << "of another job";
+}
+
+TEST(Membership, AJobThatGoesOnKnowsItsProcesses) {
+  Membership membership("mnist", 2, 2);
+  membership.GoOn({{.last = 1}, {.last = 12, .replaced = {11}}});
+  EXPECT_FALSE(membership.Join(Process(1, 11), At(0)).ok());
+  ASSERT_TRUE(membership.Join(Process(1, 13), At(0)).ok());
+  membership.Leave(1);
+  EXPECT_FALSE(membership.Join(Process(1, 12), At(0)).ok()) << "followed before all are back";
+  EXPECT_TRUE(membership.Join(Process(1, 13), At(0)).ok());
+}
+
 TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1, 3), At(0)).ok());

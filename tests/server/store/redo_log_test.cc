@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using ByName = std::map<std::string, uint64_t>;  // the round of each tensor
 
 const RedoLog::About kAbout{.job = "j", .settings = "{\"a\":1}", .world_size = 2};
-constexpr ResumedJob kRun{.number = 77, .symbol_bytes = 1392};
+const ResumedJob kRun{.number = 77, .symbol_bytes = 1392};
 
 RedoLog::Image Image(const std::string& name, uint64_t round,
                      const std::string& optimizer = "sgd:lr=1,momentum=0.5", uint64_t count = 5) {
@@ -37,7 +37,7 @@ RedoLog::Image Image(const std::string& name, uint64_t round,
   image.values = array(static_cast<float>(round));
   for (const std::string& state : codec::StateNames(image.optimizer))
     image.state.push_back({state, array(static_cast<float>(1000 + round))});
-  image.counted = {{.session = 9, .round = round, .chunks = {0xa5, 1}}, {}};
+  image.counted = {{.session = 9, .round = round, .chunks = {0xa5, 1}, .replaced = {4, 8}}, {}};
   return std::make_shared<TensorImage>(std::move(image));
 }
 
