@@ -162,7 +162,9 @@ bool Declarations::Accept(TensorJob& job, const HeldDeclarations::Request& reque
   if (job.charged > 0 && Majority(static_cast<size_t>(std::ranges::count(job.declared, true)))) {
     charged_[job.first_declarer] -= std::exchange(job.charged, 0);
   }
-  if (!job.late[rank]) {
+  // A step that is not on the disk yet may be lost, and what it has of the worker's push with it.
+  const bool waits = job.late[rank] || (job.tensor.asynchronous() && job.tensor.withheld());
+  if (!waits) {
     if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, answer);
   } else if (postponed_[rank] >= kMaxPostponed) {
     Refuse(request,
@@ -360,6 +362,7 @@ void Declarations::AnswerPostponed(TensorJob& job) {
   for (PostponedDeclare& postponed : std::exchange(job.postponed_declares, {})) {
     --postponed_[postponed.rank];
     control::Declared& declared = *postponed.answer.mutable_declared();  // as it is now
+    declared.set_next_round(job.tensor.rounds().number());
     SetEpoch(job.epochs, declared);
     SetCounted(job, postponed.rank, membership_->member(postponed.rank).session, declared);
     if (Peer* peer = host_->PeerOfRank(postponed.rank)) host_->Send(*peer, postponed.answer);

@@ -394,6 +394,22 @@ TEST(Steps, AnAcknowledgedPushIsOnTheDiskAndWhatComesMeanwhileIsOfTheNextStep) {
   EXPECT_EQ(job.Now(0), Both(-6));
 }
 
+// The worker would take its push for counted, and a server that dies now has lost it.
+TEST(Steps, WhatIsNotOnTheDiskIsNotSaidToHaveCounted) {
+  Disk disk;
+  Job job(-1, 2, &disk);
+  job.Declare();
+  job.Push(0, 1, 4);
+  job.Come(0, 1000, 1);
+  job[0].Declare("w", job.count, "sgd:lr=1");
+  EXPECT_THAT(job[0].Heard(Heard::kDeclared), IsEmpty());
+  job.Write();
+  const auto declared = job[0].Heard(Heard::kDeclared);
+  ASSERT_EQ(declared.size(), 1u);
+  EXPECT_TRUE(declared[0].declared().has_counted());
+  EXPECT_EQ(declared[0].declared().next_round(), 1u);
+}
+
 TEST(Steps, AClockOutlivesTheServer) {
   Disk disk;
   {
