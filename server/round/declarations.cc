@@ -37,7 +37,7 @@ void SetEpoch(const ShiftEpochs& epochs, control::Declared& declared) {
 void SetCounted(const TensorJob& job, uint32_t rank, uint64_t session, control::Declared& declared) {
   declared.set_has_values(job.tensor.parameters().initial() == Parameters::Initial::kReady);
   const Counted& counted = job.counted[rank];
-  if (session == 0 || counted.session != session) return;
+  if (!counted.IsOf(session)) return;
   declared.set_has_counted(true);
   declared.set_counted_round(counted.round);
   if (counted.chunks.size() <= wire::kMaxCountedBytes)

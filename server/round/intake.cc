@@ -142,6 +142,13 @@ Status Intake::OpenGradient(Instant now, Peer& peer, transport::WindowKey key,
   transfer.on_time = !late;
   transfer.takes_epoch = job.epochs.Takes(peer.rank, metadata.shift_epoch);
   if (contributed.count() > 0) transfer.superseded = contributed;
+  // The push of a round that ended between the worker's declaration and now: what of it was in has counted.
+  const bool again = late && !job.pushed_here[peer.rank] && job.counted[peer.rank].round >= metadata.round;
+  job.pushed_here[peer.rank] = true;
+  if (again && job.counted[peer.rank].IsOf(membership_->member(peer.rank).session)) {
+    LH_REACHED("a push comes again of which a part has counted");
+    transfer.superseded = job.CountedChunks(peer.rank);
+  }
   if (metadata.wants_result) {
     results_->SendRound(peer, job.tensor, {job.epochs.epoch(), job.epochs.change_round()});
   } else {

@@ -114,6 +114,7 @@ std::optional<Wait> Steps::LongestHeld() const {
 void Steps::Drop(TensorJob& job, uint32_t rank) {
   std::erase_if(job.finished, [rank](const FinishedPush& push) { return push.rank == rank; });
   job.own_pushes[rank] = 0;
+  job.pushed_here[rank] = false;
 }
 
 void Steps::OnClockRequest(Peer& peer, const control::ClockRequest& request) {

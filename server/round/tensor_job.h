@@ -77,6 +77,7 @@ struct TensorJob {
         window_times(ranks),
         declared(ranks, false),
         late(ranks, false),
+        pushed_here(ranks, false),
         counted(ranks),
         window_sessions(ranks) {}
 
@@ -134,6 +135,13 @@ struct TensorJob {
       if (of_push.count() < tensor.chunks()) counted[rank].chunks = of_push.bytes();
     }
   }
+  // Of the rank's push that has counted last.
+  transport::ChunkBitmap CountedChunks(uint32_t rank) const {
+    transport::ChunkBitmap all(tensor.chunks());
+    if (counted[rank].chunks.size() == all.bytes().size()) return {all.size(), counted[rank].chunks};
+    all.SetAll();
+    return all;
+  }
   // Of the session that a rank has, and which sessions had it before.
   std::vector<Counted> CountedBy(const Fences& fences) const {
     std::vector<Counted> all = counted;
@@ -171,6 +179,7 @@ struct TensorJob {
   std::optional<PendingReport> report;
   bool restored = false;  // just now, from an image
   // What counted of the sessions lately, and whose window was the last of each rank in the round in progress.
+  std::vector<bool> pushed_here;          // by rank: its connection has brought a push
   std::vector<Counted> counted;           // by rank
   std::vector<uint64_t> window_sessions;  // likewise
   // With a round log: the record of the round in progress that is being written (0: none), and the

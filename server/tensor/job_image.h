@@ -22,6 +22,8 @@ struct Counted {
   std::vector<uint8_t> chunks = {};     // a bit for each that counted, LSB first; empty: all of them
   std::vector<uint64_t> replaced = {};  // sessions that had the rank before, the oldest first
   bool operator==(const Counted&) const = default;
+  // Of this process, which says a session.
+  bool IsOf(uint64_t process) const { return process != 0 && session == process; }
 };
 
 struct TensorImage {

@@ -613,6 +613,33 @@ TEST_F(OneOfTwo, ARoundWaitsForTheOthersForAGraceOnceItsQuorumIsIn) {
   EXPECT_EQ(coordinator.Stats().late_windows_taken, 1u);
 }
 
+// Its worker comes back while the round is open, and the round ends before it pushes again: what was in has
+// counted.
+TEST_F(OneOfTwo, APushThatHasCountedInPartCountsOnceWhenItComesAgainLate) {
+  b.session = 7;
+  FakeWorker first(coordinator, 1, 40100), again(coordinator, 1, 40101);
+  first.session = again.session = 7;
+  DeclareChunks(2);
+  Replace(first, 1);
+  PushAll(a, 1, 0, 4);
+  ASSERT_TRUE(Open(first, 1, 2, 0).ok());
+  first.Send({1}, kHigh, 0, Full(8));
+  Replace(again, 2);
+  ASSERT_EQ(again.Heard(ControlMessage::kDeclared).back().declared().next_round(), 0u);
+  Tick(600'000);
+  ASSERT_EQ(events.rounds.size(), 1u);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 2.0f}}));
+  PushAll(again, 1, 0, 8);
+  PushAll(a, 2, 1, 4);
+  Tick(1'200'000);
+  ASSERT_EQ(events.rounds.size(), 2u);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 2.0f}, {1, 6.0f}}));
+  // The next one is another push, even where its worker has not heard in which round the one before counted.
+  PushAll(again, 2, 1, 8);
+  PushAll(a, 3, 2, 4);
+  EXPECT_EQ(ResultOf(a), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
+}
+
 TEST_F(OneOfTwo, ARoundOfAllEndsAtOnce) {
   TenRounds();
   PushBoth(10, 4, 8);
