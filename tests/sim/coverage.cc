@@ -33,6 +33,8 @@ constexpr Beyond kBeyond[] = {
     {"a pull is held", "takes more pulls than models may be pinned for: test_server"},
     {"no room for a chunk before its window", "takes more early chunks than are kept: test_transport"},
     {"the server disconnects a peer", "takes a member that violates the protocol: test_server"},
+    {"a worker that another one has followed is refused", "takes a zombie: test_server"},
+    {"a push comes again of which a part has counted", "takes a round that ends in between: test_server"},
     {"the window of a round that went on is refused", "takes a worker two rounds behind: test_server"},
     {"a chunk comes when its step is made, and is of the next one", "steps of one worker: test_server"},
     {"a push is over that earlier steps have all of", "steps of one worker: test_server"},
