@@ -187,9 +187,15 @@ TEST(CertificateHandshakeTest, AWorkersCertificateMakesNoServer) {
   EXPECT_EQ(RefusedByClient(GoodWorker(), impostor), "the peer's certificate is not for this role");
 }
 
-TEST(CertificateHandshakeTest, AServersCertificateMakesNoWorker) {
-  const Side impostor(Issue(Role::kServer, "s"), Role::kServer);
-  EXPECT_EQ(RefusedByServer(impostor, GoodServer()), "the peer's certificate is not for this role");
+// A server of a job of several connects to the first one, whose list is of workers and tools. What it may ask
+// for is not TLS's to say (server/job/authorization.h).
+TEST(CertificateHandshakeTest, AServerConnectsToAnotherOneAsAServer) {
+  Side first = GoodServer();
+  first.options.allow = AllowList::Parse({"worker-0"}).value();
+  TlsPair pair(Side(Issue(Role::kServer, "s"), Role::kServer), first);
+  Exchange(*pair.client, *pair.server);
+  EXPECT_TRUE(pair.client->complete() && pair.server->complete());
+  EXPECT_EQ(pair.server->peer().role, "server");
 }
 
 TEST(CertificateHandshakeTest, TheAllowListNamesWhoMayConnect) {

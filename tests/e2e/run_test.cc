@@ -224,7 +224,9 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
       "--rate-floor",
       // Of jobs that outlive a process, and of daemons that are watched.
       "--checkpoint-dir", "--checkpoint-every", "--checkpoint-keep", "--round-log", "--reconnect-timeout",
-      "--metrics"};
+      "--metrics",
+      // Of jobs of several servers, which it does not start.
+      "--servers", "--first-server", "--advertise"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;

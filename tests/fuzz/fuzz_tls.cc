@@ -72,10 +72,10 @@ const std::vector<Meeting>& AllMeetings() {
     m.push_back({Make(f.tool, Role::kTool), server(f.server), true, true, ams, ops});
     m.push_back({worker(f.psk, {AeadSuite::kAes256Gcm}), server(f.psk), true, true, shared, shared});
     m.push_back({worker(f.worker, {AeadSuite::kChaCha20Poly1305}), server(f.server), true, true, ams, fra});
+    m.push_back({Make(f.server, Role::kServer), server(f.server), true, true, ams, ams});  // two of one job
     // Only the server has a reason to refuse.
     m.push_back({worker(f.late_worker), server(f.server), true, false, ams, {}});
     m.push_back({worker(f.banned), server(f.server), true, false, ams, {}});
-    m.push_back({Make(f.server, Role::kServer), server(f.server), true, false, ams, {}});
     // Neither side may become complete.
     m.push_back({worker(f.other_psk), server(f.psk)});
     m.push_back({worker(f.pears_psk), server(f.psk)});

@@ -342,6 +342,11 @@ TEST_F(TwoWorkers, RanksAndRequestsAreBoundToWhoTheCertificateNames) {
   b.Join(2);
   EXPECT_EQ(b.Heard(ControlMessage::kRefused).at(0).refused().message(),
             "the certificate of tool bench is not for joining the job: that takes a worker's");
+  FakeWorker server(coordinator, 1, 40102);
+  certificate(server, "server", "ams");
+  server.Join(2);
+  EXPECT_EQ(server.Heard(ControlMessage::kRefused).at(0).refused().message(),
+            "the certificate of server ams is not for joining the job: that takes a worker's");
   FakeWorker thief(coordinator, 0, 40100);
   certificate(thief, "worker", "ams");
   thief.Join(2, 7);
