@@ -63,12 +63,13 @@ TensorImage ImageOf(const json& header) {
   image.rounds = header.at("rounds").get<uint64_t>();
   image.round = header.at("round").get<uint64_t>();
   image.shift_epoch = header.at("shift_epoch").get<uint32_t>();
+  // The log of an earlier version says neither a clock nor who was replaced.
   for (const json& each : header.at("counted")) {
     image.counted.push_back({.session = each.at("session").get<uint64_t>(),
                              .round = each.at("round").get<uint64_t>(),
-                             .clock = each.at("clock").get<uint64_t>(),
+                             .clock = each.value("clock", uint64_t{0}),
                              .chunks = FromHex(each.at("chunks").get<std::string>()),
-                             .replaced = each.at("replaced").get<std::vector<uint64_t>>()});
+                             .replaced = each.value("replaced", std::vector<uint64_t>())});
   }
   for (const json& name : header.at("state")) image.state.push_back({name.get<std::string>(), nullptr});
   const bool fits = image.count > 0 && image.round <= image.rounds && image.count < (uint64_t{1} << 40) &&
