@@ -74,8 +74,8 @@ void Finish(const Scenario& scenario, const Exchange& exchange, uint64_t evaluat
   outcome->filled = static_cast<double>(stats.filled) / static_cast<double>(scenario.rounds);
 }
 
-// Every push is a step: whoever is ready next, in virtual time, pushes the gradient of the parameters that it
-// had at its last push, as far as the staleness lets it.
+// Every push is a step: the worker that is ready next, in virtual time, pushes the gradient of the parameters
+// that it had at its last push, as far as the staleness lets it.
 Outcome TrainSteps(const Scenario& scenario, const SkewedBatches& batches, const worker::Dataset& test,
                    Exchange& exchange, worker::Mlp& mlp) {
   struct Worker {

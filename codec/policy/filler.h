@@ -61,7 +61,7 @@ class Filler {
   virtual void OnWindowOver(uint32_t rank, uint32_t low_count, uint32_t low_received);
 
   // mean = what the round's chunk amounts to, from sum = sum of weight x scale x value over what arrived.
-  // A mean over all members, of whom the absent ones count as zero.
+  // A mean over all members; the absent ones count as zero.
   // Moves the state on: to be called once per chunk and round. A tally without any weight gives zeros (shift:
   // the expectation). REQUIRES: sum and mean of the chunk's length, in different places.
   virtual void Mean(uint32_t chunk, const ChunkTally& tally, std::span<const float> sum,

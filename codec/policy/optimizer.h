@@ -71,7 +71,7 @@ class Optimizer {
     PartStep(static_cast<double>(step), 1, first, gradient, current, updated);
   }
   // A step that workers of `share` of the weight have made: steps whose shares come to 1 move the values
-  // about as far as one of all. gradient: the mean over all workers, of whom those that are not in it count
+  // about as far as one of all. gradient: the mean over all workers; those that are not in it count
   // as zero, so that sgd takes it as it is (with momentum, the values look ahead of it: optimizer.cc); adam
   // and adamw take the mean over those that are in it, and the share of the rate. Of share 0 nothing changes.
   // steps: the sum of the shares, this one included. REQUIRES: as Step; share >= 0, steps > 0 unless share is

@@ -1,4 +1,5 @@
-// The servers of a job that has several (decision 0029): who they are, and which workers may come in.
+// The servers of a job that has several (decision 0029): their places in the map, and which workers may come
+// in.
 //
 //   first server, from --servers N      the others, from --first-server HOST:PORT
 //     ServerJoin --> a place in the map   -->  ServerWelcome: settings, place
@@ -33,8 +34,8 @@ class ServerDesk {
   // --- Workers ---
   // Ok: the worker is where the shard map says.
   Status Judge(const control::Join& join) const;
-  // True: not all servers are there, and no job runs; the worker is told so and waits until TakeReleased.
-  // REQUIRES: Judge is Ok.
+  // True: not all servers are there, and no job runs: the desk tells the worker, which waits until
+  // TakeReleased. REQUIRES: Judge is Ok.
   bool Hold(Peer& peer, const control::Join& join, bool job_running);
   // Those that need not wait any more.
   std::vector<Held> TakeReleased();

@@ -4,7 +4,7 @@
 //   Declarations  which tensors there are, and their version 0
 //   Intake        windows that arrive: chunks into sums, the close rule
 //   Pulls         requests for current values
-//   Steps         pushes that are steps of their own: when they count, and who may go on
+//   Steps         pushes that are steps of their own: when they count and are acknowledged
 //   ResultSender  (server/results) windows that leave
 //
 // Works on connections by way of Peer. Which worker may join, and whether the job goes on without one, is
@@ -116,7 +116,7 @@ class RoundEngine {
   // The round that is complete may be told: its record is on the disk, or none is kept.
   bool IsLogged(TensorJob& job);
   void EndWeights(TensorJob& job);
-  // to: by rank, whom it is for; empty: all.
+  // to: by rank, the members that get it; empty: all.
   void Report(TensorJob& job, const TensorRound& round, std::vector<bool> to);
   void WorkOnReport(TensorJob& job, WorkBudget& budget);
   void SetReplicaHash(const Tensor& tensor, uint32_t rank, control::RoundReport& report,

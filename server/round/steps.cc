@@ -110,7 +110,7 @@ std::optional<Wait> Steps::LongestHeld() const {
   return longest;
 }
 
-// The connection is over: what its worker is to be told, the next one learns with its declaration.
+// The connection is over. The worker's next one learns by its declaration what has counted.
 void Steps::Drop(TensorJob& job, uint32_t rank) {
   std::erase_if(job.finished, [rank](const FinishedPush& push) { return push.rank == rank; });
   job.own_pushes[rank] = 0;

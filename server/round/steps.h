@@ -1,5 +1,5 @@
-// Pushes where staleness is not 0: which step has the last of each, when it has counted, and whether its
-// worker may be told (server/tensor/clocks.h).
+// Pushes where staleness is not 0: which step has the last of each, when it has counted, and whether it may
+// be acknowledged (server/tensor/clocks.h).
 //
 //   window over -> [its step is closed by it] -> step over: it counts -> [may go on] -> PushTaken, result
 //
@@ -30,7 +30,7 @@ class Steps {
   // are to be swept for.
   bool Close(Instant now, TensorJob& job);
   void OnOver(Instant now, TensorJob& job, uint64_t step);
-  // Workers whose pushes have counted are told, as far as they may go on. When to call LeaveIdleOut.
+  // Acknowledges pushes that have counted, where the worker may go on. Returns when to call LeaveIdleOut.
   Instant Answer(Instant now, TensorJob& job);
   // A member for which others wait, and which does nothing, holds them no longer. When to call it again.
   Instant LeaveIdleOut(Instant now, TensorJob& job);
@@ -46,7 +46,7 @@ class Steps {
 
  private:
   void Count(Instant now, TensorJob& job, FinishedPush& push);
-  // For whom the worker of this push waits.
+  // The members that the worker of this push waits for.
   std::vector<uint32_t> HoldersOf(const TensorJob& job, const FinishedPush& push) const;
 
   const Membership* membership_;

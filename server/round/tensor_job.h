@@ -44,7 +44,7 @@ struct PendingReport {
 };
 
 // A push whose window is over, where staleness is not 0. It has counted when the step of its last chunks is
-// over; then its worker is told, as soon as it may go on (Clocks).
+// over. Its acknowledgement leaves when its worker may go on (Clocks).
 struct FinishedPush {
   enum class State : uint8_t {
     kOver,    // its step has not begun, or is not closed

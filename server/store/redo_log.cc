@@ -63,7 +63,7 @@ TensorImage ImageOf(const json& header) {
   image.rounds = header.at("rounds").get<uint64_t>();
   image.round = header.at("round").get<uint64_t>();
   image.shift_epoch = header.at("shift_epoch").get<uint32_t>();
-  // The log of an earlier version says neither a clock nor who was replaced.
+  // The log of an earlier version has neither clocks nor replaced sessions.
   for (const json& each : header.at("counted")) {
     image.counted.push_back({.session = each.at("session").get<uint64_t>(),
                              .round = each.at("round").get<uint64_t>(),

@@ -1,4 +1,4 @@
-// How many pushes of each member have counted in one tensor, and who may make another one: the clocks of
+// How many pushes of each member have counted in one tensor, and which may make another one: the clocks of
 // stale synchronous parallel (Ho et al. 2013). A member may go on while its clock is at most `staleness`
 // ahead of the slowest one, always without a bound (ASP). A member that is gone holds no one; one that
 // comes begins where the slowest is, so that it neither holds the others nor is held. Not thread-safe.

@@ -1,4 +1,5 @@
-// Where the parts of tensors are: every element once, evenly, and at the same place for whoever asks.
+// Where the parts of tensors are: every element once, evenly, and at the same place for all servers and
+// workers.
 #include "base/placement.h"
 
 #include <gmock/gmock.h>

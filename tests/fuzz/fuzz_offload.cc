@@ -153,8 +153,9 @@ class Play {
     Check();
   }
 
-  // Everything ends by its deadlines alone: a node is dead after 1.1 s of silence (Liveness), what that ends
-  // is told for 42 ms (Aborts), and a step of 20 ms may delay each of its timers by one. Twice that.
+  // Everything ends by its deadlines alone. A node is dead after 1.1 s of silence (Liveness); aborts are sent
+  // again for 42 ms (Aborts). A step of 20 ms makes each of these 14 timers later by 20 ms at most: 1.4
+  // s. 2.4 s are enough.
   void Finish() {
     for (int i = 0; i < 120; ++i) {
       Deliver(flights_.size());

@@ -194,7 +194,7 @@ TEST_F(ThreeWorkers, ALaggingWorkerThatGoesIsNoMemberAnyMore) {
   EXPECT_EQ(rounds.participation(2), Part::kLagging);
 }
 
-// A round of three workers of whom two close it.
+// Two of three workers close a round.
 struct TwoOfThree : ThreeWorkers {
   TwoOfThree() {
     rounds = Rounds(3, 3, {.quorum = 2});

@@ -1,4 +1,4 @@
-// The servers of a job that has several: who gets which place, and which workers are let in.
+// The servers of a job that has several: which gets which place, and which workers may come in.
 //
 //   server b ──ServerJoin──┐
 //   server c ──ServerJoin──┴─ the first server's coordinator ──Join── worker

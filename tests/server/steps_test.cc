@@ -1,4 +1,4 @@
-// Where staleness is not 0: every push is a step, and who may make the next one.
+// Where staleness is not 0: every push is a step, and its worker may make the next one or has to wait.
 //
 //   worker 0 --push--> step 0                step 2 --held: two ahead-->
 //   worker 1            --push--> step 1
@@ -99,7 +99,7 @@ struct Job {
       rounds.push_back(message.push_taken().round());
     return rounds;
   }
-  // By chunk, as the server has them; empty: they are not told yet.
+  // By chunk, as the server has them; empty: the pull waits.
   Values Now(uint32_t rank, uint32_t own_pushes = 0) {
     control::PullRequest pull;
     pull.set_own_pushes(own_pushes);
@@ -469,6 +469,22 @@ TEST(Steps, ASuccessorsPushCountsBesideWhatItsPredecessorHasDelivered) {
   EXPECT_EQ(job.Now(0), (Values{{0, -5}, {1, -1}}));
   job.Push(0, 1, 0);
   EXPECT_EQ(job.Now(0), (Values{{0, -5}, {1, -1}}));
+}
+
+// Chunk 0 of its second push is in: the successor goes on with the clock of its rank, not with the slowest
+// one.
+TEST(Steps, ASuccessorKeepsTheClockOfItsRank) {
+  Job job(1);
+  job.Declare();
+  job.Push(1, 1, 2);
+  ASSERT_TRUE(job.Open(1, 2).ok());
+  job.Send(1, 2, 0, 2);
+  job.Come(1, 5, 1);
+  job[1].AskClock(0);
+  const auto reply = job[1].Heard(Heard::kClockReply);
+  ASSERT_EQ(reply.size(), 1u);
+  EXPECT_EQ(reply[0].clock_reply().own(), 1u);
+  EXPECT_EQ(reply[0].clock_reply().slowest(), 0u);
 }
 
 TEST(Steps, APushThatHasCountedAndWasNotToldIsKnownToItsSession) {

@@ -64,6 +64,21 @@ struct Cell {
   RoundTally tally;
 };
 
+TEST(Tensor, AChunkOfAPushIsInOneStep) {
+  ParameterStore store(ByteCount(4000), 2);
+  Parameters* parameters = *store.Declare(
+      {.name = "w", .staleness = -1, .count = 4, .optimizer = *codec::ParseOptimizer("sgd:lr=1")});
+  parameters->SetReady();
+  Tensor tensor(parameters, 1, {.policy = LossPolicy::kZero});
+  tensor.rounds().OnMemberJoined(0);
+  tensor.BeginPush(0);
+  tensor.rounds().OnWindowOpened(0, Instant());
+  const std::vector<float> values(2, 1);
+  EXPECT_TRUE(tensor.Add(0, false, 1, values, 1));
+  EXPECT_FALSE(tensor.Add(0, false, 1, values, 1));
+  EXPECT_EQ(tensor.StepOfPush(0), 0u) << "not the next one as well";
+}
+
 TEST(Tensor, LossUpToTheThresholdIsToleratedAndCounted) {
   for (const LossPolicy policy :
        {LossPolicy::kZero, LossPolicy::kCount, LossPolicy::kStale, LossPolicy::kIpw}) {

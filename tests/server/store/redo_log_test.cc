@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/crc32c.h"
 #include "tests/server/store/faulty_files.h"
 
 namespace longhaul::server::store {
@@ -106,6 +107,34 @@ TEST_F(RedoLogTest, GivesBackTheLastStateOfEachTensorAndWhoseItIs) {
   EXPECT_EQ(w.state[0].name, "momentum_buffer");
   EXPECT_EQ(std::memcmp(w.state[0].values->data(), written->state[0].values->data(), w.values->bytes()), 0);
   EXPECT_EQ(loaded->tensors[0].round, 3u);
+}
+
+// Its records have neither clocks nor replaced sessions. Other fields take their place here, in as many
+// bytes.
+TEST_F(RedoLogTest, OfAnEarlierVersionIsRead) {
+  std::string path;
+  {
+    RedoLog log = Begun();
+    path = directory + "/" + Names().at(0);
+    ASSERT_TRUE(Append(log, Image("w", 4)).ok());
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  for (const auto& [field, other] :
+       {std::pair("\"clock\"", "\"other\""), std::pair("\"replaced\"", "\"anything\"")}) {
+    size_t at = bytes.find(field);
+    ASSERT_NE(at, std::string::npos) << field;
+    for (; at != std::string::npos; at = bytes.find(field, at)) bytes.replace(at, std::strlen(field), other);
+  }
+  const size_t record = bytes.rfind("LHROUND1"), end = bytes.size() - sizeof(uint32_t);
+  const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(bytes.data()) + record, end - record}, 0);
+  std::memcpy(bytes.data() + end, &crc, sizeof crc);
+  std::ofstream(path, std::ios::binary) << bytes;
+  const auto loaded = Open().TakeLoaded();
+  ASSERT_TRUE(loaded);
+  EXPECT_TRUE(loaded->cut.empty());
+  ASSERT_EQ(loaded->tensors.size(), 1u);
+  EXPECT_EQ(loaded->tensors[0].counted.at(0), (Counted{.session = 9, .round = 4, .chunks = {0xa5, 1}}));
 }
 
 TEST_F(RedoLogTest, ThatIsCutAnywhereHasTheRecordsBeforeTheCut) {
