@@ -1,7 +1,7 @@
 // The processes of each rank, by their sessions (control.Join): the one that has the rank, or had it last,
-// and those that others have followed. A process that another one has followed may not have the rank again:
-// of its pushes some have counted, and which is known of the last process only, so that it would push them
-// again. Begins when the job does: before, nothing has counted.
+// and those that others have followed. A process that another one has followed may not have the rank again.
+// Some of its pushes have counted; the server knows which for the last process only, so that an earlier one
+// would push them again. Fences begin with the job: before, nothing has counted.
 //
 // Of each rank the last kMost are remembered; a worker without a session is never refused. Not thread-safe.
 #pragma once

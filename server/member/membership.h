@@ -77,8 +77,8 @@ class Membership {
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
   // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, the
-  // incarnation is older than one of the same identity that was here, or another process has followed this
-  // one). holder_silent: a contested rank's
+  // incarnation is older than one of the same identity that was here, or another process has followed it).
+  // holder_silent: a contested rank's
   // worker has not answered.
   Result<Admission> Join(const JoinRequest& request, Instant now, bool holder_silent = false);
   // kAlreadyExists: the rank's worker has answered.

@@ -37,7 +37,10 @@ void SetEpoch(const ShiftEpochs& epochs, control::Declared& declared) {
 void SetCounted(const TensorJob& job, uint32_t rank, uint64_t session, control::Declared& declared) {
   declared.set_has_values(job.tensor.parameters().initial() == Parameters::Initial::kReady);
   const Counted& counted = job.counted[rank];
-  if (!counted.IsOf(session)) return;
+  // A push of steps that is under way comes again, and what is in of it does not count again
+  // (Intake::OpenStep).
+  const bool under_way = job.tensor.asynchronous() && job.push_session[rank] == session;
+  if (under_way || !counted.IsOf(session)) return;
   declared.set_has_counted(true);
   declared.set_counted_round(counted.round);
   if (counted.chunks.size() <= wire::kMaxCountedBytes)
@@ -162,9 +165,7 @@ bool Declarations::Accept(TensorJob& job, const HeldDeclarations::Request& reque
   if (job.charged > 0 && Majority(static_cast<size_t>(std::ranges::count(job.declared, true)))) {
     charged_[job.first_declarer] -= std::exchange(job.charged, 0);
   }
-  // A step that is not on the disk yet may be lost, and what it has of the worker's push with it.
-  const bool waits = job.late[rank] || (job.tensor.asynchronous() && job.tensor.withheld());
-  if (!waits) {
+  if (!job.late[rank]) {
     if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, answer);
   } else if (postponed_[rank] >= kMaxPostponed) {
     Refuse(request,
@@ -362,7 +363,6 @@ void Declarations::AnswerPostponed(TensorJob& job) {
   for (PostponedDeclare& postponed : std::exchange(job.postponed_declares, {})) {
     --postponed_[postponed.rank];
     control::Declared& declared = *postponed.answer.mutable_declared();  // as it is now
-    declared.set_next_round(job.tensor.rounds().number());
     SetEpoch(job.epochs, declared);
     SetCounted(job, postponed.rank, membership_->member(postponed.rank).session, declared);
     if (Peer* peer = host_->PeerOfRank(postponed.rank)) host_->Send(*peer, postponed.answer);

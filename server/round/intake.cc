@@ -349,10 +349,12 @@ Intake::Outcome Intake::OnWindowState(Instant now, Peer& peer, const transport::
     transfer.high_done = true;
     TensorJob& job = jobs_->Of(*transfer.tensor);
     const Rounds& rounds = job.tensor.rounds();
-    if (job.tensor.asynchronous()) job.patience.OnTurn(peer.rank, now - job.answered_at[peer.rank]);
+    // Before there are values no member has a turn.
+    const bool turn = job.HasValues();
+    if (turn && job.tensor.asynchronous()) job.patience.OnTurn(peer.rank, now - job.answered_at[peer.rank]);
     if (transfer.on_time && transfer.round == rounds.number()) {
       job.stragglers.OnHighDone(peer.rank, now - rounds.begun_at());
-      job.patience.OnTurn(peer.rank, now - job.turn);
+      if (turn) job.patience.OnTurn(peer.rank, now - job.turn);
     }
   }
   return CheckClose(now, peer, state.key);

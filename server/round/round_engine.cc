@@ -455,7 +455,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     Rounds& rounds = job->tensor.rounds();
     if (job->HasOfAnother(rank, membership_->member(rank).session)) {
       ExcludeFromRound(*job, rank);
-      job->clocks.OnMemberJoined(rank);
+      job->clocks.OnMemberReplaced(rank);
       MoveMember(*job, rank, rounds.OnMemberJoined(rank));
       FinishRoundIfComplete(*job);
     } else {
@@ -505,7 +505,7 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
   rounds.OnMemberGone(rank, contributed);
   job.clocks.OnMemberGone(rank);
   job.Weigh(*membership_);
-  CheckAt(steps_.Answer(now_, job));
+  steps_.Answer(now_, job);
   if (!missed) return;
   if (!membership_->EnoughWorkers()) {
     host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) + " left in round " +
@@ -532,8 +532,9 @@ void RoundEngine::CountAsLost(TensorJob& job, uint32_t rank) {
 // by the close rule, which is evaluated again at the deadline.
 void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   Rounds& rounds = job.tensor.rounds();
-  if (rounds.asynchronous()) return CheckAt(steps_.LeaveIdleOut(now_, job));
-  if (!rounds.begun() || !job.HasValues()) return;
+  if (rounds.asynchronous()) steps_.LeaveIdleOut(now_, job);
+  CheckAt(steps_.TakeCheckAt());
+  if (rounds.asynchronous() || !rounds.begun() || !job.HasValues()) return;
   if (!job.quorum_at && rounds.Quorum() > 0 && rounds.windows_in() >= rounds.Quorum()) job.quorum_at = now_;
   for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
     const Rounds::Participation participation = rounds.participation(rank);

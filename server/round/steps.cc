@@ -50,7 +50,7 @@ void Steps::OnOver(Instant now, TensorJob& job, uint64_t step) {
   Answer(now, job);
 }
 
-Instant Steps::Answer(Instant now, TensorJob& job) {
+void Steps::Answer(Instant now, TensorJob& job) {
   std::erase_if(job.finished, [&](const FinishedPush& push) {
     if (push.state != FinishedPush::State::kHeld || !job.clocks.MayGoOn(push.rank)) return false;
     ++job.own_pushes[push.rank];
@@ -59,7 +59,7 @@ Instant Steps::Answer(Instant now, TensorJob& job) {
     return true;
   });
   pulls_->Answer(now, job);
-  return LeaveIdleOut(now, job);
+  LeaveIdleOut(now, job);
 }
 
 std::vector<uint32_t> Steps::HoldersOf(const TensorJob& job, const FinishedPush& push) const {
@@ -68,7 +68,7 @@ std::vector<uint32_t> Steps::HoldersOf(const TensorJob& job, const FinishedPush&
   return job.clocks.Behind(job.clocks.of(push.rank) - static_cast<uint64_t>(staleness));
 }
 
-Instant Steps::LeaveIdleOut(Instant now, TensorJob& job) {
+void Steps::LeaveIdleOut(Instant now, TensorJob& job) {
   bool left = false;
   for (const FinishedPush& push : job.finished) {
     if (push.state != FinishedPush::State::kHeld) continue;
@@ -89,7 +89,7 @@ Instant Steps::LeaveIdleOut(Instant now, TensorJob& job) {
       left = true;
     }
   }
-  return left ? Answer(now, job) : check_at_;
+  if (left) Answer(now, job);
 }
 
 std::optional<Wait> Steps::LongestHeld() const {

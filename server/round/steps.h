@@ -30,16 +30,16 @@ class Steps {
   // are to be swept for.
   bool Close(Instant now, TensorJob& job);
   void OnOver(Instant now, TensorJob& job, uint64_t step);
-  // Acknowledges pushes that have counted, where the worker may go on. Returns when to call LeaveIdleOut.
-  Instant Answer(Instant now, TensorJob& job);
-  // A member for which others wait, and which does nothing, holds them no longer. When to call it again.
-  Instant LeaveIdleOut(Instant now, TensorJob& job);
-  // The same of all calls since the last of this.
+  // Acknowledges pushes that have counted, where the worker may go on.
+  void Answer(Instant now, TensorJob& job);
+  // A member that others wait for, and that does nothing, holds them no longer.
+  void LeaveIdleOut(Instant now, TensorJob& job);
+  // When to call LeaveIdleOut, by all calls since the last TakeCheckAt.
   Instant TakeCheckAt() { return std::exchange(check_at_, Instant::Infinite()); }
   // The rank's connection is over.
   static void Drop(TensorJob& job, uint32_t rank);
   void OnClockRequest(Peer& peer, const control::ClockRequest& request);
-  // Whose pushes the pull waits for, as kDeadlineExceeded; Ok: it does not.
+  // kDeadlineExceeded, with the names of the members that the pull waits for; Ok: it waits for none.
   Status WhyStale(const TensorJob& job, const PendingPull& pull) const;
   // The push whose worker has waited longest for others.
   std::optional<Wait> LongestHeld() const;

@@ -123,15 +123,16 @@ struct TensorJob {
     }
     tensor.SetTotalWeight(weight);
   }
-  // The round in progress is complete: what of whose push counts in it.
+  // The round in progress is complete: notes, by rank, which chunks of its push count in it.
   void NoteCounted() {
     for (uint32_t rank = 0; rank < counted.size(); ++rank) {
       const transport::ChunkBitmap& contributed = tensor.aggregator().contributed(rank);
-      if (contributed.count() == 0) continue;
+      const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
+      // Chunks of a predecessor are of no push that is under way.
+      if (contributed.count() == 0 || of_push.count() == 0) continue;
       // Not of the member of now, which may be the successor of the one that pushed.
       counted[rank] = {
           .session = window_sessions[rank], .round = tensor.rounds().number(), .clock = clocks.of(rank) + 1};
-      const transport::ChunkBitmap of_push = tensor.asynchronous() ? tensor.CountedOfPush(rank) : contributed;
       if (of_push.count() < tensor.chunks()) counted[rank].chunks = of_push.bytes();
     }
   }
@@ -145,10 +146,19 @@ struct TensorJob {
   // Of the session that a rank has, and which sessions had it before.
   std::vector<Counted> CountedBy(const Fences& fences) const {
     std::vector<Counted> all = counted;
-    for (uint32_t rank = 0; rank < all.size(); ++rank) all[rank].replaced = fences.replaced(rank);
+    uint64_t slowest = UINT64_MAX;
+    for (uint32_t rank = 0; rank < all.size(); ++rank) {
+      all[rank].replaced = fences.replaced(rank);
+      all[rank].clock = std::max(all[rank].clock, clocks.of(rank));
+      if (clocks.IsMember(rank)) slowest = std::min(slowest, all[rank].clock);
+    }
+    // One that is away comes back where the slowest is, to the next server, too.
+    for (uint32_t rank = 0; rank < all.size() && slowest != UINT64_MAX; ++rank) {
+      if (!clocks.IsMember(rank)) all[rank].clock = slowest;
+    }
     return all;
   }
-  // The rank's push is on its way, or its worker has not been told yet that it counts.
+  // The rank's push is on its way, or is not acknowledged yet.
   bool IsPushing(uint32_t rank) const {
     return tensor.rounds().participation(rank) == Rounds::Participation::kOpen ||
            std::ranges::count(finished, rank, &FinishedPush::rank) > 0;
@@ -161,9 +171,10 @@ struct TensorJob {
   Patience patience;
   WeightLedger weights;
   Clocks clocks;
-  std::vector<FinishedPush> finished;    // the oldest first
-  std::vector<uint32_t> own_pushes;      // by rank: of its connection, that its worker knows to have counted
-  std::vector<uint64_t> push_session;    // by rank: whose push tensor.pushed says, 0: none that is under way
+  std::vector<FinishedPush> finished;  // the oldest first
+  std::vector<uint32_t> own_pushes;    // by rank: of its connection, that its worker knows to have counted
+  std::vector<uint64_t>
+      push_session;  // by rank: the session of the push in Tensor::pushed; 0: none is under way
   std::vector<Instant> answered_at;      // by rank: when its turn began
   std::optional<Instant> quorum_at;      // when the quorum of the round in progress was in
   Instant turn;                          // when the round before was finished, or version 0 was there

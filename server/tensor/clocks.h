@@ -21,6 +21,8 @@ class Clocks {
 
   void OnMemberJoined(uint32_t rank);
   void OnMemberGone(uint32_t rank) { members_[rank] = false; }
+  // Another process goes on with the rank's clock.
+  void OnMemberReplaced(uint32_t rank) { members_[rank] = true; }
   // A push of the rank has counted.
   void Advance(uint32_t rank) { ++of_[rank]; }
   // Goes on from there.

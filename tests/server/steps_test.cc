@@ -271,6 +271,23 @@ TEST(Steps, AMemberThatDoesNothingHoldsTheOthersNoLongerThanPatienceHas) {
   EXPECT_THAT(job.Taken(0), IsEmpty());
 }
 
+// The check that another member's end has asked for is over with this one.
+TEST(Steps, ACheckThatIsOverIsNotAskedForAgain) {
+  Job job(1, 3);
+  job.Declare();
+  for (uint32_t push = 1; push <= 2; ++push) job.Push(0, push, 1);
+  job[2].Die(Status(StatusCode::kPeerDead, "test"));
+  Instant due = job.coordinator.NextTimeout();
+  for (int checks = 0; !due.IsInfinite() && checks < 20; ++checks) {
+    job.coordinator.SetNow(due);
+    job.coordinator.HandleTimeout();
+    job.coordinator.AfterEvent();
+    const Instant next = job.coordinator.NextTimeout();
+    ASSERT_GT(next, due);
+    due = next;
+  }
+}
+
 TEST(Steps, ANewcomerContributesAtOnceAndBeginsWhereTheSlowestIs) {
   Job job(1);
   job.Declare();
@@ -394,20 +411,66 @@ TEST(Steps, AnAcknowledgedPushIsOnTheDiskAndWhatComesMeanwhileIsOfTheNextStep) {
   EXPECT_EQ(job.Now(0), Both(-6));
 }
 
-// The worker would take its push for counted, and a server that dies now has lost it.
-TEST(Steps, WhatIsNotOnTheDiskIsNotSaidToHaveCounted) {
+// Its worker comes back while the record is written. A server that dies then has lost the push, so that it is
+// sent again; what is in of it does not count again, and the next push does.
+TEST(Steps, APushOfAStepThatIsBeingWrittenIsSentAgain) {
   Disk disk;
   Job job(-1, 2, &disk);
   job.Declare();
   job.Push(0, 1, 4);
   job.Come(0, 1000, 1);
+  job[0].connection.TakeControl();
   job[0].Declare("w", job.count, "sgd:lr=1");
-  EXPECT_THAT(job[0].Heard(Heard::kDeclared), IsEmpty());
+  EXPECT_FALSE(job[0].Heard(Heard::kDeclared).at(0).declared().has_counted());
   job.Write();
-  const auto declared = job[0].Heard(Heard::kDeclared);
-  ASSERT_EQ(declared.size(), 1u);
-  EXPECT_TRUE(declared[0].declared().has_counted());
-  EXPECT_EQ(declared[0].declared().next_round(), 1u);
+  job.Push(0, 1, 4);
+  job.Write();
+  EXPECT_EQ(job.Taken(0).size(), 1u);
+  EXPECT_EQ(job.Now(1), Both(-2));
+  job.Push(0, 2, 6);
+  job.Write();
+  EXPECT_EQ(job.Now(1), Both(-5));
+}
+
+// The chunk that is in is its predecessor's.
+TEST(Steps, APushOfWhichNothingIsInHasNotCounted) {
+  Disk disk;
+  Job job(-1, 2, &disk);
+  job.Declare();
+  ASSERT_TRUE(job.Open(1, 1).ok());
+  job.Send(1, 1, 0, 8);
+  job.Come(1, 5, 1);
+  job[1].Declare("w", job.count, "sgd:lr=1");
+  ASSERT_TRUE(job.Open(1, 1).ok());
+  job.Push(0, 1, 4);
+  EXPECT_EQ(disk.records.back()->counted[0].session, 1000u);
+  EXPECT_EQ(disk.records.back()->counted[1].session, 0u);
+}
+
+// Rank 1 was away for four pushes: at the next server it comes back where the slowest is, and holds no other
+// member.
+TEST(Steps, AClockThatStoodStillHoldsTheOthersAtNoServer) {
+  Disk disk;
+  {
+    Job job(1, 2, &disk);
+    job.Declare();
+    for (const uint32_t rank : {1u, 0u}) {
+      job.Push(rank, 1, 4);
+      job.Write();
+    }
+    job[1].Die(Status(StatusCode::kPeerDead, "test"));
+    for (uint32_t push = 2; push <= 5; ++push) {
+      job.Push(0, push, 4);
+      job.Write();
+    }
+  }
+  Disk after;
+  after.restored.emplace("w", *disk.records.back());
+  Job job(1, 2, &after);
+  job.Declare();
+  job.Push(0, 6, 4);
+  job.Write();
+  EXPECT_EQ(job.Taken(0).size(), 1u);
 }
 
 TEST(Steps, AClockOutlivesTheServer) {
@@ -440,10 +503,16 @@ TEST(Steps, APushThatIsSentAgainCountsOnce) {
   job.Send(1, 1, 0, 8);
   job.Push(0, 1, 4);  // the step has half of it
   job.Come(1, 1001, 1);
+  job[1].connection.TakeControl();
   job[1].Declare("w", job.count, "sgd:lr=1");
+  EXPECT_FALSE(job[1].Heard(Heard::kDeclared).at(0).declared().has_counted())
+      << "the worker would not send it again";
   job.Push(1, 1, 8);
   EXPECT_THAT(job.Taken(1), ElementsAre(1));
   EXPECT_EQ(job.Now(0), Both(-6));
+  job.Push(1, 2, 2);
+  EXPECT_EQ(job.Now(0), Both(-7)) << "the next one is another push";
+  job.Push(1, 3, -2);
   // Of another process it is another push.
   ASSERT_TRUE(job.Open(1, 2).ok());
   job.Send(1, 2, 0, 2);
