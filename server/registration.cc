@@ -11,16 +11,15 @@ namespace longhaul::server {
 Result<std::unique_ptr<Registration>> Registration::Open(const Options& options) {
   auto registration = std::unique_ptr<Registration>(new Registration(options));
   if (Status asked = registration->Run(); !asked.ok()) return asked;
-  std::unique_lock lock(registration->mutex_);
-  // Ends by itself: the core gives up after kPatience.
-  registration->changed_.wait(
-      lock, [&] { return registration->welcome_.has_value() || !registration->failure_.ok(); });
-  if (!registration->failure_.ok()) {
-    const Status why = registration->failure_;
-    lock.unlock();
-    return why;
+  Status why;
+  {
+    std::unique_lock lock(registration->mutex_);
+    // Ends by itself: the core gives up after kPatience.
+    registration->changed_.wait(
+        lock, [&] { return registration->welcome_.has_value() || !registration->failure_.ok(); });
+    why = registration->failure_;
   }
-  lock.unlock();
+  if (!why.ok()) return why;
   return registration;
 }
 
@@ -38,9 +37,10 @@ Status Registration::Run() {
                            .security = security_.security()};
   core.join.set_job(security_.job);
   core.say = [this](const Status& status) {
-    const std::string who = "the first server, " + options_.first_server + ",";
+    const std::string first_server = core_->FirstServer();
     options_.log(status.ok() ? LogLevel::kInfo : LogLevel::kWarning,
-                 status.ok() ? who + " has this one again" : who + " is not reached: " + status.ToString());
+                 status.ok() ? first_server + " has this one again"
+                             : first_server + " is not reached: " + status.ToString());
   };
   // In this thread, which has nothing else to do meanwhile.
   core.resolve = [name = options_.first_server] {
@@ -84,6 +84,10 @@ void Registration::OnAnswer(const Result<control::ServerWelcome>& answer) {
     changed_.notify_all();
   }
   if (end) end(answer.status());
+}
+
+void Registration::SetKeys(std::vector<std::shared_ptr<transport::Security>> keys) {
+  (void)loop_->Post([this, keys = std::move(keys)] { core_->SetKeys(keys); });
 }
 
 void Registration::OnEnd(std::function<void(const Status&)> end) {

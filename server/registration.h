@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "longhaul/log.h"
 #include "longhaul/status.h"
@@ -38,6 +39,8 @@ class Registration {
   const control::ServerWelcome& welcome() const { return *welcome_; }
   // `end` is called once, on any thread, if this server cannot go on; at once, if it cannot already.
   void OnEnd(std::function<void(const Status&)> end);
+  // For the attempts that follow: those before are of keys that the first server may not take any more.
+  void SetKeys(std::vector<std::shared_ptr<transport::Security>> keys);
 
  private:
   explicit Registration(const Options& options) : options_(options) {}

@@ -42,6 +42,10 @@ class RegistrationCore final : public transport::DatagramCore {
   // REQUIRES: the first call.
   void Start(Instant now, const Address& first);
 
+  // The server's keys from now on: of the attempts that follow.
+  void SetKeys(std::vector<std::shared_ptr<transport::Security>> keys) { endpoint_.SetKeys(std::move(keys)); }
+  std::string FirstServer() const { return "the first server, " + options_.first_server + ","; }
+
   // --- DatagramCore ---
   void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
                       const transport::ReceiveInfo& info) override;
@@ -58,7 +62,6 @@ class RegistrationCore final : public transport::DatagramCore {
   void OnClosed(Instant now, const Status& why);
   void Say(const Status& status);
   void End(const Status& why);
-  std::string FirstServer() const { return "the first server, " + options_.first_server + ","; }
 
   RegistrationOptions options_;
   Address first_;

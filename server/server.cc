@@ -97,7 +97,7 @@ int64_t WallClock() {
 struct Placed {
   ServerOptions options;  // with the job's settings
   server::ServerPlace place;
-  uint64_t start = 0;                                       // times that a server was started with this place
+  uint64_t start = 0;  // a later start of a server with this place has a higher one
   std::unique_ptr<server::Registration> registration = {};  // of the others
 };
 
@@ -106,10 +106,15 @@ Status CheckSeveral(const ServerOptions& o) {
   if (o.servers < 1 || o.servers > kMaxServers) {
     return invalid("servers is " + std::to_string(o.servers) + ", but must be in 1..64");
   }
-  for (const std::string& address : {o.advertise, o.first_server}) {
-    if (address.size() > wire::kMaxNameBytes || !wire::IsPrintable(address)) {
-      return invalid("'advertise' and 'first_server' have at most 256 bytes, none a control character");
+  for (const std::string& text : {o.advertise, o.first_server, o.job}) {
+    if (text.size() > wire::kMaxNameBytes || !wire::IsPrintable(text)) {
+      return invalid(
+          "'advertise', 'first_server' and 'job' have at most 256 bytes, none a control character");
     }
+  }
+  if (!o.advertise.empty()) {
+    const auto parsed = udp::ParseHostPort(o.advertise);
+    if (!parsed.ok()) return invalid("'advertise': " + parsed.status().message());
   }
   if (!o.advertise.empty() && o.servers == 1 && o.first_server.empty()) {
     return invalid("'advertise' is for a job of several servers");
@@ -145,7 +150,11 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
     return Status(StatusCode::kSettingsMismatch,
                   options.checkpoint_dir + " is of " + disk.ToString() + ", and this server is " + here);
   };
-  placed.start = disk.start + 1;
+  // By time where no disk says what was before. ms: two starts of one server are further apart.
+  placed.start =
+      std::max(disk.start + 1, static_cast<uint64_t>(duration_cast<std::chrono::milliseconds>(
+                                                         std::chrono::system_clock::now().time_since_epoch())
+                                                         .count()));
   if (options.first_server.empty()) {
     if (options.servers > 1) placed.place.map_epoch = std::max<uint64_t>(disk.map_epoch, 1);
     const bool same = disk.server == 0 && disk.servers == options.servers;
@@ -859,6 +868,11 @@ Status Server::Reload(const ServerOptions& options) {
                                                  ": that takes a restart"};
   }
   if (Status fits = loaded->allow.CheckWorldSize(impl_->world_size); !fits.ok()) return fits;
+  if (impl_->registration) {
+    auto own = keys::LoadSecurity(choice);  // keys are of one thread
+    if (!own.ok()) return own.status();
+    impl_->registration->SetKeys(std::move(own->keys));
+  }
   // All of it is good: taken at once, in one event of the loop.
   return impl_->loop->Post([impl = impl_.get(), keys = std::move(loaded->keys), rules = RulesOf(*loaded)] {
     impl->core->Reload(udp::Now(), keys, rules);

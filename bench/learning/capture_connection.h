@@ -49,7 +49,7 @@ class CaptureConnection final : public transport::Connection {
   void CloseWindow(transport::WindowKey, wire::CloseReason) override {}
   void RequestMissing(transport::WindowKey) override {}
   void Grant(Bandwidth, ByteCount) override {}
-  void SetRateCap(Bandwidth) override {}
+  void SetRateBounds(Bandwidth, Bandwidth) override {}
   void SetLossLimits(const transport::LossLimits&) override {}
   void Probe() override {}
   void Close(const Status&) override {}

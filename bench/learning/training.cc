@@ -116,7 +116,7 @@ Outcome TrainSteps(const Scenario& scenario, const SkewedBatches& batches, const
     Take(exchange, &worker.parameters);
     ++worker.clock;
     worker.ready = now + take(next);
-    // Who had to wait goes on from here.
+    // A worker that had to wait goes on from here.
     for (Worker& other : workers) other.ready = std::max(other.ready, now);
     if (tail.Has(round)) {
       outcome.training_loss += loss;

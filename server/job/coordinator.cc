@@ -242,9 +242,9 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     return Disconnect(peer, Status(StatusCode::kProtocolViolation, "a second Join"));
   }
   if (Status here = server_desk_.Judge(join); !here.ok()) return Refuse(peer, here);
-  if (server_desk_.Hold(peer, join, engine_ != nullptr)) return;
   const JoinRequest request = RequestOf(peer, join);
   if (Status may = Authorize(request.identity, Request::kJoin); !may.ok()) return Refuse(peer, may);
+  if (server_desk_.Hold(peer, join, engine_ != nullptr)) return;
   const auto admission = membership_.Join(request, now_, holder_silent);
   if (!admission.ok()) return Refuse(peer, admission.status());
   if (*admission == Membership::Admission::kContested) {

@@ -153,7 +153,7 @@ Result<std::optional<StoredPlace>> ReadPlace(Files& files, const std::string& di
   place.start = value["start"];
   const uint64_t server = value["server"];
   const uint64_t servers = value["servers"];
-  if (place.map_epoch == 0 || server >= servers || servers > UINT32_MAX) return damaged;
+  if (place.map_epoch == 0 || server >= servers || servers > kMaxServers) return damaged;
   place.server = static_cast<uint32_t>(server);
   place.servers = static_cast<uint32_t>(servers);
   return std::optional(place);

@@ -19,7 +19,7 @@ struct StoredPlace {
   uint64_t map_epoch = 0;
   uint32_t server = 0;
   uint32_t servers = 1;
-  uint64_t start = 0;  // a server was started so many times with this place
+  uint64_t start = 0;  // of the server that has the place: a later start has a higher one
 
   // "server 2 of 3".
   std::string ToString() const;

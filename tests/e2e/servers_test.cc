@@ -248,6 +248,25 @@ TEST_F(Servers, OfAnotherKeyAreRefused) {
   EXPECT_FALSE(other.FindEvent("listening"));
 }
 
+// Both read their key files again; then the first ends the connections under the old one.
+TEST_F(Servers, GoOnUnderTheNextKey) {
+  const auto write = [&](const std::string& name) {
+    const auto psk = crypto::NewPsk("default");
+    ASSERT_TRUE(psk.ok() && keys::WriteKeyFile(directory() + "/" + name, psk->text()).ok());
+  };
+  const std::string key = directory() + "/shared.key";
+  for (const char* name : {"old.key", "new.key"}) write(name);
+  std::filesystem::copy(directory() + "/old.key", key);
+  Program& first = StartFirst(2, {{"--key", key}});
+  Program& other = StartOther({{"--key", key}});
+  ASSERT_TRUE(other.WaitForEvent("listening")) << other.Everything();
+  std::filesystem::rename(directory() + "/new.key", key);
+  other.Signal(SIGHUP);
+  ASSERT_TRUE(other.WaitForError("SIGHUP")) << other.Everything();
+  first.Signal(SIGHUP);
+  EXPECT_TRUE(other.WaitForError("has this one again")) << other.Everything() << first.Everything();
+}
+
 TEST_F(Servers, HaveCertificatesAndAWorkersIsNotEnough) {
   const auto keygen = [this](std::vector<std::string> words, const std::string& out) {
     words.insert(words.begin(), "keygen");

@@ -186,6 +186,20 @@ TEST_F(ThreeServers, RefuseAnAddressThatNoMapCouldCarry) {
   EXPECT_THAT(b.refusal(), HasSubstr("longer than 256 bytes"));
 }
 
+TEST_F(ThreeServers, TakeACertificateThatIsAServersOnly) {
+  const auto identity = [](FakeServer& peer, const std::string& role) {
+    peer.connection.identity_now = {transport::PeerIdentity::Kind::kCertificate, "default", role, "fra"};
+  };
+  identity(b, "worker");
+  b.Register("b:1");
+  EXPECT_THAT(b.refusal(), HasSubstr("that takes a server's"));
+  // Neither waits for the servers that are missing: it may not join at all.
+  FakeServer tool(coordinator, 50005);
+  identity(tool, "tool");
+  tool.Join(2);
+  EXPECT_THAT(tool.refusal(), HasSubstr("is not for joining the job"));
+}
+
 TEST_F(ThreeServers, OneThatHasAPlaceDoesNotJoinAsAWorker) {
   b.Register(":7701");
   b.SayJoin(1, 0);

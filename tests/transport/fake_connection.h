@@ -53,6 +53,7 @@ class FakeConnection final : public Connection {
   std::optional<Status> closed;
   bool admitted_now = false;
   LossLimits loss_limits;
+  Bandwidth rate_floor;
   Bandwidth rate_cap = Bandwidth::Max();
   std::optional<std::pair<Bandwidth, ByteCount>> grant;
   std::vector<control::ControlMessage> sent;
@@ -113,7 +114,7 @@ class FakeConnection final : public Connection {
   }
   void RequestMissing(WindowKey key) override { requested_missing.push_back(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { grant = {rate, receive_window}; }
-  void SetRateCap(Bandwidth cap) override { rate_cap = cap; }
+  void SetRateBounds(Bandwidth floor, Bandwidth cap) override { rate_floor = floor, rate_cap = cap; }
   void SetLossLimits(const LossLimits& limits) override { loss_limits = limits; }
   void Probe() override { ++probes; }
   void Close(const Status& why) override {

@@ -105,6 +105,22 @@ TEST(WorkerSessionTest, TheRateControllerHalvesWhereTheJobSays) {
   EXPECT_EQ(h.connection.loss_limits.halve_threshold, 0.45);
 }
 
+TEST(WorkerSessionTest, TheConnectionsOfSeveralServersShareTheWorkersRate) {
+  WorkerCoreOptions options;
+  options.connection.rate.floor = Bandwidth::Mbps(8);
+  options.connection.rate.cap = Bandwidth::Mbps(100);
+  SessionHarness h(options);
+  h.Connect();
+  control::ControlMessage m;
+  wire::EncodeJobSpec(h.spec, m.mutable_welcome()->mutable_job_spec());
+  m.mutable_welcome()->mutable_shard_map()->set_epoch(1);
+  for (const char* address : {"", "b:1", "c:1", "d:1"})
+    m.mutable_welcome()->mutable_shard_map()->add_servers(address);
+  h.Send(m);
+  EXPECT_EQ(h.connection.rate_floor, Bandwidth::Mbps(2));
+  EXPECT_EQ(h.connection.rate_cap, Bandwidth::Mbps(25));
+}
+
 TEST(WorkerSessionTest, DeclaresOnlyWhenAllWorkersAreIn) {
   SessionHarness h;
   Outcome declared;

@@ -40,8 +40,9 @@ void ServerLink::FlushOutbox() {
 
 void ServerLink::OnShardMap(const control::ShardMap& map) {
   if (map.servers_size() == 0) return;  // of a Welcome without one
-  // The cap is this worker's, and the other servers' connections have as much of it.
-  connection_->SetRateCap(options.connection.rate.cap * (1.0 / map.servers_size()));
+  // The bounds are this worker's, and the other servers' connections have as much of them.
+  const double share = 1.0 / map.servers_size();
+  connection_->SetRateBounds(options.connection.rate.floor * share, options.connection.rate.cap * share);
   if (options.on_shard_map) options.on_shard_map(map);
 }
 

@@ -47,8 +47,8 @@ class ServerClient : public ClientImpl {
   using ClientImpl::ClientImpl;
 };
 
-// To the job that `options.servers` is a server of, whichever (worker/client/sharded_client.cc). Errors as of
-// Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+// To the job of which `options.servers` names one server, any of them (worker/client/sharded_client.cc).
+// Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
 Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options);
 
 }  // namespace longhaul::internal

@@ -300,8 +300,8 @@ class Connection {
   virtual void Grant(Bandwidth rate, ByteCount receive_window) = 0;
   // What the job says of loss (RateOptions::loss_limits), from now on.
   virtual void SetLossLimits(const LossLimits& limits) = 0;
-  // Never faster than this from now on (RateOptions::cap).
-  virtual void SetRateCap(Bandwidth cap) = 0;
+  // Never slower, and never faster, from now on (RateOptions::floor and cap). REQUIRES: floor <= cap.
+  virtual void SetRateBounds(Bandwidth floor, Bandwidth cap) = 0;
   // Asks the peer for a sign of life now: a PING, which it acknowledges.
   virtual void Probe() = 0;
   // Client: the server, which follows its peers, has answered nothing for a while, so that another source

@@ -73,7 +73,7 @@ class ConnectionImpl final : public Connection {
   void CloseWindow(WindowKey key, wire::CloseReason reason) override;
   void RequestMissing(WindowKey key) override { windows_.incoming().RequestMissing(key); }
   void Grant(Bandwidth rate, ByteCount receive_window) override { windows_.Grant(rate, receive_window); }
-  void SetRateCap(Bandwidth cap) override { flight_.SetRateCap(cap); }
+  void SetRateBounds(Bandwidth floor, Bandwidth cap) override { flight_.SetRateBounds(floor, cap); }
   void SetLossLimits(const LossLimits& limits) override { flight_.SetLossLimits(limits); }
   void Probe() override {
     if (state_ == State::kConnected) writer_.RequestPing();

@@ -167,9 +167,10 @@ void FlightControl::SetLossLimits(const LossLimits& limits) {
   rate_->SetLossLimits(limits);
 }
 
-void FlightControl::SetRateCap(Bandwidth cap) {
+void FlightControl::SetRateBounds(Bandwidth floor, Bandwidth cap) {
+  options_.floor = floor;
   options_.cap = cap;
-  rate_->SetCap(cap);
+  rate_->SetBounds(floor, cap);
 }
 
 void FlightControl::OnNewPath(Instant now, uint64_t index) {

@@ -106,8 +106,8 @@ class FlightControl {
   void OnGrant(const wire::GrantFrame& grant, wire::PacketNumber number, Instant now);
   // RateOptions::loss_limits, also of later paths.
   void SetLossLimits(const LossLimits& limits);
-  // RateOptions::cap, also of later paths.
-  void SetRateCap(Bandwidth cap);
+  // RateOptions::floor and cap, also of later paths.
+  void SetRateBounds(Bandwidth floor, Bandwidth cap);
   // The peer's address is another, by which it has answered.
   void ResetPtoBackoff() { loss_.ResetPtoBackoff(); }
   // Another path, the `index`th of the connection: what was learned of the old one does not hold.

@@ -107,9 +107,10 @@ class Endpoint : public DatagramCore {
   // Starts a connection towards `server`. The pointer is valid until the first Handle* after its
   // event::Closed was polled.
   Connection* Connect(Instant now, const Address& server);
-  // A server's keys from now on, instead of those before: new connections are made under the one that opens
-  // their INIT, and answers without a connection are sealed with the first. Connections that are there keep
-  // theirs. REQUIRES: at least one, all of them secure, as was the one before.
+  // The keys from now on, instead of those before: a client's connections are made under the first, a
+  // server's under the one that opens their INIT, and answers without a connection are sealed with the first.
+  // Connections that are there keep theirs. REQUIRES: at least one, all of them secure, as was the one
+  // before.
   void SetKeys(std::vector<std::shared_ptr<Security>> keys);
   // The next event; per connection in the order in which they came. nullopt: none waits. To be called until
   // then after every Handle*, before the next one; requests cause none but event::Closed, which may wait.

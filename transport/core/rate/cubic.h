@@ -73,7 +73,7 @@ class Cubic : public RateController {
   void OnPacketSent(Instant now, ByteCount bytes, ByteCount bytes_in_flight, bool app_limited) override;
   void OnCongestionEvent(const CongestionEvent& event) override;
   void OnWindowStart(Instant) override {}  // the window is what it is; idling has not aged it
-  void SetCap(Bandwidth cap) override { options_.cap = cap; }
+  void SetBounds(Bandwidth floor, Bandwidth cap) override { options_.floor = floor, options_.cap = cap; }
   void SetGrant(Bandwidth rate) override;
 
   Bandwidth pacing_rate() const override { return pacing_rate_; }

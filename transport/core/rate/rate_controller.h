@@ -101,8 +101,8 @@ class RateController {
   virtual void SetGrant(Bandwidth rate) = 0;
   // RateOptions::loss_limits from now on. Only the longhaul controller has such rules.
   virtual void SetLossLimits(const LossLimits& limits) { (void)limits; }
-  // RateOptions::cap from now on.
-  virtual void SetCap(Bandwidth cap) = 0;
+  // RateOptions::floor and cap from now on. REQUIRES: floor <= cap.
+  virtual void SetBounds(Bandwidth floor, Bandwidth cap) = 0;
 
   virtual Bandwidth pacing_rate() const = 0;
   virtual ByteCount cwnd() const = 0;

@@ -39,7 +39,9 @@ class Bbr : public RateController {
   void OnCongestionEvent(const CongestionEvent& event) override;
   void OnWindowStart(Instant now) override;
   void SetGrant(Bandwidth rate) override;
-  void SetCap(Bandwidth cap) override { model_.options.cap = cap; }
+  void SetBounds(Bandwidth floor, Bandwidth cap) override {
+    model_.options.floor = floor, model_.options.cap = cap;
+  }
   void SetLossLimits(const LossLimits& limits) override { model_.options.loss_limits = limits; }
 
   Bandwidth pacing_rate() const override { return model_.bounded_rate; }
