@@ -38,6 +38,13 @@ def functions(log):
                 yield (path, match[3], match[5]), int(match[1]), int(match[2])
 
 
+def sample(log):
+    """What a log says instead: its first line of coverage, or its last line."""
+    lines = pathlib.Path(log).read_text(errors="replace").splitlines()
+    of_coverage = (line for line in lines if "COVERED" in line or "symbolizer" in line)
+    return f"it says {next(of_coverage, lines[-1] if lines else '')[:200]!r}"
+
+
 # Edges of one small function, which a run of 20 s may reach or not: a folder of 155 edges had 28 and 16.
 CHANCE = 16
 
@@ -63,7 +70,7 @@ def main():
     for log in options.logs:
         found = list(functions(log))
         if not any(covered for _, covered, _ in found):
-            wrong.append(f"{log}: no coverage of this repository's code (is llvm-symbolizer installed?)")
+            wrong.append(f"{log}: no coverage of this repository's code (is llvm-symbolizer installed?); {sample(log)}")
         for function, covered, total in found:
             reached[function] = max(reached.get(function, 0), covered)
             edges[function] = max(edges.get(function, 0), total)
