@@ -81,9 +81,8 @@ void Run(const std::shared_ptr<Shared>& shared) {
 }  // namespace
 
 Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
-    const Options& options, const std::function<void(bool bad, const std::string&)>& say) {
-  auto writer = store::CheckpointWriter::Open(options.files, options.directory, options.keep);
-  if (!writer.ok()) return writer.status();
+    const Options& options, store::CheckpointWriter writer,
+    const std::function<void(bool bad, const std::string&)>& say) {
   auto newest = store::LoadNewestCheckpoint(*options.files, options.directory);
   if (!newest.ok()) return newest.status();
   for (const auto& [path, why] : newest->refused) {
@@ -110,7 +109,7 @@ Result<std::unique_ptr<CheckpointThread>> CheckpointThread::Open(
                                              newest->refused.front().second.message());
   }
   auto made = std::unique_ptr<CheckpointThread>(
-      new CheckpointThread(std::make_shared<Shared>(options, *std::move(writer)), std::move(restored)));
+      new CheckpointThread(std::make_shared<Shared>(options, std::move(writer)), std::move(restored)));
   if (!options.round_log) return made;
   if (Status opened = made->OpenLog(options, say); !opened.ok()) return opened;
   return made;

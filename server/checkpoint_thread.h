@@ -25,7 +25,6 @@ class CheckpointThread final : public ImageKeeper {
  public:
   struct Options {
     std::string directory;
-    size_t keep = 1;
     std::string job;
     std::string settings = "{}";  // the job's, one JSON object
     store::Files* files = nullptr;
@@ -42,10 +41,11 @@ class CheckpointThread final : public ImageKeeper {
   };
 
   // Loads the newest checkpoint that is good, and what the round log has beyond it; say() hears of it, and of
-  // what is not good. Errors: the directory cannot be used, its checkpoints are of another job, or
-  // kSettingsMismatch: the job that goes on has other settings.
+  // what is not good. writer: the directory's, which is locked by it. Errors: the directory cannot be read,
+  // its checkpoints are of another job, or kSettingsMismatch: the job that goes on has other settings.
   static Result<std::unique_ptr<CheckpointThread>> Open(
-      const Options& options, const std::function<void(bool bad, const std::string&)>& say);
+      const Options& options, store::CheckpointWriter writer,
+      const std::function<void(bool bad, const std::string&)>& say);
   // What is being written at the moment is left to its thread, which then ends.
   ~CheckpointThread() override;
 

@@ -129,6 +129,22 @@ Status CheckSeveral(const ServerOptions& o) {
       "given there");
 }
 
+Status CheckCheckpoints(const ServerOptions& options) {
+  if (options.round_log && options.checkpoint_dir.empty()) {
+    return {StatusCode::kInvalidArgument, "round_log is written to checkpoint_dir, which is not given"};
+  }
+  if (options.checkpoint_dir.empty()) return {};
+  const auto bad = [](const char* which, uint32_t value, const char* range) {
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(which) + " is " + std::to_string(value) + ", but must be in " + range);
+  };
+  if (options.checkpoint_every < 1 || options.checkpoint_every > 1'000'000)
+    return bad("checkpoint_every", options.checkpoint_every, "1..1000000");
+  if (options.checkpoint_keep < 1 || options.checkpoint_keep > 1000)
+    return bad("checkpoint_keep", options.checkpoint_keep, "1..1000");
+  return {};
+}
+
 // REQUIRES: CheckSeveral(options) is Ok.
 Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoice& keys, uint16_t port,
                          std::function<void(LogLevel, const std::string&)> log) {
@@ -219,19 +235,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
               .worker_cap = NoneIsMax(options.worker_rate_cap)};
   core.admission.max_half_open = options.max_half_open;
   core.admission.half_open_timeout = options.half_open_timeout;
-  if (options.round_log && options.checkpoint_dir.empty())
-    return Status(StatusCode::kInvalidArgument, "round_log is written to checkpoint_dir, which is not given");
-  if (!options.checkpoint_dir.empty()) {
-    const auto bad = [](const char* which, uint32_t value, const char* range) {
-      return Status(StatusCode::kInvalidArgument,
-                    std::string(which) + " is " + std::to_string(value) + ", but must be in " + range);
-    };
-    if (options.checkpoint_every < 1 || options.checkpoint_every > 1'000'000)
-      return bad("checkpoint_every", options.checkpoint_every, "1..1000000");
-    if (options.checkpoint_keep < 1 || options.checkpoint_keep > 1000)
-      return bad("checkpoint_keep", options.checkpoint_keep, "1..1000");
-    s.checkpoint_every = options.checkpoint_every;
-  }
+  if (!options.checkpoint_dir.empty()) s.checkpoint_every = options.checkpoint_every;
   if (Status valid = core.Validate(); !valid.ok()) return valid;
   core.status_json = [](const ServerStats& stats) {
     return server::StatusText(stats, wire::kMaxControlMessageBytes / 2);
@@ -718,6 +722,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
                                      std::function<void(const ServerEvent&)> on_event,
                                      const MakeGuests& make_guests) {
   if (Status several = CheckSeveral(given); !several.ok()) return several;
+  if (Status checkpoints = CheckCheckpoints(given); !checkpoints.ok()) return checkpoints;
   auto socket = Listen(given);  // first: the port is part of the server's name
   if (!socket.ok()) return socket.status();
   keys::SecurityChoice choice = ChoiceOf(given);
@@ -725,6 +730,15 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   auto security = keys::LoadSecurity(choice);
   if (!security.ok()) return security.status();
   auto impl = std::make_unique<Server::Impl>(std::move(on_event), given.log);
+  // Its lock is taken before the directory's place in the job is: a second process would push the first one
+  // out.
+  std::optional<server::store::CheckpointWriter> writer;
+  if (!given.checkpoint_dir.empty()) {
+    auto opened = server::store::CheckpointWriter::Open(&server::store::SystemFiles(), given.checkpoint_dir,
+                                                        given.checkpoint_keep);
+    if (!opened.ok()) return opened.status();
+    writer.emplace(*std::move(opened));
+  }
   auto placed = FindPlace(
       given, choice, socket->local_address().port,
       [calls = &impl->events.calls()](LogLevel level, const std::string& text) { calls->Log(level, text); });
@@ -757,18 +771,17 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   core_options->events = &impl->events;
   if (make_guests) impl->guests = make_guests(core_options->settings);
   core_options->guests = impl->guests.get();
-  if (!options.checkpoint_dir.empty()) {
-    auto checkpoints =
-        server::CheckpointThread::Open({.directory = options.checkpoint_dir,
-                                        .keep = options.checkpoint_keep,
-                                        .job = core_options->settings.job,
-                                        .settings = json(options.job_spec).dump(),
-                                        .files = &server::store::SystemFiles(),
-                                        .round_log = options.round_log,
-                                        .world_size = options.workers},
-                                       [&calls = impl->events.calls()](bool bad, const std::string& text) {
-                                         calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
-                                       });
+  if (writer) {
+    auto checkpoints = server::CheckpointThread::Open(
+        {.directory = options.checkpoint_dir,
+         .job = core_options->settings.job,
+         .settings = json(options.job_spec).dump(),
+         .files = &server::store::SystemFiles(),
+         .round_log = options.round_log,
+         .world_size = options.workers},
+        *std::move(writer), [&calls = impl->events.calls()](bool bad, const std::string& text) {
+          calls.Log(bad ? LogLevel::kWarning : LogLevel::kInfo, text);
+        });
     if (!checkpoints.ok()) return checkpoints.status();
     impl->checkpoints = *std::move(checkpoints);
     if (placed->place.map_epoch != 0) {

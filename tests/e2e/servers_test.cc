@@ -239,12 +239,26 @@ TEST_F(Servers, ADirectoryOfAnotherPlaceIsRefusedByName) {
       HasSubstr("its disk is of server 3 of 3 of a shard map of epoch 1, and the map here has 2 servers"));
 }
 
+TEST_F(Servers, ASecondProcessOnADirectoryLeavesTheFirstOneItsPlace) {
+  StartThree();
+  Train();
+  WaitForRounds(*servers_[1], 2);
+  Program& second = StartOther(Logged(1));
+  ExpectEnd(second, 3);
+  EXPECT_THAT(second.Errors(), HasSubstr("another server"));
+  EXPECT_EQ(servers_[1]->Errors().find("later start"), std::string::npos) << servers_[1]->Errors();
+  ExpectAllEnd();
+}
+
 TEST_F(Servers, OfAnotherKeyAreRefused) {
   StartFirst(2);
   const auto key = crypto::NewPsk("default");
   ASSERT_TRUE(key.ok() && keys::WriteKeyFile(directory() + "/other.key", key->text()).ok());
   Program& other = StartOther({{"--key", directory() + "/other.key"}});
   ASSERT_TRUE(server().WaitForError("handshake with"));
+  // The place is free for one that has the key.
+  Program& good = StartOther();
+  EXPECT_TRUE(good.WaitForEvent("listening")) << good.Everything();
   EXPECT_FALSE(other.FindEvent("listening"));
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +25,11 @@ using testing::HasSubstr;
 
 class RegistrationTest : public testing::Test {
  protected:
+  struct Other {
+    std::optional<RegistrationCore> core;
+    std::optional<sim::SimulatedHost> host;
+  };
+
   void StartFirst(uint32_t servers = 2, uint32_t workers = 1) {
     ServerCoreOptions options;
     options.settings.place = {.servers = servers, .map_epoch = servers > 1 ? 1u : 0u};
@@ -35,10 +42,11 @@ class RegistrationTest : public testing::Test {
     first_host_.reset();
     first_.reset();
   }
-  void StartOther() {
+  // number: 1 or 2, which one of the others.
+  void StartOther(uint8_t number = 1) {
     RegistrationOptions options;
     options.join.set_job("default");
-    options.join.set_address(":7701");
+    options.join.set_address(":770" + std::to_string(number));
     options.first_server = "ams.example:7700";
     options.timeout = seconds(60);
     options.say = [this](const Status& status) { said.push_back(status.ToString()); };
@@ -46,14 +54,23 @@ class RegistrationTest : public testing::Test {
       answers.push_back(answer.ok() ? "server " + std::to_string(answer->server())
                                     : answer.status().ToString());
     };
-    other_.emplace(std::move(options), Random(100));
-    other_host_.emplace(&network_, Address::V4(10, 0, 0, 2, 2000), site_, &*other_);
-    other_->Start(network_.now(), kFirst);
-    other_host_->Pump();
+    Other& other = others_[number];
+    other.core.emplace(std::move(options), Random(100 + number));
+    Reconnect(number);
+    other.core->Start(network_.now(), kFirst);
+    other.host->Pump();
+  }
+  void CutOff(uint8_t number) { others_[number].host.reset(); }
+  void Reconnect(uint8_t number) {
+    Other& other = others_[number];
+    other.host.emplace(&network_, Address::V4(10, 0, 0, 1 + number, 2000), site_, &*other.core);
+    other.host->Pump();
   }
   void RunFor(Duration time) {
     network_.RunFor(time);
-    EXPECT_EQ(other_host_->violation(), "");
+    for (const auto& [number, other] : others_) {
+      EXPECT_EQ(other.host ? other.host->violation() : "", "") << number;
+    }
   }
 
   std::vector<std::string> said, answers;
@@ -66,8 +83,7 @@ class RegistrationTest : public testing::Test {
   wan::VirtualNetwork::SiteId site_ = network_.AddSite("all");
   std::optional<ServerCore> first_;
   std::optional<sim::SimulatedHost> first_host_;
-  std::optional<RegistrationCore> other_;
-  std::optional<sim::SimulatedHost> other_host_;
+  std::map<int, Other> others_;
 };
 
 TEST_F(RegistrationTest, GetsAPlaceAndKeepsTheConnection) {
@@ -113,6 +129,28 @@ TEST_F(RegistrationTest, ComesBackToItsPlaceWhenTheFirstDoes) {
   RunFor(seconds(15));
   EXPECT_EQ(said.back(), "Ok");
   EXPECT_EQ(answers.size(), 1u);
+}
+
+// The first knows nothing of them when it is back, and they come in the other order.
+TEST_F(RegistrationTest, TwoComeBackToTheirPlacesInTheOtherOrder) {
+  StartFirst(3);
+  StartOther(1);
+  StartOther(2);
+  RunFor(seconds(2));
+  ASSERT_THAT(answers, testing::UnorderedElementsAre("server 1", "server 2"));
+  said.clear();
+  KillFirst();
+  RunFor(seconds(10));
+  EXPECT_EQ(said.size(), 2u);
+  // The second is there again before the first one is.
+  CutOff(1);
+  StartFirst(3);
+  RunFor(seconds(15));
+  EXPECT_EQ(std::ranges::count(said, "Ok"), 1);
+  Reconnect(1);
+  RunFor(seconds(15));
+  EXPECT_EQ(std::ranges::count(said, "Ok"), 2);
+  EXPECT_EQ(answers.size(), 2u) << answers.back();
 }
 
 TEST_F(RegistrationTest, EndsWhenTheFirstIsBackWithOtherSettings) {
