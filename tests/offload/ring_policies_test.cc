@@ -92,7 +92,16 @@ TEST(RingRandom, NoRunIsStuckAndEveryPartIsCountedOnce) {
     for (uint64_t run = 0; run < 200 / LONGHAUL_SLOWNESS; ++run) RunAnything(seed + run, policy, &tally);
     EXPECT_EQ(tally.stuck, 0u) << tally.first;
     EXPECT_EQ(tally.wrong, 0u) << tally.first;
-    EXPECT_GT(tally.saving(), 0.1);
+  }
+}
+
+// Of the same rings in each run: where more than a third of all waits end in a time-out the deadlines grow,
+// and one such ring in a hundred, which takes a deadline of up to 100 ms, outweighs a few dozen others.
+TEST(RingRandom, PoliciesSaveTimeOfWhateverIsDrawn) {
+  for (const RingPolicy policy : {RingPolicy::kCascade, RingPolicy::kSelfSkip, RingPolicy::kLeafDemote}) {
+    RandomTally tally;
+    for (uint64_t seed = 1; seed <= 25; ++seed) RunAnything(seed, policy, &tally);
+    EXPECT_GT(tally.saving(), 0.25) << static_cast<int>(policy);
   }
 }
 
