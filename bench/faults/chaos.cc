@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <regex>
 
+#include "base/placement.h"
 #include "base/quantile.h"
 #include "base/random.h"
 #include "base/units_text.h"
@@ -23,6 +24,8 @@ using std::chrono::seconds;
 constexpr const char* kLink = "rate 200mbit delay 10ms loss 1%";
 constexpr const char* kCut = "rate 200mbit delay 10ms loss 100%";
 constexpr int kIdleTimeout = 4;  // s
+// Of a server: two files of its round log (64 MiB) and checkpoints.
+constexpr uint64_t kDiskBytes = uint64_t{192} << 20;
 // Pushes of all members that prove that the job is back.
 constexpr size_t kBackPushes = 8;
 // After a fault's end, with everything that it may cost: two idle time-outs, a reconnection's attempt, and a
@@ -36,7 +39,9 @@ enum class Kind : uint8_t {
   kStopServer,
   kCutMember,
   kCutUp,
-  kCutDown
+  kCutDown,
+  kAddress,
+  kDiskFull
 };
 struct Fault {
   Kind kind;
@@ -47,12 +52,14 @@ struct Fault {
 };
 constexpr Fault kFaults[] = {
     {Kind::kKillMember, "kill -9 of a member", 0.2, 8, "replace|silent|lost|\"event\":\"(leave|join)\""},
-    {Kind::kKillServer, "kill -9 of the server", 0.2, 5, "is back after"},
+    {Kind::kKillServer, "kill -9 of a server", 0.2, 5, "is back after"},
     {Kind::kStopMember, "SIGSTOP of a member", 1, 20, "silent|lost"},
-    {Kind::kStopServer, "SIGSTOP of the server", 1, 10, ""},
+    {Kind::kStopServer, "SIGSTOP of a server", 1, 10, ""},
     {Kind::kCutMember, "a member's link is cut", 5, 30, "silent|lost"},
     {Kind::kCutUp, "a member's link is cut towards the server", 5, 15, "silent|lost"},
     {Kind::kCutDown, "a member's link is cut from the server", 5, 15, "silent|lost"},
+    {Kind::kAddress, "a member's host takes another address", 0, 0, ""},
+    {Kind::kDiskFull, "the servers' disk is full", 1, 8, "could not be written, training goes on"},
 };
 
 class Chaos {
@@ -79,6 +86,7 @@ class Chaos {
     json out = {{"seed", options_.seed},
                 {"minutes", seconds_ / 60},
                 {"workers", job_.workers()},
+                {"servers", job_.servers()},
                 {"faults", counts_},
                 {"acked", acked_},
                 {"acked_in_part", owed_},
@@ -134,7 +142,8 @@ class Chaos {
     return false;
   }
   void Disturb(const Fault& fault) {
-    const size_t victim = random_.Below(job_.workers());
+    const bool of_server = fault.kind == Kind::kKillServer || fault.kind == Kind::kStopServer;
+    const size_t victim = random_.Below(of_server ? job_.servers() : job_.workers());
     const double length = fault.least + (fault.most - fault.least) * random_.Uniform();
     std::fprintf(stderr, "%s (%zu) for %.1f s\n", fault.name, victim, length);
     ++counts_[fault.name];
@@ -147,9 +156,9 @@ class Chaos {
         job_.StartWorkerAgain(victim);
         break;
       case Kind::kKillServer:
-        job_.SignalServer(SIGKILL);
+        job_.SignalServer(SIGKILL, victim);
         RunFor(FromSeconds(length));
-        job_.StartServerAgain();
+        job_.StartServerAgain(victim);
         break;
       case Kind::kStopMember:
         job_.SignalWorker(victim, SIGSTOP);
@@ -157,9 +166,9 @@ class Chaos {
         job_.SignalWorker(victim, SIGCONT);
         break;
       case Kind::kStopServer:
-        job_.SignalServer(SIGSTOP);
+        job_.SignalServer(SIGSTOP, victim);
         RunFor(FromSeconds(length));
-        job_.SignalServer(SIGCONT);
+        job_.SignalServer(SIGCONT, victim);
         break;
       case Kind::kCutMember:
       case Kind::kCutUp:
@@ -169,12 +178,23 @@ class Chaos {
         RunFor(FromSeconds(length));
         job_.HealLinks();
         break;
+      case Kind::kAddress:
+        job_.ChangeAddress(victim);
+        break;
+      case Kind::kDiskFull:
+        job_.FillDisk();
+        RunFor(FromSeconds(length));
+        // Training goes on meanwhile.
+        if (!Progress(kRecoveryLimit)) return Miss(std::string(fault.name) + ": a member does not go on");
+        job_.EmptyDisk();
+        break;
     }
     const auto ended = Clock::now();
     if (!Progress(kRecoveryLimit)) return Miss(std::string(fault.name) + ": a member does not go on");
     recovery_[fault.name].push_back(std::chrono::duration<double>(Clock::now() - ended).count());
     // Shorter ones are repaired and need no words.
-    const bool long_enough = kills || fault.kind == Kind::kKillServer || length > kIdleTimeout + 1;
+    const bool long_enough = kills || fault.kind == Kind::kKillServer || fault.kind == Kind::kDiskFull ||
+                             length > kIdleTimeout + 1;
     if (*fault.named == 0 || !long_enough) return;
     const std::regex named(fault.named);
     const auto& said = job_.lines();
@@ -190,25 +210,46 @@ class Chaos {
     return value == kPushed / workers || value == kPushed / (workers - 1);
   }
 
-  // What the server's last checkpoint holds, against what the members know.
+  // What the servers' last checkpoints hold. Empty: Miss.
+  std::vector<float> Values() {
+    const uint64_t count = kPushesPerRank * job_.workers();
+    const auto servers = static_cast<uint32_t>(job_.servers());
+    std::vector<float> values(count);
+    const std::vector<Shard> shards = PlaceTensor("ledger", count, servers);
+    for (const Shard& shard : shards) {
+      const std::string directory = job_.checkpoints(shard.server);
+      const auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), directory);
+      if (!newest.ok() || !newest->loaded || newest->loaded->image.tensors.size() != 1 ||
+          newest->loaded->image.tensors[0].count != shard.count) {
+        Miss("no checkpoint of the part in " + directory + ": " + newest.status().ToString());
+        return {};
+      }
+      const server::TensorImage& tensor = newest->loaded->image.tensors[0];
+      rounds_ = tensor.rounds;
+      std::copy_n(tensor.values->data(), shard.count, values.begin() + static_cast<ptrdiff_t>(shard.first));
+    }
+    return values;
+  }
+
+  // What the servers' last checkpoints hold, against what the members know.
   void Compare() {
-    job_.SignalServer(SIGTERM);
-    if (!job_.RunUntil(Clock::now() + kRecoveryLimit, [&] { return !job_.server_running(); })) {
-      return Miss("the server does not end");
+    for (size_t server = 0; server < job_.servers(); ++server) job_.SignalServer(SIGTERM, server);
+    if (!job_.RunUntil(Clock::now() + kRecoveryLimit, [&] {
+          bool ended = true;
+          for (size_t server = 0; server < job_.servers(); ++server) ended &= !job_.server_running(server);
+          return ended;
+        })) {
+      return Miss("a server does not end");
     }
     for (size_t rank = 0; rank < job_.workers(); ++rank) job_.SignalWorker(rank, SIGKILL);
-    const auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), job_.checkpoints());
-    if (!newest.ok() || !newest->loaded || newest->loaded->image.tensors.size() != 1) {
-      return Miss("no checkpoint: " + newest.status().ToString());
-    }
-    const server::TensorImage& tensor = newest->loaded->image.tensors[0];
-    rounds_ = tensor.rounds;
+    const std::vector<float> values = Values();
+    if (values.empty()) return;
     for (size_t rank = 0; rank < job_.workers(); ++rank) {
       const Ledger ledger = ReadLedger(LedgerOf(rank));
       acked_ += ledger.acked.size();
       for (uint64_t number = 0; number < kPushesPerRank; ++number) {
         // sgd with rate 1 subtracts.
-        const float value = -tensor.values->data()[rank * kPushesPerRank + number];
+        const float value = -values[rank * kPushesPerRank + number];
         const auto ack = ledger.acked.find(number);
         const std::string name = "push " + std::to_string(number) + " of rank " + std::to_string(rank);
         if (ack == ledger.acked.end()) {
@@ -250,15 +291,18 @@ Result<json> RunChaos(const ChaosOptions& options) {
       })) {
     return Status(StatusCode::kInternal, "no fault's name contains \"" + options.only + "\"");
   }
-  JobOptions job_options{.workers = options.workers,
-                         .link = kLink,
-                         .idle_timeout = kIdleTimeout,
-                         .server_words = {"--round-log", "--checkpoint-every", "500", "--min-workers",
-                                          std::to_string(options.workers - 1), "--high-share", "1"},
-                         .member = "ledger",
-                         .all_members = true,
-                         .keeps_state = true,
-                         .seed = options.seed};
+  JobOptions job_options{
+      .workers = options.workers,
+      .servers = options.servers,
+      .link = kLink,
+      .idle_timeout = kIdleTimeout,
+      .server_words = {"--round-log", "--checkpoint-every", "500"},
+      .job_words = {"--min-workers", std::to_string(options.workers - 1), "--high-share", "1"},
+      .member = "ledger",
+      .all_members = true,
+      .keeps_state = true,
+      .disk_bytes = options.servers * kDiskBytes,
+      .seed = options.seed};
   auto job = Job::Start(job_options);
   if (!job.ok()) return job.status();
   Chaos chaos(options, **job);

@@ -1,6 +1,7 @@
-// A job of real daemons under faults that never end: kill -9 of members and of the server, SIGSTOP, links
-// that are cut both ways or one way. At the end the parameters are compared with what the members know of
-// their pushes: each that was acknowledged counts in its round, once, and none that was never begun.
+// A job of real daemons under faults that never end: kill -9 of members and of servers, SIGSTOP, links that
+// are cut both ways or one way, hosts that change their address, a full disk. At the end the parameters are
+// compared with what the members know of their pushes: each that was acknowledged counts in its round, once,
+// and none that was never begun.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace longhaul::bench::faults {
 struct ChaosOptions {
   double minutes = 10;
   uint64_t seed = 1;
-  uint32_t workers = 4;   // 3 or 4 (ledger.h)
+  uint32_t workers = 4;  // 3 or 4 (ledger.h)
+  uint32_t servers = 1;
   std::string only = {};  // faults whose name contains this
   bool verbose = false;
 };

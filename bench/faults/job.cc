@@ -1,9 +1,16 @@
 #include "bench/faults/job.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -13,6 +20,9 @@ namespace longhaul::bench::faults {
 namespace {
 
 constexpr const char* kServerSite = "A";
+// kServerAddress.
+constexpr const char* kServerHost = "10.77.1.1";
+constexpr size_t kServerPort = 7700;
 // More would be a program that says the same thing for ever.
 constexpr size_t kMaxLines = 1u << 20;
 
@@ -31,8 +41,38 @@ Job::~Job() {
     if (worker) worker->Signal(SIGCONT), worker->Signal(SIGKILL);
   }
   for (cli::ChildProcess& other : others_) other.Signal(SIGKILL);
-  if (server_) server_->Signal(SIGCONT), server_->Signal(SIGKILL);
+  for (auto& server : servers_) {
+    if (server) server->Signal(SIGCONT), server->Signal(SIGKILL);
+  }
 }
+
+// In a mount namespace of the calling thread's own, which is gone with it.
+Status Job::MakeDisk() {
+  const std::string disk = File("disk");
+  if (::mkdir(disk.c_str(), 0700) != 0) return {StatusCode::kInternal, "cannot make " + disk};
+  if (options_.disk_bytes == 0) return {};
+  const std::string size = "size=" + std::to_string(options_.disk_bytes);
+  if (::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+      ::mount("longhaul", disk.c_str(), "tmpfs", 0, size.c_str()) == 0) {
+    return {};
+  }
+  return {StatusCode::kPermissionDenied, "cannot mount a small disk for the servers (" +
+                                             std::string(std::strerror(errno)) + "): run it as root"};
+}
+
+void Job::FillDisk() {
+  const std::vector<char> piece(1 << 16, 'x');
+  const std::string path = File("disk/full");
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return OnLine("bench", "cannot fill the disk");
+  for (size_t size = piece.size(); size > 0; size /= 2) {
+    while (::write(file, piece.data(), size) > 0) {
+    }
+  }
+  ::close(file);
+}
+
+void Job::EmptyDisk() { ::unlink(File("disk/full").c_str()); }
 
 Status Job::Begin() {
   auto protection = Protection::Make(false);
@@ -43,15 +83,19 @@ Status Job::Begin() {
   wan::TunWan::Options wan{
       .sites = {kServerSite}, .link = *link, .seed = options_.seed, .backend = wan::Backend::kTun};
   for (size_t worker = 0; worker < options_.workers; ++worker) wan.sites.push_back(WorkerSite(worker));
+  if (Status disk = MakeDisk(); !disk.ok()) return disk;
   auto up = wan::TunWan::Up(std::move(wan));
   if (!up.ok()) return up.status();
   wan_ = *std::move(up);
-  StartServerAgain();
+  addresses_.assign(options_.workers, 1);
+  servers_.resize(options_.servers);
+  for (size_t server = 0; server < options_.servers; ++server) StartServerAgain(server);
   if (!RunUntil(Clock::now() + std::chrono::seconds(10), [&] {
-        return std::ranges::any_of(
-            lines_, [](const Line& line) { return line.text.find("\"listening\"") != std::string::npos; });
+        return std::ranges::count_if(lines_, [](const Line& line) {
+                 return line.text.find("\"listening\"") != std::string::npos;
+               }) == static_cast<ptrdiff_t>(options_.servers);
       })) {
-    return {StatusCode::kInternal, "the server does not listen: " + LastLine(scratch_.File("server0.log"))};
+    return {StatusCode::kInternal, "the server does not listen: " + LastLine(scratch_.File("server.0.log"))};
   }
   for (size_t worker = 0; worker < options_.workers; ++worker) {
     workers_.emplace_back();
@@ -118,25 +162,38 @@ void Job::StartWorkerAgain(size_t worker, const Words& more) {
   if (Status started = StartWorker(worker, words); !started.ok()) OnLine("bench", started.ToString());
 }
 
-void Job::StartServerAgain() {
-  Words words = {ProgramPath("longhaul-server"),
-                 "--listen",
-                 kServerAddress,
-                 "--progress",
-                 "json",
-                 "--workers",
-                 std::to_string(options_.workers),
-                 "--idle-timeout",
-                 std::to_string(options_.idle_timeout)};
+void Job::StartServerAgain(size_t server) {
+  Words words = {ProgramPath("longhaul-server"), "--listen",
+                 std::string(kServerHost) + ":" + std::to_string(kServerPort + server), "--progress", "json"};
+  if (server == 0) {
+    Append(&words, {"--workers", std::to_string(options_.workers), "--idle-timeout",
+                    std::to_string(options_.idle_timeout)});
+    if (options_.servers > 1) Append(&words, {"--servers", std::to_string(options_.servers)});
+    Append(&words, options_.job_words);
+  } else {
+    Append(&words, {"--first-server", kServerAddress});
+  }
   Append(&words, protection_->ServerFlags());
-  if (options_.keeps_state) Append(&words, {"--checkpoint-dir", checkpoints()});
+  if (options_.keeps_state) Append(&words, {"--checkpoint-dir", checkpoints(server)});
   Append(&words, options_.server_words);
-  const std::string log = scratch_.File("server" + std::to_string(starts_++) + ".log");
-  auto child = StartIn(wan_.get(), kServerSite, "server", words, log);
+  const std::string name = server == 0 ? "server" : "server" + std::to_string(server + 1);
+  const std::string log = scratch_.File(name + "." + std::to_string(starts_++) + ".log");
+  auto child = StartIn(wan_.get(), kServerSite, name, words, log);
   if (!child.ok()) return OnLine("bench", child.status().ToString());
-  if (server_) others_.push_back(*std::exchange(server_, std::nullopt));
-  server_.emplace(std::move(*child));
-  logs_.push_back({"server", log});
+  if (servers_[server]) others_.push_back(*std::exchange(servers_[server], std::nullopt));
+  servers_[server].emplace(std::move(*child));
+  logs_.push_back({name, log});
+}
+
+void Job::ChangeAddress(size_t worker) {
+  const std::string site = WorkerSite(worker);
+  const std::string network = "10.77." + std::to_string(worker + 2) + ".";
+  int& last = addresses_[worker];
+  const std::string before = network + std::to_string(last) + "/24";
+  last = last % 200 + 1;
+  RunInSite(site, {"ip", "addr", "del", before, "dev", "wan0"});
+  RunInSite(site, {"ip", "addr", "add", network + std::to_string(last) + "/24", "dev", "wan0"});
+  RunInSite(site, {"ip", "route", "replace", "10.77.0.0/16", "dev", "wan0"});
 }
 
 void Job::StartStranger(size_t site, const std::string& name, const Words& words) {
@@ -190,7 +247,9 @@ void Job::ReadLogs() {
 void Job::TakeIn() {
   std::vector<pollfd> polls;
   std::vector<cli::ChildProcess*> children;
-  if (server_ && read_server_) children.push_back(&*server_);
+  for (auto& server : servers_) {
+    if (server && read_server_) children.push_back(&*server);
+  }
   for (auto& worker : workers_) {
     if (worker) children.push_back(&*worker);
   }
@@ -213,7 +272,9 @@ bool Job::AllWorkersEnded() {
   return true;
 }
 
-bool Job::AllEnded() { return server_->Poll() && AllWorkersEnded(); }
+bool Job::AllEnded() {
+  return std::ranges::all_of(servers_, [](auto& server) { return server->Poll(); }) && AllWorkersEnded();
+}
 
 std::vector<int> Job::WorkerExitCodes() {
   std::vector<int> codes;
@@ -226,7 +287,7 @@ std::string Job::ExitCodes() {
   const auto add = [&](const std::string& name, cli::ChildProcess& child) {
     if (child.Poll()) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(child.exit_code());
   };
-  add("server", *server_);
+  for (auto& server : servers_) add(server->name(), *server);
   for (size_t worker = 0; worker < workers_.size(); ++worker)
     add("worker " + std::to_string(worker), *workers_[worker]);
   return text.empty() ? "all run" : text;

@@ -32,17 +32,21 @@ struct Line {
 
 struct JobOptions {
   uint32_t workers = 3;
+  uint32_t servers = 1;  // all in site A, at one port after the other
   std::string link = "rate 100mbit delay 10ms loss 1%";
   // All programs have the same one, in seconds.
   int idle_timeout = 4;
-  Words server_words = {};
+  Words server_words = {};  // of every server
+  Words job_words = {};     // of the first server, which has the job's settings
   // Of each worker; those of `worker_words_of` follow them.
   Words worker_words = {};
   std::vector<Words> worker_words_of = {};
   // The last worker is a member of this kind (member.h) in place of the daemon.
   std::string member = {};
   bool all_members = false;  // so are all the others
-  bool keeps_state = false;  // the server keeps its checkpoints in checkpoints()
+  bool keeps_state = false;  // servers keep their checkpoints in checkpoints()
+  // Of the disk that those are on, which is the job's alone; 0: the directory is as any other.
+  uint64_t disk_bytes = 0;
   uint64_t seed = 1;
 };
 
@@ -72,11 +76,16 @@ class Job {
   void SetDown(size_t worker, const std::string& words);
   void SetAllLinks(const std::string& words);
   void HealLinks() { SetAllLinks(options_.link); }
-  void SignalServer(int signal) { server_->Signal(signal); }
+  void SignalServer(int signal, size_t server = 0) { servers_[server]->Signal(signal); }
   void SignalWorker(size_t worker, int signal) { workers_[worker]->Signal(signal); }
   // Starts the worker's own command line once more, as a supervisor does, and `more`.
   void StartWorkerAgain(size_t worker, const Words& more = {});
-  void StartServerAgain();
+  void StartServerAgain(size_t server = 0);
+  // The worker's host takes another address of its site's network.
+  void ChangeAddress(size_t worker);
+  // No byte fits on the disk until then. REQUIRES: disk_bytes > 0.
+  void FillDisk();
+  void EmptyDisk();
   // A program of this tree in a worker's site. Its exit code and its lines are not the job's.
   void StartStranger(size_t site, const std::string& name, const Words& words);
   void RunInSite(const std::string& site, const Words& words);
@@ -85,7 +94,7 @@ class Job {
   std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker); }
   std::string key_file() const { return protection_->key_file(); }
   std::string File(const std::string& name) const { return scratch_.File(name); }
-  std::string checkpoints() const { return File("checkpoints"); }
+  std::string checkpoints(size_t server = 0) const { return File("disk/server" + std::to_string(server)); }
   // Of a member (ledger.h).
   std::string LedgerOf(size_t worker) const { return File("ledger" + std::to_string(worker)); }
 
@@ -97,15 +106,17 @@ class Job {
   bool AllEnded();
   bool AllWorkersEnded();
   bool WorkerEnded(size_t worker) { return workers_[worker]->Poll(); }
-  bool server_running() { return !server_->Poll(); }
+  bool server_running(size_t server = 0) { return !servers_[server]->Poll(); }
   // "server 1, worker0 1": who ended with which code.
   std::string ExitCodes();
   std::vector<int> WorkerExitCodes();
   size_t workers() const { return workers_.size(); }
+  size_t servers() const { return servers_.size(); }
 
  private:
   explicit Job(const JobOptions& options) : options_(options) {}
   Status Begin();
+  Status MakeDisk();
   Words WorkerCommand(size_t worker) const;
   Status StartWorker(size_t worker, const Words& words);
   void TakeIn();
@@ -124,8 +135,9 @@ class Job {
   std::optional<Protection> protection_;
   Scratch scratch_;
   std::unique_ptr<wan::TunWan> wan_;
-  std::optional<cli::ChildProcess> server_;
+  std::vector<std::optional<cli::ChildProcess>> servers_;
   std::vector<std::optional<cli::ChildProcess>> workers_;
+  std::vector<int> addresses_;             // of each worker's host in its site, the last number of it
   std::vector<cli::ChildProcess> others_;  // strangers, and what was replaced
   std::vector<Log> logs_;
   std::deque<Line> lines_;

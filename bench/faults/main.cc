@@ -129,7 +129,10 @@ int Main(int argc, char** argv) {
   as_chaos->add_option("--workers", chaos.workers, "members of the job")
       ->check(CLI::Range(3, 4))
       ->capture_default_str();
-  as_chaos->add_option("--only", chaos.only, "only faults whose name contains this, e.g. \"of the server\"");
+  as_chaos->add_option("--servers", chaos.servers, "servers of the job")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
+  as_chaos->add_option("--only", chaos.only, "only faults whose name contains this, e.g. \"of a server\"");
   as_chaos->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
   as_chaos->add_flag("--verbose", chaos.verbose, "show what all programs have said");
   try {

@@ -148,13 +148,7 @@ std::vector<Scenario> OfTheNetwork() {
        .begin = [](Job& job) { job.SetLink(2, kUsual + " mtu 1300"); }},
       {.name = "address changes",
        .fault = "worker 2's host takes another address",
-       .begin =
-           [](Job& job) {
-             const std::string site = job.WorkerSite(2);
-             job.RunInSite(site, {"ip", "addr", "del", "10.77.4.1/24", "dev", "wan0"});
-             job.RunInSite(site, {"ip", "addr", "add", "10.77.4.9/24", "dev", "wan0"});
-             job.RunInSite(site, {"ip", "route", "replace", "10.77.0.0/16", "dev", "wan0"});
-           }},
+       .begin = [](Job& job) { job.ChangeAddress(2); }},
   };
 }
 
