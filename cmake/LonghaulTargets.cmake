@@ -137,6 +137,11 @@ function(longhaul_test name)
     longhaul_test_headers(${name})
     target_compile_options(${name} PRIVATE ${longhaul_unoptimized})
   endif()
+  # Without unit tests: what runs whole programs, and what takes long with sanitizers.
+  if(NOT LONGHAUL_UNIT_TESTS AND NOT "${ARG_LABELS}" MATCHES "e2e|slow")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   # An empty value would be left out of the list of properties, and the next name taken for it.
   set(labels)
   if(ARG_LABELS)
