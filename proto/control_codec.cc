@@ -175,6 +175,19 @@ Status Validate(const control::ShardMap& map) {
   return {};
 }
 
+Status Validate(const control::Membership& membership) {
+  const std::string& joined = membership.joined();
+  const uint32_t workers = membership.workers();
+  if (membership.epoch() == 0) return Violation("membership.epoch", "is zero");
+  if (workers == 0 || workers > kMaxWorldSize) return Violation("membership.workers", "is not in 1..65536");
+  if (joined.size() != (workers + 7) / 8) {
+    return Violation("membership.joined", "has not one bit for each worker");
+  }
+  const uint32_t unused = 8 * static_cast<uint32_t>(joined.size()) - workers;
+  const uint32_t last = static_cast<uint8_t>(joined.back());
+  return last >> (8 - unused) == 0 ? Status() : Violation("membership.joined", "has ranks above workers");
+}
+
 Status Validate(const control::ServerJoin& join) {
   if (join.servers() > kMaxServers) return Violation("server_join.servers", "is above 64");
   if (join.map_epoch() != 0 && (join.server() == 0 || join.server() >= join.servers())) {
@@ -191,6 +204,10 @@ Status Validate(const control::ServerWelcome& welcome) {
   }
   if (welcome.min_workers() == 0 || welcome.min_workers() > welcome.workers()) {
     return Violation("server_welcome.min_workers", "is not in 1..workers");
+  }
+  const uint32_t start = welcome.start_workers();
+  if (start != 0 && (start < welcome.min_workers() || start > welcome.workers())) {
+    return Violation("server_welcome.start_workers", "is not in min_workers..workers");
   }
   if (welcome.map_epoch() == 0) return Violation("server_welcome.map_epoch", "is zero");
   if (welcome.servers() > kMaxServers) return Violation("server_welcome.servers", "is above 64");
@@ -351,6 +368,8 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.clock_request());
     case ControlMessage::kClockReply:
       return Validate(message.clock_reply());
+    case ControlMessage::kMembership:
+      return Validate(message.membership());
     case ControlMessage::kWaiting:
       return Validate(message.waiting());
     case ControlMessage::kServerJoin:

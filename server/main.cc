@@ -92,9 +92,15 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.set_version_flag("--version", "longhaul-server 0.1.0");
   app.option_defaults()->always_capture_default();
   app.add_option("--listen", f.server.listen, "HOST:PORT to listen on; port 0 takes any free one");
-  app.add_option("--workers", f.server.workers, "workers of a job; it starts when all are in")
+  app.add_option("--workers", f.server.workers,
+                 "workers of a job; it starts when all are in, or --start-workers")
       ->check(CLI::Range(1, 1024));
   app.add_option("--min-workers", f.server.min_workers, "fewer workers abort a started job; 0 = all of them")
+      ->check(CLI::Range(0, 1024));
+  app.add_option(
+         "--start-workers", f.server.start_workers,
+         "so many workers start a job when no other has come for a second; others take part from when "
+         "they come; 0 = all of them")
       ->check(CLI::Range(0, 1024));
   app.add_option("--servers", f.server.servers,
                  "servers of the job, over which its tensors are spread; this is the first one")
@@ -445,6 +451,13 @@ int Run(int argc, char** argv) {
   if (flags.server.min_workers > flags.server.workers) {
     std::fprintf(stderr, "longhaul-server: --min-workers %u is more than --workers %u\n",
                  flags.server.min_workers, flags.server.workers);
+    return kExitUsage;
+  }
+  const uint32_t least = flags.server.min_workers == 0 ? flags.server.workers : flags.server.min_workers;
+  if (flags.server.start_workers != 0 &&
+      (flags.server.start_workers < least || flags.server.start_workers > flags.server.workers)) {
+    std::fprintf(stderr, "longhaul-server: --start-workers %u is not in %u..%u (--min-workers..--workers)\n",
+                 flags.server.start_workers, least, flags.server.workers);
     return kExitUsage;
   }
   TakeAllow(app, &flags);

@@ -18,7 +18,8 @@ transport::EndpointOptions EndpointOptionsOf(const RegistrationOptions& options)
 // Also of a first server whose version says more. REQUIRES: both were read.
 bool Same(const control::ServerWelcome& a, const control::ServerWelcome& b) {
   return *wire::DecodeJobSpec(a.job_spec()) == *wire::DecodeJobSpec(b.job_spec()) &&
-         a.workers() == b.workers() && a.min_workers() == b.min_workers() && a.map_epoch() == b.map_epoch() &&
+         a.workers() == b.workers() && a.min_workers() == b.min_workers() &&
+         a.start_workers() == b.start_workers() && a.map_epoch() == b.map_epoch() &&
          a.servers() == b.servers() && a.server() == b.server();
 }
 

@@ -122,10 +122,11 @@ Status CheckSeveral(const ServerOptions& o) {
   if (o.first_server.empty()) return {};
   const ServerOptions none;
   if (o.servers == 1 && o.workers == none.workers && o.min_workers == none.min_workers &&
-      o.job_spec == none.job_spec)
+      o.start_workers == none.start_workers && o.job_spec == none.job_spec)
     return {};
   return invalid(
-      "with 'first_server' that server decides: servers, workers, min_workers and the job's settings are "
+      "with 'first_server' that server decides: servers, workers, min_workers, start_workers and the job's "
+      "settings are "
       "given there");
 }
 
@@ -192,6 +193,7 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
   placed.options.job_spec = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
   placed.options.workers = welcome.workers();
   placed.options.min_workers = welcome.min_workers();
+  placed.options.start_workers = welcome.start_workers();
   placed.place.servers = welcome.servers();
   placed.place.server = welcome.server();
   placed.place.map_epoch = welcome.map_epoch();
@@ -215,6 +217,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   s.place = place;
   s.world_size = options.workers;
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
+  s.start_workers = options.start_workers;
   s.max_datagram = ByteCount(options.datagram_bytes);
   s.max_model = options.max_model;
   if (options.max_memory < ByteCount(0)) {
@@ -308,7 +311,7 @@ class EventLines final : public server::ServerEvents {
   }
   void OnStart(uint32_t workers, uint32_t symbol_bytes) override {
     Emit(ServerEvent::Kind::kStart,
-         "every worker is in, " + std::to_string(workers) + " of them; chunks of " +
+         "the job starts with " + std::to_string(workers) + " workers; chunks of " +
              std::to_string(symbol_bytes) + " bytes",
          {{"event", "start"}, {"workers", workers}, {"symbol_bytes", symbol_bytes}});
   }

@@ -95,6 +95,8 @@ Status ServerCoreOptions::Validate() const {
   const Status checks[] = {
       CheckRange("workers", s.world_size, 1, 1024),
       CheckRange("min_workers", s.min_workers, 1, s.world_size),
+      CheckRange("start_workers", s.start_workers == 0 ? s.world_size : s.start_workers, s.min_workers,
+                 s.world_size),
       CheckRange("quorum", s.quorum, 0, s.world_size),
       s.JobSpec::Validate(),
       CheckAggregation(s),

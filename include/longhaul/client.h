@@ -33,6 +33,7 @@
 #include <span>
 #include <string>
 
+#include "longhaul/membership.h"
 #include "longhaul/options.h"
 #include "longhaul/stats.h"
 #include "longhaul/status.h"
@@ -172,6 +173,10 @@ class Client {
   uint32_t world_size() const;
   // Of the job, as the server has them.
   JobSpec settings() const;
+  // Which workers are in, and this one's part of the data, as the server (with several: the first) said last.
+  // ConnectOptions::on_membership is called when it changes. Through a site nothing is known: the site is one
+  // member, and its ranks are as many as ever or fail.
+  Membership membership() const;
   // Ok while the client works, else why it does not.
   Status status() const;
   ClientStats stats() const;

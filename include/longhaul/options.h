@@ -9,6 +9,7 @@
 
 #include "longhaul/job.h"
 #include "longhaul/log.h"
+#include "longhaul/membership.h"
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
 
@@ -88,6 +89,9 @@ struct ConnectOptions {
   // for whom this worker waits.
   // Empty: nothing is logged; the library never writes to standard output or standard error.
   LogCallback log = {};
+  // Called on a background thread with what Client::membership says, when other ranks are in than before: the
+  // first time before Declare returns.
+  MembershipCallback on_membership = {};
 };
 
 struct TensorOptions {

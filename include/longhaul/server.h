@@ -48,12 +48,16 @@ struct ServerOptions {
   uint32_t workers = 1;
   // With fewer workers than this a started job is aborted. 0: all of them; else 1..workers.
   uint32_t min_workers = 0;
+  // A job starts when so many workers are in and no other has come for a second; those that come later take
+  // part from then on (docs/howto/elastic_workers.md). 0: when all of them are in; else min_workers..workers.
+  uint32_t start_workers = 0;
   // Servers of the job, 1..64: the tensors are cut and spread over them, and workers need the address of any
   // one. This is the first one; it lets workers in when the others are there, which are started with
   // `first_server` (docs/howto/several_servers.md).
   uint32_t servers = 1;
-  // "HOST:PORT" of the job's first server: this is one of the others. It takes servers, workers, min_workers
-  // and job_spec from there; Start waits a minute for it at most. Empty: this is the first, or the only one.
+  // "HOST:PORT" of the job's first server: this is one of the others. It takes servers, workers, min_workers,
+  // start_workers and job_spec from there; Start waits a minute for it at most. Empty: this is the first, or
+  // the only one.
   std::string first_server = {};
   // "HOST:PORT" at which workers reach this server, one of several. Empty: for the first what workers were
   // given, for another its port at the address that it reaches the first one from.

@@ -10,35 +10,20 @@
 namespace longhaul::server {
 using control::ControlMessage;
 
-namespace {
-
-JoinRequest RequestOf(const Peer& peer, const control::Join& join) {
-  JoinRequest request{.job = join.job(),
-                      .rank = join.rank(),
-                      .world_size = join.world_size(),
-                      .site = join.site(),
-                      .identity = peer.connection->identity(),
-                      .weight = join.weight(),
-                      .session = join.session(),
-                      .peer = peer.connection->peer()};
-  if (join.has_incarnation()) request.incarnation = join.incarnation();
-  return request;
-}
-
-}  // namespace
-
 Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
                          std::function<std::string(const ServerStats&)> status_json, ByteCount receive_window,
                          Guests* guests, ImageKeeper* images)
     : settings_(std::move(settings)),
       events_(events),
       status_(std::move(status_json)),
-      membership_(settings_.job, settings_.world_size, settings_.min_workers, settings_.max_weight_share),
+      membership_(settings_.job, settings_.world_size, settings_.min_workers, settings_.max_weight_share,
+                  settings_.start_workers),
       guests_(guests),
       images_(images),
       guest_desk_(guests, events),
       server_desk_(settings_, this, events),
       strangers_(settings_.world_size),
+      roll_(&membership_, this),
       grants_(settings_.grants, settings_.world_size, receive_window),
       by_rank_(settings_.world_size, nullptr),
       barriers_(settings_.world_size),
@@ -255,7 +240,9 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   if (!engine_ && membership_.joined() == 1) started_at_ = now_;
   peer.phase = Peer::Phase::kJoined;
   peer.rank = request.rank;
+  peer.takes_membership = join.takes_membership();
   by_rank_[peer.rank] = &peer;
+  if (!replaces) roll_.OnChange();
   peer.connection->Admit(true);
   grants_.Join(now_, peer);
   if (engine_ && !replaces) {
@@ -266,8 +253,8 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
   Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
   if (engine_) {
-    Send(peer, StartMessage(symbol_bytes_, settings_.world_size));
-  } else if (membership_.TryStart()) {
+    roll_.Start(peer, StartMessage(symbol_bytes_, settings_.world_size));
+  } else if (membership_.TryStart(now_)) {
     StartJob();
   }
 }
@@ -303,9 +290,7 @@ void Coordinator::Replace(uint32_t rank) {
 }
 
 void Coordinator::StartJob() {
-  size_t symbol_bytes = 65520;
-  for (const Peer* peer : by_rank_) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
-  symbol_bytes_ = static_cast<uint16_t>(symbol_bytes);
+  symbol_bytes_ = LongestChunk(by_rank_);
   if (images_ != nullptr) {
     // Chunks are as they were; those that a path does not carry any more travel in parts.
     if (const auto resumed = images_->resumed()) symbol_bytes_ = resumed->symbol_bytes;
@@ -316,15 +301,10 @@ void Coordinator::StartJob() {
   engine_->SetNow(now_);
   record_.OnStart(now_, by_rank_);
   started_at_ = now_;
-  if (events_) events_->OnStart(settings_.world_size, symbol_bytes_);
-  for (Peer* peer : by_rank_) Send(*peer, StartMessage(symbol_bytes_, settings_.world_size));
-  if (guests_ == nullptr || guests_->during_job()) return;
+  if (events_) events_->OnStart(membership_.joined(), symbol_bytes_);
+  roll_.Start(now_, by_rank_, StartMessage(symbol_bytes_, settings_.world_size));
   const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
-  for (const auto& peer : peers_) {
-    if (peer->phase != Peer::Phase::kGuest) continue;
-    guest_desk_.Remove(*peer);
-    Dismiss(*peer, LeaveMessage(why), why);
-  }
+  for (Peer* guest : guest_desk_.TakeThoseInTheWay(peers_)) Dismiss(*guest, LeaveMessage(why), why);
 }
 
 // --- Other servers, and guests ---
@@ -418,12 +398,8 @@ void Coordinator::SayWhatWaits() {
 }
 
 void Coordinator::OnLeave(Peer& peer, const control::Leave& leave) {
-  if (leave.code() == 0) {
-    MemberGone(peer, Status());
-    peer.connection->Close(Status());
-    return;
-  }
-  const Status why(static_cast<StatusCode>(leave.code()), "gave up: " + leave.message());
+  const auto code = static_cast<StatusCode>(leave.code());
+  const Status why = leave.code() == 0 ? Status() : Status(code, "gave up: " + leave.message());
   MemberGone(peer, why);
   peer.connection->Close(why);
 }
@@ -451,6 +427,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
   } else {
     membership_.Lose(rank);
   }
+  roll_.OnChange();
   if (events_) events_->OnLeave(rank, who, why);
   if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
     // No round is finished without it: the job ends as it is.
@@ -468,6 +445,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
 void Coordinator::AfterEvent() {
   grants_.Run(now_);
   if (engine_) engine_->EndEvent();
+  roll_.Run(now_, by_rank_);
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {
@@ -534,6 +512,7 @@ void Coordinator::HandleTimeout() {
   }
   DecideSuccessions();
   if (now_ < next_tick_) return;
+  if (!engine_ && membership_.TryStart(now_)) StartJob();
   SayWhatWaits();
   if (const auto left = access_.TakeOwnNotice(); left && events_) events_->OnExpiring("the server", *left);
   for (const auto& peer : peers_) {
@@ -551,7 +530,8 @@ void Coordinator::HandleTimeout() {
 }
 
 Instant Coordinator::NextTimeout() const {
-  Instant next = std::min({next_tick_, grants_.NextTimeout(), successions_.NextTimeout()});
+  Instant next =
+      std::min({next_tick_, grants_.NextTimeout(), successions_.NextTimeout(), roll_.NextTimeout()});
   if (guests_ != nullptr) next = std::min(next, guests_->NextTimeout());
   return engine_ ? std::min(next, engine_->NextTimeout()) : next;
 }

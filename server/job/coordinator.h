@@ -1,7 +1,7 @@
 // The server's side of every connection: the members of the job, its start and its end. What happens in
 // between is the round engine's.
 //
-//   strangers --Join--> members --(all in)--> Start --rounds--> Leave by all: finished
+//   strangers --Join--> members --(barrier)--> Start --rounds--> Leave by all: finished
 //                                                       \------> too few left: aborted, all learn why
 // Then the next job may come: the coordinator is empty again.
 //
@@ -23,6 +23,7 @@
 #include "server/job/guest_desk.h"
 #include "server/job/job_stats.h"
 #include "server/job/messages.h"
+#include "server/job/roll.h"
 #include "server/job/server_desk.h"
 #include "server/job/status_answers.h"
 #include "server/job/strangers.h"
@@ -56,7 +57,9 @@ class Coordinator final : private RoundEngineHost {
   ~Coordinator() override;
 
   // Seconds since 1970, UTC, which certificates are dated by; without it they do not expire.
-  void SetWallClock(std::function<int64_t()> clock) { access_.SetWallClock(std::move(clock)); }
+  void SetWallClock(const std::function<int64_t()>& clock) {
+    access_.SetWallClock(clock), roll_.SetWallClock(clock);
+  }
   // Where the endpoint's counters in Stats come from; may be empty.
   void SetEndpointStats(std::function<transport::EndpointStats()> stats) {
     endpoint_stats_ = std::move(stats);
@@ -150,6 +153,7 @@ class Coordinator final : private RoundEngineHost {
   Strangers strangers_;
   Successions successions_;
   Waits waits_;
+  Roll roll_;
   Grants grants_;
   std::vector<std::unique_ptr<Peer>> peers_;  // in order of acceptance
   std::unordered_map<const transport::Connection*, Peer*> peer_of_;

@@ -27,6 +27,17 @@ void GuestDesk::Remove(Peer& peer) {
   events_->OnBench(peer.connection->peer(), IdentityText(peer.connection->identity()), totals.site, &totals);
 }
 
+std::vector<Peer*> GuestDesk::TakeThoseInTheWay(const std::vector<std::unique_ptr<Peer>>& peers) {
+  std::vector<Peer*> taken;
+  if (guests_ == nullptr || guests_->during_job()) return taken;
+  for (const auto& peer : peers) {
+    if (peer->phase != Peer::Phase::kGuest) continue;
+    Remove(*peer);
+    taken.push_back(peer.get());
+  }
+  return taken;
+}
+
 void GuestDesk::AddStats(ServerStats* stats) const {
   if (guests_ == nullptr) return;
   const GuestStats guests = guests_->stats();

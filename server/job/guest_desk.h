@@ -1,6 +1,9 @@
 // Lets guests (server/job/guests.h) in and out, and tells the owner's events of it. Not thread-safe.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "server/job/guests.h"
 
 namespace longhaul::server {
@@ -15,6 +18,8 @@ class GuestDesk {
   Result<control::ControlMessage> Admit(Peer& peer, const control::BenchJoin& join, bool job_running);
   // The connection is over, or about to be. No-op unless the peer is a guest.
   void Remove(Peer& peer);
+  // A job starts: those that may not go on beside it are guests no more.
+  std::vector<Peer*> TakeThoseInTheWay(const std::vector<std::unique_ptr<Peer>>& peers);
   void AddStats(ServerStats* stats) const;
 
  private:

@@ -1,11 +1,27 @@
 #include "server/job/messages.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/units_text.h"
 #include "proto/utf8.h"
 
 namespace longhaul::server {
 
 using control::ControlMessage;
+
+JoinRequest RequestOf(const Peer& peer, const control::Join& join) {
+  JoinRequest request{.job = join.job(),
+                      .rank = join.rank(),
+                      .world_size = join.world_size(),
+                      .site = join.site(),
+                      .identity = peer.connection->identity(),
+                      .weight = join.weight(),
+                      .session = join.session(),
+                      .peer = peer.connection->peer()};
+  if (join.has_incarnation()) request.incarnation = join.incarnation();
+  return request;
+}
 
 ControlMessage RefusedMessage(const Status& why, const std::string& first_server) {
   ControlMessage message;
@@ -32,7 +48,8 @@ std::string Notice(const LastJob& last, Instant now, const ServerSettings& setti
   const std::string how = last.outcome.ok() ? "has finished after " + std::to_string(last.rounds) + " rounds"
                                             : "was aborted (" + last.outcome.ToString() + ")";
   return "the last job of this server " + how + ", " + SecondsText(now - last.ended) +
-         " ago; this worker is of the next one, which begins when all " +
+         " ago; this worker is of the next one, which begins when " +
+         (settings.start_workers == 0 ? "all " : std::to_string(settings.start_workers) + " of its ") +
          std::to_string(settings.world_size) + " workers are in";
 }
 
@@ -42,6 +59,27 @@ ControlMessage WelcomeMessage(const JobSpec& spec, uint64_t job, const std::stri
   message.mutable_welcome()->set_job_number(job);
   wire::EncodeJobSpec(spec, message.mutable_welcome()->mutable_job_spec());
   return message;
+}
+
+ControlMessage MembershipMessage(const Membership& membership, uint64_t epoch) {
+  const uint32_t workers = membership.world_size();
+  std::string joined((workers + 7) / 8, '\0');
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    if (membership.IsJoined(rank)) joined[rank / 8] = static_cast<char>(joined[rank / 8] | 1 << rank % 8);
+  }
+  ControlMessage message;
+  message.mutable_membership()->set_epoch(epoch);
+  message.mutable_membership()->set_workers(workers);
+  message.mutable_membership()->set_joined(std::move(joined));
+  return message;
+}
+
+uint16_t LongestChunk(const std::vector<Peer*>& by_rank) {
+  size_t symbol_bytes = 65520;
+  for (const Peer* peer : by_rank) {
+    if (peer != nullptr) symbol_bytes = std::min(symbol_bytes, peer->connection->MaxChunkBytes());
+  }
+  return static_cast<uint16_t>(symbol_bytes);
 }
 
 ControlMessage StartMessage(uint16_t symbol_bytes, uint32_t members) {

@@ -1,4 +1,5 @@
-// The control messages by which a server lets a peer in, keeps it waiting, or sends it away.
+// The control message by which a worker asks to be let in, and those by which a server lets a peer in, keeps
+// it waiting, or sends it away.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,13 @@
 #include "longhaul/job.h"
 #include "longhaul/status.h"
 #include "proto/control_codec.h"
+#include "server/member/membership.h"
+#include "server/member/peer.h"
 #include "server/settings.h"
 
 namespace longhaul::server {
+
+JoinRequest RequestOf(const Peer& peer, const control::Join& join);
 
 // first_server: where workers are let in instead; "" where it is here.
 control::ControlMessage RefusedMessage(const Status& why, const std::string& first_server);
@@ -26,6 +31,9 @@ struct LastJob {
 std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings);
 // notice: "" for none.
 control::ControlMessage WelcomeMessage(const JobSpec& spec, uint64_t job, const std::string& notice);
+control::ControlMessage MembershipMessage(const Membership& membership, uint64_t epoch);
+// What every member's path carries of a chunk. by_rank: null where there is none.
+uint16_t LongestChunk(const std::vector<Peer*>& by_rank);
 control::ControlMessage StartMessage(uint16_t symbol_bytes, uint32_t members);
 // Of a member: how its call ends, and what it waits for.
 control::ControlMessage BarrierDoneMessage(uint32_t request, const Status& outcome);

@@ -128,6 +128,7 @@ control::ServerWelcome ServerDesk::WelcomeTo(uint32_t server) const {
   wire::EncodeJobSpec(settings_, welcome.mutable_job_spec());
   welcome.set_workers(settings_.world_size);
   welcome.set_min_workers(settings_.min_workers);
+  welcome.set_start_workers(settings_.start_workers);
   welcome.set_map_epoch(settings_.place.map_epoch);
   welcome.set_servers(settings_.place.servers);
   welcome.set_server(server);

@@ -17,16 +17,19 @@ std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 
 }  // namespace
 
-Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share)
+Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share,
+                       uint32_t start_workers)
     : job_(std::move(job)),
       min_workers_(min_workers),
+      start_workers_(start_workers == 0 ? world_size : start_workers),
       max_weight_share_(max_weight_share),
       stands_for_(world_size, 1),
       members_(world_size),
       plan_(world_size),
       fences_(world_size) {
   LH_CHECK_OP(min_workers, >=, 1u);
-  LH_CHECK_OP(min_workers, <=, world_size);
+  LH_CHECK_OP(min_workers, <=, start_workers_);
+  LH_CHECK_OP(start_workers_, <=, world_size);
 }
 
 Result<Membership::Admission> Membership::Join(const JoinRequest& request, Instant now, bool holder_silent) {
@@ -71,6 +74,7 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
   plan_.Take(request.rank, request.identity, request.peer);
   if (started_ || fences_.IsKnown(request.rank)) fences_.OnJoined(request.rank, request.session);
   if (!taken) ++joined_;
+  last_joined_ = now;
   return taken ? Admission::kReplaces : Admission::kNew;
 }
 
@@ -98,10 +102,13 @@ void Membership::Free(uint32_t rank, Member::State state) {
   if (joined_ == 0) plan_.GiveAllBack();
 }
 
-bool Membership::TryStart() {
-  if (started_ || joined_ < world_size()) return false;
+bool Membership::TryStart(Instant now) {
+  if (started_ || joined_ < start_workers_) return false;
+  if (joined_ < world_size() && now < last_joined_ + kLastCall) return false;
   started_ = true;
-  for (uint32_t rank = 0; rank < world_size(); ++rank) fences_.OnJoined(rank, members_[rank].session);
+  for (uint32_t rank = 0; rank < world_size(); ++rank) {
+    if (IsJoined(rank)) fences_.OnJoined(rank, members_[rank].session);
+  }
   return true;
 }
 

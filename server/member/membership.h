@@ -71,9 +71,14 @@ class Membership {
   // By default a worker counts as at most so many others: honest shards differ by less.
   static constexpr double kUsualWeights = 3;
 
+  // Between the last worker to come and the start without those that are not in: processes that were started
+  // together are seconds apart at most.
+  static constexpr Duration kLastCall = std::chrono::seconds(1);
+
   // min_workers: fewer joined workers than this abort a started job; 1..world_size. max_weight_share:
-  // JobSpec's.
-  Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1);
+  // JobSpec's. start_workers: so many begin without the others; 0: only all; else min_workers..world_size.
+  Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1,
+             uint32_t start_workers = 0);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
   // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, the
@@ -88,8 +93,9 @@ class Membership {
   void Lose(uint32_t rank);
   void OnHeard(uint32_t rank, Instant now) { members_[rank].last_heard = now; }
 
-  // True once, when every rank is in: the start barrier opens. Started() stays true until the job's end.
-  bool TryStart();
+  // True once: the start barrier opens, when every rank is in, or start_workers are and no other has come for
+  // kLastCall. Started() stays true until the job's end.
+  bool TryStart(Instant now);
   bool started() const { return started_; }
   // Joined workers, now.
   uint32_t joined() const { return joined_; }
@@ -131,12 +137,14 @@ class Membership {
 
   std::string job_;
   uint32_t min_workers_;
+  uint32_t start_workers_;
   double max_weight_share_;
   std::vector<uint32_t> stands_for_;  // by rank
   std::vector<Member> members_;
   RankPlan plan_;
   Fences fences_;
   uint32_t joined_ = 0;
+  Instant last_joined_;
   bool started_ = false;
 };
 

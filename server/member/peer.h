@@ -50,7 +50,8 @@ struct Peer {
   transport::Connection* connection;
   wire::ControlReader control;
   Phase phase = Phase::kNew;
-  uint32_t rank = 0;       // of a member
+  uint32_t rank = 0;  // of a member
+  bool takes_membership = false;
   Instant since;           // when it was accepted
   Instant accepted_at;     // ... or connected, or extended its stay by a status request
   bool connected = false;  // the search for the path's MTU, where one was needed, is over

@@ -99,14 +99,16 @@ struct TensorJob {
     const Duration took = *quorum_at > since() ? *quorum_at - since() : Duration(0);
     return *quorum_at + stragglers.Grace(std::max(tensor.rounds().Quorum(), 1u), took);
   }
+  // Until it pushes, a member weighs what it joined with.
+  void Expect(const Membership& membership, uint32_t rank) {
+    weights.Expect(rank,
+                   tensor.aggregator().robust() ? 1 : static_cast<double>(membership.member(rank).weight));
+  }
   // Begins the first round, or a shift epoch, with the members of this moment and the weights that they
   // joined with.
   void BeginEpoch(const Membership& membership) {
     const std::vector<bool> members = membership.Joined();
-    for (uint32_t rank = 0; rank < members.size(); ++rank) {
-      weights.Expect(rank,
-                     tensor.aggregator().robust() ? 1 : static_cast<double>(membership.member(rank).weight));
-    }
+    for (uint32_t rank = 0; rank < members.size(); ++rank) Expect(membership, rank);
     weights.Begin(members);
     double weight = 0;
     for (uint32_t rank = 0; rank < members.size(); ++rank) {

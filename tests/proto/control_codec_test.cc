@@ -162,7 +162,12 @@ TEST(ControlCodec, WhatServersSayOfEachOtherIsInRange) {
   EXPECT_EQ(refused_for(message), "server_welcome.workers is not in 1..65536");
   welcome.set_workers(4);
   EXPECT_EQ(refused_for(message), "server_welcome.min_workers is not in 1..workers");
-  welcome.set_min_workers(4);
+  welcome.set_min_workers(3);
+  for (const uint32_t start : {2u, 5u}) {
+    welcome.set_start_workers(start);
+    EXPECT_EQ(refused_for(message), "server_welcome.start_workers is not in min_workers..workers");
+  }
+  welcome.set_start_workers(3);
   EXPECT_EQ(refused_for(message), "server_welcome.map_epoch is zero");
   welcome.set_map_epoch(1);
   EXPECT_EQ(refused_for(message), "server_welcome.server is not in 1..servers-1");
@@ -173,6 +178,33 @@ TEST(ControlCodec, WhatServersSayOfEachOtherIsInRange) {
   message = SomeJoin();
   message.mutable_join()->set_server(64);
   EXPECT_EQ(refused_for(message), "join.server is not below 64");
+}
+
+TEST(ControlCodec, AMembershipHasOneBitForEachRank) {
+  const auto refused_for = [](const ControlMessage& message) {
+    const auto result = ControlReader().Append(Framed(message));
+    return result.ok() ? std::string("accepted") : result.status().message();
+  };
+  ControlMessage message;
+  control::Membership& membership = *message.mutable_membership();
+  EXPECT_EQ(refused_for(message), "membership.epoch is zero");
+  membership.set_epoch(1);
+  for (const uint32_t workers : {0u, 65537u}) {
+    membership.set_workers(workers);
+    EXPECT_EQ(refused_for(message), "membership.workers is not in 1..65536");
+  }
+  membership.set_workers(9);
+  for (const char* joined : {"", "\xff", "\xff\x01\x01"}) {
+    membership.set_joined(joined);
+    EXPECT_EQ(refused_for(message), "membership.joined has not one bit for each worker");
+  }
+  membership.set_joined("\xff\x02");
+  EXPECT_EQ(refused_for(message), "membership.joined has ranks above workers");
+  membership.set_joined("\xff\x01");
+  EXPECT_EQ(refused_for(message), "accepted");
+  membership.set_workers(8);
+  membership.set_joined("\x80");
+  EXPECT_EQ(refused_for(message), "accepted");
 }
 
 TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {

@@ -635,5 +635,129 @@ TEST_F(OneOfTwoIsEnough, TheJobGoesOnWithTheWorkersThatAreLeft) {
   EXPECT_THAT(events.over[0].message(), HasSubstr("worker rank 0"));
 }
 
+struct TwoOfFourBegin : testing::Test {
+  static ServerSettings Settings() {
+    ServerSettings settings;
+    settings.world_size = 4;
+    settings.min_workers = 1;
+    settings.start_workers = 2;
+    return settings;
+  }
+  TwoOfFourBegin() : coordinator(Settings(), &events, {}) {
+    coordinator.SetWallClock([] { return int64_t{1'000'000}; });
+    for (FakeWorker* worker : {&a, &b, &c}) worker->takes_membership = true;
+    coordinator.SetNow(At(0));
+  }
+  void Tick(int64_t ms) {
+    coordinator.SetNow(At(ms));
+    coordinator.HandleTimeout();
+    coordinator.AfterEvent();
+  }
+  // The ranks of each Membership that the worker has heard, "0 2" for two of them.
+  static std::vector<std::string> Heard(FakeWorker& worker, std::vector<uint64_t>* epochs = nullptr) {
+    std::vector<std::string> all;
+    for (const ControlMessage& message : worker.Heard(ControlMessage::kMembership)) {
+      EXPECT_TRUE(wire::ValidateControlMessage(message).ok());
+      EXPECT_EQ(message.membership().workers(), 4u);
+      std::string ranks;
+      for (uint32_t rank = 0; rank < 4; ++rank) {
+        if (message.membership().joined()[0] >> rank & 1)
+          ranks += (ranks.empty() ? "" : " ") + std::to_string(rank);
+      }
+      all.push_back(ranks);
+      if (epochs != nullptr) epochs->push_back(message.membership().epoch());
+    }
+    return all;
+  }
+
+  Recorder events;
+  Coordinator coordinator;
+  FakeWorker a{coordinator, 0};
+  FakeWorker b{coordinator, 2};
+  FakeWorker c{coordinator, 1};
+};
+
+TEST_F(TwoOfFourBegin, TheJobStartsASecondAfterTheLastThatCame) {
+  a.Join(4);
+  Tick(5000);
+  EXPECT_EQ(events.starts, 0) << "one is too few";
+  b.Join(4);
+  EXPECT_EQ(events.starts, 0) << "others may be on their way";
+  Tick(5900);
+  EXPECT_EQ(events.starts, 0);
+  c.Join(4);
+  Tick(6800);
+  EXPECT_EQ(events.starts, 0) << "the last call begins again";
+  Tick(7000);
+  EXPECT_EQ(events.started_with, 3u);
+  EXPECT_EQ(events.starts, 1);
+  EXPECT_EQ(a.Heard(ControlMessage::kStart).size(), 1u);
+  EXPECT_EQ(c.Heard(ControlMessage::kStart).size(), 1u);
+}
+
+TEST_F(TwoOfFourBegin, OneThatComesLaterIsStartedAndTheOthersHearOfIt) {
+  a.Join(4);
+  b.Join(4);
+  Tick(1100);
+  EXPECT_THAT(Heard(a), testing::ElementsAre("0 2"));
+  coordinator.SetNow(At(1500));
+  c.Join(4);
+  const auto heard = c.connection.TakeControl();
+  ASSERT_EQ(heard.size(), 4u);
+  EXPECT_TRUE(heard[0].has_welcome());
+  EXPECT_TRUE(heard[1].has_membership()) << "before Start: it knows its part of the data when it begins";
+  EXPECT_TRUE(heard[2].has_start());
+  EXPECT_THAT(Heard(a), testing::ElementsAre("0 1 2"));
+}
+
+TEST_F(TwoOfFourBegin, ChangesThatFollowEachOtherAreSaidTogether) {
+  std::vector<uint64_t> epochs;
+  a.Join(4);
+  b.Join(4);
+  Tick(1100);
+  coordinator.SetNow(At(1250));
+  c.Join(4);
+  c.Die(Status(StatusCode::kPeerDead, "silent"));
+  for (int again = 0; again < 5; ++again) {
+    FakeWorker other(coordinator, 1, static_cast<uint16_t>(41000 + again));
+    other.Join(4, again + 1);
+    other.Die(Status(StatusCode::kPeerDead, "silent"));
+  }
+  FakeWorker last(coordinator, 3, 42000);
+  last.Join(4);
+  Tick(1260);
+  EXPECT_THAT(Heard(a, &epochs), testing::ElementsAre("0 2", "0 1 2"));
+  Tick(1360);
+  EXPECT_THAT(Heard(a, &epochs), testing::ElementsAre("0 2 3"));
+  Tick(1500);
+  EXPECT_TRUE(Heard(a).empty()) << "nothing has changed";
+  ASSERT_EQ(epochs.size(), 3u);
+  EXPECT_GE(epochs[0], 1'000'000u)
+      << "not below the time: they go on growing when the server is started again";
+  EXPECT_LT(epochs[0], epochs[1]);
+  EXPECT_EQ(epochs[2], epochs[1] + 12) << "each change counts";
+}
+
+TEST_F(TwoOfFourBegin, AReplacedWorkerChangesNothing) {
+  a.Join(4);
+  b.Join(4);
+  Tick(1100);
+  Heard(a);
+  FakeWorker again(coordinator, 2, 41000);
+  again.takes_membership = true;
+  again.Join(4, 1);
+  Tick(1300);
+  EXPECT_TRUE(Heard(a).empty());
+  EXPECT_THAT(Heard(again), testing::ElementsAre("0 2")) << "it knows nothing yet";
+}
+
+TEST_F(TwoOfFourBegin, AnOlderWorkerHearsNothingThatItDoesNotKnow) {
+  b.takes_membership = false;
+  a.Join(4);
+  b.Join(4);
+  Tick(1100);
+  EXPECT_TRUE(Heard(b).empty());
+}
+
 }  // namespace
 }  // namespace longhaul::server

@@ -23,7 +23,10 @@ struct Recorder final : ServerEvents {
   void OnRefused(const Address&, const std::string&, const Status& why) override {
     refused.push_back(why.ToString());
   }
-  void OnStart(uint32_t, uint32_t) override { ++starts; }
+  void OnStart(uint32_t workers, uint32_t) override {
+    ++starts;
+    started_with = workers;
+  }
   void OnRound(const JobRound& round, const ServerStats&) override { rounds.push_back(round); }
   void OnLeftOut(const LeftOut& worker, const std::string& who) override {
     left_out.push_back(who + " in round " + std::to_string(worker.round));
@@ -61,6 +64,7 @@ struct Recorder final : ServerEvents {
   std::vector<Rejection> rejections;
   std::vector<std::string> rejected;  // who
   std::vector<std::string> bounded;   // weights as they count
+  uint32_t started_with = 0;
   int starts = 0, came = 0, gone = 0;
   GuestTotals last;
 };
@@ -100,6 +104,7 @@ class FakeWorker {
     join.set_weight(1);
     join.set_session(session);
     join.set_knows_shards(knows_shards);
+    join.set_takes_membership(takes_membership);
     Say(message);
   }
   void Declare(const std::string& name, uint64_t count, const std::string& optimizer,
@@ -255,6 +260,7 @@ class FakeWorker {
   transport::FakeConnection connection;
   uint64_t session = 0;
   bool knows_shards = true;
+  bool takes_membership = false;
 
  private:
   static void Update(transport::IncomingWindow& window) {

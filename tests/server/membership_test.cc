@@ -28,10 +28,26 @@ JoinRequest Unnumbered(uint32_t rank, uint16_t port = 40000) {
 TEST(Membership, TheStartBarrierOpensOnceWhenEveryRankIsIn) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
-  EXPECT_FALSE(membership.TryStart());
+  EXPECT_FALSE(membership.TryStart({}));
   ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
-  EXPECT_TRUE(membership.TryStart());
-  EXPECT_FALSE(membership.TryStart());
+  EXPECT_TRUE(membership.TryStart({}));
+  EXPECT_FALSE(membership.TryStart({}));
+}
+
+TEST(Membership, EnoughWorkersStartWithoutTheOthersWhenNoneCame) {
+  Membership membership("mnist", 3, 1, 1, 2);
+  const auto of_three = [](uint32_t rank) {
+    JoinRequest request = Worker(rank);
+    request.world_size = 3;
+    return request;
+  };
+  ASSERT_TRUE(membership.Join(of_three(2), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart(At(100'000))) << "one is too few";
+  ASSERT_TRUE(membership.Join(of_three(0), At(100'000)).ok());
+  EXPECT_FALSE(membership.TryStart(At(100'999)));
+  EXPECT_TRUE(membership.TryStart(At(101'000)));
+  EXPECT_EQ(membership.Joined(), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(*membership.Join(of_three(1), At(200'000)), Admission::kNew);
 }
 
 TEST(Membership, ASecondWorkerOfARankIsInOnlyWhenTheFirstIsSilent) {
@@ -66,7 +82,7 @@ TEST(Membership, AProcessThatAnotherOneHasFollowedIsRefused) {
   membership.Leave(1);
   ASSERT_TRUE(membership.Join(Process(1, 11), At(0)).ok()) << "nothing has counted before the start";
   ASSERT_TRUE(membership.Join(Process(0, 1), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   membership.Lose(1);
   EXPECT_EQ(*membership.Join(Process(1, 11), At(1)), Admission::kNew) << "the same one comes back";
   ASSERT_EQ(*membership.Join(Process(1, 13), At(1), /*holder_silent=*/true), Admission::kReplaces);
@@ -103,7 +119,7 @@ TEST(Membership, TheLargestIncarnationBlocksNoRank) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
   ASSERT_TRUE(membership.Join(Worker(1, UINT64_MAX), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   EXPECT_EQ(*membership.Join(Unnumbered(1), At(0)), Admission::kContested);
   EXPECT_EQ(*membership.Join(Unnumbered(1), At(0), /*holder_silent=*/true), Admission::kReplaces);
   EXPECT_EQ(membership.member(1).incarnation, UINT64_MAX) << "and does not wrap";
@@ -116,7 +132,7 @@ TEST(Membership, RestartsAreNumberedByTheServer) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
   ASSERT_TRUE(membership.Join(Unnumbered(1), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   for (uint64_t restart = 1; restart <= 12; ++restart) {
     ASSERT_TRUE(membership.Join(Unnumbered(1), At(0), /*holder_silent=*/true).ok());
     EXPECT_EQ(membership.member(1).incarnation, restart);
@@ -150,7 +166,7 @@ TEST(Membership, ALostWorkerMayComeBackButNotAnOlderIncarnationOfIt) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Worker(0), At(0)).ok());
   ASSERT_TRUE(membership.Join(Worker(1, 5), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   membership.Lose(1);
   EXPECT_TRUE(membership.EnoughWorkers());
   EXPECT_EQ(membership.member(1).state, Member::State::kLost);
@@ -171,7 +187,7 @@ TEST(Membership, ARankBelongsToWhoTookItFirstUntilTheJobIsOver) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Named("fra", 0), At(0)).ok());
   ASSERT_TRUE(membership.Join(Named("ams", 1), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   const Status thief = membership.Join(Named("ams", 0, 99), At(0)).status();
   EXPECT_EQ(thief.ToString(),
             "PermissionDenied: rank 0 belongs to \"fra\" until the job is over, and this is \"ams\"");
@@ -213,7 +229,7 @@ TEST(Membership, ASuccessorCountsItsOwnIncarnations) {
   EXPECT_EQ(membership.stands_for(), (std::vector<uint32_t>{1, 8})) << "nyc is a site's engine";
   ASSERT_TRUE(membership.Join(Named("fra", 0, 7), At(0)).ok());
   ASSERT_TRUE(membership.Join(Named("nyc", 1), At(0)).ok());
-  ASSERT_TRUE(membership.TryStart());
+  ASSERT_TRUE(membership.TryStart({}));
   EXPECT_EQ(membership.Join(Named("fra2", 0, 99), At(0)).status().code(), StatusCode::kPermissionDenied);
   membership.Lose(0);
   EXPECT_EQ(membership.Join(Named("fra", 0, 6), At(0)).status().code(), StatusCode::kAlreadyExists);

@@ -272,9 +272,9 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
   }
 }
 
-// Nobody leaves a barrier before all have come to it, as long as nobody dies.
+// A barrier is left when all have come to it, as long as none dies or comes after the start.
 void CheckBarriers(const JobPlan& job, const JobLedger& ledger, std::vector<std::string>* violations) {
-  if (!ledger.losses.empty() || ledger.processes.size() > job.workers) return;
+  if (job.start_workers != 0 || !ledger.losses.empty() || ledger.processes.size() > job.workers) return;
   struct Meeting {
     uint32_t came = 0;
     Instant last_came;

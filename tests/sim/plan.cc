@@ -104,6 +104,17 @@ void DrawTopK(Random random, JobPlan* job) {
   }
 }
 
+// Some begin without the last one to come. What is repaid by sums only (top-k) is found where all are in
+// every round, and initial values of one that comes later are no one's.
+void DrawStart(Random& random, JobPlan* job) {
+  if (job->IsTopK() || !random.Chance(0.4)) return;
+  job->start_workers = Between(random, job->min_workers, job->workers - 1);
+  const auto late = static_cast<uint32_t>(random.Below(job->workers));
+  job->start_delays[late] += Between(random, milliseconds(900), milliseconds(4000));
+  const uint64_t all = (uint64_t{1} << job->workers) - 1;
+  for (TensorPlan& tensor : job->tensors) tensor.initial_offers = tensor.initial_offers == 0 ? 0 : all;
+}
+
 // Up to 64 ranks, of which the models pick each one's contributions by itself.
 void DrawLargeJob(Random random, JobPlan* job) {
   job->workers = job->min_workers = Between(random, kMaxRanks + 1, random.Chance(0.3) ? kMostRanks : 20);
@@ -161,6 +172,8 @@ JobPlan DrawJob(Random random) {
   Random more(job.seed + 5);
   if (more.Chance(0.02)) DrawLargeJob(more, &job);
   job.barriers = !job.LeavesOut() && more.Chance(0.15);
+  // A barrier waits for those that are in.
+  if (job.min_workers < job.workers && !job.barriers) DrawStart(more, &job);
   // No honest gradient is so much larger than the others', also with what it repays: the guard refuses none.
   if (more.Chance(0.3)) job.norm_guard = 1000;
   job.gate = job.rounds;

@@ -50,6 +50,7 @@ struct JobPlan : JobSpec {
 
   uint32_t workers = 2;
   uint32_t min_workers = 2;
+  uint32_t start_workers = 0;  // 0: all
   uint32_t rounds = 3;
   // Before this round all wait until the faults are over and the network is healed; the rounds from it on
   // must be quick (liveness.h). 0: no such phase.

@@ -87,7 +87,7 @@ class PolicyModel {
   }
   // A worker has left, joined or come back.
   bool MembersChanged() const {
-    return !ledger_.losses.empty() || ledger_.processes.size() > job_.workers ||
+    return job_.start_workers != 0 || !ledger_.losses.empty() || ledger_.processes.size() > job_.workers ||
            std::ranges::any_of(ledger_.processes,
                                [](const ProcessRecord& p) { return p.killed || !p.failure.ok(); });
   }

@@ -18,6 +18,7 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
   s.job = "job" + std::to_string(index);
   s.world_size = job.workers;
   s.min_workers = job.min_workers;
+  s.start_workers = job.start_workers;
   s.idle_timeout = plan.idle_timeout;
   s.max_datagram = plan.datagram;
   options.connection.allow_migration = true;  // of what is not encrypted as well
@@ -165,8 +166,9 @@ void ServerProcess::OnJobOver(const Status& outcome, const server::ServerStats& 
     ledger_->job_outcome = outcome.ToString();
     ledger_->duplicate_contributions = stats.duplicate_contributions;
     ledger_->late_windows = stats.late_windows_taken;
+    ledger_->chunks_by_rank.assign(environment_.plan->jobs[job_].workers, 0);
     for (const server::MemberStats& member : stats.members) {
-      ledger_->chunks_by_rank.push_back(member.chunks);
+      ledger_->chunks_by_rank[member.rank] = member.chunks;
       ledger_->left_out += member.excluded;
     }
   }

@@ -82,6 +82,7 @@ void SetWorkers(JobPlan& job, uint32_t workers) {
   if (workers == 0 || workers >= job.workers) return;
   job.workers = workers;
   job.min_workers = std::min(job.min_workers, workers);
+  job.start_workers = std::min(job.start_workers, workers);
   job.weights.resize(workers);
   job.start_delays.resize(workers);
   for (TensorPlan& tensor : job.tensors) tensor.initial_offers &= (uint64_t{1} << workers) - 1;

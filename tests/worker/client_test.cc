@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -67,6 +68,79 @@ TEST(ClientTest, SeveralClientsInOneProcessShareTheMeanOfTheirGradients) {
   EXPECT_EQ(clients[0].stats().operations_succeeded, 4u) << "a declaration and three rounds";
   EXPECT_GT(clients[0].stats().packets_sent, 0u);
   for (Client& client : clients) EXPECT_TRUE(client.Leave().ok());
+}
+
+// What a client's callback has been called with.
+class Members {
+ public:
+  MembershipCallback callback() {
+    return [this](const Membership& m) {
+      const std::lock_guard lock(mutex_);
+      heard_.push_back(m);
+    };
+  }
+  size_t calls() {
+    const std::lock_guard lock(mutex_);
+    return heard_.size();
+  }
+  bool WaitFor(const std::vector<uint32_t>& ranks) {
+    for (const auto end = Clock::now() + seconds(20); Clock::now() < end;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!heard_.empty() && heard_.back().ranks == ranks) return true;
+      }
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Membership> heard_;
+};
+
+TEST(ClientTest, EveryWorkerKnowsWhichAreInAndItsPartOfTheData) {
+  ServerOptions elastic = EverythingReliable();
+  elastic.min_workers = 1;
+  elastic.start_workers = 2;
+  Server server = StartServer(4, elastic);
+  std::deque<Members> members(3);
+  const std::vector<uint32_t> ranks = {0, 3, 1};
+  const auto connect = [&](size_t i) {
+    ConnectOptions options = OptionsFor(server, ranks[i], 4);
+    options.on_membership = members[i].callback();
+    return MustConnect(options);
+  };
+  std::vector<Client> clients;
+  clients.push_back(connect(0));
+  EXPECT_EQ(clients[0].membership(), Membership()) << "the job has not started";
+  clients.push_back(connect(1));
+  DeclareOnAll(clients, {.count = 100});
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(members[i].calls(), 1u) << "before Declare returned";
+    EXPECT_EQ(clients[i].membership().ranks, (std::vector<uint32_t>{0, 3}));
+    EXPECT_EQ(clients[i].membership().shard_index, i);
+    EXPECT_EQ(clients[i].membership().shard_count, 2u);
+  }
+  EXPECT_EQ(clients[0].membership().epoch, clients[1].membership().epoch);
+
+  clients.push_back(connect(2));
+  const std::vector<Tensor> tensors = DeclareOnAll(clients, {.count = 100});
+  for (Members& each : members) EXPECT_TRUE(each.WaitFor({0, 1, 3}));
+  EXPECT_EQ(clients[1].membership().shard_index, 2u);
+  std::vector<std::vector<float>> results(3, std::vector<float>(100));
+  std::vector<std::vector<float>> gradients;
+  for (size_t i = 0; i < 3; ++i) gradients.emplace_back(100, static_cast<float>(3 * i));
+  std::vector<Operation> steps;
+  for (size_t i = 0; i < 3; ++i) steps.push_back(clients[i].PushPull(tensors[i], gradients[i], results[i]));
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(steps[i].Wait().ok());
+    EXPECT_EQ(results[i], std::vector<float>(100, 3.0f)) << "of the three that are in";
+  }
+  EXPECT_TRUE(clients[0].Leave().ok());
+  for (size_t i : {1u, 2u}) EXPECT_TRUE(members[i].WaitFor({1, 3}));
+  EXPECT_EQ(clients[2].membership().shard_index, 0u);
+  EXPECT_EQ(clients[2].membership().shard_count, 2u);
 }
 
 TEST(ClientTest, TheServerKeepsAndUpdatesTheParameters) {

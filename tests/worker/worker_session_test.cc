@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using namespace std::string_literals;
 
 const uint32_t kChunkElements = codec::ChunkElementsFor(SessionHarness::kSymbolBytes);
 
@@ -46,6 +47,43 @@ TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {
   EXPECT_EQ(join.incarnation(), 7u);
   EXPECT_EQ(join.site(), "fra");
   EXPECT_EQ(join.weight(), 3.0f);
+  EXPECT_TRUE(join.takes_membership());
+}
+
+control::ControlMessage MembersOf(uint64_t epoch, uint32_t workers, const std::string& joined) {
+  control::ControlMessage message;
+  message.mutable_membership()->set_epoch(epoch);
+  message.mutable_membership()->set_workers(workers);
+  message.mutable_membership()->set_joined(joined);
+  return message;
+}
+
+TEST(WorkerSessionTest, PassesOnWhichRanksAreInAndItsOwnPlaceAmongThem) {
+  std::vector<longhaul::Membership> heard;
+  WorkerCoreOptions options;
+  options.rank = 9;
+  options.world_size = 12;
+  options.on_membership = [&](const longhaul::Membership& m) { heard.push_back(m); };
+  SessionHarness h(options);
+  h.Connect();
+  h.Welcome();
+  h.Send(MembersOf(7, 12, "\x05\x0e"));
+  h.SendStart();
+  h.Send(MembersOf(8, 12, "\x00\x02"s));
+  ASSERT_EQ(heard.size(), 2u);
+  EXPECT_EQ(heard[0], (longhaul::Membership{
+                          .epoch = 7, .ranks = {0, 2, 9, 10, 11}, .shard_index = 2, .shard_count = 5}));
+  EXPECT_EQ(heard[1], (longhaul::Membership{.epoch = 8, .ranks = {9}, .shard_index = 0, .shard_count = 1}));
+  h.Send(MembersOf(9, 12, "\xff\x0d"));
+  EXPECT_EQ(heard.size(), 2u);
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kProtocolViolation) << "it is no member of that";
+}
+
+TEST(WorkerSessionTest, AMembershipBeforeWelcomeIsAViolation) {
+  SessionHarness h;
+  h.Connect();
+  h.Send(MembersOf(7, 1, "\x01"));
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kProtocolViolation);
 }
 
 TEST(WorkerSessionTest, AServerThatAnsweredIsNotCalledSilent) {

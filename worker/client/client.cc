@@ -167,6 +167,7 @@ Status Client::Leave(const Status& why) { return impl_ ? impl_->Leave(why) : Mov
 uint32_t Client::rank() const { return impl_ ? impl_->rank() : 0; }
 uint32_t Client::world_size() const { return impl_ ? impl_->world_size() : 0; }
 JobSpec Client::settings() const { return impl_ ? impl_->settings() : JobSpec(); }
+Membership Client::membership() const { return impl_ ? impl_->membership() : Membership(); }
 Status Client::status() const { return impl_ ? impl_->status() : Moved(); }
 ClientStats Client::stats() const { return impl_ ? impl_->stats() : ClientStats(); }
 

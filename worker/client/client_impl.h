@@ -40,6 +40,7 @@ class ClientImpl {
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
   virtual JobSpec settings() const = 0;
+  virtual Membership membership() = 0;
   virtual Status status() = 0;
   virtual ClientStats stats() = 0;
   // As stats(), but nothing when the client's thread does not answer for 2 s, or has ended.

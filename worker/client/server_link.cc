@@ -46,6 +46,23 @@ void ServerLink::OnShardMap(const control::ShardMap& map) {
   if (options.on_shard_map) options.on_shard_map(map);
 }
 
+bool ServerLink::OnMembership(const control::Membership& said) {
+  const std::string& joined = said.joined();  // the reader has checked its length
+  Membership membership{.epoch = said.epoch(), .shard_count = 0};
+  bool own = false;
+  for (uint32_t rank = 0; rank < said.workers(); ++rank) {
+    if ((static_cast<uint8_t>(joined[rank / 8]) >> rank % 8 & 1) == 0) continue;
+    if (rank == options.rank) {
+      own = true;
+      membership.shard_index = membership.shard_count;
+    }
+    membership.ranks.push_back(rank);
+    ++membership.shard_count;
+  }
+  if (own && options.on_membership) options.on_membership(membership);
+  return own;
+}
+
 std::optional<OperationId> ServerLink::Begin(const Status& refusal, Operations::Callback callback) {
   if (!refusal.ok()) {
     operations.Refuse(std::move(callback), refusal);

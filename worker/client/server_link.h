@@ -47,6 +47,8 @@ class ServerLink {
 
   // --- Several servers ---
   void OnShardMap(const control::ShardMap& map);
+  // Which ranks are in. False: this worker's is not.
+  bool OnMembership(const control::Membership& said);
   // HOST:PORT of the first server, to which this one has sent the worker; else "".
   std::string first_server;
 

@@ -183,6 +183,7 @@ class ShardedClient final : public ClientImpl {
   uint32_t rank() const override { return first().rank(); }
   uint32_t world_size() const override { return first().world_size(); }
   JobSpec settings() const override { return first().settings(); }
+  Membership membership() override { return first().membership(); }
   Status status() override;
   ClientStats stats() override;
   std::optional<ClientStats> Ask() override;

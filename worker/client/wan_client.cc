@@ -101,12 +101,14 @@ class WanClient final : public ServerClient {
   uint32_t rank() const override { return options_.connect.rank; }
   uint32_t world_size() const override { return options_.connect.world_size; }
   JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
+  Membership membership() override;
   uint64_t job() const override { return job_; }
   void Vanish() override;
 
  private:
   std::string JoinHint();
   void OnShardMap(const control::ShardMap& map);
+  void OnMembership(const Membership& membership);
   void OnState(State state);
   void Abandon(const Status& why);
   void EndOnOwnThread() override;
@@ -140,6 +142,7 @@ class WanClient final : public ServerClient {
   Status failure_;
   ClientStats last_stats_;
   JobSpec settings_;
+  Membership membership_;
   uint64_t job_ = 0;
   bool leaving_ = false;
   uint64_t map_epoch_ = 0;
@@ -158,6 +161,7 @@ WanClient::WanClient(const Options& options, keys::LoadedSecurity security, code
           std::in_place,
           [&] {
             auto core = CoreOptions(options, security_, calls_, [this] { AskAddress(); });
+            core.on_membership = [this](const Membership& membership) { OnMembership(membership); };
             core.on_shard_map = [this](const control::ShardMap& map) { OnShardMap(map); };
             return core;
           }(),
@@ -235,6 +239,20 @@ void WanClient::OnShardMap(const control::ShardMap& map) {
     servers_ = servers;
   }
   if (options_.on_servers) options_.on_servers(servers);
+}
+
+Membership WanClient::membership() {
+  const std::lock_guard lock(mutex_);
+  return membership_;
+}
+
+// A server that was started again says what this client knows already.
+void WanClient::OnMembership(const Membership& membership) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(membership_, membership).ranks == membership.ranks) return;
+  }
+  if (options_.map_epoch == 0) calls_->Call("membership", options_.connect.on_membership, membership);
 }
 
 void WanClient::SetAddress(const std::string& server) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "longhaul/membership.h"
 #include "longhaul/units.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/connection.h"
@@ -36,6 +37,8 @@ struct WorkerCoreOptions {
   uint32_t server = 0;
   // Takes the map that the first of several servers has sent, each time. May be empty.
   std::function<void(const control::ShardMap&)> on_shard_map = {};
+  // Takes which ranks are in, each time that the server says so. May be empty.
+  std::function<void(const Membership&)> on_membership = {};
   // Takes lines for people about what this worker waits for. May be empty.
   std::function<void(const std::string&)> say = {};
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.

@@ -130,6 +130,7 @@ void WorkerSession::OnConnected() {
   join.set_map_epoch(options.map_epoch);
   join.set_server(options.server);
   join.set_knows_shards(true);
+  join.set_takes_membership(true);
   link_.Send(message);
 }
 
@@ -288,6 +289,9 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return OnWelcome(message.welcome());
     case ControlMessage::kShardMap:
       return link_.OnShardMap(message.shard_map());
+    case ControlMessage::kMembership:
+      if (!welcomed_ || !link_.OnMembership(message.membership())) Fail(link_.Unexpected("Membership"));
+      return;
     case ControlMessage::kRefused:
       link_.first_server = message.refused().first_server();
       return Fail(link_.Blame(static_cast<StatusCode>(message.refused().code()),

@@ -187,6 +187,19 @@ class Progress {
                                  client.world_size(), NameOf(spec.policy)));
     }
   }
+  // On a thread of the client's.
+  void Members(const longhaul::Membership& m) {
+    if (json_) {
+      Line({{"event", "membership"},
+            {"epoch", m.epoch},
+            {"ranks", m.ranks},
+            {"shard_index", m.shard_index},
+            {"shard_count", m.shard_count}});
+    } else if (text_) {
+      output_->Print(
+          fmt::format("in the job: {} workers, ranks {}", m.ranks.size(), fmt::join(m.ranks, " ")));
+    }
+  }
   void Round(const RoundProgress& p) {
     if (json_) return Line(RoundJson(p, bubble_threshold_));
     if (!text_ || (!p.accuracy && p.round % kTextEvery != 0 && p.round != p.rounds)) return;
@@ -242,7 +255,7 @@ Result<Data> LoadData(const Flags& flags) {
   return data;
 }
 
-Result<Client> Join(const Flags& flags, const Data* data) {
+Result<Client> Join(const Flags& flags, const Data* data, Progress* progress) {
   longhaul::ConnectOptions connect = flags.connect;
   if (data != nullptr && !flags.weight_given) {
     connect.weight = longhaul::worker::ShardWeight(data->shard, data->total, connect.world_size);
@@ -251,6 +264,7 @@ Result<Client> Join(const Flags& flags, const Data* data) {
     spdlog::log(level == longhaul::LogLevel::kWarning ? spdlog::level::warn : spdlog::level::info, "{}",
                 longhaul::cli::WithFlagNames(std::string(text)));
   };
+  connect.on_membership = [progress](const longhaul::Membership& m) { progress->Members(m); };
   if (!flags.no_seccomp)
     longhaul::process::ConfineOrWarn(longhaul::process::Confinement::kWorker, !flags.metrics.empty());
   return Client::Connect(connect);
@@ -284,7 +298,7 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
     data = LoadData(flags);
     if (!data->ok()) return data->status();
   }
-  Result<Client> client = Join(flags, in_site ? nullptr : &**data);
+  Result<Client> client = Join(flags, in_site ? nullptr : &**data, progress);
   *code = !client.ok() && client.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
   if (!client.ok()) return client.status();
   const longhaul::health::HealthWatch watch(health, SourceOf(*client));

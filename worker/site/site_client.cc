@@ -56,6 +56,7 @@ class SiteClient final : public ClientImpl {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
   JobSpec settings() const override { return settings_; }
+  Membership membership() override { return {}; }
   uint64_t job() const override { return job_; }
   Status status() override;
   ClientStats stats() override;
