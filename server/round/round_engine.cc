@@ -443,8 +443,7 @@ void RoundEngine::OnMemberJoined(uint32_t rank) {
     job->epochs.OnMemberChanged(rank);
     job->clocks.OnMemberJoined(rank);
     job->answered_at[rank] = now_;
-    if (settings_.policy != LossPolicy::kShift) job->Expect(*membership_, rank);
-    job->Weigh(*membership_);
+    job->WeighWith(rank, *membership_, settings_.policy);
     MoveMember(*job, rank, job->tensor.rounds().OnMemberJoined(rank));
   }
 }

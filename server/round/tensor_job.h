@@ -125,6 +125,11 @@ struct TensorJob {
     }
     tensor.SetTotalWeight(weight);
   }
+  // ... of whom one has come; a shift epoch weighs its members as they were when it began.
+  void WeighWith(uint32_t newcomer, const Membership& membership, LossPolicy policy) {
+    if (policy != LossPolicy::kShift) Expect(membership, newcomer);
+    Weigh(membership);
+  }
   // The round in progress is complete: notes, by rank, which chunks of its push count in it.
   void NoteCounted() {
     for (uint32_t rank = 0; rank < counted.size(); ++rank) {

@@ -42,7 +42,8 @@ class Elastic : public JobTest {
 };
 
 TEST_F(Elastic, ANewcomerContributesWithinTwoRoundsAndEveryWorkerKnowsOfIt) {
-  Program& server = StartServer({{"--workers", "4"}, {"--min-workers", "1"}, {"--start-workers", "2"}, {"--once", ""}});
+  Program& server =
+      StartServer({{"--workers", "4"}, {"--min-workers", "1"}, {"--start-workers", "2"}, {"--once", ""}});
   const Flags flags = {{"--world-size", "4"}, {"--rounds", "100000"}, {"--fault", "delay=10ms"}};
   Program& first = StartWorker(0, flags);
   Program& second = StartWorker(2, flags);
@@ -63,9 +64,11 @@ TEST_F(Elastic, ANewcomerContributesWithinTwoRoundsAndEveryWorkerKnowsOfIt) {
 }
 
 TEST_F(Elastic, AJobThatStartsWithFewerThanItNeedsIsAWrongCommandLine) {
-  Program& server = Start("longhaul-server", {"--insecure", "--workers", "4", "--min-workers", "3", "--start-workers", "2"});
+  Program& server = Start("longhaul-server",
+                          {"--insecure", "--workers", "4", "--min-workers", "3", "--start-workers", "2"});
   ExpectEnd(server, 2);
-  EXPECT_THAT(server.Everything(), ::testing::HasSubstr("--start-workers 2 is not in 3..4 (--min-workers..--workers)"));
+  EXPECT_THAT(server.Everything(),
+              ::testing::HasSubstr("--start-workers 2 is not in 3..4 (--min-workers..--workers)"));
 }
 
 }  // namespace
