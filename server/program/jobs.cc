@@ -220,7 +220,7 @@ health::LoopState Jobs::LookAtLoops() {
     const Status takes = Daemon::TakesMembers(*server);
     job.silent = takes.code() == StatusCode::kDeadlineExceeded;
     state.answers = state.answers || !job.silent;
-    if (!takes.ok()) not_ready(job, takes.message());
+    if (!takes.ok()) not_ready(job, job.silent ? "the loop does not answer" : takes.message());
   }
   if (ended == jobs_.size()) state = {.answers = true, .not_ready = "ending"};
   return state;
