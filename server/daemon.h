@@ -15,9 +15,12 @@ namespace longhaul::server {
 struct Daemon {
   using MakeGuests = std::function<std::unique_ptr<Guests>(const ServerSettings&)>;
 
-  // As Server::Start. make_guests: empty refuses all.
+  // As Server::Start. make_guests: empty refuses all. link: the server's part of `capacity`, where several
+  // jobs share it (server/grants/link_share.h); null: all of it. It is dropped with the server.
   static Result<Server> Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event,
-                              const MakeGuests& make_guests);
+                              const MakeGuests& make_guests, std::shared_ptr<LinkShare> link = nullptr);
+  // As Server::Stop, but waits for nothing. On any thread.
+  static void BeginStop(const Server& server);
 
   // Both ask the server's loop and wait for its answer, on any thread but the loop's; the server was not
   // moved from. Errors: kDeadlineExceeded (the loop does not answer for 2 s), kFailedPrecondition (it has

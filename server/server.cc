@@ -723,7 +723,7 @@ Result<Server> Server::Start(const ServerOptions& options, std::function<void(co
 
 Result<Server> server::Daemon::Start(const ServerOptions& given,
                                      std::function<void(const ServerEvent&)> on_event,
-                                     const MakeGuests& make_guests) {
+                                     const MakeGuests& make_guests, std::shared_ptr<LinkShare> link) {
   if (Status several = CheckSeveral(given); !several.ok()) return several;
   if (Status checkpoints = CheckCheckpoints(given); !checkpoints.ok()) return checkpoints;
   auto socket = Listen(given);  // first: the port is part of the server's name
@@ -749,6 +749,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   const ServerOptions& options = placed->options;
   auto core_options = MakeCoreOptions(options, placed->place, *security);
   if (!core_options.ok()) return core_options.status();
+  core_options->settings.grants.link = std::move(link);
   impl->security = *std::move(security);
   choice.job = impl->security.job;
   impl->choice = std::move(choice);
@@ -905,6 +906,8 @@ std::string Server::StatsJson() const {
 Result<server::ServerStats> server::Daemon::Stats(const Server& server) {
   return server.impl_->Ask([impl = server.impl_.get()] { return impl->StatsNow(); });
 }
+
+void server::Daemon::BeginStop(const Server& server) { server.impl_->RequestStop(); }
 
 Status server::Daemon::TakesMembers(const Server& server) {
   const auto stopping = server.impl_->Ask([impl = server.impl_.get()] { return impl->stopping; });

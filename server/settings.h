@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 
 namespace longhaul::server {
 
+class LinkShare;  // server/grants/link_share.h
+
 // How the link into the server is shared (server/grants/grants.h).
 struct GrantSettings {
   bool enabled = true;
@@ -19,6 +22,7 @@ struct GrantSettings {
   Bandwidth capacity_cap = Bandwidth::Max();
   Bandwidth worker_floor = {};              // no worker is granted less, as far as the capacity goes
   Bandwidth worker_cap = Bandwidth::Max();  // ... nor more
+  std::shared_ptr<LinkShare> link = {};     // the job's part of a given capacity; none: all of it
 };
 
 // Who may connect and stay; a reload replaces it whole.

@@ -4,38 +4,47 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace longhaul::cli {
 
 // TOML without tables, an option on each line. What is none is refused with the file and the line.
-class FlatToml final : public CLI::ConfigTOML {
+class FlatToml : public CLI::ConfigTOML {
  public:
-  explicit FlatToml(const CLI::App* app) : app_(app) {}
+  // name: of the file, for messages; empty: the app's own.
+  explicit FlatToml(const CLI::App* app, std::string name = "") : app_(app), name_(std::move(name)) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    return Items(Read(input), 1, nullptr);
+  }
+
+ protected:
+  using Lines = std::map<std::string, int>;
+
+  // The options in `text`, whose first line has the number `number`; lines, if given, receives for each name
+  // the line where it is first.
+  std::vector<CLI::ConfigItem> Items(const std::string& text, int number, Lines* lines) const {
     std::vector<CLI::ConfigItem> all;
-    std::istringstream text(Read(input));
+    std::istringstream input(text);
     std::string line;
-    for (int number = 1; std::getline(text, line); ++number) {
+    for (; std::getline(input, line); ++number) {
       CLI::detail::trim(line);
       CheckForm(line, number);
       std::istringstream alone(line);
       for (CLI::ConfigItem& item : CLI::ConfigTOML::from_config(alone)) {
         const CLI::Option* option = Find(item);
-        if (option == nullptr) Refuse(number, "unknown option " + item.fullname());
+        if (option == nullptr) Refuse(number, WhyUnknown(item));
+        if (lines != nullptr) lines->try_emplace(item.name, number);
         if (!IsWithout(*option, item)) Append(std::move(item), &all);
       }
     }
     return all;
   }
-
- private:
-  // Of a file that a person writes; more is another file, or a device without an end.
-  static constexpr size_t kMaxBytes = size_t{1} << 20;
 
   std::string Read(std::istream& input) const {
     std::string text(kMaxBytes + 1, '\0');
@@ -47,13 +56,21 @@ class FlatToml final : public CLI::ConfigTOML {
 
   [[noreturn]] void Refuse(int number, const std::string& why) const {
     const CLI::Option* file = app_->get_config_ptr();  // none where a fuzzer gives the text
+    const std::string name = !name_.empty() ? name_ : "config file " + (file ? file->as<std::string>() : "");
     std::string shown = why;
     // A terminal obeys control characters.
     for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
-    throw CLI::ConfigError("config file " + (file ? file->as<std::string>() : "") + ", line " +
-                               std::to_string(number) + ": " + shown,
+    throw CLI::ConfigError(name + ", line " + std::to_string(number) + ": " + shown,
                            CLI::ExitCodes::ConfigError);
   }
+
+  virtual std::string WhyUnknown(const CLI::ConfigItem& item) const {
+    return "unknown option " + item.fullname();
+  }
+
+ private:
+  // Of a file that a person writes; more is another file, or a device without an end.
+  static constexpr size_t kMaxBytes = size_t{1} << 20;
 
   // CLI11 would take a table for a subcommand, and read on to the end of an array.
   void CheckForm(const std::string& line, int number) const {
@@ -91,6 +108,7 @@ class FlatToml final : public CLI::ConfigTOML {
   }
 
   const CLI::App* app_;
+  const std::string name_;
 };
 
 // A name in the file is an option without its dashes, as in `example`, "workers = 4". The command line wins

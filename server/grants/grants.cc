@@ -297,7 +297,7 @@ Bandwidth Grants::Budget() const {
     const int64_t headers = worker.peer->connection->peer().IsV4() ? kHeaderBytesV4 : kHeaderBytesV6;
     payload = std::min(payload, static_cast<double>(datagram) / static_cast<double>(datagram + headers));
   }
-  return settings_.capacity * payload;
+  return settings_.capacity * (payload * link_part_);
 }
 
 bool Grants::IsExpected(Instant now, const Worker& worker) const {
@@ -404,7 +404,16 @@ ByteCount Grants::ReceiveWindow(const Worker& worker, Bandwidth rate) const {
   return std::max(least, std::min(wanted, bound));
 }
 
+void Grants::ShareLink() {
+  if (!settings_.link) return;
+  settings_.link->SetRunning(present_ > 0);
+  const double part = settings_.link->Part();
+  dirty_ = dirty_ || part != link_part_;
+  link_part_ = part;
+}
+
 void Grants::Run(Instant now) {
+  ShareLink();
   const bool due = now >= next_tick_;
   if (due) Tick(now);
   if (!due && !dirty_) return;
@@ -415,7 +424,7 @@ void Grants::Run(Instant now) {
 GrantStats Grants::stats() const {
   GrantStats stats;
   stats.estimated = settings_.capacity.IsZero();
-  stats.capacity = stats.estimated ? estimator_.capacity() : settings_.capacity;
+  stats.capacity = stats.estimated ? estimator_.capacity() : settings_.capacity * link_part_;
   stats.updates = updates_;
   for (const Worker& worker : workers_) {
     stats.by_rank.push_back(

@@ -19,6 +19,8 @@
 // subtracted from the capacity. Idle workers hold at most kLatecomers on top: if all of them begin at once,
 // that queues an eighth of a bandwidth-delay product.
 //
+// Where several jobs receive on one link, the capacity of each is its part of a given one (link_share.h).
+//
 // Without a given capacity no worker is bounded until the estimator has seen a shared queue. Sans-I/O, not
 // thread-safe.
 #pragma once
@@ -29,6 +31,7 @@
 
 #include "base/instant.h"
 #include "server/grants/capacity_estimator.h"
+#include "server/grants/link_share.h"
 #include "server/member/peer.h"
 #include "server/settings.h"
 
@@ -50,7 +53,7 @@ struct Claim {
 std::vector<Bandwidth> WaterFill(Bandwidth capacity, std::span<const Claim> claims);
 
 struct GrantStats {
-  Bandwidth capacity;  // in use; zero while unknown
+  Bandwidth capacity;  // in use, of several jobs on a link this one's part; zero while unknown
   bool estimated = false;
   uint64_t updates = 0;  // GRANT frames asked for
   struct Worker {
@@ -132,6 +135,8 @@ class Grants {
   void ArmTick(Instant now);
   void Divide(Instant now);
   Bandwidth Budget() const;
+  // Tells other jobs on the link whether this one runs, and takes its part of now.
+  void ShareLink();
   bool IsExpected(Instant now, const Worker& worker) const;
   // Of its share; `mean` without a history. busy: some worker lacks bytes that are not in flight.
   double Weight(const Worker& worker, bool busy, double mean) const;
@@ -155,7 +160,8 @@ class Grants {
   std::vector<Worker> workers_;  // by rank
   uint32_t active_ = 0;
   uint32_t present_ = 0;
-  bool dirty_ = false;  // a worker came, left, began, ended or drained
+  double link_part_ = 1;
+  bool dirty_ = false;  // a worker came, left, began, ended or drained, or the part of the link changed
   Instant busy_since_;
   Instant previous_tick_;
   Instant before_previous_tick_;

@@ -1,9 +1,11 @@
-#define main LonghaulServerMain
-#include "server/main.cc"  // NOLINT(bugprone-suspicious-include): its flags are its own
-#undef main
+#include "server/program/flags.h"
 
+#include <CLI/CLI.hpp>
+#include <memory>
 #include <sstream>
 
+#include "base/flags/config_file.h"
+#include "base/flags/number_checks.h"
 #include "tests/fuzz/daemon_flags.h"
 #include "tests/fuzz/property.h"
 
@@ -15,8 +17,8 @@ namespace {
 template <typename Parse>
 void Try(Parse parse) {
   CLI::App app;
-  Flags flags;
-  AddFlags(app, flags);
+  server::ServerFlags flags;
+  server::AddFlags(app, flags);
   cli::CheckValues(app);
   app.config_formatter(std::make_shared<cli::FlatToml>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
@@ -25,7 +27,7 @@ void Try(Parse parse) {
   } catch (const CLI::ParseError&) {
     return;
   }
-  TakeGrantFlags(flags, &flags.server);
+  (void)server::TakeFlags(app, &flags);  // which may say that two of them do not go together
   const ServerOptions& o = flags.server;
   FUZZ_REQUIRE(o.workers >= 1 && o.workers <= 1024 && o.min_workers <= 1024);
   JobSpec job_spec = o.job_spec;  // every field is in its range; that two fit together the server checks

@@ -52,7 +52,7 @@ UNITS = [
     ("tun",        r"wan/(tun/|main)",                       "public flags base link",                     "asio os files threads locks cli spdlog json"),
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
-    ("server_main", r"server/main\.cc",                      "public flags process base keys link server_shell server_metrics load_sink health", "os files threads locks cli spdlog json"),
+    ("server_main", r"server/(main\.cc|program/)",           "public flags process base keys link udp server_shell server_metrics load_sink health grants report", "os files threads locks cli spdlog json"),
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),

@@ -34,7 +34,7 @@ class Everything {
     Fill<ClientStats>(kClientCounters, &client_);
     Fill<OffloadStats>(offload::kOffloadCounters, &offload_);
     Fill<offload::UdpCounters>(offload::kUdpCounters, &udp_);
-    server::AddMetrics(server_, &page_);
+    server::AddMetrics({{"", server_}}, &page_);
     page_.Add<ClientStats>("client", kClientCounters, {{&client_}});
     page_.Add<OffloadStats>("offload", offload::kOffloadCounters, {{&offload_, {{"node", "3"}}}});
     page_.Add<offload::UdpCounters>("offload_udp", offload::kUdpCounters, {{&udp_}});
@@ -172,7 +172,7 @@ TEST(MetricPage, AHostileNameIsHarmless) {
   Everything everything;
   everything.server().members[0].site = "a\"b\\c\nlonghaul_forged 1\n\xff\xc0\x80";
   MetricPage page;
-  server::AddMetrics(everything.server(), &page);
+  server::AddMetrics({{"", everything.server()}}, &page);
   const ExpositionReader read(page.Text());
   ASSERT_EQ(read.error, "");
   EXPECT_FALSE(read.families.contains("longhaul_forged"));
@@ -181,8 +181,28 @@ TEST(MetricPage, AHostileNameIsHarmless) {
   EXPECT_THAT(samples[0].labels.at("site"), ::testing::StartsWith("a\"b\\c\\x0alonghaul_forged 1"));
   everything.server().members[0].site = std::string(100'000, 'x');
   MetricPage longer;
-  server::AddMetrics(everything.server(), &longer);
+  server::AddMetrics({{"", everything.server()}}, &longer);
   EXPECT_LT(longer.Text().size(), 100'000u);
+}
+
+// Families come once, whatever the number of jobs.
+TEST(MetricPage, JobsOfOneProcessAreToldApartByTheirLabel) {
+  Everything one, two;
+  one.server().job = "a";
+  two.server().job = "b";
+  two.server().members[0].site = "other";
+  MetricPage page;
+  server::AddMetrics({{"a", one.server()}, {"b", two.server()}}, &page);
+  const ExpositionReader read(page.Text());
+  ASSERT_EQ(read.error, "");
+  for (const auto& [name, family] : read.families) {
+    EXPECT_EQ(family.samples.size() % 2, 0u) << name;
+    for (const ReadSample& sample : family.samples) EXPECT_TRUE(sample.labels.contains("job")) << name;
+  }
+  EXPECT_TRUE(read.Value("longhaul_member_joined", {{"job", "b"}, {"rank", "0"}, {"site", "other"}}));
+  EXPECT_FALSE(read.Value("longhaul_member_joined", {{"job", "a"}, {"rank", "0"}, {"site", "other"}}));
+  EXPECT_EQ(read.Value("longhaul_server_rounds_total", {{"job", "a"}}),
+            read.Value("longhaul_server_rounds_total", {{"job", "b"}}));
 }
 
 TEST(MetricPage, AWordWithoutContentIsLeftOut) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <memory>
+#include <optional>
 
 #include "tests/transport/fake_connection.h"
 
@@ -235,6 +237,30 @@ TEST(GrantsTest, CapsAndFloorsHold) {
   cluster.Advance(milliseconds(300));
   EXPECT_NEAR(cluster.Granted(0), 50, 0.1);
   EXPECT_GE(cluster.Granted(1), 19);
+}
+
+// 200 Mbit/s of two jobs, weights 3 and 1.
+TEST(GrantsTest, JobsOnOneLinkHaveTheirPartsOfIt) {
+  const auto total = std::make_shared<LinkShare::Total>(0);
+  const auto settings = [&total](uint32_t weight) {
+    return GrantSettings{.capacity = Bandwidth::Mbps(200),
+                         .link = std::make_shared<LinkShare>(total, weight)};
+  };
+  Cluster a(2, settings(3));
+  std::optional<Cluster> b(std::in_place, 2, settings(1));
+  a.JoinAll();
+  EXPECT_NEAR(a.GrantedToAll(), kPayload, 0.2) << "no worker of b is in";
+  b->JoinAll();
+  EXPECT_NEAR(b->GrantedToAll(), kPayload / 4, 0.2);
+  EXPECT_NEAR(b->grants.stats().capacity.mbps(), 50, 0.1);
+  a.Open(0, 100'000);
+  a.arrives_mbps = {100, 0};
+  a.Advance(milliseconds(100));
+  EXPECT_LE(a.GrantedToAll(), kPayload * 3 / 4 * 1.2) << "late workers' eighth included";
+  EXPECT_GT(a.Granted(0), kPayload * 0.6);
+  b.reset();  // the job ends
+  a.Advance(milliseconds(100));
+  EXPECT_GT(a.Granted(0), kPayload * 0.8);
 }
 
 TEST(GrantsTest, UpdatesOfOneWorkerAreHalfARoundTripApart) {

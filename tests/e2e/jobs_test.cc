@@ -1,0 +1,179 @@
+// Several jobs in one server process (decision 0031): real daemons.
+//
+//   workers 0, 1 of job0 ─┐
+//   ...                   ├─ longhaul-server --jobs FILE    a port and a directory for each
+//   workers 0, 1 of job7 ─┘
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "server/store/checkpoint.h"
+#include "tests/e2e/support/job.h"
+#include "tests/health/exposition_reader.h"
+#include "tests/health/tcp_peer.h"
+#include "transport/udp/resolve.h"
+
+namespace longhaul::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobsTest : public JobTest {
+ protected:
+  static constexpr int kRounds = 30;
+
+  // Nothing is lost: what counts depends on no time.
+  static std::string Common() {
+    return "insecure = true\nonce = true\nworkers = 2\nlisten = \"127.0.0.1:0\"\ndeterministic = true\n"
+           "high-share = 1\nidle-timeout = " +
+           std::to_string(kIdleSeconds) + "\n";
+  }
+  std::string Section(const std::string& name, const std::string& more = "") const {
+    return "[job." + name + "]\ncheckpoint-dir = \"" + directory() + "/" + name + "\"\n" + more;
+  }
+  Program& StartJobs(const std::string& text, const std::vector<std::string>& more = {}) {
+    const std::string path = directory() + "/jobs.toml";
+    std::ofstream(path) << text;
+    std::vector<std::string> arguments{"--jobs", path, "--progress", "json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Start("longhaul-server", arguments, LeaveTerminal);
+  }
+  // The first line of an event of one job.
+  static std::optional<nlohmann::json> Of(Program& jobs, const std::string& job, const std::string& event) {
+    std::istringstream lines(jobs.Output());
+    for (std::string line; std::getline(lines, line);) {
+      auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (object.is_object() && object.value("event", "") == event && object.value("job", "") == job)
+        return object;
+    }
+    return std::nullopt;
+  }
+  static nlohmann::json WaitFor(Program& jobs, const std::string& job, const std::string& event) {
+    std::optional<nlohmann::json> found;
+    EXPECT_TRUE(Eventually([&] { return (found = Of(jobs, job, event)).has_value(); }))
+        << job << " " << event << "\n"
+        << jobs.Everything();
+    return found.value_or(nlohmann::json::object());
+  }
+  Program& Worker(const std::string& address, const std::string& job, uint32_t rank, const Flags& more = {}) {
+    return StartWorker(rank, Merged({{"--join", address},
+                                     {"--job", job},
+                                     {"--insecure", ""},
+                                     {"--rounds", std::to_string(kRounds)},
+                                     {"--lr", "0.01"},
+                                     {"--momentum", "0.9"}},
+                                    more));
+  }
+  std::vector<float> Learned(const std::string& job) const {
+    auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), directory() + "/" + job);
+    EXPECT_TRUE(newest.ok() && newest->loaded) << job;
+    std::vector<float> all;
+    if (!newest.ok() || !newest->loaded) return all;
+    std::map<std::string, std::vector<float>> by_name;
+    for (const auto& tensor : newest->loaded->image.tensors) {
+      EXPECT_EQ(tensor.rounds, uint64_t{kRounds}) << job;
+      auto& values = by_name[tensor.name];
+      values.resize(tensor.values->bytes() / sizeof(float));
+      std::memcpy(values.data(), tensor.values->data(), tensor.values->bytes());
+    }
+    for (const auto& [name, values] : by_name) all.insert(all.end(), values.begin(), values.end());
+    return all;
+  }
+};
+
+TEST_F(JobsTest, EightAtOnceOfWhichThreeDieAndTheOthersLearnAsAlone) {
+  // Alone, for comparison.
+  Program& one = StartJobs(Common() + Section("alone"));
+  const std::string address = WaitFor(one, "alone", "listening").value("address", "");
+  for (uint32_t rank : {0, 1}) Worker(address, "alone", rank);
+  ExpectEnd(one, 0);
+  const std::vector<float> alone = Learned("alone");
+  ASSERT_FALSE(alone.empty());
+
+  std::string text = Common();
+  for (int i = 0; i < 8; ++i) {
+    const std::string limit = i == 6 ? "max-model-bytes = \"64kb\"\n" : "";
+    text += Section("job" + std::to_string(i), "share = " + std::to_string(1 + i % 2) + "\n" + limit);
+  }
+  text += "[job.homeless]\ncheckpoint-dir = \"/proc/no/such\"\n";
+  Program& jobs = StartJobs(text, {"--capacity", "1gbit", "--metrics", "127.0.0.1:0"});
+  std::map<std::string, std::vector<Program*>> workers;
+  for (int i = 0; i < 8; ++i) {
+    const std::string job = "job" + std::to_string(i);
+    const std::string at = WaitFor(jobs, job, "listening").value("address", "");
+    const Flags endless = i == 7 ? Flags{{"--rounds", "1000000"}} : Flags();
+    for (uint32_t rank : {0, 1}) workers[job].push_back(&Worker(at, job, rank, endless));
+  }
+  EXPECT_TRUE(jobs.WaitForError("job homeless: ended with exit code 3, NotFound"));
+  WaitFor(jobs, "job7", "round");
+  workers["job7"][1]->Signal(SIGKILL);
+  EXPECT_TRUE(jobs.WaitForError("job job7: ended with exit code 1"));
+  EXPECT_TRUE(jobs.WaitForError("job job6: ended with exit code 1")) << "its model is too large";
+
+  ExpectEnd(jobs, 3, kPatience * 2);
+  for (int i = 0; i < 6; ++i) {
+    const std::string job = "job" + std::to_string(i);
+    for (Program* worker : workers[job]) ExpectEnd(*worker, 0);
+    EXPECT_EQ(Learned(job), alone) << job;
+    EXPECT_EQ(WaitFor(jobs, job, "ended").value("exit_code", -1), 0);
+  }
+  EXPECT_EQ(WaitFor(jobs, "job6", "ended").value("exit_code", -1), 1);
+  EXPECT_EQ(WaitFor(jobs, "job7", "ended").value("exit_code", -1), 1);
+  EXPECT_EQ(WaitFor(jobs, "homeless", "ended").value("exit_code", -1), 3);
+}
+
+TEST_F(JobsTest, OnePortShowsAllAndATerminationDrainsAll) {
+  std::string text = Common() + "once = false\n";
+  for (const char* job : {"a", "b", "c"}) text += Section(job);
+  text.replace(text.find("once = true\n"), 12, "");
+  Program& jobs = StartJobs(text, {"--metrics", "127.0.0.1:0"});
+  std::vector<Program*> workers;
+  for (const std::string job : {"a", "b"}) {
+    const std::string at = WaitFor(jobs, job, "listening").value("address", "");
+    for (uint32_t rank : {0, 1}) workers.push_back(&Worker(at, job, rank, {{"--rounds", "1000000"}}));
+  }
+  WaitFor(jobs, "a", "round");
+  WaitFor(jobs, "b", "round");
+  WaitFor(jobs, "c", "listening");
+  const auto port = udp::ResolvePeer(jobs.WaitForEvent("metrics")->value("address", ""));
+  ASSERT_TRUE(port.ok());
+  EXPECT_TRUE(Eventually([&] { return health::Get(*port, "/readyz").code == 200; }));
+  EXPECT_EQ(health::Get(*port, "/healthz").code, 200);
+  const health::ExpositionReader page(health::Get(*port, "/metrics").body);
+  ASSERT_EQ(page.error, "");
+  EXPECT_GE(page.Value("longhaul_server_rounds_total", {{"job", "a"}}).value_or(-1), 1);
+  EXPECT_EQ(page.Value("longhaul_server_joined", {{"job", "b"}}), 2);
+  EXPECT_EQ(page.Value("longhaul_server_joined", {{"job", "c"}}), 0);
+  EXPECT_EQ(page.Value("longhaul_member_joined", {{"job", "b"}, {"rank", "1"}, {"site", "site1"}}), 1);
+  EXPECT_EQ(page.Value("longhaul_job_up", {{"job", "c"}}), 1);
+  EXPECT_THAT(jobs.Errors(), ::testing::Not(HasSubstr("not confined")));
+
+  jobs.Signal(SIGTERM);
+  ExpectEnd(jobs, 0);
+  for (Program* worker : workers) EXPECT_TRUE(worker->WaitForEnd()) << worker->Everything();
+  for (const char* job : {"a", "b", "c"})
+    EXPECT_EQ(WaitFor(jobs, job, "ended").value("exit_code", -1), 0) << jobs.Everything();
+  EXPECT_TRUE(Of(jobs, "a", "checkpoint")) << "the last one, in order";
+  EXPECT_TRUE(Of(jobs, "b", "checkpoint"));
+}
+
+TEST_F(JobsTest, NothingStartsFromAFileThatIsWrong) {
+  Program& twice =
+      StartJobs(Common() + Section("a") + "[job.b]\ncheckpoint-dir = \"" + directory() + "/a\"\n");
+  ExpectEnd(twice, 2);
+  EXPECT_TRUE(
+      twice.WaitForError("line 11: job b: checkpoint-dir " + directory() + "/a is job a's already (line 9)"))
+      << twice.Everything();
+  EXPECT_FALSE(std::filesystem::exists(directory() + "/a"));
+  Program& flag = StartJobs(Common() + Section("a"), {"--workers", "2"});
+  ExpectEnd(flag, 2);
+  EXPECT_TRUE(flag.WaitForError("--workers is a job's")) << flag.Everything();
+}
+
+}  // namespace
+}  // namespace longhaul::e2e
