@@ -226,7 +226,9 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
       "--checkpoint-dir", "--checkpoint-every", "--checkpoint-keep", "--round-log", "--reconnect-timeout",
       "--metrics",
       // Of jobs of several servers, which it does not start.
-      "--servers", "--first-server", "--advertise"};
+      "--servers", "--first-server", "--advertise",
+      // Workers that come later, and several jobs: docs/howto.
+      "--start-workers", "--jobs", "--share"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
