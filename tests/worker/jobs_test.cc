@@ -23,6 +23,9 @@
 namespace longhaul {
 namespace {
 
+// Sanitizers keep memory of their own for what is freed; what leaks they find themselves.
+constexpr bool kSanitized = LONGHAUL_SLOWNESS > 1;
+
 size_t Descriptors() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
@@ -82,7 +85,7 @@ TEST_F(JobsInTurnTest, AHundredJobsLeaveNoMemoryNoDescriptorAndNoThread) {
   // A job's tensors are 400 KB with its sums: one in five that stayed would show.
   const int64_t grown = ResidentBytes() - before;
   std::printf("grown by %lld KiB in 100 jobs\n", static_cast<long long>(grown / 1024));
-  EXPECT_LT(grown, 8 << 20);
+  EXPECT_TRUE(kSanitized || grown < 8 << 20) << grown;
 }
 
 // Two jobs of one process; the loop of a stands still while this wants it: in its log.
@@ -91,8 +94,9 @@ class TwoJobs {
   TwoJobs() : jobs_({Flags("a"), Flags("b")}, Options()) {}
   ~TwoJobs() {
     Release();
-    jobs_.Stop();
+    std::thread signals([this] { jobs_.Stop(); });  // as the program has one for signals
     EXPECT_EQ(jobs_.Wait(), 0);
+    signals.join();
   }
   server::Jobs& jobs() { return jobs_; }
 
