@@ -9,8 +9,8 @@ namespace longhaul {
 
 struct Membership {
   // Grows with every change, and is the same at all workers for the same ranks. It goes on growing when the
-  // server is started again, unless that machine's clock was set back. 0: nothing is known yet: the job has
-  // not started, or the server is an older version.
+  // server is started again, unless within the same second or with a clock that was set back. 0: nothing is
+  // known yet: the job has not started, or the server is an older version.
   uint64_t epoch = 0;
   // Those that are in, ascending; this worker's is one of them. Empty with epoch 0.
   std::vector<uint32_t> ranks = {};

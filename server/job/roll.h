@@ -21,15 +21,18 @@ namespace longhaul::server {
 class Roll {
  public:
   static constexpr Duration kEvery = std::chrono::milliseconds(100);
+  // More changes than a server can have in a second: each is a handshake, or the end of a connection.
+  static constexpr int64_t kEpochsPerSecond = 1 << 20;
 
   // Both must outlive this.
   Roll(const Membership* membership, RoundEngineHost* host) : membership_(membership), host_(host) {}
 
-  // Seconds since 1970, UTC: no epoch is below, so that they go on growing when the server is started again.
+  // Seconds since 1970, UTC. No epoch is below so many times kEpochsPerSecond, so that they go on growing
+  // when the server is started again, in another second.
   void SetWallClock(std::function<int64_t()> clock) { clock_ = std::move(clock); }
   void OnChange() {
-    const int64_t now = clock_ ? clock_() : 0;
-    epoch_ = std::max(epoch_ + 1, static_cast<uint64_t>(std::max<int64_t>(now, 0)));
+    const int64_t now = std::clamp<int64_t>(clock_ ? clock_() : 0, 0, INT64_MAX / kEpochsPerSecond);
+    epoch_ = std::max(epoch_ + 1, static_cast<uint64_t>(now * kEpochsPerSecond));
     due_ = true;
   }
   // The job starts, for all members; by_rank: null where there is none.

@@ -61,6 +61,7 @@ SHARD_MAP = number(1, 2) + blob(2, b"") + blob(2, b"ams.example:7700") + blob(2,
 SERVER_JOIN = framed(32, blob(1, b"job") + blob(2, b":7701") + number(3, 2) + number(4, 1) + number(6, 3) + number(5, 9))
 SERVER_WELCOME = framed(33, blob(1, b"") + number(2, 4) + number(3, 4) + number(4, 2) + number(5, 3) + number(6, 1))
 MAPPED = framed(34, SHARD_MAP)
+MEMBERS = framed(23, number(1, 1 << 50) + number(2, 9) + blob(3, b"\xfd\x01"))
 SENT_ON = framed(3, number(1, 6) + blob(2, b"server 2 of 3") + blob(3, b"ams.example:7700"))
 
 
@@ -170,6 +171,7 @@ def main():
     # First byte: pieces of 1 + that many bytes.
     write("control", "worker", b"\x07" + JOIN + DECLARE + PULL + BARRIER)
     write("control", "server", b"\xff" + WELCOME + START + DECLARED + REPORT + LEAVE)
+    write("control", "members", b"\x02" + WELCOME + MEMBERS + START + MEMBERS)
     write("control", "bytewise", b"\x00" + JOIN + LEAVE)
     write("control", "shards", b"\x0b" + SERVER_JOIN + SERVER_WELCOME + MAPPED + SENT_ON)
 
