@@ -91,29 +91,35 @@ TEST(A6TargetLoss, TheControllerGoesByTheTarget) {
 }
 
 // Whole cores: a server's grants set the rate of every worker.
+// The mean of three seeds: of one, the capacity is 24.4 to 28.9 Mbit/s.
 TEST(A6TargetLoss, GrantedWorkersFeedTheFitToo) {
+  constexpr uint64_t kSeeds = 3;
+  constexpr size_t kFits = 32;  // of a seed
   for (const double loss : {0.0, 0.05}) {
     SCOPED_TRACE(loss);
-    longhaul::sim::PushPullOptions options;
-    options.workers = 4;
-    options.rounds = 8;
-    options.warmup = 12;
-    options.bytes = {1'000'000};
-    options.gap = milliseconds(50);
-    options.link.rate = Bandwidth::Mbps(100);
-    options.link.delay = milliseconds(20);
-    options.link.queue_time = milliseconds(40);
-    options.link.loss = loss;
-    const longhaul::sim::PushPullResult result = RunPushPull(options);
-    ASSERT_EQ(result.failure, "");
-    ASSERT_EQ(result.fits.size(), 32u);
     double capacity = 0;
     double floor = 0;
-    for (const longhaul::sim::PushPullFit& fit : result.fits) {
-      EXPECT_TRUE(fit.state == "granted" || fit.state == "fitted") << fit.round << ": " << fit.state;
-      capacity += fit.capacity.mbps() / static_cast<double>(result.fits.size());
-      floor += fit.floor / static_cast<double>(result.fits.size());
-      EXPECT_GT(fit.target, fit.floor);
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      longhaul::sim::PushPullOptions options;
+      options.seed = seed;
+      options.workers = 4;
+      options.rounds = 8;
+      options.warmup = 12;
+      options.bytes = {1'000'000};
+      options.gap = milliseconds(50);
+      options.link.rate = Bandwidth::Mbps(100);
+      options.link.delay = milliseconds(20);
+      options.link.queue_time = milliseconds(40);
+      options.link.loss = loss;
+      const longhaul::sim::PushPullResult result = RunPushPull(options);
+      ASSERT_EQ(result.failure, "");
+      ASSERT_EQ(result.fits.size(), kFits);
+      for (const longhaul::sim::PushPullFit& fit : result.fits) {
+        EXPECT_TRUE(fit.state == "granted" || fit.state == "fitted") << fit.round << ": " << fit.state;
+        capacity += fit.capacity.mbps() / static_cast<double>(kSeeds * kFits);
+        floor += fit.floor / static_cast<double>(kSeeds * kFits);
+        EXPECT_GT(fit.target, fit.floor);
+      }
     }
     EXPECT_NEAR(floor, loss, 0.01);
     EXPECT_NEAR(capacity, 25, 25 * 0.15) << "a quarter of the link";
