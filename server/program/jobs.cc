@@ -155,7 +155,7 @@ bool Jobs::Look(Job& job) {
   if (!outcome) return false;
   job.progress.WriteSummary();
   const bool once = job.given.flags.server.once;
-  // Without --once a server ends when it is told to, or when it fails.
+  // Without --once only a signal or a failure ends a server.
   const bool fine = once ? job.progress.finished() : job.ToldToStop();
   const Status untimely(StatusCode::kCancelled, "told to stop before a job was finished");
   End(job, fine && !job.progress.json_failed() ? 0 : cli::kExitFailure,
