@@ -19,9 +19,9 @@
 // destroyed while another thread is in a method of it. A client has one background thread for each server;
 // several clients may live in a process. Spans given to an operation are borrowed until it is done.
 //
-// Callbacks (Then, the log) run on a background thread: they must not block, and what waits is refused there
-// (kFailedPrecondition). They may start operations and destroy the client. An exception that leaves one is
-// logged, counted (ClientStats::callbacks_threw) and ignored.
+// Callbacks (Then, the log, on_membership) run on a background thread: they must not block, and what waits is
+// refused there (kFailedPrecondition). They may start operations and destroy the client. An exception that
+// leaves one is logged, counted (ClientStats::callbacks_threw) and ignored.
 //
 // No argument ends the process: what cannot work is kInvalidArgument. An object that was moved from does
 // nothing: kFailedPrecondition, zeros.

@@ -125,7 +125,7 @@ struct TensorJob {
     }
     tensor.SetTotalWeight(weight);
   }
-  // ... of whom one has come; a shift epoch weighs its members as they were when it began.
+  // The same when a newcomer joins. Under policy shift the newcomer's weight counts from the next epoch on.
   void WeighWith(uint32_t newcomer, const Membership& membership, LossPolicy policy) {
     if (policy != LossPolicy::kShift) Expect(membership, newcomer);
     Weigh(membership);

@@ -41,6 +41,12 @@ std::vector<uint8_t> Framed(const ControlMessage& message) {
   return bytes;
 }
 
+// What the reader says of the message: "accepted", or why not.
+std::string RefusedFor(const ControlMessage& message) {
+  const auto result = ControlReader().Append(Framed(message));
+  return result.ok() ? std::string("accepted") : result.status().message();
+}
+
 TEST(ControlCodec, WhatIsEncodedIsReadBack) {
   ControlReader reader;
   const auto messages = reader.Append(EncodeControlMessage(SomeJoin()));
@@ -123,147 +129,134 @@ TEST(ControlCodec, UnknownFieldsMayNestOnlySoDeep) {
 }
 
 TEST(ControlCodec, WhatServersSayOfEachOtherIsInRange) {
-  const auto refused_for = [](const ControlMessage& message) {
-    const auto result = ControlReader().Append(Framed(message));
-    return result.ok() ? std::string("accepted") : result.status().message();
-  };
   ControlMessage message;
   control::ServerJoin& join = *message.mutable_server_join();
   join.set_job("mnist");
-  EXPECT_EQ(refused_for(message), "server_join.address is empty");
+  EXPECT_EQ(RefusedFor(message), "server_join.address is empty");
   join.set_address(":7700");
-  EXPECT_EQ(refused_for(message), "accepted") << "without a place";
+  EXPECT_EQ(RefusedFor(message), "accepted") << "without a place";
   join.set_map_epoch(1);
-  EXPECT_EQ(refused_for(message), "server_join.server is not in 1..servers-1");
+  EXPECT_EQ(RefusedFor(message), "server_join.server is not in 1..servers-1");
   join.set_server(1);
   join.set_servers(2);
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
   join.set_servers(65);
-  EXPECT_EQ(refused_for(message), "server_join.servers is above 64");
+  EXPECT_EQ(RefusedFor(message), "server_join.servers is above 64");
 
   control::ShardMap& map = *message.mutable_shard_map();
-  EXPECT_EQ(refused_for(message), "shard_map.epoch is zero");
+  EXPECT_EQ(RefusedFor(message), "shard_map.epoch is zero");
   map.set_epoch(1);
-  EXPECT_EQ(refused_for(message), "shard_map.servers are not 1..64");
+  EXPECT_EQ(RefusedFor(message), "shard_map.servers are not 1..64");
   map.add_servers("");
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
   map.add_servers("ams\n");
-  EXPECT_EQ(refused_for(message), "shard_map.servers has control characters");
+  EXPECT_EQ(RefusedFor(message), "shard_map.servers has control characters");
   map.set_servers(1, "ams.example:7700");
   for (int i = 0; i < 63; ++i) map.add_servers("x:1");
-  EXPECT_EQ(refused_for(message), "shard_map.servers are not 1..64");
+  EXPECT_EQ(RefusedFor(message), "shard_map.servers are not 1..64");
   EncodeJobSpec(JobSpec(), message.mutable_welcome()->mutable_job_spec());
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
   message.mutable_welcome()->mutable_shard_map();
-  EXPECT_EQ(refused_for(message), "shard_map.epoch is zero");
+  EXPECT_EQ(RefusedFor(message), "shard_map.epoch is zero");
 
   control::ServerWelcome& welcome = *message.mutable_server_welcome();
   EncodeJobSpec(JobSpec(), welcome.mutable_job_spec());
-  EXPECT_EQ(refused_for(message), "server_welcome.workers is not in 1..65536");
+  EXPECT_EQ(RefusedFor(message), "server_welcome.workers is not in 1..65536");
   welcome.set_workers(4);
-  EXPECT_EQ(refused_for(message), "server_welcome.min_workers is not in 1..workers");
+  EXPECT_EQ(RefusedFor(message), "server_welcome.min_workers is not in 1..workers");
   welcome.set_min_workers(3);
   for (const uint32_t start : {2u, 5u}) {
     welcome.set_start_workers(start);
-    EXPECT_EQ(refused_for(message), "server_welcome.start_workers is not in min_workers..workers");
+    EXPECT_EQ(RefusedFor(message), "server_welcome.start_workers is not in min_workers..workers");
   }
   welcome.set_start_workers(3);
-  EXPECT_EQ(refused_for(message), "server_welcome.map_epoch is zero");
+  EXPECT_EQ(RefusedFor(message), "server_welcome.map_epoch is zero");
   welcome.set_map_epoch(1);
-  EXPECT_EQ(refused_for(message), "server_welcome.server is not in 1..servers-1");
+  EXPECT_EQ(RefusedFor(message), "server_welcome.server is not in 1..servers-1");
   welcome.set_server(1);
   welcome.set_servers(2);
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
 
   message = SomeJoin();
   message.mutable_join()->set_server(64);
-  EXPECT_EQ(refused_for(message), "join.server is not below 64");
+  EXPECT_EQ(RefusedFor(message), "join.server is not below 64");
 }
 
 TEST(ControlCodec, AMembershipHasOneBitForEachRank) {
-  const auto refused_for = [](const ControlMessage& message) {
-    const auto result = ControlReader().Append(Framed(message));
-    return result.ok() ? std::string("accepted") : result.status().message();
-  };
   ControlMessage message;
   control::Membership& membership = *message.mutable_membership();
-  EXPECT_EQ(refused_for(message), "membership.epoch is zero");
+  EXPECT_EQ(RefusedFor(message), "membership.epoch is zero");
   membership.set_epoch(1);
   for (const uint32_t workers : {0u, 65537u}) {
     membership.set_workers(workers);
-    EXPECT_EQ(refused_for(message), "membership.workers is not in 1..65536");
+    EXPECT_EQ(RefusedFor(message), "membership.workers is not in 1..65536");
   }
   membership.set_workers(9);
   for (const char* joined : {"", "\xff", "\xff\x01\x01"}) {
     membership.set_joined(joined);
-    EXPECT_EQ(refused_for(message), "membership.joined has not one bit for each worker");
+    EXPECT_EQ(RefusedFor(message), "membership.joined has not one bit for each worker");
   }
   membership.set_joined("\xff\x02");
-  EXPECT_EQ(refused_for(message), "membership.joined has ranks above workers");
+  EXPECT_EQ(RefusedFor(message), "membership.joined has ranks above workers");
   membership.set_joined("\xff\x01");
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
   membership.set_workers(8);
   membership.set_joined("\x80");
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
 }
 
 TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
-  const auto refused_for = [](const ControlMessage& message) {
-    ControlReader reader;
-    const auto result = reader.Append(Framed(message));
-    return result.ok() ? std::string("accepted") : result.status().message();
-  };
-  EXPECT_EQ(refused_for(SomeJoin()), "accepted");
+  EXPECT_EQ(RefusedFor(SomeJoin()), "accepted");
   ControlMessage message = SomeJoin();
   message.mutable_join()->set_rank(4);
-  EXPECT_EQ(refused_for(message), "join.rank is not below world_size");
+  EXPECT_EQ(RefusedFor(message), "join.rank is not below world_size");
   message = SomeJoin();
   message.mutable_join()->set_world_size(0);
-  EXPECT_EQ(refused_for(message), "join.world_size is not in 1..65536");
+  EXPECT_EQ(RefusedFor(message), "join.world_size is not in 1..65536");
   for (float weight : {0.0f, -1.0f, 1e-44f, 3e38f, std::numeric_limits<float>::infinity(),
                        std::numeric_limits<float>::quiet_NaN()}) {
     message = SomeJoin();
     message.mutable_join()->set_weight(weight);
-    EXPECT_EQ(refused_for(message), "join.weight is not in 1e-6..1e9");
+    EXPECT_EQ(RefusedFor(message), "join.weight is not in 1e-6..1e9");
   }
   message = SomeJoin();
   message.mutable_join()->clear_job();
-  EXPECT_EQ(refused_for(message), "join.job is empty");
-  EXPECT_EQ(refused_for(SomeDeclare(std::string(257, 'x'))), "declare.name is longer than 256 bytes");
-  EXPECT_EQ(refused_for(SomeDeclare("w\x1b[2J")), "declare.name has control characters");
+  EXPECT_EQ(RefusedFor(message), "join.job is empty");
+  EXPECT_EQ(RefusedFor(SomeDeclare(std::string(257, 'x'))), "declare.name is longer than 256 bytes");
+  EXPECT_EQ(RefusedFor(SomeDeclare("w\x1b[2J")), "declare.name has control characters");
   message = SomeDeclare("w");
   message.mutable_declare()->set_optimizer("sgd:lr=0.1\n");
-  EXPECT_EQ(refused_for(message), "declare.optimizer has control characters");
+  EXPECT_EQ(RefusedFor(message), "declare.optimizer has control characters");
   for (const std::string name : {"a\nb", "\u0085", "\u202e"}) {
     message = SomeJoin();
     message.mutable_join()->set_job(name);
-    EXPECT_EQ(refused_for(message), "join.job has control characters");
+    EXPECT_EQ(RefusedFor(message), "join.job has control characters");
     message = SomeJoin();
     message.mutable_join()->set_site(name);
-    EXPECT_EQ(refused_for(message), "join.site has control characters");
+    EXPECT_EQ(RefusedFor(message), "join.site has control characters");
     message.Clear();
     message.mutable_bench_join()->set_site(name);
-    EXPECT_EQ(refused_for(message), "bench_join.site has control characters");
+    EXPECT_EQ(RefusedFor(message), "bench_join.site has control characters");
     message.Clear();
     message.mutable_barrier()->set_name(name);
-    EXPECT_EQ(refused_for(message), "barrier.name has control characters");
+    EXPECT_EQ(RefusedFor(message), "barrier.name has control characters");
   }
   message = SomeDeclare("w");
   message.mutable_declare()->set_count(0);
-  EXPECT_EQ(refused_for(message), "declare.count is not in 1..2^40");
+  EXPECT_EQ(RefusedFor(message), "declare.count is not in 1..2^40");
   message.Clear();
   EncodeJobSpec({}, message.mutable_welcome()->mutable_job_spec());
-  EXPECT_EQ(refused_for(message), "accepted");
+  EXPECT_EQ(RefusedFor(message), "accepted");
   message.mutable_welcome()->mutable_job_spec()->set_close_ratio(std::numeric_limits<double>::quiet_NaN());
-  EXPECT_EQ(refused_for(message), "welcome.job_spec: close_ratio is nan, but must be in 0..1");
+  EXPECT_EQ(RefusedFor(message), "welcome.job_spec: close_ratio is nan, but must be in 0..1");
   message.Clear();
   message.mutable_start()->set_symbol_bytes(1000);
-  EXPECT_EQ(refused_for(message), "start.symbol_bytes is not a positive multiple of 16 below 65536");
+  EXPECT_EQ(RefusedFor(message), "start.symbol_bytes is not a positive multiple of 16 below 65536");
   message.Clear();
   message.mutable_leave()->set_code(77);
-  EXPECT_EQ(refused_for(message), "leave.code is not a status code");
+  EXPECT_EQ(RefusedFor(message), "leave.code is not a status code");
   message.Clear();
-  EXPECT_EQ(refused_for(message), "control message is empty or of an unknown kind");
+  EXPECT_EQ(RefusedFor(message), "control message is empty or of an unknown kind");
 }
 
 // Each setting in turn has a value of its own and comes back; the message has no field beside theirs.

@@ -104,8 +104,9 @@ void DrawTopK(Random random, JobPlan* job) {
   }
 }
 
-// Some begin without the last one to come. What is repaid by sums only (top-k) is found where all are in
-// every round, and initial values of one that comes later are no one's.
+// Some jobs begin without the last worker to come. Not with top-k, whose sums are checked where all workers
+// are in every round. All workers offer initial values, or none does: a late worker's offer would come too
+// late.
 void DrawStart(Random& random, JobPlan* job) {
   if (job->IsTopK() || !random.Chance(0.4)) return;
   job->start_workers = Between(random, job->min_workers, job->workers - 1);

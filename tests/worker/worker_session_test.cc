@@ -79,6 +79,14 @@ TEST(WorkerSessionTest, PassesOnWhichRanksAreInAndItsOwnPlaceAmongThem) {
   EXPECT_EQ(h.session.failure().code(), StatusCode::kProtocolViolation) << "it is no member of that";
 }
 
+TEST(WorkerSessionTest, AMembershipOfAnotherNumberOfWorkersIsAViolation) {
+  SessionHarness h;
+  h.Connect();
+  h.Welcome();
+  h.Send(MembersOf(7, 2, "\x01"));
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kProtocolViolation);
+}
+
 TEST(WorkerSessionTest, AMembershipBeforeWelcomeIsAViolation) {
   SessionHarness h;
   h.Connect();

@@ -47,6 +47,7 @@ void ServerLink::OnShardMap(const control::ShardMap& map) {
 }
 
 bool ServerLink::OnMembership(const control::Membership& said) {
+  if (said.workers() != options.world_size) return false;
   const std::string& joined = said.joined();  // the reader has checked its length
   Membership membership{.epoch = said.epoch(), .shard_count = 0};
   bool own = false;

@@ -47,7 +47,7 @@ class ServerLink {
 
   // --- Several servers ---
   void OnShardMap(const control::ShardMap& map);
-  // Which ranks are in. False: this worker's is not.
+  // Which ranks are in. False: this worker's is not, or they are of another number of workers.
   bool OnMembership(const control::Membership& said);
   // HOST:PORT of the first server, to which this one has sent the worker; else "".
   std::string first_server;
