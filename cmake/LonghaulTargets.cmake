@@ -61,6 +61,9 @@ if(LONGHAUL_FUZZ)
   # AddressSanitizer sees what comes of these, and the tests run with all of them; each check is two more edges.
   add_compile_options(-fno-sanitize=null,vptr,object-size,pointer-overflow)
   add_compile_definitions(LONGHAUL_FUZZING)
+  # coverage.py looks for sources of this folder. ccache, which does not look at the folder (CCACHE_NOHASHDIR), would give an
+  # object that was compiled in another one; it does look at options.
+  add_compile_options("-fdebug-compilation-dir=${PROJECT_BINARY_DIR}")
 endif()
 
 # ALONE, in all three: sources whose local names meet those of their neighbours; they are compiled by themselves.

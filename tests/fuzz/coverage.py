@@ -70,7 +70,7 @@ def main():
     for log in options.logs:
         found = list(functions(log))
         if not any(covered for _, covered, _ in found):
-            wrong.append(f"{log}: no coverage of this repository's code (is llvm-symbolizer installed?); {sample(log)}")
+            wrong.append(f"{log}: no coverage of this repository's code (is llvm-symbolizer installed? was it compiled in this folder?); {sample(log)}")
         for function, covered, total in found:
             reached[function] = max(reached.get(function, 0), covered)
             edges[function] = max(edges.get(function, 0), total)

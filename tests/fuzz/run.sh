@@ -25,16 +25,9 @@ run_one() {
   # what long ones do, and more of them.
   case $name in connection | server) inputs=(-entropic=0 -max_len=512 "${inputs[@]}") ;; esac
   # An input may take 20 s (on a busy machine; all of ours take milliseconds, those of api a second), no allocation 64 MiB.
-  local limits=(-timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=64 -print_coverage=1 -print_funcs=0)
-  "$fuzzer" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$artifacts/$name-" "${limits[@]}" \
-    "${inputs[@]}" >"$log" 2>&1
+  "$fuzzer" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=64 \
+    -print_final_stats=1 -print_coverage=1 -print_funcs=0 -artifact_prefix="$artifacts/$name-" "${inputs[@]}" >"$log" 2>&1
   status=$?
-  # A symbolizer that did not start, or did not answer, leaves a log without names (one run of several hundred): what
-  # the run has kept is read once more.
-  if [ "$status" -eq 0 ] && ! "$here/coverage.py" "$log" >/dev/null 2>&1; then
-    "$fuzzer" -runs=0 -artifact_prefix="$artifacts/$name-" "${limits[@]}" "${inputs[@]}" >>"$log" 2>&1
-    status=$?
-  fi
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -1)
   corpus=$(sed -n 's/.* corp: \([0-9]*\)\/.*/\1/p' "$log" | tail -1)
