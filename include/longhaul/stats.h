@@ -29,7 +29,7 @@ struct Counter {
 
 // One operation (Push, Pull, PushPull). Final once the operation is done.
 struct OperationStats {
-  uint64_t round = 0;        // of the tensor: the round pushed into, or the version pulled
+  uint64_t round = 0;        // of the tensor: the round pushed into, or of the result; the version pulled
   ByteCount bytes;           // tensor bytes moved, gradient out plus values in
   ByteCount wire_bytes;      // chunk bytes as they travelled: headers, retransmissions and repair included
   uint32_t chunks_sent = 0;  // distinct chunks that left
@@ -102,6 +102,7 @@ struct ClientStats {
   Duration limited_by_cap{0};
   uint64_t rounds_reported = 0;
   uint64_t reconnections = 0;
+  uint64_t pushes_passed_over = 0;
   uint64_t round_repaired_chunks = 0;
   uint64_t round_filled_chunks = 0;
   uint64_t round_tolerated_chunks = 0;
@@ -163,6 +164,8 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::limited_by_cap, "limited_by_cap", "time in which the own cap did", CounterKind::kCount},
     {&ClientStats::rounds_reported, "rounds_reported", "rounds that the server has reported"},
     {&ClientStats::reconnections, "reconnections", "times that the job went on with a server that was lost"},
+    {&ClientStats::pushes_passed_over, "pushes_passed_over",
+     "pushes of which nothing counted, since their round was over; the loss policy owes them"},
     {&ClientStats::round_repaired_chunks, "round_repaired_chunks",
      "in them: chunks rebuilt by FEC at the server, over all workers"},
     {&ClientStats::round_filled_chunks, "round_filled_chunks",

@@ -24,6 +24,8 @@ struct PushRecord {
   Status outcome;
   uint64_t round = 0;        // valid when the outcome is Ok
   uint32_t lost_chunks = 0;  // as reported to the application
+  // Nothing of it was sent: its round was over. A policy that repays owes all of it.
+  bool passed_over = false;
 };
 
 // Any other operation.

@@ -140,7 +140,7 @@ class PolicyModel {
   bool TakePart(uint64_t round) {
     who_.assign(job_.workers, {});
     for (const PushRecord& push : ledger_.pushes) {
-      if (push.id.tensor != tensor_) continue;
+      if (push.id.tensor != tensor_ || push.passed_over) continue;
       Participant& participant = who_[push.id.rank];
       const bool completed = push.ends > 0 && push.outcome.ok();
       if (completed && push.round == round && participant.completed != nullptr) {

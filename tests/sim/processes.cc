@@ -297,6 +297,7 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
   record.outcome = outcome;
   record.round = stats.round;
   record.lost_chunks = stats.lost_chunks;
+  record.passed_over = outcome.ok() && stats.chunks_sent == 0;
   environment_.network->Note(static_cast<uint64_t>(outcome.code()) << 32 | stats.round);
   const uint32_t tensor = record.id.tensor;
   if (outcome.ok()) {

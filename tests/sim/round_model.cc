@@ -63,6 +63,8 @@ class TensorModel {
 
   void CheckInitial();
   bool Participants(uint64_t round, std::vector<Participant>* who);
+  // What the process has passed over before its push of this round waits to be repaid from now on.
+  void OwePassedOver(const std::vector<const PushRecord*>& pushes, uint64_t round);
   std::vector<Option> OptionsOf(const Participant& who, uint32_t chunk);
   bool CheckChunk(uint64_t round, uint32_t chunk, std::vector<Participant>& who);
   Choice Weigh(const std::vector<std::vector<Option>>& options, const std::vector<size_t>& index) const;
@@ -98,6 +100,7 @@ class TensorModel {
   std::map<ProcessId, std::vector<const PushRecord*>> pushes_;  // in order
   std::map<ProcessId, Books> books_;
   std::set<std::pair<const PushRecord*, uint32_t>> used_;  // pushes that never completed, by chunk
+  std::set<const PushRecord*> owed_;                       // passed over
   uint64_t round_ = 0;                                     // that is being checked
   std::vector<double> velocity_;                           // Adam: the mean gradient
   std::vector<double> mean_square_;
@@ -208,11 +211,26 @@ void TensorModel::CheckInitial() {
   Violation("version 0 is nobody's offer of initial values");
 }
 
+void TensorModel::OwePassedOver(const std::vector<const PushRecord*>& pushes, uint64_t round) {
+  for (const PushRecord* push : pushes) {
+    const bool completed = push->ends > 0 && push->outcome.ok();
+    if (!completed || (!push->passed_over && push->round >= round)) return;
+    if (!push->passed_over || !owed_.insert(push).second) continue;
+    outcome_.chunks_lost += chunks_;
+    if (!Repays()) continue;
+    for (std::vector<Bundle>& waiting : BooksOf(*push).waiting) {
+      for (Bundle& bundle : waiting) bundle.push_back(push->id.sequence);
+    }
+  }
+}
+
 bool TensorModel::Participants(uint64_t round, std::vector<Participant>* who) {
   who->assign(job_.workers, {});
   for (const auto& [process, pushes] : pushes_) {
     Participant& participant = (*who)[process.first];
+    OwePassedOver(pushes, round);
     for (const PushRecord* push : pushes) {
+      if (push->passed_over) continue;
       const bool completed = push->ends > 0 && push->outcome.ok();
       if (completed && push->round == round) {
         if (participant.completed != nullptr) {
@@ -529,6 +547,7 @@ void TensorModel::CheckLossReports(uint64_t round, const std::vector<Participant
 
 // Conservation: what is not in any version is still with the worker, to the last bit.
 void TensorModel::CheckResiduals() {
+  for (const auto& [process, pushes] : pushes_) OwePassedOver(pushes, UINT64_MAX);
   for (const ResidualRecord& residual : ledger_.residuals) {
     if (residual.tensor != tensor_ || residual.values.empty()) continue;
     if (residual.values.size() != count_) return Violation("a residual has another length than its tensor");

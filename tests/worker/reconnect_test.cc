@@ -149,6 +149,61 @@ TEST(Reconnect, APushThatCountedIsNotSentAgainAndItsResultIsPulled) {
   EXPECT_EQ(h.session.residual(h.w)[2 * elements], 0);
 }
 
+// It would count a round later here than elsewhere (worker/client/round_alignment.h).
+TEST(Reconnect, APushWhoseRoundIsOverIsPassedOverAndOwed) {
+  LostServer h;
+  h.PushPull();
+  h.Lose();
+  h.ComeBack();
+  h.SendAnswer(h.Answer(1));
+  EXPECT_TRUE(h.connection.outgoing.empty());
+  ASSERT_TRUE(h.connection.sent.back().has_pull_request());
+  const auto pull = h.connection.sent.back().pull_request();
+  EXPECT_EQ(pull.min_round(), 1u);
+  auto metadata = h.ResultMetadata(kCount, 1);
+  metadata.kind = codec::WindowKind::kWeights;
+  metadata.request = pull.request();
+  h.SendResult(metadata);
+  EXPECT_EQ(h.push.calls, 1);
+  EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
+  EXPECT_EQ(h.push.stats.lost_chunks, 3u);
+  EXPECT_EQ(h.push.stats.round, 0u) << "of the values";
+  EXPECT_THAT(h.model, Each(5));
+  EXPECT_THAT(h.session.residual(h.w), Each(1));
+  EXPECT_EQ(h.session.stats().pushes_passed_over, 1u);
+  Outcome next;
+  h.session.Push(h.w, h.gradient, next.Callback());
+  h.FinishEvent();
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 1u);
+}
+
+TEST(Reconnect, APushThatIsPassedOverEndsByNameWhereItsResultIsGone) {
+  LostServer h;
+  h.PushPull();
+  h.Lose();
+  h.ComeBack();
+  h.SendAnswer(h.Answer(2));
+  EXPECT_TRUE(h.connection.outgoing.empty());
+  EXPECT_EQ(h.push.status.code(), StatusCode::kAborted);
+  EXPECT_THAT(h.push.status.message(), HasSubstr("round 0 of tensor w is over"));
+  EXPECT_THAT(h.session.residual(h.w), Each(1));
+}
+
+// Rounds that close without all have a place for it.
+TEST(Reconnect, APushOfARoundWithAQuorumComesLate) {
+  LostServer h;
+  h.session.Declare({.name = "q", .quorum = 1, .count = kCount, .initial = {}}, [](const auto&) {});
+  h.FinishEvent();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 1);
+  h.session.Push(h.w + 1, h.gradient, h.push.Callback());
+  h.FinishEvent();
+  h.Lose();
+  h.ComeBack();
+  h.SendAnswer(h.Answer(4, 1));
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 0u);
+}
+
 TEST(Reconnect, APushWithoutAResultThatCountedIsOver) {
   LostServer h;
   h.Push();

@@ -16,6 +16,7 @@
 #include "longhaul/client.h"
 #include "longhaul/server.h"
 #include "tests/worker/client_harness.h"
+#include "tests/worker/udp_relay.h"
 
 namespace longhaul {
 namespace {
@@ -110,6 +111,62 @@ TEST(ShardedClient, LearnsTheSameBitsFromThreeServersAsFromOne) {
     EXPECT_THAT(stats, HasSubstr("\"jobs_finished\":1"));
     EXPECT_THAT(stats, HasSubstr("\"servers\":3"));
   }
+}
+
+// One of two servers goes on without a worker, the other one does not. If its push counted there when it is back,
+// rounds later than at the other one, that one would wait for its next push, and the next push for this one.
+TEST(ShardedClient, AServerThatWentOnWithoutAWorkerAndOneThatDidNotGoOnTogether) {
+  ServerOptions options = EverythingReliable();
+  options.servers = 2;
+  options.min_workers = 1;
+  options.job_spec.idle_timeout = std::chrono::seconds(1);
+  options.job_spec.round_patience = 0;  // which would end it, in a minute or two
+  const Server first = StartServer(2, options);
+  Relay path;
+  ServerOptions more;
+  more.first_server = first.address();
+  more.advertise = path.address();
+  const Server second = StartServer(1, more);
+  path.Lead(second.address());
+
+  const auto connect = [&](uint32_t rank) {
+    ConnectOptions worker = OptionsFor(first, rank, 2);
+    worker.reconnect_timeout = std::chrono::minutes(1);
+    worker.idle_timeout = std::chrono::seconds(1);
+    return MustConnect(worker);
+  };
+  Client steady = connect(1);
+  const size_t kept = path.ports();
+  Client cut = connect(0);
+  constexpr int kRounds = 40;
+  std::array<std::atomic<int>, 2> rounds = {};
+  std::array<uint64_t, 2> passed_over = {};
+  const auto train = [&](Client& client) {
+    const auto tensor = client.Declare("large", {.count = kLarge, .optimizer = "sgd:lr=0.1"});
+    ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+    const std::vector<float> gradient = Values(kLarge, client.rank());
+    std::vector<float> mean(kLarge);
+    for (int round = 0; round < kRounds; ++round) {
+      if (client.rank() == 0 && round == 3) path.Keep(kept);
+      const Operation step = client.PushPull(*tensor, gradient, mean);
+      const Status done = step.WaitFor(std::chrono::seconds(40));
+      ASSERT_TRUE(done.ok()) << "rank " << client.rank() << ", round " << round << ": " << done.ToString();
+      ++rounds[client.rank()];
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    passed_over[client.rank()] = client.stats().pushes_passed_over;
+    EXPECT_EQ(client.Leave(), Status());
+  };
+  std::thread thread([&] { train(steady); });
+  std::thread other([&] { train(cut); });
+  for (int i = 0; i < 10'000 && rounds[0] < 3; ++i) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  EXPECT_LT(rounds[1], 30) << "they wait";
+  path.Keep(SIZE_MAX);
+  thread.join();
+  other.join();
+  EXPECT_GE(passed_over[0], 1u);
+  EXPECT_EQ(passed_over[1], 0u);
 }
 
 ConnectOptions Alone(const Server& server) {

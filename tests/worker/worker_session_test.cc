@@ -32,6 +32,42 @@ void SendWholeResult(SessionHarness& h, uint32_t id, std::span<const float> valu
   }
 }
 
+// --- Rounds of one step ---
+
+// A newcomer that the round in progress of one tensor does not wait for, and that of another one does.
+TEST(WorkerSessionTest, APushThatWouldBeARoundAheadOfItsStepIsPassedOver) {
+  SessionHarness h;
+  h.JoinAndStart();
+  std::vector<float> gradient(10, 1), model(10);
+  const auto declare = [&](const std::string& name, uint32_t key, uint64_t round) {
+    Outcome declared;
+    h.session.Declare({.name = name, .count = 10, .initial = {}}, declared.DeclareCallback());
+    h.FinishEvent();
+    h.SendDeclared(h.connection.sent.back().declare().request(), key, round);
+    return declared.handle;
+  };
+  const TensorHandle ahead = declare("ahead", 0, 8);
+  const TensorHandle behind = declare("behind", 1, 7);
+  Outcome passed, in_time;
+  h.session.Push(ahead, gradient, passed.Callback());
+  h.session.Push(behind, gradient, in_time.Callback());
+  h.FinishEvent();
+  EXPECT_TRUE(passed.done() && passed.status.ok());
+  EXPECT_EQ(passed.stats.lost_chunks, 1u);
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).key, 1u);
+  h.CloseGradient(0);
+  h.SendRoundReport(7, 1);
+  ASSERT_TRUE(in_time.done());
+  Outcome both;
+  h.session.Push(ahead, gradient, both.Callback());
+  h.session.Push(behind, gradient, both.Callback());
+  h.FinishEvent();
+  ASSERT_EQ(h.connection.outgoing.size(), 3u);
+  for (const size_t window : {1, 2}) EXPECT_EQ(h.Metadata(h.Window(window)).round, 8u);
+  EXPECT_EQ(h.session.stats().pushes_passed_over, 1u);
+}
+
 // --- Joining ---
 
 TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {

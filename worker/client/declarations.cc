@@ -205,6 +205,7 @@ std::optional<Declarations::Answer> Declarations::OnDeclared(const control::Decl
     return Answer{.handle = handle, .again = true};
   }
   MakePipeline(tensor);
+  if (tensor.waits_for_all) link_.alignment->Set({link_.options.server, handle}, 0, tensor.next_round);
   if (declared.send_initial() && !tensor.declaration.initial.empty())
     return Answer{.handle = handle, .send_initial = true};
   return Finish(handle, Status::Ok()), std::nullopt;
@@ -239,6 +240,10 @@ void Declarations::MakePipeline(TensorState& tensor) {
   if (link_.settings.downlink == Downlink::kLossy) {
     tensor.replica.emplace(tensor.shape.result(), link_.settings.hash_rounds);
   }
+  // A replica learns by windows of results only.
+  const JobSpec& job = link_.settings;
+  tensor.waits_for_all = !tensor.asynchronous && !tensor.replica && job.straggler_factor == 0 &&
+                         job.round_bound == Duration(0) && d.quorum.value_or(job.quorum) == 0;
 }
 
 void Declarations::Finish(TensorHandle handle, const Status& outcome) {

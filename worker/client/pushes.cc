@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/reached.h"
 
 namespace longhaul::worker {
 
@@ -39,13 +40,61 @@ void Pushes::StartPush(const Request& request) {
   tensor.push = {};
   tensor.push.operation = request.operation;
   tensor.push.round = tensor.next_round;
+  if (tensor.waits_for_all) {
+    const uint64_t ahead = link_.alignment->Ahead({link_.options.server, request.handle});
+    tensor.push.round -= tensor.aggregates() ? std::min<uint64_t>(ahead, 1) : ahead;  // its result is kept
+  }
+  ++tensor.pushes;
   tensor.push.gradient = request.gradient;
   tensor.push.weight = request.weight;
   tensor.push.out = request.out;
   tensor.push.is_step = tensor.asynchronous;
   if (!request.out.empty()) tensor.push.result_stage = ResultStage::kAwaited;
   BeginEncoding(request.handle);
+  Note(request.handle);
   ++active_;
+}
+
+void Pushes::Note(TensorHandle handle) {
+  const TensorState& tensor = tensors_.at(handle);
+  if (!tensor.waits_for_all) return;
+  const bool pushing = tensor.push.stage != PushStage::kNone && !tensor.push.initial;
+  const uint64_t next = pushing ? tensor.push.round + 1 : tensor.next_round;
+  link_.alignment->Set({link_.options.server, handle}, tensor.pushes, next);
+}
+
+void Pushes::GoOnWith(TensorHandle handle, uint64_t round) {
+  TensorState& tensor = tensors_.at(handle);
+  if (!tensor.push.started()) tensor.next_round = std::max(tensor.next_round, round);
+  Note(handle);
+}
+
+bool Pushes::IsPassed(const TensorState& tensor) {
+  return tensor.waits_for_all && !tensor.push.initial && tensor.push.round < tensor.completed_rounds;
+}
+
+void Pushes::PassOver(TensorHandle handle) {
+  LH_REACHED("a push is passed over whose round is over");
+  TensorState& tensor = tensors_.at(handle);
+  ++link_.totals.pushes_passed_over;
+  OperationStats& s = link_.operations.stats(tensor.push.operation);
+  s.round = tensor.push.round;
+  s.lost_chunks = tensor.shape.gradient().chunks();
+  Conclude(handle, transport::ChunkBitmap(s.lost_chunks));
+}
+
+void Pushes::Conclude(TensorHandle handle, transport::ChunkBitmap counted) {
+  TensorState& tensor = tensors_.at(handle);
+  TensorPush& push = tensor.push;
+  tensor.pipeline->OnCounted(std::move(counted));
+  if (push.result_stage == ResultStage::kNone || push.is_step) push.taken = true;
+  Settle(handle);
+  if (push.result_stage != ResultStage::kAwaited) return;
+  if (!tensor.aggregates() || tensor.completed_rounds == push.round + 1) return fetched_.push_back(handle);
+  push.refusal = Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " +
+                                                  tensor.name() + " is over, and its result is gone: the " +
+                                                  "server is in round " +
+                                                  std::to_string(tensor.completed_rounds));
 }
 
 void Pushes::BeginEncoding(TensorHandle handle) {
@@ -61,6 +110,7 @@ bool Pushes::OpenWindow(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
   if (!tensor.attached) return false;
+  if (IsPassed(tensor)) return PassOver(handle), true;
   transport::WindowOptions window = tensor.pipeline->window();
   push.window = window.key = {.id = next_window_, .generation = 0};
   const Status opened = link_.connection()->OpenWindow(window);
@@ -128,6 +178,7 @@ bool Pushes::WorkOnPush(TensorHandle handle, WorkBudget& budget) {
 void Pushes::OnEncoded(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   if (const Status& refusal = tensor.pipeline->refusal(); !refusal.ok()) {
+    --tensor.pushes;
     return EndPush(handle,
                    Status(refusal.code(), "push of tensor " + tensor.name() + ": " + refusal.message()));
   }
@@ -215,14 +266,16 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
     return link_.Fail(link_.Unexpected("PushTaken"));
   tensor.push.taken = true;
   if (tensor.push.is_step) tensor.completed_rounds = std::max(tensor.completed_rounds, taken.round() + 1);
-  CountIn(tensor, taken.round());
+  CountIn(*handle, taken.round());
   if (tensor.push.stage == PushStage::kClosed) Settle(*handle);
   EndIfOver(*handle);
 }
 
-void Pushes::CountIn(TensorState& tensor, uint64_t round) {
+void Pushes::CountIn(TensorHandle handle, uint64_t round) {
+  TensorState& tensor = tensors_.at(handle);
   tensor.push.round = round;
   tensor.next_round = std::max(tensor.next_round, round + 1);
+  Note(handle);
   link_.operations.stats(tensor.push.operation).round = round;
 }
 
@@ -237,7 +290,7 @@ void Pushes::OnResultOpened(TensorHandle handle, transport::WindowKey window,
                             const codec::WindowMetadata& metadata) {
   TensorState& tensor = tensors_.at(handle);
   tensor.push.result_window = window;
-  CountIn(tensor, metadata.round);
+  CountIn(handle, metadata.round);
   tensor.LearnEpoch(metadata.shift_epoch, metadata.shift_epoch_round);
 }
 
@@ -289,7 +342,7 @@ void Pushes::OnConnectionLost() {
   });
 }
 
-bool Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& declared) {
+void Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& declared) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
   const bool shifts = link_.settings.policy == LossPolicy::kShift;
@@ -306,20 +359,8 @@ bool Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
         if (static_cast<uint8_t>(bytes[c / 8]) >> (c % 8) & 1) chunks.Set(c);
       }
     }
-    tensor.pipeline->OnCounted(std::move(chunks));
-    if (counted) CountIn(tensor, declared.counted_round());
-    const bool fetch = push.result_stage == ResultStage::kAwaited;
-    if (push.result_stage == ResultStage::kNone || push.is_step) push.taken = true;
-    Settle(handle);
-    const bool kept = tensor.declaration.optimizer != "aggregate" || declared.next_round() == push.round + 1;
-    if (fetch && !kept) {
-      push.refusal =
-          Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " + tensor.name() +
-                                           " has counted this push, but its "
-                                           "result is gone: the server is in round " +
-                                           std::to_string(declared.next_round()));
-    }
-    return fetch && kept;
+    if (counted) CountIn(handle, declared.counted_round());
+    return Conclude(handle, std::move(chunks));
   }
   if (shifts) {
     const bool begun = encoded || push.stage == PushStage::kEncoding;
@@ -331,7 +372,7 @@ bool Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
     if (tensor.pipeline->idle()) tensor.pipeline->ForgetEpoch();
     if (begun) BeginEncoding(handle);
   }
-  return false;
+  Note(handle);
 }
 
 void Pushes::OnResultFetched(TensorHandle handle, const Status& outcome) {
@@ -360,6 +401,7 @@ void Pushes::EndPush(TensorHandle handle, const Status& outcome) {
   if (push.is_step && push.result_stage == ResultStage::kAwaited) unwanted_.push_back(push.operation);
   if (tensor.report && tensor.report_round == push.round) s.round_info = tensor.report;
   link_.Finish(push.operation, outcome);
+  Note(handle);
 }
 
 void Pushes::CancelWindows() {
@@ -374,6 +416,7 @@ void Pushes::End() {
   waiting_for_window_.clear();
   outgoing_.clear();
   wanted_.clear();
+  fetched_.clear();
   unwanted_.clear();
   active_ = 0;
 }

@@ -39,9 +39,10 @@ class Pushes {
   void StartWaiting();
   // Windows that were open are to be opened again, with what they carried.
   void OnConnectionLost();
-  // The server of the new connection knows the tensor, which was declared before. True: the push on its way
-  // had counted, and its result is to be pulled into `out` (OnResultFetched).
-  bool OnDeclaredAgain(TensorHandle handle, const control::Declared& declared);
+  // The server of the new connection knows the tensor, which was declared before.
+  void OnDeclaredAgain(TensorHandle handle, const control::Declared& declared);
+  // The round of the next push, unless one is on its way, is a later one: the server went on without it.
+  void GoOnWith(TensorHandle handle, uint64_t round);
   void OnResultFetched(TensorHandle handle, const Status& outcome);
   // Gives up the windows that are open: nothing reads the callers' memory any more.
   void CancelWindows();
@@ -51,6 +52,8 @@ class Pushes {
   // Pushes whose windows are open now and whose results are to be pulled (asynchronous tensors), and those
   // that ended without one: since the last call.
   std::vector<TensorHandle> TakeWanted() { return std::exchange(wanted_, {}); }
+  // Pushes that are settled and whose results are to be pulled (OnResultFetched), since the last call.
+  std::vector<TensorHandle> TakeFetched() { return std::exchange(fetched_, {}); }
   std::vector<OperationId> TakeUnwanted() { return std::exchange(unwanted_, {}); }
 
   bool HasWork() const { return !copying_.empty() || !settling_.empty() || !encoding_.empty(); }
@@ -69,6 +72,13 @@ class Pushes {
 
  private:
   void StartPush(const Request& request);
+  // Says which round the tensor's next push is for.
+  void Note(TensorHandle handle);
+  // The push is for a round that is over, and rounds wait for all: see round_alignment.h.
+  static bool IsPassed(const TensorState& tensor);
+  void PassOver(TensorHandle handle);
+  // Nothing more is sent of the push; these chunks of it have counted. Its result is to be pulled.
+  void Conclude(TensorHandle handle, transport::ChunkBitmap counted);
   // False: no window is free, or the connection is ending.
   bool OpenWindow(TensorHandle handle);
   // One tensor's work. True when it has nothing more to do before the next event.
@@ -79,7 +89,7 @@ class Pushes {
   // What the window carried is the server's alone from now on: the loss policy learns it.
   void Settle(TensorHandle handle);
   // A push that came too late for its round counts in the one that was in progress.
-  void CountIn(TensorState& tensor, uint64_t round);
+  void CountIn(TensorHandle handle, uint64_t round);
   void EndIfOver(TensorHandle handle);
   void EndPush(TensorHandle handle, const Status& outcome);
 
@@ -95,6 +105,7 @@ class Pushes {
   std::map<transport::WindowKey, TensorHandle> outgoing_;
   uint32_t next_window_ = 1;
   std::vector<TensorHandle> wanted_;
+  std::vector<TensorHandle> fetched_;
   std::vector<OperationId> unwanted_;
 };
 

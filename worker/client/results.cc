@@ -19,6 +19,14 @@ void Results::StartWaiting() {
              .of_push = true,
              .own_pushes = tensor.connection_pushes});
   }
+  for (const TensorHandle handle : pushes_.TakeFetched()) {
+    const TensorState& tensor = tensors_.at(handle);
+    AddPull({.operation = tensor.push.operation,
+             .handle = handle,
+             .out = tensor.push.out,
+             .min_round = tensor.completed_rounds,
+             .of_push = true});
+  }
   while (!waiting_pulls_.empty() &&
          (active_pulls_.size() < link_.options.max_active_pulls || waiting_pulls_.front().of_push) &&
          tensors_.at(waiting_pulls_.front().handle).attached) {
@@ -136,7 +144,9 @@ bool Results::OnWindowOpened(const transport::event::WindowOpened& opened) {
     Pull& pull = active_pulls_.at(use->request);
     if (pull.window) return false;  // it has one
     pull.window = key;
-    link_.operations.stats(pull.operation).round = metadata->round;
+    // Of a push in place of a round's result: that of the round before this version.
+    const bool result = pull.of_push && !tensor.push.is_step && metadata->round > 0;
+    link_.operations.stats(pull.operation).round = metadata->round - (result ? 1 : 0);
   }
   use->partial = open.low_count > 0;
   use->closer = transport::WindowCloser(open.high_count, open.low_count, link_.now);
@@ -233,7 +243,7 @@ void Results::OnRoundReport(const control::RoundReport& report) {
   tensor.report_round = report.round();
   tensor.completed_rounds = std::max(tensor.completed_rounds, report.round() + 1);
   // A worker that was left out of a round goes on with the next one.
-  if (!tensor.push.started()) tensor.next_round = std::max(tensor.next_round, tensor.completed_rounds);
+  pushes_.GoOnWith(*handle, tensor.completed_rounds);
   if (report.has_state_hash() && tensor.replica) {
     const Status agrees = tensor.replica->OnServerHash(report.round(), report.state_hash());
     if (!agrees.ok()) return link_.FailTensor(tensor.name(), agrees);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,7 +26,9 @@ namespace longhaul::worker {
 class ServerLink {
  public:
   explicit ServerLink(WorkerCoreOptions worker)
-      : options(std::move(worker)), operations(options.max_operations) {}
+      : options(std::move(worker)),
+        alignment(options.alignment ? options.alignment : std::make_shared<RoundAlignment>()),
+        operations(options.max_operations) {}
 
   // --- The connection ---
   void Open(transport::Connection* connection);
@@ -67,6 +70,7 @@ class ServerLink {
   Status Unexpected(const std::string& message) const;
 
   const WorkerCoreOptions options;
+  const std::shared_ptr<RoundAlignment> alignment;
   Operations operations;
   JobSpec settings;           // from Welcome
   uint16_t symbol_bytes = 0;  // from Start

@@ -452,11 +452,13 @@ void ShardedClient::EndOnOwnThread() {
 // --- Connect ---
 
 // Ok: all servers but the first have let this worker in.
-Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>& servers, uint64_t epoch,
+Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>& servers,
+                  const std::shared_ptr<worker::RoundAlignment>& alignment, uint64_t epoch,
                   const std::vector<std::string>& addresses,
                   std::vector<std::shared_ptr<ServerClient>>* clients) {
   for (uint32_t server = 1; server < addresses.size(); ++server) {
-    ServerClient::Options one{.connect = options, .map_epoch = epoch, .server = server};
+    ServerClient::Options one{
+        .connect = options, .map_epoch = epoch, .server = server, .alignment = alignment};
     one.connect.servers = {addresses[server]};
     const double share = 1.0 / static_cast<double>(addresses.size());
     one.connect.rate_cap = options.rate_cap * share;
@@ -477,7 +479,8 @@ Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>&
 
 Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options) {
   const auto servers = std::make_shared<Servers>();
-  ServerClient::Options one{.connect = options};
+  const auto alignment = std::make_shared<worker::RoundAlignment>();
+  ServerClient::Options one{.connect = options, .alignment = alignment};
   one.on_failed = [servers](const Status& why) { servers->OnFailed(why); };
   one.on_servers = [servers](const std::vector<std::string>& addresses) { servers->OnAddresses(addresses); };
   auto first = ServerClient::Start(one);
@@ -493,7 +496,7 @@ Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& optio
   const auto [epoch, addresses] = (*first)->shard_map();
   if (addresses.size() < 2) return std::shared_ptr<ClientImpl>(*std::move(first));
   std::vector<std::shared_ptr<ServerClient>> clients = {*std::move(first)};
-  const Status all = JoinOthers(options, servers, epoch, addresses, &clients);
+  const Status all = JoinOthers(options, servers, alignment, epoch, addresses, &clients);
   if (all.ok())
     return std::shared_ptr<ClientImpl>(std::make_shared<ShardedClient>(options, servers, std::move(clients)));
   for (const auto& client : clients) (void)client->Leave(all);

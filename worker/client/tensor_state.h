@@ -93,6 +93,8 @@ struct TensorPush {
 
 struct TensorState {
   const std::string& name() const { return declaration.name; }
+  // The server keeps the last round's mean only.
+  bool aggregates() const { return declaration.optimizer == "aggregate"; }
 
   Declaration declaration;             // the one that the server was asked for; `initial` while it is pending
   TensorShape shape;                   // key and chunk_elements once declared
@@ -101,6 +103,8 @@ struct TensorState {
   bool declared = false;
   bool attached = false;           // declared, and known to the server of this connection
   bool asynchronous = false;       // staleness is not 0
+  bool waits_for_all = false;      // so do its rounds, each time (round_alignment.h)
+  uint64_t pushes = 0;             // begun
   uint32_t connection_pushes = 0;  // windows of gradients that this connection has opened
   bool offered = false;            // the server took its version 0 from here
   uint64_t next_round = 0;         // of the next push

@@ -58,6 +58,7 @@ worker::WorkerCoreOptions CoreOptions(const ServerClient::Options& options,
   core.session = udp::EntropySeed();
   core.map_epoch = options.map_epoch;
   core.server = options.server;
+  core.alignment = options.alignment;
   if (reconnects) core.ask_address = std::move(ask_address);
   core.say = [calls](const std::string& text) { calls->Log(LogLevel::kInfo, text); };
   core.connection.idle_timeout = o.idle_timeout;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/client/round_alignment.h"
 #include "worker/client/client_impl.h"
 
 namespace longhaul::internal {
@@ -19,6 +20,7 @@ class ServerClient : public ClientImpl {
     // The server's place in the shard map; epoch 0: of a worker that has none yet.
     uint64_t map_epoch = 0;
     uint32_t server = 0;
+    std::shared_ptr<worker::RoundAlignment> alignment = {};  // of all the worker's servers
     // All on the client's thread; may be empty. The client has failed; the addresses of all servers, whenever
     // the first one says them, "" for its own.
     std::function<void(const Status&)> on_failed = {};

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "longhaul/units.h"
 #include "proto/control_codec.h"
 #include "transport/core/connection/connection.h"
+#include "worker/client/round_alignment.h"
 
 namespace longhaul::worker {
 
@@ -39,6 +41,8 @@ struct WorkerCoreOptions {
   std::function<void(const control::ShardMap&)> on_shard_map = {};
   // Takes which ranks are in, each time that the server says so. May be empty.
   std::function<void(const Membership&)> on_membership = {};
+  // Shared by the sessions of a worker with several servers; null: the session has its own.
+  std::shared_ptr<RoundAlignment> alignment = {};
   // Takes lines for people about what this worker waits for. May be empty.
   std::function<void(const std::string&)> say = {};
   // How long an orderly Leave waits for the server's goodbye before it closes by itself.

@@ -324,13 +324,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
   if (!answer) return;
   clocks_.Send(answer->handle);
   if (answer->send_initial) return pushes_.StartInitial(answer->handle);
-  if (!pushes_.OnDeclaredAgain(answer->handle, declared)) return;
-  const TensorPush& push = tensors_.at(answer->handle).push;
-  results_.AddPull({.operation = push.operation,
-                    .handle = answer->handle,
-                    .out = push.out,
-                    .min_round = declared.next_round(),
-                    .of_push = true});
+  pushes_.OnDeclaredAgain(answer->handle, declared);
 }
 
 void WorkerSession::OnWelcome(const control::Welcome& welcome) {
