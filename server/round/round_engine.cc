@@ -444,7 +444,7 @@ void RoundEngine::OnMemberJoined(uint32_t rank) {
     job->clocks.OnMemberJoined(rank);
     job->answered_at[rank] = now_;
     job->WeighWith(rank, *membership_, settings_.policy);
-    MoveMember(*job, rank, job->tensor.rounds().OnMemberJoined(rank));
+    MoveMember(*job, rank, job->Enter(rank, settings_.policy, &stats_.by_rank[rank].lost));
   }
 }
 
@@ -456,7 +456,7 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
     if (job->HasOfAnother(rank, membership_->member(rank).session)) {
       ExcludeFromRound(*job, rank);
       job->clocks.OnMemberReplaced(rank);
-      MoveMember(*job, rank, rounds.OnMemberJoined(rank));
+      MoveMember(*job, rank, rounds.OnMemberJoined(rank, true));
       FinishRoundIfComplete(*job);
     } else {
       MoveMember(*job, rank, rounds.OnMemberReplaced(rank));
@@ -513,8 +513,7 @@ void RoundEngine::ExcludeFromRound(TensorJob& job, uint32_t rank) {
                                                          tensor.parameters().spec().name + "\""));
     return;
   }
-  rounds.tally().lost_chunks += lost;
-  stats_.by_rank[rank].lost += lost;
+  job.Miss(rank, lost, &stats_.by_rank[rank].lost);
   FinaliseSwept(job);
 }
 

@@ -74,6 +74,7 @@ struct TensorJob {
         push_session(ranks),
         answered_at(ranks),
         left_out_of(ranks),
+        missed(ranks),
         window_times(ranks),
         declared(ranks, false),
         late(ranks, false),
@@ -129,6 +130,25 @@ struct TensorJob {
   void WeighWith(uint32_t newcomer, const Membership& membership, LossPolicy policy) {
     if (policy != LossPolicy::kShift) Expect(membership, newcomer);
     Weigh(membership);
+  }
+  // The round in progress goes on without so many chunks of the rank, which is no member any more. all: what
+  // is counted so of its rounds.
+  void Miss(uint32_t rank, uint32_t chunks, uint64_t* all) {
+    missed[rank] = {tensor.rounds().number(), chunks};
+    tensor.rounds().tally().lost_chunks += chunks;
+    *all += chunks;
+  }
+  // The rank is a member, maybe again. True: of the round in progress, and nothing of it is missed yet. Under
+  // policy shift a newcomer counts from the next epoch on.
+  bool Enter(uint32_t rank, LossPolicy policy, uint64_t* all) {
+    Rounds& rounds = tensor.rounds();
+    if (!rounds.OnMemberJoined(rank, policy == LossPolicy::kShift || tensor.pushed(rank).count() > 0))
+      return false;
+    const auto [round, chunks] = std::exchange(missed[rank], {});
+    if (tensor.asynchronous() || round != rounds.number()) return true;
+    rounds.tally().lost_chunks -= chunks;
+    *all -= chunks;
+    return true;
   }
   // The round in progress is complete: notes, by rank, which chunks of its push count in it.
   void NoteCounted() {
@@ -186,6 +206,7 @@ struct TensorJob {
   std::optional<Instant> quorum_at;      // when the quorum of the round in progress was in
   Instant turn;                          // when the round before was finished, or version 0 was there
   std::vector<Instant> left_out_of;      // by rank, of one that lags: the turn that it has missed
+  std::vector<std::pair<uint64_t, uint32_t>> missed;  // by rank: Miss
   std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
   std::vector<bool> declared;            // by rank
   Instant values_since;                  // when version 0 was there

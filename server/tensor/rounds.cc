@@ -36,14 +36,14 @@ Rounds::Rounds(uint32_t chunks, uint32_t ranks, RoundRule rule)
   previous_order_.reserve(chunks);
 }
 
-bool Rounds::OnMemberJoined(uint32_t rank) {
+bool Rounds::OnMemberJoined(uint32_t rank, bool in) {
   LH_CHECK(!members_[rank]);
   members_[rank] = true;
   if (asynchronous()) {
     parts_[rank] = Participation::kLagging;
     return true;
   }
-  if (begun()) return false;
+  if (begun() && (in || !final_order_.empty() || Count(Participation::kAwaited) == 0)) return false;
   parts_[rank] = Participation::kAwaited;
   return true;
 }

@@ -24,7 +24,7 @@ MEGABYTES = 3500  # of one search: the largest of the tests takes 1,300
 DEPTH = 2000      # steps of a run: the longest has 150
 LIMIT = 600       # seconds of one search on a busy machine: the longest takes 25 on a quiet one
 
-ONE = {"SERVERS": 1, "FAULTS": 2}
+ONE = {"SERVERS": 1, "FAULTS": 2, "LATE": 1}
 KEEPS = {**ONE, "CHECKPOINTS": 1}
 TWO = {"FAULTS": 1, "COARSE": 1}
 THREE = {"WORKERS": 3, "SPARES": 0, "FAULTS": 2, "COARSE": 1}
@@ -35,6 +35,7 @@ LATE = {"GRACE": 1, "ROUNDS": 4, "FAULTS": 1}
 CHECKS = {
     "rounds.one_server": ("rounds", KEEPS, False),
     "rounds.one_server_ends": ("rounds", ONE, True),
+    "rounds.one_server_passed": ("rounds", {"SERVERS": 1, "FAULTS": 2}, True),
     "rounds.two_servers": ("rounds", TWO, False),
     "rounds.two_servers_end": ("rounds", {**TWO, "ROUNDS": 2}, True),
     "rounds.two_servers_crash": ("rounds", {"SPARES": 0, "FAULTS": 3}, True),
@@ -67,7 +68,7 @@ BROKEN = [
     ("RESEND", "rounds", ONE, "waits for ever"),
     ("QUORUM", "rounds", QUORUM, "a round of fewer"),
     ("ALIGNED", "rounds", TWO, "waits for ever"),
-    ("READY", "rounds", TWO, "waits for ever"),
+    ("PASSED", "rounds", TWO, "waits for ever"),
     ("ENTRY", "rounds", THREE, "waits for ever"),
     ("BOUND", "clocks", {"FAULTS": 1}, "too far ahead of the slowest"),
     ("DURABLE_BOUND", "clocks", {"FAULTS": 1}, "by what it had pushed before"),

@@ -29,6 +29,9 @@
 #ifndef GRACE
 #define GRACE 0  // 1: with a quorum a round may end without the others
 #endif
+#ifndef LATE
+#define LATE GRACE  // 1: a push whose round is over counts in the round of that moment; 0: it is passed over
+#endif
 #ifndef FAULTS
 #define FAULTS 2  // deaths of servers and workers and cuts of connections, together
 #endif
@@ -116,8 +119,6 @@ byte truth[PROCESSES * SERVERS];
 #define IsIn(s, w) (chunk[OF(s, w)] != 0)
 #define IsOver(s, w) (part[OF(s, w)] == CLOSED && chunk[OF(s, w)] != 0)
 #define IsFree(s, w) (part[OF(s, w)] != AWAITED && part[OF(s, w)] != OPEN)
-#define IsSkipped(s, w) (!member[OF(s, w)] || part[OF(s, w)] == CLOSED)
-#define Skipped(s) EACH(IsSkipped, s, &&)
 #define Members(s) EACH(IsMember, s, +)
 #define Begun(s) EACH(IsIn, s, ||)
 #define Contributors(s) EACH(IsIn, s, +)
@@ -134,23 +135,18 @@ byte truth[PROCESSES * SERVERS];
 #else
 #define AllKnown(p) (known[AT(p, 0)] && known[AT(p, 1)])
 #endif
-// With several servers a worker is awaited when it has joined all of them, and knows in which rounds they are.
-#ifdef DROP_READY
-#define IsNew(p) false
-#else
-#define IsNew(p) (SERVERS > 1 && !AllKnown(p))
-#endif
-// Whether a worker without a chunk in the round in progress takes part in it. Else it has its answer when the round is over; with
-// several servers others may wait for it elsewhere meanwhile.
+// Whether a worker without a chunk in the round in progress takes part in it: not when all others are in, and no more when it is
+// closing. Else it has its answer when the round is over.
 #ifdef DROP_ENTRY
-#define MayEnter(s, i) (!member[i] && (!Begun(s) || Windows(s) < QUORUM))
+#define MayEnter(s, i) (!Begun(s))
 #else
-#define MayEnter(s, i) (SERVERS > 1 || !member[i] && (!Begun(s) || Windows(s) < QUORUM))
+#define MayEnter(s, i) (!Begun(s) || !AllIn(s))
 #endif
-#ifdef DROP_ALIGNED
+// A push whose round is over is passed over: the round has nothing of it.
+#ifdef DROP_PASSED
 #define Misses(p, s) false
 #else
-#define Misses(p, s) (SERVERS > 1 && round[AT(p, s)] < number[s])
+#define Misses(p, s) (!LATE && round[AT(p, s)] < number[s])
 #endif
 
 // A push of this process for this round, or a later one, is in the state.
@@ -169,16 +165,19 @@ byte truth[PROCESSES * SERVERS];
 #endif
 
 // Scratch of one step.
-hidden byte i, j, o, top, most, late;
+hidden byte i, j, o, top, least, late;
 
 // --- A worker's side ---
 
-// All shards' parts of an operation are for one round: the last one that any server is in.
+// All shards' parts of an operation are for one round: the first one that any server has for it. Where a server is further, its part
+// is passed over.
 inline Align(p) {
-  most = 0;
-  for (j : 0 .. SERVERS - 1) { most = Max(most, round[AT(p, j)]) }
+  least = ROUNDS;
+  for (j : 0 .. SERVERS - 1) { least = (round[AT(p, j)] < least -> round[AT(p, j)] : least) }
 #ifndef DROP_ALIGNED
-  for (j : 0 .. SERVERS - 1) { round[AT(p, j)] = most }
+  for (j : 0 .. SERVERS - 1) {
+    stage[AT(p, j)] = (round[AT(p, j)] > least -> MISSED : WAITS)
+  }
 #endif
 }
 
@@ -192,8 +191,8 @@ inline EndIfOver(p) {
      :: late -> life[p] = DONE
      :: else ->
         op[p]++;
-        Align(p);
         for (j : 0 .. SERVERS - 1) { stage[AT(p, j)] = WAITS }
+        Align(p)
      fi
   :: else
   fi
@@ -244,7 +243,7 @@ inline Attach(p, s, next, counts) {
   :: known[AT(p, s)] ->
      if
      :: stage[AT(p, s)] == WAITS && counts -> stage[AT(p, s)] = FETCHES; round[AT(p, s)] = next
-     :: stage[AT(p, s)] == TOLD -> assert(next >= round[AT(p, s)]); round[AT(p, s)] = next
+     :: stage[AT(p, s)] == TOLD || stage[AT(p, s)] == MISSED -> assert(next >= round[AT(p, s)]); round[AT(p, s)] = next
      :: else
      fi
   :: else ->
@@ -272,7 +271,7 @@ inline Join(p, s) {
      if
      :: !started[s]
      :: started[s] && !logging[s] && (member[i] && part[i] != CLOSED && part[i] != ABSENT || chunk[i] == 0 && MayEnter(s, i)) ->
-        part[i] = (IsNew(p) -> LAGGING : AWAITED)
+        part[i] = AWAITED
      :: else -> late = true
      fi;
      if
@@ -290,7 +289,7 @@ inline Join(p, s) {
         started[s] = true;
         for (o : 0 .. WORKERS - 1) {
           top = newest[OF(s, o)] - 1;
-          part[OF(s, o)] = (IsNew(top) -> LAGGING : AWAITED);
+          part[OF(s, o)] = AWAITED;
           Attach(top, s, number[s], Counts(top, s))
         }
      :: else
@@ -305,9 +304,8 @@ inline Take(p, s) {
   if
   :: number[s] == ROUNDS && round[AT(p, s)] == ROUNDS -> stage[AT(p, s)] = OVER; EndIfOver(p)
   :: HasCounted(p, s) -> top = counted_round[i]; Tell(p, s, top)
-  :: round[AT(p, s)] > number[s] -> part[i] = CLOSED  // this worker takes no part in the round in progress
   :: !HasCounted(p, s) && round[AT(p, s)] < number[s] && (number[s] == ROUNDS || Misses(p, s))
-     -> stage[AT(p, s)] = MISSED; round[AT(p, s)] = number[s]; part[i] = AWAITED; EndIfOver(p)
+     -> stage[AT(p, s)] = MISSED; round[AT(p, s)] = number[s]; EndIfOver(p)
   :: else ->
      assert(part[i] == AWAITED || part[i] == LAGGING);
      if
@@ -328,7 +326,7 @@ inline Take(p, s) {
 // A round's record is on the disk: it is over, and told.
 inline Finish(s) {
   printf("server %d has logged round %d\n", s, number[s]);
-  assert(Contributors(s) >= QUORUM || !Begun(s));  // a round of fewer; one that all members leave out is empty
+  assert(Contributors(s) >= QUORUM);  // a round of fewer
   number[s]++;
   record[s] = number[s];
   for (i : OF(s, 0) .. OF(s, WORKERS - 1)) {
@@ -354,7 +352,7 @@ inline Finish(s) {
     :: else
     fi;
     opener[i] = 0;
-    part[i] = (member[i] -> (IsNew(newest[i] - 1) -> LAGGING : AWAITED) : ABSENT);
+    part[i] = (member[i] -> AWAITED : ABSENT);
     chunk[i] = 0
   }
   for (i : OF(s, 0) .. OF(s, WORKERS - 1)) {
@@ -418,7 +416,7 @@ end:
   do
   :: d_step { Lives(p) && link[AT(p, s)] == DOWN && up[s] -> Join(p, s) }
   :: d_step { link[AT(p, s)] == ATTACHED && stage[AT(p, s)] == WAITS && life[p] == RUNS && started[s] && !logging[s] && AllKnown(p) &&
-              (round[AT(p, s)] <= number[s] || part[OF(s, rank[p])] != CLOSED) -> Take(p, s) }
+              round[AT(p, s)] <= number[s] -> Take(p, s) }
   :: d_step { stage[AT(p, s)] == SENT && part[OF(s, rank[p])] == OPEN && newest[OF(s, rank[p])] == p + 1 && !logging[s] ->
               part[OF(s, rank[p])] = CLOSED }
   :: d_step { link[AT(p, s)] != DOWN && faults > 0 -> faults--; Lose(p, s) }
@@ -431,7 +429,7 @@ end:
 proctype Server(byte s) {
 end:
   do
-  :: d_step { started[s] && !logging[s] && number[s] < ROUNDS && (Skipped(s) && !Begun(s) || (AllIn(s) || GRACE) && HasQuorum(s)) ->
+  :: d_step { started[s] && !logging[s] && number[s] < ROUNDS && (AllIn(s) || GRACE) && HasQuorum(s) ->
               for (i : OF(s, 0) .. OF(s, WORKERS - 1)) {
                 part[i] = (part[i] == OPEN -> CLOSED : part[i]);
 #ifdef DROP_LOG

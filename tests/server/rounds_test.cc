@@ -111,7 +111,24 @@ TEST_F(ThreeWorkers, AReplacedWorkerWhoseWindowIsOverTakesPartFromTheNextRound) 
   EXPECT_FALSE(rounds.OnMemberReplaced(2));
 }
 
-TEST_F(ThreeWorkers, AWorkerThatJoinsInMidRoundTakesPartFromTheNextOne) {
+// Which may wait for it, by way of another tensor or server.
+TEST_F(ThreeWorkers, AWorkerThatJoinsTakesPartInARoundThatWaitsForAnotherWindow) {
+  Open(0);
+  Contribute(0, {0, 1});
+  Gone(2);
+  EXPECT_FALSE(rounds.OnMemberJoined(2, true)) << "it has contributed";
+  Gone(2);
+  EXPECT_TRUE(rounds.OnMemberJoined(2));
+  Open(2);
+  Contribute(0, {2});
+  Contribute(2, {0, 1});
+  Open(1);
+  Finish(Contribute(1, {0}));
+  Gone(2);
+  EXPECT_FALSE(rounds.OnMemberJoined(2)) << "a chunk is final";
+}
+
+TEST_F(ThreeWorkers, AWorkerThatJoinsWhenAllWindowsAreOpenTakesPartFromTheNextRound) {
   OpenAll();
   Gone(2);
   EXPECT_FALSE(rounds.OnMemberJoined(2));

@@ -68,6 +68,24 @@ TEST(WorkerSessionTest, APushThatWouldBeARoundAheadOfItsStepIsPassedOver) {
   EXPECT_EQ(h.session.stats().pushes_passed_over, 1u);
 }
 
+// The mean of an earlier round is not there any more.
+TEST(WorkerSessionTest, APushThatIsPassedOverHasTheLastMeanForAResult) {
+  SessionHarness h;
+  h.JoinAndStart();
+  std::vector<float> gradient(10, 1), model(10);
+  for (const uint32_t key : {0u, 1u}) {
+    h.session.Declare({.name = "t" + std::to_string(key), .count = 10, .initial = {}}, [](const auto&) {});
+    h.FinishEvent();
+    h.SendDeclared(h.connection.sent.back().declare().request(), key, 9 - 2 * key);
+  }
+  Outcome passed;
+  h.session.PushPull(0, gradient, model, passed.Callback());
+  h.FinishEvent();
+  EXPECT_FALSE(passed.done()) << passed.status.ToString();
+  ASSERT_TRUE(h.connection.sent.back().has_pull_request());
+  EXPECT_EQ(h.connection.sent.back().pull_request().min_round(), 9u);
+}
+
 // --- Joining ---
 
 TEST(WorkerSessionTest, SaysWhoItIsOnceConnected) {

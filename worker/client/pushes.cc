@@ -43,6 +43,7 @@ void Pushes::StartPush(const Request& request) {
   if (tensor.waits_for_all) {
     const uint64_t ahead = link_.alignment->Ahead({link_.options.server, request.handle});
     tensor.push.round -= tensor.aggregates() ? std::min<uint64_t>(ahead, 1) : ahead;  // its result is kept
+    tensor.push.ahead = ahead > 0;
   }
   ++tensor.pushes;
   tensor.push.gradient = request.gradient;
@@ -109,6 +110,7 @@ void Pushes::BeginEncoding(TensorHandle handle) {
 bool Pushes::OpenWindow(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
+  if (push.ahead) return PassOver(handle), true;
   if (!tensor.attached) return false;
   if (IsPassed(tensor)) return PassOver(handle), true;
   transport::WindowOptions window = tensor.pipeline->window();
@@ -347,7 +349,9 @@ void Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
   TensorPush& push = tensor.push;
   const bool shifts = link_.settings.policy == LossPolicy::kShift;
   const bool encoded = push.stage == PushStage::kWaiting;
-  const bool counted = declared.has_counted() && declared.counted_round() >= push.round;
+  // One that is ahead was never sent: its round is that of the push before.
+  const bool counted =
+      declared.has_counted() && declared.counted_round() >= push.round && !push.ahead;
   if (encoded && (counted || push.told())) {  // never again
     std::erase(waiting_for_window_, handle);
     transport::ChunkBitmap chunks(counted ? tensor.shape.gradient().chunks() : 0);

@@ -68,6 +68,7 @@ struct TensorPush {
   transport::WindowKey window;
   bool initial = false;  // carries initial values: no operation of its own
   bool taken = false;    // the server has said which round it counts in
+  bool ahead = false;    // its server is ahead of the others of its step: it is passed over
   bool is_step = false;  // staleness is not 0
   Status refusal;        // by the server: the round went on without it
   std::span<const float> gradient;
