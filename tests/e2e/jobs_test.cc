@@ -142,6 +142,7 @@ TEST_F(JobsTest, OnePortShowsAllAndATerminationDrainsAll) {
   std::vector<Program*> workers;
   for (const std::string job : {"a", "b"}) {
     const std::string at = WaitFor(jobs, job, "listening").value("address", "");
+    ASSERT_NE(at, "");
     for (uint32_t rank : {0, 1}) workers.push_back(&Worker(at, job, rank, {{"--rounds", "1000000"}}));
   }
   WaitFor(jobs, "a", "round");

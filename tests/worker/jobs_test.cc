@@ -179,6 +179,7 @@ TEST(JobsTest, ALoopThatStandsStillIsToldAndHoldsNoOther) {
   Client client = MustConnect(b);
   EXPECT_TRUE(client.Declare("w", {.count = 100}).ok());
   EXPECT_TRUE(eventually("job a: the loop does not answer"));
+  EXPECT_TRUE(source.look().answers) << "whichever job is looked at last";
   health::MetricPage page;
   EXPECT_TRUE(source.collect(&page));
   EXPECT_NE(page.Text().find("longhaul_job_up{job=\"a\"} 0"), std::string::npos);
@@ -265,8 +266,8 @@ TEST_F(JobsReloadTest, WhatHasLeftTheFileEndsInOrderAndWhatIsNewStarts) {
   const std::string port = AddressOf("a");
   ASSERT_TRUE(jobs_->Reload({Flags("b"), Flags("c", port)}).ok());
   EXPECT_TRUE(Says("job a: SIGHUP: it has left the file, and ends in order"));
-  EXPECT_TRUE(Says("job a: ended with exit code 0"));
-  EXPECT_EQ(AddressOf("c"), port) << Log();
+  ASSERT_TRUE(Says("job a: ended with exit code 0"));
+  ASSERT_EQ(AddressOf("c"), port) << Log();
   const std::vector<float> gradient(100, 0.5F);
   std::vector<float> out(100);
   const Status told = of_a.PushPull(*lost, gradient, out).Wait();
