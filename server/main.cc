@@ -235,10 +235,12 @@ Status CheckJobsFlags(const CLI::App& app) {
   return {};
 }
 
+// At the start, and at each SIGHUP.
 Result<std::vector<server::JobFlags>> LoadJobs(const Flags& flags) {
   auto jobs = server::ReadJobs(flags.jobs_file, flags.capacity != "auto");
-  if (!jobs.ok()) return jobs.status();
-  if (Status divided = server::DivideMemory(server::AvailableMemory(), &*jobs); !divided.ok()) return divided;
+  if (!jobs.ok()) return jobs;
+  const auto has_key = [](const server::JobFlags& job) { return !job.flags.server.key_file.empty(); };
+  if (std::ranges::any_of(*jobs, has_key) && !flags.allow_core_dump) keys::ForbidCoreDumps();
   return jobs;
 }
 
@@ -255,23 +257,25 @@ int RunJobs(const CLI::App& app, const Flags& flags) {
   if (Status fits = CheckJobsFlags(app); !fits.ok()) return WrongUsage(fits.message());
   auto jobs = LoadJobs(flags);
   if (!jobs.ok()) return WrongUsage(jobs.status().message());
-  bool keys = false;
+  const uint64_t memory = server::AvailableMemory();
+  if (Status divided = server::DivideMemory(memory, &*jobs); !divided.ok())
+    return WrongUsage(divided.message());
   bool looks_up = false;
   for (const server::JobFlags& job : *jobs) {
-    keys = keys || !job.flags.server.key_file.empty();
     looks_up = looks_up || LooksUp(job.flags.server);
     if (Status file = PrepareResultFile(job.flags.json_file); !file.ok())
       return WrongUsage("job " + job.name + ": --json: " + file.message());
   }
-  if (keys && !flags.allow_core_dump) keys::ForbidCoreDumps();
   RaiseDescriptorLimit();
   std::mutex mutex;  // guards the next one
   Jobs* running = nullptr;
   process::SignalWatcher signals([&] {
-    const auto now = server::ReadJobs(flags.jobs_file, flags.capacity != "auto");
-    if (!now.ok()) return spdlog::error("SIGHUP: nothing is reloaded: {}", now.status().message());
     const std::lock_guard lock(mutex);
-    if (running != nullptr) running->Reload(*now);
+    if (running == nullptr) return;
+    auto now = LoadJobs(flags);
+    const Status reloaded = now.ok() ? running->Reload(*std::move(now)) : now.status();
+    if (!reloaded.ok()) return spdlog::error("SIGHUP: nothing is reloaded: {}", reloaded.message());
+    spdlog::info("SIGHUP: the jobs are those of {} now", flags.jobs_file);
   });
   process::Output output("longhaul-server", flags.progress == "json", LogLevelOf(flags));
   const auto health = OpenHealth(flags, &output);
@@ -285,6 +289,7 @@ int RunJobs(const CLI::App& app, const Flags& flags) {
                flags.capacity == "auto" ? "" : ", which share " + flags.capacity);
   if (inject::AnyEnabled()) spdlog::warn("rare events are injected (--inject): this is a test");
   Jobs all(*std::move(jobs), {.capacity = flags.capacity == "auto" ? Bandwidth() : *ParseRate(flags.capacity),
+                              .memory = memory,
                               .progress = flags.progress,
                               .log = LogTo(SaidAlready(flags)),
                               .output = &output,

@@ -22,6 +22,11 @@ class FlatToml : public CLI::ConfigTOML {
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     return Items(Read(input), 1, nullptr);
   }
+  // Of a file, for people: a terminal obeys control characters.
+  static std::string Shown(std::string text) {
+    for (char& c : text) c = c >= ' ' && c <= '~' ? c : '?';
+    return text;
+  }
 
  protected:
   using Lines = std::map<std::string, int>;
@@ -57,10 +62,7 @@ class FlatToml : public CLI::ConfigTOML {
   [[noreturn]] void Refuse(int number, const std::string& why) const {
     const CLI::Option* file = app_->get_config_ptr();  // none where a fuzzer gives the text
     const std::string name = !name_.empty() ? name_ : "config file " + (file ? file->as<std::string>() : "");
-    std::string shown = why;
-    // A terminal obeys control characters.
-    for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
-    throw CLI::ConfigError(name + ", line " + std::to_string(number) + ": " + shown,
+    throw CLI::ConfigError(name + ", line " + std::to_string(number) + ": " + Shown(why),
                            CLI::ExitCodes::ConfigError);
   }
 

@@ -149,7 +149,8 @@ void AddFlags(CLI::App& app, ServerFlags& f) {
   app.add_option(
          "--jobs", f.jobs_file,
          "several jobs, isolated: a TOML file with a section [job.NAME] for each, 256 at most, of any of "
-         "these options; those before the first section are for all. It ends when all have ended")
+         "these options; those before the first section are for all. It ends when all have ended; SIGHUP "
+         "starts jobs that are new in it and ends in order those that have left it")
       ->type_name("FILE");
   app.add_flag("--once", f.server.once, "end after the first job; exit code 1 when it did not finish");
   app.add_flag("--insecure", f.server.insecure,

@@ -140,8 +140,8 @@ class Reader {
     sections.Cut(input);
     std::vector<JobFlags> jobs;
     for (const Section& section : sections.jobs) {
-      jobs.push_back({.name = section.name, .line = section.line, .flags = {}});
-      Status taken = Take(section, sections.defaults, capacity_given, &jobs.back().flags);
+      jobs.push_back({.name = section.name, .line = section.line, .flags = {}, .options = {}});
+      Status taken = Take(section, sections.defaults, capacity_given, &jobs.back());
       if (taken.ok()) taken = CheckClaims(jobs.back());
       if (!taken.ok()) return taken;
     }
@@ -151,7 +151,8 @@ class Reader {
   }
 
  private:
-  Status Take(const Section& section, const std::string& defaults, bool capacity_given, ServerFlags* flags) {
+  Status Take(const Section& section, const std::string& defaults, bool capacity_given, JobFlags* job) {
+    ServerFlags* flags = &job->flags;
     CLI::App app;
     AddFlags(app, *flags);
     cli::CheckValues(app);
@@ -174,6 +175,11 @@ class Reader {
       return At(section, OptionIn(error.what()), error.what());
     }
     lines_ = toml->lines();
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string text = CLI::detail::join(option->results(), ",");
+      if (option->count() == 0 || text == option->get_default_str() || text == "false") continue;
+      job->options[option->get_name().substr(2)] = text;
+    }
     flags->server.job = section.name;
     if (app.count("--share") > 0 && !capacity_given)
       return At(section, "share", "there is nothing to share without --capacity");
@@ -195,7 +201,7 @@ class Reader {
   }
   Status Refusal(int line, const std::string& job, const std::string& what) const {
     return {StatusCode::kInvalidArgument,
-            file_ + ", line " + std::to_string(line) + ": job " + job + ": " + what};
+            file_ + ", line " + std::to_string(line) + ": job " + job + ": " + cli::FlatToml::Shown(what)};
   }
 
   // No two jobs have a port, a directory or a file in common.
@@ -272,7 +278,7 @@ Status DivideMemory(uint64_t available, std::vector<JobFlags>* jobs) {
   if (left / without == 0) {
     return {StatusCode::kInvalidArgument,
             "no memory is left for job " + first->name + " (line " + std::to_string(first->line) +
-                "): the others' max-memory-bytes are all that this machine has"};
+                ") without max-memory-bytes: the other jobs have been given all of this machine's"};
   }
   for (JobFlags& job : *jobs) {
     if (job.flags.server.max_memory.value() == 0)

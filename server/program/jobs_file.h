@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct JobFlags {
   std::string name;  // printable ASCII without quotes and backslashes; the job's name, too
   int line = 0;      // of its section
   ServerFlags flags;
+  std::map<std::string, std::string> options;  // as texts, those that are not what they are by default
 };
 
 // The file's jobs, in its order. capacity_given: whether there is something to share. kInvalidArgument: file,

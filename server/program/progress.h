@@ -74,10 +74,12 @@ class Progress {
   }
 
  private:
-  // A key of its own has a quote before it that a text's has escaped.
   std::string WithJob(const std::string& json) const {
-    if (options_.job.empty() || json.find("\"job\":") != std::string::npos) return json;
-    return "{\"job\":\"" + options_.job + "\"," + json.substr(1);
+    if (options_.job.empty()) return json;
+    auto object = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object() || object.contains("job")) return json;
+    object["job"] = options_.job;
+    return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
 
   const Options options_;

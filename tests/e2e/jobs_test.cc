@@ -5,17 +5,24 @@
 //   workers 0, 1 of job7 ─┘
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/mount.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "server/store/checkpoint.h"
+#include "tests/e2e/support/full_pipe.h"
 #include "tests/e2e/support/job.h"
+#include "tests/e2e/support/udp_peer.h"
 #include "tests/health/exposition_reader.h"
 #include "tests/health/tcp_peer.h"
+#include "transport/crypto/keygen.h"
+#include "transport/keys/key_file.h"
 #include "transport/udp/resolve.h"
 
 namespace longhaul::e2e {
@@ -135,6 +142,7 @@ TEST_F(JobsTest, OnePortShowsAllAndATerminationDrainsAll) {
   std::vector<Program*> workers;
   for (const std::string job : {"a", "b"}) {
     const std::string at = WaitFor(jobs, job, "listening").value("address", "");
+    ASSERT_NE(at, "");
     for (uint32_t rank : {0, 1}) workers.push_back(&Worker(at, job, rank, {{"--rounds", "1000000"}}));
   }
   WaitFor(jobs, "a", "round");
@@ -160,6 +168,108 @@ TEST_F(JobsTest, OnePortShowsAllAndATerminationDrainsAll) {
     EXPECT_EQ(WaitFor(jobs, job, "ended").value("exit_code", -1), 0) << jobs.Everything();
   EXPECT_TRUE(Of(jobs, "a", "checkpoint")) << "the last one, in order";
   EXPECT_TRUE(Of(jobs, "b", "checkpoint"));
+}
+
+TEST_F(JobsTest, AHangUpStartsJobsEndsJobsAndRereadsKeys) {
+  const std::string path = directory() + "/jobs.toml";
+  for (const char* name : {"old", "new"}) {
+    const auto key = crypto::NewPsk("a");
+    ASSERT_TRUE(key.ok() && keys::WriteKeyFile(directory() + "/" + name, key->text()).ok());
+  }
+  const std::string all = "workers = 2\nlisten = \"127.0.0.1:0\"\nhigh-share = 1\n";
+  const std::string key = "key = \"" + directory() + "/old\"\n";
+  const std::string next = "next-key = \"" + directory() + "/new\"\n";
+  Program& jobs = StartJobs(all + Section("a", key) + Section("b", "insecure = true\n"));
+  const std::string a = WaitFor(jobs, "a", "listening").value("address", "");
+  const std::string b = WaitFor(jobs, "b", "listening").value("address", "");
+  std::vector<Program*> leaving;
+  for (uint32_t rank : {0, 1}) leaving.push_back(&Worker(b, "b", rank, {{"--rounds", "1000000"}}));
+  WaitFor(jobs, "b", "round");
+
+  const std::string now =
+      all + Section("a", key + next + "min-workers = 1\n") + Section("c", "insecure = true\nonce = true\n");
+  std::ofstream(path) << now << "[job.d]\nworkers = 5000\n";
+  jobs.Signal(SIGHUP);
+  EXPECT_TRUE(jobs.WaitForError("SIGHUP: nothing is reloaded: jobs file " + path +
+                                ", line 14: job d: --workers: Value 5000 not in range"))
+      << jobs.Everything();
+  EXPECT_FALSE(Of(jobs, "b", "ended"));
+
+  std::ofstream(path) << now;
+  jobs.Signal(SIGHUP);
+  EXPECT_EQ(WaitFor(jobs, "b", "ended").value("exit_code", -1), 0);
+  EXPECT_TRUE(Of(jobs, "b", "checkpoint")) << "the last one, in order";
+  for (Program* worker : leaving) {
+    ExpectEnd(*worker, 1);
+    EXPECT_THAT(worker->Errors(), HasSubstr("shutting down"));
+  }
+  EXPECT_TRUE(jobs.WaitForError("job a: SIGHUP: min-workers has changed in the file")) << jobs.Everything();
+  EXPECT_TRUE(jobs.WaitForError("job a: SIGHUP: reloaded key, next-key and allow")) << jobs.Everything();
+  const std::string c = WaitFor(jobs, "c", "listening").value("address", "");
+  std::vector<Program*> workers;
+  for (uint32_t rank : {0, 1}) {
+    const std::string one = directory() + (rank == 0 ? "/old" : "/new");
+    workers.push_back(&StartWorker(
+        rank, {{"--join", a}, {"--job", "a"}, {"--key", one}, {"--rounds", std::to_string(kRounds)}}));
+    workers.push_back(&Worker(c, "c", rank));
+  }
+  for (Program* worker : workers) ExpectEnd(*worker, 0);
+  EXPECT_EQ(WaitFor(jobs, "c", "ended").value("exit_code", -1), 0) << "its once is its own";
+  EXPECT_THAT(jobs.Errors(), ::testing::Not(HasSubstr("not confined")));
+  jobs.Signal(SIGTERM);
+  ExpectEnd(jobs, 0);
+}
+
+// full's disk takes nothing, the process' output and a page of metrics are not read, and others want the
+// processors: what each job learns is the same.
+TEST_F(JobsTest, AFullDiskOutputThatIsNotReadAndABusyHostStopNoJob) {
+  std::filesystem::create_directory(directory() + "/full");
+  if (::mount("none", (directory() + "/full").c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "no right to mount";
+  const FullPipe pipe;
+  std::map<std::string, std::string> at;
+  std::string text = Common() + "checkpoint-every = 5\n";
+  text.replace(text.find("listen = \"127.0.0.1:0\"\n"), 23, "");
+  for (const std::string job : {"full", "b", "c"}) {
+    at[job] = UdpPeer().address();
+    text += Section(job, "listen = \"" + at[job] + "\"\njson = \"" + directory() + "/" + job + ".json\"\n");
+  }
+  std::ofstream(directory() + "/jobs.toml") << text;
+  const std::string page = UdpPeer().address();
+  Program& jobs = Start(
+      "longhaul-server",
+      {"--jobs", directory() + "/jobs.toml", "--progress", "json", "--log-level", "debug", "--metrics", page},
+      pipe.TakesOutput());
+  std::atomic<bool> over{false};
+  std::vector<std::thread> busy;
+  for (unsigned i = 0; i <= std::thread::hardware_concurrency(); ++i) {
+    busy.emplace_back([&over] {
+      while (!over) {
+      }
+    });
+  }
+  std::vector<Program*> workers;
+  for (const auto& [job, address] : at)
+    for (uint32_t rank : {0, 1}) workers.push_back(&Worker(address, job, rank));
+  EXPECT_TRUE(Eventually([&] { return health::TcpPeer(*udp::ResolvePeer(page)).ok(); }));
+  std::deque<health::TcpPeer> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back(*udp::ResolvePeer(page), 1);
+    for (int pages = 0; pages < 20; ++pages) readers.back().Send("GET /metrics HTTP/1.1\r\n\r\n");
+  }
+  for (Program* worker : workers) ExpectEnd(*worker, 0);
+  ExpectEnd(jobs, 0);
+  over = true;
+  for (std::thread& thread : busy) thread.join();
+  ::umount2((directory() + "/full").c_str(), MNT_DETACH);
+  for (const auto& [job, address] : at) {
+    const auto summary = nlohmann::json::parse(ReadFile(directory() + "/" + job + ".json"), nullptr, false);
+    ASSERT_TRUE(summary.is_object()) << job;
+    EXPECT_EQ(summary.value("event", ""), "finished") << job;
+    EXPECT_EQ(summary.value("rounds", 0), kRounds) << job;
+    EXPECT_EQ(summary.value("checkpoints_failed", 0) > 0, job == "full") << job;
+  }
+  EXPECT_EQ(Learned("b"), Learned("c"));
 }
 
 TEST_F(JobsTest, NothingStartsFromAFileThatIsWrong) {

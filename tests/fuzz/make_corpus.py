@@ -130,6 +130,24 @@ def write_options():
             write("options", f"o{kind}_{number_}", bytes([kind]) + text)
 
 
+# fuzz_jobs_file.cc: whether there is a capacity (and a shift), the machine's memory, then the file.
+def write_jobs_file():
+    two = (b"# two jobs\ninsecure = true\nworkers = 4\ncheckpoint-every = 50\nallow = [\"fra\", \"nyc\"]\n\n"
+           b"[job.resnet]\nlisten = \"127.0.0.1:7701\"\nworkers = 2 # fewer\nshare = 3\npolicy = \"zero\"\n"
+           b"  [job.\"bert large\"]   # the second\nlisten = \"127.0.0.1:7702\"\ninsecure = false\nkey = \"b.key\"\n"
+           b"max-memory-bytes = \"2gb\"\ncheckpoint-dir = \"d/./x\"\njson = \"b.json\"\n")
+    texts = {"two": two, "ports": b"listen = \":0\"\nonce = true\n[job.a]\n[job.b]\n[job.c]\nmax-memory-bytes = 5000\n",
+             "same_port": b"[job.a]\nlisten = \"0.0.0.0:7\"\n[job.b]\nlisten = \"10.0.0.1:7\"\n",
+             "same_directory": b"listen = \":0\"\n[job.a]\ncheckpoint-dir = \"d/\"\n[job.b]\ncheckpoint-dir = \"d\"\n",
+             "same_name": b"[job.a]\n[job.\"a\"]\n", "range": b"workers = 5000\n[job.a]\nmin-workers = 3\n",
+             "unknown": b"[job.a]\nworkres = 3\n", "process": b"[job.a]\ncapacity = \"1gbit\"\njob = \"b\"\n",
+             "excludes": b"[job.a]\nkey = \"k\"\ninsecure = true\n", "list": b"[job.a]\nallow = [\"fra\",\n\"nyc\"]\n",
+             "control": b"[job.\x1b]\n[job.a]\npolicy = \"\x1b[2J\"\n", "none": b"workers = 2\n"}
+    for name, text in texts.items():
+        for kind in (0x00, 0x94):
+            write("jobs_file", f"{name}_{kind >> 7}", bytes([kind, 0, 4, 0, 0]) + text)
+
+
 # fuzz_offload.cc's Play: the shape of the site and its policy, then steps.
 def write_offload():
     post = lambda node, rank, mid, deliver=7: bytes([10, node, rank, 1, mid, deliver])
@@ -214,6 +232,7 @@ def main():
     write_server()
     write_tls()
     write_options()
+    write_jobs_file()
     write_offload()
     header = json.dumps({"__metadata__": {"format": "pt"},
                          "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]},

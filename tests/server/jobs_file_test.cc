@@ -76,6 +76,8 @@ TEST_F(JobsFileTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_EQ(Wrong("[job.a]\nmin-workers = 3\nworkers = 2\n"),
             "line 2: job a: --min-workers 3 is more than --workers 2");
   EXPECT_THAT(Wrong("[job.a]\nallow = [\"fra\",\n\"nyc\"]\n"), HasSubstr("line 2: allow = ["));
+  EXPECT_EQ(Wrong("[job.a]\npolicy = \"\x1b[2J\"\n").find('\x1b'), std::string::npos)
+      << "a terminal obeys it";
   EXPECT_EQ(Wrong("workers = 2\n"), "line 1: it has no section [job.NAME]: a job is one");
   EXPECT_THAT(Wrong(""), HasSubstr("it is empty"));
   EXPECT_THAT(ReadJobs("/no/such.toml", true).status().message(), HasSubstr("No such file"));

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -117,7 +118,7 @@ class TwoJobs {
 
  private:
   static server::JobFlags Flags(const std::string& name) {
-    server::JobFlags job{.name = name, .line = 1, .flags = {}};
+    server::JobFlags job{.name = name, .line = 1, .flags = {}, .options = {}};
     job.flags.server.listen = "127.0.0.1:0";
     job.flags.server.insecure = true;
     job.flags.server.job = name;
@@ -178,6 +179,7 @@ TEST(JobsTest, ALoopThatStandsStillIsToldAndHoldsNoOther) {
   Client client = MustConnect(b);
   EXPECT_TRUE(client.Declare("w", {.count = 100}).ok());
   EXPECT_TRUE(eventually("job a: the loop does not answer"));
+  EXPECT_TRUE(source.look().answers) << "whichever job is looked at last";
   health::MetricPage page;
   EXPECT_TRUE(source.collect(&page));
   EXPECT_NE(page.Text().find("longhaul_job_up{job=\"a\"} 0"), std::string::npos);
@@ -187,6 +189,142 @@ TEST(JobsTest, ALoopThatStandsStillIsToldAndHoldsNoOther) {
   EXPECT_TRUE(eventually("")) << "it turns again";
   EXPECT_TRUE(client.Leave().ok());
   worker.join();
+}
+
+// Jobs whose file is read again. Wait has a thread of its own, as this one stands for the signals'.
+class JobsReloadTest : public ::testing::Test {
+ protected:
+  ~JobsReloadTest() override { EXPECT_EQ(End(), 0); }
+
+  static server::JobFlags Flags(const std::string& name, const std::string& listen = "127.0.0.1:0") {
+    server::JobFlags job{.name = name, .line = 7, .flags = {}, .options = {}};
+    job.flags.server.listen = listen;
+    job.flags.server.insecure = true;
+    job.flags.server.job = name;
+    job.flags.server.max_memory = ByteCount(100 << 20);
+    return job;
+  }
+  void Start(std::vector<server::JobFlags> jobs, uint64_t memory = 0) {
+    server::Jobs::Options options;
+    options.progress = "none";
+    options.memory = memory;
+    options.log = [this](LogLevel, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      log_ += std::string(text) + "\n";
+    };
+    jobs_ = std::make_unique<server::Jobs>(std::move(jobs), options);
+    waiter_ = std::thread([this] { code_ = jobs_->Wait(); });
+  }
+  int End() {
+    if (waiter_.joinable()) {
+      jobs_->Stop();
+      waiter_.join();
+    }
+    return code_;
+  }
+  std::string Log() {
+    const std::lock_guard lock(mutex_);
+    return log_;
+  }
+  size_t Count(const std::string& text) {
+    const std::string log = Log();
+    size_t count = 0;
+    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+    return count;
+  }
+  bool Says(const std::string& text, size_t times = 1) {
+    for (int i = 0; i < 400 * LONGHAUL_SLOWNESS && Count(text) < times; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    EXPECT_GE(Count(text), times) << text << "\n" << Log();
+    return Count(text) >= times;
+  }
+  std::string AddressOf(const std::string& job) {
+    const std::string listens = "job " + job + ": listens on ";
+    if (!Says(listens)) return "";
+    const std::string log = Log();
+    const size_t begin = log.rfind(listens) + listens.size();
+    return log.substr(begin, log.find(',', begin) - begin);
+  }
+
+  std::unique_ptr<server::Jobs> jobs_;
+
+ private:
+  std::mutex mutex_;
+  std::string log_;
+  std::thread waiter_;
+  int code_ = 0;
+};
+
+TEST_F(JobsReloadTest, WhatHasLeftTheFileEndsInOrderAndWhatIsNewStarts) {
+  Start({Flags("a"), Flags("b")});
+  Client of_a = MustConnect(WorkerOf("a", AddressOf("a")));
+  Client of_b = MustConnect(WorkerOf("b", AddressOf("b")));
+  const Result<Tensor> lost = of_a.Declare("w", {.count = 100});
+  const Result<Tensor> w = of_b.Declare("w", {.count = 100});
+  ASSERT_TRUE(lost.ok() && w.ok());
+  // c takes a's port: it can start once a has ended.
+  const std::string port = AddressOf("a");
+  ASSERT_TRUE(jobs_->Reload({Flags("b"), Flags("c", port)}).ok());
+  EXPECT_TRUE(Says("job a: SIGHUP: it has left the file, and ends in order"));
+  ASSERT_TRUE(Says("job a: ended with exit code 0"));
+  ASSERT_EQ(AddressOf("c"), port) << Log();
+  const std::vector<float> gradient(100, 0.5F);
+  std::vector<float> out(100);
+  const Status told = of_a.PushPull(*lost, gradient, out).Wait();
+  EXPECT_NE(told.message().find("shutting down"), std::string::npos) << told.ToString();
+  EXPECT_TRUE(of_b.PushPull(*w, gradient, out).Wait().ok()) << "b does not notice";
+  EXPECT_TRUE(MustConnect(WorkerOf("c", port)).Leave().ok());
+  EXPECT_TRUE(of_b.Leave().ok());
+  health::MetricPage page;
+  EXPECT_TRUE(jobs_->Source().collect(&page));
+  EXPECT_EQ(page.Text().find("job=\"a\""), std::string::npos) << "it is forgotten";
+  EXPECT_NE(page.Text().find("longhaul_job_up{job=\"c\"} 1"), std::string::npos);
+}
+
+TEST_F(JobsReloadTest, WhatHasChangedOfAJobThatRunsIsNamedAndLeftAlone) {
+  auto before = Flags("a");
+  before.options = {{"workers", "2"}, {"share", "3"}, {"policy", "zero"}};
+  auto now = Flags("a");
+  now.options = {{"workers", "4"}, {"policy", "zero"}, {"json", "x"}};
+  Start({before});
+  const std::string address = AddressOf("a");
+  ASSERT_TRUE(jobs_->Reload({now}).ok());
+  EXPECT_TRUE(
+      Says("job a: SIGHUP: json, share, workers have changed in the file, which counts when the job "
+           "starts again (line 7)"));
+  EXPECT_TRUE(jobs_->Reload({before}).ok());
+  EXPECT_EQ(Count("changed"), 1u) << "it is as it was";
+  EXPECT_TRUE(MustConnect(WorkerOf("a", address)).Leave().ok());
+}
+
+TEST_F(JobsReloadTest, ANewJobHasWhatMemoryTheOthersLeaveOrNothingChanges) {
+  Start({Flags("a"), Flags("b")}, 240 << 20);  // of 7/8, 10 MiB are left
+  AddressOf("a");
+  auto c = Flags("c");
+  auto d = Flags("d");
+  auto e = Flags("e");
+  c.flags.server.max_memory = e.flags.server.max_memory = ByteCount(0);
+  d.flags.server.max_memory = ByteCount(20 << 20);
+  ASSERT_TRUE(jobs_->Reload({Flags("a"), d, c}).ok());
+  EXPECT_TRUE(Says("job c: tensors may take 90 MiB")) << "b's and what was left, without d's";
+  const Status none = jobs_->Reload({d, c, Flags("f"), e});
+  EXPECT_EQ(none.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(none.message().find("no memory is left for job e (line 7)"), std::string::npos) << none.message();
+  EXPECT_EQ(Count("job e") + Count("job f") + Count("job a: SIGHUP: it has left"), 0u) << Log();
+}
+
+TEST_F(JobsReloadTest, AJobThatHasEndedStartsAgainWhenItsSectionWasAway) {
+  Start({Flags("a", "203.0.113.1:1"), Flags("b")});
+  EXPECT_TRUE(Says("job a: ended with exit code 2"));
+  ASSERT_TRUE(jobs_->Reload({Flags("a"), Flags("b")}).ok());
+  EXPECT_TRUE(Says("job a: SIGHUP: it has ended"));
+  ASSERT_TRUE(jobs_->Reload({Flags("b")}).ok());
+  ASSERT_TRUE(jobs_->Reload({Flags("a"), Flags("b")}).ok()) << "at once: a is not forgotten yet";
+  EXPECT_NE(AddressOf("a"), "");
+  EXPECT_EQ(Count("job a: listens on"), 1u);
+  EXPECT_EQ(End(), 2) << "that of the first a counts";
+  EXPECT_EQ(jobs_->Reload({Flags("a")}).code(), StatusCode::kFailedPrecondition);
+  Start({Flags("a")});  // for the test's own end
 }
 
 }  // namespace
