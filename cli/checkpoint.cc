@@ -20,7 +20,7 @@ int Failed(const Status& why) {
 
 // One of them, or with generation 0 all; newest first.
 Result<std::vector<CheckpointPath>> Chosen(const CheckpointOptions& options) {
-  auto found = ListCheckpoints(server::store::SystemFiles(), options.directory);
+  auto found = server::store::ListCheckpoints(SystemFiles(), options.directory);
   if (!found.ok()) return found;
   if (options.generation != 0)
     std::erase_if(*found, [&](const CheckpointPath& c) { return c.generation != options.generation; });
@@ -74,24 +74,22 @@ int ForEach(const CheckpointOptions& options, const Read& read) {
 }  // namespace
 
 int RunCheckpointList(const CheckpointOptions& options) {
-  return ForEach(options, [](const std::string& path) {
-    return server::store::ReadManifest(server::store::SystemFiles(), path);
-  });
+  return ForEach(options,
+                 [](const std::string& path) { return server::store::ReadManifest(SystemFiles(), path); });
 }
 
 int RunCheckpointVerify(const CheckpointOptions& options) {
-  return ForEach(options, [](const std::string& path) {
-    return server::store::VerifyCheckpoint(server::store::SystemFiles(), path);
-  });
+  return ForEach(
+      options, [](const std::string& path) { return server::store::VerifyCheckpoint(SystemFiles(), path); });
 }
 
 int RunCheckpointExport(const CheckpointOptions& options) {
   const auto found = Chosen(options);
   if (!found.ok()) return Failed(found.status());
-  auto& files = server::store::SystemFiles();
+  auto& files = SystemFiles();
   Status last;
   for (const CheckpointPath& checkpoint : *found) {
-    last = ExportCheckpoint(files, checkpoint.path, options.out, options.optimizer);
+    last = server::store::ExportCheckpoint(files, checkpoint.path, options.out, options.optimizer);
     if (last.ok()) {
       Print(LineOf(checkpoint, server::store::ReadManifest(files, checkpoint.path)));
       return 0;
@@ -103,9 +101,8 @@ int RunCheckpointExport(const CheckpointOptions& options) {
 }
 
 int RunCheckpointReshard(const ReshardCommandOptions& options) {
-  const auto resharded =
-      Reshard(server::store::SystemFiles(),
-              {.directories = options.directories, .servers = options.servers, .out = options.out});
+  const auto resharded = server::store::Reshard(
+      SystemFiles(), {.directories = options.directories, .servers = options.servers, .out = options.out});
   if (!resharded.ok()) return Failed(resharded.status());
   Print({{"rounds", resharded->rounds},
          {"servers", options.servers},

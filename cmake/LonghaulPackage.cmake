@@ -5,7 +5,7 @@
 # All are liblonghaul today; their names keep a later split from changing a user's build. BUILD_SHARED_LIBS says which
 # kind they are; the install rules bring both. Nothing of this tree's flags or folders reaches a user but include/.
 
-set(longhaul_parts longhaul_base longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
+set(longhaul_parts longhaul_base longhaul_disk longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
                    longhaul_keys longhaul_wan longhaul_udp longhaul_reduce longhaul_straggler longhaul_offload_engine
                    longhaul_offload longhaul_worker_core longhaul_client longhaul_server_core longhaul_store
                    longhaul_server)

@@ -27,7 +27,7 @@ class CheckpointThread final : public ImageKeeper {
     std::string directory;
     std::string job;
     std::string settings = "{}";  // the job's, one JSON object
-    store::Files* files = nullptr;
+    Files* files = nullptr;
     bool round_log = false;
     uint32_t world_size = 0;
   };

@@ -152,10 +152,10 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
   Placed placed{.options = options, .place = {.servers = options.servers, .address = options.advertise}};
   server::store::StoredPlace disk;
   if (!options.checkpoint_dir.empty()) {
-    auto read = server::store::ReadPlace(server::store::SystemFiles(), options.checkpoint_dir);
+    auto read = server::store::ReadPlace(SystemFiles(), options.checkpoint_dir);
     if (!read.ok()) return read.status();
     if (*read) disk = **read;
-    const auto found = server::store::ListCheckpoints(server::store::SystemFiles(), options.checkpoint_dir);
+    const auto found = server::store::ListCheckpoints(SystemFiles(), options.checkpoint_dir);
     const bool several = options.servers > 1 || !options.first_server.empty();
     if (several && !*read && found.ok() && !found->empty()) {
       return Status(StatusCode::kSettingsMismatch, options.checkpoint_dir +
@@ -737,8 +737,8 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   // out.
   std::optional<server::store::CheckpointWriter> writer;
   if (!given.checkpoint_dir.empty()) {
-    auto opened = server::store::CheckpointWriter::Open(&server::store::SystemFiles(), given.checkpoint_dir,
-                                                        given.checkpoint_keep);
+    auto opened =
+        server::store::CheckpointWriter::Open(&SystemFiles(), given.checkpoint_dir, given.checkpoint_keep);
     if (!opened.ok()) return opened.status();
     writer.emplace(*std::move(opened));
   }
@@ -780,7 +780,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
         {.directory = options.checkpoint_dir,
          .job = core_options->settings.job,
          .settings = json(options.job_spec).dump(),
-         .files = &server::store::SystemFiles(),
+         .files = &SystemFiles(),
          .round_log = options.round_log,
          .world_size = options.workers},
         *std::move(writer), [&calls = impl->events.calls()](bool bad, const std::string& text) {
@@ -790,7 +790,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
     impl->checkpoints = *std::move(checkpoints);
     if (placed->place.map_epoch != 0) {
       const server::ServerPlace& place = placed->place;
-      const Status written = server::store::WritePlace(server::store::SystemFiles(), options.checkpoint_dir,
+      const Status written = server::store::WritePlace(SystemFiles(), options.checkpoint_dir,
                                                        {.map_epoch = place.map_epoch,
                                                         .server = place.server,
                                                         .servers = place.servers,

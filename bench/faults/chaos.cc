@@ -218,7 +218,7 @@ class Chaos {
     const std::vector<Shard> shards = PlaceTensor("ledger", count, servers);
     for (const Shard& shard : shards) {
       const std::string directory = job_.checkpoints(shard.server);
-      const auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), directory);
+      const auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), directory);
       if (!newest.ok() || !newest->loaded || newest->loaded->image.tensors.size() != 1 ||
           newest->loaded->image.tensors[0].count != shard.count) {
         Miss("no checkpoint of the part in " + directory + ": " + newest.status().ToString());

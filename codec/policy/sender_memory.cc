@@ -72,6 +72,12 @@ std::unique_ptr<SenderMemory> MakeSenderMemory(const JobSpec& spec, const ChunkG
   return nullptr;
 }
 
+void ResidualMemory::Owe(uint64_t first, std::span<const float> values) {
+  LH_CHECK(!under_way());
+  const std::span<float> owed = owed_.span().subspan(first, values.size());
+  for (size_t i = 0; i < owed.size(); ++i) owed[i] += values[i];
+}
+
 void ResidualMemory::Combine(uint32_t chunk, std::span<const float> fresh) {
   const std::span<float> owed = geometry().Elements(owed_.span(), chunk);
   const auto size = static_cast<Eigen::Index>(owed.size());

@@ -47,6 +47,8 @@ class SenderMemory {
   // What waits to be repaid, by element; between Prepare and Finish: with the gradient. Empty but for
   // residual.
   virtual std::span<const float> owed() const { return {}; }
+  // Adds to that, from element `first` on; nothing with other policies. REQUIRES: nothing is under way.
+  virtual void Owe(uint64_t, std::span<const float>) {}
   // Chunks whose debt had grown beyond what can be summed, and was dropped. 0 but for residual.
   virtual uint64_t debts_dropped() const { return 0; }
   // The shift c, by element. Empty but for shift.
@@ -89,6 +91,7 @@ class ResidualMemory final : public SenderMemory {
       : SenderMemory(geometry), largest_(largest), owed_(geometry.count) {}
 
   std::span<const float> owed() const override { return owed_.span(); }
+  void Owe(uint64_t first, std::span<const float> values) override;
   uint64_t debts_dropped() const override { return debts_dropped_; }
 
  private:

@@ -27,11 +27,13 @@
 // nothing: kFailedPrecondition, zeros.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "longhaul/membership.h"
 #include "longhaul/options.h"
@@ -100,7 +102,7 @@ class Tensor {
 //   kAborted             pending when the server ended the job
 //   kDeadlineExceeded    another worker has not come within ConnectOptions::wait_timeout
 //   else                 what status() says: the client has failed
-// Connect, Declare, Clock, Barrier and Leave wait: in a callback they are kFailedPrecondition.
+// Connect, Declare, Clock, SaveState, Barrier and Leave wait: in a callback they are kFailedPrecondition.
 class Client {
  public:
   // Joins the job and returns once the server has accepted this worker (not yet all of its peers).
@@ -156,6 +158,16 @@ class Client {
   // Asks the server how many pushes of the tensor have counted. Waits for its answer. Errors: through a site
   // (ConnectOptions::offload) kFailedPrecondition, since the site is one member.
   Result<TensorClock> Clock(const Tensor& tensor);
+
+  // Keeps in ConnectOptions::state_dir what this worker owes of its tensors and `blob`, which is the
+  // program's (its place in the data, its own optimizer): in place of what the last call kept, on the disk
+  // when this returns. To be called when no push is pending. After an error the last state that was kept is
+  // there still. Errors: kFailedPrecondition (a push is pending, or began meanwhile; no state_dir),
+  // kResourceExhausted (the disk is full; more than 2^30 bytes), kPermissionDenied, or what else the system
+  // says of the file.
+  Status SaveState(std::span<const std::byte> blob);
+  // The blob that the last process with this state_dir and rank kept last, as Connect found it; empty: none.
+  std::vector<std::byte> LoadedState() const;
 
   // Waits until every worker of the job has arrived at the barrier of this name. Errors: kInvalidArgument (a
   // name has 1..256 bytes, none a control character), kFailedPrecondition (this worker waits at it already),

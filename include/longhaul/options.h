@@ -52,6 +52,11 @@ struct ConnectOptions {
   // server that has the job's rounds (ServerOptions::round_log); one that has lost some is refused by name.
   // Zero: a lost server ends the job for this worker.
   Duration reconnect_timeout{0};
+  // Directory for this worker's own state (Client::SaveState), made if its parent is there: files named after
+  // its rank. A worker that is started again with it owes again what was saved as owed, unless a push has
+  // begun since, and has its blob back (Client::LoadedState); what is damaged is not used, and `log` says so.
+  // Another job needs another directory. Empty: nothing is kept.
+  std::string state_dir = {};
   // Bytes of UDP payload per datagram, 1200..65507. 1452 fits an MTU of 1500 with IPv6.
   uint32_t datagram_bytes = 1452;
   // Decides how fast to send. The server's grant bounds all of them.

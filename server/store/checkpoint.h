@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/disk/files.h"
 #include "longhaul/status.h"
-#include "server/store/files.h"
 #include "server/store/manifest.h"
 #include "server/tensor/job_image.h"
 

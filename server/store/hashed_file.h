@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/disk/files.h"
 #include "base/zeroed_array.h"
 #include "longhaul/status.h"
-#include "server/store/files.h"
 
 struct evp_md_ctx_st;  // OpenSSL's
 

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/disk/files.h"
 #include "longhaul/status.h"
-#include "server/store/files.h"
 #include "server/tensor/job_image.h"
 
 namespace longhaul::server::store {

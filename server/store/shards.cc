@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/placement.h"
 #include "server/store/checkpoint.h"
+#include "server/store/hashed_file.h"
 
 namespace longhaul::server::store {
 namespace {
@@ -165,17 +166,7 @@ Status WritePlace(Files& files, const std::string& directory, const StoredPlace&
                       {"servers", place.servers},
                       {"start", place.start}};
   const std::string text = value.dump() + "\n";
-  const std::string part = PathIn(directory) + ".part";
-  (void)files.Remove(part);  // that an earlier server has left half-written
-  {
-    auto file = files.Create(part);
-    if (!file.ok()) return file.status();
-    const ByteSpan bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-    if (Status written = (*file)->Write(bytes); !written.ok()) return written;
-    if (Status synced = (*file)->Sync(); !synced.ok()) return synced;
-  }
-  if (Status renamed = files.Rename(part, PathIn(directory)); !renamed.ok()) return renamed;
-  return files.SyncDirectory(directory);
+  return ReplaceFile(files, PathIn(directory), BytesOf(text));
 }
 
 // --- Another number of servers ---

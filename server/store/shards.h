@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/disk/files.h"
 #include "longhaul/status.h"
-#include "server/store/files.h"
 #include "server/tensor/job_image.h"
 
 namespace longhaul::server::store {

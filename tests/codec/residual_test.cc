@@ -37,6 +37,14 @@ TEST(Residual, WhatWasLostIsSentAgainWithTheNextGradient) {
   EXPECT_THAT(memory.Prepare(std::vector<float>(7, 10)), ElementsAre(10, 10, 10, 14, 15, 16, 10));
 }
 
+TEST(Residual, WhatAnotherOwedIsAddedToWhatIsOwedHere) {
+  ResidualMemory memory(kGeometry);
+  memory.Owe(2, std::vector<float>{3, 4});
+  memory.Owe(3, std::vector<float>{10});
+  EXPECT_THAT(memory.owed(), ElementsAre(0, 0, 3, 14, 0, 0, 0));
+  EXPECT_THAT(memory.Prepare(std::vector<float>(7, 1)), ElementsAre(1, 1, 4, 15, 1, 1, 1));
+}
+
 TEST(Residual, TheShortLastChunkIsKeptToo) {
   ResidualMemory memory(kGeometry);
   const auto prepared = memory.Prepare(std::vector<float>(7, 1));

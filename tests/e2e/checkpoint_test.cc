@@ -35,7 +35,7 @@ class Checkpoint : public JobTest {
     }
   }
   server::store::LoadedCheckpoint Newest() {
-    auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), checkpoints());
+    auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), checkpoints());
     EXPECT_TRUE(newest.ok() && newest->loaded && newest->refused.empty());
     return *std::move(newest->loaded);
   }

@@ -77,7 +77,7 @@ class JobsTest : public JobTest {
                                     more));
   }
   std::vector<float> Learned(const std::string& job) const {
-    auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), directory() + "/" + job);
+    auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), directory() + "/" + job);
     EXPECT_TRUE(newest.ok() && newest->loaded) << job;
     std::vector<float> all;
     if (!newest.ok() || !newest->loaded) return all;

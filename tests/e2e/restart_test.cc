@@ -66,7 +66,7 @@ class Restart : public JobTest {
     for (Program* worker : workers_) ExpectEnd(*worker, code);
   }
   JobImage Final(const std::string& name) {
-    auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), log_directory(name));
+    auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), log_directory(name));
     EXPECT_TRUE(newest.ok() && newest->loaded && newest->refused.empty());
     return newest.ok() && newest->loaded ? std::move(newest->loaded->image) : JobImage();
   }

@@ -97,7 +97,7 @@ class Servers : public JobTest {
     for (Program* server : servers_) ExpectEnd(*server, 0);
   }
   static JobImage Final(const std::string& path) {
-    auto newest = server::store::LoadNewestCheckpoint(server::store::SystemFiles(), path);
+    auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), path);
     EXPECT_TRUE(newest.ok() && newest->loaded && newest->refused.empty()) << path;
     return newest.ok() && newest->loaded ? std::move(newest->loaded->image) : JobImage();
   }

@@ -16,6 +16,7 @@ UNITS = [
     ("public",     r"include/longhaul/",                     "",                                     ""),
     ("flags",      r"base/flags/",                           "public base",                          "cli files json"),
     ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog seccomp"),
+    ("disk",       r"base/disk/",                           "public base",                          "os files"),
     ("base",       r"base/",                                 "public",                               ""),
     ("control",    r"proto/control[._]",                     "public base wire",                     "protobuf"),
     ("wire",       r"proto/",                                "public base",                          ""),
@@ -55,8 +56,8 @@ UNITS = [
     ("server_main", r"server/(main\.cc|program/)",           "public flags process base keys link udp server_shell server_metrics load_sink health grants report", "os files threads locks cli spdlog json"),
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
-    ("store",      r"server/store/",                         "public base policy image",             "os files openssl json"),
-    ("server_shell", r"server/(server|daemon|registration|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base wire control fec keys udp server server_settings job report server_json member image store", "asio os files threads locks json"),
+    ("store",      r"server/store/",                         "public base disk policy image",        "files openssl json"),
+    ("server_shell", r"server/(server|daemon|registration|machine_memory|checkpoint_thread|redo_thread)\.(cc|h)", "public flags base wire control fec keys udp server server_settings job report server_json member image store disk", "asio os files threads locks json"),
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.
@@ -69,7 +70,7 @@ UNITS = [
     ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor image", "files"),
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
-    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|operation\.cc|operation_state\.h)", "public base wire fec policy client keys udp core site", "files threads locks"),
+    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|operation\.cc|operation_state\.h|worker_state\.)", "public base disk wire fec policy client keys udp core site", "files threads locks"),
     # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),
@@ -80,7 +81,7 @@ UNITS = [
     ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo client_shell health", "os files threads locks cli spdlog json"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
-    ("program",    r"cli/",                                  "public flags store process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
+    ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]

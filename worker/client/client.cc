@@ -28,6 +28,12 @@ void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
   self.KeepUntilTheEnd(std::move(impl));
 }
 
+void ClientImpl::KeepState(const std::string& directory) {
+  const auto warn = [calls = calls_](const std::string& text) { calls->Log(LogLevel::kWarning, text); };
+  state_ = std::make_shared<WorkerState>(
+      WorkerState::Options{.directory = directory, .rank = rank(), .job = job(), .warn = warn});
+}
+
 Operation ClientImpl::Refused(Status why) {
   return Operation(std::make_shared<OperationState>(std::move(why)));
 }
@@ -124,6 +130,16 @@ namespace {
 
 Status Moved() { return {StatusCode::kFailedPrecondition, "this client has been moved from"}; }
 
+// A push, which the state that is kept learns of before it begins and when it is over.
+template <typename Begin>
+Operation Told(const std::shared_ptr<internal::WorkerState>& state, Begin begin) {
+  if (!state) return begin();
+  state->BeginPush();
+  const Operation push = begin();
+  push.Then([state](const Status&) { state->EndPush(); });
+  return push;
+}
+
 }  // namespace
 
 Client::Client(std::shared_ptr<internal::ClientImpl> impl) : impl_(std::move(impl)) {}
@@ -139,29 +155,57 @@ Result<Client> Client::Connect(const ConnectOptions& options) {
     return Status(StatusCode::kFailedPrecondition, "Connect waits: not from a callback");
   }
   if (Status s = worker::CheckOptions(options); !s.ok()) return s;
+  if (!options.state_dir.empty()) {
+    const Status made = SystemFiles().MakeDirectory(options.state_dir);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  }
   Result<std::shared_ptr<internal::ClientImpl>> impl =
       options.offload.empty() ? internal::ConnectToServers(options) : internal::ConnectToSite(options);
   if (!impl.ok()) return impl.status();
+  if (!options.state_dir.empty()) (*impl)->KeepState(options.state_dir);
   return Client(*std::move(impl));
 }
 
 Result<Tensor> Client::Declare(const std::string& name, const TensorOptions& options) {
-  return impl_ ? impl_->Declare(name, options) : Moved();
+  if (!impl_) return Moved();
+  Result<Tensor> tensor = impl_->Declare(name, options);
+  if (!tensor.ok() || !impl_->state()) return tensor;
+  internal::ClientImpl* const impl = impl_.get();
+  impl->state()->OnDeclared(
+      {name, options.count,
+       [impl, t = *tensor](uint64_t first, size_t most) { return impl->Owed(t, first, most); },
+       [impl, t = *tensor](uint64_t first, std::vector<float> v) { impl->Owe(t, first, std::move(v)); }});
+  return tensor;
 }
 Operation Client::Push(const Tensor& tensor, std::span<const float> gradient, const PushOptions& options) {
-  return impl_ ? impl_->Push(tensor, gradient, options) : internal::ClientImpl::Refused(Moved());
+  if (!impl_) return internal::ClientImpl::Refused(Moved());
+  return Told(impl_->state(), [&] { return impl_->Push(tensor, gradient, options); });
 }
 Operation Client::Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) {
   return impl_ ? impl_->Pull(tensor, out, options) : internal::ClientImpl::Refused(Moved());
 }
 Operation Client::PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                            const PushOptions& options) {
-  return impl_ ? impl_->PushPull(tensor, gradient, out, options) : internal::ClientImpl::Refused(Moved());
+  if (!impl_) return internal::ClientImpl::Refused(Moved());
+  return Told(impl_->state(), [&] { return impl_->PushPull(tensor, gradient, out, options); });
 }
 Status Client::SetScores(const Tensor& tensor, std::span<const float> scores) {
   return impl_ ? impl_->SetScores(tensor, scores) : Moved();
 }
 Result<TensorClock> Client::Clock(const Tensor& tensor) { return impl_ ? impl_->Clock(tensor) : Moved(); }
+Status Client::SaveState(std::span<const std::byte> blob) {
+  if (!impl_) return Moved();
+  if (UserCalls::InCallback())
+    return {StatusCode::kFailedPrecondition, "SaveState waits: not from a callback"};
+  if (!impl_->state()) return {StatusCode::kFailedPrecondition, "state_dir is empty: no state is kept"};
+  if (Status s = impl_->status(); !s.ok()) return s;
+  return impl_->state()->Save({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
+}
+std::vector<std::byte> Client::LoadedState() const {
+  if (!impl_ || !impl_->state()) return {};
+  const std::span<const std::byte> blob = std::as_bytes(std::span(impl_->state()->blob()));
+  return {blob.begin(), blob.end()};
+}
 Status Client::Barrier(const std::string& name) { return impl_ ? impl_->Barrier(name) : Moved(); }
 Status Client::Leave(const Status& why) { return impl_ ? impl_->Leave(why) : Moved(); }
 uint32_t Client::rank() const { return impl_ ? impl_->rank() : 0; }

@@ -8,10 +8,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/user_calls.h"
 #include "longhaul/client.h"
 #include "worker/client/operation_state.h"
+#include "worker/client/worker_state.h"
 
 namespace longhaul::internal {
 
@@ -48,6 +50,11 @@ class ClientImpl {
   // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not
   // say.
   virtual uint64_t job() const { return 0; }
+  // What WorkerState::Declared asks for; of a site's rank nothing is owed, but of the site.
+  virtual Result<std::vector<float>> Owed(const Tensor&, uint64_t, size_t) { return std::vector<float>(); }
+  virtual void Owe(const Tensor&, uint64_t, std::vector<float>) {}
+  void KeepState(const std::string& directory);
+  const std::shared_ptr<WorkerState>& state() const { return state_; }  // null: none is kept
   // Ends everything without a word: to the server it is as if the process had died. On no thread of the
   // client's.
   virtual void Vanish() {}
@@ -88,8 +95,9 @@ class ClientImpl {
 
   const std::shared_ptr<UserCalls> calls_;
   const std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
-  std::thread::id thread_id_;        // set before any other thread has the client
-  std::shared_ptr<ClientImpl> own_;  // its own thread only; itself, when its end is that thread's
+  std::thread::id thread_id_;           // set before any other thread has the client
+  std::shared_ptr<WorkerState> state_;  // set with thread_id_
+  std::shared_ptr<ClientImpl> own_;     // its own thread only; itself, when its end is that thread's
 };
 
 }  // namespace longhaul::internal

@@ -98,6 +98,8 @@ class PushPipeline {
 
   // What waits to be repaid, by element; empty with policies other than residual.
   std::span<const float> residual() const { return memory_->owed(); }
+  // Adds to it. REQUIRES: idle(); first + values.size() <= count.
+  void Owe(uint64_t first, std::span<const float> values) { memory_->Owe(first, values); }
   // Chunks whose debt overflowed and was dropped (codec/policy/sender_memory.h).
   uint64_t debts_dropped() const { return memory_->debts_dropped(); }
   // This worker's shift, by element; empty with policies other than shift.

@@ -188,6 +188,8 @@ class ShardedClient final : public ClientImpl {
   ClientStats stats() override;
   std::optional<ClientStats> Ask() override;
   uint64_t job() const override;
+  Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
+  void Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) override;
   void Vanish() override;
   bool OnOwnThread() const override {
     return std::ranges::any_of(clients_, [](const auto& client) { return client && client->OnOwnThread(); });
@@ -339,6 +341,27 @@ Status ShardedClient::SetScores(const Tensor& tensor, std::span<const float> sco
     if (!set.ok()) return set;
   }
   return {};
+}
+
+// Up to the end of the part that has the first element.
+Result<std::vector<float>> ShardedClient::Owed(const Tensor& tensor, uint64_t first, size_t most) {
+  for (const Part& part : *PartsOf(tensor)) {
+    const uint64_t at = first - part.shard.first;  // of an element before the part: beyond it
+    if (at < part.shard.count) return clients_[part.shard.server]->Owed(*part.tensor, at, most);
+  }
+  return std::vector<float>();
+}
+
+// The servers may be others than those that it was owed to: cut as they are now.
+void ShardedClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) {
+  for (const Part& part : *PartsOf(tensor)) {
+    const uint64_t from = std::max(first, part.shard.first);
+    const uint64_t to = std::min(first + values.size(), part.shard.first + part.shard.count);
+    if (from >= to) continue;
+    const auto begin = values.begin() + static_cast<ptrdiff_t>(from - first);
+    clients_[part.shard.server]->Owe(*part.tensor, from - part.shard.first,
+                                     {begin, begin + static_cast<ptrdiff_t>(to - from)});
+  }
 }
 
 // A push has counted when all of its parts have: the least of each.

@@ -104,6 +104,8 @@ class WanClient final : public ServerClient {
   JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
   Membership membership() override;
   uint64_t job() const override { return job_; }
+  Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
+  void Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) override;
   void Vanish() override;
 
  private:
@@ -446,6 +448,24 @@ Status WanClient::SetScores(const Tensor& tensor, std::span<const float> scores)
 Status WanClient::Barrier(const std::string& name) {
   if (UserCalls::InCallback()) return InACallback("Barrier");
   return Launch([this, name](Promise promise) { core_->Barrier(name, Ending(std::move(promise))); }).Wait();
+}
+
+Result<std::vector<float>> WanClient::Owed(const Tensor& tensor, uint64_t first, size_t most) {
+  const auto part = std::make_shared<std::vector<float>>();
+  const auto post = [this](std::function<void()> command) { return loop_->Post(std::move(command)).ok(); };
+  const bool copied = RunsSoon(post, [this, handle = HandleOf(tensor), first, most, part] {
+    const std::span<const float> owed = core_->session().residual(handle);
+    const std::span<const float> rest = owed.subspan(std::min<size_t>(first, owed.size()));
+    part->assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(std::min(most, rest.size())));
+  });
+  if (!copied) return Status(StatusCode::kUnavailable, "the client's thread does not say what is owed");
+  return *part;
+}
+
+void WanClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) {
+  (void)loop_->Post([this, handle = HandleOf(tensor), first, values = std::move(values)] {
+    core_->Owe(handle, first, values);
+  });
 }
 
 void WanClient::BeginLeave(const Status& why) {

@@ -76,6 +76,9 @@ class WorkerCore final : public transport::DatagramCore {
   void SetScores(TensorHandle tensor, std::vector<float> scores) {
     session_.SetScores(tensor, std::move(scores));
   }
+  void Owe(TensorHandle tensor, uint64_t first, std::span<const float> values) {
+    session_.Owe(tensor, first, values);
+  }
   void Barrier(const std::string& name, Callback callback);
   void Leave(const Status& why = Status::Ok());
   // Gives up at once: everything pending ends with `why`.

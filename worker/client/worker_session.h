@@ -74,8 +74,12 @@ class WorkerSession {
   const std::string& first_server() const { return link_.first_server; }
   ClientStats stats() const;
   size_t pending_operations() const { return link_.operations.pending(); }
-  // Bytes of a tensor's residual that wait for repayment; empty without residual. For checkers.
+  // What of a tensor waits for repayment, by element; empty without residual.
   std::span<const float> residual(TensorHandle handle) const;
+  // Adds to it. REQUIRES: the tensor is declared and no push of it has begun.
+  void Owe(TensorHandle handle, uint64_t first, std::span<const float> values) {
+    tensors_.at(handle).pipeline->Owe(first, values);
+  }
   Instant NextTimeout() const;
   // What the network says of the server, "" for nothing: joins go on, messages name it.
   void NoteProbe(std::string said) { probe_ = std::move(said); }

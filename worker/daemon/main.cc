@@ -137,6 +137,7 @@ json ReportJson(const RoundProgress& p, double bubble_threshold) {
 json RoundJson(const RoundProgress& p, double bubble_threshold) {
   json line = {{"event", "round"},
                {"round", p.round},
+               {"draws", p.draws},
                {"rounds", p.rounds},
                {"seconds", p.seconds},
                {"training_loss", p.training_loss},
@@ -321,9 +322,14 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
   const longhaul::worker::Dataset& shard = (*data)->shard;
   const longhaul::worker::Dataset& test = (*data)->test;
   progress->Joined(*client);
+  if (!client->LoadedState().empty())
+    spdlog::info("--state-dir: found a state in {}", flags.connect.state_dir);
+  std::string complaint;  // about the state, the last one
   Result<TrainSummary> summary =
       longhaul::worker::Train(*client, shard, test, flags.train, [&](const RoundProgress& p) {
         if (health != nullptr) health->NoteProgress();
+        if (!p.state.ok() && std::exchange(complaint, p.state.message()) != complaint)
+          spdlog::warn("--state-dir: {}; training goes on", complaint);
         progress->Round(p);
       });
   signals->Guard({});
@@ -428,6 +434,13 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--eval-every", t.eval_every, "Rounds between test accuracies on rank 0; 0 = at the end")
       ->capture_default_str();
   longhaul::cli::AddConnectionFlags(app, &flags);
+  app.add_option("--state-dir", c.state_dir,
+                 "Keep this worker's state here (what it owes, its place in its data) and go "
+                 "on from it")
+      ->type_name("DIR");
+  app.add_option("--state-every", t.state_every, "With --state-dir: rounds between two saves [1]")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs("--state-dir");
   app.add_flag("--no-seccomp", flags.no_seccomp,
                "Keep the right to make any system call; else those that a worker does not need are given up "
                "before it connects");
@@ -493,6 +506,8 @@ int main(int argc, char** argv) try {
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
+  if (!flags.connect.state_dir.empty())
+    flags.train.state_every = std::max<uint64_t>(1, flags.train.state_every);
   if (Status valid = longhaul::worker::Validate(flags.train); !valid.ok()) return Fail(valid, kExitUsage);
   (void)longhaul::keys::WipeFreedKeys();
   if (!flags.connect.key_file.empty() && !flags.allow_core_dump) longhaul::keys::ForbidCoreDumps();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
+#include <span>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -66,6 +68,23 @@ void Scale(Mlp::Tensors& gradients, float share) {
   for (std::vector<float>& gradient : gradients) {
     for (float& value : gradient) value *= share;
   }
+}
+
+// What the trainer keeps: images of the shard, batch, local steps and seed, which must be the same to go on,
+// and how often batches for a round were drawn. By these the place in an epoch and its order are known.
+using Place = std::array<uint64_t, 5>;
+
+// Goes on from what the last process has saved, if any.
+Status LoadPlace(const Client& client, Place* place) {
+  const std::vector<std::byte> blob = client.LoadedState();
+  Place last = {};
+  if (blob.size() == sizeof last) std::memcpy(last.data(), blob.data(), sizeof last);
+  if (blob.empty() || !std::equal(last.begin(), last.end() - 1, place->begin()))
+    return blob.empty()
+               ? Status()
+               : Status(StatusCode::kSettingsMismatch, "the state is of another shard, batch or seed");
+  *place = last;
+  return {};
 }
 
 double ObservedLoss(const ClientStats& stats) {
@@ -140,6 +159,9 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
   uint64_t round = 0;
   if (Status s = DeclareModel(client, model, options, handles); !s.ok()) return s;
   if (Status s = PullModel(client, handles, model, &round); !s.ok()) return s;
+  Place place = {shard.size(), options.batch, options.local_steps, options.seed, round};
+  uint64_t& draws = place.back();
+  Status state = options.state_every == 0 ? Status() : LoadPlace(client, &place);
 
   TrainSummary summary;
   std::vector<double> round_seconds;
@@ -148,9 +170,9 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
     const Clock::time_point round_begun = Clock::now();
     const double rate_share = RateShare(options, round);
     if (local) {
-      summary.training_loss = local->Run(round, rate_share, batches, model, gradients);
+      summary.training_loss = local->Run(draws, rate_share, batches, model, gradients);
     } else {
-      summary.training_loss = model.Gradient(batches.ForRound(round), gradients);
+      summary.training_loss = model.Gradient(batches.ForRound(draws), gradients);
       if (scale_gradients && rate_share < 1) Scale(gradients, static_cast<float>(rate_share));
     }
     std::array<Operation, Mlp::kTensors> steps;
@@ -160,6 +182,7 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
     if (Status s = WaitAll(steps); !s.ok()) return s;
 
     RoundProgress progress;
+    progress.draws = ++draws;
     progress.round = round + 1;
     progress.rounds = options.rounds;
     progress.seconds = SecondsSince(round_begun);
@@ -177,6 +200,11 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
     const bool last = round + 1 == options.rounds;
     if (evaluates && (last || (options.eval_every != 0 && (round + 1) % options.eval_every == 0))) {
       summary.accuracy = progress.accuracy = model.Accuracy(test);
+    }
+    progress.state = std::exchange(state, Status());
+    if (options.state_every != 0 && (last || (round + 1) % options.state_every == 0)) {
+      const Status saved = client.SaveState(std::as_bytes(std::span(place)));
+      if (progress.state.ok()) progress.state = saved;
     }
     if (on_round) on_round(progress);
     ++summary.rounds;

@@ -33,6 +33,9 @@ struct TrainOptions {
   bool decay_learning_rate = true;
   uint64_t seed = 1;         // of model, shards and batches; the same for all workers
   uint64_t eval_every = 50;  // rounds between test accuracies on rank 0; 0 = only at the end
+  // Rounds between two saves of the place in this worker's data (Client::SaveState), from which the next
+  // process goes on; its ConnectOptions have a state_dir. 0: the place follows from the job's round.
+  uint64_t state_every = 0;
 };
 
 // What Train declares to the server.
@@ -59,6 +62,8 @@ struct RoundProgress {
   double goodput_mbps = 0;         // tensor bytes in both directions over the round's time
   double observed_loss = 0;        // share of our packets lost so far, 0..1
   RoundReports reports;            // best effort
+  uint64_t draws = 0;              // of batches for a round that this worker's data have given so far
+  Status state;                    // why none was saved, or what was saved is not gone on from
   ClientStats stats;               // since the start
 };
 

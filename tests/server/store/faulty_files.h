@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/store/files.h"
+#include "base/disk/files.h"
 
 namespace longhaul::server::store {
 

@@ -1,5 +1,5 @@
-// The file calls that checkpoints need, behind an interface: tests make any of them fail, or cut what it
-// writes.
+// The file calls of what must be whole on a disk whenever the machine stops (checkpoints, logs, the state of
+// a worker), behind an interface: tests make any of them fail, or cut what it writes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "longhaul/status.h"
 
-namespace longhaul::server::store {
+namespace longhaul {
 
 // Closes on destruction.
 class OutFile {
@@ -61,4 +61,8 @@ class Files {
 // The operating system's; any thread.
 Files& SystemFiles();
 
-}  // namespace longhaul::server::store
+// Replaces the file, or makes it, by way of PATH.part: all of it is on the disk, and its name, when this
+// returns Ok; after an error the one before is there. REQUIRES: path has a '/'.
+Status ReplaceFile(Files& files, const std::string& path, ByteSpan content);
+
+}  // namespace longhaul

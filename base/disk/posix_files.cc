@@ -11,10 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/disk/files.h"
 #include "base/files.h"
-#include "server/store/files.h"
 
-namespace longhaul::server::store {
+namespace longhaul {
 namespace {
 
 Status Failed(const std::string& what, const std::string& path, int error) {
@@ -126,11 +126,28 @@ class PosixFiles final : public Files {
   }
 };
 
+Status WriteNew(Files& files, const std::string& path, ByteSpan content) {
+  auto file = files.Create(path);
+  if (!file.ok()) return file.status();
+  const Status written = (*file)->Write(content);
+  return written.ok() ? (*file)->Sync() : written;
+}
+
 }  // namespace
+
+Status ReplaceFile(Files& files, const std::string& path, ByteSpan content) {
+  const std::string part = path + ".part";
+  (void)files.Remove(part);  // that a process has left half-written
+  Status done = WriteNew(files, part, content);
+  if (done.ok()) done = files.Rename(part, path);
+  if (done.ok()) return files.SyncDirectory(path.substr(0, path.rfind('/')));
+  (void)files.Remove(part);  // its space is wanted
+  return done;
+}
 
 Files& SystemFiles() {
   static PosixFiles files;
   return files;
 }
 
-}  // namespace longhaul::server::store
+}  // namespace longhaul
