@@ -202,16 +202,16 @@ struct TensorJob {
   std::vector<uint32_t> own_pushes;    // by rank: of its connection, that its worker knows to have counted
   std::vector<uint64_t>
       push_session;  // by rank: the session of the push in Tensor::pushed; 0: none is under way
-  std::vector<Instant> answered_at;      // by rank: when its turn began
-  std::optional<Instant> quorum_at;      // when the quorum of the round in progress was in
-  Instant turn;                          // when the round before was finished, or version 0 was there
-  std::vector<Instant> left_out_of;      // by rank, of one that lags: the turn that it has missed
+  std::vector<Instant> answered_at;  // by rank: when its turn began
+  std::optional<Instant> quorum_at;  // when the quorum of the round in progress was in
+  Instant turn;                      // when the round before was finished, or version 0 was there
+  std::vector<Instant> left_out_of;  // by rank, of one that lags: the turn that it has missed
   std::vector<std::pair<uint64_t, uint32_t>> missed;  // by rank: Miss
-  std::vector<CloseTimes> window_times;  // by rank: from a window's opening to its close
-  std::vector<bool> declared;            // by rank
-  Instant values_since;                  // when version 0 was there
-  std::vector<bool> late;                // by rank: takes part from the next round
-  std::vector<PostponedDeclare> postponed_declares;  // answered when the round in progress is finished
+  std::vector<CloseTimes> window_times;               // by rank: from a window's opening to its close
+  std::vector<bool> declared;                         // by rank
+  Instant values_since;                               // when version 0 was there
+  std::vector<bool> late;                             // by rank: takes part from the next round
+  std::vector<PostponedDeclare> postponed_declares;   // answered when the round in progress is finished
   std::vector<PendingPull> pulls;
   uint32_t first_declarer = 0;  // rank
   double charged = 0;           // its share of what a job may have (server/round/declarations.h)

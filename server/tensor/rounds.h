@@ -95,8 +95,8 @@ class Rounds {
   void StartAt(uint64_t number) { number_ = number; }
   // A worker became a member. True: it takes part in this round. False: the round in progress goes on without
   // it, it takes part from the next one. A round that has begun takes it in while it waits for another
-  // member's window, which may itself wait for this worker, by way of another tensor or server; unless a chunk
-  // is final, or `in`: its rank has contributed already.
+  // member's window, which may itself wait for this worker, by way of another tensor or server; unless a
+  // chunk is final, or `in`: its rank has contributed already.
   bool OnMemberJoined(uint32_t rank, bool in = false);
   void OnWindowOpened(uint32_t rank, Instant now);
   // The rank's contribution to the chunk is now in. True: the chunk is ready. REQUIRES: participation(rank)

@@ -113,8 +113,9 @@ TEST(ShardedClient, LearnsTheSameBitsFromThreeServersAsFromOne) {
   }
 }
 
-// One of two servers goes on without a worker, the other one does not. If its push counted there when it is back,
-// rounds later than at the other one, that one would wait for its next push, and the next push for this one.
+// One of two servers goes on without a worker, the other one does not. If its push counted there when it is
+// back, rounds later than at the other one, that one would wait for its next push, and the next push for this
+// one.
 TEST(ShardedClient, AServerThatWentOnWithoutAWorkerAndOneThatDidNotGoOnTogether) {
   ServerOptions options = EverythingReliable();
   options.servers = 2;

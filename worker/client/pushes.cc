@@ -92,10 +92,10 @@ void Pushes::Conclude(TensorHandle handle, transport::ChunkBitmap counted) {
   Settle(handle);
   if (push.result_stage != ResultStage::kAwaited) return;
   if (!tensor.aggregates() || tensor.completed_rounds == push.round + 1) return fetched_.push_back(handle);
-  push.refusal = Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " +
-                                                  tensor.name() + " is over, and its result is gone: the " +
-                                                  "server is in round " +
-                                                  std::to_string(tensor.completed_rounds));
+  push.refusal =
+      Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " + tensor.name() +
+                                       " is over, and its result is gone: the " + "server is in round " +
+                                       std::to_string(tensor.completed_rounds));
 }
 
 void Pushes::BeginEncoding(TensorHandle handle) {
@@ -350,8 +350,7 @@ void Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
   const bool shifts = link_.settings.policy == LossPolicy::kShift;
   const bool encoded = push.stage == PushStage::kWaiting;
   // One that is ahead was never sent: its round is that of the push before.
-  const bool counted =
-      declared.has_counted() && declared.counted_round() >= push.round && !push.ahead;
+  const bool counted = declared.has_counted() && declared.counted_round() >= push.round && !push.ahead;
   if (encoded && (counted || push.told())) {  // never again
     std::erase(waiting_for_window_, handle);
     transport::ChunkBitmap chunks(counted ? tensor.shape.gradient().chunks() : 0);

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/client/round_alignment.h"
 #include "worker/client/client_impl.h"
+#include "worker/client/round_alignment.h"
 
 namespace longhaul::internal {
 
