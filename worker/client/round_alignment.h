@@ -13,30 +13,30 @@
 // moment. Then all of the next step are in one round again.
 //
 // Tensors are pushes of one step while they have been pushed equally often and their rounds are near. Where
-// that is wrong, a gradient is owed once that could have counted. Any thread.
+// that is wrong, a gradient is owed once that could have counted. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <utility>
 
 namespace longhaul::worker {
 
 class RoundAlignment {
  public:
+  RoundAlignment() = default;
+  RoundAlignment(const RoundAlignment&) = delete;
+  virtual ~RoundAlignment() = default;
   // A server of the job and a tensor's handle there: all of the tensor, or its part.
   using Part = std::pair<uint32_t, uint32_t>;
 
   // The part's next push, of which there were `pushes` before, is for this round or a later one.
-  void Set(Part part, uint64_t pushes, uint64_t round) {
-    const std::lock_guard lock(mutex_);
+  virtual void Set(Part part, uint64_t pushes, uint64_t round) {
     parts_[part] = {static_cast<int64_t>(pushes), static_cast<int64_t>(round)};
   }
   // By so many rounds the part's next push would be later than the others of its step. REQUIRES: Set.
-  uint64_t Ahead(Part part) const {
-    const std::lock_guard lock(mutex_);
+  virtual uint64_t Ahead(Part part) const {
     const Place& own = parts_.at(part);
     int64_t ahead = 0;
     for (const auto& [other, place] : parts_) {
@@ -58,7 +58,6 @@ class RoundAlignment {
     int64_t pushes = 0;
     int64_t round = 0;
   };
-  mutable std::mutex mutex_;
   std::map<Part, Place> parts_;
 };
 

@@ -23,6 +23,22 @@
 namespace longhaul::internal {
 namespace {
 
+// Of sessions in threads of their own.
+class SharedAlignment final : public worker::RoundAlignment {
+ public:
+  void Set(Part part, uint64_t pushes, uint64_t round) override {
+    const std::lock_guard lock(mutex_);
+    RoundAlignment::Set(part, pushes, round);
+  }
+  uint64_t Ahead(Part part) const override {
+    const std::lock_guard lock(mutex_);
+    return RoundAlignment::Ahead(part);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+};
+
 // What the servers' threads share; a client that is destroyed is not in it any more.
 class Servers {
  public:
@@ -502,7 +518,7 @@ Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>&
 
 Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options) {
   const auto servers = std::make_shared<Servers>();
-  const auto alignment = std::make_shared<worker::RoundAlignment>();
+  const auto alignment = std::make_shared<SharedAlignment>();
   ServerClient::Options one{.connect = options, .alignment = alignment};
   one.on_failed = [servers](const Status& why) { servers->OnFailed(why); };
   one.on_servers = [servers](const std::vector<std::string>& addresses) { servers->OnAddresses(addresses); };
