@@ -13,6 +13,7 @@
 #include "bench/faults/job.h"
 #include "bench/faults/ledger.h"
 #include "server/store/checkpoint.h"
+#include "server/store/shards.h"
 
 namespace longhaul::bench::faults {
 namespace {
@@ -210,6 +211,15 @@ class Chaos {
     return value == kPushed / workers || value == kPushed / (workers - 1);
   }
 
+  // Which of the servers was given this place: those after the first have them in the order in which they came.
+  size_t ProcessAt(uint32_t place) const {
+    for (size_t server = 1; server < job_.servers(); ++server) {
+      const auto stored = server::store::ReadPlace(SystemFiles(), job_.checkpoints(server));
+      if (stored.ok() && *stored && (*stored)->server == place) return server;
+    }
+    return place;
+  }
+
   // What the servers' last checkpoints hold. Empty: Miss.
   std::vector<float> Values() {
     const uint64_t count = kPushesPerRank * job_.workers();
@@ -217,7 +227,7 @@ class Chaos {
     std::vector<float> values(count);
     const std::vector<Shard> shards = PlaceTensor("ledger", count, servers);
     for (const Shard& shard : shards) {
-      const std::string directory = job_.checkpoints(shard.server);
+      const std::string directory = job_.checkpoints(ProcessAt(shard.server));
       const auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), directory);
       if (!newest.ok() || !newest->loaded || newest->loaded->image.tensors.size() != 1 ||
           newest->loaded->image.tensors[0].count != shard.count) {

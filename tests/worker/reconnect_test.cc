@@ -189,6 +189,38 @@ TEST(Reconnect, APushThatIsPassedOverEndsByNameWhereItsResultIsGone) {
   EXPECT_THAT(h.session.residual(h.w), Each(1));
 }
 
+// The one before has counted in a later round than its own: the round that this one would be for.
+TEST(Reconnect, APushThatIsToBePassedOverIsNotTakenForTheOneBefore) {
+  LostServer h;
+  h.session.Declare({.name = "p", .count = kCount, .initial = {}}, [](const auto&) {});
+  h.FinishEvent();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 1);
+  h.Push();
+  h.SendPushTaken(1);
+  h.CloseWindow(0);
+  h.SendRoundReport(1);
+  ASSERT_TRUE(h.push.done());
+  h.connection.max_open_windows = 0;
+  Outcome waits, passed;
+  h.session.Push(h.w + 1, h.gradient, waits.Callback());
+  h.session.Push(h.w, h.gradient, passed.Callback());
+  h.FinishEvent();
+  h.Lose();
+  h.ComeBack();
+  h.connection.max_open_windows = 16;
+  const auto first = h.connection.sent[h.connection.sent.size() - 2].declare();
+  control::Declared other = h.Answer(0, 1);
+  control::Declared answer = h.Answer(2);
+  answer.set_request(first.request());
+  answer.set_has_counted(true);
+  answer.set_counted_round(1);
+  h.SendAnswer(answer);
+  h.SendAnswer(other);
+  EXPECT_EQ(passed.calls, 1);
+  EXPECT_EQ(passed.stats.lost_chunks, 3u);
+  EXPECT_THAT(h.session.residual(h.w), Each(1));
+}
+
 // Rounds that close without all have a place for it.
 TEST(Reconnect, APushOfARoundWithAQuorumComesLate) {
   LostServer h;
