@@ -863,6 +863,25 @@ TEST_F(OneIsEnough, AWorkerThatRejoinsInMidRoundTakesPartFromTheNextRound) {
   EXPECT_EQ(ResultOf(a).at(1), 3);
 }
 
+// The other one may wait for it, by way of another tensor or server.
+TEST_F(OneIsEnough, AWorkerThatRejoinsARoundThatWaitsForAnotherTakesPartInIt) {
+  DeclareChunks(2);
+  ASSERT_TRUE(Open(b, 1, 2, 0).ok());
+  b.Die(Status(StatusCode::kPeerDead, "silent for 10.0 s"));
+  FakeWorker again(coordinator, 1, 40101);
+  Replace(again, 0);
+  const auto declared = again.Heard(ControlMessage::kDeclared);
+  ASSERT_EQ(declared.size(), 1u);
+  EXPECT_EQ(declared[0].declared().next_round(), 0u);
+  PushAll(a, 1, 0, 2);
+  EXPECT_TRUE(a.Heard(ControlMessage::kRoundReport).empty()) << "it is awaited";
+  PushAll(again, 1, 0, 4);
+  EXPECT_EQ(ResultOf(a).at(1), 3);
+  const auto reports = a.Heard(ControlMessage::kRoundReport);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].round_report().lost_chunks(), 0u) << "nothing of it is missed";
+}
+
 TEST_F(Job, WithTooFewWorkersLeftTheRoundIsNotFinishedBehindTheJobsBack) {
   DeclareChunks(1);
   PushAll(a, 1, 0, 2);
