@@ -211,7 +211,8 @@ class Chaos {
     return value == kPushed / workers || value == kPushed / (workers - 1);
   }
 
-  // Which of the servers was given this place: those after the first have them in the order in which they came.
+  // Which of the servers was given this place: those after the first have them in the order in which they
+  // came.
   size_t ProcessAt(uint32_t place) const {
     for (size_t server = 1; server < job_.servers(); ++server) {
       const auto stored = server::store::ReadPlace(SystemFiles(), job_.checkpoints(server));

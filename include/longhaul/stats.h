@@ -165,7 +165,7 @@ inline constexpr Counter<ClientStats> kClientCounters[] = {
     {&ClientStats::rounds_reported, "rounds_reported", "rounds that the server has reported"},
     {&ClientStats::reconnections, "reconnections", "times that the job went on with a server that was lost"},
     {&ClientStats::pushes_passed_over, "pushes_passed_over",
-     "pushes of which nothing counted, since their round was over; the loss policy owes them"},
+     "pushes of which nothing counted, since their round was over; policy residual owes them"},
     {&ClientStats::round_repaired_chunks, "round_repaired_chunks",
      "in them: chunks rebuilt by FEC at the server, over all workers"},
     {&ClientStats::round_filled_chunks, "round_filled_chunks",

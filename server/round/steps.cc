@@ -113,6 +113,7 @@ std::optional<Wait> Steps::LongestHeld() const {
 // The connection is over. The worker's next one learns by its declaration what has counted.
 void Steps::Drop(TensorJob& job, uint32_t rank) {
   std::erase_if(job.finished, [rank](const FinishedPush& push) { return push.rank == rank; });
+  std::erase_if(job.untold, [rank](const auto& told) { return told.first == rank; });
   job.own_pushes[rank] = 0;
   job.pushed_here[rank] = false;
 }

@@ -68,6 +68,40 @@ TEST(WorkerSessionTest, APushThatWouldBeARoundAheadOfItsStepIsPassedOver) {
   EXPECT_EQ(h.session.stats().pushes_passed_over, 1u);
 }
 
+// Its server does not wait for it until it pushes, in whatever round that comes.
+TEST(WorkerSessionTest, APushIsSentToAServerThatHasLeftThisWorkerOut) {
+  SessionHarness h;
+  h.JoinAndStart();
+  std::vector<float> gradient(10, 1);
+  const TensorHandle left = h.DeclareTensor("left", 10, 0);
+  const TensorHandle other = h.DeclareTensor("other", 10, 1);
+  h.SendRoundReport(0, 0);
+  Outcome first, second;
+  h.session.Push(left, gradient, first.Callback());
+  h.session.Push(other, gradient, second.Callback());
+  h.FinishEvent();
+  ASSERT_EQ(h.connection.outgoing.size(), 2u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 1u);
+  EXPECT_EQ(h.session.stats().pushes_passed_over, 0u);
+}
+
+// Its round is over before it has a window.
+TEST(WorkerSessionTest, APushThatWaitsWhileItsServerLeavesItOutComesLate) {
+  SessionHarness h;
+  h.JoinAndStart();
+  std::vector<float> gradient(10, 1);
+  const TensorHandle w = h.DeclareTensor("w", 10, 0);
+  h.connection.max_open_windows = 0;
+  Outcome push;
+  h.session.Push(w, gradient, push.Callback());
+  h.FinishEvent();
+  h.SendRoundReport(0, 0);
+  h.connection.max_open_windows = 1;
+  h.FinishEvent();
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 0u);
+}
+
 // The mean of an earlier round is not there any more.
 TEST(WorkerSessionTest, APushThatIsPassedOverHasTheLastMeanForAResult) {
   SessionHarness h;

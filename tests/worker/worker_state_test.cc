@@ -210,6 +210,8 @@ TEST_F(WorkerStateTest, AStateIsSavedBetweenPushes) {
   process.on_owed = {};
   EXPECT_EQ(process.Save("b"), Status());
   EXPECT_EQ(Process(Options()).state.blob(), "b");
+  EXPECT_EQ(process.Save(""), Status());
+  EXPECT_EQ(Process(Options()).state.blob(), "") << "not the one before";
 }
 
 TEST_F(WorkerStateTest, AStateThatIsCutOrFlippedAnywhereIsNamedAndTheOneBeforeIsUsed) {

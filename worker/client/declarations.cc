@@ -200,6 +200,7 @@ std::optional<Declarations::Answer> Declarations::OnDeclared(const control::Decl
     return link_.Fail(link_.Unexpected("the key of another tensor")), std::nullopt;
   }
   tensor.declared = tensor.attached = true;
+  tensor.left_out = false;
   if (again) {
     tensor.pipeline->SetKey(declared.key(), codec::SendOrder(tensor.declaration.priority, declared.key()));
     return Answer{.handle = handle, .again = true};

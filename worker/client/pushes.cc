@@ -20,8 +20,16 @@ void Pushes::StartInitial(TensorHandle handle) {
 }
 
 void Pushes::StartWaiting() {
-  while (!waiting_for_window_.empty() && OpenWindow(waiting_for_window_.front()))
-    waiting_for_window_.pop_front();
+  // One that the server does not know yet does not hold up those behind it.
+  for (auto it = waiting_for_window_.begin(); it != waiting_for_window_.end();) {
+    if (OpenWindow(*it)) {
+      it = waiting_for_window_.erase(it);
+    } else if (tensors_.at(*it).attached) {
+      break;
+    } else {
+      ++it;
+    }
+  }
   // In order, but a tensor whose turn has not come does not hold up the others.
   for (auto it = waiting_.begin(); it != waiting_.end() && active_ < link_.options.max_active_pushes;) {
     const TensorState& tensor = tensors_.at(it->handle);
@@ -37,10 +45,12 @@ void Pushes::StartWaiting() {
 
 void Pushes::StartPush(const Request& request) {
   TensorState& tensor = tensors_.at(request.handle);
+  // Rounds that were over while a push that was passed over had not ended.
+  GoOnWith(request.handle, tensor.completed_rounds);
   tensor.push = {};
   tensor.push.operation = request.operation;
   tensor.push.round = tensor.next_round;
-  if (tensor.waits_for_all) {
+  if (tensor.waits_for_all && !tensor.left_out) {
     const uint64_t ahead = link_.alignment->Ahead({link_.options.server, request.handle});
     tensor.push.round -= tensor.aggregates() ? std::min<uint64_t>(ahead, 1) : ahead;  // its result is kept
     tensor.push.ahead = ahead > 0;
@@ -66,12 +76,17 @@ void Pushes::Note(TensorHandle handle) {
 
 void Pushes::GoOnWith(TensorHandle handle, uint64_t round) {
   TensorState& tensor = tensors_.at(handle);
-  if (!tensor.push.started()) tensor.next_round = std::max(tensor.next_round, round);
+  const TensorPush& push = tensor.push;
+  if (push.started()) return;
+  const bool waits = push.stage != PushStage::kNone && !push.initial && !push.ahead;
+  if (round > (waits ? push.round : tensor.next_round)) tensor.left_out = true;
+  tensor.next_round = std::max(tensor.next_round, round);
   Note(handle);
 }
 
 bool Pushes::IsPassed(const TensorState& tensor) {
-  return tensor.waits_for_all && !tensor.push.initial && tensor.push.round < tensor.completed_rounds;
+  return tensor.waits_for_all && !tensor.left_out && !tensor.push.initial &&
+         tensor.push.round < tensor.completed_rounds;
 }
 
 void Pushes::PassOver(TensorHandle handle) {
@@ -80,13 +95,14 @@ void Pushes::PassOver(TensorHandle handle) {
   ++link_.totals.pushes_passed_over;
   OperationStats& s = link_.operations.stats(tensor.push.operation);
   s.round = tensor.push.round;
-  s.lost_chunks = tensor.shape.gradient().chunks();
-  Conclude(handle, transport::ChunkBitmap(s.lost_chunks));
+  Conclude(handle, transport::ChunkBitmap(tensor.shape.gradient().chunks()));
 }
 
 void Pushes::Conclude(TensorHandle handle, transport::ChunkBitmap counted) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
+  if (counted.size() > 0)
+    link_.operations.stats(push.operation).lost_chunks = counted.size() - counted.count();
   tensor.pipeline->OnCounted(std::move(counted));
   if (push.result_stage == ResultStage::kNone || push.is_step) push.taken = true;
   Settle(handle);
@@ -121,6 +137,7 @@ bool Pushes::OpenWindow(TensorHandle handle) {
   if (!opened.ok()) return false;
   ++next_window_;
   push.stage = PushStage::kOpen;
+  tensor.left_out = false;
   outgoing_[push.window] = handle;
   if (encoding_.empty() || encoding_.front() != handle) encoding_.push_back(handle);
   if (push.initial) return true;
@@ -261,7 +278,7 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
     // A CLOSE that gave the push up overtook this. It has counted, as far as it had come: not again in that
     // round.
     tensor.next_round = std::max(tensor.next_round, taken.round() + 1);
-    return;
+    return Note(*handle);
   }
   const bool awaited = !tensor.push.initial && !tensor.push.result && !tensor.push.taken;
   if (!awaited || (taken.round() < tensor.push.round && !tensor.push.is_step))

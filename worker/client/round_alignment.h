@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -40,15 +39,15 @@ class RoundAlignment {
     const Place& own = parts_.at(part);
     int64_t ahead = 0;
     for (const auto& [other, place] : parts_) {
-      const int64_t pushes = own.pushes - place.pushes;
-      const int64_t rounds = own.round - place.round - pushes;
-      if (std::abs(pushes) <= kPushes && rounds <= kRounds && rounds > ahead) ahead = rounds;
+      const int64_t pushes = place.pushes - own.pushes;
+      const int64_t rounds = own.round - place.round + pushes;
+      if (pushes >= 0 && pushes <= kPushes && rounds <= kRounds && rounds > ahead) ahead = rounds;
     }
     return static_cast<uint64_t>(ahead);
   }
 
  private:
-  // Between the first push of a step and its last one.
+  // By how many others may be further in their count: their push of the step has begun already.
   static constexpr int64_t kPushes = 1;
   // Servers are a round apart at most, since each step waits for all; and one may have the worker's push of
   // its round already, from the process before.

@@ -102,10 +102,13 @@ struct TensorState {
   std::vector<OperationId> declaring;  // operations that wait for the declaration
   uint32_t declare_request = 0;
   bool declared = false;
-  bool attached = false;           // declared, and known to the server of this connection
-  bool asynchronous = false;       // staleness is not 0
-  bool waits_for_all = false;      // so do its rounds, each time (round_alignment.h)
-  uint64_t pushes = 0;             // begun
+  bool attached = false;       // declared, and known to the server of this connection
+  bool asynchronous = false;   // staleness is not 0
+  bool waits_for_all = false;  // so do its rounds, each time (round_alignment.h)
+  uint64_t pushes = 0;         // begun
+  // The server has reported a round that went on without this worker's push while it was connected: it waits
+  // for the next one in whatever round that comes.
+  bool left_out = false;
   uint32_t connection_pushes = 0;  // windows of gradients that this connection has opened
   bool offered = false;            // the server took its version 0 from here
   uint64_t next_round = 0;         // of the next push

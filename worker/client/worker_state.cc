@@ -32,24 +32,29 @@ WorkerState::WorkerState(Options options) : options_(std::move(options)) {
   std::string boot(kBootIdBytes, ' ');
   const auto file = options_.files->Open(options_.boot_id);
   if (file.ok() && (*file)->Read({reinterpret_cast<uint8_t*>(boot.data()), boot.size()}).ok()) boot_ = boot;
-  blob_ = Load(".state");
-  if (blob_.empty()) blob_ = Load(".state.old");
-  const std::string residuals = Load(".residuals");
-  if (!residuals.empty()) TakeResiduals(BytesOf(residuals));
+  auto blob = Load(".state");
+  if (!blob) blob = Load(".state.old");
+  blob_ = std::move(blob).value_or("");
+  try {
+    if (const auto residuals = Load(".residuals")) TakeResiduals(BytesOf(*residuals));
+  } catch (const std::bad_alloc&) {
+    loaded_.clear();
+    options_.warn("state_dir: no memory for what is owed: not used");
+  }
 }
 
 std::string WorkerState::Path(const char* end) const {
   return options_.directory + "/rank-" + std::to_string(options_.rank) + end;
 }
 
-std::string WorkerState::Load(const char* end) const {
+std::optional<std::string> WorkerState::Load(const char* end) const {
   const auto unusable = [&](const std::string& why) {
     options_.warn("state_dir: " + why + ": not used");
-    return "";
+    return std::nullopt;
   };
   try {
     const auto file = options_.files->Open(Path(end));
-    if (file.status().code() == StatusCode::kNotFound) return "";
+    if (file.status().code() == StatusCode::kNotFound) return std::nullopt;
     if (!file.ok()) return unusable(file.status().message());
     std::string content((*file)->size(), '\0');
     const Status read = (*file)->Read({reinterpret_cast<uint8_t*>(content.data()), content.size()});
@@ -60,7 +65,7 @@ std::string WorkerState::Load(const char* end) const {
       return unusable(Path(end) + " is damaged");
     content.resize(size);
     return content;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {  // or more bytes than a string can have
     return unusable("no memory for " + Path(end));
   }
 }
@@ -139,9 +144,9 @@ Status WorkerState::Save(ByteSpan blob) {
     }
   }
   lock.lock();
-  if (pending_ > 0 || pushes != pushes_)
+  if (pending_ > 0 || pushes != pushes_ || declared.size() != declared_.size())
     return {StatusCode::kFailedPrecondition,
-            "a push is pending, or has begun: the state is saved between pushes"};
+            "a push is pending, or has begun, or a tensor was declared: the state is saved between pushes"};
   for (const Run& run : loaded_) Append(run, &residuals);
   Files& files = *options_.files;
   const Status old = files.Rename(Path(".state"), Path(".state.old"));

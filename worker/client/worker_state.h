@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,7 @@ class WorkerState {
 
   std::string Path(const char* end) const;
   // What is in a file that is whole; else empty, and the log has why.
-  std::string Load(const char* end) const;
+  std::optional<std::string> Load(const char* end) const;
   void TakeResiduals(ByteSpan content);
   static void Append(const Run& run, std::string* content);
 
