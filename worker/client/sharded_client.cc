@@ -205,7 +205,7 @@ class ShardedClient final : public ClientImpl {
   std::optional<ClientStats> Ask() override;
   uint64_t job() const override;
   Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
-  void Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) override;
+  void Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) override;
   void Vanish() override;
   bool OnOwnThread() const override {
     return std::ranges::any_of(clients_, [](const auto& client) { return client && client->OnOwnThread(); });
@@ -369,7 +369,7 @@ Result<std::vector<float>> ShardedClient::Owed(const Tensor& tensor, uint64_t fi
 }
 
 // The servers may be others than those that it was owed to: cut as they are now.
-void ShardedClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) {
+void ShardedClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) {
   for (const Part& part : *PartsOf(tensor)) {
     const uint64_t from = std::max(first, part.shard.first);
     const uint64_t to = std::min(first + values.size(), part.shard.first + part.shard.count);

@@ -105,7 +105,7 @@ class WanClient final : public ServerClient {
   Membership membership() override;
   uint64_t job() const override { return job_; }
   Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
-  void Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) override;
+  void Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) override;
   void Vanish() override;
 
  private:
@@ -462,7 +462,7 @@ Result<std::vector<float>> WanClient::Owed(const Tensor& tensor, uint64_t first,
   return *part;
 }
 
-void WanClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float> values) {
+void WanClient::Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) {
   (void)loop_->Post([this, handle = HandleOf(tensor), first, values = std::move(values)] {
     core_->Owe(handle, first, values);
   });
