@@ -80,8 +80,8 @@ struct LoggedJob : TwoWorkerJob {
 
   // Rank 0 joins again, from another port, while its push of the round is whole: it is late, so that the
   // answer to its declaration waits for the round's end. Then that comes.
-  control::Declared ComeBackLate(FakeWorker& again, uint64_t session) {
-    Open(a, 0, true);
+  control::Declared ComeBackLate(FakeWorker& again, uint64_t session, bool wants_result = true) {
+    Open(a, 0, wants_result);
     Send(a, 0);
     again.session = session;
     again.connection.max_chunk_bytes = kSymbol;
@@ -256,6 +256,16 @@ TEST_F(LoggedRounds, AnAnswerThatHasWaitedSaysWhatHasCountedMeanwhile) {
 }
 
 // A worker that comes back to a server that lives needs no log.
+// Its connection does not know the tensor when the round is told.
+TEST_F(LoggedRounds, AWorkerThatComesBackIsToldOfItsPushByTheAnswerOnly) {
+  LoggedJob job(&keeper);
+  job.Declare();
+  FakeWorker again(job.coordinator, 0, 40100);
+  const control::Declared answer = job.ComeBackLate(again, 1000, false);
+  EXPECT_TRUE(answer.has_counted());
+  EXPECT_THAT(again.Heard(Heard::kPushTaken), IsEmpty());
+}
+
 TEST_F(LoggedRounds, WhatHasCountedIsKnownWithoutALogToo) {
   keeper.logs = false;
   LoggedJob job(&keeper);

@@ -67,6 +67,17 @@ struct LostServer : SessionHarness {
     }
   }
 
+  // The worker asks for this version, or a later one, and has it.
+  void AnswerPull(uint64_t version) {
+    ASSERT_TRUE(connection.sent.back().has_pull_request());
+    const control::PullRequest pull = connection.sent.back().pull_request();
+    EXPECT_EQ(pull.min_round(), version);
+    auto metadata = ResultMetadata(kCount, version);
+    metadata.kind = codec::WindowKind::kWeights;
+    metadata.request = pull.request();
+    SendResult(metadata);
+  }
+
   LossPolicy policy_;
   TensorHandle w = 0;
   Outcome push;
@@ -133,13 +144,7 @@ TEST(Reconnect, APushThatCountedIsNotSentAgainAndItsResultIsPulled) {
   h.SendAnswer(answer);
   EXPECT_TRUE(h.connection.outgoing.empty());
   EXPECT_FALSE(h.push.done());
-  ASSERT_TRUE(h.connection.sent.back().has_pull_request());
-  const auto pull = h.connection.sent.back().pull_request();
-  EXPECT_EQ(pull.min_round(), 1u);
-  auto metadata = h.ResultMetadata(kCount, 1);
-  metadata.kind = codec::WindowKind::kWeights;
-  metadata.request = pull.request();
-  h.SendResult(metadata);
+  h.AnswerPull(1);
   EXPECT_EQ(h.push.calls, 1);
   EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
   EXPECT_THAT(h.model, Each(5));
@@ -157,13 +162,7 @@ TEST(Reconnect, APushWhoseRoundIsOverIsPassedOverAndOwed) {
   h.ComeBack();
   h.SendAnswer(h.Answer(1));
   EXPECT_TRUE(h.connection.outgoing.empty());
-  ASSERT_TRUE(h.connection.sent.back().has_pull_request());
-  const auto pull = h.connection.sent.back().pull_request();
-  EXPECT_EQ(pull.min_round(), 1u);
-  auto metadata = h.ResultMetadata(kCount, 1);
-  metadata.kind = codec::WindowKind::kWeights;
-  metadata.request = pull.request();
-  h.SendResult(metadata);
+  h.AnswerPull(1);
   EXPECT_EQ(h.push.calls, 1);
   EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
   EXPECT_EQ(h.push.stats.lost_chunks, 3u);
@@ -187,6 +186,23 @@ TEST(Reconnect, APushThatIsPassedOverEndsByNameWhereItsResultIsGone) {
   EXPECT_EQ(h.push.status.code(), StatusCode::kAborted);
   EXPECT_THAT(h.push.status.message(), HasSubstr("round 0 of tensor w is over"));
   EXPECT_THAT(h.session.residual(h.w), Each(1));
+}
+
+// The answer to a declaration may wait for the end of a round.
+TEST(Reconnect, ATensorThatTheServerDoesNotKnowYetHoldsUpNoOther) {
+  LostServer h;
+  h.session.Declare({.name = "p", .count = kCount, .initial = {}}, [](const auto&) {});
+  h.FinishEvent();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 1);
+  Outcome other;
+  h.Push();
+  h.session.Push(h.w + 1, h.gradient, other.Callback());
+  h.FinishEvent();
+  h.Lose();
+  h.ComeBack();
+  h.SendAnswer(h.Answer(0, 1));  // of p
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).key, 1u);
 }
 
 // The one before has counted in a later round than its own: the round that this one would be for.

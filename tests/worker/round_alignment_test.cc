@@ -37,5 +37,14 @@ TEST(RoundAlignmentTest, TensorsThatAreNotPushedTogetherAreNoPartsOfAStep) {
   EXPECT_EQ(steps.Ahead(Part(0, 0)), 0u) << "a newcomer to tensors of other rounds";
 }
 
+// As a server that lies may say them.
+TEST(RoundAlignmentTest, RoundsAtTheEndOfNumbersAreNotNear) {
+  RoundAlignment steps;
+  steps.Set(Part(0, 0), 0, UINT64_MAX);
+  steps.Set(Part(0, 1), 0, 1);
+  EXPECT_EQ(steps.Ahead(Part(0, 0)), 0u);
+  EXPECT_LE(steps.Ahead(Part(0, 1)), 1u) << "no round is before the first";
+}
+
 }  // namespace
 }  // namespace longhaul::worker

@@ -125,11 +125,12 @@ class SessionHarness {
     SendStart();
   }
   // Declares a tensor and answers for the server.
-  TensorHandle DeclareTensor(const std::string& name, uint64_t count, uint32_t key = 0) {
+  TensorHandle DeclareTensor(const std::string& name, uint64_t count, uint32_t key = 0,
+                             uint64_t next_round = 0) {
     Outcome declared;
     session.Declare({.name = name, .count = count, .initial = {}}, declared.DeclareCallback());
     FinishEvent();
-    SendDeclared(connection.sent.back().declare().request(), key);
+    SendDeclared(connection.sent.back().declare().request(), key, next_round);
     EXPECT_TRUE(declared.status.ok()) << declared.status.ToString();
     return declared.handle;
   }

@@ -38,16 +38,9 @@ void SendWholeResult(SessionHarness& h, uint32_t id, std::span<const float> valu
 TEST(WorkerSessionTest, APushThatWouldBeARoundAheadOfItsStepIsPassedOver) {
   SessionHarness h;
   h.JoinAndStart();
-  std::vector<float> gradient(10, 1), model(10);
-  const auto declare = [&](const std::string& name, uint32_t key, uint64_t round) {
-    Outcome declared;
-    h.session.Declare({.name = name, .count = 10, .initial = {}}, declared.DeclareCallback());
-    h.FinishEvent();
-    h.SendDeclared(h.connection.sent.back().declare().request(), key, round);
-    return declared.handle;
-  };
-  const TensorHandle ahead = declare("ahead", 0, 8);
-  const TensorHandle behind = declare("behind", 1, 7);
+  std::vector<float> gradient(10, 1);
+  const TensorHandle ahead = h.DeclareTensor("ahead", 10, 0, 8);
+  const TensorHandle behind = h.DeclareTensor("behind", 10, 1, 7);
   Outcome passed, in_time;
   h.session.Push(ahead, gradient, passed.Callback());
   h.session.Push(behind, gradient, in_time.Callback());
@@ -107,13 +100,10 @@ TEST(WorkerSessionTest, APushThatIsPassedOverHasTheLastMeanForAResult) {
   SessionHarness h;
   h.JoinAndStart();
   std::vector<float> gradient(10, 1), model(10);
-  for (const uint32_t key : {0u, 1u}) {
-    h.session.Declare({.name = "t" + std::to_string(key), .count = 10, .initial = {}}, [](const auto&) {});
-    h.FinishEvent();
-    h.SendDeclared(h.connection.sent.back().declare().request(), key, 9 - 2 * key);
-  }
+  const TensorHandle ahead = h.DeclareTensor("ahead", 10, 0, 9);
+  h.DeclareTensor("behind", 10, 1, 7);
   Outcome passed;
-  h.session.PushPull(0, gradient, model, passed.Callback());
+  h.session.PushPull(ahead, gradient, model, passed.Callback());
   h.FinishEvent();
   EXPECT_FALSE(passed.done()) << passed.status.ToString();
   ASSERT_TRUE(h.connection.sent.back().has_pull_request());

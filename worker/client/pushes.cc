@@ -110,7 +110,7 @@ void Pushes::Conclude(TensorHandle handle, transport::ChunkBitmap counted) {
   if (!tensor.aggregates() || tensor.completed_rounds == push.round + 1) return fetched_.push_back(handle);
   push.refusal =
       Status(StatusCode::kAborted, "round " + std::to_string(push.round) + " of tensor " + tensor.name() +
-                                       " is over, and its result is gone: the " + "server is in round " +
+                                       " is over, and its result is gone: the server is in round " +
                                        std::to_string(tensor.completed_rounds));
 }
 

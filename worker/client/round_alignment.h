@@ -16,6 +16,7 @@
 // that is wrong, a gradient is owed once that could have counted. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -31,31 +32,29 @@ class RoundAlignment {
   using Part = std::pair<uint32_t, uint32_t>;
 
   // The part's next push, of which there were `pushes` before, is for this round or a later one.
-  virtual void Set(Part part, uint64_t pushes, uint64_t round) {
-    parts_[part] = {static_cast<int64_t>(pushes), static_cast<int64_t>(round)};
-  }
+  virtual void Set(Part part, uint64_t pushes, uint64_t round) { parts_[part] = {pushes, round}; }
   // By so many rounds the part's next push would be later than the others of its step. REQUIRES: Set.
   virtual uint64_t Ahead(Part part) const {
     const Place& own = parts_.at(part);
-    int64_t ahead = 0;
-    for (const auto& [other, place] : parts_) {
-      const int64_t pushes = place.pushes - own.pushes;
-      const int64_t rounds = own.round - place.round + pushes;
-      if (pushes >= 0 && pushes <= kPushes && rounds <= kRounds && rounds > ahead) ahead = rounds;
+    uint64_t ahead = 0;
+    for (const auto& [other, place] : parts_) {  // a negative difference is a large one
+      const uint64_t pushes = place.pushes - own.pushes;
+      const uint64_t rounds = own.round - place.round + pushes;
+      if (pushes <= kPushes && rounds <= kRounds) ahead = std::max(ahead, rounds);
     }
-    return static_cast<uint64_t>(ahead);
+    return std::min(ahead, own.round);
   }
 
  private:
   // By how many others may be further in their count: their push of the step has begun already.
-  static constexpr int64_t kPushes = 1;
+  static constexpr uint64_t kPushes = 1;
   // Servers are a round apart at most, since each step waits for all; and one may have the worker's push of
   // its round already, from the process before.
-  static constexpr int64_t kRounds = 2;
+  static constexpr uint64_t kRounds = 2;
 
   struct Place {
-    int64_t pushes = 0;
-    int64_t round = 0;
+    uint64_t pushes = 0;
+    uint64_t round = 0;
   };
   std::map<Part, Place> parts_;
 };

@@ -67,7 +67,7 @@ class WorkerState {
   };
 
   std::string Path(const char* end) const;
-  // What is in a file that is whole; else empty, and the log has why.
+  // What is in a file that is whole; else none, and the log has why, unless it is not there.
   std::optional<std::string> Load(const char* end) const;
   void TakeResiduals(ByteSpan content);
   static void Append(const Run& run, std::string* content);
