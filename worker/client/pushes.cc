@@ -126,6 +126,7 @@ void Pushes::BeginEncoding(TensorHandle handle) {
 bool Pushes::OpenWindow(TensorHandle handle) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
+  // Before it is declared again: its round is that of the push before, which may have counted.
   if (push.ahead) return PassOver(handle), true;
   if (!tensor.attached) return false;
   if (IsPassed(tensor)) return PassOver(handle), true;
@@ -366,8 +367,7 @@ void Pushes::OnDeclaredAgain(TensorHandle handle, const control::Declared& decla
   TensorPush& push = tensor.push;
   const bool shifts = link_.settings.policy == LossPolicy::kShift;
   const bool encoded = push.stage == PushStage::kWaiting;
-  // One that is ahead was never sent: its round is that of the push before.
-  const bool counted = declared.has_counted() && declared.counted_round() >= push.round && !push.ahead;
+  const bool counted = declared.has_counted() && declared.counted_round() >= push.round;
   if (encoded && (counted || push.told())) {  // never again
     std::erase(waiting_for_window_, handle);
     transport::ChunkBitmap chunks(counted ? tensor.shape.gradient().chunks() : 0);
