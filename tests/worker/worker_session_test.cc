@@ -107,7 +107,21 @@ TEST(WorkerSessionTest, APushThatIsPassedOverHasTheLastMeanForAResult) {
   h.FinishEvent();
   EXPECT_FALSE(passed.done()) << passed.status.ToString();
   ASSERT_TRUE(h.connection.sent.back().has_pull_request());
-  EXPECT_EQ(h.connection.sent.back().pull_request().min_round(), 9u);
+  const control::PullRequest pull = h.connection.sent.back().pull_request();
+  EXPECT_EQ(pull.min_round(), 9u);
+  // Meanwhile another round goes on without this worker: its server waits for it no longer.
+  h.SendRoundReport(9, 0);
+  auto metadata = h.ResultMetadata(10, 10);
+  metadata.kind = codec::WindowKind::kWeights;
+  metadata.request = pull.request();
+  ASSERT_TRUE(h.OpenResult(7, metadata, 1).ok());
+  SendWholeResult(h, 7, Ramp(10));
+  ASSERT_TRUE(passed.done() && passed.status.ok()) << passed.status.ToString();
+  Outcome sent;
+  h.session.Push(ahead, gradient, sent.Callback());
+  h.FinishEvent();
+  ASSERT_EQ(h.connection.outgoing.size(), 1u);
+  EXPECT_EQ(h.Metadata(h.Window(0)).round, 10u);
 }
 
 // --- Joining ---
