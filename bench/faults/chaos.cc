@@ -22,8 +22,6 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr const char* kLink = "rate 200mbit delay 10ms loss 1%";
-constexpr const char* kCut = "rate 200mbit delay 10ms loss 100%";
 constexpr int kIdleTimeout = 4;  // s
 // Of a server: two files of its round log (64 MiB) and checkpoints.
 constexpr uint64_t kDiskBytes = uint64_t{192} << 20;
@@ -80,7 +78,7 @@ class Chaos {
       Disturb(faults_[random_.Below(faults_.size())]);
       if (!misses_.empty()) return;
     }
-    seconds_ = std::chrono::duration<double>(Clock::now() - begun).count();
+    seconds_ = Seconds(Clock::now() - begun);
   }
   json Result() {
     Compare();
@@ -192,7 +190,7 @@ class Chaos {
     }
     const auto ended = Clock::now();
     if (!Progress(kRecoveryLimit)) return Miss(std::string(fault.name) + ": a member does not go on");
-    recovery_[fault.name].push_back(std::chrono::duration<double>(Clock::now() - ended).count());
+    recovery_[fault.name].push_back(Seconds(Clock::now() - ended));
     // Shorter ones are repaired and need no words.
     const bool long_enough = kills || fault.kind == Kind::kKillServer || fault.kind == Kind::kDiskFull ||
                              length > kIdleTimeout + 1;

@@ -82,7 +82,8 @@ Status Job::Begin() {
   if (!link.ok()) return link.status();
   wan::TunWan::Options wan{
       .sites = {kServerSite}, .link = *link, .seed = options_.seed, .backend = wan::Backend::kTun};
-  for (size_t worker = 0; worker < options_.workers; ++worker) wan.sites.push_back(WorkerSite(worker));
+  for (size_t site = 0; site < std::min<size_t>(options_.workers, kWorkerSites); ++site)
+    wan.sites.push_back(WorkerSite(site));
   if (Status disk = MakeDisk(); !disk.ok()) return disk;
   auto up = wan::TunWan::Up(std::move(wan));
   if (!up.ok()) return up.status();
@@ -106,21 +107,23 @@ Status Job::Begin() {
 
 Words Job::WorkerCommand(size_t worker) const {
   if (!options_.member.empty() && (options_.all_members || worker + 1 == options_.workers)) {
-    return {ProgramPath("longhaul_faults_bench"),
-            "member",
-            options_.member,
-            "--join",
-            kServerAddress,
-            "--key",
-            key_file(),
-            "--rank",
-            std::to_string(worker),
-            "--world-size",
-            std::to_string(options_.workers),
-            "--idle-timeout",
-            std::to_string(options_.idle_timeout),
-            "--ledger",
-            LedgerOf(worker)};
+    Words words = {ProgramPath("longhaul_faults_bench"),
+                   "member",
+                   options_.member,
+                   "--join",
+                   kServerAddress,
+                   "--key",
+                   key_file(),
+                   "--rank",
+                   std::to_string(worker),
+                   "--world-size",
+                   std::to_string(options_.workers),
+                   "--idle-timeout",
+                   std::to_string(options_.idle_timeout),
+                   "--ledger",
+                   LedgerOf(worker)};
+    Append(&words, options_.member_words);
+    return words;
   }
   Words words = {ProgramPath("longhaul-worker"),
                  "--join",
@@ -134,7 +137,7 @@ Words Job::WorkerCommand(size_t worker) const {
                  "--progress",
                  "json",
                  "--rounds",
-                 "100000",
+                 std::to_string(options_.rounds),
                  "--optimizer",
                  "sgd:lr=0.05",
                  "--idle-timeout",

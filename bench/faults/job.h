@@ -23,6 +23,12 @@ namespace longhaul::bench::faults {
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 
+inline double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// Of the benches that go on for minutes: a link, and one that is cut.
+inline constexpr const char* kLink = "rate 200mbit delay 10ms loss 1%";
+inline constexpr const char* kCut = "rate 200mbit delay 10ms loss 100%";
+
 // A line of a program, on standard output or standard error.
 struct Line {
   Clock::time_point at;
@@ -30,12 +36,16 @@ struct Line {
   std::string text;
 };
 
+// A WAN has 64 sites; worker 63 is in the first one's, and so on.
+inline constexpr size_t kWorkerSites = 63;
+
 struct JobOptions {
   uint32_t workers = 3;
   uint32_t servers = 1;  // all in site A, at one port after the other
   std::string link = "rate 100mbit delay 10ms loss 1%";
   // All programs have the same one, in seconds.
   int idle_timeout = 4;
+  int rounds = 100'000;     // of the daemons that train
   Words server_words = {};  // of every server
   Words job_words = {};     // of the first server, which has the job's settings
   // Of each worker; those of `worker_words_of` follow them.
@@ -44,6 +54,7 @@ struct JobOptions {
   // The last worker is a member of this kind (member.h) in place of the daemon.
   std::string member = {};
   bool all_members = false;  // so are all the others
+  Words member_words = {};   // of each
   bool keeps_state = false;  // servers keep their checkpoints in checkpoints()
   // Of the disk that those are on, which is the job's alone; 0: the directory is as any other.
   uint64_t disk_bytes = 0;
@@ -76,6 +87,7 @@ class Job {
   void SetDown(size_t worker, const std::string& words);
   void SetAllLinks(const std::string& words);
   void HealLinks() { SetAllLinks(options_.link); }
+  void HealLink(size_t worker) { SetLink(worker, options_.link); }
   void SignalServer(int signal, size_t server = 0) { servers_[server]->Signal(signal); }
   void SignalWorker(size_t worker, int signal) { workers_[worker]->Signal(signal); }
   // Starts the worker's own command line once more, as a supervisor does, and `more`.
@@ -91,7 +103,7 @@ class Job {
   void RunInSite(const std::string& site, const Words& words);
   // From now on the server's standard output is not read.
   void StopReadingServer() { read_server_ = false; }
-  std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker); }
+  std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker % kWorkerSites); }
   std::string key_file() const { return protection_->key_file(); }
   std::string File(const std::string& name) const { return scratch_.File(name); }
   std::string checkpoints(size_t server = 0) const { return File("disk/server" + std::to_string(server)); }

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "bench/faults/chaos.h"
 #include "bench/faults/member.h"
+#include "bench/faults/pace.h"
 #include "bench/faults/scenario.h"
 
 namespace longhaul::bench::faults {
@@ -80,8 +81,8 @@ int RunAll(const Flags& flags) {
   return missed > 0 || !written.ok() ? kMissed : 0;
 }
 
-int Chaos(const Flags& flags, const ChaosOptions& options) {
-  const Result<json> result = RunChaos(options);
+// The exit code of one that has one result.
+int Finish(const Flags& flags, const Result<json>& result) {
   if (!result.ok()) {
     std::fprintf(stderr, "longhaul_faults_bench: %s\n", result.status().ToString().c_str());
     return result.status().code() == StatusCode::kInternal ? kMissed : kNoLink;
@@ -90,7 +91,7 @@ int Chaos(const Flags& flags, const ChaosOptions& options) {
   const Status written =
       flags.json_file.empty() ? Status() : WriteFileAtomically(flags.json_file, result->dump(1) + "\n");
   if (!written.ok()) std::fprintf(stderr, "longhaul_faults_bench: --json: %s\n", written.message().c_str());
-  return written.ok() && (*result)["miss"].empty() ? 0 : kMissed;
+  return written.ok() && result->value("miss", json::array()).empty() ? 0 : kMissed;
 }
 
 int Main(int argc, char** argv) {
@@ -117,6 +118,7 @@ int Main(int argc, char** argv) {
   as_member->add_option("--world-size", member.world_size)->required();
   as_member->add_option("--idle-timeout", member.idle_timeout);
   as_member->add_option("--ledger", member.ledger);
+  as_member->add_option("--elements", member.elements);
   ChaosOptions chaos;
   CLI::App* as_chaos = app.add_subcommand("chaos",
                                           "faults of all processes and links, one after the other, by "
@@ -135,13 +137,63 @@ int Main(int argc, char** argv) {
   as_chaos->add_option("--only", chaos.only, "only faults whose name contains this, e.g. \"of a server\"");
   as_chaos->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
   as_chaos->add_flag("--verbose", chaos.verbose, "show what all programs have said");
+  PaceOptions pace;
+  CLI::App* as_pace = app.add_subcommand(
+      "pace", "what a job keeps of its pace when each span begins with a fault, beside spans without one");
+  as_pace->add_option("--minutes", pace.minutes, "with faults, and as many without")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  as_pace->add_option("--every", pace.every, "length of a span, s")
+      ->check(CLI::Range(20, 600))
+      ->capture_default_str();
+  as_pace->add_option("--workers", pace.workers, "members of the job")
+      ->check(CLI::Range(2, 64))
+      ->capture_default_str();
+  as_pace->add_option("--servers", pace.servers, "servers of the job")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
+  as_pace->add_flag("--of-servers", pace.of_servers, "faults of servers in place of those of members");
+  as_pace->add_option("--seed", pace.seed, "of the faults and the links")->capture_default_str();
+  as_pace->add_flag("--verbose", pace.verbose, "show what all programs have said");
+  uint32_t start_workers = 64;
+  int start_repetitions = 5;
+  CLI::App* as_start =
+      app.add_subcommand("start", "from the last member's Connect to the end of the first round");
+  as_start->add_option("--workers", start_workers, "members of the job")
+      ->check(CLI::Range(1, 128))
+      ->capture_default_str();
+  as_start->add_option("--repetitions", start_repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  KillsOptions kills;
+  CLI::App* as_kills = app.add_subcommand(
+      "kills", "the demo's training, undisturbed and with a server that is killed again and again");
+  as_kills->add_option("--kills", kills.kills)->check(CLI::Range(0, 1000))->capture_default_str();
+  as_kills->add_option("--rounds", kills.rounds)->check(CLI::Range(10, 100'000))->capture_default_str();
+  as_kills->add_option("--workers", kills.workers)->check(CLI::Range(1, 16))->capture_default_str();
+  as_kills->add_option("--seed", kills.seed, "of the links")->capture_default_str();
+  as_kills->add_flag("--verbose", kills.verbose, "show what all programs have said");
+  int checkpoint_blocks = 4, checkpoint_rounds = 100;
+  CLI::App* as_checkpoints = app.add_subcommand(
+      "checkpoints", "how long rounds of 4 MB a member last with checkpoints, and without");
+  as_checkpoints->add_option("--blocks", checkpoint_blocks, "of each")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  as_checkpoints->add_option("--rounds", checkpoint_rounds, "of a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  for (CLI::App* command : {as_pace, as_start, as_kills, as_checkpoints})
+    command->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
   if (as_member->parsed()) return RunMember(member);
-  return as_chaos->parsed() ? Chaos(flags, chaos) : RunAll(flags);
+  if (as_chaos->parsed()) return Finish(flags, RunChaos(chaos));
+  if (as_pace->parsed()) return Finish(flags, RunPace(pace));
+  if (as_start->parsed()) return Finish(flags, RunStart(start_workers, start_repetitions, flags.seed));
+  if (as_checkpoints->parsed())
+    return Finish(flags, RunCheckpoints(checkpoint_blocks, checkpoint_rounds, flags.seed));
+  return as_kills->parsed() ? Finish(flags, RunKills(kills)) : RunAll(flags);
 }
 
 }  // namespace

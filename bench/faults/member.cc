@@ -156,6 +156,26 @@ class Bookkeeper {
   std::ofstream ledger_;
 };
 
+// Steps whose computing is a pause.
+Status Pace(Client client, uint64_t count) {
+  constexpr auto kComputes = std::chrono::milliseconds(100);
+  const std::vector<float> gradient(count, 1);
+  std::vector<float> values(count);
+  auto tensor = client.Declare("paced", {.count = count, .optimizer = "sgd:lr=0.001", .initial = values});
+  if (!tensor.ok()) return tensor.status();
+  while (client.status().ok()) {
+    std::this_thread::sleep_for(kComputes);
+    const Operation step = client.PushPull(*tensor, gradient, values);
+    if (const Status status = step.Wait(); status.ok()) {
+      std::printf("%s%llu\n", kInRound, static_cast<unsigned long long>(step.stats().round));
+      std::fflush(stdout);
+    } else {
+      Say(status.ToString());
+    }
+  }
+  return client.status();
+}
+
 }  // namespace
 
 int RunMember(const MemberOptions& options) {
@@ -168,6 +188,11 @@ int RunMember(const MemberOptions& options) {
   connect.site = "member";
   connect.idle_timeout = std::chrono::seconds(options.idle_timeout);
   if (!options.ledger.empty()) connect.reconnect_timeout = std::chrono::seconds(120);
+  if (options.kind == "pace") {
+    connect.reconnect_timeout = std::chrono::seconds(120);
+    std::printf("%s\n", kConnects);
+    std::fflush(stdout);
+  }
   connect.log = [](LogLevel, std::string_view text) { Say(std::string(text)); };
   auto client = Client::Connect(connect);
   if (!client.ok()) {
@@ -176,6 +201,10 @@ int RunMember(const MemberOptions& options) {
   }
   if (options.kind == "ledger") {
     Say("ends: " + Bookkeeper(options, *std::move(client)).Run().ToString());
+    return 1;
+  }
+  if (options.kind == "pace") {
+    Say("ends: " + Pace(*std::move(client), options.elements).ToString());
     return 1;
   }
   (void)Member(options, *std::move(client)).Run();

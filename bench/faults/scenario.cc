@@ -23,8 +23,6 @@ constexpr Duration kSlack = seconds(2);
 constexpr Duration kAfter = seconds(2);
 constexpr size_t kLineLength = 160;
 
-double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 // The text that a person reads: of a JSON line its words, of a log line what follows the time.
 std::string Readable(const std::string& text) {
   std::string line = text;
