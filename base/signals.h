@@ -4,6 +4,7 @@
 #include <csignal>
 #include <ctime>
 #include <initializer_list>
+#include <vector>
 
 #include "longhaul/units.h"
 
@@ -13,7 +14,7 @@ namespace longhaul {
 // started by wan::Spawn have them unblocked.
 class EndingSignals {
  public:
-  explicit EndingSignals(std::initializer_list<int> signals = {SIGINT, SIGTERM}) {
+  explicit EndingSignals(const std::vector<int>& signals = {SIGINT, SIGTERM}) {
     sigemptyset(&set_);
     for (const int signal : signals) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);

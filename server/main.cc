@@ -89,25 +89,6 @@ int CannotStart(const Status& why, process::Output* output) {
   return cli::ExitCodeOf(why);
 }
 
-// Waits for the end of the server, which a signal brings about in order.
-int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::SignalWatcher* signals,
-               health::HealthPort* health, process::Output* output) {
-  signals->Guard([&server, health](int signal) {
-    if (health != nullptr) health->SetStopping("told to stop by signal " + std::to_string(signal));
-    spdlog::info("signal {}: telling the workers and shutting down", signal);
-    server.Stop();
-  });
-  std::optional<Status> outcome;
-  while (!(outcome = server.WaitFor(kSummaryPoll))) progress->WriteSummary();
-  progress->WriteSummary();
-  signals->Guard({});
-  if (flags.server.once && !progress->finished()) {
-    output->Complain(outcome->ok() ? "told to stop before a job was finished" : outcome->ToString());
-    return kExitFailure;
-  }
-  return progress->json_failed() ? kExitFailure : 0;
-}
-
 void DescribeCommandLine(CLI::App& app, Flags& flags) {
   server::AddFlags(app, flags);
   cli::AddConfigFile(app, "workers = 4");
@@ -130,8 +111,14 @@ health::HealthSource SourceOf(const Server& server) {
   return {look, collect};
 }
 
+void SayHandOver(const Status& begun) {
+  if (begun.ok())
+    return spdlog::info("SIGUSR2: handing over; the workers wait for the server that starts next");
+  spdlog::error("SIGUSR2: nothing is handed over: {}", cli::WithFlagNames(begun.message()));
+}
+
 // SIGHUP: what may change while a server runs is read again, from the file that --config names and from the
-// key files. All of it, or nothing.
+// key files. All of it, or nothing. SIGUSR2: the job is handed over.
 class Reloader {
  public:
   Reloader(int argc, char** argv, const CLI::App& running) : argc_(argc), argv_(argv), running_(running) {}
@@ -162,6 +149,19 @@ class Reloader {
                  later.empty() ? "" : ", also what has changed: " + later);
   }
 
+  void HandOver() {
+    const std::lock_guard lock(mutex_);
+    const Status begun = server_ != nullptr
+                             ? server::Daemon::BeginHandOver(*server_)
+                             : Status(StatusCode::kFailedPrecondition, "the server is not running");
+    handed_over_ = handed_over_ || begun.ok();
+    SayHandOver(begun);
+  }
+  bool handed_over() {
+    const std::lock_guard lock(mutex_);
+    return handed_over_;
+  }
+
  private:
   Status Apply(const Flags& flags) {
     if (flags.server.insecure) return {};
@@ -186,7 +186,27 @@ class Reloader {
   const CLI::App& running_;
   std::mutex mutex_;
   Server* server_ = nullptr;
+  bool handed_over_ = false;
 };
+
+// Waits for the end of the server, which a signal brings about in order.
+int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::SignalWatcher* signals,
+               health::HealthPort* health, Reloader* reloader, process::Output* output) {
+  signals->Guard([&server, health](int signal) {
+    if (health != nullptr) health->SetStopping("told to stop by signal " + std::to_string(signal));
+    spdlog::info("signal {}: telling the workers and shutting down", signal);
+    server.Stop();
+  });
+  std::optional<Status> outcome;
+  while (!(outcome = server.WaitFor(kSummaryPoll))) progress->WriteSummary();
+  progress->WriteSummary();
+  signals->Guard({});
+  if (flags.server.once && !progress->finished() && !reloader->handed_over()) {
+    output->Complain(outcome->ok() ? "told to stop before a job was finished" : outcome->ToString());
+    return kExitFailure;
+  }
+  return progress->json_failed() ? kExitFailure : 0;
+}
 
 // Says what is wrong with the command line.
 int WrongUsage(const std::string& what) {
@@ -269,13 +289,17 @@ int RunJobs(const CLI::App& app, const Flags& flags) {
   RaiseDescriptorLimit();
   std::mutex mutex;  // guards the next one
   Jobs* running = nullptr;
-  process::SignalWatcher signals([&] {
+  const auto reload = [&] {
     const std::lock_guard lock(mutex);
     if (running == nullptr) return;
     auto now = LoadJobs(flags);
     const Status reloaded = now.ok() ? running->Reload(*std::move(now)) : now.status();
     if (!reloaded.ok()) return spdlog::error("SIGHUP: nothing is reloaded: {}", reloaded.message());
     spdlog::info("SIGHUP: the jobs are those of {} now", flags.jobs_file);
+  };
+  process::SignalWatcher signals(reload, [&] {
+    const std::lock_guard lock(mutex);
+    if (running != nullptr) SayHandOver(running->HandOver());
   });
   process::Output output("longhaul-server", flags.progress == "json", LogLevelOf(flags));
   const auto health = OpenHealth(flags, &output);
@@ -339,7 +363,8 @@ int Run(int argc, char** argv) {
   if (Status file = PrepareResultFile(flags.json_file); !file.ok())
     return WrongUsage("--json: " + file.message());
   Reloader reloader(argc, argv, app);
-  process::SignalWatcher signals([&reloader] { reloader.Reload(); });  // before the first thread
+  // Before the first thread.
+  process::SignalWatcher signals([&reloader] { reloader.Reload(); }, [&reloader] { reloader.HandOver(); });
   process::Output output("longhaul-server", flags.progress == "json", LogLevelOf(flags));
 
   flags.server.log = LogTo(SaidAlready(flags));
@@ -361,7 +386,7 @@ int Run(int argc, char** argv) {
   progress.PrintListening(*server, security->kind);
   reloader.SetServer(&*server);
   const health::HealthWatch watch(health->get(), SourceOf(*server));
-  const int code = WaitForEnd(flags, *server, &progress, &signals, health->get(), &output);
+  const int code = WaitForEnd(flags, *server, &progress, &signals, health->get(), &reloader, &output);
   reloader.SetServer(nullptr);
   return code;
 }

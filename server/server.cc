@@ -531,6 +531,15 @@ struct Server::Impl {
     if (!posted.ok()) loop->Stop();  // too much is posted
   }
 
+  // What follows needs the round log: a worker takes no other server for the one that it has lost.
+  Status RequestHandOver() {
+    return loop->Post([this] {
+      hands_over = true;
+      BeginShutdown(
+          Status(StatusCode::kUnavailable, "the server hands the job over to the one that starts next"));
+    });
+  }
+
   // The handle is gone. From one of its own callbacks the server goes on to its end by itself.
   static void Release(std::unique_ptr<Impl> impl) {
     if (!impl || !impl->OnLoopThread()) return;
@@ -557,7 +566,7 @@ struct Server::Impl {
   }
 
   void ShutDown(const Status& why) {
-    core->Shutdown(udp::Now(), why);
+    hands_over ? core->HandOver(udp::Now(), why) : core->Shutdown(udp::Now(), why);
     deadline = udp::Now() + kDrainTime;
     WaitForDrain();
   }
@@ -687,7 +696,9 @@ struct Server::Impl {
   std::unique_ptr<udp::EventLoop> loop;
   Address address;
   bool once = false;
+  Status may_hand_over;
   bool stopping = false;              // loop's thread
+  bool hands_over = false;            // loop's thread
   bool drain_check = false;           // loop's thread
   std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over
   Instant deadline = Instant::Infinite();
@@ -767,6 +778,13 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   }
   impl->address = socket->local_address();
   impl->once = options.once;
+  if (!options.round_log) {
+    impl->may_hand_over = {StatusCode::kFailedPrecondition,
+                           "'round_log' is off: no server could go on with the job"};
+  } else if (options.job_spec.downlink == Downlink::kLossy) {
+    impl->may_hand_over = {StatusCode::kFailedPrecondition,
+                           "with a lossy 'downlink' workers wait for no server"};
+  }
   for (const std::string& warning : socket->warnings()) {
     impl->events.calls().Log(LogLevel::kWarning, warning);
   }
@@ -908,6 +926,13 @@ Result<server::ServerStats> server::Daemon::Stats(const Server& server) {
 }
 
 void server::Daemon::BeginStop(const Server& server) { server.impl_->RequestStop(); }
+
+Status server::Daemon::MayHandOver(const Server& server) { return server.impl_->may_hand_over; }
+
+Status server::Daemon::BeginHandOver(const Server& server) {
+  if (Status may = MayHandOver(server); !may.ok()) return may;
+  return server.impl_->RequestHandOver();
+}
 
 Status server::Daemon::TakesMembers(const Server& server) {
   const auto stopping = server.impl_->Ask([impl = server.impl_.get()] { return impl->stopping; });

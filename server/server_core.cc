@@ -131,27 +131,36 @@ ServerCore::~ServerCore() = default;
 
 void ServerCore::Drain() {
   while (const auto happened = endpoint_.PollEvent()) {
-    coordinator_.Handle(happened->connection, happened->event);
+    if (!handed_over_) {
+      coordinator_.Handle(happened->connection, happened->event);
+    } else if (std::holds_alternative<transport::event::Accepted>(happened->event)) {
+      happened->connection->Close(handed_over_->why);
+    }
   }
+}
+
+void ServerCore::AfterEvent() {
+  Drain();
+  if (!handed_over_) coordinator_.AfterEvent();
 }
 
 void ServerCore::HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
                                 const transport::ReceiveInfo& info) {
   coordinator_.SetNow(now);
   endpoint_.HandleDatagram(now, from, datagram, info);
-  Drain();
-  coordinator_.AfterEvent();
+  AfterEvent();
 }
 
 void ServerCore::HandleTimeout(Instant now) {
   coordinator_.SetNow(now);
   endpoint_.HandleTimeout(now);
   Drain();
-  coordinator_.HandleTimeout();
-  coordinator_.AfterEvent();
+  if (!handed_over_) coordinator_.HandleTimeout();
+  AfterEvent();
 }
 
 void ServerCore::Work(Instant now) {
+  if (handed_over_) return;
   coordinator_.SetNow(now);
   coordinator_.Work();
   coordinator_.AfterEvent();
@@ -160,8 +169,7 @@ void ServerCore::Work(Instant now) {
 void ServerCore::HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) {
   coordinator_.SetNow(now);
   endpoint_.HandleSendRefused(now, destination, datagram_bytes);
-  Drain();
-  coordinator_.AfterEvent();
+  AfterEvent();
 }
 
 std::optional<transport::Transmit> ServerCore::PollTransmit(Instant now, MutableByteSpan buffer) {
@@ -169,11 +177,13 @@ std::optional<transport::Transmit> ServerCore::PollTransmit(Instant now, Mutable
 }
 
 Instant ServerCore::NextTimeout() const {
-  return std::min(endpoint_.NextTimeout(), coordinator_.NextTimeout());
+  return handed_over_ ? endpoint_.NextTimeout()
+                      : std::min(endpoint_.NextTimeout(), coordinator_.NextTimeout());
 }
 
 void ServerCore::Reload(Instant now, std::vector<std::shared_ptr<transport::Security>> keys,
                         const AccessRules& rules) {
+  if (handed_over_) return;
   coordinator_.SetNow(now);
   if (!keys.empty()) endpoint_.SetKeys(std::move(keys));
   coordinator_.Reload(rules);
@@ -187,6 +197,7 @@ void ServerCore::KeepState(Instant now) {
 }
 
 void ServerCore::OnLogged(Instant now) {
+  if (handed_over_) return;
   coordinator_.SetNow(now);
   coordinator_.OnLogged();
   Drain();
@@ -196,6 +207,13 @@ void ServerCore::OnLogged(Instant now) {
 void ServerCore::Shutdown(Instant now, const Status& why) {
   coordinator_.SetNow(now);
   coordinator_.Shutdown(why);
+}
+
+void ServerCore::HandOver(Instant now, const Status& why) {
+  coordinator_.SetNow(now);
+  handed_over_ = {why, coordinator_.Stats()};
+  endpoint_.CloseAll(why);
+  Drain();
 }
 
 }  // namespace longhaul::server

@@ -48,7 +48,7 @@ class ServerCore final : public transport::DatagramCore {
   void HandleSendRefused(Instant now, const Address& destination, size_t datagram_bytes) override;
   std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override;
   Instant NextTimeout() const override;
-  bool HasWork() const override { return coordinator_.HasWork(); }
+  bool HasWork() const override { return !handed_over_ && coordinator_.HasWork(); }
   void Work(Instant now) override;
   void HandleLongestEvent(Duration cpu) override { coordinator_.HandleLongestEvent(cpu); }
 
@@ -61,21 +61,30 @@ class ServerCore final : public transport::DatagramCore {
   void OnLogged(Instant now);
   // Tells every worker why and takes no one any more. Drained() says when all of them have heard it.
   void Shutdown(Instant now, const Status& why);
-  bool Drained() const { return coordinator_.Idle(); }
+  // Closes every connection with `why` and takes no one any more; the job is not over. Drained() as above.
+  void HandOver(Instant now, const Status& why);
+  bool Drained() const { return handed_over_ ? endpoint_.connection_count() == 0 : coordinator_.Idle(); }
 
   // --- Questions ---
   uint64_t jobs_over() const { return coordinator_.jobs_over(); }
   // Of the latest job that is over: Ok when every worker has left orderly.
   const Status& last_outcome() const { return coordinator_.last_outcome(); }
-  ServerStats stats() const { return coordinator_.Stats(); }
+  ServerStats stats() const { return handed_over_ ? handed_over_->stats : coordinator_.Stats(); }
   transport::EndpointStats endpoint_stats() const { return endpoint_.stats(); }
 
  private:
+  struct HandedOver {
+    Status why;
+    ServerStats stats;
+  };
+
   // The coordinator hears what happened on the endpoint.
   void Drain();
+  void AfterEvent();
 
   Coordinator coordinator_;
   transport::Endpoint endpoint_;
+  std::optional<HandedOver> handed_over_;  // the coordinator is not asked any more: its connections go
 };
 
 }  // namespace longhaul::server

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
 
@@ -19,22 +20,28 @@ bool IsIgnored(int signal) {
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-EndingSignals TakeSignals() {
+EndingSignals TakeSignals(bool hands_over) {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction action {};
     action.sa_handler = EndAtOnce;
     ::sigaction(signal, &action, nullptr);
   }
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
-  return IsIgnored(SIGHUP) ? EndingSignals({SIGINT, SIGTERM}) : EndingSignals({SIGINT, SIGTERM, SIGHUP});
+  std::vector<int> taken = {SIGINT, SIGTERM};
+  if (!IsIgnored(SIGHUP)) taken.push_back(SIGHUP);
+  if (hands_over) taken.push_back(SIGUSR2);
+  return EndingSignals(taken);
 }
 
 bool HasTerminal() { return FileDescriptor(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC)).valid(); }
 
 }  // namespace
 
-SignalWatcher::SignalWatcher(std::function<void()> reload)
-    : reload_(std::move(reload)), terminal_(HasTerminal()), signals_(TakeSignals()) {
+SignalWatcher::SignalWatcher(std::function<void()> reload, std::function<void()> hand_over)
+    : reload_(std::move(reload)),
+      hand_over_(std::move(hand_over)),
+      terminal_(HasTerminal()),
+      signals_(TakeSignals(hand_over_ != nullptr)) {
   thread_ = std::thread([this] { Watch(); });
 }
 
@@ -54,6 +61,10 @@ void SignalWatcher::Watch() {
     if (signal == 0) continue;
     if (signal == SIGHUP && !terminal_ && reload_) {
       reload_();
+      continue;
+    }
+    if (signal == SIGUSR2) {
+      hand_over_();
       continue;
     }
     const std::lock_guard lock(mutex_);

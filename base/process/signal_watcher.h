@@ -5,6 +5,7 @@
 //                     exit code 128 + signal
 //   SIGHUP            with a terminal, which has gone then, or with nothing to reload: as SIGTERM, but never at
 //                     once; else: reload; where it was ignored at the start (nohup): ignored
+//   SIGUSR2           where something can be handed over: does so
 //   SIGPIPE, SIGXFSZ  ignored: the write that causes them fails, and is reported
 #pragma once
 
@@ -19,8 +20,9 @@ namespace longhaul::process {
 
 class SignalWatcher {
  public:
-  // Make it before any other thread. `reload`, if any, is called in the watcher's thread. One per process.
-  explicit SignalWatcher(std::function<void()> reload = {});
+  // Make it before any other thread. `reload` and `hand_over`, if any, are called in the watcher's thread.
+  // One per process.
+  explicit SignalWatcher(std::function<void()> reload = {}, std::function<void()> hand_over = {});
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;
@@ -35,7 +37,7 @@ class SignalWatcher {
  private:
   void Watch();
 
-  std::function<void()> reload_;
+  std::function<void()> reload_, hand_over_;
   bool terminal_;
   EndingSignals signals_;
   std::mutex mutex_;

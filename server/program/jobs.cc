@@ -48,6 +48,7 @@ struct Jobs::Job {
   std::mutex mutex;  // guards what follows
   bool started = false;
   bool stopping = false;
+  bool handed_over = false;
   Status not_started;
   std::shared_ptr<Server> server;  // while it serves
   std::optional<Status> outcome;   // it has ended
@@ -56,9 +57,10 @@ struct Jobs::Job {
     const std::lock_guard lock(mutex);
     return server;
   }
-  bool ToldToStop() {
+  // Whether its end is the one that was asked for.
+  bool EndsWell(bool once, bool finished) {
     const std::lock_guard lock(mutex);
-    return stopping;
+    return handed_over || (once ? finished : stopping);
   }
   bool Ended() {
     const std::lock_guard lock(mutex);
@@ -68,6 +70,12 @@ struct Jobs::Job {
     const std::lock_guard lock(mutex);
     stopping = true;
     if (server) Daemon::BeginStop(*server);
+  }
+  void HandOver() {
+    const std::lock_guard lock(mutex);
+    stopping = handed_over = true;
+    // One that still starts has no job yet, and stops.
+    if (server) (void)Daemon::BeginHandOver(*server);
   }
 };
 
@@ -146,6 +154,19 @@ void Jobs::Stop() {
   for (const auto& job : jobs_) job->Stop();
 }
 
+Status Jobs::HandOver() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& job : jobs_) {
+    const auto server = job->Serving();
+    const Status may = server ? Daemon::MayHandOver(*server) : Status();
+    if (!may.ok()) return {may.code(), "job " + job->given.name + ": " + may.message()};
+  }
+  over_ = true;
+  pending_.clear();
+  for (const auto& job : jobs_) job->HandOver();
+  return {};
+}
+
 int Jobs::Wait() {
   while (Turn()) std::this_thread::sleep_for(kPoll);
   return worst_;
@@ -179,7 +200,7 @@ void Jobs::Look(Job& job) {
   job.progress.WriteSummary();
   const bool once = job.given.flags.server.once;
   // Without --once only a signal or a failure ends a server.
-  const bool fine = once ? job.progress.finished() : job.ToldToStop();
+  const bool fine = job.EndsWell(once, job.progress.finished());
   const Status untimely(StatusCode::kCancelled, "told to stop before a job was finished");
   End(job, fine && !job.progress.json_failed() ? 0 : cli::kExitFailure,
       once && !fine && outcome->ok() ? untimely : *outcome);

@@ -45,6 +45,8 @@ class Jobs {
 
   // Every server stops in order, all at the same time; one that still starts, when it has. Any thread.
   void Stop();
+  // All jobs, as Daemon::BeginHandOver, or none when one cannot be. Any thread.
+  Status HandOver();
   // Until all have ended. The highest exit code; a line for each job says its own when it ends.
   int Wait();
   // `now` is what the file has now. Jobs that have left it stop in order; those that are new in it start

@@ -170,6 +170,39 @@ TEST_F(JobsTest, OnePortShowsAllAndATerminationDrainsAll) {
   EXPECT_TRUE(Of(jobs, "b", "checkpoint"));
 }
 
+TEST_F(JobsTest, AreHandedOverAllOrNone) {
+  const auto file = [&](const std::map<std::string, std::string>& more) {
+    std::string text = Common();
+    for (const auto& [job, lines] : more) text += Section(job, lines);
+    return text;
+  };
+  const std::string log = "round-log = true\n";
+  Program& mixed = StartJobs(file({{"a", log}, {"b", ""}}));
+  WaitFor(mixed, "a", "listening");
+  WaitFor(mixed, "b", "listening");
+  mixed.Signal(SIGUSR2);
+  EXPECT_TRUE(mixed.WaitForError("nothing is handed over: job b: 'round_log' is off")) << mixed.Everything();
+  mixed.Signal(SIGKILL);
+  ASSERT_TRUE(mixed.WaitForEnd());
+  Program& first = StartJobs(file({{"a", log}, {"b", log}}));
+  std::map<std::string, std::string> logged;  // the same jobs, at the ports that they have
+  std::vector<Program*> workers;
+  for (const std::string job : {"a", "b"}) {
+    const std::string at = WaitFor(first, job, "listening").value("address", "");
+    logged[job] = log + "listen = \"" + at + "\"\n";
+    for (uint32_t rank : {0, 1})
+      workers.push_back(&Worker(at, job, rank, {{"--fault", "delay=10ms"}, {"--reconnect-timeout", "60"}}));
+  }
+  WaitFor(first, "a", "round");
+  WaitFor(first, "b", "round");
+  first.Signal(SIGUSR2);
+  ExpectEnd(first, 0);
+  Program& second = StartJobs(file(logged));
+  for (Program* worker : workers) ExpectEnd(*worker, 0);
+  ExpectEnd(second, 0);
+  EXPECT_EQ(Learned("a"), Learned("b"));
+}
+
 TEST_F(JobsTest, AHangUpStartsJobsEndsJobsAndRereadsKeys) {
   const std::string path = directory() + "/jobs.toml";
   for (const char* name : {"old", "new"}) {

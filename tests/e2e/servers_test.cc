@@ -216,6 +216,22 @@ TEST_F(Servers, TheFirstIsKilledAndNoBitChanges) {
   EXPECT_THAT(servers_[2]->Errors(), HasSubstr("has this one again"));
 }
 
+TEST_F(Servers, AreReplacedOneAfterTheOtherAndNoBitChanges) {
+  const JobImage one = OfOneServer();
+  StartThree();
+  Train();
+  for (const size_t i : {1, 0, 2}) {
+    WaitForRounds(*servers_[i], 10);
+    servers_[i]->Signal(SIGUSR2);
+    ExpectEnd(*servers_[i], 0);
+    const Flags again = Merged(Logged(i), {{"--listen", addresses_[i]}});
+    servers_[i] = i == 0 ? &StartFirst(3, again) : &StartOther(again);
+    WaitForRounds(*servers_[i], 3);
+  }
+  ExpectAllEnd();
+  ExpectLikeOneServer(one);
+}
+
 TEST_F(Servers, ADirectoryOfAnotherPlaceIsRefusedByName) {
   StartThree();
   Train();
