@@ -102,9 +102,14 @@ void Membership::Free(uint32_t rank, Member::State state) {
   if (joined_ == 0) plan_.GiveAllBack();
 }
 
+void Membership::GoOn(std::vector<RankSessions> sessions) {
+  fences_.Restore(std::move(sessions));
+  goes_on_ = true;
+}
+
 bool Membership::TryStart(Instant now) {
-  if (started_ || joined_ < start_workers_) return false;
-  if (joined_ < world_size() && now < last_joined_ + kLastCall) return false;
+  if (started_ || joined_ < (goes_on_ ? min_workers_ : start_workers_)) return false;
+  if (joined_ < world_size() && now < last_joined_ + (goes_on_ ? kReturn : kLastCall)) return false;
   started_ = true;
   for (uint32_t rank = 0; rank < world_size(); ++rank) {
     if (IsJoined(rank)) fences_.OnJoined(rank, members_[rank].session);
@@ -174,6 +179,7 @@ void Membership::Reset() {
   fences_.Reset();
   joined_ = 0;
   started_ = false;
+  goes_on_ = false;
 }
 
 }  // namespace longhaul::server

@@ -74,6 +74,8 @@ class Membership {
   // Between the last worker to come and the start without those that are not in: processes that were started
   // together are seconds apart at most.
   static constexpr Duration kLastCall = std::chrono::seconds(1);
+  // The usual idle time-out: by then all that live look for the server. Those that come later enter the job.
+  static constexpr Duration kReturn = std::chrono::seconds(10);
 
   // min_workers: fewer joined workers than this abort a started job; 1..world_size. max_weight_share:
   // JobSpec's. start_workers: so many begin without the others; 0: only all; else min_workers..world_size.
@@ -94,7 +96,7 @@ class Membership {
   void OnHeard(uint32_t rank, Instant now) { members_[rank].last_heard = now; }
 
   // True once: the start barrier opens, when every rank is in, or start_workers are and no other has come for
-  // kLastCall. Started() stays true until the job's end.
+  // kLastCall; see GoOn. Started() stays true until the job's end.
   bool TryStart(Instant now);
   bool started() const { return started_; }
   // Joined workers, now.
@@ -118,8 +120,9 @@ class Membership {
   // From now on; what the list says of ranks that stand for several workers, too (SetStandsFor).
   void SetAllow(AllowList allow);
   const Fences& fences() const { return fences_; }
-  // The job goes on: the processes that it had at an earlier server.
-  void GoOn(std::vector<RankSessions> sessions) { fences_.Restore(std::move(sessions)); }
+  // The job goes on: the processes that it had at an earlier server. It starts with min_workers when no other
+  // has come for kReturn: a rank may have left before.
+  void GoOn(std::vector<RankSessions> sessions);
   RankPlan& plan() { return plan_; }
   const RankPlan& plan() const { return plan_; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
@@ -145,6 +148,7 @@ class Membership {
   Fences fences_;
   uint32_t joined_ = 0;
   Instant last_joined_;
+  bool goes_on_ = false;  // the job, from an earlier server
   bool started_ = false;
 };
 

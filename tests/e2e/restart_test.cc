@@ -114,6 +114,54 @@ TEST_F(Restart, OfAKilledServerChangesNoBitOfTheModel) {
   EXPECT_THAT(workers_[0]->Errors(), HasSubstr("is back after"));
 }
 
+// As a new version of the daemon takes the place of the old one.
+TEST_F(Restart, AJobIsHandedOverWithoutALostRound) {
+  const JobImage whole = Uninterrupted();
+  Program& first = StartLogger("cut");
+  Train();
+  WaitForRounds(first, 12);
+  first.Signal(SIGUSR2);
+  ExpectEnd(first, 0);
+  EXPECT_THAT(first.Errors(), HasSubstr("SIGUSR2: handing over"));
+  EXPECT_THAT(first.Output(), Not(HasSubstr("\"event\":\"leave\""))) << "no worker has left";
+  for (Program* worker : workers_) {
+    EXPECT_TRUE(worker->WaitForError("hands the job over to the one that starts next"))
+        << worker->Everything();
+  }
+  Program& second = StartAgain("cut");
+  ExpectWorkersEnd(0);
+  ExpectEnd(second, 0);
+  ExpectSame(whole, Final("cut"));
+  EXPECT_EQ(Rounds(first) + Rounds(second), size_t{kRounds}) << "the rounds in progress ended before";
+}
+
+TEST_F(Restart, AJobThatNoServerCouldGoOnWithIsNotHandedOver) {
+  Program& server = StartServer({{"--checkpoint-dir", log_directory("plain")}, {"--once", ""}});
+  Train();
+  WaitForRounds(server, 5);
+  server.Signal(SIGUSR2);
+  ASSERT_TRUE(server.WaitForError("is off: no server could go on")) << server.Everything();
+  ExpectWorkersEnd(0);
+  ExpectEnd(server, 0);
+}
+
+TEST_F(Restart, GoesOnWithoutAWorkerThatHadLeft) {
+  Program& first = StartLogger("cut", {{"--workers", "3"}, {"--min-workers", "2"}});
+  const Flags of_three = {{"--world-size", "3"}};
+  Train(of_three);
+  Program& leaves = StartWorker(
+      2, Merged({{"--rounds", "5000"}, {"--fault", "delay=10ms"}, {"--lr", "0.01"}, {"--momentum", "0.9"}},
+                of_three));
+  WaitForRounds(first, 5);
+  leaves.Signal(SIGTERM);
+  ASSERT_TRUE(leaves.WaitForEnd());
+  WaitForRounds(first, 10);
+  Kill(first);
+  Program& second = StartLogger("cut", {{"--workers", "3"}, {"--min-workers", "2"}, {"--listen", address()}});
+  ExpectWorkersEnd(0);
+  ExpectEnd(second, 0);
+}
+
 TEST_F(Restart, MayHappenAgainAndAgain) {
   const JobImage whole = Uninterrupted();
   Program* server = &StartLogger("cut");

@@ -107,6 +107,26 @@ TEST(Membership, AJobThatGoesOnKnowsItsProcesses) {
   EXPECT_TRUE(membership.Join(Process(1, 13), At(0)).ok());
 }
 
+TEST(Membership, AJobThatGoesOnStartsWithoutARankThatIsGone) {
+  Membership membership("mnist", 3, 2);
+  const auto of_three = [](uint32_t rank, uint64_t session) {
+    JoinRequest request = Process(rank, session);
+    request.world_size = 3;
+    return request;
+  };
+  membership.GoOn({});
+  ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart(At(60'000))) << "two are needed";
+  ASSERT_TRUE(membership.Join(of_three(1, 2), At(70'000)).ok());
+  EXPECT_FALSE(membership.TryStart(At(79'000))) << "the third may be on its way";
+  EXPECT_TRUE(membership.TryStart(At(80'000)));
+  EXPECT_TRUE(membership.Join(of_three(2, 3), At(90'000)).ok()) << "it may come later";
+  membership.Reset();
+  ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
+  ASSERT_TRUE(membership.Join(of_three(1, 2), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart(At(60'000))) << "the next job begins with all";
+}
+
 TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1, 3), At(0)).ok());
