@@ -163,6 +163,7 @@ Result<json> RunPace(const PaceOptions& options) {
     } else {
       job.RunFor(until - begun);
       rounds.TakeIn();
+      costs["none"].gap.push_back(rounds.LongestGap(begun, until));
     }
     total.seconds += Seconds(until - begun);
     total.rounds += rounds.Between(begun, until);
@@ -188,8 +189,9 @@ Result<json> RunPace(const PaceOptions& options) {
   for (auto& [name, cost] : costs) {
     std::vector<double> lost;
     for (const double gap : cost.gap) lost.push_back(std::max(0.0, gap / usual - 1));
-    out["faults"][name] = {
-        {"times", lost.size()}, {"gap_in_rounds", Spread(lost)}, {"recovery", Spread(cost.recovery)}};
+    out["faults"][name] = {{"times", lost.size()},
+                           {"gap_in_rounds", Spread(lost)},
+                           {"recovery", cost.recovery.empty() ? json() : Spread(cost.recovery)}};
   }
   return out;
 }

@@ -93,6 +93,13 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
   });
 }
 
+// Seed 794955173697: for most of the five seconds in which a Join has to come.
+bool IsCut(const RunPlan& plan, uint32_t rank) {
+  return std::ranges::any_of(plan.faults, [rank](const Fault& fault) {
+    return fault.rank == rank && HitsSite(fault.kind) && fault.kind != FaultKind::kWeather;
+  });
+}
+
 // For how long processes stand still, at most.
 Duration Pauses(const RunPlan& plan) {
   Duration sum{0};
@@ -140,7 +147,7 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
       return said + ", but the server had answered";
     case StatusCode::kDeadlineExceeded:
       // The server waits five seconds for a Join, every copy of which was lost.
-      if (IsLossy(plan, process.rank) && Mentions(why, "no Join")) return "";
+      if ((IsLossy(plan, process.rank) || IsCut(plan, process.rank)) && Mentions(why, "no Join")) return "";
       return said + ", which nobody has asked for";
     case StatusCode::kSettingsMismatch:
       // The only one that a network can bring about: when many INITs are lost a worker falls back to small
