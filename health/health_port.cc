@@ -417,8 +417,8 @@ void HealthPort::Impl::OnRequest(const Ref& connection) {
 void HealthPort::Impl::AnswerMetrics(const Ref& connection) {
   if (page && udp::Now() < page_good_until) return Answer(connection, 200, page);
   scrapes.push_back(connection);
+  if (scrapes.size() > 1) return;  // it is being made, or on its way to OnPage
   const std::lock_guard lock(mutex);
-  if (wanted) return;
   wanted = counters;
   changed.notify_all();
 }
