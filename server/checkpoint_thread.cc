@@ -8,9 +8,22 @@
 #include <system_error>
 #include <utility>
 
+#include "base/flags/job_json.h"
 #include "server/member/fences.h"
 
 namespace longhaul::server {
+
+namespace {
+
+// As this version writes them: what an earlier one did not know is as it is by default.
+std::string WithDefaults(const std::string& settings) {
+  const auto known = nlohmann::json::parse(settings, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json all = JobSpec();
+  if (known.is_object()) all.update(known);
+  return all.dump();
+}
+
+}  // namespace
 
 // Outlives the CheckpointThread where a disk does not answer.
 struct CheckpointThread::Shared {
@@ -134,7 +147,7 @@ Status CheckpointThread::OpenLog(const Options& options,
         return differs("workers are", std::to_string(about.world_size),
                        "are " + std::to_string(options.world_size));
       }
-      if (about.settings != options.settings)
+      if (WithDefaults(about.settings) != WithDefaults(options.settings))
         return differs("settings are", about.settings, "are " + options.settings);
       resumed_ = loaded->run;
       resumed_->sessions = SessionsOf(loaded->tensors, about.world_size);

@@ -21,9 +21,10 @@ struct Daemon {
                               const MakeGuests& make_guests, std::shared_ptr<LinkShare> link = nullptr);
   // As Server::Stop, but waits for nothing. On any thread.
   static void BeginStop(const Server& server);
-  // Stops without an end to the job: the rounds in progress end, the state is kept, workers with
+  // Stops without an end to the job: results that are on their way leave, the state is kept, workers with
   // reconnect_timeout wait for a server of the same checkpoint_dir. Waits for nothing, on any thread. Errors:
-  // kFailedPrecondition (without round_log, or with a lossy downlink, no server could go on).
+  // kFailedPrecondition (without round_log, with a lossy downlink, or while the log cannot be written, no
+  // server could go on).
   static Status BeginHandOver(const Server& server);
   static Status MayHandOver(const Server& server);
 

@@ -201,7 +201,7 @@ int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::
   while (!(outcome = server.WaitFor(kSummaryPoll))) progress->WriteSummary();
   progress->WriteSummary();
   signals->Guard({});
-  if (flags.server.once && !progress->finished() && !reloader->handed_over()) {
+  if (flags.server.once && !progress->finished() && !(reloader->handed_over() && outcome->ok())) {
     output->Complain(outcome->ok() ? "told to stop before a job was finished" : outcome->ToString());
     return kExitFailure;
   }

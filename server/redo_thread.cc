@@ -30,6 +30,7 @@ struct RedoThread::Shared {
   std::vector<store::RedoLog::Image> written;  // to be dropped by the server's thread
   std::vector<Status> errors;
   uint64_t failed = 0;
+  bool failing = false;
 };
 
 // The states between two other entries go to the disk together.
@@ -37,6 +38,7 @@ void RedoThread::Shared::Write(std::vector<Entry> batch) {
   std::vector<store::RedoLog::Image> images;
   const auto done = [&](const Status& status) {
     const std::lock_guard lock(mutex);
+    failing = !status.ok();
     if (!status.ok()) errors.push_back(status);
     if (!status.ok()) failed += images.size();
     for (auto& image : images) written.push_back(std::move(image));
@@ -121,6 +123,7 @@ std::vector<Status> RedoThread::TakeErrors() {
     dropped.swap(shared_->written);
     errors.swap(shared_->errors);
     failed_ = shared_->failed;
+    failing_ = shared_->failing;
   }
   logged_ += dropped.size();
   return errors;

@@ -31,6 +31,7 @@ class RedoThread {
   std::vector<Status> TakeErrors();
   uint64_t logged() const { return logged_; }
   uint64_t failed() const { return failed_; }
+  bool failing() const { return failing_; }  // the last write
 
  private:
   struct Shared;
@@ -38,6 +39,7 @@ class RedoThread {
   uint64_t appended_ = 0;
   uint64_t logged_ = 0;
   uint64_t failed_ = 0;
+  bool failing_ = false;
   std::thread thread_;
 };
 

@@ -534,6 +534,7 @@ struct Server::Impl {
   // What follows needs the round log: a worker takes no other server for the one that it has lost.
   Status RequestHandOver() {
     return loop->Post([this] {
+      if (stopping) return;
       hands_over = true;
       BeginShutdown(
           Status(StatusCode::kUnavailable, "the server hands the job over to the one that starts next"));
@@ -927,7 +928,15 @@ Result<server::ServerStats> server::Daemon::Stats(const Server& server) {
 
 void server::Daemon::BeginStop(const Server& server) { server.impl_->RequestStop(); }
 
-Status server::Daemon::MayHandOver(const Server& server) { return server.impl_->may_hand_over; }
+Status server::Daemon::MayHandOver(const Server& server) {
+  Server::Impl* const impl = server.impl_.get();
+  if (!impl->may_hand_over.ok()) return impl->may_hand_over;
+  const auto failing = impl->Ask([impl] { return impl->checkpoints->log_failing(); });
+  if (!failing.ok()) return failing.status();
+  return *failing ? Status(StatusCode::kFailedPrecondition,
+                           "the round log cannot be written: rounds would be lost")
+                  : Status();
+}
 
 Status server::Daemon::BeginHandOver(const Server& server) {
   if (Status may = MayHandOver(server); !may.ok()) return may;

@@ -103,8 +103,9 @@ void Membership::Free(uint32_t rank, Member::State state) {
 }
 
 void Membership::GoOn(std::vector<RankSessions> sessions) {
+  // Before a push has counted, the one that is gone may be the one that has the initial values.
+  goes_on_ = std::ranges::any_of(sessions, [](const RankSessions& rank) { return rank.last != 0; });
   fences_.Restore(std::move(sessions));
-  goes_on_ = true;
 }
 
 bool Membership::TryStart(Instant now) {

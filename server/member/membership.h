@@ -120,8 +120,8 @@ class Membership {
   // From now on; what the list says of ranks that stand for several workers, too (SetStandsFor).
   void SetAllow(AllowList allow);
   const Fences& fences() const { return fences_; }
-  // The job goes on: the processes that it had at an earlier server. It starts with min_workers when no other
-  // has come for kReturn: a rank may have left before.
+  // The job goes on: the processes that it had at an earlier server. Once a push has counted it
+  // starts with min_workers when no other has come for kReturn: a rank may have left before.
   void GoOn(std::vector<RankSessions> sessions);
   RankPlan& plan() { return plan_; }
   const RankPlan& plan() const { return plan_; }

@@ -58,9 +58,9 @@ struct Jobs::Job {
     return server;
   }
   // Whether its end is the one that was asked for.
-  bool EndsWell(bool once, bool finished) {
+  bool EndsWell(bool once, bool finished, const Status& how) {
     const std::lock_guard lock(mutex);
-    return handed_over || (once ? finished : stopping);
+    return (handed_over && how.ok()) || (once ? finished : stopping);
   }
   bool Ended() {
     const std::lock_guard lock(mutex);
@@ -156,14 +156,17 @@ void Jobs::Stop() {
 
 Status Jobs::HandOver() {
   const std::lock_guard lock(mutex_);
+  if (over_) return {StatusCode::kFailedPrecondition, "all jobs end"};
   for (const auto& job : jobs_) {
-    const auto server = job->Serving();
+    const auto server = job->leaving ? nullptr : job->Serving();
     const Status may = server ? Daemon::MayHandOver(*server) : Status();
     if (!may.ok()) return {may.code(), "job " + job->given.name + ": " + may.message()};
   }
   over_ = true;
   pending_.clear();
-  for (const auto& job : jobs_) job->HandOver();
+  for (const auto& job : jobs_) {
+    if (!job->leaving) job->HandOver();
+  }
   return {};
 }
 
@@ -200,7 +203,7 @@ void Jobs::Look(Job& job) {
   job.progress.WriteSummary();
   const bool once = job.given.flags.server.once;
   // Without --once only a signal or a failure ends a server.
-  const bool fine = job.EndsWell(once, job.progress.finished());
+  const bool fine = job.EndsWell(once, job.progress.finished(), *outcome);
   const Status untimely(StatusCode::kCancelled, "told to stop before a job was finished");
   End(job, fine && !job.progress.json_failed() ? 0 : cli::kExitFailure,
       once && !fine && outcome->ok() ? untimely : *outcome);

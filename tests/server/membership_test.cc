@@ -114,7 +114,7 @@ TEST(Membership, AJobThatGoesOnStartsWithoutARankThatIsGone) {
     request.world_size = 3;
     return request;
   };
-  membership.GoOn({});
+  membership.GoOn({{.last = 1}, {}, {}});
   ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
   EXPECT_FALSE(membership.TryStart(At(60'000))) << "two are needed";
   ASSERT_TRUE(membership.Join(of_three(1, 2), At(70'000)).ok());
@@ -125,6 +125,11 @@ TEST(Membership, AJobThatGoesOnStartsWithoutARankThatIsGone) {
   ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
   ASSERT_TRUE(membership.Join(of_three(1, 2), At(0)).ok());
   EXPECT_FALSE(membership.TryStart(At(60'000))) << "the next job begins with all";
+  membership.Reset();
+  membership.GoOn(std::vector<RankSessions>(3));
+  ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
+  ASSERT_TRUE(membership.Join(of_three(1, 2), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart(At(60'000))) << "the third may have the initial values";
 }
 
 TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {
