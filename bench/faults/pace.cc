@@ -44,6 +44,7 @@ class Rounds {
     for (; read_ < job_.lines().size(); ++read_) {
       const Line& line = job_.lines()[read_];
       if (!line.text.starts_with(kInRound)) continue;
+      steps_[line.program].push_back(line.at);
       const auto round = std::strtoll(line.text.c_str() + std::strlen(kInRound), nullptr, 10);
       if (round > last_) at_.push_back(line.at), last_ = round;
     }
@@ -59,10 +60,20 @@ class Rounds {
       longest = std::max(longest, Seconds(*at - before));
     return std::max(longest, Seconds(to - before));
   }
-  // s; below 0: none came.
-  double FirstAfter(Clock::time_point time) const {
-    const auto at = std::ranges::lower_bound(at_, time);
-    return at == at_.end() ? -1 : Seconds(*at - time);
+  // Steps of all members that a round had in that time.
+  size_t StepsBetween(Clock::time_point from, Clock::time_point to) const {
+    size_t sum = 0;
+    for (const auto& [member, at] : steps_)
+      sum += static_cast<size_t>(std::ranges::lower_bound(at, to) - std::ranges::lower_bound(at, from));
+    return sum;
+  }
+  // A step of the member, or a round; s; none came: until `end`.
+  double FirstAfter(Clock::time_point time, Clock::time_point end, const std::string& member = "") const {
+    const std::vector<Clock::time_point> none;
+    const auto of = steps_.find(member);
+    const auto& times = member.empty() ? at_ : of == steps_.end() ? none : of->second;
+    const auto at = std::ranges::lower_bound(times, time);
+    return Seconds((at == times.end() ? end : *at) - time);
   }
   size_t count() const { return at_.size(); }
   // Of the last `count`, s.
@@ -77,6 +88,7 @@ class Rounds {
   size_t read_ = 0;
   long long last_ = -1;
   std::vector<Clock::time_point> at_;
+  std::map<std::string, std::vector<Clock::time_point>> steps_;
 };
 
 struct Disturbance {
@@ -87,8 +99,11 @@ constexpr Disturbance kOfMembers[] = {
     {"kill -9 of a member", 0.5, 0.5}, {"SIGSTOP of a member", 1, 10}, {"a member's link is cut", 5, 15}};
 constexpr Disturbance kOfServers[] = {{"kill -9 of a server", 0.5, 0.5}, {"SIGSTOP of a server", 1, 5}};
 
-// Length of one: s.
-double Disturb(const PaceOptions& options, size_t which, Random& random, Job& job) {
+struct Disturbed {
+  double seconds = 0;
+  std::string member;  // empty: a server
+};
+Disturbed Disturb(const PaceOptions& options, size_t which, Random& random, Job& job) {
   const Disturbance& what = options.of_servers ? kOfServers[which] : kOfMembers[which];
   const size_t victim = random.Below(options.of_servers ? job.servers() : job.workers());
   const double length = what.least + (what.most - what.least) * random.Uniform();
@@ -109,12 +124,12 @@ double Disturb(const PaceOptions& options, size_t which, Random& random, Job& jo
   } else {
     job.HealLink(victim);
   }
-  return length;
+  return {length, options.of_servers ? "" : "worker" + std::to_string(victim)};
 }
 
 struct Span {
   double seconds = 0;
-  size_t rounds = 0;
+  size_t rounds = 0, steps = 0;
 };
 struct Cost {
   std::vector<double> gap,
@@ -153,13 +168,14 @@ Result<json> RunPace(const PaceOptions& options) {
     if (span % 2 == 1) {
       const size_t which = static_cast<size_t>(span / 2) %
                            (options.of_servers ? std::size(kOfServers) : std::size(kOfMembers));
-      down += Disturb(options, which, random, job);
+      const Disturbed disturbance = Disturb(options, which, random, job);
+      down += disturbance.seconds;
       const auto ended = Clock::now();
       job.RunFor(until - ended);
       rounds.TakeIn();
       Cost& cost = costs[options.of_servers ? kOfServers[which].name : kOfMembers[which].name];
       cost.gap.push_back(rounds.LongestGap(begun, until));
-      cost.recovery.push_back(rounds.FirstAfter(ended));
+      cost.recovery.push_back(rounds.FirstAfter(ended, until, disturbance.member));
     } else {
       job.RunFor(until - begun);
       rounds.TakeIn();
@@ -167,6 +183,7 @@ Result<json> RunPace(const PaceOptions& options) {
     }
     total.seconds += Seconds(until - begun);
     total.rounds += rounds.Between(begun, until);
+    total.steps += rounds.StepsBetween(begun, until);
     if (rounds.Between(begun, until) == 0) {
       Show(job);
       return Status(StatusCode::kInternal, "no round in " + std::to_string(options.every) + " s");
@@ -182,6 +199,8 @@ Result<json> RunPace(const PaceOptions& options) {
               {"minutes", disturbed.seconds / 60},
               {"rounds_quiet", quiet.rounds},
               {"rounds_disturbed", disturbed.rounds},
+              {"steps_quiet", quiet.steps},
+              {"steps_disturbed", disturbed.steps},
               {"usual", usual},
               {"kept", static_cast<double>(disturbed.rounds) / disturbed.seconds * usual},
               {"lost_seconds", disturbed.seconds - static_cast<double>(disturbed.rounds) * usual},
@@ -212,7 +231,7 @@ Result<json> RunStart(uint32_t workers, int repetitions, uint64_t seed) {
     for (const Line& line : job.lines()) {
       if (line.text == kConnects) connects.push_back(line.at);
     }
-    times.push_back(rounds.FirstAfter(std::ranges::max(connects)));
+    times.push_back(rounds.FirstAfter(std::ranges::max(connects), Clock::now()));
     std::fprintf(stderr, "%u members, %.2f s\n", workers, times.back());
   }
   return json{{"workers", workers}, {"times", times}, {"p50", Quantile(times, 0.5)}};
@@ -277,8 +296,11 @@ Result<Training> Train(const KillsOptions& options, int kills) {
   }
   const auto newest = server::store::LoadNewestCheckpoint(SystemFiles(), job.checkpoints());
   if (!newest.ok() || !newest->loaded) return fails("no checkpoint: " + newest.status().ToString());
-  for (const server::TensorImage& tensor : newest->loaded->image.tensors)
-    training.rounds = std::max(training.rounds, tensor.rounds);
+  const auto& tensors = newest->loaded->image.tensors;
+  if (tensors.empty()) return fails("no tensor");
+  training.rounds = tensors.front().rounds;
+  const auto same = [&](const server::TensorImage& tensor) { return tensor.rounds == training.rounds; };
+  if (!std::ranges::all_of(tensors, same)) return fails("tensors have other numbers of rounds");
   return training;
 }
 

@@ -93,10 +93,12 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
   });
 }
 
-// Seed 794955173697: for most of the five seconds in which a Join has to come.
+// Maybe for most of the time in which a worker has to join: an outage may end shortly before that does (seeds
+// 794955173697, 881991844073), and so may a pause of the server's (435059647382).
 bool IsCut(const RunPlan& plan, uint32_t rank) {
   return std::ranges::any_of(plan.faults, [rank](const Fault& fault) {
-    return fault.rank == rank && HitsSite(fault.kind) && fault.kind != FaultKind::kWeather;
+    const bool outage = HitsSite(fault.kind) && fault.kind != FaultKind::kWeather;
+    return fault.kind == FaultKind::kServerPause || (fault.rank == rank && (outage || IsPause(fault.kind)));
   });
 }
 
@@ -143,7 +145,8 @@ std::string WhyWrong(const RunPlan& plan, const ProcessRecord& process, const Jo
       // A server that had it replaced or missed it knows nothing of its connection any more, and says so.
       if (Mentions(why, "has forgotten this connection") && WasGone(process, ledger)) return "";
       // An ACCEPT and acknowledgements, while every copy of the Welcome was lost.
-      if (process.heard_lately <= HeardBeforeGivingUp(plan, process.rank)) return "";
+      if (process.heard_lately <= HeardBeforeGivingUp(plan, process.rank) || IsCut(plan, process.rank))
+        return "";
       return said + ", but the server had answered";
     case StatusCode::kDeadlineExceeded:
       // The server waits five seconds for a Join, every copy of which was lost.
