@@ -186,12 +186,12 @@ TEST_F(JobsTest, AreHandedOverAllOrNone) {
   ASSERT_TRUE(mixed.WaitForEnd());
   Program& first = StartJobs(file({{"a", log}, {"b", log}}));
   std::map<std::string, std::string> logged;  // the same jobs, at the ports that they have
-  std::vector<Program*> workers;
+  std::vector<Program*> workers;              // whose 30 rounds take 2.4 s at least
   for (const std::string job : {"a", "b"}) {
     const std::string at = WaitFor(first, job, "listening").value("address", "");
     logged[job] = log + "listen = \"" + at + "\"\n";
     for (uint32_t rank : {0, 1})
-      workers.push_back(&Worker(at, job, rank, {{"--fault", "delay=10ms"}, {"--reconnect-timeout", "60"}}));
+      workers.push_back(&Worker(at, job, rank, {{"--fault", "delay=40ms"}, {"--reconnect-timeout", "60"}}));
   }
   WaitFor(first, "a", "round");
   WaitFor(first, "b", "round");
