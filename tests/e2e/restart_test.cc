@@ -6,6 +6,7 @@
 //   worker 1 ─┘
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <cstring>
 #include <filesystem>
@@ -133,6 +134,39 @@ TEST_F(Restart, AJobIsHandedOverWithoutALostRound) {
   ExpectEnd(second, 0);
   ExpectSame(whole, Final("cut"));
   EXPECT_EQ(Rounds(first) + Rounds(second), size_t{kRounds}) << "the rounds in progress ended before";
+}
+
+// As on a host that is busy.
+TEST_F(Restart, AWorkerThatStandsStillDoesNotHoldAHandOverUp) {
+  const JobImage whole = Uninterrupted();
+  Program& first = StartLogger("cut");
+  Train();
+  WaitForRounds(first, 12);
+  workers_[1]->Signal(SIGSTOP);
+  const auto begun = Clock::now();
+  first.Signal(SIGUSR2);
+  ExpectEnd(first, 0);
+  EXPECT_LT(SecondsFrom(begun, first.ended_at()), (2 + 1.5 + 2) * kSlowness) << "last rounds, drain, slack";
+  Program& second = StartAgain("cut");
+  workers_[1]->Signal(SIGCONT);
+  ExpectWorkersEnd(0);
+  ExpectEnd(second, 0);
+  ExpectSame(whole, Final("cut"));
+}
+
+TEST_F(Restart, AJobWhoseLogCannotBeWrittenIsNotHandedOver) {
+  std::filesystem::create_directory(log_directory("small"));
+  if (::mount("none", log_directory("small").c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "no right to mount";
+  Program& server = StartLogger("small");
+  Train();
+  WaitForRounds(server, 5);
+  server.Signal(SIGUSR2);
+  EXPECT_TRUE(server.WaitForError("nothing is handed over: the round log cannot be written"))
+      << server.Everything();
+  ExpectWorkersEnd(0);
+  ExpectEnd(server, 0);
+  ::umount2(log_directory("small").c_str(), MNT_DETACH);
 }
 
 TEST_F(Restart, AJobThatNoServerCouldGoOnWithIsNotHandedOver) {
