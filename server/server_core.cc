@@ -134,7 +134,11 @@ void ServerCore::Drain() {
     if (!handed_over_) {
       coordinator_.Handle(happened->connection, happened->event);
     } else if (std::holds_alternative<transport::event::Accepted>(happened->event)) {
+      handed_over_->newcomers.push_back(happened->connection);
       happened->connection->Close(handed_over_->why);
+    } else if (std::holds_alternative<transport::event::Closed>(happened->event)) {
+      const bool new_one = std::erase(handed_over_->newcomers, happened->connection) > 0;
+      handed_over_->left -= !new_one && handed_over_->left > 0 ? 1 : 0;
     }
   }
 }
@@ -211,7 +215,7 @@ void ServerCore::Shutdown(Instant now, const Status& why) {
 
 void ServerCore::HandOver(Instant now, const Status& why) {
   coordinator_.SetNow(now);
-  handed_over_ = {why, coordinator_.Stats()};
+  handed_over_ = {why, coordinator_.Stats(), endpoint_.connection_count()};
   endpoint_.CloseAll(why);
   Drain();
 }

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,7 @@ class ServerCore final : public transport::DatagramCore {
   void Shutdown(Instant now, const Status& why);
   // Closes every connection with `why` and takes no one any more; the job is not over. Drained() as above.
   void HandOver(Instant now, const Status& why);
-  bool Drained() const { return handed_over_ ? endpoint_.connection_count() == 0 : coordinator_.Idle(); }
+  bool Drained() const { return handed_over_ ? handed_over_->left == 0 : coordinator_.Idle(); }
 
   // --- Questions ---
   uint64_t jobs_over() const { return coordinator_.jobs_over(); }
@@ -76,6 +77,8 @@ class ServerCore final : public transport::DatagramCore {
   struct HandedOver {
     Status why;
     ServerStats stats;
+    size_t left;  // connections that were there and have not ended
+    std::vector<const transport::Connection*> newcomers = {};
   };
 
   // The coordinator hears what happened on the endpoint.

@@ -72,6 +72,29 @@ TEST_F(Net, ShutdownTellsEveryoneAndDrains) {
   EXPECT_THAT(a.closed->message(), HasSubstr("the server is shutting down"));
 }
 
+TEST_F(Net, AHandOverClosesAllTakesNoneAndEndsNoJob) {
+  RunFor(std::chrono::milliseconds(100));
+  a.Join(0);
+  b.Join(1);
+  RunFor(std::chrono::milliseconds(200));
+  core.HandOver(network.now(), Status(StatusCode::kUnavailable, "another server goes on"));
+  host.Pump();
+  CoreClient& late = Add();
+  EXPECT_FALSE(core.Drained()) << "the workers have not heard of it";
+  RunFor(std::chrono::milliseconds(1400));
+  for (const CoreClient* client : {&a, &b}) {
+    ASSERT_TRUE(client->closed);
+    EXPECT_EQ(client->closed->code(), StatusCode::kUnavailable);
+    EXPECT_THAT(client->closed->message(), HasSubstr("another server goes on"));
+  }
+  EXPECT_FALSE(late.connected) << "what it says again is for the next server";
+  EXPECT_TRUE(core.Drained());
+  RunFor(std::chrono::seconds(5));
+  EXPECT_EQ(core.jobs_over(), 0u) << "beyond the idle time-out";
+  EXPECT_EQ(core.stats().joined, 2u) << "as it was";
+  for (const CoreClient* client : {&a, &b}) EXPECT_TRUE(client->heard.back().has_start()) << "no farewell";
+}
+
 // It may ask for the status as often as it likes: else it would make the server keep megabytes for it.
 TEST_F(Net, OfWhatIsQueuedTowardsAStrangerLittleIsKept) {
   const auto ask_five_times = [](CoreClient& client) {
