@@ -9,11 +9,7 @@
 namespace longhaul::server {
 
 struct RedoThread::Shared {
-  // One of: a job begins, a state, the job is over.
-  struct Entry {
-    std::optional<std::pair<ResumedJob, bool>> begin;
-    store::RedoLog::Image image;
-  };
+  using Entry = store::RedoLog::Entry;
   Shared(store::RedoLog l, store::RedoLog::About a) : log(std::move(l)), about(std::move(a)) {}
 
   void Write(std::vector<Entry> batch);  // out of the lock
@@ -33,26 +29,14 @@ struct RedoThread::Shared {
   bool failing = false;
 };
 
-// The states between two other entries go to the disk together.
 void RedoThread::Shared::Write(std::vector<Entry> batch) {
-  std::vector<store::RedoLog::Image> images;
-  const auto done = [&](const Status& status) {
+  log.Write(about, std::move(batch), [this](const Status& status, std::vector<store::RedoLog::Image> images) {
     const std::lock_guard lock(mutex);
     failing = !status.ok();
     if (!status.ok()) errors.push_back(status);
     if (!status.ok()) failed += images.size();
     for (auto& image : images) written.push_back(std::move(image));
-    images.clear();
-  };
-  for (Entry& entry : batch) {
-    if (entry.image != nullptr) {
-      images.push_back(std::move(entry.image));
-      continue;
-    }
-    if (!images.empty()) done(log.Append(images));
-    done(entry.begin ? log.Begin(about, entry.begin->first, entry.begin->second) : log.End());
-  }
-  if (!images.empty()) done(log.Append(images));
+  });
 }
 
 void RedoThread::Shared::Run() {

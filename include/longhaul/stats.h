@@ -29,7 +29,9 @@ struct Counter {
 
 // One operation (Push, Pull, PushPull). Final once the operation is done.
 struct OperationStats {
-  uint64_t round = 0;        // of the tensor: the round pushed into, or of the result; the version pulled
+  uint64_t round = 0;  // of the tensor: the round pushed into, or of the result; the version pulled
+  // Where a push has counted; `round` is later where its result came from a server that was started again.
+  uint64_t pushed_round = 0;
   ByteCount bytes;           // tensor bytes moved, gradient out plus values in
   ByteCount wire_bytes;      // chunk bytes as they travelled: headers, retransmissions and repair included
   uint32_t chunks_sent = 0;  // distinct chunks that left

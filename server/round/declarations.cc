@@ -335,7 +335,7 @@ TensorJob& Declarations::Add(Parameters* parameters) {
 // Whether this worker is to send the initial values.
 bool Declarations::AsksForInitial(TensorJob& job, uint32_t rank, bool has_initial) {
   Parameters& parameters = job.tensor.parameters();
-  if (job.HasValues()) return false;
+  if (job.HasValues() || job.initial_record != 0) return false;
   const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
   if (asked && parameters.initial_sender() != rank) return false;
   if (asked && !has_initial) {

@@ -90,7 +90,7 @@ Status Intake::OnWindowOpened(Instant now, Peer& peer, transport::WindowKey key,
 
 Status Intake::OpenInitial(Peer& peer, transport::WindowKey key, TensorJob& job) {
   const Parameters& parameters = job.tensor.parameters();
-  if (parameters.initial() != Parameters::Initial::kAwaited || parameters.initial_sender() != peer.rank) {
+  if (!job.AwaitsInitial() || parameters.initial_sender() != peer.rank) {
     return Status(StatusCode::kFailedPrecondition, "these initial values were not asked for");
   }
   const bool open = std::ranges::any_of(peer.transfers, [&job](const auto& known) {
@@ -403,12 +403,13 @@ void Intake::Close(Instant now, Peer& peer, transport::WindowKey key, wire::Clos
   peer.transfers.erase(key);
   TensorJob& job = *outcome->job;
   outcome->closed = true;
-  peer.connection->CloseWindow(key, reason);
   ++stats_->by_rank[peer.rank].close_reasons[static_cast<size_t>(reason)];
-  if (transfer.kind == Transfer::Kind::kInitial) {
-    outcome->initialized = job.tensor.parameters().initial() == Parameters::Initial::kAwaited;
+  if (transfer.kind == Transfer::Kind::kInitial && job.AwaitsInitial()) {
+    outcome->initialized = {.rank = peer.rank, .key = key, .reason = reason};
     return;
   }
+  peer.connection->CloseWindow(key, reason);
+  if (transfer.kind == Transfer::Kind::kInitial) return;
   job.window_times[peer.rank].Add(now - transfer.opened);
   if (reason == wire::CloseReason::kHard && transfer.round == job.tensor.rounds().number()) {
     host_->OnLeftOut({.rank = peer.rank,

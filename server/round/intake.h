@@ -28,7 +28,8 @@ class Intake {
     TensorJob* job = nullptr;       // null: nothing has changed
     std::optional<uint32_t> ready;  // a chunk of the round that every awaited worker has contributed to
     bool closed = false;            // a window is over
-    bool initialized = false;       // ... which brought the initial values
+    // ... which brought the initial values. It is open yet: the owner closes it.
+    std::optional<InitialWindow> initialized;
     Instant check_at = Instant::Infinite();  // when time alone may close the window
   };
 

@@ -157,7 +157,7 @@ void RoundEngine::Follow(const Intake::Outcome& outcome) {
   if (outcome.job == nullptr) return;
   CloseSteps(*outcome.job);
   FinaliseSwept(*outcome.job);
-  if (outcome.initialized) OnInitialized(*outcome.job);
+  if (outcome.initialized) OnOffered(*outcome.job, *outcome.initialized);
   if (outcome.closed) LeaveStragglersOut(*outcome.job);  // half of the members may be done now
   CheckAt(outcome.check_at);
   FinishRoundIfComplete(*outcome.job);
@@ -171,12 +171,23 @@ void RoundEngine::OnOutgoingClosed(Peer& peer, transport::WindowKey key,
 
 // --- Rounds ---
 
+// A worker's values are here. They count when they are on the disk: until then it has offered nothing.
+void RoundEngine::OnOffered(TensorJob& job, const InitialWindow& window) {
+  job.initial_window = window;
+  if (!logs()) return OnInitialized(job);
+  job.initial_record = keeper_->Log(std::make_shared<TensorImage>(job.tensor.Image()));
+}
+
 // Version 0 is there: what has waited for it goes on.
 void RoundEngine::OnInitialized(TensorJob& job) {
+  const bool logged = std::exchange(job.initial_record, 0) != 0;
+  if (const auto window = std::exchange(job.initial_window, std::nullopt)) {
+    host_->PeerOfRank(window->rank)->connection->CloseWindow(window->key, window->reason);
+  }
   job.tensor.parameters().SetReady();
   job.values_since = job.turn = now_;
   std::fill(job.answered_at.begin(), job.answered_at.end(), now_);
-  if (logs() && job.tensor.parameters().version() == 0)
+  if (logs() && !logged && job.tensor.parameters().version() == 0)
     keeper_->Log(std::make_shared<TensorImage>(job.tensor.Image()));
   if (job.tensor.rounds().begun() && job.tensor.rounds().Closes()) job.tensor.rounds().BeginSweep();
   FinaliseSwept(job);
@@ -242,6 +253,7 @@ bool RoundEngine::IsLogged(TensorJob& job) {
 
 void RoundEngine::OnLogged() {
   for (const auto& job : jobs_) {
+    if (job->initial_record != 0 && keeper_->logged() >= job->initial_record) OnInitialized(*job);
     if (job->tensor.withheld()) FinishRoundIfComplete(*job);
   }
 }
@@ -469,6 +481,9 @@ void RoundEngine::OnMemberReplaced(uint32_t rank, Peer& old) {
 void RoundEngine::DropPeer(Peer& peer) {
   results_.OnPeerGone(peer);
   peer.transfers.clear();
+  for (const auto& job : jobs_) {
+    if (job->initial_window && job->initial_window->rank == peer.rank) job->initial_window.reset();
+  }
 }
 
 void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
@@ -478,7 +493,7 @@ void RoundEngine::OnMemberGone(uint32_t rank, Peer& peer) {
   for (const auto& job : jobs_) {
     const Parameters& parameters = job->tensor.parameters();
     ForgetWorker(*job, rank);
-    if (parameters.initial() == Parameters::Initial::kAwaited && parameters.initial_sender() == rank) {
+    if (job->AwaitsInitial() && parameters.initial_sender() == rank) {
       host_->RequestAbort(Status(StatusCode::kAborted, membership_->Describe(rank) +
                                                            " left before the initial values of tensor \"" +
                                                            parameters.spec().name + "\" had arrived"));

@@ -59,6 +59,14 @@ struct FinishedPush {
   Instant held_since = {};
 };
 
+// The window that has brought the initial values. It is closed when they are on the disk, where there is a
+// round log: a worker that has let go of them need not offer them again.
+struct InitialWindow {
+  uint32_t rank = 0;
+  transport::WindowKey key = {};
+  wire::CloseReason reason = wire::CloseReason::kComplete;
+};
+
 struct TensorJob {
   // Throws std::bad_alloc.
   TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
@@ -91,6 +99,10 @@ struct TensorJob {
 
   bool HasValues() const {
     return tensor.aggregate_only() || tensor.parameters().initial() == Parameters::Initial::kReady;
+  }
+  // Initial values are on their way here.
+  bool AwaitsInitial() const {
+    return tensor.parameters().initial() == Parameters::Initial::kAwaited && initial_record == 0;
   }
   // Since when the round in progress waits. REQUIRES: it has begun.
   Instant since() const { return std::max(tensor.rounds().begun_at(), values_since); }
@@ -224,6 +236,10 @@ struct TensorJob {
   // With a round log: the record of the round in progress that is being written (0: none), and the
   // answers to pushes without a result, which leave when it is written.
   uint64_t record = 0;
+  // The record of version 0 that is being written (0: none), and the window that has brought it, unless its
+  // connection is gone.
+  uint64_t initial_record = 0;
+  std::optional<InitialWindow> initial_window;
   std::vector<std::pair<uint32_t, control::ControlMessage>> untold;  // by rank
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/crc32c.h"
 #include "server/store/hashed_file.h"
@@ -217,6 +218,25 @@ Status RedoLog::Read(uint64_t file) {
 }
 
 // --- Writing ---
+
+void RedoLog::Write(const About& about, std::vector<Entry> entries,
+                    const std::function<void(const Status&, std::vector<Image>)>& done) {
+  std::vector<Image> images;
+  const auto append = [&] {
+    if (images.empty()) return;
+    const Status status = Append(images);
+    done(status, std::exchange(images, {}));
+  };
+  for (Entry& entry : entries) {
+    if (entry.image != nullptr) {
+      images.push_back(std::move(entry.image));
+      continue;
+    }
+    append();
+    done(entry.begin ? Begin(about, entry.begin->first, entry.begin->second) : End(), {});
+  }
+  append();
+}
 
 Status RedoLog::Begin(const About& about, const ResumedJob& run, bool goes_on) {
   job_header_ = json{{"kind", "job"},

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +50,16 @@ class RedoLog {
   static Result<RedoLog> Open(Files* files, const std::string& directory);
   // Once: what was there; none: no job.
   std::optional<Loaded> TakeLoaded() { return std::exchange(loaded_, std::nullopt); }
+
+  // One of: a job begins, a state, the job is over.
+  struct Entry {
+    std::optional<std::pair<ResumedJob, bool>> begin = {};  // and whether it goes on
+    Image image = nullptr;
+  };
+  // In order; the states between two other entries go to the disk together. done: what became of those, and
+  // of each other entry (without images), as it happens.
+  void Write(const About& about, std::vector<Entry> entries,
+             const std::function<void(const Status&, std::vector<Image>)>& done);
 
   // What follows is of this job. goes_on: as what was loaded.
   Status Begin(const About& about, const ResumedJob& run, bool goes_on);

@@ -133,6 +133,57 @@ TEST_F(LoggedRounds, TheLastChunkLeavesWhenTheRoundIsOnTheDisk) {
                                           Counted{.session = 2000, .round = 0, .clock = 1}));
 }
 
+// Its worker lets go of them when they are taken.
+TEST_F(LoggedRounds, InitialValuesAreTakenWhenTheyAreOnTheDisk) {
+  LoggedJob job(&keeper);
+  for (FakeWorker* worker : {&job.a, &job.b})
+    worker->Declare("w", job.count, "sgd:lr=1", /*has_initial=*/worker == &job.a);
+  job.b.Pull(0, 0, 3);
+  const transport::WindowKey window{40};
+  ASSERT_TRUE(job.a
+                  .Open({.key = window, .high = LoggedJob::kChunks}, 0, 0, job.count, job.elements, false,
+                        codec::WindowKind::kInitial)
+                  .ok());
+  for (uint32_t chunk = 0; chunk < LoggedJob::kChunks; ++chunk)
+    job.a.Send(window, wire::ReliabilityClass::kHigh, chunk, std::vector<float>(job.elements, 9));
+  ASSERT_EQ(keeper.records.size(), 1u);
+  EXPECT_EQ(keeper.records[0]->values->span()[0], 9);
+  EXPECT_THAT(job.a.connection.closed_windows, IsEmpty());
+  EXPECT_TRUE(job.b.connection.outgoing.empty()) << "values that may be lost yet";
+  job.Push(0, true);
+  EXPECT_EQ(keeper.records.size(), 1u) << "a step from nowhere";
+  job.Write();
+  EXPECT_THAT(job.a.connection.closed_windows,
+              testing::Contains(std::pair(window, wire::CloseReason::kComplete)));
+  EXPECT_FALSE(job.b.connection.outgoing.empty());
+  EXPECT_EQ(keeper.records.size(), 2u) << "version 0 once, and the round";
+}
+
+// They are complete: their worker is not needed any more.
+TEST_F(LoggedRounds, InitialValuesOnTheirWayToTheDiskOutliveTheirWorker) {
+  LoggedJob job(&keeper);
+  for (FakeWorker* worker : {&job.a, &job.b})
+    worker->Declare("w", job.count, "sgd:lr=1", /*has_initial=*/worker == &job.a);
+  const transport::WindowKey window{40};
+  ASSERT_TRUE(job.a
+                  .Open({.key = window, .high = LoggedJob::kChunks}, 0, 0, job.count, job.elements, false,
+                        codec::WindowKind::kInitial)
+                  .ok());
+  for (uint32_t chunk = 0; chunk < LoggedJob::kChunks; ++chunk)
+    job.a.Send(window, wire::ReliabilityClass::kHigh, chunk, std::vector<float>(job.elements, 9));
+  FakeWorker again(job.coordinator, 0);
+  again.connection.max_chunk_bytes = LoggedJob::kSymbol;
+  again.session = 1000;
+  again.Join(2, 7);
+  again.Declare("w", job.count, "sgd:lr=1", /*has_initial=*/true);
+  const auto answers = again.Heard(Heard::kDeclared);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_FALSE(answers[0].declared().send_initial()) << "the record borrows what would be written";
+  job.Write();
+  again.Pull(0, 0, 3);
+  EXPECT_FALSE(again.connection.outgoing.empty());
+}
+
 // It is fed what is final when a window is free.
 TEST_F(LoggedRounds, AlsoForAResultThatHasWaitedForAWindow) {
   LoggedJob job(&keeper);

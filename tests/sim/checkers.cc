@@ -98,7 +98,8 @@ bool IsLossy(const RunPlan& plan, uint32_t rank) {
 bool IsCut(const RunPlan& plan, uint32_t rank) {
   return std::ranges::any_of(plan.faults, [rank](const Fault& fault) {
     const bool outage = HitsSite(fault.kind) && fault.kind != FaultKind::kWeather;
-    return fault.kind == FaultKind::kServerPause || (fault.rank == rank && (outage || IsPause(fault.kind)));
+    const bool server = fault.kind == FaultKind::kServerPause || fault.kind == FaultKind::kServerRestart;
+    return server || (fault.rank == rank && (outage || IsPause(fault.kind)));
   });
 }
 
@@ -225,6 +226,7 @@ void CheckEnds(const JobLedger& ledger, std::vector<std::string>* violations) {
     }
   };
   for (const PushRecord& push : ledger.pushes) {
+    if (push.result_gone && push.ends == 1 && ledger.server_restarts > 0) continue;
     check("push " + std::to_string(push.id.sequence) + " of tensor " + std::to_string(push.id.tensor),
           push.id.rank, push.id.incarnation, push.ends, push.outcome);
   }
@@ -277,7 +279,8 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
   if (ledger.jobs_finished != 1 && !(goodbye_lost && ledger.jobs_aborted == 1)) {
     violations->push_back("the job should have finished, but: " + ledger.job_outcome);
   }
-  if (ledger.duplicate_contributions != 0) {
+  // What a server did not say before it died is sent again.
+  if (ledger.duplicate_contributions != 0 && ledger.server_restarts == 0) {
     violations->push_back("the server had to drop duplicate contributions in a run without deaths");
   }
 }
@@ -428,8 +431,8 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
     ambiguous = ambiguous || model.ambiguous;
   }
   // The server's own count agrees with what the results show.
-  const bool everything_seen =
-      complete && !ambiguous && ledger.jobs_finished == 1 && ledger.jobs_aborted == 0;
+  const bool everything_seen = complete && !ambiguous && ledger.jobs_finished == 1 &&
+                               ledger.jobs_aborted == 0 && ledger.server_restarts == 0;
   if (everything_seen && violations.empty() && ledger.chunks_by_rank != contributions) {
     violations.push_back("the server counts other contributions than its results contain");
   }

@@ -208,6 +208,8 @@ void Cluster::Strike(const Fault& fault) {
       return PartitionAndReplace(fault);
     case FaultKind::kServerKill:
       return servers_[fault.job]->Kill();
+    case FaultKind::kServerRestart:
+      return servers_[fault.job]->Restart(fault.duration);
     case FaultKind::kServerShutdown:
       return servers_[fault.job]->Shutdown();
     case FaultKind::kWorkerPause:
@@ -377,6 +379,7 @@ void Cluster::Tick() {
 // All faults are over, and all that are left have come to the gate.
 bool Cluster::MayOpenGate() const {
   if (strikes_pending_ > 0 || network_.now() < faults_end_) return false;
+  if (std::ranges::any_of(servers_, [](const auto& server) { return server->down(); })) return false;
   if (std::ranges::any_of(starts_pending_, [](uint32_t n) { return n > 0; })) return false;
   return std::ranges::all_of(workers_, [](const auto& worker) { return worker->over() || worker->AtGate(); });
 }

@@ -40,7 +40,8 @@ const char* FaultKindName(FaultKind kind) {
                                                "twin",
                                                "stale after loss",
                                                "server shutdown",
-                                               "weather"};
+                                               "weather",
+                                               "server restart"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -95,6 +96,7 @@ bool MayKill(const Fault& fault, Duration idle_timeout) {
     case FaultKind::kAddressChange:
     case FaultKind::kTwin:
     case FaultKind::kWeather:
+    case FaultKind::kServerRestart:  // workers wait for it (RunPlan::durable)
       return false;
     case FaultKind::kUplinkOutage:
     case FaultKind::kDownlinkOutage:
@@ -110,7 +112,7 @@ bool MayKill(const Fault& fault, Duration idle_timeout) {
 
 Fault DrawFault(Random& random, uint32_t job, uint32_t workers, uint32_t pushes, Duration idle_timeout) {
   Fault fault;
-  fault.kind = static_cast<FaultKind>(random.Below(kFaultKinds - 1));
+  fault.kind = static_cast<FaultKind>(random.Below(static_cast<uint64_t>(FaultKind::kWeather)));
   fault.job = job;
   fault.rank = static_cast<uint32_t>(random.Below(workers));
   fault.after_push = 1 + static_cast<uint32_t>(random.Below(std::max(1u, pushes)));
@@ -129,6 +131,18 @@ Fault DrawFault(Random& random, uint32_t job, uint32_t workers, uint32_t pushes,
     fault.duration = Scaled(seconds(2), random.Uniform());
   }
   if (!IsPause(fault.kind) && fault.kind != FaultKind::kAddressChange) fault.other = false;
+  return fault;
+}
+
+Fault DrawRestart(Random& random, uint32_t job, uint32_t workers, uint32_t pushes) {
+  Fault fault;
+  fault.kind = FaultKind::kServerRestart;
+  fault.job = job;
+  fault.rank = static_cast<uint32_t>(random.Below(workers));
+  fault.after_push = 1 + static_cast<uint32_t>(random.Below(std::max(1u, pushes)));
+  fault.delay = Scaled(milliseconds(200), random.Uniform() * random.Uniform());
+  // At once, or when a supervisor has found it.
+  fault.duration = Scaled(seconds(4), random.Uniform() * random.Uniform());
   return fault;
 }
 

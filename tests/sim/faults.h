@@ -33,8 +33,9 @@ enum class FaultKind : uint8_t {
                     // join
   kServerShutdown,  // the server's process is asked to end: it says so, and ends when all have heard it
   kWeather,         // the rank's links change, for good
+  kServerRestart,   // the server's process dies, and starts again after `duration` with what is on its disk
 };
-inline constexpr int kFaultKinds = 16;
+inline constexpr int kFaultKinds = 17;
 
 // What becomes of a rank's links. A rate, a delay or a queue is multiplied, within what a WAN may be.
 struct Weather {
@@ -74,8 +75,10 @@ bool ComesBack(FaultKind kind);
 // Whether it hits a site, and with it the workers of all jobs there.
 bool HitsSite(FaultKind kind);
 
-// Of any kind but kWeather.
+// Of any kind up to kWeather.
 Fault DrawFault(Random& random, uint32_t job, uint32_t workers, uint32_t pushes, Duration idle_timeout);
+// Of a server that starts again.
+Fault DrawRestart(Random& random, uint32_t job, uint32_t workers, uint32_t pushes);
 // A step in any direction.
 Fault DrawWeather(Random& random, uint32_t job, uint32_t workers, uint32_t pushes);
 

@@ -26,6 +26,11 @@ struct PushRecord {
   uint32_t lost_chunks = 0;  // as reported to the application
   // Nothing of it was sent: its round was over. A policy that repays owes all of it.
   bool passed_over = false;
+  // It has counted, and its result was lost with the server: an aggregate of a round before the last.
+  bool result_gone = false;
+
+  // Its worker knows what of it has counted.
+  bool completed() const { return ends > 0 && (outcome.ok() || result_gone); }
 };
 
 // Any other operation.
@@ -101,6 +106,7 @@ struct JobLedger {
   // The server's view.
   bool server_killed = false;
   bool server_shut_down = false;
+  uint32_t server_restarts = 0;
   Instant server_ended;  // when it was asked to end
   // A process took the place of one of its own incarnation, which was silent: what is whose cannot be told.
   bool taken_over = false;

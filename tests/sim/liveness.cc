@@ -74,6 +74,8 @@ Duration TimeLimit(const RunPlan& plan) {
   Duration faults{0};
   for (const Fault& fault : plan.faults) {
     faults += fault.duration + (MayKill(fault, plan.idle_timeout) ? plan.idle_timeout * 3 : Duration(0));
+    // Until the silence is heard, and a try fails.
+    if (fault.kind == FaultKind::kServerRestart) faults += plan.idle_timeout + std::chrono::seconds(3);
     if (fault.kind != FaultKind::kWeather) continue;
     Weather worst = fault.weather;
     worst.rate = std::min(1.0, worst.rate);

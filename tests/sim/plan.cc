@@ -262,6 +262,30 @@ void DrawFaults(Random random, RunPlan* plan) {
   }
 }
 
+// Servers that start again, in a quarter of the runs: their jobs have a round log, and of other faults only
+// those that end no member for good. A server's memory of what it has filled with begins anew, which the
+// model of a stale mean does not know; barriers are not in the log, and replicas over a lossy downlink do not
+// wait for a server (decision 0028).
+void DrawRestarts(Random random, RunPlan* plan) {
+  if (!random.Chance(0.25)) return;
+  std::erase_if(plan->faults, [&](const Fault& fault) {
+    return MayKill(fault, plan->idle_timeout) || fault.kind == FaultKind::kTwin;
+  });
+  const uint64_t restarts = 1 + random.Below(3);
+  for (JobPlan& job : plan->jobs) {
+    job.durable = true;
+    job.barriers = false;
+    job.downlink = Downlink::kReliable;
+    if (job.policy == LossPolicy::kStale) job.policy = LossPolicy::kZero;
+  }
+  for (uint64_t i = 0; i < restarts; ++i) {
+    const auto job = static_cast<uint32_t>(random.Below(plan->jobs.size()));
+    const JobPlan& hit = plan->jobs[job];
+    const auto pushes = static_cast<uint32_t>(hit.gate * hit.tensors.size());
+    plan->faults.push_back(DrawRestart(random, job, hit.workers, pushes));
+  }
+}
+
 }  // namespace
 
 std::string TensorPlan::Optimizer() const {
@@ -301,6 +325,7 @@ RunPlan DrawPlan(uint64_t seed) {
   DrawProtection(random.Fork(8), &plan);
   DrawInjections(random.Fork(9), &plan);
   DrawFaults(random.Fork(7), &plan);
+  DrawRestarts(random.Fork(10), &plan);
   return plan;
 }
 

@@ -55,8 +55,9 @@ struct JobPlan : JobSpec {
   // Before this round all wait until the faults are over and the network is healed; the rounds from it on
   // must be quick (liveness.h). 0: no such phase.
   uint32_t gate = 0;
-  bool barriers = false;               // the workers meet before every round
-  std::vector<float> weights;          // by rank
+  bool barriers = false;       // the workers meet before every round
+  bool durable = false;        // the server has a round log, and workers wait for a server that is lost
+  std::vector<float> weights;  // by rank
   std::vector<Duration> start_delays;  // by rank
   Duration think{0};                   // between two rounds of a tensor, at most
   std::vector<TensorPlan> tensors;
@@ -80,6 +81,7 @@ enum class Sabotage : uint8_t {
   kLostResidual,         // a worker reports less residual than it has
   kForgottenTimer,       // a worker's host loses its timers
   kCallbackTwice,        // an operation ends twice
+  kForgetfulDisk,        // a server's disk does not keep what it has said to keep
 };
 
 struct RunPlan {

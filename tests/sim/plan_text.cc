@@ -17,7 +17,8 @@ std::string RunPlan::ToString() const {
     out << "job " << j << ": " << job.workers << " workers (at least " << job.min_workers << ", "
         << (job.start_workers == 0 ? job.workers : job.start_workers) << " to start with), " << job.rounds
         << " rounds" << (job.gate > 0 ? ", the last of them quick" : "")
-        << (job.barriers ? ", a barrier before each" : "") << ", policy " << NameOf(job.policy)
+        << (job.barriers ? ", a barrier before each" : "") << (job.durable ? ", a round log" : "")
+        << ", policy " << NameOf(job.policy)
         << (job.policy == LossPolicy::kShift ? " " + std::to_string(job.shift_alpha) : "") << ", high "
         << job.high_share << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold
         << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}

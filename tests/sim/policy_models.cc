@@ -85,9 +85,10 @@ class PolicyModel {
   void Move(uint64_t e, double mean) {
     velocity_[e] = static_cast<double>(plan_.momentum) * velocity_[e] + mean;
   }
-  // A worker has left, joined or come back.
+  // A worker has left, joined or come back, or all have: to a server that was started again.
   bool MembersChanged() const {
-    return job_.start_workers != 0 || !ledger_.losses.empty() || ledger_.processes.size() > job_.workers ||
+    return job_.start_workers != 0 || ledger_.server_restarts > 0 || !ledger_.losses.empty() ||
+           ledger_.processes.size() > job_.workers ||
            std::ranges::any_of(ledger_.processes,
                                [](const ProcessRecord& p) { return p.killed || !p.failure.ok(); });
   }
@@ -142,7 +143,7 @@ class PolicyModel {
     for (const PushRecord& push : ledger_.pushes) {
       if (push.id.tensor != tensor_ || push.passed_over) continue;
       Participant& participant = who_[push.id.rank];
-      const bool completed = push.ends > 0 && push.outcome.ok();
+      const bool completed = push.completed();
       if (completed && push.round == round && participant.completed != nullptr) {
         Violation("two pushes of rank " + std::to_string(push.id.rank) + " were taken into round " +
                   std::to_string(round));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <sstream>
+#include <utility>
 
 #include "codec/chunk/chunk.h"
 #include "tests/sim/simulated_keys.h"
@@ -21,6 +22,8 @@ worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess
                                     .incarnation = setup.incarnation,
                                     .weight = job.weights[setup.rank],
                                     .connect_timeout = plan.idle_timeout};
+  // Longer than any server of a plan is away, with the tries of a lossy network.
+  if (job.durable) options.reconnect_timeout = std::chrono::seconds(60);
   options.connection.max_datagram = plan.datagram;
   options.connection.idle_timeout = plan.idle_timeout;
   if (plan.key_update_packets > 0) {
@@ -59,6 +62,7 @@ WorkerProcess::WorkerProcess(const Environment& environment, const Setup& setup,
   const RunPlan& plan = *environment_.plan;
   tensors_.resize(job().tensors.size());
   worker::WorkerCoreOptions options = WorkerOptions(plan, setup);
+  if (job().durable) options.session = chance_.Next();
   security_ = WorkerSecurity(plan.protection, setup.job, setup.rank);
   options.security = security_.get();
   core_ = std::make_unique<worker::WorkerCore>(options, environment_.coder, chance_.Fork(1));
@@ -129,7 +133,7 @@ std::string WorkerProcess::Violation() const {
 void WorkerProcess::OnState(State state) {
   // A later job on the same server is not the one this application was started for.
   const bool first_job = ledger_->jobs_finished + ledger_->jobs_aborted == 0;
-  if (state == State::kStarted && first_job) DeclareAll();
+  if (state == State::kStarted && first_job && !std::exchange(declared_, true)) DeclareAll();
   if (state == State::kStarted && !first_job) Later(Duration(0), [this] { LeaveStranded(); });
   if (state == State::kFailed) Ended(core_->failure());
   if (state == State::kLeft) Ended(Status::Ok());
@@ -208,7 +212,8 @@ void WorkerProcess::DeclareAll() {
   }
 }
 
-// Tells how many rounds the tensor has behind it: none, unless this process replaces another.
+// Tells how many rounds the tensor has behind it: none, unless this process replaces another, or a round has
+// gone on without it.
 void WorkerProcess::FirstPull(uint32_t tensor) {
   const size_t record = Record("first pull of tensor" + std::to_string(tensor));
   core_->Pull(tensors_[tensor].handle, tensors_[tensor].out, {},
@@ -295,9 +300,11 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
   ++record.ends;
   record.ended = environment_.network->now();
   record.outcome = outcome;
-  record.round = stats.round;
+  record.result_gone = outcome.code() == StatusCode::kAborted &&
+                       outcome.message().find("its result is gone") != std::string::npos;
+  record.passed_over = record.completed() && stats.chunks_sent == 0;
+  record.round = stats.pushed_round;
   record.lost_chunks = stats.lost_chunks;
-  record.passed_over = outcome.ok() && stats.chunks_sent == 0;
   environment_.network->Note(static_cast<uint64_t>(outcome.code()) << 32 | stats.round);
   const uint32_t tensor = record.id.tensor;
   if (outcome.ok()) {
@@ -307,8 +314,9 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
       return PullAfterPush(tensor, stats.round + 1);
     }
     RecordVersion(tensor, stats.round + 1);
-    Continue(tensor, stats.round + 1);
+    return Continue(tensor, stats.round + 1);
   }
+  if (record.result_gone) FirstPull(tensor);
 }
 
 void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {

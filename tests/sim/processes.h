@@ -14,6 +14,7 @@
 #include "tests/sim/ledger.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/simulated_host.h"
+#include "tests/sim/simulated_log.h"
 #include "worker/client/worker_core.h"
 
 namespace longhaul::sim {
@@ -166,6 +167,7 @@ class WorkerProcess {
   std::unique_ptr<SimulatedHost> host_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool killed_ = false;
+  bool declared_ = false;
   bool all_done_ = false;
   bool stranded_ = false;
 };
@@ -176,15 +178,19 @@ class ServerProcess final : public server::ServerEvents {
                 wan::VirtualNetwork::SiteId site, JobLedger* ledger);
 
   void Kill();
+  // kill -9; the next process starts after this time.
+  void Restart(Duration after);
   void Pause(Duration time, bool timers_first);
   // SIGTERM.
   void Shutdown();
   // The rank speaks from another address.
   void OnMoved(uint32_t rank, const Address& to) { addresses_[rank].push_back(to); }
   bool over() const { return killed_ || !shutdown_.IsInfinite(); }
+  // Between two of its processes.
+  bool down() const { return down_; }
   std::string Violation() const;
   bool Silent() const { return killed_ || (core_->Drained() && core_->NextTimeout().IsInfinite()); }
-  const Address& address() const { return host_->address(); }
+  const Address& address() const { return address_; }
   const TappedCore& tap() const { return *tap_; }
 
   // ServerEvents
@@ -196,13 +202,20 @@ class ServerProcess final : public server::ServerEvents {
   void OnJobOver(const Status& outcome, const server::ServerStats& stats) override;
 
  private:
+  // A process starts.
+  void Boot();
   uint32_t HeardSince(uint32_t rank, Instant since) const;
   void CheckTakeover(uint32_t rank, const server::Member& member, bool replaces);
 
   const Environment& environment_;
   uint32_t job_;
+  const Address address_;
+  const wan::VirtualNetwork::SiteId site_;
   JobLedger* ledger_;
+  MemoryFiles disk_;
+  uint64_t boots_ = 0;
   std::unique_ptr<transport::Security> security_;  // may be null
+  std::unique_ptr<SimulatedLog> log_;              // null: not durable
   std::unique_ptr<server::ServerCore> core_;
   std::unique_ptr<TappedCore> tap_;
   std::unique_ptr<SimulatedHost> host_;
@@ -210,6 +223,7 @@ class ServerProcess final : public server::ServerEvents {
   Instant shutdown_ = Instant::Infinite();
   std::vector<std::optional<uint64_t>> incarnations_;  // by rank: the newest that was let in
   bool killed_ = false;
+  bool down_ = false;
 };
 
 }  // namespace longhaul::sim

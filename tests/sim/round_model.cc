@@ -213,7 +213,7 @@ void TensorModel::CheckInitial() {
 
 void TensorModel::OwePassedOver(const std::vector<const PushRecord*>& pushes, uint64_t round) {
   for (const PushRecord* push : pushes) {
-    const bool completed = push->ends > 0 && push->outcome.ok();
+    const bool completed = push->completed();
     if (!completed || (!push->passed_over && push->round >= round)) return;
     if (!push->passed_over || !owed_.insert(push).second) continue;
     outcome_.chunks_lost += chunks_;
@@ -231,7 +231,7 @@ bool TensorModel::Participants(uint64_t round, std::vector<Participant>* who) {
     OwePassedOver(pushes, round);
     for (const PushRecord* push : pushes) {
       if (push->passed_over) continue;
-      const bool completed = push->ends > 0 && push->outcome.ok();
+      const bool completed = push->completed();
       if (completed && push->round == round) {
         if (participant.completed != nullptr) {
           Violation("two pushes of rank " + std::to_string(process.first) + " were taken into round " +

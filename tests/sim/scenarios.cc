@@ -276,11 +276,45 @@ void AddShutdowns(std::vector<Scenario>* all) {
        [](const RunResult& result) { return Missing(result.FinishedProcesses() == 0, "nobody trains"); }});
 }
 
+// As many processes finish, over so many servers.
+Expectation FinishedOverRestarts(uint32_t processes, uint32_t restarts) {
+  return Both(Finished(processes), [restarts](const RunResult& result) {
+    return Missing(Job(result).server_restarts == restarts, "every restart strikes");
+  });
+}
+
+void AddRestarts(std::vector<Scenario>* all) {
+  RunPlan twice = WithFault(3, MakeFault(FaultKind::kServerRestart, milliseconds(300)));
+  twice.faults.push_back(MakeFault(FaultKind::kServerRestart, seconds(2), 6));
+  twice.jobs[0].durable = true;
+  twice.jobs[0].rounds = 8;
+  twice.jobs[0].tensors[1].momentum = 0.5f;
+  all->push_back({"JobGoesOnOverServersThatStartAgain", twice, FinishedOverRestarts(3, 2)});
+
+  // They are on the disk before their worker lets go of them.
+  RunPlan initial = twice;
+  initial.faults.resize(1);
+  initial.faults[0].after_push = 1;
+  initial.faults[0].delay = milliseconds(4);
+  initial.jobs[0].tensors[1].initial_offers = 2;
+  all->push_back({"InitialValuesOutliveTheirServer", initial, FinishedOverRestarts(3, 1)});
+
+  // A worker looks for the path's MTU for longer than an attempt to connect may take without an answer.
+  RunPlan shrunk = twice;
+  shrunk.faults[1] = shrunk.faults[0];
+  shrunk.faults[0].kind = FaultKind::kWeather;
+  shrunk.faults[0].duration = Duration(0);
+  shrunk.faults[0].weather.mtu = 1400;
+  shrunk.faults[0].delay = milliseconds(1);
+  all->push_back(
+      {"JobGoesOnWhereAServerStartsAgainBehindAPathThatHasShrunk", shrunk, FinishedOverRestarts(3, 1)});
+}
+
 // The same, with keys.
 void AddEncrypted(std::vector<Scenario>* all) {
-  for (const char* name :
-       {"QuietRunIsExact", "DuplicatesReorderingAndDamageChangeNothing", "AnotherAddressIsFollowed",
-        "RestartedWorkerTakesItsRankBackInMidRound", "RandomDatagramsChangeNothing"}) {
+  for (const char* name : {"QuietRunIsExact", "DuplicatesReorderingAndDamageChangeNothing",
+                           "AnotherAddressIsFollowed", "RestartedWorkerTakesItsRankBackInMidRound",
+                           "RandomDatagramsChangeNothing", "JobGoesOnOverServersThatStartAgain"}) {
     Scenario scenario = *std::ranges::find(*all, name, &Scenario::name);
     scenario.name += "Encrypted";
     scenario.plan.protection = Protection::kSharedKey;
@@ -338,6 +372,7 @@ const std::vector<Scenario>& Scenarios() {
     AddReturns(&all);
     AddPauses(&all);
     AddShutdowns(&all);
+    AddRestarts(&all);
     AddEncrypted(&all);
     AddOptimizers(&all);
     return all;

@@ -32,16 +32,36 @@ server::ServerCoreOptions ServerOptions(const RunPlan& plan, uint32_t index, ser
 
 ServerProcess::ServerProcess(const Environment& environment, uint32_t job, const Address& address,
                              wan::VirtualNetwork::SiteId site, JobLedger* ledger)
-    : environment_(environment), job_(job), ledger_(ledger) {
-  const RunPlan& plan = *environment_.plan;
-  addresses_.resize(plan.jobs[job].workers);
+    : environment_(environment), job_(job), address_(address), site_(site), ledger_(ledger) {
+  addresses_.resize(environment_.plan->jobs[job].workers);
   incarnations_.resize(addresses_.size());
-  server::ServerCoreOptions options = ServerOptions(plan, job, this);
-  security_ = ServerSecurity(plan.protection, job);
+  if (environment_.plan->sabotage == Sabotage::kForgetfulDisk) disk_.Forget();
+  Boot();
+}
+
+void ServerProcess::Boot() {
+  const RunPlan& plan = *environment_.plan;
+  Random chance = Random(plan.seed).Fork(10 + job_ + 100 * boots_++);
+  host_.reset();
+  core_.reset();
+  server::ServerCoreOptions options = ServerOptions(plan, job_, this);
+  security_ = ServerSecurity(plan.protection, job_);
   options.security = security_.get();
-  core_ = std::make_unique<server::ServerCore>(options, environment_.coder, Random(plan.seed).Fork(10 + job));
+  if (plan.jobs[job_].durable) {
+    options.settings.first_job = chance.Next();
+    const server::store::RedoLog::About about{.job = options.settings.job,
+                                              .world_size = options.settings.world_size};
+    log_ = std::make_unique<SimulatedLog>(environment_.network, &disk_, about, chance.Fork(1), [this] {
+      core_->OnLogged(environment_.network->now());
+      host_->Pump();
+    });
+    if (const auto resumed = log_->resumed()) options.settings.first_job = resumed->number;
+    options.images = log_.get();
+  }
+  core_ = std::make_unique<server::ServerCore>(options, environment_.coder, chance);
   tap_ = std::make_unique<TappedCore>(core_.get());
-  host_ = std::make_unique<SimulatedHost>(environment_.network, address, site, tap_.get());
+  host_ = std::make_unique<SimulatedHost>(environment_.network, address_, site_, tap_.get());
+  down_ = false;
 }
 
 void ServerProcess::Kill() {
@@ -49,12 +69,26 @@ void ServerProcess::Kill() {
   environment_.Trace("server " + std::to_string(job_) + " is killed");
   killed_ = true;
   host_->Kill();
+  if (log_ != nullptr) log_->Die();
   ledger_->server_killed = true;
   ledger_->first_death = std::min(ledger_->first_death, environment_.network->now());
 }
 
+void ServerProcess::Restart(Duration after) {
+  if (over() || down_) return;
+  environment_.Trace("server " + std::to_string(job_) + " is killed, to start again");
+  down_ = true;
+  host_->Kill();
+  log_->Die();
+  ++ledger_->server_restarts;
+  environment_.network->Schedule(environment_.network->now() + after, [this] {
+    environment_.Trace("server " + std::to_string(job_) + " starts again");
+    Boot();
+  });
+}
+
 void ServerProcess::Pause(Duration time, bool timers_first) {
-  if (killed_) return;
+  if (killed_ || down_) return;
   environment_.Trace("server " + std::to_string(job_) + " stands still");
   host_->Pause(time, timers_first);
 }
@@ -83,7 +117,8 @@ void ServerProcess::CheckTakeover(uint32_t rank, const server::Member& member, b
   std::optional<uint64_t>& newest = incarnations_[rank];
   const bool older = newest && member.incarnation < *newest;
   // The same command line again: its predecessor was asked for a second, and did not answer.
-  const bool again = newest && replaces && member.incarnation == *newest;
+  const bool durable = environment_.plan->jobs[job_].durable;  // then it is the same process: it has a name
+  const bool again = newest && replaces && member.incarnation == *newest && !durable;
   const Instant asked = environment_.network->now() - std::chrono::milliseconds(800);
   const bool twin = again && HeardSince(rank, asked) > 2;
   ledger_->taken_over = ledger_->taken_over || again;
@@ -96,7 +131,7 @@ void ServerProcess::CheckTakeover(uint32_t rank, const server::Member& member, b
 }
 
 std::string ServerProcess::Violation() const {
-  if (killed_) return "";
+  if (killed_ || down_) return "";
   const std::string name = "server " + std::to_string(job_);
   if (!host_->violation().empty()) return name + ": " + host_->violation();
   if (!core_->Drained() && core_->NextTimeout().IsInfinite()) return name + " waits without an armed timer";

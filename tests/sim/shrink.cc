@@ -83,6 +83,7 @@ void SetWorkers(JobPlan& job, uint32_t workers) {
   job.workers = workers;
   job.min_workers = std::min(job.min_workers, workers);
   job.start_workers = std::min(job.start_workers, workers);
+  job.quorum = std::min(job.quorum, workers);
   job.weights.resize(workers);
   job.start_delays.resize(workers);
   for (TensorPlan& tensor : job.tensors) tensor.initial_offers &= (uint64_t{1} << workers) - 1;

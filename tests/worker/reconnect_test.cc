@@ -147,11 +147,32 @@ TEST(Reconnect, APushThatCountedIsNotSentAgainAndItsResultIsPulled) {
   h.AnswerPull(1);
   EXPECT_EQ(h.push.calls, 1);
   EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
+  EXPECT_EQ(h.push.stats.chunks_sent, 2u) << "which its dead server had not closed";
   EXPECT_THAT(h.model, Each(5));
   const uint32_t elements = codec::ChunkElementsFor(h.kSymbolBytes);
   EXPECT_EQ(h.session.residual(h.w)[0], 0);
   EXPECT_EQ(h.session.residual(h.w)[elements], 1) << "what did not count is owed";
   EXPECT_EQ(h.session.residual(h.w)[2 * elements], 0);
+}
+
+// The others have gone on meanwhile: the values are of a later round than the one in which it counted.
+TEST(Reconnect, WhereAPushCountedIsToldApartFromItsResult) {
+  LostServer h;
+  h.PushPull();
+  h.Lose();
+  h.ComeBack();
+  control::Declared answer = h.Answer(1);
+  answer.set_has_counted(true);
+  answer.set_counted_round(0);
+  h.SendAnswer(answer);
+  ASSERT_TRUE(h.connection.sent.back().has_pull_request());
+  auto metadata = h.ResultMetadata(kCount, 4);
+  metadata.kind = codec::WindowKind::kWeights;
+  metadata.request = h.connection.sent.back().pull_request().request();
+  h.SendResult(metadata);
+  EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
+  EXPECT_EQ(h.push.stats.pushed_round, 0u);
+  EXPECT_EQ(h.push.stats.round, 3u);
 }
 
 // It would count a round later here than elsewhere (worker/client/round_alignment.h).
@@ -281,6 +302,68 @@ TEST(Reconnect, AServerThatHasLostRoundsIsRefusedByName) {
   h.SendAnswer(h.Answer(1));
   EXPECT_EQ(h.session.failure().code(), StatusCode::kDataLoss);
   EXPECT_THAT(h.session.failure().message(), HasSubstr("in round 1 of tensor w"));
+}
+
+// This worker has let go of them.
+TEST(Reconnect, AServerThatHasLostTheInitialValuesIsRefusedByName) {
+  LostServer h;
+  Outcome declared;
+  const std::vector<float> values(kCount, 3);
+  h.session.Declare({.name = "p", .count = kCount, .optimizer = "sgd:lr=1", .initial = values},
+                    [&](const auto& handle) { declared.Callback()(handle.status(), {}); });
+  h.FinishEvent();
+  h.SendDeclared(h.connection.sent.back().declare().request(), 1, 0, /*send_initial=*/true);
+  h.CloseGradient(0);
+  ASSERT_EQ(declared.calls, 1);
+  ASSERT_TRUE(declared.status.ok());
+  h.Lose();
+  h.ComeBack();
+  control::Declared answer = h.Answer(0, 1);
+  answer.set_has_values(false);
+  h.SendAnswer(answer);
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(h.session.failure().message(), HasSubstr("has lost the initial values of tensor p"));
+}
+
+// What has answered looks for the path's MTU, for three seconds at most; what has not is tried anew.
+TEST(Reconnect, AnAttemptThatWasAnsweredIsNotGivenUp) {
+  for (const bool answered : {false, true}) {
+    LostServer h;
+    h.Lose();
+    h.Advance(1000);
+    h.connection.closed.reset();
+    h.connection.state_now =
+        answered ? transport::Connection::State::kConnected : transport::Connection::State::kConnecting;
+    h.session.Reopen(&h.connection);
+    h.Advance(4000);
+    EXPECT_EQ(h.connection.closed.has_value(), !answered);
+  }
+}
+
+// Which server of them welcomes it does not matter to a worker that none has welcomed yet.
+TEST(Reconnect, AServerThatIsLostBeforeItLetsTheWorkerInIsTriedAgain) {
+  for (const bool welcomed : {false, true}) {
+    SessionHarness h(LostServer::Options());
+    h.Connect();
+    if (welcomed) h.Welcome();
+    h.Die(Status(StatusCode::kUnavailable, "it was restarted"));
+    EXPECT_EQ(h.session.state(), WorkerSession::State::kReconnecting);
+    h.Advance(1000);
+    ASSERT_TRUE(h.session.WantsConnection());
+    h.session.Reopen(&h.connection);
+    h.JoinAndStart();
+    EXPECT_EQ(h.session.state(), WorkerSession::State::kStarted);
+    EXPECT_EQ(h.session.stats().reconnections, 1u);
+  }
+}
+
+TEST(Reconnect, AnsweredOnceAWorkerIsInInTimeOrFailsByName) {
+  SessionHarness h(LostServer::Options());
+  h.Connect();
+  h.Die(Status(StatusCode::kUnavailable, "it was restarted"));
+  h.Advance(10'000);
+  EXPECT_EQ(h.session.state(), WorkerSession::State::kFailed);
+  EXPECT_EQ(h.session.failure().code(), StatusCode::kUnavailable);
 }
 
 TEST(Reconnect, AServerOfAnotherJobIsRefusedByName) {

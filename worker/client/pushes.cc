@@ -93,16 +93,16 @@ void Pushes::PassOver(TensorHandle handle) {
   LH_REACHED("a push is passed over whose round is over");
   TensorState& tensor = tensors_.at(handle);
   ++link_.totals.pushes_passed_over;
-  OperationStats& s = link_.operations.stats(tensor.push.operation);
-  s.round = tensor.push.round;
+  SetRound(tensor.push);
   Conclude(handle, transport::ChunkBitmap(tensor.shape.gradient().chunks()));
 }
 
 void Pushes::Conclude(TensorHandle handle, transport::ChunkBitmap counted) {
   TensorState& tensor = tensors_.at(handle);
   TensorPush& push = tensor.push;
-  if (counted.size() > 0)
-    link_.operations.stats(push.operation).lost_chunks = counted.size() - counted.count();
+  OperationStats& s = link_.operations.stats(push.operation);
+  if (counted.size() > 0) s.lost_chunks = counted.size() - counted.count();
+  s.chunks_sent = std::max(s.chunks_sent, counted.count());  // of a window that a dead server had not closed
   tensor.pipeline->OnCounted(std::move(counted));
   if (push.result_stage == ResultStage::kNone || push.is_step) push.taken = true;
   Settle(handle);
@@ -145,14 +145,14 @@ bool Pushes::OpenWindow(TensorHandle handle) {
   if (push.is_step) {
     ++tensor.connection_pushes;
     if (push.result_stage == ResultStage::kAwaited) wanted_.push_back(handle);
-    link_.operations.stats(push.operation).round = push.round;
+    SetRound(push);
     return true;
   }
   if (push.result_stage == ResultStage::kAwaited) {
     push.result.emplace(tensor.shape, tensor.replica ? tensor.replica->writable() : push.out);
   }
   tensor.next_round = std::max(tensor.next_round, push.round + 1);
-  link_.operations.stats(push.operation).round = push.round;
+  SetRound(push);
   return true;
 }
 
@@ -242,6 +242,7 @@ void Pushes::OnWindowClosed(const transport::event::WindowClosed& closed) {
   if (push.initial) {
     tensor.pipeline->Abandon();
     push = {};
+    tensor.offered = receipt.high_complete;
     // A server that has its values from elsewhere by now is as good.
     const bool good = receipt.high_complete || reason == wire::CloseReason::kExcluded;
     const Status lost(StatusCode::kAborted,
@@ -291,12 +292,17 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
   EndIfOver(*handle);
 }
 
+void Pushes::SetRound(const TensorPush& push) {
+  OperationStats& s = link_.operations.stats(push.operation);
+  s.round = s.pushed_round = push.round;
+}
+
 void Pushes::CountIn(TensorHandle handle, uint64_t round) {
   TensorState& tensor = tensors_.at(handle);
   tensor.push.round = round;
   tensor.next_round = std::max(tensor.next_round, round + 1);
   Note(handle);
-  link_.operations.stats(tensor.push.operation).round = round;
+  SetRound(tensor.push);
 }
 
 // --- The result's side ---

@@ -90,6 +90,7 @@ class Pushes {
   void Settle(TensorHandle handle);
   // A push that came too late for its round counts in the one that was in progress.
   void CountIn(TensorHandle handle, uint64_t round);
+  void SetRound(const TensorPush& push);
   void EndIfOver(TensorHandle handle);
   void EndPush(TensorHandle handle, const Status& outcome);
 

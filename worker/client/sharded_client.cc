@@ -112,6 +112,7 @@ void Add(const OperationStats::RoundInfo& part, OperationStats::RoundInfo* sum) 
 
 void Add(const OperationStats& part, OperationStats* sum) {
   sum->round = std::min(sum->round, part.round);
+  sum->pushed_round = std::min(sum->pushed_round, part.pushed_round);
   sum->bytes += part.bytes;
   sum->wire_bytes += part.wire_bytes;
   sum->chunks_sent += part.chunks_sent;

@@ -340,7 +340,9 @@ void WanClient::OnState(State state) {
       settings_ = core_->settings();
       job_ = core_->job();
     }
-    state_ = state;
+    // One that was lost before it let this worker in is still to be joined.
+    const bool joins = state == State::kReconnecting && !core_->joined();
+    state_ = joins ? State::kConnecting : state;
     if (failed) failure_ = core_->failure();
     if (failed) first_server_ = core_->first_server();
     changed_.notify_all();

@@ -156,9 +156,9 @@ void WorkerSession::OnClosed(const Status& why) {
 
 bool WorkerSession::Reconnects(const Status& why) const {
   if (link_.options.reconnect_timeout == Duration(0)) return false;
-  if (state_ != State::kStarted && !paused()) return false;
+  if (!connected_ && !paused()) return false;  // a first attempt
   // What a replica has of a lossy downlink is not known to a server that was started again.
-  if (link_.settings.downlink == Downlink::kLossy) return false;
+  if (welcomed_ && link_.settings.downlink == Downlink::kLossy) return false;
   return why.code() == StatusCode::kPeerDead || why.code() == StatusCode::kUnavailable;
 }
 
@@ -208,7 +208,9 @@ void WorkerSession::HandleReconnectTimeout() {
         link_.Blame(StatusCode::kPeerDead, " has not come back within " + SecondsText(link_.now - lost_at_)));
   } else if (link_.now >= attempt_deadline_ && link_.connection() != nullptr) {
     attempt_deadline_ = Instant::Infinite();
-    if (!connected_) link_.connection()->Close(Status(StatusCode::kUnavailable, "no answer"));
+    // One that has answered looks for the path's MTU, which may take as long again.
+    const bool answered = link_.connection()->state() != transport::Connection::State::kConnecting;
+    if (!answered) link_.connection()->Close(Status(StatusCode::kUnavailable, "no answer"));
   }
 }
 
@@ -330,7 +332,7 @@ void WorkerSession::OnDeclared(const control::Declared& declared) {
 void WorkerSession::OnWelcome(const control::Welcome& welcome) {
   if (state_ != State::kConnecting && state_ != State::kReconnecting)
     return Fail(link_.Unexpected("Welcome"));
-  if (resuming_) {
+  if (welcomed_) {
     if (Status goes_on = CheckGoesOn(welcome); !goes_on.ok()) return Fail(goes_on);
   }
   link_.settings = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
@@ -350,7 +352,7 @@ void WorkerSession::Say(const std::string& text) const {
 void WorkerSession::OnStart(const control::Start& start) {
   if (state_ != State::kJoined) return Fail(link_.Unexpected("Start"));
   const auto symbol_bytes = static_cast<uint16_t>(start.symbol_bytes());
-  if (resuming_ && symbol_bytes != link_.symbol_bytes) {
+  if (started_ && symbol_bytes != link_.symbol_bytes) {
     return Fail(link_.Blame(StatusCode::kSettingsMismatch,
                             ", which is back, has chunks of " + std::to_string(symbol_bytes) +
                                 " bytes, and the job had " + std::to_string(link_.symbol_bytes)));
@@ -359,9 +361,12 @@ void WorkerSession::OnStart(const control::Start& start) {
   state_ = State::kStarted;
   tensors_.OnStart();
   barriers_.OnStart();
-  if (!std::exchange(resuming_, false)) return deadlines_.OnStart();
-  ++link_.totals.reconnections;
-  Say(link_.ServerName() + " is back after " + SecondsText(link_.now - lost_at_) + ": the job goes on");
+  const bool is_back = std::exchange(resuming_, false);
+  if (is_back) {
+    ++link_.totals.reconnections;
+    Say(link_.ServerName() + " is back after " + SecondsText(link_.now - lost_at_) + ": the job goes on");
+  }
+  if (!std::exchange(started_, true)) return deadlines_.OnStart();
   deadlines_.OnResumed();
 }
 

@@ -4,8 +4,8 @@
 //
 //   Join -> Welcome -> Start -> { Declare | gradient windows | PullRequest | Barrier }* -> Leave
 //
-// With a reconnect_timeout a lost connection after the start is followed by others, until the job goes on:
-// the same from Join on, and what was pending is asked for again (decision 0028).
+// With a reconnect_timeout a lost connection is followed by others, until the job goes on: the same from Join
+// on, and what was pending is asked for again (decision 0028).
 //
 //   ServerLink     what the parts share       Pushes    gradients on their way to the server
 //   Declarations   the tensors                Results   what comes back: results, pulls, reports
@@ -163,6 +163,7 @@ class WorkerSession {
   Instant attempt_deadline_ = Instant::Infinite();
   Instant lost_at_;
   bool resuming_ = false;  // from the loss on, until the job has started again
+  bool started_ = false;   // once
   bool connected_ = false;
   bool welcomed_ = false;
   uint64_t job_ = 0;
