@@ -170,8 +170,8 @@ Status CheckpointThread::OpenLog(const Options& options,
   return {};
 }
 
-void CheckpointThread::OnJobStart(const ResumedJob& job) {
-  if (log_) log_->Begin(job, resumed_.has_value());
+uint64_t CheckpointThread::OnJobStart(const ResumedJob& job) {
+  return log_ ? log_->Begin(job, resumed_.has_value()) : 0;
 }
 
 void CheckpointThread::OnJobOver() {
@@ -183,7 +183,7 @@ void CheckpointThread::OnJobOver() {
 std::vector<Status> CheckpointThread::TakeLogErrors() {
   if (!log_) return {};
   std::vector<Status> errors = log_->TakeErrors();
-  stats_.log_records = log_->logged() - log_->failed();
+  stats_.log_records = log_->states() - log_->failed();
   stats_.log_failed = log_->failed();
   return errors;
 }

@@ -70,7 +70,7 @@ class CheckpointThread final : public ImageKeeper {
   std::optional<ResumedJob> resumed() const override { return resumed_; }
   // The log's last write has failed.
   bool log_failing() const { return log_ != nullptr && log_->failing(); }
-  void OnJobStart(const ResumedJob& job) override;
+  uint64_t OnJobStart(const ResumedJob& job) override;
   uint64_t Log(std::shared_ptr<const TensorImage> image) override { return log_->Append(std::move(image)); }
   uint64_t logged() const override { return log_->logged(); }
 

@@ -1,5 +1,6 @@
 #include "server/redo_thread.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,7 @@ struct RedoThread::Shared {
   std::vector<Entry> next;
   std::vector<store::RedoLog::Image> written;  // to be dropped by the server's thread
   std::vector<Status> errors;
+  uint64_t done = 0;  // entries
   uint64_t failed = 0;
   bool failing = false;
 };
@@ -35,6 +37,7 @@ void RedoThread::Shared::Write(std::vector<Entry> batch) {
     failing = !status.ok();
     if (!status.ok()) errors.push_back(status);
     if (!status.ok()) failed += images.size();
+    done += std::max<size_t>(1, images.size());
     for (auto& image : images) written.push_back(std::move(image));
   });
 }
@@ -75,23 +78,11 @@ Status RedoThread::Start(std::function<void()> wake) {
   return {};
 }
 
-void RedoThread::Begin(const ResumedJob& run, bool goes_on) {
+uint64_t RedoThread::Add(store::RedoLog::Entry entry) {
   const std::lock_guard lock(shared_->mutex);
-  shared_->next.push_back({.begin = std::pair(run, goes_on), .image = nullptr});
-  shared_->changed.notify_all();
-}
-
-uint64_t RedoThread::Append(store::RedoLog::Image image) {
-  const std::lock_guard lock(shared_->mutex);
-  shared_->next.push_back({.begin = {}, .image = std::move(image)});
+  shared_->next.push_back(std::move(entry));
   shared_->changed.notify_all();
   return ++appended_;
-}
-
-void RedoThread::End() {
-  const std::lock_guard lock(shared_->mutex);
-  shared_->next.push_back({});
-  shared_->changed.notify_all();
 }
 
 void RedoThread::Quiet() {
@@ -106,10 +97,11 @@ std::vector<Status> RedoThread::TakeErrors() {
     const std::lock_guard lock(shared_->mutex);
     dropped.swap(shared_->written);
     errors.swap(shared_->errors);
+    logged_ = shared_->done;
     failed_ = shared_->failed;
     failing_ = shared_->failing;
   }
-  logged_ += dropped.size();
+  states_ += dropped.size();
   return errors;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "longhaul/status.h"
@@ -22,22 +23,27 @@ class RedoThread {
 
   // wake: called in the thread when more is written. kInternal: there is no thread.
   Status Start(std::function<void()> wake);
-  void Begin(const ResumedJob& run, bool goes_on);
-  uint64_t Append(store::RedoLog::Image image);
-  void End();
+  // These return the entry's number, which counts from 1.
+  uint64_t Begin(const ResumedJob& run, bool goes_on) { return Add({.begin = std::pair(run, goes_on)}); }
+  uint64_t Append(store::RedoLog::Image image) { return Add({.image = std::move(image)}); }
+  uint64_t End() { return Add({}); }
   // wake is not called any more.
   void Quiet();
   // What has been written since the last call is logged from now on. The errors since then.
   std::vector<Status> TakeErrors();
   uint64_t logged() const { return logged_; }
+  uint64_t states() const { return states_; }  // of tensors, of what is logged
   uint64_t failed() const { return failed_; }
   bool failing() const { return failing_; }  // the last write
 
  private:
   struct Shared;
+  uint64_t Add(store::RedoLog::Entry entry);
+
   std::shared_ptr<Shared> shared_;
   uint64_t appended_ = 0;
   uint64_t logged_ = 0;
+  uint64_t states_ = 0;
   uint64_t failed_ = 0;
   bool failing_ = false;
   std::thread thread_;

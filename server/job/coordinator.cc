@@ -253,7 +253,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
   Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
   if (engine_) {
-    roll_.Start(peer, StartMessage(symbol_bytes_, settings_.world_size));
+    if (!start_record_) roll_.Start(peer, StartMessage(symbol_bytes_, settings_.world_size));
   } else if (membership_.TryStart(now_)) {
     StartJob();
   }
@@ -294,7 +294,8 @@ void Coordinator::StartJob() {
   if (images_ != nullptr) {
     // Chunks are as they were; those that a path does not carry any more travel in parts.
     if (const auto resumed = images_->resumed()) symbol_bytes_ = resumed->symbol_bytes;
-    images_->OnJobStart({.number = settings_.first_job + jobs_over(), .symbol_bytes = symbol_bytes_});
+    start_record_ =
+        images_->OnJobStart({.number = settings_.first_job + jobs_over(), .symbol_bytes = symbol_bytes_});
   }
   RoundEngineHost* host = this;  // a private base, which make_unique could not see
   engine_ = std::make_unique<RoundEngine>(settings_, symbol_bytes_, &membership_, host, images_);
@@ -302,9 +303,16 @@ void Coordinator::StartJob() {
   record_.OnStart(now_, by_rank_);
   started_at_ = now_;
   if (events_) events_->OnStart(membership_.joined(), symbol_bytes_);
-  roll_.Start(now_, by_rank_, StartMessage(symbol_bytes_, settings_.world_size));
+  TellStart();
   const Status why(StatusCode::kUnavailable, "a job has started (--bench-during-job lets both go on)");
   for (Peer* guest : guest_desk_.TakeThoseInTheWay(peers_)) Dismiss(*guest, LeaveMessage(why), why);
+}
+
+// A server that is started again knows the job of every worker that has begun with it.
+void Coordinator::TellStart() {
+  if (start_record_ && images_->logged() < *start_record_) return;
+  start_record_.reset();
+  roll_.Start(now_, by_rank_, StartMessage(symbol_bytes_, settings_.world_size));
 }
 
 // --- Other servers, and guests ---
@@ -467,6 +475,7 @@ void Coordinator::EndJob(const Status& outcome) {
   }
   engine_->images().Finish();
   engine_.reset();
+  start_record_.reset();
   if (images_ != nullptr) images_->OnJobOver();
   barriers_.Clear();
   abort_.reset();
@@ -476,6 +485,7 @@ void Coordinator::EndJob(const Status& outcome) {
 }
 
 void Coordinator::OnLogged() {
+  if (engine_ && start_record_) TellStart();
   if (engine_) engine_->OnLogged();
 }
 

@@ -130,6 +130,7 @@ class Coordinator final : private RoundEngineHost {
   void OnLeave(Peer& peer, const control::Leave& leave);
   void Replace(uint32_t rank);
   void StartJob();
+  void TellStart();
   // Tells the peer and the log why it may not take part.
   void Refuse(Peer& peer, const Status& why);
   // Refuses or dismisses: `message` and, a moment later, the end of the connection.
@@ -161,7 +162,8 @@ class Coordinator final : private RoundEngineHost {
   std::unique_ptr<RoundEngine> engine_;  // of a started job
   Barriers barriers_;
   uint16_t symbol_bytes_ = 0;
-  Instant started_at_;  // before the start: when the first worker joined
+  std::optional<uint64_t> start_record_;  // in the round log, that the workers' Start waits for
+  Instant started_at_;                    // before the start: when the first worker joined
   JobRecord record_;
   std::optional<Status> abort_;  // requested, not yet done
   bool shutting_down_ = false;

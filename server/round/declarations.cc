@@ -65,6 +65,7 @@ Declarations::Declarations(const ServerSettings& settings, uint32_t chunk_elemen
       charged_(settings.world_size, 0) {}
 
 Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declare& declare, Instant now) {
+  now_ = now;
   const HeldDeclarations::Request request{peer.rank, declare.request(), declare.has_initial()};
   Declared declared;
   const auto refuse = [&](const Status& why) {
@@ -164,6 +165,12 @@ bool Declarations::Accept(TensorJob& job, const HeldDeclarations::Request& reque
   job.declared[rank] = true;
   if (job.charged > 0 && Majority(static_cast<size_t>(std::ranges::count(job.declared, true)))) {
     charged_[job.first_declarer] -= std::exchange(job.charged, 0);
+  }
+  // Its push has counted, and was not acknowledged: it is further ahead than it may be (Steps::Answer).
+  if (answer.declared().has_counted() && job.tensor.asynchronous() && !job.clocks.MayGoOn(rank)) {
+    job.finished.push_back(
+        {.state = FinishedPush::State::kHeld, .rank = rank, .taken = std::move(answer), .held_since = now_});
+    return true;
   }
   if (!job.late[rank]) {
     if (Peer* peer = host_->PeerOfRank(rank)) host_->Send(*peer, answer);

@@ -94,6 +94,7 @@ class Declarations {
   ParameterStore store_;
   MemoryBudget memory_;
   HeldDeclarations held_;
+  Instant now_;  // of the last declaration
   uint64_t held_back_ = 0;
   std::vector<uint32_t> postponed_;  // by rank, of all tensors
   std::vector<double> charged_;      // by rank: parts of what a job may have

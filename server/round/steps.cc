@@ -53,7 +53,7 @@ void Steps::OnOver(Instant now, TensorJob& job, uint64_t step) {
 void Steps::Answer(Instant now, TensorJob& job) {
   std::erase_if(job.finished, [&](const FinishedPush& push) {
     if (push.state != FinishedPush::State::kHeld || !job.clocks.MayGoOn(push.rank)) return false;
-    ++job.own_pushes[push.rank];
+    job.own_pushes[push.rank] += push.taken.has_push_taken() ? 1 : 0;  // or an answer to a declaration
     job.answered_at[push.rank] = now;
     if (Peer* peer = host_->PeerOfRank(push.rank)) host_->Send(*peer, push.taken);
     return true;

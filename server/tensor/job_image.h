@@ -89,14 +89,15 @@ class ImageKeeper {
   virtual bool Logs() const { return false; }
   // Of the first job only; none: a new one begins.
   virtual std::optional<ResumedJob> resumed() const { return std::nullopt; }
-  virtual void OnJobStart(const ResumedJob&) {}
+  // Returns its number, as Log; 0: nothing is to be written.
+  virtual uint64_t OnJobStart(const ResumedJob&) { return 0; }
   // Appends a tensor's state after a round. The image is given back in the calling thread. Returns its
   // number, which counts from 1.
   virtual uint64_t Log(std::shared_ptr<const TensorImage> image) {
     image.reset();
     return 0;
   }
-  // Every image up to this number is on the disk, or will never be (stats().log_failed).
+  // Everything up to this number is on the disk, or will never be (stats().log_failed).
   virtual uint64_t logged() const { return 0; }
 };
 

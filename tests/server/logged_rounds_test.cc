@@ -25,7 +25,10 @@ struct LogKeeper final : RestoringKeeper {
   void OnJobOver() override { ++over; }
   bool Logs() const override { return logs; }
   std::optional<ResumedJob> resumed() const override { return run; }
-  void OnJobStart(const ResumedJob& job) override { begun.push_back(job.number); }
+  uint64_t OnJobStart(const ResumedJob& job) override {
+    begun.push_back(job.number);
+    return holds_start ? 1 : 0;
+  }
   uint64_t Log(std::shared_ptr<const TensorImage> image) override {
     records.push_back(std::move(image));
     return records.size();
@@ -33,6 +36,7 @@ struct LogKeeper final : RestoringKeeper {
   uint64_t logged() const override { return written; }
 
   bool logs = true;
+  bool holds_start = false;
   std::optional<ResumedJob> run;
   std::vector<uint64_t> begun;
   std::vector<std::shared_ptr<const TensorImage>> records;
@@ -182,6 +186,24 @@ TEST_F(LoggedRounds, InitialValuesOnTheirWayToTheDiskOutliveTheirWorker) {
   job.Write();
   again.Pull(0, 0, 3);
   EXPECT_FALSE(again.connection.outgoing.empty());
+}
+
+// Else a server that is started again would have another job than its workers.
+TEST_F(LoggedRounds, WorkersBeginWhenTheirJobIsOnTheDisk) {
+  keeper.holds_start = true;
+  LoggedJob job(&keeper);
+  EXPECT_THAT(job.a.Heard(Heard::kStart), IsEmpty());
+  FakeWorker again(job.coordinator, 1);  // meanwhile
+  again.connection.max_chunk_bytes = LoggedJob::kSymbol;
+  again.session = 2000;
+  again.Join(2, 7);
+  EXPECT_THAT(again.Heard(Heard::kStart), IsEmpty());
+  job.coordinator.OnLogged();  // of something else
+  EXPECT_THAT(job.a.Heard(Heard::kStart), IsEmpty());
+  keeper.written = 1;
+  job.coordinator.OnLogged();
+  EXPECT_EQ(job.a.Heard(Heard::kStart).size(), 1u);
+  EXPECT_EQ(again.Heard(Heard::kStart).size(), 1u);
 }
 
 // It is fed what is final when a window is free.

@@ -496,6 +496,24 @@ TEST(Steps, AClockOutlivesTheServer) {
 }
 
 // A connection was lost in mid-push, and the server lives.
+// It comes back by another connection: what it is told there is its acknowledgement.
+TEST(Steps, AWorkerThatIsTooFarAheadIsHeldWhenItComesBackAsWell) {
+  Job job(1);
+  job.Declare();
+  job.Push(0, 1, 4);
+  EXPECT_THAT(job.Taken(0), ElementsAre(0));
+  job.Push(0, 2, 4);
+  EXPECT_THAT(job.Taken(0), IsEmpty());
+  job.Come(0, 1000, 1);
+  job[0].Declare("w", job.count, "sgd:lr=1");
+  EXPECT_THAT(job[0].Heard(Heard::kDeclared), IsEmpty());
+  job.Push(1, 1, 2);
+  const auto answers = job[0].Heard(Heard::kDeclared);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].declared().counted_round(), 1u);
+  EXPECT_THAT(job.Now(0, 1), IsEmpty()) << "of this connection no push has counted";
+}
+
 TEST(Steps, APushThatIsSentAgainCountsOnce) {
   Job job(-1);
   job.Declare();

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "codec/chunk/chunk.h"
 #include "codec/policy/state_hash.h"
@@ -395,6 +396,38 @@ void CheckReplicas(const JobPlan& job, const JobLedger& ledger, RunResult* resul
   }
 }
 
+// SSP: a push is acknowledged when its worker has made at most so many more than the slowest. One that has
+// counted was issued before. A worker that is held up for long holds the others no longer.
+void CheckStaleness(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
+                    std::vector<std::string>* violations) {
+  const JobPlan& of = plan.jobs[job];
+  const bool held_up = std::ranges::any_of(plan.faults, [](const Fault& fault) {
+    return fault.kind != FaultKind::kWeather && fault.kind != FaultKind::kServerRestart;
+  });
+  if (of.staleness < 1 || held_up || !ledger.losses.empty() || ledger.processes.size() > of.workers) return;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<const PushRecord*>> pushes;  // by tensor and rank
+  for (const PushRecord& push : ledger.pushes) pushes[{push.id.tensor, push.id.rank}].push_back(&push);
+  for (const auto& [where, own] : pushes) {
+    for (size_t made = 1; made <= own.size(); ++made) {
+      const PushRecord& push = *own[made - 1];
+      if (!push.completed() || !push.outcome.ok()) break;
+      for (uint32_t rank = 0; rank < of.workers; ++rank) {
+        const auto others = pushes.find({where.first, rank});
+        const auto issued =
+            others == pushes.end() ? 0 : std::ranges::count_if(others->second, [&](const PushRecord* p) {
+              return p->issued <= push.ended;
+            });
+        if (std::cmp_less_equal(made, issued + of.staleness)) continue;
+        violations->push_back("rank " + std::to_string(where.second) + " was let go after " +
+                              std::to_string(made) + " pushes of tensor " + std::to_string(where.first) +
+                              ", while rank " + std::to_string(rank) + " had made " + std::to_string(issued) +
+                              ", with a staleness of " + std::to_string(of.staleness));
+        return;
+      }
+    }
+  }
+}
+
 void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunResult* result) {
   std::vector<std::string> violations = ledger.disagreements;
   if (ledger.taken_over && violations.empty()) return;
@@ -402,6 +435,7 @@ void CheckJob(const RunPlan& plan, uint32_t job, const JobLedger& ledger, RunRes
   CheckOutcomes(plan, job, ledger, &violations, &result->weather_deaths);
   CheckReplicas(plan.jobs[job], ledger, result, &violations);
   CheckBarriers(plan.jobs[job], ledger, &violations);
+  CheckStaleness(plan, job, ledger, &violations);
   CheckLiveness(plan, job, ledger, result, &violations);
   result->left_out += ledger.left_out;
   result->late_windows += ledger.late_windows;

@@ -5,6 +5,7 @@
 //   exactly once     every result is explained by contributions of which none is in it twice
 //   conservation     policy residual: what was applied plus what is still held back is what was produced
 //   shift            policy shift: every result is the sum of the shifts plus what was said beyond them
+//   staleness        SSP: no push is acknowledged while its worker is further ahead than it may be
 //   agreement        all workers read the same bits for the same version
 //   ends             every operation ends exactly once, with a status that fits what has happened
 //   in time          what must end because of a death ends within the idle time-out

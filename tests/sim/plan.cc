@@ -104,11 +104,26 @@ void DrawTopK(Random random, JobPlan* job) {
   }
 }
 
+// SSP and ASP. As above; and the steps of a momentum do not add up.
+void DrawSteps(Random random, JobPlan* job) {
+  const bool fits =
+      job->policy == LossPolicy::kResidual && job->downlink == Downlink::kReliable && !job->LeavesOut();
+  if (!fits || job->IsTopK() || !random.Chance(0.3)) return;
+  job->staleness = OneOf(random, {-1, 1, 1, 2, 4});
+  job->deterministic = false;
+  for (TensorPlan& tensor : job->tensors) {
+    tensor.sgd = true;
+    tensor.wire = DType::kFloat32;
+    tensor.momentum = 0;
+    tensor.adam = TensorPlan::Adam::kNo;
+  }
+}
+
 // Some jobs begin without the last worker to come. Not with top-k, whose sums are checked where all workers
 // are in every round. All workers offer initial values, or none does: a late worker's offer would come too
 // late.
 void DrawStart(Random& random, JobPlan* job) {
-  if (job->IsTopK() || !random.Chance(0.4)) return;
+  if (job->IsTopK() || job->IsOfSteps() || !random.Chance(0.4)) return;
   job->start_workers = Between(random, job->min_workers, job->workers - 1);
   const auto late = static_cast<uint32_t>(random.Below(job->workers));
   job->start_delays[late] += Between(random, milliseconds(900), milliseconds(4000));
@@ -126,6 +141,7 @@ void DrawLargeJob(Random random, JobPlan* job) {
   job->quorum = 0;
   job->downlink = Downlink::kReliable;
   job->priority = Priority::kEnergy;
+  job->staleness = 0;
   job->weights.assign(job->workers, 1.0f);
   job->start_delays.assign(job->workers, Duration(0));
   for (Duration& delay : job->start_delays) delay = Between(random, milliseconds(0), milliseconds(100));
@@ -170,9 +186,10 @@ JobPlan DrawJob(Random random) {
   DrawDownlink(Random(job.seed + 2), &job);
   DrawAdam(Random(job.seed + 3), &job);
   DrawTopK(Random(job.seed + 4), &job);
+  DrawSteps(Random(job.seed + 6), &job);
   Random more(job.seed + 5);
   if (more.Chance(0.02)) DrawLargeJob(more, &job);
-  job.barriers = !job.LeavesOut() && more.Chance(0.15);
+  job.barriers = !job.LeavesOut() && !job.IsOfSteps() && more.Chance(0.15);
   // A barrier waits for those that are in.
   if (job.min_workers < job.workers && !job.barriers) DrawStart(more, &job);
   // No honest gradient is so much larger than the others', also with what it repays: the guard refuses none.

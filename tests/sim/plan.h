@@ -68,6 +68,8 @@ struct JobPlan : JobSpec {
   bool MayLackHigh() const { return LeavesOut() || close_ratio_high < 1; }
   // Chunks do not arrive whole: only sums tell (CheckSums).
   bool IsTopK() const { return priority == Priority::kTopK; }
+  // Every push is a step of its own. A worker makes `rounds` of them, and only sums tell.
+  bool IsOfSteps() const { return staleness != 0; }
 };
 
 // How packets are protected.

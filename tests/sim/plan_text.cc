@@ -24,6 +24,7 @@ std::string RunPlan::ToString() const {
         << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}
         << (job.deterministic ? ", sums in rank order" : "");
     if (job.norm_guard > 0) out << ", guard " << job.norm_guard;
+    if (job.IsOfSteps()) out << ", steps with staleness " << job.staleness;
     if (job.IsTopK()) out << ", the largest " << job.topk_share << " of the elements";
     if (job.downlink == Downlink::kLossy)
       out << ", lossy downlink with a hash every " << job.hash_rounds << " rounds";

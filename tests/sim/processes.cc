@@ -221,7 +221,12 @@ void WorkerProcess::FirstPull(uint32_t tensor) {
                 EndRecord(record, outcome);
                 if (!outcome.ok()) return;
                 RecordVersion(tensor, stats.round);
-                Continue(tensor, stats.round);
+                if (!job().IsOfSteps()) return Continue(tensor, stats.round);
+                core_->Clock(tensors_[tensor].handle, [this, tensor](const Result<TensorClock>& clock) {
+                  if (!clock.ok()) return;
+                  tensors_[tensor].clock = clock->own;
+                  Continue(tensor, clock->own);
+                });
               });
 }
 
@@ -313,8 +318,9 @@ void WorkerProcess::OnPushEnd(size_t push, const Status& outcome, const Operatio
       RecordReplica(tensor, stats.round + 1);
       return PullAfterPush(tensor, stats.round + 1);
     }
-    RecordVersion(tensor, stats.round + 1);
-    return Continue(tensor, stats.round + 1);
+    const uint64_t version = job().IsOfSteps() ? stats.round : stats.round + 1;
+    RecordVersion(tensor, version);
+    return Continue(tensor, Done(tensor, version));
   }
   if (record.result_gone) FirstPull(tensor);
 }
@@ -330,7 +336,7 @@ void WorkerProcess::PullAfterPush(uint32_t tensor, uint64_t version) {
                                                    " and got " + std::to_string(stats.round));
                 }
                 RecordVersion(tensor, stats.round);
-                Continue(tensor, stats.round);
+                Continue(tensor, Done(tensor, stats.round));
               });
 }
 

@@ -126,6 +126,7 @@ class WorkerProcess {
     std::vector<float> gradient;
     std::vector<float> out;
     uint32_t sequence = 0;
+    uint64_t clock = 0;  // of steps: with which this process began
     bool done = false;
     std::optional<uint64_t> at_gate;  // the version with which it waits there
   };
@@ -134,6 +135,10 @@ class WorkerProcess {
   void OnState(worker::WorkerCore::State state);
   void DeclareAll();
   void FirstPull(uint32_t tensor);
+  // Rounds that this worker has behind it, at this version.
+  uint64_t Done(uint32_t tensor, uint64_t version) const {
+    return job().IsOfSteps() ? tensors_[tensor].clock + tensors_[tensor].sequence : version;
+  }
   // The tensor has finished so many rounds: on to the next, or done.
   void Continue(uint32_t tensor, uint64_t version);
   void Begin(uint32_t tensor, uint64_t version);

@@ -578,7 +578,7 @@ void TensorModel::CheckResiduals() {
 }  // namespace
 
 ModelOutcome CheckTensor(const JobPlan& job, uint32_t job_index, uint32_t tensor, const JobLedger& ledger) {
-  if (job.IsTopK()) return CheckSums(job, job_index, tensor, ledger);
+  if (job.IsTopK() || job.IsOfSteps()) return CheckSums(job, job_index, tensor, ledger);
   if (job.policy == LossPolicy::kShift) return CheckShift(job, tensor, ledger);
   if (job.policy == LossPolicy::kIpw) return CheckIpw(job, tensor, ledger);
   return TensorModel(job, job_index, tensor, ledger).Run();

@@ -1,5 +1,6 @@
 #include "tests/sim/simulated_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -75,18 +76,18 @@ void SimulatedLog::OnJobOver() {
   Add({});
 }
 
-void SimulatedLog::OnJobStart(const server::ResumedJob& job) {
-  Add({.begin = std::pair(job, resumed_.has_value())});
+uint64_t SimulatedLog::OnJobStart(const server::ResumedJob& job) {
+  return Add({.begin = std::pair(job, resumed_.has_value())});
 }
 
 uint64_t SimulatedLog::Log(std::shared_ptr<const server::TensorImage> image) {
-  Add({.image = std::move(image)});
-  return ++appended_;
+  return Add({.image = std::move(image)});
 }
 
-void SimulatedLog::Add(RedoLog::Entry entry) {
+uint64_t SimulatedLog::Add(RedoLog::Entry entry) {
   next_.push_back(std::move(entry));
   if (writing_.empty()) Begin();
+  return ++appended_;
 }
 
 void SimulatedLog::Begin() {
@@ -101,7 +102,7 @@ void SimulatedLog::Write() {
   log_->Write(about_, std::exchange(writing_, {}),
               [&](const Status& status, std::vector<RedoLog::Image> images) {
                 LH_CHECK_OP(status.ToString(), ==, Status().ToString());
-                logged_ += images.size();
+                logged_ += std::max<size_t>(1, images.size());
                 for (RedoLog::Image& image : images) written.push_back(std::move(image));
               });
   if (!next_.empty()) Begin();

@@ -36,14 +36,14 @@ class SimulatedLog final : public server::ImageKeeper {
   void OnJobOver() override;
   bool Logs() const override { return true; }
   std::optional<server::ResumedJob> resumed() const override { return resumed_; }
-  void OnJobStart(const server::ResumedJob& job) override;
+  uint64_t OnJobStart(const server::ResumedJob& job) override;
   uint64_t Log(std::shared_ptr<const server::TensorImage> image) override;
   uint64_t logged() const override { return logged_; }
 
  private:
   using RedoLog = server::store::RedoLog;
 
-  void Add(RedoLog::Entry entry);
+  uint64_t Add(RedoLog::Entry entry);
   void Begin();
   void Write();
 

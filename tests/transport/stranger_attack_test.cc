@@ -620,6 +620,31 @@ TEST(StrangerAttack, ARestartedServerSaysSoAndNobodyElseCan) {
   EXPECT_EQ(pair.worker_endpoint->stats().resets_received, 1u);
 }
 
+// Off the path, where the connection's id is not seen.
+TEST(StrangerAttack, ARestartedServerWithoutKeysSaysSoAsWell) {
+  BarePair pair{{}};
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.BothConnected(); }, 1s));
+  pair.Run(1s);
+  Random random(4);
+  for (int i = 0; i < 1000; ++i) {
+    Bytes guess(40 + random.Below(40));
+    for (uint8_t& byte : guess) byte = static_cast<uint8_t>(random.Next());
+    guess[0] = 0;
+    if (i == 0) std::fill(guess.end() - 16, guess.end(), uint8_t{0});
+    pair.Inject(false, pair.server_address, guess);
+  }
+  EXPECT_EQ(pair.worker.closed, 0);
+  EndpointOptions again;
+  again.accepts = true;
+  pair.server_endpoint = std::make_unique<PumpedEndpoint>(again, Random(99));
+  const Instant start = pair.now;
+  ASSERT_TRUE(pair.RunUntil([&] { return pair.worker.closed > 0; }, 5s));
+  EXPECT_LE(pair.now - start, 2100ms) << "with the first packet: a keepalive";
+  EXPECT_EQ(pair.worker.close_status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(pair.server_endpoint->stats().resets_sent, 1u);
+  EXPECT_EQ(pair.worker_endpoint->stats().resets_received, 1u);
+}
+
 TEST(StrangerAttack, ResetsAreShorterThanWhatTheyAnswerAndBounded) {
   FakeSecurity security({});
   LoneServer server(&security);

@@ -294,7 +294,9 @@ void Pushes::OnPushTaken(const control::PushTaken& taken) {
 
 void Pushes::SetRound(const TensorPush& push) {
   OperationStats& s = link_.operations.stats(push.operation);
-  s.round = s.pushed_round = push.round;
+  s.pushed_round = push.round;
+  // A step's values say themselves how many steps are in them.
+  if (!push.is_step || push.result_stage == ResultStage::kNone) s.round = push.round;
 }
 
 void Pushes::CountIn(TensorHandle handle, uint64_t round) {

@@ -71,7 +71,7 @@ void StatelessAnswers::SendRetry(Security& key, const wire::LongHeader& init, co
 }
 
 void StatelessAnswers::Reset(Instant now, const Address& to, wire::ConnectionId id, size_t packet_bytes) {
-  if (!first().IsSecure() || packet_bytes <= kMinResetBytes) return;
+  if (packet_bytes <= kMinResetBytes) return;
   if (!admission_->MayReset(now)) return void(++stats_->resets_limited);
   // Shorter than what it answers, so that two of us do not talk for ever.
   const size_t longest = std::min<size_t>(packet_bytes - 1, kMinResetBytes + kResetSpread);

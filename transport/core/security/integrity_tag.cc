@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/random.h"
 
 namespace longhaul::transport {
 namespace {
@@ -68,6 +69,14 @@ std::optional<Cookie> NullSecurity::MakeCookie(Instant, const Address&, wire::Co
 
 bool NullSecurity::CheckCookie(Instant, const Address&, wire::ConnectionId, ByteSpan) { return false; }
 
-std::array<uint8_t, 16> NullSecurity::ResetToken(wire::ConnectionId) { return {}; }
+// No secret: on the path all packets can be forged without a key, and off it the id has 64 bits to be guessed.
+std::array<uint8_t, 16> NullSecurity::ResetToken(wire::ConnectionId local) {
+  Random derived(local.value);
+  std::array<uint8_t, 16> token{};
+  ByteWriter out(token);
+  out.U64(derived.Next());
+  out.U64(derived.Next());
+  return token;
+}
 
 }  // namespace longhaul::transport
