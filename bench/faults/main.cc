@@ -198,12 +198,11 @@ int Main(int argc, char** argv) {
   as_scale->add_option("--blocks", scale.blocks, "of each number of members, in turn")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  as_scale->add_option("--rate", scale.rate, "of all members' links together, each way")
-      ->capture_default_str();
+  as_scale->add_option("--rate", scale.rate, "of each member's link, each way")->capture_default_str();
   as_scale->add_option("--path", scale.path, "what else the links do (words as of longhaul-wan)")
       ->capture_default_str();
   as_scale->add_flag("--simulated", scale.simulated,
-                     "cores in virtual time behind one link, in place of processes behind a link each");
+                     "cores in virtual time behind a link of all their rates, in place of processes");
   as_scale->add_option("--seed", scale.seed, "of the first block's links")->capture_default_str();
   for (CLI::App* command : {as_pace, as_start, as_kills, as_checkpoints, as_scale})
     command->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");

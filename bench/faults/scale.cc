@@ -42,6 +42,7 @@ using sim::Call;
 constexpr int kWarm = 3;                                     // rounds
 constexpr Duration kRoundLimit = std::chrono::seconds(120);  // for one
 constexpr Duration kStartLimit = std::chrono::seconds(120);
+constexpr double kFlat = 1.25;  // of the fewest members' bytes
 
 // What one block has measured.
 struct Block {
@@ -53,10 +54,10 @@ struct Block {
   std::array<double, static_cast<size_t>(Call::kCount)> cpu_of{};  // simulated
 };
 
-Result<std::string> LinkOf(const ScaleOptions& options, uint32_t parts) {
+Result<std::string> LinkOf(const ScaleOptions& options, uint32_t members) {
   const auto rate = ParseRate(options.rate);
   if (!rate.ok()) return rate.status();
-  return "rate " + std::to_string(rate->bits_per_second() / parts) + "bit " + options.path;
+  return "rate " + std::to_string(rate->bits_per_second() * members) + "bit " + options.path;
 }
 
 // --- Processes ---
@@ -114,7 +115,7 @@ class Steps {
 };
 
 Result<Block> RunProcesses(const ScaleOptions& options, uint32_t workers, uint64_t seed) {
-  const auto link = LinkOf(options, workers);
+  const auto link = LinkOf(options, 1);
   if (!link.ok()) return link.status();
   const auto started =
       Job::Start({.workers = workers,
@@ -144,7 +145,7 @@ Result<Block> RunProcesses(const ScaleOptions& options, uint32_t workers, uint64
 // --- Simulated ---
 
 Result<Block> RunSimulated(const ScaleOptions& options, uint32_t workers, uint64_t seed) {
-  const auto words = LinkOf(options, 1);
+  const auto words = LinkOf(options, workers);
   if (!words.ok()) return words.status();
   const auto link = wan::ParseLinkOptions(*words);
   if (!link.ok()) return link.status();
@@ -222,6 +223,13 @@ Result<json> RunScale(const ScaleOptions& options) {
               {"rounds", options.rounds},
               {"blocks", options.blocks}};
   for (const auto& [workers, measured] : blocks) out["cells"].push_back(Summary(options, workers, measured));
+  const json& first = out["cells"].front();
+  for (const json& cell : out["cells"]) {
+    for (const char* const way : {"up_bytes", "down_bytes"}) {
+      if (cell[way].get<double>() <= kFlat * first[way].get<double>()) continue;
+      out["miss"].push_back(std::string(way) + " of " + cell["workers"].dump() + " members");
+    }
+  }
   return out;
 }
 

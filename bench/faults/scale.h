@@ -12,10 +12,10 @@ namespace longhaul::bench::faults {
 
 struct ScaleOptions {
   std::vector<uint32_t> workers = {4, 16, 64};
-  uint64_t bytes = 1'000'000;  // of the one tensor
-  int rounds = 10;             // of a block, and kWarm before them
-  int blocks = 3;              // of each number of workers, in turn
-  // Of all members together, each way: however many they are, the server has as many packets a second.
+  uint64_t bytes = 200'000;  // of the one tensor
+  int rounds = 10;           // of a block, and kWarm before them
+  int blocks = 3;            // of each number of workers, in turn
+  // Of each member's link, each way; simulated ones share a link of that times their number.
   std::string rate = "200mbit";
   std::string path = "delay 10ms loss 1%";
   bool simulated = false;  // both cores in one thread and in virtual time, in place of processes
