@@ -49,9 +49,9 @@ std::unique_ptr<ConnectionImpl> ConnectionSet::Remove(wire::ConnectionId id) {
   std::erase(order_, id);
   std::erase(attention_.sending, connection.get());
   std::erase(attention_.moved, connection.get());
-  timeouts_.erase({connection->turn().timeout, connection->turn().number});
-  connection->turn().in_sending = connection->turn().in_moved =
-      true;  // its owner may still ask for something
+  Turn& turn = connection->turn();
+  timeouts_.erase({turn.timeout, turn.number});
+  turn.in_sending = turn.in_moved = true;  // its owner may still ask for something
   if (!connection->is_client())
     by_initiator_.erase({connection->first_peer(), connection->remote_id().value});
   return connection;
