@@ -6,11 +6,8 @@
 // One worker and a server in virtual time, one thread; the CPU time (CLOCK_THREAD_CPUTIME_ID) of every call
 // into either core. A call that takes long is one in which no ACK is heard and nothing is sent. What both
 // free goes back in slices, as in their event loops.
-#include <time.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -22,6 +19,7 @@
 #include "codec/fec/fec.h"
 #include "server/server_core.h"
 #include "tests/sim/simulated_host.h"
+#include "tests/sim/timed_core.h"
 #include "tests/sim/virtual_network.h"
 #include "wan/link_options.h"
 #include "worker/client/worker_core.h"
@@ -29,87 +27,9 @@
 namespace longhaul::bench {
 namespace {
 
-enum class Call { kRequest, kHandleDatagram, kHandleTimeout, kPollTransmit, kWork, kFree, kCount };
-constexpr std::array<const char*, static_cast<size_t>(Call::kCount)> kNames = {
-    "request", "HandleDatagram", "HandleTimeout", "PollTransmit", "Work", "free"};
-
-double CpuSeconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-class Times {
- public:
-  template <typename Function>
-  auto Measure(Call call, Function function) {
-    struct Stop {
-      Times* times;
-      Call call;
-      double begun;
-      ~Stop() { times->Note(call, CpuSeconds() - begun); }
-    } const stop{this, call, CpuSeconds()};
-    return function();
-  }
-  void Print(const char* side) const {
-    std::printf("%-16s %10s %12s %10s %10s\n", side, "calls", "total ms", "p99.9 ms", "max ms");
-    for (size_t c = 0; c < calls_.size(); ++c) {
-      std::vector<float> sorted = calls_[c];
-      if (sorted.empty()) continue;
-      std::sort(sorted.begin(), sorted.end());
-      double total = 0;
-      for (const float s : sorted) total += static_cast<double>(s);
-      std::printf("%-16s %10zu %12.1f %10.3f %10.3f\n", kNames[c], sorted.size(), 1e3 * total,
-                  1e3 * static_cast<double>(sorted[(sorted.size() - 1) * 999 / 1000]),
-                  1e3 * static_cast<double>(sorted.back()));
-    }
-  }
-  double MaxMs() const {
-    float most = 0;
-    for (const auto& calls : calls_) {
-      for (const float s : calls) most = std::max(most, s);
-    }
-    return 1e3 * static_cast<double>(most);
-  }
-  void Clear() { calls_ = {}; }
-
- private:
-  void Note(Call call, double seconds) {
-    calls_[static_cast<size_t>(call)].push_back(static_cast<float>(seconds));
-  }
-  std::array<std::vector<float>, static_cast<size_t>(Call::kCount)> calls_;
-};
-
-class TimedCore final : public transport::DatagramCore {
- public:
-  TimedCore(transport::DatagramCore* core, Times* times, DeferredUnmap* unmap)
-      : core_(core), times_(times), unmap_(unmap) {}
-
-  void HandleDatagram(Instant now, const Address& from, MutableByteSpan datagram,
-                      const transport::ReceiveInfo& info) override {
-    times_->Measure(Call::kHandleDatagram, [&] { core_->HandleDatagram(now, from, datagram, info); });
-  }
-  void HandleTimeout(Instant now) override {
-    times_->Measure(Call::kHandleTimeout, [&] { core_->HandleTimeout(now); });
-  }
-  void HandleSendRefused(Instant now, const Address& to, size_t bytes) override {
-    core_->HandleSendRefused(now, to, bytes);
-  }
-  std::optional<transport::Transmit> PollTransmit(Instant now, MutableByteSpan buffer) override {
-    return times_->Measure(Call::kPollTransmit, [&] { return core_->PollTransmit(now, buffer); });
-  }
-  Instant NextTimeout() const override { return core_->NextTimeout(); }
-  bool HasWork() const override { return core_->HasWork() || unmap_->HasWork(); }
-  void Work(Instant now) override {
-    if (core_->HasWork()) times_->Measure(Call::kWork, [&] { core_->Work(now); });
-    times_->Measure(Call::kFree, [&] { unmap_->Slice(); });
-  }
-
- private:
-  transport::DatagramCore* core_;
-  Times* times_;
-  DeferredUnmap* unmap_;
-};
+using sim::Call;
+using sim::CallTimes;
+using sim::TimedCore;
 
 struct Options {
   uint64_t bytes = 256'000'000;
@@ -221,7 +141,7 @@ class Bench {
   Options options_;
   wan::VirtualNetwork network_;
   DeferredUnmap unmap_;
-  Times times_, server_times_;
+  CallTimes times_, server_times_;
   double most_ms_ = 0;
 };
 

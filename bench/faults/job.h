@@ -124,6 +124,7 @@ class Job {
   std::vector<int> WorkerExitCodes();
   size_t workers() const { return workers_.size(); }
   size_t servers() const { return servers_.size(); }
+  pid_t server_pid(size_t server = 0) const { return servers_[server]->pid(); }
 
  private:
   explicit Job(const JobOptions& options) : options_(options) {}

@@ -12,6 +12,7 @@
 #include "bench/faults/chaos.h"
 #include "bench/faults/member.h"
 #include "bench/faults/pace.h"
+#include "bench/faults/scale.h"
 #include "bench/faults/scenario.h"
 
 namespace longhaul::bench::faults {
@@ -180,7 +181,30 @@ int Main(int argc, char** argv) {
   as_checkpoints->add_option("--rounds", checkpoint_rounds, "of a block")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  for (CLI::App* command : {as_pace, as_start, as_kills, as_checkpoints})
+  ScaleOptions scale;
+  CLI::App* as_scale = app.add_subcommand(
+      "scale",
+      "what each further member costs the server: bytes, packets, CPU time, memory, time of a round");
+  as_scale->add_option("--workers", scale.workers, "members of a job, one number for each job")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  as_scale->add_option("--bytes", scale.bytes, "of the tensor")
+      ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 30))
+      ->capture_default_str();
+  as_scale->add_option("--rounds", scale.rounds, "of a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  as_scale->add_option("--blocks", scale.blocks, "of each number of members, in turn")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  as_scale->add_option("--rate", scale.rate, "of each member's link, each way")->capture_default_str();
+  as_scale->add_option("--path", scale.path, "what else the links do (words as of longhaul-wan)")
+      ->capture_default_str();
+  as_scale->add_flag("--simulated", scale.simulated,
+                     "cores in virtual time behind a link of all their rates, in place of processes");
+  as_scale->add_option("--seed", scale.seed, "of the first block's links")->capture_default_str();
+  for (CLI::App* command : {as_pace, as_start, as_kills, as_checkpoints, as_scale})
     command->add_option("--json", flags.json_file, "write the result to this file")->type_name("FILE");
   try {
     app.parse(argc, argv);
@@ -193,6 +217,7 @@ int Main(int argc, char** argv) {
   if (as_start->parsed()) return Finish(flags, RunStart(start_workers, start_repetitions, flags.seed));
   if (as_checkpoints->parsed())
     return Finish(flags, RunCheckpoints(checkpoint_blocks, checkpoint_rounds, flags.seed));
+  if (as_scale->parsed()) return Finish(flags, RunScale(scale));
   return as_kills->parsed() ? Finish(flags, RunKills(kills)) : RunAll(flags);
 }
 

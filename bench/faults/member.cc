@@ -167,7 +167,12 @@ Status Pace(Client client, uint64_t count) {
     std::this_thread::sleep_for(kComputes);
     const Operation step = client.PushPull(*tensor, gradient, values);
     if (const Status status = step.Wait(); status.ok()) {
-      std::printf("%s%llu\n", kInRound, static_cast<unsigned long long>(step.stats().round));
+      const ClientStats stats = client.stats();
+      const auto number = [](auto n) { return static_cast<unsigned long long>(n); };
+      std::printf(kStepFormat, number(step.stats().round), number(stats.bytes_sent.value()),
+                  number(stats.packets_sent), number(stats.bytes_received.value()),
+                  number(stats.packets_received));
+      std::printf("\n");
       std::fflush(stdout);
     } else {
       Say(status.ToString());

@@ -26,9 +26,11 @@ struct MemberOptions {
 
 inline constexpr const char* kMemberKinds[] = {"idle", "barriers", "tensors", "huge",
                                                "nan",  "large",    "ledger",  "pace"};
-// What a member of kind "pace" says before it connects, and, with a number, of the round of a step.
+// What a member of kind "pace" says before it connects, and, with a number, of the round of a step; the whole
+// of that: the number, bytes and packets sent, bytes and packets received since it connected.
 inline constexpr const char* kConnects = "member: connects";
 inline constexpr const char* kInRound = "member: round ";
+inline constexpr const char* kStepFormat = "member: round %llu: sent %llu in %llu, received %llu in %llu";
 
 // The exit code: 0 never, for it ends by a signal; 1 when the job has ended.
 int RunMember(const MemberOptions& options);

@@ -513,12 +513,12 @@ void Coordinator::Shutdown(const Status& why) {
 // --- Time ---
 
 void Coordinator::HandleTimeout() {
-  if (engine_) engine_->HandleTimeout();
+  const bool looked = engine_ && engine_->HandleTimeout();
   if (guests_ != nullptr) {
     for (Peer* peer : guests_->HandleTimeout()) Send(*peer, guests_->Report(*peer));
   }
   for (const Peer* peer : by_rank_) {
-    if (peer != nullptr) grants_.OnWindow(now_, peer->rank);  // time may have closed its windows
+    if (looked && peer != nullptr) grants_.OnWindow(now_, peer->rank);  // time may have closed its windows
   }
   DecideSuccessions();
   if (now_ < next_tick_) return;

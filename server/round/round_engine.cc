@@ -579,8 +579,8 @@ void RoundEngine::LeaveStragglersOut(TensorJob& job) {
   }
 }
 
-void RoundEngine::HandleTimeout() {
-  if (now_ < next_check_) return;
+bool RoundEngine::HandleTimeout() {
+  if (now_ < next_check_) return false;
   next_check_ = Instant::Infinite();
   for (const auto& job : jobs_) {
     LeaveStragglersOut(*job);
@@ -597,6 +597,7 @@ void RoundEngine::HandleTimeout() {
     }
     for (const transport::WindowKey key : due) Follow(intake_.CheckClose(now_, *peer, key));
   }
+  return true;
 }
 
 }  // namespace longhaul::server

@@ -71,8 +71,8 @@ class RoundEngine {
   // The job ends: nothing of this engine is borrowed by the peer's connection any more.
   void DropPeer(Peer& peer);
 
-  // Windows that time alone closes, and rounds that stop waiting.
-  void HandleTimeout();
+  // Windows that time alone closes, and rounds that stop waiting. False: it was not time to look.
+  bool HandleTimeout();
   Instant NextTimeout() const { return next_check_; }
 
   // Work that is left of earlier events; a slice of it.

@@ -32,6 +32,7 @@ Rounds::Rounds(uint32_t chunks, uint32_t ranks, RoundRule rule)
       final_(chunks),
       swept_(chunks) {
   LH_CHECK_OP(ranks, <=, uint32_t{UINT16_MAX});
+  counts_[static_cast<size_t>(Participation::kAbsent)] = ranks;
   final_order_.reserve(chunks);
   previous_order_.reserve(chunks);
 }
@@ -40,17 +41,17 @@ bool Rounds::OnMemberJoined(uint32_t rank, bool in) {
   LH_CHECK(!members_[rank]);
   members_[rank] = true;
   if (asynchronous()) {
-    parts_[rank] = Participation::kLagging;
+    SetPart(rank, Participation::kLagging);
     return true;
   }
   if (begun() && (in || !final_order_.empty() || Count(Participation::kAwaited) == 0)) return false;
-  parts_[rank] = Participation::kAwaited;
+  SetPart(rank, Participation::kAwaited);
   return true;
 }
 
 void Rounds::OnWindowOpened(uint32_t rank, Instant now) {
   LH_CHECK(parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kLagging);
-  parts_[rank] = Participation::kOpen;
+  SetPart(rank, Participation::kOpen);
   if (!begun()) begun_ = now;
 }
 
@@ -79,7 +80,7 @@ void Rounds::OnWindowClosed(uint32_t rank, const transport::ChunkBitmap& contrib
 
 void Rounds::OnWindowPassed(uint32_t rank) {
   LH_CHECK(parts_[rank] == Participation::kOpen && asynchronous());
-  parts_[rank] = Participation::kLagging;
+  SetPart(rank, Participation::kLagging);
 }
 
 void Rounds::CloseStep() {
@@ -92,21 +93,21 @@ void Rounds::OnMemberGone(uint32_t rank, const transport::ChunkBitmap& contribut
   LH_CHECK(members_[rank]);
   members_[rank] = false;
   if (IsAwaited(rank)) Release(rank, contributed);
-  if (asynchronous() || parts_[rank] == Participation::kLagging) parts_[rank] = Participation::kAbsent;
+  if (asynchronous() || parts_[rank] == Participation::kLagging) SetPart(rank, Participation::kAbsent);
   if (rule_.quorum > 0) AwaitEnough();
 }
 
 bool Rounds::OnMemberReplaced(uint32_t rank) {
   LH_CHECK(members_[rank]);
   if (parts_[rank] == Participation::kOpen)
-    parts_[rank] = asynchronous() ? Participation::kLagging : Participation::kAwaited;
+    SetPart(rank, asynchronous() ? Participation::kLagging : Participation::kAwaited);
   return parts_[rank] == Participation::kAwaited || parts_[rank] == Participation::kLagging;
 }
 
 void Rounds::OnExcluded(uint32_t rank, const transport::ChunkBitmap& contributed) {
   LH_CHECK(parts_[rank] == Participation::kAwaited);
   Release(rank, contributed);
-  parts_[rank] = Participation::kLagging;
+  SetPart(rank, Participation::kLagging);
 }
 
 uint32_t Rounds::Quorum() const {
@@ -118,16 +119,20 @@ void Rounds::AwaitEnough() {
   const auto lagging = Count(Participation::kLagging);
   const uint32_t others = windows_in_ + Count(Participation::kAwaited) + Count(Participation::kOpen);
   if (others >= (rule_.quorum > 0 ? Quorum() : lagging)) return;
-  std::replace(parts_.begin(), parts_.end(), Participation::kLagging, Participation::kAwaited);
+  for (uint32_t rank = 0; rank < parts_.size(); ++rank) {
+    if (parts_[rank] == Participation::kLagging) SetPart(rank, Participation::kAwaited);
+  }
 }
 
-uint32_t Rounds::Count(Participation part) const {
-  return static_cast<uint32_t>(std::count(parts_.begin(), parts_.end(), part));
+void Rounds::SetPart(uint32_t rank, Participation part) {
+  --counts_[static_cast<size_t>(parts_[rank])];
+  ++counts_[static_cast<size_t>(part)];
+  parts_[rank] = part;
 }
 
 // What it contributed, it was no longer awaited for.
 void Rounds::Release(uint32_t rank, const transport::ChunkBitmap& contributed) {
-  parts_[rank] = asynchronous() ? Participation::kLagging : Participation::kClosed;
+  SetPart(rank, asynchronous() ? Participation::kLagging : Participation::kClosed);
   last_rank_ = rank;
   if (begun() && (asynchronous() || contributed.count() < final_.size())) BeginSweep();
 }
@@ -163,11 +168,11 @@ void Rounds::MarkFinal(uint32_t chunk) {
 void Rounds::Next(Instant now) {
   LH_CHECK(AllFinal());
   ++number_;
-  for (size_t rank = 0; rank < members_.size() && !asynchronous(); ++rank) {
+  for (uint32_t rank = 0; rank < members_.size() && !asynchronous(); ++rank) {
     const bool lags = parts_[rank] == Participation::kLagging;
-    parts_[rank] = !members_[rank] ? Participation::kAbsent
-                   : lags          ? Participation::kLagging
-                                   : Participation::kAwaited;
+    SetPart(rank, !members_[rank] ? Participation::kAbsent
+                  : lags          ? Participation::kLagging
+                                  : Participation::kAwaited);
   }
   windows_in_ = 0;
   if (!asynchronous()) AwaitEnough();

@@ -86,7 +86,7 @@ class Rounds {
   uint32_t windows_in() const { return windows_in_; }
   uint32_t Quorum() const;
   // Members whose part this is.
-  uint32_t Count(Participation part) const;
+  uint32_t Count(Participation part) const { return counts_[static_cast<size_t>(part)]; }
   Instant begun_at() const { return *begun_; }
   RoundTally& tally() { return tally_; }
 
@@ -143,6 +143,7 @@ class Rounds {
   bool IsReady(uint32_t chunk, Contributions in);
   // Bit i: chunk 64 word + i is ready.
   uint64_t ReadyChunks(uint32_t word, Contributions in) const;
+  void SetPart(uint32_t rank, Participation part);
   void Release(uint32_t rank, const transport::ChunkBitmap& contributed);
   void AwaitEnough();
 
@@ -151,6 +152,7 @@ class Rounds {
   uint64_t number_ = 0;
   std::vector<bool> members_;
   std::vector<Participation> parts_;
+  std::array<uint32_t, 5> counts_ = {};  // by Participation: each datagram may ask
   // By chunk: a rank that it was found to wait for. Where that is so still, nothing else needs a look.
   ZeroedArray<uint16_t> waits_for_;
   transport::ChunkBitmap final_;

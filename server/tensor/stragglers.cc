@@ -56,6 +56,7 @@ void Stragglers::OnHighDone(uint32_t rank, Duration since_begin) {
   since_begin_[rank].Add(since_begin);
   soft_[rank] = since_begin_[rank].Soft();
   stale_ = true;
+  grace_of_ = 0;
 }
 
 const std::optional<Duration>& Stragglers::Usual() const {
@@ -84,6 +85,11 @@ Instant Stragglers::Deadline(Instant begin, Duration rtt, uint32_t done, uint32_
 
 Duration Stragglers::Grace(uint32_t quorum, Duration took) const {
   LH_CHECK_OP(quorum, >=, 1u);
+  if (std::exchange(grace_of_, quorum) != quorum) grace_ = LearnedGrace(quorum);
+  return std::max(grace_.value_or(took), kGrace);
+}
+
+std::optional<Duration> Stragglers::LearnedGrace(uint32_t quorum) const {
   std::vector<Duration> usual;
   Duration fastest = Duration::max();
   for (size_t rank = 0; rank < soft_.size(); ++rank) {
@@ -91,11 +97,11 @@ Duration Stragglers::Grace(uint32_t quorum, Duration took) const {
     usual.push_back(*soft_[rank]);
     fastest = std::min(fastest, since_begin_[rank].Median());
   }
-  if (usual.size() < quorum) return std::max(took, kGrace);
+  if (usual.size() < quorum) return std::nullopt;
   LH_REACHED("a learned grace after a quorum");
   const auto last = usual.begin() + static_cast<std::ptrdiff_t>(quorum - 1);
   std::nth_element(usual.begin(), last, usual.end());
-  return std::max(*last - fastest, kGrace);
+  return *last - fastest;
 }
 
 }  // namespace longhaul::server

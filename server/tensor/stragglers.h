@@ -76,12 +76,17 @@ class Stragglers {
   Duration Grace(uint32_t quorum, Duration took) const;
 
  private:
+  // What the members' times say of it; nullopt: too few have any.
+  std::optional<Duration> LearnedGrace(uint32_t quorum) const;
+
   double factor_;
   Duration bound_;
   std::vector<CloseTimes> since_begin_;        // by rank
   std::vector<std::optional<Duration>> soft_;  // by rank: since_begin_[rank].Soft()
   mutable std::optional<Duration> usual_;
   mutable bool stale_ = false;  // usual_: of the times before
+  mutable std::optional<Duration> grace_;
+  mutable uint32_t grace_of_ = 0;  // grace_: of this quorum and the times of now; 0: of others
 };
 
 }  // namespace longhaul::server

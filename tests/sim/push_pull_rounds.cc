@@ -59,15 +59,23 @@ class ObservedCore final : public transport::DatagramCore {
 class Rounds final : public server::ServerEvents {
  public:
   explicit Rounds(const PushPullOptions& options)
-      : options_(options), network_({.seed = options.seed}), chance_(options.seed) {
+      : options_(options),
+        network_({.seed = options.seed}),
+        chance_(options.seed),
+        server_times_(options.heap) {
     server::ServerCoreOptions server;
     server.settings = options.settings;
     server.settings.world_size = options.workers;
     server.settings.min_workers = options.workers;
     server.events = this;
     const auto server_site = network_.AddSite("server");
-    server_ = std::make_unique<server::ServerCore>(server, Coder(), chance_.Fork(1));
-    server_host_ = std::make_unique<SimulatedHost>(&network_, kServer, server_site, server_.get());
+    server_times_.Measure(Call::kRequest, [&] {
+      server_ = std::make_unique<server::ServerCore>(server, Coder(), chance_.Fork(1));
+    });
+    timed_server_ = std::make_unique<TimedCore>(server_.get(), &server_times_);
+    transport::DatagramCore* const core =
+        options.times_server ? timed_server_.get() : static_cast<transport::DatagramCore*>(server_.get());
+    server_host_ = std::make_unique<SimulatedHost>(&network_, kServer, server_site, core);
     const auto site = network_.AddSite("workers");
     network_.SetLinkBothWays(site, server_site, options.link);
     if (options_.then.has_value()) {
@@ -105,10 +113,14 @@ class Rounds final : public server::ServerEvents {
     result_.traffic.down_packets = end.down_packets - before_.down_packets;
     result_.traffic.down_repair = end.down_repair - before_.down_repair;
     result_.traffic.down_again = end.down_again - before_.down_again;
+    result_.traffic.up_bytes = end.up_bytes - before_.up_bytes;
+    result_.traffic.down_bytes = end.down_bytes - before_.down_bytes;
+    result_.traffic.up_arrived = end.up_arrived - before_.up_arrived;
     result_.traffic.up_queue_drops = end.up_queue_drops - before_.up_queue_drops;
     result_.traffic.down_queue_drops = end.down_queue_drops - before_.down_queue_drops;
     result_.traffic.longest_up_queue = end.longest_up_queue;
     result_.traffic.longest_down_queue = end.longest_down_queue;
+    result_.server_times = std::move(server_times_);
     return std::move(result_);
   }
 
@@ -146,7 +158,9 @@ class Rounds final : public server::ServerEvents {
     worker.observed =
         std::make_unique<ObservedCore>(worker.core.get(), [this, rank](Instant) { Look(rank); });
     worker.host = std::make_unique<SimulatedHost>(
-        &network_, Address::V4(10, 0, 1, static_cast<uint8_t>(rank + 1), 9000), site, worker.observed.get());
+        &network_,
+        Address::V4(10, 0, static_cast<uint8_t>(1 + rank / 250), static_cast<uint8_t>(rank % 250 + 1), 9000),
+        site, worker.observed.get());
     Random values = chance_.Fork(1000 + rank);
     Random scales(options_.seed);  // the same for every worker
     for (const uint64_t bytes : options_.bytes) {
@@ -182,7 +196,10 @@ class Rounds final : public server::ServerEvents {
   }
 
   void StartRound() {
-    if (done_ == options_.warmup) before_ = Traffic();
+    if (done_ == options_.warmup) {
+      before_ = Traffic();
+      server_times_.Clear();
+    }
     running_ = workers_.size() * options_.bytes.size();
     round_begin_ = network_.now() + options_.gap;
     phases_ = {};
@@ -268,11 +285,14 @@ class Rounds final : public server::ServerEvents {
       t.up_repair += stats.repairs_sent;
       t.up_again += stats.retransmissions;
       t.up_pto += stats.pto_fired;
+      t.up_bytes += static_cast<uint64_t>(stats.bytes_sent.value());
     }
     const server::ServerStats stats = server_->stats();
     t.down_packets = stats.traffic.packets_sent;
     t.down_repair = stats.traffic.repairs_sent;
     t.down_again = stats.traffic.retransmissions;
+    t.down_bytes = stats.traffic.bytes_sent;
+    t.up_arrived = stats.traffic.packets_received;
     const wan::LinkCounters& up = network_.Link(1, 0).counters();
     const wan::LinkCounters& down = network_.Link(0, 1).counters();
     t.up_queue_drops = up.dropped_queue;
@@ -285,7 +305,9 @@ class Rounds final : public server::ServerEvents {
   PushPullOptions options_;
   wan::VirtualNetwork network_;
   Random chance_;
+  CallTimes server_times_;
   std::unique_ptr<server::ServerCore> server_;
+  std::unique_ptr<TimedCore> timed_server_;
   std::unique_ptr<SimulatedHost> server_host_;
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t ready_ = 0;

@@ -16,6 +16,7 @@
 #include "longhaul/units.h"
 #include "server/report/server_stats.h"
 #include "server/settings.h"
+#include "tests/sim/timed_core.h"
 #include "wan/link_options.h"
 
 namespace longhaul::sim {
@@ -37,6 +38,8 @@ struct PushPullOptions {
   std::string optimizer = "aggregate";  // of every tensor, at the server
   server::ServerSettings settings;      // world_size is set
   uint64_t seed = 1;
+  bool times_server = false;    // the calls into its core
+  int64_t (*heap)() = nullptr;  // and what they leave on the heap, as of CallTimes
 };
 
 // Since the round's start; of the slowest worker each.
@@ -58,6 +61,8 @@ struct PushPullTraffic {
   uint64_t filled_chunks = 0;
   uint64_t up_packets = 0, up_repair = 0, up_again = 0, up_pto = 0;
   uint64_t down_packets = 0, down_repair = 0, down_again = 0;
+  uint64_t up_bytes = 0, down_bytes = 0;  // UDP payload, as it left
+  uint64_t up_arrived = 0;                // packets
   uint64_t up_queue_drops = 0, down_queue_drops = 0;
   Duration longest_up_queue{0}, longest_down_queue{0};
 };
@@ -89,6 +94,7 @@ struct PushPullResult {
   std::vector<PushPullFit> fits;
   std::vector<ClientStats> workers;  // at the end
   server::ServerStats server;
+  CallTimes server_times;  // of the measured rounds; what is on the heap, at the end of the last one
 };
 
 // The full-duplex floor: all gradients one after the other at the link's rate while results return behind

@@ -57,6 +57,18 @@ TEST_F(PacketWriterTest, FramesLeaveBeforeChunksAndAlone) {
   EXPECT_EQ(pair_.client.stats.chunk_bytes_sent, 2 * kBody.size());
 }
 
+// A packet that came to nothing would be taken for the last one.
+TEST_F(PacketWriterTest, AChunkLeavesWhereTheFramesBeforeItAreOfAWindowThatIsGone) {
+  OpenWindow(1);
+  ASSERT_TRUE(Send());  // WINDOW_OPEN
+  const WindowOptions gone{.key = {2, 0}, .low_count = 1, .symbol_bytes = 1024, .fec_k = 0, .metadata = {}};
+  ASSERT_TRUE(pair_.client.windows.Open(gone, Owners::Parameters()).ok());
+  pair_.client.windows.Cancel(gone.key);
+  ASSERT_TRUE(pair_.client.windows.HasFrames());
+  const auto chunk = Send();
+  EXPECT_TRUE(chunk && chunk->data);
+}
+
 TEST_F(PacketWriterTest, TheConfirmationLeavesOnceAndAgainWhenItWasLost) {
   server().SetConfirmDue(true);
   auto packet = pair_.server.SendShort(pair_.now, &pair_.client);

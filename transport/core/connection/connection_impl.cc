@@ -47,11 +47,12 @@ Path::Options PathOptions(const ConnectionOptions& options, bool is_client, cons
 
 ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
                                const std::shared_ptr<Security>& security, codec::ErasureCoder* coder,
-                               Random random, std::vector<ConnectionImpl*>* ready)
-    : options_(options),
+                               Random random, Attention* attention)
+    : attention_(attention),
+      options_(options),
       security_(security),
       skip_seed_(Random(random).Fork(3).Next()),
-      events_(this, ready),
+      events_(this, &attention->ready),
       flight_(now, Rate(options), random),
       path_(PathOptions(options, identity.is_client, *security), identity.peer, security.get(),
             random.Fork(2)),
@@ -70,6 +71,17 @@ ConnectionImpl::ConnectionImpl(Instant now, const Identity& identity, const Conn
       idle_timeout_(options.idle_timeout),
       may_take_ports_(identity.is_client && MayFollow(options, *security)) {
   windows_.Admit(!options.wary || identity.is_client);
+  Stirred();
+}
+
+ConnectionImpl& ConnectionImpl::Stirred() {
+  if (!std::exchange(turn_.in_sending, true)) attention_->sending.push_back(this);
+  NoteMoved();
+  return *this;
+}
+
+void ConnectionImpl::NoteMoved() {
+  if (!std::exchange(turn_.in_moved, true)) attention_->moved.push_back(this);
 }
 
 // --- Questions and requests ---
@@ -92,25 +104,25 @@ ConnectionStats ConnectionImpl::stats() const {
 
 void ConnectionImpl::Admit(bool admitted) {
   if (!options_.wary) return;
-  windows_.Admit(admitted);
+  Stirred().windows_.Admit(admitted);
   if (admitted) control_.SetLimits(Control(options_, false));
 }
 
 Status ConnectionImpl::SendControl(ByteSpan bytes) {
   if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
-  return control_.Send(bytes);
+  return Stirred().control_.Send(bytes);
 }
 
 Status ConnectionImpl::OpenWindow(const WindowOptions& options) {
   if (state_ != State::kConnected) return Status(StatusCode::kFailedPrecondition, "not connected");
   WindowOptions advised = options;
   if (advised.fec_depth == 0) advised.fec_depth = flight_.FecDepth();
-  return windows_.Open(advised, *handshaking_.peer_parameters());
+  return Stirred().windows_.Open(advised, *handshaking_.peer_parameters());
 }
 
 void ConnectionImpl::CloseWindow(WindowKey key, wire::CloseReason reason) {
   // The CLOSE leaves now: let the acknowledgement ride along.
-  if (windows_.Close(key, reason)) flight_.acks().RequestImmediateAck();
+  if (Stirred().windows_.Close(key, reason)) flight_.acks().RequestImmediateAck();
 }
 
 void ConnectionImpl::Close(const Status& why) {
@@ -120,14 +132,14 @@ void ConnectionImpl::Close(const Status& why) {
     return;
   }
   state_ = State::kClosing;
-  closing_.Begin(now_, why);
+  Stirred().closing_.Begin(now_, why);
 }
 
 void ConnectionImpl::CloseNow(Status why) {
   if (state_ == State::kClosed) return;
   if (state_ == State::kConnecting && !is_client()) handshaking_.SetFailure(why);
   state_ = State::kClosed;
-  events_.PushEnd(std::move(why));
+  Stirred().events_.PushEnd(std::move(why));
 }
 
 void ConnectionImpl::SetFinalDatagram() {
@@ -145,7 +157,7 @@ void ConnectionImpl::ProtocolViolation(const Status& why) {
 
 void ConnectionImpl::BeginEvent(Instant now) {
   now_ = now;
-  events_.EndLoans();
+  Stirred().events_.EndLoans();
   windows_.EndLoans();
 }
 
@@ -154,6 +166,7 @@ void ConnectionImpl::Introduce() {
 }
 
 std::optional<Event> ConnectionImpl::PollEvent() {
+  Stirred();
   for (;;) {
     // After Close nothing but Closed follows.
     if (state_ == State::kClosing) events_.Clear();
@@ -385,7 +398,7 @@ Instant ConnectionImpl::SilenceDeadline() const {
 void ConnectionImpl::TakeNewPath() {
   if (!silence_.wants_new_path) return;
   LH_REACHED("a client takes another port");
-  silence_.wants_new_path = false;
+  Stirred().silence_.wants_new_path = false;
   ++silence_.new_paths;
   ++stats_.ports_taken;
   flight_.ResetPtoBackoff();
@@ -421,7 +434,8 @@ void ConnectionImpl::HandleSendRefused(size_t datagram_bytes) {
 // --- Sending ---
 
 std::optional<Transmit> ConnectionImpl::PollTransmit(Instant now, MutableByteSpan buffer) {
-  now_ = now;
+  now_ = turn_.polled = now;
+  NoteMoved();
   if (state_ == State::kClosed) return std::nullopt;
   if (writer_.HasPostponed()) return writer_.TakePostponed(buffer);
   const bool connected = state_ == State::kConnected;

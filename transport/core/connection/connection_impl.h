@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/core/connection/attention.h"
 #include "transport/core/connection/closing.h"
 #include "transport/core/connection/connection.h"
 #include "transport/core/connection/control_stream.h"
@@ -40,11 +41,10 @@ class ConnectionImpl final : public Connection {
     Address peer;
   };
 
-  // ready must outlive the connection, which adds itself when it has events: the endpoint need not ask each
-  // connection for every datagram. Out again when PollEvent has returned nullopt.
+  // attention must outlive the connection, which adds itself to its lists.
   ConnectionImpl(Instant now, const Identity& identity, const ConnectionOptions& options,
                  const std::shared_ptr<Security>& security, codec::ErasureCoder* coder, Random random,
-                 std::vector<ConnectionImpl*>* ready);
+                 Attention* attention);
 
   // Server: the owner hears of the connection now, not when the handshake is complete.
   void Introduce();
@@ -64,19 +64,21 @@ class ConnectionImpl final : public Connection {
   Status OpenWindow(const WindowOptions& options) override;
   Status SubmitChunk(WindowKey key, wire::ReliabilityClass reliability, ByteSpan header,
                      ByteSpan body) override {
-    return windows_.Submit(key, reliability, header, body);
+    return Stirred().windows_.Submit(key, reliability, header, body);
   }
-  void CancelWindow(WindowKey key) override { windows_.Cancel(key); }
+  void CancelWindow(WindowKey key) override { Stirred().windows_.Cancel(key); }
   void RefuseChunk(WindowKey key, wire::ReliabilityClass reliability, uint32_t sequence) override {
-    windows_.RefuseChunk(key, reliability, sequence);
+    Stirred().windows_.RefuseChunk(key, reliability, sequence);
   }
   void CloseWindow(WindowKey key, wire::CloseReason reason) override;
-  void RequestMissing(WindowKey key) override { windows_.incoming().RequestMissing(key); }
-  void Grant(Bandwidth rate, ByteCount receive_window) override { windows_.Grant(rate, receive_window); }
-  void SetRateBounds(Bandwidth floor, Bandwidth cap) override { flight_.SetRateBounds(floor, cap); }
-  void SetLossLimits(const LossLimits& limits) override { flight_.SetLossLimits(limits); }
+  void RequestMissing(WindowKey key) override { Stirred().windows_.incoming().RequestMissing(key); }
+  void Grant(Bandwidth rate, ByteCount receive_window) override {
+    Stirred().windows_.Grant(rate, receive_window);
+  }
+  void SetRateBounds(Bandwidth floor, Bandwidth cap) override { Stirred().flight_.SetRateBounds(floor, cap); }
+  void SetLossLimits(const LossLimits& limits) override { Stirred().flight_.SetLossLimits(limits); }
   void Probe() override {
-    if (state_ == State::kConnected) writer_.RequestPing();
+    if (state_ == State::kConnected) Stirred().writer_.RequestPing();
   }
   bool wants_new_path() const override { return silence_.wants_new_path; }
   void TakeNewPath() override;
@@ -118,6 +120,11 @@ class ConnectionImpl final : public Connection {
   std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer);
   Instant NextTimeout() const;
 
+  // --- The endpoint's ---
+  Turn& turn() { return turn_; }
+  // Something happened, or may have by time alone: it may have something to send, and another time-out.
+  ConnectionImpl& Stirred();
+
   // Server: why the handshake failed, once; CLOSE may still be under way to the peer.
   std::optional<Status> TakeHandshakeFailure() { return handshaking_.TakeFailure(); }
   // Server: the client's connection ID, by which a repeated INIT is recognised.
@@ -152,7 +159,10 @@ class ConnectionImpl final : public Connection {
   // --- Sending ---
   size_t BuildDatagram(Instant now, MutableByteSpan out);
   size_t BuildClose(MutableByteSpan out);
+  void NoteMoved();
 
+  Attention* attention_;
+  Turn turn_;
   ConnectionOptions options_;
   std::shared_ptr<Security> security_;  // of its key, which the endpoint may have given up meanwhile
   uint64_t skip_seed_;

@@ -116,7 +116,9 @@ size_t PacketWriter::Build(Instant now, MutableByteSpan out) {
   if (ack_due || (may_send && frames)) {
     if (flight.acks().HasPending()) AddAck(now, &builder);
     if (may_send) AddElicitingFrames(now, &builder);
-  } else if (chunk && !(small && longest > Path::kSmallestDatagram)) {
+  }
+  // Frames may turn out to be of windows that are gone.
+  if (!builder.has_content() && may_send && chunk && !(small && longest > Path::kSmallestDatagram)) {
     const auto timestamp_us = static_cast<uint32_t>(now.nanoseconds() / 1000);
     const bool added = from_.windows->AddChunk(flight.path_view(now, longest), timestamp_us, &builder);
     if (added && flight.acks().HasPending() && builder.room() >= kRoomForAck) AddAck(now, &builder);

@@ -1,10 +1,11 @@
 // The connections of an endpoint: found by connection ID or by initiator, served in turn, and taken out
-// when they are over.
+// when they are over. However many there are, an event costs as much as those that it concerns.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,14 +30,19 @@ class ConnectionSet {
   ConnectionImpl* FindInitiator(const Address& from, wire::ConnectionId source) const;
   // REQUIRES: Find(id).
   std::unique_ptr<ConnectionImpl> Remove(wire::ConnectionId id);
-  // Those that have events, in the order of the first one that waits; see ConnectionImpl.
-  std::vector<ConnectionImpl*>& ready() { return ready_; }
+  // Those that have events, in the order of the first one that waits. Out again when PollEvent has returned
+  // nullopt.
+  std::vector<ConnectionImpl*>& ready() { return attention_.ready; }
+  // Of the connection whose turn it is, of those that have anything to send.
+  std::optional<Transmit> PollTransmit(Instant now, MutableByteSpan buffer);
+  // The first of all; Infinite(): none.
+  Instant NextTimeout();
+  // Those whose time-out has come, in its order.
+  std::vector<ConnectionImpl*> Due(Instant now);
 
   size_t size() const { return all_.size(); }
   // In the order in which they were added.
   const std::vector<wire::ConnectionId>& ids() const { return order_; }
-  // Whose turn it is: every one of them once in size() calls. REQUIRES: size() > 0.
-  ConnectionImpl& Next() { return *all_.at(order_[next_++ % order_.size()]); }
   // In no order; the set must not change meanwhile.
   template <typename Function>
   void ForEach(Function function) const {
@@ -44,11 +50,17 @@ class ConnectionSet {
   }
 
  private:
-  std::vector<ConnectionImpl*> ready_;  // outlives them: they write to it
+  // Time-out, and the number of its connection.
+  using Timeout = std::pair<Instant, uint64_t>;
+  // Time-outs are as their connections say.
+  void TakeMoved();
+
+  Attention attention_;
   std::unordered_map<wire::ConnectionId, std::unique_ptr<ConnectionImpl>> all_;
   std::map<std::pair<Address, uint64_t>, wire::ConnectionId> by_initiator_;
-  std::vector<wire::ConnectionId> order_;  // the same as in all_
-  size_t next_ = 0;
+  std::vector<wire::ConnectionId> order_;        // the same as in all_
+  std::map<Timeout, ConnectionImpl*> timeouts_;  // likewise
+  uint64_t added_ = 0;
 };
 
 }  // namespace longhaul::transport

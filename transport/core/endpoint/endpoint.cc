@@ -127,10 +127,7 @@ void Endpoint::HandleDatagram(Instant now, const Address& from, MutableByteSpan 
 
 void Endpoint::HandleTimeout(Instant now) {
   impl_->BeginEvent();
-  for (const wire::ConnectionId id : impl_->set.ids()) {
-    ConnectionImpl& connection = *impl_->set.Find(id);
-    if (connection.NextTimeout() <= now) connection.HandleTimeout(now);
-  }
+  for (ConnectionImpl* connection : impl_->set.Due(now)) connection->HandleTimeout(now);
 }
 
 void Endpoint::HandleSendRefused(Instant, const Address& destination, size_t datagram_bytes) {
@@ -141,17 +138,10 @@ void Endpoint::HandleSendRefused(Instant, const Address& destination, size_t dat
 }
 
 std::optional<Transmit> Endpoint::PollTransmit(Instant now, MutableByteSpan buffer) {
-  std::optional<Transmit> transmit = impl_->answers.Poll(buffer);
-  const size_t count = impl_->set.size();
-  for (size_t i = 0; i < count && !transmit; ++i) transmit = impl_->set.Next().PollTransmit(now, buffer);
-  return transmit;
+  std::optional<Transmit> answer = impl_->answers.Poll(buffer);
+  return answer ? answer : impl_->set.PollTransmit(now, buffer);
 }
 
-Instant Endpoint::NextTimeout() const {
-  Instant next = Instant::Infinite();
-  impl_->set.ForEach(
-      [&](const ConnectionImpl& connection) { next = std::min(next, connection.NextTimeout()); });
-  return next;
-}
+Instant Endpoint::NextTimeout() const { return impl_->set.NextTimeout(); }
 
 }  // namespace longhaul::transport
