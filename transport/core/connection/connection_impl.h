@@ -75,6 +75,7 @@ class ConnectionImpl final : public Connection {
   void Grant(Bandwidth rate, ByteCount receive_window) override { windows_.Grant(rate, receive_window); }
   void SetRateBounds(Bandwidth floor, Bandwidth cap) override { flight_.SetRateBounds(floor, cap); }
   void SetLossLimits(const LossLimits& limits) override { flight_.SetLossLimits(limits); }
+  void SetKeepalive(Duration keepalive) override { options_.keepalive = keepalive; }
   void Probe() override {
     if (state_ == State::kConnected) writer_.RequestPing();
   }
