@@ -12,6 +12,7 @@ namespace {
 transport::EndpointOptions EndpointOptionsOf(const RegistrationOptions& options) {
   transport::EndpointOptions endpoint;
   endpoint.security = options.security;
+  endpoint.connection.keepalive = RegistrationCore::kAskEvery;
   return endpoint;
 }
 
@@ -65,6 +66,8 @@ void RegistrationCore::OnClosed(Instant now, const Status& why) {
   const Status refused = std::exchange(refused_, Status());
   const Status silent = why.ok() ? Status(StatusCode::kAborted, "it closed the connection") : why;
   const Status reason = refused.ok() ? silent : refused;
+  const bool first =
+      welcome_ && said_.ok();  // a first server that was started again lets no worker in before
   if (said_.ok() || !refused.ok()) Say(reason);  // of the attempts that follow only what it says itself
   // Another try would end in the same way. A key may come back with a reload, so a server that has its place
   // waits.
@@ -72,7 +75,7 @@ void RegistrationCore::OnClosed(Instant now, const Status& why) {
                      reason.code() == StatusCode::kSettingsMismatch ||
                      (!welcome_ && reason.code() == StatusCode::kPermissionDenied);
   if (final) return End({reason.code(), FirstServer() + " refuses this one: " + reason.message()});
-  retry_ = now + kRetry;
+  retry_ = first ? now : now + kRetry;
 }
 
 void RegistrationCore::End(const Status& why) {

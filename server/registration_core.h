@@ -37,6 +37,8 @@ class RegistrationCore final : public transport::DatagramCore {
  public:
   // Between two attempts.
   static constexpr Duration kRetry = std::chrono::seconds(1);
+  // A first server that was started again is noticed by its answer to the next packet.
+  static constexpr Duration kAskEvery = std::chrono::milliseconds(250);
 
   RegistrationCore(RegistrationOptions options, Random random);
   // REQUIRES: the first call.

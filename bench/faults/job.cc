@@ -23,6 +23,7 @@ constexpr const char* kServerSite = "A";
 // kServerAddress.
 constexpr const char* kServerHost = "10.77.1.1";
 constexpr size_t kServerPort = 7700;
+constexpr size_t kEnginePort = 7500;  // of a site's first engine, on its own loopback interface
 // More would be a program that says the same thing for ever.
 constexpr size_t kMaxLines = 1u << 20;
 
@@ -41,6 +42,9 @@ Job::~Job() {
     if (worker) worker->Signal(SIGCONT), worker->Signal(SIGKILL);
   }
   for (cli::ChildProcess& other : others_) other.Signal(SIGKILL);
+  for (auto& engine : engines_) {
+    if (engine) engine->Signal(SIGCONT), engine->Signal(SIGKILL);
+  }
   for (auto& server : servers_) {
     if (server) server->Signal(SIGCONT), server->Signal(SIGKILL);
   }
@@ -82,8 +86,10 @@ Status Job::Begin() {
   if (!link.ok()) return link.status();
   wan::TunWan::Options wan{
       .sites = {kServerSite}, .link = *link, .seed = options_.seed, .backend = wan::Backend::kTun};
-  for (size_t site = 0; site < std::min<size_t>(options_.workers, kWorkerSites); ++site)
-    wan.sites.push_back(WorkerSite(site));
+  for (size_t worker = 0; worker < options_.workers; ++worker) {
+    const std::string site = WorkerSite(worker);
+    if (std::ranges::find(wan.sites, site) == wan.sites.end()) wan.sites.push_back(site);
+  }
   if (Status disk = MakeDisk(); !disk.ok()) return disk;
   auto up = wan::TunWan::Up(std::move(wan));
   if (!up.ok()) return up.status();
@@ -91,13 +97,13 @@ Status Job::Begin() {
   addresses_.assign(options_.workers, 1);
   servers_.resize(options_.servers);
   for (size_t server = 0; server < options_.servers; ++server) StartServerAgain(server);
-  if (!RunUntil(Clock::now() + std::chrono::seconds(10), [&] {
-        return std::ranges::count_if(lines_, [](const Line& line) {
-                 return line.text.find("\"listening\"") != std::string::npos;
-               }) == static_cast<ptrdiff_t>(options_.servers);
-      })) {
+  if (!IsListening("server", options_.servers)) {
     return {StatusCode::kInternal, "the server does not listen: " + LastLine(scratch_.File("server.0.log"))};
   }
+  engines_.resize(options_.sites * kEnginesOfSite);
+  for (size_t engine = 0; engine < engines_.size(); ++engine) StartEngineAgain(engine);
+  if (!IsListening("engine", engines_.size()))
+    return {StatusCode::kInternal, "a longhaul-offload does not listen"};
   for (size_t worker = 0; worker < options_.workers; ++worker) {
     workers_.emplace_back();
     if (Status started = StartWorker(worker, WorkerCommand(worker)); !started.ok()) return started;
@@ -105,26 +111,32 @@ Status Job::Begin() {
   return {};
 }
 
-Words Job::WorkerCommand(size_t worker) const {
-  if (!options_.member.empty() && (options_.all_members || worker + 1 == options_.workers)) {
-    Words words = {ProgramPath("longhaul_faults_bench"),
-                   "member",
-                   options_.member,
-                   "--join",
-                   kServerAddress,
-                   "--key",
-                   key_file(),
-                   "--rank",
-                   std::to_string(worker),
-                   "--world-size",
-                   std::to_string(options_.workers),
-                   "--idle-timeout",
-                   std::to_string(options_.idle_timeout),
-                   "--ledger",
-                   LedgerOf(worker)};
-    Append(&words, options_.member_words);
-    return words;
+// So many programs whose names begin like that have said so.
+bool Job::IsListening(const std::string& name, size_t count) {
+  return RunUntil(Clock::now() + std::chrono::seconds(10), [&] {
+    return static_cast<size_t>(std::ranges::count_if(lines_, [&](const Line& line) {
+             return line.program.starts_with(name) && line.text.find("\"listening\"") != std::string::npos;
+           })) >= count;
+  });
+}
+
+Words Job::MemberCommand(size_t worker) const {
+  Words words = {ProgramPath("longhaul_faults_bench"),  "member",   options_.member, "--idle-timeout",
+                 std::to_string(options_.idle_timeout), "--ledger", LedgerOf(worker)};
+  if (options_.sites == 0) {
+    Append(&words, {"--join", kServerAddress, "--key", key_file(), "--rank", std::to_string(worker),
+                    "--world-size", std::to_string(options_.workers)});
+  } else {
+    Append(&words, {"--offload", "unix:" + SocketOf(EngineOf(worker)), "--rank",
+                    std::to_string(worker % WorkersOfEngine())});
   }
+  Append(&words, options_.member_words);
+  return words;
+}
+
+Words Job::WorkerCommand(size_t worker) const {
+  if (!options_.member.empty() && (options_.all_members || worker + 1 == options_.workers))
+    return MemberCommand(worker);
   Words words = {ProgramPath("longhaul-worker"),
                  "--join",
                  kServerAddress,
@@ -169,8 +181,8 @@ void Job::StartServerAgain(size_t server) {
   Words words = {ProgramPath("longhaul-server"), "--listen",
                  std::string(kServerHost) + ":" + std::to_string(kServerPort + server), "--progress", "json"};
   if (server == 0) {
-    Append(&words, {"--workers", std::to_string(options_.workers), "--idle-timeout",
-                    std::to_string(options_.idle_timeout)});
+    Append(&words, {"--workers", std::to_string(options_.sites == 0 ? options_.workers : options_.sites),
+                    "--idle-timeout", std::to_string(options_.idle_timeout)});
     if (options_.servers > 1) Append(&words, {"--servers", std::to_string(options_.servers)});
     Append(&words, options_.job_words);
   } else {
@@ -185,6 +197,47 @@ void Job::StartServerAgain(size_t server) {
   if (!child.ok()) return OnLine("bench", child.status().ToString());
   if (servers_[server]) others_.push_back(*std::exchange(servers_[server], std::nullopt));
   servers_[server].emplace(std::move(*child));
+  logs_.push_back({name, log});
+}
+
+void Job::StartEngineAgain(size_t engine) {
+  const size_t site = engine / kEnginesOfSite, node = engine % kEnginesOfSite;
+  std::string peers;
+  for (size_t peer = 0; peer < kEnginesOfSite; ++peer)
+    peers +=
+        (peer == 0 ? "" : ",") + std::to_string(peer) + "=127.0.0.1:" + std::to_string(kEnginePort + peer);
+  const std::string name = "engine" + std::to_string(engine), of_site = "W" + std::to_string(site);
+  Words words = {ProgramPath("longhaul-offload"),
+                 "--listen",
+                 SocketOf(engine),
+                 "--nodes",
+                 std::to_string(kEnginesOfSite),
+                 "--node",
+                 std::to_string(node),
+                 "--peers",
+                 peers,
+                 "--ranks-per-node",
+                 std::to_string(WorkersOfEngine()),
+                 "--server",
+                 kServerAddress,
+                 "--rank",
+                 std::to_string(site),
+                 "--world-size",
+                 std::to_string(options_.sites),
+                 "--site",
+                 of_site,
+                 "--idle-timeout",
+                 std::to_string(options_.idle_timeout),
+                 "--reconnect-timeout",
+                 "120",
+                 "--progress",
+                 "json"};
+  Append(&words, protection_->ClientFlags());
+  const std::string log = scratch_.File(name + "." + std::to_string(starts_++) + ".log");
+  auto child = StartIn(wan_.get(), of_site, name, words, log);
+  if (!child.ok()) return OnLine("bench", child.status().ToString());
+  if (engines_[engine]) others_.push_back(*std::exchange(engines_[engine], std::nullopt));
+  engines_[engine].emplace(std::move(*child));
   logs_.push_back({name, log});
 }
 
@@ -222,7 +275,8 @@ void Job::SetUp(size_t worker, const std::string& words) { Set(WorkerSite(worker
 void Job::SetDown(size_t worker, const std::string& words) { Set(kServerSite, WorkerSite(worker), words); }
 
 void Job::SetAllLinks(const std::string& words) {
-  for (size_t worker = 0; worker < options_.workers; ++worker) SetLink(worker, words);
+  const size_t step = options_.sites == 0 ? 1 : options_.workers / options_.sites;
+  for (size_t worker = 0; worker < options_.workers; worker += step) SetLink(worker, words);
 }
 
 void Job::OnLine(const std::string& program, const std::string& text) {
@@ -255,6 +309,9 @@ void Job::TakeIn() {
   }
   for (auto& worker : workers_) {
     if (worker) children.push_back(&*worker);
+  }
+  for (auto& engine : engines_) {
+    if (engine) children.push_back(&*engine);
   }
   for (cli::ChildProcess& other : others_) children.push_back(&other);
   for (const cli::ChildProcess* child : children) {

@@ -2,6 +2,10 @@
 //
 //   site A: server        sites W0, W1, W2: a worker each (Fashion-MNIST), and strangers
 //
+// or, of a job with `sites`, several in each:
+//
+//   site A: servers       site W0: engine 0, with half of the site's workers, and engine 1, with the others
+//
 // Every site's link can be changed while the job runs; every process can be signalled, replaced or joined by
 // another one. Needs what wan::TunWan needs. Not thread-safe.
 #pragma once
@@ -38,10 +42,15 @@ struct Line {
 
 // A WAN has 64 sites; worker 63 is in the first one's, and so on.
 inline constexpr size_t kWorkerSites = 63;
+// Of a site whose workers are one member: longhaul-offload processes.
+inline constexpr size_t kEnginesOfSite = 2;
 
 struct JobOptions {
   uint32_t workers = 3;
   uint32_t servers = 1;  // all in site A, at one port after the other
+  // Not 0: the workers stand in so many sites, each of which is a member of the job. All of them are of the
+  // kind `member`; kEnginesOfSite divides the workers of a site.
+  uint32_t sites = 0;
   std::string link = "rate 100mbit delay 10ms loss 1%";
   // All programs have the same one, in seconds.
   int idle_timeout = 4;
@@ -81,7 +90,7 @@ class Job {
   }
 
   // --- Faults ---
-  // Of the link between the site and the server, each way.
+  // Of the link between the worker's site and the server, each way.
   void SetLink(size_t worker, const std::string& words) { SetUp(worker, words), SetDown(worker, words); }
   void SetUp(size_t worker, const std::string& words);
   void SetDown(size_t worker, const std::string& words);
@@ -93,6 +102,9 @@ class Job {
   // Starts the worker's own command line once more, as a supervisor does, and `more`.
   void StartWorkerAgain(size_t worker, const Words& more = {});
   void StartServerAgain(size_t server = 0);
+  // Engines count on from site to site.
+  void SignalEngine(size_t engine, int signal) { engines_[engine]->Signal(signal); }
+  void StartEngineAgain(size_t engine);
   // The worker's host takes another address of its site's network.
   void ChangeAddress(size_t worker);
   // No byte fits on the disk until then. REQUIRES: disk_bytes > 0.
@@ -103,7 +115,13 @@ class Job {
   void RunInSite(const std::string& site, const Words& words);
   // From now on the server's standard output is not read.
   void StopReadingServer() { read_server_ = false; }
-  std::string WorkerSite(size_t worker) const { return "W" + std::to_string(worker % kWorkerSites); }
+  std::string WorkerSite(size_t worker) const { return "W" + std::to_string(SiteOf(worker)); }
+  size_t SiteOf(size_t worker) const {
+    return options_.sites == 0 ? worker % kWorkerSites : worker * options_.sites / options_.workers;
+  }
+  // REQUIRES: the job has `sites`.
+  size_t EngineOf(size_t worker) const { return worker / WorkersOfEngine(); }
+  size_t WorkersOfEngine() const { return options_.workers / options_.sites / kEnginesOfSite; }
   std::string key_file() const { return protection_->key_file(); }
   std::string File(const std::string& name) const { return scratch_.File(name); }
   std::string checkpoints(size_t server = 0) const { return File("disk/server" + std::to_string(server)); }
@@ -125,12 +143,16 @@ class Job {
   size_t workers() const { return workers_.size(); }
   size_t servers() const { return servers_.size(); }
   pid_t server_pid(size_t server = 0) const { return servers_[server]->pid(); }
+  size_t sites() const { return options_.sites; }
 
  private:
   explicit Job(const JobOptions& options) : options_(options) {}
   Status Begin();
   Status MakeDisk();
+  bool IsListening(const std::string& name, size_t count);
+  std::string SocketOf(size_t engine) const { return File("engine" + std::to_string(engine) + ".sock"); }
   Words WorkerCommand(size_t worker) const;
+  Words MemberCommand(size_t worker) const;
   Status StartWorker(size_t worker, const Words& words);
   void TakeIn();
   void OnLine(const std::string& program, const std::string& text);
@@ -149,6 +171,7 @@ class Job {
   Scratch scratch_;
   std::unique_ptr<wan::TunWan> wan_;
   std::vector<std::optional<cli::ChildProcess>> servers_;
+  std::vector<std::optional<cli::ChildProcess>> engines_;
   std::vector<std::optional<cli::ChildProcess>> workers_;
   std::vector<int> addresses_;             // of each worker's host in its site, the last number of it
   std::vector<cli::ChildProcess> others_;  // strangers, and what was replaced

@@ -113,10 +113,11 @@ int Main(int argc, char** argv) {
   as_member->add_option("kind", member.kind)
       ->required()
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kMemberKinds), std::end(kMemberKinds))));
-  as_member->add_option("--join", member.join)->required();
-  as_member->add_option("--key", member.key_file)->required();
+  as_member->add_option("--join", member.join);
+  as_member->add_option("--offload", member.offload);
+  as_member->add_option("--key", member.key_file);
   as_member->add_option("--rank", member.rank)->required();
-  as_member->add_option("--world-size", member.world_size)->required();
+  as_member->add_option("--world-size", member.world_size);
   as_member->add_option("--idle-timeout", member.idle_timeout);
   as_member->add_option("--ledger", member.ledger);
   as_member->add_option("--elements", member.elements);
@@ -152,6 +153,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   as_pace->add_option("--servers", pace.servers, "servers of the job")
       ->check(CLI::Range(1, 8))
+      ->capture_default_str();
+  as_pace
+      ->add_option("--sites", pace.sites,
+                   "that the members stand in, each behind two offload engines; 0: each has a connection")
+      ->check(CLI::Range(0, 8))
       ->capture_default_str();
   as_pace->add_flag("--of-servers", pace.of_servers, "faults of servers in place of those of members");
   as_pace->add_option("--seed", pace.seed, "of the faults and the links")->capture_default_str();

@@ -187,14 +187,21 @@ int RunMember(const MemberOptions& options) {
   struct sigaction action = {};
   action.sa_handler = [](int) { g_begin = true; };
   ::sigaction(SIGUSR1, &action, nullptr);
-  ConnectOptions connect{.servers = {options.join}, .key_file = options.key_file};
-  connect.rank = options.rank;
-  connect.world_size = options.world_size;
-  connect.site = "member";
+  ConnectOptions connect;
+  if (options.offload.empty()) {
+    connect.servers = {options.join};
+    connect.key_file = options.key_file;
+    connect.rank = options.rank;
+    connect.world_size = options.world_size;
+    connect.site = "member";
+  } else {
+    connect.offload = options.offload;
+    connect.site_rank = static_cast<uint8_t>(options.rank);
+  }
   connect.idle_timeout = std::chrono::seconds(options.idle_timeout);
-  if (!options.ledger.empty()) connect.reconnect_timeout = std::chrono::seconds(120);
-  if (options.kind == "pace") {
+  if (!options.ledger.empty() && options.offload.empty())
     connect.reconnect_timeout = std::chrono::seconds(120);
+  if (options.kind == "pace") {
     std::printf("%s\n", kConnects);
     std::fflush(stdout);
   }

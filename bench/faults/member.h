@@ -16,6 +16,7 @@ struct MemberOptions {
   // round each of its steps was in
   std::string kind;
   std::string join;
+  std::string offload;  // in place of join: rank `rank` of that engine
   std::string key_file;
   uint32_t rank = 0;
   uint32_t world_size = 1;

@@ -3,10 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,9 +33,11 @@ json Spread(const std::vector<double>& values) {
   return {{"p50", Quantile(values, 0.5)}, {"p99", Quantile(values, 0.99)}, {"max", Quantile(values, 1.0)}};
 }
 
+// With the time since the first line.
 void Show(const Job& job) {
   for (const Line& line : job.lines())
-    std::fprintf(stderr, "%s: %s\n", line.program.c_str(), line.text.c_str());
+    std::fprintf(stderr, "%8.3f %s: %s\n", Seconds(line.at - job.lines().front().at), line.program.c_str(),
+                 line.text.c_str());
 }
 
 // When each round of a job of "pace" members was over, by the first member that said so.
@@ -52,11 +56,12 @@ class Rounds {
   size_t Between(Clock::time_point from, Clock::time_point to) const {
     return static_cast<size_t>(std::ranges::lower_bound(at_, to) - std::ranges::lower_bound(at_, from));
   }
-  // The longest time without one, s.
-  double LongestGap(Clock::time_point from, Clock::time_point to) const {
+  // The longest time without one, or without a step of the member, s.
+  double LongestGap(Clock::time_point from, Clock::time_point to, const std::string& member = "") const {
     double longest = 0;
     auto before = from;
-    for (auto at = std::ranges::lower_bound(at_, from); at != at_.end() && *at < to; before = *at++)
+    const auto& times = TimesOf(member);
+    for (auto at = std::ranges::lower_bound(times, from); at != times.end() && *at < to; before = *at++)
       longest = std::max(longest, Seconds(*at - before));
     return std::max(longest, Seconds(to - before));
   }
@@ -69,9 +74,7 @@ class Rounds {
   }
   // A step of the member, or a round; s; none came: until `end`.
   double FirstAfter(Clock::time_point time, Clock::time_point end, const std::string& member = "") const {
-    const std::vector<Clock::time_point> none;
-    const auto of = steps_.find(member);
-    const auto& times = member.empty() ? at_ : of == steps_.end() ? none : of->second;
+    const auto& times = TimesOf(member);
     const auto at = std::ranges::lower_bound(times, time);
     return Seconds((at == times.end() ? end : *at) - time);
   }
@@ -84,6 +87,13 @@ class Rounds {
   }
 
  private:
+  const std::vector<Clock::time_point>& TimesOf(const std::string& member) const {
+    static const std::vector<Clock::time_point> none;
+    if (member.empty()) return at_;
+    const auto of = steps_.find(member);
+    return of == steps_.end() ? none : of->second;
+  }
+
   const Job& job_;
   size_t read_ = 0;
   long long last_ = -1;
@@ -91,128 +101,251 @@ class Rounds {
   std::map<std::string, std::vector<Clock::time_point>> steps_;
 };
 
+enum class How : uint8_t { kKill, kStop, kCut, kKillLeader };
 struct Disturbance {
   const char* name;
+  How how;
   double least, most;  // s
 };
-constexpr Disturbance kOfMembers[] = {
-    {"kill -9 of a member", 0.5, 0.5}, {"SIGSTOP of a member", 1, 10}, {"a member's link is cut", 5, 15}};
-constexpr Disturbance kOfServers[] = {{"kill -9 of a server", 0.5, 0.5}, {"SIGSTOP of a server", 1, 5}};
+constexpr Disturbance kOfMembers[] = {{"kill -9 of a member", How::kKill, 0.5, 0.5},
+                                      {"SIGSTOP of a member", How::kStop, 1, 10},
+                                      {"a member's link is cut", How::kCut, 5, 15}};
+constexpr Disturbance kOfServers[] = {{"kill -9 of a server", How::kKill, 0.5, 0.5},
+                                      {"SIGSTOP of a server", How::kStop, 1, 5}};
+// Of a job in sites: its members are those, and these are their ranks.
+constexpr Disturbance kOfSites[] = {{"kill -9 of a rank", How::kKill, 0.5, 0.5},
+                                    {"SIGSTOP of a rank", How::kStop, 1, 10},
+                                    {"a site's link is cut", How::kCut, 5, 15},
+                                    {"kill -9 of a site's leading engine", How::kKillLeader, 0.5, 3}};
 
+std::span<const Disturbance> DisturbancesOf(const PaceOptions& options) {
+  if (options.of_servers) return kOfServers;
+  return options.sites == 0 ? std::span<const Disturbance>(kOfMembers) : kOfSites;
+}
+
+// Node 0's at first; a takeover says so.
+size_t LeadingEngine(const Job& job, size_t site) {
+  size_t engine = site * kEnginesOfSite;
+  for (const Line& line : job.lines()) {
+    for (size_t of = site * kEnginesOfSite; of < (site + 1) * kEnginesOfSite; ++of) {
+      if (line.program == "engine" + std::to_string(of) &&
+          line.text.find("\"takeover\"") != std::string::npos)
+        engine = of;
+    }
+  }
+  return engine;
+}
+
+std::string NameOf(size_t worker) { return "worker" + std::to_string(worker); }
+
+// A fault that is over.
 struct Disturbed {
   double seconds = 0;
-  std::string member;  // empty: a server
+  std::vector<std::string> members;  // whose next steps are its end; none: the next round is
+  std::vector<std::string> beside;   // in its site, and not hit by it
 };
-Disturbed Disturb(const PaceOptions& options, size_t which, Random& random, Job& job) {
-  const Disturbance& what = options.of_servers ? kOfServers[which] : kOfMembers[which];
-  const size_t victim = random.Below(options.of_servers ? job.servers() : job.workers());
+Disturbed Disturb(const PaceOptions& options, const Disturbance& what, Random& random, Job& job) {
+  const bool leader = what.how == How::kKillLeader;
+  const size_t site = leader ? random.Below(job.sites()) : 0;
+  const size_t victim = leader               ? LeadingEngine(job, site)
+                        : options.of_servers ? random.Below(job.servers())
+                                             : random.Below(job.workers());
   const double length = what.least + (what.most - what.least) * random.Uniform();
   std::fprintf(stderr, "%s (%zu) for %.1f s\n", what.name, victim, length);
-  const int signal = which == 0 ? SIGKILL : SIGSTOP;
-  if (options.of_servers) {
+  const int signal = what.how == How::kStop ? SIGSTOP : SIGKILL;
+  if (leader) {
+    job.SignalEngine(victim, signal);
+  } else if (options.of_servers) {
     job.SignalServer(signal, victim);
-  } else if (which < 2) {
-    job.SignalWorker(victim, signal);
-  } else {
+  } else if (what.how == How::kCut) {
     job.SetLink(victim, kCut);
+  } else {
+    job.SignalWorker(victim, signal);
   }
   job.RunFor(FromSeconds(length));
-  if (options.of_servers) {
-    which == 0 ? job.StartServerAgain(victim) : job.SignalServer(SIGCONT, victim);
-  } else if (which < 2) {
-    which == 0 ? job.StartWorkerAgain(victim) : job.SignalWorker(victim, SIGCONT);
-  } else {
+  if (leader) {
+    job.StartEngineAgain(victim);
+  } else if (options.of_servers) {
+    what.how == How::kKill ? job.StartServerAgain(victim) : job.SignalServer(SIGCONT, victim);
+  } else if (what.how == How::kCut) {
     job.HealLink(victim);
+  } else {
+    what.how == How::kKill ? job.StartWorkerAgain(victim) : job.SignalWorker(victim, SIGCONT);
   }
-  return {length, options.of_servers ? "" : "worker" + std::to_string(victim)};
+  Disturbed disturbed{.seconds = length, .members = {}, .beside = {}};
+  if (options.of_servers) return disturbed;
+  for (size_t worker = 0; worker < job.workers(); ++worker) {
+    const bool same_site = job.sites() > 0 && job.SiteOf(worker) == (leader ? site : job.SiteOf(victim));
+    const bool hit = leader                  ? job.EngineOf(worker) == victim
+                     : what.how == How::kCut ? worker == victim || same_site
+                                             : worker == victim;
+    if (hit) {
+      disturbed.members.push_back(NameOf(worker));
+    } else if (same_site) {
+      disturbed.beside.push_back(NameOf(worker));
+    }
+  }
+  return disturbed;
+}
+
+// As a supervisor does: what has ended begins again. How many did.
+int Supervise(Job& job, Clock::time_point until) {
+  int started = 0;
+  while (Clock::now() < until) {
+    job.RunFor(std::min<Duration>(std::chrono::milliseconds(100), until - Clock::now()));
+    for (size_t worker = 0; worker < job.workers(); ++worker) {
+      if (!job.WorkerEnded(worker)) continue;
+      job.StartWorkerAgain(worker);
+      ++started;
+    }
+  }
+  return started;
 }
 
 struct Span {
+  const Disturbance* disturbance = nullptr;  // at its beginning
   double seconds = 0;
   size_t rounds = 0, steps = 0;
 };
 struct Cost {
   std::vector<double> gap,
-      recovery;  // s: the longest without a round; from the fault's end to the next round
+      recovery;                // s: the longest without a round; from the fault's end to the next round
+  std::vector<double> beside;  // s: the longest that a rank beside the one that was hit was without a step
+  int ended = 0;               // members that ended and were started again
+};
+
+// What a round takes in the spans without a fault that are a span's neighbours, s: machines that others use
+// as well change from minute to minute.
+double UsualBeside(const std::vector<Span>& spans, size_t span) {
+  const Span &before = spans[span - 1], &after = spans[span + 1];
+  return (before.seconds + after.seconds) / static_cast<double>(before.rounds + after.rounds);
+}
+
+class PaceRun {
+ public:
+  PaceRun(const PaceOptions& options, Job& job)
+      : options_(options), job_(job), rounds_(job), random_(options.seed) {}
+
+  Status Run() {
+    const auto is_underway = [&] { return rounds_.TakeIn(), rounds_.count() >= 20; };
+    if (!job_.RunUntil(Clock::now() + kLimit, is_underway))
+      return {StatusCode::kInternal, "the job does not begin"};
+    const auto faults = DisturbancesOf(options_);
+    const auto pairs = static_cast<size_t>(std::max(1.0, std::round(60 * options_.minutes / options_.every)));
+    for (size_t pair = 0; pair <= pairs; ++pair) {
+      if (Status s = RunSpan(nullptr); !s.ok() || pair == pairs) return s;
+      if (Status s = RunSpan(&faults[pair % faults.size()]); !s.ok()) return s;
+    }
+    return {};
+  }
+
+  json Result() const {
+    Span quiet, disturbed;
+    double lost = 0, expected = 0;
+    for (size_t i = 0; i < spans_.size(); ++i) {
+      Span& total = spans_[i].disturbance == nullptr ? quiet : disturbed;
+      total.seconds += spans_[i].seconds, total.rounds += spans_[i].rounds, total.steps += spans_[i].steps;
+      if (spans_[i].disturbance == nullptr) continue;
+      lost += spans_[i].seconds - static_cast<double>(spans_[i].rounds) * UsualBeside(spans_, i);
+      expected += spans_[i].seconds / UsualBeside(spans_, i);
+    }
+    const double usual = quiet.seconds / static_cast<double>(quiet.rounds);
+    json out = {{"workers", job_.workers()},
+                {"servers", job_.servers()},
+                {"sites", job_.sites()},
+                {"seed", options_.seed},
+                {"of", options_.of_servers ? "servers"
+                       : job_.sites() > 0  ? "sites"
+                                           : "members"},
+                {"every", options_.every},
+                {"minutes", disturbed.seconds / 60},
+                {"rounds_quiet", quiet.rounds},
+                {"rounds_disturbed", disturbed.rounds},
+                {"steps_quiet", quiet.steps},
+                {"steps_disturbed", disturbed.steps},
+                {"steps_kept", static_cast<double>(disturbed.steps) / disturbed.seconds * quiet.seconds /
+                                   static_cast<double>(quiet.steps)},
+                {"usual", usual},
+                {"kept", static_cast<double>(disturbed.rounds) / expected},
+                {"lost_seconds", lost},
+                {"down_seconds", down_}};
+    for (const auto& [name, cost] : costs_) {
+      const auto in_rounds = [&](const std::vector<double>& gaps) {
+        std::vector<double> missing;
+        for (const double gap : gaps) missing.push_back(std::max(0.0, gap / usual - 1));
+        return missing.empty() ? json() : Spread(missing);
+      };
+      out["faults"][name] = {{"times", cost.gap.size()},
+                             {"gap_in_rounds", in_rounds(cost.gap)},
+                             {"beside_in_rounds", in_rounds(cost.beside)},
+                             {"ended", cost.ended},
+                             {"recovery", cost.recovery.empty() ? json() : Spread(cost.recovery)}};
+    }
+    return out;
+  }
+
+ private:
+  Status RunSpan(const Disturbance* disturbance) {
+    const auto begun = Clock::now(), until = begun + FromSeconds(options_.every);
+    Cost& cost = costs_[disturbance == nullptr ? "none" : disturbance->name];
+    Disturbed disturbed;
+    if (disturbance != nullptr) disturbed = Disturb(options_, *disturbance, random_, job_);
+    const auto ended = Clock::now();
+    cost.ended += Supervise(job_, until);
+    rounds_.TakeIn();
+    down_ += disturbed.seconds;
+    cost.gap.push_back(rounds_.LongestGap(begun, until));
+    if (!disturbed.beside.empty()) {
+      double longest = 0;
+      for (const std::string& member : disturbed.beside)
+        longest = std::max(longest, rounds_.LongestGap(begun, until, member));
+      cost.beside.push_back(longest);
+    }
+    if (disturbance != nullptr) {
+      double latest = disturbed.members.empty() ? rounds_.FirstAfter(ended, until) : 0;
+      for (const std::string& member : disturbed.members)
+        latest = std::max(latest, rounds_.FirstAfter(ended, until, member));
+      cost.recovery.push_back(latest);
+    }
+    spans_.push_back({disturbance, Seconds(until - begun), rounds_.Between(begun, until),
+                      rounds_.StepsBetween(begun, until)});
+    if (spans_.back().rounds > 0) return {};
+    return {StatusCode::kInternal, "no round in " + std::to_string(options_.every) + " s"};
+  }
+
+  const PaceOptions& options_;
+  Job& job_;
+  Rounds rounds_;
+  Random random_;
+  std::vector<Span> spans_;  // one without a fault, and one with, in turn; the last is one without
+  std::map<std::string, Cost> costs_;
+  double down_ = 0;
 };
 
 }  // namespace
 
 Result<json> RunPace(const PaceOptions& options) {
+  const uint32_t members = options.sites == 0 ? options.workers : options.sites;
+  if (options.sites > 0 && options.workers % (options.sites * kEnginesOfSite) != 0) {
+    return Status(StatusCode::kInvalidArgument, "the engines of all sites do not divide the workers");
+  }
   const auto started =
       Job::Start({.workers = options.workers,
                   .servers = options.servers,
+                  .sites = options.sites,
                   .link = kLink,
                   .server_words = {"--round-log"},
-                  .job_words = {"--min-workers", "1", "--quorum", std::to_string(options.workers - 1)},
+                  .job_words = {"--min-workers", "1", "--quorum", std::to_string(std::max(1u, members - 1))},
                   .member = "pace",
                   .all_members = true,
                   .keeps_state = true,
                   .seed = options.seed});
   if (!started.ok()) return started.status();
-  Job& job = **started;
-  Rounds rounds(job);
-  const auto is_underway = [&] { return rounds.TakeIn(), rounds.count() >= 20; };
-  if (!job.RunUntil(Clock::now() + kLimit, is_underway)) {
-    Show(job);
-    return Status(StatusCode::kInternal, "the job does not begin");
-  }
-  Random random(options.seed);
-  Span quiet, disturbed;
-  std::map<std::string, Cost> costs;
-  double down = 0;
-  for (int span = 0; quiet.seconds < 60 * options.minutes || disturbed.seconds < 60 * options.minutes;
-       ++span) {
-    const auto begun = Clock::now(), until = begun + FromSeconds(options.every);
-    Span& total = span % 2 == 0 ? quiet : disturbed;
-    if (span % 2 == 1) {
-      const size_t which = static_cast<size_t>(span / 2) %
-                           (options.of_servers ? std::size(kOfServers) : std::size(kOfMembers));
-      const Disturbed disturbance = Disturb(options, which, random, job);
-      down += disturbance.seconds;
-      const auto ended = Clock::now();
-      job.RunFor(until - ended);
-      rounds.TakeIn();
-      Cost& cost = costs[options.of_servers ? kOfServers[which].name : kOfMembers[which].name];
-      cost.gap.push_back(rounds.LongestGap(begun, until));
-      cost.recovery.push_back(rounds.FirstAfter(ended, until, disturbance.member));
-    } else {
-      job.RunFor(until - begun);
-      rounds.TakeIn();
-      costs["none"].gap.push_back(rounds.LongestGap(begun, until));
-    }
-    total.seconds += Seconds(until - begun);
-    total.rounds += rounds.Between(begun, until);
-    total.steps += rounds.StepsBetween(begun, until);
-    if (rounds.Between(begun, until) == 0) {
-      Show(job);
-      return Status(StatusCode::kInternal, "no round in " + std::to_string(options.every) + " s");
-    }
-  }
-  if (options.verbose) Show(job);
-  const double usual = quiet.seconds / static_cast<double>(quiet.rounds);
-  json out = {{"workers", job.workers()},
-              {"servers", job.servers()},
-              {"seed", options.seed},
-              {"of", options.of_servers ? "servers" : "members"},
-              {"every", options.every},
-              {"minutes", disturbed.seconds / 60},
-              {"rounds_quiet", quiet.rounds},
-              {"rounds_disturbed", disturbed.rounds},
-              {"steps_quiet", quiet.steps},
-              {"steps_disturbed", disturbed.steps},
-              {"usual", usual},
-              {"kept", static_cast<double>(disturbed.rounds) / disturbed.seconds * usual},
-              {"lost_seconds", disturbed.seconds - static_cast<double>(disturbed.rounds) * usual},
-              {"down_seconds", down}};
-  for (auto& [name, cost] : costs) {
-    std::vector<double> lost;
-    for (const double gap : cost.gap) lost.push_back(std::max(0.0, gap / usual - 1));
-    out["faults"][name] = {{"times", lost.size()},
-                           {"gap_in_rounds", Spread(lost)},
-                           {"recovery", cost.recovery.empty() ? json() : Spread(cost.recovery)}};
-  }
-  return out;
+  PaceRun pace(options, **started);
+  const Status ran = pace.Run();
+  if (options.verbose || !ran.ok()) Show(**started);
+  if (!ran.ok()) return ran;
+  return pace.Result();
 }
 
 Result<json> RunStart(uint32_t workers, int repetitions, uint64_t seed) {

@@ -14,7 +14,8 @@ struct PaceOptions {
   double every = 30;    // s, of which each has one fault at its beginning, or none
   uint32_t workers = 12;
   uint32_t servers = 3;
-  bool of_servers = false;  // faults of servers in place of those of members
+  uint32_t sites = 0;       // that the workers stand in, each behind its offload engines; 0: none
+  bool of_servers = false;  // faults of servers in place of those of members, or of sites
   uint64_t seed = 1;
   bool verbose = false;
 };

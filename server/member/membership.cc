@@ -61,7 +61,9 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                       ", which " + (taken ? "holds it from " + member.peer.ToString() : "was here before"));
   }
   const bool newer = request.incarnation && *request.incarnation > member.incarnation;
-  if (taken && !newer && !holder_silent) return Admission::kContested;
+  // The same process, which has given its connection up: after a pause of this server's, for instance.
+  const bool itself = taken && request.session != 0 && request.session == member.session;
+  if (taken && !newer && !itself && !holder_silent) return Admission::kContested;
   const uint64_t next = member.incarnation + (known && member.incarnation < UINT64_MAX ? 1 : 0);
   member = Member{.state = Member::State::kJoined,
                   .incarnation = request.incarnation.value_or(next),
@@ -102,7 +104,8 @@ void Membership::Free(uint32_t rank, Member::State state) {
   if (joined_ == 0) plan_.GiveAllBack();
 }
 
-void Membership::GoOn(std::vector<RankSessions> sessions) {
+void Membership::GoOn(std::vector<RankSessions> sessions, uint32_t quorum) {
+  quorum_ = quorum;
   // Before a push has counted, the one that is gone may be the one that has the initial values.
   goes_on_ = std::ranges::any_of(sessions, [](const RankSessions& rank) { return rank.last != 0; });
   fences_.Restore(std::move(sessions));
@@ -110,7 +113,9 @@ void Membership::GoOn(std::vector<RankSessions> sessions) {
 
 bool Membership::TryStart(Instant now) {
   if (started_ || joined_ < (goes_on_ ? min_workers_ : start_workers_)) return false;
-  if (joined_ < world_size() && now < last_joined_ + (goes_on_ ? kReturn : kLastCall)) return false;
+  const bool suffice = quorum_ != 0 && joined_ >= quorum_;
+  const Duration wait = !goes_on_ ? kLastCall : suffice ? kQuorumReturn : kReturn;
+  if (joined_ < world_size() && now < last_joined_ + wait) return false;
   started_ = true;
   for (uint32_t rank = 0; rank < world_size(); ++rank) {
     if (IsJoined(rank)) fences_.OnJoined(rank, members_[rank].session);

@@ -2,8 +2,9 @@
 //
 //   empty -> joined -> left      (said goodbye)
 //                   -> lost      (died or was silent; may come again)
-//            joined -> joined    (replaced: by a higher incarnation at once; by a process that says no number,
-//                                 or the same one, when its predecessor no longer answers)
+//            joined -> joined    (replaced: by a higher incarnation, or by another connection of the same process,
+//                                 at once; by a process that says no number, or the same one, when its
+//                                 predecessor no longer answers)
 //
 // A process that says no number gets the next one of its rank. A number that a process says fences those
 // below it: they are refused, also when the rank is free. A process that says none is fenced by its session
@@ -76,6 +77,9 @@ class Membership {
   static constexpr Duration kLastCall = std::chrono::seconds(1);
   // The usual idle time-out: by then all that live look for the server. Those that come later enter the job.
   static constexpr Duration kReturn = std::chrono::seconds(10);
+  // Where rounds close without some: those that are back have found the server within a probe time-out of
+  // each other.
+  static constexpr Duration kQuorumReturn = std::chrono::milliseconds(200);
 
   // min_workers: fewer joined workers than this abort a started job; 1..world_size. max_weight_share:
   // JobSpec's. start_workers: so many begin without the others; 0: only all; else min_workers..world_size.
@@ -121,8 +125,9 @@ class Membership {
   void SetAllow(AllowList allow);
   const Fences& fences() const { return fences_; }
   // The job goes on: the processes that it had at an earlier server. Once a push has counted it
-  // starts with min_workers when no other has come for kReturn: a rank may have left before.
-  void GoOn(std::vector<RankSessions> sessions);
+  // starts with min_workers when no other has come for kReturn: a rank may have left before. With a quorum
+  // (not 0), which closes its rounds anyway, and none for kQuorumReturn.
+  void GoOn(std::vector<RankSessions> sessions, uint32_t quorum = 0);
   RankPlan& plan() { return plan_; }
   const RankPlan& plan() const { return plan_; }
   // "worker rank 2 (site B, 127.0.0.1:4000)"; with a certificate "worker rank 2 (fra, site B,
@@ -149,6 +154,7 @@ class Membership {
   uint32_t joined_ = 0;
   Instant last_joined_;
   bool goes_on_ = false;  // the job, from an earlier server
+  uint32_t quorum_ = 0;   // of a job that goes on
   bool started_ = false;
 };
 

@@ -74,6 +74,17 @@ JoinRequest Process(uint32_t rank, uint64_t session) {
   return request;
 }
 
+// A server that stood still for longer than its workers wait has their old connections and their new ones.
+TEST(Membership, AnotherConnectionOfTheSameProcessNeedsNotWaitForTheOneBefore) {
+  Membership membership("mnist", 2, 2);
+  ASSERT_TRUE(membership.Join(Process(1, 7), At(0)).ok());
+  EXPECT_EQ(*membership.Join(Process(1, 8), At(1)), Admission::kContested);
+  EXPECT_EQ(*membership.Join(Process(1, 0), At(1)), Admission::kContested);
+  EXPECT_EQ(*membership.Join(Process(1, 7), At(1)), Admission::kReplaces);
+  ASSERT_TRUE(membership.Join(Process(0, 0), At(0)).ok());
+  EXPECT_EQ(*membership.Join(Process(0, 0), At(1)), Admission::kContested) << "of which none says a number";
+}
+
 TEST(Membership, AProcessThatAnotherOneHasFollowedIsRefused) {
   Membership membership("mnist", 2, 1);
   ASSERT_TRUE(membership.Join(Process(1, 11), At(0)).ok());
@@ -130,6 +141,19 @@ TEST(Membership, AJobThatGoesOnStartsWithoutARankThatIsGone) {
   ASSERT_TRUE(membership.Join(of_three(0, 1), At(0)).ok());
   ASSERT_TRUE(membership.Join(of_three(1, 2), At(0)).ok());
   EXPECT_FALSE(membership.TryStart(At(60'000))) << "the third may have the initial values";
+}
+
+TEST(Membership, AJobThatGoesOnWaitsForAQuorumAndNotLongForTheOthers) {
+  Membership membership("mnist", 2, 1);
+  membership.GoOn(std::vector<RankSessions>(2, {.last = 1}), /*quorum=*/1);
+  ASSERT_TRUE(membership.Join(Process(1, 7), At(0)).ok());
+  EXPECT_FALSE(membership.TryStart(At(199)));
+  EXPECT_TRUE(membership.TryStart(At(200)));
+  Membership both("mnist", 2, 1);
+  both.GoOn(std::vector<RankSessions>(2, {.last = 1}), /*quorum=*/2);
+  ASSERT_TRUE(both.Join(Process(1, 7), At(0)).ok());
+  EXPECT_FALSE(both.TryStart(At(9'999))) << "no round would close without the other";
+  EXPECT_TRUE(both.TryStart(At(10'000)));
 }
 
 TEST(Membership, SilenceDoesNotHelpAnOlderIncarnation) {

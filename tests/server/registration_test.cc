@@ -15,6 +15,7 @@
 #include "server/server_core.h"
 #include "tests/sim/reference_coder.h"
 #include "tests/sim/simulated_host.h"
+#include "tests/transport/fake_security.h"
 #include "wan/link_options.h"
 
 namespace longhaul::server {
@@ -35,6 +36,7 @@ class RegistrationTest : public testing::Test {
     options.settings.place = {.servers = servers, .map_epoch = servers > 1 ? 1u : 0u};
     options.settings.world_size = options.settings.min_workers = workers;
     options.settings.idle_timeout = seconds(3);
+    options.security = security;
     first_.emplace(options, &coder_, Random(++starts_));
     first_host_.emplace(&network_, kFirst, site_, &*first_);
   }
@@ -49,6 +51,7 @@ class RegistrationTest : public testing::Test {
     options.join.set_address(":770" + std::to_string(number));
     options.first_server = "ams.example:7700";
     options.timeout = seconds(60);
+    options.security = security;
     options.say = [this](const Status& status) { said.push_back(status.ToString()); };
     options.answer = [this](const Result<control::ServerWelcome>& answer) {
       answers.push_back(answer.ok() ? "server " + std::to_string(answer->server())
@@ -74,6 +77,7 @@ class RegistrationTest : public testing::Test {
   }
 
   std::vector<std::string> said, answers;
+  transport::Security* security = nullptr;  // of all
 
  private:
   const Address kFirst = Address::V4(10, 0, 0, 1, 7700);
@@ -129,6 +133,26 @@ TEST_F(RegistrationTest, ComesBackToItsPlaceWhenTheFirstDoes) {
   RunFor(seconds(15));
   EXPECT_EQ(said.back(), "Ok");
   EXPECT_EQ(answers.size(), 1u);
+}
+
+// Until then it lets no worker in.
+TEST_F(RegistrationTest, AFirstServerThatWasStartedAgainHasTheOthersWithinHalfASecond) {
+  transport::FakeSecurity key({});
+  security = &key;
+  for (const int down : {100, 500, 900, 2000}) {
+    SCOPED_TRACE(down);
+    said.clear();
+    StartFirst();
+    StartOther();
+    RunFor(seconds(1));
+    KillFirst();
+    RunFor(std::chrono::milliseconds(down));
+    StartFirst();
+    RunFor(std::chrono::milliseconds(500));
+    ASSERT_EQ(said.size(), 2u);
+    EXPECT_EQ(said.back(), "Ok");
+    CutOff(1);
+  }
 }
 
 // The first knows nothing of them when it is back, and they come in the other order.

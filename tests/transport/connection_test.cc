@@ -27,6 +27,22 @@ TEST(Connection, HandshakeTakesOneRoundTrip) {
   pair.ExpectNoTimeViolation();
 }
 
+TEST(Connection, AnOwnerThatWaitsMayHaveThePeerAskedMoreOften) {
+  ConnectionPair pair({});
+  ASSERT_TRUE(pair.Establish());
+  pair.RunFor(3s);  // the path's MTU is found
+  const auto sent_in = [&](Duration time) {
+    const uint64_t before = pair.connection->stats().packets_sent;
+    pair.RunFor(time);
+    return pair.connection->stats().packets_sent - before;
+  };
+  EXPECT_LE(sent_in(4s), 4u) << "a PING in two seconds, and ACKs of the server's";
+  pair.connection->SetKeepalive(250ms);
+  EXPECT_GE(sent_in(4s), 12u);
+  pair.connection->SetKeepalive(2s);
+  EXPECT_LE(sent_in(4s), 5u);
+}
+
 TEST(Connection, SmallerDatagramSizeOfEitherSideWins) {
   ConnectionPair::Options options;
   options.server.max_datagram = ByteCount(1300);

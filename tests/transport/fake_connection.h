@@ -50,6 +50,7 @@ class FakeConnection final : public Connection {
   std::vector<WindowKey> requested_missing;
   int refused_chunks = 0;
   int probes = 0;
+  std::optional<Duration> keepalive;
   std::optional<Status> closed;
   bool admitted_now = false;
   LossLimits loss_limits;
@@ -117,6 +118,7 @@ class FakeConnection final : public Connection {
   void SetRateBounds(Bandwidth floor, Bandwidth cap) override { rate_floor = floor, rate_cap = cap; }
   void SetLossLimits(const LossLimits& limits) override { loss_limits = limits; }
   void Probe() override { ++probes; }
+  void SetKeepalive(Duration to) override { keepalive = to; }
   void Close(const Status& why) override {
     if (!closed) closed = why;
     state_now = State::kClosing;

@@ -137,6 +137,21 @@ TEST_F(Migration, AWorkerThatHearsNothingGoesOnByAnotherPort) {
   EXPECT_EQ(pair_->server.connection->peer(), kOtherPort);
 }
 
+// As by the old port, not as a path of which nothing is known (RTT 333 ms, a probe after 1.02 s).
+TEST_F(Migration, AServerThatComesBackIsSoonFoundByTheNewPort) {
+  MakeFollowed();
+  SetLinks("loss 100%");
+  ASSERT_TRUE(pair_->RunUntil([&] { return WorkerWantsPort(); }, seconds(5)));
+  Rebind(kOtherPort);
+  pair_->worker.connection->TakeNewPath();
+  pair_->worker_host->Pump();
+  pair_->RunFor(milliseconds(400));
+  SetLinks("");
+  const Instant back = pair_->now();
+  ASSERT_TRUE(pair_->RunUntil([&] { return server_stats().migrations > 0; }, seconds(2)));
+  EXPECT_LE(pair_->now() - back, milliseconds(300));
+}
+
 TEST_F(Migration, AServerThatStaysSilentIsTriedByPortsFurtherAndFurtherApart) {
   MakeFollowed();
   SetLinks("loss 100%");

@@ -381,6 +381,50 @@ TEST(Reconnect, AServerOfAnotherJobIsRefusedByName) {
   EXPECT_THAT(h.push.status.message(), HasSubstr("has another job now"));
 }
 
+// What has been started again says so, and is there.
+TEST(Reconnect, TheFirstAttemptIsMadeAtOnceAndOthersALittleLater) {
+  LostServer h;
+  h.PushPull();
+  h.Lose(StatusCode::kUnavailable);
+  ASSERT_TRUE(h.session.WantsConnection());
+  h.session.Reopen(&h.connection);
+  EXPECT_FALSE(h.session.WantsConnection());
+  h.Lose(StatusCode::kUnavailable);
+  EXPECT_FALSE(h.session.WantsConnection());
+  h.Advance(249);
+  EXPECT_FALSE(h.session.WantsConnection());
+  h.Advance(1);
+  EXPECT_TRUE(h.session.WantsConnection());
+}
+
+TEST(Reconnect, AnAttemptAtAnAddressThatIsNotTheServersAnyMoreEnds) {
+  LostServer h;
+  h.session.OnServerMoved();
+  h.Advance(0);
+  EXPECT_FALSE(h.connection.closed) << "it is connected";
+  h.Lose();
+  h.session.OnServerMoved();
+  h.session.Reopen(&h.connection);
+  h.Advance(2'999);
+  EXPECT_FALSE(h.connection.closed);
+  h.session.OnServerMoved();
+  h.Advance(0);
+  ASSERT_TRUE(h.connection.closed);
+  EXPECT_EQ(h.connection.closed->code(), StatusCode::kUnavailable);
+}
+
+// Else a server that died after a push had arrived, and is back, would be found by the next keepalive.
+TEST(Reconnect, WhileTheCallerWaitsTheServerIsAskedForASignOfLifeFourTimesASecond) {
+  LostServer h;
+  EXPECT_EQ(h.connection.keepalive, std::chrono::seconds(2));
+  h.PushPull();
+  EXPECT_EQ(h.connection.keepalive, std::chrono::milliseconds(250));
+  h.CloseGradient(0);
+  EXPECT_EQ(h.connection.keepalive, std::chrono::milliseconds(250)) << "the result is not here";
+  h.SendResult(h.ResultMetadata(kCount, 0));
+  EXPECT_EQ(h.connection.keepalive, std::chrono::seconds(2));
+}
+
 TEST(Reconnect, TheWaitEndsByName) {
   LostServer h;
   h.PushPull();

@@ -44,7 +44,9 @@ class WorkerCore final : public transport::DatagramCore {
   // Begins to join. Once.
   void Start(Instant now, const Address& server);
   // Where the next connection goes (WorkerCoreOptions::ask_address).
-  void SetServer(const Address& server) { server_ = server; }
+  void SetServer(const Address& server) {
+    if (std::exchange(server_, server) != server) session_.OnServerMoved();
+  }
 
   // --- Questions ---
   State state() const { return session_.state(); }

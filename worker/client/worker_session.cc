@@ -18,6 +18,10 @@ constexpr Duration kAttempt = std::chrono::seconds(3);
 // After an attempt that ends sooner.
 constexpr Duration kBetweenAttempts = std::chrono::milliseconds(250);
 
+// While the caller waits, a server that has died and is back is found by what it says to the next packet. A
+// worker whose push has arrived sends none: it asks for a sign of life so often.
+constexpr Duration kAskWhileWaiting = std::chrono::milliseconds(250);
+
 // How operations end when this worker leaves.
 Status LeftTheJob() { return {StatusCode::kCancelled, "this worker has left the job"}; }
 
@@ -65,6 +69,11 @@ void WorkerSession::HandleTimeout() {
 void WorkerSession::FinishEvent() {
   TakeFailure();
   StartWaiting();
+  if (link_.connection() != nullptr) {
+    const Duration usual = link_.options.connection.keepalive;
+    link_.connection()->SetKeepalive(link_.operations.pending() > 0 ? std::min(usual, kAskWhileWaiting)
+                                                                    : usual);
+  }
   if (state_ != reported_state_) {
     reported_state_ = state_;
     if (state_listener_) state_listener_(state_);
@@ -163,6 +172,7 @@ bool WorkerSession::Reconnects(const Status& why) const {
 }
 
 void WorkerSession::BeginReconnecting(const Status& why) {
+  const bool first = state_ != State::kReconnecting;  // a server that was started again has said so
   if (!resuming_) {
     lost_at_ = link_.now;
     reconnect_deadline_ = link_.now + link_.options.reconnect_timeout;
@@ -180,7 +190,7 @@ void WorkerSession::BeginReconnecting(const Status& why) {
   connected_ = false;
   reader_ = {};
   attempt_deadline_ = Instant::Infinite();
-  next_attempt_ = link_.now + kBetweenAttempts;
+  next_attempt_ = link_.now + (first ? Duration(0) : kBetweenAttempts);
   if (link_.options.ask_address) link_.options.ask_address();
 }
 
@@ -188,6 +198,11 @@ void WorkerSession::TakeNewPath() {
   if (link_.connection() == nullptr) return;
   Say(link_.ServerName() + " does not answer: this worker takes another port");
   link_.connection()->TakeNewPath();
+}
+
+void WorkerSession::OnServerMoved() {
+  const bool asks = state_ == State::kReconnecting && link_.connection() != nullptr && !connected_;
+  if (asks) attempt_deadline_ = link_.now;
 }
 
 bool WorkerSession::WantsConnection() const {

@@ -57,6 +57,8 @@ class WorkerSession {
   void SetStateListener(std::function<void(State)> listener) { state_listener_ = std::move(listener); }
   // The connection has been asked for; its events follow. It must outlive the session or be closed before.
   void Start(Instant now, transport::Connection* connection);
+  // The server is looked for elsewhere: an attempt that is not answered yet ends.
+  void OnServerMoved();
   // Another connection is due (NextTimeout), and Reopen is to be called with it, as with Start.
   bool WantsConnection() const;
   void Reopen(transport::Connection* connection);

@@ -274,11 +274,13 @@ void SiteRelay::Impl::Lead(Instant now, uint64_t before) {
       }
       options.expected = expected;
     }
-    const Takeover takeover{node_, NodeOfLeader(before),
-                            leadership_->resigned() ? Duration(0) : leadership_->silence()};
-    Log(LogLevel::kWarning,
-        NodeName(node_) + " of the site takes over: the relay of " + NodeName(takeover.from) +
-            (leadership_->resigned() ? " hands over" : " was silent for " + SecondsText(takeover.silence)));
+    const uint8_t from = NodeOfLeader(before);
+    const bool silent = from != node_ && !leadership_->resigned();
+    const Takeover takeover{node_, from, silent ? leadership_->silence() : Duration(0)};
+    Log(LogLevel::kWarning, NodeName(node_) + " of the site takes over: the relay of " + NodeName(from) +
+                                (silent          ? " was silent for " + SecondsText(takeover.silence)
+                                 : from == node_ ? " was started again"
+                                                 : " hands over"));
     if (options_.on_takeover) options_.on_takeover(takeover);
   }
   auto leader = std::make_unique<SiteLeader>(options, mailbox_.get(), [this] { Wake(); });

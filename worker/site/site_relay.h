@@ -29,7 +29,7 @@ namespace longhaul::site {
 struct Takeover {
   uint8_t node = 0;     // leads now
   uint8_t from = 0;     // led before
-  Duration silence{0};  // of that one; 0: it has handed over
+  Duration silence{0};  // of that one; 0: it has handed over, or was started again
 };
 
 struct RelayOptions {

@@ -609,6 +609,27 @@ TEST_F(Nodes, DatagramsThatAreLostComeAgain) {
   }
 }
 
+// Before it is missed.
+TEST_F(Nodes, ALeaderThatIsStartedAgainAtOnceLeadsAgain) {
+  Start(2, 1);
+  ConnectRanks();
+  DeclareAll();
+  StepAll(1);
+  Kill(0);
+  StartNode(0);
+  clients_[0] = MustConnect(nodes_[0]->Rank(0));
+  Result<Tensor> tensor = clients_[0].Declare("w", {.count = kCount});
+  ASSERT_TRUE(tensor.ok()) << tensor.status().ToString();
+  tensors_[0] = *tensor;
+  StepAll(1);
+  ExpectAll(1.5f);
+  ASSERT_EQ(nodes_[0]->takeovers().size(), 1u);
+  EXPECT_EQ(nodes_[0]->takeovers()[0].silence, Duration(0));
+  EXPECT_NE(Logs().find("node 0 of the site takes over: the relay of node 0 was started again"),
+            std::string::npos)
+      << Logs();
+}
+
 TEST_F(Nodes, ANodeThatComesBackTakesItsPlace) {
   Start(2, 1);
   ConnectRanks();

@@ -304,6 +304,8 @@ class Connection {
   virtual void SetRateBounds(Bandwidth floor, Bandwidth cap) = 0;
   // Asks the peer for a sign of life now: a PING, which it acknowledges.
   virtual void Probe() = 0;
+  // ConnectionOptions::keepalive, from now on.
+  virtual void SetKeepalive(Duration keepalive) { (void)keepalive; }
   // Client: the server, which follows its peers, has answered nothing for a while, so that another source
   // port (by which networks choose among their paths) is worth a try. Again at intervals that double, as long
   // as it is silent.

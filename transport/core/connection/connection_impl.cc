@@ -402,7 +402,7 @@ void ConnectionImpl::TakeNewPath() {
   ++silence_.new_paths;
   ++stats_.ports_taken;
   flight_.ResetPtoBackoff();
-  flight_.OnNewPath(now_, stats_.ports_taken);
+  flight_.OnNewPort(now_, stats_.ports_taken);
   flight_.ProbeNow();  // what is in flight by the old path may fill the window
   writer_.RequestPing();
   writer_.RepeatFrames();

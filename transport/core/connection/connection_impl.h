@@ -77,6 +77,7 @@ class ConnectionImpl final : public Connection {
   }
   void SetRateBounds(Bandwidth floor, Bandwidth cap) override { Stirred().flight_.SetRateBounds(floor, cap); }
   void SetLossLimits(const LossLimits& limits) override { Stirred().flight_.SetLossLimits(limits); }
+  void SetKeepalive(Duration keepalive) override { Stirred().options_.keepalive = keepalive; }
   void Probe() override {
     if (state_ == State::kConnected) Stirred().writer_.RequestPing();
   }

@@ -173,6 +173,12 @@ void FlightControl::SetRateBounds(Bandwidth floor, Bandwidth cap) {
   rate_->SetBounds(floor, cap);
 }
 
+void FlightControl::OnNewPort(Instant now, uint64_t index) {
+  const Duration before = std::min<Duration>(rtt_.smoothed_rtt(), RttEstimator::kInitialRtt);
+  OnNewPath(now, index);
+  rtt_ = RttEstimator(before);
+}
+
 void FlightControl::OnNewPath(Instant now, uint64_t index) {
   path_first_number_ = next_number_;
   rtt_ = RttEstimator();

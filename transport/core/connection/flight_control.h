@@ -112,6 +112,9 @@ class FlightControl {
   void ResetPtoBackoff() { loss_.ResetPtoBackoff(); }
   // Another path, the `index`th of the connection: what was learned of the old one does not hold.
   void OnNewPath(Instant now, uint64_t index);
+  // The same, between the same two hosts: their round trip stays a guess of what the new one's is, so that a
+  // server that comes back is asked as often as by the old port (RFC 9002 §6.2.2 on resumed connections).
+  void OnNewPort(Instant now, uint64_t index);
 
   // received: when the ACK arrived, which for a busy host is before it is read. Errors: kProtocolViolation
   // (acknowledged what was never sent); nothing is changed.

@@ -23,6 +23,9 @@ class RttEstimator {
   // to be no queue; beyond it the host stood still.
   static constexpr Duration kMaxHeld = std::chrono::milliseconds(100);
 
+  // initial: what the path is taken to have before the first sample.
+  explicit RttEstimator(Duration initial = kInitialRtt) : smoothed_(initial), rttvar_(initial / 2) {}
+
   // A packet that elicited an acknowledgement was acknowledged `latest` after it was sent. ack_delay is what
   // the peer reports. For smoothed_rtt and rttvar, which time-outs are made of, it counts up to max_ack_delay
   // and is subtracted only when the result stays >= min_rtt. latest <= 0 is ignored.
@@ -41,8 +44,8 @@ class RttEstimator {
 
  private:
   bool has_sample_ = false;
-  Duration smoothed_ = kInitialRtt;
-  Duration rttvar_ = kInitialRtt / 2;
+  Duration smoothed_;
+  Duration rttvar_;
   Duration latest_{0};
   Duration adjusted_{0};
   Duration min_ = Duration::max();
