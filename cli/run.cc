@@ -158,8 +158,6 @@ class Job {
     AddSecurity(&argv);
     argv.insert(argv.end(), options_.server_words.begin(), options_.server_words.end());
     if (wan_.has_links() && options_.insecure) argv.push_back("--insecure-bind");
-    // Every worker leaves when its own rounds are done; one that fails ends the run.
-    if (options_.job_spec.staleness != 0) argv.insert(argv.end(), {"--min-workers", "1"});
     Result<ChildProcess> child = StartChild("server", argv, wan_.EnteringServer());
     if (!child.ok()) return child.status();
     server_.emplace(std::move(*child));

@@ -103,8 +103,8 @@ TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
   EXPECT_GT(summary.value("retransmissions", 0.0) + summary.value("repaired_chunks", 0.0), 0) << "2 % loss";
 }
 
-// Losses put the workers of ASP many pushes apart: the last ones go on when the first has left.
-TEST_F(RunTest, WithStalenessEveryWorkerEndsWhenItIsThrough) {
+// Losses put the workers of ASP many pushes apart: the first one that is through is still needed.
+TEST_F(RunTest, WithStalenessItEndsWhenAllAreThrough) {
   Program& run = StartRun({{"--wan", "loopback"},
                            {"--rounds", "60"},
                            {"--delay", "2ms"},
