@@ -216,7 +216,8 @@ int RunPoisoned(const Flags& flags) {
 int RunConsistency(const Flags& flags) {
   std::vector<std::pair<Scenario, nlohmann::json>> runs;
   for (const Scenario& run : longhaul::bench::ConsistencyRuns()) {
-    runs.emplace_back(run, nlohmann::json{{"policy", run.policy},
+    runs.emplace_back(run, nlohmann::json{{"setting", run.shards ? "demo" : "skewed"},
+                                          {"policy", run.policy},
                                           {"optimizer", run.optimizer},
                                           {"staleness", run.staleness},
                                           {"slow", run.slow},

@@ -93,6 +93,7 @@ nlohmann::json Scenario::ToJson() const {
                          {"seed", seed}};
   if (liars > 0 || aggregation != "mean") json.update(LiarsJson(*this));
   if (staleness != 0) json.update(StalenessJson(*this));
+  if (shards) json["shards"] = true;
   return json;
 }
 
@@ -103,6 +104,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   nlohmann::json known = s.ToJson();
   known.update(LiarsJson(s));
   known.update(StalenessJson(s));
+  known["shards"] = s.shards;
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
     const bool same_kind =
@@ -139,6 +141,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.loss = json.value("loss", s.loss);
   s.burst = json.value("burst", s.burst);
   s.uneven = json.value("uneven", s.uneven);
+  s.shards = json.value("shards", s.shards);
   s.seed = json.value("seed", s.seed);
   s.staleness = json.value("staleness", s.staleness);
   s.slow = json.value("slow", s.slow);

@@ -24,6 +24,9 @@ struct Scenario {
   uint32_t batch = 32;  // images per worker and round
   uint64_t rounds = 700;
   double skew = 0.9;  // share of a worker's images that come from its own classes
+  // Batches as the workers of `longhaul run` draw them (worker/demo): disjoint shards, each image once an
+  // epoch.
+  bool shards = false;
   // decay: SGD's rate falls linearly to zero. drop: constant, a tenth of it from half of the rounds on.
   std::string schedule = "decay";
   // What happens to workers:
@@ -64,7 +67,7 @@ struct Scenario {
   Scenario Lossless() const;
 
   // Without the fields of liars where there are none, and the mean is taken, nor those of staleness where it
-  // is 0: so results of before go on.
+  // is 0, nor shards where it is false: so results of before go on.
   nlohmann::json ToJson() const;
   // Errors: kInvalidArgument (unknown or impossible value, with its name).
   static Result<Scenario> FromJson(const nlohmann::json& json);

@@ -214,32 +214,52 @@ std::vector<Scenario> RunsOf(const std::vector<Table>& tables) {
   return runs;
 }
 
+namespace {
+
+// What `longhaul run` trains (cli/run.h, worker/demo).
+Scenario Demo(const std::string& optimizer) {
+  Scenario s;
+  s.policy = kResidual.name;
+  s.optimizer = optimizer;
+  s.workers = 4;
+  s.batch = 128;
+  s.rounds = 500;
+  s.skew = 0;
+  s.shards = true;
+  s.uneven = false;
+  s.burst = 0;
+  return s;
+}
+
+}  // namespace
+
 std::vector<Scenario> ConsistencyRuns() {
-  constexpr uint32_t kConsistencySeeds = 1;
+  // Minutes, all of them: as many seeds as the default policy needs to show differences of a tenth or two.
+  constexpr uint32_t kDemoSeeds = 8;
+  constexpr uint32_t kManySeeds = 5;
   constexpr double kSlow = 10;
-  constexpr double kLoss = 0.1;
+  constexpr double kDemoLoss = 0.02;
   std::vector<Scenario> runs;
-  const auto add = [&runs](Scenario s) {
-    for (s.seed = 1; s.seed <= kConsistencySeeds; ++s.seed) runs.push_back(s);
+  const auto add = [&runs](Scenario s, uint32_t seeds) {
+    for (const int32_t staleness : {0, 3, -1}) {
+      s.staleness = staleness;
+      if (staleness == 0 && s.slow > 1) continue;
+      for (s.seed = 1; s.seed <= seeds; ++s.seed) runs.push_back(s);
+    }
   };
   for (const char* optimizer : {"sgd", "adam"}) {
-    for (const int32_t staleness : {0, 3, -1}) {
-      Scenario s;
-      s.optimizer = optimizer;
-      s.staleness = staleness;
-      s.policy = "residual";
-      add(s);
-      if (staleness != 0) {
-        s.slow = kSlow;
-        add(s);
-        s.slow = 1;
-      }
-      s.loss = kLoss;
-      for (const char* policy : {"zero", "count", "stale", "ipw", "residual"}) {
-        s.policy = policy;
-        add(s);
-      }
-    }
+    Scenario demo = Demo(optimizer);
+    demo.loss = kDemoLoss;
+    add(demo, demo.optimizer == "sgd" ? kDemoSeeds : kManySeeds);
+  }
+  for (const char* optimizer : {"sgd", "adam"}) {
+    Scenario s = Centre(kResidual, optimizer);
+    s.loss = 0;
+    add(s, kManySeeds);
+    s.slow = kSlow;
+    add(s, kSeeds);
+    add(Centre(kResidual, optimizer), kSeeds);
+    for (const Policy& policy : {kZero, kCount, kStale, kIpw}) add(Centre(policy, optimizer), 1);
   }
   return runs;
 }

@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "bench/learning/skewed_batches.h"
@@ -34,6 +35,31 @@ void Scale(worker::Mlp::Tensors& gradients, float factor) {
 void Poison(const Scenario& scenario, worker::Mlp::Tensors& gradients) {
   Scale(gradients, scenario.attack == "scale" ? -10.0f : -1.0f);
 }
+
+// The workers' batches of every round, by the scenario.
+class Batches {
+ public:
+  Batches(const Scenario& scenario, const worker::Dataset& train) {
+    if (!scenario.shards) {
+      skewed_.emplace(train, scenario.workers, scenario.skew, scenario.batch, scenario.seed);
+      return;
+    }
+    shards_.reserve(scenario.workers);
+    for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
+      shards_.push_back(worker::ShardOf(train, rank, scenario.workers, scenario.seed, scenario.skew));
+      of_shards_.emplace_back(shards_.back(), scenario.batch, rank, scenario.seed);
+    }
+  }
+  void Draw(uint32_t rank, uint64_t round, worker::Batch& out) {
+    if (skewed_) return skewed_->Draw(rank, round, out);
+    out = of_shards_[rank].ForRound(round);
+  }
+
+ private:
+  std::optional<SkewedBatches> skewed_;
+  std::vector<worker::Dataset> shards_;
+  std::vector<worker::MiniBatches> of_shards_;
+};
 
 bool AllFinite(std::span<const std::vector<float>> tensors) {
   return std::ranges::all_of(tensors,
@@ -76,7 +102,7 @@ void Finish(const Scenario& scenario, const Exchange& exchange, uint64_t evaluat
 
 // Every push is a step: the worker that is ready next, in virtual time, pushes the gradient of the parameters
 // that it had at its last push, as far as the staleness lets it.
-Outcome TrainSteps(const Scenario& scenario, const SkewedBatches& batches, const worker::Dataset& test,
+Outcome TrainSteps(const Scenario& scenario, Batches& batches, const worker::Dataset& test,
                    Exchange& exchange, worker::Mlp& mlp) {
   struct Worker {
     worker::Mlp::Tensors parameters;  // that its gradient is of
@@ -157,7 +183,7 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
   Result<std::unique_ptr<Exchange>> created = Exchange::Create(scenario, mlp.parameters());
   if (!created.ok()) return created.status();
   Exchange& exchange = **created;
-  const SkewedBatches batches(train, scenario.workers, scenario.skew, scenario.batch, scenario.seed);
+  Batches batches(scenario, train);
 
   if (scenario.staleness != 0) return TrainSteps(scenario, batches, test, exchange, mlp);
   std::vector<worker::Mlp::Tensors> gradients(scenario.workers, worker::Mlp::Zeros());

@@ -72,10 +72,10 @@ class Optimizer {
   }
   // A step that workers of `share` of the weight have made: steps whose shares come to 1 move the values
   // about as far as one of all. gradient: the mean over all workers; those that are not in it count
-  // as zero, so that sgd takes it as it is (with momentum, the values look ahead of it: optimizer.cc); adam
-  // and adamw take the mean over those that are in it, and the share of the rate. Of share 0 nothing changes.
-  // steps: the sum of the shares, this one included. REQUIRES: as Step; share >= 0, steps > 0 unless share is
-  // 0.
+  // as zero, so that sgd takes it as it is; adam and adamw take the mean over those that are in it, and the
+  // share of the rate. With momentum (adam: beta1) the values look ahead (optimizer.cc). Of share 0 nothing
+  // changes. steps: the sum of the shares, this one included. REQUIRES: as Step; share >= 0, steps > 0
+  // unless share is 0.
   virtual void PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
                         std::span<const float> current, std::span<float> updated) = 0;
   // From the next step on the learning rate is `share` of the spec's, for a schedule. REQUIRES: finite, >= 0.

@@ -29,7 +29,8 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       barriers_(settings_.world_size),
       record_(settings_.world_size) {
   access_.Replace(settings_.access, &membership_);
-  if (const auto run = images ? images->resumed() : std::nullopt) membership_.GoOn(run->sessions, settings_.quorum);
+  if (const auto run = images ? images->resumed() : std::nullopt)
+    membership_.GoOn(run->sessions, settings_.quorum);
 }
 
 Coordinator::~Coordinator() = default;

@@ -233,19 +233,84 @@ TEST(PartStep, OfNoShareChangesNothing) {
   }
 }
 
-// A quadratic whose gradients are one step old, by eight workers in turn: without the look-ahead it diverges.
+// A quadratic whose gradients are one step old, by eight workers in turn: without the look-ahead it diverges,
+// with a look-ahead over the delay alone as well.
 TEST(PartStep, MomentumIsStableThoughGradientsAreAStepOld) {
   const auto optimizer = MakeOptimizer(*ParseOptimizer("sgd:lr=0.1,momentum=0.9"), 1);
-  constexpr float kCurvature = 3;  // lr c = 0.3
+  constexpr float kCurvature = 6;  // lr c = 0.6
   std::vector<float> seen(8, 1.0f);
   Values w{1}, next{0};
-  for (int push = 0; push < 4000; ++push) {
+  for (int push = 0; push < 8000; ++push) {
     float& mine = seen[static_cast<size_t>(push % 8)];
     optimizer->PartStep((push + 1) / 8.0, 1.0 / 8, 0, Values{kCurvature * mine / 8}, w, next);
     w = next;
     mine = w[0];
   }
   EXPECT_LT(std::abs(w[0]), 1e-3f);
+}
+
+// Parts of a quarter in plain doubles. The values that workers get are those without a look-ahead, and k
+// steps of velocity (of Adam: of the corrected mean, with the mean square of each moment).
+TEST(PartStep, AgreesWithPlainDoubleLoops) {
+  constexpr double kShare = 0.25, kLr = 0.01, kBeta1 = 0.9, kBeta2 = 0.99;
+  const double kept = std::pow(0.9, kShare);
+  const double alone = kept + std::pow(kept, 2) + std::pow(kept, 3);  // until its worker pushes again
+  const double k = kShare * alone + 0.9;
+  for (const char* text : {"sgd:lr=0.01,momentum=0.9", "sgd:lr=0.01,momentum=0.9,nesterov",
+                           "adam:lr=0.01,beta2=0.99", "adamw:lr=0.01,beta2=0.99,weight_decay=0.1"}) {
+    const OptimizerSpec spec = *ParseOptimizer(text);
+    const bool sgd = spec.kind == OptimizerSpec::Kind::kSgd;
+    const auto optimizer = MakeOptimizer(spec, 1);
+    Random random(23);
+    Values w{1}, next{0};
+    double plain = 1, velocity = 0, exact = 1, mean = 0, square = 0, corrected = 0;
+    for (int push = 1; push <= 400; ++push) {
+      const double g = 1 + random.Normal();  // of the worker
+      optimizer->PartStep(push * kShare, kShare, 0, Values{static_cast<float>(kShare * g)}, w, next);
+      std::swap(w, next);
+      if (sgd) {
+        velocity = kept * velocity + (1 - kept) / (1 - 0.9) * g;
+        plain -= kLr * kShare * velocity;
+        exact = plain - kLr * k * velocity;
+      } else {
+        mean = std::pow(kBeta1, kShare) * mean + (1 - std::pow(kBeta1, kShare)) * g;
+        const double now = mean / (1 - std::pow(kBeta1, push * kShare));
+        const double of_all = kShare * g * g + (1 - kShare) * now * now;
+        square = std::pow(kBeta2, kShare) * square + (1 - std::pow(kBeta2, kShare)) * of_all;
+        const double root = std::sqrt(square / (1 - std::pow(kBeta2, push * kShare)));
+        exact -= kLr * kShare * spec.weight_decay * exact;
+        exact -= kLr * (kShare * now + k * (now - corrected)) / (root + 1e-8);
+        corrected = now;
+      }
+      ASSERT_NEAR(w[0], exact, 1e-4 * (1 + std::abs(exact))) << text << ", push " << push;
+    }
+  }
+}
+
+// What one worker pushes is mostly noise: by its square alone Adam would step a third as far.
+TEST(PartStep, AdamsMeanSquareIsThatOfTheMeanOverAllWorkers) {
+  const auto whole = MakeOptimizer(*ParseOptimizer("adam:lr=0.001"), 1);
+  const auto parts = MakeOptimizer(*ParseOptimizer("adam:lr=0.001"), 1);
+  constexpr int kSteps = 4000, kWorkers = 8;
+  const uint64_t seed = 24;
+  Random random(seed);
+  Values a{0}, b{0}, next{0};
+  for (int step = 1; step <= kSteps; ++step) {
+    float mean = 0;
+    for (int part = 1; part <= kWorkers; ++part) {
+      const auto pushed = static_cast<float>((0.1 + random.Normal()) / kWorkers);
+      mean += pushed;
+      parts->PartStep(step - 1 + part / 8.0, 1.0 / kWorkers, 0, Values{pushed}, b, next);
+      b = next;
+    }
+    whole->Step(static_cast<uint64_t>(step), 0, Values{mean}, a, next);
+    a = next;
+  }
+  const auto square = [](const auto& optimizer) {
+    return static_cast<double>(optimizer->Snapshot()[1].values->span()[0]);
+  };
+  EXPECT_NEAR(square(parts) / square(whole), 1, 0.15) << "seed " << seed;
+  EXPECT_NEAR(b[0] / a[0], 1, 0.15) << "seed " << seed;
 }
 
 }  // namespace

@@ -197,6 +197,31 @@ TEST(Trainer, GradientsCountByTheWorkersWeights) {
   EXPECT_GT(LargestDifference(weighted, TrainJob({1, 1}, shards, data, options)[0].parameters), 1e-4);
 }
 
+// A worker that is through long before the other, in a job that needs both.
+TEST(Trainer, WithoutABarrierBetweenRoundsAllEndWithWhatAllHaveMade) {
+  const Dataset data = MadeUp(400, 7);
+  ServerOptions server_options;
+  server_options.listen = "127.0.0.1:0";
+  server_options.insecure = true;
+  server_options.workers = 2;
+  server_options.job_spec.staleness = -1;
+  Result<Server> server = Server::Start(server_options);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  std::array<Trained, 2> trained;
+  std::array<std::thread, 2> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads[rank] = std::thread([&, rank] {
+      TrainOptions options = Options(20);
+      options.batch = rank == 0 ? 1 : 400;
+      trained[rank] = TrainOne(server->address(), rank, 2, 1, data, data, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(trained[0].parameters, trained[1].parameters);
+  ASSERT_TRUE(trained[0].summary.accuracy);
+  EXPECT_GT(*trained[0].summary.accuracy, 0.8) << "alone it learns nothing in that time";
+}
+
 TEST(Trainer, OptimizersThatCannotBeUsedAreNamedBeforeAnythingIsSent) {
   TrainOptions options;
   EXPECT_TRUE(Validate(options).ok());

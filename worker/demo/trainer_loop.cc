@@ -209,6 +209,13 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
     if (on_round) on_round(progress);
     ++summary.rounds;
   }
+  if (client.settings().staleness != 0) {
+    // The others may have rounds to go, which need this worker as a member; the model is made when all are
+    // through.
+    if (Status s = client.Barrier("trained"); !s.ok()) return s;
+    if (Status s = PullModel(client, handles, model, &round); !s.ok()) return s;
+    summary.accuracy.reset();
+  }
   if (evaluates && !summary.accuracy) summary.accuracy = model.Accuracy(test);
   summary.seconds = SecondsSince(begun);
   summary.round_seconds_p50 = Quantile(round_seconds, 0.50);

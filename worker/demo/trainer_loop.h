@@ -78,7 +78,8 @@ struct TrainSummary {
 };
 
 // Trains until `options.rounds` rounds of the job are done; a worker that comes late or again goes on where
-// the job is. Ends early with the error of the first operation that fails.
+// the job is. Where the job's staleness is not 0 it waits at the end until all are through, and the accuracy
+// is that of what all have made. Ends early with the error of the first operation that fails.
 Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& test,
                            const TrainOptions& options,
                            const std::function<void(const RoundProgress&)>& on_round);

@@ -69,7 +69,8 @@ std::optional<Cookie> NullSecurity::MakeCookie(Instant, const Address&, wire::Co
 
 bool NullSecurity::CheckCookie(Instant, const Address&, wire::ConnectionId, ByteSpan) { return false; }
 
-// No secret: on the path all packets can be forged without a key, and off it the id has 64 bits to be guessed.
+// No secret: on the path all packets can be forged without a key, and off it the id has 64 bits to be
+// guessed.
 std::array<uint8_t, 16> NullSecurity::ResetToken(wire::ConnectionId local) {
   Random derived(local.value);
   std::array<uint8_t, 16> token{};
