@@ -66,11 +66,7 @@ struct Coordinator::Routing {
   void operator()(const transport::event::WindowClosed& e) {
     if (peer.joined() && self.engine_) self.engine_->OnOutgoingClosed(peer, e.key, *e.receipt);
   }
-  // Handled above, or nothing is sent that could not be.
-  void operator()(const transport::event::ControlWritable&) {}
-  void operator()(const transport::event::Accepted&) {}
-  void operator()(const transport::event::Closed&) {}
-  void operator()(const transport::event::HandshakeFailed&) {}
+  void operator()(const auto&) {}  // handled above, or nothing is sent that could not be
 };
 
 void Coordinator::Handle(transport::Connection* connection, const transport::Event& event) {
@@ -110,11 +106,8 @@ void Coordinator::OnClosed(Peer& peer, const Status& why) {
     const auto heir = successions_.HolderGone(peer, now_);
     if (heir && heir->newcomer->phase == Peer::Phase::kNew) OnJoin(*heir->newcomer, heir->join, true);
   }
-  if (peer.joined()) {
-    const Status lost =
-        why.ok() ? Status(StatusCode::kAborted, "closed its connection without leaving") : why;
-    MemberGone(peer, lost);
-  }
+  const Status silent(StatusCode::kAborted, "closed its connection without leaving");
+  if (peer.joined()) MemberGone(peer, why.ok() ? silent : why);
   guest_desk_.Remove(peer);
   server_desk_.Forget(peer, why);
   successions_.Forget(peer);
@@ -137,12 +130,9 @@ Status Coordinator::OnWindowOpened(Peer& peer, const transport::event::WindowOpe
   // connection, soon.
   if (peer.phase == Peer::Phase::kLeaving) return {};
   if (peer.phase == Peer::Phase::kGuest) return guests_->OnWindowOpened(peer, opened.key, opened.open);
-  if (!peer.joined()) {
-    const Status why(StatusCode::kProtocolViolation, "a window before Join");
-    Disconnect(peer, why);
-    return why;
-  }
-  if (!engine_) return Status(StatusCode::kFailedPrecondition, "no job has started here");
+  const Status early(StatusCode::kFailedPrecondition, "no job has started here");
+  if (!peer.joined()) Disconnect(peer, Status(StatusCode::kProtocolViolation, "a window before Join"));
+  if (!peer.joined() || !engine_) return early;
   const Status taken = engine_->OnWindowOpened(peer, opened.key, opened.open);
   grants_.OnWindow(now_, peer.rank);
   return taken;
@@ -154,8 +144,8 @@ transport::ChunkVerdict Coordinator::OnChunk(Peer& peer, const transport::event:
     return transport::ChunkVerdict::kTaken;
   }
   if (!peer.joined() || !engine_) return transport::ChunkVerdict::kRefused;
-  const bool high = chunk.reliability == wire::ReliabilityClass::kHigh;
-  return engine_->OnChunk(peer, chunk.key, high, chunk.bytes, chunk.repaired);
+  return engine_->OnChunk(peer, chunk.key, chunk.reliability == wire::ReliabilityClass::kHigh, chunk.bytes,
+                          chunk.repaired);
 }
 
 void Coordinator::OnWindowState(Peer& peer, const transport::event::WindowState& state) {
@@ -186,10 +176,6 @@ void Coordinator::Disconnect(Peer& peer, const Status& why) {
   // A member stays one until its connection is over: its Closed follows.
   LH_REACHED("the server disconnects a peer");
   peer.connection->Close(why);
-}
-
-void Coordinator::RequestAbort(const Status& why) {
-  if (!abort_) abort_ = why;
 }
 
 // --- Messages ---
@@ -285,8 +271,9 @@ void Coordinator::Replace(uint32_t rank) {
   if (engine_) engine_->OnMemberReplaced(rank, old);
   record_.OnMemberGone(rank, old.connection->stats());
   old.phase = Peer::Phase::kLeaving;
-  const std::string incarnation = std::to_string(membership_.member(rank).incarnation);
-  old.connection->Close(Status(StatusCode::kAborted, "replaced by incarnation " + incarnation));
+  old.connection->Close(
+      Status(StatusCode::kAborted,
+             "replaced by incarnation " + std::to_string(membership_.member(rank).incarnation)));
   barriers_.Forget(rank);
 }
 
@@ -340,11 +327,10 @@ void Coordinator::OnGuestMessage(Peer& peer, const ControlMessage& message) {
 }
 
 void Coordinator::OnStatusRequest(Peer& peer, const control::StatusRequest& request) {
-  if (!peer.joined()) {
-    if (Status may = Authorize(peer.connection->identity(), Request::kStatus); !may.ok()) {
-      guest_desk_.Remove(peer);
-      return Refuse(peer, may);
-    }
+  const Status may = peer.joined() ? Status() : Authorize(peer.connection->identity(), Request::kStatus);
+  if (!may.ok()) {
+    guest_desk_.Remove(peer);
+    return Refuse(peer, may);
   }
   peer.accepted_at = now_;  // an observer may stay as long as it asks
   Send(peer, status_.Answer(request.request(), now_, [this] { return Stats(); }));
@@ -486,7 +472,7 @@ void Coordinator::EndJob(const Status& outcome) {
 }
 
 void Coordinator::OnLogged() {
-  if (engine_ && start_record_) TellStart();
+  if (start_record_) TellStart();
   if (engine_) engine_->OnLogged();
 }
 
@@ -530,11 +516,8 @@ void Coordinator::HandleTimeout() {
     CheckAccess(*peer);
     peer->CountHeard(now_);
     if (peer->joined()) membership_.OnHeard(peer->rank, peer->last_heard);
-    if (Strangers::IsOverdue(*peer, now_) && !server_desk_.Knows(*peer)) {
-      const Duration most = Strangers::MostStay(*peer);
-      Disconnect(*peer, Status(StatusCode::kDeadlineExceeded,
-                               "no Join within " + std::to_string(most / std::chrono::seconds(1)) + " s"));
-    }
+    const Status overdue = Strangers::WhyOverdue(*peer, now_);
+    if (!overdue.ok() && !server_desk_.Knows(*peer)) Disconnect(*peer, overdue);
     peer->CloseIfDue(now_);
   }
   next_tick_ = peers_.empty() ? Instant::Infinite() : now_ + kTick;

@@ -98,7 +98,7 @@ class Coordinator final : private RoundEngineHost {
   // RoundEngineHost
   void Send(Peer& peer, const control::ControlMessage& message) override;
   void Disconnect(Peer& peer, const Status& why) override;
-  void RequestAbort(const Status& why) override;
+  void RequestAbort(const Status& why) override { abort_ = abort_.value_or(why); }
   Peer* PeerOfRank(uint32_t rank) override { return by_rank_[rank]; }
   void OnTensorRound(const TensorRound& round) override;
   void OnRejected(const Rejection& rejection) override;

@@ -34,10 +34,13 @@ class Strangers {
 
   // The stranger that has to go for one more connection, or null. peers: in order of acceptance.
   Peer* Displaced(const std::vector<std::unique_ptr<Peer>>& peers, const transport::Connection& next);
-  static bool IsOverdue(const Peer& peer, Instant now) {
-    return peer.phase == Peer::Phase::kNew && now >= peer.accepted_at + MostStay(peer);
+  // Ok, or why it has to go: it has not said what it is.
+  static Status WhyOverdue(const Peer& peer, Instant now) {
+    const Duration most = peer.connected ? kJoinTimeout : kSearchTimeout;
+    if (peer.phase != Peer::Phase::kNew || now < peer.accepted_at + most) return {};
+    return {StatusCode::kDeadlineExceeded,
+            "no Join within " + std::to_string(most / std::chrono::seconds(1)) + " s"};
   }
-  static Duration MostStay(const Peer& peer) { return peer.connected ? kJoinTimeout : kSearchTimeout; }
   static uint64_t Count(const std::vector<std::unique_ptr<Peer>>& peers);
   // Ever.
   uint64_t displaced() const { return displaced_; }

@@ -29,6 +29,25 @@ double Share(uint32_t part, uint32_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// For whom the round in progress waits. REQUIRES: it has begun.
+Wait RoundWait(const TensorJob& job, const Membership& members) {
+  const Rounds& rounds = job.tensor.rounds();
+  const Parameters& parameters = job.tensor.parameters();
+  Wait wait{
+      .what = "round " + std::to_string(rounds.number()) + " of tensor \"" + parameters.spec().name + "\"",
+      .missing = {},
+      .since = rounds.begun_at()};
+  const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
+  for (uint32_t rank = 0; rank < members.world_size(); ++rank) {
+    if (!members.IsJoined(rank)) continue;
+    const Rounds::Participation part = rounds.participation(rank);
+    const bool pushes = part == Rounds::Participation::kAwaited || part == Rounds::Participation::kOpen;
+    const bool offers = asked ? parameters.initial_sender() == rank : !job.declared[rank];
+    if (job.HasValues() ? pushes : offers) wait.missing.push_back(rank);
+  }
+  return wait;
+}
+
 }  // namespace
 
 RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, const Membership* membership,
@@ -73,7 +92,7 @@ void RoundEngine::OnGiveUp(Peer& peer, uint32_t request) {
     }
     if (const Status why = steps_.WhyStale(*job, *given_up); !why.ok())
       return pulls_.Refuse(peer, request, why);
-    const Wait wait = rounds.begun() ? RoundWait(*job) : Wait();
+    const Wait wait = rounds.begun() ? RoundWait(*job, *membership_) : Wait();
     pulls_.Refuse(
         peer, request,
         Status(StatusCode::kDeadlineExceeded,
@@ -94,25 +113,6 @@ bool RoundEngine::Lags(uint32_t rank) const {
   });
 }
 
-// For whom the round in progress waits. REQUIRES: it has begun.
-Wait RoundEngine::RoundWait(const TensorJob& job) const {
-  const Rounds& rounds = job.tensor.rounds();
-  const Parameters& parameters = job.tensor.parameters();
-  Wait wait{
-      .what = "round " + std::to_string(rounds.number()) + " of tensor \"" + parameters.spec().name + "\"",
-      .missing = {},
-      .since = rounds.begun_at()};
-  const bool asked = parameters.initial() == Parameters::Initial::kAwaited;
-  for (uint32_t rank = 0; rank < membership_->world_size(); ++rank) {
-    if (!membership_->IsJoined(rank)) continue;
-    const Rounds::Participation part = rounds.participation(rank);
-    const bool pushes = part == Rounds::Participation::kAwaited || part == Rounds::Participation::kOpen;
-    const bool offers = asked ? parameters.initial_sender() == rank : !job.declared[rank];
-    if (job.HasValues() ? pushes : offers) wait.missing.push_back(rank);
-  }
-  return wait;
-}
-
 std::vector<Wait> RoundEngine::LongestWaits() const {
   // Workers that have pushed, and whether others can at all; of such, the oldest.
   const auto weight_of = [](const TensorJob& job) {
@@ -130,7 +130,7 @@ std::vector<Wait> RoundEngine::LongestWaits() const {
       first = job.get();
   }
   std::vector<Wait> waits;
-  if (first != nullptr) waits.push_back(RoundWait(*first));
+  if (first != nullptr) waits.push_back(RoundWait(*first, *membership_));
   if (auto held = steps_.LongestHeld()) waits.push_back(*std::move(held));
   if (auto held = declarations_.LongestWait()) waits.push_back(*std::move(held));
   if (auto held = pulls_.LongestWait(jobs_)) waits.push_back(*std::move(held));

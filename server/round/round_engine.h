@@ -101,7 +101,6 @@ class RoundEngine {
  private:
   void Follow(const Intake::Outcome& outcome);
   void FollowDeclared(const std::vector<TensorJob*>& jobs);
-  Wait RoundWait(const TensorJob& job) const;
   void OnOffered(TensorJob& job, const InitialWindow& window);
   void OnInitialized(TensorJob& job);
   // False: the job ends, and nothing was finished.

@@ -25,6 +25,46 @@ constexpr Duration kAskWhileWaiting = std::chrono::milliseconds(250);
 // How operations end when this worker leaves.
 Status LeftTheJob() { return {StatusCode::kCancelled, "this worker has left the job"}; }
 
+// What its connection counts.
+void AddConnection(const transport::ConnectionStats& c, ClientStats* stats) {
+  ClientStats& s = *stats;
+  s.packets_sent = c.packets_sent;
+  s.packets_received = c.packets_received;
+  s.packets_lost = c.packets_lost;
+  s.retransmissions = c.retransmissions;
+  s.repairs_sent = c.repairs_sent;
+  s.repaired_chunks = c.chunks_repaired;
+  s.lost_chunks = c.low_chunks_lost;
+  s.pto_fired = c.pto_fired;
+  s.datagrams_dropped = c.duplicates_dropped + c.bad_tag_dropped + c.malformed_dropped +
+                        c.unknown_window_dropped + c.late_dropped;
+  s.bytes_sent = ByteCount(static_cast<int64_t>(c.bytes_sent));
+  s.bytes_received = ByteCount(static_cast<int64_t>(c.bytes_received));
+  s.chunk_bytes_sent = ByteCount(static_cast<int64_t>(c.chunk_bytes_sent));
+  s.chunk_bytes_received = ByteCount(static_cast<int64_t>(c.chunk_bytes_received));
+  s.smoothed_rtt = c.smoothed_rtt;
+  s.min_rtt = c.min_rtt;
+  s.latest_rtt = c.latest_rtt;
+  s.loss = c.loss;
+  s.bandwidth = c.rate.bandwidth;
+  const auto limited = [&c](transport::RateLimiter by) { return c.limited[static_cast<size_t>(by)]; };
+  const transport::RateSnapshot& rate = c.rate;
+  s.fit_floor = rate.fit.floor;
+  s.fit_capacity = rate.fit.capacity;
+  s.target_loss = rate.target_loss;
+  s.fit_r_squared = rate.fit.r_squared;
+  s.fit_samples = rate.fit.samples;
+  s.fit_state = rate.fit.state;
+  s.fit_basis = rate.fit.basis;
+  s.rate_state = rate.state;
+  s.limited_by_app = limited(transport::RateLimiter::kApp);
+  s.limited_by_pacing = limited(transport::RateLimiter::kPacing);
+  s.limited_by_cwnd = limited(transport::RateLimiter::kCwnd);
+  s.limited_by_receive_window = limited(transport::RateLimiter::kReceiveWindow);
+  s.limited_by_grant = limited(transport::RateLimiter::kGrant);
+  s.limited_by_cap = limited(transport::RateLimiter::kCap);
+}
+
 }  // namespace
 
 WorkerSession::WorkerSession(WorkerCoreOptions options) : link_(std::move(options)) {}
@@ -495,7 +535,6 @@ std::span<const float> WorkerSession::residual(TensorHandle handle) const {
 }
 
 ClientStats WorkerSession::stats() const {
-  const transport::ConnectionStats c = link_.connection_stats();
   ClientStats s = link_.totals;
   for (TensorHandle handle = 0; handle < tensors_.size(); ++handle) {
     const TensorState& tensor = tensors_.at(handle);
@@ -507,41 +546,7 @@ ClientStats WorkerSession::stats() const {
   s.operations_started = link_.operations.started();
   s.operations_succeeded = link_.operations.succeeded();
   s.operations_failed = link_.operations.failed();
-  s.packets_sent = c.packets_sent;
-  s.packets_received = c.packets_received;
-  s.packets_lost = c.packets_lost;
-  s.retransmissions = c.retransmissions;
-  s.repairs_sent = c.repairs_sent;
-  s.repaired_chunks = c.chunks_repaired;
-  s.lost_chunks = c.low_chunks_lost;
-  s.pto_fired = c.pto_fired;
-  s.datagrams_dropped = c.duplicates_dropped + c.bad_tag_dropped + c.malformed_dropped +
-                        c.unknown_window_dropped + c.late_dropped;
-  s.bytes_sent = ByteCount(static_cast<int64_t>(c.bytes_sent));
-  s.bytes_received = ByteCount(static_cast<int64_t>(c.bytes_received));
-  s.chunk_bytes_sent = ByteCount(static_cast<int64_t>(c.chunk_bytes_sent));
-  s.chunk_bytes_received = ByteCount(static_cast<int64_t>(c.chunk_bytes_received));
-  s.smoothed_rtt = c.smoothed_rtt;
-  s.min_rtt = c.min_rtt;
-  s.latest_rtt = c.latest_rtt;
-  s.loss = c.loss;
-  s.bandwidth = c.rate.bandwidth;
-  const auto limited = [&c](transport::RateLimiter by) { return c.limited[static_cast<size_t>(by)]; };
-  const transport::RateSnapshot& rate = c.rate;
-  s.fit_floor = rate.fit.floor;
-  s.fit_capacity = rate.fit.capacity;
-  s.target_loss = rate.target_loss;
-  s.fit_r_squared = rate.fit.r_squared;
-  s.fit_samples = rate.fit.samples;
-  s.fit_state = rate.fit.state;
-  s.fit_basis = rate.fit.basis;
-  s.rate_state = rate.state;
-  s.limited_by_app = limited(transport::RateLimiter::kApp);
-  s.limited_by_pacing = limited(transport::RateLimiter::kPacing);
-  s.limited_by_cwnd = limited(transport::RateLimiter::kCwnd);
-  s.limited_by_receive_window = limited(transport::RateLimiter::kReceiveWindow);
-  s.limited_by_grant = limited(transport::RateLimiter::kGrant);
-  s.limited_by_cap = limited(transport::RateLimiter::kCap);
+  AddConnection(link_.connection_stats(), &s);
   return s;
 }
 
