@@ -103,20 +103,6 @@ TEST_F(RunTest, OnLoopbackItTrainsAndReportsEveryNumber) {
   EXPECT_GT(summary.value("retransmissions", 0.0) + summary.value("repaired_chunks", 0.0), 0) << "2 % loss";
 }
 
-// Losses put the workers of ASP many pushes apart: the first one that is through is still needed.
-TEST_F(RunTest, WithStalenessItEndsWhenAllAreThrough) {
-  Program& run = StartRun({{"--wan", "loopback"},
-                           {"--rounds", "60"},
-                           {"--delay", "2ms"},
-                           {"--loss", "20%"},
-                           {"--batch", "16"},
-                           {"--workers", "4"},
-                           {"--staleness", "-1"}});
-  ExpectEnd(run, 0);
-  EXPECT_EQ(Summary().value("rounds", 0), 60);
-  EXPECT_GT(Summary().value("accuracy", 0.0), 0.5);
-}
-
 // The two of the demo, smaller. Everything arrives, however busy the machine is: bytes can be compared.
 TEST_F(RunTest, WithOffloadASiteCostsTheBytesOfOneWorker) {
   constexpr int kSites = 2, kRanks = 4, kRounds = 20;

@@ -182,45 +182,6 @@ TEST(TrainingTest, WorkersMayLeaveBeExcludedAndBeReplaced) {
   }
 }
 
-TEST(TrainingTest, BatchesOfShardsAreThoseOfTheDemosWorkers) {
-  Scenario scenario = Small("residual");
-  scenario.loss = 0;
-  scenario.skew = 0;
-  scenario.shards = true;
-  worker::Mlp model(scenario.seed);
-  worker::Mlp::Tensors sum = worker::Mlp::Zeros();
-  scenario.rounds = 1;
-  for (uint32_t rank = 0; rank < scenario.workers; ++rank) {
-    const worker::Dataset shard = worker::ShardOf(kTrain, rank, scenario.workers, scenario.seed);
-    worker::MiniBatches batches(shard, scenario.batch, rank, scenario.seed);
-    worker::Mlp::Tensors gradient = worker::Mlp::Zeros();
-    model.Gradient(batches.ForRound(0), gradient);
-    for (size_t t = 0; t < sum.size(); ++t) {
-      for (size_t i = 0; i < sum[t].size(); ++i) sum[t][i] += gradient[t][i];
-    }
-  }
-  for (size_t t = 0; t < sum.size(); ++t) {
-    for (size_t i = 0; i < sum[t].size(); ++i) model.parameters()[t][i] -= 0.1f * sum[t][i] / 8.0f;
-  }
-  EXPECT_LT(LargestDifference(ParametersAfter(scenario), model.parameters()), 1e-6);
-}
-
-// Eight workers whose gradients are up to a round old learn as far as synchronous ones.
-TEST(TrainingTest, StepsOfSingleWorkersLearnWhatRoundsDo) {
-  for (const char* optimizer : {"sgd", "adam"}) {
-    Scenario scenario = Small("residual");
-    scenario.optimizer = optimizer;
-    scenario.rounds = 30;
-    scenario.loss = 0;
-    for (const int32_t staleness : {0, 3, -1}) {
-      scenario.staleness = staleness;
-      Outcome outcome;
-      ParametersAfter(scenario, &outcome);
-      EXPECT_GT(outcome.accuracy, 0.9) << optimizer << ", staleness " << staleness;
-    }
-  }
-}
-
 TEST(ScenarioTest, TwoWorkersLoseFiveTimesAsMuchAndTheMeanIsTheLoss) {
   Scenario s;
   for (const double loss : {0.01, 0.1, 0.3}) {
