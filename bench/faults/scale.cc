@@ -73,7 +73,8 @@ uint64_t ResidentBytes(pid_t pid) {
 class Steps {
  public:
   explicit Steps(const Job& job) : job_(job) {}
-  // Members that have had the round.
+  // Members that have had as many rounds before, and this one. A busy machine's may be late for a round, and
+  // count in the next.
   size_t HaveHad(int round) {
     for (; read_ < job_.lines().size(); ++read_) {
       const Line& line = job_.lines()[read_];
@@ -81,7 +82,7 @@ class Steps {
       unsigned long long number = 0;
       if (std::sscanf(line.text.c_str(), kStepFormat, &number, &step.up, &step.up_packets, &step.down,
                       &step.down_packets) == 5) {
-        steps_[static_cast<int>(number)][line.program] = step;
+        steps_[had_[line.program]++][line.program] = step;
       }
     }
     return steps_[round].size();
@@ -111,6 +112,7 @@ class Steps {
 
   const Job& job_;
   size_t read_ = 0;
+  std::map<std::string, int> had_;
   std::map<int, std::map<std::string, Step>> steps_;
 };
 

@@ -14,6 +14,14 @@ struct ThreeWorkers : testing::Test {
   ThreeWorkers() {
     for (uint32_t rank = 0; rank < 3; ++rank) rounds.OnMemberJoined(rank);
   }
+  // Whatever happened, the counts are those of a look at all ranks.
+  ~ThreeWorkers() override {
+    for (const Part part : {Part::kAbsent, Part::kAwaited, Part::kOpen, Part::kClosed, Part::kLagging}) {
+      uint32_t count = 0;
+      for (uint32_t rank = 0; rank < 3; ++rank) count += rounds.participation(rank) == part ? 1 : 0;
+      EXPECT_EQ(rounds.Count(part), count);
+    }
+  }
   Chunks Contribute(uint32_t rank, const Chunks& chunks) {
     Chunks ready;
     for (uint32_t chunk : chunks) {

@@ -115,8 +115,8 @@ TEST_F(ConnectionSetTest, AConnectionWhoseTimeHasComeIsAskedOnce) {
 // Its owner may still ask for something until it hears that it is over.
 TEST_F(ConnectionSetTest, OneThatWasTakenOutIsNotAskedAgain) {
   Add(3);
+  Drain();
   const std::unique_ptr<ConnectionImpl> out = set.Remove(clients[1]->local_id());
-  EXPECT_THAT(Drain(), ElementsAre(0, 2));
   Wait(milliseconds(1));
   out->Grant(Bandwidth::Mbps(1), ByteCount(100'000));
   EXPECT_THAT(Drain(), IsEmpty());
