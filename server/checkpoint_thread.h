@@ -72,7 +72,7 @@ class CheckpointThread final : public ImageKeeper {
   bool log_failing() const { return log_ != nullptr && log_->failing(); }
   uint64_t OnJobStart(const ResumedJob& job) override;
   uint64_t Log(std::shared_ptr<const TensorImage> image) override { return log_->Append(std::move(image)); }
-  uint64_t logged() const override { return log_->logged(); }
+  uint64_t logged() const override { return log_ ? log_->logged() : 0; }
 
  private:
   struct Shared;

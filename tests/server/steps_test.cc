@@ -488,14 +488,18 @@ TEST(Steps, AClockOutlivesTheServer) {
   after.restored.emplace("w", std::move(image));
   Job job(1, 2, &after);
   job.Declare();
+  job[0].AskClock(0);
+  EXPECT_EQ(job[0].Heard(Heard::kClockReply).at(0).clock_reply().own(), 2u);
+  job.Push(1, 1, 4);
+  job.Write();
+  EXPECT_EQ(job[0].Heard(Heard::kDeclared).size(), 1u) << "two ahead until now";
   job.Push(0, 3, 4);
   job.Write();
-  EXPECT_THAT(job.Taken(0), IsEmpty()) << "three ahead";
+  EXPECT_THAT(job.Taken(0), IsEmpty()) << "two ahead again";
   job[0].AskClock(0);
   EXPECT_EQ(job[0].Heard(Heard::kClockReply).at(0).clock_reply().own(), 3u);
 }
 
-// A connection was lost in mid-push, and the server lives.
 // It comes back by another connection: what it is told there is its acknowledgement.
 TEST(Steps, AWorkerThatIsTooFarAheadIsHeldWhenItComesBackAsWell) {
   Job job(1);
@@ -514,6 +518,7 @@ TEST(Steps, AWorkerThatIsTooFarAheadIsHeldWhenItComesBackAsWell) {
   EXPECT_THAT(job.Now(0, 1), IsEmpty()) << "of this connection no push has counted";
 }
 
+// A connection was lost in mid-push, and the server lives.
 TEST(Steps, APushThatIsSentAgainCountsOnce) {
   Job job(-1);
   job.Declare();
@@ -582,6 +587,7 @@ TEST(Steps, APushThatHasCountedAndWasNotToldIsKnownToItsSession) {
   job.Come(0, 1000, 1);
   job[0].connection.TakeControl();
   job[0].Declare("w", job.count, "sgd:lr=1");
+  job.Push(1, 1, 4);
   const auto declared = job[0].Heard(Heard::kDeclared);
   ASSERT_EQ(declared.size(), 1u);
   EXPECT_TRUE(declared[0].declared().has_counted());

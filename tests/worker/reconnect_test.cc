@@ -404,6 +404,7 @@ TEST(Reconnect, AnAttemptAtAnAddressThatIsNotTheServersAnyMoreEnds) {
   EXPECT_FALSE(h.connection.closed) << "it is connected";
   h.Lose();
   h.session.OnServerMoved();
+  h.connection.state_now = transport::Connection::State::kConnecting;
   h.session.Reopen(&h.connection);
   h.Advance(2'999);
   EXPECT_FALSE(h.connection.closed);

@@ -262,7 +262,9 @@ bool ConnectionImpl::Trusts(const Address& from) const {
 }
 
 bool ConnectionImpl::HandleReset(ByteSpan datagram) {
-  if (state_ == State::kClosed || !handshaking_.IsReset(datagram)) return false;
+  // One that is closing has its own reason, which the peer may have forgotten after it had read it.
+  const bool ends = state_ == State::kClosing || state_ == State::kClosed;
+  if (ends || !handshaking_.IsReset(datagram)) return false;
   CloseNow(Status(StatusCode::kUnavailable,
                   "server " + peer().ToString() +
                       " has forgotten this connection: it was restarted, or has given it up"));
