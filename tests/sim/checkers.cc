@@ -254,7 +254,10 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
     const StatusCode code = process.failure.code();
     const bool silent = code == StatusCode::kPeerDead || code == StatusCode::kUnavailable ||
                         code == StatusCode::kDeadlineExceeded;
-    return silent && IsLossy(plan, process.rank);
+    // A handshake that a server has begun is nothing to the next one: its worker has until its time to join.
+    const bool began = ledger.server_restarts > 0 && (Mentions(process.failure, "no answer from server") ||
+                                                      Mentions(process.failure, "let this worker join"));
+    return silent && (IsLossy(plan, process.rank) || began);
   };
   const auto unheard = [&](const LossRecord& loss) {
     return loss.why.code() == StatusCode::kPeerDead && IsLossy(plan, loss.rank);
