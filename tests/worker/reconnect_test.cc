@@ -161,18 +161,18 @@ TEST(Reconnect, WhereAPushCountedIsToldApartFromItsResult) {
   h.PushPull();
   h.Lose();
   h.ComeBack();
-  control::Declared answer = h.Answer(1);
+  control::Declared answer = h.Answer(3);
   answer.set_has_counted(true);
-  answer.set_counted_round(0);
+  answer.set_counted_round(2);
   h.SendAnswer(answer);
   ASSERT_TRUE(h.connection.sent.back().has_pull_request());
-  auto metadata = h.ResultMetadata(kCount, 4);
+  auto metadata = h.ResultMetadata(kCount, 5);
   metadata.kind = codec::WindowKind::kWeights;
   metadata.request = h.connection.sent.back().pull_request().request();
   h.SendResult(metadata);
   EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
-  EXPECT_EQ(h.push.stats.pushed_round, 0u);
-  EXPECT_EQ(h.push.stats.round, 3u);
+  EXPECT_EQ(h.push.stats.pushed_round, 2u);
+  EXPECT_EQ(h.push.stats.round, 4u);
 }
 
 // It would count a round later here than elsewhere (worker/client/round_alignment.h).
