@@ -130,9 +130,8 @@ Status Coordinator::OnWindowOpened(Peer& peer, const transport::event::WindowOpe
   // connection, soon.
   if (peer.phase == Peer::Phase::kLeaving) return {};
   if (peer.phase == Peer::Phase::kGuest) return guests_->OnWindowOpened(peer, opened.key, opened.open);
-  const Status early(StatusCode::kFailedPrecondition, "no job has started here");
   if (!peer.joined()) Disconnect(peer, Status(StatusCode::kProtocolViolation, "a window before Join"));
-  if (!peer.joined() || !engine_) return early;
+  if (!peer.joined() || !engine_) return {StatusCode::kFailedPrecondition, "no job has started here"};
   const Status taken = engine_->OnWindowOpened(peer, opened.key, opened.open);
   grants_.OnWindow(now_, peer.rank);
   return taken;

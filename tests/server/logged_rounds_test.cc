@@ -62,6 +62,17 @@ struct LoggedJob : TwoWorkerJob {
     for (FakeWorker* worker : {&a, &b}) worker->Declare("w", count, "sgd:lr=1,momentum=0.5");
     Write();
   }
+  // Both declare it, and the first sends initial values of 9, all of them.
+  transport::WindowKey Offer() {
+    for (FakeWorker* worker : {&a, &b}) worker->Declare("w", count, "sgd:lr=1", /*has_initial=*/worker == &a);
+    const transport::WindowKey window{40};
+    EXPECT_TRUE(
+        a.Open({.key = window, .high = kChunks}, 0, 0, count, elements, false, codec::WindowKind::kInitial)
+            .ok());
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
+      a.Send(window, wire::ReliabilityClass::kHigh, chunk, std::vector<float>(elements, 9));
+    return window;
+  }
   void Open(FakeWorker& worker, uint64_t round, bool wants_result) {
     ASSERT_TRUE(
         worker.Open({.key = Key(round), .high = kChunks}, 0, round, count, elements, wants_result).ok());
@@ -140,16 +151,8 @@ TEST_F(LoggedRounds, TheLastChunkLeavesWhenTheRoundIsOnTheDisk) {
 // Its worker lets go of them when they are taken.
 TEST_F(LoggedRounds, InitialValuesAreTakenWhenTheyAreOnTheDisk) {
   LoggedJob job(&keeper);
-  for (FakeWorker* worker : {&job.a, &job.b})
-    worker->Declare("w", job.count, "sgd:lr=1", /*has_initial=*/worker == &job.a);
+  const transport::WindowKey window = job.Offer();
   job.b.Pull(0, 0, 3);
-  const transport::WindowKey window{40};
-  ASSERT_TRUE(job.a
-                  .Open({.key = window, .high = LoggedJob::kChunks}, 0, 0, job.count, job.elements, false,
-                        codec::WindowKind::kInitial)
-                  .ok());
-  for (uint32_t chunk = 0; chunk < LoggedJob::kChunks; ++chunk)
-    job.a.Send(window, wire::ReliabilityClass::kHigh, chunk, std::vector<float>(job.elements, 9));
   ASSERT_EQ(keeper.records.size(), 1u);
   EXPECT_EQ(keeper.records[0]->values->span()[0], 9);
   EXPECT_THAT(job.a.connection.closed_windows, IsEmpty());
@@ -166,15 +169,7 @@ TEST_F(LoggedRounds, InitialValuesAreTakenWhenTheyAreOnTheDisk) {
 // They are complete: their worker is not needed any more.
 TEST_F(LoggedRounds, InitialValuesOnTheirWayToTheDiskOutliveTheirWorker) {
   LoggedJob job(&keeper);
-  for (FakeWorker* worker : {&job.a, &job.b})
-    worker->Declare("w", job.count, "sgd:lr=1", /*has_initial=*/worker == &job.a);
-  const transport::WindowKey window{40};
-  ASSERT_TRUE(job.a
-                  .Open({.key = window, .high = LoggedJob::kChunks}, 0, 0, job.count, job.elements, false,
-                        codec::WindowKind::kInitial)
-                  .ok());
-  for (uint32_t chunk = 0; chunk < LoggedJob::kChunks; ++chunk)
-    job.a.Send(window, wire::ReliabilityClass::kHigh, chunk, std::vector<float>(job.elements, 9));
+  job.Offer();
   FakeWorker again(job.coordinator, 0);
   again.connection.max_chunk_bytes = LoggedJob::kSymbol;
   again.session = 1000;

@@ -500,7 +500,7 @@ TEST(Steps, AClockOutlivesTheServer) {
   EXPECT_EQ(job[0].Heard(Heard::kClockReply).at(0).clock_reply().own(), 3u);
 }
 
-// It comes back by another connection: what it is told there is its acknowledgement.
+// A worker that has reconnected has its acknowledgement in the answer to its Declare.
 TEST(Steps, AWorkerThatIsTooFarAheadIsHeldWhenItComesBackAsWell) {
   Job job(1);
   job.Declare();
