@@ -17,6 +17,7 @@ enum class Request : uint8_t {
   kBench,   // as a load generator: tools and workers
   kStatus,  // as an observer: tools; members ask as members
   kKick,    // of a member, by an operator: tools; without keys none
+  kHandOver,  // of the job to other servers, by an operator: as kKick
   kServe,   // as one more server of the job: servers
 };
 

@@ -22,6 +22,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       images_(images),
       guest_desk_(guests, events),
       server_desk_(settings_, this, events),
+      hand_over_(settings_, membership_, server_desk_, this),
       strangers_(settings_.world_size),
       roll_(&membership_, this),
       grants_(settings_.grants, settings_.world_size, receive_window),
@@ -110,6 +111,7 @@ void Coordinator::OnClosed(Peer& peer, const Status& why) {
   if (peer.joined()) MemberGone(peer, why.ok() ? silent : why);
   guest_desk_.Remove(peer);
   server_desk_.Forget(peer, why);
+  hand_over_.Forget(peer);
   successions_.Forget(peer);
   peer_of_.erase(peer.connection);
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
@@ -189,6 +191,7 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
     if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
     if (message.has_join()) return OnJoin(peer, message.join());
     if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
+    if (message.has_hand_over_request()) return OnHandOverRequest(peer, message.hand_over_request());
   }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
@@ -196,6 +199,7 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
 void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_leave()) return OnLeave(peer, message.leave());
   if (message.has_give_up()) return OnGiveUp(peer, message.give_up());
+  if (message.has_hand_over()) return hand_over_.OnAnswer(peer, message.hand_over());
   const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier() ||
                      message.has_clock_request();
   if (!known || !engine_) {
@@ -227,6 +231,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   peer.phase = Peer::Phase::kJoined;
   peer.rank = request.rank;
   peer.takes_membership = join.takes_membership();
+  peer.takes_hand_over = join.takes_hand_over();
   by_rank_[peer.rank] = &peer;
   if (!replaces) roll_.OnChange();
   peer.connection->Admit(true);
@@ -235,6 +240,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     LH_REACHED("a lost rank comes back");
     engine_->OnMemberJoined(peer.rank);
   }
+  hand_over_.OnChange(membership_.Describe(peer.rank) + " has come meanwhile");
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
   Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
@@ -347,6 +353,24 @@ void Coordinator::OnKick(Peer& peer, uint32_t rank) {
   Send(peer, KickedMessage(*who));
 }
 
+void Coordinator::OnHandOverRequest(Peer& peer, const control::HandOverRequest& request) {
+  const bool logs = images_ != nullptr && images_->Logs();
+  Status may = Authorize(peer.connection->identity(), Request::kHandOver);
+  if (may.ok()) may = hand_over_.Begin(peer, request, logs, engine_ && !start_record_, now_);
+  if (!may.ok()) return Refuse(peer, may);
+  peer.accepted_at = now_ + Duration(static_cast<int64_t>(request.timeout()));  // it may wait so long
+  const std::string by = IdentityText(peer.connection->identity()) + " at " + peer.connection->peer().ToString();
+  if (events_) events_->OnHandOverAsked(by, Status());
+}
+
+void Coordinator::RunHandOver() {
+  if (hand_over_.TakeOver(now_) && events_) events_->OnHandOver();
+  const auto failed = hand_over_.TakeFailure();
+  if (!failed) return;
+  if (events_) events_->OnHandOverAsked("", failed->why);
+  if (failed->by != nullptr) Refuse(*failed->by, failed->why);
+}
+
 void Coordinator::Reload(const AccessRules& rules) {
   access_.Replace(rules, &membership_);
   for (const auto& peer : peers_) CheckAccess(*peer);
@@ -422,6 +446,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
     membership_.Lose(rank);
   }
   roll_.OnChange();
+  hand_over_.OnChange(who + " is gone meanwhile");
   if (events_) events_->OnLeave(rank, who, why);
   if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
     // No round is finished without it: the job ends as it is.
@@ -440,6 +465,7 @@ void Coordinator::AfterEvent() {
   grants_.Run(now_);
   if (engine_) engine_->EndEvent();
   roll_.Run(now_, by_rank_);
+  if (hand_over_.active()) RunHandOver();
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {

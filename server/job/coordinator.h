@@ -21,6 +21,7 @@
 #include "server/job/access.h"
 #include "server/job/barriers.h"
 #include "server/job/guest_desk.h"
+#include "server/job/hand_over_desk.h"
 #include "server/job/job_stats.h"
 #include "server/job/messages.h"
 #include "server/job/roll.h"
@@ -123,6 +124,8 @@ class Coordinator final : private RoundEngineHost {
   void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
   void OnKick(Peer& peer, uint32_t rank);
+  void OnHandOverRequest(Peer& peer, const control::HandOverRequest& request);
+  void RunHandOver();
   // Ends a connection that may not stay, and says when one soon may not.
   void CheckAccess(Peer& peer);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);
@@ -151,6 +154,7 @@ class Coordinator final : private RoundEngineHost {
   ImageKeeper* images_;
   GuestDesk guest_desk_;
   ServerDesk server_desk_;
+  HandOverDesk hand_over_;
   Strangers strangers_;
   Successions successions_;
   Waits waits_;

@@ -52,6 +52,7 @@ struct Peer {
   Phase phase = Phase::kNew;
   uint32_t rank = 0;  // of a member
   bool takes_membership = false;
+  bool takes_hand_over = false;
   Instant since;           // when it was accepted
   Instant accepted_at;     // ... or connected, or extended its stay by a status request
   bool connected = false;  // the search for the path's MTU, where one was needed, is over

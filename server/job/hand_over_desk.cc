@@ -1,0 +1,134 @@
+#include "server/job/hand_over_desk.h"
+
+#include <algorithm>
+
+#include "base/reached.h"
+#include "server/job/messages.h"
+
+namespace longhaul::server {
+
+using control::HandOver;
+
+// --- Begin ---
+
+Status HandOverDesk::MayBegin(bool logs, bool running) const {
+  const auto no = [](const std::string& why) { return Status(StatusCode::kFailedPrecondition, why); };
+  const ServerPlace& place = settings_.place;
+  if (place.server != 0)
+    return no("this is no first server: that is " + place.first_server);
+  if (!running) return no("no job runs here");
+  if (!logs) return no("this server has no round log (--round-log)");
+  if (Status all = servers_.MayEnd(); !all.ok()) return all;
+  if (settings_.downlink == Downlink::kLossy) return no("what a worker misses of a lossy downlink would be lost");
+  if (settings_.staleness > 0)
+    return no("with a bounded staleness a worker that stops holds up those that are ahead of it");
+  for (uint32_t rank = 0; rank < membership_.world_size(); ++rank) {
+    const Peer* member = host_->PeerOfRank(rank);
+    if (member == nullptr || member->takes_hand_over) continue;
+    return no(membership_.Describe(rank) +
+              " would not go on: it has no --reconnect-timeout, or is of an earlier version");
+  }
+  return {};
+}
+
+Status HandOverDesk::Begin(Peer& by, const control::HandOverRequest& request, bool logs, bool running,
+                           Instant now) {
+  if (active()) return {StatusCode::kAlreadyExists, "the job is being handed over already"};
+  if (Status may = MayBegin(logs, running); !may.ok()) return may;
+  by_ = &by;
+  round_ = 0;
+  deadline_ = now + Duration(static_cast<int64_t>(request.timeout()));
+  phase_ = Phase::kAsks;
+  Tell(HandOver::kAsks);
+  return {};
+}
+
+// --- Steps ---
+
+void HandOverDesk::Tell(HandOver::Phase phase) {
+  answered_.assign(membership_.world_size(), false);
+  control::ControlMessage message;
+  message.mutable_hand_over()->set_phase(phase);
+  message.mutable_hand_over()->set_round(round_);
+  for (uint32_t rank = 0; rank < membership_.world_size(); ++rank) {
+    Peer* const member = host_->PeerOfRank(rank);
+    if (member == nullptr) {
+      answered_[rank] = true;
+    } else if (member->takes_hand_over) {
+      host_->Send(*member, message);
+    }
+  }
+}
+
+void HandOverDesk::OnAnswer(const Peer& peer, const control::HandOver& answer) {
+  const auto of = [](Phase phase) -> uint32_t {
+    return phase == Phase::kAsks ? HandOver::kAsks : phase == Phase::kHolds ? HandOver::kHolds : HandOver::kEnds;
+  };
+  // One of a phase before is late.
+  if (phase_ == Phase::kIdle || phase_ >= Phase::kServersEnd || answer.phase() != of(phase_)) return;
+  if (phase_ == Phase::kAsks) round_ = std::max(round_, answer.round());
+  answered_[peer.rank] = true;
+}
+
+bool HandOverDesk::TakeOver(Instant now) {
+  if (phase_ == Phase::kIdle) return false;
+  if (phase_ < Phase::kServersEnd) {
+    const bool all = std::ranges::all_of(answered_, [](bool answered) { return answered; });
+    if (!all && now >= deadline_) {
+      GiveUp("not all workers have come to one point in time: " + Missing());
+    } else if (all && phase_ == Phase::kAsks) {
+      phase_ = Phase::kHolds;
+      Tell(HandOver::kHolds);
+    } else if (all && phase_ == Phase::kHolds) {
+      phase_ = Phase::kEnds;
+      Tell(HandOver::kEnds);
+    } else if (all) {
+      EndServers(now);
+    }
+  }
+  if (phase_ == Phase::kServersEnd && (!servers_.AnyOther() || now >= deadline_)) {
+    LH_REACHED("a job is handed over to other servers");
+    phase_ = Phase::kOver;
+    deadline_ = now + kAnswer;
+    if (by_ != nullptr) {
+      host_->Send(*by_, HandedOverMessage("after round " + std::to_string(round_) + ": " +
+                                          std::to_string(settings_.place.servers) +
+                                          " servers have ended, the workers wait for the next ones"));
+    }
+  }
+  if (phase_ != Phase::kOver || now < deadline_) return false;
+  phase_ = Phase::kIdle;
+  return true;
+}
+
+void HandOverDesk::EndServers(Instant now) {
+  phase_ = Phase::kServersEnd;
+  deadline_ = now + kServersEnd;
+  control::ControlMessage message;
+  message.mutable_hand_over()->set_phase(HandOver::kEnds);
+  servers_.TellOthers(message);
+}
+
+// --- It does not happen ---
+
+void HandOverDesk::OnChange(const std::string& what) {
+  // When the others are on their way out it is too late.
+  if (active() && phase_ < Phase::kServersEnd) GiveUp(what);
+}
+
+std::string HandOverDesk::Missing() const {
+  std::string names;
+  for (uint32_t rank = 0; rank < answered_.size(); ++rank) {
+    if (!answered_[rank]) names += (names.empty() ? "" : ", ") + membership_.Describe(rank);
+  }
+  return "no word from " + names;
+}
+
+void HandOverDesk::GiveUp(const std::string& why) {
+  phase_ = Phase::kIdle;
+  Tell(HandOver::kGoesOn);
+  failure_ = {by_, Status(StatusCode::kAborted, "the job goes on here: " + why)};
+  by_ = nullptr;
+}
+
+}  // namespace longhaul::server
