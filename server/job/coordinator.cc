@@ -22,7 +22,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       images_(images),
       guest_desk_(guests, events),
       server_desk_(settings_, this, events),
-      hand_over_(settings_, membership_, server_desk_, this),
+      hand_over_(settings_, membership_, server_desk_, this, events),
       strangers_(settings_.world_size),
       roll_(&membership_, this),
       grants_(settings_.grants, settings_.world_size, receive_window),
@@ -191,7 +191,10 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
     if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
     if (message.has_join()) return OnJoin(peer, message.join());
     if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
-    if (message.has_hand_over_request()) return OnHandOverRequest(peer, message.hand_over_request());
+    if (message.has_hand_over_request()) {
+      const bool logs = images_ != nullptr && images_->Logs();
+      return hand_over_.OnRequest(peer, message.hand_over_request(), logs, engine_ && !start_record_, now_);
+    }
   }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
@@ -353,24 +356,6 @@ void Coordinator::OnKick(Peer& peer, uint32_t rank) {
   Send(peer, KickedMessage(*who));
 }
 
-void Coordinator::OnHandOverRequest(Peer& peer, const control::HandOverRequest& request) {
-  const bool logs = images_ != nullptr && images_->Logs();
-  Status may = Authorize(peer.connection->identity(), Request::kHandOver);
-  if (may.ok()) may = hand_over_.Begin(peer, request, logs, engine_ && !start_record_, now_);
-  if (!may.ok()) return Refuse(peer, may);
-  peer.accepted_at = now_ + Duration(static_cast<int64_t>(request.timeout()));  // it may wait so long
-  const std::string by = IdentityText(peer.connection->identity()) + " at " + peer.connection->peer().ToString();
-  if (events_) events_->OnHandOverAsked(by, Status());
-}
-
-void Coordinator::RunHandOver() {
-  if (hand_over_.TakeOver(now_) && events_) events_->OnHandOver();
-  const auto failed = hand_over_.TakeFailure();
-  if (!failed) return;
-  if (events_) events_->OnHandOverAsked("", failed->why);
-  if (failed->by != nullptr) Refuse(*failed->by, failed->why);
-}
-
 void Coordinator::Reload(const AccessRules& rules) {
   access_.Replace(rules, &membership_);
   for (const auto& peer : peers_) CheckAccess(*peer);
@@ -465,7 +450,7 @@ void Coordinator::AfterEvent() {
   grants_.Run(now_);
   if (engine_) engine_->EndEvent();
   roll_.Run(now_, by_rank_);
-  if (hand_over_.active()) RunHandOver();
+  hand_over_.Run(now_);
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {

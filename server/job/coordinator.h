@@ -124,8 +124,6 @@ class Coordinator final : private RoundEngineHost {
   void OnGuestMessage(Peer& peer, const control::ControlMessage& message);
   void OnStatusRequest(Peer& peer, const control::StatusRequest& request);
   void OnKick(Peer& peer, uint32_t rank);
-  void OnHandOverRequest(Peer& peer, const control::HandOverRequest& request);
-  void RunHandOver();
   // Ends a connection that may not stay, and says when one soon may not.
   void CheckAccess(Peer& peer);
   void OnBarrier(Peer& peer, const control::Barrier& barrier);

@@ -1,8 +1,10 @@
 #include "server/job/hand_over_desk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/reached.h"
+#include "server/job/authorization.h"
 #include "server/job/messages.h"
 
 namespace longhaul::server {
@@ -11,7 +13,9 @@ using control::HandOver;
 
 // --- Begin ---
 
-Status HandOverDesk::MayBegin(bool logs, bool running) const {
+Status HandOverDesk::MayBegin(const Peer& by, bool logs, bool running) const {
+  if (Status may = Authorize(by.connection->identity(), Request::kHandOver); !may.ok()) return may;
+  if (active()) return {StatusCode::kAlreadyExists, "the job is being handed over already"};
   const auto no = [](const std::string& why) { return Status(StatusCode::kFailedPrecondition, why); };
   const ServerPlace& place = settings_.place;
   if (place.server != 0)
@@ -31,16 +35,17 @@ Status HandOverDesk::MayBegin(bool logs, bool running) const {
   return {};
 }
 
-Status HandOverDesk::Begin(Peer& by, const control::HandOverRequest& request, bool logs, bool running,
-                           Instant now) {
-  if (active()) return {StatusCode::kAlreadyExists, "the job is being handed over already"};
-  if (Status may = MayBegin(logs, running); !may.ok()) return may;
+void HandOverDesk::OnRequest(Peer& by, const control::HandOverRequest& request, bool logs, bool running,
+                             Instant now) {
+  if (Status may = MayBegin(by, logs, running); !may.ok()) return host_->Disconnect(by, may);
   by_ = &by;
   round_ = 0;
   deadline_ = now + Duration(static_cast<int64_t>(request.timeout()));
+  by.accepted_at = deadline_ + kServersEnd;  // it may wait so long
   phase_ = Phase::kAsks;
   Tell(HandOver::kAsks);
-  return {};
+  const transport::Connection& from = *by.connection;
+  if (events_) events_->OnHandOverAsked(IdentityText(from.identity()) + " at " + from.peer().ToString(), Status());
 }
 
 // --- Steps ---
@@ -70,8 +75,8 @@ void HandOverDesk::OnAnswer(const Peer& peer, const control::HandOver& answer) {
   answered_[peer.rank] = true;
 }
 
-bool HandOverDesk::TakeOver(Instant now) {
-  if (phase_ == Phase::kIdle) return false;
+void HandOverDesk::Run(Instant now) {
+  if (phase_ == Phase::kIdle) return;
   if (phase_ < Phase::kServersEnd) {
     const bool all = std::ranges::all_of(answered_, [](bool answered) { return answered; });
     if (!all && now >= deadline_) {
@@ -96,9 +101,9 @@ bool HandOverDesk::TakeOver(Instant now) {
                                           " servers have ended, the workers wait for the next ones"));
     }
   }
-  if (phase_ != Phase::kOver || now < deadline_) return false;
+  if (phase_ != Phase::kOver || now < deadline_) return;
   phase_ = Phase::kIdle;
-  return true;
+  if (events_) events_->OnHandOver();
 }
 
 void HandOverDesk::EndServers(Instant now) {
@@ -117,18 +122,20 @@ void HandOverDesk::OnChange(const std::string& what) {
 }
 
 std::string HandOverDesk::Missing() const {
-  std::string names;
+  std::string first;
+  size_t all = 0;
   for (uint32_t rank = 0; rank < answered_.size(); ++rank) {
-    if (!answered_[rank]) names += (names.empty() ? "" : ", ") + membership_.Describe(rank);
+    if (!answered_[rank] && all++ == 0) first = membership_.Describe(rank);
   }
-  return "no word from " + names;
+  return "no word from " + first + (all > 1 ? " and " + std::to_string(all - 1) + " more" : "");
 }
 
 void HandOverDesk::GiveUp(const std::string& why) {
   phase_ = Phase::kIdle;
   Tell(HandOver::kGoesOn);
-  failure_ = {by_, Status(StatusCode::kAborted, "the job goes on here: " + why)};
-  by_ = nullptr;
+  const Status not_now(StatusCode::kAborted, "the job goes on here: " + why);
+  if (events_) events_->OnHandOverAsked("", not_now);
+  if (Peer* by = std::exchange(by_, nullptr)) host_->Disconnect(*by, not_now);
 }
 
 }  // namespace longhaul::server

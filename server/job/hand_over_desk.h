@@ -5,12 +5,11 @@
 //                   --> kHolds   each stops before its first push above the highest of all, and says so when
 //                                nothing of it is on its way: every tensor is in one round at all servers
 //                   --> kEnds    each knows that the servers end, and looks for the next ones
-//                   --> the other servers end --> TakeOver: so does this one
+//                   --> the other servers end --> so does this one
 //
 // A worker that comes or goes meanwhile, or the limit, ends that: all go on. Not thread-safe.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "server/job/server_desk.h"
 #include "server/member/membership.h"
 #include "server/member/peer.h"
+#include "server/report/server_stats.h"
 #include "server/round/round_host.h"
 #include "server/settings.h"
 
@@ -29,15 +29,16 @@ class HandOverDesk {
   static constexpr Duration kServersEnd = std::chrono::seconds(10);
   static constexpr Duration kAnswer = std::chrono::milliseconds(500);
 
-  // All must outlive this.
+  // All but `events`, which may be null, must outlive this.
   HandOverDesk(const ServerSettings& settings, const Membership& membership, ServerDesk& servers,
-               RoundEngineHost* host)
-      : settings_(settings), membership_(membership), servers_(servers), host_(host) {}
+               RoundEngineHost* host, ServerEvents* events)
+      : settings_(settings), membership_(membership), servers_(servers), host_(host), events_(events) {}
 
-  // logs: this server has a round log. Errors, of which the operator is told by the caller: kAlreadyExists (it
-  // happens already), kFailedPrecondition (this is not the first server, or the job has not started; a server is
-  // not here or has no round log; SSP, or a lossy downlink; a worker that does not take it).
-  Status Begin(Peer& by, const control::HandOverRequest& request, bool logs, bool running, Instant now);
+  // Begins, or sends the operator's tool away: it may not (kPermissionDenied), it happens already
+  // (kAlreadyExists), or something would be lost (kFailedPrecondition: this is not the first server, or the job
+  // has not started; a server is not here or has no round log; SSP, or a lossy downlink; a worker that does not
+  // go along). logs: this server has a round log.
+  void OnRequest(Peer& by, const control::HandOverRequest& request, bool logs, bool running, Instant now);
   void OnAnswer(const Peer& peer, const control::HandOver& answer);
   // A worker has come or is gone, as `what` says.
   void OnChange(const std::string& what);
@@ -45,20 +46,14 @@ class HandOverDesk {
   void Forget(const Peer& peer) {
     if (by_ == &peer) by_ = nullptr;
   }
-  // True once: this server hands the job over now.
-  bool TakeOver(Instant now);
-  // Why it did not happen, and whom to tell (null: it is gone). Once.
-  struct Failure {
-    Peer* by = nullptr;
-    Status why;
-  };
-  std::optional<Failure> TakeFailure() { return std::exchange(failure_, std::nullopt); }
+  // The next steps. In the last one this server's end is asked for: ServerEvents::OnHandOver.
+  void Run(Instant now);
   bool active() const { return phase_ != Phase::kIdle; }
 
  private:
   enum class Phase : uint8_t { kIdle, kAsks, kHolds, kEnds, kServersEnd, kOver };
 
-  Status MayBegin(bool logs, bool running) const;
+  Status MayBegin(const Peer& by, bool logs, bool running) const;
   void Tell(control::HandOver::Phase phase);
   // Workers that have not answered.
   std::string Missing() const;
@@ -69,12 +64,12 @@ class HandOverDesk {
   const Membership& membership_;
   ServerDesk& servers_;
   RoundEngineHost* host_;
+  ServerEvents* events_;
   Phase phase_ = Phase::kIdle;
   Peer* by_ = nullptr;  // the operator's
   uint64_t round_ = 0;  // the highest of any push
   std::vector<bool> answered_;  // by rank, in this phase
   Instant deadline_;            // of this phase, from kAsks to kEnds of all
-  std::optional<Failure> failure_;
 };
 
 }  // namespace longhaul::server

@@ -28,6 +28,7 @@
 #include "transport/udp/clock.h"
 #include "worker/client/arguments.h"
 #include "worker/client/wan_client.h"
+#include "worker/client/worker_core.h"
 
 namespace longhaul::internal {
 namespace {
@@ -111,7 +112,7 @@ class Moving : public std::enable_shared_from_this<Moving> {
 
   void Launch(const Held& request);
   void OnEnded(const Held& request, const Operation& operation, const Status& outcome);
-  void OnHandOver(const HandOver& said);
+  void OnHandOver(uint32_t phase, uint64_t round);
   void OnLost();
   void Open();  // what waited begins
   void AnswerIfStill();
@@ -157,8 +158,8 @@ Result<std::shared_ptr<ClientImpl>> Moving::Connect(const ConnectOptions& option
     return self->generation_ == generation && self->servers_ ? self : nullptr;
   };
   return ConnectToTheseServers(options, {.on_hand_over =
-                                             [current](const HandOver& said) {
-                                               if (const auto self = current()) self->OnHandOver(said);
+                                             [current](uint32_t phase, uint64_t round) {
+                                               if (const auto self = current()) self->OnHandOver(phase, round);
                                              },
                                          .on_lost =
                                              [current] {
@@ -266,7 +267,7 @@ void Moving::KeepScores(uint32_t handle, std::span<const float> scores) {
 
 // --- What the first server says ---
 
-void Moving::OnHandOver(const HandOver& said) {
+void Moving::OnHandOver(uint32_t phase, uint64_t round) {
   std::shared_ptr<ClientImpl> servers;
   uint64_t highest = 0;
   {
@@ -277,16 +278,16 @@ void Moving::OnHandOver(const HandOver& said) {
       highest = std::max(highest, begun == 0 ? 0 : begun - 1);
     }
     answered_ = false;
-    ends_ = said.phase() == HandOver::kEnds;
-    limit_ = said.phase() == HandOver::kHolds ? std::optional(said.round()) : limit_;
+    ends_ = phase == HandOver::kEnds;
+    limit_ = phase == HandOver::kHolds ? std::optional(round) : limit_;
   }
-  switch (said.phase()) {
+  switch (phase) {
     case HandOver::kAsks:
       return servers->AnswerHandOver(HandOver::kAsks, highest);
     case HandOver::kHolds:
       return AnswerIfStill();
     case HandOver::kEnds:
-      return servers->AnswerHandOver(HandOver::kEnds, said.round());
+      return servers->AnswerHandOver(HandOver::kEnds, round);
     default:
       return Open();
   }

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "proto/control_codec.h"
 #include "worker/client/client_impl.h"
 #include "worker/client/round_alignment.h"
 
@@ -16,7 +15,7 @@ namespace longhaul::internal {
 
 // What a worker hears of its first server while others may take the job over. Called on a client's thread.
 struct ServerHooks {
-  std::function<void(const control::HandOver&)> on_hand_over = {};
+  std::function<void(uint32_t phase, uint64_t round)> on_hand_over = {};  // control.HandOver
   std::function<void()> on_lost = {};  // and waited for
 };
 

@@ -352,7 +352,7 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
       return;
     case ControlMessage::kHandOver:
       if (!link_.options.on_hand_over) return Fail(link_.Unexpected("HandOver"));
-      return link_.options.on_hand_over(message.hand_over());
+      return link_.options.on_hand_over(message.hand_over().phase(), message.hand_over().round());
     case ControlMessage::kRefused:
       link_.first_server = message.refused().first_server();
       return Fail(link_.Blame(static_cast<StatusCode>(message.refused().code()),
