@@ -368,7 +368,10 @@ class EventLines final : public server::ServerEvents {
     const std::string text = why.ok() ? by + " wants the job handed over to other servers"
                                       : "the job is not handed over: " + why.ToString();
     Emit(ServerEvent::Kind::kServer, text,
-         {{"event", "hand_over"}, {"by", by}, {"code", StatusCodeName(why.code())}, {"message", why.message()}},
+         {{"event", "hand_over"},
+          {"by", by},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}},
          why.ok() ? LogLevel::kInfo : LogLevel::kWarning);
   }
   void OnExpiring(const std::string& who, int64_t seconds) override {
@@ -712,7 +715,7 @@ struct Server::Impl {
   Address address;
   bool once = false;
   Status may_hand_over;
-  bool stopping = false;              // loop's thread
+  bool stopping = false;  // loop's thread
   std::atomic<bool> hands_over = false;
   bool drain_check = false;           // loop's thread
   std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over

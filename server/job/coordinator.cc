@@ -36,12 +36,6 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
 
 Coordinator::~Coordinator() = default;
 
-void Coordinator::SetNow(Instant now) {
-  now_ = now;
-  if (guests_ != nullptr) guests_->SetNow(now);
-  if (engine_) engine_->SetNow(now);
-}
-
 // --- Connections ---
 
 // An event of a connection that we know, to the method for it.
@@ -191,10 +185,8 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
     if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
     if (message.has_join()) return OnJoin(peer, message.join());
     if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
-    if (message.has_hand_over_request()) {
-      const bool logs = images_ != nullptr && images_->Logs();
-      return hand_over_.OnRequest(peer, message.hand_over_request(), logs, engine_ && !start_record_, now_);
-    }
+    if (message.has_hand_over_request())
+      return hand_over_.OnRequest(peer, message.hand_over_request(), images_, engine_ != nullptr, now_);
   }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
@@ -231,10 +223,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   const bool replaces = *admission == Membership::Admission::kReplaces;
   if (replaces) Replace(request.rank);
   if (!engine_ && membership_.joined() == 1) started_at_ = now_;
-  peer.phase = Peer::Phase::kJoined;
-  peer.rank = request.rank;
-  peer.takes_membership = join.takes_membership();
-  peer.takes_hand_over = join.takes_hand_over();
+  peer.BecomeMember(join);
   by_rank_[peer.rank] = &peer;
   if (!replaces) roll_.OnChange();
   peer.connection->Admit(true);
@@ -354,11 +343,6 @@ void Coordinator::OnKick(Peer& peer, uint32_t rank) {
   const Status out(StatusCode::kPermissionDenied, "kicked by the operator");
   if (Peer* member = by_rank_[rank]) Disconnect(*member, out);
   Send(peer, KickedMessage(*who));
-}
-
-void Coordinator::Reload(const AccessRules& rules) {
-  access_.Replace(rules, &membership_);
-  for (const auto& peer : peers_) CheckAccess(*peer);
 }
 
 void Coordinator::CheckAccess(Peer& peer) {
@@ -481,15 +465,6 @@ void Coordinator::EndJob(const Status& outcome) {
   if (events_) events_->OnJobOver(outcome, stats);
 }
 
-void Coordinator::OnLogged() {
-  if (start_record_) TellStart();
-  if (engine_) engine_->OnLogged();
-}
-
-void Coordinator::KeepState() {
-  if (engine_) engine_->images().Begin();
-}
-
 void Coordinator::Shutdown(const Status& why) {
   shutting_down_ = true;
   const Status reason = why.ok() ? Status(StatusCode::kCancelled, "the server is shutting down") : why;
@@ -546,18 +521,6 @@ void Coordinator::OnTensorRound(const TensorRound& round) {
   for (const JobRound& over : record_.Add(round, engine_->tensor_count(), now_, by_rank_)) {
     if (events_) events_->OnRound(over, Stats());
   }
-}
-
-void Coordinator::OnRejected(const Rejection& rejection) {
-  if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
-}
-
-void Coordinator::OnWeightBounded(uint32_t rank, float said, float counted) {
-  if (events_) events_->OnWeightBounded(membership_.Describe(rank), said, counted);
-}
-
-void Coordinator::OnLeftOut(const LeftOut& left_out) {
-  if (events_) events_->OnLeftOut(left_out, membership_.Describe(left_out.rank));
 }
 
 ServerStats Coordinator::Stats() const {

@@ -18,12 +18,12 @@ Status HandOverDesk::MayBegin(const Peer& by, bool logs, bool running) const {
   if (active()) return {StatusCode::kAlreadyExists, "the job is being handed over already"};
   const auto no = [](const std::string& why) { return Status(StatusCode::kFailedPrecondition, why); };
   const ServerPlace& place = settings_.place;
-  if (place.server != 0)
-    return no("this is no first server: that is " + place.first_server);
+  if (place.server != 0) return no("this is no first server: that is " + place.first_server);
   if (!running) return no("no job runs here");
   if (!logs) return no("this server has no round log (--round-log)");
   if (Status all = servers_.MayEnd(); !all.ok()) return all;
-  if (settings_.downlink == Downlink::kLossy) return no("what a worker misses of a lossy downlink would be lost");
+  if (settings_.downlink == Downlink::kLossy)
+    return no("what a worker misses of a lossy downlink would be lost");
   if (settings_.staleness > 0)
     return no("with a bounded staleness a worker that stops holds up those that are ahead of it");
   for (uint32_t rank = 0; rank < membership_.world_size(); ++rank) {
@@ -35,8 +35,9 @@ Status HandOverDesk::MayBegin(const Peer& by, bool logs, bool running) const {
   return {};
 }
 
-void HandOverDesk::OnRequest(Peer& by, const control::HandOverRequest& request, bool logs, bool running,
-                             Instant now) {
+void HandOverDesk::OnRequest(Peer& by, const control::HandOverRequest& request, const ImageKeeper* images,
+                             bool running, Instant now) {
+  const bool logs = images != nullptr && images->Logs();
   if (Status may = MayBegin(by, logs, running); !may.ok()) return host_->Disconnect(by, may);
   by_ = &by;
   round_ = 0;
@@ -45,7 +46,8 @@ void HandOverDesk::OnRequest(Peer& by, const control::HandOverRequest& request, 
   phase_ = Phase::kAsks;
   Tell(HandOver::kAsks);
   const transport::Connection& from = *by.connection;
-  if (events_) events_->OnHandOverAsked(IdentityText(from.identity()) + " at " + from.peer().ToString(), Status());
+  if (events_)
+    events_->OnHandOverAsked(IdentityText(from.identity()) + " at " + from.peer().ToString(), Status());
 }
 
 // --- Steps ---
@@ -67,7 +69,9 @@ void HandOverDesk::Tell(HandOver::Phase phase) {
 
 void HandOverDesk::OnAnswer(const Peer& peer, const control::HandOver& answer) {
   const auto of = [](Phase phase) -> uint32_t {
-    return phase == Phase::kAsks ? HandOver::kAsks : phase == Phase::kHolds ? HandOver::kHolds : HandOver::kEnds;
+    return phase == Phase::kAsks    ? HandOver::kAsks
+           : phase == Phase::kHolds ? HandOver::kHolds
+                                    : HandOver::kEnds;
   };
   // One of a phase before is late.
   if (phase_ == Phase::kIdle || phase_ >= Phase::kServersEnd || answer.phase() != of(phase_)) return;

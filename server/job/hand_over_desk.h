@@ -1,5 +1,6 @@
-// The job goes to other servers, as many as there will be then, between two rounds and without an end (decision
-// 0029): the first server brings all workers to one point of their program, and then all servers to their end.
+// The job goes to other servers, as many as there will be then, between two rounds and without an end
+// (decision 0029): the first server brings all workers to one point of their program, and then all servers to
+// their end.
 //
 //   HandOverRequest --> kAsks    every worker says the highest round of its pushes
 //                   --> kHolds   each stops before its first push above the highest of all, and says so when
@@ -20,6 +21,7 @@
 #include "server/report/server_stats.h"
 #include "server/round/round_host.h"
 #include "server/settings.h"
+#include "server/tensor/job_image.h"
 
 namespace longhaul::server {
 
@@ -35,10 +37,11 @@ class HandOverDesk {
       : settings_(settings), membership_(membership), servers_(servers), host_(host), events_(events) {}
 
   // Begins, or sends the operator's tool away: it may not (kPermissionDenied), it happens already
-  // (kAlreadyExists), or something would be lost (kFailedPrecondition: this is not the first server, or the job
-  // has not started; a server is not here or has no round log; SSP, or a lossy downlink; a worker that does not
-  // go along). logs: this server has a round log.
-  void OnRequest(Peer& by, const control::HandOverRequest& request, bool logs, bool running, Instant now);
+  // (kAlreadyExists), or something would be lost (kFailedPrecondition: this is not the first server, or the
+  // job has not started; a server is not here or has no round log; SSP, or a lossy downlink; a worker that
+  // does not go along). images: of this server, null: it keeps none.
+  void OnRequest(Peer& by, const control::HandOverRequest& request, const ImageKeeper* images, bool running,
+                 Instant now);
   void OnAnswer(const Peer& peer, const control::HandOver& answer);
   // A worker has come or is gone, as `what` says.
   void OnChange(const std::string& what);
@@ -66,8 +69,8 @@ class HandOverDesk {
   RoundEngineHost* host_;
   ServerEvents* events_;
   Phase phase_ = Phase::kIdle;
-  Peer* by_ = nullptr;  // the operator's
-  uint64_t round_ = 0;  // the highest of any push
+  Peer* by_ = nullptr;          // the operator's
+  uint64_t round_ = 0;          // the highest of any push
   std::vector<bool> answered_;  // by rank, in this phase
   Instant deadline_;            // of this phase, from kAsks to kEnds of all
 };

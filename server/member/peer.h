@@ -75,6 +75,12 @@ struct Peer {
     connection->Close(close_why);
   }
   Duration rtt() const { return connection->smoothed_rtt(); }
+  void BecomeMember(const control::Join& join) {
+    phase = Phase::kJoined;
+    rank = join.rank();
+    takes_membership = join.takes_membership();
+    takes_hand_over = join.takes_hand_over();
+  }
   bool joined() const { return phase == Phase::kJoined; }
 };
 

@@ -269,7 +269,8 @@ TEST_F(Servers, HandTheJobOverTogetherOrNotAtAll) {
   servers_.push_back(&StartOther({{"--once", ""}}));  // without a round log
   addresses_[1] = AddressOf(*servers_[1]);
   const auto refused = [&](const std::string& server, const std::string& why) {
-    Program& order = Start("longhaul", {"hand-over", "--join", server, "--key", key_file(), "--timeout", "5"});
+    Program& order =
+        Start("longhaul", {"hand-over", "--join", server, "--key", key_file(), "--timeout", "5"});
     ExpectEnd(order, 1);
     EXPECT_THAT(order.Everything(), HasSubstr(why));
   };

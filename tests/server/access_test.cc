@@ -214,7 +214,8 @@ TEST_F(Members, OnlyAnOperatorEndsTheServers) {
     tool.Die(Status());
     return why;
   };
-  EXPECT_THAT(order(Certificate("worker", "nyc")), HasSubstr("not for ending the servers: that takes a tool's"));
+  EXPECT_THAT(order(Certificate("worker", "nyc")),
+              HasSubstr("not for ending the servers: that takes a tool's"));
   EXPECT_THAT(order({}), HasSubstr("has no key"));
   EXPECT_THAT(order(Certificate("tool", "ops")), HasSubstr("no round log")) << "may, but cannot";
   EXPECT_FALSE(a.connection.closed);

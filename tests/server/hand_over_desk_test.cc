@@ -45,7 +45,8 @@ class HandOverDeskTest : public ::testing::Test, public RoundEngineHost, public 
     control::HandOverRequest request;
     request.set_timeout(1'000'000'000);
     refused = {};
-    desk.OnRequest(by, request, logs, running, At(0));
+    keeper.logs = logs;
+    desk.OnRequest(by, request, &keeper, running, At(0));
     return std::exchange(refused, {});
   }
   void Answers(uint32_t rank, uint32_t phase, uint64_t round = 0) {
@@ -78,6 +79,17 @@ class HandOverDeskTest : public ::testing::Test, public RoundEngineHost, public 
   void OnHandOver() override { ++ends; }
   void OnHandOverAsked(const std::string&, const Status& why) override { asked.push_back(why); }
 
+  struct Keeper : ImageKeeper {
+    bool Ready() const override { return true; }
+    void Keep(std::shared_ptr<const JobImage>) override {}
+    void OnSkipped() override {}
+    KeeperStats stats() const override { return {}; }
+    const TensorImage* Find(const std::string&) const override { return nullptr; }
+    TensorImage Take(const std::string&) override { return {}; }
+    void OnJobOver() override {}
+    bool Logs() const override { return logs; }
+    bool logs = true;
+  } keeper;
   ServerSettings settings;
   Membership membership{"default", kWorkers, 1};
   ServerDesk servers{settings, this, nullptr};

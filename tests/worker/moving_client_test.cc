@@ -1,5 +1,5 @@
-// A worker whose job goes to other servers between two rounds (decision 0029), with real servers and their disks
-// in this process.
+// A worker whose job goes to other servers between two rounds (decision 0029), with real servers and their
+// disks in this process.
 //
 //   client ── servers ──hand over──> DIR ──reshard──> OUT/server-1, ... ── the next servers ── client
 #include <gmock/gmock.h>
@@ -111,8 +111,8 @@ class MovingClientTest : public ::testing::Test {
   }
   void GoOnAs(uint32_t count) {
     const auto out = root + "/out" + std::to_string(++outs_);
-    const auto resharded = server::store::Reshard(
-        SystemFiles(), {.directories = directories_, .servers = count, .out = out});
+    const auto resharded =
+        server::store::Reshard(SystemFiles(), {.directories = directories_, .servers = count, .out = out});
     ASSERT_TRUE(resharded.ok()) << resharded.status().ToString();
     EXPECT_TRUE(resharded->goes_on);
     StartServers(resharded->directories);
@@ -134,8 +134,7 @@ class MovingClientTest : public ::testing::Test {
   }
   static Tensor MustDeclare(Client& client, const std::string& name = "w") {
     const std::vector<float> zeros(kElements);
-    Result<Tensor> w =
-        client.Declare(name, {.count = kElements, .optimizer = "sgd:lr=1", .initial = zeros});
+    Result<Tensor> w = client.Declare(name, {.count = kElements, .optimizer = "sgd:lr=1", .initial = zeros});
     EXPECT_TRUE(w.ok()) << w.status().ToString();
     return *w;
   }

@@ -74,9 +74,9 @@ class StatusCoreTest : public testing::Test {
     accepts.accepts = true;
     server_endpoint_ = std::make_unique<transport::PumpedEndpoint>(
         accepts, Random(3), [this](transport::Connection&) { return server_.get(); });
-    core_ = std::make_unique<StatusCore>(
-        StatusOptions{.timeout = timeout, .kick = kick, .hand_over = hand_over}, Random(4),
-        [this] { ++ends_; });
+    core_ =
+        std::make_unique<StatusCore>(StatusOptions{.timeout = timeout, .kick = kick, .hand_over = hand_over},
+                                     Random(4), [this] { ++ends_; });
     server_host_ =
         std::make_unique<sim::SimulatedHost>(network_.get(), kServer, there, server_endpoint_.get());
     host_ = std::make_unique<sim::SimulatedHost>(network_.get(), kTool, here, core_.get());

@@ -37,9 +37,9 @@ using control::HandOver;
 
 // Requests that wait for the next servers. As many as may be pending at one (WorkerCoreOptions).
 constexpr size_t kMostHeld = 4096;
-// The next servers are looked for under the addresses that their names have now: for so long at first, for twice
-// as long with every try, up to the most. A handshake over a long path takes a second; a server that is not
-// there yet is not noticed sooner than with the next try.
+// The next servers are looked for under the addresses that their names have now: for so long at first, for
+// twice as long with every try, up to the most. A handshake over a long path takes a second; a server that is
+// not there yet is not noticed sooner than with the next try.
 constexpr Duration kFirstTry = std::chrono::seconds(1);
 constexpr Duration kLastTry = std::chrono::seconds(5);
 constexpr Duration kBetweenTries = std::chrono::milliseconds(200);
@@ -159,7 +159,8 @@ Result<std::shared_ptr<ClientImpl>> Moving::Connect(const ConnectOptions& option
   };
   return ConnectToTheseServers(options, {.on_hand_over =
                                              [current](uint32_t phase, uint64_t round) {
-                                               if (const auto self = current()) self->OnHandOver(phase, round);
+                                               if (const auto self = current())
+                                                 self->OnHandOver(phase, round);
                                              },
                                          .on_lost =
                                              [current] {
@@ -209,9 +210,8 @@ void Moving::Launch(const Held& request) {
     servers = servers_;
     tensor = tensors_[request.handle].tensor;
   }
-  const Operation one =
-      servers ? request.begin(*servers, tensor)
-              : ClientImpl::Refused({StatusCode::kCancelled, "the client was destroyed"});
+  const Operation one = servers ? request.begin(*servers, tensor)
+                                : ClientImpl::Refused({StatusCode::kCancelled, "the client was destroyed"});
   one.Then([self = shared_from_this(), request, one](const Status& outcome) {
     self->OnEnded(request, one, outcome);
   });
@@ -421,8 +421,9 @@ Result<std::shared_ptr<ClientImpl>> Moving::FindNext(uint64_t job, Instant deadl
       if (closed_) return Status(StatusCode::kCancelled, "this worker has left the job");
     }
     if (left <= Duration(0)) {
-      return Status(StatusCode::kPeerDead, "the servers that were to go on with the job have not come within " +
-                                               SecondsText(options_.reconnect_timeout) + ": " + last.ToString());
+      return Status(StatusCode::kPeerDead,
+                    "the servers that were to go on with the job have not come within " +
+                        SecondsText(options_.reconnect_timeout) + ": " + last.ToString());
     }
     ConnectOptions options = options_;
     options.connect_timeout = std::min(left, limit);
@@ -433,9 +434,10 @@ Result<std::shared_ptr<ClientImpl>> Moving::FindNext(uint64_t job, Instant deadl
         numbers.push_back(NextJobNumber(job, server));
       // These servers, started again, go on with it as well: nothing was on its way.
       if ((*next)->job() == JobIdentity(numbers) || (*next)->job() == job) return next;
-      return Status(StatusCode::kAborted,
-                    "the servers that are there now have another job: that of this worker is gone (do they run "
-                    "with --round-log on what `longhaul checkpoint reshard` has written?)");
+      return Status(
+          StatusCode::kAborted,
+          "the servers that are there now have another job: that of this worker is gone (do they run "
+          "with --round-log on what `longhaul checkpoint reshard` has written?)");
     }
     last = next.status();
     std::unique_lock lock(mutex_);
@@ -563,8 +565,9 @@ class MovingClient final : public ClientImpl {
     });
   }
   Operation Pull(const Tensor& tensor, std::span<float> out, const PullOptions& options) override {
-    return Run(false, tensor,
-               [out, options](ClientImpl& servers, const Tensor& t) { return servers.Pull(t, out, options); });
+    return Run(false, tensor, [out, options](ClientImpl& servers, const Tensor& t) {
+      return servers.Pull(t, out, options);
+    });
   }
   Operation PushPull(const Tensor& tensor, std::span<const float> gradient, std::span<float> out,
                      const PushOptions& options) override {

@@ -83,9 +83,8 @@ void StatusCore::OnMessage(const ControlMessage& message) {
   if (message.has_kicked() && options_.kick) return End(message.kicked().who());
   const std::string server = "server " + server_name_;
   if (message.has_refused()) {
-    return End(
-        Status(static_cast<StatusCode>(message.refused().code()),
-               server + (orders ? " refuses: " : " refuses to say: ") + message.refused().message()));
+    return End(Status(static_cast<StatusCode>(message.refused().code()),
+                      server + (orders ? " refuses: " : " refuses to say: ") + message.refused().message()));
   }
   if (message.has_leave()) {
     return End(Status(StatusCode::kAborted, server + " ends: " + message.leave().message()));

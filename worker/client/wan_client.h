@@ -16,7 +16,7 @@ namespace longhaul::internal {
 // What a worker hears of its first server while others may take the job over. Called on a client's thread.
 struct ServerHooks {
   std::function<void(uint32_t phase, uint64_t round)> on_hand_over = {};  // control.HandOver
-  std::function<void()> on_lost = {};  // and waited for
+  std::function<void()> on_lost = {};                                     // and waited for
 };
 
 class ServerClient : public ClientImpl {
@@ -56,8 +56,8 @@ class ServerClient : public ClientImpl {
   using ClientImpl::ClientImpl;
 };
 
-// To the servers of the job of which `options.servers` names one, any of them (worker/client/sharded_client.cc).
-// Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+// To the servers of the job of which `options.servers` names one, any of them
+// (worker/client/sharded_client.cc). Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
 Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& options,
                                                           const ServerHooks& hooks);
 

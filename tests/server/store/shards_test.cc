@@ -225,7 +225,8 @@ class RegroupTest : public ReshardTest {
     for (uint32_t server = 0; server < 3; ++server) {
       three_.push_back(WriteLog("s" + std::to_string(server), parts[server], 100 + server, "{}",
                                 static_cast<uint16_t>(1200 - server)));
-      EXPECT_TRUE(WritePlace(SystemFiles(), three_.back(), {.map_epoch = 4, .server = server, .servers = 3}).ok());
+      EXPECT_TRUE(
+          WritePlace(SystemFiles(), three_.back(), {.map_epoch = 4, .server = server, .servers = 3}).ok());
     }
   }
   static RedoLog::Loaded LogIn(const std::string& directory) {
@@ -288,7 +289,8 @@ TEST_F(RegroupTest, RefusesServersThatHaveNotHandedTheJobOverTogether) {
   ++std::ranges::find(parts[second].tensors, "large", &TensorImage::name)->round;
   fs::remove_all(three_[second]);
   WriteLog("s" + std::to_string(second), parts[second], 100 + second);
-  ASSERT_TRUE(WritePlace(SystemFiles(), three_[second], {.map_epoch = 4, .server = second, .servers = 3}).ok());
+  ASSERT_TRUE(
+      WritePlace(SystemFiles(), three_[second], {.map_epoch = 4, .server = second, .servers = 3}).ok());
   const Status apart = To(2, three_).status();
   EXPECT_EQ(apart.code(), StatusCode::kDataLoss);
   EXPECT_THAT(apart.message(), HasSubstr("\"large\": one part is of round"));
