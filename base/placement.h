@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -34,5 +35,13 @@ struct Shard {
 // hashing), so that remainders and small tensors are spread evenly, and a whole tensor moves only to a server
 // that is new. REQUIRES: count >= 1, 1 <= servers <= kMaxServers.
 std::vector<Shard> PlaceTensor(std::string_view name, uint64_t count, uint32_t servers);
+
+// The identity of a job, of the numbers that its servers have for it, in the order of the shard map; of the
+// only server, its number. Another number of any makes another identity.
+uint64_t JobIdentity(std::span<const uint64_t> numbers);
+
+// A job that goes to other servers keeps no number, as its parts are others: the number that a server of the next
+// map has for the job of that identity. So a worker knows whether they go on with its job.
+uint64_t NextJobNumber(uint64_t identity, uint32_t server);
 
 }  // namespace longhaul

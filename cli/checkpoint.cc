@@ -107,6 +107,7 @@ int RunCheckpointReshard(const ReshardCommandOptions& options) {
   Print({{"rounds", resharded->rounds},
          {"servers", options.servers},
          {"map_epoch", resharded->map_epoch},
+         {"goes_on", resharded->goes_on},
          {"directories", resharded->directories}});
   return 0;
 }

@@ -204,6 +204,29 @@ CLI::App* AddKick(CLI::App& app, longhaul::cli::StatusCommandOptions* o, uint32_
   return command;
 }
 
+CLI::App* AddHandOver(CLI::App& app, longhaul::cli::StatusCommandOptions* o) {
+  CLI::App* command = app.add_subcommand(
+      "hand-over", "end all servers of a running job between two rounds, for others that go on with it");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--join", o->join, "address of the job's first server")
+      ->type_name("HOST:PORT")
+      ->required();
+  o->timeout = 60;
+  command->add_option("--timeout", o->timeout, "seconds that the workers have to come to one point")
+      ->check(CLI::Range(0.1, 86400.0));
+  AddSecurity(command, &o->key_file, &o->server_name, &o->insecure);
+  command->footer(
+      "Example, from two servers to three:\n"
+      "  longhaul hand-over --join ams.example:7700 --key ops.key\n"
+      "  longhaul checkpoint reshard ams/ fra/ --servers 3 --out next\n"
+      "and start the three on next/server-1 (--servers 3), next/server-2, next/server-3, the first at an "
+      "address\n"
+      "that the workers know. They wait for --reconnect-timeout, and go on with the round that comes next.\n"
+      "Servers run with --round-log. Not with a lossy downlink or a bounded staleness.\n"
+      "Exit codes: 0 handed over, 1 refused: the job goes on where it is, 2 bad options, 3 no server there.");
+  return command;
+}
+
 CLI::App* AddKeygen(CLI::App& app, longhaul::cli::KeygenOptions* o) {
   CLI::App* command =
       app.add_subcommand("keygen", "make the key that server, workers and tools want as --key FILE");
@@ -460,6 +483,8 @@ int main(int argc, char** argv) {
   longhaul::cli::StatusCommandOptions order;
   uint32_t kicked_rank = 0;
   const CLI::App* kick = AddKick(app, &order, &kicked_rank);
+  longhaul::cli::StatusCommandOptions change;
+  const CLI::App* hand_over = AddHandOver(app, &change);
   longhaul::cli::CheckpointOptions saved;
   longhaul::cli::ReshardCommandOptions reshard;
   const CheckpointCommands checkpoint = AddCheckpoint(app, &saved, &reshard);
@@ -469,10 +494,11 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& e) {
     if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status ||
-        *kick) {
+        *kick || *hand_over) {
       const char* const name = *keygen                            ? "keygen"
                                : *status                          ? "status"
                                : *kick                            ? "kick"
+                               : *hand_over                       ? "hand-over"
                                : *sim                             ? "sim"
                                : app.got_subcommand("checkpoint") ? "checkpoint"
                                                                   : "bench";
@@ -499,6 +525,7 @@ int main(int argc, char** argv) {
   if (*keygen) return longhaul::cli::RunKeygen(key);
   if (*status) return longhaul::cli::RunStatus(question);
   if (*kick) return longhaul::cli::RunKick(order, kicked_rank);
+  if (*hand_over) return longhaul::cli::RunHandOver(change);
   if (bench->got_subcommand("rounds")) return longhaul::load::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::load::RunBenchFlow(flow);
   return longhaul::cli::RunJob(run);

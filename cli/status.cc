@@ -55,12 +55,15 @@ class SlowAnswer {
 };
 
 // The server's text, or what is wrong and the exit code for it.
+// The servers' own end comes after the time that the workers have (server/job/hand_over_desk.h).
+constexpr Duration kServersEnd = std::chrono::seconds(15);
+
 struct Answer {
   int code = 0;
   std::string text;
 };
 
-Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
+Answer Ask(const StatusCommandOptions& options, worker::StatusOptions ask) {
   if (!std::isfinite(options.timeout)) return {kStatusUsage, "--timeout must be a number"};
   if (!options.insecure && options.key_file.empty())
     return {kStatusUsage, "which key does the server have? --key FILE, or --insecure when it has none"};
@@ -78,9 +81,8 @@ Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
   if (!socket.ok()) return {kStatusUnreachable, socket.status().ToString()};
 
   udp::EventLoop* running = nullptr;
-  worker::StatusCore core(
-      {.timeout = FromSeconds(options.timeout), .security = security->security(), .kick = kick},
-      Random(udp::EntropySeed()), [&running] { running->Stop(); });
+  ask.security = security->security();
+  worker::StatusCore core(ask, Random(udp::EntropySeed()), [&running] { running->Stop(); });
   auto loop = udp::EventLoop::Create(&core, std::move(*socket), nullptr);
   if (!loop.ok()) return {kStatusUnreachable, loop.status().ToString()};
   running = loop->get();
@@ -96,23 +98,31 @@ Answer Ask(const StatusCommandOptions& options, std::optional<uint32_t> kick) {
   const auto& outcome = core.outcome();
   if (!outcome) return {kStatusUnreachable, "ended without an answer"};
   if (outcome->ok()) return {0, **outcome};
-  const bool refused = kick && outcome->status().code() != StatusCode::kUnavailable;
+  const bool orders = ask.kick || ask.hand_over;
+  const bool refused = orders && outcome->status().code() != StatusCode::kUnavailable;
   return {refused ? kKickRefused : kStatusUnreachable, cli::WithFlagNames(outcome->status().ToString())};
 }
 
 }  // namespace
 
 int RunStatus(const StatusCommandOptions& options) {
-  const Answer answer = Ask(options, std::nullopt);
+  const Answer answer = Ask(options, {.timeout = FromSeconds(options.timeout)});
   if (answer.code != 0) return Fail("status", answer.text, answer.code);
   const auto text = PrintableJson(answer.text);
   return text.ok() ? Print("status", *text) : Fail("status", text.status().ToString(), kStatusUnreachable);
 }
 
 int RunKick(const StatusCommandOptions& options, uint32_t rank) {
-  const Answer answer = Ask(options, rank);
+  const Answer answer = Ask(options, {.timeout = FromSeconds(options.timeout), .kick = rank});
   if (answer.code != 0) return Fail("kick", answer.text, answer.code);
   return Print("kick", "kicked " + wire::Printable(answer.text, wire::kMaxTextBytes));
+}
+
+int RunHandOver(const StatusCommandOptions& options) {
+  const Duration limit = FromSeconds(options.timeout);
+  const Answer answer = Ask(options, {.timeout = limit + kServersEnd, .hand_over = limit});
+  if (answer.code != 0) return Fail("hand-over", answer.text, answer.code);
+  return Print("hand-over", "handed over " + wire::Printable(answer.text, wire::kMaxTextBytes));
 }
 
 using nlohmann::json;

@@ -26,6 +26,8 @@ inline constexpr int kStatusUnreachable = 3;  // no server, or it does not answe
 // Prints the server's JSON on standard output.
 int RunStatus(const StatusCommandOptions& options);
 
+// Prints after which round all servers of the job have ended.
+int RunHandOver(const StatusCommandOptions& options);
 // Prints whom the server has kicked.
 int RunKick(const StatusCommandOptions& options, uint32_t rank);
 

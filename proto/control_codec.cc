@@ -81,6 +81,7 @@ bool Take(const Reflection& from, const control::JobSpec& message, const FieldDe
 
 constexpr uint32_t kMaxWorldSize = 1u << 16;
 constexpr uint64_t kMaxIdleTimeoutMs = 24ull * 3600 * 1000;
+constexpr uint64_t kMaxHandOverTimeout = 24ull * 3600 * 1000 * 1000 * 1000;  // ns
 // A status reply carries JSON; it gets what fits a message beside its other fields.
 constexpr size_t kMaxJsonBytes = kMaxControlMessageBytes - 64;
 
@@ -292,6 +293,18 @@ Status Validate(const control::StatusReply& reply) {
 Status Validate(const control::KickRequest&) { return {}; }
 Status Validate(const control::Kicked& kicked) { return Text("kicked.who", kicked.who()); }
 
+Status Validate(const control::HandOverRequest& request) {
+  const bool good = request.timeout() > 0 && request.timeout() <= kMaxHandOverTimeout;
+  return good ? Status() : Violation("hand_over_request.timeout", "is not in 1 ns..24 h");
+}
+Status Validate(const control::HandedOver& handed_over) {
+  return Text("handed_over.what", handed_over.what());
+}
+Status Validate(const control::HandOver& hand_over) {
+  return hand_over.phase() <= control::HandOver::kEnds ? Status()
+                                                       : Violation("hand_over.phase", "is unknown");
+}
+
 Status Validate(const control::Barrier& barrier) { return Name("barrier.name", barrier.name()); }
 
 Status Validate(const control::BarrierDone& done) {
@@ -358,6 +371,12 @@ Status ValidateControlMessage(const ControlMessage& message) {
       return Validate(message.kick_request());
     case ControlMessage::kKicked:
       return Validate(message.kicked());
+    case ControlMessage::kHandOverRequest:
+      return Validate(message.hand_over_request());
+    case ControlMessage::kHandedOver:
+      return Validate(message.handed_over());
+    case ControlMessage::kHandOver:
+      return Validate(message.hand_over());
     case ControlMessage::kBarrier:
       return Validate(message.barrier());
     case ControlMessage::kBarrierDone:

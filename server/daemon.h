@@ -27,6 +27,8 @@ struct Daemon {
   // server could go on).
   static Status BeginHandOver(const Server& server);
   static Status MayHandOver(const Server& server);
+  // It has begun, by BeginHandOver or an operator's order (longhaul hand-over). Any thread.
+  static bool HandsOver(const Server& server);
 
   // Both ask the server's loop and wait for its answer, on any thread but the loop's; the server was not
   // moved from. Errors: kDeadlineExceeded (the loop does not answer for 2 s), kFailedPrecondition (it has

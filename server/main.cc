@@ -154,12 +154,7 @@ class Reloader {
     const Status begun = server_ != nullptr
                              ? server::Daemon::BeginHandOver(*server_)
                              : Status(StatusCode::kFailedPrecondition, "the server is not running");
-    handed_over_ = handed_over_ || begun.ok();
     SayHandOver(begun);
-  }
-  bool handed_over() {
-    const std::lock_guard lock(mutex_);
-    return handed_over_;
   }
 
  private:
@@ -186,12 +181,11 @@ class Reloader {
   const CLI::App& running_;
   std::mutex mutex_;
   Server* server_ = nullptr;
-  bool handed_over_ = false;
 };
 
 // Waits for the end of the server, which a signal brings about in order.
 int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::SignalWatcher* signals,
-               health::HealthPort* health, Reloader* reloader, process::Output* output) {
+               health::HealthPort* health, process::Output* output) {
   signals->Guard([&server, health](int signal) {
     if (health != nullptr) health->SetStopping("told to stop by signal " + std::to_string(signal));
     spdlog::info("signal {}: telling the workers and shutting down", signal);
@@ -201,7 +195,7 @@ int WaitForEnd(const Flags& flags, Server& server, Progress* progress, process::
   while (!(outcome = server.WaitFor(kSummaryPoll))) progress->WriteSummary();
   progress->WriteSummary();
   signals->Guard({});
-  if (flags.server.once && !progress->finished() && !(reloader->handed_over() && outcome->ok())) {
+  if (flags.server.once && !progress->finished() && !(server::Daemon::HandsOver(server) && outcome->ok())) {
     output->Complain(outcome->ok() ? "told to stop before a job was finished" : outcome->ToString());
     return kExitFailure;
   }
@@ -386,7 +380,7 @@ int Run(int argc, char** argv) {
   progress.PrintListening(*server, security->kind);
   reloader.SetServer(&*server);
   const health::HealthWatch watch(health->get(), SourceOf(*server));
-  const int code = WaitForEnd(flags, *server, &progress, &signals, health->get(), &reloader, &output);
+  const int code = WaitForEnd(flags, *server, &progress, &signals, health->get(), &output);
   reloader.SetServer(nullptr);
   return code;
 }

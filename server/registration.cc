@@ -48,6 +48,13 @@ Status Registration::Run() {
     return found.ok() ? std::optional(*found) : std::nullopt;
   };
   core.answer = [this](const Result<control::ServerWelcome>& answer) { OnAnswer(answer); };
+  core.hand_over = [this] {
+    std::unique_lock lock(mutex_);
+    hands_over_ = true;
+    const auto hand_over = hand_over_;
+    lock.unlock();
+    if (hand_over) hand_over();
+  };
   core_.emplace(std::move(core), Random(udp::EntropySeed()));
   auto loop = udp::EventLoop::Create(&*core_, *std::move(socket));
   if (!loop.ok()) return loop.status();
@@ -88,6 +95,18 @@ void Registration::OnAnswer(const Result<control::ServerWelcome>& answer) {
 
 void Registration::SetKeys(std::vector<std::shared_ptr<transport::Security>> keys) {
   (void)loop_->Post([this, keys = std::move(keys)] { core_->SetKeys(keys); });
+}
+
+void Registration::Leave() {
+  (void)loop_->Post([this] { core_->Leave(); });
+}
+
+void Registration::OnHandOver(std::function<void()> hand_over) {
+  std::unique_lock lock(mutex_);
+  hand_over_ = hand_over;
+  const bool already = hands_over_;
+  lock.unlock();
+  if (already) hand_over();
 }
 
 void Registration::OnEnd(std::function<void(const Status&)> end) {

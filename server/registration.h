@@ -39,6 +39,11 @@ class Registration {
   const control::ServerWelcome& welcome() const { return *welcome_; }
   // `end` is called once, on any thread, if this server cannot go on; at once, if it cannot already.
   void OnEnd(std::function<void(const Status&)> end);
+  // `hand_over` is called on any thread, maybe more than once, when the first server says that the job goes to
+  // other servers; at once, if it has already.
+  void OnHandOver(std::function<void()> hand_over);
+  // The first server hears that this one ends. Any thread.
+  void Leave();
   // For the attempts that follow: those before are of keys that the first server may not take any more.
   void SetKeys(std::vector<std::shared_ptr<transport::Security>> keys);
 
@@ -58,6 +63,8 @@ class Registration {
   std::optional<control::ServerWelcome> welcome_;
   Status failure_;
   std::function<void(const Status&)> end_;
+  std::function<void()> hand_over_;
+  bool hands_over_ = false;
 };
 
 }  // namespace longhaul::server

@@ -85,6 +85,12 @@ void RegistrationCore::End(const Status& why) {
   options_.answer(why);
 }
 
+void RegistrationCore::Leave() {
+  deadline_ = retry_ = Instant::Infinite();
+  over_ = true;
+  if (connection_ != nullptr) connection_->Close(Status());
+}
+
 void RegistrationCore::OnControlBytes(ByteSpan bytes) {
   const auto messages = reader_.Append(bytes);
   if (!messages.ok()) return connection_->Close(messages.status());
@@ -93,6 +99,10 @@ void RegistrationCore::OnControlBytes(ByteSpan bytes) {
 
 void RegistrationCore::OnMessage(const control::ControlMessage& message) {
   if (message.has_server_welcome()) return OnWelcome(message.server_welcome());
+  if (message.has_hand_over() && welcome_) {
+    if (options_.hand_over && message.hand_over().phase() == control::HandOver::kEnds) options_.hand_over();
+    return;
+  }
   if (message.has_refused()) {
     refused_ = Status(static_cast<StatusCode>(message.refused().code()), message.refused().message());
   } else if (message.has_leave()) {

@@ -31,6 +31,8 @@ struct RegistrationOptions {
   // The first answer, or why there is none. Then once more, if the first server does not know this one any
   // more or has other settings: this server cannot go on.
   std::function<void(const Result<control::ServerWelcome>&)> answer = {};
+  // The job goes to other servers: this one is to hand its part over. May be empty.
+  std::function<void()> hand_over = {};
 };
 
 class RegistrationCore final : public transport::DatagramCore {
@@ -44,6 +46,8 @@ class RegistrationCore final : public transport::DatagramCore {
   // REQUIRES: the first call.
   void Start(Instant now, const Address& first);
 
+  // This server ends.
+  void Leave();
   // The server's keys from now on: of the attempts that follow.
   void SetKeys(std::vector<std::shared_ptr<transport::Security>> keys) { endpoint_.SetKeys(std::move(keys)); }
   std::string FirstServer() const { return "the first server, " + options_.first_server + ","; }

@@ -1,6 +1,7 @@
 #include "longhaul/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -186,6 +187,7 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
   registration.join.set_server(disk.server);
   registration.join.set_servers(disk.map_epoch == 0 ? 0 : disk.servers);
   registration.join.set_start(placed.start);
+  registration.join.set_logs(options.round_log);
   auto opened = server::Registration::Open(registration);
   if (!opened.ok()) return opened.status();
   placed.registration = *std::move(opened);
@@ -268,6 +270,7 @@ class EventLines final : public server::ServerEvents {
 
   // Called after a job is over, with how it ended.
   std::function<void(const Status& outcome, const ServerStats& stats)> on_job_over;
+  std::function<void()> on_hand_over;
 
   void OnJoin(uint32_t rank, const Member& member, bool replaces) override {
     const std::string site = member.site.empty() ? "" : ", site " + member.site;
@@ -357,6 +360,19 @@ class EventLines final : public server::ServerEvents {
   void OnKick(uint32_t rank, const std::string& who, const std::string& by) override {
     Emit(ServerEvent::Kind::kAccess, who + " is kicked by " + by,
          {{"event", "kick"}, {"rank", rank}, {"who", who}, {"by", by}});
+  }
+  void OnHandOver() override {
+    if (on_hand_over) on_hand_over();
+  }
+  void OnHandOverAsked(const std::string& by, const Status& why) override {
+    const std::string text = why.ok() ? by + " wants the job handed over to other servers"
+                                      : "the job is not handed over: " + why.ToString();
+    Emit(ServerEvent::Kind::kServer, text,
+         {{"event", "hand_over"},
+          {"by", by},
+          {"code", StatusCodeName(why.code())},
+          {"message", why.message()}},
+         why.ok() ? LogLevel::kInfo : LogLevel::kWarning);
   }
   void OnExpiring(const std::string& who, int64_t seconds) override {
     const std::string when = seconds < 0 ? " has expired"
@@ -534,7 +550,7 @@ struct Server::Impl {
   // What follows needs the round log: a worker takes no other server for the one that it has lost.
   Status RequestHandOver() {
     return loop->Post([this] {
-      if (stopping) return;
+      if (stopping || !may_hand_over.ok() || checkpoints->log_failing()) return;
       hands_over = true;
       BeginShutdown(
           Status(StatusCode::kUnavailable, "the server hands the job over to the one that starts next"));
@@ -567,6 +583,7 @@ struct Server::Impl {
   }
 
   void ShutDown(const Status& why) {
+    if (hands_over && registration) registration->Leave();
     hands_over ? core->HandOver(udp::Now(), why) : core->Shutdown(udp::Now(), why);
     deadline = udp::Now() + kDrainTime;
     WaitForDrain();
@@ -698,8 +715,8 @@ struct Server::Impl {
   Address address;
   bool once = false;
   Status may_hand_over;
-  bool stopping = false;              // loop's thread
-  bool hands_over = false;            // loop's thread
+  bool stopping = false;  // loop's thread
+  std::atomic<bool> hands_over = false;
   bool drain_check = false;           // loop's thread
   std::optional<Status> last_rounds;  // loop's thread: why it stops once these are over
   Instant deadline = Instant::Infinite();
@@ -835,6 +852,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
   impl->events.on_job_over = [raw](const Status& outcome, const ServerStats& stats) {
     raw->OnJobOver(outcome, stats);
   };
+  impl->events.on_hand_over = [raw] { (void)raw->RequestHandOver(); };
   if (placed->registration) {
     impl->events.calls().Log(LogLevel::kInfo, "this is server " + std::to_string(placed->place.server + 1) +
                                                   " of " + std::to_string(placed->place.servers) +
@@ -842,6 +860,7 @@ Result<Server> server::Daemon::Start(const ServerOptions& given,
     impl->registration = std::move(placed->registration);
     impl->registration->OnEnd(
         [raw](const Status& why) { (void)raw->loop->Post([raw, why] { raw->GiveUp(why); }); });
+    impl->registration->OnHandOver([raw] { (void)raw->RequestHandOver(); });
   }
   try {
     impl->thread = std::thread([raw] { raw->Run(); });
@@ -925,6 +944,8 @@ std::string Server::StatsJson() const {
 Result<server::ServerStats> server::Daemon::Stats(const Server& server) {
   return server.impl_->Ask([impl = server.impl_.get()] { return impl->StatsNow(); });
 }
+
+bool server::Daemon::HandsOver(const Server& server) { return server.impl_->hands_over; }
 
 void server::Daemon::BeginStop(const Server& server) { server.impl_->RequestStop(); }
 

@@ -17,9 +17,9 @@ Status Denied(const transport::PeerIdentity& identity, const std::string& what) 
 }  // namespace
 
 Status Authorize(const transport::PeerIdentity& identity, Request request) {
-  if (identity.kind == Kind::kNone && request == Request::kKick) {
+  if (identity.kind == Kind::kNone && (request == Request::kKick || request == Request::kHandOver)) {
     return {StatusCode::kPermissionDenied,
-            "this server has no key, so anyone could kick anyone: it takes none"};
+            "this server has no key, so anyone could give any order: it takes none"};
   }
   if (identity.kind != Kind::kCertificate) return {};
   const bool worker = identity.role == kWorker;
@@ -39,6 +39,8 @@ Status Authorize(const transport::PeerIdentity& identity, Request request) {
                  : Denied(identity, "being one more server of the job: that takes a server's");
     case Request::kKick:
       return tool ? Status() : Denied(identity, "kicking members: that takes a tool's");
+    case Request::kHandOver:
+      return tool ? Status() : Denied(identity, "ending the servers: that takes a tool's");
   }
   return Denied(identity, "this");
 }

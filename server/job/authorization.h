@@ -13,11 +13,12 @@
 namespace longhaul::server {
 
 enum class Request : uint8_t {
-  kJoin,    // as a worker: workers
-  kBench,   // as a load generator: tools and workers
-  kStatus,  // as an observer: tools; members ask as members
-  kKick,    // of a member, by an operator: tools; without keys none
-  kServe,   // as one more server of the job: servers
+  kJoin,      // as a worker: workers
+  kBench,     // as a load generator: tools and workers
+  kStatus,    // as an observer: tools; members ask as members
+  kKick,      // of a member, by an operator: tools; without keys none
+  kHandOver,  // of the job to other servers, by an operator: as kKick
+  kServe,     // as one more server of the job: servers
 };
 
 // kPermissionDenied, naming the identity and what it is for.

@@ -22,6 +22,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       images_(images),
       guest_desk_(guests, events),
       server_desk_(settings_, this, events),
+      hand_over_(settings_, membership_, server_desk_, this, events),
       strangers_(settings_.world_size),
       roll_(&membership_, this),
       grants_(settings_.grants, settings_.world_size, receive_window),
@@ -34,12 +35,6 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
 }
 
 Coordinator::~Coordinator() = default;
-
-void Coordinator::SetNow(Instant now) {
-  now_ = now;
-  if (guests_ != nullptr) guests_->SetNow(now);
-  if (engine_) engine_->SetNow(now);
-}
 
 // --- Connections ---
 
@@ -110,6 +105,7 @@ void Coordinator::OnClosed(Peer& peer, const Status& why) {
   if (peer.joined()) MemberGone(peer, why.ok() ? silent : why);
   guest_desk_.Remove(peer);
   server_desk_.Forget(peer, why);
+  hand_over_.Forget(peer);
   successions_.Forget(peer);
   peer_of_.erase(peer.connection);
   std::erase_if(peers_, [&peer](const auto& p) { return p.get() == &peer; });
@@ -189,6 +185,8 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
     if (message.has_server_join()) return OnServerJoin(peer, message.server_join());
     if (message.has_join()) return OnJoin(peer, message.join());
     if (message.has_kick_request()) return OnKick(peer, message.kick_request().rank());
+    if (message.has_hand_over_request())
+      return hand_over_.OnRequest(peer, message.hand_over_request(), images_, engine_ != nullptr, now_);
   }
   Disconnect(peer, Status(StatusCode::kProtocolViolation, "the first message must be Join"));
 }
@@ -196,6 +194,7 @@ void Coordinator::OnMessage(Peer& peer, const ControlMessage& message) {
 void Coordinator::OnMemberMessage(Peer& peer, const ControlMessage& message) {
   if (message.has_leave()) return OnLeave(peer, message.leave());
   if (message.has_give_up()) return OnGiveUp(peer, message.give_up());
+  if (message.has_hand_over()) return hand_over_.OnAnswer(peer, message.hand_over());
   const bool known = message.has_declare() || message.has_pull_request() || message.has_barrier() ||
                      message.has_clock_request();
   if (!known || !engine_) {
@@ -224,9 +223,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
   const bool replaces = *admission == Membership::Admission::kReplaces;
   if (replaces) Replace(request.rank);
   if (!engine_ && membership_.joined() == 1) started_at_ = now_;
-  peer.phase = Peer::Phase::kJoined;
-  peer.rank = request.rank;
-  peer.takes_membership = join.takes_membership();
+  peer.BecomeMember(join);
   by_rank_[peer.rank] = &peer;
   if (!replaces) roll_.OnChange();
   peer.connection->Admit(true);
@@ -235,6 +232,7 @@ void Coordinator::OnJoin(Peer& peer, const control::Join& join, bool holder_sile
     LH_REACHED("a lost rank comes back");
     engine_->OnMemberJoined(peer.rank);
   }
+  hand_over_.OnChange(membership_.Describe(peer.rank) + " has come meanwhile");
   if (events_) events_->OnJoin(peer.rank, membership_.member(peer.rank), replaces);
   const std::string notice = engine_ || jobs_over() == 0 ? "" : Notice(record_.last(), now_, settings_);
   Send(peer, server_desk_.WithMap(WelcomeMessage(settings_, settings_.first_job + jobs_over(), notice)));
@@ -347,11 +345,6 @@ void Coordinator::OnKick(Peer& peer, uint32_t rank) {
   Send(peer, KickedMessage(*who));
 }
 
-void Coordinator::Reload(const AccessRules& rules) {
-  access_.Replace(rules, &membership_);
-  for (const auto& peer : peers_) CheckAccess(*peer);
-}
-
 void Coordinator::CheckAccess(Peer& peer) {
   if (Status stay = access_.MayStay(peer, membership_); !stay.ok()) return Disconnect(peer, stay);
   const auto left = access_.TakeNotice(&peer);
@@ -422,6 +415,7 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
     membership_.Lose(rank);
   }
   roll_.OnChange();
+  hand_over_.OnChange(who + " is gone meanwhile");
   if (events_) events_->OnLeave(rank, who, why);
   if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
     // No round is finished without it: the job ends as it is.
@@ -440,6 +434,7 @@ void Coordinator::AfterEvent() {
   grants_.Run(now_);
   if (engine_) engine_->EndEvent();
   roll_.Run(now_, by_rank_);
+  hand_over_.Run(now_);
   if (engine_ && abort_) {
     EndJob(*std::exchange(abort_, std::nullopt));
   } else if (engine_ && membership_.joined() == 0) {
@@ -468,15 +463,6 @@ void Coordinator::EndJob(const Status& outcome) {
   membership_.Reset();
   record_.OnEnd(outcome, stats.rounds, now_);
   if (events_) events_->OnJobOver(outcome, stats);
-}
-
-void Coordinator::OnLogged() {
-  if (start_record_) TellStart();
-  if (engine_) engine_->OnLogged();
-}
-
-void Coordinator::KeepState() {
-  if (engine_) engine_->images().Begin();
 }
 
 void Coordinator::Shutdown(const Status& why) {
@@ -535,18 +521,6 @@ void Coordinator::OnTensorRound(const TensorRound& round) {
   for (const JobRound& over : record_.Add(round, engine_->tensor_count(), now_, by_rank_)) {
     if (events_) events_->OnRound(over, Stats());
   }
-}
-
-void Coordinator::OnRejected(const Rejection& rejection) {
-  if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
-}
-
-void Coordinator::OnWeightBounded(uint32_t rank, float said, float counted) {
-  if (events_) events_->OnWeightBounded(membership_.Describe(rank), said, counted);
-}
-
-void Coordinator::OnLeftOut(const LeftOut& left_out) {
-  if (events_) events_->OnLeftOut(left_out, membership_.Describe(left_out.rank));
 }
 
 ServerStats Coordinator::Stats() const {

@@ -21,6 +21,7 @@
 #include "server/job/access.h"
 #include "server/job/barriers.h"
 #include "server/job/guest_desk.h"
+#include "server/job/hand_over_desk.h"
 #include "server/job/job_stats.h"
 #include "server/job/messages.h"
 #include "server/job/roll.h"
@@ -65,7 +66,11 @@ class Coordinator final : private RoundEngineHost {
     endpoint_stats_ = std::move(stats);
   }
 
-  void SetNow(Instant now);
+  void SetNow(Instant now) {
+    now_ = now;
+    if (guests_ != nullptr) guests_->SetNow(now);
+    if (engine_) engine_->SetNow(now);
+  }
   // `connection` as in transport::EndpointEvent.
   void Handle(transport::Connection* connection, const transport::Event& event);
   // Ends what the events have ended (a job that cannot go on, or is finished).
@@ -73,15 +78,23 @@ class Coordinator final : private RoundEngineHost {
   void HandleTimeout();
   Instant NextTimeout() const;
   // As Access::Replace: peers that the rules leave out are disconnected by name.
-  void Reload(const AccessRules& rules);
+  void Reload(const AccessRules& rules) {
+    access_.Replace(rules, &membership_);
+    for (const auto& peer : peers_) CheckAccess(*peer);
+  }
   bool HasWork() const { return engine_ && engine_->HasWork(); }  // as DatagramCore's; then AfterEvent
   void Work() { engine_->Work(); }
   void HandleLongestEvent(Duration cpu) { record_.OnLongestEvent(cpu); }
   // The job's state is to be kept as it is after the rounds in progress. KeepsState: it waits for these.
-  void KeepState();
+  void KeepState() {
+    if (engine_) engine_->images().Begin();
+  }
   bool KeepsState() { return engine_ && engine_->images().pending(); }
   // ImageKeeper::logged() has grown.
-  void OnLogged();
+  void OnLogged() {
+    if (start_record_) TellStart();
+    if (engine_) engine_->OnLogged();
+  }
   // Tells all peers and admits no peer any more. An Ok `why` becomes kCancelled for the workers of a running
   // job.
   void Shutdown(const Status& why);
@@ -101,9 +114,15 @@ class Coordinator final : private RoundEngineHost {
   void RequestAbort(const Status& why) override { abort_ = abort_.value_or(why); }
   Peer* PeerOfRank(uint32_t rank) override { return by_rank_[rank]; }
   void OnTensorRound(const TensorRound& round) override;
-  void OnRejected(const Rejection& rejection) override;
-  void OnWeightBounded(uint32_t rank, float said, float counted) override;
-  void OnLeftOut(const LeftOut& left_out) override;
+  void OnRejected(const Rejection& rejection) override {
+    if (events_) events_->OnRejected(rejection, membership_.Describe(rejection.rank));
+  }
+  void OnWeightBounded(uint32_t rank, float said, float counted) override {
+    if (events_) events_->OnWeightBounded(membership_.Describe(rank), said, counted);
+  }
+  void OnLeftOut(const LeftOut& left_out) override {
+    if (events_) events_->OnLeftOut(left_out, membership_.Describe(left_out.rank));
+  }
 
   struct Routing;
   // Events of connections. OnAccepted refuses by closing the connection: then there is no Peer for it.
@@ -151,6 +170,7 @@ class Coordinator final : private RoundEngineHost {
   ImageKeeper* images_;
   GuestDesk guest_desk_;
   ServerDesk server_desk_;
+  HandOverDesk hand_over_;
   Strangers strangers_;
   Successions successions_;
   Waits waits_;

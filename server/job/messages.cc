@@ -44,6 +44,12 @@ ControlMessage KickedMessage(const std::string& who) {
   return message;
 }
 
+ControlMessage HandedOverMessage(const std::string& what) {
+  ControlMessage message;
+  message.mutable_handed_over()->set_what(what);
+  return message;
+}
+
 std::string Notice(const LastJob& last, Instant now, const ServerSettings& settings) {
   const std::string how = last.outcome.ok() ? "has finished after " + std::to_string(last.rounds) + " rounds"
                                             : "was aborted (" + last.outcome.ToString() + ")";

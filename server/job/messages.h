@@ -21,6 +21,7 @@ JoinRequest RequestOf(const Peer& peer, const control::Join& join);
 control::ControlMessage RefusedMessage(const Status& why, const std::string& first_server);
 control::ControlMessage LeaveMessage(const Status& why);
 control::ControlMessage KickedMessage(const std::string& who);
+control::ControlMessage HandedOverMessage(const std::string& what);
 // A job that is over.
 struct LastJob {
   Status outcome;

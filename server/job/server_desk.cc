@@ -158,7 +158,8 @@ Status ServerDesk::Admit(Peer& peer, const control::ServerJoin& join, bool job_r
   if (place.peer != nullptr && join.start() < place.start) {
     return {StatusCode::kAlreadyExists, Describe(*number) + " is here, from a later start"};
   }
-  const Place before = std::exchange(place, {.address = address, .start = join.start(), .peer = &peer});
+  const Place before =
+      std::exchange(place, {.address = address, .start = join.start(), .logs = join.logs(), .peer = &peer});
   peer.phase = Peer::Phase::kServer;
   peer.connection->Admit(true);
   if (events_) events_->OnServer(Describe(*number), IdentityText(identity), Status());
@@ -184,6 +185,28 @@ void ServerDesk::Forget(Peer& peer, const Status& why) {
     places_[server].peer = nullptr;
     const Status lost = why.ok() ? Status(StatusCode::kAborted, "closed its connection") : why;
     if (events_) events_->OnServer(Describe(server), IdentityText(peer.connection->identity()), lost);
+  }
+}
+
+// --- All of them end ---
+
+Status ServerDesk::MayEnd() const {
+  for (uint32_t server = 1; server < places_.size(); ++server) {
+    const Place& place = places_[server];
+    const char* const why = place.peer == nullptr ? " is not here" : " has no round log (--round-log)";
+    if (place.peer == nullptr || !place.logs)
+      return {StatusCode::kFailedPrecondition, Describe(server) + why};
+  }
+  return {};
+}
+
+bool ServerDesk::AnyOther() const {
+  return std::ranges::any_of(places_, [](const Place& place) { return place.peer != nullptr; });
+}
+
+void ServerDesk::TellOthers(const control::ControlMessage& message) {
+  for (const Place& place : places_) {
+    if (place.peer != nullptr) host_->Send(*place.peer, message);
   }
 }
 

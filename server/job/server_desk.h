@@ -52,6 +52,13 @@ class ServerDesk {
   void Forget(Peer& peer, const Status& why);
 
   bool complete() const;
+
+  // --- All of them end (server/job/hand_over_desk.h) ---
+  // kFailedPrecondition: one is not here, or has no round log.
+  Status MayEnd() const;
+  bool AnyOther() const;  // is here
+  void TellOthers(const control::ControlMessage& message);
+
   // A server with a place, or a worker that is held.
   bool Knows(const Peer& peer) const;
   // "server 2 of 3 (10.0.0.2:7700)".
@@ -62,6 +69,7 @@ class ServerDesk {
   struct Place {
     std::string address;   // empty: no server has had it
     uint64_t start = 0;    // of the server that has it
+    bool logs = false;     // it has a round log
     Peer* peer = nullptr;  // null: it is not here
   };
 

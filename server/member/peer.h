@@ -52,6 +52,7 @@ struct Peer {
   Phase phase = Phase::kNew;
   uint32_t rank = 0;  // of a member
   bool takes_membership = false;
+  bool takes_hand_over = false;
   Instant since;           // when it was accepted
   Instant accepted_at;     // ... or connected, or extended its stay by a status request
   bool connected = false;  // the search for the path's MTU, where one was needed, is over
@@ -74,6 +75,12 @@ struct Peer {
     connection->Close(close_why);
   }
   Duration rtt() const { return connection->smoothed_rtt(); }
+  void BecomeMember(const control::Join& join) {
+    phase = Phase::kJoined;
+    rank = join.rank();
+    takes_membership = join.takes_membership();
+    takes_hand_over = join.takes_hand_over();
+  }
   bool joined() const { return phase == Phase::kJoined; }
 };
 

@@ -60,7 +60,8 @@ struct Jobs::Job {
   // Whether its end is the one that was asked for.
   bool EndsWell(bool once, bool finished, const Status& how) {
     const std::lock_guard lock(mutex);
-    return (handed_over && how.ok()) || (once ? finished : stopping);
+    const bool hands_over = handed_over || (server && Daemon::HandsOver(*server));
+    return (hands_over && how.ok()) || (once ? finished : stopping);
   }
   bool Ended() {
     const std::lock_guard lock(mutex);

@@ -270,6 +270,10 @@ class ServerEvents {
   virtual void OnKick(uint32_t rank, const std::string& who, const std::string& by) {
     (void)rank, (void)who, (void)by;
   }
+  // The workers wait for other servers: this one is to hand the job over, as Daemon::BeginHandOver.
+  virtual void OnHandOver() {}
+  // An operator (IdentityText) wants that; or `why` it does not happen.
+  virtual void OnHandOverAsked(const std::string& by, const Status& why) { (void)by, (void)why; }
   // The certificate of `who` ("the server" is us) expires in so many seconds; negative: it has.
   virtual void OnExpiring(const std::string& who, int64_t seconds) { (void)who, (void)seconds; }
   // Another server of the job, as ServerDesk::Describe; `why` is Ok when it has come, else why it is lost.

@@ -1,7 +1,9 @@
 #include "server/store/shards.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "base/placement.h"
 #include "server/store/checkpoint.h"
 #include "server/store/hashed_file.h"
+#include "server/store/redo_log.h"
 
 namespace longhaul::server::store {
 namespace {
@@ -27,6 +30,8 @@ struct Source {
   std::string directory;
   StoredPlace place;
   std::map<uint64_t, std::string> by_rounds;  // path of the newest one of that round
+  std::optional<RedoLog::Loaded> log = {};    // of a job that has not ended
+  std::unique_ptr<FileLock> lock = {};        // then: no server writes it
 };
 
 struct Part {
@@ -52,7 +57,7 @@ Status CheckParts(const std::string& name, const std::vector<Part>& parts, uint6
   if (parts.size() != shards.size()) return Damaged(name, " has parts at servers that have none of it");
   const TensorImage& first = *parts.front().image;
   for (const Part& part : parts) {
-    if (part.image->rounds != first.rounds) {
+    if (part.image->rounds != first.rounds || part.image->round != first.round) {
       return Damaged(name, ": one part is of round " + std::to_string(first.rounds) + ", another of round " +
                                std::to_string(part.image->rounds));
     }
@@ -68,7 +73,14 @@ const Array& StateOf(const TensorImage& image, size_t array) {
 
 TensorImage LikeButOf(const TensorImage& image, uint64_t count) {
   TensorImage like{.name = image.name, .count = count, .optimizer = image.optimizer, .rounds = image.rounds};
+  like.round = image.round;
   like.shift_epoch = image.shift_epoch;
+  // Who has pushed how often, and whom that one has followed. Which chunks counted is no one's question:
+  // nothing was on its way.
+  for (Counted counted : image.counted) {
+    counted.chunks.clear();
+    like.counted.push_back(std::move(counted));
+  }
   for (const auto& state : image.state) like.state.push_back({state.name, nullptr});
   return like;
 }
@@ -79,6 +91,20 @@ void SetArray(TensorImage* image, size_t array, Array values) {
 
 Result<Source> Look(Files& files, const std::string& directory) {
   Source source{.directory = directory, .place = {}, .by_rounds = {}};
+  const auto read = [&]() -> Status {
+    auto log = RedoLog::Open(&files, directory);
+    if (!log.ok()) return log.status();
+    source.log = log->TakeLoaded();
+    if (source.log && source.log->over) source.log.reset();
+    return {};
+  };
+  if (Status first = read(); !first.ok()) return first;
+  if (source.log) {
+    auto lock = files.Lock(directory + "/lock");
+    if (!lock.ok()) return lock.status();
+    source.lock = *std::move(lock);
+    if (Status again = read(); !again.ok()) return again;
+  }
   const auto place = ReadPlace(files, directory);
   if (!place.ok()) return place.status();
   if (*place) source.place = **place;
@@ -217,44 +243,116 @@ std::vector<JobImage> CutInParts(const JobImage& image, uint32_t servers) {
   return images;
 }
 
-Result<Resharded> Reshard(Files& files, const ReshardOptions& options) {
-  const auto sources = LookAtAll(files, options.directories);
-  if (!sources.ok()) return sources.status();
-  const auto rounds = CommonRound(*sources);
+namespace {
+
+// What is written for each server of the new map, in its directory.
+Status WriteEach(Files& files, const ReshardOptions& options, const JobImage& whole,
+                 const std::function<Status(uint32_t, const std::string&, JobImage)>& write,
+                 Resharded* resharded) {
+  if (Status made = files.MakeDirectory(options.out); !made.ok()) return made;
+  std::vector<JobImage> parts = CutInParts(whole, options.servers);
+  for (uint32_t server = 0; server < options.servers; ++server) {
+    const std::string directory = options.out + "/server-" + std::to_string(server + 1);
+    if (Status written = write(server, directory, std::move(parts[server])); !written.ok()) return written;
+    if (options.servers > 1) {
+      const StoredPlace place{
+          .map_epoch = resharded->map_epoch, .server = server, .servers = options.servers};
+      if (Status stored = WritePlace(files, directory, place); !stored.ok()) return stored;
+    }
+    resharded->directories.push_back(directory);
+  }
+  return {};
+}
+
+Result<Resharded> ReshardCheckpoints(Files& files, const ReshardOptions& options,
+                                     const std::vector<Source>& sources, Resharded resharded) {
+  const auto rounds = CommonRound(sources);
   if (!rounds)
     return Status(StatusCode::kFailedPrecondition,
                   "the directories have no checkpoint of one round in common");
   std::vector<JobImage> images;
   CheckpointWriter::Description about;
-  for (const Source& source : *sources) {
+  for (const Source& source : sources) {
     auto loaded = LoadCheckpoint(files, source.by_rounds.at(*rounds));
     if (!loaded.ok()) return loaded.status();
     const Manifest& manifest = loaded->manifest;
     if (!images.empty() && (manifest.job != about.job || manifest.settings != about.settings)) {
       return Status(StatusCode::kFailedPrecondition,
-                    loaded->path + " is of another job than " + sources->front().directory);
+                    loaded->path + " is of another job than " + sources.front().directory);
     }
     about = {.job = manifest.job, .settings = manifest.settings, .written = manifest.written};
     images.push_back(std::move(loaded->image));
   }
   const auto whole = JoinParts(images);
   if (!whole.ok()) return whole.status();
-  if (Status made = files.MakeDirectory(options.out); !made.ok()) return made;
-  Resharded resharded{.rounds = *rounds};
-  if (options.servers > 1) resharded.map_epoch = sources->front().place.map_epoch + 1;
-  const std::vector<JobImage> parts = CutInParts(*whole, options.servers);
-  for (uint32_t server = 0; server < options.servers; ++server) {
-    const std::string directory = options.out + "/server-" + std::to_string(server + 1);
+  resharded.rounds = *rounds;
+  const auto write = [&](uint32_t, const std::string& directory, const JobImage& part) -> Status {
     auto writer = CheckpointWriter::Open(&files, directory, 1);
-    if (!writer.ok()) return writer.status();
-    if (auto written = writer->Write(parts[server], about); !written.ok()) return written.status();
-    if (options.servers > 1) {
-      const StoredPlace place{.map_epoch = resharded.map_epoch, .server = server, .servers = options.servers};
-      if (Status stored = WritePlace(files, directory, place); !stored.ok()) return stored;
+    return writer.ok() ? writer->Write(part, about).status() : writer.status();
+  };
+  Status written = WriteEach(files, options, *whole, write, &resharded);
+  return written.ok() ? Result<Resharded>(resharded) : written;
+}
+
+Result<Resharded> ReshardLogs(Files& files, const ReshardOptions& options, std::vector<Source> sources,
+                              Resharded resharded) {
+  const RedoLog::About about = sources.front().log->about;
+  uint16_t symbol_bytes = sources.front().log->run.symbol_bytes;
+  std::vector<uint64_t> numbers;
+  std::vector<JobImage> images;
+  for (Source& source : sources) {
+    RedoLog::Loaded& log = *source.log;
+    const bool same = log.about.job == about.job && log.about.settings == about.settings &&
+                      log.about.world_size == about.world_size;
+    if (!same) {
+      return Status(StatusCode::kFailedPrecondition, "the round log in " + source.directory +
+                                                         " is of another job than that in " +
+                                                         sources.front().directory);
     }
-    resharded.directories.push_back(directory);
+    symbol_bytes = std::min(symbol_bytes, log.run.symbol_bytes);
+    numbers.push_back(log.run.number);
+    images.push_back({.tensors = std::move(log.tensors)});
+    for (const TensorImage& tensor : images.back().tensors)
+      images.back().rounds = std::max(images.back().rounds, tensor.rounds);
   }
-  return resharded;
+  const auto whole = JoinParts(images);
+  if (!whole.ok()) {
+    return Status(whole.status().code(), whole.status().message() +
+                                             "; the servers have not handed the job over together "
+                                             "(longhaul hand-over), and can go on with it as they are");
+  }
+  resharded.rounds = whole->rounds;
+  resharded.goes_on = true;
+  const uint64_t identity = JobIdentity(numbers);
+  const auto write = [&](uint32_t server, const std::string& directory, JobImage part) -> Status {
+    if (Status made = files.MakeDirectory(directory); !made.ok()) return made;
+    auto log = RedoLog::Open(&files, directory);
+    if (!log.ok()) return log.status();
+    const ResumedJob run{.number = NextJobNumber(identity, server), .symbol_bytes = symbol_bytes};
+    if (Status begun = log->Begin(about, run, /*goes_on=*/false); !begun.ok()) return begun;
+    std::vector<RedoLog::Image> tensors;
+    for (TensorImage& tensor : part.tensors)
+      tensors.push_back(std::make_shared<const TensorImage>(std::move(tensor)));
+    return log->Append(tensors);
+  };
+  Status written = WriteEach(files, options, *whole, write, &resharded);
+  return written.ok() ? Result<Resharded>(resharded) : written;
+}
+
+}  // namespace
+
+Result<Resharded> Reshard(Files& files, const ReshardOptions& options) {
+  auto sources = LookAtAll(files, options.directories);
+  if (!sources.ok()) return sources.status();
+  Resharded resharded;
+  if (options.servers > 1) resharded.map_epoch = sources->front().place.map_epoch + 1;
+  const auto goes_on = [](const Source& source) { return source.log.has_value(); };
+  const auto ended = std::ranges::find_if_not(*sources, goes_on);
+  if (ended == sources->end()) return ReshardLogs(files, options, *std::move(sources), resharded);
+  const auto running = std::ranges::find_if(*sources, goes_on);
+  if (running == sources->end()) return ReshardCheckpoints(files, options, *sources, resharded);
+  return Status(StatusCode::kFailedPrecondition, "the job goes on by the round log in " + running->directory +
+                                                     ", and is over by " + ended->directory);
 }
 
 }  // namespace longhaul::server::store

@@ -1,5 +1,6 @@
-// Checkpoints of a job that has several servers (decision 0029): of which server a directory is, and how
-// those of all are cut anew for another number of servers, values and optimizer's state, bit for bit.
+// What servers of a job keep where there are several (decision 0029): of which server a directory is, and how
+// checkpoints, or the round logs of a job that goes on, are cut anew for another number of servers, values
+// and optimizer's state, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +46,14 @@ struct ReshardOptions {
 struct Resharded {
   uint64_t rounds = 0;
   uint64_t map_epoch = 0;  // of the new map; 0: one server has none
+  bool goes_on = false;    // the job had not ended: the new servers go on with it
   std::vector<std::string> directories = {};
 };
-// Reads of each directory the newest checkpoint of a round that all of them have. Errors: kFailedPrecondition
-// (they are not all servers of one job, once each, or have no round in common), kAlreadyExists (OUT), or as
-// LoadCheckpoint and CheckpointWriter.
+// Of a job that has not ended, by the round logs: what each has last, which is of one round when the servers
+// have handed the job over together; its workers know the new servers as those that go on. Else of each directory
+// the newest checkpoint of a round that all of them have. Errors: kFailedPrecondition (they are not all servers
+// of one job, once each; the job goes on at some only; they have no round in common), kAlreadyExists (OUT),
+// kDataLoss (as JoinParts), or as LoadCheckpoint, RedoLog and CheckpointWriter.
 Result<Resharded> Reshard(Files& files, const ReshardOptions& options);
 
 }  // namespace longhaul::server::store

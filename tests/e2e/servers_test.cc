@@ -143,6 +143,16 @@ class Servers : public JobTest {
     EXPECT_EQ(held, parts);
     EXPECT_GT(parts, one.tensors.size()) << "no tensor is cut";
   }
+  static void ExpectSame(const JobImage& joined, const JobImage& one) {
+    ASSERT_EQ(joined.tensors.size(), one.tensors.size());
+    for (const TensorImage& tensor : one.tensors) {
+      const auto same = std::ranges::find(joined.tensors, tensor.name, &TensorImage::name);
+      ASSERT_NE(same, joined.tensors.end()) << tensor.name;
+      EXPECT_EQ(same->rounds, tensor.rounds);
+      EXPECT_EQ(ValuesOf(same->values), ValuesOf(tensor.values)) << tensor.name;
+      EXPECT_EQ(ValuesOf(same->state[0].values), ValuesOf(tensor.state[0].values)) << tensor.name;
+    }
+  }
   template <typename Values>
   static std::vector<float> ValuesOf(const Values& values) {
     std::vector<float> copy(values->bytes() / sizeof(float));
@@ -176,15 +186,7 @@ TEST_F(Servers, GoOnAsAnotherNumberOfServers) {
   servers_.push_back(&StartOther({{"--checkpoint-dir", two + "/server-2"}, {"--once", ""}}));
   Train();
   ExpectAllEnd();
-  const JobImage joined = Final(Reshard({two + "/server-1", two + "/server-2"}, 1, "joined") + "/server-1");
-  ASSERT_EQ(joined.tensors.size(), one.tensors.size());
-  for (const TensorImage& tensor : one.tensors) {
-    const auto same = std::ranges::find(joined.tensors, tensor.name, &TensorImage::name);
-    ASSERT_NE(same, joined.tensors.end()) << tensor.name;
-    EXPECT_EQ(same->rounds, tensor.rounds);
-    EXPECT_EQ(ValuesOf(same->values), ValuesOf(tensor.values)) << tensor.name;
-    EXPECT_EQ(ValuesOf(same->state[0].values), ValuesOf(tensor.state[0].values)) << tensor.name;
-  }
+  ExpectSame(Final(Reshard({two + "/server-1", two + "/server-2"}, 1, "joined") + "/server-1"), one);
 }
 
 TEST_F(Servers, OneOfThemIsKilledAndNoBitChanges) {
@@ -230,6 +232,82 @@ TEST_F(Servers, AreReplacedOneAfterTheOtherAndNoBitChanges) {
   }
   ExpectAllEnd();
   ExpectLikeOneServer(one);
+}
+
+TEST_F(Servers, BecomeThreeAndThenTwoBetweenTwoRoundsAndNoBitChanges) {
+  const JobImage one = OfOneServer();
+  servers_ = {&StartFirst(1, Logged(0))};
+  addresses_[0] = address();
+  Train();
+  const auto go_on_as = [&](std::vector<std::string> directories, uint32_t servers, const std::string& out) {
+    WaitForRounds(*servers_.back(), 10);
+    Program& order = Start("longhaul", {"hand-over", "--join", addresses_[0], "--key", key_file()});
+    ExpectEnd(order, 0);
+    EXPECT_THAT(order.Output(), HasSubstr("handed over after round "));
+    for (Program* server : servers_) ExpectEnd(*server, 0);
+    const std::string next = Reshard(directories, static_cast<int>(servers), out) + "/server-";
+    const auto at = [&](uint32_t server) {
+      return Merged(Logged(0), {{"--checkpoint-dir", next + std::to_string(server + 1)}});
+    };
+    servers_ = {&StartFirst(servers, Merged(at(0), {{"--listen", addresses_[0]}}))};
+    for (uint32_t server = 1; server < servers; ++server) servers_.push_back(&StartOther(at(server)));
+    return std::vector<std::string>{next + "1", next + "2", next + "3"};
+  };
+  const auto three = go_on_as({DirectoryOf(0)}, 3, "three");
+  const auto two = go_on_as({three[1], three[2], three[0]}, 2, "two");
+  ExpectAllEnd();
+  for (Program* worker : workers_) {
+    EXPECT_THAT(worker->Errors(), HasSubstr("the job goes on at 3 servers"));
+    EXPECT_THAT(worker->Errors(), HasSubstr("the job goes on at 2 servers"));
+  }
+  ExpectSame(Final(Reshard({two[0], two[1]}, 1, "joined") + "/server-1"), one);
+}
+
+// ... and what is asked for in vain: training goes on where it is.
+TEST_F(Servers, HandTheJobOverTogetherOrNotAtAll) {
+  servers_ = {&StartFirst(2, Logged(0))};
+  servers_.push_back(&StartOther({{"--once", ""}}));  // without a round log
+  addresses_[1] = AddressOf(*servers_[1]);
+  const auto refused = [&](const std::string& server, const std::string& why) {
+    Program& order =
+        Start("longhaul", {"hand-over", "--join", server, "--key", key_file(), "--timeout", "5"});
+    ExpectEnd(order, 1);
+    EXPECT_THAT(order.Everything(), HasSubstr(why));
+  };
+  refused(address(), "no job runs here");
+  Train();
+  WaitForRounds(*servers_[0], 3);
+  refused(address(), "server 2 of 2 (" + addresses_[1] + ") has no round log");
+  refused(addresses_[1], "this is no first server: that is " + address());
+  ExpectAllEnd();
+}
+
+// A worker that waits for no server, and one that stands still.
+TEST_F(Servers, GoOnWhereTheyAreWhenAWorkerDoesNotComeAlong) {
+  servers_ = {&StartFirst(1, Merged(Logged(0), {{"--idle-timeout", "60"}}))};
+  const auto worker = [&](uint32_t rank, const Flags& more) {
+    workers_.push_back(&StartWorker(
+        rank, Merged({{"--rounds", "60"}, {"--fault", "delay=10ms"}, {"--idle-timeout", "60"}}, more)));
+  };
+  worker(0, {{"--reconnect-timeout", "60"}});
+  worker(1, {});
+  const auto refused = [&](const std::string& why) {
+    Program& order =
+        Start("longhaul", {"hand-over", "--join", address(), "--key", key_file(), "--timeout", "2"});
+    ExpectEnd(order, 1);
+    EXPECT_THAT(order.Everything(), HasSubstr(why));
+  };
+  WaitForRounds(*servers_[0], 3);
+  refused("rank 1");
+  ExpectAllEnd();
+  servers_ = {&StartFirst(1, Merged(Logged(1), {{"--idle-timeout", "60"}}))};
+  workers_.clear();
+  for (uint32_t rank : {0, 1}) worker(rank, {{"--reconnect-timeout", "60"}});
+  WaitForRounds(*servers_[0], 3);
+  workers_[1]->Signal(SIGSTOP);
+  refused("the job goes on here: not all workers have come to one point in time: no word from worker rank 1");
+  workers_[1]->Signal(SIGCONT);
+  ExpectAllEnd();
 }
 
 TEST_F(Servers, ADirectoryOfAnotherPlaceIsRefusedByName) {

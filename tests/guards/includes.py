@@ -70,7 +70,7 @@ UNITS = [
     ("report",     r"server/report/",                        "public base policy surface window_types member grants round tensor image", "files"),
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
-    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|operation\.cc|operation_state\.h|worker_state\.)", "public base disk wire fec policy client keys udp core site", "files threads locks"),
+    ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|moving_client\.|operation\.cc|operation_state\.h|worker_state\.)", "public base disk wire fec policy client keys udp core site", "files threads locks"),
     # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),

@@ -256,6 +256,16 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message.mutable_leave()->set_code(77);
   EXPECT_EQ(RefusedFor(message), "leave.code is not a status code");
   message.Clear();
+  message.mutable_hand_over()->set_phase(control::HandOver::kEnds);
+  EXPECT_EQ(RefusedFor(message), "accepted");
+  message.mutable_hand_over()->set_phase(control::HandOver::kEnds + 1);
+  EXPECT_EQ(RefusedFor(message), "hand_over.phase is unknown");
+  for (const uint64_t timeout : {uint64_t{0}, uint64_t{24} * 3600 * 1'000'000'000 + 1, ~uint64_t{0}}) {
+    message.Clear();
+    message.mutable_hand_over_request()->set_timeout(timeout);
+    EXPECT_EQ(RefusedFor(message), "hand_over_request.timeout is not in 1 ns..24 h");
+  }
+  message.Clear();
   EXPECT_EQ(RefusedFor(message), "control message is empty or of an unknown kind");
 }
 

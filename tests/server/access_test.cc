@@ -201,6 +201,32 @@ TEST_F(Members, AMemberKicksNoOne) {
   EXPECT_THAT(Kick(1, Shared("key")), HasSubstr("kicked worker rank 1")) << "a holder of the key";
 }
 
+TEST_F(Members, OnlyAnOperatorEndsTheServers) {
+  Start();
+  const auto order = [this](const PeerIdentity& by) {
+    FakeWorker tool(coordinator, 0, 40200);
+    tool.connection.identity_now = by;
+    tool.Connect();
+    ControlMessage message;
+    message.mutable_hand_over_request()->set_timeout(1'000'000'000);
+    tool.Say(message);
+    const std::string why = tool.connection.closed ? tool.connection.closed->message() : "nothing";
+    tool.Die(Status());
+    return why;
+  };
+  EXPECT_THAT(order(Certificate("worker", "nyc")),
+              HasSubstr("not for ending the servers: that takes a tool's"));
+  EXPECT_THAT(order({}), HasSubstr("has no key"));
+  EXPECT_THAT(order(Certificate("tool", "ops")), HasSubstr("no round log")) << "may, but cannot";
+  EXPECT_FALSE(a.connection.closed);
+  // Nor does a member.
+  ControlMessage message;
+  message.mutable_hand_over_request()->set_timeout(1'000'000'000);
+  a.Say(message);
+  ASSERT_TRUE(a.connection.closed);
+  EXPECT_EQ(a.connection.closed->code(), StatusCode::kProtocolViolation);
+}
+
 TEST(Kick, WithoutKeysNoOneKicks) {
   Coordinator coordinator(ServerSettings(), nullptr, {});
   FakeWorker a(coordinator, 0), anyone(coordinator, 0, 40200);

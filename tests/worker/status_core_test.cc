@@ -63,7 +63,7 @@ class StatusCoreTest : public testing::Test {
   static constexpr auto kTimeout = seconds(5);
 
   void Ask(Answer answer, const std::string& link = "rate 20mbit delay 10ms", Duration timeout = kTimeout,
-           std::optional<uint32_t> kick = {}) {
+           std::optional<uint32_t> kick = {}, std::optional<Duration> hand_over = {}) {
     wan::VirtualNetwork::Options options;
     options.link = wan::ParseLinkOptions(link).value();
     network_ = std::make_unique<wan::VirtualNetwork>(options);
@@ -74,8 +74,9 @@ class StatusCoreTest : public testing::Test {
     accepts.accepts = true;
     server_endpoint_ = std::make_unique<transport::PumpedEndpoint>(
         accepts, Random(3), [this](transport::Connection&) { return server_.get(); });
-    core_ = std::make_unique<StatusCore>(StatusOptions{.timeout = timeout, .kick = kick}, Random(4),
-                                         [this] { ++ends_; });
+    core_ =
+        std::make_unique<StatusCore>(StatusOptions{.timeout = timeout, .kick = kick, .hand_over = hand_over},
+                                     Random(4), [this] { ++ends_; });
     server_host_ =
         std::make_unique<sim::SimulatedHost>(network_.get(), kServer, there, server_endpoint_.get());
     host_ = std::make_unique<sim::SimulatedHost>(network_.get(), kTool, here, core_.get());
@@ -128,6 +129,29 @@ TEST_F(StatusCoreTest, AKickIsAnsweredByTheWorkersDescription) {
   RunToTheEnd();
   ASSERT_TRUE(core_->outcome()->ok()) << core_->outcome()->status().ToString();
   EXPECT_EQ(**core_->outcome(), "worker rank 3 (nyc)");
+}
+
+TEST_F(StatusCoreTest, AHandOverIsAnsweredWhenTheServersEnd) {
+  const Answer ends = [](transport::Connection& connection, const ControlMessage& order) {
+    EXPECT_EQ(order.hand_over_request().timeout(), 3'000'000'000u);
+    ControlMessage answer;
+    answer.mutable_handed_over()->set_what("after round 9");
+    Send(connection, answer);
+  };
+  Ask(ends, "rate 20mbit delay 10ms", kTimeout, {}, seconds(3));
+  RunToTheEnd();
+  ASSERT_TRUE(core_->outcome()->ok()) << core_->outcome()->status().ToString();
+  EXPECT_EQ(**core_->outcome(), "after round 9");
+}
+
+TEST_F(StatusCoreTest, AnAnswerToAnotherOrderIsNone) {
+  const Answer json = [](transport::Connection& connection, const ControlMessage&) {
+    ControlMessage answer;
+    answer.mutable_status_reply()->set_json("{}");
+    Send(connection, answer);
+  };
+  Ask(json, "rate 20mbit delay 10ms", kTimeout, {}, seconds(3));
+  ExpectFailure(StatusCode::kProtocolViolation, "unexpected message");
 }
 
 TEST_F(StatusCoreTest, AnAnswerIsTheServersJsonAndEndsTheConnection) {

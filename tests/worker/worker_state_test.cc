@@ -77,7 +77,7 @@ class WorkerStateTest : public ::testing::Test {
   WorkerState::Options Options() {
     return {.directory = directory.path,
             .rank = 3,
-            .job = kJob,
+            .job = [] { return kJob; },
             .warn = [this](const std::string& text) { warnings += text + "\n"; },
             .files = &files,
             .boot_id = directory.path + "/boot"};
@@ -160,7 +160,7 @@ TEST_F(WorkerStateTest, WhatIsOwedOfATensorThatIsNotDeclaredYetIsSavedOn) {
 TEST_F(WorkerStateTest, ResidualsOfAnotherJobOrLengthOrOfBeforeTheMachinesStartAreNamedAndNotUsed) {
   Saved("a");
   WorkerState::Options other = Options();
-  other.job = kJob + 1;
+  other.job = [] { return kJob + 1; };
   Process another(other);
   another.Declare();
   EXPECT_EQ(another.state.blob(), "a");
@@ -185,7 +185,7 @@ TEST_F(WorkerStateTest, ResidualsOfAnotherJobOrLengthOrOfBeforeTheMachinesStartA
 // Else a push that was lost with the power could be repaid though it had counted.
 TEST_F(WorkerStateTest, WithoutAJobOrAMachinesStartOnlyTheBlobIsKept) {
   WorkerState::Options no_job = Options(), no_boot = Options();
-  no_job.job = 0;
+  no_job.job = [] { return uint64_t{0}; };
   no_boot.boot_id = directory.path + "/none";
   for (const WorkerState::Options& options : {no_job, no_boot}) {
     Process process(options);

@@ -30,8 +30,8 @@ void ClientImpl::Release(std::shared_ptr<ClientImpl> impl) {
 
 void ClientImpl::KeepState(const std::string& directory) {
   const auto warn = [calls = calls_](const std::string& text) { calls->Log(LogLevel::kWarning, text); };
-  state_ = std::make_shared<WorkerState>(
-      WorkerState::Options{.directory = directory, .rank = rank(), .job = job(), .warn = warn});
+  state_ = std::make_shared<WorkerState>(WorkerState::Options{
+      .directory = directory, .rank = rank(), .job = [this] { return job(); }, .warn = warn});
 }
 
 Operation ClientImpl::Refused(Status why) {

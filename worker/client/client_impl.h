@@ -50,6 +50,10 @@ class ClientImpl {
   // Of the server's jobs, the one that the client has joined: no two have the same. 0: the server does not
   // say.
   virtual uint64_t job() const { return 0; }
+  // How many servers the job has.
+  virtual uint32_t servers() const { return 1; }
+  // To the first server (control.HandOver). Any thread.
+  virtual void AnswerHandOver(uint32_t phase, uint64_t round) { (void)phase, (void)round; }
   // What WorkerState::Declared asks for; of a site's rank nothing is owed, but of the site.
   virtual Result<std::vector<float>> Owed(const Tensor&, uint64_t, size_t) { return std::vector<float>(); }
   virtual void Owe(const Tensor&, uint64_t, std::vector<float>&&) {}

@@ -205,6 +205,8 @@ class ShardedClient final : public ClientImpl {
   ClientStats stats() override;
   std::optional<ClientStats> Ask() override;
   uint64_t job() const override;
+  uint32_t servers() const override { return static_cast<uint32_t>(clients_.size()); }
+  void AnswerHandOver(uint32_t phase, uint64_t round) override { first().AnswerHandOver(phase, round); }
   Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
   void Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) override;
   void Vanish() override;
@@ -468,11 +470,10 @@ ClientStats ShardedClient::stats() {
   return Sum(each);
 }
 
-// All servers' jobs as one number: another one of any makes another.
 uint64_t ShardedClient::job() const {
-  uint64_t job = 0;
-  for (const auto& client : clients_) job = job * 0x9e3779b97f4a7c15 + client->job();
-  return job;
+  std::vector<uint64_t> numbers;
+  for (const auto& client : clients_) numbers.push_back(client->job());
+  return JobIdentity(numbers);
 }
 
 void ShardedClient::Vanish() {
@@ -517,10 +518,11 @@ Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>&
 
 }  // namespace
 
-Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options) {
+Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& options,
+                                                          const ServerHooks& hooks) {
   const auto servers = std::make_shared<Servers>();
   const auto alignment = std::make_shared<SharedAlignment>();
-  ServerClient::Options one{.connect = options, .alignment = alignment};
+  ServerClient::Options one{.connect = options, .alignment = alignment, .hooks = hooks};
   one.on_failed = [servers](const Status& why) { servers->OnFailed(why); };
   one.on_servers = [servers](const std::vector<std::string>& addresses) { servers->OnAddresses(addresses); };
   auto first = ServerClient::Start(one);

@@ -51,6 +51,8 @@ void StatusCore::OnConnected() {
   ControlMessage message;
   if (options_.kick) {
     message.mutable_kick_request()->set_rank(*options_.kick);
+  } else if (options_.hand_over) {
+    message.mutable_hand_over_request()->set_timeout(static_cast<uint64_t>(options_.hand_over->count()));
   } else {
     message.mutable_status_request()->set_request(1);
   }
@@ -75,13 +77,14 @@ void StatusCore::OnControlBytes(ByteSpan bytes) {
 }
 
 void StatusCore::OnMessage(const ControlMessage& message) {
-  if (message.has_status_reply() && !options_.kick) return End(message.status_reply().json());
+  const bool orders = options_.kick || options_.hand_over;
+  if (message.has_handed_over() && options_.hand_over) return End(message.handed_over().what());
+  if (message.has_status_reply() && !orders) return End(message.status_reply().json());
   if (message.has_kicked() && options_.kick) return End(message.kicked().who());
   const std::string server = "server " + server_name_;
   if (message.has_refused()) {
-    return End(
-        Status(static_cast<StatusCode>(message.refused().code()),
-               server + (options_.kick ? " refuses: " : " refuses to say: ") + message.refused().message()));
+    return End(Status(static_cast<StatusCode>(message.refused().code()),
+                      server + (orders ? " refuses: " : " refuses to say: ") + message.refused().message()));
   }
   if (message.has_leave()) {
     return End(Status(StatusCode::kAborted, server + " ends: " + message.leave().message()));

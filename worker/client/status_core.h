@@ -23,6 +23,7 @@ struct StatusOptions {
   Duration timeout = std::chrono::seconds(10);  // from Ask() to the answer
   transport::Security* security = nullptr;      // null: none; else it must outlive the core
   std::optional<uint32_t> kick = {};            // instead of the question: the worker of this rank is kicked
+  std::optional<Duration> hand_over = {};       // or: the servers hand the job over, within this time
 };
 
 class StatusCore final : public transport::DatagramCore {
@@ -33,9 +34,9 @@ class StatusCore final : public transport::DatagramCore {
   // REQUIRES: the first call.
   void Ask(Instant now, const Address& server);
 
-  // nullopt until the end; then the server's JSON, or the description of the kicked worker; or kUnavailable
-  // (no server answers, or not with this key), kPermissionDenied, kNotFound and what else the server refuses
-  // for, kProtocolViolation.
+  // nullopt until the end; then the server's JSON, the description of the kicked worker, or what was handed
+  // over; or kUnavailable (no server answers, or not with this key), kPermissionDenied, kNotFound and what
+  // else the server refuses for, kProtocolViolation.
   const std::optional<Result<std::string>>& outcome() const { return outcome_; }
   // Why there may be no answer yet (WhyNoAnswer); empty when the server is there.
   std::string Hint() const;

@@ -104,6 +104,11 @@ class WanClient final : public ServerClient {
   JobSpec settings() const override { return settings_; }  // these are fixed once Connect has returned
   Membership membership() override;
   uint64_t job() const override { return job_; }
+  void AnswerHandOver(uint32_t phase, uint64_t round) override {
+    (void)loop_->Post([this, phase, round] {
+      if (core_) core_->AnswerHandOver(phase, round);
+    });
+  }
   Result<std::vector<float>> Owed(const Tensor& tensor, uint64_t first, size_t most) override;
   void Owe(const Tensor& tensor, uint64_t first, std::vector<float>&& values) override;
   void Vanish() override;
@@ -165,6 +170,7 @@ WanClient::WanClient(const Options& options, keys::LoadedSecurity security, code
           [&] {
             auto core = CoreOptions(options, security_, calls_, [this] { AskAddress(); });
             core.on_membership = [this](const Membership& membership) { OnMembership(membership); };
+            core.on_hand_over = options.hooks.on_hand_over;
             core.on_shard_map = [this](const control::ShardMap& map) { OnShardMap(map); };
             return core;
           }(),
@@ -347,6 +353,7 @@ void WanClient::OnState(State state) {
     if (failed) first_server_ = core_->first_server();
     changed_.notify_all();
   }
+  if (state == State::kReconnecting && options_.hooks.on_lost) options_.hooks.on_lost();
   if (failed && !sent_on && options_.on_failed) options_.on_failed(core_->failure());
 }
 

@@ -13,6 +13,12 @@
 
 namespace longhaul::internal {
 
+// What a worker hears of its first server while others may take the job over. Called on a client's thread.
+struct ServerHooks {
+  std::function<void(uint32_t phase, uint64_t round)> on_hand_over = {};  // control.HandOver
+  std::function<void()> on_lost = {};                                     // and waited for
+};
+
 class ServerClient : public ClientImpl {
  public:
   struct Options {
@@ -25,6 +31,7 @@ class ServerClient : public ClientImpl {
     // the first one says them, "" for its own.
     std::function<void(const Status&)> on_failed = {};
     std::function<void(const std::vector<std::string>&)> on_servers = {};
+    ServerHooks hooks = {};  // of the first server's
   };
 
   // Begins to join. Errors as of Client::Connect. REQUIRES: CheckOptions(options.connect) is Ok.
@@ -49,8 +56,13 @@ class ServerClient : public ClientImpl {
   using ClientImpl::ClientImpl;
 };
 
-// To the job of which `options.servers` names one server, any of them (worker/client/sharded_client.cc).
-// Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+// To the servers of the job of which `options.servers` names one, any of them
+// (worker/client/sharded_client.cc). Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
+Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& options,
+                                                          const ServerHooks& hooks);
+
+// Goes on with other servers when the job does, where a lost server is waited for (reconnect_timeout;
+// worker/client/moving_client.cc). Otherwise the same.
 Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options);
 
 }  // namespace longhaul::internal

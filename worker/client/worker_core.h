@@ -82,6 +82,7 @@ class WorkerCore final : public transport::DatagramCore {
     session_.Owe(tensor, first, values);
   }
   void Barrier(const std::string& name, Callback callback);
+  void AnswerHandOver(uint32_t phase, uint64_t round) { session_.AnswerHandOver(phase, round); }
   void Leave(const Status& why = Status::Ok());
   // Gives up at once: everything pending ends with `why`.
   void Fail(const Status& why);

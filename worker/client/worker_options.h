@@ -41,6 +41,9 @@ struct WorkerCoreOptions {
   std::function<void(const control::ShardMap&)> on_shard_map = {};
   // Takes which ranks are in, each time that the server says so. May be empty.
   std::function<void(const Membership&)> on_membership = {};
+  // Takes what the first server says of a job that goes to other servers (HandOver); answered with
+  // AnswerHandOver. Empty: this worker does not go on with others.
+  std::function<void(uint32_t phase, uint64_t round)> on_hand_over = {};
   // Shared by the sessions of a worker with several servers; null: the session has its own.
   std::shared_ptr<RoundAlignment> alignment = {};
   // Takes lines for people about what this worker waits for. May be empty.

@@ -180,6 +180,7 @@ void WorkerSession::OnConnected() {
   join.set_server(options.server);
   join.set_knows_shards(true);
   join.set_takes_membership(true);
+  join.set_takes_hand_over(options.on_hand_over != nullptr);
   link_.Send(message);
 }
 
@@ -349,6 +350,9 @@ void WorkerSession::HandleMessage(const ControlMessage& message) {
     case ControlMessage::kMembership:
       if (!welcomed_ || !link_.OnMembership(message.membership())) Fail(link_.Unexpected("Membership"));
       return;
+    case ControlMessage::kHandOver:
+      if (!link_.options.on_hand_over) return Fail(link_.Unexpected("HandOver"));
+      return link_.options.on_hand_over(message.hand_over().phase(), message.hand_over().round());
     case ControlMessage::kRefused:
       link_.first_server = message.refused().first_server();
       return Fail(link_.Blame(static_cast<StatusCode>(message.refused().code()),
@@ -497,6 +501,14 @@ void WorkerSession::SetScores(TensorHandle handle, std::vector<float> scores) {
 
 void WorkerSession::Barrier(const std::string& name, Callback callback) {
   barriers_.Begin(name, std::move(callback), CheckRunning(), state_ == State::kStarted);
+}
+
+void WorkerSession::AnswerHandOver(uint32_t phase, uint64_t round) {
+  if (!CheckRunning().ok() || !connected_) return;
+  ControlMessage message;
+  message.mutable_hand_over()->set_phase(phase);
+  message.mutable_hand_over()->set_round(round);
+  link_.Send(message);
 }
 
 // --- Questions ---

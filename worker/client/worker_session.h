@@ -100,6 +100,8 @@ class WorkerSession {
   // See PushPipeline::SetScores. Of no effect on a tensor that is not declared.
   void SetScores(TensorHandle handle, std::vector<float> scores);
   void Barrier(const std::string& name, Callback callback);
+  // This worker is there, as HandOver of that phase says.
+  void AnswerHandOver(uint32_t phase, uint64_t round);
   // Ok: the orderly end, to be called when nothing is pending (what is, ends with kCancelled). Else the
   // server learns why this worker gives up.
   void Leave(const Status& why);

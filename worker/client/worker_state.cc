@@ -74,7 +74,7 @@ void WorkerState::TakeResiduals(ByteSpan content) {
   ByteReader reader(content);
   const uint64_t job = reader.U64();
   const ByteSpan boot = reader.Bytes(kBootIdBytes);
-  if (job != options_.job || boot_ != std::string(boot.begin(), boot.end())) {
+  if (job != options_.job() || boot_ != std::string(boot.begin(), boot.end())) {
     return options_.warn("state_dir: " + Path(".residuals") +
                          " is of another job, or from before this machine's " +
                          "start, and may have been repaid: not used");
@@ -132,7 +132,8 @@ Status WorkerState::Save(ByteSpan blob) {
   const std::vector<Declared> declared = declared_;
   lock.unlock();  // the client's thread may be in a callback that pushes
   std::string residuals;
-  AppendU64(options_.job, &residuals);
+  const uint64_t job = options_.job();
+  AppendU64(job, &residuals);
   residuals += boot_;
   for (const Declared& tensor : declared) {
     for (uint64_t first = 0; first < tensor.count;) {
@@ -152,7 +153,7 @@ Status WorkerState::Save(ByteSpan blob) {
   const Status old = files.Rename(Path(".state"), Path(".state.old"));
   if (!old.ok() && old.code() != StatusCode::kNotFound) return old;
   const Status written = WriteSealed(files, Path(".state"), {blob.begin(), blob.end()});
-  if (!written.ok() || options_.job == 0 || boot_.empty()) return written;
+  if (!written.ok() || job == 0 || boot_.empty()) return written;
   kept_ = true;
   return WriteSealed(files, Path(".residuals"), std::move(residuals));
 }

@@ -29,7 +29,8 @@ class WorkerState {
   struct Options {
     std::string directory;
     uint32_t rank = 0;
-    uint64_t job = 0;  // of the server's jobs; 0: not known, residuals are not kept
+    // Of the server's jobs, asked at each save; 0: not known, residuals are not kept.
+    std::function<uint64_t()> job = [] { return uint64_t{0}; };
     std::function<void(const std::string&)> warn;
     Files* files = &SystemFiles();
     std::string boot_id = "/proc/sys/kernel/random/boot_id";  // 36 bytes that the machine's start changes

@@ -14,6 +14,7 @@
 
 #include "base/placement.h"
 #include "server/store/checkpoint.h"
+#include "server/store/redo_log.h"
 
 namespace longhaul::server::store {
 namespace {
@@ -198,6 +199,127 @@ TEST_F(ReshardTest, WritesOverNothing) {
   const auto three = WriteThree(MakeImage(7));
   fs::create_directory(Path("out"));
   EXPECT_EQ(To(2, three).status().code(), StatusCode::kAlreadyExists);
+}
+
+// --- A job that goes on ---
+
+class RegroupTest : public ReshardTest {
+ protected:
+  // A server's directory with the round log of a job that has that number there.
+  std::string WriteLog(const std::string& name, const JobImage& image, uint64_t number,
+                       const std::string& settings = "{}", uint16_t symbol_bytes = 1200) {
+    fs::create_directory(Path(name));
+    auto log = RedoLog::Open(&SystemFiles(), Path(name));
+    const ResumedJob run{.number = number, .symbol_bytes = symbol_bytes};
+    EXPECT_TRUE(
+        log.ok() &&
+        log->Begin({.job = "job", .settings = settings, .world_size = 2}, run, /*goes_on=*/false).ok());
+    std::vector<RedoLog::Image> tensors;
+    for (const TensorImage& tensor : image.tensors)
+      tensors.push_back(std::make_shared<const TensorImage>(tensor));
+    EXPECT_EQ(log->Append(tensors), Status());
+    return Path(name);
+  }
+  void WriteThreeLogs(const JobImage& image) {
+    const auto parts = CutInParts(image, 3);
+    for (uint32_t server = 0; server < 3; ++server) {
+      three_.push_back(WriteLog("s" + std::to_string(server), parts[server], 100 + server, "{}",
+                                static_cast<uint16_t>(1200 - server)));
+      EXPECT_TRUE(
+          WritePlace(SystemFiles(), three_.back(), {.map_epoch = 4, .server = server, .servers = 3}).ok());
+    }
+  }
+  static RedoLog::Loaded LogIn(const std::string& directory) {
+    auto log = RedoLog::Open(&SystemFiles(), directory);
+    EXPECT_TRUE(log.ok());
+    auto loaded = log->TakeLoaded();
+    EXPECT_TRUE(loaded && !loaded->over);
+    return loaded ? *std::move(loaded) : RedoLog::Loaded();
+  }
+  static JobImage OfJob() {
+    JobImage image = MakeImage(7);
+    for (TensorImage& tensor : image.tensors) {
+      tensor.round = tensor.rounds - 3;
+      tensor.counted = {{.session = 5, .round = 3, .clock = 4, .chunks = {1}, .replaced = {2, 3}}, {}};
+    }
+    return image;
+  }
+
+  std::vector<std::string> three_;
+};
+
+TEST_F(RegroupTest, GoesOnAtTheNextServersAndChangesNoBit) {
+  const JobImage image = OfJob();
+  WriteThreeLogs(image);
+  const auto two = To(2, {three_[1], three_[2], three_[0]});
+  ASSERT_TRUE(two.ok()) << two.status().ToString();
+  EXPECT_TRUE(two->goes_on);
+  EXPECT_EQ(two->rounds, 7u);
+  EXPECT_EQ(two->map_epoch, 5u);
+  std::vector<JobImage> parts;
+  const uint64_t numbers[] = {100, 101, 102};
+  for (uint32_t server = 0; server < 2; ++server) {
+    RedoLog::Loaded log = LogIn(two->directories[server]);
+    EXPECT_EQ(log.run.number, NextJobNumber(JobIdentity(numbers), server));
+    EXPECT_EQ(log.run.symbol_bytes, 1198) << "every path carries it";
+    EXPECT_EQ(log.about.job, "job");
+    EXPECT_EQ(log.about.world_size, 2u);
+    for (const TensorImage& tensor : log.tensors) {
+      EXPECT_EQ(tensor.round, tensor.rounds - 3) << "rounds count on";
+      ASSERT_EQ(tensor.counted.size(), 2u);
+      const Counted expected{.session = 5, .round = 3, .clock = 4, .chunks = {}, .replaced = {2, 3}};
+      EXPECT_EQ(tensor.counted[0], expected);
+    }
+    const auto place = ReadPlace(SystemFiles(), two->directories[server]);
+    EXPECT_EQ((*place)->ToString(), "server " + std::to_string(server + 1) + " of 2");
+    parts.push_back({.rounds = 7, .tensors = std::move(log.tensors)});
+  }
+  const auto joined = JoinParts(parts);
+  ASSERT_TRUE(joined.ok());
+  ExpectSame(*joined, image);
+  // What there was is as it was: those servers could still go on.
+  EXPECT_EQ(LogIn(three_[0]).run.number, 100u);
+}
+
+TEST_F(RegroupTest, RefusesServersThatHaveNotHandedTheJobOverTogether) {
+  JobImage image = OfJob();
+  WriteThreeLogs(image);
+  auto parts = CutInParts(image, 3);
+  const uint32_t second = PlaceTensor("large", 100'000, 3)[1].server;
+  ++std::ranges::find(parts[second].tensors, "large", &TensorImage::name)->round;
+  fs::remove_all(three_[second]);
+  WriteLog("s" + std::to_string(second), parts[second], 100 + second);
+  ASSERT_TRUE(
+      WritePlace(SystemFiles(), three_[second], {.map_epoch = 4, .server = second, .servers = 3}).ok());
+  const Status apart = To(2, three_).status();
+  EXPECT_EQ(apart.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(apart.message(), HasSubstr("\"large\": one part is of round"));
+  EXPECT_THAT(apart.message(), HasSubstr("longhaul hand-over"));
+  EXPECT_FALSE(fs::exists(Path("out")));
+}
+
+TEST_F(RegroupTest, RefusesAJobThatIsOverAtSomeOrHasOtherSettingsOrRuns) {
+  WriteThreeLogs(OfJob());
+  const std::string lock = three_[1] + "/lock";
+  {
+    const auto running = SystemFiles().Lock(lock);
+    ASSERT_TRUE(running.ok());
+    EXPECT_EQ(To(2, three_).status().code(), StatusCode::kUnavailable);
+  }
+  const auto rewrite = [&](const std::string& settings) {
+    fs::remove_all(three_[1]);
+    WriteLog("s1", CutInParts(OfJob(), 3)[1], 101, settings);
+    ASSERT_TRUE(WritePlace(SystemFiles(), three_[1], {.map_epoch = 4, .server = 1, .servers = 3}).ok());
+  };
+  rewrite("{\"policy\":\"shift\"}");
+  EXPECT_THAT(To(2, three_).status().message(), HasSubstr("/s1 is of another job than that in"));
+  rewrite("{}");
+  {
+    auto log = RedoLog::Open(&SystemFiles(), three_[1]);
+    ASSERT_TRUE(log.ok() && log->Begin({.job = "job"}, {.number = 101}, true).ok() && log->End().ok());
+  }
+  EXPECT_THAT(To(2, three_).status().message(), HasSubstr("/s0, and is over by"));
+  EXPECT_FALSE(fs::exists(Path("out")));
 }
 
 TEST_F(ReshardTest, APlaceThatIsDamagedIsNoPlace) {
