@@ -34,7 +34,7 @@ struct OperationStats {
   uint64_t pushed_round = 0;
   ByteCount bytes;           // tensor bytes moved, gradient out plus values in
   ByteCount wire_bytes;      // chunk bytes as they travelled: headers, retransmissions and repair included
-  uint32_t chunks_sent = 0;  // distinct chunks that left
+  uint32_t chunks_sent = 0;  // distinct chunks that left; 0 of a push that was passed over
   uint32_t chunks_received = 0;
   uint32_t retransmissions = 0;  // high chunks of ours sent again
   uint32_t repairs_sent = 0;     // repair symbols (FEC) sent with our chunks

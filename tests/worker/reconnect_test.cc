@@ -197,6 +197,22 @@ TEST(Reconnect, APushWhoseRoundIsOverIsPassedOverAndOwed) {
   EXPECT_EQ(h.Metadata(h.Window(0)).round, 1u);
 }
 
+// The dead server had closed the window, and kept nothing of it.
+TEST(Reconnect, NothingIsSentOfAPushThatIsPassedOver) {
+  LostServer h;
+  h.PushPull();
+  h.CloseGradient(0);
+  h.Lose();
+  h.ComeBack();
+  h.SendAnswer(h.Answer(1));
+  EXPECT_TRUE(h.connection.outgoing.empty());
+  h.AnswerPull(1);
+  EXPECT_TRUE(h.push.status.ok()) << h.push.status.ToString();
+  EXPECT_EQ(h.push.stats.chunks_sent, 0u);
+  EXPECT_EQ(h.push.stats.lost_chunks, 3u);
+  EXPECT_THAT(h.session.residual(h.w), Each(1));
+}
+
 TEST(Reconnect, APushThatIsPassedOverEndsByNameWhereItsResultIsGone) {
   LostServer h;
   h.PushPull();

@@ -93,6 +93,7 @@ void Pushes::PassOver(TensorHandle handle) {
   LH_REACHED("a push is passed over whose round is over");
   TensorState& tensor = tensors_.at(handle);
   ++link_.totals.pushes_passed_over;
+  link_.operations.stats(tensor.push.operation).chunks_sent = 0;  // what a dead server had is in no round
   SetRound(tensor.push);
   Conclude(handle, transport::ChunkBitmap(tensor.shape.gradient().chunks()));
 }
