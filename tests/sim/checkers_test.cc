@@ -15,9 +15,11 @@
 namespace longhaul::sim {
 namespace {
 
+using testing::Conditional;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 RunPlan Sabotaged(Sabotage sabotage) {
   RunPlan plan = QuietPlan(3);
@@ -97,6 +99,30 @@ TEST(Checkers, FindABarrierThatIsLeftEarly) {
   EXPECT_THAT(judged.violations, Contains(HasSubstr("barrier tensor0 round 2 was left before all")));
 }
 
+// A worker that comes back to a server which has missed it learns so at its first try, where none is lost.
+TEST(Checkers, FindAWorkerThatIsRefusedLate) {
+  for (const double loss : {0.0, 0.4}) {
+    RunPlan plan = QuietPlan(3);
+    JobLedger ledger = RunCluster(plan).ledgers.front();
+    plan.down[1].loss = loss;
+    ProcessRecord& late = ledger.processes[1];
+    late.finished = false;
+    late.failure =
+        Status(StatusCode::kAborted, "server a, which is back, has another job: this worker's is gone");
+    ledger.losses.push_back({.when = late.ended, .rank = 1, .why = Status(StatusCode::kPeerDead, "silent")});
+    ledger.first_death = late.ended;
+    late.ended += plan.idle_timeout + std::chrono::seconds(20);
+    RunResult judged;
+    CheckJob(plan, 0, ledger, &judged);
+    const auto said = Contains(HasSubstr("rank 1 incarnation 0 ended 30000 ms after what has ended it"));
+    EXPECT_THAT(judged.violations, Conditional(loss > 0, Not(said), said));
+    late.ended += kReconnectTimeout;
+    judged = {};
+    CheckJob(plan, 0, ledger, &judged);
+    EXPECT_THAT(judged.violations, Contains(HasSubstr("ms after what has ended it")));
+  }
+}
+
 TEST(Checkers, FindAWrongValueWithAdam) {
   const RunPlan& plan = FindScenario("AdamsStepsAreAdams")->plan;
   const RunResult result = RunCluster(plan);
@@ -107,6 +133,24 @@ TEST(Checkers, FindAWrongValueWithAdam) {
     CheckJob(plan, 0, ledger, &judged);
     EXPECT_THAT(judged.violations, Contains(HasSubstr("no set of contributions"))) << version;
   }
+}
+
+// The marker of one rank among many, in values of a thousand: what was lost is not taken to be in.
+TEST(Checkers, FindWhatIsLostInALargeJob) {
+  RunPlan plan = QuietPlan(60);
+  JobPlan& job = plan.jobs[0];
+  job.rounds = 1;
+  job.tensors.resize(1);
+  TensorPlan& tensor = job.tensors[0];
+  tensor = {.chunks = 8, .tail = 168, .sgd = true, .lr = 0.25f, .initial_offers = uint64_t{1} << 58};
+  tensor.ranks = kMostRanks;
+  job.policy = LossPolicy::kResidual;
+  job.close_ratio = 0.9;
+  job.high_share = 0.3;
+  for (wan::LinkOptions& link : plan.up) link.loss = 0.2;
+  const RunResult result = RunCluster(plan);
+  EXPECT_THAT(result.violations, IsEmpty());
+  EXPECT_GT(result.chunks_lost, 0u);
 }
 
 TEST(Checkers, FindAnElementThatTopKForgets) {

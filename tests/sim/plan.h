@@ -40,6 +40,9 @@ struct TensorPlan {
   GradientKind Gradients() const { return {.sparse = sparse, .bytes = wire == DType::kInt8, .ranks = ranks}; }
 };
 
+// Of a durable job's workers: longer than any server of a plan is away, with the tries of a lossy network.
+inline constexpr Duration kReconnectTimeout = std::chrono::seconds(60);
+
 // One server and its workers.
 struct JobPlan : JobSpec {
   JobPlan() {

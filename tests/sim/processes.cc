@@ -22,8 +22,7 @@ worker::WorkerCoreOptions WorkerOptions(const RunPlan& plan, const WorkerProcess
                                     .incarnation = setup.incarnation,
                                     .weight = job.weights[setup.rank],
                                     .connect_timeout = plan.idle_timeout};
-  // Longer than any server of a plan is away, with the tries of a lossy network.
-  if (job.durable) options.reconnect_timeout = std::chrono::seconds(60);
+  if (job.durable) options.reconnect_timeout = kReconnectTimeout;
   options.connection.max_datagram = plan.datagram;
   options.connection.idle_timeout = plan.idle_timeout;
   if (plan.key_update_packets > 0) {
