@@ -153,6 +153,63 @@ TEST(Checkers, FindWhatIsLostInALargeJob) {
   EXPECT_GT(result.chunks_lost, 0u);
 }
 
+// Signs of life that a server asks for say nothing of the Joins, but that many come only while Joins are
+// lost.
+TEST(Checkers, FindAWorkerThatIsNotLetIn) {
+  RunPlan plan = QuietPlan(3);
+  JobLedger ledger = RunCluster(plan).ledgers.front();
+  ProcessRecord& process = ledger.processes[1];
+  process.finished = false;
+  process.failure = Status(StatusCode::kUnavailable, "server a did not let this worker join within 6.0 s");
+  const auto judge = [&](double up, double down, uint32_t heard) {
+    plan.up[1].loss = up;
+    plan.down[1].loss = down;
+    process.heard_lately = heard;
+    RunResult judged;
+    CheckJob(plan, 0, ledger, &judged);
+    return std::ranges::any_of(judged.violations, [](const std::string& violation) {
+      return violation.find("but the server had answered") != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(judge(0.12, 0.03, 14));
+  EXPECT_TRUE(judge(0.12, 0.03, 20));
+  EXPECT_TRUE(judge(0.01, 0, 8));
+  EXPECT_TRUE(judge(0.001, 0, 6)) << "an ACCEPT, its acknowledgement and signs of life: no Join was lost";
+  EXPECT_TRUE(judge(0, 0, 3));
+}
+
+// A server that ends behind a round: of most pushes it is open whether they are in.
+TEST(Checkers, ExplainALargeJobWhoseWorkersDidNotHearTheResult) {
+  RunPlan plan = QuietPlan(60);
+  plan.jobs[0].rounds = 1;
+  plan.jobs[0].tensors = {{.chunks = 2, .tail = 100, .sgd = true, .ranks = kMostRanks}};
+  JobLedger ledger = RunCluster(plan).ledgers.front();
+  for (PushRecord& push : ledger.pushes) {
+    if (push.id.rank >= 20) push.outcome = Status(StatusCode::kAborted, "the operator ended the server");
+  }
+  EXPECT_THAT(CheckTensor(plan.jobs[0], 0, 0, ledger).violations, IsEmpty());
+  EXPECT_EQ(CheckTensor(plan.jobs[0], 0, 0, ledger).rounds_checked, 1u);
+  // Half of those are in the round, and in its mean.
+  JobLedger fewer = ledger;
+  for (float& value : fewer.versions.at({0, 1}).values) value *= 60.0f / 40.0f;
+  for (size_t e = 0; e < fewer.versions.at({0, 1}).values.size(); ++e) {
+    float sum = 0;
+    for (const PushRecord& push : ledger.pushes) {
+      if (push.id.rank >= 40) sum += static_cast<float>(GradientValue(push.id, e, {.ranks = kMostRanks}));
+    }
+    fewer.versions.at({0, 1}).values[e] += plan.jobs[0].tensors[0].lr * sum / 40.0f;
+  }
+  EXPECT_THAT(CheckTensor(plan.jobs[0], 0, 0, fewer).violations, IsEmpty());
+  // One that has counted twice is found, and so is a divisor of less than are in.
+  JobLedger twice = ledger;
+  twice.versions.at({0, 1}).values[30] *= 2;
+  EXPECT_THAT(CheckTensor(plan.jobs[0], 0, 0, twice).violations,
+              Contains(HasSubstr("rank 30 is in it 2 times")));
+  JobLedger divided = ledger;
+  for (float& value : divided.versions.at({0, 1}).values) value *= 60.0f / 50.0f;
+  EXPECT_THAT(CheckTensor(plan.jobs[0], 0, 0, divided).violations, Not(IsEmpty()));
+}
+
 TEST(Checkers, FindAnElementThatTopKForgets) {
   const RunPlan& plan = FindScenario("WhatTopKHoldsBackIsNotLost")->plan;
   JobLedger ledger = RunCluster(plan).ledgers.front();

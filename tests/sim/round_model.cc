@@ -383,36 +383,36 @@ bool TensorModel::MarkersFit(const Choice& choice, uint32_t chunk) const {
   return true;
 }
 
-// In a large job: with the divisor given, every rank's marker tells by itself what of it is in. Which ranks
-// count in the divisor is open only for those that a fault has hit.
+// In a large job, where all weigh the same: with the divisor given, every rank's marker tells by itself what
+// of it is in. Where nothing is, and it is open whether the rank counts, so many do as the divisor needs.
 bool TensorModel::PickEach(uint32_t chunk, const std::vector<std::vector<Option>>& options,
                            Choice* choice) const {
-  constexpr size_t kMostOpen = 10;
-  const auto counts = [](const Option& option) { return option.push != nullptr || option.counts; };
-  std::vector<uint32_t> open;
-  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
-    const auto in = std::ranges::count_if(options[rank], counts);
-    if (in > 0 && in < std::ssize(options[rank])) open.push_back(rank);
-  }
-  if (open.size() > kMostOpen) return false;
-  for (uint64_t out = 0; out < uint64_t{1} << open.size(); ++out) {
-    std::vector<bool> in(job_.workers);
-    *choice = {};
-    for (uint32_t rank = 0; rank < job_.workers; ++rank) {
-      const auto found = std::ranges::find(open, rank);
-      in[rank] =
-          found == open.end() ? counts(options[rank].front()) : (out >> (found - open.begin()) & 1) == 0;
-      if (in[rank]) choice->divisor += static_cast<double>(job_.weights[rank]);
-    }
+  const double weight = static_cast<double>(job_.weights.front());
+  for (uint32_t members = job_.workers + 1; members-- > 0;) {
+    *choice = {.by_rank = {}, .divisor = weight * members};
+    std::vector<const Option*> instead(job_.workers);  // the one that does not count, of those that are open
+    uint32_t in = 0;
     bool all = true;
     for (uint32_t rank = 0; rank < job_.workers && all; ++rank) {
-      const auto pick = std::ranges::find_if(options[rank], [&](const Option& option) {
-        return counts(option) == in[rank] && MarkerFits(*choice, chunk, rank, option);
-      });
-      all = pick != options[rank].end();
-      if (all) choice->by_rank.push_back(&*pick);
+      const auto pick = [&](bool counts) -> const Option* {
+        const auto found = std::ranges::find_if(options[rank], [&](const Option& option) {
+          return (option.push != nullptr || option.counts) == counts &&
+                 MarkerFits(*choice, chunk, rank, option);
+        });
+        return found == options[rank].end() ? nullptr : &*found;
+      };
+      const Option* counting = pick(true);
+      instead[rank] = pick(false);
+      all = counting != nullptr || instead[rank] != nullptr;
+      in += counting != nullptr ? 1 : 0;
+      choice->by_rank.push_back(counting != nullptr ? counting : instead[rank]);
     }
-    if (all) return true;
+    for (uint32_t rank = 0; rank < job_.workers && all && in > members; ++rank) {
+      if (instead[rank] == nullptr || choice->by_rank[rank] == instead[rank]) continue;
+      choice->by_rank[rank] = instead[rank];
+      --in;
+    }
+    if (all && in == members) return true;
   }
   return false;
 }
