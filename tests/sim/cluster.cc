@@ -266,7 +266,9 @@ void Cluster::StaleAfterLoss(const Fault& fault) {
   KillAndRestart(fault);
   if (incarnations_[fault.job][fault.rank] == before) return;
   const Duration dead = fault.duration + milliseconds(800);
+  ++starts_pending_[fault.job];  // also where another fault kills the successor, and all the others are over
   In(dead, [this, fault, before] {
+    --starts_pending_[fault.job];
     ledgers_[fault.job].first_death = std::min(ledgers_[fault.job].first_death, network_.now());
     WorkerProcess* successor = Newest(fault.job, fault.rank);
     // One that the server has not let in makes nothing stale.

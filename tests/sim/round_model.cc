@@ -51,6 +51,7 @@ class TensorModel {
     const PushRecord* completed = nullptr;   // its window was taken
     std::vector<const PushRecord*> perhaps;  // never completed: may be in, as far as it came
     uint32_t not_in = 0;                     // chunks without the completed push
+    bool may_count = false;                  // it passed a push over that it had sent to a server that died
     std::vector<uint32_t> superseded;        // of them, those in which another process of the rank is
   };
 
@@ -168,7 +169,8 @@ ModelOutcome TensorModel::Run() {
     std::vector<Participant> who;
     if (!Participants(round, &who)) break;
     // The size of an Adam step hardly tells how many are in it: where that is open, nothing can be said.
-    const bool open = std::ranges::any_of(who, [](const Participant& p) { return !p.perhaps.empty(); });
+    const bool open =
+        std::ranges::any_of(who, [](const Participant& p) { return !p.perhaps.empty() || p.may_count; });
     if (IsAdam() && open) {
       outcome_.ambiguous = true;
       break;
@@ -233,7 +235,11 @@ bool TensorModel::Participants(uint64_t round, std::vector<Participant>* who) {
     Participant& participant = (*who)[process.first];
     OwePassedOver(pushes, round);
     for (const PushRecord* push : pushes) {
-      if (push->passed_over) continue;
+      if (push->passed_over) {
+        // A round in which none of its chunks arrived has it in the divisor, and keeps nothing of it.
+        participant.may_count |= push->round == round && ledger_.server_restarts > 0;
+        continue;
+      }
       const bool completed = push->completed();
       if (completed && push->round == round) {
         if (participant.completed != nullptr) {
@@ -277,7 +283,7 @@ std::vector<Option> TensorModel::OptionsOf(const Participant& who, uint32_t chun
       options.push_back({.counts = true, .filled = loss <= job_.bubble_threshold});
   } else {
     options.push_back({});
-    if (!who.perhaps.empty() || job_.LeavesOut()) {
+    if (!who.perhaps.empty() || who.may_count || job_.LeavesOut()) {
       options.push_back({.counts = true, .filled = false});
       options.push_back({.counts = true, .filled = true});
     }
