@@ -29,6 +29,8 @@ class InFile {
   virtual uint64_t size() const = 0;
   // The next bytes, exactly so many. kDataLoss: the file ends before.
   virtual Status Read(MutableByteSpan bytes) = 0;
+  // Returns when all of it is on the disk, also what a process that has died had written.
+  virtual Status Sync() = 0;
 };
 
 // Held until it is destroyed.

@@ -55,6 +55,7 @@ class PosixInFile final : public InFile {
     }
     return {};
   }
+  Status Sync() override { return ::fsync(fd_.get()) == 0 ? Status() : Failed("sync", path_, errno); }
 
  private:
   std::string path_;

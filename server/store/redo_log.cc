@@ -177,12 +177,16 @@ Result<RedoLog> RedoLog::Open(Files* files, const std::string& directory) {
     log.old_.push_back(*number);
     log.file_ = *number;
   }
+  // What was written may not be on the disk yet, where only the process has died: workers hear of it now.
+  if (log.old_.empty()) return log;
+  if (Status synced = files->SyncDirectory(directory); !synced.ok()) return synced;
   return log;
 }
 
 Status RedoLog::Read(uint64_t file) {
   auto in = files_->Open(PathOf(file));
   if (!in.ok()) return in.status();
+  if (Status synced = (*in)->Sync(); !synced.ok()) return synced;
   Cursor cursor(in->get());
   while (cursor.left() > 0) {
     Record record;

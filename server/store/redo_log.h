@@ -10,7 +10,8 @@
 //
 // What counts is each tensor's last record: a state, no difference, so nothing is replayed. A file is read up
 // to its first record that is not whole: a server that dies in the middle of a write has told no worker of
-// it. Files in which no tensor has its last record are removed. Not thread-safe.
+// it. What is read is synced first: where only the process has died, it may be in memory alone, and workers
+// hear of it. Files in which no tensor has its last record are removed. Not thread-safe.
 #pragma once
 
 #include <cstdint>

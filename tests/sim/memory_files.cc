@@ -32,7 +32,8 @@ class MemoryFiles::Out final : public OutFile {
 
 class MemoryFiles::In final : public InFile {
  public:
-  explicit In(std::shared_ptr<const File> file) : file_(std::move(file)), size_(file_->bytes.size()) {}
+  In(MemoryFiles* owner, std::shared_ptr<File> file)
+      : owner_(owner), file_(std::move(file)), size_(file_->bytes.size()) {}
   uint64_t size() const override { return size_; }
   Status Read(MutableByteSpan bytes) override {
     if (bytes.size() > size_ - at_) return {StatusCode::kDataLoss, "the file ends before"};
@@ -40,9 +41,15 @@ class MemoryFiles::In final : public InFile {
     at_ += bytes.size();
     return {};
   }
+  Status Sync() override {
+    Status works = owner_->Works();
+    if (works.ok() && !owner_->forgets_) file_->synced = file_->bytes.size();
+    return works;
+  }
 
  private:
-  std::shared_ptr<const File> file_;
+  MemoryFiles* owner_;
+  std::shared_ptr<File> file_;
   size_t size_;
   size_t at_ = 0;
 };
@@ -87,7 +94,7 @@ Result<std::unique_ptr<OutFile>> MemoryFiles::Create(const std::string& path) {
 Result<std::unique_ptr<InFile>> MemoryFiles::Open(const std::string& path) {
   const auto found = names_.find(path);
   if (found == names_.end()) return Status(StatusCode::kNotFound, "no " + path);
-  return std::unique_ptr<InFile>(std::make_unique<In>(found->second));
+  return std::unique_ptr<InFile>(std::make_unique<In>(this, found->second));
 }
 
 Status MemoryFiles::Rename(const std::string& from, const std::string& to) {

@@ -89,6 +89,16 @@ TEST_F(Disk, KeepsAllWhenOnlyItsProcessDies) {
   EXPECT_EQ((*files.Open("/d/a"))->size(), 10u);
 }
 
+// A process dies, the next one has all that it had written, and then the machine stops.
+TEST_F(Disk, KeepsWhatTheNextProcessHasSynced) {
+  Write("/d/a", 10, false);
+  files.Restart(chance, true);
+  ASSERT_TRUE((*files.Open("/d/a"))->Sync().ok());
+  ASSERT_TRUE(files.SyncDirectory("/d").ok());
+  for (int times = 0; times < 20; ++times) files.Restart(chance, false);
+  EXPECT_EQ((*files.Open("/d/a"))->size(), 10u);
+}
+
 TEST_F(Disk, StopsInTheMiddleOfAWrite) {
   auto file = files.Create("/d/a");
   files.StopAfter(4);

@@ -30,7 +30,11 @@ class FaultyFiles final : public Files {
     if (!file.ok()) return file;
     return std::unique_ptr<OutFile>(new Out(this, path, *std::move(file)));
   }
-  Result<std::unique_ptr<InFile>> Open(const std::string& path) override { return SystemFiles().Open(path); }
+  Result<std::unique_ptr<InFile>> Open(const std::string& path) override {
+    auto file = SystemFiles().Open(path);
+    if (!file.ok()) return file;
+    return std::unique_ptr<InFile>(new In(this, path, *std::move(file)));
+  }
   Status MakeDirectory(const std::string& path) override {
     Status now = Next("mkdir", path);
     return now.ok() ? SystemFiles().MakeDirectory(path) : now;
@@ -69,6 +73,20 @@ class FaultyFiles final : public Files {
     FaultyFiles* owner;
     std::string path;
     std::unique_ptr<OutFile> file;
+  };
+
+  struct In final : InFile {
+    In(FaultyFiles* o, std::string p, std::unique_ptr<InFile> f)
+        : owner(o), path(std::move(p)), file(std::move(f)) {}
+    uint64_t size() const override { return file->size(); }
+    Status Read(MutableByteSpan bytes) override { return file->Read(bytes); }
+    Status Sync() override {
+      Status now = owner->Next("sync", path);
+      return now.ok() ? file->Sync() : now;
+    }
+    FaultyFiles* owner;
+    std::string path;
+    std::unique_ptr<InFile> file;
   };
 
   Status Next(const std::string& what, const std::string& path) {

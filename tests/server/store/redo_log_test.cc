@@ -255,5 +255,21 @@ TEST_F(RedoLogTest, SyncsBeforeItSays) {
   EXPECT_EQ(std::ranges::count(files.log, "sync rounds-000000000001.log"), 1) << "one for all";
 }
 
+// Where only the process died, what it had written may be in memory alone: the next one tells workers of it.
+TEST_F(RedoLogTest, SyncsWhatItFindsBeforeItIsBelieved) {
+  {
+    RedoLog log = Begun();
+    ASSERT_TRUE(Append(log, Image("w", 1)).ok());
+  }
+  files.log.clear();
+  RedoLog log = Open();
+  EXPECT_EQ(files.log, (std::vector<std::string>{"sync rounds-000000000001.log",
+                                                 "syncdir " + directory.substr(directory.rfind('/') + 1)}));
+  for (size_t call = 0; call < 2; ++call) {
+    files.FailAt(call, FaultyFiles::Fault::kFails, {StatusCode::kInternal, "Input/output error"});
+    EXPECT_FALSE(RedoLog::Open(&files, directory).ok()) << call;
+  }
+}
+
 }  // namespace
 }  // namespace longhaul::server::store
