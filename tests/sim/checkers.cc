@@ -266,7 +266,11 @@ void CheckOutcomes(const RunPlan& plan, uint32_t job, const JobLedger& ledger,
     // A handshake that a server has begun is nothing to the next one: its worker has until its time to join.
     const bool began = ledger.server_restarts > 0 && (Mentions(process.failure, "no answer from server") ||
                                                       Mentions(process.failure, "let this worker join"));
-    return silent && (IsLossy(plan, process.rank) || began);
+    // A server that was started again goes on, and to the end, without one that is cut off.
+    const bool without = ledger.server_restarts > 0 && ledger.fewest_started < plan.jobs[job].workers &&
+                         ledger.jobs_finished > 0 &&
+                         Mentions(process.failure, "which is back, has another job");
+    return without || (silent && (IsLossy(plan, process.rank) || began));
   };
   const auto unheard = [&](const LossRecord& loss) {
     return loss.why.code() == StatusCode::kPeerDead && IsLossy(plan, loss.rank);

@@ -153,6 +153,40 @@ TEST(Checkers, FindWhatIsLostInALargeJob) {
   EXPECT_GT(result.chunks_lost, 0u);
 }
 
+// A server that was started again may go on without a worker, to the job's end; only then is that refused.
+TEST(Checkers, FindAWorkerThatAJobForgot) {
+  RunPlan plan = QuietPlan(3);
+  JobLedger ledger = RunCluster(plan).ledgers.front();
+  EXPECT_EQ(ledger.fewest_started, 3u);
+  ProcessRecord& process = ledger.processes[1];
+  process.finished = false;
+  process.failure =
+      Status(StatusCode::kAborted, "server a, which is back, has another job now: this worker's is gone");
+  ledger.first_death = process.ended;
+  const auto violations = [&] {
+    RunResult judged;
+    CheckJob(plan, 0, ledger, &judged);
+    return judged.violations;
+  };
+  const auto said = Contains(HasSubstr("did not finish, though nothing deadly has happened"));
+  ledger.server_restarts = 1;
+  EXPECT_THAT(violations(), said) << "it has started with all";
+  ledger.fewest_started = 2;
+  EXPECT_THAT(violations(), Not(said));
+  ledger.server_restarts = 0;
+  EXPECT_THAT(violations(), said);
+}
+
+// Where a server that was started again goes on without a worker, the others' steps count for more.
+TEST(Checkers, SumsAreOfJobsThatStartWithAll) {
+  const RunPlan& plan = FindScenario("WhatTopKHoldsBackIsNotLost")->plan;
+  JobLedger ledger = RunCluster(plan).ledgers.front();
+  EXPECT_EQ(CheckTensor(plan.jobs[0], 0, 0, ledger).rounds_checked, plan.jobs[0].rounds);
+  ledger.fewest_started = plan.jobs[0].workers - 1;
+  ledger.residuals.at(1).values[40] += 2;
+  EXPECT_THAT(CheckTensor(plan.jobs[0], 0, 0, ledger).violations, IsEmpty());
+}
+
 // Signs of life that a server asks for say nothing of the Joins, but that many come only while Joins are
 // lost.
 TEST(Checkers, FindAWorkerThatIsNotLetIn) {

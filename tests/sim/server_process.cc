@@ -173,6 +173,7 @@ void ServerProcess::OnStart(uint32_t workers, uint32_t symbol_bytes) {
   // A second job on this server finds the first one's tensors gone; the ledger is about the first.
   if (ledger_->jobs_finished + ledger_->jobs_aborted > 0) return;
   ledger_->chunk_elements = codec::ChunkElementsFor(static_cast<uint16_t>(symbol_bytes));
+  ledger_->fewest_started = std::min(ledger_->fewest_started, workers);
 }
 
 void ServerProcess::OnRound(const server::JobRound& round, const server::ServerStats&) {

@@ -12,7 +12,7 @@ using Values = std::vector<double>;
 
 bool MembersChanged(const JobPlan& job, const JobLedger& ledger) {
   const auto refused = std::ranges::count(ledger.processes, true, &ProcessRecord::meant_to_be_refused);
-  return job.start_workers != 0 || !ledger.losses.empty() ||
+  return job.start_workers != 0 || ledger.fewest_started < job.workers || !ledger.losses.empty() ||
          std::ssize(ledger.processes) - refused > job.workers ||
          std::ranges::any_of(ledger.processes,
                              [](const ProcessRecord& p) { return !p.meant_to_be_refused && !p.finished; });
