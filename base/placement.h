@@ -40,8 +40,8 @@ std::vector<Shard> PlaceTensor(std::string_view name, uint64_t count, uint32_t s
 // only server, its number. Another number of any makes another identity.
 uint64_t JobIdentity(std::span<const uint64_t> numbers);
 
-// A job that goes to other servers keeps no number, as its parts are others: the number that a server of the next
-// map has for the job of that identity. So a worker knows whether they go on with its job.
+// A job that goes to other servers keeps no number, as its parts are others: the number that a server of the
+// next map has for the job of that identity. So a worker knows whether they go on with its job.
 uint64_t NextJobNumber(uint64_t identity, uint32_t server);
 
 }  // namespace longhaul

@@ -101,7 +101,7 @@ void Registration::Leave() {
   (void)loop_->Post([this] { core_->Leave(); });
 }
 
-void Registration::OnHandOver(std::function<void()> hand_over) {
+void Registration::OnHandOver(const std::function<void()>& hand_over) {
   std::unique_lock lock(mutex_);
   hand_over_ = hand_over;
   const bool already = hands_over_;

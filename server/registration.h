@@ -39,9 +39,9 @@ class Registration {
   const control::ServerWelcome& welcome() const { return *welcome_; }
   // `end` is called once, on any thread, if this server cannot go on; at once, if it cannot already.
   void OnEnd(std::function<void(const Status&)> end);
-  // `hand_over` is called on any thread, maybe more than once, when the first server says that the job goes to
-  // other servers; at once, if it has already.
-  void OnHandOver(std::function<void()> hand_over);
+  // `hand_over` is called on any thread, maybe more than once, when the first server says that the job goes
+  // to other servers; at once, if it has already.
+  void OnHandOver(const std::function<void()>& hand_over);
   // The first server hears that this one ends. Any thread.
   void Leave();
   // For the attempts that follow: those before are of keys that the first server may not take any more.

@@ -50,10 +50,10 @@ struct Resharded {
   std::vector<std::string> directories = {};
 };
 // Of a job that has not ended, by the round logs: what each has last, which is of one round when the servers
-// have handed the job over together; its workers know the new servers as those that go on. Else of each directory
-// the newest checkpoint of a round that all of them have. Errors: kFailedPrecondition (they are not all servers
-// of one job, once each; the job goes on at some only; they have no round in common), kAlreadyExists (OUT),
-// kDataLoss (as JoinParts), or as LoadCheckpoint, RedoLog and CheckpointWriter.
+// have handed the job over together; its workers know the new servers as those that go on. Else of each
+// directory the newest checkpoint of a round that all of them have. Errors: kFailedPrecondition (they are not
+// all servers of one job, once each; the job goes on at some only; they have no round in common),
+// kAlreadyExists (OUT), kDataLoss (as JoinParts), or as LoadCheckpoint, RedoLog and CheckpointWriter.
 Result<Resharded> Reshard(Files& files, const ReshardOptions& options);
 
 }  // namespace longhaul::server::store

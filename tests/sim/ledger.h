@@ -108,7 +108,7 @@ struct JobLedger {
   bool server_shut_down = false;
   uint32_t server_restarts = 0;
   uint32_t fewest_started = UINT32_MAX;  // workers of a start of the job; also of one that goes on
-  Instant server_ended;  // when it was asked to end
+  Instant server_ended;                  // when it was asked to end
   // A process took the place of one of its own incarnation, which was silent: what is whose cannot be told.
   bool taken_over = false;
   std::vector<LossRecord> losses;
