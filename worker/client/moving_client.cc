@@ -181,7 +181,8 @@ Status Moving::CheckOpen() const {
 }
 
 void Moving::Run(bool is_push, uint32_t handle, Begin begin, Promise promise) {
-  Held request{is_push, handle, std::move(begin), std::move(promise)};
+  bool held = false;
+  const Held request{is_push, handle, std::move(begin), std::move(promise)};
   Status refusal;
   {
     const std::lock_guard lock(mutex_);
@@ -194,12 +195,12 @@ void Moving::Run(bool is_push, uint32_t handle, Begin begin, Promise promise) {
     } else if (refusal.ok() && held_.size() >= kMostHeld) {
       refusal = Status(StatusCode::kResourceExhausted, "too many operations wait for the job's next servers");
     } else if (refusal.ok()) {
-      held_.push_back(std::move(request));
-      request.promise = nullptr;
+      held_.push_back(request);
+      held = true;
     }
   }
   if (!refusal.ok()) return request.promise->End(refusal, {});
-  request.promise ? Launch(request) : AnswerIfStill();
+  held ? AnswerIfStill() : Launch(request);
 }
 
 void Moving::Launch(const Held& request) {
