@@ -1,5 +1,7 @@
 // A tensor of a gigabyte with Adam through a real server and two real workers: no thread is away for long.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <fstream>
@@ -31,6 +33,28 @@ int64_t Resident() {
   return pages * static_cast<int64_t>(PageBytes());
 }
 
+// The CPU that it costs at most to touch 2 MiB of fresh memory, the kernel's largest step. 0.2 ms; 5 ms where
+// the host of a virtual machine takes back what the machine does not use and gives it page by page.
+double LongestTouchMs() {
+  constexpr size_t kBytes = size_t{1} << 30, kStep = size_t{2} << 20;
+  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(memory, MAP_FAILED);
+  (void)::madvise(memory, kBytes, MADV_HUGEPAGE);
+  const auto cpu_ms = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+  };
+  double longest = 0;
+  for (size_t step = 0; step < kBytes; step += kStep) {
+    const double begin = cpu_ms();
+    for (size_t at = step; at < step + kStep; at += PageBytes()) static_cast<volatile char*>(memory)[at] = 1;
+    longest = std::max(longest, cpu_ms() - begin);
+  }
+  ::munmap(memory, kBytes);
+  return longest;
+}
+
 struct LargeTensor : testing::Test {
   // What a busy host charges for the same work is several times as much (2 us for a page that is touched
   // first, or 8), so the best of three jobs counts.
@@ -45,6 +69,10 @@ struct LargeTensor : testing::Test {
       EXPECT_GT(longest, 0.0);
       if (longest <= kLongestMs) return;
     }
+    // Memory costs more than all that is measured here.
+    if (const double touch = LongestTouchMs(); touch > kLongestMs / 2)
+      GTEST_SKIP() << longest << " ms of CPU in one event, on a host where 2 MiB of fresh memory take "
+                   << touch;
     ADD_FAILURE() << longest << " ms of CPU in one event, and not less in two jobs before";
   }
   // Of the server and of the clients that are there.
