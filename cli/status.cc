@@ -54,10 +54,11 @@ class SlowAnswer {
   std::jthread thread_;
 };
 
-// The server's text, or what is wrong and the exit code for it.
-// The servers' own end comes after the time that the workers have (server/job/hand_over_desk.h).
+// The servers end after the time that the workers have: 10 s at most (HandOverDesk), and half as much for the
+// network.
 constexpr Duration kServersEnd = std::chrono::seconds(15);
 
+// The server's text, or what is wrong and the exit code for it.
 struct Answer {
   int code = 0;
   std::string text;
@@ -100,7 +101,7 @@ Answer Ask(const StatusCommandOptions& options, worker::StatusOptions ask) {
   if (outcome->ok()) return {0, **outcome};
   const bool orders = ask.kick || ask.hand_over;
   const bool refused = orders && outcome->status().code() != StatusCode::kUnavailable;
-  return {refused ? kKickRefused : kStatusUnreachable, cli::WithFlagNames(outcome->status().ToString())};
+  return {refused ? kOrderRefused : kStatusUnreachable, cli::WithFlagNames(outcome->status().ToString())};
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ struct StatusCommandOptions {
   std::string server_name = {};  // that the server's certificate must have; empty: any
 };
 
-// Exit codes of RunStatus and RunKick.
+// Exit codes of RunStatus, RunKick and RunHandOver.
 inline constexpr int kStatusUsage = 2;
-inline constexpr int kKickRefused = 1;        // or the rank has no worker
+inline constexpr int kOrderRefused = 1;       // or the rank has no worker
 inline constexpr int kStatusUnreachable = 3;  // no server, or it does not answer us
 
 // Prints the server's JSON on standard output.

@@ -550,7 +550,12 @@ struct Server::Impl {
   // What follows needs the round log: a worker takes no other server for the one that it has lost.
   Status RequestHandOver() {
     return loop->Post([this] {
-      if (stopping || !may_hand_over.ok() || checkpoints->log_failing()) return;
+      if (stopping) return;
+      const bool failing = may_hand_over.ok() && checkpoints->log_failing();
+      if (!may_hand_over.ok() || failing) {
+        const std::string why = failing ? "the round log cannot be written" : may_hand_over.message();
+        return events.calls().Log(LogLevel::kWarning, "the job is not handed over here: " + why);
+      }
       hands_over = true;
       BeginShutdown(
           Status(StatusCode::kUnavailable, "the server hands the job over to the one that starts next"));

@@ -75,8 +75,8 @@ TensorImage LikeButOf(const TensorImage& image, uint64_t count) {
   TensorImage like{.name = image.name, .count = count, .optimizer = image.optimizer, .rounds = image.rounds};
   like.round = image.round;
   like.shift_epoch = image.shift_epoch;
-  // Who has pushed how often, and whom that one has followed. Which chunks counted is no one's question:
-  // nothing was on its way.
+  // How often each session has pushed, and which ones it has followed. Which chunks counted is not asked for
+  // any more, as nothing was on its way.
   for (Counted counted : image.counted) {
     counted.chunks.clear();
     like.counted.push_back(std::move(counted));

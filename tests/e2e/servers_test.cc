@@ -68,11 +68,11 @@ class Servers : public JobTest {
     }
     addresses_[0] = address();
   }
-  void Train() {
+  void Train(const std::string& link = "delay=10ms") {
     workers_.clear();
     for (uint32_t rank = 0; rank < 2; ++rank) {
       workers_.push_back(&StartWorker(rank, {{"--rounds", std::to_string(kRounds)},
-                                             {"--fault", "delay=10ms"},
+                                             {"--fault", link},
                                              {"--lr", "0.01"},
                                              {"--momentum", "0.9"},
                                              {"--reconnect-timeout", "60"}}));
@@ -238,7 +238,7 @@ TEST_F(Servers, BecomeThreeAndThenTwoBetweenTwoRoundsAndNoBitChanges) {
   const JobImage one = OfOneServer();
   servers_ = {&StartFirst(1, Logged(0))};
   addresses_[0] = address();
-  Train();
+  Train("delay=10ms,drop=0.05");
   const auto go_on_as = [&](std::vector<std::string> directories, uint32_t servers, const std::string& out) {
     WaitForRounds(*servers_.back(), 10);
     Program& order = Start("longhaul", {"hand-over", "--join", addresses_[0], "--key", key_file()});
@@ -261,6 +261,24 @@ TEST_F(Servers, BecomeThreeAndThenTwoBetweenTwoRoundsAndNoBitChanges) {
     EXPECT_THAT(worker->Errors(), HasSubstr("the job goes on at 2 servers"));
   }
   ExpectSame(Final(Reshard({two[0], two[1]}, 1, "joined") + "/server-1"), one);
+}
+
+// The servers that there were go on, wherever they were on their way out.
+TEST_F(Servers, AreKilledWhileTheyHandTheJobOverAndNoBitChanges) {
+  const JobImage one = OfOneServer();
+  StartThree();
+  Train();
+  WaitForRounds(*servers_[0], 12);
+  Start("longhaul", {"hand-over", "--join", addresses_[0], "--key", key_file()});
+  ASSERT_TRUE(servers_[1]->WaitForEnd());
+  Kill(*servers_[0]);  // which has half a second to go
+  Kill(*servers_[2]);  // or it has ended
+  for (const size_t i : {2, 1, 0}) {
+    const Flags again = Merged(Logged(i), {{"--listen", addresses_[i]}});
+    servers_[i] = i == 0 ? &StartFirst(3, again) : &StartOther(again);
+  }
+  ExpectAllEnd();
+  ExpectLikeOneServer(one);
 }
 
 // ... and what is asked for in vain: training goes on where it is.

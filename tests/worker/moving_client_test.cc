@@ -68,11 +68,11 @@ class MovingClientTest : public ::testing::Test {
       ServerOptions options = Options(directories[i]);
       options.listen = i == 0 ? address : "127.0.0.1:0";
       if (i == 0) {
-        options.workers = 1;
+        options.workers = workers;
         options.servers = static_cast<uint32_t>(directories.size());
         // Of each gradient the largest tenth travels at first, the rest is owed.
         options.job_spec.high_share = 1;
-        options.job_spec.priority = Priority::kTopK;
+        if (workers == 1) options.job_spec.priority = Priority::kTopK;
         options.job_spec.topk_share = 0.1;
       } else {
         options.first_server = address;
@@ -157,7 +157,17 @@ class MovingClientTest : public ::testing::Test {
     }
   }
 
+  // ... and the servers have ended.
+  Operation HandOverDuring(Client& client, const Tensor& w, std::span<const float> pushed, int* pushes) {
+    std::thread order([this] { HandOver(); });
+    Operation held = PushUntilHeld(client, w, pushed, pushes);
+    order.join();
+    EXPECT_FALSE(held.done());
+    return held;
+  }
+
   std::string root, address = "127.0.0.1:0";
+  uint32_t workers = 1;
   std::vector<Server> servers;
   std::vector<float> gradient;
 
@@ -180,12 +190,9 @@ TEST_F(MovingClientTest, TakesAlongWhatItOwes) {
     ++pushes;
     const std::vector<float> before = OwedOf(client, w);
     EXPECT_THAT(before, Contains(Ne(0.0f)));
-    std::thread order([this] { HandOver(); });
     int repaying = 0;
-    const Operation held = PushUntilHeld(client, w, zeros, &repaying);
-    order.join();
+    const Operation held = HandOverDuring(client, w, zeros, &repaying);
     ASSERT_TRUE(servers.empty());
-    EXPECT_FALSE(held.done());
     GoOnAs(next);
     ASSERT_EQ(held.Wait(), Status());
     EXPECT_THAT(Log(), HasSubstr("the job goes on at " + std::to_string(next) + " servers"));
@@ -240,10 +247,8 @@ TEST_F(MovingClientTest, TheServersThatThereWereMayGoOnAsWell) {
   StartServers({root + "/one"});
   Client client = MustConnect(With());
   const Tensor w = MustDeclare(client);
-  std::thread order([this] { HandOver(); });
   int pushes = 0;
-  const Operation held = PushUntilHeld(client, w, gradient, &pushes);
-  order.join();
+  const Operation held = HandOverDuring(client, w, gradient, &pushes);
   StartServers({root + "/one"});
   ASSERT_EQ(held.Wait(), Status());
   std::vector<float> values(kElements);
@@ -257,10 +262,8 @@ TEST_F(MovingClientTest, ServersWithAnotherJobAreRefusedByName) {
   StartServers({root + "/one"});
   Client client = MustConnect(With());
   const Tensor w = MustDeclare(client);
-  std::thread order([this] { HandOver(); });
   int pushes = 0;
-  const Operation held = PushUntilHeld(client, w, gradient, &pushes);
-  order.join();
+  const Operation held = HandOverDuring(client, w, gradient, &pushes);
   StartServers({root + "/another"});
   const Status outcome = held.Wait();
   EXPECT_EQ(outcome.code(), StatusCode::kAborted);
@@ -303,6 +306,51 @@ TEST_F(MovingClientTest, MayBeDestroyedWhileItWaits) {
     EXPECT_EQ(outcome.code(), in_callback ? StatusCode::kPeerDead : StatusCode::kCancelled);
     EXPECT_FALSE(client.has_value());
   }
+}
+
+// Whenever it is asked for: between two pushes of a round, at one worker only, or with the answers on their
+// way.
+TEST_F(MovingClientTest, TwoWorkersStopAtOneRequestEachTime) {
+  workers = 2;
+  StartServers({root + "/one"});
+  std::atomic<bool> over = false;
+  std::atomic<int> steps = 0;
+  std::vector<std::thread> trainers;
+  std::vector<std::vector<float>> last(2);
+  for (uint32_t rank : {0u, 1u}) {
+    trainers.emplace_back([&, rank] {
+      ConnectOptions options = With();
+      options.rank = rank;
+      options.world_size = 2;
+      options.fault = "delay=5ms";
+      Client client = MustConnect(options);
+      const Tensor w = MustDeclare(client), v = MustDeclare(client, "v");
+      std::vector<float> values(kElements), others(kElements);
+      for (bool ends = false; !ends;) {
+        const Operation first = client.PushPull(w, gradient, values);
+        // Both end in one step: rank 0 says in which.
+        const std::vector<float> end(kElements, rank == 0 && over ? 1.0f : 0.0f);
+        const Operation second = client.PushPull(v, end, others);
+        EXPECT_EQ(first.Wait(), Status());
+        EXPECT_EQ(second.Wait(), Status());
+        ends = others[0] != 0 || !first.WaitFor(seconds(0)).ok() || !second.WaitFor(seconds(0)).ok();
+        if (rank == 0) ++steps;
+      }
+      last[rank] = values;
+      EXPECT_EQ(client.Leave(), Status());
+    });
+  }
+  for (int i = 0; i < 6; ++i) {
+    const int begun = steps;
+    for (int ms = 0; steps < begun + 3 && ms < 20'000; ++ms)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(i));
+    HandOver();
+    StartServers({root + "/one"});
+  }
+  over = true;
+  for (std::thread& each : trainers) each.join();
+  EXPECT_EQ(last[0], last[1]);
 }
 
 // A worker that leaves, or one that pushes nothing: all that waited goes on at the servers that there are.

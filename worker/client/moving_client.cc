@@ -3,8 +3,8 @@
 //   Client --> MovingClient --> ClientImpl of these servers (one, or ShardedClient)
 //                          \--> ... of the next ones, when these have handed the job over
 //
-//   kAsks  -> the highest round of its pushes
-//   kHolds -> from the first push above that of all on every request waits; nothing is on its way: answered
+//   kAsks  -> the highest round of its pushes; from the first push above it on every request waits
+//   kHolds -> ... above that of all workers; nothing is on its way: answered
 //   kEnds  -> answered; when the first server is lost: what is owed is taken along, all tensors are declared
 //             at the next servers, and what waited begins there
 //
@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/counters.h"
 #include "base/placement.h"
 #include "base/units_text.h"
 #include "transport/udp/clock.h"
@@ -45,16 +44,6 @@ constexpr Duration kLastTry = std::chrono::seconds(5);
 constexpr Duration kBetweenTries = std::chrono::milliseconds(200);
 // Tensors that are declared at the next servers at once: each waits a round trip.
 constexpr size_t kDeclaredAtOnce = 16;
-
-// Also what AddCounts does not know.
-ClientStats Sum(const ClientStats& before, ClientStats now) {
-  AddCounts<ClientStats>(kClientCounters, before, &now);
-  now.bytes_sent += before.bytes_sent;
-  now.bytes_received += before.bytes_received;
-  now.chunk_bytes_sent += before.chunk_bytes_sent;
-  now.chunk_bytes_received += before.chunk_bytes_received;
-  return now;
-}
 
 // What outlives the client where one of its callbacks destroys it.
 class Moving : public std::enable_shared_from_this<Moving> {
@@ -114,14 +103,20 @@ class Moving : public std::enable_shared_from_this<Moving> {
   void OnEnded(const Held& request, const Operation& operation, const Status& outcome);
   void OnHandOver(uint32_t phase, uint64_t round);
   void OnLost();
-  void Open();  // what waited begins
+  void Open();     // the servers go on: what waited begins
+  void Release();  // ... up to a push that still waits
   void AnswerIfStill();
   void Move();
-  std::vector<Owed> TakeOwed(ClientImpl& from);
+  // Asks again while the client's thread is too busy to answer.
+  Result<std::vector<Owed>> TakeOwed(ClientImpl& from, Instant deadline);
+  // Between two tries. False: there is to be no other one.
+  bool Waits(Instant deadline);
   Result<std::shared_ptr<ClientImpl>> FindNext(uint64_t job, Instant deadline);
   Status DeclareAll(ClientImpl& at);
   void Fail(const Status& why);
-  Status CheckOpen() const;  // the mutex is held
+  // The mutex is held.
+  Status CheckOpen() const;
+  bool IsAbove(const Held& request) const;  // the last round whose pushes do not wait
 
   const ConnectOptions options_;
   const std::shared_ptr<UserCalls> calls_;
@@ -132,7 +127,8 @@ class Moving : public std::enable_shared_from_this<Moving> {
   uint64_t generation_ = 0;  // of these servers; what earlier ones say is late
   std::vector<Known> tensors_;
   std::map<std::string, uint32_t> handles_;
-  std::optional<uint64_t> limit_;  // kHolds: the last round before
+  std::optional<uint64_t> limit_;  // the last round whose pushes do not wait
+  bool may_answer_ = false;        // kHolds
   bool holds_ = false;             // every request waits
   bool answered_ = false;          // kHolds
   bool ends_ = false;              // kEnds
@@ -180,6 +176,11 @@ Status Moving::CheckOpen() const {
   return closed_ ? Status(StatusCode::kFailedPrecondition, "this worker has left the job") : Status();
 }
 
+bool Moving::IsAbove(const Held& request) const {
+  const Known& tensor = tensors_[request.handle];
+  return limit_ && request.is_push && tensor.next + tensor.pending > *limit_;
+}
+
 void Moving::Run(bool is_push, uint32_t handle, Begin begin, Promise promise) {
   bool held = false;
   const Held request{is_push, handle, std::move(begin), std::move(promise)};
@@ -187,7 +188,7 @@ void Moving::Run(bool is_push, uint32_t handle, Begin begin, Promise promise) {
   {
     const std::lock_guard lock(mutex_);
     Known& tensor = tensors_[handle];
-    if (limit_ && is_push && tensor.next + tensor.pending > *limit_) holds_ = true;
+    if (IsAbove(request)) holds_ = true;
     refusal = CheckOpen();
     if (refusal.ok() && !holds_) {
       ++pending_;
@@ -280,12 +281,16 @@ void Moving::OnHandOver(uint32_t phase, uint64_t round) {
     }
     answered_ = false;
     ends_ = phase == HandOver::kEnds;
-    limit_ = phase == HandOver::kHolds ? std::optional(round) : limit_;
+    may_answer_ = phase == HandOver::kHolds;
+    // What it says now stays so until it hears of the others.
+    if (phase == HandOver::kAsks) limit_ = highest;
+    if (phase == HandOver::kHolds) limit_ = round;
   }
   switch (phase) {
     case HandOver::kAsks:
       return servers->AnswerHandOver(HandOver::kAsks, highest);
     case HandOver::kHolds:
+      Release();  // up to that round
       return AnswerIfStill();
     case HandOver::kEnds:
       return servers->AnswerHandOver(HandOver::kEnds, round);
@@ -299,7 +304,7 @@ void Moving::AnswerIfStill() {
   uint64_t round = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (!limit_ || !holds_ || ends_ || pending_ > 0 || answered_ || !servers_) return;
+    if (!may_answer_ || !holds_ || pending_ > 0 || answered_ || !servers_) return;
     answered_ = true;
     servers = servers_;
     round = *limit_;
@@ -314,8 +319,13 @@ void Moving::OnLost() {
     return Open();  // it has forgotten, or will be another one
   }
   if (moves_) return;
-  if (mover_.joinable()) mover_.join();  // it has come to its end before
   moves_ = true;
+  // The move before has come to its end, but for what waited for it, which takes the mutex.
+  std::thread before = std::move(mover_);
+  lock.unlock();
+  if (before.joinable()) before.join();
+  lock.lock();
+  if (closed_) return;
   try {
     mover_ = std::thread([self = shared_from_this()] { self->Move(); });
   } catch (const std::system_error& error) {
@@ -328,14 +338,18 @@ void Moving::Open() {
   {
     const std::lock_guard lock(mutex_);
     limit_.reset();
-    ends_ = false;
+    ends_ = may_answer_ = false;
   }
+  Release();
+}
+
+void Moving::Release() {
   // In the order in which they came: what comes meanwhile waits behind them.
   while (true) {
     std::optional<Held> next;
     {
       const std::lock_guard lock(mutex_);
-      if (limit_) return;  // held anew
+      if (!held_.empty() && IsAbove(held_.front())) return;
       if (held_.empty()) {
         holds_ = false;
         changed_.notify_all();
@@ -361,38 +375,37 @@ void Moving::Move() {
   }
   calls_->Log(LogLevel::kInfo, "the job goes to other servers: this worker waits for them for " +
                                    SecondsText(options_.reconnect_timeout));
-  std::vector<Owed> owed = TakeOwed(*servers);
+  const Instant deadline = begin + options_.reconnect_timeout;
+  auto owed = TakeOwed(*servers, deadline);
+  if (!owed.ok()) return Fail(owed.status());
   const uint64_t job = servers->job();
   const ClientStats stats = servers->stats();
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     servers_.reset();
-    before_ = Sum(before_, stats);
+    AddClientCounts(stats, &before_);
   }
   servers->Vanish();
   servers.reset();
-  auto next = FindNext(job, begin + options_.reconnect_timeout);
+  auto next = FindNext(job, deadline);
   if (!next.ok()) return Fail(next.status());
   if (Status declared = DeclareAll(**next); !declared.ok()) return Fail(declared);
-  for (Owed& each : owed) (*next)->Owe(At(each.handle), each.first, std::move(each.values));
-  std::vector<Known> known;
+  for (Owed& each : *owed) (*next)->Owe(At(each.handle), each.first, std::move(each.values));
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
+    // From here on these servers are heard.
+    limit_.reset();
+    ends_ = may_answer_ = moves_ = false;
     servers_ = *next;
-    moves_ = false;
-    known = tensors_;
-  }
-  for (const Known& tensor : known) {
-    if (!tensor.scores.empty()) (void)(*next)->SetScores(tensor.tensor, tensor.scores);
   }
   calls_->Log(LogLevel::kInfo, "the job goes on at " + std::to_string((*next)->servers()) +
                                    " servers, after " + SecondsText(udp::Now() - begin));
-  Open();
+  Release();
 }
 
-std::vector<Moving::Owed> Moving::TakeOwed(ClientImpl& from) {
+Result<std::vector<Moving::Owed>> Moving::TakeOwed(ClientImpl& from, Instant deadline) {
   std::vector<Owed> all;
   uint32_t tensors = 0;
   {
@@ -403,7 +416,9 @@ std::vector<Moving::Owed> Moving::TakeOwed(ClientImpl& from) {
     const Tensor tensor = At(handle);
     for (uint64_t first = 0; first < tensor.count();) {
       auto run = from.Owed(tensor, first, WorkerState::kRun);
-      if (!run.ok() || run->empty()) break;  // nothing is owed of it
+      if (!run.ok() && Waits(deadline)) continue;
+      if (!run.ok()) return run.status();
+      if (run->empty()) break;  // nothing is owed of it
       const uint64_t count = run->size();
       const bool any = std::ranges::any_of(*run, [](float value) { return value != 0; });
       if (any) all.push_back({handle, first, *std::move(run)});
@@ -413,21 +428,17 @@ std::vector<Moving::Owed> Moving::TakeOwed(ClientImpl& from) {
   return all;
 }
 
+bool Moving::Waits(Instant deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kBetweenTries, [this] { return closed_; });
+  return !closed_ && udp::Now() < deadline;
+}
+
 Result<std::shared_ptr<ClientImpl>> Moving::FindNext(uint64_t job, Instant deadline) {
   Status last(StatusCode::kUnavailable, "no answer");
   for (Duration limit = kFirstTry;; limit = std::min(2 * limit, kLastTry)) {
-    const Duration left = deadline - udp::Now();
-    {
-      std::unique_lock lock(mutex_);
-      if (closed_) return Status(StatusCode::kCancelled, "this worker has left the job");
-    }
-    if (left <= Duration(0)) {
-      return Status(StatusCode::kPeerDead,
-                    "the servers that were to go on with the job have not come within " +
-                        SecondsText(options_.reconnect_timeout) + ": " + last.ToString());
-    }
     ConnectOptions options = options_;
-    options.connect_timeout = std::min(left, limit);
+    options.connect_timeout = std::clamp<Duration>(deadline - udp::Now(), kBetweenTries, limit);
     auto next = Connect(options);
     if (next.ok()) {
       std::vector<uint64_t> numbers;
@@ -441,8 +452,10 @@ Result<std::shared_ptr<ClientImpl>> Moving::FindNext(uint64_t job, Instant deadl
           "with --round-log on what `longhaul checkpoint reshard` has written?)");
     }
     last = next.status();
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kBetweenTries, [this] { return closed_; });
+    if (Waits(deadline)) continue;
+    return Status(StatusCode::kPeerDead, "the servers that were to go on with the job have not come within " +
+                                             SecondsText(options_.reconnect_timeout) + ": " +
+                                             last.ToString());
   }
 }
 
@@ -468,6 +481,7 @@ Status Moving::DeclareAll(ClientImpl& at) {
       }
       const std::lock_guard lock(mutex_);
       tensors_[i].tensor = *tensor;
+      if (!tensors_[i].scores.empty()) (void)at.SetScores(*tensor, tensors_[i].scores);
     }
     if (!outcome.ok()) return outcome;
   }
@@ -676,9 +690,9 @@ class MovingClient final : public ClientImpl {
     return answer;
   }
   ClientStats All(ClientStats now) const {
-    ClientStats all = Sum(moving_->before(), std::move(now));
-    all.callbacks_threw += calls_->threw();
-    return all;
+    AddClientCounts(moving_->before(), &now);
+    now.callbacks_threw += calls_->threw();
+    return now;
   }
 
   const uint32_t rank_;

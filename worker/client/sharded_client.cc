@@ -428,11 +428,7 @@ ClientStats ShardedClient::Sum(const std::vector<ClientStats>& each) const {
   ClientStats sum = each.front();
   for (size_t i = 1; i < each.size(); ++i) {
     const ClientStats& one = each[i];
-    AddCounts<ClientStats>(kClientCounters, one, &sum);
-    sum.bytes_sent += one.bytes_sent;
-    sum.bytes_received += one.bytes_received;
-    sum.chunk_bytes_sent += one.chunk_bytes_sent;
-    sum.chunk_bytes_received += one.chunk_bytes_received;
+    AddClientCounts(one, &sum);
     sum.bandwidth = sum.bandwidth + one.bandwidth;
     sum.fit_capacity = sum.fit_capacity + one.fit_capacity;
     sum.smoothed_rtt = std::max(sum.smoothed_rtt, one.smoothed_rtt);
@@ -517,6 +513,14 @@ Status JoinOthers(const ConnectOptions& options, const std::shared_ptr<Servers>&
 }
 
 }  // namespace
+
+void AddClientCounts(const ClientStats& other, ClientStats* sum) {
+  AddCounts<ClientStats>(kClientCounters, other, sum);
+  sum->bytes_sent += other.bytes_sent;
+  sum->bytes_received += other.bytes_received;
+  sum->chunk_bytes_sent += other.chunk_bytes_sent;
+  sum->chunk_bytes_received += other.chunk_bytes_received;
+}
 
 Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& options,
                                                           const ServerHooks& hooks) {

@@ -56,6 +56,9 @@ class ServerClient : public ClientImpl {
   using ClientImpl::ClientImpl;
 };
 
+// Adds what another client, or this one at other servers, has counted.
+void AddClientCounts(const ClientStats& other, ClientStats* sum);
+
 // To the servers of the job of which `options.servers` names one, any of them
 // (worker/client/sharded_client.cc). Errors as of Client::Connect. REQUIRES: CheckOptions(options) is Ok.
 Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& options,
