@@ -70,7 +70,7 @@ int Fail(const std::string& why) {
 }
 
 // What the bench wrote. Its own words go to standard error.
-Result<json> Run(const OffloadBench& bench, int repeats) {
+Result<json> Run(const OffloadBench& bench, const BenchOffloadOptions& options) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / bench.program;
   if (::access(program.c_str(), X_OK) != 0) {
     return Status(StatusCode::kUnavailable,
@@ -81,7 +81,8 @@ Result<json> Run(const OffloadBench& bench, int repeats) {
   std::vector<std::string> argv = {program.string(), "--json", file};
   std::istringstream words(bench.arguments);
   for (std::string word; words >> word;) argv.push_back(word);
-  if (repeats > 0) argv.insert(argv.end(), {"--repeats", std::to_string(repeats)});
+  if (options.repeats > 0) argv.insert(argv.end(), {"--repeats", std::to_string(options.repeats)});
+  if (options.mebibytes > 0) argv.insert(argv.end(), {"--sizes", std::to_string(options.mebibytes)});
   auto child = ChildProcess::Start(bench.program, argv, {}, "");
   if (!child.ok()) return child.status();
   const auto show = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
@@ -135,7 +136,7 @@ int RunBenchOffload(const BenchOffloadOptions& options) {
   std::string failures;
   for (const OffloadBench& bench : kOffloadBenches) {
     if (!options.only.empty() && std::ranges::count(options.only, bench.name) == 0) continue;
-    auto result = Run(bench, options.repeats);
+    auto result = Run(bench, options);
     if (result.ok()) {
       found[bench.name] = std::move(*result);
     } else {

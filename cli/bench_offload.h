@@ -10,6 +10,7 @@ namespace longhaul::cli {
 struct BenchOffloadOptions {
   std::vector<std::string> only;  // of kOffloadBenches; none: all
   int repeats = 0;                // messages of a case; 0: as many as the bench finds right
+  int mebibytes = 0;              // of a rank's message; 0: the sizes that the bench finds right
   std::string json_file;          // - for standard output
 };
 

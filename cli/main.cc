@@ -153,6 +153,10 @@ void AddBenchOffload(CLI::App& bench, longhaul::cli::BenchOffloadOptions* o) {
   command->add_option("--repeats", o->repeats, "messages of a case; 0 = as many as the bench finds right")
       ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
+  command
+      ->add_option("--mib", o->mebibytes, "MiB of a rank's message; 0 = the sizes that the bench finds right")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->add_option("--json", o->json_file, "write the result to this file; - for standard output");
   command->footer(
       "Example: longhaul bench offload --only shm,peers\n"

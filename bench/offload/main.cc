@@ -162,12 +162,14 @@ int Main(int argc, char** argv) {
   int repeats = 21;
   uint32_t seg_bytes = 1024;
   std::string json;
+  std::vector<size_t> sizes = {4, 64};
   app.add_option("--repeats", repeats, "Messages per size; the median counts")->check(CLI::Range(1, 100'000));
+  app.add_option("--sizes", sizes, "MiB of a rank's message")->delimiter(',');
   app.add_option("--seg-bytes", seg_bytes, "Bytes of a seg");
   app.add_option("--json", json, "Write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   nlohmann::json out;
-  for (const size_t mebibytes : {4, 64}) {
+  for (const size_t mebibytes : sizes) {
     for (const bool shared : {true, false}) {
       out["throughput"].push_back(Throughput(mebibytes, shared, seg_bytes, repeats));
     }

@@ -298,7 +298,7 @@ int Main(int argc, char** argv) {
   bool veth = false;
   Settings s;
   std::string json, rate;
-  app.add_option("--mib", s.mebibytes, "MiB of a rank's message")->check(CLI::Range(1, 1024));
+  app.add_option("--sizes,--mib", s.mebibytes, "MiB of a rank's message")->check(CLI::Range(1, 1024));
   app.add_option("--repeats", s.repeats, "Messages per case, in turns; the median counts")
       ->check(CLI::Range(1, 10'000));
   app.add_option("--seg-bytes", s.seg_bytes, "Bytes of a seg");
