@@ -71,6 +71,7 @@ class HandOverDeskTest : public ::testing::Test, public RoundEngineHost, public 
   void RequestAbort(const Status&) override {}
   Peer* PeerOfRank(uint32_t rank) override { return in[rank] ? &peers[rank] : nullptr; }
   void OnTensorRound(const TensorRound&) override {}
+  using ServerEvents::OnLeftOut, ServerEvents::OnRejected, ServerEvents::OnWeightBounded;
   void OnRejected(const Rejection&) override {}
   void OnWeightBounded(uint32_t, float, float) override {}
   void OnLeftOut(const LeftOut&) override {}
