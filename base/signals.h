@@ -11,7 +11,7 @@
 namespace longhaul {
 
 // Blocks them in this thread and in all that it starts: make it before any other thread. Children that are
-// started by wan::Spawn have them unblocked.
+// started by process::Spawn have them unblocked.
 class EndingSignals {
  public:
   explicit EndingSignals(const std::vector<int>& signals = {SIGINT, SIGTERM}) {

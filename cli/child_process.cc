@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "wan/tun/process.h"
+#include "base/process/spawn.h"
 
 namespace longhaul::cli {
 
@@ -17,20 +17,20 @@ Result<ChildProcess> ChildProcess::Start(std::string name, const std::vector<std
                                          const std::function<int()>& before_exec,
                                          const std::string& stderr_file) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return wan::OsError("pipe for " + name, errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return process::OsError("pipe for " + name, errno);
   ChildProcess child;
   child.output_.Reset(ends[0]);
   const FileDescriptor write_end(ends[1]);
   FileDescriptor errors;
   if (!stderr_file.empty()) {
     errors.Reset(::open(stderr_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!errors.valid()) return wan::OsError("cannot write " + stderr_file, errno);
+    if (!errors.valid()) return process::OsError("cannot write " + stderr_file, errno);
   }
-  const Result<pid_t> pid = wan::Spawn(argv, {.die_with_parent = true,
-                                              .output = write_end.get(),
-                                              .errors = errors.get(),
-                                              .own_group = true,
-                                              .before_exec = before_exec});
+  const Result<pid_t> pid = process::Spawn(argv, {.die_with_parent = true,
+                                                  .output = write_end.get(),
+                                                  .errors = errors.get(),
+                                                  .own_group = true,
+                                                  .before_exec = before_exec});
   if (!pid.ok()) return pid.status();
   ::fcntl(child.output_.get(), F_SETFL, O_NONBLOCK);
   child.name_ = std::move(name);

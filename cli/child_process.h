@@ -20,7 +20,7 @@ class ChildProcess {
 
   // Starts argv[0] with the arguments, in a process group of its own. `before_exec` runs in the child (to
   // enter a namespace). Standard error is shared with ours unless `stderr_file` is given. Errors: as
-  // wan::Spawn, also when the program cannot be executed or `before_exec` is not 0.
+  // process::Spawn, also when the program cannot be executed or `before_exec` is not 0.
   static Result<ChildProcess> Start(std::string name, const std::vector<std::string>& argv,
                                     const std::function<int()>& before_exec, const std::string& stderr_file);
 

@@ -1,5 +1,5 @@
 # The library that other projects use, liblonghaul: the objects of the tree's own libraries, compiled once.
-#   longhaul::client   longhaul/client.h
+#   longhaul::client   longhaul/client.h, longhaul/c_api.h
 #   longhaul::server   longhaul/server.h
 #   longhaul::offload  longhaul/offload.h
 # All are liblonghaul today; their names keep a later split from changing a user's build. BUILD_SHARED_LIBS says which
@@ -7,7 +7,7 @@
 
 set(longhaul_parts longhaul_base longhaul_disk longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
                    longhaul_keys longhaul_wan longhaul_udp longhaul_reduce longhaul_straggler longhaul_offload_engine
-                   longhaul_offload longhaul_worker_core longhaul_client longhaul_server_core longhaul_store
+                   longhaul_offload longhaul_worker_core longhaul_client longhaul_c longhaul_server_core longhaul_store
                    longhaul_server)
 # What those objects need at link time and no user's source sees.
 set(longhaul_needs protobuf::libprotobuf OpenSSL::SSL OpenSSL::Crypto ErasureCode::ErasureCode hwy::hwy spdlog::spdlog

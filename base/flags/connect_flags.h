@@ -14,6 +14,7 @@ namespace longhaul::cli {
 
 struct ConnectFlags {
   ConnectOptions connect;
+  std::string join;  // of a worker
   double idle_timeout_s = 10;
   double connect_timeout_s = 0;
   double wait_timeout_s = 1800;
@@ -22,6 +23,27 @@ struct ConnectFlags {
   std::string rate_floor;
   bool allow_core_dump = false;
 };
+
+// Where a worker's job is: at a server, or behind this site's relay; and what is the worker's own.
+inline void AddWorkerFlags(CLI::App& app, ConnectFlags* flags) {
+  ConnectOptions& c = flags->connect;
+  app.add_option("--join", flags->join, "Address of the server; this or --offload")->type_name("HOST:PORT");
+  app.add_option(
+         "--offload", c.offload,
+         "Instead of --join: unix:PATH of this site's longhaul-offload --server, which is the site's one "
+         "connection. What concerns the connection is given there")
+      ->type_name("unix:PATH");
+  app.add_option("--site-rank", c.site_rank,
+                 "With --offload: this worker among its site's [the first that is free]")
+      ->check(CLI::Range(0, 62));
+  app.add_option(
+      "--weight", c.weight,
+      "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even; 1 with --offload]");
+  app.add_option("--state-dir", c.state_dir,
+                 "Keep this worker's state here (what it owes, its place in its data) and go "
+                 "on from it")
+      ->type_name("DIR");
+}
 
 // Who it is.
 inline void AddMemberFlags(CLI::App& app, ConnectFlags* flags) {
@@ -101,6 +123,25 @@ inline std::string FirstGiven(const CLI::App& app, std::initializer_list<const c
     if (app.count(name) > 0) return name;
   }
   return {};
+}
+
+// The server, or the relay, which decides the rest. kInvalidArgument names the flags that do not go together.
+inline Status TakeAddress(const CLI::App& app, ConnectFlags* flags) {
+  if (flags->join.empty() == flags->connect.offload.empty()) {
+    return {StatusCode::kInvalidArgument, "one of --join and --offload is needed"};
+  }
+  if (!flags->join.empty()) {
+    flags->connect.servers = {flags->join};
+    if (app.count("--site-rank") == 0) return {};
+    return {StatusCode::kInvalidArgument, "--site-rank needs --offload"};
+  }
+  const std::string given =
+      FirstGiven(app, {"--rank", "--world-size", "--job", "--site", "--incarnation", "--datagram-size",
+                       "--rate-controller", "--rate-cap", "--rate-floor", "--key", "--server-name",
+                       "--cipher", "--insecure", "--allow-core-dump", "--fault"});
+  if (given.empty()) return {};
+  return {StatusCode::kInvalidArgument,
+          given + " has no meaning with --offload: the site's longhaul-offload decides it"};
 }
 
 }  // namespace longhaul::cli

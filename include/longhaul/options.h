@@ -10,6 +10,7 @@
 #include "longhaul/job.h"
 #include "longhaul/log.h"
 #include "longhaul/membership.h"
+#include "longhaul/status.h"
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
 
@@ -98,6 +99,12 @@ struct ConnectOptions {
   // first time before Declare returns.
   MembershipCallback on_membership = {};
 };
+
+// What a worker's environment says: LONGHAUL_<OPTION> for the options of longhaul-worker that concern the
+// connection, which that program sets for a command that it runs, then the variables of torchrun, Open MPI
+// and ps-lite. LONGHAUL_INSECURE counts where its value is the address to join. Errors: kInvalidArgument, by
+// name (also when no address is there).
+Result<ConnectOptions> OptionsFromEnvironment();
 
 struct TensorOptions {
   DType dtype = DType::kFloat32;  // of the values that are given and returned; float32 is what there is

@@ -50,7 +50,7 @@ UNITS = [
     ("udp",        r"transport/udp/",                        "public base core link",                "asio os files locks threads"),
     # The daemons' port for probes and scrapes.
     ("health",     r"health/",                               "public base wire udp",                 "asio prometheus cli files locks threads"),
-    ("tun",        r"wan/(tun/|main)",                       "public flags base link",                     "asio os files threads locks cli spdlog json"),
+    ("tun",        r"wan/(tun/|main)",                       "public flags process base link",                     "asio os files threads locks cli spdlog json"),
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
     ("server_main", r"server/(main\.cc|program/)",           "public flags process base keys link udp server_shell server_metrics load_sink health grants report", "os files threads locks cli spdlog json"),
@@ -71,6 +71,8 @@ UNITS = [
     ("job",        r"server/job/",                           "public base wire control chunk security surface window_types core member tensor grants results round report server_settings image", ""),
     ("server",     r"server/",                               "public base wire coder control policy security surface core job report server_settings image", ""),
     ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|moving_client\.|operation\.cc|operation_state\.h|worker_state\.)", "public base disk wire fec policy client keys udp core site", "files threads locks"),
+    # For other languages: a user of the public classes.
+    ("c_api",      r"worker/c/",                             "public flags base wire chunk",         "os cli json locks"),
     # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),

@@ -19,6 +19,7 @@
 #include "base/flags/config_file.h"
 #include "base/flags/connect_flags.h"
 #include "base/flags/counter_json.h"
+#include "base/flags/environment.h"
 #include "base/flags/exit_codes.h"
 #include "base/flags/flag_names.h"
 #include "base/flags/help_page.h"
@@ -33,6 +34,7 @@
 #include "transport/keys/key_file.h"
 #include "transport/keys/load_security.h"
 #include "worker/client/client_impl.h"
+#include "worker/daemon/launch.h"
 #include "worker/demo/trainer_loop.h"
 
 namespace {
@@ -51,7 +53,6 @@ using nlohmann::json;
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitDataset = 3 };
 
 struct Flags : longhaul::cli::ConnectFlags {
-  std::string join;
   longhaul::worker::TrainOptions train;
   bool constant_rate = false;
   bool weight_given = false;
@@ -64,6 +65,12 @@ struct Flags : longhaul::cli::ConnectFlags {
   std::string metrics;
   std::string log_level = "info";
   std::string security;  // tls-psk, tls-certificates or insecure
+  // Of a command instead of the built-in trainer.
+  std::vector<std::string> command;
+  uint32_t ranks = 1;
+  uint32_t restarts = 0;
+  std::string hostfile;
+  std::string host;
 };
 
 constexpr const char* kFooter = R"(
@@ -72,39 +79,26 @@ Examples:
   longhaul-worker --offload unix:/run/longhaul/site.sock
   longhaul-worker --join ams.example:7700 --rank 2 --world-size 4 --site fra --key job.key --rounds 500
   MASTER_ADDR=ams.example MASTER_PORT=7700 RANK=2 WORLD_SIZE=4 longhaul-worker --key job.key
+  longhaul-worker --join ams.example:7700 --key job.key --hostfile hosts --restarts 3 -- python3 train.py
+
+Behind -- stands a command: one process of it for each rank of this host trains instead of the built-in network, with
+the options above in its environment, from where longhaul.connect() of Python, OptionsFromEnvironment of C++ and
+longhaul_connect of C take them; torchrun's, Open MPI's and ps-lite's variables are set as well. Its standard input is
+empty; signals go to all ranks; a rank that fails is started again --restarts times, then the others end as well.
 
 Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
-LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
-understood when neither flag nor LONGHAUL_* says otherwise, and not with --offload.
+LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+OMPI_COMM_WORLD_RANK and _SIZE, DMLC_WORKER_ID, DMLC_NUM_WORKER, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT are understood
+when neither flag nor LONGHAUL_* says otherwise, and not with --offload.
 Exit codes: 0 trained to the end, 1 failure (named on stderr), 2 usage, 3 dataset missing or damaged, or
---metrics cannot listen, 130 and 143 ended at once by a signal. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
+--metrics cannot listen, 130 and 143 ended at once by a signal. With a command: that of the first rank that failed for
+good, 128 + the signal that ended it, 127 the command cannot be executed. SIGINT, SIGTERM and a terminal that closes: it leaves the job in order; a second signal ends it at
 once.)";
 
-// The value of an environment variable, empty when unset.
-std::string Env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-// Generic launchers' variables (torchrun's names) count where ours are not set; CLI11 checks them like flags.
+// Generic launchers' variables count where ours are not set; CLI11 checks them like flags.
 void TakeLauncherEnvironment() {
-  const auto stand_in = [](const char* ours, const std::string& value) {
-    if (!value.empty()) setenv(ours, value.c_str(), /*overwrite=*/0);
-  };
-  stand_in("LONGHAUL_RANK", Env("RANK"));
-  stand_in("LONGHAUL_WORLD_SIZE", Env("WORLD_SIZE"));
-  const std::string host = Env("MASTER_ADDR");
-  if (host.empty()) return;
-  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
-  const std::string port = Env("MASTER_PORT").empty() ? "7700" : Env("MASTER_PORT");
-  stand_in("LONGHAUL_JOIN", (bare_v6 ? "[" + host + "]" : host) + ":" + port);
-}
-
-// "--idle-timeout" -> "LONGHAUL_IDLE_TIMEOUT".
-std::string EnvName(const std::string& flag) {
-  std::string name = "LONGHAUL_";
-  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return name;
+  for (const auto& [ours, value] : longhaul::cli::LauncherEnvironment())
+    setenv(ours, value.c_str(), /*overwrite=*/0);
 }
 
 // --- What the user sees ---
@@ -374,21 +368,9 @@ int Run(Flags& flags, longhaul::process::SignalWatcher* signals, Output* output)
 
 // Every flag; see --help for what they mean.
 void AddOptions(CLI::App& app, Flags& flags) {
-  auto& c = flags.connect;
   auto& t = flags.train;
-  app.add_option("--join", flags.join, "Address of the server; this or --offload")->type_name("HOST:PORT");
-  app.add_option(
-         "--offload", c.offload,
-         "Instead of --join: unix:PATH of this site's longhaul-offload --server, which is the site's one "
-         "connection. What concerns the connection is given there")
-      ->type_name("unix:PATH");
-  app.add_option("--site-rank", c.site_rank,
-                 "With --offload: this worker among its site's [the first that is free]")
-      ->check(CLI::Range(0, 62));
+  longhaul::cli::AddWorkerFlags(app, &flags);
   longhaul::cli::AddMemberFlags(app, &flags);
-  app.add_option(
-      "--weight", c.weight,
-      "Weight of this worker's gradients, 1e-6..1e9 [by the size of its shard; 1 = even; 1 with --offload]");
   app.add_option("--rounds", t.rounds, "Rounds of the whole job")
       ->capture_default_str()
       ->check(CLI::Range(1, 100'000'000));
@@ -434,16 +416,27 @@ void AddOptions(CLI::App& app, Flags& flags) {
   app.add_option("--eval-every", t.eval_every, "Rounds between test accuracies on rank 0; 0 = at the end")
       ->capture_default_str();
   longhaul::cli::AddConnectionFlags(app, &flags);
-  app.add_option("--state-dir", c.state_dir,
-                 "Keep this worker's state here (what it owes, its place in its data) and go "
-                 "on from it")
-      ->type_name("DIR");
   app.add_option("--state-every", t.state_every, "With --state-dir: rounds between two saves [1]")
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--state-dir");
   app.add_flag("--no-seccomp", flags.no_seccomp,
                "Keep the right to make any system call; else those that a worker does not need are given up "
                "before it connects");
+  app.add_option("--ranks", flags.ranks, "With a command: its ranks on this host, from --rank on")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--restarts", flags.restarts, "With a command: how often a rank that fails is started again")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--hostfile", flags.hostfile,
+                 "With a command: the job's hosts, HOST slots=N a line as for Open MPI; in place of --rank, "
+                 "--ranks and "
+                 "--world-size. Run the same on every host")
+      ->type_name("FILE")
+      ->excludes("--rank", "--ranks", "--world-size");
+  app.add_option("--host", flags.host, "With --hostfile: this host in it [by its name and addresses]")
+      ->type_name("NAME")
+      ->needs("--hostfile");
   longhaul::health::AddMetricsFlag(app, &flags.metrics);
   longhaul::cli::AddInjectFlag(app);
   app.add_option("--progress", flags.progress, "none | text | json (one object per line on stdout)")
@@ -457,35 +450,89 @@ void AddOptions(CLI::App& app, Flags& flags) {
     const std::string name = option->get_name();
     // An environment hands values down unseen: these options must be chosen for this job.
     if (name == "--help" || name == "--version" || name == "--insecure") continue;
-    option->envname(EnvName(name));
+    option->envname(longhaul::cli::EnvName(name));
   }
 }
 
-// Where the job is: at a server, or behind this site's relay, which decides the rest.
-Status TakeAddress(const CLI::App& app, Flags* flags) {
-  if (flags->join.empty() == flags->connect.offload.empty()) {
-    return {StatusCode::kInvalidArgument, "one of --join and --offload is needed"};
+// --- A command ---
+
+// Those options that concern the connection, as the variables that hand them down.
+std::vector<std::pair<std::string, std::string>> ConnectionEnvironment(const CLI::App& app) {
+  CLI::App connection;
+  longhaul::cli::ConnectFlags unused;
+  longhaul::cli::AddWorkerFlags(connection, &unused);
+  longhaul::cli::AddMemberFlags(connection, &unused);
+  longhaul::cli::AddConnectionFlags(connection, &unused);
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const CLI::Option* option : connection.get_options()) {
+    const std::string name = option->get_name();
+    const CLI::Option* const here = app.get_option(name);
+    // Of a rank its own, and of a start.
+    if (here->count() == 0 || name == "--rank" || name == "--world-size" || name == "--site-rank" ||
+        name == "--incarnation")
+      continue;
+    variables.emplace_back(longhaul::cli::EnvName(name), here->results().back());
   }
-  if (!flags->join.empty()) {
-    flags->connect.servers = {flags->join};
-    if (app.count("--site-rank") == 0) return {};
-    return {StatusCode::kInvalidArgument, "--site-rank needs --offload"};
+  return variables;
+}
+
+// Options of the trainer mean nothing to a command, and those of a command nothing to the trainer.
+Status CheckCommand(const CLI::App& app, const Flags& flags) {
+  const std::initializer_list<const char*> launch = {"--ranks", "--restarts", "--hostfile", "--host"};
+  if (flags.command.empty()) {
+    const std::string given = longhaul::cli::FirstGiven(app, launch);
+    if (given.empty()) return {};
+    return {StatusCode::kInvalidArgument, given + " needs a command: -- COMMAND"};
   }
   const std::string given = longhaul::cli::FirstGiven(
-      app, {"--rank", "--world-size", "--job", "--site", "--incarnation", "--datagram-size",
-            "--rate-controller", "--rate-cap", "--rate-floor", "--key", "--server-name", "--cipher",
-            "--insecure", "--allow-core-dump", "--fault"});
-  if (given.empty()) return {};
+      app, {"--rounds", "--batch", "--lr", "--momentum", "--optimizer", "--local-steps", "--local-optimizer",
+            "--wire-dtype", "--constant-lr", "--skew", "--seed", "--data", "--eval-every", "--state-every",
+            "--metrics", "--json", "--site-rank", "--incarnation"});
+  if (!given.empty()) {
+    return {StatusCode::kInvalidArgument,
+            given + " (or its variable) is the built-in trainer's, and has no meaning with a command"};
+  }
+  if (flags.hostfile.empty() || !flags.join.empty()) return {};
   return {StatusCode::kInvalidArgument,
-          given + " has no meaning with --offload: the site's longhaul-offload decides it"};
+          "--hostfile has no meaning with --offload: the ranks are this site's"};
+}
+
+int RunCommand(const CLI::App& app, const Flags& flags) {
+  longhaul::worker::LaunchOptions options;
+  options.command = flags.command;
+  options.join = flags.join;
+  options.restarts = flags.restarts;
+  options.environment = ConnectionEnvironment(app);
+  if (flags.connect.insecure) options.environment.emplace_back("LONGHAUL_INSECURE", flags.join);
+  options.place = {flags.connect.rank, flags.ranks,
+                   flags.join.empty() ? flags.ranks : flags.connect.world_size};
+  if (!flags.hostfile.empty()) {
+    const auto names =
+        flags.host.empty() ? longhaul::worker::NamesOfThisHost() : std::vector<std::string>{flags.host};
+    const auto place = longhaul::worker::PlaceFromHostfile(flags.hostfile, names);
+    if (!place.ok()) return Fail(place.status(), kExitUsage);
+    options.place = *place;
+  }
+  const auto& [first, ranks, size] = options.place;
+  if (first + ranks > size) {
+    return Fail(Status(StatusCode::kInvalidArgument, fmt::format("ranks {}..{} are not below --world-size {}",
+                                                                 first, first + ranks - 1, size)),
+                kExitUsage);
+  }
+  longhaul::process::SignalWatcher signals;
+  Output output("longhaul-worker", false,
+                spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
+  return longhaul::worker::Launch(options, &signals);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
   Flags flags;
-  CLI::App app("Joins a longhaul parameter server and trains a small network on Fashion-MNIST.",
-               "longhaul-worker");
+  CLI::App app(
+      "Joins a longhaul parameter server and trains: by a command of yours behind --, or a small network on "
+      "Fashion-MNIST.",
+      "longhaul-worker");
   app.footer(kFooter);
   app.get_formatter()->column_width(34);
   app.set_version_flag("--version", "longhaul-worker 0.1.0");
@@ -494,14 +541,22 @@ int main(int argc, char** argv) try {
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   const auto names_site = [](const char* word) { return std::string_view(word).starts_with("--offload"); };
-  const bool in_site = std::any_of(argv, argv + argc, names_site) || !Env("LONGHAUL_OFFLOAD").empty();
+  const bool in_site =
+      std::any_of(argv, argv + argc, names_site) || !longhaul::cli::Env("LONGHAUL_OFFLOAD").empty();
   if (!in_site) TakeLauncherEnvironment();
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kExitOk : kExitUsage;
   }
-  if (Status valid = TakeAddress(app, &flags); !valid.ok()) return Fail(valid, kExitUsage);
+  if (dashes != end) flags.command.assign(dashes + 1, end);
+  if (dashes != end && flags.command.empty())
+    return Fail(Status(StatusCode::kInvalidArgument, "-- is followed by no command"), kExitUsage);
+  if (Status valid = longhaul::cli::TakeAddress(app, &flags); !valid.ok()) return Fail(valid, kExitUsage);
+  if (Status valid = CheckCommand(app, flags); !valid.ok()) return Fail(valid, kExitUsage);
+  if (!flags.command.empty()) return RunCommand(app, flags);
   if (Status valid = longhaul::cli::TakeConnectFlags(&flags); !valid.ok()) return Fail(valid, kExitUsage);
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;

@@ -1,0 +1,134 @@
+"""liblonghaul's C interface (longhaul/c_api.h) by ctypes: the library, its functions, its errors."""
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+C_API = 1  # LONGHAUL_C_API
+OUT = POINTER(c_void_p)
+SETTINGS = POINTER(c_char_p)
+LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_int32)
+
+_CODES = {
+    "connect": [SETTINGS, c_size_t, LOG, c_void_p, OUT],
+    "leave": [c_void_p, c_int32, c_char_p],
+    "status": [c_void_p],
+    "stats": [c_void_p, OUT],
+    "settings": [c_void_p, OUT],
+    "membership": [c_void_p, OUT],
+    "declare": [c_void_p, c_char_p, c_uint64, SETTINGS, c_size_t, c_void_p, OUT],
+    "set_scores": [c_void_p, c_void_p, POINTER(c_float), c_size_t],
+    "clock": [c_void_p, c_void_p, OUT],
+    "push": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],
+    "pull": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_uint64, c_int64, OUT],
+    "push_pull": [c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],
+    "wait": [c_void_p, c_double],
+    "then": [c_void_p, CALLBACK, c_void_p],
+    "done": [c_void_p],
+    "operation_stats": [c_void_p, OUT],
+    "barrier": [c_void_p, c_char_p],
+    "save_state": [c_void_p, c_char_p, c_size_t],
+    "loaded_state": [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)],
+}
+
+
+class Error(RuntimeError):
+    """What the library says instead of doing it. `code` is a longhaul::StatusCode, `name` its name."""
+
+    def __init__(self, code, message):
+        self.code = code
+        self.name = lib.longhaul_code_name(code).decode()
+        super().__init__(message or self.name)
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument that can never work."""
+
+
+class FailedPrecondition(Error):
+    """The right call at the wrong time: the client has left, was closed, or is another process'."""
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """The time to wait has passed."""
+
+
+class PeerDead(Error, ConnectionError):
+    """The server was silent for the idle time-out."""
+
+
+class Unavailable(Error, ConnectionError):
+    """No answer comes from the server."""
+
+
+class PermissionDenied(Error):
+    """A key that is not the job's, or that others may read."""
+
+
+_CLASSES = {1: InvalidArgument, 4: FailedPrecondition, 6: Unavailable, 7: DeadlineExceeded, 9: PermissionDenied,
+            14: PeerDead}
+
+
+def error_of(code, message):
+    return _CLASSES.get(code, Error)(code, message)
+
+
+def last_error(code):
+    """The error of the last function that this thread has called."""
+    return error_of(code, lib.longhaul_last_error().decode(errors="replace"))
+
+
+def check(code):
+    if code != 0:
+        raise last_error(code)
+
+
+def text_of(function, *arguments):
+    """The text that a function gives in its last argument."""
+    text = c_void_p()
+    check(function(*arguments, ctypes.byref(text)))
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        lib.longhaul_free(text)
+
+
+def settings_of(options):
+    """{"world_size": 2} as "world-size=2"; None is left out, a list is given once for each of its elements."""
+    words = []
+    for name, value in options.items():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is not None:
+                text = str(one).lower() if isinstance(one, bool) else str(one)
+                words.append(("%s=%s" % (name.replace("_", "-"), text)).encode())
+    return (c_char_p * len(words))(*words), len(words)
+
+
+def _load():
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "liblonghaul.so.0")
+    name = os.environ.get("LONGHAUL_LIBRARY") or (here if os.path.exists(here) else "liblonghaul.so.0")
+    try:
+        library = ctypes.CDLL(name)
+        version = library.longhaul_c_api()
+    except (OSError, AttributeError) as error:
+        raise ImportError("longhaul: no usable liblonghaul (LONGHAUL_LIBRARY, the package's folder, the system's "
+                          "libraries): %s" % error) from error
+    if version != C_API:
+        raise ImportError("longhaul: %s has version %d of the C interface; this package needs %d" %
+                          (name, version, C_API))
+    for function, arguments in _CODES.items():
+        getattr(library, "longhaul_" + function).argtypes = arguments
+        getattr(library, "longhaul_" + function).restype = c_int32
+    for function in ("close", "release", "free"):
+        getattr(library, "longhaul_" + function).argtypes = [c_void_p]
+        getattr(library, "longhaul_" + function).restype = None
+    for function in ("rank", "world_size"):
+        getattr(library, "longhaul_" + function).argtypes = [c_void_p]
+        getattr(library, "longhaul_" + function).restype = c_uint32
+    library.longhaul_code_name.argtypes = [c_int32]
+    for function in ("code_name", "last_error", "version"):
+        getattr(library, "longhaul_" + function).restype = c_char_p
+    return library
+
+
+lib = _load()

@@ -1,0 +1,226 @@
+"""longhaul-worker ... -- COMMAND: real programs as ranks, on one host and on two."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from conftest import PROGRAMS
+
+WORKER = str(PROGRAMS / "longhaul-worker")
+
+
+def launch(*options, command, environment=None, **more):
+    process = subprocess.Popen([WORKER, *options, "--", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, **(environment or {})}, **more)
+    return process
+
+
+def run(*options, command, timeout=60, environment=None):
+    process = launch(*options, command=command, environment=environment)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def program(tmp_path):
+    def write(text):
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(text))
+        return [sys.executable, str(file)]
+
+    return write
+
+
+TRAIN = """
+    import os, longhaul, numpy
+    with longhaul.connect() as client:
+        w = client.declare("w", 10, optimizer="sgd:lr=1", high_share=1)
+        out = numpy.zeros(10, numpy.float32)
+        for _ in range(3):
+            client.push_pull(w, numpy.full(10, client.rank, numpy.float32), out).wait(60)
+        os.write(1, b"%d %d %g\\n" % (client.rank, client.world_size, out[0]))
+"""
+
+
+def test_four_ranks_of_one_host(start_server, program):
+    server = start_server(4)
+    code, out, err = run("--join", server.address, "--insecure", "--world-size", "4", "--ranks", "4", command=program(TRAIN))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["%d 4 -4.5" % rank for rank in range(4)]
+
+
+def test_what_a_rank_finds_in_its_environment():
+    show = ["sh", "-c", "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
+            "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $DMLC_ROLE $DMLC_WORKER_ID $DMLC_NUM_WORKER $DMLC_PS_ROOT_URI "
+            "$DMLC_PS_ROOT_PORT $LONGHAUL_JOIN $LONGHAUL_RANK $LONGHAUL_WORLD_SIZE $LONGHAUL_IDLE_TIMEOUT "
+            "${LONGHAUL_INSECURE:-secure} ${LONGHAUL_RATE_CAP:-uncapped}; read line || echo empty"]
+    code, out, err = run("--join", "10.0.0.1:77", "--rank", "4", "--world-size", "8", "--ranks", "2", "--idle-timeout", "3",
+                         "--rate-cap", "100mbit", command=show)
+    assert code == 0, err
+    common = "8 {local} 2 10.0.0.1 77 {rank} 8 worker {rank} 8 10.0.0.1 77 10.0.0.1:77 {rank} 8 3 secure 100mbit"
+    assert sorted(out.splitlines()) == [*("%d %s" % (rank, common.format(local=rank - 4, rank=rank)) for rank in (4, 5)),
+                                        "empty", "empty"]
+    code, out, err = run("--join", "[fe80::1]:77", "--insecure", command=["sh", "-c",
+                         "echo $MASTER_ADDR $DMLC_PS_ROOT_URI $LONGHAUL_INSECURE"])
+    assert (code, out) == (0, "fe80::1 [fe80::1] [fe80::1]:77\n"), err
+    code, out, err = run("--join", "a:1", "--insecure", command=["sh", "-c", "echo $MASTER_ADDR $MASTER_PORT"],
+                         environment={"MASTER_ADDR": "rank0", "MASTER_PORT": "29500"})
+    assert (code, out) == (0, "rank0 29500\n"), err
+
+
+@pytest.mark.parametrize("command, expected", [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("exit 0", 0)])
+def test_the_exit_code_is_the_ranks(command, expected):
+    assert run("--join", "a:1", "--insecure", command=["sh", "-c", command])[0] == expected
+
+
+def test_one_that_fails_for_good_ends_the_others():
+    begun = time.monotonic()
+    code, out, err = run("--join", "a:1", "--insecure", "--world-size", "3", "--ranks", "3", command=[
+        "sh", "-c", "[ $RANK != 1 ] || { sleep 0.3; exit 5; }; trap 'echo told; exit 0' TERM; sleep 60 & wait"])
+    assert code == 5 and time.monotonic() - begun < 20
+    assert out == "told\ntold\n" and "rank 1 ended by exit code 5" in err
+
+
+def test_one_that_takes_no_notice_is_killed():
+    begun = time.monotonic()
+    code, _, _ = run("--join", "a:1", "--insecure", "--world-size", "2", "--ranks", "2", command=[
+        "sh", "-c", "[ $RANK != 1 ] || exit 5; trap '' TERM; while :; do sleep 1; done"])
+    assert code == 5 and 9 < time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_go_to_the_ranks(number):
+    process = launch("--join", "a:1", "--insecure", "--world-size", "2", "--ranks", "2", "--restarts", "5", command=[
+        "sh", "-c", "trap 'echo got; exit 3' %s; echo ready; while :; do sleep 0.1; done" % number.name[3:]])
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (3, "got\ngot\n")
+
+
+def test_a_killed_launcher_leaves_no_rank():
+    process = launch("--join", "a:1", "--insecure", command=["sh", "-c", "echo $$; exec sleep 60"])
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    for _ in range(100):
+        if not pathlib.Path("/proc/%d" % pid).exists() or " Z " in pathlib.Path("/proc/%d/stat" % pid).read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail("process %d lives on" % pid)
+
+
+def test_a_rank_that_is_killed_is_started_again(start_server, program):
+    server = start_server(2)
+    code, out, err = run("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2", "--restarts", "2",
+                         "--idle-timeout", "5", command=program("""
+        import os, signal, longhaul, numpy
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        with longhaul.connect() as client:
+            w = client.declare("w", 10, high_share=1)
+            out = numpy.zeros(10, numpy.float32)
+            while True:
+                step = client.push_pull(w, numpy.full(10, 1, numpy.float32), out)
+                step.wait(60)
+                if client.rank == 1 and first and step.stats()["round"] == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if step.stats()["round"] >= 9:
+                    break
+            os.write(1, b"%d %d %g\\n" % (client.rank, first, out[0]))
+    """))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["0 1 1", "1 0 1"]
+    assert "rank 1 ended by signal 9; it is started again in 1 s (1 of 2)" in err
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--ranks", "2"], "ranks 0..1 are not below --world-size 1"),
+    (["--rounds", "3"], "--rounds (or its variable) is the built-in trainer's"),
+    (["--hostfile", "/nonexistent"], "cannot read /nonexistent"),
+    (["--hostfile", "hosts", "--rank", "0"], "excludes"),
+    (["--host", "a"], "hostfile"),
+    (["--ranks", "0"], "--ranks"),
+])
+def test_wrong_options_are_named(options, words):
+    code, _, err = run("--join", "a:1", "--insecure", *options, command=["true"])
+    assert code == 2 and words in err.replace("\n", " "), err
+
+
+def test_nothing_behind_the_dashes_and_options_without_a_command():
+    for options, words in ((["--"], "-- is followed by no command"), (["--ranks", "2"], "--ranks needs a command")):
+        done = subprocess.run([WORKER, "--join", "a:1", "--insecure", *options], capture_output=True, text=True)
+        assert done.returncode == 2 and words in done.stderr
+
+
+def test_a_command_that_is_not_there():
+    code, _, err = run("--join", "a:1", "--insecure", "--restarts", "9", command=["/nonexistent"])
+    assert code == 127 and "/nonexistent: No such file" in err
+
+
+@pytest.mark.parametrize("text, words", [
+    ("a slots=2\nb slots=0\n", "line 2: 'slots=0'"),
+    ("a slots=two\n", "line 1: 'slots=two'"),
+    ("a port=3\n", "line 1: 'port=3'"),
+    ("a\nhere\nhere\n", "line 3: this host is here twice"),
+    ("a slots=65536\nb\n", "line 2: more than 65536"),
+    ("a\nb\n# here\n", "does not name this host (here)"),
+    ("", "does not name this host"),
+])
+def test_bad_hostfiles(tmp_path, text, words):
+    (tmp_path / "hosts").write_text(text)
+    code, _, err = run("--join", "a:1", "--insecure", "--hostfile", str(tmp_path / "hosts"), "--host", "here", command=["true"])
+    assert code == 2 and words in err, err
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces with a veth pair between them: 10.87.0.1 and 10.87.0.2."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("namespaces need root and iproute2")
+    names = ["lhl%d%s" % (os.getpid(), side) for side in "ab"]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", names[0], "netns", names[0], "type", "veth", "peer", "name", names[1], "netns", names[1])
+        for number, name in enumerate(names):
+            ip("-n", name, "addr", "add", "10.87.0.%d/24" % (number + 1), "dev", name)
+            ip("-n", name, "link", "set", name, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_four_ranks_of_a_python_and_a_c_plus_plus_program_on_two_hosts(two_hosts, tmp_path, program):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("# two sites\n10.87.0.1 slots=2\n10.87.0.2 slots=2 max_slots=4\n")
+    server = subprocess.Popen(["ip", "netns", "exec", two_hosts[0], str(PROGRAMS / "longhaul-server"), "--listen", "10.87.0.1:7700",
+                               "--insecure", "--insecure-bind", "--workers", "4", "--progress", "json"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert "listening" in server.stdout.readline()
+        processes = [subprocess.Popen(
+            ["ip", "netns", "exec", name, WORKER, "--join", "10.87.0.1:7700", "--insecure", "--hostfile", str(hosts), "--", *command],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for name, command in zip(two_hosts, (program(TRAIN), [str(PROGRAMS / "example_launched")]))]
+        outputs = [process.communicate(timeout=60) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+        assert sorted("".join(out for out, _ in outputs).splitlines()) == ["%d 4 -4.5" % rank for rank in range(4)]
+    finally:
+        server.terminate()
+        server.wait(20)
+        server.stdout.close()

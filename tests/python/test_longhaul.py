@@ -1,0 +1,398 @@
+"""The Python package against real servers: what it does, and what wrong use of it says."""
+import asyncio
+import ast
+import gc
+import inspect
+import os
+import pathlib
+import threading
+import time
+
+import longhaul
+import numpy as np
+import pytest
+
+SPECIAL = {"__init__", "__enter__", "__exit__", "__await__"}
+
+
+def connect(server, **settings):
+    return longhaul.connect(join=server.address, insecure=True, **settings)
+
+
+def floats(count, seed=1):
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+def test_two_workers_get_the_mean(start_server):
+    server = start_server(2)
+    gradients, results = [floats(5000, rank) for rank in range(2)], [None, None]
+
+    def work(rank):
+        with connect(server, rank=rank, world_size=2) as client:
+            assert (client.rank, client.world_size) == (rank, 2)
+            tensor = client.declare("w", 5000, wire_dtype="float32", high_share=1)
+            assert repr(tensor) == "longhaul.Tensor('w', count=5000)"
+            out = np.zeros(5000, np.float32)
+            operation = client.push_pull(tensor, gradients[rank], out)
+            assert operation.result(30) is out
+            assert operation.done() and operation.exception() is None
+            stats = operation.stats()
+            assert (stats["round"], stats["bytes"]) == (0, 2 * 4 * 5000)
+            client.barrier("end")
+            results[rank] = out
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    expected = (gradients[0] + gradients[1]) / 2
+    np.testing.assert_allclose(results[0], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_an_optimizer_keeps_the_parameters(start_server):
+    initial, gradient = floats(1000), floats(1000, 2)
+    with connect(start_server()) as client:
+        tensor = client.declare("w", initial=initial, optimizer="sgd:lr=0.5")
+        out = np.empty_like(initial)
+        client.push(tensor, gradient).wait(30)
+        client.pull(tensor, out, min_round=1).wait(30)
+        np.testing.assert_allclose(out, initial - np.float32(0.5) * gradient, rtol=1e-6, atol=1e-6)
+        assert client.clock(tensor) == {"own": 1, "slowest": 1, "fastest": 1, "members": 1}
+        assert client.membership()["ranks"] == [0]
+        assert client.settings()["policy"] == "residual"
+        assert client.stats()["operations_failed"] == 0
+        client.set_scores(tensor, [1, 2, 3])
+        client.check()
+
+
+class TorchTensor:
+    """What the package uses of a torch tensor; numpy has no bfloat16."""
+
+    def __init__(self, bits, dtype, device="cpu", contiguous=True):
+        self.bits, self.dtype, self.contiguous = bits, dtype, contiguous
+        self.device = type("Device", (), {"type": device, "__str__": lambda self: device})()
+
+    def data_ptr(self):
+        return self.bits.ctypes.data
+
+    def numel(self):
+        return self.bits.size
+
+    def is_contiguous(self):
+        return self.contiguous
+
+
+def bfloat16(values):
+    return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def test_elements_of_16_bits_in_and_out(start_server):
+    values = np.array([1, -2, 0.5, 96], np.float32)  # exact in both
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 4, high_share=1)
+        out = np.zeros(4, np.float16)
+        client.push_pull(tensor, values.astype(np.float16), out).wait(30)
+        np.testing.assert_array_equal(out, values.astype(np.float16))
+        into = TorchTensor(np.zeros(4, np.uint16), "torch.bfloat16")
+        client.push_pull(tensor, TorchTensor(bfloat16(values), "torch.bfloat16"), into).wait(30)
+        np.testing.assert_array_equal(into.bits, bfloat16(values))
+        third = np.full(4, 1 / 3, np.float32)
+        client.push_pull(tensor, third.astype(np.float16), out).wait(30)
+        np.testing.assert_array_equal(out, third.astype(np.float16))  # to the nearest
+
+
+def test_buffers_that_are_no_arrays(start_server):
+    import array
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 3, high_share=1)
+        out = array.array("f", [0, 0, 0])
+        client.push_pull(tensor, array.array("f", [1, 2, 3]), out).wait(30)
+        assert list(out) == [1, 2, 3]
+        with pytest.raises(ValueError, match="cannot be written"):
+            client.pull(tensor, bytes(memoryview(out).cast("B")) and memoryview(out).toreadonly())
+        with pytest.raises(TypeError, match="format 'd'"):
+            client.push(tensor, array.array("d", [1, 2, 3]))
+
+
+@pytest.fixture(scope="module")
+def used():
+    from conftest import Server
+    server = Server()
+    client = connect(server)
+    yield client, client.declare("w", 100, optimizer="sgd:lr=1"), np.zeros(100, np.float32)
+    client.close()
+    server.end()
+
+
+WRONG = {
+    "dtype": (lambda c, t, a: c.push(t, a.astype(np.float64)), TypeError, "<f8; wanted are float32"),
+    "integers": (lambda c, t, a: c.push(t, a.astype(np.int32)), TypeError, "<i4"),
+    "big end first": (lambda c, t, a: c.push(t, a.astype(">f4")), TypeError, ">f4"),
+    "strided": (lambda c, t, a: c.push(t, np.zeros(200, np.float32)[::2]), ValueError, "not contiguous"),
+    "no array": (lambda c, t, a: c.push(t, "gradient"), TypeError, "str is no array"),
+    "a list": (lambda c, t, a: c.push(t, [1.0] * 100), TypeError, "list is no array"),
+    "length": (lambda c, t, a: c.push(t, a[:50]).wait(), longhaul.InvalidArgument, "has 100 elements"),
+    "empty": (lambda c, t, a: c.push(t, a[:0]).wait(), longhaul.InvalidArgument, "has 100 elements"),
+    "not finite": (lambda c, t, a: c.push(t, a * np.nan).wait(), longhaul.InvalidArgument, "not finite in chunk 0"),
+    "weight 0": (lambda c, t, a: c.push(t, a, weight=0).wait(), longhaul.InvalidArgument, "weight"),
+    "weight": (lambda c, t, a: c.push(t, a, weight=-1).wait(), longhaul.InvalidArgument, "weight"),
+    "overlap": (lambda c, t, a: c.push_pull(t, a, a).wait(), longhaul.InvalidArgument, "overlap"),
+    "two types": (lambda c, t, a: c.push_pull(t, a, a.astype(np.float16)), ValueError, "differ in type"),
+    "read only": (lambda c, t, a: c.pull(t, np.frombuffer(bytes(400), np.float32)), ValueError, "cannot be written"),
+    "no tensor": (lambda c, t, a: c.push("w", a), TypeError, "str is no longhaul.Tensor"),
+    "on a card": (lambda c, t, a: c.push(t, TorchTensor(a, "torch.float32", "cuda")), ValueError, "on cuda"),
+    "torch, strided": (lambda c, t, a: c.push(t, TorchTensor(a, "torch.float32", contiguous=False)), ValueError,
+                       "contiguous()"),
+    "torch, dtype": (lambda c, t, a: c.push(t, TorchTensor(a, "torch.float64")), TypeError, "torch.float64"),
+    "declare, setting": (lambda c, t, a: c.declare("x", 5, bogus=1), longhaul.InvalidArgument, "no setting 'bogus'"),
+    "declare, optimizer": (lambda c, t, a: c.declare("x", 5, optimizer="magic"), longhaul.InvalidArgument, "magic"),
+    "declare, again": (lambda c, t, a: c.declare("w", 5), longhaul.Error, "100"),
+    "declare, count": (lambda c, t, a: c.declare("x", 0), longhaul.InvalidArgument, ""),
+    "declare, nothing": (lambda c, t, a: c.declare("x"), TypeError, "count or initial"),
+    "declare, both": (lambda c, t, a: c.declare("x", 5, initial=a), ValueError, "100 initial values"),
+    "declare, range": (lambda c, t, a: c.declare("x", 5, high="0-5"), longhaul.InvalidArgument, "FIRST:COUNT"),
+    "declare, range beyond": (lambda c, t, a: c.declare("x", 5, high=["0:1", "4:9"]), longhaul.InvalidArgument, ""),
+    "scores": (lambda c, t, a: c.set_scores(t, [-1.0]), longhaul.InvalidArgument, ""),
+    "barrier": (lambda c, t, a: c.barrier(""), longhaul.InvalidArgument, "256"),
+    "state": (lambda c, t, a: c.save_state(b"x"), longhaul.FailedPrecondition, "state_dir"),
+    "staleness": (lambda c, t, a: c.pull(t, a, max_staleness=-2), longhaul.InvalidArgument, "max_staleness"),
+    "not done": (lambda c, t, a: c.pull(t, np.zeros(100, np.float32), min_round=10**9).wait(0.3),
+                 longhaul.DeadlineExceeded, "0.3 s"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_use_is_an_exception(used, case):
+    client, tensor, array = used
+    call, error, words = WRONG[case]
+    with pytest.raises(error, match=words.replace("(", r"\(").replace(")", r"\)")):
+        call(client, tensor, array)
+    client.check()  # and the client works on
+
+
+@pytest.mark.parametrize("settings, words", [
+    (dict(), "one of --join and --offload"),
+    (dict(join="127.0.0.1:1", offload="unix:x", insecure=True), "one of --join and --offload"),
+    (dict(join="127.0.0.1:1", rank=2, world_size=2, insecure=True), "not below"),
+    (dict(join="127.0.0.1:1", rank="two", insecure=True), "two"),
+    (dict(join="127.0.0.1:1", colour="red"), "no setting 'colour'"),
+    (dict(join="127.0.0.1:1", insecure=True, idle_timeout=float("nan")), "finite"),
+    (dict(join="no port", insecure=True), "no port"),
+    (dict(join="127.0.0.1:1"), "key"),
+])
+def test_wrong_settings_are_named(settings, words):
+    with pytest.raises(longhaul.InvalidArgument, match=words):
+        longhaul.connect(**settings)
+
+
+def test_no_server_there():
+    with pytest.raises(longhaul.Unavailable):
+        longhaul.connect(join="127.0.0.1:9", insecure=True, connect_timeout=0.5)
+
+
+def test_a_tensor_of_another_client(start_server):
+    server = start_server(2)
+    clients = [connect(server, rank=rank, world_size=2) for rank in range(2)]
+    tensors = [client.declare("w", 10) for client in clients]
+    clients[1].close()
+    with pytest.raises(longhaul.InvalidArgument, match="another client's"):
+        clients[0].push(tensors[1], np.zeros(10, np.float32))
+    clients[0].close()
+
+
+def test_a_dead_server_ends_what_waits(start_server):
+    server = start_server()
+    client = connect(server, idle_timeout=1)
+    tensor = client.declare("w", 100_000, optimizer="sgd:lr=1")
+    waiting = client.pull(tensor, np.zeros(100_000, np.float32), min_round=5)
+    server.kill()
+    begun = time.monotonic()
+    error = waiting.exception(30)
+    assert isinstance(error, longhaul.Error) and server.address in str(error), error
+    assert time.monotonic() - begun < 20
+    with pytest.raises(longhaul.Error):
+        client.push(tensor, np.zeros(100_000, np.float32)).wait(5)
+    with pytest.raises(longhaul.Error):
+        client.check()
+    client.close()
+    with pytest.raises(longhaul.FailedPrecondition, match="closed"):
+        client.stats()
+    client.close()
+
+
+def test_memory_is_kept_while_it_is_borrowed(start_server):
+    server = start_server(2)
+    clients = [connect(server, rank=rank, world_size=2) for rank in range(2)]
+    tensors = [client.declare("w", 200_000, high_share=1) for client in clients]
+    clients[0].push(tensors[0], np.full(200_000, 3, np.float32))  # neither kept by this test
+    gc.collect()
+    noise = [np.zeros(200_000, np.float32) for _ in range(8)]
+    out = np.zeros(200_000, np.float32)
+    clients[1].push_pull(tensors[1], np.full(200_000, 1, np.float32), out).wait(30)
+    assert (out == 2).all() and noise
+    assert len(clients[0]._handle.pending) <= 1
+    for client in clients:
+        client.close()
+
+
+def test_a_child_of_fork_is_refused(start_server):
+    client = connect(start_server())
+    tensor = client.declare("w", 10)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            client.push(tensor, np.zeros(10, np.float32))
+        except longhaul.FailedPrecondition as error:
+            code = 0 if "a child of it connects" in str(error) else 2
+        client.close()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    client.push(tensor, np.zeros(10, np.float32)).wait(30)
+    client.leave()
+    client.close()
+
+
+def test_close_ends_what_another_thread_waits_for(start_server):
+    server = start_server(2)
+    clients = [connect(server, rank=rank, world_size=2) for rank in range(2)]
+    for client in clients:
+        client.declare("w", 10)
+    ended = []
+
+    def wait():
+        try:
+            clients[0].barrier("never")
+        except longhaul.Error as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    clients[0].close()
+    thread.join(10)
+    assert not thread.is_alive() and len(ended) == 1
+    clients[1].close()
+
+
+def test_operations_are_futures(start_server):
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 10, high_share=1)
+        ended, failed = threading.Event(), client.push(tensor, np.zeros(3, np.float32))
+        assert isinstance(failed.exception(5), longhaul.InvalidArgument)
+        operation = client.push(tensor, np.ones(10, np.float32))
+        operation.add_done_callback(lambda one: one is operation and ended.set())
+        assert ended.wait(30) and operation.result() is None
+
+        async def several():
+            out = np.zeros(10, np.float32)
+            assert await client.push_pull(tensor, np.full(10, 4, np.float32), out) is out
+            with pytest.raises(longhaul.InvalidArgument):
+                await client.push(tensor, np.ones(3, np.float32))
+            return out[0]
+
+        assert asyncio.run(several()) == 4
+
+
+def test_an_exception_tells_the_others(start_server):
+    server = start_server(2)
+    other = connect(server, rank=1, world_size=2)
+    with pytest.raises(KeyError):
+        with connect(server, rank=0, world_size=2) as client:
+            tensor = [each.declare("w", 10, optimizer="sgd:lr=1") for each in (client, other)][1]
+            raise KeyError("a bug of the program's")
+    error = other.pull(tensor, np.zeros(10, np.float32), min_round=1).exception(20)
+    assert "rank 0" in str(error) and "KeyError" in str(error)
+    other.close()
+
+
+def test_control_c_ends_a_wait(start_server, run_python):
+    server = start_server(2)
+    code, output = run_python("""
+import longhaul
+client = longhaul.connect(join=%r, insecure=True, world_size=2)
+print("waits", flush=True)
+try:
+    client.declare("w", 10)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+""" % server.address, timeout=20, interrupt_at="waits")
+    assert (code, output.splitlines()[-1]) == (0, "interrupted")
+
+
+@pytest.mark.parametrize("names", [
+    ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+])
+def test_the_environment_says_where_the_job_is(start_server, run_python, names):
+    server = start_server(2)
+    with connect(server, rank=1, world_size=2):
+        host, port = server.address.split(":")
+        code, output = run_python("import longhaul\nc = longhaul.connect()\nprint(c.rank, c.world_size)\nc.leave()", environment={
+            **dict(zip(names, ("0", "2", host, port))), "LONGHAUL_INSECURE": server.address})
+        assert (code, output) == (0, "0 2\n")
+
+
+def test_insecure_of_another_job_does_not_count(start_server, run_python):
+    server = start_server()
+    code, output = run_python("import longhaul\nlonghaul.connect()", environment={
+        "LONGHAUL_JOIN": server.address, "LONGHAUL_INSECURE": "10.0.0.1:7700"})
+    assert code == 1 and "InvalidArgument" in output and "key" in output
+
+
+def test_the_state_of_a_worker(start_server, tmp_path):
+    server = start_server()
+    with connect(server, state_dir=tmp_path) as client:
+        client.declare("w", 10)
+        assert client.loaded_state() == b""
+        client.save_state(b"place in the data: 7")
+    server = start_server()
+    with connect(server, state_dir=tmp_path / "other") as client:
+        assert client.loaded_state() == b""
+
+
+def test_what_the_library_logs(start_server):
+    lines = []
+    server = start_server(2)
+    client = connect(server, world_size=2, idle_timeout=1, reconnect_timeout=20, log=lambda *line: lines.append(line))
+    other = connect(server, rank=1, world_size=2)
+    for each in (client, other):
+        each.declare("w", 10)
+    server.kill()
+    for _ in range(100):
+        if lines:
+            break
+        time.sleep(0.1)
+    assert lines and all(level in (0, 1, 2) and text for level, text in lines)
+    client.close()
+    other.close()
+
+
+def test_stubs_say_what_there_is():
+    package = pathlib.Path(longhaul.__file__).parent
+    assert (package / "py.typed").exists()
+    tree = ast.parse((package / "__init__.pyi").read_text())
+    stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert set(stubs) == set(longhaul.__all__) - {"__version__"}
+    for name, node in stubs.items():
+        if isinstance(node, ast.FunctionDef):
+            assert [a.arg for a in node.args.args] == [
+                p.name for p in inspect.signature(getattr(longhaul, name)).parameters.values() if p.kind != p.VAR_KEYWORD]
+            continue
+        for method in [m for m in node.body if isinstance(m, ast.FunctionDef)]:
+            real = inspect.getattr_static(getattr(longhaul, name), method.name)
+            real = real.fget if isinstance(real, property) else real
+            assert [a.arg for a in method.args.args] == [
+                p.name for p in inspect.signature(real).parameters.values() if p.kind != p.VAR_KEYWORD], method.name
+        public = {n for n in vars(getattr(longhaul, name)) if not n.startswith("_")}
+        assert public <= {getattr(m, "name", None) for m in node.body}, name
+        assert inspect.getdoc(getattr(longhaul, name)), name
+
+
+def test_import_is_quick(run_python):
+    took = min(float(run_python("import time\nbegun = time.process_time()\nimport longhaul\n"
+                                "print(time.process_time() - begun)")[1]) for _ in range(5))
+    assert took < 0.05, "s of processor"

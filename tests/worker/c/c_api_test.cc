@@ -1,0 +1,103 @@
+// The C interface against a server in this process. All of its functions are called by a C99 program in
+// tests/python.
+#include "longhaul/c_api.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "longhaul/server.h"
+#include "tests/worker/client_harness.h"
+
+namespace longhaul {
+namespace {
+
+class CApi : public ::testing::Test {
+ protected:
+  CApi() : server_(StartServer(1, EverythingReliable())) {
+    const std::string join = "join=" + server_.address();
+    const char* const settings[] = {join.c_str(), "insecure=true"};
+    EXPECT_EQ(longhaul_connect(settings, 2, nullptr, nullptr, &client_), LONGHAUL_OK)
+        << longhaul_last_error();
+    EXPECT_EQ(longhaul_declare(client_, "w", 4, nullptr, 0, nullptr, &tensor_), LONGHAUL_OK)
+        << longhaul_last_error();
+  }
+  ~CApi() override { longhaul_close(client_); }
+
+  Server server_;
+  longhaul_client* client_ = nullptr;
+  longhaul_tensor* tensor_ = nullptr;
+};
+
+TEST_F(CApi, ElementsOf16BitsAreConvertedBothWays) {
+  const uint16_t halves[] = {0x3c00, 0xc000, 0x3800, 0x5600};  // 1, -2, 0.5, 96 as binary16
+  const uint16_t brains[] = {0x3f80, 0xc000, 0x3f00, 0x42c0};  // as bfloat16
+  for (const auto& [dtype, values] :
+       {std::pair{LONGHAUL_FLOAT16, halves}, std::pair{LONGHAUL_BFLOAT16, brains}}) {
+    uint16_t out[4] = {};
+    longhaul_operation* step = nullptr;
+    ASSERT_EQ(longhaul_push_pull(client_, tensor_, values, out, 4, dtype, 0, &step), LONGHAUL_OK);
+    EXPECT_EQ(longhaul_wait(step, 30), LONGHAUL_OK) << longhaul_last_error();
+    EXPECT_EQ(std::memcmp(out, values, sizeof out), 0);
+    longhaul_release(step);
+  }
+}
+
+TEST_F(CApi, AnOperationThatIsReleasedGoesOn) {
+  const std::vector<float> gradient(4, 3);
+  std::vector<float> out(4);
+  longhaul_operation* step = nullptr;
+  ASSERT_EQ(longhaul_push(client_, tensor_, gradient.data(), 4, LONGHAUL_FLOAT32, 0, &step), LONGHAUL_OK);
+  longhaul_release(step);
+  ASSERT_EQ(longhaul_push_pull(client_, tensor_, gradient.data(), out.data(), 4, LONGHAUL_FLOAT32, 0, &step),
+            LONGHAUL_OK);
+  EXPECT_EQ(longhaul_wait(step, 30), LONGHAUL_OK);
+  char* stats = nullptr;
+  ASSERT_EQ(longhaul_operation_stats(step, &stats), LONGHAUL_OK);
+  EXPECT_NE(std::string(stats).find("\"round\":1"), std::string::npos) << stats;
+  longhaul_free(stats);
+  longhaul_release(step);
+}
+
+TEST_F(CApi, DoneIsSaidWhenNothingIsBorrowedAnyMore) {
+  uint16_t gradient[4] = {0x3c00, 0x3c00, 0x3c00, 0x3c00}, out[4] = {};
+  longhaul_operation* step = nullptr;
+  ASSERT_EQ(longhaul_push_pull(client_, tensor_, gradient, out, 4, LONGHAUL_FLOAT16, 0, &step), LONGHAUL_OK);
+  while (longhaul_done(step) == 0) std::this_thread::yield();
+  EXPECT_EQ(out[3], 0x3c00);
+  longhaul_release(step);
+}
+
+TEST_F(CApi, ErrorsAreOfTheirThread) {
+  EXPECT_EQ(longhaul_barrier(client_, nullptr), LONGHAUL_INVALID_ARGUMENT);
+  std::thread([&] {
+    EXPECT_STREQ(longhaul_last_error(), "");
+    EXPECT_EQ(longhaul_wait(nullptr, 0), LONGHAUL_INVALID_ARGUMENT);
+  }).join();
+  EXPECT_STREQ(longhaul_last_error(), "the name is null");
+}
+
+TEST_F(CApi, WhatIsPendingEndsWithTheClient) {
+  const std::string join = "join=" + server_.address();
+  std::vector<float> out(4);
+  longhaul_tensor* kept = nullptr;
+  const char* const sgd[] = {"optimizer=sgd:lr=1"};
+  ASSERT_EQ(longhaul_declare(client_, "kept", 4, sgd, 1, nullptr, &kept), LONGHAUL_OK);
+  longhaul_operation* never = nullptr;
+  ASSERT_EQ(longhaul_pull(client_, kept, out.data(), 4, LONGHAUL_FLOAT32, 99, -1, &never), LONGHAUL_OK);
+  std::atomic<int> code{-1};
+  ASSERT_EQ(longhaul_then(
+                never, [](void* user, int32_t how) { *static_cast<std::atomic<int>*>(user) = how; }, &code),
+            LONGHAUL_OK);
+  longhaul_close(std::exchange(client_, nullptr));
+  EXPECT_EQ(longhaul_wait(never, 10), LONGHAUL_CANCELLED);
+  EXPECT_EQ(code, LONGHAUL_CANCELLED);
+  longhaul_release(never);
+}
+
+}  // namespace
+}  // namespace longhaul
