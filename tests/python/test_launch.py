@@ -58,6 +58,15 @@ def test_four_ranks_of_one_host(start_server, program):
     assert sorted(out.splitlines()) == ["%d 4 -4.5" % rank for rank in range(4)]
 
 
+def test_the_example_finds_the_truth(start_server):
+    server = start_server(2)
+    example = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/numpy_linear.py"
+    code, out, err = run("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2",
+                         command=[sys.executable, str(example)])
+    assert code == 0, err
+    assert out.startswith("distance to the truth: ") and float(out.split()[-1]) < 0.05
+
+
 def test_what_a_rank_finds_in_its_environment():
     show = ["sh", "-c", "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
             "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $DMLC_ROLE $DMLC_WORKER_ID $DMLC_NUM_WORKER $DMLC_PS_ROOT_URI "
