@@ -18,6 +18,7 @@ program's; a program that is no gtest has arguments instead of a filter). Each b
 """
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -91,13 +92,18 @@ def first_failure(program, tests):
     """The first test that fails, "" when none does."""
     gtest = program.startswith("test_")
     arguments = ["--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={tests}"] if gtest else tests.split()
+    command, environment = [str(BUILD / "bin" / program), *arguments], None
+    if program == "pytest":  # the filter is a file of tests/python, and -k with one expression without spaces
+        command = ["/usr/bin/python3", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/python/" + arguments[0], *arguments[1:]]
+        environment = {**os.environ, "LONGHAUL_PROGRAMS": str(BUILD / "bin"), "PYTHONPATH": str(TREE / "python"),
+                       "LONGHAUL_LIBRARY": str(BUILD / "lib/liblonghaul.so"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = run([str(BUILD / "bin" / program), *arguments], timeout=SECONDS)
+        done = run(command, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return f"{tests}: no end within {SECONDS} s"
     if done.returncode == 0:
         return ""
-    failed = re.search(r"^\[  FAILED  \] ([\w/]+\.[\w/]+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:\[  FAILED  \] |FAILED tests/)([\w/]+\.[\w/:]+)", done.stdout, re.MULTILINE)
     if failed:
         return failed[1]
     checked = re.search(r"^.*(LH_CHECK|[Cc]heck failed).*$", done.stdout + done.stderr, re.MULTILINE)
@@ -123,6 +129,8 @@ BESIDES = {"test_e2e": ["longhaul-server", "longhaul-worker", "longhaul", "longh
 
 
 def targets_of(row, also):
+    if row["program"] == "pytest":
+        return ["longhaul_shared", "longhaul-server", "longhaul-worker", "example_launched"]
     return [row["program"], *BESIDES.get(row["program"], []), *(["test_transport"] if also else [])]
 
 

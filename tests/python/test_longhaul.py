@@ -204,7 +204,7 @@ def test_a_tensor_of_another_client(start_server):
 
 def test_a_dead_server_ends_what_waits(start_server):
     server = start_server()
-    client = connect(server, idle_timeout=1)
+    client = connect(server, idle_timeout=1, site=None)
     tensor = client.declare("w", 100_000, optimizer="sgd:lr=1")
     waiting = client.pull(tensor, np.zeros(100_000, np.float32), min_round=5)
     server.kill()
