@@ -16,15 +16,15 @@ WORKER = str(PROGRAMS / "longhaul-worker")
 
 
 def launch(*options, command, environment=None, **more):
-    process = subprocess.Popen([WORKER, *options, "--", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, **(environment or {})}, **more)
+    process = subprocess.Popen([WORKER, *options, "--", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}, **more)
     return process
 
 
 def run(*options, command, timeout=60, environment=None):
     process = launch(*options, command=command, environment=environment)
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate("typed\n", timeout=timeout)
     finally:
         process.kill()
     return process.returncode, out, err
