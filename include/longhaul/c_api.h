@@ -2,8 +2,7 @@
  *
  *   const char* settings[] = {"join=127.0.0.1:7700", "rank=0", "world-size=2", "key=job.key"};
  *   longhaul_client* client = NULL;
- *   if (longhaul_connect(settings, 4, NULL, NULL, &client) != LONGHAUL_OK) return
- * puts(longhaul_last_error());
+ *   if (longhaul_connect(settings, 4, NULL, NULL, &client) != LONGHAUL_OK) puts(longhaul_last_error());
  *
  * A setting is "NAME=VALUE" with the name and the values of an option of longhaul-worker or of a field named
  * below; what is not given comes from the environment as it does for longhaul-worker: LONGHAUL_<NAME>, then
@@ -12,9 +11,9 @@
  * Every function that can fail returns a code, and longhaul_last_error says more. Nothing aborts the caller
  * and no exception leaves. A null handle is LONGHAUL_INVALID_ARGUMENT.
  *
- * Threads: any function from any thread, but longhaul_close only when no other is in one of the client's.
- * A client does not survive fork: in the child every function of it is LONGHAUL_FAILED_PRECONDITION.
- * Memory given to an operation is borrowed until it is done or longhaul_close has returned.
+ * Threads: any function from any thread, but longhaul_destroy and longhaul_release only when no other is in
+ * one of the same handle. A client does not survive fork: in the child every function of it and of its
+ * operations is LONGHAUL_FAILED_PRECONDITION. Memory given to an operation is borrowed until it is done.
  *
  * Stability: what is here keeps its meaning while LONGHAUL_C_API stays; functions and names of settings may
  * be added. */
@@ -84,13 +83,16 @@ int32_t longhaul_connect(const char* const* settings, size_t count, longhaul_log
                          longhaul_client** out);
 /* The orderly end. code and why other than LONGHAUL_OK and null: this worker did not finish. */
 int32_t longhaul_leave(longhaul_client* client, int32_t code, const char* why);
-/* Ends what is pending with LONGHAUL_CANCELLED and frees the client and its tensors; not its operations. In a
- * child of fork it frees nothing. Null is fine. */
+/* Ends what is pending and what other threads wait for with LONGHAUL_CANCELLED, and the client; every other
+ * function of it is LONGHAUL_FAILED_PRECONDITION from now on. Called from a callback of the client while
+ * another thread waits in it, it ends the client when that call has ended. In a child of fork it does
+ * nothing. Null is fine, and so is a second time. */
 void longhaul_close(longhaul_client* client);
+/* Closes it and frees the handle and its tensors, not its operations. */
+void longhaul_destroy(longhaul_client* client);
 
-/* Zero of a null handle, and in a child of fork. */
-uint32_t longhaul_rank(const longhaul_client* client);
-uint32_t longhaul_world_size(const longhaul_client* client);
+int32_t longhaul_rank(longhaul_client* client, uint32_t* rank);
+int32_t longhaul_world_size(longhaul_client* client, uint32_t* world_size);
 /* Ok while the client works, else why not. */
 int32_t longhaul_status(longhaul_client* client);
 /* JSON objects: ClientStats (docs/reference/counters.md), JobSpec (docs/reference/options.md), and
@@ -109,7 +111,7 @@ int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t cou
 /* One score for each of `count` equal parts of the tensor: see Client::SetScores. */
 int32_t longhaul_set_scores(longhaul_client* client, const longhaul_tensor* tensor, const float* scores,
                             size_t count);
-/* {"own", "slowest", "fastest"}: pushes of the tensor that have counted. */
+/* {"own", "slowest", "fastest", "members"}: pushes of the tensor that have counted, and of how many. */
 int32_t longhaul_clock(longhaul_client* client, const longhaul_tensor* tensor, char** json);
 
 /* Contribute, fetch, and both: see Client::Push, Pull and PushPull. `count` elements of `dtype`. weight: of
@@ -122,8 +124,8 @@ int32_t longhaul_pull(longhaul_client* client, const longhaul_tensor* tensor, vo
 int32_t longhaul_push_pull(longhaul_client* client, const longhaul_tensor* tensor, const void* gradient,
                            void* values, uint64_t count, int32_t dtype, float weight,
                            longhaul_operation** out);
-/* Waits at most `seconds` (negative: without a limit) and says how the operation ended;
- * LONGHAUL_DEADLINE_EXCEEDED: it goes on. */
+/* Waits at most `seconds` (negative: without a limit) and says how the operation ended. While longhaul_done
+ * is 0 after it, LONGHAUL_DEADLINE_EXCEEDED says that it goes on. */
 int32_t longhaul_wait(longhaul_operation* operation, double seconds);
 /* 1 when it has ended and borrows nothing, else 0. */
 int32_t longhaul_done(const longhaul_operation* operation);

@@ -12,93 +12,106 @@ operation is done. Every failure is a longhaul.Error with the library's words; w
 TypeError or a ValueError. A client belongs to the process that connected it: after a fork the child connects its own.
 """
 import ctypes
+import itertools
 import json
 import os
 import threading
 import weakref
 
-from ._library import (CALLBACK, LOG, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PeerDead,
-                       PermissionDenied, Unavailable, check, error_of, last_error, lib, settings_of, text_of)
+from ._library import (CALLBACK, LOG, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PeerDead,
+                       PermissionDenied, Unavailable, check, error_of, last_error, lib, number, settings_of, text, text_of)
 from ._memory import Memory
 
 __all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "FailedPrecondition",
-           "DeadlineExceeded", "PeerDead", "Unavailable", "PermissionDenied", "__version__"]
+           "DeadlineExceeded", "PeerDead", "Unavailable", "PermissionDenied", "Cancelled", "__version__"]
 __version__ = lib.longhaul_version().decode()
 
 _SLICE = 0.2  # seconds between two looks at signals: control-C ends every wait
-_OK, _CANCELLED = 0, 10
+_OK, _FAILED_PRECONDITION, _DEADLINE_EXCEEDED, _CANCELLED = 0, 4, 7, 10
 
 
-def _interruptibly(function, *arguments):
-    """What waits in the library, in a thread of its own where this one takes the signals."""
-    if threading.current_thread() is not threading.main_thread():
-        return check(function(*arguments))
-    outcome = []
+class _Alone:
+    """What belongs to one place in memory."""
 
-    def run():
-        code = function(*arguments)
-        outcome.append(last_error(code) if code != _OK else None)
+    def __copy__(self):
+        raise TypeError("%s cannot be copied" % type(self).__name__)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_SLICE)
-    if outcome[0] is not None:
-        raise outcome[0]
-    return None
+    def __deepcopy__(self, _):
+        return self.__copy__()
+
+    def __reduce__(self):
+        return self.__copy__()
 
 
-class _Handle:
-    """The library's client. It is freed when no call is in it, at the latest at the interpreter's end."""
+class _Call:
+    """What waits in the library: in a thread of its own where this one takes the signals, so that none is held. The thread
+    keeps all that the call needs; abandoned is called in it where the caller has not waited for the end."""
+
+    def __init__(self, function, *arguments, abandoned=lambda: None):
+        self._function, self._arguments, self._abandoned = function, arguments, abandoned
+        self._left = False
+        self._outcome = None
+
+    def _run(self):
+        try:
+            code = self._function(*self._arguments)
+            self._outcome = last_error(code) if code != _OK else None
+        except BaseException as error:  # is the caller's
+            self._outcome = error
+        if self._left and self._outcome is None:
+            self._abandoned()
+
+    def wait(self):
+        if threading.current_thread() is not threading.main_thread():
+            self._run()
+        else:
+            thread = threading.Thread(target=self._run, daemon=True)
+            try:
+                thread.start()
+                while thread.is_alive():
+                    thread.join(_SLICE)
+            except BaseException:
+                self._left = True
+                raise
+        if self._outcome is not None:
+            raise self._outcome
+
+
+# Of the library's threads: whether a callback runs.
+_here = threading.local()
+
+
+class _Handle(_Alone):
+    """The library's client: closed at the interpreter's end, freed with its last user."""
 
     def __init__(self):
         self.pointer = ctypes.c_void_p()
         self.process = os.getpid()
-        self.calls = 0
-        self.closed = False
-        self.quiet = threading.Condition()
-        self.pending = set()  # operations, with the memory that they borrow
         self.log = None
 
-    def __enter__(self):
-        if self.process != os.getpid():
-            raise error_of(4, "the client is of process %d: a child of it connects a client of its own" % self.process)
-        with self.quiet:
-            if self.closed:
-                raise error_of(4, "the client was closed")
-            self.calls += 1
-        return self.pointer
-
-    def __exit__(self, *_):
-        with self.quiet:
-            self.calls -= 1
-            self.quiet.notify_all()
+    def __del__(self):
+        if self.pointer and self.process == os.getpid():
+            lib.longhaul_destroy(self.pointer)
 
     def close(self):
-        if self.process != os.getpid():
-            return
-        with self.quiet:
-            if self.closed:
-                return
-            self.closed = True
-            busy = self.calls > 0
-        if busy:  # what waits in it ends
-            lib.longhaul_leave(self.pointer, _CANCELLED, b"the client was closed")
-        with self.quiet:
-            self.quiet.wait_for(lambda: self.calls == 0)
-        lib.longhaul_close(self.pointer)
-        self.pending.clear()
+        if self.pointer and self.process == os.getpid():
+            lib.longhaul_close(self.pointer)
 
 
 def _log_callback(log):
     if log is None:
         return LOG()
+    if not callable(log):
+        raise TypeError("log is %s; wanted is a function of a level and a text" % type(log).__name__)
 
-    def line(_, level, text):
+    def line(_, level, words):
+        _here.in_callback = True
         try:
-            log(level, text.decode(errors="replace"))
+            log(level, words.decode(errors="replace"))
         except Exception:  # has no caller here; the library goes on
             pass
+        finally:
+            _here.in_callback = False
 
     return LOG(line)
 
@@ -113,16 +126,16 @@ def connect(log=None, **settings):
     handle = _Handle()
     handle.log = _log_callback(log)
     words, count = settings_of(settings)
-    _interruptibly(lib.longhaul_connect, words, count, handle.log, None, ctypes.byref(handle.pointer))
+    _Call(lib.longhaul_connect, words, count, handle.log, None, ctypes.byref(handle.pointer), abandoned=handle.close).wait()
     return Client(handle)
 
 
 def _weight(weight):
     """For the library, where 0 is that of the connection: a 0 that was given is none."""
-    return 0.0 if weight is None else float(weight) or float("nan")
+    return 0.0 if weight is None else ctypes.c_float(weight).value or float("nan")
 
 
-class Tensor:
+class Tensor(_Alone):
     """A tensor that the server knows: Client.declare."""
 
     def __init__(self, name, count, pointer, handle):
@@ -132,7 +145,25 @@ class Tensor:
         return "longhaul.Tensor(%r, count=%d)" % (self.name, self.count)
 
 
-class Operation:
+# Operations that are on their way, with the memory that they borrow, by the number that the library gives back.
+_running = {}
+_numbers = itertools.count(1)
+
+
+def _on_end(key, code):
+    error = None if code == _OK else last_error(code)
+    operation = _running.pop(key, None)
+    if operation is not None:
+        before = getattr(_here, "in_callback", False)
+        _here.in_callback = True
+        operation._end(error)
+        _here.in_callback = before
+
+
+_ON_END = CALLBACK(_on_end)
+
+
+class Operation(_Alone):
     """Something that is on its way: a future. Its arrays are kept until it is done."""
 
     def __init__(self, handle, arrays, output):
@@ -140,28 +171,50 @@ class Operation:
         self._handle = handle
         self._arrays = arrays
         self._output = output
+        self._done = threading.Event()
+        self._error = None
+        self._lock = threading.Lock()
         self._callbacks = []
 
     def __del__(self):
         if self._pointer:
             lib.longhaul_release(self._pointer)
 
+    def _end(self, error):
+        self._error = error
+        self._arrays = None
+        with self._lock:
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for function in callbacks:
+            self._call(function)
+
+    def _call(self, function):
+        try:
+            function(self)
+        except Exception:  # has no caller here; the library goes on
+            pass
+
+    def _here(self):
+        if self._handle.process != os.getpid() and not self._done.is_set():
+            raise error_of(_FAILED_PRECONDITION, "the operation is of process %d, which has forked this one" %
+                           self._handle.process)
+
     def done(self):
         """Whether it has ended and borrows nothing."""
-        return lib.longhaul_done(self._pointer) == 1
+        return self._done.is_set()
 
     def wait(self, timeout=None):
         """Waits for the end, at most `timeout` seconds: DeadlineExceeded then, and it goes on. Raises how it failed."""
-        left = float("inf") if timeout is None else float(timeout)
-        while True:
-            code = lib.longhaul_wait(self._pointer, min(_SLICE, max(0.0, left)))
-            left -= _SLICE
-            if code != 7 or self.done() or left <= 0:
-                break
-        if code == 7 and not self.done():
-            raise error_of(7, "the operation is not done within %g s" % timeout)
-        self._handle.pending.discard(self)
-        check(code)
+        self._here()
+        if timeout is not None and not timeout >= 0:
+            raise ValueError("a time-out is 0 or more seconds")
+        if getattr(_here, "in_callback", False) and not self._done.is_set():
+            raise error_of(_FAILED_PRECONDITION, "a callback must not wait")
+        if not self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+            raise error_of(_DEADLINE_EXCEEDED, "the operation is not done within %g s" % timeout)
+        if self._error is not None:
+            raise self._error
         return self
 
     def result(self, timeout=None):
@@ -173,23 +226,19 @@ class Operation:
         """wait, then how it failed as an Error; None when it did not."""
         try:
             self.wait(timeout)
-        except Error as error:
-            if isinstance(error, DeadlineExceeded) and not self.done():
+        except Error:
+            if not self.done():
                 raise
-            return error
-        return None
+        return self._error
 
     def add_done_callback(self, function):
         """Calls function(self) when it is done: on a thread of the library, where nothing may wait, or at once."""
-        def ended(_, __):
-            try:
-                function(self)
-            except Exception:  # has no caller here; the library goes on
-                pass
-
-        callback = CALLBACK(ended)
-        self._callbacks.append(callback)
-        check(lib.longhaul_then(self._pointer, callback, None))
+        self._here()
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(function)
+                return
+        self._call(function)
 
     def __await__(self):
         import asyncio
@@ -202,10 +251,23 @@ class Operation:
 
     def stats(self):
         """OperationStats as a dict; zeros until done."""
+        self._here()
         return json.loads(text_of(lib.longhaul_operation_stats, self._pointer))
 
 
-class Client:
+def _why(error):
+    """For Leave: the code and the words of an exception that ends a worker."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return _OK, None
+    try:
+        words = "%s: %s" % (type(error).__name__, error)
+    except Exception:
+        words = type(error).__name__
+    code = error.code if isinstance(error, Error) else _CANCELLED
+    return code, words[:200].encode(errors="replace").replace(b"\0", b"?")
+
+
+class Client(_Alone):
     """One worker of a job: connect makes it. Of use in any thread; `with` leaves the job in order at its end."""
 
     def __init__(self, handle):
@@ -224,20 +286,22 @@ class Client:
         finally:
             self.close()
 
+    def _number_of(self, function):
+        value = ctypes.c_uint32()
+        check(function(self._handle.pointer, ctypes.byref(value)))
+        return value.value
+
     @property
     def rank(self):
-        with self._handle as pointer:
-            return lib.longhaul_rank(pointer)
+        return self._number_of(lib.longhaul_rank)
 
     @property
     def world_size(self):
-        with self._handle as pointer:
-            return lib.longhaul_world_size(pointer)
+        return self._number_of(lib.longhaul_world_size)
 
     def check(self):
         """Raises why the client does not work any more, if it does not."""
-        with self._handle as pointer:
-            check(lib.longhaul_status(pointer))
+        check(lib.longhaul_status(self._handle.pointer))
 
     def declare(self, name, count=None, initial=None, **settings):
         """Makes a tensor of `count` elements known, or finds it. Waits until all workers are in.
@@ -256,12 +320,17 @@ class Client:
                 raise ValueError("count is %d and there are %d initial values" % (count, memory.count))
         if count is None:
             raise TypeError("count or initial is needed")
+        count = number("count", count, 0, 2**64 - 1)
         words, words_count = settings_of(settings)
         pointer = ctypes.c_void_p()
-        with self._handle as client:
-            _interruptibly(lib.longhaul_declare, client, str(name).encode(), count, words, words_count,
-                           memory.address if memory else None, ctypes.byref(pointer))
-        return Tensor(str(name), count, pointer, self._handle)
+        handle, of_name = self._handle, text("the name", name)
+
+        def declare():  # keeps the memory for as long as the call takes
+            return lib.longhaul_declare(handle.pointer, of_name, count, words, words_count, memory.address if memory else None,
+                                        ctypes.byref(pointer))
+
+        _Call(declare).wait()
+        return Tensor(name, count, pointer, handle)
 
     def _of(self, tensor):
         if not isinstance(tensor, Tensor):
@@ -275,13 +344,19 @@ class Client:
         for memory in arrays[1:]:
             if (memory.dtype, memory.count) != (first.dtype, first.count):
                 raise ValueError("the two arrays differ in type or length")
+        of_tensor = self._of(tensor)
         operation = Operation(self._handle, arrays, output)
-        with self._handle as client:
-            self._handle.pending.difference_update([one for one in list(self._handle.pending) if one.done()])
-            addresses = [memory.address for memory in arrays]
-            check(function(client, self._of(tensor), *addresses, first.count, first.dtype, *more,
-                           ctypes.byref(operation._pointer)))
-            self._handle.pending.add(operation)
+        key = next(_numbers)
+        # Before it begins: wherever a signal's exception comes out, the memory is kept.
+        _running[key] = operation
+        code = function(self._handle.pointer, of_tensor, *[memory.address for memory in arrays], first.count, first.dtype,
+                        *more, ctypes.byref(operation._pointer))
+        if code == _OK:
+            code = lib.longhaul_then(operation._pointer, _ON_END, key)
+        if code != _OK:
+            error = last_error(code)
+            del _running[key]
+            raise error
         return operation
 
     def push(self, tensor, gradient, weight=None):
@@ -290,8 +365,9 @@ class Client:
 
     def pull(self, tensor, out, min_round=0, max_staleness=None):
         """Fetches the parameters into `out`."""
-        staleness = -1 if max_staleness is None else max_staleness
-        return self._begin(lib.longhaul_pull, tensor, [Memory(out, written=True)], out, min_round, staleness)
+        staleness = -1 if max_staleness is None else number("max_staleness", max_staleness, 0, 2**32 - 1)
+        return self._begin(lib.longhaul_pull, tensor, [Memory(out, written=True)], out,
+                           number("min_round", min_round, 0, 2**64 - 1), staleness)
 
     def push_pull(self, tensor, gradient, out, weight=None):
         """Contributes to the next round and receives its result in `out`: the fast path."""
@@ -301,55 +377,49 @@ class Client:
     def set_scores(self, tensor, scores):
         """One score for each of len(scores) equal parts of the tensor: what matters most travels reliably."""
         values = (ctypes.c_float * len(scores))(*scores)
-        with self._handle as client:
-            check(lib.longhaul_set_scores(client, self._of(tensor), values, len(values)))
+        check(lib.longhaul_set_scores(self._handle.pointer, self._of(tensor), values, len(values)))
 
     def clock(self, tensor):
         """{"own", "slowest", "fastest", "members"}: pushes of the tensor that have counted."""
-        with self._handle as client:
-            return json.loads(text_of(lib.longhaul_clock, client, self._of(tensor)))
+        return json.loads(text_of(lib.longhaul_clock, self._handle.pointer, self._of(tensor)))
 
     def barrier(self, name):
         """Waits until every worker has arrived at the barrier of this name."""
-        with self._handle as client:
-            _interruptibly(lib.longhaul_barrier, client, str(name).encode())
+        handle, of_name = self._handle, text("the name", name)
+        _Call(lambda: lib.longhaul_barrier(handle.pointer, of_name)).wait()
 
     def stats(self):
         """ClientStats as a dict (docs/reference/counters.md)."""
-        with self._handle as client:
-            return json.loads(text_of(lib.longhaul_stats, client))
+        return json.loads(text_of(lib.longhaul_stats, self._handle.pointer))
 
     def settings(self):
         """The job's settings, as the server has them, as a dict."""
-        with self._handle as client:
-            return json.loads(text_of(lib.longhaul_settings, client))
+        return json.loads(text_of(lib.longhaul_settings, self._handle.pointer))
 
     def membership(self):
         """{"epoch", "ranks", "shard_index", "shard_count"}: who is in, and this worker's part of the data."""
-        with self._handle as client:
-            return json.loads(text_of(lib.longhaul_membership, client))
+        return json.loads(text_of(lib.longhaul_membership, self._handle.pointer))
 
     def save_state(self, blob=b""):
         """Keeps in state_dir what this worker owes, and `blob`."""
-        with self._handle as client:
-            check(lib.longhaul_save_state(client, bytes(blob), len(blob)))
+        data = bytes(memoryview(blob))
+        check(lib.longhaul_save_state(self._handle.pointer, data, len(data)))
 
     def loaded_state(self):
         """The blob that the last process with this state_dir and rank kept; empty: none."""
         size = ctypes.c_size_t()
-        with self._handle as client:
-            check(lib.longhaul_loaded_state(client, None, 0, ctypes.byref(size)))
-            blob = ctypes.create_string_buffer(size.value)
-            check(lib.longhaul_loaded_state(client, blob, size.value, ctypes.byref(size)))
+        check(lib.longhaul_loaded_state(self._handle.pointer, None, 0, ctypes.byref(size)))
+        blob = ctypes.create_string_buffer(size.value)
+        check(lib.longhaul_loaded_state(self._handle.pointer, blob, size.value, ctypes.byref(size)))
         return blob.raw
 
     def leave(self, error=None):
         """The orderly end. With an error the others learn that this worker did not finish."""
-        code = _OK if error is None else getattr(error, "code", _CANCELLED)
-        why = None if error is None else ("%s: %s" % (type(error).__name__, error)).encode()[:200]
-        with self._handle as client:
-            _interruptibly(lib.longhaul_leave, client, code, why)
+        code, words = (_OK, None) if error is None else _why(error)
+        handle = self._handle
+        _Call(lambda: lib.longhaul_leave(handle.pointer, code, words)).wait()
 
     def close(self):
-        """Ends what is pending and frees the client; nothing after an orderly leave. May be called twice."""
+        """Ends what is pending and the client, in whatever thread waits in it; nothing after an orderly leave. From a callback,
+        while another thread waits in it, the client ends with that call. May be called twice."""
         self._finalizer()

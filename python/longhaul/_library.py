@@ -1,7 +1,8 @@
 """liblonghaul's C interface (longhaul/c_api.h) by ctypes: the library, its functions, its errors."""
 import ctypes
+import operator
 import os
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 C_API = 1  # LONGHAUL_C_API
 OUT = POINTER(c_void_p)
@@ -13,6 +14,8 @@ _CODES = {
     "connect": [SETTINGS, c_size_t, LOG, c_void_p, OUT],
     "leave": [c_void_p, c_int32, c_char_p],
     "status": [c_void_p],
+    "rank": [c_void_p, POINTER(c_uint32)],
+    "world_size": [c_void_p, POINTER(c_uint32)],
     "stats": [c_void_p, OUT],
     "settings": [c_void_p, OUT],
     "membership": [c_void_p, OUT],
@@ -22,9 +25,7 @@ _CODES = {
     "push": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],
     "pull": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_uint64, c_int64, OUT],
     "push_pull": [c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],
-    "wait": [c_void_p, c_double],
     "then": [c_void_p, CALLBACK, c_void_p],
-    "done": [c_void_p],
     "operation_stats": [c_void_p, OUT],
     "barrier": [c_void_p, c_char_p],
     "save_state": [c_void_p, c_char_p, c_size_t],
@@ -57,6 +58,10 @@ class PeerDead(Error, ConnectionError):
     """The server was silent for the idle time-out."""
 
 
+class Cancelled(Error):
+    """Given up by this side: the client was closed."""
+
+
 class Unavailable(Error, ConnectionError):
     """No answer comes from the server."""
 
@@ -66,7 +71,7 @@ class PermissionDenied(Error):
 
 
 _CLASSES = {1: InvalidArgument, 4: FailedPrecondition, 6: Unavailable, 7: DeadlineExceeded, 9: PermissionDenied,
-            14: PeerDead}
+            10: Cancelled, 14: PeerDead}
 
 
 def error_of(code, message):
@@ -85,12 +90,29 @@ def check(code):
 
 def text_of(function, *arguments):
     """The text that a function gives in its last argument."""
-    text = c_void_p()
-    check(function(*arguments, ctypes.byref(text)))
+    given = c_void_p()
+    check(function(*arguments, ctypes.byref(given)))
     try:
-        return ctypes.string_at(text).decode()
+        return ctypes.string_at(given).decode()
     finally:
-        lib.longhaul_free(text)
+        lib.longhaul_free(given)
+
+
+def text(name, value):
+    """A str for C."""
+    if not isinstance(value, str):
+        raise TypeError("%s is %s; wanted is a str" % (name, type(value).__name__))
+    if "\0" in value:
+        raise error_of(1, "%s has a character 0" % name)
+    return value.encode(errors="surrogatepass")
+
+
+def number(name, value, first, last):
+    """An integer within a range."""
+    value = operator.index(value)
+    if not first <= value <= last:
+        raise error_of(1, "%s %d is not in %d..%d" % (name, value, first, last))
+    return value
 
 
 def settings_of(options):
@@ -99,8 +121,8 @@ def settings_of(options):
     for name, value in options.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if one is not None:
-                text = str(one).lower() if isinstance(one, bool) else str(one)
-                words.append(("%s=%s" % (name.replace("_", "-"), text)).encode())
+                value_text = str(one).lower() if isinstance(one, bool) else str(one)
+                words.append(text(name, "%s=%s" % (name.replace("_", "-"), value_text)))
     return (c_char_p * len(words))(*words), len(words)
 
 
@@ -110,6 +132,8 @@ def _load():
     try:
         library = ctypes.CDLL(name)
         version = library.longhaul_c_api()
+        for function in _CODES:
+            getattr(library, "longhaul_" + function)
     except (OSError, AttributeError) as error:
         raise ImportError("longhaul: no usable liblonghaul (LONGHAUL_LIBRARY, the package's folder, the system's "
                           "libraries): %s" % error) from error
@@ -119,12 +143,9 @@ def _load():
     for function, arguments in _CODES.items():
         getattr(library, "longhaul_" + function).argtypes = arguments
         getattr(library, "longhaul_" + function).restype = c_int32
-    for function in ("close", "release", "free"):
+    for function in ("close", "destroy", "release", "free"):
         getattr(library, "longhaul_" + function).argtypes = [c_void_p]
         getattr(library, "longhaul_" + function).restype = None
-    for function in ("rank", "world_size"):
-        getattr(library, "longhaul_" + function).argtypes = [c_void_p]
-        getattr(library, "longhaul_" + function).restype = c_uint32
     library.longhaul_code_name.argtypes = [c_int32]
     for function in ("code_name", "last_error", "version"):
         getattr(library, "longhaul_" + function).restype = c_char_p

@@ -14,6 +14,8 @@ class Memory:
         self.array = array
         if hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):
             self._of_torch(array)
+        elif hasattr(array, "mask"):
+            raise TypeError("masked elements cannot be left out: give array.filled(0)")
         elif hasattr(array, "__array_interface__"):
             self._of_interface(array.__array_interface__, written)
         else:

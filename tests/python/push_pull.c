@@ -45,8 +45,11 @@ static void refuse_nulls(void) {
   INVALID(longhaul_barrier(none, "b"), "client is null");
   INVALID(longhaul_save_state(none, "x", 1), "client is null");
   INVALID(longhaul_loaded_state(none, NULL, 0, &size), "client is null");
-  CHECK(longhaul_rank(none) == 0 && longhaul_world_size(none) == 0 && longhaul_done(NULL) == 0);
+  INVALID(longhaul_rank(none, NULL), "client is null");
+  INVALID(longhaul_world_size(none, NULL), "client is null");
+  CHECK(longhaul_done(NULL) == 0);
   longhaul_close(none);
+  longhaul_destroy(none);
   longhaul_release(NULL);
   longhaul_free(NULL);
 }
@@ -64,6 +67,7 @@ int main(int argc, char** argv) {
   char place[256], blob[8];
   char* text = NULL;
   size_t size = 9;
+  uint32_t number = 9;
   int status = 0;
   pid_t child;
 
@@ -77,7 +81,11 @@ int main(int argc, char** argv) {
   snprintf(place, sizeof place, "join=%s", argv[1]);
   settings[0] = place;
   CHECK(longhaul_connect(settings, 3, log_line, &lines, &client) == LONGHAUL_OK && client != NULL);
-  CHECK(longhaul_rank(client) == 0 && longhaul_world_size(client) == 1 && longhaul_status(client) == LONGHAUL_OK);
+  CHECK(longhaul_rank(client, &number) == LONGHAUL_OK && number == 0);
+  CHECK(longhaul_world_size(client, &number) == LONGHAUL_OK && number == 1);
+  INVALID(longhaul_rank(client, NULL), "no place");
+  CHECK(longhaul_status(client) == LONGHAUL_OK);
+  INVALID(longhaul_declare(client, "w", kCount, NULL, 1, NULL, &tensor), "memory is null");
 
   INVALID(longhaul_declare(client, "w", kCount, wrong, 1, NULL, &tensor), "NAME=VALUE");
   INVALID(longhaul_declare(client, NULL, kCount, NULL, 0, NULL, &tensor), "null");
@@ -108,7 +116,8 @@ int main(int argc, char** argv) {
   if (child == 0) {
     const int refused = longhaul_status(client) == LONGHAUL_FAILED_PRECONDITION &&
                         strstr(longhaul_last_error(), "a child of it") != NULL &&
-                        longhaul_wait(operation, 1) == LONGHAUL_FAILED_PRECONDITION;
+                        longhaul_wait(operation, 1) == LONGHAUL_FAILED_PRECONDITION &&
+                        longhaul_then(operation, ended, &calls) == LONGHAUL_FAILED_PRECONDITION;
     longhaul_close(client);
     _exit(refused ? 0 : 1);
   }
@@ -132,6 +141,8 @@ int main(int argc, char** argv) {
   CHECK(longhaul_leave(client, LONGHAUL_CANCELLED, "enough") == LONGHAUL_OK);
   CHECK(longhaul_wait(operation, 10) == LONGHAUL_CANCELLED);
   longhaul_close(client);
+  CHECK(longhaul_status(client) == LONGHAUL_FAILED_PRECONDITION);
+  longhaul_destroy(client);
   CHECK(longhaul_done(operation) == 1);
   longhaul_release(operation);
   puts("ok");

@@ -116,6 +116,46 @@ def test_signals_go_to_the_ranks(number):
     assert (process.returncode, out) == (3, "got\ngot\n")
 
 
+def test_a_signal_between_two_starts_keeps_the_exit_code():
+    process = launch("--join", "a:1", "--insecure", "--restarts", "3", command=["sh", "-c", "echo runs; exit 7"])
+    assert process.stdout.readline() == "runs\n"
+    time.sleep(0.4)
+    process.terminate()
+    assert process.wait(20) == 7
+
+
+def test_a_second_signal_kills():
+    process = launch("--join", "a:1", "--insecure", command=["sh", "-c", "trap '' TERM; echo runs; while :; do sleep 0.1; done"])
+    assert process.stdout.readline() == "runs\n"
+    process.terminate()
+    time.sleep(0.3)
+    process.terminate()
+    process.communicate(timeout=20)  # to the end of its output: no rank is left
+    assert process.returncode in (137, 143)
+
+
+def test_other_signals_reach_the_ranks_too():
+    process = launch("--join", "a:1", "--insecure", command=["sh", "-c", "trap 'echo saved' USR1; echo runs; sleep 0.5; sleep 0.5"])
+    assert process.stdout.readline() == "runs\n"
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "saved\n")
+
+
+def test_what_a_failed_rank_leaves_is_gone_before_it_is_started_again(tmp_path):
+    code, out, err = run("--join", "a:1", "--insecure", "--restarts", "1", environment={"LEFT": str(tmp_path / "left")}, command=[
+        "sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { sleep 0.2; P=/proc/$(cat $LEFT)/stat; [ -e $P ] && ! grep -q ') Z ' $P || echo gone; exit 0; }; "
+        "sh -c \"trap '' TERM; echo \\$\\$ > $LEFT; while :; do sleep 0.1; done\" & sleep 0.3; exit 1"])
+    assert (code, out) == (0, "gone\n"), err
+
+
+def test_a_hostfile_goes_before_the_ranks_of_the_environment(tmp_path):
+    (tmp_path / "hosts").write_text("elsewhere\nlocalhost slots=2\n")
+    code, out, err = run("--join", "a:1", "--insecure", "--hostfile", str(tmp_path / "hosts"), command=["sh", "-c", "echo $RANK $WORLD_SIZE"],
+                         environment={"RANK": "0", "WORLD_SIZE": "9"})
+    assert code == 0 and sorted(out.splitlines()) == ["1 3", "2 3"], err
+
+
 def test_a_closed_pipe_ends_a_program():
     code, out, _ = run("--join", "a:1", "--insecure", command=["sh", "-c", "kill -PIPE $$; echo alive"])
     assert (code, out) == (128 + signal.SIGPIPE, "")
@@ -123,8 +163,8 @@ def test_a_closed_pipe_ends_a_program():
 
 def test_a_grandchild_that_a_rank_leaves_behind_is_ended():
     begun = time.monotonic()
-    code, out, _ = run("--join", "a:1", "--insecure", command=["sh", "-c", "sleep 45 & echo $!"])  # it has the pipe, too
-    assert code == 0 and time.monotonic() - begun < 30, out
+    code, out, _ = run("--join", "a:1", "--insecure", command=["sh", "-c", "sleep 45 & exit 3"])  # it has the pipe, too
+    assert code == 3 and time.monotonic() - begun < 30, out
 
 
 def test_a_killed_launcher_leaves_no_rank():
@@ -164,6 +204,8 @@ def test_a_rank_that_is_killed_is_started_again(start_server, program):
 
 @pytest.mark.parametrize("options, words", [
     (["--ranks", "2"], "ranks 0..1 are not below --world-size 1"),
+    (["--rank", "4294967295"], "ranks 4294967295..4294967295 are not below"),
+    (["--hostfile", "/tmp"], "cannot read /tmp"),
     (["--rounds", "3"], "--rounds (or its variable) is the built-in trainer's"),
     (["--hostfile", "/nonexistent"], "cannot read /nonexistent"),
     (["--hostfile", "hosts", "--rank", "0"], "excludes"),

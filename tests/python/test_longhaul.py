@@ -1,12 +1,15 @@
 """The Python package against real servers: what it does, and what wrong use of it says."""
-import asyncio
 import ast
+import asyncio
+import copy
 import gc
 import inspect
 import os
 import pathlib
+import pickle
 import threading
 import time
+import weakref
 
 import longhaul
 import numpy as np
@@ -152,12 +155,28 @@ WRONG = {
     "declare, count": (lambda c, t, a: c.declare("x", 0), longhaul.InvalidArgument, ""),
     "declare, nothing": (lambda c, t, a: c.declare("x"), TypeError, "count or initial"),
     "declare, both": (lambda c, t, a: c.declare("x", 5, initial=a), ValueError, "100 initial values"),
+    "declare, 3.0": (lambda c, t, a: c.declare("x", 3.0), TypeError, "float"),
+    "declare, '3'": (lambda c, t, a: c.declare("x", "3"), TypeError, "str"),
+    "declare, 2^64": (lambda c, t, a: c.declare("x", 2**64 + 5), longhaul.InvalidArgument, "18446744073709551621 is not in"),
+    "declare, -1": (lambda c, t, a: c.declare("x", -1), longhaul.InvalidArgument, "-1 is not in"),
+    "declare, a name with 0": (lambda c, t, a: c.declare("x\0y", 5), longhaul.InvalidArgument, "character 0"),
+    "declare, no name": (lambda c, t, a: c.declare(None, 5), TypeError, "NoneType"),
+    "barrier, no name": (lambda c, t, a: c.barrier(None), TypeError, "NoneType"),
+    "round": (lambda c, t, a: c.pull(t, a, min_round=-1), longhaul.InvalidArgument, "min_round -1"),
+    "weight too small": (lambda c, t, a: c.push(t, a, weight=1e-50).wait(), longhaul.InvalidArgument, "weight"),
+    "time-out": (lambda c, t, a: c.push(t, a).wait(float("nan")), ValueError, "time-out"),
+    "masked": (lambda c, t, a: c.push(t, np.ma.masked_array(a, a > 0)), TypeError, "masked"),
+    "16 bits, length": (lambda c, t, a: c.push(t, a[:50].astype(np.float16)), longhaul.InvalidArgument, "50"),
+    "log": (lambda c, t, a: longhaul.connect(log=5), TypeError, "log is int"),
+    "a copy": (lambda c, t, a: copy.copy(c.push(t, a)), TypeError, "cannot be copied"),
+    "a deep copy": (lambda c, t, a: copy.deepcopy(t), TypeError, "cannot be copied"),
+    "a pickle": (lambda c, t, a: pickle.dumps(c), TypeError, "cannot be copied"),
     "declare, range": (lambda c, t, a: c.declare("x", 5, high="0-5"), longhaul.InvalidArgument, "FIRST:COUNT"),
     "declare, range beyond": (lambda c, t, a: c.declare("x", 5, high=["0:1", "4:9"]), longhaul.InvalidArgument, ""),
     "scores": (lambda c, t, a: c.set_scores(t, [-1.0]), longhaul.InvalidArgument, ""),
     "barrier": (lambda c, t, a: c.barrier(""), longhaul.InvalidArgument, "256"),
     "state": (lambda c, t, a: c.save_state(b"x"), longhaul.FailedPrecondition, "state_dir"),
-    "staleness": (lambda c, t, a: c.pull(t, a, max_staleness=-2), longhaul.InvalidArgument, "max_staleness"),
+    "staleness": (lambda c, t, a: c.pull(t, a, max_staleness=-2), longhaul.InvalidArgument, "max_staleness -2"),
     "not done": (lambda c, t, a: c.pull(t, np.zeros(100, np.float32), min_round=10**9).wait(0.3),
                  longhaul.DeadlineExceeded, "0.3 s"),
 }
@@ -232,15 +251,25 @@ def test_memory_is_kept_while_it_is_borrowed(start_server):
     out = np.zeros(200_000, np.float32)
     clients[1].push_pull(tensors[1], np.full(200_000, 1, np.float32), out).wait(30)
     assert (out == 2).all() and noise
-    assert len(clients[0]._handle.pending) <= 1
+    for _ in range(100):
+        mine = [one for one in longhaul._running.values() if one._handle in [client._handle for client in clients]]
+        if not mine:
+            break
+        time.sleep(0.05)
+    assert not mine
     for client in clients:
         client.close()
 
 
+async def await_it(operation):
+    return await operation
+
+
 def test_a_child_of_fork_is_refused(start_server):
     client = connect(start_server())
-    tensor = client.declare("w", 10)
-    client._handle.calls += 1  # another thread is in a call, and will not be there in the child
+    tensor = client.declare("w", 10, optimizer="sgd:lr=1")
+    waiting = client.pull(tensor, np.zeros(10, np.float32), min_round=5)
+    threading.Thread(target=waiting.exception, daemon=True).start()
     child = os.fork()
     if child == 0:
         code = 1
@@ -248,13 +277,19 @@ def test_a_child_of_fork_is_refused(start_server):
             client.push(tensor, np.zeros(10, np.float32))
         except longhaul.FailedPrecondition as error:
             code = 0 if "a child of it connects" in str(error) else 2
+        for call in (waiting.wait, waiting.stats, lambda: waiting.add_done_callback(print), lambda: client.rank,
+                     lambda: asyncio.run(await_it(waiting))):
+            try:
+                call()
+                code = 3
+            except longhaul.FailedPrecondition:
+                pass
         client.close()
         os._exit(code)
-    client._handle.calls -= 1
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     client.push(tensor, np.zeros(10, np.float32)).wait(30)
-    client.leave()
     client.close()
+    assert isinstance(waiting.exception(10), longhaul.Cancelled)
 
 
 def test_close_ends_what_another_thread_waits_for(start_server):
@@ -308,6 +343,187 @@ def test_an_exception_tells_the_others(start_server):
     error = other.pull(tensor, np.zeros(10, np.float32), min_round=1).exception(20)
     assert "rank 0" in str(error) and "KeyError" in str(error)
     other.close()
+
+
+def test_awaits_in_a_row_and_callbacks_that_take_their_time(start_server):
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 10, high_share=1)
+        gradient, out = np.ones(10, np.float32), np.zeros(10, np.float32)
+
+        async def many():
+            for number in range(3000):
+                step = client.push_pull(tensor, gradient, out)
+                if number % 100 == 0:
+                    step.add_done_callback(lambda _: time.sleep(0.02))
+                assert await step is out
+
+        asyncio.run(many())
+        slow = client.push(tensor, gradient)
+        slow.add_done_callback(lambda _: time.sleep(1))
+        assert slow.wait(20) is slow and slow.exception() is None
+
+
+def test_callbacks_of_operations_that_are_dropped(start_server):
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 10, high_share=1)
+        ended = []
+        for _ in range(500):
+            client.push(tensor, np.ones(10, np.float32)).add_done_callback(lambda _: ended.append(1))
+            gc.collect(0)
+        for _ in range(200):
+            if len(ended) == 500:
+                break
+            time.sleep(0.05)
+        assert len(ended) == 500
+
+
+def test_a_callback_must_not_wait(start_server):
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 10, high_share=1)
+        found, ended = [], threading.Event()
+
+        def callback(_):
+            for wait in (lambda: client.push(tensor, np.ones(10, np.float32)).wait(), lambda: client.barrier("b"),
+                         lambda: client.declare("x", 5), client.leave):
+                try:
+                    wait()
+                except longhaul.FailedPrecondition as error:
+                    found.append(error)
+            ended.set()
+
+        step = client.push(tensor, np.ones(10, np.float32))
+        step.add_done_callback(callback)
+        assert ended.wait(20)
+        # At once, and so in this thread, when the operation was done already: then it may wait.
+        assert len(found) in (0, 4)
+
+
+def test_arrays_are_let_go_when_they_are_not_borrowed(start_server):
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 10, high_share=1)
+        gc.disable()
+        try:
+            gradients = [np.ones(10, np.float32) for _ in range(20)]
+            kept = [weakref.ref(gradient) for gradient in gradients]
+            for gradient in gradients:
+                step = client.push(tensor, gradient)
+                step.add_done_callback(lambda _: None)
+                step.wait(20)
+            del gradient, gradients
+            assert not [one for one in kept if one() is not None]
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("end, code, words", [
+    ("sys.exit()", 0, None), ("sys.exit(0)", 0, None), ("sys.exit('no data')", 1, "SystemExit: no data"),
+    ("sys.exit(3)", 3, "SystemExit: 3"), ("raise KeyError('\\udcff\\0 x')", 1, "KeyError"),
+])
+def test_how_a_program_ends_is_what_the_others_hear(start_server, run_python, end, code, words):
+    server = start_server(2)
+    other = connect(server, rank=1, world_size=2)
+    program = """
+import sys, longhaul
+with longhaul.connect(join=%r, insecure=True, world_size=2) as client:
+    client.declare("w", 10, optimizer="sgd:lr=1")
+    %s
+""" % (server.address, end)
+    outcome = []
+    thread = threading.Thread(target=lambda: outcome.append(run_python(program)))
+    thread.start()
+    tensor = other.declare("w", 10, optimizer="sgd:lr=1")
+    thread.join(30)
+    assert outcome[0][0] == code, outcome
+    assert "IndexError" not in outcome[0][1] and "UnicodeEncodeError" not in outcome[0][1]
+    if words:
+        assert words in str(other.pull(tensor, np.zeros(10, np.float32), min_round=1).exception(20))
+    other.close()
+
+
+def test_bytes_of_any_kind_are_a_state(start_server, tmp_path):
+    with connect(start_server(), state_dir=tmp_path) as client:
+        client.declare("w", 10)
+        client.save_state(np.arange(10))
+    saved = [file for file in tmp_path.iterdir() if np.arange(10).tobytes() in file.read_bytes()]
+    assert saved, list(tmp_path.iterdir())
+
+
+INTERRUPTED = """
+import gc, signal, threading, time, longhaul, numpy
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+"""
+
+
+def test_a_signal_anywhere_in_a_push_frees_nothing_that_is_borrowed(start_server, run_python):
+    server = start_server()
+    code, output = run_python(INTERRUPTED + """
+with longhaul.connect(join=%r, insecure=True) as client:
+    tensor = client.declare("w", 300_000, high_share=1)
+    interrupted = 0
+    for number in range(150):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + number * 0.00002)
+            client.push_pull(tensor, numpy.ones(300_000, numpy.float16), numpy.zeros(300_000, numpy.float16))
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            interrupted += 1
+        gc.collect()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print("interrupted" if interrupted > 50 else interrupted)
+""" % server.address, timeout=100)
+    assert (code, output) == (0, "interrupted\n")
+
+
+def test_a_signal_in_connect_and_in_declare(start_server, run_python):
+    server = start_server(2)
+    code, output = run_python(INTERRUPTED + """
+address = %r
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+client = longhaul.connect(join=address, insecure=True, world_size=2, rank=0)
+try:
+    client.declare("w", initial=numpy.ones(100_000, numpy.float32), optimizer="sgd:lr=1")
+except KeyboardInterrupt:
+    print("interrupted")
+gc.collect()
+noise = [numpy.zeros(100_000, numpy.float32) for _ in range(20)]
+other = longhaul.connect(join=address, insecure=True, world_size=2, rank=1)
+declared = threading.Thread(target=lambda: other.declare("w", 100_000, optimizer="sgd:lr=1"))
+declared.start()
+tensor = client.declare("w", 100_000, optimizer="sgd:lr=1")
+declared.join()
+out = numpy.zeros(100_000, numpy.float32)
+client.pull(tensor, out).wait(30)
+print(out.min(), out.max())
+client.close()
+other.close()
+
+silent = __import__("socket").socket(type=__import__("socket").SOCK_DGRAM)
+silent.bind(("127.0.0.1", 0))
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    longhaul.connect(join="127.0.0.1:%%d" %% silent.getsockname()[1], insecure=True, connect_timeout=2)
+except KeyboardInterrupt:
+    print("interrupted")
+time.sleep(2.5)
+""" % server.address, timeout=100)
+    assert (code, output) == (0, "interrupted\n1.0 1.0\ninterrupted\n")
+
+
+def test_a_handler_may_close_what_waits(start_server, run_python):
+    server = start_server(2)
+    code, output = run_python("""
+import signal, longhaul
+client = longhaul.connect(join=%r, insecure=True, world_size=2)
+signal.signal(signal.SIGALRM, lambda *_: client.close())
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    client.declare("w", 10)
+except longhaul.Cancelled as error:
+    print(error)
+""" % server.address, timeout=20)
+    assert code == 0 and "left the job" in output
 
 
 def test_control_c_ends_a_wait(start_server, run_python):

@@ -47,10 +47,13 @@ struct longhaul_tensor {
 struct longhaul_client {
   explicit longhaul_client(Client connected) : client(std::move(connected)) {}
 
-  Client client;
   const pid_t process = ::getpid();
   std::mutex mutex;
-  std::deque<longhaul_tensor> tensors;  // with the mutex; addresses stay
+  // With the mutex: none once the client is closed and no call is in it.
+  std::optional<Client> client;
+  size_t calls = 0;
+  bool closed = false;
+  std::deque<longhaul_tensor> tensors;  // addresses stay
 };
 
 namespace {
@@ -61,6 +64,7 @@ struct Borrowed {
   std::vector<float> gradient, values;
   void* out = nullptr;
   longhaul::DType dtype = longhaul::DType::kFloat32;
+  Status how;  // once it has ended
   std::atomic<bool> ended{false};
 };
 
@@ -109,16 +113,33 @@ int32_t Guarded(const Body& body) noexcept {
   }
 }
 
-// The same for a call of a client that is there, in the process that connected it.
+// What is left of a closed client goes with the last call that is in it.
+void End(longhaul_client* client, std::unique_lock<std::mutex> lock) {
+  if (!client->closed || client->calls > 0) return;
+  std::optional<Client> last;
+  last.swap(client->client);
+  lock.unlock();
+}
+
+// The same for a call of a client that is there and not closed, in the process that connected it.
 template <typename Body>
-int32_t With(const longhaul_client* client, const Body& body) noexcept {
+int32_t With(longhaul_client* client, const Body& body) noexcept {
   return Guarded([&] {
     if (client == nullptr) return Invalid("the client is null");
     if (client->process != ::getpid())
       return Code({StatusCode::kFailedPrecondition, "the client is of process " +
                                                         std::to_string(client->process) +
                                                         ": a child of it connects a client of its own"});
-    return body();
+    {
+      const std::lock_guard lock(client->mutex);
+      if (client->closed) return Code({StatusCode::kFailedPrecondition, "the client was closed"});
+      ++client->calls;
+    }
+    const int32_t code = Guarded([&] { return body(*client->client); });
+    std::unique_lock lock(client->mutex);
+    --client->calls;
+    End(client, std::move(lock));
+    return code;
   });
 }
 
@@ -135,14 +156,18 @@ std::span<const char* const> Settings(const char* const* settings, size_t count)
   return {settings, settings == nullptr ? 0 : count};
 }
 
-// Ok, or that what has a length has no memory, or that its type is unknown.
-Status CheckMemory(const void* memory, uint64_t count, int32_t dtype) {
+int32_t NoSettings() { return Invalid("there are settings, and their memory is null"); }
+
+// Ok, or that what has a length has no memory, or that its type is unknown, or that what is converted before
+// the tensor's length is looked at has another one.
+Status CheckMemory(const longhaul_tensor* tensor, const void* memory, uint64_t count, int32_t dtype) {
   if (dtype < LONGHAUL_FLOAT32 || dtype > LONGHAUL_FLOAT16)
     return {StatusCode::kInvalidArgument, "dtype " + std::to_string(dtype) + " is none of the LONGHAUL_*"};
   if (memory == nullptr) return {StatusCode::kInvalidArgument, "the memory of the elements is null"};
-  if (count > std::numeric_limits<size_t>::max() / sizeof(float))
-    return {StatusCode::kInvalidArgument, std::to_string(count) + " elements are too many"};
-  return {};
+  if (dtype == LONGHAUL_FLOAT32 && count <= std::numeric_limits<size_t>::max() / sizeof(float)) return {};
+  if (tensor != nullptr && count == tensor->tensor.count()) return {};
+  return {StatusCode::kInvalidArgument,
+          "the tensor has not as many elements as are given, " + std::to_string(count)};
 }
 
 // The caller's elements as float32, for as long as `borrowed` lives.
@@ -168,13 +193,20 @@ template <typename Start>
 int32_t Begin(longhaul_operation** out, const Start& start) {
   auto handle = std::make_unique<longhaul_operation>();
   handle->operation = start(handle->borrowed.get());
-  handle->operation.Then([borrowed = handle->borrowed](const Status& how) {
-    if (how.ok() && borrowed->out != nullptr) {
-      Quantize(borrowed->dtype, borrowed->values, 0, longhaul::codec::Rounding::Nearest(),
-               longhaul::MutableByteSpan(static_cast<uint8_t*>(borrowed->out), 2 * borrowed->values.size()));
-    }
-    borrowed->ended = true;
-  });
+  try {
+    handle->operation.Then([borrowed = handle->borrowed](const Status& how) {
+      if (how.ok() && borrowed->out != nullptr) {
+        Quantize(
+            borrowed->dtype, borrowed->values, 0, longhaul::codec::Rounding::Nearest(),
+            longhaul::MutableByteSpan(static_cast<uint8_t*>(borrowed->out), 2 * borrowed->values.size()));
+      }
+      borrowed->how = how;
+      borrowed->ended = true;
+    });
+  } catch (const std::bad_alloc&) {
+    (void)handle->operation.Wait();  // it has begun, and borrows
+    throw;
+  }
   *out = handle.release();
   return LONGHAUL_OK;
 }
@@ -237,6 +269,7 @@ int32_t longhaul_connect(const char* const* settings, size_t count, longhaul_log
   return Guarded([&] {
     if (out == nullptr) return Invalid("there is no place for the client");
     *out = nullptr;
+    if (settings == nullptr && count > 0) return NoSettings();
     Result<ConnectOptions> options = longhaul::c::ParseConnect(Settings(settings, count));
     if (!options.ok()) return Code(options.status());
     if (log != nullptr) {
@@ -252,44 +285,70 @@ int32_t longhaul_connect(const char* const* settings, size_t count, longhaul_log
 }
 
 int32_t longhaul_leave(longhaul_client* client, int32_t code, const char* why) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (code < LONGHAUL_OK || code > LONGHAUL_AEAD_LIMIT_REACHED) return Invalid("the code is none");
-    return Code(client->client.Leave(
+    return Code(connected.Leave(
         code == LONGHAUL_OK ? Status() : Status(static_cast<StatusCode>(code), why == nullptr ? "" : why)));
   });
 }
 
 void longhaul_close(longhaul_client* client) {
-  if (client != nullptr && client->process == ::getpid()) delete client;
+  if (client == nullptr || client->process != ::getpid()) return;
+  std::unique_lock lock(client->mutex);
+  if (client->closed) return;
+  client->closed = true;
+  if (client->calls > 0) {  // what waits in it ends; the last of them frees the client
+    ++client->calls;
+    lock.unlock();
+    (void)Guarded([client] {
+      return Code(client->client->Leave({StatusCode::kCancelled, "the client was closed"}));
+    });
+    lock.lock();
+    --client->calls;
+  }
+  End(client, std::move(lock));
 }
 
-uint32_t longhaul_rank(const longhaul_client* client) {
-  return client == nullptr || client->process != ::getpid() ? 0 : client->client.rank();
+void longhaul_destroy(longhaul_client* client) {
+  if (client == nullptr || client->process != ::getpid()) return;
+  longhaul_close(client);
+  delete client;
 }
 
-uint32_t longhaul_world_size(const longhaul_client* client) {
-  return client == nullptr || client->process != ::getpid() ? 0 : client->client.world_size();
+int32_t longhaul_rank(longhaul_client* client, uint32_t* out) {
+  return With(client, [&](Client& connected) {
+    if (out == nullptr) return Invalid("there is no place for the number");
+    *out = connected.rank();
+    return static_cast<int32_t>(LONGHAUL_OK);
+  });
+}
+
+int32_t longhaul_world_size(longhaul_client* client, uint32_t* out) {
+  return With(client, [&](Client& connected) {
+    if (out == nullptr) return Invalid("there is no place for the number");
+    *out = connected.world_size();
+    return static_cast<int32_t>(LONGHAUL_OK);
+  });
 }
 
 int32_t longhaul_status(longhaul_client* client) {
-  return With(client, [&] { return Code(client->client.status()); });
+  return With(client, [&](Client& connected) { return Code(connected.status()); });
 }
 
 int32_t longhaul_stats(longhaul_client* client, char** out) {
-  return With(client, [&] {
-    return Give(
-        longhaul::CountersJson<longhaul::ClientStats>(longhaul::kClientCounters, client->client.stats()),
-        out);
+  return With(client, [&](Client& connected) {
+    return Give(longhaul::CountersJson<longhaul::ClientStats>(longhaul::kClientCounters, connected.stats()),
+                out);
   });
 }
 
 int32_t longhaul_settings(longhaul_client* client, char** out) {
-  return With(client, [&] { return Give(json(client->client.settings()), out); });
+  return With(client, [&](Client& connected) { return Give(json(connected.settings()), out); });
 }
 
 int32_t longhaul_membership(longhaul_client* client, char** out) {
-  return With(client, [&] {
-    const longhaul::Membership m = client->client.membership();
+  return With(client, [&](Client& connected) {
+    const longhaul::Membership m = connected.membership();
     return Give({{"epoch", m.epoch},
                  {"ranks", m.ranks},
                  {"shard_index", m.shard_index},
@@ -301,17 +360,19 @@ int32_t longhaul_membership(longhaul_client* client, char** out) {
 int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t count,
                          const char* const* settings, size_t settings_count, const float* initial,
                          longhaul_tensor** out) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (name == nullptr || out == nullptr) return Invalid("the name or the place for the tensor is null");
     *out = nullptr;
+    if (settings == nullptr && settings_count > 0) return NoSettings();
     Result<TensorOptions> options = longhaul::c::ParseTensor(Settings(settings, settings_count));
     if (!options.ok()) return Code(options.status());
     options->count = count;
     if (initial != nullptr) {
-      if (Status memory = CheckMemory(initial, count, LONGHAUL_FLOAT32); !memory.ok()) return Code(memory);
+      if (Status memory = CheckMemory(nullptr, initial, count, LONGHAUL_FLOAT32); !memory.ok())
+        return Code(memory);
       options->initial = {initial, count};
     }
-    Result<Tensor> tensor = client->client.Declare(name, *options);
+    Result<Tensor> tensor = connected.Declare(name, *options);
     if (!tensor.ok()) return Code(tensor.status());
     const std::lock_guard lock(client->mutex);
     *out = &client->tensors.emplace_back(longhaul_tensor{*std::move(tensor)});
@@ -321,16 +382,16 @@ int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t cou
 
 int32_t longhaul_set_scores(longhaul_client* client, const longhaul_tensor* tensor, const float* scores,
                             size_t count) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (tensor == nullptr || scores == nullptr) return Invalid("the tensor or the scores are null");
-    return Code(client->client.SetScores(tensor->tensor, {scores, count}));
+    return Code(connected.SetScores(tensor->tensor, {scores, count}));
   });
 }
 
 int32_t longhaul_clock(longhaul_client* client, const longhaul_tensor* tensor, char** out) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (tensor == nullptr) return Invalid("the tensor is null");
-    const auto clock = client->client.Clock(tensor->tensor);
+    const auto clock = connected.Clock(tensor->tensor);
     if (!clock.ok()) return Code(clock.status());
     return Give({{"own", clock->own},
                  {"slowest", clock->slowest},
@@ -342,29 +403,29 @@ int32_t longhaul_clock(longhaul_client* client, const longhaul_tensor* tensor, c
 
 int32_t longhaul_push(longhaul_client* client, const longhaul_tensor* tensor, const void* gradient,
                       uint64_t count, int32_t dtype, float weight, longhaul_operation** out) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (tensor == nullptr || out == nullptr)
       return Invalid("the tensor or the place for the operation is null");
-    if (Status memory = CheckMemory(gradient, count, dtype); !memory.ok()) return Code(memory);
+    if (Status memory = CheckMemory(tensor, gradient, count, dtype); !memory.ok()) return Code(memory);
     return Begin(out, [&](Borrowed* borrowed) {
-      return client->client.Push(tensor->tensor, Input(gradient, count, dtype, borrowed), OptionsOf(weight));
+      return connected.Push(tensor->tensor, Input(gradient, count, dtype, borrowed), OptionsOf(weight));
     });
   });
 }
 
 int32_t longhaul_pull(longhaul_client* client, const longhaul_tensor* tensor, void* values, uint64_t count,
                       int32_t dtype, uint64_t min_round, int64_t max_staleness, longhaul_operation** out) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (tensor == nullptr || out == nullptr)
       return Invalid("the tensor or the place for the operation is null");
-    if (Status memory = CheckMemory(values, count, dtype); !memory.ok()) return Code(memory);
+    if (Status memory = CheckMemory(tensor, values, count, dtype); !memory.ok()) return Code(memory);
     if (max_staleness < -1 || max_staleness > std::numeric_limits<uint32_t>::max())
       return Invalid("max_staleness is -1 or a number of pushes");
     longhaul::PullOptions options;
     options.min_round = min_round;
     if (max_staleness >= 0) options.max_staleness = static_cast<uint32_t>(max_staleness);
     return Begin(out, [&](Borrowed* borrowed) {
-      return client->client.Pull(tensor->tensor, Output(values, count, dtype, borrowed), options);
+      return connected.Pull(tensor->tensor, Output(values, count, dtype, borrowed), options);
     });
   });
 }
@@ -372,16 +433,16 @@ int32_t longhaul_pull(longhaul_client* client, const longhaul_tensor* tensor, vo
 int32_t longhaul_push_pull(longhaul_client* client, const longhaul_tensor* tensor, const void* gradient,
                            void* values, uint64_t count, int32_t dtype, float weight,
                            longhaul_operation** out) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (tensor == nullptr || out == nullptr)
       return Invalid("the tensor or the place for the operation is null");
     for (const void* memory : {gradient, static_cast<const void*>(values)}) {
-      if (Status checked = CheckMemory(memory, count, dtype); !checked.ok()) return Code(checked);
+      if (Status checked = CheckMemory(tensor, memory, count, dtype); !checked.ok()) return Code(checked);
     }
     return Begin(out, [&](Borrowed* borrowed) {
       const auto in = Input(gradient, count, dtype, borrowed);
-      return client->client.PushPull(tensor->tensor, in, Output(values, count, dtype, borrowed),
-                                     OptionsOf(weight));
+      return connected.PushPull(tensor->tensor, in, Output(values, count, dtype, borrowed),
+                                OptionsOf(weight));
     });
   });
 }
@@ -394,16 +455,24 @@ int32_t longhaul_wait(longhaul_operation* operation, double seconds) {
       return Code(
           {StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
     // A year is no limit.
-    if (seconds < 0 || seconds > 31'536'000) return Code(operation->operation.Wait());
-    return Code(operation->operation.WaitFor(
-        std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(seconds))));
+    const longhaul::Duration limit =
+        seconds < 0 || seconds > 31'536'000
+            ? longhaul::Duration(-1)
+            : std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(seconds));
+    // It has ended before all that wait for its end have been called.
+    const Status how = operation->borrowed->ended ? Status() : operation->operation.WaitFor(limit);
+    return Code(operation->borrowed->ended ? operation->borrowed->how : how);
   });
 }
 
 int32_t longhaul_then(longhaul_operation* operation, longhaul_callback then, void* user) {
   return Guarded([&] {
     if (operation == nullptr || then == nullptr) return Invalid("the operation or the callback is null");
+    if (operation->process != ::getpid())
+      return Code(
+          {StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
     operation->operation.Then([then, user](const Status& how) { then(user, Code(how)); });
+    LastError().clear();
     return static_cast<int32_t>(LONGHAUL_OK);
   });
 }
@@ -422,23 +491,23 @@ int32_t longhaul_operation_stats(const longhaul_operation* operation, char** out
 void longhaul_release(longhaul_operation* operation) { delete operation; }
 
 int32_t longhaul_barrier(longhaul_client* client, const char* name) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (name == nullptr) return Invalid("the name is null");
-    return Code(client->client.Barrier(name));
+    return Code(connected.Barrier(name));
   });
 }
 
 int32_t longhaul_save_state(longhaul_client* client, const void* blob, size_t size) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (blob == nullptr && size > 0) return Invalid("the blob is null");
-    return Code(client->client.SaveState({static_cast<const std::byte*>(blob), size}));
+    return Code(connected.SaveState({static_cast<const std::byte*>(blob), size}));
   });
 }
 
 int32_t longhaul_loaded_state(longhaul_client* client, void* blob, size_t capacity, size_t* size) {
-  return With(client, [&] {
+  return With(client, [&](Client& connected) {
     if (size == nullptr) return Invalid("there is no place for the size");
-    const std::vector<std::byte> state = client->client.LoadedState();
+    const std::vector<std::byte> state = connected.LoadedState();
     *size = state.size();
     if (blob != nullptr) std::memcpy(blob, state.data(), std::min(capacity, state.size()));
     return static_cast<int32_t>(LONGHAUL_OK);

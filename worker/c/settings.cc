@@ -31,6 +31,8 @@ Status TakeWords(const CLI::App& app, std::span<const char* const> settings,
     const std::string name = "--" + std::string(text.substr(0, equals));
     if (app.get_option_no_throw(name) == nullptr || name == kOfPrograms)
       return Bad("there is no setting '" + name.substr(2) + "'");
+    const std::string_view value = text.substr(equals + 1);
+    if (name == "--insecure" && (value == "false" || value == "0")) continue;  // as if it was not given
     words->push_back("--" + std::string(text));
   }
   return {};
@@ -71,7 +73,11 @@ Result<ConnectOptions> ParseConnect(std::span<const char* const> settings) {
     const std::string flag = option->get_name();
     if (flag == "--insecure" || flag == kOfPrograms || Has(words, flag)) continue;
     // A place that is given stands alone.
-    if ((flag == "--join" && in_site) || (flag == "--offload" && Has(words, "--join"))) continue;
+    const bool of_server = flag != "--site-rank" && flag != "--weight" && flag != "--state-dir" &&
+                           flag != "--offload" && !flag.ends_with("-timeout");
+    if ((of_server && Has(words, "--offload")) || (flag == "--join" && in_site)) continue;
+    if ((flag == "--offload" || flag == "--site-rank") && Has(words, "--join")) continue;
+    if (flag == "--key" && Has(words, "--insecure")) continue;
     if (std::string value = cli::Env(cli::EnvName(flag).c_str()); !value.empty())
       words.push_back(flag + "=" + value);
   }

@@ -11,16 +11,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
-#include <thread>
 
 #include "base/process/spawn.h"
 
@@ -37,7 +36,9 @@ constexpr auto kFirstPause = milliseconds(1000);
 constexpr auto kLongestPause = milliseconds(30'000);
 
 struct Rank {
-  pid_t pid = -1;  // -1: none runs
+  pid_t pid = -1;    // -1: none runs
+  pid_t group = -1;  // of the last one that ran
+  int code = 0;      // of the last one that ended
   uint32_t restarted = 0;
   std::optional<Clock::time_point> starts_at;
 };
@@ -46,26 +47,25 @@ struct Rank {
 int AsFromAShell() {
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
-  const int null = ::open("/dev/null", O_RDONLY);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   return null < 0 || ::dup2(null, STDIN_FILENO) < 0 ? -1 : 0;
 }
 
 class Launcher {
  public:
-  Launcher(const LaunchOptions& options, const std::atomic<int>* signal)
-      : options_(options), signal_(signal), ranks_(options.place.ranks) {}
+  Launcher(const LaunchOptions& options, const EndingSignals& signals)
+      : options_(options), signals_(signals), ranks_(options.place.ranks) {}
 
   int Run() {
     for (Rank& rank : ranks_) rank.starts_at = Clock::now();
     while (std::ranges::any_of(ranks_, [](const Rank& r) { return r.pid > 0 || r.starts_at; })) {
       Start();
-      HandOn();
+      if (const int signal = signals_.Take(kLook); signal != 0) HandOn(signal);
       Reap();
       if (kill_at_ && Clock::now() >= *kill_at_) {
         kill_at_.reset();
         Tell(SIGKILL);
       }
-      std::this_thread::sleep_for(kLook);
     }
     return code_;
   }
@@ -79,6 +79,7 @@ class Launcher {
     for (Rank& rank : ranks_) {
       if (!rank.starts_at || Clock::now() < *rank.starts_at) continue;
       rank.starts_at.reset();
+      if (rank.group > 0) ::kill(-rank.group, SIGKILL);  // what did not end with its predecessor
       const auto local = static_cast<uint32_t>(&rank - ranks_.data());
       const auto pid =
           process::Spawn(options_.command, {.die_with_parent = true,
@@ -89,18 +90,27 @@ class Launcher {
         spdlog::error("rank {}: {}", Number(rank), pid.status().message());
         return GiveUp(kExitNoCommand);
       }
-      rank.pid = *pid;
+      rank.pid = rank.group = *pid;
       spdlog::info("rank {} is process {}", Number(rank), rank.pid);
     }
   }
 
-  // The first signal goes to all, which end as they like; none is started again.
-  void HandOn() {
-    if (signalled_ || *signal_ == 0) return;
+  void HandOn(int signal) {
+    const bool ends = signal != SIGUSR1 && signal != SIGUSR2;
+    if (ends && signalled_) {
+      spdlog::warn("signal {}, the second one: what is left is killed", signal);
+      if (code_ == 0) code_ = 128 + signal;
+      return Tell(SIGKILL);
+    }
+    spdlog::info("signal {} goes to all ranks", signal);
+    Tell(signal);
+    if (!ends) return;
     signalled_ = true;
-    for (Rank& rank : ranks_) rank.starts_at.reset();
-    spdlog::info("signal {} goes to all ranks", signal_->load());
-    Tell(*signal_);
+    for (Rank& rank : ranks_) {
+      // It has failed, and is not started again.
+      if (rank.starts_at && code_ == 0) code_ = rank.code;
+      rank.starts_at.reset();
+    }
   }
 
   void Reap() {
@@ -109,9 +119,8 @@ class Launcher {
       const auto rank = std::ranges::find(ranks_, pid, &Rank::pid);
       if (rank == ranks_.end()) continue;  // of the one before us in this process
       rank->pid = -1;
-      // What it has left behind is of its group.
-      ::kill(-pid, SIGTERM);
-      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      const int code = rank->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (code != 0) ::kill(-pid, SIGTERM);  // what one that failed has left behind
       const std::string how = WIFEXITED(status) ? "exit code " + std::to_string(code)
                                                 : "signal " + std::to_string(WTERMSIG(status));
       if (code == 0) {
@@ -147,7 +156,7 @@ class Launcher {
   }
 
   const LaunchOptions& options_;
-  const std::atomic<int>* signal_;
+  const EndingSignals& signals_;
   std::vector<Rank> ranks_;
   std::optional<Clock::time_point> kill_at_;
   bool signalled_ = false, given_up_ = false;
@@ -158,7 +167,8 @@ class Launcher {
 
 Result<Place> PlaceFromHostfile(const std::string& file, const std::vector<std::string>& names) {
   std::ifstream input(file);
-  if (!input) return Status(StatusCode::kNotFound, "cannot read " + file);
+  if (!input || std::filesystem::is_directory(file))
+    return Status(StatusCode::kNotFound, "cannot read " + file);
   Place place{.first_rank = 0, .ranks = 0, .world_size = 0};
   std::string line;
   for (int number = 1; std::getline(input, line); ++number) {
@@ -177,7 +187,9 @@ Result<Place> PlaceFromHostfile(const std::string& file, const std::vector<std::
           parsed.ptr != text.data() + text.size() || slots == 0 || slots > 65536)
         return bad("'" + word + "': wanted is HOST slots=N, with N in 1..65536");
     }
-    if (std::ranges::find(names, host) != names.end()) {
+    // A host that does not know its domain is meant by its name with any.
+    const bool bare = names.front().find('.') == std::string::npos;
+    if (std::ranges::find(names, host) != names.end() || (bare && host.starts_with(names.front() + "."))) {
       if (place.ranks > 0) return bad("this host is here twice");
       place.first_rank = place.world_size;
       place.ranks = slots;
@@ -193,7 +205,7 @@ Result<Place> PlaceFromHostfile(const std::string& file, const std::vector<std::
 std::vector<std::string> NamesOfThisHost() {
   char name[256] = {};
   (void)::gethostname(name, sizeof name - 1);
-  std::vector<std::string> names = {name};
+  std::vector<std::string> names = {name, "localhost"};
   if (const size_t dot = names[0].find('.'); dot != std::string::npos)
     names.push_back(names[0].substr(0, dot));
   ifaddrs* all = nullptr;
@@ -258,12 +270,8 @@ std::vector<std::string> EnvironmentOfRank(const LaunchOptions& options, uint32_
   return lines;
 }
 
-int Launch(const LaunchOptions& options, process::SignalWatcher* signals) {
-  std::atomic<int> signal{0};
-  signals->Guard([&signal](int number) { signal = number; });
-  const int code = Launcher(options, &signal).Run();
-  signals->Guard({});
-  return code;
+int Launch(const LaunchOptions& options, const EndingSignals& signals) {
+  return Launcher(options, signals).Run();
 }
 
 }  // namespace longhaul::worker

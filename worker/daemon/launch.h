@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/process/signal_watcher.h"
+#include "base/signals.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 
@@ -46,9 +46,13 @@ std::vector<std::string> EnvironmentOfRank(const LaunchOptions& options, uint32_
 // The codes of a shell: the program is not there, and 128 + the signal that ended a process.
 inline constexpr int kExitNoCommand = 127;
 
-// Starts every rank, starts those that fail again, hands the first signal on, and returns when all have
-// ended: the exit code of the first that failed for good, which ends the others, or 0. Call it in the main
-// thread.
-int Launch(const LaunchOptions& options, process::SignalWatcher* signals);
+// Those that a launcher hands on. SIGINT, SIGTERM, SIGHUP and SIGQUIT end: after one of them nothing is
+// started again, and a second one kills what is left.
+inline const std::vector<int> kHandedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+// Starts every rank, starts those that fail again, hands signals on, and returns when all have ended: the
+// exit code of the first that failed for good, which ends the others, or 0. signals: of kHandedOn. Call it in
+// the main thread.
+int Launch(const LaunchOptions& options, const EndingSignals& signals);
 
 }  // namespace longhaul::worker

@@ -96,9 +96,11 @@ good, 128 + the signal that ended it, 127 the command cannot be executed. SIGINT
 once.)";
 
 // Generic launchers' variables count where ours are not set; CLI11 checks them like flags.
-void TakeLauncherEnvironment() {
-  for (const auto& [ours, value] : longhaul::cli::LauncherEnvironment())
-    setenv(ours, value.c_str(), /*overwrite=*/0);
+// A hostfile says the ranks itself.
+void TakeLauncherEnvironment(bool hostfile) {
+  for (const auto& [ours, value] : longhaul::cli::LauncherEnvironment()) {
+    if (!hostfile || std::string_view(ours) == "LONGHAUL_JOIN") setenv(ours, value.c_str(), /*overwrite=*/0);
+  }
 }
 
 // --- What the user sees ---
@@ -514,15 +516,16 @@ int RunCommand(const CLI::App& app, const Flags& flags) {
     options.place = *place;
   }
   const auto& [first, ranks, size] = options.place;
-  if (first + ranks > size) {
+  if (uint64_t{first} + ranks > size) {
     return Fail(Status(StatusCode::kInvalidArgument, fmt::format("ranks {}..{} are not below --world-size {}",
-                                                                 first, first + ranks - 1, size)),
+                                                                 first, uint64_t{first} + ranks - 1, size)),
                 kExitUsage);
   }
-  longhaul::process::SignalWatcher signals;
+  std::signal(SIGPIPE, SIG_IGN);
+  const longhaul::EndingSignals signals(longhaul::worker::kHandedOn);  // before the first thread
   Output output("longhaul-worker", false,
                 spdlog::level::from_str(flags.log_level == "error" ? "err" : flags.log_level));
-  return longhaul::worker::Launch(options, &signals);
+  return longhaul::worker::Launch(options, signals);
 }
 
 }  // namespace
@@ -543,7 +546,8 @@ int main(int argc, char** argv) try {
   const auto names_site = [](const char* word) { return std::string_view(word).starts_with("--offload"); };
   const bool in_site =
       std::any_of(argv, argv + argc, names_site) || !longhaul::cli::Env("LONGHAUL_OFFLOAD").empty();
-  if (!in_site) TakeLauncherEnvironment();
+  const auto names_hosts = [](const char* word) { return std::string_view(word).starts_with("--hostfile"); };
+  if (!in_site) TakeLauncherEnvironment(std::any_of(argv, argv + argc, names_hosts));
   char** const end = argv + argc;
   char** const dashes = std::find(argv, end, std::string_view("--"));
   try {

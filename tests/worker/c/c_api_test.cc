@@ -26,7 +26,7 @@ class CApi : public ::testing::Test {
     EXPECT_EQ(longhaul_declare(client_, "w", 4, nullptr, 0, nullptr, &tensor_), LONGHAUL_OK)
         << longhaul_last_error();
   }
-  ~CApi() override { longhaul_close(client_); }
+  ~CApi() override { longhaul_destroy(client_); }
 
   Server server_;
   longhaul_client* client_ = nullptr;
@@ -93,10 +93,66 @@ TEST_F(CApi, WhatIsPendingEndsWithTheClient) {
   ASSERT_EQ(longhaul_then(
                 never, [](void* user, int32_t how) { *static_cast<std::atomic<int>*>(user) = how; }, &code),
             LONGHAUL_OK);
-  longhaul_close(std::exchange(client_, nullptr));
+  longhaul_close(client_);
+  EXPECT_EQ(longhaul_status(client_), LONGHAUL_FAILED_PRECONDITION);
   EXPECT_EQ(longhaul_wait(never, 10), LONGHAUL_CANCELLED);
   EXPECT_EQ(code, LONGHAUL_CANCELLED);
   longhaul_release(never);
+}
+
+TEST_F(CApi, CloseEndsWhatAnotherThreadWaitsFor) {
+  Server server = StartServer(2, EverythingReliable());
+  const std::string join = "join=" + server.address();
+  const char* const settings[] = {join.c_str(), "insecure=true", "world-size=2"};
+  longhaul_client* client = nullptr;
+  ASSERT_EQ(longhaul_connect(settings, 3, nullptr, nullptr, &client), LONGHAUL_OK) << longhaul_last_error();
+  longhaul_tensor* tensor = nullptr;
+  std::thread waits([&] {  // for a worker that does not come
+    EXPECT_EQ(longhaul_declare(client, "w", 4, nullptr, 0, nullptr, &tensor), LONGHAUL_CANCELLED)
+        << longhaul_last_error();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  longhaul_close(client);
+  longhaul_close(client);
+  waits.join();
+  uint32_t rank = 0;
+  EXPECT_EQ(longhaul_rank(client, &rank), LONGHAUL_FAILED_PRECONDITION);
+  EXPECT_STREQ(longhaul_last_error(), "the client was closed");
+  longhaul_destroy(client);
+}
+
+TEST_F(CApi, AWaitSaysTheOutcomeWhileCallbacksStillRun) {
+  uint16_t gradient[4] = {0x3c00, 0x3c00, 0x3c00, 0x3c00}, out[4] = {};
+  longhaul_operation* step = nullptr;
+  ASSERT_EQ(longhaul_push_pull(client_, tensor_, gradient, out, 4, LONGHAUL_FLOAT16, 0, &step), LONGHAUL_OK);
+  std::atomic<bool> may_end{false};
+  std::atomic<bool> ended{false};
+  struct Both {
+    std::atomic<bool>*may_end, *ended;
+  } both{&may_end, &ended};
+  ASSERT_EQ(longhaul_then(
+                step,
+                [](void* user, int32_t) {
+                  auto* const b = static_cast<Both*>(user);
+                  while (!*b->may_end) std::this_thread::yield();
+                  *b->ended = true;
+                },
+                (may_end = longhaul_done(step) != 0, &both)),
+            LONGHAUL_OK);
+  while (longhaul_done(step) == 0) std::this_thread::yield();
+  EXPECT_EQ(longhaul_wait(step, 0), LONGHAUL_OK);
+  may_end = true;
+  while (!ended) std::this_thread::yield();
+  longhaul_release(step);
+}
+
+TEST_F(CApi, ElementsThatAreConvertedAreCountedFirst) {
+  uint16_t few[4] = {};
+  longhaul_operation* step = nullptr;
+  EXPECT_EQ(longhaul_push(client_, tensor_, few, uint64_t{1} << 61, LONGHAUL_FLOAT16, 0, &step),
+            LONGHAUL_INVALID_ARGUMENT);
+  EXPECT_STRNE(longhaul_last_error(), "");
+  EXPECT_EQ(step, nullptr);
 }
 
 }  // namespace

@@ -74,11 +74,25 @@ TEST_F(ConnectSettings, ComeFromTheEnvironmentWhereTheyAreNotGiven) {
   EXPECT_EQ(options->idle_timeout, std::chrono::seconds(2));
   // A site's ranks have no place of their own.
   options = Parse({"offload=unix:x"});
-  EXPECT_THAT(options.status().message(), HasSubstr("--rank has no meaning with --offload"));
-  Set("LONGHAUL_RANK", nullptr);
-  options = Parse({"offload=unix:x"});
   ASSERT_TRUE(options.ok()) << options.status().ToString();
   EXPECT_EQ(options->rank, 0u);
+}
+
+TEST_F(ConnectSettings, WhatIsGivenStandsAlone) {
+  Set("LONGHAUL_OFFLOAD", "unix:x");
+  Set("LONGHAUL_SITE_RANK", "1");
+  Set("LONGHAUL_KEY", "k");
+  auto options = Parse({"join=a:1", "insecure=true"});
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_TRUE(options->insecure && options->key_file.empty() && options->offload.empty());
+  options = Parse({"join=a:1", "insecure=false"});
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->key_file, "k");
+  Set("LONGHAUL_KEY", nullptr);
+  options = Parse({});
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  EXPECT_EQ(options->offload, "unix:x");
+  EXPECT_EQ(options->site_rank, 1);
 }
 
 TEST_F(ConnectSettings, InsecureOfTheEnvironmentIsForOneAddress) {
