@@ -34,7 +34,8 @@ TEST(FreshPort, AJobGoesOnByAnotherPortWhenItsPathDies) {
   Result<Server> server = Server::Start(served);
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   Relay relay(server->address());
-  Client client = MustConnect({.servers = {relay.address()}, .world_size = 1, .idle_timeout = kIdle, .key_file = key});
+  Client client =
+      MustConnect({.servers = {relay.address()}, .world_size = 1, .idle_timeout = kIdle, .key_file = key});
   std::filesystem::remove(key);
   std::vector<float> gradient(100'000);
   std::iota(gradient.begin(), gradient.end(), 0.0F);
