@@ -228,7 +228,9 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
       // Of jobs of several servers, which it does not start.
       "--servers", "--first-server", "--advertise",
       // Workers that come later, and several jobs: docs/howto.
-      "--start-workers", "--jobs", "--share", "--state-dir", "--state-every"};
+      "--start-workers", "--jobs", "--share", "--state-dir", "--state-every",
+      // Programs of the user's, behind --.
+      "--", "--ranks", "--restarts", "--hostfile", "--host"};
   for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
