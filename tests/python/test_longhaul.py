@@ -614,6 +614,9 @@ def test_stubs_say_what_there_is():
 
 
 def test_import_is_quick(run_python):
-    took = min(float(run_python("import time\nbegun = time.process_time()\nimport longhaul\n"
-                                "print(time.process_time() - begun)")[1]) for _ in range(5))
-    assert took < 0.05, "s of processor"
+    def processor_seconds(modules):
+        return min(float(run_python("import time\nbegun = time.process_time()\nimport %s\n"
+                                    "print(time.process_time() - begun)" % modules)[1]) for _ in range(5))
+
+    # 50 ms, or on a slow machine four times what the standard library's part takes (8 of 22 ms).
+    assert processor_seconds("longhaul") < max(0.05, 4 * processor_seconds("ctypes, json, threading, weakref"))

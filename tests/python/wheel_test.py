@@ -14,7 +14,7 @@ ROUND = """
 import sys, time
 begun = time.process_time()
 import longhaul
-assert time.process_time() - begun < 0.1, "the import takes long"
+assert time.process_time() - begun < 0.5, "the import takes long"
 assert longhaul.__file__.startswith(sys.prefix), longhaul.__file__
 import numpy
 with longhaul.connect(join=sys.argv[1], insecure=True) as client:
