@@ -397,7 +397,7 @@ class Client(_Alone):
         return json.loads(text_of(lib.longhaul_settings, self._handle.pointer))
 
     def membership(self):
-        """{"epoch", "ranks", "shard_index", "shard_count"}: who is in, and this worker's part of the data."""
+        """{"epoch", "ranks", "shard_index", "shard_count"}: which ranks are in, and this worker's part of the data."""
         return json.loads(text_of(lib.longhaul_membership, self._handle.pointer))
 
     def save_state(self, blob=b""):

@@ -86,6 +86,12 @@ def test_what_a_rank_finds_in_its_environment():
     assert (code, out) == (0, "rank0 29500\n"), err
 
 
+def test_words_of_the_command_are_not_the_launchers():
+    code, out, err = run("--join", "a:1", "--insecure", environment={"RANK": "3", "WORLD_SIZE": "5"}, command=[
+        "sh", "-c", "echo $RANK $WORLD_SIZE $*", "x", "--offload", "cpu", "--hostfile=h", "--", "--rounds"])
+    assert (code, out) == (0, "3 5 --offload cpu --hostfile=h -- --rounds\n"), err
+
+
 @pytest.mark.parametrize("command, expected", [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("exit 0", 0)])
 def test_the_exit_code_is_the_ranks(command, expected):
     assert run("--join", "a:1", "--insecure", command=["sh", "-c", command])[0] == expected
@@ -204,9 +210,13 @@ def test_a_rank_that_is_killed_is_started_again(start_server, program):
 
 @pytest.mark.parametrize("options, words", [
     (["--ranks", "2"], "ranks 0..1 are not below --world-size 1"),
-    (["--rank", "4294967295"], "ranks 4294967295..4294967295 are not below"),
+    (["--rank", "4294967295"], "--rank 4294967295 is not below"),
+    (["--progress", "none"], "--progress (or its variable) has no meaning with a command"),
+    (["--no-seccomp"], "--no-seccomp (or its variable) has no meaning"),
+    (["--incarnation", "3"], "--incarnation (or its variable) has no meaning"),
+    (["--rate-cap", "1mbit", "--rate-floor", "2mbit"], "above --rate-cap"),
     (["--hostfile", "/tmp"], "cannot read /tmp"),
-    (["--rounds", "3"], "--rounds (or its variable) is the built-in trainer's"),
+    (["--rounds", "3"], "--rounds (or its variable) has no meaning"),
     (["--hostfile", "/nonexistent"], "cannot read /nonexistent"),
     (["--hostfile", "hosts", "--rank", "0"], "excludes"),
     (["--host", "a"], "hostfile"),

@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr auto kLook = milliseconds(20);  // between two looks at the processes: of their lives nothing
+constexpr auto kLook = milliseconds(20);  // the longest that a process has ended and is not noticed
 // Between a rank's end and its start again: its predecessor's rank is free after the first (the server asks
 // it, for one or two seconds), and one that fails at once costs little. Doubled each time.
 constexpr auto kFirstPause = milliseconds(1000);
@@ -117,7 +117,7 @@ class Launcher {
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       const auto rank = std::ranges::find(ranks_, pid, &Rank::pid);
-      if (rank == ranks_.end()) continue;  // of the one before us in this process
+      if (rank == ranks_.end()) continue;  // a child that this process had before it became the launcher
       rank->pid = -1;
       const int code = rank->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       if (code != 0) ::kill(-pid, SIGTERM);  // what one that failed has left behind

@@ -13,6 +13,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/files.h"
@@ -458,41 +459,44 @@ void AddOptions(CLI::App& app, Flags& flags) {
 
 // --- A command ---
 
-// Those options that concern the connection, as the variables that hand them down.
-std::vector<std::pair<std::string, std::string>> ConnectionEnvironment(const CLI::App& app) {
-  CLI::App connection;
+// The options that concern the connection.
+std::set<std::string> ConnectionOptions() {
+  CLI::App app;
   longhaul::cli::ConnectFlags unused;
-  longhaul::cli::AddWorkerFlags(connection, &unused);
-  longhaul::cli::AddMemberFlags(connection, &unused);
-  longhaul::cli::AddConnectionFlags(connection, &unused);
+  longhaul::cli::AddWorkerFlags(app, &unused);
+  longhaul::cli::AddMemberFlags(app, &unused);
+  longhaul::cli::AddConnectionFlags(app, &unused);
+  std::set<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.insert(option->get_name());
+  return names;
+}
+
+// Those that were given, as the variables that hand them down to ranks.
+std::vector<std::pair<std::string, std::string>> ConnectionEnvironment(const CLI::App& app) {
   std::vector<std::pair<std::string, std::string>> variables;
-  for (const CLI::Option* option : connection.get_options()) {
-    const std::string name = option->get_name();
-    const CLI::Option* const here = app.get_option(name);
-    // Of a rank its own, and of a start.
-    if (here->count() == 0 || name == "--rank" || name == "--world-size" || name == "--site-rank" ||
-        name == "--incarnation")
-      continue;
-    variables.emplace_back(longhaul::cli::EnvName(name), here->results().back());
+  for (const std::string& name : ConnectionOptions()) {
+    if (name == "--rank" || name == "--world-size") continue;  // each rank has its own
+    if (const CLI::Option* const given = app.get_option(name); given->count() > 0)
+      variables.emplace_back(longhaul::cli::EnvName(name), given->results().back());
   }
   return variables;
 }
 
 // Options of the trainer mean nothing to a command, and those of a command nothing to the trainer.
 Status CheckCommand(const CLI::App& app, const Flags& flags) {
-  const std::initializer_list<const char*> launch = {"--ranks", "--restarts", "--hostfile", "--host"};
-  if (flags.command.empty()) {
-    const std::string given = longhaul::cli::FirstGiven(app, launch);
-    if (given.empty()) return {};
-    return {StatusCode::kInvalidArgument, given + " needs a command: -- COMMAND"};
-  }
-  const std::string given = longhaul::cli::FirstGiven(
-      app, {"--rounds", "--batch", "--lr", "--momentum", "--optimizer", "--local-steps", "--local-optimizer",
-            "--wire-dtype", "--constant-lr", "--skew", "--seed", "--data", "--eval-every", "--state-every",
-            "--metrics", "--json", "--site-rank", "--incarnation"});
-  if (!given.empty()) {
-    return {StatusCode::kInvalidArgument,
-            given + " (or its variable) is the built-in trainer's, and has no meaning with a command"};
+  const std::set<std::string> launch = {"--ranks", "--restarts", "--hostfile", "--host"};
+  std::set<std::string> meant = ConnectionOptions();
+  meant.insert(launch.begin(), launch.end());
+  meant.insert({"--config", "--log-level"});
+  // Each start of a rank has its own.
+  for (const char* name : {"--site-rank", "--incarnation", "--allow-core-dump"}) meant.erase(name);
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0) continue;
+    if (flags.command.empty() && launch.contains(name))
+      return {StatusCode::kInvalidArgument, name + " needs a command: -- COMMAND"};
+    if (!flags.command.empty() && !meant.contains(name))
+      return {StatusCode::kInvalidArgument, name + " (or its variable) has no meaning with a command"};
   }
   if (flags.hostfile.empty() || !flags.join.empty()) return {};
   return {StatusCode::kInvalidArgument,
@@ -516,9 +520,9 @@ int RunCommand(const CLI::App& app, const Flags& flags) {
     options.place = *place;
   }
   const auto& [first, ranks, size] = options.place;
-  if (uint64_t{first} + ranks > size) {
+  if (first + ranks > size) {
     return Fail(Status(StatusCode::kInvalidArgument, fmt::format("ranks {}..{} are not below --world-size {}",
-                                                                 first, uint64_t{first} + ranks - 1, size)),
+                                                                 first, first + ranks - 1, size)),
                 kExitUsage);
   }
   std::signal(SIGPIPE, SIG_IGN);
@@ -544,12 +548,12 @@ int main(int argc, char** argv) try {
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   const auto names_site = [](const char* word) { return std::string_view(word).starts_with("--offload"); };
-  const bool in_site =
-      std::any_of(argv, argv + argc, names_site) || !longhaul::cli::Env("LONGHAUL_OFFLOAD").empty();
-  const auto names_hosts = [](const char* word) { return std::string_view(word).starts_with("--hostfile"); };
-  if (!in_site) TakeLauncherEnvironment(std::any_of(argv, argv + argc, names_hosts));
   char** const end = argv + argc;
-  char** const dashes = std::find(argv, end, std::string_view("--"));
+  char** const dashes = std::find(argv, end, std::string_view("--"));  // what follows is the command's
+  const bool in_site =
+      std::any_of(argv, dashes, names_site) || !longhaul::cli::Env("LONGHAUL_OFFLOAD").empty();
+  const auto names_hosts = [](const char* word) { return std::string_view(word).starts_with("--hostfile"); };
+  if (!in_site) TakeLauncherEnvironment(std::any_of(argv, dashes, names_hosts));
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
@@ -560,8 +564,8 @@ int main(int argc, char** argv) try {
     return Fail(Status(StatusCode::kInvalidArgument, "-- is followed by no command"), kExitUsage);
   if (Status valid = longhaul::cli::TakeAddress(app, &flags); !valid.ok()) return Fail(valid, kExitUsage);
   if (Status valid = CheckCommand(app, flags); !valid.ok()) return Fail(valid, kExitUsage);
-  if (!flags.command.empty()) return RunCommand(app, flags);
   if (Status valid = longhaul::cli::TakeConnectFlags(&flags); !valid.ok()) return Fail(valid, kExitUsage);
+  if (!flags.command.empty()) return RunCommand(app, flags);
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
