@@ -459,9 +459,11 @@ int32_t longhaul_wait(longhaul_operation* operation, double seconds) {
         seconds < 0 || seconds > 31'536'000
             ? longhaul::Duration(-1)
             : std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(seconds));
-    // It has ended before all that wait for its end have been called.
-    const Status how = operation->borrowed->ended ? Status() : operation->operation.WaitFor(limit);
-    return Code(operation->borrowed->ended ? operation->borrowed->how : how);
+    // It has ended before all callbacks have run, and WaitFor waits for those.
+    const Borrowed& borrowed = *operation->borrowed;
+    if (borrowed.ended) return Code(borrowed.how);
+    const Status how = operation->operation.WaitFor(limit);
+    return Code(borrowed.ended ? borrowed.how : how);
   });
 }
 

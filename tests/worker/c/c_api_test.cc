@@ -33,6 +33,31 @@ class CApi : public ::testing::Test {
   longhaul_tensor* tensor_ = nullptr;
 };
 
+// The two workers of a server, with a tensor.
+struct Pair {
+  explicit Pair(const Server& server) {
+    const auto join = [&](size_t rank) {
+      const std::string place = "join=" + server.address(), number = "rank=" + std::to_string(rank);
+      const char* const settings[] = {place.c_str(), "insecure=true", "world-size=2", number.c_str()};
+      EXPECT_EQ(longhaul_connect(settings, 4, nullptr, nullptr, &clients[rank]), LONGHAUL_OK)
+          << longhaul_last_error();
+      EXPECT_EQ(longhaul_declare(clients[rank], "w", 4, nullptr, 0, nullptr, &tensors[rank]), LONGHAUL_OK)
+          << longhaul_last_error();
+    };
+    std::thread other(join, 1);
+    join(0);
+    other.join();
+  }
+  ~Pair() {
+    for (longhaul_client* client : clients) longhaul_destroy(client);
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  longhaul_client* clients[2] = {};
+  longhaul_tensor* tensors[2] = {};
+};
+
 TEST_F(CApi, ElementsOf16BitsAreConvertedBothWays) {
   const uint16_t halves[] = {0x3c00, 0xc000, 0x3800, 0x5600};  // 1, -2, 0.5, 96 as binary16
   const uint16_t brains[] = {0x3f80, 0xc000, 0x3f00, 0x42c0};  // as bfloat16
@@ -122,28 +147,62 @@ TEST_F(CApi, CloseEndsWhatAnotherThreadWaitsFor) {
 }
 
 TEST_F(CApi, AWaitSaysTheOutcomeWhileCallbacksStillRun) {
-  uint16_t gradient[4] = {0x3c00, 0x3c00, 0x3c00, 0x3c00}, out[4] = {};
-  longhaul_operation* step = nullptr;
-  ASSERT_EQ(longhaul_push_pull(client_, tensor_, gradient, out, 4, LONGHAUL_FLOAT16, 0, &step), LONGHAUL_OK);
-  std::atomic<bool> may_end{false};
-  std::atomic<bool> ended{false};
-  struct Both {
-    std::atomic<bool>*may_end, *ended;
-  } both{&may_end, &ended};
-  ASSERT_EQ(longhaul_then(
-                step,
-                [](void* user, int32_t) {
-                  auto* const b = static_cast<Both*>(user);
-                  while (!*b->may_end) std::this_thread::yield();
-                  *b->ended = true;
-                },
-                (may_end = longhaul_done(step) != 0, &both)),
+  Server server = StartServer(2, EverythingReliable());
+  const Pair pair(server);
+  const std::vector<float> gradient(4, 1);
+  longhaul_operation* steps[2] = {};
+  ASSERT_EQ(longhaul_push(pair.clients[0], pair.tensors[0], gradient.data(), 4, 0, 0, &steps[0]),
             LONGHAUL_OK);
-  while (longhaul_done(step) == 0) std::this_thread::yield();
-  EXPECT_EQ(longhaul_wait(step, 0), LONGHAUL_OK);
-  may_end = true;
-  while (!ended) std::this_thread::yield();
-  longhaul_release(step);
+  std::atomic<int> may_end{0};
+  ASSERT_EQ(longhaul_then(
+                steps[0],
+                [](void* user, int32_t) {
+                  while (*static_cast<std::atomic<int>*>(user) == 0) std::this_thread::yield();
+                },
+                &may_end),
+            LONGHAUL_OK);
+  // It ends during this wait, for as long as the callback runs.
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(longhaul_push(pair.clients[1], pair.tensors[1], gradient.data(), 4, 0, 0, &steps[1]),
+              LONGHAUL_OK);
+  });
+  EXPECT_EQ(longhaul_wait(steps[0], 3), LONGHAUL_OK);
+  EXPECT_EQ(longhaul_done(steps[0]), 1);
+  // And had ended before this one.
+  EXPECT_EQ(longhaul_wait(steps[0], -1), LONGHAUL_OK);
+  may_end = 1;
+  other.join();
+  EXPECT_EQ(longhaul_wait(steps[1], 30), LONGHAUL_OK);
+  for (longhaul_operation* step : steps) longhaul_release(step);
+}
+
+TEST_F(CApi, CloseInACallbackLeavesACallThatWaitsToItsEnd) {
+  Server server = StartServer(2, EverythingReliable());
+  const Pair pair(server);
+  std::atomic<bool> through{false};
+  std::thread waits([&] {
+    EXPECT_EQ(longhaul_barrier(pair.clients[0], "b"), LONGHAUL_OK) << longhaul_last_error();
+    through = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const std::vector<float> gradient(4, 1);
+  longhaul_operation* steps[2] = {};
+  ASSERT_EQ(longhaul_push(pair.clients[0], pair.tensors[0], gradient.data(), 4, 0, 0, &steps[0]),
+            LONGHAUL_OK);
+  ASSERT_EQ(longhaul_then(
+                steps[0], [](void* user, int32_t) { longhaul_close(static_cast<longhaul_client*>(user)); },
+                pair.clients[0]),
+            LONGHAUL_OK);
+  ASSERT_EQ(longhaul_push(pair.clients[1], pair.tensors[1], gradient.data(), 4, 0, 0, &steps[1]),
+            LONGHAUL_OK);
+  for (longhaul_operation* step : steps) EXPECT_EQ(longhaul_wait(step, 30), LONGHAUL_OK);
+  while (longhaul_status(pair.clients[0]) == LONGHAUL_OK) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(through);
+  EXPECT_EQ(longhaul_barrier(pair.clients[1], "b"), LONGHAUL_OK) << longhaul_last_error();
+  waits.join();
+  for (longhaul_operation* step : steps) longhaul_release(step);
 }
 
 TEST_F(CApi, ElementsThatAreConvertedAreCountedFirst) {
