@@ -454,15 +454,14 @@ int32_t longhaul_wait(longhaul_operation* operation, double seconds) {
     if (operation->process != ::getpid() && !operation->borrowed->ended)
       return Code(
           {StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
-    // A year is no limit.
-    const longhaul::Duration limit =
-        seconds < 0 || seconds > 31'536'000
-            ? longhaul::Duration(-1)
-            : std::chrono::duration_cast<longhaul::Duration>(std::chrono::duration<double>(seconds));
     // It has ended before all callbacks have run, and WaitFor waits for those.
     const Borrowed& borrowed = *operation->borrowed;
     if (borrowed.ended) return Code(borrowed.how);
-    const Status how = operation->operation.WaitFor(limit);
+    const bool limited = seconds >= 0 && seconds < 31'536'000;  // a year is no limit
+    const auto limit = std::chrono::duration<double>(limited ? seconds : 0);
+    const Status how =
+        limited ? operation->operation.WaitFor(std::chrono::duration_cast<longhaul::Duration>(limit))
+                : operation->operation.Wait();
     return Code(borrowed.ended ? borrowed.how : how);
   });
 }
