@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -18,7 +17,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -152,10 +150,6 @@ int32_t Give(const json& object, char** out) {
   return LONGHAUL_OK;
 }
 
-std::span<const char* const> Settings(const char* const* settings, size_t count) {
-  return {settings, settings == nullptr ? 0 : count};
-}
-
 int32_t NoSettings() { return Invalid("there are settings, and their memory is null"); }
 
 // Ok, or that what has a length has no memory, or that its type is unknown, or that what is converted before
@@ -270,7 +264,7 @@ int32_t longhaul_connect(const char* const* settings, size_t count, longhaul_log
     if (out == nullptr) return Invalid("there is no place for the client");
     *out = nullptr;
     if (settings == nullptr && count > 0) return NoSettings();
-    Result<ConnectOptions> options = longhaul::c::ParseConnect(Settings(settings, count));
+    Result<ConnectOptions> options = longhaul::c::ParseConnect({settings, count});
     if (!options.ok()) return Code(options.status());
     if (log != nullptr) {
       options->log = [log, user](longhaul::LogLevel level, std::string_view text) {
@@ -364,7 +358,7 @@ int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t cou
     if (name == nullptr || out == nullptr) return Invalid("the name or the place for the tensor is null");
     *out = nullptr;
     if (settings == nullptr && settings_count > 0) return NoSettings();
-    Result<TensorOptions> options = longhaul::c::ParseTensor(Settings(settings, settings_count));
+    Result<TensorOptions> options = longhaul::c::ParseTensor({settings, settings_count});
     if (!options.ok()) return Code(options.status());
     options->count = count;
     if (initial != nullptr) {
