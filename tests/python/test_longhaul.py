@@ -534,8 +534,8 @@ def test_control_c_ends_a_wait(start_server, run_python):
     code, output = run_python("""
 import longhaul
 client = longhaul.connect(join=%r, insecure=True, world_size=2)
-print("waits", flush=True)
 try:
+    print("waits", flush=True)
     client.declare("w", 10)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

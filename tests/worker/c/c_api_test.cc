@@ -148,12 +148,12 @@ TEST_F(CApi, CloseEndsWhatAnotherThreadWaitsFor) {
 
 TEST_F(CApi, AWaitSaysTheOutcomeWhileCallbacksStillRun) {
   Server server = StartServer(2, EverythingReliable());
+  std::atomic<int> may_end{0};  // outlives the pair: the callback reads it until the pair ends
   const Pair pair(server);
   const std::vector<float> gradient(4, 1);
   longhaul_operation* steps[2] = {};
   ASSERT_EQ(longhaul_push(pair.clients[0], pair.tensors[0], gradient.data(), 4, 0, 0, &steps[0]),
             LONGHAUL_OK);
-  std::atomic<int> may_end{0};
   ASSERT_EQ(longhaul_then(
                 steps[0],
                 [](void* user, int32_t) {
