@@ -1,8 +1,10 @@
 // `longhaul`: everything that is neither the server nor a worker, as subcommands.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/flags/help_page.h"
@@ -398,6 +400,16 @@ void HandOn(CLI::App& command, const HandedOn (&options)[kCount], const std::str
   }
 }
 
+// Empty: what is given goes with a command of the user's.
+std::string WhyNoCommand(const CLI::App& options, const longhaul::cli::RunOptions& run) {
+  if (run.command.empty()) return "-- is followed by no command";
+  if (!run.worker_words.empty()) return run.worker_words.front() + " has no meaning with a command";
+  for (const char* name : {"--rounds", "--data", "--min-accuracy"}) {
+    if (options.count(name) > 0) return std::string(name) + " has no meaning with a command";
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -412,7 +424,8 @@ int main(int argc, char** argv) {
   longhaul::cli::RunOptions run;
   CLI::App* command = app.add_subcommand(
       "run",
-      "train on Fashion-MNIST with one server and N workers across an emulated WAN, all on this machine");
+      "train on Fashion-MNIST, or what a command of yours trains, with one server and N workers across an "
+      "emulated WAN, all on this machine");
   auto* const sites =
       command->add_option("--sites", run.sites, "sites of workers; each has a link of its own to the server")
           ->check(CLI::Range(1u, longhaul::cli::kMaxRunSites))
@@ -464,6 +477,10 @@ int main(int argc, char** argv) {
   command->footer(
       "Examples: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "          longhaul run --sites 2 --ranks 4 --offload --rate 50mbit --json summary.json\n"
+      "          longhaul run --workers 4 --loss 2% -- python3 train.py\n"
+      "Behind -- stands a command that each rank runs instead of the built-in trainer: longhaul-worker "
+      "starts it "
+      "(see its\n--help). Its output is this program's; its standard error is in --logs.\n"
       "In the summary: wan_bytes_up and wan_bytes_down (on the links, with headers), seconds_p50 (of a "
       "round), "
       "accuracy, ...\n"
@@ -494,8 +511,12 @@ int main(int argc, char** argv) {
   const CheckpointCommands checkpoint = AddCheckpoint(app, &saved, &reshard);
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
+  // What follows is the command's.
+  char** const dashes = argc > 1 && std::string_view(argv[1]) == "run"
+                            ? std::find(argv, argv + argc, std::string_view("--"))
+                            : argv + argc;
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::RequiredError& e) {
     if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status ||
         *kick || *hand_over) {
@@ -532,5 +553,11 @@ int main(int argc, char** argv) {
   if (*hand_over) return longhaul::cli::RunHandOver(change);
   if (bench->got_subcommand("rounds")) return longhaul::load::RunBenchRounds(rounds);
   if (bench->got_subcommand("flow")) return longhaul::load::RunBenchFlow(flow);
+  if (dashes == argv + argc) return longhaul::cli::RunJob(run);
+  run.command.assign(dashes + 1, argv + argc);
+  if (const std::string why = WhyNoCommand(*command, run); !why.empty()) {
+    std::fprintf(stderr, "longhaul run: %s\n", why.c_str());
+    return 2;
+  }
   return longhaul::cli::RunJob(run);
 }

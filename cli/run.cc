@@ -93,6 +93,9 @@ class Job {
         signals_(signals),
         view_(options.workers(), options.rounds, options.offload ? options.sites : 0) {}
 
+  // The words of a command's last lines are a trace of calls.
+  static constexpr size_t kLastWords = 3, kLastWordsOfCommand = 20;
+
   // 0, 1, 2 or 130; `elapsed` is the time from the first worker's start to the end.
   int Run(Duration* elapsed) {
     if (Status server = StartServer(); !server.ok()) return Explain(server.message());
@@ -118,8 +121,10 @@ class Job {
 
   using Argv = std::vector<std::string>;
 
+  static Argv Program(const char* program) { return {(ProgramDirectory() / program).string()}; }
   Argv Command(const char* program, const Argv& words) const {
-    Argv argv = {(ProgramDirectory() / program).string(), "--progress", "json"};
+    Argv argv = Program(program);
+    argv.insert(argv.end(), {"--progress", "json"});
     argv.insert(argv.end(), words.begin(), words.end());
     return argv;
   }
@@ -176,19 +181,41 @@ class Job {
     return AwaitListening(&offloads_.back(), view_.site_address(site));
   }
 
+  // How a worker gets into the job: directly, or by its site's longhaul-offload.
+  Argv JoinWords(uint32_t rank, uint32_t site) const {
+    if (options_.offload) return {"--offload", view_.site_address(site)};
+    Argv words = MemberWords(rank, site);
+    words.insert(words.end(), {"--join", view_.server_address()});
+    return words;
+  }
+
   Status StartWorkers() {
+    if (!options_.command.empty()) return StartCommand();
     for (uint32_t rank = 0; rank < options_.workers(); ++rank) {
       const uint32_t site = rank / options_.ranks;
       Argv argv = Command("longhaul-worker", {"--rounds", std::to_string(options_.rounds), "--seed",
                                               std::to_string(options_.seed)});
       if (!options_.data.empty()) argv.insert(argv.end(), {"--data", options_.data});
-      const Argv words = options_.offload ? Argv{"--offload", view_.site_address(site), "--site-rank",
-                                                 std::to_string(rank % options_.ranks)}
-                                          : MemberWords(rank, site);
+      const Argv words = JoinWords(rank, site);
       argv.insert(argv.end(), words.begin(), words.end());
-      if (!options_.offload) argv.insert(argv.end(), {"--join", view_.server_address()});
+      if (options_.offload) argv.insert(argv.end(), {"--site-rank", std::to_string(rank % options_.ranks)});
       argv.insert(argv.end(), options_.worker_words.begin(), options_.worker_words.end());
       Result<ChildProcess> child = StartChild("worker" + std::to_string(rank), argv, wan_.EnteringSite(site));
+      if (!child.ok()) return child.status();
+      workers_.push_back(std::move(*child));
+    }
+    return Status::Ok();
+  }
+
+  // In each site a longhaul-worker that runs its ranks.
+  Status StartCommand() {
+    for (uint32_t site = 0; site < options_.sites; ++site) {
+      Argv argv = Program("longhaul-worker");
+      for (const Argv& words : {JoinWords(site * options_.ranks, site),
+                                Argv{"--ranks", std::to_string(options_.ranks), "--"}, options_.command}) {
+        argv.insert(argv.end(), words.begin(), words.end());
+      }
+      Result<ChildProcess> child = StartChild("workers" + SiteName(site), argv, wan_.EnteringSite(site));
       if (!child.ok()) return child.status();
       workers_.push_back(std::move(*child));
     }
@@ -200,7 +227,7 @@ class Job {
     ProgressPrinter printer;
     for (;;) {
       WaitForOutput(100);
-      printer.Print(view_);
+      if (options_.command.empty()) printer.Print(view_);
       if (signals_.interrupted()) {
         printer.End();
         return Interrupted();
@@ -217,6 +244,7 @@ class Job {
       }
       if (all_ended) {
         Drain();
+        if (!options_.command.empty()) return 0;
         printer.Print(view_, true);
         printer.End();
         return 0;
@@ -249,8 +277,10 @@ class Job {
           [&](const std::string& line) { view_.OnSiteLine(static_cast<uint32_t>(site), line); });
     }
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
-      workers_[rank].ReadLines(
-          [&](const std::string& line) { view_.OnWorkerLine(static_cast<uint32_t>(rank), line); });
+      workers_[rank].ReadLines([&](const std::string& line) {
+        if (!options_.command.empty()) return (void)(std::puts(line.c_str()), std::fflush(stdout));
+        view_.OnWorkerLine(static_cast<uint32_t>(rank), line);
+      });
     }
   }
 
@@ -298,7 +328,9 @@ class Job {
     std::vector<std::string> lines;
     for (std::string line; std::getline(log, line);) {
       lines.push_back(line);
-      if (lines.size() > 3) lines.erase(lines.begin());
+      if (lines.size() > (options_.command.empty() ? kLastWords : kLastWordsOfCommand)) {
+        lines.erase(lines.begin());
+      }
     }
     for (const std::string& line : lines) std::fprintf(stderr, "  %s: %s\n", name.c_str(), line.c_str());
   }
@@ -355,15 +387,20 @@ std::string WhoIsWhere(const RunOptions& o) {
 
 void PrintSummary(const Json& s, const Json& links) {
   const auto number = [&](const char* key) { return s.value(key, 0.0); };
-  std::printf("\n  accuracy        %.2f %%  after %.0f rounds in %.1f s, %.0f workers\n",
-              number("accuracy") * 100, number("rounds"), number("seconds"), number("workers"));
-  std::printf("  round time      p50 %.0f ms, p99 %.0f ms\n", number("round_ms_p50"), number("round_ms_p99"));
+  if (s.contains("accuracy")) {
+    std::printf("\n  accuracy        %.2f %%  after %.0f rounds in %.1f s, %.0f workers\n",
+                number("accuracy") * 100, number("rounds"), number("seconds"), number("workers"));
+    std::printf("  round time      p50 %.0f ms, p99 %.0f ms\n", number("round_ms_p50"),
+                number("round_ms_p99"));
+  } else {
+    std::printf("\n  the command     %.1f s, %.0f ranks\n", number("seconds"), number("workers"));
+  }
   std::printf("  WAN bytes       up %.1f MB, down %.1f MB\n", number("wan_bytes_up") / 1e6,
               number("wan_bytes_down") / 1e6);
-  std::printf(
-      "  loss seen       %.2f %%;  repaired %.0f chunks by FEC, retransmitted %.0f, lost %.0f, filled %.0f\n",
-      number("observed_loss") * 100, number("repaired_chunks"), number("retransmissions"),
-      number("lost_chunks"), number("filled_chunks"));
+  std::printf("  loss seen       %.2f %%;  repaired %.0f chunks by FEC, ", number("observed_loss") * 100,
+              number("repaired_chunks"));
+  if (s.contains("retransmissions")) std::printf("retransmitted %.0f, ", number("retransmissions"));
+  std::printf("lost %.0f, filled %.0f\n", number("lost_chunks"), number("filled_chunks"));
   for (const Json& link : links) {
     std::printf("  link %s -> %s     %lld packets, dropped %lld by loss and %lld by the queue (%.2f %%)\n",
                 link["from"].get<std::string>().c_str(), link["to"].get<std::string>().c_str(),
@@ -425,6 +462,13 @@ int RunJob(const RunOptions& options) {
   }  // no child is left
   const Json links = wan->LinkReports();
   if (Status down = wan->Down(); !down.ok()) FailRun("taking the WAN down: " + down.ToString());
+  if (!options.command.empty()) {  // what a trainer of ours says of itself
+    for (const char* key : {"accuracy", "training_loss", "rounds", "seconds_p50", "round_ms_p50",
+                            "round_ms_p99", "retransmissions"}) {
+      summary.erase(key);
+    }
+    summary["command"] = options.command;
+  }
   AddLinks(links, &summary);
   summary["wan"] = wan->description();
   summary["sites"] = options.sites;
@@ -446,7 +490,7 @@ int RunJob(const RunOptions& options) {
     const Status written = WriteFileAtomically(options.json_file, summary.dump(2) + "\n");
     if (!written.ok()) code = std::max(code, FailRun("--json: " + written.message()));
   }
-  if (code == 0 && !(summary.value("accuracy", 0.0) >= options.min_accuracy)) {
+  if (code == 0 && options.command.empty() && !(summary.value("accuracy", 0.0) >= options.min_accuracy)) {
     code = FailRun("accuracy is below --min-accuracy");
   }
   if (code == 0 && own_logs) {

@@ -39,6 +39,8 @@ struct RunOptions {
   std::vector<std::string> server_words;
   std::vector<std::string> worker_words;
   std::vector<std::string> connection_words;  // for those that have a connection to the server
+  // A program that the ranks run instead of the built-in trainer, with its words; empty: that one.
+  std::vector<std::string> command;
 
   uint32_t workers() const { return sites * ranks; }
   uint32_t members() const { return offload ? sites : workers(); }

@@ -1,0 +1,540 @@
+"""PyTorch over longhaul: DistributedDataParallel, an optimizer per parameter, and DiLoCo.
+
+    import longhaul.torch
+    torch.distributed.init_process_group("longhaul", init_method="longhaul://")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    model.register_comm_hook(None, longhaul.torch.ddp_hook)
+
+All of it goes through the parameter server: workers need no connection to each other. The job's settings say what may be
+lost of gradients; collectives of the process group and initial parameters arrive whole. Tested with PyTorch 1.13.
+"""
+import atexit
+import concurrent.futures
+import contextlib
+import itertools
+import queue
+import sys
+import threading
+import types
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.distributed.rendezvous import register_rendezvous_handler
+from torch.futures import Future
+
+import longhaul
+
+__all__ = ["client", "ddp_hook", "Gradients", "ProcessGroup", "PerParameter", "broadcast_parameters", "DiLoCo"]
+
+_HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_WORD = 1 << 16
+
+_lock = threading.Lock()
+_client = None
+
+
+def client(**settings):
+    """The process' client, which the process group "longhaul" uses too: longhaul.connect(**settings) the first time. It leaves
+    the job when the program ends."""
+    global _client
+    with _lock:
+        if _client is None:
+            _client = longhaul.connect(**settings)
+            atexit.register(_leave)
+        elif settings:
+            raise ValueError("this process has connected already: the settings come too late")
+        return _client
+
+
+def _leave():
+    try:
+        _client.leave(getattr(sys, "last_value", None))  # of an exception that has ended the program
+    except longhaul.Error:  # it has said so to all that waited
+        pass
+
+
+def _flat(tensors):
+    return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+
+def _scatter(flat, tensors):
+    """The reverse of _flat."""
+    with torch.no_grad():
+        for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+            tensor.copy_(part.view_as(tensor))
+
+
+def _on_host(like):
+    """Memory on the host for values of `like`, which a device copies from and to without a detour."""
+    return torch.empty(like.numel(), dtype=like.dtype, pin_memory=like.is_cuda)
+
+
+# --- Sums of everything, exactly: what control and initial parameters need ---
+
+
+class _Exchange:
+    """Collectives of exact bits, by rounds that lose nothing: each element is 16 bits as a float, so that the mean of one
+    worker's number and the others' zeros gives the number back. A round that lacks a worker's part is seen by its mark."""
+
+    def __init__(self, of, name):
+        self._client, self._name, self._tensors = of, name, {}
+        self.rank, self.size = of.rank, of.world_size
+
+    def _round(self, count, fill):
+        """The sum over all workers of what each fills in: `count` words."""
+        if count not in self._tensors:
+            self._tensors[count] = self._client.declare("torch/%s/%d" % (self._name, count), count + self.size,
+                                                        high_share=1, staleness=0, quorum=0)
+        words = torch.zeros(count + self.size)
+        words[count + self.rank] = self.rank + 1
+        fill(words)
+        sums = torch.empty_like(words)
+        self._client.push_pull(self._tensors[count], words, sums, weight=1).wait()
+        sums = sums.mul_(self.size).round_().to(torch.int64)
+        missing = [r for r in range(self.size) if sums[count + r] != r + 1]
+        if missing:
+            raise longhaul.FailedPrecondition(
+                4, "a collective lacks the parts of ranks %s: the job leaves workers out, or weighs or aggregates them in a "
+                "way that no sum is made of (--aggregation, --weight)" % missing)
+        return sums[:count]
+
+    @staticmethod
+    def _words(tensor):
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        if flat.numel() % 2:
+            flat = torch.cat([flat, flat.new_zeros(1)])
+        return flat.view(torch.int16).to(torch.int32).bitwise_and_(_WORD - 1)
+
+    @staticmethod
+    def _write(words, tensor):
+        bits = torch.where(words >= _WORD // 2, words - _WORD, words).to(torch.int16).view(torch.uint8)
+        with torch.no_grad():
+            values = bits[:tensor.numel() * tensor.element_size()].clone().view(tensor.dtype)
+            tensor.copy_(values.view_as(tensor))
+
+    def broadcast(self, tensor, source):
+        words = self._words(tensor)
+
+        def fill(to):
+            if self.rank == source:
+                to[:words.numel()] = words
+
+        self._write(self._round(words.numel(), fill), tensor)
+
+    def gather(self, tensor):
+        """The tensors of all ranks."""
+        words = self._words(tensor)
+        n = words.numel()
+
+        def fill(to):
+            to[self.rank * n:(self.rank + 1) * n] = words
+
+        parts = self._round(self.size * n, fill)
+        all_of_them = [torch.empty_like(tensor) for _ in range(self.size)]
+        for r, part in enumerate(all_of_them):
+            self._write(parts[r * n:(r + 1) * n], part)
+        return all_of_them
+
+
+# --- The process group ---
+
+
+_REDUCTIONS = {
+    dist.ReduceOp.SUM: lambda all_of_them: all_of_them.sum(0),
+    dist.ReduceOp.PRODUCT: lambda all_of_them: all_of_them.prod(0),
+    dist.ReduceOp.MIN: lambda all_of_them: all_of_them.amin(0),
+    dist.ReduceOp.MAX: lambda all_of_them: all_of_them.amax(0),
+}
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """torch.distributed's backend "longhaul": broadcast, all_reduce, all_gather and barrier through the server. What it lacks
+    (send, recv, scatter, ...) raises. Each collective costs a round: it is for start-up and control; gradients take ddp_hook.
+    """
+
+    def __init__(self, rank, size, of):
+        super().__init__(rank, size)
+        self._exchange, self._client = _Exchange(of, "group"), of
+        self._sums = {}
+        self._queue = queue.SimpleQueue()  # one after the other, in the order in which they were called
+        threading.Thread(target=self._run, args=(self._queue,), name="longhaul-collectives", daemon=True).start()
+
+    @staticmethod
+    def _run(calls):
+        while True:
+            future, function, result = calls.get()
+            try:
+                function()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def getBackendName(self):
+        return "longhaul"
+
+    def _begin(self, function, result):
+        future = Future()
+        self._queue.put((future, function, result))
+        return _create_work_from_future(future)  # C++'s own: of a Python class it would keep the C++ part only
+
+    def broadcast(self, tensors, opts=None):
+        source = opts.rootRank if opts else 0
+        return self._begin(lambda: [self._exchange.broadcast(t, source) for t in tensors], tensors)
+
+    def _reduce(self, tensor, op):
+        if op not in _REDUCTIONS:
+            raise ValueError("all_reduce of longhaul knows sum, product, min and max, not %s" % op)
+        if op == dist.ReduceOp.SUM and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
+            count = tensor.numel()
+            if count not in self._sums:
+                self._sums[count] = self._client.declare("torch/sum/%d" % count, count, high_share=1, staleness=0, quorum=0)
+            value = tensor.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+            sums = torch.empty_like(value)
+            self._client.push_pull(self._sums[count], value, sums, weight=1).wait()
+            result = sums.mul_(self._exchange.size)
+        else:
+            result = _REDUCTIONS[op](torch.stack(self._exchange.gather(tensor)))
+        with torch.no_grad():
+            tensor.copy_(result.view_as(tensor))
+
+    def allreduce(self, tensors, opts=None):
+        op = opts.reduceOp if opts else dist.ReduceOp.SUM
+        return self._begin(lambda: [self._reduce(t, op) for t in tensors], tensors)
+
+    def allgather(self, outputs, inputs, opts=None):
+        def gather():
+            for output, given in zip(outputs, inputs):
+                for to, value in zip(output, self._exchange.gather(given)):
+                    to.copy_(value)
+
+        return self._begin(gather, outputs)
+
+    def barrier(self, opts=None):
+        return self._begin(lambda: self._client.barrier("torch/barrier"), [])
+
+
+class _Store(dist.Store):
+    """What torch asks of a store when a group is made; all workers are in the job by then."""
+
+    def __init__(self, size):
+        super().__init__()
+        self._size, self._values = size, {}
+
+    def add(self, key, value):
+        return self._size
+
+    def set(self, key, value):
+        self._values[key] = value
+
+    def get(self, key):
+        return self._values[key]
+
+
+_stores = []  # C++ keeps their C++ part only
+
+
+def _rendezvous(url, timeout=None, **_):
+    if url.partition("?")[0] not in ("longhaul://", "longhaul:///"):
+        raise ValueError("init_method is %r; wanted is longhaul://: the job is in the environment, or in an earlier "
+                         "longhaul.torch.client(join=...)" % url)
+    ours = client()
+    _stores.append(_Store(ours.world_size))
+    yield _stores[-1], ours.rank, ours.world_size
+
+
+def _make_group(store, rank, size, timeout):
+    ours = client()
+    if (rank, size) != (ours.rank, ours.world_size):
+        raise ValueError("a group of %d with this process as rank %d: the job's %d workers, of whom this is %d, are the only "
+                         "group" % (size, rank, ours.world_size, ours.rank))
+    return ProcessGroup(rank, size, ours)
+
+
+register_rendezvous_handler("longhaul", _rendezvous)
+dist.Backend.register_backend("longhaul", _make_group)
+
+
+# --- Gradients ---
+
+
+class _Slot:
+    """A tensor of the job with the memory on the host that its values go through."""
+
+    def __init__(self, of, name, like, settings):
+        if like.dtype in _HALVES:
+            settings = {"wire_dtype": _HALVES[like.dtype], **settings}
+        self.tensor = of.declare(name, like.numel(), **settings)
+        self.out = _on_host(like)
+        self.staged = _on_host(like) if like.device.type != "cpu" else None
+
+    def average(self, of, gradient, weight, then):
+        """Begins; then(error, average), on some thread. gradient: flat and contiguous, left alone until the end."""
+        if self.staged is None:
+            self._begin(of, gradient, weight, lambda error: then(error, self.out))
+            return
+        # Of a device: the copy is in the device's queue, behind what computes the gradient.
+        self.staged.copy_(gradient, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def upload(error):
+            if error is not None:
+                then(error, None)
+                return
+            gradient.copy_(self.out)
+            then(None, gradient)
+
+        def go():
+            copied.synchronize()
+            self._begin(of, self.staged, weight, upload)
+
+        threading.Thread(target=go, daemon=True).start()
+
+    def _begin(self, of, gradient, weight, then):
+        of.push_pull(self.tensor, gradient, self.out, weight).add_done_callback(lambda done: then(done.exception()))
+
+
+class Gradients:
+    """The state of ddp_hook where None does not do: a client, a weight of this worker's contributions (its samples), and
+    settings of Client.declare for all buckets, such as high_share or wire_dtype."""
+
+    def __init__(self, of=None, weight=None, **settings):
+        self._client, self.weight, self._settings = of, weight, settings
+        self._slots = {}
+        self._names = itertools.count()
+
+    def _slot(self, bucket):
+        # DDP cuts other buckets after the first backward pass: what a bucket is, its parameters say.
+        parameters = bucket.parameters()
+        uses = self._slots.setdefault(tuple(map(id, parameters)), [])
+        if len(uses) < 3:
+            # Nothing is owed in a tensor that may never be used again: the first time all of it travels reliably. The front
+            # layers, in the last buckets, are what the next forward pass needs first.
+            settings = {"priority": -bucket.index(), **self._settings, **({} if uses else {"high_share": 1})}
+            slot = _Slot(self._client, "torch/ddp/%d" % next(self._names), bucket.buffer(), settings)
+            uses += [slot] if uses else [parameters, slot]  # whose ids stay theirs
+        return uses[-1]
+
+    def average(self, bucket):
+        if self._client is None:
+            self._client = client()
+        future = Future() if bucket.buffer().device.type == "cpu" else Future(devices=[bucket.buffer().device])
+
+        def end(error, average):
+            if error is None:
+                future.set_result(average)
+            else:
+                future.set_exception(error)
+
+        self._slot(bucket).average(self._client, bucket.buffer(), self.weight, end)
+        return future
+
+
+_default = Gradients()
+
+
+def ddp_hook(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DistributedDataParallel.register_comm_hook(state, longhaul.torch.ddp_hook): the gradients' mean over the workers, by the
+    job's loss policy. state: None, a longhaul.Client or Gradients. A failure is an exception of backward()."""
+    return _state_of(state).average(bucket)
+
+
+_of_clients = weakref.WeakKeyDictionary()
+
+
+def _state_of(state):
+    if state is None:
+        return _default
+    if isinstance(state, Gradients):
+        return state
+    if isinstance(state, longhaul.Client):
+        return _of_clients.setdefault(state, Gradients(state))
+    raise TypeError("the hook's state is %s; wanted is None, a longhaul.Client or longhaul.torch.Gradients" %
+                    type(state).__name__)
+
+
+def broadcast_parameters(module, source=0, of=None):
+    """Gives all workers rank `source`'s parameters and buffers, bit for bit."""
+    exchange = _Exchange(of or client(), "parameters")
+    for value in module.state_dict().values():
+        exchange.broadcast(value, source)
+
+
+class PerParameter:
+    """An optimizer's steps, on the mean of the workers' gradients: each parameter's gradient leaves as soon as the backward pass
+    has it, those of the front layers first where several wait.
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        longhaul.torch.PerParameter(optimizer, model)
+
+    module: each of its parameters is a tensor of the job, under its name; all start as rank 0's. optimizer.step() waits for the
+    means, which are in the place of the gradients then. weight and settings as of Gradients."""
+
+    def __init__(self, optimizer, module, of=None, weight=None, **settings):
+        self._client, self._weight, self._synchronizes = of or client(), weight, True
+        self._slots, self._pending, self._nodes = {}, {}, []
+        broadcast_parameters(module, of=self._client)
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for index, (name, parameter) in enumerate(module.named_parameters()):
+            if not parameter.requires_grad or id(parameter) not in stepped:
+                continue
+            self._slots[parameter] = _Slot(self._client, "torch/parameter/" + name, parameter, {"priority": index, **settings})
+            # The node that adds up a parameter's gradient: its hook runs once .grad has it.
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            node.register_hook(lambda *_, p=parameter: self._on_gradient(p))
+            self._nodes.append(node)
+        step = optimizer.step
+
+        def averaged(_, closure=None):
+            self._average(closure)
+            return step()
+
+        optimizer.step = types.MethodType(averaged, optimizer)  # schedulers count the calls of a method
+
+    def _on_gradient(self, parameter):
+        if self._synchronizes:
+            self._begin(parameter)
+
+    def _begin(self, parameter):
+        if parameter in self._pending:
+            raise RuntimeError("a second backward() before step(): accumulate in `with wrapper.no_sync():`")
+        # A parameter that had no part in the loss contributes nothing to those of the others.
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        ended = self._pending[parameter] = concurrent.futures.Future()
+
+        def end(error, average):
+            if error is None:
+                ended.set_result(average)
+            else:
+                ended.set_exception(error)
+
+        self._slots[parameter].average(self._client, gradient.detach().reshape(-1).contiguous(), self._weight, end)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward() in here add up at this worker."""
+        before, self._synchronizes = self._synchronizes, False
+        try:
+            yield
+        finally:
+            self._synchronizes = before
+
+    def _average(self, closure):
+        if closure is not None:
+            raise ValueError("a closure calls backward() again: longhaul averages once a step")
+        for parameter in self._slots.keys() - self._pending.keys():
+            self._begin(parameter)
+        pending, self._pending = self._pending, {}
+        for parameter, ended in pending.items():
+            average = ended.result().view_as(parameter)
+            with torch.no_grad():
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(average)
+
+
+# --- Local steps ---
+
+
+class _Fragment:
+    def __init__(self, of, name, parameters, weight, settings):
+        self._client, self._parameters, self._weight = of, parameters, weight
+        self.base = _flat(parameters).to("cpu", torch.float32)  # what the server has
+        self._tensor = of.declare(name, initial=self.base, **settings)
+        of.pull(self._tensor, self.base).wait()  # one worker's values are everyone's
+        _scatter(self.base, parameters)
+        self._delta, self._out = torch.empty_like(self.base), torch.empty_like(self.base)
+        self._sent = torch.empty_like(self.base)
+        self._running = None
+
+    def begin(self):
+        self._sent.copy_(_flat(self._parameters))
+        torch.sub(self.base, self._sent, out=self._delta)
+        self._running = self._client.push_pull(self._tensor, self._delta, self._out, self._weight)
+
+    def end(self):
+        """Takes the outer result; what was learned since it began stays on top of it."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        running.wait()
+        since = _flat(self._parameters).to("cpu", torch.float32).sub_(self._sent)
+        self.base.copy_(self._out)
+        _scatter(since.add_(self.base), self._parameters)
+
+
+class DiLoCo:
+    """DiLoCo (Douillard et al. 2023), streaming (Douillard et al. 2025): local steps of `optimizer`, and every so many an outer
+    step at the server on the mean of what they changed.
+
+        with longhaul.torch.DiLoCo(model, optimizer, every=32, fragments=4, overlap=8):
+            for batch in batches:
+                ...
+                optimizer.step()
+
+    every: H, local steps between two outer ones. outer: the server's optimizer. fragments: parts of the model, of whole
+    parameters and about equally long, that take their outer step in turn. overlap: local steps from an outer step's begin to
+    when its result is taken, in which nothing waits for it; below every. weight: of this worker's contributions. settings: of
+    Client.declare, such as wire_dtype. At the end, without an exception, all workers take a last outer step of all
+    fragments that stepped since theirs, and have the same parameters."""
+
+    def __init__(self, module, optimizer, every, outer="sgd:lr=0.7,momentum=0.9,nesterov", fragments=1, overlap=0, of=None,
+                 weight=None, **settings):
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        if every < 1 or not 0 <= overlap < every or not 1 <= fragments <= min(every, len(parameters)):
+            raise ValueError("wanted are every >= 1, 0 <= overlap < every and 1 <= fragments <= every and the parameters' "
+                             "number; given are %d, %d and %d" % (every, overlap, fragments))
+        self._optimizer, self._every, self._overlap, self._steps = optimizer, every, overlap, 0
+        of = of or client()
+        total = sum(p.numel() for p in parameters)
+        parts, seen = [[] for _ in range(fragments)], 0
+        for left, parameter in zip(range(len(parameters), 0, -1), parameters):
+            fullest = next((i for i, part in enumerate(parts) if not part), fragments)
+            place = min(seen * fragments // total, fragments - 1)
+            if fullest < fragments and (place > fullest or fragments - fullest >= left):
+                place = fullest
+            parts[place].append(parameter)
+            seen += parameter.numel()
+        self._fragments = [_Fragment(of, "torch/diloco/%d" % i, part, weight, {"optimizer": outer, **settings})
+                           for i, part in enumerate(parts)]
+        exchange = _Exchange(of, "parameters")
+        for buffer in module.buffers():
+            exchange.broadcast(buffer, 0)
+
+    def __enter__(self):
+        self._step = self._optimizer.step
+
+        def counted(_, *arguments, **named):
+            result = self._step(*arguments, **named)
+            self._after_step()
+            return result
+
+        self._optimizer.step = types.MethodType(counted, self._optimizer)  # schedulers count the calls of a method
+        return self
+
+    def __exit__(self, kind, error, _):
+        self._optimizer.step = self._step
+        if kind is None:
+            self.synchronize()
+
+    def _due(self, fragment, step):
+        return (step + fragment * self._every // len(self._fragments)) % self._every == 0
+
+    def _after_step(self):
+        self._steps += 1
+        for i, fragment in enumerate(self._fragments):
+            if self._due(i, self._steps):
+                fragment.begin()
+            if self._due(i, self._steps - self._overlap):
+                fragment.end()
+
+    def synchronize(self):
+        """An outer step of everything, now: all workers call it at the same step."""
+        for fragment in self._fragments:
+            fragment.end()
+            fragment.begin()
+        for fragment in self._fragments:
+            fragment.end()
