@@ -12,7 +12,6 @@ import atexit
 import concurrent.futures
 import contextlib
 import itertools
-import queue
 import sys
 import threading
 import types
@@ -151,42 +150,34 @@ _REDUCTIONS = {
 
 class ProcessGroup(dist.ProcessGroup):
     """torch.distributed's backend "longhaul": broadcast, all_reduce, all_gather and barrier through the server. What it lacks
-    (send, recv, scatter, ...) raises. Each collective costs a round: it is for start-up and control; gradients take ddp_hook.
-    """
+    (send, recv, scatter, ...) raises. Each collective costs a round, which its call waits for, also with async_op: it is for
+    start-up and control; gradients take ddp_hook."""
 
     def __init__(self, rank, size, of):
         super().__init__(rank, size)
         self._exchange, self._client = _Exchange(of, "group"), of
         self._sums = {}
-        self._queue = queue.SimpleQueue()  # one after the other, in the order in which they were called
-        threading.Thread(target=self._run, args=(self._queue,), name="longhaul-collectives", daemon=True).start()
-
-    @staticmethod
-    def _run(calls):
-        while True:
-            future, function, result = calls.get()
-            try:
-                function()
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
 
     def getBackendName(self):
         return "longhaul"
 
-    def _begin(self, function, result):
+    @staticmethod
+    def _done(result):
+        # Collectives are over when they return: a work of C++ swallows how it failed, and of one in Python C++ would keep the
+        # C++ part only.
         future = Future()
-        self._queue.put((future, function, result))
-        return _create_work_from_future(future)  # C++'s own: of a Python class it would keep the C++ part only
+        future.set_result(result)
+        return _create_work_from_future(future)
 
     def broadcast(self, tensors, opts=None):
         source = opts.rootRank if opts else 0
-        return self._begin(lambda: [self._exchange.broadcast(t, source) for t in tensors], tensors)
+        for tensor in tensors:
+            self._exchange.broadcast(tensor, source)
+        return self._done(tensors)
 
     def _reduce(self, tensor, op):
         if op not in _REDUCTIONS:
-            raise ValueError("all_reduce of longhaul knows sum, product, min and max, not %s" % op)
+            raise ValueError("this all_reduce is none of those that longhaul knows: sum, product, min and max")
         if op == dist.ReduceOp.SUM and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
             count = tensor.numel()
             if count not in self._sums:
@@ -202,18 +193,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None):
         op = opts.reduceOp if opts else dist.ReduceOp.SUM
-        return self._begin(lambda: [self._reduce(t, op) for t in tensors], tensors)
+        for tensor in tensors:
+            self._reduce(tensor, op)
+        return self._done(tensors)
 
     def allgather(self, outputs, inputs, opts=None):
-        def gather():
-            for output, given in zip(outputs, inputs):
-                for to, value in zip(output, self._exchange.gather(given)):
-                    to.copy_(value)
-
-        return self._begin(gather, outputs)
+        for output, given in zip(outputs, inputs):
+            for to, value in zip(output, self._exchange.gather(given)):
+                to.copy_(value)
+        return self._done(outputs)
 
     def barrier(self, opts=None):
-        return self._begin(lambda: self._client.barrier("torch/barrier"), [])
+        self._client.barrier("torch/barrier")
+        return self._done([])
 
 
 class _Store(dist.Store):
@@ -297,6 +289,10 @@ class _Slot:
         of.push_pull(self.tensor, gradient, self.out, weight).add_done_callback(lambda done: then(done.exception()))
 
 
+# Of the buckets of a client, in the order in which they come first: on all workers the same one.
+_bucket_numbers = weakref.WeakKeyDictionary()
+
+
 class Gradients:
     """The state of ddp_hook where None does not do: a client, a weight of this worker's contributions (its samples), and
     settings of Client.declare for all buckets, such as high_share or wire_dtype."""
@@ -304,7 +300,6 @@ class Gradients:
     def __init__(self, of=None, weight=None, **settings):
         self._client, self.weight, self._settings = of, weight, settings
         self._slots = {}
-        self._names = itertools.count()
 
     def _slot(self, bucket):
         # DDP cuts other buckets after the first backward pass: what a bucket is, its parameters say.
@@ -314,7 +309,8 @@ class Gradients:
             # Nothing is owed in a tensor that may never be used again: the first time all of it travels reliably. The front
             # layers, in the last buckets, are what the next forward pass needs first.
             settings = {"priority": -bucket.index(), **self._settings, **({} if uses else {"high_share": 1})}
-            slot = _Slot(self._client, "torch/ddp/%d" % next(self._names), bucket.buffer(), settings)
+            number = next(_bucket_numbers.setdefault(self._client, itertools.count()))
+            slot = _Slot(self._client, "torch/ddp/%d" % number, bucket.buffer(), settings)
             uses += [slot] if uses else [parameters, slot]  # whose ids stay theirs
         return uses[-1]
 
