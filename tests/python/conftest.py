@@ -1,4 +1,6 @@
 """Real servers for the tests: LONGHAUL_PROGRAMS is the folder of longhaul-server."""
+import ast
+import inspect
 import json
 import os
 import pathlib
@@ -69,3 +71,26 @@ def run_python(tmp_path):
         return process.returncode, "".join(lines) + rest
 
     return run
+
+
+def check_stub(module, path):
+    """The stub names all that is public, with the parameters that it has; all of it has a docstring."""
+    stubs = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert set(stubs) == set(module.__all__) - {"__version__"}
+    for name, node in stubs.items():
+        assert inspect.getdoc(getattr(module, name)), name
+        if isinstance(node, ast.FunctionDef):
+            assert parameters(node.args) == [
+                p.name for p in inspect.signature(getattr(module, name)).parameters.values() if p.kind != p.VAR_KEYWORD]
+            continue
+        for method in [m for m in node.body if isinstance(m, ast.FunctionDef)]:
+            real = inspect.getattr_static(getattr(module, name), method.name)
+            real = real.fget if isinstance(real, property) else real
+            assert parameters(method.args) == [
+                p.name for p in inspect.signature(real).parameters.values() if p.kind != p.VAR_KEYWORD], method.name
+        public = {n for n in vars(getattr(module, name)) if not n.startswith("_")}
+        assert public <= {getattr(m, "name", None) for m in node.body}, name
+
+
+def parameters(arguments):
+    return [a.arg for a in arguments.args]

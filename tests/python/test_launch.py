@@ -1,4 +1,5 @@
 """longhaul-worker ... -- COMMAND: real programs as ranks, on one host and on two."""
+import json
 import os
 import pathlib
 import shutil
@@ -296,3 +297,47 @@ def test_four_ranks_of_a_python_and_a_c_plus_plus_program_on_two_hosts(two_hosts
         server.terminate()
         server.wait(20)
         server.stdout.close()
+
+
+# --- longhaul run ... -- COMMAND ---
+
+
+def run_job(tmp_path, *options, command, timeout=100):
+    done = subprocess.run([str(PROGRAMS / "longhaul"), "run", "--wan", "loopback", "--rate", "1gbit", "--delay", "0ms", "--logs",
+                           str(tmp_path / "logs"), "--json", str(tmp_path / "run.json"), *options, "--", *command],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("options,size", [(("--workers", "3"), 3), (("--sites", "2", "--ranks", "2", "--offload"), 4)])
+def test_a_command_is_run_across_an_emulated_wan(tmp_path, program, options, size):
+    code, out = run_job(tmp_path, *options, "--loss", "2%", command=program(TRAIN))
+    assert code == 0, out
+    value = -3 * (size - 1) / 2  # three steps of the ranks' mean
+    said = sorted(line for line in out.splitlines() if line.endswith(" %g" % value))
+    assert said == ["%d %d %g" % (rank, size, value) for rank in range(size)], out
+    summary = json.loads((tmp_path / "run.json").read_text())
+    assert summary["ok"] and summary["command"] == program(TRAIN) and summary["bytes_up"] > 0
+    assert "accuracy" not in summary and "accuracy" not in out
+
+
+def test_a_command_that_fails_says_so_with_its_last_words(tmp_path, program):
+    code, out = run_job(tmp_path, "--workers", "2", command=program("""
+        import longhaul
+        with longhaul.connect() as client:
+            client.declare("w", 10)
+            raise RuntimeError("this went wrong")
+        """))
+    assert code == 1 and "RuntimeError: this went wrong" in out and "Traceback" in out, out
+    assert json.loads((tmp_path / "run.json").read_text())["ok"] is False
+
+
+@pytest.mark.parametrize("options,command,words", [
+    (("--lr", "0.1"), ["true"], "--lr has no meaning with a command"),
+    (("--rounds", "3"), ["true"], "--rounds has no meaning with a command"),
+    (("--min-accuracy", "0.5"), ["true"], "--min-accuracy has no meaning with a command"),
+    ((), [], "-- is followed by no command"),
+])
+def test_what_means_nothing_to_a_command_is_refused(tmp_path, options, command, words):
+    code, out = run_job(tmp_path, *options, command=command)
+    assert code == 2 and words in out

@@ -1,9 +1,7 @@
 """The Python package against real servers: what it does, and what wrong use of it says."""
-import ast
 import asyncio
 import copy
 import gc
-import inspect
 import os
 import pathlib
 import pickle
@@ -15,7 +13,7 @@ import longhaul
 import numpy as np
 import pytest
 
-SPECIAL = {"__init__", "__enter__", "__exit__", "__await__"}
+from conftest import check_stub
 
 
 def connect(server, **settings):
@@ -595,22 +593,7 @@ def test_what_the_library_logs(start_server):
 def test_stubs_say_what_there_is():
     package = pathlib.Path(longhaul.__file__).parent
     assert (package / "py.typed").exists()
-    tree = ast.parse((package / "__init__.pyi").read_text())
-    stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    assert set(stubs) == set(longhaul.__all__) - {"__version__"}
-    for name, node in stubs.items():
-        if isinstance(node, ast.FunctionDef):
-            assert [a.arg for a in node.args.args] == [
-                p.name for p in inspect.signature(getattr(longhaul, name)).parameters.values() if p.kind != p.VAR_KEYWORD]
-            continue
-        for method in [m for m in node.body if isinstance(m, ast.FunctionDef)]:
-            real = inspect.getattr_static(getattr(longhaul, name), method.name)
-            real = real.fget if isinstance(real, property) else real
-            assert [a.arg for a in method.args.args] == [
-                p.name for p in inspect.signature(real).parameters.values() if p.kind != p.VAR_KEYWORD], method.name
-        public = {n for n in vars(getattr(longhaul, name)) if not n.startswith("_")}
-        assert public <= {getattr(m, "name", None) for m in node.body}, name
-        assert inspect.getdoc(getattr(longhaul, name)), name
+    check_stub(longhaul, package / "__init__.pyi")
 
 
 def test_import_is_quick(run_python):

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import PROGRAMS  # noqa: E402
+from conftest import PROGRAMS, check_stub  # noqa: E402
 from test_launch import launch, run  # noqa: E402
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
@@ -293,6 +293,11 @@ def test_diloco_refuses_what_it_cannot_do(every, fragments, overlap):
     model = torch.nn.Sequential(torch.nn.Linear(1, 10), torch.nn.Linear(10, 5), torch.nn.Linear(5, 5))
     with pytest.raises(ValueError, match="wanted are every >= 1"):
         longhaul.torch.DiLoCo(model, None, every, fragments=fragments, overlap=overlap)
+
+
+def test_the_stub_says_what_there_is():
+    import longhaul.torch
+    check_stub(longhaul.torch, pathlib.Path(longhaul.torch.__file__).with_suffix(".pyi"))
 
 
 def accuracy(out):
