@@ -175,6 +175,60 @@ def test_the_hook_takes_a_client_and_settings_and_counts_samples(ranks):
         assert "wanted is None, a longhaul.Client or" in each["error"]
 
 
+SPY = """
+    import longhaul.torch
+    declared = []
+    declare = longhaul.Client.declare
+    def spy(self, name, *count, **settings):
+        declared.append([name, {k: v for k, v in settings.items() if k != "initial"}])
+        return declare(self, name, *count, **settings)
+    longhaul.Client.declare = spy
+"""
+
+
+def test_buckets_are_declared_for_what_they_are(ranks):
+    said = ranks(SPY + """
+    rank, size = group("hook")
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(600, 600) for _ in range(3)]).bfloat16(), bucket_cap_mb=0.01)
+    model.register_comm_hook(longhaul.torch.Gradients(high_share=0.5), longhaul.torch.ddp_hook)
+    for step in range(4):
+        for p in model.parameters():
+            p.grad = None
+        model(torch.full((1, 600), rank + 1.0).bfloat16()).sum().backward()
+    say(rank=rank, gradient=model.module[0].bias.grad.tolist()[:3], declared=[d for d in declared if "ddp" in d[0]],
+        last=model.module[2].weight.grad[0, :3].tolist())
+    """, 2)
+    declared = said[0]["declared"]
+    assert declared == said[1]["declared"] and [name for name, _ in declared] == ["torch/ddp/%d" % i for i in range(len(declared))]
+    # All of a bucket's first use travels reliably; nothing is owed to buckets that DDP gives up.
+    shares = [settings["high_share"] for _, settings in declared]
+    buckets = shares.count(0.5)
+    assert buckets > 1 and shares == [1] * (len(shares) - buckets) + [0.5] * buckets
+    assert all(settings["wire_dtype"] == "bfloat16" for _, settings in declared)
+    # The front layers are in the last buckets and leave first.
+    assert [settings["priority"] for _, settings in declared][-buckets:] == [-i for i in range(buckets)]
+    assert said[0]["gradient"] == said[1]["gradient"] and said[0]["last"] == said[1]["last"]
+
+
+def test_a_rank_that_fails_tells_the_others_why(ranks):
+    err = ranks("""
+    rank, size = group("hook")
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the launcher, which ends it as well
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    if rank == 1:
+        raise KeyError("the other's reason")
+    try:
+        dist.all_reduce(one)
+    except Exception as error:
+        print("rank 0 saw:", error, file=sys.stderr, flush=True)
+        raise
+    """, 2, code=1)
+    assert "rank 0 saw:" in err and "KeyError: \"the other's reason\"" in err.partition("rank 0 saw:")[2]
+
+
 def test_the_optimizer_per_parameter_steps_on_the_mean(ranks):
     program = """
         import longhaul.torch
@@ -220,11 +274,32 @@ def test_the_optimizer_per_parameter_steps_on_the_mean(ranks):
     assert "no_sync" in said[0]["refused"]
 
 
+def test_a_parameter_without_part_in_one_ranks_loss_has_the_others_mean(ranks):
+    said = ranks(SPY + """
+    of = longhaul.torch.client()
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = a, b
+    optimizer = torch.optim.SGD([a, b], lr=1)
+    longhaul.torch.PerParameter(optimizer, Model(), weight=1 + of.rank)
+    ((3 * a if of.rank else 0 * a + 6 * b)).sum().backward()
+    optimizer.step()
+    say(rank=of.rank, a=a.tolist(), b=b.tolist(), grads=[a.grad.tolist(), b.grad.tolist()],
+        priorities={name: settings.get("priority") for name, settings in declared if "parameter/" in name})
+    """, 2)
+    for each in said:
+        assert each["grads"] == [[2.0] * 3, [2.0] * 3] and each["a"] == each["b"] == [-1.0] * 3
+        assert each["priorities"] == {"torch/parameter/a": 0, "torch/parameter/b": 1}
+
+
 DILOCO = """
     import longhaul.torch
     of = longhaul.torch.client()
     torch.manual_seed(of.rank)
     model = nn.Sequential(nn.Linear(1, 10), nn.Linear(10, 5), nn.BatchNorm1d(5))
+    model[2].running_mean += of.rank
     start = flat(model)
     class Drift(torch.optim.SGD):  # each worker's parameters move by its own rate
         def step(self):
@@ -240,16 +315,16 @@ DILOCO = """
         for _ in range(steps):
             optimizer.step(); schedule.step()
             moved.append([float(p.detach().flatten()[0]) for p in model.parameters()])
-        rounds = {"w": of.stats()["rounds"] if "rounds" in of.stats() else 0}
     last = flat(model)
     optimizer.step()
-    say(rank=of.rank, start=start.tolist(), first=first.tolist(), last=last.tolist(), after=flat(model).tolist(), moved=moved)
+    say(rank=of.rank, buffer=model[2].running_mean.tolist(), start=start.tolist(), first=first.tolist(), last=last.tolist(), after=flat(model).tolist(), moved=moved)
 """
 
 
 def test_diloco_means_what_changed(ranks):
     said = ranks(DILOCO, 2, "6", "3", "1", "0", "sgd:lr=1")
     assert said[0]["first"] == said[1]["first"] in (said[0]["start"], said[1]["start"])
+    assert said[0]["buffer"] == said[1]["buffer"] == [0.0] * 5
     # All move by the workers' mean, 1.5 rates a step.
     assert said[0]["last"] == said[1]["last"] == pytest.approx([p + 0.009 for p in said[0]["first"]], abs=1e-6)
     for r, each in enumerate(said):
