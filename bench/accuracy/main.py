@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Seconds of training until a test accuracy: longhaul, TCP parameter servers and torch's DDP over gloo, on the same links.
 
     bench/accuracy/main.py --loss 0,1,5,20 --repeat 3 --json result.json
@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,20 +27,24 @@ RUNNERS = {
     "tcp-bbr-parts": ("tcp", ["--congestion", "bbr", "--parts", "16"]),
     "gloo": ("gloo", []),
 }
-SITES = "ABCDE"
+RANKS = 4
 
 
 class Wan:
-    def __init__(self, options, loss, folder):
-        command = [str(BIN / "longhaul-wan"), "up", "--sites", ",".join(SITES), "--rate", options.rate, "--delay", options.delay,
+    """A link between any two of the sites A, B, C, ..., with losses of its own."""
+
+    def __init__(self, options, loss, sites, folder):
+        command = [str(BIN / "longhaul-wan"), "up", "--sites", ",".join(sites), "--rate", options.rate, "--delay", options.delay,
                    "--queue", options.queue]
         if loss:
             command += ["--gemodel", "%g%% burst %g" % (loss, options.burst)] if options.burst else ["--loss", "%g%%" % loss]
-        self.process = subprocess.Popen(command, stdout=open(folder / "wan.log", "w", encoding="utf8"), stderr=subprocess.STDOUT)
+        with open(folder / "wan.log", "w", encoding="utf8") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
         for _ in range(100):
             time.sleep(0.1)
-            if self.enter("E", ["true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait() == 0:
+            if self.enter(sites[-1], ["true"], stderr=subprocess.DEVNULL).wait() == 0:
                 return
+        self.down()
         sys.exit("bench accuracy: no WAN: " + (folder / "wan.log").read_text())
 
     @staticmethod
@@ -51,53 +56,112 @@ class Wan:
         self.process.wait(30)
 
 
-def run(options, runner, loss, seed, folder):
-    """The points of one training; None where none came."""
-    by, words = RUNNERS[runner]
-    wan = Wan(options, loss, folder)
-    processes, server = [], None
-    join = "10.77.1.1:7700"
-    environment = {**os.environ, "LONGHAUL_LIBRARY": str(ROOT / "build/release/lib/liblonghaul.so"), "PYTHONPATH": str(ROOT / "python"),
-                   "PYTHONDONTWRITEBYTECODE": "1"}
-    key = folder / "job.key"
-    try:
+class Training:
+    """A server in the first of five sites, and a rank in each of the others."""
+
+    def __init__(self, options, runner, seed, sites, first_site, folder, progress=False):
+        by, words = RUNNERS[runner]
+        self.runner, self.out, self.processes, self.server = runner, folder / "rank0.json", [], None
+        self._log = folder / "rank0.log"
+        join = "10.77.%d.1:7700" % (first_site + 1)
+        key = folder / "job.key"
+        environment = {**os.environ, "LONGHAUL_LIBRARY": str(ROOT / "build/release/lib/liblonghaul.so"),
+                       "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
         if by == "longhaul":
             subprocess.run([BIN / "longhaul", "keygen", "--out", key], check=True, stdout=subprocess.DEVNULL)
-            server = wan.enter("A", [BIN / "longhaul-server", "--listen", join, "--workers", "4", "--once", "--key", key],
-                               stdout=subprocess.DEVNULL, stderr=open(folder / "server.log", "w", encoding="utf8"))
+            with open(folder / "server.log", "w", encoding="utf8") as log:
+                self.server = Wan.enter(sites[0], [BIN / "longhaul-server", "--listen", join, "--workers", RANKS, "--once", "--key", key],
+                                        stdout=subprocess.DEVNULL, stderr=log)
             time.sleep(0.5)
         elif by == "tcp":
-            server = wan.enter("A", [sys.executable, HERE / "tcp_server.py", "--listen", join, "--ranks", "4", *words])
+            self.server = Wan.enter(sites[0], [sys.executable, HERE / "tcp_server.py", "--listen", join, "--ranks", RANKS, *words])
         else:
-            join = "10.77.2.1:7700"  # rank 0's
-        for rank in range(4):
-            out = folder / ("rank%d.json" % rank)
-            command = [sys.executable, HERE / "train.py", "--by", by, "--rank", rank, "--ranks", 4, "--join", join, "--steps",
-                       options.steps, "--limit", options.limit, "--skew", options.skew, "--seed", seed, "--json", out, *words]
-            more = {"LONGHAUL_JOIN": join, "LONGHAUL_KEY": str(key), "LONGHAUL_RANK": str(rank), "LONGHAUL_WORLD_SIZE": "4"}
-            # gloo looks for its interface by the host's name, which is not of the site.
-            processes.append(wan.enter(SITES[1 + rank], command, env={**environment, **more, "GLOO_SOCKET_IFNAME": "wan0"},
-                                       stderr=open(folder / ("rank%d.log" % rank), "w", encoding="utf8")))
-        deadline = time.monotonic() + options.limit + 60
-        while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
-            time.sleep(0.2)
-            if any(p.poll() for p in processes):
-                time.sleep(1)
-                break
-    finally:
-        for process in processes + [server] * bool(server):
+            join = "10.77.%d.1:7700" % (first_site + 2)  # rank 0's
+        for rank in range(RANKS):
+            command = [sys.executable, HERE / "train.py", "--by", by, "--rank", rank, "--ranks", RANKS, "--join", join, "--steps",
+                       options.steps, "--limit", options.limit, "--skew", options.skew, "--seed", seed, "--json", self.out, *words]
+            more = {"LONGHAUL_JOIN": join, "LONGHAUL_KEY": str(key), "LONGHAUL_RANK": str(rank),
+                    "LONGHAUL_WORLD_SIZE": str(RANKS),
+                    # gloo would look for its interface by the host's name, which is not of the site.
+                    "GLOO_SOCKET_IFNAME": "wan0"}
+            pipe = subprocess.PIPE if progress and rank == 0 else None
+            with open(folder / ("rank%d.log" % rank), "w", encoding="utf8") as log:
+                self.processes.append(Wan.enter(sites[1 + rank], command + ["--progress"] * bool(pipe), env={**environment, **more},
+                                                stdout=pipe, stderr=log, text=True))
+
+    def over(self):
+        """All have ended, or one has failed."""
+        codes = [process.poll() for process in self.processes]
+        return None not in codes or any(codes)
+
+    def end(self):
+        for process in self.processes + [self.server] * bool(self.server):
             if process.poll() is None:
                 process.kill()
             process.wait()
-        wan.down()
-        key.unlink(missing_ok=True)
+
+    def result(self):
+        """What rank 0 has measured; None, and why on standard error, where it did not come to that."""
+        try:
+            return json.loads(self.out.read_text())
+        except (OSError, ValueError):
+            print("%s: %s" % (self.runner, self._log.read_text()[-1000:] or "no end in time"), file=sys.stderr)
+            return None
+
+
+def run(options, runner, loss, seed, folder):
+    wan = Wan(options, loss, "ABCDE", folder)
+    training = None
     try:
-        result = json.loads((folder / "rank0.json").read_text())
-        (folder / "rank0.json").unlink()
-        return result
-    except (OSError, ValueError):
-        print((folder / "rank0.log").read_text()[-2000:], file=sys.stderr)
-        return None
+        training = Training(options, runner, seed, "ABCDE", 0, folder)
+        deadline = time.monotonic() + options.limit + 60
+        while not training.over() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        time.sleep(0.5)
+    finally:
+        if training:
+            training.end()
+        wan.down()
+    return training.result()
+
+
+def side_by_side(options, runners, loss, folder):
+    """Both at once, on links of their own, with a line that says where each is."""
+    sites = "ABCDEFGHIJ"
+    wan = Wan(options, loss, sites, folder)
+    trainings, last = [], {}
+
+    def follow(training):
+        for line in training.processes[0].stdout:
+            step, seconds, value = line.split()
+            last[training.runner] = "%s step %s of %d, %.1f s, loss %.3f" % (training.runner, step, options.steps, float(seconds), float(value))
+
+    try:
+        for i, runner in enumerate(runners):
+            (folder / runner).mkdir()
+            trainings.append(Training(options, runner, options.seed, sites[5 * i:5 * i + 5], 5 * i, folder / runner, progress=True))
+        for training in trainings:
+            threading.Thread(target=follow, args=(training,), daemon=True).start()
+        deadline, clear, said = time.monotonic() + options.limit + 60, sys.stdout.isatty(), ""
+        while not all(t.over() for t in trainings) and time.monotonic() < deadline:
+            time.sleep(0.2 if clear else 3)
+            line = " | ".join(last.get(r, r + " begins") for r in runners)
+            if line != said:
+                print("\r\033[K" * clear + line, end="" if clear else "\n", flush=True)
+            said = line
+        time.sleep(0.5)
+    finally:
+        for training in trainings:
+            training.end()
+        wan.down()
+    print("\n" * clear)
+    for training in trainings:
+        result = training.result()
+        if result:
+            step, seconds, accuracy = result["points"][-1]
+            print("%-14s %5d steps in %6.1f s, accuracy %.2f %%%s" % (
+                training.runner, step, seconds, 100 * accuracy, "" if result["finished"] else "; stopped by --limit"))
+    return 0 if all(t.out.exists() for t in trainings[:1]) else 1
 
 
 def seconds_to(points, accuracy):
@@ -122,8 +186,15 @@ def main():
     parser.add_argument("--targets", default="86,87", help="percent")
     parser.add_argument("--repeat", type=int, default=1, help="seeds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", required=True)
+    parser.add_argument("--peer", choices=[name for name in RUNNERS if name != "longhaul"],
+                        help="train once, by longhaul and by this one at the same time, on links of their own")
+    parser.add_argument("--json")
     options = parser.parse_args()
+    if options.peer:
+        with tempfile.TemporaryDirectory() as folder:
+            return side_by_side(options, ["longhaul", options.peer], float(options.loss.split(",")[-1].rstrip("%")), pathlib.Path(folder))
+    if not options.json:
+        parser.error("--json is needed")
     runs = []
     for seed in range(options.seed, options.seed + options.repeat):
         for loss in map(float, options.loss.split(",")):
@@ -142,7 +213,8 @@ def main():
                       flush=True)
                 with open(options.json, "w", encoding="utf8") as file:
                     json.dump({"options": vars(options), "runs": runs}, file)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """A synchronous parameter server over TCP, as one would write it: the mean of what all ranks send goes back to all.
 
     tcp_server.py --listen 10.77.1.1:7800 --ranks 4 --parts 16 --congestion bbr

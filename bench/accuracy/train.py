@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """One rank of the training of bench/accuracy/main.py: writes, as JSON, the test accuracy over the seconds of training."""
 import argparse
 import gzip
@@ -101,6 +101,7 @@ def main():
     parser.add_argument("--skew", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", required=True)
+    parser.add_argument("--progress", action="store_true", help="rank 0 prints steps, seconds and loss")
     options = parser.parse_args()
     rank, ranks = options.rank, options.ranks
     torch.set_num_threads(1)
@@ -116,13 +117,16 @@ def main():
             group["lr"] = 0.1 * (1 - step / options.steps)
         batch = draw(32)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(by.model(images[batch]), labels[batch]).backward()
+        loss = nn.functional.cross_entropy(by.model(images[batch]), labels[batch])
+        loss.backward()
         by.average()
         optimizer.step()
         if step == 2:  # connections, declarations and DDP's second set of buckets are there
             begun = time.monotonic()
         if begun is not None and (step % EVERY == 0 or step == options.steps - 1):
             snapshots.append((step + 1, time.monotonic() - begun, [p.detach().clone() for p in model.parameters()]))
+            if options.progress and rank == 0:
+                print(step + 1, snapshots[-1][1], loss.item(), flush=True)
             if snapshots[-1][1] > options.limit:
                 break
     if rank == 0:
