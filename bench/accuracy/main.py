@@ -79,7 +79,7 @@ class Training:
             join = "10.77.%d.1:7700" % (first_site + 2)  # rank 0's
         for rank in range(RANKS):
             command = [sys.executable, HERE / "train.py", "--by", by, "--rank", rank, "--ranks", RANKS, "--join", join, "--steps",
-                       options.steps, "--limit", options.limit, "--skew", options.skew, "--seed", seed, "--json", self.out, *words]
+                       options.steps, "--model", options.model, "--batch", options.batch, "--limit", options.limit, "--skew", options.skew, "--seed", seed, "--json", self.out, *words]
             more = {"LONGHAUL_JOIN": join, "LONGHAUL_KEY": str(key), "LONGHAUL_RANK": str(rank),
                     "LONGHAUL_WORLD_SIZE": str(RANKS),
                     # gloo would look for its interface by the host's name, which is not of the site.
@@ -180,6 +180,8 @@ def main():
     parser.add_argument("--rate", default="50mbit", help="of each link")
     parser.add_argument("--delay", default="25ms")
     parser.add_argument("--queue", default="50ms")
+    parser.add_argument("--model", choices=["mlp", "conv"], default="mlp")
+    parser.add_argument("--batch", type=int, default=32, help="images of a rank in a step")
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--limit", type=float, default=300, help="seconds that a training may take")
     parser.add_argument("--skew", type=float, default=0, help="share of a rank's images from its own classes")
@@ -204,7 +206,7 @@ def main():
                 points = result["points"] if result else []
                 line = {"runner": runner, "loss": loss, "seed": seed, "steps": points[-1][0] if points else 0,
                         "seconds": points[-1][1] if points else None, "finished": bool(result and result["finished"]),
-                        "accuracy": points[-1][2] if points else None,
+                        "accuracy": points[-1][2] if points else None, "cross_entropy": points[-1][3] if points else None,
                         "to": {t: seconds_to(points, float(t) / 100) for t in options.targets.split(",")},
                         # A point a curve's width: the list of all would make the file large.
                         "curve": [[p[1], round(p[2], 4)] for p in points[::max(1, len(points) // 20)]]}

@@ -76,6 +76,16 @@ class Tcp:
             start += parameter.numel()
 
 
+# The networks and their first learning rates.
+MODELS = {
+    "mlp": (0.1, lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))),
+    # That of examples/torch_ddp.py.
+    "conv": (0.05, lambda: nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10))),
+}
+
+
 def shard(labels, rank, ranks, skew, generator):
     """Indices of a rank: a share of `skew` from its own classes, the rest from all."""
     own = torch.nonzero((labels * ranks // 10) == rank).reshape(-1)
@@ -96,6 +106,8 @@ def main():
     parser.add_argument("--join", required=True)
     parser.add_argument("--congestion", default="bbr")
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--model", choices=MODELS, default="mlp")
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--limit", type=float, default=600, help="seconds")
     parser.add_argument("--skew", type=float, default=0)
@@ -107,15 +119,16 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     images, labels = load("train")
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    rate, make = MODELS[options.model]
+    model = make()
     by = {"longhaul": Longhaul, "gloo": Gloo, "tcp": Tcp}[options.by](model, rank, ranks, options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     draw = shard(labels, rank, ranks, options.skew, torch.Generator().manual_seed(options.seed * 1000 + rank))
     snapshots, begun = [], None
     for step in range(options.steps):
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 * (1 - step / options.steps)
-        batch = draw(32)
+            group["lr"] = rate * (1 - step / options.steps)
+        batch = draw(options.batch)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(by.model(images[batch]), labels[batch])
         loss.backward()
@@ -136,7 +149,9 @@ def main():
             for step, seconds, parameters in snapshots:
                 for parameter, value in zip(model.parameters(), parameters):
                     parameter.copy_(value)
-                points.append([step, round(seconds, 3), (model(images).argmax(1) == labels).float().mean().item()])
+                scores = torch.cat([model(part) for part in images.split(1000)])
+                points.append([step, round(seconds, 3), (scores.argmax(1) == labels).float().mean().item(),
+                               round(nn.functional.cross_entropy(scores, labels).item(), 5)])
         with open(options.json, "w", encoding="utf8") as file:
             json.dump({"points": points, "finished": snapshots[-1][0] == options.steps}, file)
 
