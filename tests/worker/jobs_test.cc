@@ -4,17 +4,21 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "health/metric_page.h"
@@ -194,7 +198,7 @@ TEST(JobsTest, ALoopThatStandsStillIsToldAndHoldsNoOther) {
 // Jobs whose file is read again. Wait has a thread of its own, as this one stands for the signals'.
 class JobsReloadTest : public ::testing::Test {
  protected:
-  ~JobsReloadTest() override { EXPECT_EQ(End(), 0); }
+  ~JobsReloadTest() override { EXPECT_EQ(End(), ends_with_); }
 
   static server::JobFlags Flags(const std::string& name, const std::string& listen = "127.0.0.1:0") {
     server::JobFlags job{.name = name, .line = 7, .flags = {}, .options = {}};
@@ -205,17 +209,39 @@ class JobsReloadTest : public ::testing::Test {
     return job;
   }
   void Start(std::vector<server::JobFlags> jobs, uint64_t memory = 0) {
+    log_ = "";
     server::Jobs::Options options;
     options.progress = "none";
     options.memory = memory;
-    options.log = [this](LogLevel, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      log_ += std::string(text) + "\n";
-    };
+    options.log = [this](LogLevel, std::string_view text) { On(std::string(text)); };
     jobs_ = std::make_unique<server::Jobs>(std::move(jobs), options);
-    waiter_ = std::thread([this] { code_ = jobs_->Wait(); });
+    over_ = false;
+    waiter_ = std::thread([this] {
+      code_ = jobs_->Wait();
+      over_ = true;
+    });
+  }
+  // What the thread that writes the next line with the text does then.
+  void At(const std::string& text, std::function<void()> what) {
+    const std::lock_guard lock(mutex_);
+    at_ = text;
+    what_ = std::move(what);
+  }
+  // That thread stands still, until Release.
+  void HoldAt(const std::string& text) {
+    At(text, [released = released_.get_future().share()] { released.wait(); });
+  }
+  void Release() { released_ = {}; }
+  // Whether all end, without another word.
+  bool Ends() {
+    return Comes([this] { return over_.load(); });
+  }
+  // Whether all have started: a bit later than they say where they listen.
+  bool AllServe() {
+    return Comes([this] { return jobs_->Source().look().not_ready.empty(); });
   }
   int End() {
+    Release();
     if (waiter_.joinable()) {
       jobs_->Stop();
       waiter_.join();
@@ -233,10 +259,9 @@ class JobsReloadTest : public ::testing::Test {
     return count;
   }
   bool Says(const std::string& text, size_t times = 1) {
-    for (int i = 0; i < 400 * LONGHAUL_SLOWNESS && Count(text) < times; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
-    EXPECT_GE(Count(text), times) << text << "\n" << Log();
-    return Count(text) >= times;
+    const bool said = Comes([&] { return Count(text) >= times; });
+    EXPECT_TRUE(said) << text << "\n" << Log();
+    return said;
   }
   std::string AddressOf(const std::string& job) {
     const std::string listens = "job " + job + ": listens on ";
@@ -247,11 +272,31 @@ class JobsReloadTest : public ::testing::Test {
   }
 
   std::unique_ptr<server::Jobs> jobs_;
+  int ends_with_ = 0;
 
  private:
+  static bool Comes(const std::function<bool()>& what) {
+    for (int i = 0; i < 400 * LONGHAUL_SLOWNESS && !what(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    return what();
+  }
+  void On(const std::string& text) {
+    std::function<void()> what;
+    {
+      const std::lock_guard lock(mutex_);
+      log_ += text + "\n";
+      if (what_ && text.find(at_) != std::string::npos) what = std::exchange(what_, {});
+    }
+    if (what) what();
+  }
+
   std::mutex mutex_;
   std::string log_;
+  std::string at_;
+  std::function<void()> what_;
+  std::promise<void> released_;
   std::thread waiter_;
+  std::atomic<bool> over_ = false;
   int code_ = 0;
 };
 
@@ -322,9 +367,93 @@ TEST_F(JobsReloadTest, AJobThatHasEndedStartsAgainWhenItsSectionWasAway) {
   ASSERT_TRUE(jobs_->Reload({Flags("a"), Flags("b")}).ok()) << "at once: a is not forgotten yet";
   EXPECT_NE(AddressOf("a"), "");
   EXPECT_EQ(Count("job a: listens on"), 1u);
-  EXPECT_EQ(End(), 2) << "that of the first a counts";
+  EXPECT_EQ(End(), ends_with_ = 2) << "that of the first a counts";
   EXPECT_EQ(jobs_->Reload({Flags("a")}).code(), StatusCode::kFailedPrecondition);
-  Start({Flags("a")});  // for the test's own end
+}
+
+TEST_F(JobsReloadTest, NothingStartsWhenAllHaveEnded) {
+  Start({Flags("a", "203.0.113.1:1")});
+  EXPECT_TRUE(Ends());
+  EXPECT_EQ(jobs_->Reload({Flags("b")}), Status(StatusCode::kFailedPrecondition, "all jobs end"));
+  EXPECT_EQ(End(), ends_with_ = 2);
+}
+
+// Jobs that other servers go on with: each has a round log.
+class JobsHandOverTest : public JobsReloadTest {
+ protected:
+  JobsHandOverTest() { std::filesystem::create_directory(directory_); }
+  ~JobsHandOverTest() override {
+    End();
+    std::filesystem::remove_all(directory_);
+  }
+  server::JobFlags Logged(const std::string& name, bool once = false) const {
+    server::JobFlags job = Flags(name);
+    job.flags.server.checkpoint_dir = directory_ + "/" + name;
+    job.flags.server.round_log = true;
+    job.flags.server.once = once;
+    return job;
+  }
+
+  const std::string directory_ = ::testing::TempDir() + "jobs_hand_over." + std::to_string(getpid());
+};
+
+// Also not what is new in the file and waits for one that has left it, which ends as any that stops.
+TEST_F(JobsHandOverTest, NothingStartsOnceAllEnd) {
+  for (const bool hand_over : {true, false}) {
+    HoldAt("job gone: listens on");
+    Start({Logged("gone", true)});
+    ASSERT_TRUE(Says("job gone: listens on"));
+    ASSERT_EQ(jobs_->Reload({Flags("next")}), Status());
+    if (hand_over) {
+      ASSERT_EQ(jobs_->HandOver(), Status());
+    } else {
+      jobs_->Stop();
+    }
+    const Status end(StatusCode::kFailedPrecondition, "all jobs end");
+    EXPECT_EQ(jobs_->Reload({Flags("later")}), end);
+    EXPECT_EQ(jobs_->HandOver(), end);
+    Release();
+    EXPECT_TRUE(Ends());
+    EXPECT_EQ(Count("next: listens on") + Count("later: listens on"), 0u) << Log();
+    EXPECT_EQ(Count("job gone: ended with exit code 1, Cancelled: told to stop"), 1u) << Log();
+    EXPECT_EQ(End(), ends_with_ = 1);
+  }
+}
+
+TEST_F(JobsHandOverTest, OneThatStillStartsEndsWell) {
+  HoldAt("job a: listens on");
+  Start({Logged("a", true)});
+  ASSERT_TRUE(Says("job a: listens on"));
+  ASSERT_EQ(jobs_->HandOver(), Status());
+  Release();
+  EXPECT_TRUE(Ends());
+  EXPECT_EQ(Count("job a: ended with exit code 0"), 1u) << Log();
+}
+
+TEST_F(JobsHandOverTest, OneThatHasLeftTheFileIsNotAsked) {
+  Start({Logged("a"), Flags("b")});
+  ASSERT_TRUE(AllServe());
+  const ConnectOptions worker = WorkerOf("b", AddressOf("b"));
+  EXPECT_EQ(jobs_->HandOver().code(), StatusCode::kFailedPrecondition) << "b has no round log";
+  HoldAt("job b: worker rank 0 joined");
+  std::thread joins([&worker] { (void)Client::Connect(worker); });
+  EXPECT_TRUE(Says("job b: worker rank 0 joined"));
+  EXPECT_EQ(jobs_->Reload({Logged("a")}), Status());
+  EXPECT_EQ(jobs_->HandOver(), Status());
+  Release();
+  joins.join();
+  EXPECT_TRUE(Ends());
+}
+
+// The order comes between the job's end and its server's.
+TEST_F(JobsHandOverTest, AJobThatHasFailedDoesNotEndWell) {
+  Start({Logged("a", true)});
+  ASSERT_TRUE(AllServe());
+  Client client = MustConnect(WorkerOf("a", AddressOf("a")));
+  At("job a: job aborted", [this] { EXPECT_EQ(jobs_->HandOver(), Status()); });
+  (void)client.Leave({StatusCode::kAborted, "no more"});
+  EXPECT_TRUE(Ends());
+  EXPECT_EQ(End(), ends_with_ = 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "base/placement.h"
 #include "longhaul/client.h"
 #include "longhaul/server.h"
+#include "server/daemon.h"
 #include "server/store/shards.h"
 #include "tests/worker/client_harness.h"
 #include "tests/worker/udp_relay.h"
@@ -34,6 +36,7 @@ namespace longhaul {
 namespace {
 
 using internal::ClientImpl;
+using server::Daemon;
 using std::chrono::seconds;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -109,9 +112,13 @@ class MovingClientTest : public ::testing::Test {
   void HandOver() {
     const auto outcome = Order();
     ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
-    for (Server& server : servers) ASSERT_EQ(server.WaitFor(seconds(20)), Status());
+    for (Server& server : servers) {
+      ASSERT_EQ(server.WaitFor(seconds(20)), Status());
+      EXPECT_EQ(Stats(server).value("joined", 0u), workers) << "its end is not the job's";
+    }
     servers.clear();
   }
+  static nlohmann::json Stats(const Server& server) { return nlohmann::json::parse(server.StatsJson()); }
   void GoOnAs(uint32_t count) {
     const auto out = root + "/out" + std::to_string(++outs_);
     const auto resharded =
@@ -391,6 +398,54 @@ TEST_F(MovingClientTest, NothingEndsWhileARequestIsOnItsWay) {
   relay.Keep(1000);
   EXPECT_EQ(blocked.Wait(), Status());
   EXPECT_EQ(client.Leave(), Status());
+}
+
+// One that was told to stop before ends the job as always: no server goes on with it.
+TEST_F(MovingClientTest, AServerThatStopsHandsNothingOver) {
+  std::atomic<Server*> running = nullptr;
+  ServerOptions options = Options(root + "/one");
+  options.listen = address;
+  options.log = [&running](LogLevel, std::string_view text) {  // in its loop's thread: nothing comes between
+    if (text.find("rank 0 joined") == std::string_view::npos) return;
+    Daemon::BeginStop(*running);
+    EXPECT_EQ(Daemon::BeginHandOver(*running), Status());
+  };
+  Result<Server> server = Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  running = &*server;
+  address = server->address();
+  (void)Client::Connect(With());
+  (void)server->Wait();
+  EXPECT_FALSE(Daemon::HandsOver(*server));
+}
+
+// Connect goes on with the server that comes in the place of one that was lost while it waited for another.
+TEST_F(MovingClientTest, AServerThatIsLostBeforeItLetsAWorkerInIsWaitedFor) {
+  ServerOptions alone = Options(root + "/one");
+  alone.listen = address;
+  alone.servers = 2;
+  Result<Server> server = Server::Start(alone);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  address = server->address();
+  std::optional<Client> client;
+  ConnectOptions options = With();
+  options.connect_timeout = seconds(60);
+  std::thread joins([&] { client = MustConnect(options); });
+  const auto until_it_says = [this](const std::string& text) {
+    for (int ms = 0; Log().find(text) == std::string::npos && ms < 20'000; ++ms)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_THAT(Log(), HasSubstr(text));
+  };
+  until_it_says("the job waits for server 2");
+  ASSERT_EQ(Daemon::BeginHandOver(*server), Status());
+  ASSERT_EQ(server->Wait(), Status());
+  server = Status(StatusCode::kUnavailable, "it has ended");
+  until_it_says("is lost");
+  StartServers({root + "/one", root + "/two"});
+  joins.join();
+  EXPECT_EQ(client->settings().priority, Priority::kTopK) << "it was not in yet when Connect returned";
+  EXPECT_EQ(client->Push(MustDeclare(*client), gradient).Wait(), Status());
+  EXPECT_EQ(client->Leave(), Status());
 }
 
 // A worker that leaves, or one that pushes nothing: all that waited goes on at the servers that there are.
