@@ -173,6 +173,9 @@ TEST(Checkers, FindAWorkerThatAJobForgot) {
   EXPECT_THAT(violations(), said) << "it has started with all";
   ledger.fewest_started = 2;
   EXPECT_THAT(violations(), Not(said));
+  ledger.jobs_finished = 0;
+  EXPECT_THAT(violations(), said) << "nor has it gone on to the end";
+  ledger.jobs_finished = 1;
   ledger.server_restarts = 0;
   EXPECT_THAT(violations(), said);
 }
@@ -233,8 +236,58 @@ TEST(Checkers, ExplainAPushThatIsPassedOverAndInTheDivisor) {
   for (float& value : values) value *= 3.0f / 2.0f;
   EXPECT_THAT(violations(), IsEmpty());
   for (float& value : values) value *= 2.0f / 3.0f;
+  const auto none = Contains(HasSubstr("no set of contributions"));
+  passed.round = 1;
+  EXPECT_THAT(violations(), none) << "of another round";
+  passed.round = 0;
   ledger.server_restarts = 0;
-  EXPECT_THAT(violations(), Contains(HasSubstr("no set of contributions")));
+  EXPECT_THAT(violations(), none);
+}
+
+// How many are in the divisor of an Adam step its size does not tell.
+TEST(Checkers, SayNothingOfAnAdamStepWithAPushThatIsPassedOver) {
+  const RunPlan& plan = FindScenario("AdamsStepsAreAdams")->plan;
+  JobLedger ledger = RunCluster(plan).ledgers.front();
+  EXPECT_EQ(CheckTensor(plan.jobs[0], 0, 0, ledger).rounds_checked, plan.jobs[0].rounds);
+  PushRecord& passed = *std::ranges::find_if(
+      ledger.pushes, [](const PushRecord& push) { return push.id.rank == 1 && push.round == 1; });
+  passed.passed_over = true;
+  ledger.server_restarts = 1;
+  const ModelOutcome outcome = CheckTensor(plan.jobs[0], 0, passed.id.tensor, ledger);
+  EXPECT_THAT(outcome.violations, IsEmpty());
+  EXPECT_EQ(outcome.rounds_checked, 1u);
+}
+
+// All are dead before the fault starts the process that is too old.
+TEST(Cluster, IsNotOverWhileAFaultHasAProcessToStart) {
+  RunPlan plan = FindScenario("OlderIncarnationIsRefusedAfterALoss")->plan;
+  plan.jobs[0].think = Duration(0);
+  plan.jobs[0].rounds = 20;
+  Fault kill = plan.faults[0];
+  kill.kind = FaultKind::kKillForGood;
+  kill.delay = std::chrono::milliseconds(400);
+  for (kill.rank = 0; kill.rank < 3; ++kill.rank) plan.faults.push_back(kill);
+  const RunResult result = RunCluster(plan);
+  EXPECT_THAT(result.violations, IsEmpty());
+  EXPECT_EQ(result.ledgers.front().processes.size(), 5u);
+}
+
+// The server goes on without rank 1, which is cut off, and is back when it starts once more.
+TEST(Cluster, KnowsTheStartWithTheFewestWorkers) {
+  RunPlan plan = FindScenario("JobGoesOnOverServersThatStartAgain")->plan;
+  plan.jobs[0].min_workers = 2;
+  plan.jobs[0].think = std::chrono::seconds(1);
+  plan.jobs[0].rounds = 30;
+  Fault cut = plan.faults[0];
+  cut.kind = FaultKind::kFullOutage;
+  cut.duration = std::chrono::seconds(16);
+  for (Fault& restart : plan.faults) restart.rank = 0;
+  plan.faults[1].after_push = 50;
+  plan.faults.push_back(cut);
+  const RunResult result = RunCluster(plan);
+  EXPECT_THAT(result.violations, IsEmpty());
+  EXPECT_EQ(result.ledgers.front().server_restarts, 2u);
+  EXPECT_EQ(result.ledgers.front().fewest_started, 2u);
 }
 
 // A server that ends behind a round: of most pushes it is open whether they are in.
