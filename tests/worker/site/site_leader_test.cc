@@ -39,7 +39,11 @@ class LeaderAlone : public ::testing::Test {
         {
           const std::lock_guard lock(mutex_);
           leader_->RunDone();
-          mailbox_->Poll([] {}, [this](const SiteMessage& m) { leader_->OnMessage(m); },
+          mailbox_->Poll([] {},
+                         [this](const SiteMessage& m) {
+                           session_ = m.session;
+                           leader_->OnMessage(m);
+                         },
                          [this](const offload::Completion& c) { leader_->OnCompletion(c); });
           leader_->Look(Now());
         }
@@ -69,6 +73,7 @@ class LeaderAlone : public ::testing::Test {
   std::unique_ptr<Mailbox> mailbox_;
   SiteLeader::Options options_;
   std::optional<SiteLeader> leader_;
+  uint64_t session_ = 0;  // of the rank that spoke last; under the lock
   std::atomic<bool> connected_{false};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
@@ -107,6 +112,21 @@ TEST_F(LeaderAlone, ItsEndEndsItsCollectivesAndGivesTheirMemoryBack) {
     const auto other = mailbox_->device().Allocate(4096, "longhaul-site-" + std::to_string(kLeader) + "/0");
     EXPECT_TRUE(other.ok()) << "the name is free: " << other.status().ToString();
   }
+}
+
+// It was on its way while the ranks turned to the successor.
+TEST_F(LeaderAlone, WhatAnEarlierOneSaysIsNotHeard) {
+  options_.leader = LeadershipOf(2, 0);
+  Lead();
+  Client client = MustConnect(site_.Rank(0));
+  {
+    const std::lock_guard lock(mutex_);
+    SiteMessage failed{.kind = SiteKind::kFailed, .session = session_, .leader = LeadershipOf(1, 0)};
+    failed.SetStatus({StatusCode::kAborted, "of an earlier one"});
+    EXPECT_TRUE(mailbox_->Send({0, 0}, failed));
+  }
+  EXPECT_EQ(client.Declare("w", {.count = 10}).status(), Status());
+  EXPECT_EQ(client.status(), Status());
 }
 
 // More than a device has regions.
