@@ -12,7 +12,7 @@
 
 namespace longhaul::transport {
 
-class FakeConnection final : public Connection {
+class FakeConnection : public Connection {
  public:
   struct Chunk {
     wire::ReliabilityClass reliability = wire::ReliabilityClass::kHigh;
