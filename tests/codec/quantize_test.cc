@@ -272,6 +272,28 @@ TEST_F(Dispatch, EncodingIsTheSameToTheBit) {
   }
 }
 
+TEST_F(Dispatch, ASurveyIsTheSameToTheBit) {
+  constexpr uint64_t kSeed = 8;
+  Random random(kSeed);
+  for (int trial = 0; trial < 3000; ++trial) {
+    const size_t offset = random.Below(8);
+    const size_t n = random.Below(70);
+    const std::vector<float> fresh = Mixture(random, offset + n, random.Chance(0.7));
+    const std::vector<float> kept = Mixture(random, n, random.Chance(0.7));
+    for (const float* with : {kept.data(), static_cast<const float*>(nullptr)}) {
+      for (const uint32_t least : {1u, BitsOf(0.5f), BitsOf(fresh.empty() ? 1 : fresh[0]) & 0x7fffffff}) {
+        const SurveyOf of{fresh.data() + offset, with, random.Chance(0.5), std::max(least, 1u)};
+        const Survey plain = PlainKernels().survey(of, n), wide = Avx2Kernels()->survey(of, n);
+        ASSERT_EQ(plain.largest_fresh, wide.largest_fresh) << n << " elements, trial " << trial;
+        ASSERT_EQ(plain.largest, wide.largest) << n << " elements, trial " << trial;
+        ASSERT_EQ(plain.selected, wide.selected) << n << " elements, trial " << trial;
+        if (std::isnan(plain.energy) && std::isnan(wide.energy)) continue;
+        ASSERT_EQ(BitsOf(plain.energy), BitsOf(wide.energy)) << n << " elements, trial " << trial;
+      }
+    }
+  }
+}
+
 TEST_F(Dispatch, DecodingIsTheSameToTheBitForAllCodesAndWaysToApplyThem) {
   constexpr uint64_t kSeed = 7;
   Random random(kSeed);
@@ -321,6 +343,61 @@ TEST(Kernels, NeitherReadsNorWritesBeyondTheEnd) {
       }
       EXPECT_EQ(kernels->count_nonzero(values.data(), n), n);
       EXPECT_EQ(kernels->max_magnitude(values.data(), n), n == 0 ? 0 : BitsOf(1.5f));
+      EXPECT_EQ(kernels->survey({values.data(), values.data()}, n).selected, n);
+    }
+  }
+}
+
+// One pass finds what a pass for each would: combine, then look at the result.
+TEST(Kernels, ASurveyFindsWhatSeparatePassesFind) {
+  constexpr uint64_t kSeed = 9;
+  Random random(kSeed);
+  for (const Kernels* kernels : AllKernels()) {
+    for (size_t n = 0; n < 50; ++n) {
+      for (const bool subtract : {false, true}) {
+        std::vector<float> fresh(n), kept(n), sum(n);
+        for (size_t i = 0; i < n; ++i) {
+          fresh[i] = random.Chance(0.2) ? -0.0f : static_cast<float>(random.Normal());
+          kept[i] = random.Chance(0.2) ? fresh[i] : static_cast<float>(random.Normal());
+          sum[i] = subtract ? fresh[i] - kept[i] : fresh[i] + kept[i];
+        }
+        const float least = random.Chance(0.5) ? 0 : static_cast<float>(random.Uniform());
+        double energy = 0;
+        uint32_t selected = 0;
+        for (const float value : sum) {
+          if (value == 0 || std::abs(value) < least) continue;
+          ++selected;
+          energy += static_cast<double>(value) * static_cast<double>(value);
+        }
+        const SurveyOf of{fresh.data(), kept.data(), subtract, std::max(BitsOf(least), 1u)};
+        const Survey survey = kernels->survey(of, n);
+        ASSERT_EQ(survey.largest_fresh, PlainKernels().max_magnitude(fresh.data(), n)) << kernels->name;
+        ASSERT_EQ(survey.largest, PlainKernels().max_magnitude(sum.data(), n)) << kernels->name << " " << n;
+        ASSERT_EQ(survey.selected, selected) << kernels->name << " " << n;
+        ASSERT_NEAR(static_cast<double>(survey.energy), energy, 1e-6 * energy) << kernels->name << " " << n;
+        const Survey alone = kernels->survey({.fresh = fresh.data()}, n);
+        ASSERT_EQ(alone.largest, survey.largest_fresh);
+        ASSERT_EQ(alone.largest_fresh, survey.largest_fresh);
+      }
+    }
+  }
+}
+
+TEST(Kernels, ASurveyShowsWhatIsNotFiniteWhereverItIs) {
+  for (const Kernels* kernels : AllKernels()) {
+    for (size_t n : {1u, 7u, 8u, 12u, 13u, 31u}) {
+      for (size_t at = 0; at < n; ++at) {
+        for (const float bad : {kInfinity, -kInfinity, std::nanf(""), -std::nanf("")}) {
+          std::vector<float> values(n, 1);
+          const std::vector<float> kept(n, 1);
+          values[at] = bad;
+          for (const float* with : {kept.data(), static_cast<const float*>(nullptr)}) {
+            const Survey survey = kernels->survey({values.data(), with}, n);
+            EXPECT_GE(survey.largest_fresh, kInfinityBits) << kernels->name << " " << at << " of " << n;
+            EXPECT_FALSE(std::isfinite(survey.energy)) << kernels->name << " " << at << " of " << n;
+          }
+        }
+      }
     }
   }
 }

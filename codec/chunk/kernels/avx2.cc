@@ -248,6 +248,58 @@ LH_AVX2 size_t CountNonzero(const float* in, size_t n) {
   return nonzero + PlainKernels().count_nonzero(in + i, n - i);
 }
 
+// A page ahead of what is read, since the processor's own prefetching ends with the page: 8.8 ms for 25
+// million floats instead of 12.8 (with `kept` 12.5 instead of 19.4). What it asks for may lie beyond the
+// array.
+LH_AVX2_INLINE void ReadAhead(const float* in) {
+  constexpr size_t kAhead = 4096;
+  _mm_prefetch(reinterpret_cast<const char*>(in) + kAhead, _MM_HINT_T0);
+}
+
+template <bool kKept>
+LH_AVX2 Survey SurveyAs(const SurveyOf& of, size_t n) {
+  const __m256i magnitude_bits = All(scalar::kMagnitude);
+  const __m256i too_small = All(of.least - 1);
+  const __m256 sign = _mm256_castsi256_ps(All(of.subtract ? ~scalar::kMagnitude : 0));
+  __m256i largest_fresh = _mm256_setzero_si256(), largest = largest_fresh, selected = largest_fresh;
+  __m256 energy = _mm256_setzero_ps();
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    ReadAhead(of.fresh + i);
+    __m256 sum = _mm256_loadu_ps(of.fresh + i);
+    if constexpr (kKept) {
+      const __m256i fresh = _mm256_and_si256(_mm256_castps_si256(sum), magnitude_bits);
+      largest_fresh = _mm256_max_epu32(largest_fresh, fresh);
+      ReadAhead(of.kept + i);
+      sum = _mm256_add_ps(sum, _mm256_xor_ps(_mm256_loadu_ps(of.kept + i), sign));
+    }
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(sum), magnitude_bits);
+    largest = _mm256_max_epu32(largest, magnitude);
+    const __m256i travels = _mm256_cmpgt_epi32(magnitude, too_small);
+    selected = _mm256_sub_epi32(selected, travels);
+    const __m256 part = _mm256_and_ps(sum, _mm256_castsi256_ps(travels));
+    energy = _mm256_add_ps(energy, _mm256_mul_ps(part, part));
+  }
+  alignas(32) uint32_t of_fresh[kLanes], of_sums[kLanes], counts[kLanes];
+  alignas(32) float energies[kLanes];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(of_fresh), kKept ? largest_fresh : largest);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(of_sums), largest);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(counts), selected);
+  _mm256_store_ps(energies, energy);
+  Survey survey;
+  for (size_t j = 0; j < kLanes; ++j) {
+    survey.largest_fresh = of_fresh[j] > survey.largest_fresh ? of_fresh[j] : survey.largest_fresh;
+    survey.largest = of_sums[j] > survey.largest ? of_sums[j] : survey.largest;
+    survey.selected += counts[j];
+  }
+  scalar::FinishSurvey(of, i, n, energies, &survey);
+  return survey;
+}
+
+Survey SurveyChunk(const SurveyOf& of, size_t n) {
+  return of.kept != nullptr ? SurveyAs<true>(of, n) : SurveyAs<false>(of, n);
+}
+
 // Of the processor and of the operating system, which has to save the wide registers.
 bool IsSupported() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -264,7 +316,8 @@ constexpr Kernels kTable = {.name = "avx2",
                             .decode_float16 = DecodeFloat16,
                             .decode_int8 = DecodeInt8,
                             .max_magnitude = MaxMagnitude,
-                            .count_nonzero = CountNonzero};
+                            .count_nonzero = CountNonzero,
+                            .survey = SurveyChunk};
 
 }  // namespace
 

@@ -27,6 +27,22 @@ enum class Apply : uint8_t {
   kAdd,    // out += weight * v
 };
 
+// What a sender has to know of a chunk before it encodes it.
+struct Survey {
+  uint32_t largest_fresh = 0;  // magnitude among `fresh`, as max_magnitude has it
+  uint32_t largest = 0;        // and among the sums
+  uint32_t selected = 0;       // sums whose magnitude is at least `least`
+  float energy = 0;            // of these: the sum of their squares
+  bool operator==(const Survey&) const = default;
+};
+// Of the sums fresh + kept, or fresh - kept; without `kept`, of `fresh` as it is.
+struct SurveyOf {
+  const float* fresh;
+  const float* kept = nullptr;
+  bool subtract = false;
+  uint32_t least = 1;  // bits of a magnitude; 1: all but zeros
+};
+
 struct Kernels {
   const char* name;
 
@@ -47,6 +63,8 @@ struct Kernels {
   uint32_t (*max_magnitude)(const float* in, size_t n);
   // Elements that are not zero.
   size_t (*count_nonzero)(const float* in, size_t n);
+  // In one pass. Squares are added in eight lanes, then as scalar::FinishSurvey has it.
+  Survey (*survey)(const SurveyOf& of, size_t n);
 };
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000;

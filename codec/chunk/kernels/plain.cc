@@ -82,6 +82,17 @@ size_t CountNonzero(const float* in, size_t n) {
   return nonzero;
 }
 
+Survey SurveyChunk(const SurveyOf& of, size_t n) {
+  Survey survey;
+  float lanes[scalar::kSurveyLanes] = {};
+  size_t i = 0;
+  for (; i + scalar::kSurveyLanes <= n; i += scalar::kSurveyLanes) {
+    for (size_t j = 0; j < scalar::kSurveyLanes; ++j) lanes[j] += scalar::SurveyOne(of, i + j, &survey);
+  }
+  scalar::FinishSurvey(of, i, n, lanes, &survey);
+  return survey;
+}
+
 }  // namespace
 
 const Kernels& PlainKernels() {
@@ -94,7 +105,8 @@ const Kernels& PlainKernels() {
                                      .decode_float16 = DecodeFloat16,
                                      .decode_int8 = DecodeInt8,
                                      .max_magnitude = MaxMagnitude,
-                                     .count_nonzero = CountNonzero};
+                                     .count_nonzero = CountNonzero,
+                                     .survey = SurveyChunk};
   return kTable;
 }
 

@@ -1,6 +1,7 @@
 // One element at a time: what every kernel does for its last few elements, and the plain ones for all.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -134,6 +135,32 @@ void Put(float value, float weight, float* place) {
   } else {
     *place += weight * value;
   }
+}
+
+inline constexpr size_t kSurveyLanes = 8;
+
+// The square of one sum if it is selected, else zero.
+inline float SurveyOne(const SurveyOf& of, size_t i, Survey* survey) {
+  const float fresh = of.fresh[i];
+  float sum = fresh;
+  if (of.kept != nullptr) sum = of.subtract ? fresh - of.kept[i] : fresh + of.kept[i];
+  const uint32_t magnitude = std::bit_cast<uint32_t>(sum) & kMagnitude;
+  survey->largest_fresh = std::max(survey->largest_fresh, std::bit_cast<uint32_t>(fresh) & kMagnitude);
+  survey->largest = std::max(survey->largest, magnitude);
+  const bool selected = magnitude >= of.least;
+  survey->selected += selected ? 1 : 0;
+  return selected ? sum * sum : 0.0f;
+}
+
+// The last few elements, from i on, and the sum over the lanes: lane j and lane j + 4 are one, to which four
+// more elements are added if there are as many; then (0 + 2) + (1 + 3), and the rest one by one.
+inline void FinishSurvey(const SurveyOf& of, size_t i, size_t n, float* lanes, Survey* survey) {
+  for (size_t j = 0; j < 4; ++j) lanes[j] += lanes[j + 4];
+  if (n - i >= 4) {
+    for (size_t j = 0; j < 4; ++j) lanes[j] += SurveyOne(of, i++, survey);
+  }
+  survey->energy = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+  for (; i < n; ++i) survey->energy += SurveyOne(of, i, survey);
 }
 
 }  // namespace longhaul::codec::scalar
