@@ -205,7 +205,7 @@ void Exchange::Send(Worker& worker, std::span<const Values> gradients) {
     worker::PushPipeline& pipeline = *worker.pipelines[t];
     auto everything = WorkBudget::Everything();
     pipeline.Begin(round_, gradients[t], /*wants_result=*/true, tensors_[t]->shift_epoch());
-    LH_CHECK(pipeline.Encode(everything));
+    LH_CHECK(pipeline.Survey(everything));
     LH_CHECK(pipeline.refusal().ok());  // gradients of this model are finite
     transport::WindowOptions options = pipeline.window();
     options.key = {static_cast<uint32_t>(t), 0};

@@ -62,15 +62,13 @@ uint64_t TopKSampler::NextPlace() {
   return first + random_.Below(end - first);
 }
 
-void TopKSampler::Add(std::span<const float> values) {
-  for (; next_ < added_ + values.size(); next_ = NextPlace()) {
-    sample_.push_back(MagnitudeBits(values[next_ - added_]));
-  }
-  added_ += values.size();
+void TopKSampler::Add(float value) {
+  sample_.push_back(MagnitudeBits(value));
+  next_ = NextPlace();
 }
 
 float TopKSampler::Threshold() {
-  LH_CHECK_OP(added_, ==, count_);
+  LH_CHECK_OP(next_, ==, count_);
   const auto size = static_cast<double>(sample_.size());
   const auto kept = static_cast<size_t>(std::clamp(std::ceil(share_ * size), 1.0, size));
   return std::bit_cast<float>(KeptMagnitude(sample_, kept));
@@ -78,14 +76,13 @@ float TopKSampler::Threshold() {
 
 float TopKThreshold(std::span<const float> values, double share, uint64_t seed) {
   TopKSampler sampler(values.size(), share, seed);
-  sampler.Add(values);
+  while (sampler.next() < values.size()) sampler.Add(values[sampler.next()]);
   return sampler.Threshold();
 }
 
 uint32_t SelectTopK(std::span<const float> values, float threshold, uint32_t capacity, std::span<float> out) {
   LH_CHECK_OP(values.size(), ==, out.size());
-  // Zero has the smallest magnitude and never travels.
-  const uint32_t least = std::max(MagnitudeBits(threshold), 1u);
+  const uint32_t least = LeastMagnitude(threshold);
   uint32_t selected = 0;
   for (size_t i = 0; i < values.size(); ++i) {  // no branches: which ones travel is hard to guess
     const bool travels = MagnitudeBits(values[i]) >= least;

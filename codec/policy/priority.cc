@@ -24,18 +24,19 @@ double DequantizeEnergy(uint8_t quantized) {
 }
 
 double ChunkEnergy(std::span<const float> values) {
-  const Eigen::Map<const Eigen::VectorXf> v(values.data(), static_cast<Eigen::Index>(values.size()));
-  const float energy = v.squaredNorm();
+  const float energy = BestKernels().survey({values.data()}, values.size()).energy;
+  if (FitsFloat(energy)) return static_cast<double>(energy);
   // Squares leave float's range long before the values do; then once more, slowly.
-  if (!(energy > 1e-30f && energy < 1e38f)) return v.cast<double>().squaredNorm();
-  return static_cast<double>(energy);
+  const Eigen::Map<const Eigen::VectorXf> v(values.data(), static_cast<Eigen::Index>(values.size()));
+  return v.cast<double>().squaredNorm();
 }
 
 PriorityClassifier::PriorityClassifier(const ChunkGeometry& geometry, const PriorityOptions& options)
     : geometry_(geometry),
       options_(options),
       always_high_(geometry.chunks(), false),
-      energies_(geometry.chunks()) {
+      energies_(geometry.chunks()),
+      scored_(geometry.chunks()) {
   for (const TensorOptions::Range& range : options.high_ranges) {
     if (range.count == 0) continue;
     LH_CHECK_OP(range.first, <, geometry.count);
@@ -71,8 +72,8 @@ uint8_t PriorityClassifier::Score(uint32_t chunk, double energy) {
     if (!r.result.not_finite) r.result.not_finite = chunk;
     energy = DequantizeEnergy(255);  // ranks first, and stays comparable
   }
-  double& smoothed = energies_[chunk];
-  smoothed = smoothed_ ? options_.smoothing * smoothed + (1 - options_.smoothing) * energy : energy;
+  double& smoothed = scored_[chunk];
+  smoothed = smoothed_ ? options_.smoothing * energies_[chunk] + (1 - options_.smoothing) * energy : energy;
   r.energy += smoothed;
   if (always_high_[chunk]) r.always_energy += smoothed;
   return quantized;
@@ -91,6 +92,7 @@ uint64_t PriorityClassifier::Key(uint32_t chunk) const {
 
 void PriorityClassifier::BeginSelection() {
   Ranking& r = ranking_;
+  std::swap(energies_, scored_);
   smoothed_ = true;
   const uint32_t chunks = geometry_.chunks();
   r.turn = static_cast<uint32_t>(Random(options_.seed ^ r.round * 0x9e3779b97f4a7c15ull).Below(chunks));

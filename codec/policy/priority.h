@@ -34,6 +34,8 @@ double DequantizeEnergy(uint8_t quantized);
 
 // Squared L2 norm.
 double ChunkEnergy(std::span<const float> values);
+// Whether a sum of squares is within float's range; else ChunkEnergy adds once more, in double.
+inline bool FitsFloat(float energy) { return energy > 1e-30f && energy < 1e38f; }
 
 struct PriorityOptions {
   Priority policy = Priority::kEnergy;  // kTopK ranks as kEnergy, by what travels (codec/chunk/top_k.h)
@@ -72,8 +74,8 @@ class PriorityClassifier {
   PriorityClassifier(const ChunkGeometry& geometry, const PriorityOptions& options);
 
   void Begin(uint64_t round);
-  // The energy of this round's chunk (ChunkEnergy); returns it quantised. REQUIRES: every chunk once, in
-  // order.
+  // The energy of this round's chunk (ChunkEnergy); returns it quantised. A round that is begun anew before
+  // the first Rank leaves no trace. REQUIRES: every chunk once, in order.
   uint8_t Score(uint32_t chunk, double energy);
   // Looks at no more than `chunks` chunks (>= 1). True when the ranking is complete.
   bool Rank(uint32_t chunks);
@@ -138,6 +140,7 @@ class PriorityClassifier {
   std::vector<bool> always_high_;  // by chunk
   uint32_t always_high_count_ = 0;
   ZeroedArray<double> energies_;  // by chunk, smoothed
+  ZeroedArray<double> scored_;    // the same with this round's, which counts once all chunks are scored
   std::vector<double> explicit_scores_;
   bool smoothed_ = false;  // energies_ has a past
   Ranking ranking_;

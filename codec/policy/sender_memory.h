@@ -22,7 +22,8 @@ namespace longhaul::codec {
 
 class SenderMemory {
  public:
-  explicit SenderMemory(const ChunkGeometry& geometry) : geometry_(geometry) {}
+  explicit SenderMemory(const ChunkGeometry& geometry)
+      : geometry_(geometry), holds_(geometry.chunks(), false) {}
   virtual ~SenderMemory() = default;
   SenderMemory(const SenderMemory&) = delete;
   SenderMemory& operator=(const SenderMemory&) = delete;
@@ -30,22 +31,34 @@ class SenderMemory {
   // What to send for this gradient. Stable until the next Prepare; the policies that forget give the gradient
   // itself back, which the caller keeps in place. REQUIRES: size == count, the last one is finished.
   std::span<const float> Prepare(std::span<const float> gradient);
-  // The same in steps: what Begin gives holds for a chunk after CombineChunk, due once per chunk.
+  // The same in steps: what Begin gives holds for a chunk after CombineChunk (again: nothing). The gradient
+  // stays in place until Finish.
   std::span<const float> Begin(std::span<const float> gradient);
-  void CombineChunk(uint32_t chunk) { Combine(chunk, geometry_.Elements(gradient_, chunk)); }
+  void CombineChunk(uint32_t chunk);
   // The chunk of what Prepare gave is settled. taken: the server counted it, and it travelled as `sent`, the
   // values after quantisation and sparsification, as the server decoded them (the prepared values themselves
   // when nothing was changed). Not taken: nothing of it counts, `sent` is not read.
-  // REQUIRES: Prepare came first; once per chunk; sent of the chunk's length when taken.
+  // REQUIRES: Prepare came first; once per chunk; sent of the chunk's length when taken. Taken without having
+  // been combined: !Holds(chunk), and `sent` is the gradient's chunk.
   void SettleChunk(uint32_t chunk, bool taken, std::span<const float> sent);
-  // The window is over. A chunk that was not settled counts as not taken. REQUIRES: Prepare came first.
+  // The window is over. A chunk that was not settled counts as not taken, combined or not. REQUIRES: Prepare
+  // came first.
   void Finish();
+
+  // What CombineChunk would make of a chunk, of which `fresh` is the gradient; nothing changes. `new_epoch`:
+  // as after BeginEpoch. `least` as in SurveyOf. REQUIRES: nothing is under way.
+  Survey SurveyChunk(uint32_t chunk, std::span<const float> fresh, bool new_epoch, uint32_t least) const;
+  void Preview(uint32_t chunk, std::span<const float> fresh, bool new_epoch, std::span<float> out) const;
+  // The same of one element; but a debt that will be dropped counts here.
+  float PreviewOne(uint64_t element, float fresh, bool new_epoch) const;
+  // False: nothing is remembered of the chunk, what is prepared is the gradient (but for the sign of zeros).
+  bool Holds(uint32_t chunk) const { return holds_[chunk]; }
   // A new shift epoch: c := 0, from the next Prepare on (codec/policy/shift.h). What is under way belongs to
   // the epoch before, the server takes none of it any more. Other policies have no epochs.
   virtual void BeginEpoch() {}
 
-  // What waits to be repaid, by element; between Prepare and Finish: with the gradient. Empty but for
-  // residual.
+  // What waits to be repaid, by element; between Begin and Finish: with what is combined of the gradient.
+  // Empty but for residual.
   virtual std::span<const float> owed() const { return {}; }
   // Adds to that, from element `first` on; nothing with other policies. REQUIRES: nothing is under way.
   virtual void Owe(uint64_t, std::span<const float>) {}
@@ -55,21 +68,38 @@ class SenderMemory {
   virtual std::span<const float> shift() const { return {}; }
 
  protected:
+  // How a gradient is combined: `values` are added to it, or subtracted, but for a chunk in which that would
+  // exceed the magnitude `largest` (bits).
+  struct Memory {
+    std::span<const float> values;  // by element; empty: nothing is remembered
+    bool subtract = false;
+    uint32_t largest = UINT32_MAX;
+  };
   const ChunkGeometry& geometry() const { return geometry_; }
   bool under_way() const { return under_way_; }
+  bool combined(uint32_t chunk) const { return combined_[chunk]; }
+  bool unfinished(uint32_t chunk) const { return !settled_[chunk] && !combined_[chunk]; }
+  void SetHolds(uint32_t chunk, bool holds) { holds_[chunk] = holds; }
 
  private:
+  virtual Memory Remembered(bool) const { return {}; }
+  const float* Kept(const Memory& memory, uint32_t chunk) const;
   // Where the prepared values will be.
   virtual std::span<const float> Prepared(std::span<const float> gradient) = 0;
   // Prepares one chunk, of which `fresh` is the gradient.
   virtual void Combine(uint32_t chunk, std::span<const float> fresh) = 0;
   // What was delivered of the chunk, and is the sender's no more.
   virtual void Deliver(uint32_t chunk, std::span<const float> sent) = 0;
+  // The window is over, and not all of its chunks are settled.
+  virtual void GiveUp() {}
 
   ChunkGeometry geometry_;
   bool under_way_ = false;
   std::span<const float> gradient_;  // under way
   std::vector<bool> settled_;        // by chunk
+  uint32_t settled_chunks_ = 0;
+  std::vector<bool> combined_;
+  std::vector<bool> holds_;  // what is remembered may be other than zero
 };
 
 // largest: magnitude beyond which policy residual drops a debt.
@@ -95,9 +125,11 @@ class ResidualMemory final : public SenderMemory {
   uint64_t debts_dropped() const override { return debts_dropped_; }
 
  private:
+  Memory Remembered(bool new_epoch) const override;
   std::span<const float> Prepared(std::span<const float>) override { return owed_.span(); }
   void Combine(uint32_t chunk, std::span<const float> fresh) override;
   void Deliver(uint32_t chunk, std::span<const float> sent) override;
+  void GiveUp() override;
 
   const float largest_;
   ZeroedArray<float> owed_;  // under way: with the gradient

@@ -24,6 +24,11 @@ ShiftMemory::ShiftMemory(const ChunkGeometry& geometry, float alpha)
   LH_CHECK(alpha > 0 && alpha <= 1);
 }
 
+SenderMemory::Memory ShiftMemory::Remembered(bool new_epoch) const {
+  if (new_epoch || epoch_begins_) return {};
+  return {.values = shift_.span(), .subtract = true};
+}
+
 std::span<const float> ShiftMemory::Prepared(std::span<const float>) {
   outdated_ = false;
   forgets_ = std::exchange(epoch_begins_, false);
@@ -32,13 +37,28 @@ std::span<const float> ShiftMemory::Prepared(std::span<const float>) {
 
 void ShiftMemory::Combine(uint32_t chunk, std::span<const float> fresh) {
   const std::span<float> shift = geometry().Elements(shift_.span(), chunk);
-  if (forgets_) std::ranges::fill(shift, 0.0f);
-  Of(geometry().Elements(prepared_.span(), chunk)) = Of(fresh) - Of(std::span<const float>(shift));
+  const std::span<float> prepared = geometry().Elements(prepared_.span(), chunk);
+  if (forgets_ && Holds(chunk)) {
+    std::ranges::fill(shift, 0.0f);
+    SetHolds(chunk, false);
+  }
+  if (Holds(chunk)) {
+    Of(prepared) = Of(fresh) - Of(std::span<const float>(shift));
+  } else {
+    std::ranges::copy(fresh, prepared.begin());
+  }
 }
 
 void ShiftMemory::Deliver(uint32_t chunk, std::span<const float> sent) {
   if (outdated_) return;
+  SetHolds(chunk, true);
   Of(geometry().Elements(shift_.span(), chunk)) += alpha_ * Of(sent);
+}
+
+void ShiftMemory::GiveUp() {
+  for (uint32_t chunk = 0; forgets_ && chunk < geometry().chunks(); ++chunk) {
+    if (unfinished(chunk)) epoch_begins_ = true;  // its c is not forgotten yet
+  }
 }
 
 void ShiftMemory::BeginEpoch() {

@@ -40,9 +40,11 @@ class ShiftMemory final : public SenderMemory {
   std::span<const float> shift() const override { return shift_.span(); }
 
  private:
+  Memory Remembered(bool new_epoch) const override;
   std::span<const float> Prepared(std::span<const float> gradient) override;
   void Combine(uint32_t chunk, std::span<const float> fresh) override;
   void Deliver(uint32_t chunk, std::span<const float> sent) override;
+  void GiveUp() override;
 
   float alpha_;
   bool outdated_ = false;        // what is under way is of an epoch that is over

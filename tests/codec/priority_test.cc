@@ -185,6 +185,17 @@ TEST(Priority, ContributionOverRoundsKeepsAClassFromFlapping) {
   EXPECT_NEAR(smooth.energies()[1], 0.8 * 1 + 0.2 * 12, 1e-4);
 }
 
+TEST(Priority, ARoundThatIsBegunAnewLeavesNoTrace) {
+  PriorityClassifier interrupted(GeometryOf(10), Options(0.1, 0.5)), other(GeometryOf(10), Options(0.1, 0.5));
+  const auto before = TensorOf({10, 1, 0, 0, 0, 0, 0, 0, 0, 0}),
+             noise = TensorOf({0, 9, 0, 0, 0, 0, 0, 0, 0, 0});
+  for (auto* classifier : {&interrupted, &other}) classifier->Classify(before, 0);
+  interrupted.Begin(1);
+  for (uint32_t chunk = 0; chunk < 10; ++chunk) interrupted.Score(chunk, 1e6);
+  for (auto* classifier : {&interrupted, &other}) classifier->Classify(noise, 1);
+  EXPECT_TRUE(std::ranges::equal(interrupted.energies(), other.energies()));
+}
+
 TEST(Priority, LayerOrderSendsTheFrontFirst) {
   PriorityOptions options = Options(0.3);
   options.policy = Priority::kLayer;

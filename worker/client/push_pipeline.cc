@@ -73,177 +73,117 @@ void PushPipeline::SetScores(std::vector<float> parts) {
   new_parts_ = std::move(parts);
 }
 
-// --- Encoding ---
+// --- The survey ---
 
 void PushPipeline::Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch,
                          float weight) {
   LH_CHECK(idle());
   LH_CHECK_OP(gradient.size(), ==, geometry_.count);
   if (!new_parts_.empty()) parts_ = std::exchange(new_parts_, {});
-  stage_ = Stage::kChecking;
-  next_ = 0;
+  stage_ = top_k() ? Stage::kSampling : Stage::kSurveying;
   initial_ = false;
   wants_result_ = wants_result;
   weight_ = weight > 0 ? weight : settings_.weight;
   round_ = round;
   new_epoch_ = epoch;
   values_ = gradient;
-  refusal_ = Status::Ok();
+  Clear();
+  largest_ = std::bit_cast<uint32_t>(codec::LargestGradient(settings_.world_size, weight_));
+  nonzero_.clear();
+  nonzero_.reserve(chunks());
+  classifier_.Begin(round_);
+  rounding_seed_ = codec::RoundingSeed(settings_.seed, settings_.rank, shape_.key, round_);
+  if (top_k()) sampler_.emplace(geometry_.count, shape_.format.topk_share, rounding_seed_);
 }
 
 void PushPipeline::BeginInitial(std::span<const float> values) {
   LH_CHECK(idle());
   LH_CHECK_OP(values.size(), ==, shape_.geometry.count);
-  stage_ = Stage::kCombining;
-  next_ = 0;
   initial_ = true;
   values_ = values;
-  refusal_ = Status::Ok();
-  BeginEncoding();
+  Clear();
+  high_order_.resize(chunks());
+  std::iota(high_order_.begin(), high_order_.end(), 0u);
+  low_order_.clear();
+  codec::WindowMetadata metadata;
+  metadata.kind = codec::WindowKind::kInitial;
+  metadata.dtype = shape_.dtype;
+  metadata.chunk_elements = shape_.geometry.chunk_elements;
+  Describe(metadata);
 }
 
-bool PushPipeline::Encode(WorkBudget& budget) {
+void PushPipeline::Clear() {
+  next_ = 0;
+  refusal_ = Status::Ok();
+  chunks_.clear();
+  chunks_.reserve(chunks());
+  bodies_.Clear();
+  submitted_ = 0;
+  submitted_bytes_ = ByteCount(0);
+}
+
+bool PushPipeline::Survey(WorkBudget& budget) {
   while (stage_ != Stage::kReady && !idle()) {
     if (budget.spent()) return false;
-    EncodeStep(budget);
+    SurveyStep(budget);
   }
   return true;
 }
 
-void PushPipeline::EncodeStep(WorkBudget& budget) {
+void PushPipeline::SurveyStep(WorkBudget& budget) {
   if (stage_ == Stage::kRanking) {
     const uint64_t most = std::clamp<uint64_t>(budget.left() / WorkBudget::kPerRankedChunk, 1, chunks());
     budget.Spend(most * WorkBudget::kPerRankedChunk);
     if (classifier_.Rank(static_cast<uint32_t>(most))) TakePriorities();
     return;
   }
+  if (stage_ == Stage::kSampling) {
+    budget.Spend(WorkBudget::kPerChunk);  // for an element that is in no cache
+    return Sample();
+  }
+  LH_CHECK(stage_ == Stage::kSurveying);
   const uint32_t c = next_++;
-  budget.Spend(WorkBudget::kPerChunk + (initial_ ? 0 : geometry_.Length(c)));
-  switch (stage_) {
-    case Stage::kChecking:
-      CheckSummable(c);
-      break;
-    case Stage::kCombining:
-      initial_ ? EncodeInitialChunk(c) : CombineChunk(c);
-      break;
-    case Stage::kSelecting:
-      EncodeGradientChunk(c);
-      break;
-    default:
-      LH_CHECK(false);
-  }
-  if (!idle() && next_ == chunks()) FinishStage();
+  budget.Spend(WorkBudget::kPerChunk + geometry_.Length(c));
+  SurveyChunk(c);
+  if (!idle() && next_ == chunks()) stage_ = Stage::kRanking;
 }
 
-void PushPipeline::FinishStage() {
-  next_ = 0;
-  switch (stage_) {
-    case Stage::kChecking:
-      if (new_epoch_ != epoch_) memory_->BeginEpoch();
-      epoch_ = new_epoch_;
-      prepared_ = memory_->Begin(values_);
-      BeginEncoding();
-      stage_ = Stage::kCombining;
-      return;
-    case Stage::kCombining:
-      if (initial_) {
-        high_order_.resize(chunks());
-        std::iota(high_order_.begin(), high_order_.end(), 0u);
-        low_order_.clear();
-        codec::WindowMetadata metadata;
-        metadata.kind = codec::WindowKind::kInitial;
-        metadata.dtype = shape_.dtype;
-        metadata.chunk_elements = shape_.geometry.chunk_elements;
-        return Describe(metadata);
-      }
-      if (top_k()) threshold_ = sampler_->Threshold();
-      stage_ = top_k() ? Stage::kSelecting : Stage::kRanking;
-      return;
-    default:
-      LH_CHECK(stage_ == Stage::kSelecting);
-      stage_ = Stage::kRanking;
-  }
+// A gradient that is not finite is refused by the survey; until then its threshold may be anything.
+void PushPipeline::Sample() {
+  const uint64_t element = sampler_->next();
+  if (element < geometry_.count)
+    return sampler_->Add(memory_->PreviewOne(element, values_[element], begins_epoch()));
+  threshold_ = sampler_->Threshold();
+  stage_ = Stage::kSurveying;
 }
 
-void PushPipeline::CheckSummable(uint32_t c) {
-  const std::span<const float> values = geometry_.Elements(values_, c);
-  const float largest = codec::LargestGradient(settings_.world_size, weight_);
-  const uint32_t magnitude = codec::BestKernels().max_magnitude(values.data(), values.size());
-  if (magnitude <= std::bit_cast<uint32_t>(largest)) return;
-  refusal_ = magnitude >= codec::kInfinityBits
-                 ? NotFinite(geometry_, c, "the gradient")
-                 : TooLarge(geometry_, c, settings_.world_size, weight_, largest);
-  Release();
-}
-
-void PushPipeline::BeginEncoding() {
-  chunks_.clear();
-  chunks_.reserve(chunks());
-  bodies_.Clear();
-  submitted_ = 0;
-  submitted_bytes_ = ByteCount(0);
-  if (initial_) return;
-  classifier_.Begin(round_);
-  rounding_seed_ = codec::RoundingSeed(settings_.seed, settings_.rank, shape_.key, round_);
-  if (top_k()) sampler_.emplace(geometry_.count, shape_.format.topk_share, rounding_seed_);
-}
-
-void PushPipeline::EncodeInitialChunk(uint32_t c) {
-  const std::span<const float> elements = shape_.geometry.Elements(values_, c);
-  EncodedChunk& chunk = chunks_.emplace_back();
-  chunk.header = codec::EncodeDenseHeader(c, static_cast<uint32_t>(elements.size()));
-  chunk.body = AsBytes(elements);
-}
-
-void PushPipeline::CombineChunk(uint32_t c) {
-  memory_->CombineChunk(c);
-  if (top_k()) {
-    sampler_->Add(geometry_.Elements(prepared_, c));
-  } else {
-    EncodeGradientChunk(c);  // while its values are in the cache
-  }
-}
-
-void PushPipeline::EncodeGradientChunk(uint32_t c) {
-  const DType dtype = shape_.format.gradient;
-  std::span<const float> values = geometry_.Elements(prepared_, c);
-  const auto count = static_cast<uint32_t>(values.size());
-  if (top_k()) {
-    const std::span<float> selected = std::span(scratch_).first(count);
-    codec::SelectTopK(values, threshold_, codec::SparseCapacity(settings_.symbol_bytes, count, dtype),
-                      selected);
-    values = selected;
+void PushPipeline::SurveyChunk(uint32_t c) {
+  const std::span<const float> fresh = geometry_.Elements(values_, c);
+  const uint32_t least = top_k() ? codec::LeastMagnitude(threshold_) : 1;
+  const codec::Survey survey = memory_->SurveyChunk(c, fresh, begins_epoch(), least);
+  if (survey.largest_fresh > largest_) {
+    refusal_ = survey.largest_fresh >= codec::kInfinityBits
+                   ? NotFinite(geometry_, c, "the gradient")
+                   : TooLarge(geometry_, c, settings_.world_size, weight_, std::bit_cast<float>(largest_));
+    return Release();
   }
   if (!parts_.empty()) classifier_.SetScore(c, ScoreOf(c));
-  const uint8_t log_energy = classifier_.Score(c, codec::ChunkEnergy(values));
-  EncodedChunk& chunk = chunks_.emplace_back();
-  chunk.as_it_is = dtype == DType::kFloat32 && !top_k();
-  if (chunk.as_it_is) {
-    const uint32_t nonzero = codec::CountNonzero(values);
-    if (!TravelsSparse(count, nonzero)) {
-      chunk.header = codec::EncodeDenseHeader(c, count, nonzero, log_energy);
-      chunk.body = AsBytes(values);
-      return;
-    }
-  }
-  const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed_, c));
-  // Twice: a chunk that becomes sparse is both for a moment, and a block that moved would leave those before
-  // it dangling.
-  std::vector<uint8_t>* bodies = bodies_.Room(2 * codec::DenseChunkBytes(count, dtype));
-  const size_t first = bodies->size();
-  chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy}, bodies);
-  chunk.body = ByteSpan(*bodies).subspan(first);
+  classifier_.Score(c, EnergyOf(c, survey));
+  nonzero_.push_back(static_cast<uint16_t>(survey.selected));
 }
 
-std::vector<uint8_t>* PushPipeline::BodyStore::Room(size_t bytes) {
-  while (block_ < blocks_.size() && blocks_[block_].capacity() - blocks_[block_].size() < bytes) ++block_;
-  if (block_ == blocks_.size()) blocks_.emplace_back().reserve(std::max(kBlockBytes, bytes));
-  return &blocks_[block_];
-}
-
-void PushPipeline::BodyStore::Clear() {
-  for (std::vector<uint8_t>& block : blocks_) block.clear();
-  block_ = 0;
+// Of what travels, before it is rounded.
+double PushPipeline::EnergyOf(uint32_t c, const codec::Survey& survey) {
+  if (survey.selected == 0) return 0;
+  const auto count = geometry_.Length(c);
+  const uint32_t capacity =
+      top_k() ? codec::SparseCapacity(settings_.symbol_bytes, count, shape_.format.gradient) : count;
+  if (survey.selected <= capacity && codec::FitsFloat(survey.energy))
+    return static_cast<double>(survey.energy);
+  const std::span<float> values = std::span(scratch_).first(count);
+  memory_->Preview(c, geometry_.Elements(values_, c), begins_epoch(), values);
+  if (top_k()) codec::SelectTopK(values, threshold_, capacity, values);
+  return codec::ChunkEnergy(values);
 }
 
 // The highest score among the parts that have an element of the chunk. Part p of P has the elements from
@@ -265,8 +205,12 @@ void PushPipeline::TakePriorities() {
   if (priorities.not_finite) {  // sums of finite values
     refusal_ =
         NotFinite(geometry_, *priorities.not_finite, "the gradient with what is owed from earlier rounds");
-    return Abandon();
+    return Release();
   }
+  if (begins_epoch()) memory_->BeginEpoch();
+  epoch_ = new_epoch_;
+  prepared_ = memory_->Begin(values_);
+  log_energy_ = std::move(priorities.log_energy);
   high_order_ = std::move(priorities.high);
   low_order_ = std::move(priorities.low);
   codec::WindowMetadata metadata;
@@ -296,6 +240,67 @@ void PushPipeline::Describe(codec::WindowMetadata metadata) {
   stage_ = Stage::kReady;
 }
 
+// --- Encoding ---
+
+void PushPipeline::EncodeNext() {
+  const uint32_t c = ChunkAt(static_cast<uint32_t>(chunks_.size()));
+  initial_ ? EncodeInitialChunk(c) : EncodeGradientChunk(c);
+}
+
+void PushPipeline::EncodeInitialChunk(uint32_t c) {
+  const std::span<const float> elements = shape_.geometry.Elements(values_, c);
+  EncodedChunk& chunk = chunks_.emplace_back();
+  chunk.header = codec::EncodeDenseHeader(c, static_cast<uint32_t>(elements.size()));
+  chunk.body = AsBytes(elements);
+}
+
+void PushPipeline::EncodeGradientChunk(uint32_t c) {
+  const DType dtype = shape_.format.gradient;
+  const uint32_t count = geometry_.Length(c);
+  const uint32_t nonzero = nonzero_[c];
+  EncodedChunk& chunk = chunks_.emplace_back();
+  if (dtype == DType::kFloat32 && !top_k()) {
+    // From the gradient itself: a zero might have another sign in what is prepared.
+    const bool untouched = nonzero == count && !memory_->Holds(c);
+    chunk.as_it_is = untouched ? geometry_.Elements(values_, c) : Combined(c);
+    if (!TravelsSparse(count, nonzero)) {
+      chunk.header = codec::EncodeDenseHeader(c, count, nonzero, log_energy_[c]);
+      chunk.body = AsBytes(chunk.as_it_is);
+      return;
+    }
+  }
+  std::span<const float> values = Combined(c);
+  if (top_k()) {
+    const std::span<float> selected = std::span(scratch_).first(count);
+    codec::SelectTopK(values, threshold_, codec::SparseCapacity(settings_.symbol_bytes, count, dtype),
+                      selected);
+    values = selected;
+  }
+  const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed_, c));
+  // Twice: a chunk that becomes sparse is both for a moment, and a block that moved would leave those before
+  // it dangling.
+  std::vector<uint8_t>* bodies = bodies_.Room(2 * codec::DenseChunkBytes(count, dtype));
+  const size_t first = bodies->size();
+  chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy_[c]}, bodies);
+  chunk.body = ByteSpan(*bodies).subspan(first);
+}
+
+std::span<const float> PushPipeline::Combined(uint32_t c) {
+  memory_->CombineChunk(c);
+  return geometry_.Elements(prepared_, c);
+}
+
+std::vector<uint8_t>* PushPipeline::BodyStore::Room(size_t bytes) {
+  while (block_ < blocks_.size() && blocks_[block_].capacity() - blocks_[block_].size() < bytes) ++block_;
+  if (block_ == blocks_.size()) blocks_.emplace_back().reserve(std::max(kBlockBytes, bytes));
+  return &blocks_[block_];
+}
+
+void PushPipeline::BodyStore::Clear() {
+  for (std::vector<uint8_t>& block : blocks_) block.clear();
+  block_ = 0;
+}
+
 // --- Sending ---
 
 uint32_t PushPipeline::ChunkAt(uint32_t position) const {
@@ -305,13 +310,17 @@ uint32_t PushPipeline::ChunkAt(uint32_t position) const {
 Status PushPipeline::Submit(transport::Connection& connection, transport::WindowKey key, WorkBudget& budget) {
   LH_CHECK(stage_ == Stage::kReady);
   while (!submitted() && !budget.spent()) {
-    const EncodedChunk& chunk = chunks_[ChunkAt(submitted_)];
+    budget.Spend(WorkBudget::kPerChunk);
+    if (submitted_ == chunks_.size()) {
+      EncodeNext();
+      if (!initial_) budget.Spend(geometry_.Length(ChunkAt(submitted_)));
+    }
+    const EncodedChunk& chunk = chunks_[submitted_];
     const auto reliability =
         submitted_ < high_order_.size() ? wire::ReliabilityClass::kHigh : wire::ReliabilityClass::kLow;
     if (Status s = connection.SubmitChunk(key, reliability, chunk.header, chunk.body); !s.ok()) return s;
     ++submitted_;
     submitted_bytes_ += ByteCount(static_cast<int64_t>(chunk.header.size() + chunk.body.size()));
-    budget.Spend(WorkBudget::kPerChunk);
   }
   return Status::Ok();
 }
@@ -369,6 +378,7 @@ bool PushPipeline::Settle(WorkBudget& budget) {
     if (budget.spent()) return false;
     const auto high = static_cast<uint32_t>(high_order_.size());
     const uint32_t c = ChunkAt(next_);
+    if (next_ == chunks_.size()) EncodeNext();  // it was closed early
     const bool acknowledged = next_ < high ? receipt_.HighTaken(next_) : receipt_.LowTaken(next_ - high);
     SettleChunk(c, counted_ ? counted_->Test(c) : acknowledged);
     budget.Spend(WorkBudget::kPerChunk + geometry_.Length(c));
@@ -379,8 +389,8 @@ bool PushPipeline::Settle(WorkBudget& budget) {
 
 void PushPipeline::SettleChunk(uint32_t c, bool taken) {
   if (!taken) return memory_->SettleChunk(c, false, {});
-  const EncodedChunk& chunk = chunks_[c];
-  if (chunk.as_it_is) return memory_->SettleChunk(c, true, geometry_.Elements(prepared_, c));
+  const EncodedChunk& chunk = chunks_[next_];
+  if (!chunk.as_it_is.empty()) return memory_->SettleChunk(c, true, chunk.as_it_is);
   const std::span<float> sent = std::span(scratch_).first(geometry_.Length(c));
   codec::DecodeChunk(*codec::ParseChunk(chunk.header, chunk.body), sent);
   memory_->SettleChunk(c, true, sent);
@@ -388,7 +398,7 @@ void PushPipeline::SettleChunk(uint32_t c, bool taken) {
 
 void PushPipeline::Abandon() {
   if (idle()) return;
-  if (!initial_ && stage_ != Stage::kChecking) memory_->Finish();
+  if (!initial_ && stage_ >= Stage::kReady) memory_->Finish();
   Release();
 }
 

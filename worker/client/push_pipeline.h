@@ -1,12 +1,14 @@
 // From a gradient to the chunks of a window, and back from the window's close to what has to be remembered.
 //
-//   gradient -> what the loss policy sends (+ residual, - shift) -> the largest elements (priority topk)
-//            -> wire type, dense | sparse -> score per chunk -> high | low, in order -> Submit
-//   close    -> the loss policy learns what the server has, as it arrived there: rounded, and in part
+//   survey   what the loss policy would send (+ residual, - shift): finite? score per chunk -> high | low, in order
+//   submit   what it sends, chunk by chunk -> the largest elements (priority topk) -> wire type, dense | sparse
+//   close    the loss policy learns what the server has, as it arrived there: rounded, and in part
 //
-// All of it goes in slices, so that the thread that calls is never away for long:
+// Before the first chunk leaves, the values are read once and nothing is written; what is combined, rounded
+// and packed is so when its turn to be submitted comes. All of it goes in slices, so that the thread that
+// calls is never away for long:
 //
-//   Begin -> Encode until true -> window(), to be opened -> Submit until submitted() -> OnClosed -> Settle until true
+//   Begin -> Survey until true -> window(), to be opened -> Submit until submitted() -> OnClosed -> Settle until true
 //
 // One per tensor, one window at a time. Chunk bodies are borrowed by the connection: float32 that travels
 // dense from the gradient or from the loss policy's memory, all else from this object's own storage. All of
@@ -49,25 +51,25 @@ class PushPipeline {
   // REQUIRES: priority kTopK goes with shape.format.topk_share > 0 and a policy that remembers.
   PushPipeline(const TensorShape& shape, const Settings& settings);
 
-  // Begins the window of one round. `gradient` is borrowed until Settle is done or Abandon. `epoch`: the
-  // shift epoch in force; a new one forgets the shift. weight: of this window; 0: the settings'. Does no work
-  // yet. REQUIRES: idle(); gradient.size() == count.
+  // Begins the window of one round. `gradient` is borrowed, and does not change, until Settle is done or
+  // Abandon. `epoch`: the shift epoch in force; a new one forgets the shift. weight: of this window; 0: the
+  // settings'. Does no work yet. REQUIRES: idle(); gradient.size() == count.
   void Begin(uint64_t round, std::span<const float> gradient, bool wants_result, uint32_t epoch = 0,
              float weight = 0);
   // The same for initial values: everything is of the high class, nothing is remembered.
   void BeginInitial(std::span<const float> values);
-  // A slice of encoding. True when it is over: refusal() is Ok and window() describes the window, or it says
-  // why there is none and nothing is under way. REQUIRES: Begin or BeginInitial.
-  bool Encode(WorkBudget& budget);
+  // A slice of the survey. True when it is over: refusal() is Ok and window() describes the window, or it
+  // says why there is none and nothing is under way. REQUIRES: Begin or BeginInitial.
+  bool Survey(WorkBudget& budget);
   // kInvalidArgument naming the chunk and its elements: a value is not finite, or larger than what can be
-  // summed (codec/policy/summable.h). What was owed before is owed still.
+  // summed (codec/policy/summable.h). Nothing has changed: not what was owed before, not the scores.
   const Status& refusal() const { return refusal_; }
-  // All but its key. REQUIRES: Encode is over, without refusal.
+  // All but its key. REQUIRES: Survey is over, without refusal.
   const transport::WindowOptions& window() const { return window_; }
-  // Hands a slice of the chunks to the window, which the connection has opened. Fails only when the
-  // connection does.
+  // Encodes a slice of the chunks and hands it to the window, which the connection has opened. Fails only
+  // when the connection does.
   Status Submit(transport::Connection& connection, transport::WindowKey key, WorkBudget& budget);
-  bool submitted() const { return submitted_ == chunks_.size(); }
+  bool submitted() const { return submitted_ == chunks(); }
 
   struct Outcome {
     uint32_t lost_chunks = 0;
@@ -76,7 +78,7 @@ class PushPipeline {
   // The window is closed; what the server did not take is the loss policy's, which Settle tells it.
   Outcome OnClosed(const transport::WindowReceipt& receipt, const transport::WindowTxStats& stats);
   // The connection is lost before it was known that the window counts: it is ready to be opened again, under
-  // another connection, and carries the same chunks. REQUIRES: Encode is over, Settle was not called.
+  // another connection, and carries the same chunks. REQUIRES: Survey is over, Settle was not called.
   void Rewind();
   // That window counted after all, by what the server has kept of it: these chunks, or none (empty).
   // REQUIRES: as after Rewind.
@@ -87,8 +89,8 @@ class PushPipeline {
   void ForgetEpoch() { epoch_ = UINT32_MAX; }
   // A slice of that. True when nothing is under way any more.
   bool Settle(WorkBudget& budget);
-  // The window is given up, or was never opened: nothing of it was taken. Chunks that Encode did not reach
-  // are not remembered either. Harmless when idle().
+  // The window is given up, or was never opened: nothing of it was taken. A gradient whose survey is not over
+  // is not remembered either; else the rest of it is combined at once. Harmless when idle().
   void Abandon();
   bool idle() const { return stage_ == Stage::kIdle; }
 
@@ -106,20 +108,20 @@ class PushPipeline {
   std::span<const float> shift() const { return memory_->shift(); }
 
  private:
-  // In this order; initial values skip what only gradients need, and only priority kTopK has kSelecting.
+  // In this order; initial values begin with kReady, and only priority kTopK has kSampling.
   enum class Stage : uint8_t {
     kIdle,
-    kChecking,   // can every value be summed? Before the loss policy sees one: it would remember NaN for ever
-    kCombining,  // with what the loss policy remembers; and encoding, but for kTopK
-    kSelecting,  // encoding the largest elements, whose threshold is known now
+    kSampling,   // for the threshold of the largest elements
+    kSurveying,  // can every value be summed? Before the loss policy sees one: it would remember NaN for ever
     kRanking,
-    kReady,  // or open: being submitted and sent
+    kReady,  // or open: being encoded, submitted and sent
     kSettling,
   };
   struct EncodedChunk {
     codec::ChunkHeaderBytes header;
     ByteSpan body;
-    bool as_it_is = false;  // the values arrive as they were prepared
+    // Where the values arrive as they were prepared: these.
+    std::span<const float> as_it_is = {};
   };
   // Encoded bodies, in blocks that never move.
   class BodyStore {
@@ -137,16 +139,20 @@ class PushPipeline {
 
   bool top_k() const { return settings_.priority == Priority::kTopK; }
   uint32_t chunks() const { return (initial_ ? shape_.geometry : geometry_).chunks(); }
-  // One chunk's step of the stage, and what follows its last one.
-  void EncodeStep(WorkBudget& budget);
-  void FinishStage();
-  void CheckSummable(uint32_t c);
-  void CombineChunk(uint32_t c);
-  void BeginEncoding();
-  void EncodeInitialChunk(uint32_t c);
-  void EncodeGradientChunk(uint32_t c);
+  bool begins_epoch() const { return new_epoch_ != epoch_; }
+  void Clear();
+  // A step of the stage: an element, a chunk, or some chunks of the ranking.
+  void SurveyStep(WorkBudget& budget);
+  void Sample();
+  void SurveyChunk(uint32_t c);
+  double EnergyOf(uint32_t c, const codec::Survey& survey);
   double ScoreOf(uint32_t c) const;
   void TakePriorities();
+  // The next chunk in the order of sending.
+  void EncodeNext();
+  void EncodeInitialChunk(uint32_t c);
+  void EncodeGradientChunk(uint32_t c);
+  std::span<const float> Combined(uint32_t c);
   void Describe(codec::WindowMetadata metadata);
   uint32_t ChunkAt(uint32_t position) const;
   void SettleChunk(uint32_t c, bool taken);
@@ -164,7 +170,7 @@ class PushPipeline {
 
   // Of what is under way.
   Stage stage_ = Stage::kIdle;
-  uint32_t next_ = 0;  // chunk, of the stage; of kSettling: place in the order of sending
+  uint32_t next_ = 0;  // chunk of kSurveying; of kSettling: place in the order of sending
   bool initial_ = false;
   bool wants_result_ = false;
   uint64_t round_ = 0;
@@ -173,13 +179,16 @@ class PushPipeline {
   std::span<const float> values_;    // as given
   std::span<const float> prepared_;  // what the loss policy sends
   std::optional<codec::TopKSampler> sampler_;
-  float threshold_ = 0;  // of kTopK
+  float threshold_ = 0;   // of kTopK
+  uint32_t largest_ = 0;  // magnitude that a value may have, as bits
   uint64_t rounding_seed_ = 0;
   Status refusal_;
   transport::WindowOptions window_;
   std::vector<uint32_t> high_order_;  // chunk numbers by sequence number of their class
   std::vector<uint32_t> low_order_;
-  std::vector<EncodedChunk> chunks_;  // by chunk number
+  std::vector<uint16_t> nonzero_;     // by chunk number, as prepared (kTopK: as selected)
+  std::vector<uint8_t> log_energy_;   // by chunk number
+  std::vector<EncodedChunk> chunks_;  // in the order of sending, as far as they are encoded
   BodyStore bodies_;                  // in place while a window is under way
   uint32_t submitted_ = 0;            // chunks
   ByteCount submitted_bytes_;

@@ -175,7 +175,7 @@ bool Pushes::WorkOnPush(TensorHandle handle, WorkBudget& budget) {
   TensorState& tensor = tensors_.at(handle);
   switch (tensor.push.stage) {
     case PushStage::kEncoding:
-      if (!tensor.pipeline->Encode(budget)) return false;
+      if (!tensor.pipeline->Survey(budget)) return false;
       OnEncoded(handle);
       return tensor.push.stage != PushStage::kOpen;
     case PushStage::kOpen:
