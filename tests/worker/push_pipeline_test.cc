@@ -775,7 +775,8 @@ TEST(PushPipelineTest, AChunkCountsAsMuchAsTheBestOfItsParts) {
   Pipeline pipeline(shape, SettingsWith(0.4));
   // Of two and a half chunks each: the second one is in chunks 2, 3 and 4.
   pipeline.SetScores(std::vector<float>{0, 1, 0, 0});
-  const FakeConnection::Window& window = Push(pipeline, 0, GradientOf(shape.geometry));
+  const std::vector<float> gradient = GradientOf(shape.geometry);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   EXPECT_EQ(IndicesOf(window.high), (std::vector<uint32_t>{0, 2, 3, 4}))
       << "and the first of those that do not count";
 }
