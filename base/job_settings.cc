@@ -68,7 +68,8 @@ constexpr JobSetting kSettings[] = {
      "most of a round's weight that one worker counts with; 0 = that of one with three times the others'; "
      "less than an even share = all count alike"},
     {"aggregation", &JobSpec::aggregation, kAny,
-     "what becomes of the workers' gradients: their mean, or what a minority of them cannot move"},
+     "what becomes of the workers' gradients: their mean, what a minority of them cannot move, or a rule of "
+     "--plugin-aggregation"},
     {"liar_share",
      &JobSpec::liar_share,
      {.high = 0.5, .above_low = true},

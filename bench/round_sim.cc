@@ -293,8 +293,7 @@ Status CheckOptions(const PushPullOptions& options) {
   const auto invalid = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
   const auto optimizer = codec::ParseOptimizer(options.optimizer);
   if (!optimizer.ok()) return invalid("--optimizer: " + optimizer.status().message());
-  if (options.settings.downlink == Downlink::kLossy &&
-      optimizer->kind == codec::OptimizerSpec::Kind::kAggregate) {
+  if (options.settings.downlink == Downlink::kLossy && optimizer->aggregates()) {
     return invalid("--downlink lossy needs an --optimizer, for example sgd:lr=0.1");
   }
   server::ServerCoreOptions core;

@@ -362,6 +362,8 @@ struct HandedOn {
 constexpr HandedOn kOfServer[] = {
     {"--min-workers", "fewer abort the job"},
     {"--capacity", "rate of the link that the workers share"},
+    {"--plugin", "a shared object with optimizers of the user's, for --optimizer"},
+    {"--plugin-aggregation", "a rule of a plug-in, instead of --aggregation"},
     {"--no-grants", "do not tell workers how fast to send", true},
 };
 

@@ -215,7 +215,7 @@ Status Validate(const control::ServerWelcome& welcome) {
   if (welcome.server() == 0 || welcome.server() >= welcome.servers()) {
     return Violation("server_welcome.server", "is not in 1..servers-1");
   }
-  return {};
+  return NameOrNone("server_welcome.plugin_aggregation", welcome.plugin_aggregation());
 }
 
 Status Validate(const control::Welcome& welcome) {

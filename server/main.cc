@@ -24,6 +24,7 @@
 #include "base/inject.h"
 #include "base/process/output.h"
 #include "base/process/signal_watcher.h"
+#include "codec/policy/optimizer.h"
 #include "health/metrics_flag.h"
 #include "longhaul/server.h"
 #include "server/daemon.h"
@@ -253,6 +254,7 @@ Status CheckJobsFlags(const CLI::App& app) {
 Result<std::vector<server::JobFlags>> LoadJobs(const Flags& flags) {
   auto jobs = server::ReadJobs(flags.jobs_file, flags.capacity != "auto");
   if (!jobs.ok()) return jobs;
+  for (server::JobFlags& job : *jobs) job.flags.server.plugins = flags.server.plugins;
   const auto has_key = [](const server::JobFlags& job) { return !job.flags.server.key_file.empty(); };
   if (std::ranges::any_of(*jobs, has_key) && !flags.allow_core_dump) keys::ForbidCoreDumps();
   return jobs;
@@ -264,6 +266,19 @@ void RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);  // where that fails, jobs beyond the limit cannot start, by name
+}
+
+// Before system calls are given up. What it needs stays loaded, for jobs that start later as well.
+Status LoadPlugins(const Flags& flags, std::vector<const longhaul_plugin*>* plugins) {
+  codec::Rules rules;  // names that are taken are said now, not by each job
+  for (const std::string& file : flags.plugins) {
+    const auto plugin = LoadPlugin(file);
+    if (!plugin.ok()) return plugin.status();
+    if (Status fits = rules.Add(*plugin); !fits.ok())
+      return {fits.code(), "plug-in " + file + ": " + fits.message()};
+    plugins->push_back(*plugin);
+  }
+  return {};
 }
 
 // --jobs.
@@ -340,6 +355,8 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  if (Status loaded = LoadPlugins(flags, &flags.server.plugins); !loaded.ok())
+    return WrongUsage("--plugin: " + loaded.message());
   if (!flags.jobs_file.empty()) return RunJobs(app, flags);
   if (app.count("--share") > 0) return WrongUsage("--share is for a file of --jobs");
   if (Status taken = server::TakeFlags(app, &flags); !taken.ok()) return WrongUsage(taken.message());

@@ -21,7 +21,8 @@ bool Same(const control::ServerWelcome& a, const control::ServerWelcome& b) {
   return *wire::DecodeJobSpec(a.job_spec()) == *wire::DecodeJobSpec(b.job_spec()) &&
          a.workers() == b.workers() && a.min_workers() == b.min_workers() &&
          a.start_workers() == b.start_workers() && a.map_epoch() == b.map_epoch() &&
-         a.servers() == b.servers() && a.server() == b.server();
+         a.servers() == b.servers() && a.server() == b.server() &&
+         a.plugin_aggregation() == b.plugin_aggregation();
 }
 
 }  // namespace

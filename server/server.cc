@@ -1,10 +1,15 @@
 #include "longhaul/server.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -122,8 +127,9 @@ Status CheckSeveral(const ServerOptions& o) {
   }
   if (o.first_server.empty()) return {};
   const ServerOptions none;
-  if (o.servers == 1 && o.workers == none.workers && o.min_workers == none.min_workers &&
-      o.start_workers == none.start_workers && o.job_spec == none.job_spec)
+  if (o.plugin_aggregation.empty() && o.servers == 1 && o.workers == none.workers &&
+      o.min_workers == none.min_workers && o.start_workers == none.start_workers &&
+      o.job_spec == none.job_spec)
     return {};
   return invalid(
       "with 'first_server' that server decides: servers, workers, min_workers, start_workers and the job's "
@@ -193,6 +199,7 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
   placed.registration = *std::move(opened);
   const control::ServerWelcome& welcome = placed.registration->welcome();
   placed.options.job_spec = *wire::DecodeJobSpec(welcome.job_spec());  // the reader has checked it
+  placed.options.plugin_aggregation = welcome.plugin_aggregation();
   placed.options.workers = welcome.workers();
   placed.options.min_workers = welcome.min_workers();
   placed.options.start_workers = welcome.start_workers();
@@ -201,6 +208,19 @@ Result<Placed> FindPlace(const ServerOptions& options, const keys::SecurityChoic
   placed.place.map_epoch = welcome.map_epoch();
   placed.place.first_server = options.first_server;
   return placed;
+}
+
+// REQUIRES: the plug-ins are in the settings.
+Status TakeAggregation(const ServerOptions& options, server::ServerSettings* s) {
+  const auto invalid = [](const std::string& why) { return Status(StatusCode::kInvalidArgument, why); };
+  if (options.plugin_aggregation.empty()) return {};
+  if (s->aggregation != Aggregation::kMean && s->aggregation != Aggregation::kPlugin) {
+    return invalid("'plugin_aggregation' is instead of aggregation " + std::string(NameOf(s->aggregation)));
+  }
+  s->aggregation = Aggregation::kPlugin;
+  s->aggregation_rule = s->rules.FindAggregation(options.plugin_aggregation);
+  if (s->aggregation_rule != nullptr) return {};
+  return invalid("no plug-in has the aggregation \"" + options.plugin_aggregation + "\"");
 }
 
 Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
@@ -238,6 +258,10 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
               .capacity_cap = NoneIsMax(options.capacity_cap),
               .worker_floor = options.worker_rate_floor,
               .worker_cap = NoneIsMax(options.worker_rate_cap)};
+  for (const longhaul_plugin* plugin : options.plugins) {
+    if (Status added = s.rules.Add(plugin); !added.ok()) return added;
+  }
+  if (Status aggregation = TakeAggregation(options, &s); !aggregation.ok()) return aggregation;
   core.admission.max_half_open = options.max_half_open;
   core.admission.half_open_timeout = options.half_open_timeout;
   if (!options.checkpoint_dir.empty()) s.checkpoint_every = options.checkpoint_every;
@@ -750,6 +774,24 @@ keys::SecurityChoice ChoiceOf(const ServerOptions& options) {
 }
 
 }  // namespace
+
+// RTLD_NOW: what it lacks is found out here, not in a round. RTLD_LOCAL: two plug-ins may use the same names.
+// Never closed: tensors and images name its rules for as long as any job lives. What it says of itself is
+// looked at where all plug-ins of a server meet (codec::Rules::Add).
+Result<const longhaul_plugin*> LoadPlugin(const std::string& file) {
+  const auto bad = [&file](const std::string& why, StatusCode code = StatusCode::kInvalidArgument) {
+    return Status(code, "plug-in " + file + ": " + why);
+  };
+  // A name alone would be looked for in the system's folders.
+  const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
+  if (::access(path.c_str(), R_OK) != 0) return bad(std::strerror(errno), StatusCode::kNotFound);
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return bad(std::string("cannot be loaded: ") + ::dlerror());
+  const auto get = reinterpret_cast<decltype(&longhaul_get_plugin)>(::dlsym(library, "longhaul_get_plugin"));
+  if (get == nullptr)
+    return bad("has no function longhaul_get_plugin (longhaul/plugin_api.h; in C++ it is extern \"C\")");
+  return get();
+}
 
 Result<Server> Server::Start(const ServerOptions& options, std::function<void(const ServerEvent&)> on_event) {
   return server::Daemon::Start(options, std::move(on_event), nullptr);

@@ -77,6 +77,10 @@ transport::EndpointOptions MakeEndpointOptions(const ServerCoreOptions& options,
 namespace {
 
 Status CheckAggregation(const ServerSettings& s) {
+  if (s.aggregation == Aggregation::kPlugin) {
+    if (s.aggregation_rule != nullptr) return {};
+    return {StatusCode::kInvalidArgument, "aggregation plugin needs the name of one, 'plugin_aggregation'"};
+  }
   if (s.aggregation == Aggregation::kMean || s.world_size >= 3) return {};
   return {StatusCode::kInvalidArgument, "aggregation " + std::string(NameOf(s.aggregation)) +
                                             " needs at least 3 workers, not " + std::to_string(s.world_size) +

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/allow_list.h"
+#include "codec/policy/optimizer.h"
 #include "longhaul/job.h"
 #include "longhaul/units.h"
 
@@ -54,7 +55,9 @@ struct ServerSettings : JobSpec {
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
   uint64_t memory = 0;  // bytes that the job's tensors may take at most, whatever max_model; 0: no bound
-  uint32_t checkpoint_every = 0;  // rounds between two images of the job; 0: none
+  uint32_t checkpoint_every = 0;                           // rounds between two images of the job; 0: none
+  codec::Rules rules = {};                                 // the built-in ones, and those of plug-ins
+  const longhaul_aggregation* aggregation_rule = nullptr;  // of Aggregation::kPlugin
   GrantSettings grants = {};
   AccessRules access = {};
   uint64_t first_job = 0;  // its number in Welcome; later ones count on

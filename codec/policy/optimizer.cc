@@ -1,11 +1,12 @@
-// The optimizers' steps. Compiled with -fno-math-errno (CMakeLists.txt): sqrt is then one exact instruction
-// for a whole vector. Eigen's own is an approximation that differs between makes of CPU and turns infinity
-// into NaN.
+// The built-in optimizers, and the state of any. Compiled with -fno-math-errno (CMakeLists.txt): sqrt is then
+// one exact instruction for a whole vector. Eigen's own is an approximation that differs between makes of CPU
+// and turns infinity into NaN.
 #include "codec/policy/optimizer.h"
 
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -42,17 +43,9 @@ void ForBlocks(size_t count, const Step& step) {
   for (; i < count; ++i) step.template operator()<1>(i);
 }
 
-class AggregateOnly final : public Optimizer {
- public:
-  using Optimizer::Optimizer;
+float Float(double value) { return static_cast<float>(value); }
 
-  void PartStep(double, double, uint64_t, std::span<const float> gradient, std::span<const float>,
-                std::span<float> updated) override {
-    LH_CHECK_OP(gradient.size(), ==, updated.size());
-    std::copy(gradient.begin(), gradient.end(), updated.begin());
-  }
-  void ScaleRate(double) override {}  // there is none
-};
+bool IsPart(double share) { return share > 0 && share < 1; }
 
 // How far values look ahead after a part s of a step, in steps of a velocity that decays by m in each: by how
 // far it goes alone until the worker that has them pushes, which in a job of alike workers is 1 - s of a step
@@ -73,97 +66,89 @@ double LookAhead(double m, double share) {
 // same velocity, and the values look ahead by k steps of it (LookAhead below), with nesterov or without.
 //
 //   v' = m^s v + (1 - m^s) / (1 - m) g / s;  w -= lr (s v' + k (v' - v))
-class Sgd final : public Optimizer {
- public:
-  // REQUIRES: spec.kind is kSgd.
-  Sgd(const OptimizerSpec& spec, uint64_t count);
+struct Sgd {
+  enum Setting { kLr, kMomentum, kNesterov, kWeightDecay };
+  enum Prepared { kKeep, kGain, kLook };
 
-  void PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
-                std::span<const float> current, std::span<float> updated) override;
-  void ScaleRate(double share) override;
+  static constexpr longhaul_setting kSettings[] = {
+      {"lr", "0.1", 0, 0, LONGHAUL_SETTING_REQUIRED},
+      {"momentum", "0.9", 0, 1, 0},
+      {"nesterov", nullptr, 0, 0, LONGHAUL_SETTING_FLAG},
+      {"weight_decay", "0.0001", 0, 0, 0},
+  };
+  static constexpr const char* kState[] = {"momentum_buffer"};
+
+  static uint32_t States(const double* settings) { return settings[kMomentum] > 0 ? 1 : 0; }
+  static const char* Check(const double* settings) {
+    return settings[kNesterov] != 0 && settings[kMomentum] == 0 ? "nesterov needs momentum" : nullptr;
+  }
+  static void Prepare(const longhaul_step* s, double* prepared) {
+    if (!IsPart(s->share)) return;
+    const auto m = static_cast<double>(Float(s->settings[kMomentum]));
+    const double kept = std::pow(m, s->share);
+    prepared[kKeep] = kept;
+    prepared[kGain] = (1 - kept) / (1 - m) / s->share;
+    prepared[kLook] = LookAhead(m, s->share);
+  }
+  static int32_t Step(const longhaul_step* s);
 
  private:
-  void LookAheadStep(double share, uint64_t first, std::span<const float> gradient,
-                     std::span<const float> current, std::span<float> updated);
-
-  const double spec_lr_;
-  float lr_;
-  const float momentum_;
-  const float weight_decay_;
-  const bool nesterov_;
+  static int32_t LookAheadStep(const longhaul_step* s, float lr, float decay);
 };
 
-Sgd::Sgd(const OptimizerSpec& spec, uint64_t count)
-    : Optimizer(spec, count),
-      spec_lr_(spec.lr),
-      lr_(static_cast<float>(spec.lr)),
-      momentum_(static_cast<float>(spec.momentum)),
-      weight_decay_(static_cast<float>(spec.weight_decay)),
-      nesterov_(spec.nesterov) {}
-
-void Sgd::ScaleRate(double share) { lr_ = static_cast<float>(spec_lr_ * share); }
-
-void Sgd::PartStep(double, double share, uint64_t first, std::span<const float> gradient,
-                   std::span<const float> current, std::span<float> updated) {
-  LH_CHECK_OP(gradient.size(), ==, updated.size());
-  LH_CHECK_OP(gradient.size(), ==, current.size());
-  const float* g_in = gradient.data();
-  const float* w_in = current.data();
-  float* out = updated.data();
-  const auto decay = static_cast<float>(share * static_cast<double>(weight_decay_));
-  if (arrays_.empty()) {
-    return ForBlocks(gradient.size(), [&]<int N>(size_t i) {
-      const FusedBlock<N> w = LoadBlock<N>(w_in + i);
-      const FusedBlock<N> g = LoadBlock<N>(g_in + i) + decay * w;
-      StoreBlock<N>(w - lr_ * g, out + i);
+int32_t Sgd::Step(const longhaul_step* s) {
+  const float lr = Float(s->settings[kLr] * s->rate);
+  const float decay = Float(s->share * static_cast<double>(Float(s->settings[kWeightDecay])));
+  const float momentum = Float(s->settings[kMomentum]);
+  if (!(s->settings[kMomentum] > 0)) {
+    ForBlocks(s->count, [&]<int N>(size_t i) {
+      const FusedBlock<N> w = LoadBlock<N>(s->values + i);
+      const FusedBlock<N> g = LoadBlock<N>(s->gradient + i) + decay * w;
+      StoreBlock<N>(w - lr * g, s->updated + i);
     });
+    return 0;
   }
-  LH_CHECK_OP(first + gradient.size(), <=, arrays_[0].to->size());
-  const float* velocity = std::as_const(*arrays_[0].from).data() + first;
-  float* new_velocity = arrays_[0].to->data() + first;
-  if (share == 0) {
-    std::copy_n(velocity, gradient.size(), new_velocity);
-    std::copy_n(w_in, gradient.size(), out);
-    return;
+  const float* velocity = s->state[0];
+  float* new_velocity = s->new_state[0];
+  if (s->share == 0) {
+    std::copy_n(velocity, s->count, new_velocity);
+    std::copy_n(s->values, s->count, s->updated);
+    return 0;
   }
-  if (share < 1) return LookAheadStep(share, first, gradient, current, updated);
+  if (IsPart(s->share)) return LookAheadStep(s, lr, decay);
   const auto step = [&]<int N>(size_t i, bool nesterov) {
-    const FusedBlock<N> w = LoadBlock<N>(w_in + i);
-    const FusedBlock<N> g = LoadBlock<N>(g_in + i) + weight_decay_ * w;
-    const FusedBlock<N> v = momentum_ * LoadBlock<N>(velocity + i) + g;
+    const FusedBlock<N> w = LoadBlock<N>(s->values + i);
+    const FusedBlock<N> g = LoadBlock<N>(s->gradient + i) + decay * w;
+    const FusedBlock<N> v = momentum * LoadBlock<N>(velocity + i) + g;
     StoreBlock<N>(v, new_velocity + i);
     if (nesterov) {
-      StoreBlock<N>(w - lr_ * (g + momentum_ * v), out + i);
+      StoreBlock<N>(w - lr * (g + momentum * v), s->updated + i);
     } else {
-      StoreBlock<N>(w - lr_ * v, out + i);
+      StoreBlock<N>(w - lr * v, s->updated + i);
     }
   };
-  if (nesterov_) {
-    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, true); });
+  if (s->settings[kNesterov] != 0) {
+    ForBlocks(s->count, [&]<int N>(size_t i) { step.template operator()<N>(i, true); });
   } else {
-    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, false); });
+    ForBlocks(s->count, [&]<int N>(size_t i) { step.template operator()<N>(i, false); });
   }
+  return 0;
 }
 
-void Sgd::LookAheadStep(double share, uint64_t first, std::span<const float> gradient,
-                        std::span<const float> current, std::span<float> updated) {
-  const auto m = static_cast<double>(momentum_);
-  const double kept = std::pow(m, share);
-  const auto decay = static_cast<float>(share * static_cast<double>(weight_decay_));
-  const auto part = static_cast<float>(share);
-  const auto look = static_cast<float>(LookAhead(m, share));
-  const auto keep = static_cast<float>(kept);
-  const auto gain = static_cast<float>((1 - kept) / (1 - m) / share);
-  const float* velocity = std::as_const(*arrays_[0].from).data() + first;
-  float* new_velocity = arrays_[0].to->data() + first;
-  ForBlocks(gradient.size(), [&]<int N>(size_t i) {
-    const FusedBlock<N> w = LoadBlock<N>(current.data() + i);
-    const FusedBlock<N> g = LoadBlock<N>(gradient.data() + i) + decay * w;
-    const FusedBlock<N> before = LoadBlock<N>(velocity + i);
+int32_t Sgd::LookAheadStep(const longhaul_step* s, float lr, float decay) {
+  const float part = Float(s->share);
+  const float look = Float(s->prepared[kLook]);
+  const float keep = Float(s->prepared[kKeep]);
+  const float gain = Float(s->prepared[kGain]);
+  ForBlocks(s->count, [&]<int N>(size_t i) {
+    const FusedBlock<N> w = LoadBlock<N>(s->values + i);
+    const FusedBlock<N> g = LoadBlock<N>(s->gradient + i) + decay * w;
+    const FusedBlock<N> before = LoadBlock<N>(s->state[0] + i);
     const FusedBlock<N> v = keep * before + gain * g;
-    StoreBlock<N>(v, new_velocity + i);
-    StoreBlock<N>(w - lr_ * (part * v + look * (v - before)), updated.data() + i);
+    StoreBlock<N>(v, s->new_state[0] + i);
+    StoreBlock<N>(w - lr * (part * v + look * (v - before)), s->updated + i);
   });
+  return 0;
 }
 
 // Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2), the latter's decay
@@ -180,33 +165,30 @@ void Sgd::LookAheadStep(double share, uint64_t first, std::span<const float> gra
 //
 // One worker's g^2 is larger than the square of the mean of all by the variance of what workers push. With it
 // steps are too short, of n workers by up to sqrt(n); what v gets is that square's expectation.
-class Adam final : public Optimizer {
- public:
-  // REQUIRES: spec.kind is kAdam or kAdamW.
-  Adam(const OptimizerSpec& spec, uint64_t count);
-
-  void PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
-                std::span<const float> current, std::span<float> updated) override;
-  void ScaleRate(double share) override;
-
- private:
+struct Adam {
+  enum Setting { kLr, kBeta1, kBeta2, kEps, kWeightDecay };
   // What depends on the step's number, in double since beta^t of late steps is lost in float.
-  struct Correction {
-    double steps = 0;
-    double share = 0;
-    float rate = 0;        // of m: share lr / (1 - beta1^t), in parts with what it looks ahead
-    float rate_back = 0;   // parts: of m as it was
-    float mean_scale = 0;  // 1 / (1 - beta1^t)
-    float root_scale = 0;  // 1 / sqrt(1 - beta2^t)
-    float beta1 = 0;       // to the power of share
-    float beta2 = 0;
+  enum Prepared {
+    kRate,       // of m: share lr / (1 - beta1^t), in parts with what it looks ahead
+    kRateBack,   // parts: of m as it was
+    kMeanScale,  // 1 / (1 - beta1^t)
+    kRootScale,  // 1 / sqrt(1 - beta2^t)
+    kKeep1,      // beta1 to the power of share
+    kKeep2
   };
-  void CorrectFor(double steps, double share);
-  static bool IsPart(double share) { return share > 0 && share < 1; }
 
-  const OptimizerSpec spec_;
-  double lr_;              // of the next step
-  Correction correction_;  // of the last step
+  static constexpr std::array<longhaul_setting, 5> Settings(double weight_decay) {
+    return {{{"lr", "0.001", 0, 0, LONGHAUL_SETTING_REQUIRED},
+             {"beta1", "0.9", 0.9, 1, 0},
+             {"beta2", "0.999", 0.999, 1, 0},
+             {"eps", "1e-8", 1e-8, 0, LONGHAUL_SETTING_POSITIVE},
+             {"weight_decay", "0.01", weight_decay, 0, 0}}};
+  }
+  static constexpr const char* kState[] = {"exp_avg", "exp_avg_sq"};
+
+  static void Prepare(const longhaul_step* s, double* prepared);
+  template <bool kDecoupled>
+  static int32_t Step(const longhaul_step* s);
 };
 
 template <int N>
@@ -216,63 +198,44 @@ EIGEN_ALWAYS_INLINE FusedBlock<N> Sqrt(const FusedBlock<N>& values) {
   return roots;
 }
 
-Adam::Adam(const OptimizerSpec& spec, uint64_t count) : Optimizer(spec, count), spec_(spec), lr_(spec.lr) {}
-
-void Adam::ScaleRate(double share) {
-  lr_ = spec_.lr * share;
-  correction_ = {};
-}
-
-void Adam::CorrectFor(double steps, double share) {
-  if (steps == correction_.steps && share == correction_.share) return;
-  LH_CHECK(steps > 0 || share == 0);
+void Adam::Prepare(const longhaul_step* s, double* prepared) {
   constexpr double kNoSteps = 1e-9;  // less than any sum of shares
-  const double t = std::max(steps, kNoSteps);
-  const double before = steps - share;
-  const double ahead = IsPart(share) ? lr_ * LookAhead(spec_.beta1, share) : 0;
-  correction_ = {
-      .steps = steps,
-      .share = share,
-      .rate = static_cast<float>((share * lr_ + ahead) / (1 - std::pow(spec_.beta1, t))),
-      .rate_back = static_cast<float>(before > kNoSteps ? ahead / (1 - std::pow(spec_.beta1, before)) : 0),
-      .mean_scale = static_cast<float>(1 / (1 - std::pow(spec_.beta1, t))),
-      .root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(spec_.beta2, t))),
-      .beta1 = static_cast<float>(std::pow(spec_.beta1, share)),
-      .beta2 = static_cast<float>(std::pow(spec_.beta2, share))};
+  const double lr = s->settings[kLr] * s->rate;
+  const double beta1 = s->settings[kBeta1];
+  const double beta2 = s->settings[kBeta2];
+  const double t = std::max(s->steps, kNoSteps);
+  const double before = s->steps - s->share;
+  const double ahead = IsPart(s->share) ? lr * LookAhead(beta1, s->share) : 0;
+  prepared[kRate] = (s->share * lr + ahead) / (1 - std::pow(beta1, t));
+  prepared[kRateBack] = before > kNoSteps ? ahead / (1 - std::pow(beta1, before)) : 0;
+  prepared[kMeanScale] = 1 / (1 - std::pow(beta1, t));
+  prepared[kRootScale] = 1 / std::sqrt(1 - std::pow(beta2, t));
+  prepared[kKeep1] = std::pow(beta1, s->share);
+  prepared[kKeep2] = std::pow(beta2, s->share);
 }
 
-void Adam::PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
-                    std::span<const float> current, std::span<float> updated) {
-  LH_CHECK_OP(gradient.size(), ==, updated.size());
-  LH_CHECK_OP(gradient.size(), ==, current.size());
-  LH_CHECK_OP(first + gradient.size(), <=, arrays_[0].to->size());
-  CorrectFor(steps, share);
-  const bool decoupled = spec_.kind == OptimizerSpec::Kind::kAdamW;
-  const auto l2 = static_cast<float>(decoupled ? 0 : spec_.weight_decay);
-  const auto of_those = static_cast<float>(share > 0 ? 1 / share : 0);
-  const auto keep = static_cast<float>(decoupled ? 1 - share * lr_ * spec_.weight_decay : 1);
-  const float beta1 = correction_.beta1;
-  const float beta2 = correction_.beta2;
-  const auto rest1 = static_cast<float>(1 - std::pow(spec_.beta1, share));
-  const auto rest2 = static_cast<float>(1 - std::pow(spec_.beta2, share));
-  const auto eps = static_cast<float>(spec_.eps);
-  const auto own = static_cast<float>(share);
-  const auto others = static_cast<float>(1 - share);
-  const float rate = correction_.rate;
-  const float rate_back = correction_.rate_back;
-  const float mean_scale = correction_.mean_scale;
-  const float root_scale = correction_.root_scale;
-  const float* mean = std::as_const(*arrays_[0].from).data() + first;
-  const float* mean_square = std::as_const(*arrays_[1].from).data() + first;
-  float* new_mean = arrays_[0].to->data() + first;
-  float* new_mean_square = arrays_[1].to->data() + first;
-  const float* g_in = gradient.data();
-  const float* w_in = current.data();
-  float* out = updated.data();
+template <bool kDecoupled>
+int32_t Adam::Step(const longhaul_step* s) {
+  const double lr = s->settings[kLr] * s->rate;
+  const double weight_decay = s->settings[kWeightDecay];
+  const float l2 = Float(kDecoupled ? 0 : weight_decay);
+  const float of_those = Float(s->share > 0 ? 1 / s->share : 0);
+  const float keep = Float(kDecoupled ? 1 - s->share * lr * weight_decay : 1);
+  const float beta1 = Float(s->prepared[kKeep1]);
+  const float beta2 = Float(s->prepared[kKeep2]);
+  const float rest1 = Float(1 - s->prepared[kKeep1]);
+  const float rest2 = Float(1 - s->prepared[kKeep2]);
+  const float eps = Float(s->settings[kEps]);
+  const float own = Float(s->share);
+  const float others = Float(1 - s->share);
+  const float rate = Float(s->prepared[kRate]);
+  const float rate_back = Float(s->prepared[kRateBack]);
+  const float mean_scale = Float(s->prepared[kMeanScale]);
+  const float root_scale = Float(s->prepared[kRootScale]);
   const auto step = [&]<int N>(size_t i, bool part) {
-    const FusedBlock<N> w = LoadBlock<N>(w_in + i);
-    const FusedBlock<N> g = of_those * LoadBlock<N>(g_in + i) + l2 * w;
-    const FusedBlock<N> before = LoadBlock<N>(mean + i);
+    const FusedBlock<N> w = LoadBlock<N>(s->values + i);
+    const FusedBlock<N> g = of_those * LoadBlock<N>(s->gradient + i) + l2 * w;
+    const FusedBlock<N> before = LoadBlock<N>(s->state[0] + i);
     const FusedBlock<N> m = beta1 * before + rest1 * g;
     FusedBlock<N> square = g * g;
     FusedBlock<N> move = rate * m;
@@ -281,37 +244,108 @@ void Adam::PartStep(double steps, double share, uint64_t first, std::span<const 
       square = own * square + others * (corrected * corrected);
       move -= rate_back * before;
     }
-    const FusedBlock<N> v = beta2 * LoadBlock<N>(mean_square + i) + rest2 * square;
-    StoreBlock<N>(m, new_mean + i);
-    StoreBlock<N>(v, new_mean_square + i);
-    StoreBlock<N>(keep * w - move / (root_scale * Sqrt<N>(v) + eps), out + i);
+    const FusedBlock<N> v = beta2 * LoadBlock<N>(s->state[1] + i) + rest2 * square;
+    StoreBlock<N>(m, s->new_state[0] + i);
+    StoreBlock<N>(v, s->new_state[1] + i);
+    StoreBlock<N>(keep * w - move / (root_scale * Sqrt<N>(v) + eps), s->updated + i);
   };
-  if (IsPart(share)) {
-    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, true); });
+  if (IsPart(s->share)) {
+    ForBlocks(s->count, [&]<int N>(size_t i) { step.template operator()<N>(i, true); });
   } else {
-    ForBlocks(gradient.size(), [&]<int N>(size_t i) { step.template operator()<N>(i, false); });
+    ForBlocks(s->count, [&]<int N>(size_t i) { step.template operator()<N>(i, false); });
   }
+  return 0;
 }
+
+constexpr auto kAdamSettings = Adam::Settings(0);
+constexpr auto kAdamWSettings = Adam::Settings(0.01);
+
+constexpr longhaul_optimizer kSgd = {.name = "sgd",
+                                     .settings = Sgd::kSettings,
+                                     .setting_count = std::size(Sgd::kSettings),
+                                     .state = Sgd::kState,
+                                     .state_count = std::size(Sgd::kState),
+                                     .flags = LONGHAUL_OPTIMIZER_PARTS,
+                                     .states = Sgd::States,
+                                     .check = Sgd::Check,
+                                     .prepare = Sgd::Prepare,
+                                     .step = Sgd::Step};
+
+template <bool kDecoupled>
+constexpr longhaul_optimizer AdamRule(const char* name) {
+  return {.name = name,
+          .settings = (kDecoupled ? kAdamWSettings : kAdamSettings).data(),
+          .setting_count = kAdamSettings.size(),
+          .state = Adam::kState,
+          .state_count = std::size(Adam::kState),
+          .flags = LONGHAUL_OPTIMIZER_PARTS,
+          .states = nullptr,
+          .check = nullptr,
+          .prepare = Adam::Prepare,
+          .step = Adam::Step<kDecoupled>};
+}
+constexpr longhaul_optimizer kAdam = AdamRule<false>("adam");
+constexpr longhaul_optimizer kAdamW = AdamRule<true>("adamw");
+
+constexpr const longhaul_optimizer* kBuiltIn[] = {&kSgd, &kAdam, &kAdamW};
 
 }  // namespace
 
-std::vector<std::string> StateNames(const OptimizerSpec& spec) {
-  switch (spec.kind) {
-    case OptimizerSpec::Kind::kAggregate:
-      return {};
-    case OptimizerSpec::Kind::kSgd:
-      return spec.momentum > 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
-    case OptimizerSpec::Kind::kAdam:
-    case OptimizerSpec::Kind::kAdamW:
-      break;
-  }
-  return {"exp_avg", "exp_avg_sq"};
-}
+std::span<const longhaul_optimizer* const> BuiltInOptimizers() { return kBuiltIn; }
 
-Optimizer::Optimizer(const OptimizerSpec& spec, uint64_t count) {
-  for (std::string& name : StateNames(spec)) {
+Optimizer::Optimizer(OptimizerSpec spec, uint64_t count) : spec_(std::move(spec)) {
+  for (std::string& name : StateNames(spec_)) {
     const auto values = std::make_shared<ZeroedArray<float>>(count);
     arrays_.push_back({std::move(name), values, values});
+  }
+  step_.settings = spec_.settings.data();
+  ScaleRate(1);
+}
+
+void Optimizer::ScaleRate(double share) {
+  step_.rate = share;
+  step_.steps = -1;  // nothing is prepared for this rate
+}
+
+// Not for each chunk: a power takes as long as ten elements.
+void Optimizer::Prepare(double steps, double share) {
+  if (steps == step_.steps && share == step_.share) return;
+  LH_CHECK(steps > 0 || share == 0);
+  step_.steps = steps;
+  step_.share = share;
+  prepared_ = {};
+  if (spec_.rule->prepare != nullptr) spec_.rule->prepare(&step_, prepared_.data());
+}
+
+int32_t Optimizer::PartStep(double steps, double share, uint64_t first, std::span<const float> gradient,
+                            std::span<const float> current, std::span<float> updated) {
+  LH_CHECK_OP(gradient.size(), ==, updated.size());
+  if (spec_.aggregates()) {
+    std::copy(gradient.begin(), gradient.end(), updated.begin());
+    return 0;
+  }
+  LH_CHECK_OP(gradient.size(), ==, current.size());
+  std::array<const float*, LONGHAUL_MAX_STATE> state = {};
+  std::array<float*, LONGHAUL_MAX_STATE> new_state = {};
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    LH_CHECK_OP(first + gradient.size(), <=, arrays_[i].to->size());
+    state[i] = std::as_const(*arrays_[i].from).data() + first;
+    new_state[i] = arrays_[i].to->data() + first;
+  }
+  try {
+    Prepare(steps, share);
+    longhaul_step step = step_;
+    step.prepared = prepared_.data();
+    step.first = first;
+    step.count = gradient.size();
+    step.gradient = gradient.data();
+    step.values = current.data();
+    step.updated = updated.data();
+    step.state = state.data();
+    step.new_state = new_state.data();
+    return spec_.rule->step(&step);
+  } catch (...) {  // a plug-in's, in C++
+    return kThrew;
   }
 }
 
@@ -339,16 +373,7 @@ void Optimizer::Restore(std::vector<State> state) {
 }
 
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerSpec& spec, uint64_t count) {
-  switch (spec.kind) {
-    case OptimizerSpec::Kind::kAggregate:
-      return std::make_unique<AggregateOnly>(spec, count);
-    case OptimizerSpec::Kind::kSgd:
-      return std::make_unique<Sgd>(spec, count);
-    case OptimizerSpec::Kind::kAdam:
-    case OptimizerSpec::Kind::kAdamW:
-      return std::make_unique<Adam>(spec, count);
-  }
-  return nullptr;
+  return std::make_unique<Optimizer>(spec, count);
 }
 
 }  // namespace longhaul::codec

@@ -51,6 +51,7 @@ enum class Aggregation : uint8_t {
   kMean,             // by weight, summed as they arrive
   kTrimmedMean,      // by element, without the largest and the smallest ones
   kCentredClipping,  // pulled towards the elements' medians, as far as most are away from them
+  kPlugin,           // by a plug-in's rule, at the server (ServerOptions::plugin_aggregation)
 };
 
 // Of the packets.
@@ -69,8 +70,8 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<Downlink> = {"reliable
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<RateControl> = {"longhaul", "bbr", "cubic"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<Aggregation> = {"mean", "trimmed-mean",
-                                                                          "centred-clipping"};
+inline constexpr std::array<std::string_view, 4> kNamesOf<Aggregation> = {"mean", "trimmed-mean",
+                                                                          "centred-clipping", "plugin"};
 template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Cipher> = {"any", "aes-128-gcm", "aes-256-gcm",
                                                                      "chacha20-poly1305"};

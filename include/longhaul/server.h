@@ -15,6 +15,7 @@
 
 #include "longhaul/job.h"
 #include "longhaul/log.h"
+#include "longhaul/plugin_api.h"
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 
@@ -94,6 +95,13 @@ struct ServerOptions {
   // lasts longer by a write of the values and the optimizer's state. Where that fails, training goes on
   // without it.
   bool round_log = false;
+  // Optimizers and aggregations of the user's beside the built-in ones (longhaul/plugin_api.h): this
+  // program's own, or a shared object's (LoadPlugin). Workers name an optimizer as they name a built-in one.
+  // Every server of a job needs the same plug-ins.
+  std::vector<const longhaul_plugin*> plugins = {};
+  // How contributions become one value, by the name of a plug-in's aggregation: then job_spec's is kPlugin,
+  // which need not be said. Empty: as job_spec says. The first of several servers tells the others.
+  std::string plugin_aggregation = {};
   // The server tells workers how fast to send, so that all of them together do not overflow its link.
   bool grants = true;
   // The rate of that link, IP headers included; zero: estimated from what arrives, within the bounds that
@@ -142,6 +150,12 @@ struct ServerEvent {
   std::string json;
 };
 
+// What a shared object has for ServerOptions::plugins; Server::Start looks at it. It stays loaded until the
+// process ends, and its code has all rights of this process. Errors: kNotFound (no such file, or it may not
+// be read), kInvalidArgument (no shared object for this machine, it needs what is not there, or it defines no
+// longhaul_get_plugin).
+Result<const longhaul_plugin*> LoadPlugin(const std::string& file);
+
 namespace server {
 struct Daemon;
 }
@@ -151,7 +165,8 @@ struct Daemon;
 class Server {
  public:
   // Opens the port and serves in a thread of its own. Errors: kInvalidArgument (names the option, its value
-  // and its range; content of the key file), kAlreadyExists (port in use), kNotFound (no such host or key
+  // and its range; content of the key file; a plug-in that cannot be), kVersionMismatch (a plug-in of another
+  // version), kAlreadyExists (port in use; a plug-in's name is taken), kNotFound (no such host or key
   // file), kPermissionDenied (the key file belongs to another user, or its mode lets others use it, or its
   // key is of another job or role; a port below 1024 without the privilege), kUnavailable (this machine does
   // not have that address; no name server answers; another server writes to checkpoint_dir), kDataLoss (no

@@ -132,6 +132,7 @@ control::ServerWelcome ServerDesk::WelcomeTo(uint32_t server) const {
   welcome.set_map_epoch(settings_.place.map_epoch);
   welcome.set_servers(settings_.place.servers);
   welcome.set_server(server);
+  if (settings_.aggregation_rule != nullptr) welcome.set_plugin_aggregation(settings_.aggregation_rule->name);
   return welcome;
 }
 

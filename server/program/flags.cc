@@ -132,6 +132,16 @@ void AddFlags(CLI::App& app, ServerFlags& f) {
                "server that was killed goes on with the job");
   app.add_option("--checkpoint-keep", f.server.checkpoint_keep, "checkpoints that stay, the newest ones")
       ->check(CLI::Range(1, 1000));
+  app.add_option(
+         "--plugin", f.plugins,
+         "a shared object with optimizers of the user's, which workers name as they name the built-in "
+         "ones, and aggregations (docs/howto/your_own_optimizer.md); its code has all rights of the "
+         "server; may be given several times")
+      ->type_name("FILE");
+  app.add_option("--plugin-aggregation", f.server.plugin_aggregation,
+                 "how the workers' gradients become one: the rule of this name of a plug-in, instead of "
+                 "--aggregation; none = as --aggregation says")
+      ->type_name("NAME");
   AddGrantFlags(app, f);
   app.add_option(
          "--max-half-open", f.server.max_half_open,
@@ -202,8 +212,8 @@ void AddFlags(CLI::App& app, ServerFlags& f) {
 
 std::span<const std::string_view> ProcessOptions() {
   static constexpr std::string_view kNames[] = {
-      "jobs",     "config",    "capacity", "metrics", "allow-core-dump", "no-seccomp", "inject",
-      "progress", "log-level", "version",  "help",    "help-markdown"};
+      "jobs",   "config",   "capacity",  "plugin",  "metrics", "allow-core-dump", "no-seccomp",
+      "inject", "progress", "log-level", "version", "help",    "help-markdown"};
   return kNames;
 }
 

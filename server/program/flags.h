@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bench/load/sink.h"
 #include "longhaul/server.h"
@@ -23,6 +24,7 @@ struct ServerFlags {
   std::string progress = "text";
   std::string json_file;
   std::string jobs_file;
+  std::vector<std::string> plugins;
   uint32_t share = 1;
   std::string metrics;
   std::string log_level = "info";

@@ -72,8 +72,8 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
     Refuse(request, why);
     return declared;
   };
-  const auto optimizer = codec::ParseOptimizer(declare.optimizer());
-  if (!optimizer.ok()) return refuse(optimizer.status());
+  const auto optimizer = settings_.rules.Parse(declare.optimizer());
+  if (!optimizer.ok()) return refuse({StatusCode::kInvalidArgument, optimizer.status().message()});
   JobSpec consistency = settings_;
   if (declare.has_staleness()) consistency.staleness = declare.staleness();
   if (declare.has_quorum()) consistency.quorum = declare.quorum();
@@ -246,9 +246,15 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
                      std::to_string(settings_.world_size));
   }
   // A step of one worker has that worker's gradient for a mean.
-  if (consistency.staleness != 0 && optimizer.kind == codec::OptimizerSpec::Kind::kAggregate) {
+  if (consistency.staleness != 0 && optimizer.aggregates()) {
     return of_tensor("staleness " + std::to_string(consistency.staleness) +
                      " needs an optimizer at the server: every push is a step of its own");
+  }
+  if (consistency.staleness != 0 && !optimizer.takes_parts()) {
+    return of_tensor("staleness " + std::to_string(consistency.staleness) +
+                     " needs an optimizer that makes "
+                     "steps of some of the workers, which " +
+                     std::string(optimizer.name()) + " does not");
   }
   if (declare.dtype() != static_cast<uint32_t>(DType::kFloat32)) {
     return {StatusCode::kInvalidArgument,
@@ -264,7 +270,7 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
             "results travel as float32 in this version, not as " + std::string(DTypeName(result))};
   }
   // A lost chunk of an aggregate is not repeated by the next round; only optimizer state is.
-  if (settings_.downlink == Downlink::kLossy && optimizer.kind == codec::OptimizerSpec::Kind::kAggregate) {
+  if (settings_.downlink == Downlink::kLossy && optimizer.aggregates()) {
     return {StatusCode::kInvalidArgument,
             "with a lossy downlink every tensor needs an optimizer at the server: what is lost of a mean "
             "gradient does not come again (use --downlink reliable, or declare an optimizer)"};
@@ -286,12 +292,19 @@ Status Declarations::CheckImage(const TensorSpec& spec) const {
   const TensorImage* const image = images_ != nullptr ? images_->Find(spec.name) : nullptr;
   if (image == nullptr) return {};
   // A learning rate may change from one run to the next; what the optimizer keeps may not.
-  if (image->count == spec.count && codec::StateNames(image->optimizer) == codec::StateNames(spec.optimizer))
-    return {};
-  return {StatusCode::kSettingsMismatch,
-          "tensor \"" + spec.name + "\" is declared as " + spec.ToString() +
-              " here, but the server's checkpoint has it as float32[" + std::to_string(image->count) + "], " +
-              image->optimizer.ToString() + " (another --checkpoint-dir begins anew)"};
+  std::vector<std::string> kept;
+  for (const auto& array : image->state) kept.push_back(array.name);
+  if (image->count == spec.count && kept == codec::StateNames(spec.optimizer)) return {};
+  const auto keeps = [](const std::vector<std::string>& arrays) {
+    std::string text;
+    for (const std::string& name : arrays) text += (text.empty() ? ", which keeps " : ", ") + name;
+    return text;
+  };
+  return {StatusCode::kSettingsMismatch, "tensor \"" + spec.name + "\" is declared as " + spec.ToString() +
+                                             keeps(codec::StateNames(spec.optimizer)) +
+                                             " here, but the server's checkpoint has it as float32[" +
+                                             std::to_string(image->count) + "], " + image->optimizer +
+                                             keeps(kept) + " (another --checkpoint-dir begins anew)"};
 }
 
 // The plan first, so that most of what does not fit is refused without asking the machine for it.

@@ -211,12 +211,10 @@ bool RoundEngine::FinaliseReady(TensorJob& job, std::span<const uint32_t> ready)
   for (const uint32_t chunk : ready) {
     stats_.filled += tensor.Finalise(chunk);
     budget_.Spend(WorkBudget::kPerChunk + kPerElement * tensor.geometry().Length(chunk));
-    if (tensor.Overflowed(chunk)) {
-      host_->RequestAbort(
-          Status(StatusCode::kAborted,
-                 "tensor \"" + parameters.spec().name + "\" became infinite in round " +
-                     std::to_string(tensor.rounds().number()) +
-                     ": its optimizer's step overflowed (try a smaller learning rate, or --norm-guard)"));
+    if (const Status stepped = tensor.LastStep(); !stepped.ok()) {
+      broken_ = true;
+      host_->RequestAbort(stepped);
+      return false;
     }
     if (tensor.rounds().AllFinal()) job.NoteCounted();
     if (logs() && tensor.rounds().AllFinal()) {
@@ -312,7 +310,7 @@ void RoundEngine::EndEvent() {
 void RoundEngine::FinishRoundIfComplete(TensorJob& job) {
   Tensor& tensor = job.tensor;
   Rounds& rounds = tensor.rounds();
-  if (!rounds.begun() || !rounds.AllFinal() || !IsLogged(job)) return;
+  if (broken_ || !rounds.begun() || !rounds.AllFinal() || !IsLogged(job)) return;
   const bool steps = tensor.asynchronous();
   if (!steps) rounds.tally().excluded = rounds.Count(Rounds::Participation::kLagging);
   TensorRound round{.tensor = &tensor,

@@ -135,6 +135,7 @@ class RoundEngine {
   WorkBudget budget_;              // of the event in progress
   std::set<uint32_t> unfinished_;  // keys of tensors with a sweep, or a report to send
   bool results_first_ = false;
+  bool broken_ = false;  // a step has failed: no round ends any more, so that no image has what it made
   TensorJobs jobs_;
   ImageKeeper* keeper_;
   ImageCollector images_;

@@ -11,6 +11,7 @@
 #include "proto/control_codec.h"
 #include "server/member/membership.h"
 #include "server/member/weight_ledger.h"
+#include "server/settings.h"
 #include "server/tensor/clocks.h"
 #include "server/tensor/contribution_guard.h"
 #include "server/tensor/patience.h"
@@ -69,9 +70,9 @@ struct InitialWindow {
 
 struct TensorJob {
   // Throws std::bad_alloc.
-  TensorJob(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
+  TensorJob(Parameters* parameters, uint32_t ranks, const ServerSettings& spec, Aggregator::Order order,
             double norm_guard, Stragglers waiting, Patience waiting_for_the_idle, WeightLedger ledger)
-      : tensor(parameters, ranks, spec, order),
+      : tensor(parameters, ranks, spec, order, spec.aggregation_rule),
         guard(parameters->gradient_geometry().chunks(), ranks, norm_guard, codec::Repays(spec.policy)),
         epochs(spec.policy == LossPolicy::kShift, ranks),
         stragglers(std::move(waiting)),

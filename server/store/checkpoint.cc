@@ -190,8 +190,7 @@ Result<Manifest> ReadManifest(Files& files, const std::string& checkpoint) {
   auto manifest = DecodeManifest(text);
   if (!manifest.ok()) return In(path, manifest.status());
   for (const Manifest::Tensor& tensor : manifest->tensors) {
-    const auto optimizer = codec::ParseOptimizer(tensor.optimizer);
-    if (!optimizer.ok() || codec::StateNames(*optimizer) != tensor.state) {
+    if (!codec::MayKeep(tensor.optimizer, tensor.state)) {
       return Status(StatusCode::kDataLoss, path + ": tensor \"" + tensor.name +
                                                "\" has no state of its optimizer \"" + tensor.optimizer +
                                                "\"");
@@ -235,7 +234,7 @@ Result<LoadedCheckpoint> LoadCheckpoint(Files& files, const std::string& path) {
     TensorImage& image = loaded.image.tensors.emplace_back();
     image = {.name = tensor.name,
              .count = tensor.count,
-             .optimizer = *codec::ParseOptimizer(tensor.optimizer),
+             .optimizer = tensor.optimizer,
              .rounds = tensor.rounds,
              .shift_epoch = tensor.shift_epoch,
              .values = std::move(parameters[i])};
@@ -309,10 +308,12 @@ Result<Manifest> CheckpointWriter::Write(const JobImage& image, const Descriptio
                     .optimizer = {},
                     .tensors = {}};
   for (const TensorImage& tensor : image.tensors) {
+    std::vector<std::string> state;
+    for (const auto& array : tensor.state) state.push_back(array.name);
     manifest.tensors.push_back({.name = tensor.name,
                                 .count = tensor.count,
-                                .optimizer = tensor.optimizer.ToString(),
-                                .state = codec::StateNames(tensor.optimizer),
+                                .optimizer = tensor.optimizer,
+                                .state = std::move(state),
                                 .rounds = tensor.rounds,
                                 .shift_epoch = tensor.shift_epoch});
   }

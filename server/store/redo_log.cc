@@ -45,7 +45,7 @@ json HeaderOf(const TensorImage& image) {
   return {{"kind", "tensor"},
           {"name", image.name},
           {"count", image.count},
-          {"optimizer", image.optimizer.ToString()},
+          {"optimizer", image.optimizer},
           {"rounds", image.rounds},
           {"round", image.round},
           {"shift_epoch", image.shift_epoch},
@@ -58,9 +58,7 @@ TensorImage ImageOf(const json& header) {
   TensorImage image;
   image.name = header.at("name").get<std::string>();
   image.count = header.at("count").get<uint64_t>();
-  auto optimizer = codec::ParseOptimizer(header.at("optimizer").get<std::string>());
-  if (!optimizer.ok()) throw std::invalid_argument(optimizer.status().message());
-  image.optimizer = *optimizer;
+  image.optimizer = header.at("optimizer").get<std::string>();
   image.rounds = header.at("rounds").get<uint64_t>();
   image.round = header.at("round").get<uint64_t>();
   image.shift_epoch = header.at("shift_epoch").get<uint32_t>();
@@ -72,9 +70,10 @@ TensorImage ImageOf(const json& header) {
                              .chunks = FromHex(each.at("chunks").get<std::string>()),
                              .replaced = each.value("replaced", std::vector<uint64_t>())});
   }
-  for (const json& name : header.at("state")) image.state.push_back({name.get<std::string>(), nullptr});
+  const auto state = header.at("state").get<std::vector<std::string>>();
+  for (const std::string& name : state) image.state.push_back({name, nullptr});
   const bool fits = image.count > 0 && image.round <= image.rounds && image.count < (uint64_t{1} << 40) &&
-                    image.state.size() == codec::StateNames(image.optimizer).size();
+                    codec::MayKeep(image.optimizer, state);
   if (!fits) throw std::invalid_argument("its header contradicts itself");
   return image;
 }

@@ -61,8 +61,7 @@ Status CheckParts(const std::string& name, const std::vector<Part>& parts, uint6
       return Damaged(name, ": one part is of round " + std::to_string(first.rounds) + ", another of round " +
                                std::to_string(part.image->rounds));
     }
-    if (!(part.image->optimizer == first.optimizer))
-      return Damaged(name, "'s parts have different optimizers");
+    if (part.image->optimizer != first.optimizer) return Damaged(name, "'s parts have different optimizers");
   }
   return {};
 }

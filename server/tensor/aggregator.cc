@@ -7,14 +7,16 @@
 
 namespace longhaul::server {
 
-Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order, Aggregation how)
+Aggregator::Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order, Aggregation how,
+                       const longhaul_aggregation* plugin)
     : geometry_(geometry),
       order_(how == Aggregation::kMean ? order : Order::kRank),
-      how_(how),
       sums_(geometry.count),
       contributed_(ranks),
       tallies_(geometry.chunks()),
-      held_(geometry.Length(0)) {}
+      held_(geometry.Length(0)) {
+  if (const longhaul_aggregation* rule = RuleOf(how, plugin)) robust_mean_.emplace(rule);
+}
 
 bool Aggregator::Add(uint32_t rank, uint32_t chunk, std::span<const float> values, float weight,
                      float scale) {
@@ -78,11 +80,25 @@ void Aggregator::SumHeld(uint32_t chunk) {
 void Aggregator::RobustSum(uint32_t chunk, size_t liars) {
   Tally& tally = tallies_[chunk];
   tally.weight = weight(chunk);
-  std::vector<Contribution> contributions;
-  for (uint32_t at = tally.first_held; at != 0; at = held_.entry(at).next)
-    contributions.emplace_back(held_.values(at).first(geometry_.Length(chunk)));
+  std::vector<uint32_t> ranks;
+  std::vector<float> weights;
+  std::vector<const float*> values;
+  for (uint32_t at = tally.first_held; at != 0; at = held_.entry(at).next) {
+    ranks.push_back(held_.entry(at).rank);
+    weights.push_back(held_.entry(at).weight);
+    values.push_back(held_.values(at).data());
+  }
   const std::span<float> out = geometry_.Elements(sums_.span(), chunk);
-  robust_mean_.Compute(how_, contributions, liars, out);
+  const int32_t code = robust_mean_->Compute({.first = geometry_.First(chunk),
+                                              .count = out.size(),
+                                              .contributors = tally.contributors,
+                                              .liars = static_cast<uint32_t>(liars),
+                                              .ranks = ranks.data(),
+                                              .weights = weights.data(),
+                                              .values = values.data(),
+                                              .scratch = nullptr},
+                                             out);
+  if (code != 0) failed_ = std::string(robust_mean_->name()) + " " + CodeText(code);
   Eigen::Map<Eigen::ArrayXf>(out.data(), static_cast<Eigen::Index>(out.size())) *=
       static_cast<float>(tally.weight);
   held_.Release(&tally.first_held);

@@ -17,7 +17,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/zeroed_array.h"
@@ -32,9 +34,9 @@ class Aggregator {
  public:
   enum class Order : uint8_t { kArrival, kRank };
 
-  // Robust: order of rank, whatever `order` is. Throws std::bad_alloc.
+  // Robust: order of rank, whatever `order` is. plugin: of Aggregation::kPlugin. Throws std::bad_alloc.
   Aggregator(codec::ChunkGeometry geometry, uint32_t ranks, Order order = Order::kArrival,
-             Aggregation how = Aggregation::kMean);
+             Aggregation how = Aggregation::kMean, const longhaul_aggregation* plugin = nullptr);
 
   // Adds weight * scale * values to the chunk's sum, and weight to its weight. False, with nothing added,
   // when this rank's contribution to the chunk is already in. REQUIRES: rank and chunk in range, values of
@@ -52,7 +54,9 @@ class Aggregator {
   // this. liars: of a robust aggregation (LiarsAmong).
   std::span<float> sum(uint32_t chunk, size_t liars = 0);
   // Contributions count alike, whatever they weigh.
-  bool robust() const { return how_ != Aggregation::kMean; }
+  bool robust() const { return robust_mean_.has_value(); }
+  // What the rule could not do in the last sum(), after its name; "": nothing.
+  const std::string& failed() const { return failed_; }
 
   // Forgets everything: the next round begins. Walks the chunks only when the sum of some was not asked for.
   void Reset();
@@ -75,8 +79,8 @@ class Aggregator {
 
   codec::ChunkGeometry geometry_;
   Order order_;
-  Aggregation how_;
-  RobustMean robust_mean_;
+  std::optional<RobustMean> robust_mean_;  // none: the mean
+  std::string failed_;
   uint32_t round_ = 1;
   ZeroedArray<float> sums_;
   std::vector<transport::ChunkBitmap> contributed_;  // by rank

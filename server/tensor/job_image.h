@@ -29,9 +29,9 @@ struct Counted {
 struct TensorImage {
   std::string name;
   uint64_t count = 0;
-  codec::OptimizerSpec optimizer = {};
-  uint64_t rounds = 0;  // that made the values, those of earlier jobs included
-  uint64_t round = 0;   // of them, those of the job that goes on; 0 where another one begins
+  std::string optimizer = "aggregate";  // as text: a plug-in's may be of another process
+  uint64_t rounds = 0;                  // that made the values, those of earlier jobs included
+  uint64_t round = 0;                   // of them, those of the job that goes on; 0 where another one begins
   uint32_t shift_epoch = 0;
   std::vector<Counted> counted = {};  // by rank; in the round log only
   std::shared_ptr<const ZeroedArray<float>> values = {};

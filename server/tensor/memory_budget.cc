@@ -38,28 +38,30 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
   const auto model = static_cast<uint64_t>(settings.max_model.value());
   TensorSpec largest;
   largest.count = std::max<uint64_t>(1, model / sizeof(float));
-  largest.optimizer.kind = codec::OptimizerSpec::Kind::kAdam;
   largest.staleness = settings.staleness;
-  total_ = Plan(largest) + std::max(kOverhead, model);
+  total_ = Plan(largest, settings.rules.MostState()) + std::max(kOverhead, model);
   by_machine_ = settings.memory > 0 && settings.memory < total_;
   if (by_machine_) total_ = settings.memory;
 }
 
-uint64_t MemoryBudget::PerElement(const codec::OptimizerSpec& optimizer) const {
-  const uint64_t state = codec::StateNames(optimizer).size();
+uint64_t MemoryBudget::PerElement(uint64_t state) const {
   // A checkpoint that is being written holds values and state of one round.
   const uint64_t floats = 2 + 1 + filler_floats_ + state + kPinnedModels + (checkpoints_ ? 1 + state : 0);
   return sizeof(float) * (floats + (holds_ ? workers_ : 0));
 }
 
 uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
+  return Plan(spec, codec::StateNames(spec.optimizer).size());
+}
+
+uint64_t MemoryBudget::Plan(const TensorSpec& spec, uint64_t state) const {
   // Chunks of gradients and results are at least as long as these (codec::WireFormat).
   const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
   const uint64_t per_chunk = kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
                              workers_ * (kBitsPerWorkerAndChunk / 8 + guard_bytes_ + (holds_ ? kPerHeld : 0));
   const uint64_t ahead = spec.staleness != 0 ? sizeof(float) * spec.count + kPerChunk * chunks : 0;
-  return spec.count * PerElement(spec.optimizer) + ahead + chunks * per_chunk + workers_ * kPerWorker +
-         kPerTensor + uint64_t{4} * sizeof(float) * chunk_elements_;
+  return spec.count * PerElement(state) + ahead + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
+         uint64_t{4} * sizeof(float) * chunk_elements_;
 }
 
 uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {

@@ -4,7 +4,7 @@
 // and tensor bitmaps and times even when the tensor has one element. The plan counts the most that a tensor
 // can come to in the server's own state, whatever its workers do:
 //
-//   per element    4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer + 4 pulls held for slow
+//   per element    4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer (of a plug-in 0..8) + 4 pulls held for slow
 //                  readers)
 //   checkpoints    + 4 bytes x (1 values + 0..2 optimizer) an element, while one is being written
 //   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h); so does a robust aggregation
@@ -81,7 +81,9 @@ class MemoryBudget {
   uint64_t total() const { return total_; }
 
  private:
-  uint64_t PerElement(const codec::OptimizerSpec& optimizer) const;
+  // state: arrays that the optimizer keeps.
+  uint64_t Plan(const TensorSpec& spec, uint64_t state) const;
+  uint64_t PerElement(uint64_t state) const;
 
   uint64_t workers_;
   bool holds_;               // all workers' contributions

@@ -13,10 +13,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "longhaul/job.h"
+#include "longhaul/plugin_api.h"
 
 namespace longhaul::server {
 
@@ -26,23 +30,30 @@ using Contribution = std::span<const float>;
 // Of so many workers in a round, those that may lie: floor(share x workers), at least 1, fewer than half.
 size_t LiarsAmong(size_t workers, double share);
 
-// Of one chunk. Keeps its scratch: one for a tensor. Not thread-safe.
+// The job's, null for the mean: a built-in one, written as a plug-in's is, or `plugin`.
+const longhaul_aggregation* RuleOf(Aggregation how, const longhaul_aggregation* plugin = nullptr);
+
+// A rule, with the memory that it needs. One for a tensor. Not thread-safe.
 class RobustMean {
  public:
-  // liars: f. `out` gets the result. REQUIRES: at least one contribution; all, and `out`, of the same length
-  // and finite; `how` is not the mean.
-  void Compute(Aggregation how, std::span<const Contribution> contributions, size_t liars,
-               std::span<float> out);
+  static constexpr uint64_t kMaxScratchBytes = uint64_t{16} << 20;
+  // Codes beside a plug-in's own.
+  static constexpr int32_t kThrew = std::numeric_limits<int32_t>::min();
+  static constexpr int32_t kNotFinite = kThrew + 1;
+  static constexpr int32_t kTooMuchScratch = kThrew + 2;
+
+  explicit RobustMean(const longhaul_aggregation* rule) : rule_(rule) {}
+  const char* name() const { return rule_->name; }
+  // chunk: but for its scratch. `out` gets the result. 0, or why there is none. REQUIRES: as
+  // longhaul_contributions; `out` of the chunk's length.
+  int32_t Compute(const longhaul_contributions& chunk, std::span<float> out);
 
  private:
-  static constexpr size_t kBlock = 64;  // elements: 16 contributions of them are 4 KiB, in the cache
-
-  void Trim(std::span<const Contribution> contributions, size_t rows, size_t trimmed, std::span<float> out);
-  void Clip(std::span<const Contribution> contributions, size_t rows, std::span<float> centre);
-
-  std::vector<float> rows_;        // of one block
-  std::vector<double> distances_;  // by row
-  std::vector<float> step_;
+  const longhaul_aggregation* rule_;
+  std::vector<double> scratch_;
 };
+
+// "threw", "ended with code 7": what went wrong.
+std::string CodeText(int32_t code);
 
 }  // namespace longhaul::server

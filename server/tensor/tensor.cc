@@ -10,11 +10,12 @@
 
 namespace longhaul::server {
 
-Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order)
+Tensor::Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec, Aggregator::Order order,
+               const longhaul_aggregation* plugin)
     : parameters_(parameters),
       spec_(spec),
       filler_(codec::MakeFiller(spec, parameters->gradient_geometry(), ranks)),
-      aggregator_(parameters->gradient_geometry(), ranks, order, spec.aggregation),
+      aggregator_(parameters->gradient_geometry(), ranks, order, spec.aggregation, plugin),
       rounds_(parameters->gradient_geometry().chunks(), ranks,
               {.quorum = parameters->spec().quorum, .asynchronous = parameters->spec().staleness != 0}),
       optimizer_(codec::MakeOptimizer(parameters->spec().optimizer, parameters->geometry().count)),
@@ -77,7 +78,7 @@ Status Tensor::BeginWriting() {
 TensorImage Tensor::Image() const {
   return {.name = parameters_->spec().name,
           .count = parameters_->spec().count,
-          .optimizer = parameters_->spec().optimizer,
+          .optimizer = parameters_->spec().optimizer.ToString(),
           .rounds = rounds_before_ + parameters_->version(),
           .round = parameters_->version(),
           .shift_epoch = shift_epoch(),
@@ -137,17 +138,31 @@ uint32_t Tensor::Finalise(uint32_t chunk) {
     share = all > 0 ? tally.total() / all : 0;
     steps = steps_[chunk] += share;
   }
-  optimizer_->PartStep(steps, share, geometry.First(chunk), mean,
-                       geometry.Elements(parameters_->current(), chunk),
-                       geometry.Elements(parameters_->mutable_next(), chunk));
+  last_chunk_ = chunk;
+  step_code_ = optimizer_->PartStep(steps, share, geometry.First(chunk), mean,
+                                    geometry.Elements(parameters_->current(), chunk),
+                                    geometry.Elements(parameters_->mutable_next(), chunk));
   rounds_.MarkFinal(chunk);
   return filled;
 }
 
-bool Tensor::Overflowed(uint32_t chunk) const {
+Status Tensor::LastStep() const {
   const codec::ChunkGeometry& geometry = parameters_->gradient_geometry();
-  return !codec::AllFinite(geometry.Elements(parameters_->next(), chunk)) &&
-         codec::AllFinite(geometry.Elements(parameters_->current(), chunk));
+  if (!aggregator_.failed().empty()) {
+    return {StatusCode::kAborted, "tensor \"" + parameters_->spec().name + "\" has no values in round " +
+                                      std::to_string(rounds_.number()) + ": the aggregation " +
+                                      aggregator_.failed()};
+  }
+  const bool overflowed = step_code_ == 0 &&
+                          !codec::AllFinite(geometry.Elements(parameters_->next(), last_chunk_)) &&
+                          codec::AllFinite(geometry.Elements(parameters_->current(), last_chunk_));
+  if (step_code_ == 0 && !overflowed) return {};
+  std::string how = CodeText(step_code_);
+  if (overflowed) how = "overflowed (try a smaller learning rate, or --norm-guard)";
+  return {StatusCode::kAborted, "tensor \"" + parameters_->spec().name + "\" " +
+                                    (overflowed ? "became infinite" : "has no values") + " in round " +
+                                    std::to_string(rounds_.number()) + ": the step of its optimizer " +
+                                    parameters_->spec().optimizer.ToString() + " " + how};
 }
 
 void Tensor::BeginEpoch(double total_weight) {

@@ -28,9 +28,9 @@ class Tensor {
     uint32_t high_missing = 0;
   };
 
-  // Throws std::bad_alloc.
+  // plugin: of Aggregation::kPlugin. Throws std::bad_alloc.
   Tensor(Parameters* parameters, uint32_t ranks, const JobSpec& spec,
-         Aggregator::Order order = Aggregator::Order::kArrival);
+         Aggregator::Order order = Aggregator::Order::kArrival, const longhaul_aggregation* plugin = nullptr);
 
   Parameters& parameters() { return *parameters_; }
   const Parameters& parameters() const { return *parameters_; }
@@ -41,9 +41,7 @@ class Tensor {
   // In which gradients arrive and become final.
   const codec::ChunkGeometry& geometry() const { return parameters_->gradient_geometry(); }
   uint32_t chunks() const { return geometry().chunks(); }
-  bool aggregate_only() const {
-    return parameters_->spec().optimizer.kind == codec::OptimizerSpec::Kind::kAggregate;
-  }
+  bool aggregate_only() const { return parameters_->spec().optimizer.aggregates(); }
 
   // Where staleness is not 0 every push is a step (Rounds).
   bool asynchronous() const { return rounds_.asynchronous(); }
@@ -95,9 +93,10 @@ class Tensor {
   // says what was tolerated and filled. REQUIRES: the parameters are ready, no rank is awaited for it.
   // Returns the contributions that were filled.
   uint32_t Finalise(uint32_t chunk);
-  // The chunk's new values are not finite though the old ones were. What the guard lets pass has a finite
-  // sum, so this is the step's doing. REQUIRES: the chunk is final.
-  bool Overflowed(uint32_t chunk) const;
+  // kAborted names the optimizer whose step has failed, or the plug-in's aggregation: the chunk that was
+  // finalised last has no value. It gave a code, or values that are not finite though the old ones were. What
+  // the guard lets pass has a finite sum, so that is the step's doing.
+  Status LastStep() const;
   // The round is finished: on to the next. now: as Rounds::Next.
   void NextRound(Instant now = {});
 
@@ -149,6 +148,8 @@ class Tensor {
   std::vector<transport::ChunkBitmap> pushed_;  // by rank
   double total_weight_ = 0;
   ZeroedArray<double> steps_;   // by chunk: shares of the steps that were made, summed
+  uint32_t last_chunk_ = 0;     // that was finalised
+  int32_t step_code_ = 0;       // of its step
   uint64_t rounds_before_ = 0;  // of earlier jobs, by the image that this goes on from
   bool withheld_ = false;
 };

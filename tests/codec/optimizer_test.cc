@@ -108,20 +108,20 @@ class Reference {
   Reference(const OptimizerSpec& spec, size_t count) : spec_(spec), first_(count, 0.0), second_(count, 0.0) {}
 
   double Step(uint64_t t, size_t i, double gradient, double w) {
-    if (spec_.kind == OptimizerSpec::Kind::kSgd) {
-      const double g = gradient + spec_.weight_decay * w;
-      const double v = first_[i] = spec_.momentum * first_[i] + g;
-      return w - spec_.lr * (spec_.nesterov ? g + spec_.momentum * v : v);
+    if (spec_.name() == "sgd") {
+      const double g = gradient + spec_.Get("weight_decay") * w;
+      const double v = first_[i] = spec_.Get("momentum") * first_[i] + g;
+      return w - spec_.Get("lr") * (spec_.Get("nesterov") != 0 ? g + spec_.Get("momentum") * v : v);
     }
-    const bool adamw = spec_.kind == OptimizerSpec::Kind::kAdamW;
-    const double g = adamw ? gradient : gradient + spec_.weight_decay * w;
-    first_[i] = spec_.beta1 * first_[i] + (1 - spec_.beta1) * g;
-    second_[i] = spec_.beta2 * second_[i] + (1 - spec_.beta2) * g * g;
+    const bool adamw = spec_.name() == "adamw";
+    const double g = adamw ? gradient : gradient + spec_.Get("weight_decay") * w;
+    first_[i] = spec_.Get("beta1") * first_[i] + (1 - spec_.Get("beta1")) * g;
+    second_[i] = spec_.Get("beta2") * second_[i] + (1 - spec_.Get("beta2")) * g * g;
     const auto steps = static_cast<double>(t);
-    const double m = first_[i] / (1 - std::pow(spec_.beta1, steps));
-    const double v = second_[i] / (1 - std::pow(spec_.beta2, steps));
-    const double decay = adamw ? spec_.lr * spec_.weight_decay * w : 0;
-    return w - decay - spec_.lr * m / (std::sqrt(v) + spec_.eps);
+    const double m = first_[i] / (1 - std::pow(spec_.Get("beta1"), steps));
+    const double v = second_[i] / (1 - std::pow(spec_.Get("beta2"), steps));
+    const double decay = adamw ? spec_.Get("lr") * spec_.Get("weight_decay") * w : 0;
+    return w - decay - spec_.Get("lr") * m / (std::sqrt(v) + spec_.Get("eps"));
   }
 
  private:
@@ -260,7 +260,7 @@ TEST(PartStep, AgreesWithPlainDoubleLoops) {
   for (const char* text : {"sgd:lr=0.01,momentum=0.9", "sgd:lr=0.01,momentum=0.9,nesterov",
                            "adam:lr=0.01,beta2=0.99", "adamw:lr=0.01,beta2=0.99,weight_decay=0.1"}) {
     const OptimizerSpec spec = *ParseOptimizer(text);
-    const bool sgd = spec.kind == OptimizerSpec::Kind::kSgd;
+    const bool sgd = spec.name() == "sgd";
     const auto optimizer = MakeOptimizer(spec, 1);
     Random random(23);
     Values w{1}, next{0};
@@ -279,7 +279,7 @@ TEST(PartStep, AgreesWithPlainDoubleLoops) {
         const double of_all = kShare * g * g + (1 - kShare) * now * now;
         square = std::pow(kBeta2, kShare) * square + (1 - std::pow(kBeta2, kShare)) * of_all;
         const double root = std::sqrt(square / (1 - std::pow(kBeta2, push * kShare)));
-        exact -= kLr * kShare * spec.weight_decay * exact;
+        exact -= kLr * kShare * spec.Get("weight_decay") * exact;
         exact -= kLr * (kShare * now + k * (now - corrected)) / (root + 1e-8);
         corrected = now;
       }

@@ -67,7 +67,7 @@ TEST_F(Checkpoint, AServerThatIsKilledInMidJobGoesOnBitForBitFromItsLastCheckpoi
   for (const TensorImage& tensor : last.image.tensors) {
     const std::vector<float> other(tensor.count, 77);
     const auto declared = client->Declare(
-        tensor.name, {.count = tensor.count, .optimizer = tensor.optimizer.ToString(), .initial = other});
+        tensor.name, {.count = tensor.count, .optimizer = tensor.optimizer, .initial = other});
     ASSERT_TRUE(declared.ok()) << declared.status().ToString();
     std::vector<float> values(tensor.count);
     ASSERT_TRUE(client->Pull(*declared, values).Wait().ok());

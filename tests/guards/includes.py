@@ -53,7 +53,7 @@ UNITS = [
     ("tun",        r"wan/(tun/|main)",                       "public flags process base link",                     "asio os files threads locks cli spdlog json"),
     ("link",       r"wan/",                                  "public base",                          ""),
     # Programs see the public surface, their flags, keys and the units of links.
-    ("server_main", r"server/(main\.cc|program/)",           "public flags process base keys link udp server_shell server_metrics load_sink health grants report", "os files threads locks cli spdlog json"),
+    ("server_main", r"server/(main\.cc|program/)",           "public flags process base policy keys link udp server_shell server_metrics load_sink health grants report", "os files threads locks cli spdlog json"),
     ("image",      r"server/tensor/job_image\.h",           "public base policy",                   ""),
     # Checkpoints: paths and bytes; the system's files behind an interface.
     ("store",      r"server/store/",                         "public base disk policy image",        "files openssl json"),
@@ -61,7 +61,7 @@ UNITS = [
     ("server_json", r"server/report/server_json\.",          "public flags base report round member grants", "json files"),
     ("server_metrics", r"server/report/server_metrics\.",    "public base surface report member grants health", ""),
     # The server's rooms, lowest first.
-    ("server_settings", r"server/settings\.",               "public base",                          ""),
+    ("server_settings", r"server/settings\.",               "public base policy",                   ""),
     ("member",     r"server/member/",                        "public base wire control security surface window_types image", "files"),
     ("tensor",     r"server/tensor/",                        "public base wire coder chunk policy surface window_types server_settings image", "eigen"),
     ("grants",     r"server/grants/",                        "public base surface window_types member server_settings", ""),

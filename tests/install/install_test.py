@@ -71,12 +71,12 @@ def make_consumer(source, here, folder, address):
 
 
 class Daemon:
-    """The installed longhaul-server, for jobs of one worker."""
+    """The installed longhaul-server, for jobs of one worker, with a plug-in."""
 
-    def __init__(self, prefix, key):
+    def __init__(self, prefix, key, plugin):
         self.process = subprocess.Popen(
             [str(prefix / "bin/longhaul-server"), "--listen", "127.0.0.1:0", "--workers", "1", "--key", str(key),
-             "--progress", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+             "--plugin", str(plugin), "--progress", "json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for line in self.process.stdout:
             event = json.loads(line)
             if event.get("event") == "listening":
@@ -121,7 +121,7 @@ def check_shared(prefix, programs):
         sys.exit("FAILED: no SONAME with a version:\n%s" % needed)
     shown = run(["nm", "-DC", "--defined-only", prefix / "lib/liblonghaul.so"])
     strange = [line for line in shown.splitlines()
-               if not re.search(r"\blonghaul_\w+@@LONGHAUL_C_1$|\bLONGHAUL_(0|C_1)$|longhaul::(Client|JobSpec|Operation|OptionsFromEnvironment|Server|Status|StatusCodeName|DieOnBadResultAccess|offload::(Device|ShareOf|WorkStatusName))\b", line)]
+               if not re.search(r"\blonghaul_\w+@@LONGHAUL_C_1$|\bLONGHAUL_(0|C_1)$|longhaul::(Client|JobSpec|LoadPlugin|Operation|OptionsFromEnvironment|Server|Status|StatusCodeName|DieOnBadResultAccess|offload::(Device|ShareOf|WorkStatusName))\b", line)]
     if strange:
         sys.exit("FAILED: liblonghaul.so shows more than its public classes:\n%s" % "\n".join(strange[:20]))
 
@@ -140,7 +140,10 @@ def main(arguments):
             run(["cmake", "--install", build, "--prefix", static, "--component", component])
         key = work / "job.key"
         run([both / "bin/longhaul", "keygen", "--out", key])
-        daemon = Daemon(both, key)
+        # The example of a plug-in, by its own file.
+        run(["cmake", "-S", source / "examples/plugin_sgd", "-G", "Ninja", "-B", work / "plugin", "-DCMAKE_PREFIX_PATH=%s" % both])
+        run(["ninja", "-C", work / "plugin"])
+        daemon = Daemon(both, key, work / "plugin/plugin_sgd.so")
         consumer = work / "consumer"
         make_consumer(source, here, consumer, daemon.address)
 

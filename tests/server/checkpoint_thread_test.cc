@@ -37,11 +37,7 @@ struct CheckpointThreadTest : testing::Test {
   }
   // A round that is written, or has failed.
   static void Log(CheckpointThread& thread, uint64_t round) {
-    TensorImage image{.name = "w",
-                      .count = 1,
-                      .optimizer = *codec::ParseOptimizer("aggregate"),
-                      .rounds = round,
-                      .round = round};
+    TensorImage image{.name = "w", .count = 1, .optimizer = "aggregate", .rounds = round, .round = round};
     image.values = std::make_shared<ZeroedArray<float>>(1);
     image.counted.resize(1);
     const uint64_t number = thread.Log(std::make_shared<TensorImage>(std::move(image)));

@@ -108,7 +108,7 @@ TEST_F(Images, AreOfEveryNthRoundAndStayWhateverIsWrittenNext) {
     EXPECT_EQ(tensor.rounds, 2 * i + 2);
     EXPECT_EQ(tensor.name, "w");
     EXPECT_EQ(tensor.count, job.count);
-    EXPECT_EQ(tensor.optimizer.ToString(), "sgd:lr=1,momentum=0.5");
+    EXPECT_EQ(tensor.optimizer, "sgd:lr=1,momentum=0.5");
     EXPECT_EQ(Of(tensor), Values(job.count, after[2 * i + 1].first));
     ASSERT_EQ(tensor.state.size(), 1u);
     EXPECT_EQ(tensor.state[0].name, "momentum_buffer");
@@ -169,12 +169,8 @@ TEST_F(Images, AJobThatGoesOnFromOneIsTheJobThatNeverStopped) {
 TensorImage Kept(uint64_t count, const std::string& optimizer) {
   auto values = std::make_shared<ZeroedArray<float>>(count);
   values->span()[0] = 42;
-  TensorImage image{.name = "w",
-                    .count = count,
-                    .optimizer = *codec::ParseOptimizer(optimizer),
-                    .rounds = 5,
-                    .values = values};
-  for (const std::string& name : codec::StateNames(image.optimizer))
+  TensorImage image{.name = "w", .count = count, .optimizer = optimizer, .rounds = 5, .values = values};
+  for (const std::string& name : codec::StateNames(*codec::ParseOptimizer(image.optimizer)))
     image.state.push_back({name, std::make_shared<ZeroedArray<float>>(count)});
   return image;
 }

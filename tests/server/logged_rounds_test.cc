@@ -289,7 +289,7 @@ TEST_F(LoggedRounds, AWorkerThatComesBackLearnsWhatCounted) {
   keeper.restored["w"] = {
       .name = "w",
       .count = count,
-      .optimizer = *codec::ParseOptimizer("sgd:lr=1,momentum=0.5"),
+      .optimizer = "sgd:lr=1,momentum=0.5",
       .rounds = 12,
       .round = 7,
       .counted = {{.session = 1000, .round = 6, .chunks = {5}}, {.session = 1, .round = 6}},

@@ -267,7 +267,7 @@ TEST(MemoryBudget, AModelOfTheLargestSizeFitsWhateverTheSettings) {
       MemoryBudget budget(settings, 344);
       TensorSpec spec;
       spec.count = (uint64_t{1} << 38) / 200;
-      spec.optimizer.kind = codec::OptimizerSpec::Kind::kAdam;
+      spec.optimizer = *codec::ParseOptimizer("adam:lr=1");
       for (int i = 0; i < 200; ++i) EXPECT_TRUE(budget.Take(spec).ok()) << i << " of " << workers;
     }
   }

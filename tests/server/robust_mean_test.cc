@@ -16,10 +16,22 @@ using Values = std::vector<float>;
 using Matrix = std::vector<Values>;  // by worker
 
 Values Robust(Aggregation how, const Matrix& given, size_t liars) {
-  RobustMean mean;
+  RobustMean mean(RuleOf(how));
   Values out(given[0].size());
-  const std::vector<Contribution> contributions(given.begin(), given.end());
-  mean.Compute(how, contributions, liars, out);
+  std::vector<const float*> values;
+  for (const Values& of_worker : given) values.push_back(of_worker.data());
+  const std::vector<uint32_t> ranks(given.size());
+  const std::vector<float> weights(given.size(), 1);
+  EXPECT_EQ(mean.Compute({.first = 0,
+                          .count = out.size(),
+                          .contributors = static_cast<uint32_t>(given.size()),
+                          .liars = static_cast<uint32_t>(liars),
+                          .ranks = ranks.data(),
+                          .weights = weights.data(),
+                          .values = values.data(),
+                          .scratch = nullptr},
+                         out),
+            0);
   return out;
 }
 

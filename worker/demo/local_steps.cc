@@ -7,7 +7,7 @@
 namespace longhaul::worker {
 
 LocalSteps::LocalSteps(const codec::OptimizerSpec& local, uint64_t steps) : steps_(steps) {
-  LH_CHECK(local.kind != codec::OptimizerSpec::Kind::kAggregate && steps >= 1);
+  LH_CHECK(!local.aggregates() && steps >= 1);
   for (size_t t = 0; t < Mlp::kTensors; ++t) {
     optimizers_[t] = codec::MakeOptimizer(local, Mlp::kShapes[t].count);
   }

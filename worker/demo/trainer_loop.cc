@@ -124,14 +124,15 @@ std::string ServerOptimizer(const TrainOptions& options) {
 
 Status Validate(const TrainOptions& options) {
   const auto outer = codec::ParseOptimizer(ServerOptimizer(options));
-  if (!outer.ok()) return outer.status();
-  if (outer->kind == codec::OptimizerSpec::Kind::kAggregate) {
+  // One that is not built in may be a plug-in's, which the server knows.
+  if (!outer.ok() && outer.status().code() != StatusCode::kNotFound) return outer.status();
+  if (outer.ok() && outer->aggregates()) {
     return Status(StatusCode::kInvalidArgument,
                   "the trainer needs an optimizer at the server, not \"aggregate\"");
   }
   const auto local = codec::ParseOptimizer(options.local_optimizer);
   if (!local.ok()) return local.status();
-  if (local->kind == codec::OptimizerSpec::Kind::kAggregate) {
+  if (local->aggregates()) {
     return Status(StatusCode::kInvalidArgument, "local steps need an optimizer, not \"aggregate\"");
   }
   if (options.local_steps == 0) {
@@ -146,7 +147,7 @@ Result<TrainSummary> Train(Client& client, const Dataset& shard, const Dataset& 
   if (Status s = Validate(options); !s.ok()) return s;
   const auto outer = codec::ParseOptimizer(ServerOptimizer(options));
   // Adam's step does not depend on the scale of its gradients.
-  const bool scale_gradients = outer->kind == codec::OptimizerSpec::Kind::kSgd;
+  const bool scale_gradients = outer.ok() && outer->name() == "sgd";
   std::optional<LocalSteps> local;
   if (options.local_steps > 1) {
     local.emplace(*codec::ParseOptimizer(options.local_optimizer), options.local_steps);

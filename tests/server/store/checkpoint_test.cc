@@ -42,11 +42,11 @@ TensorImage MakeTensor(const std::string& name, uint64_t count, const std::strin
                        uint32_t seed) {
   TensorImage tensor{.name = name,
                      .count = count,
-                     .optimizer = *codec::ParseOptimizer(optimizer),
+                     .optimizer = optimizer,
                      .rounds = rounds,
                      .shift_epoch = seed % 5,
                      .values = Random(count, seed)};
-  for (const std::string& state : codec::StateNames(tensor.optimizer))
+  for (const std::string& state : codec::StateNames(*codec::ParseOptimizer(tensor.optimizer)))
     tensor.state.push_back({state, Random(count, ++seed)});
   return tensor;
 }
@@ -322,7 +322,13 @@ TEST_F(Checkpoints, AManifestThatSaysOtherShapesIsRefused) {
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors.pop_back(); }), HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { std::swap(m.tensors[0], m.tensors[1]); }), HasSubstr("other tensors"));
   EXPECT_THAT(refuse([](Manifest& m) { m.tensors[2].optimizer = "adam:lr=1"; }), HasSubstr("has no state"));
-  EXPECT_THAT(refuse([](Manifest& m) { m.tensors[2].optimizer = "adan:lr=1"; }), HasSubstr("has no state"));
+  EXPECT_THAT(refuse([](Manifest& m) { m.tensors[2].optimizer = "adam:lr=none"; }),
+              HasSubstr("has no state"));
+  EXPECT_THAT(refuse([](Manifest& m) {
+                m.tensors[2].optimizer = "of_a_plug_in:lr=1";
+                m.tensors[2].state.emplace_back("no.name");
+              }),
+              HasSubstr("has no state"));
   EXPECT_THAT(refuse([](Manifest& m) { m.parameters.bytes -= 4; }), HasSubstr("its manifest says"));
   EXPECT_THAT(refuse([](Manifest& m) { m.optimizer.sha256[0] ^= 1; }), HasSubstr("is damaged"));
 }

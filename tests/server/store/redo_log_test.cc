@@ -26,7 +26,7 @@ RedoLog::Image Image(const std::string& name, uint64_t round,
                      const std::string& optimizer = "sgd:lr=1,momentum=0.5", uint64_t count = 5) {
   TensorImage image{.name = name,
                     .count = count,
-                    .optimizer = *codec::ParseOptimizer(optimizer),
+                    .optimizer = optimizer,
                     .rounds = 100 + round,
                     .round = round,
                     .shift_epoch = 3};
@@ -36,7 +36,7 @@ RedoLog::Image Image(const std::string& name, uint64_t round,
     return values;
   };
   image.values = array(static_cast<float>(round));
-  for (const std::string& state : codec::StateNames(image.optimizer))
+  for (const std::string& state : codec::StateNames(*codec::ParseOptimizer(image.optimizer)))
     image.state.push_back({state, array(static_cast<float>(1000 + round))});
   image.counted = {{.session = 9, .round = round, .chunks = {0xa5, 1}, .replaced = {4, 8}}, {}};
   return std::make_shared<TensorImage>(std::move(image));

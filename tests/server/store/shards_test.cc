@@ -24,11 +24,8 @@ using testing::HasSubstr;
 
 TensorImage MakeTensor(const std::string& name, uint64_t count, const std::string& optimizer,
                        uint64_t rounds) {
-  TensorImage tensor{.name = name,
-                     .count = count,
-                     .optimizer = *codec::ParseOptimizer(optimizer),
-                     .rounds = rounds,
-                     .shift_epoch = 3};
+  TensorImage tensor{
+      .name = name, .count = count, .optimizer = optimizer, .rounds = rounds, .shift_epoch = 3};
   float next = static_cast<float>(name.size());
   const auto array = [&] {
     auto values = std::make_shared<ZeroedArray<float>>(count);
@@ -36,7 +33,7 @@ TensorImage MakeTensor(const std::string& name, uint64_t count, const std::strin
     return values;
   };
   tensor.values = array();
-  for (const std::string& state : codec::StateNames(tensor.optimizer))
+  for (const std::string& state : codec::StateNames(*codec::ParseOptimizer(tensor.optimizer)))
     tensor.state.push_back({state, array()});
   return tensor;
 }
@@ -183,7 +180,7 @@ TEST_F(ReshardTest, RefusesAPartThatIsMissingOrOfAnotherRoundOrOptimizer) {
   large().rounds = 6;
   EXPECT_THAT(JoinParts(parts).status().message(), HasSubstr("\"large\": one part is of round"));
   large().rounds = 7;
-  large().optimizer.lr = 5;
+  large().optimizer = "sgd:lr=5";
   EXPECT_THAT(JoinParts(parts).status().message(), HasSubstr("\"large\"'s parts have different optimizers"));
   std::erase_if(parts[second].tensors, [](const TensorImage& t) { return t.name == "large"; });
   EXPECT_THAT(JoinParts(parts).status().message(), HasSubstr("\"large\": the part of server"));
