@@ -19,7 +19,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Values = std::vector<float>;
 
-// In its second step: gives a code, or NaN in the tensor's last element, or stands still.
+// In its second step, of three chunks the last: gives a code, or NaN in the tensor's last element, or stands
+// still.
 constexpr longhaul_setting kSettings[] = {{"fails", nullptr, 0, 0, LONGHAUL_SETTING_FLAG},
                                           {"nan", nullptr, 0, 0, LONGHAUL_SETTING_FLAG}};
 constexpr const char* kState[] = {"one", "two", "three"};
@@ -28,7 +29,7 @@ int32_t Step(const longhaul_step* s) {
     s->updated[i] = s->values[i] - s->gradient[i];
     for (size_t k = 0; k < 3; ++k) s->new_state[k][i] = s->state[k][i] + 1;
   }
-  if (s->steps < 2) return 0;
+  if (s->steps < 2 || s->first < 2 * s->count) return 0;  // the last chunk, which ends the round
   if (s->settings[1] != 0) s->updated[s->count - 1] = std::numeric_limits<float>::quiet_NaN();
   return s->settings[0] != 0 ? 42 : 0;
 }
@@ -223,8 +224,10 @@ TEST_F(PluginSteps, DoNotGoOnFromTheStateOfAnother) {
 // A plug-in that keeps more than Adam does fits a model of --max-model-bytes as well.
 TEST_F(PluginSteps, FitTheBudgetOfTheLargestModel) {
   EXPECT_EQ(WithPlugin().rules.MostState(), 3u);
-  MemoryBudget budget(WithPlugin(), elements);
-  const uint64_t largest = static_cast<uint64_t>(WithPlugin().max_model.value()) / sizeof(float);
+  ServerSettings settings = WithPlugin();
+  settings.max_model = ByteCount(int64_t{4} << 30);  // of which the budget's overhead is a small part
+  MemoryBudget budget(settings, elements);
+  const uint64_t largest = static_cast<uint64_t>(settings.max_model.value()) / sizeof(float);
   const TensorSpec spec{.name = "w", .count = largest, .optimizer = *WithPlugin().rules.Parse("third")};
   EXPECT_TRUE(budget.Take(spec).ok());
 }
