@@ -167,13 +167,12 @@ uint32_t WireRatio(DType dtype) {
 }
 
 ChunkGeometry GradientGeometry(const ChunkGeometry& base, const WireFormat& format) {
-  const bool topk = format.topk_share > 0;
-  const uint32_t ratio = topk ? TopKRatio(base, format) : WireRatio(format.gradient);
-  return Longer(base, std::max(ratio, WireRatio(format.result)));
+  return Longer(base, format.topk_share > 0 ? TopKRatio(base, format) : WireRatio(format.gradient));
 }
 
 ChunkGeometry ResultGeometry(const ChunkGeometry& base, const WireFormat& format) {
-  return Longer(base, WireRatio(format.result));
+  const uint32_t most = GradientGeometry(base, format).chunk_elements / base.chunk_elements;
+  return Longer(base, std::min(WireRatio(format.result), most));
 }
 
 size_t DenseChunkBytes(uint32_t count, DType dtype) {
@@ -194,8 +193,8 @@ ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, uint32_t nonz
   return EncodeHeader({.index = index, .count = count, .nonzero = nonzero, .log_energy = log_energy});
 }
 
-ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count) {
-  return EncodeHeader({.index = index, .count = count, .nonzero = count});
+ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, DType dtype) {
+  return EncodeHeader({.index = index, .count = count, .nonzero = count, .dtype = dtype});
 }
 
 ChunkHeaderBytes EncodeSparseChunk(uint32_t index, std::span<const float> values, uint8_t log_energy,

@@ -62,10 +62,11 @@ uint32_t WireRatio(DType dtype);
 
 // How a tensor travels. Its base geometry has the chunks of ChunkElementsFor(symbol_bytes) float32 elements,
 // in which initial values travel. Chunks of gradients and results are `ratio` times as long, so that their
-// symbols are full; a gradient's chunk is a whole number of the result's.
+// symbols are full; a gradient's chunk is a whole number of the result's. So where results are of a shorter
+// type than gradients, their chunks have as many elements and their symbols are shorter.
 struct WireFormat {
   DType gradient = DType::kFloat32;
-  DType result = DType::kFloat32;  // as precise as the gradient, or more
+  DType result = DType::kFloat32;  // not int8
   double topk_share = 0;           // > 0: only this share of the elements travels, in sparse chunks
   bool operator==(const WireFormat&) const = default;
 };
@@ -94,8 +95,8 @@ uint32_t SparseCapacity(size_t symbol_bytes, uint32_t count, DType dtype);
 
 // The header of a dense float32 chunk whose values follow as they are in memory.
 ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, uint32_t nonzero, uint8_t log_energy);
-// The same without sparsity and energy (results, initial values).
-ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count);
+// The same without sparsity and energy (results, initial values), of any type but int8.
+ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, DType dtype = DType::kFloat32);
 // The header of a sparse float32 chunk, and its body (bitmap and values) appended to `body`.
 // REQUIRES: values.size() <= kMaxChunkElements.
 ChunkHeaderBytes EncodeSparseChunk(uint32_t index, std::span<const float> values, uint8_t log_energy,

@@ -86,4 +86,15 @@ void Dequantize(DType dtype, ByteSpan codes, uint16_t scale, Apply apply, float 
   LH_CHECK(false);
 }
 
+std::span<const float> AsArrived(DType dtype, std::span<const float> values, std::vector<float>* room) {
+  if (dtype == DType::kFloat32) return values;
+  const size_t bytes = values.size() * DTypeSize(dtype);
+  room->resize(values.size() + (bytes + sizeof(float) - 1) / sizeof(float));  // the codes are behind
+  const std::span<float> out = std::span(*room).first(values.size());
+  const MutableByteSpan codes(reinterpret_cast<uint8_t*>(room->data() + values.size()), bytes);
+  Quantize(dtype, values, 0, Rounding::Nearest(), codes);
+  Dequantize(dtype, codes, 0, Apply::kSet, 1, out);
+  return out;
+}
+
 }  // namespace longhaul::codec

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/bytes.h"
 #include "codec/chunk/kernels/kernels.h"
@@ -45,5 +46,9 @@ void Quantize(DType dtype, std::span<const float> values, uint16_t scale, Roundi
 // REQUIRES: codes.size() == out.size() * DTypeSize(dtype), a known dtype.
 void Dequantize(DType dtype, ByteSpan codes, uint16_t scale, Apply apply, float weight, std::span<float> out,
                 const Kernels& kernels = BestKernels());
+
+// What arrives of `values` that travel in a type, rounded to the nearest: of float32 `values` themselves,
+// else a span of *room. REQUIRES: not int8.
+std::span<const float> AsArrived(DType dtype, std::span<const float> values, std::vector<float>* room);
 
 }  // namespace longhaul::codec

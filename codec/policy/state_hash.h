@@ -18,8 +18,8 @@ namespace longhaul::codec {
 // 2 hash_rounds - 1, ... REQUIRES: hash_rounds >= 1.
 constexpr bool IsHashRound(uint64_t round, uint32_t hash_rounds) { return (round + 1) % hash_rounds == 0; }
 
-// CRC-32C of the values, float32 little-endian as in memory and on the wire: equal bits, equal hash. `hash`
-// is the one of the values before these.
+// CRC-32C of the values as a worker has them, float32 little-endian as in memory (codec::AsArrived where they
+// travel shorter): equal bits, equal hash. `hash` is the one of the values before these.
 inline uint32_t StateHash(std::span<const float> values, uint32_t hash = 0) {
   return Crc32c({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}, hash);
 }

@@ -111,7 +111,9 @@ struct TensorOptions {
   // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (blocks of one chunk, with a
   // scale each), rounded stochastically.
   DType wire_dtype = DType::kFloat32;
-  // Of results on their way back: float32 is what there is.
+  // Of results and of what is pulled, on their way back: float32, bfloat16 or float16, rounded to the
+  // nearest. The server keeps float32; what it rounds away it does not forget. Datagrams are full where this
+  // type is no shorter than wire_dtype. Both types are the same in all declarations of a tensor.
   DType result_dtype = DType::kFloat32;
   // Tensors with a lower one leave first; among equals, those declared first.
   int priority = 0;

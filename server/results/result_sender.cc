@@ -13,15 +13,18 @@
 namespace longhaul::server {
 namespace {
 
-ByteSpan AsBytes(std::span<const float> values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
-}
-
 // The results' chunks that a gradient's chunk is made of: from, to.
 std::pair<uint32_t, uint32_t> ResultChunks(const Tensor& tensor, uint32_t chunk) {
   const codec::ChunkGeometry& results = tensor.parameters().result_geometry();
   const uint32_t parts = tensor.geometry().chunk_elements / results.chunk_elements;
   return {chunk * parts, std::min(results.chunks(), (chunk + 1) * parts)};
+}
+
+// Of a chunk of the results: the job's, or half where results are of a shorter type than gradients.
+uint16_t SymbolBytes(const Parameters& parameters) {
+  const size_t chunk =
+      codec::DenseChunkBytes(parameters.result_geometry().chunk_elements, parameters.spec().result_dtype);
+  return static_cast<uint16_t>((chunk + 15) / 16 * 16);
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ void ResultSender::SendPull(Peer& peer, Tensor& tensor, uint32_t request) {
   result->peer = &peer;
   result->round = tensor.parameters().version();
   result->request = request;
-  result->snapshot = tensor.parameters().Snapshot();
+  result->snapshot = tensor.parameters().OfVersion(result->round);
   Add(std::move(result), tensor);
 }
 
@@ -107,14 +110,14 @@ size_t ResultSender::Pulls(const Results& results, const Peer& peer) {
 }
 
 uint64_t ResultSender::pinned_bytes() const {
-  std::set<const ZeroedArray<float>*> copies;
+  std::set<const Parameters::Version*> copies;
   for (const auto& [key_of_tensor, results] : results_) {
     for (const auto& result : results) {
       if (result->snapshot != nullptr) copies.insert(result->snapshot.get());
     }
   }
   uint64_t bytes = 0;
-  for (const ZeroedArray<float>* copy : copies) bytes += copy->bytes();
+  for (const Parameters::Version* copy : copies) bytes += copy->bytes();
   return bytes;
 }
 
@@ -122,6 +125,7 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   const Parameters& parameters = tensor.parameters();
   codec::WindowMetadata metadata;
   const bool aggregate = tensor.aggregate_only() && result.snapshot == nullptr;
+  metadata.dtype = parameters.spec().result_dtype;
   metadata.kind = aggregate ? codec::WindowKind::kAggregate : codec::WindowKind::kWeights;
   metadata.key = tensor.key();
   metadata.round = result.round;
@@ -137,7 +141,7 @@ bool ResultSender::TryOpen(Result& result, Tensor& tensor) {
   if (downlink != nullptr) result.low = downlink->Low(result.peer->rank, result.round);
   window.low_count = result.low.count();
   window.high_count = parameters.result_geometry().chunks() - window.low_count;
-  window.symbol_bytes = options_.symbol_bytes;
+  window.symbol_bytes = SymbolBytes(parameters);
   window.fec_k = codec::BlockSizeFor(options_.fec_k, window.high_count);
   window.fec_depth = options_.fec_depth;
   window.priority = codec::SendOrder(parameters.spec().priority, tensor.key());
@@ -214,25 +218,19 @@ void ResultSender::SubmitFinal(Result& result, Tensor& tensor, uint32_t chunk) {
 
 void ResultSender::Submit(Result& result, Tensor& tensor, uint32_t chunk) {
   const Parameters& parameters = tensor.parameters();
-  std::span<const float> values;
-  if (result.snapshot != nullptr) {
-    values = result.snapshot->span();
-  } else if (result.kept != nullptr) {
-    values = result.kept->span();
-  } else if (result.round == parameters.version()) {
-    values = parameters.next();
-  } else {
-    LH_CHECK_OP(result.round + 1, ==, parameters.version());  // else the values are overwritten
-    values = parameters.current();
-  }
-  values = parameters.result_geometry().Elements(values, chunk);
-  const auto header = codec::EncodeDenseHeader(chunk, static_cast<uint32_t>(values.size()));
+  Parameters::Version& version = result.snapshot != nullptr ? *result.snapshot
+                                 : result.kept != nullptr   ? *result.kept
+                                                            : *parameters.OfVersion(result.round + 1);
+  const uint32_t coded = version.coded.count();
+  const ByteSpan body = parameters.Encoded(version, chunk);
+  if (version.coded.count() > coded) budget_->Spend(body.size() / 8);
+  const auto header = codec::EncodeDenseHeader(chunk, parameters.result_geometry().Length(chunk),
+                                               parameters.spec().result_dtype);
   const bool low = result.low.Test(chunk);
   if (low) result.low_sent.push_back(chunk);
   // Fails only when the connection is closing: then OnPeerGone follows.
   (void)result.peer->connection->SubmitChunk(
-      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header,
-      AsBytes(values));
+      result.key, low ? wire::ReliabilityClass::kLow : wire::ReliabilityClass::kHigh, header, body);
 }
 
 void ResultSender::OnChunkFinal(Tensor& tensor, uint32_t chunk) {
@@ -258,10 +256,13 @@ void ResultSender::ScoreChange(Tensor& tensor, uint32_t chunk) {
   if (downlink == nullptr) return;
   const Parameters& parameters = tensor.parameters();
   const codec::ChunkGeometry& results = parameters.result_geometry();
+  const DType dtype = parameters.spec().result_dtype;
   const auto [first, end] = ResultChunks(tensor, chunk);
   for (uint32_t part = first; part < end; ++part) {
-    downlink->ChangedBy(part, results.Elements(parameters.current(), part),
-                        results.Elements(parameters.next(), part));
+    const std::span<const float> before = results.Elements(parameters.current(), part);
+    const std::span<const float> after = results.Elements(parameters.next(), part);
+    downlink->ChangedBy(part, codec::AsArrived(dtype, before, &room_[0]),
+                        codec::AsArrived(dtype, after, &room_[1]));
   }
 }
 

@@ -1,10 +1,10 @@
 // Sends values to the workers: the result of a round, chunk by chunk as the chunks become final, and pulls.
 //
-// One outgoing window per result. Bodies are borrowed: of a round's result from the parameters (stable until
-// the round after the next one writes them), of a pull from a snapshot. A worker that rounds do not wait for
-// may take longer than that: its result keeps the values, and the round writes elsewhere. That is one result
-// per worker and tensor at most. More results than a connection has windows for wait in line. A worker that
-// takes no window of a result's size is disconnected by name.
+// One outgoing window per result. Bodies are borrowed, values or codes: of a round's result from the
+// parameters (stable until the round after the next one writes them), of a pull from a snapshot. A worker
+// that rounds do not wait for may take longer than that: its result keeps the values, and the round writes
+// elsewhere. That is one result per worker and tensor at most. More results than a connection has windows for
+// wait in line. A worker that takes no window of a result's size is disconnected by name.
 //
 // A large tensor's chunks are handed over in slices: what an event leaves undone is Work. The budget is the
 // owner's, of the event in progress.
@@ -32,7 +32,6 @@ namespace longhaul::server {
 class ResultSender {
  public:
   struct Options {
-    uint16_t symbol_bytes = 0;
     uint8_t fec_k = 0;
     uint8_t fec_depth = 0;  // 0: as the connection advises
     std::optional<LossyDownlink::Options> lossy = std::nullopt;
@@ -91,8 +90,8 @@ class ResultSender {
     uint32_t request = 0;
     Epoch epoch{};
     uint32_t fed = 0;                // chunks that were submitted, in the order of Feed
-    Parameters::Values snapshot;     // of a pull
-    Parameters::Values kept;         // of a round, once the parameters have other values
+    Parameters::Held snapshot;       // of a pull
+    Parameters::Held kept;           // of a round, once the parameters have other values
     transport::ChunkBitmap low;      // chunks that may be lost
     PagedVector<uint32_t> low_sent;  // of them, those submitted, in this order
   };
@@ -128,6 +127,7 @@ class ResultSender {
   std::map<uint32_t, LossyDownlink> downlinks_;  // by tensor key; empty with a reliable downlink
   // Results that wait for a window, per connection, oldest first.
   std::map<Peer*, std::deque<std::pair<Tensor*, Result*>>> waiting_;
+  std::vector<float> room_[2];  // for values as they arrive
   Stats stats_;
 };
 

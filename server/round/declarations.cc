@@ -265,10 +265,9 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
   if (DTypeSize(wire) == 0 || DTypeSize(result) == 0) {
     return {StatusCode::kInvalidArgument, "unknown element type on the wire"};
   }
-  if (result != DType::kFloat32) {
-    return {StatusCode::kInvalidArgument,
-            "results travel as float32 in this version, not as " + std::string(DTypeName(result))};
-  }
+  // Workers would have to agree on scales, and parameters have no residual that repays what int8 loses.
+  if (result == DType::kInt8)
+    return {StatusCode::kInvalidArgument, "results travel as float32, bfloat16 or float16, not as int8"};
   // A lost chunk of an aggregate is not repeated by the next round; only optimizer state is.
   if (settings_.downlink == Downlink::kLossy && optimizer.aggregates()) {
     return {StatusCode::kInvalidArgument,

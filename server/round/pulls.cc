@@ -64,7 +64,7 @@ bool Pulls::TryAnswer(Instant now, TensorJob& job, PendingPull& pull) {
 bool Pulls::SnapshotFitsBudget(const Parameters& parameters) const {
   const uint64_t bound = kMaxPinnedModels * store_->elements() * sizeof(float);
   return parameters.HasSnapshot() ||
-         results_->pinned_bytes() + parameters.geometry().count * sizeof(float) <= bound;
+         results_->pinned_bytes() + parameters.OfVersion(parameters.version())->bytes() <= bound;
 }
 
 void Pulls::AnswerPostponed(Instant now, TensorJobs& jobs) {

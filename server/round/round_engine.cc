@@ -14,9 +14,8 @@ namespace {
 // where all of its memory is new.
 constexpr uint64_t kPerElement = 2;
 
-ResultSender::Options ResultOptions(const ServerSettings& settings, uint16_t symbol_bytes) {
-  ResultSender::Options options{
-      .symbol_bytes = symbol_bytes, .fec_k = settings.fec_k, .fec_depth = settings.fec_depth};
+ResultSender::Options ResultOptions(const ServerSettings& settings) {
+  ResultSender::Options options{.fec_k = settings.fec_k, .fec_depth = settings.fec_depth};
   if (settings.downlink == Downlink::kLossy) {
     options.lossy = {.high_share = settings.high_share,
                      .high_energy = settings.high_energy,
@@ -57,7 +56,7 @@ RoundEngine::RoundEngine(const ServerSettings& settings, uint16_t symbol_bytes, 
       host_(host),
       keeper_(images),
       images_(settings.checkpoint_every, images, &jobs_),
-      results_(ResultOptions(settings, symbol_bytes), &budget_),
+      results_(ResultOptions(settings), &budget_),
       declarations_(settings, codec::ChunkElementsFor(symbol_bytes), membership, host, &jobs_, images),
       pulls_(settings.world_size, &declarations_.store(), host, &results_, &stats_),
       steps_(membership, host, &jobs_, &pulls_, &stats_),
@@ -397,18 +396,21 @@ void RoundEngine::Report(TensorJob& job, const TensorRound& round, std::vector<b
   if (job.report) unfinished_.insert(tensor.key());
 }
 
-// Hashes the values where the report says their hash, and sends it to all.
+// Hashes the values, as workers have them, where the report says their hash, and sends it to all.
 void RoundEngine::WorkOnReport(TensorJob& job, WorkBudget& budget) {
   if (!job.report) return;
   PendingReport& pending = *job.report;
   control::RoundReport& report = *pending.message.mutable_round_report();
   const std::span<const float> values = job.tensor.parameters().current();
+  const DType dtype = job.tensor.parameters().spec().result_dtype;
+  std::vector<float> room;
   while (report.has_state_hash() && pending.hashed < values.size()) {
     if (budget.spent()) return;
     const uint64_t count = std::min<uint64_t>(values.size() - pending.hashed, WorkBudget::kSliceElements / 4);
-    pending.hash = codec::StateHash(values.subspan(pending.hashed, count), pending.hash);
+    const auto part = codec::AsArrived(dtype, values.subspan(pending.hashed, count), &room);
+    pending.hash = codec::StateHash(part, pending.hash);
     pending.hashed += count;
-    budget.Spend(count / 2);
+    budget.Spend(dtype == DType::kFloat32 ? count / 2 : count);
   }
   if (report.has_state_hash()) report.set_state_hash(pending.hash);
   for (; pending.next_rank < membership_->world_size(); ++pending.next_rank) {

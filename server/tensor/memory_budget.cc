@@ -23,6 +23,11 @@ constexpr uint64_t kChunkHeader = 32;
 constexpr uint64_t kSmallestBlock = 8;
 constexpr uint64_t kMostRepair = codec::ErasureCoder::MaxRepair(kSmallestBlock);
 
+// Of an element in one version: what is sent of it.
+uint64_t CodeBytes(const TensorSpec& spec) {
+  return spec.result_dtype == DType::kFloat32 ? 0 : DTypeSize(spec.result_dtype);
+}
+
 }  // namespace
 
 MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elements)
@@ -39,15 +44,16 @@ MemoryBudget::MemoryBudget(const ServerSettings& settings, uint32_t chunk_elemen
   TensorSpec largest;
   largest.count = std::max<uint64_t>(1, model / sizeof(float));
   largest.staleness = settings.staleness;
+  largest.result_dtype = DType::kBFloat16;
   total_ = Plan(largest, settings.rules.MostState()) + std::max(kOverhead, model);
   by_machine_ = settings.memory > 0 && settings.memory < total_;
   if (by_machine_) total_ = settings.memory;
 }
 
-uint64_t MemoryBudget::PerElement(uint64_t state) const {
+uint64_t MemoryBudget::PerElement(const TensorSpec& spec, uint64_t state) const {
   // A checkpoint that is being written holds values and state of one round.
   const uint64_t floats = 2 + 1 + filler_floats_ + state + kPinnedModels + (checkpoints_ ? 1 + state : 0);
-  return sizeof(float) * (floats + (holds_ ? workers_ : 0));
+  return sizeof(float) * (floats + (holds_ ? workers_ : 0)) + CodeBytes(spec) * (2 + (checkpoints_ ? 1 : 0));
 }
 
 uint64_t MemoryBudget::Plan(const TensorSpec& spec) const {
@@ -60,8 +66,8 @@ uint64_t MemoryBudget::Plan(const TensorSpec& spec, uint64_t state) const {
   const uint64_t per_chunk = kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
                              workers_ * (kBitsPerWorkerAndChunk / 8 + guard_bytes_ + (holds_ ? kPerHeld : 0));
   const uint64_t ahead = spec.staleness != 0 ? sizeof(float) * spec.count + kPerChunk * chunks : 0;
-  return spec.count * PerElement(state) + ahead + chunks * per_chunk + workers_ * kPerWorker + kPerTensor +
-         uint64_t{4} * sizeof(float) * chunk_elements_;
+  return spec.count * PerElement(spec, state) + ahead + chunks * per_chunk + workers_ * kPerWorker +
+         kPerTensor + uint64_t{4} * sizeof(float) * chunk_elements_;
 }
 
 uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
@@ -69,7 +75,7 @@ uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {
   const uint64_t symbol = sizeof(float) * chunk_elements_ + kChunkHeader;
   const uint64_t repair =
       std::min((chunks + kSmallestBlock - 1) / kSmallestBlock, fec_depth_) * kMostRepair * symbol;
-  return sizeof(float) * spec.count + 2 * chunks * (symbol + kPerArrivingChunk) +
+  return (sizeof(float) + CodeBytes(spec)) * spec.count + 2 * chunks * (symbol + kPerArrivingChunk) +
          kLeavingWindows * (chunks * kPerLeavingChunk + repair) + kPerMemberTensor;
 }
 

@@ -6,6 +6,7 @@
 //
 //   per element    4 bytes x (2 values + 1 sum + 0..1 loss policy + 0..2 optimizer (of a plug-in 0..8) + 4 pulls held for slow
 //                  readers)
+//   16-bit results + 2 bytes for each of the 2 values, one that is kept or that a checkpoint holds
 //   checkpoints    + 4 bytes x (1 values + 0..2 optimizer) an element, while one is being written
 //   deterministic  + 4 bytes per element and worker (server/tensor/aggregator.h); so does a robust aggregation
 //   asynchronous   + 4 bytes an element, and counters, of the sum of the next step
@@ -83,7 +84,7 @@ class MemoryBudget {
  private:
   // state: arrays that the optimizer keeps.
   uint64_t Plan(const TensorSpec& spec, uint64_t state) const;
-  uint64_t PerElement(uint64_t state) const;
+  uint64_t PerElement(const TensorSpec& spec, uint64_t state) const;
 
   uint64_t workers_;
   bool holds_;               // all workers' contributions

@@ -25,7 +25,32 @@ Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geome
       .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
   gradient_geometry_ = codec::GradientGeometry(geometry, format);
   result_geometry_ = codec::ResultGeometry(geometry, format);
-  for (auto& values : values_) values = std::make_shared<ZeroedArray<float>>(geometry_.count);
+  for (Held& version : versions_) version = MakeVersion(ZeroedArray<float>(geometry_.count));
+}
+
+Parameters::Held Parameters::MakeVersion(ZeroedArray<float> values) const {
+  Version version{.values = std::move(values)};
+  if (spec_.result_dtype != DType::kFloat32) {
+    version.codes = ZeroedArray<uint16_t>(geometry_.count);
+    version.coded = transport::ChunkBitmap(result_geometry_.chunks());
+  }
+  return std::make_shared<Version>(std::move(version));
+}
+
+const Parameters::Held& Parameters::OfVersion(uint64_t version) const {
+  LH_CHECK(version == version_ || version == version_ + 1);  // else the values are overwritten
+  return versions_[version % 2];
+}
+
+// To the nearest: every reader has the same bits, and what is rounded away stays in the values.
+ByteSpan Parameters::Encoded(Version& version, uint32_t chunk) const {
+  const std::span<const float> values = result_geometry_.Elements(version.values.span(), chunk);
+  if (version.codes.empty()) return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+  const std::span<uint16_t> codes = result_geometry_.Elements(version.codes.span(), chunk);
+  const MutableByteSpan bytes(reinterpret_cast<uint8_t*>(codes.data()), codes.size_bytes());
+  if (version.coded.Set(chunk))
+    codec::Quantize(spec_.result_dtype, values, 0, codec::Rounding::Nearest(), bytes);
+  return bytes;
 }
 
 void Parameters::AwaitInitial(uint32_t rank) {
@@ -37,14 +62,14 @@ void Parameters::AwaitInitial(uint32_t rank) {
 void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) {
   LH_CHECK(initial_ == Initial::kAwaited);
   LH_CHECK_OP(values.size(), ==, geometry_.Length(chunk));
-  std::copy(values.begin(), values.end(), geometry_.Elements(values_[0]->span(), chunk).begin());
+  std::copy(values.begin(), values.end(), geometry_.Elements(versions_[0]->values.span(), chunk).begin());
 }
 
 void Parameters::Restore(Values values, uint64_t version) {
   LH_CHECK_OP(values->size(), ==, geometry_.count);
   LH_CHECK_OP(version_, ==, uint64_t{0});
   version_ = version;
-  values_[version % 2] = std::const_pointer_cast<ZeroedArray<float>>(std::move(values));
+  versions_[version % 2] = MakeVersion(std::move(*std::const_pointer_cast<ZeroedArray<float>>(values)));
   SetReady();
 }
 
@@ -54,10 +79,13 @@ void Parameters::Advance() {
 }
 
 Status Parameters::BeginWriting() {
-  auto& values = values_[(version_ + 1) % 2];
-  if (values.use_count() == 1) return {};
+  Held& version = versions_[(version_ + 1) % 2];
   try {
-    values = std::make_shared<ZeroedArray<float>>(geometry_.count);
+    if (version.use_count() > 1) {
+      version = MakeVersion(ZeroedArray<float>(geometry_.count));
+    } else {
+      version->coded = transport::ChunkBitmap(version->coded.size());
+    }
   } catch (const std::bad_alloc&) {
     return {StatusCode::kResourceExhausted, "no memory for the next values of tensor \"" + spec_.name +
                                                 "\", " + std::to_string(geometry_.count * sizeof(float)) +

@@ -3,7 +3,10 @@
 // Values exist twice, for the newest finished round and for the round in progress. So a finished chunk may be
 // borrowed for sending while the next round already writes its values; it is stable for one whole round more.
 // Every round writes every element, so values that are still read are never copied: the round that
-// would write over them writes into fresh memory, which is touched chunk by chunk. Not thread-safe.
+// would write over them writes into fresh memory, which is touched chunk by chunk.
+//
+// Values are float32. Where results travel in 16 bits each version has its codes beside it, which all its
+// readers share: a chunk's are made when the first of them sends it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@
 #include "longhaul/status.h"
 #include "longhaul/tensor.h"
 #include "longhaul/units.h"
+#include "transport/core/window/window_types.h"
 
 namespace longhaul::server {
 
@@ -46,6 +50,14 @@ class Parameters {
  public:
   // Of one version, shared by its readers.
   using Values = std::shared_ptr<const ZeroedArray<float>>;
+  // The same with what is sent of it.
+  struct Version {
+    ZeroedArray<float> values;
+    ZeroedArray<uint16_t> codes = {};   // empty: results are float32
+    transport::ChunkBitmap coded = {};  // results' chunks of which they were made
+    size_t bytes() const { return values.bytes() + codes.bytes(); }
+  };
+  using Held = std::shared_ptr<Version>;
 
   // Where the values of version 0 come from.
   enum class Initial : uint8_t {
@@ -78,26 +90,34 @@ class Parameters {
 
   // Rounds completed.
   uint64_t version() const { return version_; }
-  std::span<const float> current() const { return std::as_const(*values_[version_ % 2]).span(); }
+  std::span<const float> current() const { return versions_[version_ % 2]->values.span(); }
   // The values that the round in progress writes; until then, those of the version before current().
-  std::span<const float> next() const { return std::as_const(*values_[(version_ + 1) % 2]).span(); }
-  std::span<float> mutable_next() { return values_[(version_ + 1) % 2]->span(); }
+  std::span<const float> next() const { return versions_[(version_ + 1) % 2]->values.span(); }
+  std::span<float> mutable_next() { return versions_[(version_ + 1) % 2]->values.span(); }
   // To be called before the round in progress writes its first value: what is read by holders of Previous()
-  // or of a Snapshot() is left to them. kResourceExhausted: there is no memory to write elsewhere.
+  // or of a snapshot is left to them. kResourceExhausted: there is no memory to write elsewhere.
   Status BeginWriting();
   // The values of the version before current(), of which a reader keeps as much as it likes. REQUIRES: the
   // round in progress has written nothing yet.
-  Values Previous() const { return values_[(version_ + 1) % 2]; }
+  Held Previous() const { return versions_[(version_ + 1) % 2]; }
   // The round is finished: every chunk of next() was written.
   void Advance();
   // current(), and so it stays.
-  Values Snapshot() const { return values_[version_ % 2]; }
+  Values Snapshot() const { return ValuesOf(versions_[version_ % 2]); }
   // next(), and so it stays. REQUIRES: the round in progress has written all of it.
-  Values NextSnapshot() const { return values_[(version_ + 1) % 2]; }
-  // A snapshot is held: another Snapshot() costs no memory.
-  bool HasSnapshot() const { return values_[version_ % 2].use_count() > 1; }
+  Values NextSnapshot() const { return ValuesOf(versions_[(version_ + 1) % 2]); }
+  // current() or next() of a reader that sends it. REQUIRES: one of these versions.
+  const Held& OfVersion(uint64_t version) const;
+  // A snapshot is held: another one costs no memory.
+  bool HasSnapshot() const { return versions_[version_ % 2].use_count() > 1; }
+  // The values of a result's chunk as they travel. They stay as long as the version. REQUIRES: they are
+  // final.
+  ByteSpan Encoded(Version& version, uint32_t chunk) const;
 
  private:
+  static Values ValuesOf(const Held& version) { return {version, &version->values}; }
+  Held MakeVersion(ZeroedArray<float> values) const;
+
   uint32_t key_;
   TensorSpec spec_;
   codec::ChunkGeometry geometry_;
@@ -106,7 +126,7 @@ class Parameters {
   Initial initial_ = Initial::kNotOffered;
   uint32_t initial_sender_ = 0;
   uint64_t version_ = 0;
-  std::shared_ptr<ZeroedArray<float>> values_[2];
+  Held versions_[2];
 };
 
 class ParameterStore {

@@ -127,6 +127,22 @@ TEST(Quantize, NearestIsNoFartherThanHalfAStep) {
   }
 }
 
+TEST(Quantize, WhatArrivesIsWhatTheCodesSay) {
+  std::vector<float> values, room;
+  Random random(3);
+  for (int i = 0; i < 1001; ++i) values.push_back(static_cast<float>(random.Uniform() - 0.5));
+  EXPECT_EQ(AsArrived(DType::kFloat32, values, &room).data(), values.data());
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    std::vector<uint8_t> codes(values.size() * DTypeSize(dtype));
+    Quantize(dtype, values, 0, Rounding::Nearest(), codes);
+    std::vector<float> decoded(values.size());
+    Dequantize(dtype, codes, 0, Apply::kSet, 1, decoded);
+    const auto arrived = AsArrived(dtype, values, &room);
+    EXPECT_EQ(std::vector<float>(arrived.begin(), arrived.end()), decoded);
+    EXPECT_NE(decoded, values);
+  }
+}
+
 TEST(Quantize, FiniteStaysFiniteAndNoNumberStaysNone) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     for (const DType dtype : kShort) {

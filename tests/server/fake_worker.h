@@ -116,6 +116,7 @@ class FakeWorker {
     declare.set_count(count);
     declare.set_optimizer(optimizer);
     declare.set_has_initial(has_initial);
+    declare.set_result_dtype(static_cast<uint32_t>(result_dtype));
     Say(message);
   }
   void Pull(uint32_t key, uint64_t min_round, uint32_t request) {
@@ -258,6 +259,7 @@ class FakeWorker {
   transport::FakeConnection::Window& Result() { return connection.outgoing.rbegin()->second; }
 
   transport::FakeConnection connection;
+  DType result_dtype = DType::kFloat32;  // of what it declares
   uint64_t session = 0;
   bool knows_shards = true;
   bool takes_membership = false;

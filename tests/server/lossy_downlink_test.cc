@@ -330,6 +330,42 @@ TEST_F(LossyJob, HashRoundsTellTheHashOfTheValues) {
   EXPECT_FALSE(reports[3].round_report().has_replica_hash());
 }
 
+// Hashes are of what workers have: of 16 bits that is not what the server has.
+TEST_F(LossyJob, HashesOfResultsOf16BitsAreOfWhatArrives) {
+  a.result_dtype = b.result_dtype = DType::kBFloat16;
+  Declare("sgd:lr=1.001");
+  uint32_t missed = 0;
+  for (uint64_t round = 0; round < 3; ++round) {
+    Round(round);
+    EXPECT_EQ(FakeWorker::MetadataOf(a.Result()).chunk_elements, elements);
+    if (round == 1) missed = Low(a).at(2);
+    CloseNewest(a, round == 1 ? std::vector<uint32_t>{2} : std::vector<uint32_t>{});
+    CloseNewest(b);
+  }
+  const auto arrived_after = [&](uint64_t rounds) {
+    Values values(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      for (uint64_t round = 0; round < rounds; ++round)
+        values[i] -= 1.001f * (i / elements == 4 ? 5.0f : 1.0f);
+    }
+    std::vector<float> room;
+    const auto arrived = codec::AsArrived(DType::kBFloat16, values, &room);
+    EXPECT_NE(arrived[0], values[0]);
+    return Values(arrived.begin(), arrived.end());
+  };
+  const auto reports = a.Heard(control::ControlMessage::kRoundReport);
+  ASSERT_EQ(reports.size(), 3u);
+  const control::RoundReport& report = reports[2].round_report();
+  EXPECT_EQ(report.state_hash(), codec::StateHash(arrived_after(3)));
+  ASSERT_TRUE(report.has_replica_hash());
+  const codec::ChunkGeometry geometry{.count = count, .chunk_elements = elements};
+  const Values before = arrived_after(1);
+  Values has = arrived_after(2);
+  std::ranges::copy(geometry.Elements(std::span(before), missed),
+                    geometry.Elements(std::span(has), missed).begin());
+  EXPECT_EQ(report.replica_hash(), codec::ReplicaHash(geometry, has));
+}
+
 TEST_F(LossyJob, AMeanGradientIsRefused) {
   Declare("aggregate");
   const auto answer = a.Heard(control::ControlMessage::kDeclared);

@@ -69,6 +69,7 @@ struct Case {
   uint64_t count;
   const char* optimizer;
   void (*change)(ServerSettings&);
+  DType result = DType::kFloat32;
 };
 
 class Planned : public testing::TestWithParam<Case> {};
@@ -78,6 +79,7 @@ TEST_P(Planned, ADeclarationTakesNoMoreThanThePlanAndThePlanIsNotMuchMore) {
   ServerSettings settings = Settings(c.workers);
   c.change(settings);
   Job job(settings);
+  for (FakeWorker& worker : job.workers) worker.result_dtype = c.result;
   const int64_t grown = job.Declare("w", c.count, c.optimizer);
   ASSERT_EQ(job.code, 0u);
   const auto planned = static_cast<int64_t>(job.coordinator.Stats().memory_bytes);
@@ -94,6 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"large", 2, 1'000'000, "sgd:lr=0.1,momentum=0.9", [](ServerSettings&) {}},
         Case{"adam and shift", 2, 1'000'000, "adam:lr=0.1",
              [](ServerSettings& s) { s.policy = LossPolicy::kShift; }},
+        Case{"16 bits", 2, 1'000'000, "sgd:lr=0.1", [](ServerSettings&) {}, DType::kFloat16},
         Case{"stale", 2, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.policy = LossPolicy::kStale; }},
         Case{"guard", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.norm_guard = 8; }},
         Case{"lossy", 64, 1'000'000, "adam:lr=0.1", [](ServerSettings& s) { s.downlink = Downlink::kLossy; }},
@@ -167,6 +170,17 @@ TEST(MemoryBudget, WhatACheckpointHoldsIsPlanned) {
   EXPECT_EQ(more("sgd:lr=1"), 4'000u);
   EXPECT_EQ(more("sgd:lr=1,momentum=0.9"), 8'000u);
   EXPECT_EQ(more("adam:lr=1"), 12'000u);
+  spec.result_dtype = DType::kBFloat16;
+  EXPECT_EQ(more("sgd:lr=1"), 6'000u);
+}
+
+TEST(MemoryBudget, TheCodesOfResultsOf16BitsArePlanned) {
+  MemoryBudget budget(Settings(2), codec::ChunkElementsFor(1392));
+  TensorSpec spec{.name = "w", .count = 1000, .optimizer = {}};
+  const uint64_t plan = budget.Plan(spec), member = budget.PerMember(spec);
+  spec.result_dtype = DType::kBFloat16;
+  EXPECT_EQ(budget.Plan(spec) - plan, 4'000u) << "of the newest round and the one in progress";
+  EXPECT_EQ(budget.PerMember(spec) - member, 2'000u) << "of a result that is kept";
 }
 
 TEST(MemoryBudget, WhatARobustAggregationHoldsIsPlanned) {

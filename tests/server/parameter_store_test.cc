@@ -74,6 +74,31 @@ TEST(ParameterStore, ASnapshotCostsNoCopyAndNeverChanges) {
   EXPECT_FALSE(w.HasSnapshot());
 }
 
+TEST(ParameterStore, CodesAreOfTheirVersionAndStayWithIt) {
+  ParameterStore store(ByteCount(4000), 2);
+  TensorSpec spec = Spec("w", 3);
+  spec.wire_dtype = spec.result_dtype = DType::kBFloat16;
+  Parameters& w = **store.Declare(spec);
+  w.SetReady();
+  EXPECT_EQ(w.result_geometry().chunks(), 1u) << "four elements of 16 bits for two of 32";
+  const auto code = [&w](const Parameters::Held& version) {
+    const ByteSpan bytes = w.Encoded(*version, 0);
+    EXPECT_EQ(bytes.size(), 6u);
+    return bytes[5] << 8 | bytes[4];
+  };
+  const Parameters::Held zero = w.OfVersion(0);
+  EXPECT_EQ(zero->bytes(), 3 * (4 + 2u)) << "what pulls pin";
+  for (const auto& [value, bits] :
+       {std::pair(1.0f, 0x3f80), std::pair(2.0f, 0x4000), std::pair(4.0f, 0x4080)}) {
+    ASSERT_TRUE(w.BeginWriting().ok());
+    std::ranges::fill(w.mutable_next(), value);
+    EXPECT_EQ(code(w.OfVersion(w.version() + 1)), bits);
+    w.Advance();
+    EXPECT_EQ(code(w.OfVersion(w.version())), bits);
+    EXPECT_EQ(code(zero), 0);
+  }
+}
+
 TEST(ParameterStore, WithoutReadersARoundWritesWhereTheOneBeforeTheLastDid) {
   ParameterStore store(ByteCount(4000), 2);
   Parameters& w = **store.Declare(Spec("w", 1));

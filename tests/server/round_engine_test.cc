@@ -495,6 +495,21 @@ TEST_F(BoundedRounds, AResultThatAWorkerStillTakesRoundsLaterIsCompleteAndKeepsI
   EXPECT_EQ(ResultOf(b), (std::map<uint32_t, float>{{0, 6.0f}, {1, 6.0f}}));
 }
 
+TEST_F(BoundedRounds, AResultOf16BitsKeepsItsCodesAsLongAsAWorkerTakesThem) {
+  a.result_dtype = b.result_dtype = DType::kBFloat16;
+  DeclareChunks(2);
+  b.connection.max_open_windows = 1;
+  PushBoth(0, 4, 8);
+  const auto& result = b.connection.outgoing.begin()->second;
+  for (uint32_t round = 1; round < 6; ++round) {
+    PushAll(a, round + 1, round, static_cast<float>(100 * round));
+    Tick(200 * (round + 1));
+    EXPECT_EQ(ResultOf(a).at(1), static_cast<float>(50 * round)) << "codes are of their round";
+  }
+  EXPECT_FALSE(result.cancelled);
+  for (const auto& [chunk, values] : FakeWorker::ChunksOf(result)) EXPECT_EQ(values, Full(6)) << chunk;
+}
+
 TEST_F(BoundedRounds, AResultThatWaitsForAFreeWindowForRoundsKeepsItsValues) {
   DeclareChunks(1);
   b.connection.max_open_windows = 0;
@@ -920,7 +935,7 @@ TEST_F(Job, ATensorBeyondTheModelBoundOrWithABadOptimizerIsRefused) {
   EXPECT_THAT(a.Heard(ControlMessage::kDeclared).at(0).declared().message(), HasSubstr("unknown; known are"));
 }
 
-TEST_F(Job, AnUnknownWireTypeOrAShorterResultTypeIsRefusedInWords) {
+TEST_F(Job, AnUnknownWireTypeOrAnImpossibleResultTypeIsRefusedInWords) {
   const auto answer = [&](uint32_t wire_dtype, uint32_t result_dtype) {
     ControlMessage message;
     control::Declare& declare = *message.mutable_declare();
@@ -934,10 +949,44 @@ TEST_F(Job, AnUnknownWireTypeOrAShorterResultTypeIsRefusedInWords) {
     return a.Heard(ControlMessage::kDeclared).at(0).declared();
   };
   EXPECT_THAT(answer(9, 0).message(), HasSubstr("unknown element type"));
-  EXPECT_THAT(answer(3, 1).message(),
-              HasSubstr("results travel as float32 in this version, not as bfloat16"));
-  EXPECT_EQ(answer(3, 1).code(), static_cast<uint32_t>(StatusCode::kInvalidArgument));
-  EXPECT_EQ(answer(3, 0).code(), 0u);
+  EXPECT_THAT(answer(0, 9).message(), HasSubstr("unknown element type"));
+  EXPECT_THAT(answer(3, 3).message(),
+              HasSubstr("results travel as float32, bfloat16 or float16, not as int8"));
+  EXPECT_EQ(answer(3, 3).code(), static_cast<uint32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(answer(3, 1).code(), 0u);
+  EXPECT_THAT(answer(3, 2).message(), HasSubstr("int8 up, float16 down here, but the server has it as"));
+  EXPECT_EQ(answer(3, 2).code(), static_cast<uint32_t>(StatusCode::kSettingsMismatch));
+}
+
+// The server's parameters go on from what workers do not see of them.
+TEST_F(Job, ParametersComeDownRoundedAndStayAsTheyAre) {
+  a.result_dtype = b.result_dtype = DType::kBFloat16;
+  DeclareChunks(3, "sgd:lr=1");
+  uint32_t request = 1;
+  // From 0 to -1, and then in steps of 2^-10: a 16th of what bfloat16 can tell there from -1.
+  for (uint64_t round = 0; round < 10; ++round) {
+    const float step = round == 0 ? 1.0f : 0x1p-10f;
+    PushBoth(round, step, step);
+    const float wanted = round < 5 ? -1.0f : -1.0078125f;  // of -1 - 4 / 1024, half way, the even one
+    for (FakeWorker* worker : {&a, &b}) {
+      const auto& window = worker->Result();
+      const auto metadata = FakeWorker::MetadataOf(window);
+      EXPECT_EQ(metadata.dtype, DType::kBFloat16);
+      EXPECT_EQ(metadata.chunk_elements, elements) << "as many as a gradient's, which is float32";
+      EXPECT_EQ(window.options.symbol_bytes, 48) << "12 + 2 * 13, a multiple of 16";
+      EXPECT_EQ(window.chunks.size(), 3u);
+      for (const auto& chunk : window.chunks) EXPECT_EQ(chunk.Bytes().size(), 12 + 2 * elements);
+      EXPECT_EQ(ResultOf(*worker), (std::map<uint32_t, float>{{0, wanted}, {1, wanted}, {2, wanted}}))
+          << "round " << round;
+    }
+    a.Pull(0, 0, request++);
+    EXPECT_EQ(FakeWorker::MetadataOf(a.Result()).dtype, DType::kBFloat16);
+    EXPECT_EQ(ResultOf(a).at(2), wanted) << "what is pulled is what was the result";
+    for (FakeWorker* worker : {&a, &b}) {
+      while (!worker->connection.outgoing.empty())
+        worker->CloseResult(worker->connection.outgoing.begin()->first);
+    }
+  }
 }
 
 TEST_F(Job, ExactlyOneWorkerSendsInitialValuesAndTheFirstStepWaitsForThem) {

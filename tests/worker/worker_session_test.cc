@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <numeric>
 
 #include "tests/worker/session_harness.h"
@@ -677,21 +678,25 @@ TEST(WorkerSessionTest, AShorterWireTypeIsWhatTravels) {
   EXPECT_EQ(h.Window(0).options.high_count + h.Window(0).options.low_count, 2u);
 }
 
-TEST(WorkerSessionTest, AShorterResultTypeIsRefusedInWords) {
+TEST(WorkerSessionTest, AResultTypeIsDeclaredAndAnImpossibleOneRefusedInWords) {
+  std::deque<Outcome> outcomes;
   SessionHarness h;
   h.JoinAndStart();
-  const size_t said = h.connection.sent.size();
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
-    Outcome declared;
-    h.session.Declare(
-        {.name = "w", .wire_dtype = DType::kInt8, .result_dtype = dtype, .count = 8, .initial = {}},
-        declared.DeclareCallback());
+  const auto declare = [&](DType dtype) {
+    Outcome& declared = outcomes.emplace_back();
+    h.session.Declare({.name = "w", .result_dtype = dtype, .count = 8, .initial = {}},
+                      declared.DeclareCallback());
     h.FinishEvent();
-    EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(declared.status.message().find(std::string(DTypeName(dtype))), std::string::npos)
-        << declared.status.message();
-  }
+    return declared.status;
+  };
+  const size_t said = h.connection.sent.size();
+  const Status refused = declare(DType::kInt8);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("not as int8"), std::string::npos) << refused.message();
   EXPECT_EQ(h.connection.sent.size(), said);
+  EXPECT_TRUE(declare(DType::kFloat16).ok()) << "it waits for its answer";
+  EXPECT_EQ(h.connection.sent.back().declare().result_dtype(), static_cast<uint32_t>(DType::kFloat16));
+  EXPECT_EQ(declare(DType::kBFloat16).code(), StatusCode::kSettingsMismatch);
 }
 
 TEST(WorkerSessionTest, NamesWithControlCharactersAreRefusedHere) {

@@ -30,10 +30,9 @@ Status CheckDeclaration(const Declaration& d) {
                    " is not supported yet, use float32");
   }
   if (DTypeSize(d.wire_dtype) == 0) return invalid(": unknown wire type");
-  if (d.result_dtype != DType::kFloat32) {
-    return invalid(": results travel as float32 in this version, not as " +
-                   std::string(DTypeName(d.result_dtype)));
-  }
+  if (DTypeSize(d.result_dtype) == 0) return invalid(": unknown type of results");
+  if (d.result_dtype == DType::kInt8)
+    return invalid(": results travel as float32, bfloat16 or float16, not as int8");
   for (const TensorOptions::Range& range : d.high_ranges) {
     if (range.first > d.count || range.count > d.count - range.first) {
       return invalid(": a high range of " + std::to_string(range.count) + " elements from " +
@@ -235,6 +234,7 @@ void Declarations::MakePipeline(TensorState& tensor) {
   }
   pipeline.window_priority = codec::SendOrder(d.priority, tensor.shape.key);
   tensor.shape.format.gradient = d.wire_dtype;
+  tensor.shape.format.result = d.result_dtype;
   if (pipeline.priority == Priority::kTopK) tensor.shape.format.topk_share = link_.settings.topk_share;
   tensor.asynchronous = d.staleness.value_or(link_.settings.staleness) != 0;
   tensor.pipeline.emplace(tensor.shape, pipeline);
