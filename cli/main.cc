@@ -112,6 +112,10 @@ void AddBenchRounds(CLI::App& bench, longhaul::load::BenchRoundsOptions* rounds)
       ->add_option("--wire-dtype", rounds->wire_dtype,
                    "element type of gradients on the wire: float32, bfloat16, float16, int8")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  command
+      ->add_option("--result-dtype", rounds->result_dtype,
+                   "element type of results on the wire: float32, bfloat16, float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   command->add_option("--datagram-size", rounds->datagram_bytes, "bytes of UDP payload per datagram")
       ->check(CLI::Range(1200, 65507));
   command
@@ -377,6 +381,7 @@ constexpr HandedOn kOfWorkers[] = {
     {"--skew", "share of a worker's images from its own few classes, 0..1"},
     {"--constant-lr", "the learning rate does not fall", true},
     {"--wire-dtype", "element type of gradients on the wire"},
+    {"--result-dtype", "element type of the parameters on their way back"},
 };
 
 constexpr HandedOn kOfConnections[] = {

@@ -51,7 +51,7 @@ double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 struct Plan {
   BenchRoundsOptions options;
   std::vector<uint64_t> elements;  // by tensor
-  DType wire_dtype = DType::kFloat32;
+  DType wire_dtype = DType::kFloat32, result_dtype = DType::kFloat32;
   Duration gap{0};
   std::vector<uint32_t> ranks;  // that run here
   uint64_t seed = 0;
@@ -77,6 +77,9 @@ Result<Plan> MakePlan(const BenchRoundsOptions& o) {
   const auto wire_dtype = ParseDType(o.wire_dtype);
   if (!wire_dtype) return Invalid("--wire-dtype: there is no element type " + o.wire_dtype);
   plan.wire_dtype = *wire_dtype;
+  const auto result_dtype = ParseDType(o.result_dtype);
+  if (!result_dtype) return Invalid("--result-dtype: there is no element type " + o.result_dtype);
+  plan.result_dtype = *result_dtype;
   const auto gap = ParseTime(o.gap);
   if (!gap.ok()) return Invalid("--gap: " + gap.status().message());
   plan.gap = *gap;
@@ -219,6 +222,7 @@ class Measurement {
       options.count = plan_.elements[i];
       options.priority = static_cast<int>(i);
       options.wire_dtype = plan_.wire_dtype;
+      options.result_dtype = plan_.result_dtype;
       if (plan_.options.Says("--high-share")) options.high_share = plan_.options.job_spec.high_share;
       if (plan_.options.Says("--high-energy")) options.high_energy = plan_.options.job_spec.high_energy;
       auto tensor = client.Declare("bench" + std::to_string(i), options);
@@ -295,23 +299,26 @@ json Measurement::Summary() const {
   for (const double s : seconds_) all += s;
   const double megabits = static_cast<double>(elements) * 4 * 8e-6 * static_cast<double>(plan_.ranks.size()) *
                           static_cast<double>(seconds_.size());
-  json summary = {{"seconds_p50", Quantile(seconds_, 0.5)},
-                  {"seconds_p99", Quantile(seconds_, 0.99)},
-                  {"seconds_max", Quantile(seconds_, 1)},
-                  {"rounds", seconds_.size()},
-                  {"goodput_mbps", all > 0 ? megabits / all : 0},
-                  {"lost_chunks", after_.round_lost_chunks - before_.round_lost_chunks},
-                  {"repaired_chunks", after_.round_repaired_chunks - before_.round_repaired_chunks},
-                  {"filled_chunks", after_.round_filled_chunks - before_.round_filled_chunks},
-                  {"workers", plan_.options.workers},
-                  {"workers_here", plan_.ranks.size()},
-                  {"bytes", elements * 4},
-                  {"tensors", plan_.elements.size()},
-                  {"wire_dtype", DTypeName(plan_.wire_dtype)},
-                  {"chunk_bytes_sent", (after_.chunk_bytes_sent - before_.chunk_bytes_sent).value()},
-                  {"seconds", seconds_},
-                  {"outcome", StatusCodeName(outcome_.code())},
-                  {"message", outcome_.message()}};
+  json summary = {
+      {"seconds_p50", Quantile(seconds_, 0.5)},
+      {"seconds_p99", Quantile(seconds_, 0.99)},
+      {"seconds_max", Quantile(seconds_, 1)},
+      {"rounds", seconds_.size()},
+      {"goodput_mbps", all > 0 ? megabits / all : 0},
+      {"lost_chunks", after_.round_lost_chunks - before_.round_lost_chunks},
+      {"repaired_chunks", after_.round_repaired_chunks - before_.round_repaired_chunks},
+      {"filled_chunks", after_.round_filled_chunks - before_.round_filled_chunks},
+      {"workers", plan_.options.workers},
+      {"workers_here", plan_.ranks.size()},
+      {"bytes", elements * 4},
+      {"tensors", plan_.elements.size()},
+      {"wire_dtype", DTypeName(plan_.wire_dtype)},
+      {"result_dtype", DTypeName(plan_.result_dtype)},
+      {"chunk_bytes_sent", (after_.chunk_bytes_sent - before_.chunk_bytes_sent).value()},
+      {"chunk_bytes_received", (after_.chunk_bytes_received - before_.chunk_bytes_received).value()},
+      {"seconds", seconds_},
+      {"outcome", StatusCodeName(outcome_.code())},
+      {"message", outcome_.message()}};
   // Nothing was measured: the counters are of the warm-up.
   if (seconds_.empty()) summary["lost_chunks"] = summary["repaired_chunks"] = summary["filled_chunks"] = 0;
   return summary;

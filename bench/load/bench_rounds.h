@@ -22,8 +22,9 @@ struct BenchRoundsOptions {
   uint32_t rounds = 100;      // measured
   uint32_t warmup = 5;        // before them
   std::string gap = "0ms";    // between a round's end and the next one's start
-  std::string wire_dtype = "float32";  // of the gradients
-  double energy_spread = 0.5;          // of the logarithm of the chunks' scales
+  std::string wire_dtype = "float32";    // of the gradients
+  std::string result_dtype = "float32";  // of the results
+  double energy_spread = 0.5;            // of the logarithm of the chunks' scales
   RateControl rate_controller = RateControl::kLonghaul;
   double idle_timeout = 10;
   double connect_timeout = 0;  // 0 = idle_timeout

@@ -56,7 +56,8 @@ enum {
 };
 
 /* Element types of memory that is given to operations. 16-bit ones become float32 when the operation begins,
- * and results are rounded to the nearest. What travels is the tensor's "wire-dtype". */
+ * and results are rounded to the nearest. What travels is the tensor's "wire-dtype", and its "result-dtype"
+ * back. */
 enum { LONGHAUL_FLOAT32 = 0, LONGHAUL_BFLOAT16 = 1, LONGHAUL_FLOAT16 = 2 };
 
 /* LONGHAUL_C_API of the library, and its version as text. */
@@ -101,10 +102,10 @@ int32_t longhaul_stats(longhaul_client* client, char** json);
 int32_t longhaul_settings(longhaul_client* client, char** json);
 int32_t longhaul_membership(longhaul_client* client, char** json);
 
-/* Makes a tensor of `count` elements known, or finds it. Names of settings: wire-dtype, priority, optimizer,
- * high-share, high-energy, high (FIRST:COUNT, elements that always travel reliably; may be repeated),
- * staleness, quorum. `initial` is count float32 values, or null: zeros. The tensor is the client's and is
- * freed with it. Errors: those of Client::Declare, and bad settings by name. */
+/* Makes a tensor of `count` elements known, or finds it. Names of settings: wire-dtype, result-dtype,
+ * priority, optimizer, high-share, high-energy, high (FIRST:COUNT, elements that always travel reliably; may
+ * be repeated), staleness, quorum. `initial` is count float32 values, or null: zeros. The tensor is the
+ * client's and is freed with it. Errors: those of Client::Declare, and bad settings by name. */
 int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t count,
                          const char* const* settings, size_t settings_count, const float* initial,
                          longhaul_tensor** out);

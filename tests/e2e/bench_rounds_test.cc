@@ -116,11 +116,13 @@ TEST_F(BenchRounds, BringsItsOwnServer) {
 }
 
 TEST_F(BenchRounds, ShorterTypesSendFewerBytes) {
-  Program& rounds =
-      StartRounds({"--workers", "2", "--bytes", "400kb", "--rounds", "10", "--wire-dtype", "int8"});
+  Program& rounds = StartRounds({"--workers", "2", "--bytes", "400kb", "--rounds", "10", "--wire-dtype",
+                                 "int8", "--result-dtype", "float16"});
   ExpectEnd(rounds, 0);
   EXPECT_EQ(Result()["wire_dtype"], "int8");
+  EXPECT_EQ(Result()["result_dtype"], "float16");
   EXPECT_NEAR(Result()["chunk_bytes_sent"].get<double>(), 10 * 100e3, 5e4);
+  EXPECT_NEAR(Result()["chunk_bytes_received"].get<double>(), 10 * 200e3, 5e4);
 }
 
 // The server says a fifth, and takes whatever classes its workers choose.

@@ -169,6 +169,8 @@ INSTANTIATE_TEST_SUITE_P(
         OfWorker("JoinBareIpv6", {"--join", "::1:7700"}, {"[::1]:7700"}),
         OfWorker("UnknownRateController", {"--join", "127.0.0.1:7700", "--rate-controller", "reno"},
                  {"--rate-controller", "reno", "cubic"}),
+        OfWorker("ResultsOfBytes", {"--join", "127.0.0.1:7700", "--result-dtype", "int8"},
+                 {"--result-dtype", "float16"}),
         OfWorker("UnknownWireType", {"--join", "127.0.0.1:7700", "--wire-dtype", "int4"},
                  {"--wire-dtype", "int4", "bfloat16"}),
         OfWorker("RateCapWithoutUnit", {"--join", "127.0.0.1:7700", "--rate-cap", "100"},

@@ -1,5 +1,5 @@
-// What gradients are sent as, and which of them are sent reliably: real daemons over the loopback interface
-// with injected loss. Bytes are counted, not timed.
+// What gradients and results are sent as, and which gradients are sent reliably: real daemons over the
+// loopback interface with injected loss. Bytes are counted, not timed.
 #include <map>
 #include <sstream>
 
@@ -55,11 +55,15 @@ TEST_F(WireTypes, ShorterTypesSendFewerBytesAndLearnAsWell) {
       {"float32", 1.0}, {"bfloat16", 0.5}, {"float16", 0.5}, {"int8", 0.25}};
   for (const auto& [type, share] : shares) {
     SCOPED_TRACE(type);
-    const Outcome outcome = Train({}, {{"--wire-dtype", type}});
+    const std::string back = type == "int8" ? "bfloat16" : type;
+    const Outcome outcome = Train({}, {{"--wire-dtype", type}, {"--result-dtype", back}});
     EXPECT_GT(outcome.accuracy, 0.9);
     const double sent = outcome.chunk_bytes / (kRounds * kGradientBytes);
     EXPECT_LT(sent, 1.15 * share);
     EXPECT_GT(sent, 0.6 * share) << "what rounds to zero does not travel: float16 has no values below 2^-24";
+    const double results = outcome.server.value("chunk_bytes_down", 0.0) / (kRounds * kGradientBytes);
+    EXPECT_LT(results, 1.15 * shares.at(back)) << "results, and the model once or twice";
+    EXPECT_GT(results, shares.at(back));
   }
 }
 

@@ -28,7 +28,7 @@ void Try(Parse parse) {
   } catch (const CLI::ParseError&) {
     return;
   }
-  FUZZ_REQUIRE(ParseDType(flags.wire_dtype).has_value());
+  FUZZ_REQUIRE(ParseDType(flags.wire_dtype).has_value() && ParseDType(flags.result_dtype).has_value());
   FUZZ_REQUIRE(flags.rate_cap.empty() || ParseRate(flags.rate_cap).ok());
   FUZZ_REQUIRE(flags.rate_floor.empty() || ParseRate(flags.rate_floor).ok());
   FUZZ_REQUIRE(FromSeconds(flags.idle_timeout_s) >= std::chrono::milliseconds(100));

@@ -102,10 +102,11 @@ Result<TensorOptions> ParseTensor(std::span<const char* const> settings) {
   app.set_help_flag();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   TensorOptions options;
-  std::string wire_dtype = "float32";
+  std::string wire_dtype = "float32", result_dtype = "float32";
   std::vector<std::string> high;
   app.add_option("--wire-dtype", wire_dtype)
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  app.add_option("--result-dtype", result_dtype)->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--priority", options.priority);
   app.add_option("--optimizer", options.optimizer);
   app.add_option("--high-share", options.high_share)->check(CLI::Range(0.0, 1.0));
@@ -118,6 +119,7 @@ Result<TensorOptions> ParseTensor(std::span<const char* const> settings) {
   if (Status taken = TakeWords(app, settings, &words); !taken.ok()) return taken;
   if (Status parsed = Parse(app, std::move(words)); !parsed.ok()) return parsed;
   options.wire_dtype = *ParseDType(wire_dtype);
+  options.result_dtype = *ParseDType(result_dtype);
   for (const std::string& text : high) {
     TensorOptions::Range range;
     const char* const end = text.data() + text.size();

@@ -59,7 +59,7 @@ struct Flags : longhaul::cli::ConnectFlags {
   bool weight_given = false;
   bool no_seccomp = false;
   double skew = 0;
-  std::string wire_dtype = "float32";
+  std::string wire_dtype = "float32", result_dtype = "float32";
   std::string data = longhaul::worker::kDefaultDatasetDirectory;
   std::string progress = "text";
   std::string json_file;
@@ -404,6 +404,10 @@ void AddOptions(CLI::App& app, Flags& flags) {
                  "Element type of gradients on the wire: float32 | bfloat16 | float16 | int8")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  app.add_option("--result-dtype", flags.result_dtype,
+                 "Element type of the parameters on their way back: float32 | bfloat16 | float16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_flag("--constant-lr", flags.constant_rate,
                "Do not let the learning rate fall linearly to zero (with adam at the server it never does)");
   app.add_option("--skew", flags.skew,
@@ -567,6 +571,7 @@ int main(int argc, char** argv) try {
   if (Status valid = longhaul::cli::TakeConnectFlags(&flags); !valid.ok()) return Fail(valid, kExitUsage);
   if (!flags.command.empty()) return RunCommand(app, flags);
   flags.train.wire_dtype = *longhaul::ParseDType(flags.wire_dtype);
+  flags.train.result_dtype = *longhaul::ParseDType(flags.result_dtype);
   flags.train.decay_learning_rate = !flags.constant_rate;
   flags.weight_given = app.count("--weight") > 0;
   if (!flags.connect.state_dir.empty())

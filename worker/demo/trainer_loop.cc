@@ -32,6 +32,7 @@ Status DeclareModel(Client& client, const Mlp& model, const TrainOptions& option
     tensor.count = Mlp::kShapes[t].count;
     tensor.optimizer = ServerOptimizer(options);
     tensor.wire_dtype = options.wire_dtype;
+    tensor.result_dtype = options.result_dtype;
     tensor.initial = model.parameters()[t];
     Result<Tensor> declared = client.Declare(std::string(Mlp::kShapes[t].name), tensor);
     if (!declared.ok()) return declared.status();

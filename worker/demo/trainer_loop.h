@@ -25,8 +25,9 @@ struct TrainOptions {
   // (worker/demo/local_steps.h).
   uint64_t local_steps = 1;
   std::string local_optimizer = "sgd:lr=0.1";
-  // Of the gradients on their way to the server (TensorOptions::wire_dtype).
+  // Of the gradients on their way to the server, and of the parameters on their way back (TensorOptions).
   DType wire_dtype = DType::kFloat32;
+  DType result_dtype = DType::kFloat32;
   // The rate falls linearly to zero over the rounds. With one local step workers scale their gradients, the
   // server's rate stays as declared; Adam at the server undoes any scale, so there the rate is constant. With
   // more the local optimizer's rate falls.
