@@ -20,6 +20,7 @@ parser.add_argument("--fragments", type=int, default=2)
 parser.add_argument("--overlap", type=int, default=8, help="local steps that an outer one may be on its way")
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--wire-dtype", default="float32")
+parser.add_argument("--result-dtype", default="float32")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--text", nargs="+", default=sorted(glob.glob(sysconfig.get_path("stdlib") + "/*.py")),
                     help="files; the standard library of Python")
@@ -60,7 +61,7 @@ def loss_of(data, count):
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 with longhaul.torch.DiLoCo(model, optimizer, every=options.every, fragments=options.fragments, overlap=options.overlap,
-                           wire_dtype=options.wire_dtype):
+                           wire_dtype=options.wire_dtype, result_dtype=options.result_dtype):
     for step in range(1, options.steps + 1):
         optimizer.zero_grad()
         loss = loss_of(own, options.batch)

@@ -257,7 +257,8 @@ class _Slot:
 
     def __init__(self, of, name, like, settings):
         if like.dtype in _HALVES:
-            settings = {"wire_dtype": _HALVES[like.dtype], **settings}
+            # What comes back ends in 16 bits in any case: on the wire already it is the same bits.
+            settings = {"wire_dtype": _HALVES[like.dtype], "result_dtype": _HALVES[like.dtype], **settings}
         self.tensor = of.declare(name, like.numel(), **settings)
         self.out = _on_host(like)
         self.staged = _on_host(like) if like.device.type != "cpu" else None
@@ -295,7 +296,8 @@ _bucket_numbers = weakref.WeakKeyDictionary()
 
 class Gradients:
     """The state of ddp_hook where None does not do: a client, a weight of this worker's contributions (its samples), and
-    settings of Client.declare for all buckets, such as high_share or wire_dtype."""
+    settings of Client.declare for all buckets, such as high_share, wire_dtype and result_dtype (those of 16-bit buckets are
+    the buckets' by default)."""
 
     def __init__(self, of=None, weight=None, **settings):
         self._client, self.weight, self._settings = of, weight, settings
@@ -474,8 +476,8 @@ class DiLoCo:
     every: H, local steps between two outer ones. outer: the server's optimizer. fragments: parts of the model, of whole
     parameters and about equally long, that take their outer step in turn. overlap: local steps from an outer step's begin to
     when its result is taken, in which nothing waits for it; below every. weight: of this worker's contributions. settings: of
-    Client.declare, such as wire_dtype. At the end, without an exception, all workers take a last outer step of all
-    fragments that stepped since theirs, and have the same parameters."""
+    Client.declare, such as wire_dtype and result_dtype. At the end, without an exception, all workers take a last outer step of
+    all fragments that stepped since theirs, and have the same parameters."""
 
     def __init__(self, module, optimizer, every, outer="sgd:lr=0.7,momentum=0.9,nesterov", fragments=1, overlap=0, of=None,
                  weight=None, **settings):

@@ -104,6 +104,23 @@ def test_elements_of_16_bits_in_and_out(start_server):
         np.testing.assert_array_equal(out, third.astype(np.float16))  # to the nearest
 
 
+def test_results_of_16_bits_are_half_as_many_bytes(start_server):
+    values = floats(50_000).astype(np.float16).astype(np.float32)
+    with connect(start_server()) as client:
+        tensor = client.declare("w", 50_000, wire_dtype="float16", result_dtype="float16", high_share=1)
+        out = np.zeros(50_000, np.float32)
+        client.push_pull(tensor, values, out).wait(30)
+        np.testing.assert_array_equal(out, values)
+        stats = client.stats()
+        for direction in ("chunk_bytes_sent", "chunk_bytes_received"):
+            assert 100_000 < stats[direction] < 105_000
+        with pytest.raises(longhaul.Error, match="float16 down"):
+            client.declare("w", 50_000, wire_dtype="float16")
+        third = np.full(100, 1 / 3, np.float32)
+        client.push_pull(client.declare("v", 100, result_dtype="bfloat16", high_share=1), third, out[:100]).wait(30)
+        assert np.unique(out[:100].view(np.uint32)).tolist() == [0x3eab0000]  # of 0x3eaaaaab, to the nearest
+
+
 def test_buffers_that_are_no_arrays(start_server):
     import array
     with connect(start_server()) as client:

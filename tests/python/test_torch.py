@@ -234,6 +234,25 @@ def test_a_rank_that_fails_tells_the_others_why(ranks):
     assert "rank 0 saw:" in err and "KeyError: \"the other's reason\"" in err.partition("rank 0 saw:")[2]
 
 
+def test_buckets_of_16_bits_travel_in_16_bits_both_ways(ranks):
+    said = ranks("""
+        import longhaul.torch
+        of = longhaul.torch.client()
+        rank, size = group("hook")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(300, 300, bias=False).to(torch.bfloat16))
+        model.register_comm_hook(longhaul.torch.Gradients(of, high_share=1), longhaul.torch.ddp_hook)
+        before = of.stats()
+        model(torch.full((1, 300), rank + 1.0, dtype=torch.bfloat16)).sum().backward()
+        after = of.stats()
+        say(rank=rank, grads=model.module.weight.grad.float().unique().tolist(),
+            bytes=[after[k] - before[k] for k in ("chunk_bytes_sent", "chunk_bytes_received")])
+        """, 2)
+    for each in said:
+        assert each["grads"] == [1.5]
+        for count in each["bytes"]:
+            assert 2 * 300 * 300 < count < 2.1 * 300 * 300
+
+
 def test_the_optimizer_per_parameter_steps_on_the_mean(ranks):
     program = """
         import longhaul.torch
