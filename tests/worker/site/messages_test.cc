@@ -149,6 +149,7 @@ TEST(SiteMessages, BeatsClaimWhatCanBe) {
 TEST(SiteMessages, OptionsOfATensorComeBack) {
   TensorOptions o;
   o.wire_dtype = DType::kInt8;
+  o.result_dtype = DType::kFloat16;
   o.priority = -5;
   o.high_ranges = {{1, 2}, {1000, 20}};
   o.high_energy = 0.25;
@@ -157,6 +158,7 @@ TEST(SiteMessages, OptionsOfATensorComeBack) {
   const auto back = DecodeOptions(EncodeOptions(o));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->wire_dtype, o.wire_dtype);
+  EXPECT_EQ(back->result_dtype, o.result_dtype);
   EXPECT_EQ(back->priority, -5);
   EXPECT_EQ(back->high_ranges, o.high_ranges);
   EXPECT_FALSE(back->high_share.has_value());

@@ -105,6 +105,22 @@ TEST_F(SiteOfTwo, ContributionsCountByTheirWeights) {
   EXPECT_FLOAT_EQ(out_[1][kCount - 1], (8 * 3 + 4 * 1) / 4.0f);
 }
 
+TEST_F(SiteOfTwo, ResultsOf16BitsComeRoundedToEveryRank) {
+  Start();
+  DeclareAll({.wire_dtype = DType::kBFloat16,
+              .result_dtype = DType::kBFloat16,
+              .count = kCount,
+              .optimizer = "sgd:lr=0.0625"});
+  for (int round = 1; round <= 3; ++round) {
+    StepAll(-1, -33);  // the mean is exact in bfloat16: steps of 17 / 16
+    EXPECT_EQ(out_[0], out_[1]);
+  }
+  EXPECT_EQ(out_[0], std::vector<float>(kCount, 3.1875f));
+  for (int round = 0; round < 10; ++round) StepAll(-0.0625f, -0.0625f);  // of 2^-8: a quarter of what shows
+  EXPECT_EQ(out_[0], std::vector<float>(kCount, 3.21875f)) << "3.2265625, half way, to the even one";
+  EXPECT_LT(site_->stats().chunk_bytes_received.value(), 13 * 2.2 * kCount);
+}
+
 TEST_F(SiteOfTwo, AContributionWithoutAResultIsOneToo) {
   Start();
   DeclareAll({.count = kCount, .optimizer = "sgd:lr=1"});
