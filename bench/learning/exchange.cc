@@ -19,12 +19,12 @@ std::string OptimizerText(const Scenario& scenario) {
 Result<codec::WireFormat> FormatOf(const Scenario& scenario) {
   codec::WireFormat format;
   if (scenario.priority == "topk") format.topk_share = scenario.topk_share;
-  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
-    if (scenario.wire_dtype != DTypeName(type)) continue;
-    format.gradient = type;
-    return format;
-  }
-  return Status(StatusCode::kInvalidArgument, "unknown wire_dtype " + scenario.wire_dtype);
+  const auto up = ParseDType(scenario.wire_dtype), down = ParseDType(scenario.result_dtype);
+  if (!up) return Status(StatusCode::kInvalidArgument, "unknown wire_dtype " + scenario.wire_dtype);
+  if (!down) return Status(StatusCode::kInvalidArgument, "unknown result_dtype " + scenario.result_dtype);
+  format.gradient = *up;
+  format.result = *down;
+  return format;
 }
 
 // A geometry of base chunks: those of float32 that fill a packet.
@@ -65,6 +65,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
   const uint32_t chunk_elements = codec::GradientGeometry(BaseOf(1), *format).chunk_elements;
   exchange->store_ = std::make_unique<server::ParameterStore>(ByteCount(int64_t{1} << 30), chunk_elements);
   exchange->scratch_.resize(chunk_elements);
+  exchange->arrived_.resize(initial.size());
   for (size_t t = 0; t < initial.size(); ++t) {
     server::TensorSpec spec;
     spec.name = "tensor" + std::to_string(t);

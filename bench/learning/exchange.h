@@ -53,7 +53,10 @@ class Exchange {
   // A worker is replaced by a new process: what it remembered is gone.
   void Replace(uint32_t rank);
 
-  std::span<const float> parameters(size_t tensor) const { return models_[tensor]->current(); }
+  // As workers have them, until the next call for this tensor.
+  std::span<const float> parameters(size_t tensor) {
+    return codec::AsArrived(format_.result, models_[tensor]->current(), &arrived_[tensor]);
+  }
   const Stats& stats() const { return stats_; }
 
  private:
@@ -91,6 +94,7 @@ class Exchange {
   std::vector<Worker> workers_;
   std::vector<uint8_t> packet_;  // one chunk as it arrives
   std::vector<float> scratch_;   // its elements
+  std::vector<Values> arrived_;  // by tensor
   Stats stats_;
 };
 

@@ -63,6 +63,7 @@ Scenario Scenario::Lossless() const {
   s.topk_share = defaults.topk_share;
   s.bubble_threshold = defaults.bubble_threshold;
   s.wire_dtype = defaults.wire_dtype;
+  s.result_dtype = defaults.result_dtype;
   s.loss = 0;
   s.burst = defaults.burst;
   s.uneven = defaults.uneven;
@@ -94,6 +95,7 @@ nlohmann::json Scenario::ToJson() const {
   if (liars > 0 || aggregation != "mean") json.update(LiarsJson(*this));
   if (staleness != 0) json.update(StalenessJson(*this));
   if (shards) json["shards"] = true;
+  if (result_dtype != "float32") json["result_dtype"] = result_dtype;
   return json;
 }
 
@@ -105,6 +107,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   known.update(LiarsJson(s));
   known.update(StalenessJson(s));
   known["shards"] = s.shards;
+  known["result_dtype"] = s.result_dtype;
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
     const bool same_kind =
@@ -131,6 +134,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.topk_share = json.value("topk_share", s.topk_share);
   s.bubble_threshold = json.value("bubble_threshold", s.bubble_threshold);
   s.wire_dtype = json.value("wire_dtype", s.wire_dtype);
+  s.result_dtype = json.value("result_dtype", s.result_dtype);
   s.optimizer = json.value("optimizer", s.optimizer);
   s.workers = json.value("workers", s.workers);
   s.batch = json.value("batch", s.batch);
@@ -157,6 +161,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (s.shift_alpha == 0) return bad("shift_alpha: above 0");
   if (s.priority == "topk" && s.topk_share == 0) return bad("topk_share: above 0");
   if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8");
+  if (!ParseDType(s.result_dtype) || s.result_dtype == "int8")
+    return bad("result_dtype: float32 | bfloat16 | float16");
   if (!(s.burst == 0 || (s.burst >= 1 && s.burst <= 1000))) return bad("burst: 0 (independent) or 1..1000");
   if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");
   if (s.priority != "energy" && s.priority != "topk") return bad("priority: energy | topk");

@@ -19,7 +19,8 @@ struct Scenario {
   double topk_share = 0.1;          // priority topk: share of elements that travel
   double bubble_threshold = 0;      // zero, count, stale, ipw: windows that lose more are filled
   std::string wire_dtype = "float32";
-  std::string optimizer = "sgd";  // sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001
+  std::string result_dtype = "float32";  // of the parameters on their way back
+  std::string optimizer = "sgd";         // sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001
   uint32_t workers = 8;
   uint32_t batch = 32;  // images per worker and round
   uint64_t rounds = 700;
@@ -67,7 +68,7 @@ struct Scenario {
   Scenario Lossless() const;
 
   // Without the fields of liars where there are none, and the mean is taken, nor those of staleness where it
-  // is 0, nor shards where it is false: so results of before go on.
+  // is 0, nor shards where it is false, nor result_dtype where it is float32: so results of before go on.
   nlohmann::json ToJson() const;
   // Errors: kInvalidArgument (unknown or impossible value, with its name).
   static Result<Scenario> FromJson(const nlohmann::json& json);

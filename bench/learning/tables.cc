@@ -158,13 +158,36 @@ Table Breaks(const std::string& optimizer) {
   return table;
 }
 
+// Of gradients and of parameters; each is compared with the run of float32 that loses nothing.
+Table ElementTypes(const std::string& optimizer) {
+  Table table;
+  table.name = "types-" + optimizer;
+  table.title = std::string("Element types on the wire: ") + Title(optimizer);
+  table.text = "Policy residual; bursts of 10, uneven, skewed. Up are gradients, down parameters.";
+  table.corner = "types";
+  table.columns = {"0 %", "10 %"};
+  for (const auto& [up, down] : {std::pair("float32", "float32"), std::pair("bfloat16", "bfloat16"),
+                                 std::pair("float16", "float16"), std::pair("int8", "bfloat16")}) {
+    Table::Row row{std::string(up) + " up, " + down + " down", {}};
+    for (const double loss : {0.0, 0.1}) {
+      Cell cell{Centre(kResidual, optimizer), kFirstSeeds};
+      cell.scenario.loss = loss;
+      cell.scenario.wire_dtype = up;
+      cell.scenario.result_dtype = down;
+      row.cells.push_back(cell);
+    }
+    table.rows.push_back(row);
+  }
+  return table;
+}
+
 }  // namespace
 
 std::vector<Table> LearningTables(bool quick) {
   std::vector<Table> tables;
   for (const char* optimizer : {"sgd", "adam"}) tables.push_back(Headline(optimizer));
   if (!quick) {
-    for (const auto& make : {LossSweep, OneFactor, Breaks}) {
+    for (const auto& make : {LossSweep, OneFactor, Breaks, ElementTypes}) {
       const int stage = tables.back().stage + 1;
       for (const char* optimizer : {"sgd", "adam"}) {
         tables.push_back(make(optimizer));

@@ -82,7 +82,7 @@ struct Tail {
   uint64_t length;
 };
 
-void Take(const Exchange& exchange, worker::Mlp::Tensors* parameters) {
+void Take(Exchange& exchange, worker::Mlp::Tensors* parameters) {
   for (size_t t = 0; t < worker::Mlp::kTensors; ++t) {
     const std::span<const float> values = exchange.parameters(t);
     (*parameters)[t].assign(values.begin(), values.end());
