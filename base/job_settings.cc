@@ -27,6 +27,8 @@ constexpr JobSetting kSettings[] = {
     {"high_share", &JobSpec::high_share, kShare, "share of chunks sent reliably and with FEC"},
     {"high_energy", &JobSpec::high_energy, kShare,
      "instead of --high-share: as many chunks as hold this share of the energy"},
+    {"lost_energy", &JobSpec::lost_energy, kShare,
+     "send more chunks reliably where else a round would lose more than this share of the energy; 1 = never"},
     {"topk_share", &JobSpec::topk_share, kPositiveShare, "priority topk: share of elements that travels",
      "--topk"},
     {"bubble_threshold", &JobSpec::bubble_threshold, kShare,

@@ -90,6 +90,11 @@ uint64_t PriorityClassifier::Key(uint32_t chunk) const {
 
 // --- The choice of the high class ---
 
+double PriorityClassifier::EnergyWanted() const {
+  if (loss_ <= options_.lost_energy) return options_.high_energy;
+  return std::max(options_.high_energy, 1 - options_.lost_energy / loss_);
+}
+
 void PriorityClassifier::BeginSelection() {
   Ranking& r = ranking_;
   std::swap(energies_, scored_);
@@ -99,13 +104,11 @@ void PriorityClassifier::BeginSelection() {
   double wanted = 0;
   if (chunks <= options_.all_high_chunks) {
     wanted = static_cast<double>(chunks);
-  } else if (options_.high_energy > 0 && r.energy > 0) {
-    r.cut.by_energy = true;
-    r.cut.energy_wanted = options_.high_energy * r.energy - r.always_energy;
-  } else if (options_.high_energy > 0) {
-    wanted = 1;
-  } else if (options_.high_share > 0) {
-    wanted = std::max(1.0, std::ceil(options_.high_share * static_cast<double>(chunks)));
+  } else {
+    const double share = options_.high_energy > 0 ? 0 : options_.high_share;
+    const double energy = EnergyWanted();
+    if (share > 0 || energy > 0) wanted = std::max(1.0, std::ceil(share * static_cast<double>(chunks)));
+    if (energy > 0) r.cut.energy_wanted = energy * r.energy - r.always_energy;
   }
   wanted = std::min(wanted, static_cast<double>(chunks)) - static_cast<double>(always_high_count_);
   r.cut.count_wanted = static_cast<uint32_t>(std::max(0.0, wanted));
@@ -115,8 +118,7 @@ void PriorityClassifier::BeginSelection() {
 void PriorityClassifier::BeginPass() {
   Ranking& r = ranking_;
   r.next = 0;
-  const bool none = r.cut.by_energy ? r.cut.energy_wanted <= 0 : r.cut.count_wanted == 0;
-  r.selected = none || r.cut.shift == 0;
+  r.selected = r.cut.Reached(0, 0) || r.cut.shift == 0;
   r.buckets.fill({});
   if (!r.selected) r.cut.shift -= kDigitBits;
 }
@@ -134,7 +136,7 @@ void PriorityClassifier::Count(uint32_t chunk) {
 void PriorityClassifier::ChooseDigit() {
   Ranking& r = ranking_;
   Cut& cut = r.cut;
-  if (cut.by_energy && cut.shift == 64 - kDigitBits && options_.high_energy >= 1) {
+  if (cut.shift == 64 - kDigitBits && EnergyWanted() >= 1) {
     // All of it: summed as below, so that the last chunk completes it whatever the rounding.
     cut.energy_wanted = 0;
     for (size_t digit = kDigits; digit-- > 0;) cut.energy_wanted += r.buckets[digit].energy;
@@ -145,8 +147,7 @@ void PriorityClassifier::ChooseDigit() {
   // The lowest is chosen if, by rounding, none reaches what the digit before promised.
   for (; digit > lowest; --digit) {
     const Bucket& bucket = r.buckets[digit];
-    const bool reached = cut.by_energy ? cut.energy_held + bucket.energy >= cut.energy_wanted
-                                       : cut.count_held + bucket.count >= cut.count_wanted;
+    const bool reached = cut.Reached(cut.energy_held + bucket.energy, cut.count_held + bucket.count);
     if (reached && bucket.count > 0) break;
     cut.energy_held += bucket.energy;
     cut.count_held += bucket.count;
@@ -162,7 +163,7 @@ bool PriorityClassifier::IsHigh(uint32_t chunk) {
   if (cut.shift > 0) return false;  // no cut: nothing but the ranges
   const uint64_t key = Key(chunk);
   if (key != cut.key) return key > cut.key;
-  if (cut.by_energy ? cut.energy_held >= cut.energy_wanted : cut.count_held >= cut.count_wanted) return false;
+  if (cut.Reached(cut.energy_held, cut.count_held)) return false;
   cut.energy_held += energies_[chunk];
   ++cut.count_held;
   return true;

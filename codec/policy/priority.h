@@ -43,6 +43,9 @@ struct PriorityOptions {
   // Above 0 and instead of high_share: the smallest set of chunks (the first ones, with kLayer) that
   // holds this share of the smoothed energy, 0..1.
   double high_energy = 0;
+  // Below 1: the class is larger than these two say where else more than this share of the smoothed energy
+  // would be lost, 0..1, at the loss of ExpectLoss.
+  double lost_energy = 1;
   double smoothing = 0.5;  // a: weight of the past, 0..1
   // Chunks with one of these elements are high, whatever their score. They count towards the share, which is
   // exceeded if they alone are more.
@@ -89,6 +92,9 @@ class PriorityClassifier {
   // chunks without.
   void SetScore(uint32_t chunk, double score);
 
+  // Share of the low class's chunks that will be lost, 0..1: from the next Rank on.
+  void ExpectLoss(double share) { loss_ = share; }
+
   // Smoothed, by chunk.
   std::span<const double> energies() const { return energies_.span(); }
 
@@ -101,9 +107,11 @@ class PriorityClassifier {
     double energy = 0;
   };
   // The last chunk of the high class: those with a larger key are high, and of those with the same key the
-  // first ones until `count` or `energy` is reached.
+  // first ones until both `count` and `energy` are reached.
   struct Cut {
-    bool by_energy = false;
+    bool Reached(double energy, uint32_t count) const {
+      return energy >= energy_wanted && count >= count_wanted;
+    }
     double energy_wanted = 0;  // of the chunks that no range makes high
     double energy_held = 0;    // by chunks above the digits chosen so far
     uint32_t count_wanted = 0;
@@ -128,6 +136,8 @@ class PriorityClassifier {
 
   uint64_t Key(uint32_t chunk) const;
   void BeginSelection();
+  // Share of the energy that the high class has to hold.
+  double EnergyWanted() const;
   // Another pass is needed, with the next digit.
   void BeginPass();
   void Count(uint32_t chunk);
@@ -142,6 +152,7 @@ class PriorityClassifier {
   ZeroedArray<double> energies_;  // by chunk, smoothed
   ZeroedArray<double> scored_;    // the same with this round's, which counts once all chunks are scored
   std::vector<double> explicit_scores_;
+  double loss_ = 0;        // expected, of the low class
   bool smoothed_ = false;  // energies_ has a past
   Ranking ranking_;
 };

@@ -107,6 +107,9 @@ struct JobSpec {
   double high_share = 0.2;
   // Above zero, and instead of high_share: as many chunks as hold this share of the gradient's energy, 0..1.
   double high_energy = 0;
+  // More chunks than that are high where a worker loses so many low ones that more than this share of its
+  // gradient's energy would be lost in a round, 0..1. 1: never.
+  double lost_energy = 0.15;
   // With priority topk: share of the elements that travels, > 0 and <= 1.
   double topk_share = 0.1;
   // Raw loss of a window's low class above which its losses are filled, 0..1.

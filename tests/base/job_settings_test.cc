@@ -78,6 +78,7 @@ TEST(JobSettings, EveryNumberHasItsBounds) {
       {"shift_alpha", {"1e-9", "1"}, {"0", "-0.1", "1.000001", "nan"}},
       {"high_share", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
       {"high_energy", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
+      {"lost_energy", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
       {"topk_share", {"1e-9", "1"}, {"0", "1.000001", "nan"}},
       {"bubble_threshold", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},
       {"halve_threshold", {"0", "1"}, {"-1e-9", "1.000001", "nan"}},

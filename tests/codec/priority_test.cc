@@ -280,6 +280,39 @@ TEST(Priority, HighEnergyOfNothingAndOfAnythingIsAtLeastOneChunk) {
   }
 }
 
+TEST(Priority, WhereMuchIsLostTheHighClassIsLargerUntilNoMoreOfTheEnergyIs) {
+  const std::vector<double> energies = {10, 5, 20, 1, 30, 4, 12, 8, 3, 7};  // 100 in all
+  PriorityOptions options = Options(0.2, 0.0);
+  options.lost_energy = 0.15;
+  PriorityClassifier classifier(GeometryOf(10), options);
+  const auto high = [&](double loss) {
+    classifier.ExpectLoss(loss);
+    return classifier.Classify(TensorOf(energies), 0).high;
+  };
+  EXPECT_THAT(high(0), ElementsAre(2, 4)) << "the share";
+  EXPECT_THAT(high(0.15), ElementsAre(2, 4)) << "all that is low may be lost";
+  EXPECT_THAT(high(0.3), ElementsAre(2, 4)) << "half of it is high";
+  EXPECT_THAT(high(0.6), ElementsAre(0, 2, 4, 6, 7)) << "three quarters of it";
+  EXPECT_THAT(high(1), ElementsAre(0, 2, 4, 6, 7, 9)) << "all that is low is lost";
+  EXPECT_THAT(high(0.1), ElementsAre(2, 4)) << "what was lost once does not stay";
+}
+
+TEST(Priority, WhatMayBeLostIsTheJobsAndAtMostAll) {
+  const auto high = [](double lost_energy, double high_energy = 0) {
+    PriorityOptions options = Options(0.2, 0.0);
+    options.lost_energy = lost_energy;
+    options.high_energy = high_energy;
+    PriorityClassifier classifier(GeometryOf(10), options);
+    classifier.ExpectLoss(0.9);
+    return classifier.Classify(TensorOf(std::vector<double>(10, 1)), 0).high.size();
+  };
+  EXPECT_EQ(high(1), 2u);
+  EXPECT_EQ(high(0.45), 5u);
+  EXPECT_EQ(high(0), 10u);
+  EXPECT_EQ(high(0.45, 0.7), 7u) << "as much as the job wants in any case";
+  EXPECT_EQ(high(0.45, 0.3), 5u);
+}
+
 TEST(Priority, LayerOrderTakesTheFrontUntilItHoldsTheEnergy) {
   PriorityOptions options = Options(0.1);
   options.policy = Priority::kLayer;
@@ -321,21 +354,23 @@ TEST(Priority, TheFirstChunkThatIsNotFiniteIsReported) {
 }
 
 // The high class, by a sort: ranges first, then by score, then by position; as many as the share says, or
-// until they hold the energy.
+// until they hold the energy, or what is lost of the others is little enough.
 std::vector<uint32_t> HighBySorting(const PriorityOptions& options, const std::vector<double>& scores,
-                                    const std::vector<double>& energies, const std::vector<bool>& always) {
+                                    const std::vector<double>& energies, const std::vector<bool>& always,
+                                    double loss) {
   std::vector<uint32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return always[a] != always[b] ? always[a] : scores[a] > scores[b];
   });
-  size_t high = static_cast<size_t>(std::ceil(options.high_share * static_cast<double>(order.size())));
-  if (options.high_energy > 0) {
-    double held = 0;
-    const double total = std::accumulate(energies.begin(), energies.end(), 0.0);
-    for (high = 0; high < order.size() && held < options.high_energy * total;)
-      held += energies[order[high++]];
-  }
+  size_t share = 0;
+  if (options.high_energy == 0)
+    share = static_cast<size_t>(std::ceil(options.high_share * static_cast<double>(order.size())));
+  const double energy = std::max(options.high_energy, loss > 0 ? 1 - options.lost_energy / loss : 0);
+  double held = 0;
+  const double total = std::accumulate(energies.begin(), energies.end(), 0.0);
+  size_t high = 0;
+  while (high < order.size() && (high < share || held < energy * total)) held += energies[order[high++]];
   high = std::max({size_t{1}, high, static_cast<size_t>(std::ranges::count(always, true))});
   order.resize(high);
   std::ranges::sort(order);
@@ -350,6 +385,8 @@ TEST(Priority, TheSelectionIsTheSortsInStepsOfAnySize) {
     const auto chunks = static_cast<uint32_t>(5 + random.Below(200));
     PriorityOptions options = Options(0.05 + 0.9 * random.Uniform(), 0.0);
     if (random.Chance(0.5)) options.high_energy = 0.05 + 0.95 * random.Uniform();
+    if (random.Chance(0.5)) options.lost_energy = random.Uniform();
+    const double loss = random.Chance(0.5) ? random.Uniform() : 0;
     std::vector<bool> always(chunks, false);
     if (random.Chance(0.3)) {
       const auto chunk = static_cast<uint32_t>(random.Below(chunks));
@@ -366,13 +403,14 @@ TEST(Priority, TheSelectionIsTheSortsInStepsOfAnySize) {
       for (uint32_t c = 0; c < chunks; ++c)
         classifier.SetScore(c, scores[c] = static_cast<double>(random.Below(4)));
     }
+    classifier.ExpectLoss(loss);
     classifier.Begin(0);
     for (uint32_t c = 0; c < chunks; ++c) classifier.Score(c, energies[c]);
     const auto step = static_cast<uint32_t>(1 + random.Below(2 * chunks));
     while (!classifier.Rank(step)) {
     }
     const Priorities p = classifier.Take();
-    ASSERT_EQ(p.high, HighBySorting(options, scores, energies, always))
+    ASSERT_EQ(p.high, HighBySorting(options, scores, energies, always, loss))
         << "trial " << trial << ", seed " << kSeed << ", steps of " << step << " of " << chunks << " chunks";
     ASSERT_EQ(p.high.size() + p.low.size(), chunks);
   }

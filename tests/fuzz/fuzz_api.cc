@@ -112,9 +112,9 @@ JobSpec AnyJob(FuzzInput& in) {
   ChangeEnum(in, &spec.priority);
   ChangeEnum(in, &spec.downlink);
   for (double JobSpec::*field :
-       {&JobSpec::shift_alpha, &JobSpec::high_share, &JobSpec::high_energy, &JobSpec::topk_share,
-        &JobSpec::bubble_threshold, &JobSpec::close_ratio, &JobSpec::straggler_factor, &JobSpec::norm_guard,
-        &JobSpec::max_weight_share}) {
+       {&JobSpec::shift_alpha, &JobSpec::high_share, &JobSpec::high_energy, &JobSpec::lost_energy,
+        &JobSpec::topk_share, &JobSpec::bubble_threshold, &JobSpec::close_ratio, &JobSpec::straggler_factor,
+        &JobSpec::norm_guard, &JobSpec::max_weight_share}) {
     Change(in, &(spec.*field), [&] { return Real(in); });
   }
   Change(in, &spec.hash_rounds, [&] { return static_cast<uint32_t>(Number(in)); });

@@ -148,6 +148,34 @@ void PushWithLoss(Pipeline& pipeline, uint64_t round, std::span<const float> gra
   Close(pipeline, receipt);
 }
 
+// Alike chunks, so that a share of the energy is as large a share of them.
+TEST(PushPipelineTest, AWorkerThatLosesMuchSendsMoreReliablyAndNoLongerThanItDoes) {
+  PushPipeline::Settings settings = SettingsWith(0.2, LossPolicy::kZero);
+  settings.lost_energy = 0.15;
+  constexpr uint32_t kChunks = 100;
+  Pipeline pipeline(ShapeOf(uint64_t{kChunks} * kChunkElements), settings);
+  const std::vector<float> gradient(uint64_t{kChunks} * kChunkElements, 1.0f);
+  uint64_t round = 0;
+  // High chunks of the last of so many windows which lose every so-manieth low chunk.
+  const auto high_after = [&](int windows, uint32_t every, bool high_complete = true) {
+    uint32_t high = 0;
+    for (int i = 0; i < windows; ++i) {
+      FakeConnection::Window window;
+      window.options = *Encode(pipeline, round++, gradient);
+      high = window.options.high_count;
+      std::set<uint32_t> lost;
+      for (uint32_t c = 0; every > 0 && c < window.options.low_count; c += every) lost.insert(c);
+      Close(pipeline, window, high_complete, lost);
+    }
+    return high;
+  };
+  EXPECT_EQ(high_after(3, 0), 20u) << "the share";
+  EXPECT_EQ(high_after(3, 10), 20u) << "a tenth may be lost";
+  EXPECT_EQ(high_after(10, 1, /*high_complete=*/false), 20u) << "windows that were given up do not count";
+  EXPECT_NEAR(high_after(60, 2), 70, 3) << "0.3 x 1/2 is 0.15";
+  EXPECT_EQ(high_after(60, 0), 20u) << "the path is a better one";
+}
+
 // A1: chunks carry class, position, element type and sparsity; zeros do not travel.
 TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
   const TensorShape shape = ShapeOf(40 * kChunkElements + 7);

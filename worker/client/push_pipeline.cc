@@ -29,6 +29,7 @@ codec::PriorityOptions PriorityOptionsOf(const PushPipeline::Settings& settings)
   options.policy = settings.priority;
   options.high_share = settings.high_share;
   options.high_energy = settings.high_energy;
+  options.lost_energy = settings.lost_energy;
   options.high_ranges = settings.high_ranges;
   options.seed = settings.seed;
   return options;
@@ -343,7 +344,19 @@ PushPipeline::Outcome PushPipeline::OnClosed(const transport::WindowReceipt& rec
   stage_ = Stage::kSettling;
   next_ = 0;
   receipt_ = receipt;
+  LearnLoss();
   return outcome;
+}
+
+// A window that was given up says nothing of what is lost when one is over.
+void PushPipeline::LearnLoss() {
+  constexpr double kPast = 7.0 / 8;  // about eight windows, by their chunks: one may have few low ones
+  const double high_wanted = settings_.close_ratio_high * static_cast<double>(high_order_.size());
+  if (initial_ || !(receipt_.high_complete || receipt_.high.count() >= high_wanted)) return;
+  const auto low = static_cast<double>(low_order_.size());
+  low_sent_ = kPast * low_sent_ + low;
+  low_lost_ = kPast * low_lost_ + low - receipt_.low.count();
+  if (low_sent_ > 0) classifier_.ExpectLoss(low_lost_ / low_sent_);
 }
 
 void PushPipeline::Rewind() {

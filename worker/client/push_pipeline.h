@@ -156,6 +156,7 @@ class PushPipeline {
   void Describe(codec::WindowMetadata metadata);
   uint32_t ChunkAt(uint32_t position) const;
   void SettleChunk(uint32_t c, bool taken);
+  void LearnLoss();
   void Release();
 
   TensorShape shape_;
@@ -167,6 +168,8 @@ class PushPipeline {
   std::vector<float> parts_;      // scores in force; empty: by the job's priority
   std::vector<float> scratch_;    // one chunk
   uint32_t epoch_ = 0;            // of what the memory holds
+  double low_sent_ = 0;           // low chunks of the last windows
+  double low_lost_ = 0;           // of these
 
   // Of what is under way.
   Stage stage_ = Stage::kIdle;
