@@ -54,6 +54,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
       .priority = format->topk_share > 0 ? Priority::kTopK : Priority::kEnergy,
       .high_share = scenario.high_share,
       .high_energy = scenario.high_energy,
+      .lost_energy = scenario.lost_energy,
       .bubble_threshold = scenario.bubble_threshold,
       .staleness = scenario.staleness,
       .aggregation = FromName<Aggregation>(scenario.aggregation).value_or(Aggregation::kMean),
@@ -225,6 +226,7 @@ void Exchange::Lose(Worker& worker) {
     for (uint32_t i = 0; i < low; ++i) {
       if (!worker.losses.Next()) received.Set(i);
     }
+    stats_.high_chunks += worker.connection.window(t).high.size();
     stats_.low_chunks += low;
     stats_.low_lost += low - received.count();
     worker.low_received[t] = std::move(received);

@@ -37,7 +37,8 @@ class Exchange {
   using Values = std::vector<float>;
 
   struct Stats {
-    uint64_t low_chunks = 0;  // sent
+    uint64_t high_chunks = 0;  // sent
+    uint64_t low_chunks = 0;
     uint64_t low_lost = 0;
     uint64_t filled = 0;
   };

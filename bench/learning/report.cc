@@ -1,8 +1,10 @@
 #include "bench/learning/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <set>
 
 namespace longhaul::bench {
@@ -29,6 +31,40 @@ std::string CellText(const Difference& d, bool medians) {
   return text;
 }
 
+// Student's t: the quantile at 97.5 %, or at 95 %.
+double StudentT(uint32_t degrees, bool both_sides) {
+  constexpr std::array<std::array<double, 4>, 2> kFew = {
+      {{6.314, 2.920, 2.353, 2.132}, {12.706, 4.303, 3.182, 2.776}}};
+  if (degrees <= 4) return kFew[both_sides ? 1 : 0][degrees - 1];
+  // Cornish and Fisher's expansion about the normal distribution's quantile.
+  const double z = both_sides ? 1.95996 : 1.64485;
+  const double n = degrees;
+  const double square = z * z;
+  return z + z * (square + 1) / (4 * n) + z * (5 * square * square + 16 * square + 3) / (96 * n * n);
+}
+
+// Accuracy and cross-entropy, both in hundredths; bold where both are within the target.
+std::string TargetText(const Cell& cell, const Results& results, double target) {
+  PairedDifference accuracy = PairedDifferenceOf(cell, results, &Outcome::accuracy);
+  PairedDifference loss = PairedDifferenceOf(cell, results, &Outcome::averaged_loss);
+  if (accuracy.seeds < 2) return "";
+  const auto points = [](const PairedDifference& d) {
+    return Format("%+.2f ± %.2f", d.mean * 100, d.HalfInterval() * 100);
+  };
+  std::string text = points(accuracy) + "; " + points(loss);
+  if (accuracy.Within(target / 100) && loss.Within(target / 100)) text = "**" + text + "**";
+  double high = 0;
+  Scenario s = cell.scenario;
+  uint32_t seeds = 0;
+  for (s.seed = 1; s.seed <= cell.seeds; ++s.seed) {
+    const TimedOutcome* found = results.Find(s);
+    if (found == nullptr) continue;
+    high += found->outcome.high_share;
+    ++seeds;
+  }
+  return text + Format("; %.0f %%", 100 * high / seeds);
+}
+
 // Accuracy of the lossless runs that a table is compared with, one line each.
 std::string LosslessText(const Table& table, const Results& results) {
   std::set<std::string> known;
@@ -50,6 +86,34 @@ std::string LosslessText(const Table& table, const Results& results) {
 }
 
 }  // namespace
+
+double PairedDifference::HalfInterval() const {
+  return seeds < 2 ? std::numeric_limits<double>::infinity() : *standard_error * StudentT(seeds - 1, true);
+}
+
+bool PairedDifference::Within(double target) const {
+  return seeds >= 2 && std::abs(mean) + *standard_error * StudentT(seeds - 1, false) < target;
+}
+
+PairedDifference PairedDifferenceOf(const Cell& cell, const Results& results, double Outcome::*figure) {
+  std::vector<double> differences;
+  Scenario s = cell.scenario;
+  for (s.seed = 1; s.seed <= cell.seeds; ++s.seed) {
+    const TimedOutcome* with = results.Find(s);
+    const TimedOutcome* without = results.Find(s.Lossless());
+    if (with != nullptr && without != nullptr)
+      differences.push_back(with->outcome.*figure - without->outcome.*figure);
+  }
+  PairedDifference d;
+  d.seeds = static_cast<uint32_t>(differences.size());
+  const auto n = static_cast<double>(differences.size());
+  for (const double x : differences) d.mean += x / n;
+  if (differences.size() < 2) return d;
+  double squares = 0;
+  for (const double x : differences) squares += (x - d.mean) * (x - d.mean);
+  d.standard_error = std::sqrt(squares / (n - 1) / n);
+  return d;
+}
 
 Difference DifferenceOf(const Cell& cell, const Results& results) {
   std::vector<double> points;
@@ -86,8 +150,12 @@ std::string ToMarkdown(const std::vector<Table>& tables, const Results& results)
     text += "\n";
     for (const Table::Row& row : table.rows) {
       text += "| " + row.label + " |";
-      for (const Cell& cell : row.cells)
-        text += " " + CellText(DifferenceOf(cell, results), table.medians) + " |";
+      for (size_t i = 0; i < row.cells.size(); ++i) {
+        text += " " +
+                (table.targets.empty() ? CellText(DifferenceOf(row.cells[i], results), table.medians)
+                                       : TargetText(row.cells[i], results, table.targets[i])) +
+                " |";
+      }
       text += "\n";
     }
     text += "\n";

@@ -20,6 +20,19 @@ struct Difference {
 // Over the seeds for which both runs are there.
 Difference DifferenceOf(const Cell& cell, const Results& results);
 
+// Of one figure to the lossless runs of the same seeds.
+struct PairedDifference {
+  uint32_t seeds = 0;
+  double mean = 0;
+  std::optional<double> standard_error;  // needs two seeds
+
+  // Half of the interval that holds the mean at a confidence of 95 %, by Student's t.
+  double HalfInterval() const;
+  // Two one-sided tests at 5 % (Schuirmann 1987) both say that it is nearer to zero than the target.
+  bool Within(double target) const;
+};
+PairedDifference PairedDifferenceOf(const Cell& cell, const Results& results, double Outcome::*figure);
+
 std::string ToMarkdown(const std::vector<Table>& tables, const Results& results);
 // One line a row over the columns' positions, with standard errors. REQUIRES: table.positions not empty.
 std::string ToSvg(const Table& table, const Results& results);

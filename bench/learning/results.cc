@@ -20,6 +20,9 @@ Result<Results> Results::Open(const std::string& path) {
     if (!scenario.ok()) return damaged();
     TimedOutcome& outcome = results.outcomes_[scenario->Key()];
     outcome.outcome.accuracy = json.value("accuracy", 0.0);
+    outcome.outcome.averaged_accuracy = json.value("averaged_accuracy", 0.0);
+    outcome.outcome.averaged_loss = json.value("averaged_loss", 0.0);
+    outcome.outcome.high_share = json.value("high_share", 0.0);
     outcome.outcome.training_loss = json.value("training_loss", 0.0);
     outcome.outcome.low_lost = json.value("low_lost", 0.0);
     outcome.outcome.filled = json.value("filled", 0.0);
@@ -38,7 +41,10 @@ Status Results::Add(const Scenario& scenario, const TimedOutcome& outcome) {
   std::ofstream file(path_, std::ios::app);
   const nlohmann::json line = {{"scenario", scenario.ToJson()},
                                {"accuracy", outcome.outcome.accuracy},
+                               {"averaged_accuracy", outcome.outcome.averaged_accuracy},
+                               {"averaged_loss", outcome.outcome.averaged_loss},
                                {"training_loss", outcome.outcome.training_loss},
+                               {"high_share", outcome.outcome.high_share},
                                {"low_lost", outcome.outcome.low_lost},
                                {"filled", outcome.outcome.filled},
                                {"seconds", outcome.seconds}};

@@ -60,6 +60,7 @@ Scenario Scenario::Lossless() const {
   s.priority = defaults.priority;
   s.high_share = defaults.high_share;
   s.high_energy = defaults.high_energy;
+  s.lost_energy = defaults.lost_energy;
   s.topk_share = defaults.topk_share;
   s.bubble_threshold = defaults.bubble_threshold;
   s.wire_dtype = defaults.wire_dtype;
@@ -67,6 +68,7 @@ Scenario Scenario::Lossless() const {
   s.loss = 0;
   s.burst = defaults.burst;
   s.uneven = defaults.uneven;
+  s.transposed = defaults.transposed;  // element by element it is the same
   // Excluded for a while means that the mean is over the others, as when it had left.
   if (s.membership == "excluded") s.membership = "left";
   return s;
@@ -96,6 +98,8 @@ nlohmann::json Scenario::ToJson() const {
   if (staleness != 0) json.update(StalenessJson(*this));
   if (shards) json["shards"] = true;
   if (result_dtype != "float32") json["result_dtype"] = result_dtype;
+  if (transposed) json["transposed"] = true;
+  if (lost_energy < 1) json["lost_energy"] = lost_energy;
   return json;
 }
 
@@ -108,6 +112,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   known.update(StalenessJson(s));
   known["shards"] = s.shards;
   known["result_dtype"] = s.result_dtype;
+  known["transposed"] = s.transposed;
+  known["lost_energy"] = s.lost_energy;
   for (const auto& [name, value] : json.items()) {
     if (!known.contains(name)) return bad("a scenario has no setting \"" + name + "\"");
     const bool same_kind =
@@ -121,8 +127,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
       return bad(std::string(name) + ": 1..1e9");
     }
   }
-  for (const char* name :
-       {"shift_alpha", "high_share", "high_energy", "topk_share", "bubble_threshold", "skew"}) {
+  for (const char* name : {"shift_alpha", "high_share", "high_energy", "lost_energy", "topk_share",
+                           "bubble_threshold", "skew"}) {
     const double value = json.value(name, 0.5);
     if (!(value >= 0 && value <= 1)) return bad(std::string(name) + ": 0..1");
   }
@@ -131,6 +137,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.priority = json.value("priority", s.priority);
   s.high_share = json.value("high_share", s.high_share);
   s.high_energy = json.value("high_energy", s.high_energy);
+  s.lost_energy = json.value("lost_energy", s.lost_energy);
   s.topk_share = json.value("topk_share", s.topk_share);
   s.bubble_threshold = json.value("bubble_threshold", s.bubble_threshold);
   s.wire_dtype = json.value("wire_dtype", s.wire_dtype);
@@ -146,6 +153,7 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   s.burst = json.value("burst", s.burst);
   s.uneven = json.value("uneven", s.uneven);
   s.shards = json.value("shards", s.shards);
+  s.transposed = json.value("transposed", s.transposed);
   s.seed = json.value("seed", s.seed);
   s.staleness = json.value("staleness", s.staleness);
   s.slow = json.value("slow", s.slow);

@@ -16,6 +16,7 @@ struct Scenario {
   std::string priority = "energy";  // energy | topk
   double high_share = 0.2;          // share of chunks that always arrive
   double high_energy = 0;           // > 0: instead, the fewest that hold this share of the energy
+  double lost_energy = 1;           // < 1: more are high where else a round would lose more of the energy
   double topk_share = 0.1;          // priority topk: share of elements that travel
   double bubble_threshold = 0;      // zero, count, stale, ipw: windows that lose more are filled
   std::string wire_dtype = "float32";
@@ -28,6 +29,9 @@ struct Scenario {
   // Batches as the workers of `longhaul run` draw them (worker/demo): disjoint shards, each image once an
   // epoch.
   bool shards = false;
+  // Matrices are [inputs][outputs], as Flax and Keras store them, and not [outputs][inputs], as PyTorch does:
+  // what a chunk holds of them is another thing.
+  bool transposed = false;
   // decay: SGD's rate falls linearly to zero. drop: constant, a tenth of it from half of the rounds on.
   std::string schedule = "decay";
   // What happens to workers:
@@ -68,7 +72,8 @@ struct Scenario {
   Scenario Lossless() const;
 
   // Without the fields of liars where there are none, and the mean is taken, nor those of staleness where it
-  // is 0, nor shards where it is false, nor result_dtype where it is float32: so results of before go on.
+  // is 0, nor shards, transposed and lost_energy where they are not set, nor result_dtype where it is
+  // float32: so results of before go on.
   nlohmann::json ToJson() const;
   // Errors: kInvalidArgument (unknown or impossible value, with its name).
   static Result<Scenario> FromJson(const nlohmann::json& json);

@@ -1,7 +1,10 @@
 #include "bench/learning/tables.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
+
+#include "longhaul/job.h"
 
 namespace longhaul::bench {
 namespace {
@@ -202,6 +205,42 @@ std::vector<Table> LearningTables(bool quick) {
         cell.seeds = 1;
         cell.scenario.rounds = 70;
       }
+    }
+  }
+  return tables;
+}
+
+std::vector<Table> LayoutTables() {
+  constexpr uint32_t kLayoutSeeds = 8;  // each pair of neighbours is once the one that loses most
+  std::vector<Table> tables;
+  for (const char* optimizer : {"sgd", "adam"}) {
+    Table& table = tables.emplace_back();
+    table.name = std::string("layouts-") + optimizer;
+    table.title = std::string("Layouts: ") + Title(optimizer);
+    table.text =
+        "90 % label skew. Bursts of 10, two of eight workers lose five times as much as the others; and "
+        "60 % of independent losses, the same for all.";
+    table.corner = "matrices, policy";
+    table.columns = {"10 %", "20 %", "30 %", "60 %, even"};
+    table.targets = {0.1, 0.2, 0.3, 0.5};
+    for (const bool transposed : {false, true}) {
+      const auto add = [&](const std::string& label, const Policy& policy, double lost_energy, bool all) {
+        Table::Row row{(transposed ? "[in][out], " : "[out][in], ") + label, {}};
+        for (size_t column = 0; column < table.columns.size(); ++column) {
+          Cell& cell =
+              row.cells.emplace_back(Cell{Centre(policy, optimizer), all || column > 1 ? kLayoutSeeds : 0});
+          cell.scenario.transposed = transposed;
+          cell.scenario.lost_energy = lost_energy;
+          cell.scenario.loss = std::array{0.1, 0.2, 0.3, 0.6}[column];
+          if (column < 3) continue;
+          cell.scenario.burst = 0;
+          cell.scenario.uneven = false;
+        }
+        table.rows.push_back(row);
+      };
+      add("residual, the default", kResidual, JobSpec().lost_energy, true);
+      add("residual, a fifth is high whatever is lost", kResidual, 1, false);
+      add("shift, a fifth is high whatever is lost", kShift, 1, false);
     }
   }
   return tables;

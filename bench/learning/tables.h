@@ -27,11 +27,15 @@ struct Table {
   std::vector<Row> rows;
   bool medians = false;           // show medians as well
   std::vector<double> positions;  // of the columns, for a plot; empty: none
+  std::vector<double> targets;    // of the columns: show how it compares with them, in points; empty: none
   int stage = 0;                  // tables of a lower one are run first
 };
 
 // quick: one seed, a tenth of the rounds, the first tables only.
 std::vector<Table> LearningTables(bool quick);
+
+// The default policy where matrices are stored in either way, and others beside it.
+std::vector<Table> LayoutTables();
 
 // Everything that has to be run for the tables, once each: stage by stage, and in these all cells with the
 // first seed before any with the second.

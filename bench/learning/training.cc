@@ -82,12 +82,49 @@ struct Tail {
   uint64_t length;
 };
 
-void Take(Exchange& exchange, worker::Mlp::Tensors* parameters) {
+// The tensors as they travel: matrices as the model has them, [outputs][inputs], or transposed.
+void Turn(const Scenario& scenario, bool back, worker::Mlp::Tensors* tensors) {
+  if (!scenario.transposed) return;
+  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  for (const size_t t : {0u, 2u}) {
+    std::vector<float>& values = (*tensors)[t];
+    const auto outputs = static_cast<Eigen::Index>((*tensors)[t + 1].size());
+    const auto inputs = static_cast<Eigen::Index>(values.size()) / outputs;
+    const Matrix turned =
+        Eigen::Map<const Matrix>(values.data(), back ? inputs : outputs, back ? outputs : inputs).transpose();
+    std::copy_n(turned.data(), values.size(), values.begin());
+  }
+}
+
+void Take(const Scenario& scenario, Exchange& exchange, worker::Mlp::Tensors* parameters) {
   for (size_t t = 0; t < worker::Mlp::kTensors; ++t) {
     const std::span<const float> values = exchange.parameters(t);
     (*parameters)[t].assign(values.begin(), values.end());
   }
+  Turn(scenario, true, parameters);
 }
+
+// The mean of the parameters over the rounds of the tail.
+class MeanModel {
+ public:
+  void Add(const worker::Mlp::Tensors& parameters) {
+    ++count_;
+    for (size_t t = 0; t < parameters.size(); ++t) {
+      for (size_t i = 0; i < parameters[t].size(); ++i)
+        mean_[t][i] += (parameters[t][i] - mean_[t][i]) / static_cast<float>(count_);
+    }
+  }
+  void Evaluate(const worker::Dataset& test, Outcome* outcome) const {
+    worker::Mlp model(0);
+    model.parameters() = mean_;
+    outcome->averaged_accuracy = model.Accuracy(test);
+    outcome->averaged_loss = model.Loss(worker::MakeBatch(test, 0, test.size()));
+  }
+
+ private:
+  size_t count_ = 0;
+  worker::Mlp::Tensors mean_ = worker::Mlp::Zeros();
+};
 
 void Finish(const Scenario& scenario, const Exchange& exchange, uint64_t evaluations, uint64_t losses,
             Outcome* outcome) {
@@ -97,6 +134,8 @@ void Finish(const Scenario& scenario, const Exchange& exchange, uint64_t evaluat
   if (stats.low_chunks > 0) {
     outcome->low_lost = static_cast<double>(stats.low_lost) / static_cast<double>(stats.low_chunks);
   }
+  outcome->high_share =
+      static_cast<double>(stats.high_chunks) / static_cast<double>(stats.high_chunks + stats.low_chunks);
   outcome->filled = static_cast<double>(stats.filled) / static_cast<double>(scenario.rounds);
 }
 
@@ -138,8 +177,9 @@ Outcome TrainSteps(const Scenario& scenario, Batches& batches, const worker::Dat
     const double loss = mlp.Gradient(batch, gradient);
     Scale(gradient, RateFactor(scenario, round));
     if (!AllFinite(gradient)) return {.accuracy = 0.1, .diverged = true};
+    Turn(scenario, false, &gradient);
     exchange.Step(next, gradient);
-    Take(exchange, &worker.parameters);
+    Take(scenario, exchange, &worker.parameters);
     ++worker.clock;
     worker.ready = now + take(next);
     // A worker that had to wait goes on from here.
@@ -180,7 +220,9 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
                       worker::Mlp* model) {
   worker::Mlp own(scenario.seed);
   worker::Mlp &mlp = model != nullptr ? *model = std::move(own), *model : own;
-  Result<std::unique_ptr<Exchange>> created = Exchange::Create(scenario, mlp.parameters());
+  worker::Mlp::Tensors initial = mlp.parameters();
+  Turn(scenario, false, &initial);
+  Result<std::unique_ptr<Exchange>> created = Exchange::Create(scenario, initial);
   if (!created.ok()) return created.status();
   Exchange& exchange = **created;
   Batches batches(scenario, train);
@@ -191,6 +233,7 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
   worker::Batch batch;
   Outcome outcome;
   const Tail tail(scenario);
+  MeanModel mean;
   uint64_t evaluations = 0;
   uint64_t losses = 0;
   for (uint64_t round = 0; round < scenario.rounds; ++round) {
@@ -204,6 +247,7 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
       const double loss = mlp.Gradient(batch, gradients[rank]);
       Scale(gradients[rank], RateFactor(scenario, round));
       if (scenario.Lies(rank)) Poison(scenario, gradients[rank]);
+      Turn(scenario, false, &gradients[rank]);
       if (!tail.Has(round)) continue;
       outcome.training_loss += loss;
       ++losses;
@@ -214,13 +258,15 @@ Result<Outcome> Train(const Scenario& scenario, const worker::Dataset& train, co
       return outcome;
     }
     exchange.Round(pushed, attendance);
-    Take(exchange, &mlp.parameters());
+    Take(scenario, exchange, &mlp.parameters());
+    if (tail.Has(round)) mean.Add(mlp.parameters());
     if (tail.EvaluatesAfter(round)) {
       outcome.accuracy += mlp.Accuracy(test);
       ++evaluations;
     }
   }
   Finish(scenario, exchange, evaluations, losses, &outcome);
+  mean.Evaluate(test, &outcome);
   return outcome;
 }
 

@@ -11,8 +11,12 @@ struct Outcome {
   // Share of the test images that are right: mean of nine evaluations over the last tenth of the rounds,
   // since one alone moves by a tenth of a point from round to round.
   double accuracy = 0;
+  // Of the mean of the weights over the last tenth of the rounds, which moves less than one round's.
+  double averaged_accuracy = 0;
+  double averaged_loss = 0;  // cross-entropy of the test images
   double training_loss = 0;  // mean over the workers' batches and the last tenth of the rounds
   double low_lost = 0;       // share of the low chunks
+  double high_share = 0;     // of all chunks
   double filled = 0;         // chunks, per round
   bool diverged = false;     // the model became infinite; the accuracy is that of chance
 };

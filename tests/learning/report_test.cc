@@ -74,6 +74,33 @@ TEST_F(ReportTest, DifferencesArePairedBySeed) {
   EXPECT_EQ(DifferenceOf({s, 3}, *results).seeds, 0u);
 }
 
+TEST_F(ReportTest, AnEquivalenceNeedsAsManySeedsAsTheyDiffer) {
+  Result<Results> results = Results::Open(path_);
+  ASSERT_TRUE(results.ok());
+  Scenario s;
+  s.loss = 0.1;
+  Fill(*results, s, {0.861, 0.851, 0.873, 0.866}, {0.862, 0.853, 0.872, 0.868});
+  const PairedDifference d = PairedDifferenceOf({s, 4}, *results, &Outcome::accuracy);
+  EXPECT_NEAR(d.mean, -0.001, 1e-12);
+  EXPECT_NEAR(*d.standard_error, 0.001 * std::sqrt(0.5), 1e-9);  // deviations of 0, -1, 2 and -1 thousandths
+  EXPECT_NEAR(d.HalfInterval(), 3.182 * 0.001 * std::sqrt(0.5), 1e-6);
+  EXPECT_TRUE(d.Within(0.0027));  // 1 + 2.353 x 0.707 = 2.664 thousandths
+  EXPECT_FALSE(d.Within(0.0026));
+  EXPECT_FALSE(PairedDifferenceOf({s, 1}, *results, &Outcome::accuracy).Within(1)) << "one seed says nothing";
+  // Many seeds, by the expansion: 2.365 is the quantile of seven degrees.
+  EXPECT_NEAR((PairedDifference{.seeds = 8, .mean = 0, .standard_error = 1.0}.HalfInterval()), 2.365, 0.01);
+  const Table table{.name = "t",
+                    .title = "Title",
+                    .text = "Text.",
+                    .corner = "policy",
+                    .columns = {"10 %"},
+                    .rows = {{"shift", {{s, 4}}}},
+                    .positions = {},
+                    .targets = {0.3}};
+  const std::string markdown = ToMarkdown({table}, *results);
+  EXPECT_NE(markdown.find("| shift | **-0.10 ± 0.23; +0.00 ± 0.00**; 0 % |"), std::string::npos) << markdown;
+}
+
 TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
   Result<Results> results = Results::Open(path_);
   ASSERT_TRUE(results.ok());
@@ -84,7 +111,8 @@ TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
               .columns = {"10 %", "20 %"},
               .rows = {},
               .medians = false,
-              .positions = {10, 20}};
+              .positions = {10, 20},
+              .targets = {}};
   Scenario s;
   s.loss = 0.1;
   Fill(*results, s, {0.861, 0.850}, {0.862, 0.853});
@@ -98,8 +126,8 @@ TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
 }
 
 TEST(LearningTablesTest, EveryRunIsMadeOnceAndHasItsLosslessTwin) {
-  for (const bool quick : {false, true}) {
-    const std::vector<Scenario> runs = RunsOf(LearningTables(quick));
+  for (const std::vector<Table>& tables : {LearningTables(false), LearningTables(true), LayoutTables()}) {
+    const std::vector<Scenario> runs = RunsOf(tables);
     std::set<std::string> keys;
     for (const Scenario& run : runs) EXPECT_TRUE(keys.insert(run.Key()).second) << run.Key();
     for (const Scenario& run : runs) {
