@@ -165,6 +165,9 @@ JobPlan DrawJob(Random random) {
   job.rounds = Between(random, 3, random.Chance(0.2) ? 10 : 5);
   job.policy = OneOf(random, {LossPolicy::kResidual, LossPolicy::kResidual, LossPolicy::kZero,
                               LossPolicy::kCount, LossPolicy::kStale});
+  // What these fill goes by the share of the low chunks that is lost, and the model knows how many are low
+  // only where they do not depend on that.
+  if (job.policy != LossPolicy::kResidual) job.lost_energy = 1;
   job.high_share = random.Chance(0.2) ? OneOf(random, {0.0, 1.0}) : 0.05 + 0.5 * random.Uniform();
   job.close_ratio = random.Chance(0.2) ? 1.0 : 0.5 + 0.5 * random.Uniform();
   job.bubble_threshold = random.Chance(0.3) ? 0.0 : 0.3 * random.Uniform();

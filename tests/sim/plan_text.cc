@@ -20,9 +20,9 @@ std::string RunPlan::ToString() const {
         << (job.barriers ? ", a barrier before each" : "") << (job.durable ? ", a round log" : "")
         << ", policy " << NameOf(job.policy)
         << (job.policy == LossPolicy::kShift ? " " + std::to_string(job.shift_alpha) : "") << ", high "
-        << job.high_share << ", ratio " << job.close_ratio << ", threshold " << job.bubble_threshold
-        << ", fec k " << int{job.fec_k} << " depth " << int{job.fec_depth}
-        << (job.deterministic ? ", sums in rank order" : "");
+        << job.high_share << ", lost energy " << job.lost_energy << ", ratio " << job.close_ratio
+        << ", threshold " << job.bubble_threshold << ", fec k " << int{job.fec_k} << " depth "
+        << int{job.fec_depth} << (job.deterministic ? ", sums in rank order" : "");
     if (job.norm_guard > 0) out << ", guard " << job.norm_guard;
     if (job.IsOfSteps()) out << ", steps with staleness " << job.staleness;
     if (job.IsTopK()) out << ", the largest " << job.topk_share << " of the elements";
