@@ -62,7 +62,7 @@ std::string TargetText(const Cell& cell, const Results& results, double target) 
     high += found->outcome.high_share;
     ++seeds;
   }
-  return text + Format("; %.0f %%", 100 * high / seeds);
+  return text + Format("; %.0f %%; n %u", 100 * high / seeds, accuracy.seeds);
 }
 
 // Accuracy of the lossless runs that a table is compared with, one line each.

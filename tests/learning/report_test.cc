@@ -98,7 +98,8 @@ TEST_F(ReportTest, AnEquivalenceNeedsAsManySeedsAsTheyDiffer) {
                     .positions = {},
                     .targets = {0.3}};
   const std::string markdown = ToMarkdown({table}, *results);
-  EXPECT_NE(markdown.find("| shift | **-0.10 ± 0.23; +0.00 ± 0.00**; 0 % |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| shift | **-0.10 ± 0.23; +0.00 ± 0.00**; 0 %; n 4 |"), std::string::npos)
+      << markdown;
 }
 
 TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {

@@ -82,6 +82,16 @@ TEST(TrainingTest, PoliciesDifferByRoundingOnlyWhenNothingIsLost) {
   EXPECT_LT(difference, 1e-5);
 }
 
+TEST(TrainingTest, TheLayoutOfAMatrixMattersOnlyWhereSomethingIsLost) {
+  for (const double loss : {0.0, 0.2}) {
+    Scenario scenario = Small("residual");
+    scenario.loss = loss;
+    const worker::Mlp::Tensors as_it_is = ParametersAfter(scenario);
+    scenario.transposed = true;
+    EXPECT_EQ(ParametersAfter(scenario) == as_it_is, loss <= 0);
+  }
+}
+
 TEST(TrainingTest, PoliciesDifferUnderLoss) {
   const worker::Mlp::Tensors zero = ParametersAfter(Small("zero"));
   for (const char* policy : {"count", "stale", "ipw", "residual", "shift"}) {
