@@ -2,13 +2,14 @@
 #   longhaul::client   longhaul/client.h, longhaul/c_api.h
 #   longhaul::server   longhaul/server.h
 #   longhaul::offload  longhaul/offload.h
+#   longhaul::ps       ps/ps.h
 # All are liblonghaul today; their names keep a later split from changing a user's build. BUILD_SHARED_LIBS says which
 # kind they are; the install rules bring both. Nothing of this tree's flags or folders reaches a user but include/.
 
 set(longhaul_parts longhaul_base longhaul_disk longhaul_wire longhaul_control longhaul_codec longhaul_transport_core longhaul_crypto
                    longhaul_keys longhaul_wan longhaul_udp longhaul_reduce longhaul_straggler longhaul_offload_engine
                    longhaul_offload longhaul_worker_core longhaul_client longhaul_c longhaul_server_core longhaul_store
-                   longhaul_server)
+                   longhaul_server longhaul_pslite_core longhaul_pslite)
 # What those objects need at link time and no user's source sees.
 set(longhaul_needs protobuf::libprotobuf OpenSSL::SSL OpenSSL::Crypto ErasureCode::ErasureCode hwy::hwy spdlog::spdlog
                    Threads::Threads)
@@ -42,7 +43,7 @@ if(BUILD_SHARED_LIBS)
 else()
   set(kind static)
 endif()
-foreach(name client server offload)
+foreach(name client server offload ps)
   add_library(longhaul_public_${name} INTERFACE)
   target_link_libraries(longhaul_public_${name} INTERFACE longhaul_${kind})
   add_library(longhaul::${name} ALIAS longhaul_public_${name})
@@ -55,7 +56,7 @@ function(longhaul_install)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
   install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan longhaul-offload
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-  install(DIRECTORY include/longhaul DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY include/longhaul include/ps DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
   foreach(kind static shared)
     install(TARGETS longhaul_${kind} EXPORT longhaul-${kind}
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${kind}

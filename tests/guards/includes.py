@@ -14,6 +14,7 @@ import sys
 UNITS = [
     # name         files                                     ours                                    libraries
     ("public",     r"include/longhaul/",                     "",                                     ""),
+    ("ps_public",  r"include/ps/",                           "",                                     "locks"),
     ("flags",      r"base/flags/",                           "public base",                          "cli files json"),
     ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog seccomp"),
     ("disk",       r"base/disk/",                           "public base",                          "os files"),
@@ -73,6 +74,9 @@ UNITS = [
     ("client_shell", r"worker/client/(client\.cc|client_impl\.h|wan_client\.|sharded_client\.|moving_client\.|operation\.cc|operation_state\.h|worker_state\.)", "public base disk wire fec policy client keys udp core site", "files threads locks"),
     # For other languages: a user of the public classes.
     ("c_api",      r"worker/c/",                             "public flags base wire chunk",         "os cli json locks"),
+    # The interface of ps-lite: a node, and its shell.
+    ("pslite_shell", r"pslite/(postoffice|settings)\.",      "public ps_public flags base fec keys udp c_api pslite", "files locks threads"),
+    ("pslite",     r"pslite/",                               "public ps_public base wire coder security surface window_types core", ""),
     # Of a site: its relay is a user of the client, and knows of its job and how to drop it; its ranks are clients.
     ("site_relay", r"worker/site/(site_relay|site_leader|leadership|relay_tensors|rank_desk|collectives|aside)\.", "public base site client_shell", "threads locks"),
     ("site",       r"worker/site/",                          "public base wire control policy client client_shell", "os threads locks protobuf"),
@@ -84,7 +88,7 @@ UNITS = [
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
-    ("example",    r"examples/",                             "public",                               "files threads"),
+    ("example",    r"examples/",                             "public ps_public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
 ]
 
@@ -118,7 +122,7 @@ def library_of(header):
 def complaint(path, quoted, header, root):
     unit, ours, libraries = unit_of(path)
     if quoted:
-        target = "include/" + header if header.startswith("longhaul/") else header
+        target = "include/" + header if header.startswith(("longhaul/", "ps/")) else header
         if header == "proto/control.pb.h":
             target = "proto/control.proto"
         owner = unit_of(target)
@@ -129,7 +133,7 @@ def complaint(path, quoted, header, root):
         if owner[0] not in ours and "ANY" not in ours:
             return '%s may not include %s ("%s")' % (unit, owner[0], header)
         return None
-    if header.startswith("longhaul/") and unit != "example":  # examples write what users write
+    if header.startswith(("longhaul/", "ps/")) and unit != "example":  # examples write what users write
         return 'our own header <%s> in angle brackets' % header
     library = library_of(header)
     if library and library not in libraries and "ANY" not in libraries and (unit, header) not in EXCEPTIONS:
