@@ -9,6 +9,16 @@
 // variables are in internal/postoffice.h. C++17.
 #pragma once
 
+// Programs have always had these from ps-lite's own headers.
+#include <cinttypes>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <sstream>
+#include <string>
+#include <thread>
+
 #include "ps/base.h"
 #include "ps/kv_app.h"
 #include "ps/simple_app.h"

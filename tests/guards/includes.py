@@ -14,7 +14,7 @@ import sys
 UNITS = [
     # name         files                                     ours                                    libraries
     ("public",     r"include/longhaul/",                     "",                                     ""),
-    ("ps_public",  r"include/ps/",                           "",                                     "locks"),
+    ("ps_public",  r"include/ps/",                           "",                                     "files locks threads"),
     ("flags",      r"base/flags/",                           "public base",                          "cli files json"),
     ("process",    r"base/process/",                         "public base",                          "os files locks threads spdlog seccomp"),
     ("disk",       r"base/disk/",                           "public base",                          "os files"),
