@@ -19,7 +19,7 @@
 #include "base/address.h"
 #include "base/bytes.h"
 #include "longhaul/status.h"
-#include "ps/internal/message.h"
+#include "ps/internal/customer.h"
 
 namespace longhaul::pslite {
 

@@ -1,4 +1,14 @@
-// What a node's environment says (include/ps/internal/postoffice.h).
+// What a node's environment says.
+//
+//   DMLC_ROLE                              scheduler, server or worker
+//   DMLC_NUM_WORKER, DMLC_NUM_SERVER       the same at all nodes; 1..kMaxNodes
+//   DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT    where the scheduler is
+//   DMLC_NODE_HOST                         how workers reach this server, where that is not how the scheduler sees it
+//   LONGHAUL_KEY                           the key file that all share; or
+//   LONGHAUL_INSECURE                      the scheduler's HOST:PORT: no key
+//   LONGHAUL_CONNECT_TIMEOUT               60 s unless it says otherwise
+//   LONGHAUL_WAIT_TIMEOUT                  the scheduler's, for all to come
+//   LONGHAUL_IDLE_TIMEOUT, _FAULT, ...     of connections, as longhaul-worker's options
 #pragma once
 
 #include <cstdint>

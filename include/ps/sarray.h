@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ps/internal/logging.h"
-#include "ps/range.h"
+#include "ps/base.h"
 
 namespace ps {
 

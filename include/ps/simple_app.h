@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ps/internal/customer.h"
-#include "ps/internal/env.h"
 #include "ps/internal/postoffice.h"
 
 namespace ps {

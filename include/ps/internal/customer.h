@@ -2,12 +2,32 @@
 // of its own, one message at a time.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
-#include "ps/internal/message.h"
+#include "ps/base.h"
+#include "ps/sarray.h"
 
 namespace ps {
+
+// What two nodes say to each other. Programs see it as SimpleData, or as KVMeta and KVPairs.
+struct Message {
+  int app_id = 0;
+  int customer_id = 0;  // the one that asked
+  int sender = 0;       // node
+  int recver = 0;       // node
+  int timestamp = 0;    // of the request, at the one that asked
+  int head = 0;         // SimpleData::head, KVMeta::cmd
+  bool request = false;
+  bool push = false;
+  bool pull = false;
+  bool simple_app = false;
+  uint32_t value_bytes = 0;  // of one value
+  SArray<Key> keys;
+  SArray<char> vals;  // or the body of a SimpleData
+  SArray<int> lens;
+};
 
 class Customer {
  public:

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "ps/base.h"
-#include "ps/range.h"
 
 namespace ps {
 
