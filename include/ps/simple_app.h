@@ -67,13 +67,13 @@ class SimpleApp {
   }
   // Until all have responded. Errors: Error, by name, also when a node dies meanwhile.
   virtual void Wait(int timestamp) { obj_->WaitRequest(timestamp); }
-  virtual void Response(const SimpleData& request, const std::string& body = "") {
+  void Response(const SimpleData& request, const std::string& body = "") {
     Message message = Of(request.head, body, request.timestamp, request.sender);
     message.customer_id = request.customer_id;
     obj_->Send(message);
   }
   // From the next message on. Until then requests are answered with nothing.
-  virtual void set_request_handle(const Handle& handle) {
+  void set_request_handle(const Handle& handle) {
     CHECK(handle) << "an empty request handle";
     request_handle_.Set(handle);
   }

@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 
-ROOMS = ["base", "proto", "codec", "offload", "transport", "wan", "health", "server", "worker", "cli"]
+ROOMS = ["base", "proto", "codec", "offload", "transport", "wan", "health", "server", "worker", "pslite", "cli"]
 COMMON = 5  # headers that include it
 
 

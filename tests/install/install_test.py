@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,7 @@ def make_consumer(source, here, folder, address):
     folder.mkdir()
     for name in ("CMakeLists.txt", "push_pull.cc"):
         shutil.copy(here / "consumer" / name, folder)
+    shutil.copy(source / "examples/ps_lite_program.cc", folder)
     tutorial = (source / "docs/tutorials/embed.md").read_text(encoding="utf-8")
     for name, header in (("train", "client"), ("all_reduce", "offload")):
         program = re.search(r"```cpp\n(#include <longhaul/%s\.h>.*?)```" % header, tutorial, re.S)[1]
@@ -96,7 +98,27 @@ def use(way, programs, key, library_path=None):
     run([programs / "push_pull", key], env=environment, timeout=60)
     run([programs / "train"], env=environment, cwd=key.parent, timeout=60)
     run([programs / "all_reduce"], env=environment, timeout=60)
+    if (programs / "ps_lite_program").exists():
+        use_ps_lite(programs / "ps_lite_program", key, environment)
     print("ok   %s" % way, flush=True)
+
+
+def use_ps_lite(program, key, environment):
+    """A scheduler, a server and a worker of one program."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = dict(environment, LONGHAUL_KEY=str(key), DMLC_NUM_WORKER="1", DMLC_NUM_SERVER="1",
+                       DMLC_PS_ROOT_URI="127.0.0.1", DMLC_PS_ROOT_PORT=str(port))
+    nodes = [subprocess.Popen([str(program)], env=dict(environment, DMLC_ROLE=role), stderr=subprocess.PIPE, text=True)
+             for role in ("scheduler", "server", "worker")]
+    try:
+        words = [node.communicate(timeout=60)[1] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    if any(node.returncode for node in nodes):
+        sys.exit("FAILED: %s\n%s" % (program, "".join(words)))
 
 
 def check_nothing_leaks(source, build):
@@ -121,7 +143,7 @@ def check_shared(prefix, programs):
         sys.exit("FAILED: no SONAME with a version:\n%s" % needed)
     shown = run(["nm", "-DC", "--defined-only", prefix / "lib/liblonghaul.so"])
     strange = [line for line in shown.splitlines()
-               if not re.search(r"\blonghaul_\w+@@LONGHAUL_C_1$|\bLONGHAUL_(0|C_1)$|longhaul::(Client|JobSpec|LoadPlugin|Operation|OptionsFromEnvironment|Server|Status|StatusCodeName|DieOnBadResultAccess|offload::(Device|ShareOf|WorkStatusName))\b", line)]
+               if not re.search(r"\blonghaul_\w+@@LONGHAUL_C_1$|\bLONGHAUL_(0|C_1)$|longhaul::(Client|JobSpec|LoadPlugin|Operation|OptionsFromEnvironment|Server|Status|StatusCodeName|DieOnBadResultAccess|offload::(Device|ShareOf|WorkStatusName))\b|ps::(Customer|Postoffice)::", line)]
     if strange:
         sys.exit("FAILED: liblonghaul.so shows more than its public classes:\n%s" % "\n".join(strange[:20]))
 
