@@ -506,7 +506,9 @@ bool NodeCore::HasWork() const {
 void NodeCore::Work(Instant now) {
   now_ = now;
   for (const auto& [connection, peer] : peers_) {
+    if (!peer->pipe.HasWork()) continue;
     if (const Status done = peer->pipe.Work(); !done.ok()) Refuse(*peer, done);
+    return;  // what is left is bounded, and for the next call
   }
 }
 

@@ -122,11 +122,11 @@ struct Postoffice::Impl {
     const std::lock_guard lock(mutex);
     PostLocked(std::move(function));
   }
-  // Until `done` holds, or the job has failed.
+  // Until `done` holds. Errors: Error (the job has failed, there is none).
   template <typename Done>
   void Wait(std::unique_lock<std::mutex>& lock, Done done) {
-    changed.wait(lock, [&] { return done() || !failure.empty(); });
-    if (!done()) Throw(failure);
+    changed.wait(lock, [&] { return done() || !failure.empty() || node == nullptr; });
+    if (!done()) Throw(failure.empty() ? "Start was not called, or Finalize has ended the node" : failure);
   }
 
   Status Begin();
@@ -200,7 +200,7 @@ Status Postoffice::Impl::Begin() {
   core.wait_timeout = options->wait_timeout;
   core.connection = ConnectionOf(*options, core.connect_timeout);
   if (!place->node_host.empty()) {
-    const auto host = udp::ResolveListen(place->node_host + ":0");
+    const auto host = udp::ResolveListen(place->node_host);
     if (!host.ok()) return {host.status().code(), "DMLC_NODE_HOST: " + host.status().message()};
     core.address = *host;
   }
@@ -227,6 +227,7 @@ Status Postoffice::Impl::Begin() {
   }
   const std::lock_guard lock(mutex);
   node = std::move(fresh);
+  failure.clear();
   return {};
 }
 
@@ -236,11 +237,13 @@ void Postoffice::Impl::End() {
   {
     const std::lock_guard lock(mutex);
     last = std::move(node);
-    started = left = false;
-    own.clear();
-    queued = 0;
-    failure.clear();
   }
+  changed.notify_all();
+  last.reset();  // its hooks are called until then
+  const std::lock_guard lock(mutex);
+  started = left = false;
+  own.clear();
+  queued = 0;
 }
 
 longhaul::pslite::NodeHooks Postoffice::Impl::Hooks() {
@@ -298,11 +301,12 @@ bool Postoffice::Impl::OnMessage(const Message& message, const Ticket& ticket) {
   return true;
 }
 
+// Of a customer that has not called Start: the first one's.
 uint32_t Postoffice::Impl::IdOf(int customer_id) const {
-  for (const auto& each : own) {
-    if (each.customer == static_cast<uint32_t>(customer_id)) return each.id;
-  }
-  Throw("customer " + std::to_string(customer_id) + " has not called Start");
+  const auto found = std::find_if(own.begin(), own.end(), [customer_id](const auto& each) {
+    return each.customer == static_cast<uint32_t>(customer_id);
+  });
+  return (found == own.end() ? own.front() : *found).id;
 }
 
 void Postoffice::Impl::EnterBarrier(int customer_id, int group, bool last) {
@@ -470,10 +474,11 @@ Customer::Customer(int app_id, int customer_id, RecvHandle handle) : impl_(std::
   const std::shared_ptr<Postoffice::Impl> office = Postoffice::Get()->impl_;
   {
     const std::lock_guard lock(office->mutex);
-    if (!office->customers.emplace(std::pair{app_id, customer_id}, impl_).second)
+    if (office->customers.contains({app_id, customer_id}))
       Throw("there is a customer " + std::to_string(customer_id) + " of app " + std::to_string(app_id) +
             " already");
     impl_->thread = std::thread([office, own = impl_] { office->Run(own.get()); });
+    office->customers[{app_id, customer_id}] = impl_;
   }
   office->Post([](NodeCore& core) { core.Retry(); });
 }
@@ -544,9 +549,7 @@ void Customer::Send(const Message& message) {
     if (!office.failure.empty()) Throw(office.failure);
     if (office.node == nullptr || !office.started)
       Throw("nothing can be sent before Start and after Finalize");
-    const int customer = message.request ? impl_->customer : 0;
-    sent.sender = static_cast<int>(message.request && office.own.size() > 1 ? office.IdOf(customer)
-                                                                            : office.own.front().id);
+    sent.sender = static_cast<int>(office.IdOf(message.request ? impl_->customer : 0));
   }
   Result<Bytes> bytes = longhaul::pslite::Encode(sent);
   if (!bytes.ok()) Throw(bytes.status().message());

@@ -46,7 +46,8 @@ Result<Place> ReadPlace() {
   place.workers = *workers;
   place.servers = *servers;
   place.scheduler = cli::WithPort(host, std::to_string(*port));
-  place.node_host = cli::Env("DMLC_NODE_HOST");
+  if (const std::string node = cli::Env("DMLC_NODE_HOST"); !node.empty())
+    place.node_host = cli::WithPort(node, "0");
   return place;
 }
 

@@ -25,7 +25,7 @@ struct Place {
   uint32_t workers = 0;
   uint32_t servers = 0;
   std::string scheduler;  // HOST:PORT
-  std::string node_host;  // empty: as it is seen
+  std::string node_host;  // HOST:0; empty: as it is seen
 };
 
 // DMLC_*. Errors: kInvalidArgument, naming the variable and what it says.

@@ -372,11 +372,15 @@ const std::map<std::string, void (*)()> kModes = {
 
 void Run(const std::string& mode) {
   if (mode == "two") return Two();
+  if (mode == "misuse") ExpectError("Start was not called", [] { Finalize(0); });
   Start(0);
   const int rank = MyRank();
   const char* const role = IsWorker() ? "worker" : IsServer() ? "server" : "scheduler";
   if (mode == "leave") {
+    KVWorker<float> kv(3, 3);
+    const int never = IsWorker() ? kv.get_customer()->NewRequest(kServerGroup) : 0;
     Finalize(0, false);
+    if (IsWorker()) ExpectError("Finalize has ended the node", [&] { kv.Wait(never); });
   } else if (mode == "vanish") {
     if (IsWorker() && rank == 0) return;
     Finalize(0);
