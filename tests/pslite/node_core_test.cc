@@ -79,6 +79,9 @@ struct TestNode {
 class PsNode : public ::testing::Test {
  protected:
   void Up(const std::string& link, uint32_t servers = 2, uint32_t workers = 2) {
+    scheduler_.reset();
+    server_.clear();
+    worker_.clear();
     servers_ = servers;
     workers_ = workers;
     wan::VirtualNetwork::Options options;
@@ -91,12 +94,14 @@ class PsNode : public ::testing::Test {
     for (uint32_t i = 0; i < workers; ++i)
       worker_.push_back(Make(Role::kWorker, Address::V4(10, 0, 2, uint8_t(i), 4000)));
   }
-  std::unique_ptr<TestNode> Make(Role role, const Address& address) {
+  std::unique_ptr<TestNode> Make(Role role, const Address& address,
+                                 const std::optional<Address>& reached = {}) {
     NodeOptions node;
     node.role = role;
     node.workers = workers_;
     node.servers = servers_;
     node.scheduler = kSchedulerAddress;
+    node.address = reached;
     node.connection.idle_timeout = seconds(5);
     node.connection.keepalive = seconds(1);
     node.connect_timeout = seconds(20);
@@ -166,6 +171,24 @@ TEST_F(PsNode, StartsWhenAllAreThereAndKnowsItsRank) {
   EXPECT_THAT((std::vector<uint32_t>{server_[0]->id(), server_[1]->id()}), ElementsAre(8u, 10u));
   EXPECT_THAT((std::vector<uint32_t>{worker_[0]->id(), worker_[1]->id()}), ElementsAre(9u, 11u));
   ExpectNoFailure();
+}
+
+TEST_F(PsNode, SendsAsSoonAsItHasStarted) {
+  Up("delay=20ms", 1, 1);
+  for (TestNode* node : All()) node->Join();
+  for (int i = 0; i < 5000 && worker_[0]->own.empty(); ++i) network_->RunFor(milliseconds(1));
+  Send(*worker_[0], Request(*worker_[0], 8, 1, 10));
+  network_->RunFor(seconds(1));
+  EXPECT_EQ(server_[0]->messages.size(), 1u);
+  ExpectNoFailure();
+}
+
+TEST_F(PsNode, IsReachedWhereItSays) {
+  Up("delay=1ms", 1, 1);
+  server_[0] = Make(Role::kServer, Address::V4(10, 0, 1, 7, 4000), Address::V4(10, 0, 5, 5, 0));
+  for (TestNode* node : All()) node->Join();
+  network_->RunFor(seconds(30));
+  EXPECT_THAT(worker_[0]->failure, HasSubstr("no answer from server 0 (10.0.5.5:4000)"));
 }
 
 TEST_F(PsNode, OfTwoCustomersHasTwoRanks) {
@@ -372,10 +395,42 @@ TEST_F(PsNode, ARequestToAServerThatHasLeftEndsByName) {
   EXPECT_THAT(worker_[0]->failure, HasSubstr("left without answering 1 request"));
 }
 
+TEST_F(PsNode, AServerThatHasAnsweredMayLeave) {
+  Up("delay=10ms");
+  Start();
+  Send(*worker_[0], Request(*worker_[0], 8, 1, 10));
+  network_->RunFor(seconds(1));
+  server_[0]->HandBack();
+  ps::Message answer = Request(*server_[0], 9, 1, 10);
+  answer.request = false;
+  Send(*server_[0], answer);
+  server_[0]->core->Leave();
+  server_[0]->host->Pump();
+  network_->RunFor(seconds(1));
+  EXPECT_TRUE(server_[0]->left);
+  ExpectNoFailure();
+  Send(*worker_[0], Request(*worker_[0], 8, 2, 10));
+  network_->RunFor(seconds(1));
+  EXPECT_THAT(worker_[0]->failure, HasSubstr("server 0 has left"));
+}
+
+TEST_F(PsNode, WhatWasSentBeforeLeavingArrives) {
+  Up("delay=20ms,loss=5%");
+  Start();
+  for (int i = 0; i < 20; ++i) Send(*worker_[0], Request(*worker_[0], 8, i, 100'000));
+  worker_[0]->core->Leave();
+  worker_[0]->host->Pump();
+  for (int i = 0; i < 100 && !worker_[0]->left; ++i) {
+    network_->RunFor(milliseconds(100));
+    server_[0]->HandBack();
+  }
+  EXPECT_TRUE(worker_[0]->left);
+  EXPECT_EQ(server_[0]->messages.size(), 20u);
+  ExpectNoFailure();
+}
+
 TEST_F(PsNode, AllLeaveAcrossLossAndNoneTakesItForADeath) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    server_.clear();
-    worker_.clear();
     seed_ = seed * 100;
     Up("delay=20ms,loss=15%");
     Start();
