@@ -125,7 +125,8 @@ struct TensorOptions {
   };
   std::vector<Range> high_ranges = {};
   // This worker's own choice for this tensor of how many chunks are high, 0..1: a share of them, or as many
-  // as hold a share of the energy; JobSpec::lost_energy may add to it. None: the job's, which the server says.
+  // as hold a share of the energy; JobSpec::lost_energy may add to it. None: the job's, which the server
+  // says.
   std::optional<double> high_share = std::nullopt;
   std::optional<double> high_energy = std::nullopt;
   uint64_t count = 0;  // elements, 1..2^40
