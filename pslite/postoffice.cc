@@ -516,6 +516,8 @@ int Customer::NewRequest(int recver) {
 void Customer::WaitRequest(int timestamp) {
   Postoffice::Impl& office = *Postoffice::Get()->impl_;
   std::unique_lock lock(office.mutex);
+  if (handling == &impl_->handle && impl_->open.contains(timestamp))
+    Throw("a callback waits for what only its own thread could bring");
   office.Wait(lock, [&] { return !impl_->open.contains(timestamp); });
 }
 

@@ -48,7 +48,7 @@ class Customer {
   // kMaxRequests are open, but for this customer's own thread. Errors: Error (the job has failed).
   int NewRequest(int recver);
   static constexpr int kMaxRequests = 4096;
-  // Errors: Error, by name, also when a node dies meanwhile.
+  // Errors: Error, by name, also when a node dies meanwhile, and in this customer's own thread.
   void WaitRequest(int timestamp);
   int NumResponse(int timestamp);
   void AddResponse(int timestamp, int count = 1);
