@@ -341,9 +341,11 @@ TEST_F(PsNode, TheSchedulerSaysWhoDidNotCome) {
 
 TEST_F(PsNode, LooksForTheSchedulerUntilItsTimeIsOver) {
   Up("delay=1ms", 1, 1);
+  scheduler_.reset();
   worker_[0]->Join();
   network_->RunFor(seconds(12));  // longer than one attempt
   EXPECT_EQ(worker_[0]->failure, "");
+  scheduler_ = Make(Role::kScheduler, kSchedulerAddress);
   scheduler_->Join();
   server_[0]->Join();
   network_->RunFor(seconds(6));
@@ -426,6 +428,21 @@ TEST_F(PsNode, WhatWasSentBeforeLeavingArrives) {
   }
   EXPECT_TRUE(worker_[0]->left);
   EXPECT_EQ(server_[0]->messages.size(), 20u);
+  ExpectNoFailure();
+}
+
+// A worker has not waited for an answer, and is not done with its Finalize when the server is.
+TEST_F(PsNode, AfterTheLastBarrierNothingIsOwed) {
+  Up("delay=10ms");
+  Start();
+  Send(*worker_[0], Request(*worker_[0], 8, 1, 10));
+  for (TestNode* node : All()) Enter(*node, 7, true);
+  network_->RunFor(seconds(1));
+  server_[0]->HandBack();
+  server_[0]->core->Leave();
+  server_[0]->host->Pump();
+  network_->RunFor(seconds(1));
+  EXPECT_TRUE(server_[0]->left);
   ExpectNoFailure();
 }
 

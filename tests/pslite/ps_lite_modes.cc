@@ -270,7 +270,7 @@ size_t PeakMegabytes() {
 // 400 MB that the program does not wait for, to a server that takes its time.
 void Flood() {
   Serve(0, [](const KVMeta& meta, const KVPairs<float>&, KVServer<float>* server) {
-    SleepMs(2);
+    SleepMs(12);
     server->Response(meta);
   });
   if (!IsWorker()) return;
@@ -325,6 +325,13 @@ void Fewer() {
   kv.Wait(kv.Pull({1, 2}, &got));
 }
 
+void Inside() {
+  Serve(0, KVServerDefaultHandle<float>());
+  if (!IsWorker()) return;
+  KVWorker<float> kv(0, 0);
+  kv.Wait(kv.Push({1}, {1.0f}, {}, 0, [&kv] { kv.Wait(kv.Push({1}, {1.0f})); }));
+}
+
 void Late() {
   if (IsServer()) SleepMs(1000);
   Serve(0, KVServerDefaultHandle<float>());
@@ -365,10 +372,10 @@ void Misuse() {
 }
 
 const std::map<std::string, void (*)()> kModes = {
-    {"lens", Lens},         {"calls", Calls},   {"order", Order},   {"held", Held},
-    {"simple", Simple},     {"big", Big},       {"flood", Flood},   {"silent", Silent},
-    {"barrier", AtBarrier}, {"throws", Throws}, {"types", Types},   {"fewer", Fewer},
-    {"late", Late},         {"none", None},     {"misuse", Misuse}, {"nothing", [] {}}};
+    {"lens", Lens},     {"calls", Calls},  {"order", Order},   {"held", Held},         {"simple", Simple},
+    {"big", Big},       {"flood", Flood},  {"silent", Silent}, {"barrier", AtBarrier}, {"throws", Throws},
+    {"types", Types},   {"fewer", Fewer},  {"late", Late},     {"inside", Inside},     {"none", None},
+    {"misuse", Misuse}, {"nothing", [] {}}};
 
 void Run(const std::string& mode) {
   if (mode == "two") return Two();

@@ -174,6 +174,7 @@ def test_a_process_that_ends_without_finalize_is_noticed_at_once(job):
 @pytest.mark.parametrize("mode, server, worker", [
     ("throws", "the disk is full", "server 0"),
     ("types", "bytes of a value at worker 0 and here", "bytes of a value"),
+    ("inside", "worker 0", "only its own thread"),
     ("fewer", "keys in the servers' responses", "keys in the servers' responses")])
 def test_what_goes_wrong_in_a_handler_is_said_to_all(job, mode, server, worker):
     ends = job([MODES, mode], workers=1, servers=1).end(20)
