@@ -302,14 +302,7 @@ class Job {
   // Says what failed with the last words of everyone who has something to say.
   int Explain(const std::string& what) {
     if (signals_.interrupted()) return Interrupted();
-    // A wrong option is the same mistake in every worker: one says it.
-    for (ChildProcess* child : Children()) {
-      if (!child->Poll() || child->exit_code() != kUsage) continue;
-      StopAll();
-      FailRun(what);
-      PrintLastWords(child->name());
-      return kUsage;
-    }
+    if (Misused()) return kUsage;
     // The others learn of the failure by themselves; give them the time to say what they saw.
     const auto deadline = Clock::now() + kGrace;
     while (Clock::now() < deadline && !signals_.interrupted()) {
@@ -317,10 +310,24 @@ class Job {
       const auto children = Children();
       if (std::all_of(children.begin(), children.end(), [](ChildProcess* c) { return c->Poll(); })) break;
     }
+    if (Misused()) return kUsage;
     StopAll();
     FailRun(what);
     for (ChildProcess* child : Children()) PrintLastWords(child->name());
     return 1;
+  }
+
+  // Whether a child has found its command line wrong; then that is said. It is the same mistake in every
+  // worker: one says it.
+  bool Misused() {
+    for (ChildProcess* child : Children()) {
+      if (!child->Poll() || child->exit_code() != kUsage) continue;
+      StopAll();
+      FailRun(child->name() + " ended with code " + std::to_string(kUsage));
+      PrintLastWords(child->name());
+      return true;
+    }
+    return false;
   }
 
   void PrintLastWords(const std::string& name) const {

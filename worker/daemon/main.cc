@@ -322,8 +322,10 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
   if (!client->LoadedState().empty())
     spdlog::info("--state-dir: found a state in {}", flags.connect.state_dir);
   std::string complaint;  // about the state, the last one
+  bool begun = false;
   Result<TrainSummary> summary =
       longhaul::worker::Train(*client, shard, test, flags.train, [&](const RoundProgress& p) {
+        begun = true;
         if (health != nullptr) health->NoteProgress();
         if (!p.state.ok() && std::exchange(complaint, p.state.message()) != complaint)
           spdlog::warn("--state-dir: {}; training goes on", complaint);
@@ -333,6 +335,8 @@ Result<TrainSummary> Train(Flags& flags, Progress* progress, longhaul::process::
   if (!summary.ok() && signals->interrupted()) {
     return Status(StatusCode::kCancelled, "interrupted; left the job");
   }
+  // Such as an optimizer that the server does not know.
+  if (!begun && summary.status().code() == StatusCode::kInvalidArgument) *code = kExitUsage;
   if (!summary.ok()) {
     (void)client->Leave(summary.status());  // the others learn why; no more than a courtesy
     return summary;
