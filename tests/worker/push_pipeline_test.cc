@@ -161,7 +161,7 @@ TEST(PushPipelineTest, AWorkerThatLosesMuchSendsMoreReliablyAndNoLongerThanItDoe
     uint32_t high = 0;
     for (int i = 0; i < windows; ++i) {
       FakeConnection::Window window;
-      window.options = *Encode(pipeline, round++, gradient);
+      window.options = *Survey(pipeline, round++, gradient);
       high = window.options.high_count;
       std::set<uint32_t> lost;
       for (uint32_t c = 0; every > 0 && c < window.options.low_count; c += every) lost.insert(c);
