@@ -65,7 +65,7 @@ void Parameters::SetInitialChunk(uint32_t chunk, std::span<const float> values) 
   std::copy(values.begin(), values.end(), geometry_.Elements(versions_[0]->values.span(), chunk).begin());
 }
 
-void Parameters::Restore(Values values, uint64_t version) {
+void Parameters::Restore(const Values& values, uint64_t version) {
   LH_CHECK_OP(values->size(), ==, geometry_.count);
   LH_CHECK_OP(version_, ==, uint64_t{0});
   version_ = version;

@@ -86,7 +86,7 @@ class Parameters {
   void SetReady() { initial_ = Initial::kReady; }
   // These are the values of this version, and ready. REQUIRES: of the right length, held by no one else; no
   // round has begun.
-  void Restore(Values values, uint64_t version);
+  void Restore(const Values& values, uint64_t version);
 
   // Rounds completed.
   uint64_t version() const { return version_; }
