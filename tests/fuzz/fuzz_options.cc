@@ -50,9 +50,12 @@ void TryValue(const Result<T>& value, const T& zero) {
 
 void TryOptimizer(std::string_view text) {
   const auto spec = codec::ParseOptimizer(text);
+  // A name that is not built in may be a plug-in's.
+  if (spec.status().code() == StatusCode::kNotFound) return;
   if (!spec.ok()) return CheckRefusal(spec.status());
-  FUZZ_REQUIRE(std::isfinite(spec->lr) && spec->lr >= 0 && spec->momentum >= 0 && spec->momentum < 1);
-  FUZZ_REQUIRE(std::isfinite(spec->weight_decay) && spec->weight_decay >= 0);
+  FUZZ_REQUIRE(std::isfinite(spec->Get("lr")) && spec->Get("lr") >= 0);
+  FUZZ_REQUIRE(spec->Get("momentum") >= 0 && spec->Get("momentum") < 1);
+  FUZZ_REQUIRE(std::isfinite(spec->Get("weight_decay")) && spec->Get("weight_decay") >= 0);
   const auto again = codec::ParseOptimizer(spec->ToString());
   FUZZ_REQUIRE(again.ok() && *again == *spec);
 }
