@@ -5,8 +5,9 @@
 //   worker ────────────────> every server   requests and responses
 //
 // The scheduler and servers accept connections, all by the one socket that a node has; so where the scheduler
-// sees a server is where workers reach it. A message's sender has to be who the connection's first message
-// has said. Drive it like any DatagramCore, in one thread; hooks are called in it, and may call nothing here.
+// sees a server is where workers reach it. A message whose sender is not the one that the connection's first
+// message names ends the job. Drive it like any DatagramCore, in one thread; hooks are called in it, and may
+// call nothing here.
 #pragma once
 
 #include <cstddef>
@@ -144,7 +145,7 @@ class NodeCore final : public transport::DatagramCore {
   std::set<uint32_t> left_;
   uint64_t next_serial_ = 1;
   std::vector<uint32_t> customers_;  // of this process, that have joined
-  std::vector<Slot> slots_;          // the scheduler's: who has come
+  std::vector<Slot> slots_;          // the scheduler's: the nodes that have come
   std::vector<Welcome::Own> own_;
   bool welcomed_ = false;
   bool started_ = false;

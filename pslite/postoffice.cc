@@ -284,7 +284,7 @@ void Postoffice::Impl::OnFailed(const Status& why) {
 }
 
 std::shared_ptr<Customer::Impl> Postoffice::Impl::Find(const Message& message) const {
-  // A worker's customers are told apart; a server has one for each app.
+  // A worker may have several customers of one app, a server has one.
   const bool by_customer = !message.request || place->role == Role::kWorker;
   const auto found = customers.find({message.app_id, by_customer ? message.customer_id : message.app_id});
   return found == customers.end() ? nullptr : found->second;

@@ -63,7 +63,7 @@ Result<ConnectOptions> ReadConnection(const Place& place) {
         "no key: LONGHAUL_KEY has to name the file that `longhaul keygen --out FILE` makes for all of the "
         "job; "
         "or LONGHAUL_INSECURE=" +
-        place.scheduler + " lets everyone on the way read and forge what is sent");
+        place.scheduler + " lets every host on the way read and forge what is sent");
   }
   return Wrong("LONGHAUL_INSECURE is for " + insecure + ", and the scheduler is " + place.scheduler);
 }

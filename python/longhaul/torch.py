@@ -442,7 +442,7 @@ class _Fragment:
         self._client, self._parameters, self._weight = of, parameters, weight
         self.base = _flat(parameters).to("cpu", torch.float32)  # what the server has
         self._tensor = of.declare(name, initial=self.base, **settings)
-        of.pull(self._tensor, self.base).wait()  # one worker's values are everyone's
+        of.pull(self._tensor, self.base).wait()  # all workers start from the values of one
         _scatter(self.base, parameters)
         self._delta, self._out = torch.empty_like(self.base), torch.empty_like(self.base)
         self._sent = torch.empty_like(self.base)

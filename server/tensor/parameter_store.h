@@ -84,7 +84,7 @@ class Parameters {
   // REQUIRES: initial() is kAwaited, the chunk is in range and `values` of its length.
   void SetInitialChunk(uint32_t chunk, std::span<const float> values);
   void SetReady() { initial_ = Initial::kReady; }
-  // These are the values of this version, and ready. REQUIRES: of the right length, held by no one else; no
+  // These are the values of this version, and ready. REQUIRES: of the right length, and of one holder; no
   // round has begun.
   void Restore(const Values& values, uint64_t version);
 

@@ -111,7 +111,7 @@ TEST(SenderMemory, WhatWasNeverCombinedIsDeliveredOrOwedAllTheSame) {
   EXPECT_TRUE(residual.Holds(2));
   EXPECT_THAT(shift.shift(), ElementsAreArray({0.5f, 1.f, 1.5f, 0.f, 0.f, 0.f, 0.f}));
   EXPECT_TRUE(shift.Holds(0));
-  // What is owed comes with the next gradient, whoever owed it.
+  // A debt that another process left (Owe) is added to the next gradient like the own ones.
   residual.Owe(2, std::vector<float>{1});
   EXPECT_THAT(residual.Prepare(kGradient), ElementsAreArray({1, 2, 4, 8, 10, 12, 14}));
 }

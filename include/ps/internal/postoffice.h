@@ -1,4 +1,4 @@
-// This process as a node: who it is, who the others are, barriers.
+// This process as a node: its role and rank, the numbers of the other nodes, barriers.
 //
 // The environment says it: DMLC_ROLE (scheduler, server, worker), DMLC_NUM_WORKER, DMLC_NUM_SERVER,
 // DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT (where the scheduler is); DMLC_NODE_HOST (how workers reach this
