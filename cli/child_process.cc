@@ -77,6 +77,7 @@ void ChildProcess::ReadLines(const std::function<void(const std::string&)>& on_l
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) {
       output_.Reset();
+      if (!partial_.empty()) on_line(std::exchange(partial_, {}));
     }
     return;
   }

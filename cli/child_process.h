@@ -35,7 +35,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // For poll(); -1 at the end of its output.
   int output() const { return output_.get(); }
-  // Reads what is there and calls `on_line` for each complete line.
+  // Reads what is there and calls `on_line` for each complete line, and for what is left at the end.
   void ReadLines(const std::function<void(const std::string&)>& on_line);
   // Reaps without waiting; true when it has ended.
   bool Poll();

@@ -225,6 +225,7 @@ class Job {
   // Until every child has ended, one has failed, or we are interrupted.
   int Watch() {
     ProgressPrinter printer;
+    std::optional<Clock::time_point> ranks_ended;  // of a command, which may never have joined
     for (;;) {
       WaitForOutput(100);
       if (options_.command.empty()) printer.Print(view_);
@@ -241,6 +242,11 @@ class Job {
           printer.End();
           return Explain(child->name() + " ended with code " + std::to_string(child->exit_code()));
         }
+      }
+      if (!options_.command.empty() && !all_ended && std::ranges::all_of(workers_, &ChildProcess::Poll)) {
+        if (!ranks_ended) ranks_ended = Clock::now();
+        if (Clock::now() - *ranks_ended > kGrace)
+          return Explain("the command's ranks have ended, and the job has not: did they join it?");
       }
       if (all_ended) {
         Drain();

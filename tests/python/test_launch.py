@@ -341,3 +341,9 @@ def test_a_command_that_fails_says_so_with_its_last_words(tmp_path, program):
 def test_what_means_nothing_to_a_command_is_refused(tmp_path, options, command, words):
     code, out = run_job(tmp_path, *options, command=command)
     assert code == 2 and words in out
+
+
+def test_ranks_that_never_join_end_the_run_and_all_that_they_say_is_shown(tmp_path):
+    code, out = run_job(tmp_path, "--workers", "1", command=["printf", "one\ntwo"], timeout=40)
+    assert code == 1 and "did they join it?" in out, out
+    assert out.splitlines().count("one") == out.splitlines().count("two") == 1, out
