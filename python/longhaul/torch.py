@@ -73,6 +73,9 @@ def _on_host(like):
 # --- Sums of everything, exactly: what control and initial parameters need ---
 
 
+_exchanges = weakref.WeakKeyDictionary()
+
+
 class _Exchange:
     """Collectives of exact bits, by rounds that lose nothing: each element is 16 bits as a float, so that the mean of one
     worker's number and the others' zeros gives the number back. A round that lacks a worker's part is seen by its mark."""
@@ -80,6 +83,27 @@ class _Exchange:
     def __init__(self, of, name):
         self._client, self._name, self._tensors = of, name, {}
         self.rank, self.size = of.rank, of.world_size
+        self._start()
+
+    def _start(self):
+        """Two rounds in which nothing is said. They show a process that begins when the others have begun before: they are past
+        what it would wait for, and it past what they wait for."""
+        begun = self._client.declare("torch/%s/0" % self._name, self.size, high_share=1, staleness=0, quorum=0)
+        if self._client.clock(begun)["fastest"] > 1:
+            raise longhaul.FailedPrecondition(
+                4, "rank %d was started again in a job whose other ranks go on: what they broadcast and average at the start is "
+                "over. End the job, and start all of its ranks again" % self.rank)
+        self._tensors[0] = begun
+        self._round(0, lambda words: None)
+        self._round(0, lambda words: None)
+
+    @classmethod
+    def of_client(cls, of, name):
+        """One for each name in a process: what the others have begun is seen once."""
+        exchanges = _exchanges.setdefault(of, {})
+        if name not in exchanges:
+            exchanges[name] = cls(of, name)
+        return exchanges[name]
 
     def _round(self, count, fill):
         """The sum over all workers of what each fills in: `count` words."""
@@ -155,7 +179,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def __init__(self, rank, size, of):
         super().__init__(rank, size)
-        self._exchange, self._client = _Exchange(of, "group"), of
+        self._exchange, self._client = _Exchange.of_client(of, "group"), of
         self._sums = {}
 
     def getBackendName(self):
@@ -356,7 +380,7 @@ def _state_of(state):
 
 def broadcast_parameters(module, source=0, of=None):
     """Gives all workers rank `source`'s parameters and buffers, bit for bit."""
-    exchange = _Exchange(of or client(), "parameters")
+    exchange = _Exchange.of_client(of or client(), "parameters")
     for value in module.state_dict().values():
         exchange.broadcast(value, source)
 
@@ -498,7 +522,7 @@ class DiLoCo:
             seen += parameter.numel()
         self._fragments = [_Fragment(of, "torch/diloco/%d" % i, part, weight, {"optimizer": outer, **settings})
                            for i, part in enumerate(parts)]
-        exchange = _Exchange(of, "parameters")
+        exchange = _Exchange.of_client(of, "parameters")
         for buffer in module.buffers():
             exchange.broadcast(buffer, 0)
 

@@ -216,6 +216,43 @@ def test_buckets_are_declared_for_what_they_are(ranks):
     assert said[0]["gradient"] == said[1]["gradient"] and said[0]["last"] == said[1]["last"]
 
 
+@pytest.mark.parametrize("policy", ["ipw", "shift"])
+def test_collectives_are_exact_whatever_is_lost(ranks, policy):
+    said = ranks("""
+    rank, size = group("hook")
+    random, wrong = torch.Generator().manual_seed(5), 0
+    for step in range(6):
+        wanted = torch.randn(5000, generator=random)
+        got = wanted.clone() if rank == step % size else torch.zeros(5000)
+        dist.broadcast(got, step % size)
+        wrong += int((got != wanted).sum())
+    say(rank=rank, wrong=wrong)
+    """, 3, server=("--policy", policy), options=("--fault", "drop=0.1,seed=3"))
+    assert [each["wrong"] for each in said] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("way", ["group", "parameters"])
+def test_a_rank_that_is_started_again_alone_ends_the_job_by_name(ranks, way):
+    err = ranks("""
+    import signal, time
+    if sys.argv[1] == "group":
+        rank, size = group("hook")
+        begin = lambda: dist.barrier()
+    else:
+        import longhaul.torch
+        rank = longhaul.torch.client().rank
+        model = nn.Linear(3, 3)
+        longhaul.torch.broadcast_parameters(model)
+        begin = lambda: longhaul.torch.broadcast_parameters(model)
+    begin()
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin()
+    """, 2, way, options=("--restarts", "1", "--idle-timeout", "5"), code=1)
+    assert "rank 1 was started again in a job whose other ranks go on" in err
+
+
 def test_a_rank_that_fails_tells_the_others_why(ranks):
     err = ranks("""
     rank, size = group("hook")
