@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -93,7 +94,11 @@ Status Pipe::OnWindowOpened(transport::WindowKey key, const wire::WindowOpenFram
   if (stranger && bytes > kMaxStrangerBytes) return wrong("a long message before the first one");
   if (incoming_.size() >= kMaxOpenWindows || (!incoming_.empty() && incoming_bytes_ + bytes > kMaxOpenBytes))
     return wrong("more messages at once than are allowed");
-  message.bytes = Bytes::Of(size);
+  try {
+    message.bytes = Bytes::Of(size);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kResourceExhausted, "no memory for a message of " + std::to_string(size) + " bytes"};
+  }
   incoming_bytes_ += bytes;
   incoming_.emplace(key.id, std::move(message));
   return {};
