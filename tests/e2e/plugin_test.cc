@@ -78,7 +78,7 @@ TEST_F(PluginTest, ToolsReadItsCheckpoints) {
 TEST_F(PluginTest, AWorkerWhoseServerLacksItEndsInWords) {
   StartServer({{"--workers", "1"}});
   Program& worker = StartWorker(0, {{"--world-size", "1"}, {"--optimizer", "my_sgd:lr=0.05"}});
-  ExpectEnd(worker, 1);
+  ExpectEnd(worker, 2);
   EXPECT_THAT(worker.Errors(),
               HasSubstr("optimizer \"my_sgd:lr=0.05\": unknown; known are aggregate, sgd:lr"));
 }
