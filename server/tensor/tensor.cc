@@ -100,7 +100,7 @@ void Tensor::Restore(TensorImage image) {
   rounds_before_ = image.rounds - image.round;
   rounds_.StartAt(image.round);
   epochs_ = image.shift_epoch + 2;  // the one after it has begun
-  parameters_->Restore(std::move(image.values), image.round);
+  parameters_->Restore(image.values, image.round);
   optimizer_->Restore(std::move(image.state));
   // About as many whole steps as their number says: exact shares are not kept, and by the time of a restart
   // what they correct is small.
