@@ -275,6 +275,11 @@ TEST_F(PluginTest, WhatIsNoPluginIsRefusedInWords) {
   EXPECT_EQ(load("libm.so.6").code(), StatusCode::kNotFound) << "not what the system has of that name";
   const std::string text = directory.path + "/text.so";
   std::ofstream(text) << "no library\n";
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path);
+  std::ofstream("libm.so.6") << "no library\n";
+  EXPECT_THAT(load("libm.so.6").message(), HasSubstr("cannot be loaded: ")) << "the file of that name, here";
+  std::filesystem::current_path(before);
   for (const auto& [file, words] :
        {std::pair(text, "cannot be loaded: "), std::pair(wrong + "LACKS.so", "there_is_none"),
         std::pair(wrong + "NO_SYMBOL.so", "has no function longhaul_get_plugin")}) {
