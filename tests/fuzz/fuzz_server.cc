@@ -21,6 +21,7 @@
 #include "bench/load/sink.h"
 #include "codec/chunk/chunk.h"
 #include "codec/chunk/window_metadata.h"
+#include "longhaul/plugin_api.h"
 #include "proto/control_codec.h"
 #include "proto/packet_header.h"
 #include "server/server_core.h"
@@ -63,6 +64,51 @@ constexpr float kMaxShare = 0.75f;
 
 const Address kServer = Address::V4(10, 0, 0, 1, 7700);
 
+// A plug-in whose optimizer and aggregation now and then fail, as the values would have it.
+constexpr longhaul_setting kSettings[] = {{"lr", "0.1", 0, 0, LONGHAUL_SETTING_REQUIRED},
+                                          {"decay", "0.5", 0, 1, 0}};
+constexpr const char* kArrays[] = {"mean", "square"};
+constexpr longhaul_optimizer kOptimizer = {
+    .name = "of_plugin",
+    .settings = kSettings,
+    .setting_count = std::size(kSettings),
+    .state = kArrays,
+    .state_count = std::size(kArrays),
+    .flags = LONGHAUL_OPTIMIZER_PARTS,
+    .states = [](const double* settings) { return settings[1] > 0 ? 2u : 1u; },
+    .check = [](const double* settings) { return settings[0] > 100 ? "lr is too large" : nullptr; },
+    .prepare = [](const longhaul_step* step,
+                  double* prepared) { prepared[0] = step->settings[0] * step->share; },
+    .step =
+        [](const longhaul_step* step) {
+          for (uint64_t i = 0; i < step->count; ++i) {
+            if (step->gradient[i] == 100) return int32_t{7};
+            step->updated[i] = step->values[i] - static_cast<float>(step->prepared[0]) * step->gradient[i];
+            step->new_state[0][i] = step->state[0][i] + step->gradient[i];
+            if (step->settings[1] > 0) step->new_state[1][i] = step->gradient[i] * step->gradient[i];
+          }
+          return int32_t{0};
+        }};
+constexpr longhaul_aggregation kAggregation = {
+    .name = "of_plugin",
+    .scratch = [](uint64_t count, uint32_t, uint32_t) { return count * sizeof(double); },
+    .aggregate =
+        [](const longhaul_contributions* in, float* out) {
+          auto* const sum = static_cast<double*>(in->scratch);
+          double weights = 0;
+          for (uint64_t i = 0; i < in->count; ++i) sum[i] = 0;
+          for (uint32_t from = 0; from < in->contributors; ++from) {
+            weights += in->weights[from];
+            for (uint64_t i = 0; i < in->count; ++i)
+              sum[i] += double{in->weights[from]} * in->values[from][i];
+          }
+          for (uint64_t i = 0; i < in->count; ++i) out[i] = static_cast<float>(sum[i] / weights);
+          return in->values[0][0] == -1 ? int32_t{3} : int32_t{0};
+        }};
+constexpr const longhaul_optimizer* kRules[] = {&kOptimizer};
+constexpr const longhaul_aggregation* kAggregations[] = {&kAggregation};
+constexpr longhaul_plugin kPlugin = {LONGHAUL_PLUGIN_API, 1, kRules, 1, kAggregations};
+
 // Numbers that are usual, at a bound, or anything.
 uint64_t Number(FuzzInput& in) {
   switch (in.Below(6)) {
@@ -103,9 +149,14 @@ std::string Name(FuzzInput& in) {
 }
 
 std::string Optimizer(FuzzInput& in) {
-  constexpr const char* kOptimizers[] = {"aggregate", "sgd:lr=0.1,momentum=0.9", "adam:lr=0.001",
-                                         "adamw:lr=1e30,eps=1e-30", "sgd:lr=1e308"};
-  const uint32_t which = in.Below(6);
+  constexpr const char* kOptimizers[] = {"aggregate",
+                                         "sgd:lr=0.1,momentum=0.9",
+                                         "adam:lr=0.001",
+                                         "adamw:lr=1e30,eps=1e-30",
+                                         "sgd:lr=1e308",
+                                         "of_plugin:lr=0.5",
+                                         "of_plugin:lr=1e30,decay=0.5"};
+  const uint32_t which = in.Below(8);
   return which < std::size(kOptimizers) ? kOptimizers[which] : Name(in);
 }
 
@@ -570,6 +621,11 @@ class World {
     s.norm_guard = (kind & 0x40) != 0 ? 10 : 0;
     s.deterministic = (kind & 0x80) != 0;
     if ((kind & 0x20) != 0) s.round_bound = std::chrono::milliseconds(500);
+    FUZZ_REQUIRE(s.rules.Add(&kPlugin).ok());
+    if (PolicyOf(kind) >= kNamesOf<LossPolicy>.size()) {
+      s.aggregation = Aggregation::kPlugin;
+      s.aggregation_rule = s.rules.FindAggregation("of_plugin");
+    }
     FUZZ_REQUIRE(options.Validate().ok());
     return options;
   }
