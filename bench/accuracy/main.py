@@ -33,8 +33,10 @@ RANKS = 4
 class Wan:
     """A link between any two of the sites A, B, C, ..., with losses of its own."""
 
+    TAG = "accuracy%d" % os.getpid()  # another WAN may have sites of these names
+
     def __init__(self, options, loss, sites, folder):
-        command = [str(BIN / "longhaul-wan"), "up", "--sites", ",".join(sites), "--rate", options.rate, "--delay", options.delay,
+        command = [str(BIN / "longhaul-wan"), "up", "--tag", self.TAG, "--sites", ",".join(sites), "--rate", options.rate, "--delay", options.delay,
                    "--queue", options.queue]
         if loss:
             command += ["--gemodel", "%g%% burst %g" % (loss, options.burst)] if options.burst else ["--loss", "%g%%" % loss]
@@ -49,7 +51,7 @@ class Wan:
 
     @staticmethod
     def enter(site, command, **more):
-        return subprocess.Popen([str(BIN / "longhaul-wan"), "exec", site, "--", *map(str, command)], **more)
+        return subprocess.Popen([str(BIN / "longhaul-wan"), "exec", "--tag", Wan.TAG, site, "--", *map(str, command)], **more)
 
     def down(self):
         self.process.terminate()
