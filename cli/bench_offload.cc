@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
 #include "base/files.h"
+#include "base/process/spawn.h"
 #include "cli/child_process.h"
 
 namespace longhaul::cli {
@@ -71,14 +71,14 @@ int Fail(const std::string& why) {
 
 // What the bench wrote. Its own words go to standard error.
 Result<json> Run(const OffloadBench& bench, const BenchOffloadOptions& options) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / bench.program;
+  const std::string program = process::Beside(bench.program);
   if (::access(program.c_str(), X_OK) != 0) {
     return Status(StatusCode::kUnavailable,
-                  program.string() + " is not there: benches are built by tools/dev build");
+                  program + " is not there: benches are built by tools/dev build");
   }
   char file[] = "/tmp/longhaul-bench-XXXXXX";
   const FileDescriptor made(::mkstemp(file));
-  std::vector<std::string> argv = {program.string(), "--json", file};
+  std::vector<std::string> argv = {program, "--json", file};
   std::istringstream words(bench.arguments);
   for (std::string word; words >> word;) argv.push_back(word);
   if (options.repeats > 0) argv.insert(argv.end(), {"--repeats", std::to_string(options.repeats)});

@@ -468,7 +468,7 @@ int main(int argc, char** argv) {
   const std::string of_server = "Handed to the server (longhaul-server --help)";
   longhaul::cli::AddJobFlags(*command, &run.job_spec, of_server, &run.server_words);
   HandOn(*command, kOfServer, of_server, &run.server_words);
-  HandOn(*command, kOfWorkers, "Handed to the workers (longhaul-worker --help)", &run.worker_words);
+  HandOn(*command, kOfWorkers, "Handed to the workers (longhaul-trainer --help)", &run.worker_words);
   HandOn(*command, kOfConnections, "Handed to the workers, with --offload to longhaul-offload",
          &run.connection_words);
   command->add_option("--data", run.data, "directory of the dataset's IDX files");
@@ -485,7 +485,7 @@ int main(int argc, char** argv) {
       "Examples: longhaul run --workers 8 --loss 10% --delay 50ms --json summary.json\n"
       "          longhaul run --sites 2 --ranks 4 --offload --rate 50mbit --json summary.json\n"
       "          longhaul run --workers 4 --loss 2% -- python3 train.py\n"
-      "Behind -- stands a command that each rank runs instead of the built-in trainer: longhaul-worker "
+      "Behind -- stands a command that each rank runs instead of longhaul-trainer: longhaul-worker "
       "starts it "
       "(see its\n--help). Its output is this program's; its standard error is in --logs.\n"
       "In the summary: wan_bytes_up and wan_bytes_down (on the links, with headers), seconds_p50 (of a "

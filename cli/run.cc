@@ -20,6 +20,7 @@
 
 #include "base/files.h"
 #include "base/process/signal_watcher.h"
+#include "base/process/spawn.h"
 #include "cli/child_process.h"
 #include "cli/job_view.h"
 #include "cli/run_wan.h"
@@ -43,10 +44,6 @@ constexpr uint32_t kMaxOffloadRanks = 62;
 int FailRun(const std::string& what, int code = 1) {
   std::fprintf(stderr, "longhaul run: %s\n", what.c_str());
   return code;
-}
-
-std::filesystem::path ProgramDirectory() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
 }
 
 std::string TemporaryDirectory() {
@@ -121,7 +118,7 @@ class Job {
 
   using Argv = std::vector<std::string>;
 
-  static Argv Program(const char* program) { return {(ProgramDirectory() / program).string()}; }
+  static Argv Program(const char* program) { return {process::Beside(program)}; }
   Argv Command(const char* program, const Argv& words) const {
     Argv argv = Program(program);
     argv.insert(argv.end(), {"--progress", "json"});

@@ -18,7 +18,7 @@ constexpr uint32_t kMaxRunWorkers = 64;  // processes on one machine
 
 struct RunOptions {
   uint32_t sites = 1;
-  uint32_t ranks = 4;  // of a site, each a longhaul-worker
+  uint32_t ranks = 4;  // of a site, each a longhaul-trainer
   bool offload = false;
   std::string rate = "200mbit";
   std::string delay = "25ms";  // one way; the round trip is twice that
@@ -39,7 +39,7 @@ struct RunOptions {
   std::vector<std::string> server_words;
   std::vector<std::string> worker_words;
   std::vector<std::string> connection_words;  // for those that have a connection to the server
-  // A program that the ranks run instead of the built-in trainer, with its words; empty: that one.
+  // A program that the ranks run instead of longhaul-trainer, with its words; empty: that one.
   std::vector<std::string> command;
 
   uint32_t workers() const { return sites * ranks; }

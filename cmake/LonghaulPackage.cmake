@@ -54,7 +54,7 @@ function(longhaul_install)
   include(GNUInstallDirs)
   include(CMakePackageConfigHelpers)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
-  install(TARGETS longhaul longhaul-server longhaul-worker longhaul-wan longhaul-offload
+  install(TARGETS longhaul longhaul-server longhaul-worker longhaul-trainer longhaul-wan longhaul-offload
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   install(DIRECTORY include/longhaul include/ps DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
   foreach(kind static shared)

@@ -43,7 +43,10 @@ class FlatToml : public CLI::ConfigTOML {
       std::istringstream alone(line);
       for (CLI::ConfigItem& item : CLI::ConfigTOML::from_config(alone)) {
         const CLI::Option* option = Find(item);
-        if (option == nullptr) Refuse(number, WhyUnknown(item));
+        if (option == nullptr) {
+          TakeUnknown(item, number);
+          continue;
+        }
         if (lines != nullptr) lines->try_emplace(item.name, number);
         if (!IsWithout(*option, item)) Append(std::move(item), &all);
       }
@@ -66,6 +69,10 @@ class FlatToml : public CLI::ConfigTOML {
                            CLI::ExitCodes::ConfigError);
   }
 
+  // One that the app does not have; throws, or keeps it.
+  virtual void TakeUnknown(const CLI::ConfigItem& item, int number) const {
+    Refuse(number, WhyUnknown(item));
+  }
   virtual std::string WhyUnknown(const CLI::ConfigItem& item) const {
     return "unknown option " + item.fullname();
   }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 
 #include "base/check.h"
@@ -91,6 +92,17 @@ Result<pid_t> Spawn(const std::vector<std::string>& argv, const SpawnOptions& op
   if (got != static_cast<ssize_t>(sizeof report)) return pid;  // closed by exec
   waitpid(pid, nullptr, 0);
   return DescribeFailure(report, argv[0]);
+}
+
+Status Become(const std::vector<std::string>& argv) {
+  LH_CHECK(!argv.empty());
+  execv(argv[0].c_str(), Pointers(argv).data());
+  return OsError("executing " + argv[0], errno);
+}
+
+std::string Beside(std::string_view program) {
+  std::error_code ignored;
+  return (std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / program).string();
 }
 
 Result<int> WaitFor(pid_t pid) {

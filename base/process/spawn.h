@@ -37,6 +37,13 @@ struct SpawnOptions {
 // REQUIRES: argv is not empty.
 Result<pid_t> Spawn(const std::vector<std::string>& argv, const SpawnOptions& options = {});
 
+// This process becomes that program, argv[0], with its own environment. Returns only if it cannot, and why.
+// REQUIRES: argv is not empty; no thread of ours runs.
+Status Become(const std::vector<std::string>& argv);
+
+// The path of the program with this name that is installed beside the one that runs.
+std::string Beside(std::string_view program);
+
 // The exit code, or 128 + the signal that ended it. kNotFound when it is not a child of this process.
 Result<int> WaitFor(pid_t pid);
 

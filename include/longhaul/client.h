@@ -192,6 +192,9 @@ class Client {
   // Ok while the client works, else why it does not.
   Status status() const;
   ClientStats stats() const;
+  // Whether the client does its work: its background thread answers. Waits for that, for 2 s at most; for a
+  // probe of the program. True once the client has failed or left, which status() says.
+  bool Answers() const;
 
  private:
   friend class internal::ClientImpl;

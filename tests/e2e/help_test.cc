@@ -60,8 +60,9 @@ INSTANTIATE_TEST_SUITE_P(
              "--max-load-generators", "--key", "--allow", "--insecure", "--fault", "--json", "Exit codes"}},
         Manual{"longhaul-worker",
                {},
-               {"--join", "--rank", "--world-size", "--site", "--rounds", "--data", "--idle-timeout", "--key",
-                "--insecure", "--fault", "--json", "Exit codes"}},
+               {"--join", "--rank", "--world-size", "--site", "--idle-timeout", "--key", "--insecure",
+                "--fault", "--hostfile", "longhaul-trainer", "Exit codes"}},
+        Manual{"longhaul-trainer", {}, {"--rounds", "--data", "--json", "longhaul-worker", "Exit codes"}},
         Manual{"longhaul-offload",
                {},
                {"--listen", "--ranks-per-node", "--rank-memory-bytes", "--spin-us", "--no-seccomp", "--json",
@@ -105,7 +106,7 @@ TEST_P(Version, ExitsWithZeroAndNamesTheProgram) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, Version,
-                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul", "longhaul-wan",
+                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul-trainer", "longhaul", "longhaul-wan",
                                            "longhaul-offload"),
                          [](const auto& test) {
                            std::string name = test.param;

@@ -105,7 +105,7 @@ TEST_F(Memory, AWorkerWithoutMemoryToStartEndsInWords) {
     ++ours;
     EXPECT_GT(*code, 0) << megabytes << " MB: " << said;
     EXPECT_LE(*code, 126) << megabytes << " MB: " << said;
-    EXPECT_THAT(said, HasSubstr("longhaul-worker: ")) << megabytes << " MB";
+    EXPECT_THAT(said, HasSubstr("longhaul-trainer: ")) << megabytes << " MB";
   }
   EXPECT_GE(ours, 4) << "else this has tried too little";
 }

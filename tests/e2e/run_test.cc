@@ -231,7 +231,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
       "--start-workers", "--jobs", "--share", "--state-dir", "--state-every",
       // Programs of the user's, behind --.
       "--", "--ranks", "--restarts", "--hostfile", "--host"};
-  for (const std::string program : {"longhaul-server", "longhaul-worker"}) {
+  for (const std::string program : {"longhaul-server", "longhaul-worker", "longhaul-trainer"}) {
     for (const std::string& flag : flags({program, "--help"})) {
       EXPECT_TRUE(run.contains(flag) || own.contains(flag)) << program << " " << flag;
     }
@@ -352,7 +352,7 @@ class RunEnds : public RunTest, public ::testing::WithParamInterface<std::string
                    {"--lr", "0.001"}};
     if (offload()) flags.insert({"--offload", ""});
     Program& run = StartRun(flags);
-    EXPECT_TRUE(Eventually([&] { return Children(run, "longhaul-worker").size() == 2 || !run.running(); }));
+    EXPECT_TRUE(Eventually([&] { return Children(run, "longhaul-trainer").size() == 2 || !run.running(); }));
     // Progress of a run that is no terminal comes every 3 s.
     EXPECT_TRUE(Eventually([&] {
       const std::string output = run.Output();
@@ -414,11 +414,13 @@ TEST_P(RunEnds, KillLeavesNothingWithinFiveSeconds) {
 TEST_P(RunEnds, AKilledWorkerIsNamedAndNothingIsLeft) {
   Program& run = StartLongRun();
   const auto processes = Descendants(run.pid());
-  const auto workers = Children(run, "longhaul-worker");
+  const auto workers = Children(run, "longhaul-trainer");
   ASSERT_EQ(workers.size(), 2u);
   pid_t second = 0;
   for (const pid_t pid : workers) {
-    if (CommandLine(pid).find(offload() ? "--site-rank 1 " : "--rank 1 ") != std::string::npos) second = pid;
+    const std::string variables = ReadFile("/proc/" + std::to_string(pid) + "/environ");
+    if (variables.find(offload() ? "LONGHAUL_SITE_RANK=1" : "LONGHAUL_RANK=1") != std::string::npos)
+      second = pid;
   }
   ASSERT_GT(second, 0);
   ::kill(second, SIGKILL);

@@ -376,6 +376,9 @@ TEST_F(SecurityTest, WhoHasAKeyLeavesNoCoreDumpUnlessToldTo) {
   EXPECT_EQ(CoreLimit(worker.pid()), none);
   StartServer({{"--allow-core-dump", ""}});
   EXPECT_EQ(CoreLimit(server().pid()), usual);
+  Program& allowed = StartWorker(0, {{"--allow-core-dump", ""}});
+  ASSERT_TRUE(server().WaitForEvent("join")) << server().Everything();
+  EXPECT_EQ(CoreLimit(allowed.pid()), usual);
   StartServer({{"--insecure", ""}});
   EXPECT_EQ(CoreLimit(server().pid()), usual);
 }

@@ -159,6 +159,8 @@ INSTANTIATE_TEST_SUITE_P(
         OfWorker("UnknownFlag", {"--join", "127.0.0.1:7700", "--bogus"}, {"--bogus"}),
         OfWorker("NobodyToJoin", {}, {"--join", "--offload", "needed"}),
         OfWorker("NoRounds", {"--join", "127.0.0.1:7700", "--rounds", "0"}, {"--rounds"}),
+        OfWorker("StateEveryWithoutADirectory", {"--join", "127.0.0.1:7700", "--state-every", "3"},
+                 {"--state-every", "--state-dir"}),
         OfWorker("RankAboveWorldSize", {"--join", "127.0.0.1:7700", "--rank", "5", "--world-size", "2"},
                  {"--rank 5", "--world-size 2"}),
         OfWorker("NegativeRank", {"--join", "127.0.0.1:7700", "--rank", "-1"}, {"--rank"}),
@@ -311,7 +313,7 @@ TEST_F(ConfigFile, WhatItCannotSayIsRefusedInWords) {
 class Environment : public JobTest {
  protected:
   void SetUp() override {
-    setenv("LONGHAUL_INSECURE", "1", 1);
+    setenv("LONGHAUL_INSECURE", "127.0.0.1:9", 1);
     JobTest::SetUp();
   }
   void TearDown() override {

@@ -12,5 +12,7 @@ void TryServerFlags(std::vector<std::string> words);
 void TryServerConfig(const std::string& text);
 void TryWorkerFlags(std::vector<std::string> words);
 void TryWorkerConfig(const std::string& text);
+void TryTrainerFlags(std::vector<std::string> words);
+void TryTrainerConfig(const std::string& text);
 
 }  // namespace longhaul::fuzz

@@ -170,12 +170,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 10:
       fuzz::TryWorkerFlags(Words(text));
+      fuzz::TryTrainerFlags(Words(text));
       break;
     case 11:
       fuzz::TryServerConfig(std::string(text));
       break;
     case 12:
       fuzz::TryWorkerConfig(std::string(text));
+      fuzz::TryTrainerConfig(std::string(text));
       break;
     default:
       TryAllowList(Words(text));

@@ -123,7 +123,8 @@ def write_options():
         11: [b"# a server\nworkers = 4\nlisten = \"0.0.0.0:7700\"\ninsecure = true\nallow = [\"fra\", \"nyc\"]\nloss-policy=zero",
              b"[section]\nworkers=1\n[[x]]\na.b.c = 'd'\n; comment\nshift-alpha: 0.5\n"],
         13: [b"fra\nnyc:1-3x8\nworker/ams:0+ams2\ntool/ops", b"a:0-2\nb:2", b"a+c\nb+c\ntool/a"],
-        12: [b"join=127.0.0.1:7700\nrank=0\nworld-size=2\nweight=2.5\ninsecure=on\nwire-dtype=int8\n"],
+        12: [b"join=127.0.0.1:7700\nrank=0\nworld-size=2\nweight=2.5\ninsecure=on\nwire-dtype=int8\n",
+             b"rounds=3\nwire-dtype=int8\nconstant-lr=on\nstate-every=5\n"],
     }
     for kind, texts in words.items():
         for number_, text in enumerate(texts):

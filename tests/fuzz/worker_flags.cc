@@ -19,8 +19,10 @@ void Try(Parse parse) {
   Flags flags;
   AddOptions(app, flags);
   cli::CheckValues(app);
-  app.config_formatter(std::make_shared<cli::FlatToml>(&app));
+  Words of_file;
+  app.config_formatter(std::make_shared<FileOfBoth>(&app, &of_file));
   app.allow_config_extras(CLI::config_extras_mode::error);
+  app.allow_extras();
   for (CLI::Option* option : app.get_options())
     option->envname("");  // the fuzzer's own environment is no input
   try {
@@ -28,13 +30,12 @@ void Try(Parse parse) {
   } catch (const CLI::ParseError&) {
     return;
   }
-  FUZZ_REQUIRE(ParseDType(flags.wire_dtype).has_value() && ParseDType(flags.result_dtype).has_value());
+  const Words trainers = TrainersWords(of_file, app.remaining());
+  FUZZ_REQUIRE(trainers.size() >= app.remaining().size());
   FUZZ_REQUIRE(flags.rate_cap.empty() || ParseRate(flags.rate_cap).ok());
   FUZZ_REQUIRE(flags.rate_floor.empty() || ParseRate(flags.rate_floor).ok());
   FUZZ_REQUIRE(FromSeconds(flags.idle_timeout_s) >= std::chrono::milliseconds(100));
   FUZZ_REQUIRE(FromSeconds(flags.connect_timeout_s) >= Duration(0));
-  const Status valid = worker::Validate(flags.train);
-  FUZZ_REQUIRE(valid.ok() || !valid.message().empty());
   FUZZ_REQUIRE(!flags.connect.insecure || flags.connect.key_file.empty());
 }
 

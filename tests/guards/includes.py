@@ -83,8 +83,10 @@ UNITS = [
     ("status",     r"worker/client/status_core\.h",          "public base control core surface window_types",     ""),
     ("client",     r"worker/client/",                        "public base wire coder control chunk policy surface window_types core status", "protobuf files"),
     ("trainer",    r"worker/demo/(dataset|mini_batches|mlp)\.", "public base",                       "eigen files zlib"),
+    # A user's program: of the client it knows the public API; the rest is what every program of ours has.
+    ("trainer_main", r"worker/demo/main\.cc",                "public flags process base keys demo health", "os files cli spdlog json"),
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
-    ("daemon",     r"worker/daemon/",                        "public flags process base keys link demo client_shell health", "os files threads locks cli spdlog json"),
+    ("daemon",     r"worker/daemon/",                        "public flags process base",            "os files cli spdlog"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
@@ -152,6 +154,9 @@ MUTATIONS = [
     ("transport/core/", "<asio.hpp>"),
     ("codec/", "transport/core/"),
     ("cli/", "worker/demo/"),
+    ("worker/demo/main.cc", "worker/client/"),        # the trainer is a user's program
+    ("worker/demo/trainer_loop.cc", "worker/client/"),
+    ("worker/daemon/main.cc", "worker/demo/"),        # which the launcher does not contain
     ("server/job/", "health/"),
     ("base/", "proto/"),
     ("offload/engine/", "offload/port/"),

@@ -13,7 +13,8 @@ HEAD = """# Options
 
 Made from the programs' own tables by `tests/guards/options_page.py --write`; a test fails when they differ. Numbers
 may have a unit where one fits (`1gb`, `200mbit`, `25ms`, `2%`). The daemons read any of their options from a file, too
-(`--config FILE`, `NAME = VALUE` a line), and `longhaul-worker` from the environment (`LONGHAUL_NAME`).
+(`--config FILE`, `NAME = VALUE` a line), and `longhaul-worker` and
+`longhaul-trainer` from the environment (`LONGHAUL_NAME`).
 
 """
 

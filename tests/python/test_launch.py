@@ -212,12 +212,13 @@ def test_a_rank_that_is_killed_is_started_again(start_server, program):
 @pytest.mark.parametrize("options, words", [
     (["--ranks", "2"], "ranks 0..1 are not below --world-size 1"),
     (["--rank", "4294967295"], "--rank 4294967295 is not below"),
-    (["--progress", "none"], "--progress (or its variable) has no meaning with a command"),
-    (["--no-seccomp"], "--no-seccomp (or its variable) has no meaning"),
+    (["--progress", "none"], "--progress has no meaning with a command"),
+    (["--no-seccomp"], "--no-seccomp has no meaning"),
     (["--incarnation", "3"], "--incarnation (or its variable) has no meaning"),
+    (["--allow-core-dump"], "--allow-core-dump (or its variable) has no meaning"),
     (["--rate-cap", "1mbit", "--rate-floor", "2mbit"], "above --rate-cap"),
     (["--hostfile", "/tmp"], "cannot read /tmp"),
-    (["--rounds", "3"], "--rounds (or its variable) has no meaning"),
+    (["--rounds", "3"], "--rounds has no meaning"),
     (["--hostfile", "/nonexistent"], "cannot read /nonexistent"),
     (["--hostfile", "hosts", "--rank", "0"], "excludes"),
     (["--host", "a"], "hostfile"),
@@ -228,10 +229,9 @@ def test_wrong_options_are_named(options, words):
     assert code == 2 and words in err.replace("\n", " "), err
 
 
-def test_nothing_behind_the_dashes_and_options_without_a_command():
-    for options, words in ((["--"], "-- is followed by no command"), (["--ranks", "2"], "--ranks needs a command")):
-        done = subprocess.run([WORKER, "--join", "a:1", "--insecure", *options], capture_output=True, text=True)
-        assert done.returncode == 2 and words in done.stderr
+def test_nothing_behind_the_dashes():
+    done = subprocess.run([WORKER, "--join", "a:1", "--insecure", "--"], capture_output=True, text=True)
+    assert done.returncode == 2 and "-- is followed by no command" in done.stderr
 
 
 def test_a_command_that_is_not_there():

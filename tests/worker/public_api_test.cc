@@ -227,6 +227,8 @@ TEST(S12PublicApi, WhatWasMovedFromDoesNothing) {
   EXPECT_TRUE(refused(from.Barrier("b")));
   EXPECT_TRUE(refused(from.Leave()));
   EXPECT_TRUE(refused(from.status()));
+  EXPECT_FALSE(from.Answers());
+  EXPECT_TRUE(to.Answers());
   EXPECT_EQ(from.rank() + from.world_size() + from.stats().packets_sent, 0u);
   EXPECT_EQ(from.settings(), JobSpec());
   Client& same = to;

@@ -214,5 +214,6 @@ JobSpec Client::settings() const { return impl_ ? impl_->settings() : JobSpec();
 Membership Client::membership() const { return impl_ ? impl_->membership() : Membership(); }
 Status Client::status() const { return impl_ ? impl_->status() : Moved(); }
 ClientStats Client::stats() const { return impl_ ? impl_->stats() : ClientStats(); }
+bool Client::Answers() const { return impl_ && (impl_->Ask().has_value() || !impl_->status().ok()); }
 
 }  // namespace longhaul

@@ -1,4 +1,4 @@
-// Fashion-MNIST as the built-in trainer reads it: gzipped IDX files in one directory.
+// Fashion-MNIST as longhaul-trainer reads it: gzipped IDX files in one directory.
 //
 // Files are not trusted: whatever is wrong with them is a Status that names the file and says what to do.
 #pragma once

@@ -1,4 +1,4 @@
-// The built-in training job: gradients of the MLP on this worker's shard, the optimizer on the server.
+// The training of longhaul-trainer: gradients of the MLP on this worker's shard, the optimizer on the server.
 #pragma once
 
 #include <cstdint>
