@@ -148,6 +148,14 @@ def check_shared(prefix, programs):
         sys.exit("FAILED: liblonghaul.so shows more than its public classes:\n%s" % "\n".join(strange[:20]))
 
 
+def check_programs(prefix):
+    """longhaul-worker finds the trainer that is installed beside it."""
+    words = ["--join", "127.0.0.1:9", "--insecure", "--data", "/nonexistent"]
+    done = subprocess.run([str(prefix / "bin/longhaul-worker"), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 3 or "longhaul-trainer: NotFound: cannot open /nonexistent" not in done.stderr:
+        sys.exit("FAILED (%d): longhaul-worker without a command\n%s" % (done.returncode, done.stderr))
+
+
 def main(arguments):
     source, build = (pathlib.Path(word).resolve() for word in arguments[:2])
     cxx = arguments[2]
@@ -160,6 +168,7 @@ def main(arguments):
             run(["cmake", "--install", build, "--prefix", both, "--component", component])
         for component in ("headers", "static"):
             run(["cmake", "--install", build, "--prefix", static, "--component", component])
+        check_programs(both)
         key = work / "job.key"
         run([both / "bin/longhaul", "keygen", "--out", key])
         # The example of a plug-in, by its own file.
