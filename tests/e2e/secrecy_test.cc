@@ -196,7 +196,7 @@ class SecrecyTest : public JobTest {
     ASSERT_TRUE(server().WaitForEvent("start")) << server().Everything();
     for (Program* program : {&server(), &a, &b}) Look(*program);
     EXPECT_EQ(looked_at_, 3) << "they are running";
-    EXPECT_THAT(CommandLine(a.pid()), HasSubstr("--key"));
+    EXPECT_THAT(ReadFile("/proc/" + std::to_string(a.pid()) + "/environ"), HasSubstr("LONGHAUL_KEY="));
     ExpectEnd(a, 0);
     ExpectEnd(b, 0);
     ExpectEnd(server(), 0);
