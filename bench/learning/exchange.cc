@@ -12,10 +12,6 @@ namespace {
 
 constexpr uint16_t kSymbolBytes = 1392;  // of a datagram of 1452 bytes
 
-std::string OptimizerText(const Scenario& scenario) {
-  return scenario.optimizer == "adam" ? "adam:lr=0.001" : "sgd:lr=0.1,momentum=0.9";
-}
-
 Result<codec::WireFormat> FormatOf(const Scenario& scenario) {
   codec::WireFormat format;
   if (scenario.priority == "topk") format.topk_share = scenario.topk_share;
@@ -36,7 +32,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Create(const Scenario& scenario,
                                                    std::span<const Values> initial) {
   const std::optional<LossPolicy> policy = FromName<LossPolicy>(scenario.policy);
   if (!policy) return Status(StatusCode::kInvalidArgument, "unknown policy " + scenario.policy);
-  const Result<codec::OptimizerSpec> optimizer = codec::ParseOptimizer(OptimizerText(scenario));
+  const Result<codec::OptimizerSpec> optimizer = codec::ParseOptimizer(scenario.OptimizerText());
   if (!optimizer.ok()) return optimizer.status();
 
   const Result<codec::WireFormat> format = FormatOf(scenario);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "codec/policy/loss_policy.h"
+#include "codec/policy/optimizer.h"
 #include "longhaul/tensor.h"
 #include "wan/link_model.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr uint32_t kLossy = 2;
 constexpr double kTimes = 5;
+constexpr double kMostLoss = 0.95;
 
 nlohmann::json LiarsJson(const Scenario& s) {
   return {{"liars", s.liars},
@@ -47,9 +49,16 @@ nlohmann::json StalenessJson(const Scenario& s) { return {{"staleness", s.stalen
 
 double Scenario::LossOf(uint32_t rank) const {
   if (!uneven || workers <= kLossy) return loss;
-  const double others = loss * workers / (workers - kLossy + kLossy * kTimes);
   const bool lossy = (rank + workers - seed % workers) % workers < kLossy;
-  return std::min(lossy ? kTimes * others : others, 0.95);
+  const double others = loss * workers / (workers - kLossy + kLossy * kTimes);
+  if (kTimes * others <= kMostLoss) return lossy ? kTimes * others : others;
+  return lossy ? kMostLoss : (loss * workers - kLossy * kMostLoss) / (workers - kLossy);
+}
+
+std::string Scenario::OptimizerText() const {
+  if (optimizer == "sgd") return "sgd:lr=0.1,momentum=0.9";
+  if (optimizer == "adam") return "adam:lr=0.001";
+  return optimizer;
 }
 
 Scenario Scenario::Lossless() const {
@@ -172,7 +181,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (!ParseDType(s.result_dtype) || s.result_dtype == "int8")
     return bad("result_dtype: float32 | bfloat16 | float16");
   if (!(s.burst == 0 || (s.burst >= 1 && s.burst <= 1000))) return bad("burst: 0 (independent) or 1..1000");
-  if (s.optimizer != "sgd" && s.optimizer != "adam") return bad("optimizer: sgd | adam");
+  if (const auto parsed = codec::ParseOptimizer(s.OptimizerText()); !parsed.ok())
+    return bad("optimizer: " + parsed.status().message());
   if (s.priority != "energy" && s.priority != "topk") return bad("priority: energy | topk");
   if (s.schedule != "decay" && s.schedule != "drop") return bad("schedule: decay | drop");
   if (s.membership != "none" && s.membership != "left" && s.membership != "excluded" &&

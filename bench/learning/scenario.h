@@ -21,7 +21,9 @@ struct Scenario {
   double bubble_threshold = 0;      // zero, count, stale, ipw: windows that lose more are filled
   std::string wire_dtype = "float32";
   std::string result_dtype = "float32";  // of the parameters on their way back
-  std::string optimizer = "sgd";         // sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001
+  // Of the server. sgd: lr 0.1, momentum 0.9, falling to zero; adam: lr 0.001; or as a declaration names it,
+  // "sgd:lr=0.7,momentum=0.9,nesterov", whose rate stays.
+  std::string optimizer = "sgd";
   uint32_t workers = 8;
   uint32_t batch = 32;  // images per worker and round
   uint64_t rounds = 700;
@@ -66,8 +68,10 @@ struct Scenario {
 
   bool Lies(uint32_t rank) const { return rank + liars >= workers; }
   // Raw loss of one worker. Uneven: that of the two (ranks seed and seed + 1, modulo the workers) is five
-  // times that of the others, and the mean over the workers is `loss`.
+  // times that of the others, or 0.95 where that would be more, and the mean over the workers is `loss`.
   double LossOf(uint32_t rank) const;
+  // The server's optimizer as a declaration names it.
+  std::string OptimizerText() const;
   // The run without loss that this one is compared with: same seed, batches and membership.
   Scenario Lossless() const;
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "base/random.h"
 #include "bench/learning/skewed_batches.h"
@@ -244,6 +245,25 @@ TEST(ScenarioTest, TwoWorkersLoseFiveTimesAsMuchAndTheMeanIsTheLoss) {
       EXPECT_NEAR(most / least, 5, 1e-12);
     }
   }
+}
+
+TEST(ScenarioTest, WhereFiveTimesAsMuchIsMoreThanAPathCanLoseTheOthersLoseTheRest) {
+  Scenario s;
+  s.loss = 0.6;
+  std::map<double, int> losses;
+  for (uint32_t rank = 0; rank < s.workers; ++rank) ++losses[std::round(s.LossOf(rank) * 1e6) / 1e6];
+  EXPECT_EQ(losses, (std::map<double, int>{{0.483333, 6}, {0.95, 2}}));
+}
+
+TEST(ScenarioTest, TheOptimizerMayBeAnyOfTheServers) {
+  Scenario s = Small("residual");
+  EXPECT_EQ(s.OptimizerText(), "sgd:lr=0.1,momentum=0.9");
+  s.optimizer = "sgd:lr=0.7,momentum=0.9,nesterov";
+  const Result<Scenario> again = Scenario::FromJson(s.ToJson());
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->OptimizerText(), s.optimizer);
+  s.optimizer = "sgd:lr=0.7,momentum=2";
+  EXPECT_NE(Scenario::FromJson(s.ToJson()).status().message().find("momentum"), std::string::npos);
 }
 
 TEST(ScenarioTest, IsReadBackAndRefusesWhatItDoesNotKnow) {
