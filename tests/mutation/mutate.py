@@ -131,7 +131,7 @@ BESIDES = {"test_e2e": ["longhaul-server", "longhaul-worker", "longhaul", "longh
 def targets_of(row, also):
     if row["program"] == "pytest":
         return ["longhaul_shared", "longhaul-server", "longhaul-worker", "example_launched", "longhaul", "ps_lite_modes",
-                "example_ps_lite_program"]
+                "example_ps_lite_program", "longhaul_learning_exchange"]
     return [row["program"], *BESIDES.get(row["program"], []), *(["test_transport"] if also else [])]
 
 
