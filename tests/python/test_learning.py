@@ -1,5 +1,6 @@
 """The learning bench's exchange from Python, and its models of PyTorch (bench/learning/models.py)."""
 import ctypes
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -150,7 +151,7 @@ def bench(*words, **environment):
 
 
 def test_a_table_goes_on_where_it_was(tmp_path):
-    out, only = tmp_path / "models.jsonl", '"loss": 0.[01],.*"model": "embedding", "optimizer": "adam.*"seed": 1,.*"transposed": false'
+    out, only = tmp_path / "models.jsonl", '"loss": 0.[01],.*"model": "embedding", "optimizer": "adam.*"policy": "[rz].*"seed": 1,.*"transposed": false'
     words = ("--quick", "--out", str(out), "--only", only)
     first = bench(*words)
     assert first.returncode == 0 and "2 runs to do" in first.stderr, first.stderr
@@ -160,6 +161,32 @@ def test_a_table_goes_on_where_it_was(tmp_path):
     assert "0 runs to do" in bench(*words).stderr
     out.write_text(out.read_text() + "?\n")
     assert "line 3: not a result" in bench(*words).stderr
+
+
+def test_the_worst_cells_come_first(tmp_path, monkeypatch):
+    """By mean and interval of differences to the lossless runs of the same seeds."""
+    loader = importlib.machinery.SourceFileLoader("results", str(BENCH.parents[2] / "tools/results"))
+    results = importlib.util.module_from_spec(importlib.util.spec_from_loader("results", loader))
+    loader.exec_module(results)
+    scenario = {"model": "conv", "every": 0, "optimizer": "sgd:lr=1", "policy": "residual", "loss": 0.3, "lost_energy": 0.15,
+                "transposed": False, "burst": 10.0, "uneven": True}
+
+    def run(seed, accuracy, cross_entropy, **changed):
+        return {"scenario": {**scenario, **changed, "seed": seed}, "accuracy": accuracy, "cross_entropy": cross_entropy, "diverged": False,
+                "high_share": 0.2, "seconds": 1}
+
+    runs = [run(seed, seed / 4, 0.5, policy="zero", loss=0.0, lost_energy=1.0, optimizer=optimizer)
+            for seed in (1, 2) for optimizer in ("sgd:lr=1", "adam:lr=1")]
+    runs += [run(seed, seed / 4 - 2**-14, 0.5 + 2**-13) for seed in (1, 2)]  # nearly the same
+    runs += [run(seed, seed / 4, 0.5 + (seed - 1.5) * 2**-10, transposed=True) for seed in (1, 2)]  # on average the same
+    runs += [run(1, 0.25, 0.5 + 2**-6, optimizer="adam:lr=1")]
+    (tmp_path / "docs/results/learning").mkdir(parents=True)
+    (tmp_path / "docs/results/learning/models.jsonl").write_text("".join(json.dumps(line) + "\n" for line in runs))
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    assert results.models()[2:] == [
+        "| fails | conv net | adam | 30 % | [out][in] | +0.00 | +0.0156 | 0.3 | 20 % | 1 |",
+        "| not shown | conv net | sgd | 30 % | [in][out] | +0.00 ± 0.00 | +0.0000 ± 0.0062 | 0.3 | 20 % | 2 |",
+        "| within | conv net | sgd | 30 % | [out][in] | -0.01 ± 0.00 | +0.0001 ± 0.0000 | 0.3 | 20 % | 2 |"]
 
 
 def test_without_torch_it_says_what_is_missing(tmp_path):
