@@ -370,8 +370,8 @@ def runs(seeds):
               "loss": loss} for loss in (0.1, 0.02) for model, steps in (("conv", 640), ("bytes", 320)) for every in (8, 32, 1)
              for skew in (0.9, 0.0)]
     rounding = [{**lossless(cell), "policy": "shift"} for cell in gradients[:12:2]]
-    for cells, count in ((gradients[:36] + rounding, min(seeds, 2)), (local, 1), (gradients + rounding, seeds),
-                         (local, seeds)):
+    first = [*gradients[:12], *rounding, *gradients[12:36]]
+    for cells, count in ((first, min(seeds, 2)), (local, 1), (first, seeds), (local, seeds), (gradients, seeds)):
         for seed in range(1, count + 1):
             for cell in cells:
                 yield from ({**lossless(cell), "seed": seed}, {**cell, "seed": seed})
